@@ -1,0 +1,70 @@
+# What the scripts beside this one share: stages that announce themselves with
+# the elapsed time, and one-sentence failures. Sourced, never run.
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+STARTED=$SECONDS
+STAGES=0
+
+# say SENTENCE: a line of ours among the tools' output.
+say() { printf '[%4ds] %s\n' "$((SECONDS - STARTED))" "$*"; }
+
+# die SENTENCE: the one way to fail on purpose.
+die() {
+    printf '[%4ds] error: %s\n' "$((SECONDS - STARTED))" "$*" >&2
+    exit 1
+}
+
+# stage NAME COMMAND...: runs the command; its failure is the script's.
+stage() {
+    local name=$1
+    shift
+    STAGES=$((STAGES + 1))
+    say "== $name"
+    "$@" || die "stage \`$name\` failed (command: $*)"
+}
+
+# need COMMAND WHY: what a fresh machine must bring along itself.
+need() { command -v "$1" >/dev/null || die "\`$1\` is missing: $2"; }
+
+# The wasm policies, each built to a core module of a few kilobytes.
+build_policies() {
+    cargo build --locked --profile policy --target wasm32-unknown-unknown \
+        -p policy-null -p policy-acl -p policy-spin
+}
+
+# The toolchain, the guests' target and the linters, as rust-toolchain.toml names them.
+setup() {
+    need rustup "install it from https://rustup.rs"
+    need cc "install a C compiler (Debian: apt-get install gcc libc6-dev)"
+    local channel have
+    channel=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml)
+    have=$(rustup toolchain list 2>/dev/null || true)
+    if ! grep -q "^$channel-" <<<"$have"; then
+        say "installing Rust $channel through rustup"
+        rustup toolchain install "$channel" --profile minimal --no-self-update ||
+            die "rustup could not install Rust $channel; is the network reachable?"
+    fi
+    if ! rustup +"$channel" target list --installed 2>/dev/null | grep -qx wasm32-unknown-unknown; then
+        say "installing the target wasm32-unknown-unknown through rustup"
+        rustup target add --toolchain "$channel" wasm32-unknown-unknown ||
+            die "rustup could not install the target wasm32-unknown-unknown; is the network reachable?"
+    fi
+    local component
+    for component in rustfmt clippy; do
+        rustup component list --toolchain "$channel" --installed 2>/dev/null | grep -q "^$component" && continue
+        say "installing $component through rustup"
+        rustup component add --toolchain "$channel" "$component" ||
+            die "rustup could not install $component; is the network reachable?"
+    done
+}
+
+# Miri lives in nightly toolchains only.
+setup_miri() {
+    cargo +nightly miri --version >/dev/null 2>&1 &&
+        rustup component list --toolchain nightly --installed 2>/dev/null | grep -q '^rust-src' && return
+    say "installing a nightly toolchain with Miri through rustup"
+    rustup toolchain install nightly --profile minimal --component miri,rust-src --no-self-update ||
+        die "rustup could not install Miri (a nightly component); install it by hand: rustup toolchain install nightly --component miri,rust-src"
+}

@@ -1,0 +1,26 @@
+# Tollgate. `make` alone lists what there is; each target is one command in .ci/.
+#
+# Needed beforehand: rustup, git, make and a C compiler. The rest (the Rust
+# toolchain named in rust-toolchain.toml, the guests' target, Miri) is installed
+# through rustup when a target needs it, and said aloud.
+
+.PHONY: help demo test bench fmt clean
+
+help: ## list the targets (default)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## build, start two hosts, and show calls and tenants' policies at work (ends by itself)
+	@.ci/demo
+
+test: ## everything that CI runs: format, lints, model checks, Miri, tests, bench smoke
+	@.ci/test
+
+bench: ## measure Tollgate against raw TCP and tonic; release build, about ten minutes
+	@.ci/bench
+
+fmt: ## format all sources
+	@cargo fmt --all
+
+clean: ## delete everything that was built
+	@cargo clean
+	@rm -rf benches/out
