@@ -1,0 +1,458 @@
+//! The repository's checks of itself: who may import whom, which files may say `unsafe`, which
+//! dependency lives behind which crate.
+//!
+//! The tables below are reviewed like code. They are exact: an edge that is not in the table fails
+//! the test, and so does a line of the table that no longer has its edge, so that the table never
+//! grants more than what is used. Facts come from `cargo metadata` and from the sources themselves.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use tollgate_conformance::source::{code_only, lines_with_word};
+
+/// Who may import whom: crate, what its code uses, what only its tests, examples and build
+/// scripts use. Arrows point inward: nothing imports `tollgate-daemon`.
+const IMPORTS: &[(&str, &[&str], &[&str])] = &[
+    // Shared by both sides of the boundary.
+    ("tollgate-shm-abi", &[], &[]),
+    ("tollgate-schema", &[], &[]),
+    // The client's side.
+    (
+        "tollgate-core",
+        &["tollgate-schema", "tollgate-shm-abi"],
+        &[],
+    ),
+    ("tollgate", &["tollgate-core"], &["tollgate-gen"]),
+    ("tollgate-gen", &["tollgate-schema"], &["tollgate"]),
+    (
+        "tollgate-cli",
+        &["tollgate", "tollgate-schema", "tollgate-shm-abi"],
+        &[],
+    ),
+    // The daemon's side.
+    ("tollgate-marshal", &["tollgate-schema"], &[]),
+    (
+        "tollgate-jit",
+        &["tollgate-marshal", "tollgate-schema"],
+        &[],
+    ),
+    ("tollgate-engine", &[], &[]),
+    ("tollgate-transport", &["tollgate-shm-abi"], &[]),
+    ("tollgate-policy-host", &[], &[]),
+    ("tollgate-control", &[], &[]),
+    (
+        "tollgate-daemon",
+        &[
+            "tollgate-control",
+            "tollgate-engine",
+            "tollgate-jit",
+            "tollgate-marshal",
+            "tollgate-policy-host",
+            "tollgate-schema",
+            "tollgate-shm-abi",
+            "tollgate-transport",
+        ],
+        &[],
+    ),
+    // What a policy's author links, and the policies.
+    ("tollgate-policy", &[], &[]),
+    ("policy-null", &["tollgate-policy"], &[]),
+    ("policy-acl", &["tollgate-policy"], &[]),
+    ("policy-spin", &["tollgate-policy"], &[]),
+    // Attacks, demo, benches: outside of the product.
+    ("tollgate-conformance", &["tollgate"], &[]),
+    (
+        "tollgate-benches",
+        &["tollgate", "tollgate-conformance"],
+        &[],
+    ),
+];
+
+/// The crates of either side; what both reach may only be [`SHARED`].
+const CLIENT_SIDE: &[&str] = &["tollgate-core", "tollgate", "tollgate-cli"];
+const SERVICE_SIDE: &[&str] = &[
+    "tollgate-engine",
+    "tollgate-transport",
+    "tollgate-policy-host",
+    "tollgate-control",
+    "tollgate-marshal",
+    "tollgate-jit",
+    "tollgate-daemon",
+];
+const SHARED: &[&str] = &["tollgate-schema", "tollgate-shm-abi"];
+
+/// Dependencies that a crate exists to fence: each is named by these crates' code and by no other.
+/// An entry that ends in `*` stands for a family.
+const FENCED: &[(&str, &[&str])] = &[
+    ("wasmtime*", &["tollgate-policy-host"]),
+    ("cranelift*", &["tollgate-jit"]),
+    ("redb", &["tollgate-control"]),
+    ("protox", &["tollgate-schema"]),
+    ("prost-reflect", &["tollgate-schema"]),
+    ("tokio", &["tollgate-daemon"]),
+    ("opentelemetry*", &[]),
+    ("tonic*", &["tollgate-benches"]),
+];
+
+/// The crates whose decisions are pure (no socket, clock, thread, file or telemetry in their
+/// code), with all that they may use from outside.
+const PURE: &[(&str, &[&str])] = &[
+    ("tollgate-engine", &["slab", "thiserror"]),
+    ("tollgate-marshal", &["thiserror"]),
+];
+
+/// What a pure crate's code may not name.
+const IMPURE_WORDS: &[&str] = &[
+    "net",
+    "fs",
+    "thread",
+    "process",
+    "Instant",
+    "SystemTime",
+    "Mutex",
+    "RwLock",
+    "Condvar",
+    "rustix",
+    "tokio",
+    "wasmtime",
+    "tracing",
+    "opentelemetry",
+];
+
+/// The files that may say `unsafe`. Everything else is safe code.
+const UNSAFE_FILES: &[&str] = &[];
+
+/// The crates that fence `unsafe`; every other crate root says `#![forbid(unsafe_code)]`.
+const UNSAFE_CRATES: &[&str] = &["tollgate-shm-abi", "tollgate-jit", "tollgate-policy"];
+
+#[test]
+fn crates_import_what_the_table_says() {
+    let actual = workspace();
+    let listed: BTreeSet<_> = IMPORTS
+        .iter()
+        .map(|(name, ..)| (*name).to_owned())
+        .collect();
+    let mut findings: Vec<String> = Vec::new();
+    for name in actual.keys().filter(|name| !listed.contains(*name)) {
+        findings.push(format!("crate {name} is not in the import table"));
+    }
+    for (name, code, tests) in IMPORTS {
+        let Some(member) = actual.get(*name) else {
+            findings.push(format!(
+                "crate {name} is in the import table, but not in the workspace"
+            ));
+            continue;
+        };
+        for (what, table, found) in [
+            ("its code", code, &member.code),
+            ("its tests", tests, &member.tests),
+        ] {
+            let table: BTreeSet<_> = table.iter().map(|&name| name.to_owned()).collect();
+            let found: BTreeSet<_> = found
+                .iter()
+                .filter(|name| actual.contains_key(*name))
+                .cloned()
+                .collect();
+            for surplus in found.difference(&table) {
+                findings.push(format!(
+                    "{name} imports {surplus} in {what}, which the table does not allow"
+                ));
+            }
+            for missing in table.difference(&found) {
+                findings.push(format!(
+                    "the table lets {name} import {missing} in {what}, but it does not"
+                ));
+            }
+        }
+    }
+    report(&findings);
+}
+
+#[test]
+fn client_and_service_share_only_the_boundary() {
+    let actual = workspace();
+    let reach = |side: &[&str]| {
+        let mut reached: BTreeSet<String> = BTreeSet::new();
+        let mut open: Vec<String> = side.iter().map(|&name| name.to_owned()).collect();
+        while let Some(name) = open.pop() {
+            if reached.insert(name.clone()) {
+                open.extend(
+                    actual[&name]
+                        .code
+                        .iter()
+                        .filter(|used| actual.contains_key(*used))
+                        .cloned(),
+                );
+            }
+        }
+        reached
+    };
+    let both: BTreeSet<_> = reach(CLIENT_SIDE)
+        .intersection(&reach(SERVICE_SIDE))
+        .cloned()
+        .collect();
+    let shared: BTreeSet<_> = SHARED.iter().map(|&name| name.to_owned()).collect();
+    assert_eq!(
+        both, shared,
+        "client and service share exactly these crates"
+    );
+}
+
+#[test]
+fn heavy_dependencies_stay_behind_their_fence() {
+    let actual = workspace();
+    let mut findings = Vec::new();
+    for (dependency, fence) in FENCED {
+        let matches = |name: &String| match dependency.strip_suffix('*') {
+            Some(family) => name.starts_with(family),
+            None => name == dependency,
+        };
+        let users: BTreeSet<&str> = actual
+            .iter()
+            .filter(|(_, m)| m.code.iter().any(matches))
+            .map(|(name, _)| name.as_str())
+            .collect();
+        let fence: BTreeSet<&str> = fence.iter().copied().collect();
+        findings.extend(
+            users
+                .difference(&fence)
+                .map(|user| format!("{user} uses {dependency}, which is fenced")),
+        );
+        findings.extend(
+            fence
+                .difference(&users)
+                .map(|user| format!("{user} no longer uses {dependency}")),
+        );
+    }
+    report(&findings);
+}
+
+#[test]
+fn pure_crates_know_no_socket_clock_or_thread() {
+    let actual = workspace();
+    let mut findings = Vec::new();
+    for (name, allowed) in PURE {
+        let member = &actual[*name];
+        let surplus = member
+            .code
+            .iter()
+            .filter(|used| !actual.contains_key(*used) && !allowed.contains(&used.as_str()));
+        findings.extend(surplus.map(|used| format!("{name} is pure and may not use {used}")));
+        for file in rust_files(&member.directory.join("src")) {
+            let code = code_only(&std::fs::read_to_string(&file).unwrap());
+            for word in IMPURE_WORDS {
+                let lines = lines_with_word(&code, word);
+                findings.extend(
+                    lines
+                        .iter()
+                        .map(|line| format!("{}:{line} says `{word}`", relative(&file))),
+                );
+            }
+        }
+    }
+    report(&findings);
+}
+
+#[test]
+fn unsafe_stays_in_the_listed_files() {
+    let mut findings = Vec::new();
+    let mut found = BTreeSet::new();
+    for file in rust_files(&root()) {
+        let lines = lines_with_word(
+            &code_only(&std::fs::read_to_string(&file).unwrap()),
+            "unsafe",
+        );
+        let name = relative(&file);
+        if let Some(line) = lines
+            .first()
+            .filter(|_| !UNSAFE_FILES.contains(&name.as_str()))
+        {
+            findings.push(format!(
+                "{name}:{line} says `unsafe` and is not on the list"
+            ));
+        }
+        if !lines.is_empty() {
+            found.insert(name);
+        }
+    }
+    let idle = UNSAFE_FILES.iter().filter(|file| !found.contains(**file));
+    findings.extend(
+        idle.map(|file| format!("{file} is on the list of files with `unsafe`, but has none")),
+    );
+    report(&findings);
+}
+
+#[test]
+fn every_other_crate_root_forbids_unsafe() {
+    let mut findings = Vec::new();
+    for (name, member) in workspace() {
+        for root in &member.roots {
+            let code = code_only(&std::fs::read_to_string(root).unwrap());
+            let forbids = code.contains("#![forbid(unsafe_code)]");
+            let fenced = UNSAFE_CRATES.contains(&name.as_str()) && root.ends_with("src/lib.rs");
+            if forbids == fenced {
+                let problem = if fenced {
+                    "forbids unsafe code, so take it off the list"
+                } else {
+                    "must forbid unsafe_code"
+                };
+                findings.push(format!("{} {problem}", relative(root)));
+            }
+        }
+    }
+    report(&findings);
+}
+
+#[test]
+fn nothing_names_a_persons_directories() {
+    let needles = ["home", "root", "Users", "work"].map(|top| format!("/{top}/"));
+    let mut findings = Vec::new();
+    for file in files(&root()) {
+        let Ok(text) = std::fs::read_to_string(&file) else {
+            continue;
+        };
+        for (number, line) in (1..).zip(text.lines()) {
+            let mut named = needles.iter().filter(|needle| starts_a_path(line, needle));
+            findings.extend(
+                named
+                    .next()
+                    .map(|needle| format!("{}:{number} names {needle}", relative(&file))),
+            );
+        }
+    }
+    report(&findings);
+}
+
+#[test]
+fn every_dependency_says_why() {
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let entries = manifest
+        .lines()
+        .skip_while(|line| *line != "[workspace.dependencies]")
+        .skip(1);
+    let mut findings = Vec::new();
+    let mut explained = false;
+    for line in entries.take_while(|line| !line.starts_with('[')) {
+        explained = line.starts_with('#') || (explained && !line.is_empty());
+        if !explained && !line.is_empty() && !line.contains("path = ") {
+            findings.push(format!("`{line}` has no comment that says why"));
+        }
+    }
+    report(&findings);
+}
+
+/// What the checks need to know of one crate of the workspace.
+struct Member {
+    directory: PathBuf,
+    /// Names of the packages that its code, respectively its tests and build script, depend on.
+    code: BTreeSet<String>,
+    tests: BTreeSet<String>,
+    /// The root files of its library, binaries, tests, examples and build script.
+    roots: Vec<PathBuf>,
+}
+
+fn workspace() -> BTreeMap<String, Member> {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "metadata",
+            "--no-deps",
+            "--offline",
+            "--format-version",
+            "1",
+        ])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "cargo metadata: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let list = |value: &Value| value.as_array().unwrap().clone();
+    let member = |package: Value| {
+        let uses = |of_code: bool| {
+            let dependencies = list(&package["dependencies"]).into_iter();
+            dependencies
+                .filter(|d| d["kind"].is_null() == of_code)
+                .map(|d| text(&d["name"]))
+                .collect()
+        };
+        let directory = Path::new(&text(&package["manifest_path"]))
+            .parent()
+            .unwrap()
+            .to_owned();
+        let roots = list(&package["targets"])
+            .iter()
+            .map(|target| PathBuf::from(text(&target["src_path"])))
+            .collect();
+        (
+            text(&package["name"]),
+            Member {
+                directory,
+                code: uses(true),
+                tests: uses(false),
+                roots,
+            },
+        )
+    };
+    list(&metadata["packages"])
+        .into_iter()
+        .map(member)
+        .collect()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .to_owned()
+}
+
+fn relative(file: &Path) -> String {
+    file.strip_prefix(root())
+        .unwrap_or(file)
+        .display()
+        .to_string()
+}
+
+fn rust_files(directory: &Path) -> Vec<PathBuf> {
+    let is_rust = |file: &PathBuf| file.extension().is_some_and(|extension| extension == "rs");
+    files(directory).into_iter().filter(is_rust).collect()
+}
+
+/// All files below `directory`, without what is built and without version control.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
+        let (path, name) = (entry.path(), entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            if name != "target" && name != ".git" && name != "out" {
+                found.extend(files(&path));
+            }
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Whether `line` has `needle` where an absolute path begins.
+fn starts_a_path(line: &str, needle: &str) -> bool {
+    line.match_indices(needle).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|c| {
+            c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | '*' | '}' | ')')
+        })
+    })
+}
+
+fn report(findings: &[String]) {
+    assert!(findings.is_empty(), "\n  {}\n", findings.join("\n  "));
+}
