@@ -1,9 +1,11 @@
 //! What the end-to-end tests, the demo and the benches share.
 //!
 //! [`testbed`] starts real daemons and runs the real command line against them, and leaves nothing
-//! running. [`source`] reads Rust source for the repository's checks of itself (`tests/structure.rs`).
+//! running; [`process`] is how it makes sure of that. [`source`] reads Rust source for the repository's checks of itself (`tests/structure.rs`).
 //! Nothing here is part of the product: no crate of the datapath depends on this one.
 
 #![forbid(unsafe_code)]
 
+pub mod process;
 pub mod source;
+pub mod testbed;

@@ -1,0 +1,228 @@
+//! Child processes that can't outlive their test.
+//!
+//! A [`Process`] is killed when it is dropped, and also when the whole test process dies (see
+//! `bin/leash.rs`). Its output is read by threads of their own, so that a chatty child never blocks
+//! on a full pipe, and is kept, so that a failed expectation can show what the child said.
+//!
+//! The kernel ties the death signal to the *thread* that forked. Tests run in threads that end
+//! early, so every child is forked by one thread that lives as long as the process.
+
+use std::ffi::OsStr;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The directory of the built programs: where the running program is, or one above for tests.
+///
+/// # Panics
+/// If the running program has no path, which the kernel always knows.
+pub fn programs() -> PathBuf {
+    let here = std::env::current_exe().expect("the kernel knows this program's path");
+    let directory = here.parent().expect("a program is in a directory");
+    match directory.file_name() {
+        Some(name) if name == "deps" => directory.parent().unwrap_or(directory).to_owned(),
+        _ => directory.to_owned(),
+    }
+}
+
+/// The path of a built program.
+///
+/// # Panics
+/// If it isn't built: a test can't go on without it, and the sentence says what to do.
+pub fn program(name: &str) -> PathBuf {
+    let path = programs().join(name);
+    assert!(
+        path.exists(),
+        "{} is not built; run `cargo build --workspace` first",
+        path.display()
+    );
+    path
+}
+
+/// A running child.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    output: Arc<Output>,
+}
+
+/// What a child has said so far, line by line, in order of arrival.
+#[derive(Debug, Default)]
+struct Output {
+    lines: Mutex<Lines>,
+    news: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    said: Vec<String>,
+    open_pipes: usize,
+}
+
+impl Process {
+    /// Starts `program` with `args`; its standard input is a pipe (see [`Process::stdin`]).
+    ///
+    /// # Errors
+    /// If the kernel can't start it.
+    pub fn start<I, S>(program: &Path, args: I) -> io::Result<Process>
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        let mut command = Command::new(self::program("leash"));
+        command
+            .arg(std::process::id().to_string())
+            .arg(program)
+            .args(args);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = fork(command)?;
+        let output = Arc::new(Output::default());
+        output.lock().open_pipes = 2;
+        output
+            .clone()
+            .collect(child.stdout.take().expect("stdout is a pipe"));
+        output
+            .clone()
+            .collect(child.stderr.take().expect("stderr is a pipe"));
+        let name = program
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        Ok(Process {
+            name,
+            child,
+            output,
+        })
+    }
+
+    /// Its process id, as in `/proc`.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its standard input; the child sees its end when this is dropped. `None` the second time.
+    pub fn stdin(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
+    }
+
+    /// Every line on its standard output and standard error so far.
+    pub fn said(&self) -> Vec<String> {
+        self.output.lock().said.clone()
+    }
+
+    /// Waits for a line that `wanted` accepts.
+    ///
+    /// # Errors
+    /// If the child ends or `timeout` passes without it; the sentence quotes what it said instead.
+    pub fn line(&self, timeout: Duration, wanted: impl Fn(&str) -> bool) -> Result<String, String> {
+        let end = Instant::now() + timeout;
+        let mut lines = self.output.lock();
+        loop {
+            if let Some(line) = lines.said.iter().find(|line| wanted(line)) {
+                return Ok(line.clone());
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || lines.open_pipes == 0 {
+                let why = if left.is_zero() {
+                    "did not say it in time"
+                } else {
+                    "ended without it"
+                };
+                return Err(format!(
+                    "{} {why}; it said:\n  {}",
+                    self.name,
+                    lines.said.join("\n  ")
+                ));
+            }
+            let waited = self.output.news.wait_timeout(lines, left);
+            lines = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = i32::try_from(self.pid())
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
+        // An error can only say that the child is gone already, which is what signals are for.
+        let _gone = pid.map(|pid| rustix::process::kill_process(pid, signal));
+    }
+
+    /// Its exit status, if it ended within `timeout`.
+    pub fn ended(&mut self, timeout: Duration) -> Option<ExitStatus> {
+        let end = Instant::now() + timeout;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) if Instant::now() < end => thread::sleep(Duration::from_millis(2)),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Kills it as `kill -9` does, and waits until the kernel has taken it apart.
+    pub fn kill(&mut self) {
+        let _gone = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Output {
+    fn lock(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn collect(self: Arc<Self>, pipe: impl Read + Send + 'static) {
+        thread::spawn(move || {
+            let mut reader = BufReader::new(pipe);
+            let mut line = Vec::new();
+            while reader.read_until(b'\n', &mut line).is_ok_and(|len| len > 0) {
+                let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+                line.clear();
+                self.lock().said.push(text);
+                self.news.notify_all();
+            }
+            self.lock().open_pipes -= 1;
+            self.news.notify_all();
+        });
+    }
+}
+
+type Forked = Sender<io::Result<Child>>;
+
+/// Forks in the one thread that outlives every test.
+fn fork(command: Command) -> io::Result<Child> {
+    static FORKER: OnceLock<Sender<(Command, Forked)>> = OnceLock::new();
+    let forker = FORKER.get_or_init(|| {
+        let (sender, receiver) = channel::<(Command, Forked)>();
+        thread::spawn(move || {
+            for (mut command, forked) in receiver {
+                // Nobody waits for the answer only if the asking thread is gone.
+                let _unwanted = forked.send(command.spawn());
+            }
+        });
+        sender
+    });
+    let (sender, receiver) = channel();
+    forker
+        .send((command, sender))
+        .expect("the forking thread lives as long as the process");
+    receiver
+        .recv()
+        .expect("the forking thread answers every request")
+}

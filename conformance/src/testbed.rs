@@ -1,0 +1,384 @@
+//! Real daemons in a temporary directory, and the real command line against them.
+//!
+//! ```no_run
+//! # use tollgate_conformance::testbed::Testbed;
+//! let bed = Testbed::new();
+//! let (a, b) = (bed.daemon("a"), bed.daemon("b"));
+//! let token = a.tenant("acme");
+//! let outcome = a.tollgate(["status", "--json"]);
+//! assert_eq!(outcome.code, 0, "{outcome}");
+//! ```
+//!
+//! Everything here panics with a sentence when the bed itself can't be made (a program that isn't
+//! built, a daemon that doesn't come up): no test has anything left to check then.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::process::{Process, program, programs};
+
+/// How long anything that is about to happen may take on a loaded machine.
+pub const SOON: Duration = Duration::from_secs(30);
+
+/// A temporary directory with daemons in it.
+#[derive(Debug)]
+pub struct Testbed {
+    directory: TempDir,
+}
+
+/// How a daemon differs from the default one.
+#[derive(Debug, Default, Clone)]
+pub struct Options {
+    /// The key that links authenticate with. Default: none, so only loopback peers are accepted.
+    pub psk: Option<String>,
+    /// The cores of its runtimes, such as `0,1`. Default: the daemon's own.
+    pub cores: Option<String>,
+    /// Where it listens. Default: `127.0.0.1:0`, a port of the kernel's choice.
+    pub listen: Option<SocketAddr>,
+    /// Whether it keeps its state on disk. Default: no.
+    pub durable: bool,
+}
+
+/// A running `tollgated`.
+#[derive(Debug)]
+pub struct Daemon {
+    name: String,
+    socket: PathBuf,
+    listen: SocketAddr,
+    process: Process,
+}
+
+/// What a finished command left behind.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Its exit status; 128 plus the signal's number if a signal ended it.
+    pub code: i32,
+    /// Its standard output.
+    pub out: String,
+    /// Its standard error.
+    pub err: String,
+}
+
+impl Testbed {
+    /// An empty bed. Deleted when dropped.
+    pub fn new() -> Testbed {
+        let directory =
+            TempDir::with_prefix("tollgate-").expect("a temporary directory can be made");
+        Testbed { directory }
+    }
+
+    /// A path inside of the bed.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Writes a file into the bed.
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, content).expect("the bed can be written");
+        path
+    }
+
+    /// Starts a daemon with the default options and waits until it serves.
+    pub fn daemon(&self, name: &str) -> Daemon {
+        self.daemon_with(name, &Options::default())
+    }
+
+    /// Starts a daemon and waits until it serves.
+    pub fn daemon_with(&self, name: &str, options: &Options) -> Daemon {
+        let socket = self.path(&format!("{name}.sock"));
+        let listen = options
+            .listen
+            .map_or_else(|| "127.0.0.1:0".to_owned(), |at| at.to_string());
+        let mut args = vec![
+            "--name".to_owned(),
+            name.to_owned(),
+            "--listen".to_owned(),
+            listen,
+        ];
+        args.extend(["--socket".to_owned(), socket.display().to_string()]);
+        if options.durable {
+            args.extend([
+                "--state".to_owned(),
+                self.path(&format!("{name}.state")).display().to_string(),
+            ]);
+        }
+        if let Some(psk) = &options.psk {
+            let file = self.file(&format!("{name}.psk"), psk);
+            args.extend(["--psk-file".to_owned(), file.display().to_string()]);
+        }
+        if let Some(cores) = &options.cores {
+            args.extend(["--cores".to_owned(), cores.clone()]);
+        }
+        let process =
+            Process::start(&program("tollgated"), &args).expect("tollgated can be started");
+        Daemon::ready(process)
+    }
+}
+
+impl Default for Testbed {
+    fn default() -> Self {
+        Testbed::new()
+    }
+}
+
+impl Daemon {
+    /// Waits for the line with which a started daemon says that it serves:
+    /// `tollgated a ready socket=PATH listen=IP:PORT`.
+    pub fn ready(process: Process) -> Daemon {
+        let is_ready = |line: &str| line.starts_with("tollgated ") && line.contains(" ready ");
+        let line = process
+            .line(SOON, is_ready)
+            .unwrap_or_else(|error| panic!("no daemon: {error}"));
+        let value = |key: &str| {
+            let word = line
+                .split_whitespace()
+                .find_map(|word| word.strip_prefix(key));
+            word.unwrap_or_else(|| panic!("the ready line lacks {key}: {line}"))
+                .to_owned()
+        };
+        let listen = value("listen=")
+            .parse()
+            .unwrap_or_else(|_| panic!("no address in: {line}"));
+        let name = line
+            .split_whitespace()
+            .nth(1)
+            .unwrap_or_default()
+            .to_owned();
+        Daemon {
+            name,
+            socket: value("socket=").into(),
+            listen,
+            process,
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The path of its socket for apps and administration.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Where its peers reach it.
+    pub fn listen(&self) -> SocketAddr {
+        self.listen
+    }
+
+    /// The process itself.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Runs `tollgate --socket … ARGS` to its end.
+    pub fn tollgate<I, S>(&self, args: I) -> Outcome
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        run(&program("tollgate"), self.arguments(args), b"")
+    }
+
+    /// Starts `tollgate --socket … ARGS` and lets it run.
+    pub fn start<I, S>(&self, args: I) -> Process
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        Process::start(&program("tollgate"), self.arguments(args)).expect("tollgate can be started")
+    }
+
+    /// Starts `tollgate serve ARGS` and waits until it serves.
+    pub fn serve<I, S>(&self, args: I) -> Process
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
+        let process = self.start(std::iter::once("serve".into()).chain(args));
+        process
+            .line(SOON, |line| line.starts_with("serving "))
+            .unwrap_or_else(|error| panic!("{error}"));
+        process
+    }
+
+    /// Creates a tenant; returns its token.
+    pub fn tenant(&self, name: &str) -> String {
+        let outcome = self.tollgate(["tenant", "add", name]);
+        assert_eq!(outcome.code, 0, "tenant add {name}: {outcome}");
+        outcome.out.trim().to_owned()
+    }
+
+    /// What `status --json` says.
+    pub fn status(&self) -> Value {
+        let outcome = self.tollgate(["status", "--json"]);
+        assert_eq!(outcome.code, 0, "status: {outcome}");
+        serde_json::from_str(&outcome.out).unwrap_or_else(|error| panic!("{error} in: {outcome}"))
+    }
+
+    /// What the kernel says that the daemon holds.
+    pub fn footprint(&self) -> Footprint {
+        Footprint::of(self.process.pid())
+    }
+
+    fn arguments<I, S>(&self, args: I) -> Vec<std::ffi::OsString>
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        let socket = ["--socket".into(), self.socket.clone().into_os_string()];
+        socket
+            .into_iter()
+            .chain(args.into_iter().map(|arg| arg.as_ref().to_owned()))
+            .collect()
+    }
+}
+
+/// What a process holds, counted by the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Footprint {
+    /// Open file descriptors.
+    pub descriptors: usize,
+    /// Open file descriptors that are memfds.
+    pub memfds: usize,
+    /// Memory mappings.
+    pub mappings: usize,
+    /// Memory mappings of memfds.
+    pub memfd_mappings: usize,
+    /// Threads.
+    pub threads: usize,
+    /// Resident memory.
+    pub resident_bytes: u64,
+    /// Address space.
+    pub address_space_bytes: u64,
+}
+
+impl Footprint {
+    /// Counts what the process holds now; all zero once it is gone.
+    pub fn of(pid: u32) -> Footprint {
+        let proc = PathBuf::from(format!("/proc/{pid}"));
+        let text = |name: &str| std::fs::read_to_string(proc.join(name)).unwrap_or_default();
+        let entries = |name: &str| {
+            std::fs::read_dir(proc.join(name))
+                .into_iter()
+                .flatten()
+                .flatten()
+        };
+        let links: Vec<_> = entries("fd")
+            .flat_map(|entry| std::fs::read_link(entry.path()))
+            .collect();
+        let is_memfd = |link: &PathBuf| link.to_string_lossy().starts_with("/memfd:");
+        let maps = text("maps");
+        let pages: Vec<u64> = text("statm")
+            .split_whitespace()
+            .flat_map(str::parse)
+            .collect();
+        let page = rustix::param::page_size() as u64;
+        Footprint {
+            descriptors: links.len(),
+            memfds: links.iter().filter(|link| is_memfd(link)).count(),
+            mappings: maps.lines().count(),
+            memfd_mappings: maps.lines().filter(|line| line.contains("/memfd:")).count(),
+            threads: entries("task").count(),
+            resident_bytes: pages.get(1).map_or(0, |pages| pages * page),
+            address_space_bytes: pages.first().map_or(0, |pages| pages * page),
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "exit status {}\n-- out\n{}\n-- err\n{}",
+            self.code, self.out, self.err
+        )
+    }
+}
+
+/// Runs a program to its end with `input` on its standard input.
+pub fn run<I, S>(program: &Path, args: I, input: &[u8]) -> Outcome
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    use std::os::unix::process::ExitStatusExt;
+    let mut child = std::process::Command::new(program)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+    let mut stdin = child.stdin.take().expect("stdin is a pipe");
+    // A program that doesn't read its input closes the pipe, which is its right.
+    let _unread = stdin.write_all(input);
+    drop(stdin);
+    let output = child
+        .wait_with_output()
+        .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+    let code = output
+        .status
+        .code()
+        .or_else(|| output.status.signal().map(|signal| 128 + signal));
+    Outcome {
+        code: code.unwrap_or(-1),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// Waits until `condition` holds.
+///
+/// # Errors
+/// The time that passed in vain.
+pub fn eventually(
+    timeout: Duration,
+    mut condition: impl FnMut() -> bool,
+) -> Result<Duration, Duration> {
+    let begin = Instant::now();
+    while !condition() {
+        if begin.elapsed() >= timeout {
+            return Err(begin.elapsed());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(begin.elapsed())
+}
+
+/// A policy of `policies-wasm`, compiled to Wasm.
+///
+/// # Panics
+/// If it isn't built, with the command that builds it.
+pub fn policy_file(name: &str) -> PathBuf {
+    let programs = programs();
+    let target = programs.parent().unwrap_or(&programs);
+    let path = target
+        .join("wasm32-unknown-unknown/policy")
+        .join(format!("{name}.wasm"));
+    let build = "cargo build --profile policy --target wasm32-unknown-unknown -p policy-";
+    assert!(
+        path.exists(),
+        "{} is not built; run `{build}{name}` first",
+        path.display()
+    );
+    path
+}
+
+/// A file of `conformance/proto`.
+pub fn proto_file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("proto")
+        .join(name)
+}
