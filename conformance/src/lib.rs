@@ -9,3 +9,4 @@
 pub mod process;
 pub mod source;
 pub mod testbed;
+pub mod workload;
