@@ -1,1 +1,26 @@
-//! placeholder
+//! Schemas: what messages look like in shared memory, and whether two peers mean the same.
+//!
+//! `descriptor set → layout`. A [`Schema`] is a resolved protobuf descriptor set; [`Schema::service`] lays out the
+//! messages of one service. The memory format itself is told in [`layout`], the canonical text that peers compare in
+//! [`describe`], and [`dynamic`] writes and reads blocks by reflection, for tools and as the tests' second opinion.
+//!
+//! Shared by both sides of the boundary: stub writers and tools on the client's side, the daemon on the other. It knows
+//! no segment, no ring and no policy.
+
+#![forbid(unsafe_code)]
+
+pub mod describe;
+pub mod dynamic;
+mod error;
+pub mod layout;
+pub mod limits;
+mod schema;
+
+pub use describe::difference;
+pub use error::{DynamicError, SchemaError};
+pub use layout::{
+    Cardinality, EXTENT_FLAG, FieldLayout, Kind, Layouts, MessageId, MessageLayout, OneofLayout,
+    ProtoType,
+};
+pub use prost_reflect;
+pub use schema::{MethodLayout, Schema, ServiceLayout};

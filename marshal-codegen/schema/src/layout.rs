@@ -1,0 +1,444 @@
+//! Where every field of a message lies, and the order in which the parts of a block follow each other.
+//!
+//! A message is one contiguous **block**. Its root struct sits at offset 0; everything of variable size is a **part**
+//! that the struct refers to by its offset from the block's start. All integers are little endian.
+//!
+//! # The fixed part of a struct
+//!
+//! Size a multiple of 8 and at least 8 (an empty message, too: an array can't claim more elements than it has bytes),
+//! aligned to 8:
+//!
+//! ```text
+//! presence   u32 words; bit b of the bitmap belongs to the b-th field with explicit presence, by number:
+//!            `optional` scalars, strings and bytes; not oneof members, not messages
+//! cases      one u32 per oneof, in declaration order: the number of the member that is set, or 0
+//! fields     by (alignment descending, number), each at its natural alignment:
+//!              8  int64 uint64 sint64 fixed64 sfixed64 double
+//!              4  int32 uint32 sint32 fixed32 sfixed32 float enum      (enums are open: any i32)
+//!              4  message            reference { off u32 }             off 0: absent
+//!              4  string bytes       slot { off u32, len u32 }         len in bytes
+//!              4  repeated map       slot { off u32, len u32 }         len in elements
+//!              1  bool               0 or 1
+//! padding    written zero, never read
+//! ```
+//!
+//! What is empty or absent has `off` and `len` zero. That includes oneof members other than the one that is set, and
+//! fields whose presence bit is clear.
+//!
+//! # Canonical order of the parts
+//!
+//! A reader owns a cursor that starts at the end of the root struct, and every part must begin exactly at
+//! `align_up(cursor, alignment of the part)`. So parts can't overlap, form cycles, or let few bytes pose as many; and
+//! one walk both validates a block and finds its length. Per struct, in field-number order:
+//!
+//! | field | part | alignment |
+//! |---|---|---|
+//! | string, bytes | the bytes | 1 |
+//! | repeated scalar | the elements | of the element |
+//! | message | its fixed part, then at once its own parts | 8 |
+//! | repeated message, map | the array of fixed parts, then each element's parts in order | 8 |
+//! | repeated string, bytes | the array of slots, then each element's bytes in order | 4 |
+//!
+//! A map is an array of entry structs `{1 key, 2 value}`. The inline length of a block is the cursor after the last
+//! part, exactly.
+//!
+//! # Extents
+//!
+//! A slot of a string or bytes value (an element of a repeated one, too) may say `off = 0x8000_0000 | i`: the value is
+//! the block's extent `i`, counted from 0 in canonical order, and takes no room inline. The image that a receiver holds,
+//! and that the wire carries, is
+//!
+//! ```text
+//! [inline][pad to 8][extent 0][pad to 8][extent 1] ... [extent n-1]
+//! ```
+//!
+//! where the slots, once accepted, carry each extent's offset in the image. There is no padding after the last extent,
+//! nor after `inline` when there are none.
+//!
+//! Absent on purpose: names, numbers or types inside a block. Both sides hold the same layout, or they don't talk.
+
+use prost_reflect::Cardinality as ProtoCardinality;
+use prost_reflect::{FieldDescriptor, Kind as ProtoKind, MessageDescriptor, Syntax};
+use std::collections::HashMap;
+
+use crate::SchemaError;
+use crate::limits::MAX_FIELDS;
+
+/// The bit of a slot's `off` that makes it refer to an extent instead of an inline offset.
+pub const EXTENT_FLAG: u32 = 0x8000_0000;
+
+/// Index of a message type in its [`Layouts`]; it never leaves the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MessageId(pub u32);
+
+/// A closed set of message types: every message that a field refers to is in it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Layouts {
+    /// Indexed by [`MessageId`].
+    pub messages: Vec<MessageLayout>,
+}
+
+/// The fixed part of one message type.
+#[derive(Debug, PartialEq, Eq)]
+pub struct MessageLayout {
+    /// Full name, such as `hotel.ReserveRequest`.
+    pub name: String,
+    /// Bytes of the fixed part; a multiple of 8, at least 8.
+    pub size: u32,
+    /// Number of `u32` words of the presence bitmap, at offset 0.
+    pub presence_words: u32,
+    /// The real oneofs in declaration order (those that proto3 makes up for `optional` are not among them).
+    pub oneofs: Vec<OneofLayout>,
+    /// In ascending order of their numbers.
+    pub fields: Vec<FieldLayout>,
+}
+
+/// One oneof of a message.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OneofLayout {
+    /// Name inside the message.
+    pub name: String,
+    /// Offset of the `u32` case in the fixed part.
+    pub case_offset: u32,
+}
+
+/// One field of a message.
+#[derive(Debug, PartialEq, Eq)]
+pub struct FieldLayout {
+    /// Name inside the message.
+    pub name: String,
+    /// The protobuf field number.
+    pub number: u32,
+    /// Offset of the value, reference or slot in the fixed part.
+    pub offset: u32,
+    /// What one value (one element of a repeated field) is.
+    pub kind: Kind,
+    /// How many there are, and how presence is told.
+    pub cardinality: Cardinality,
+    /// The type as the schema declares it; it decides the protobuf encoding, not the layout.
+    pub proto_type: ProtoType,
+}
+
+/// The representation of one value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Signed, 4 bytes.
+    I32,
+    /// Unsigned, 4 bytes.
+    U32,
+    /// Signed, 8 bytes.
+    I64,
+    /// Unsigned, 8 bytes.
+    U64,
+    /// IEEE 754, 4 bytes.
+    F32,
+    /// IEEE 754, 8 bytes.
+    F64,
+    /// 1 byte, 0 or 1.
+    Bool,
+    /// Open enum: any `i32`, 4 bytes.
+    Enum,
+    /// UTF-8 text in a part.
+    String,
+    /// Bytes in a part.
+    Bytes,
+    /// A struct in a part.
+    Message(MessageId),
+}
+
+/// How many values a field has and how it says whether it is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cardinality {
+    /// One value with implicit presence; a message is absent when its reference is 0.
+    Singular,
+    /// One value; set if the bit of the presence bitmap is. Never a message.
+    Optional {
+        /// Index of the bit: word `bit / 32`, mask `1 << (bit % 32)`.
+        bit: u32,
+    },
+    /// A member of a oneof; set if the case is its number. A message member that is set is never absent.
+    Oneof {
+        /// Index into [`MessageLayout::oneofs`].
+        index: u32,
+    },
+    /// An array.
+    Repeated,
+    /// An array of entry structs `{1 key, 2 value}`; the kind is the entry message.
+    Map,
+}
+
+/// The declared type of a field.
+#[allow(missing_docs, reason = "the variants are protobuf's own type names")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProtoType {
+    Double,
+    Float,
+    Int32,
+    Int64,
+    Uint32,
+    Uint64,
+    Sint32,
+    Sint64,
+    Fixed32,
+    Fixed64,
+    Sfixed32,
+    Sfixed64,
+    Bool,
+    String,
+    Bytes,
+    Enum,
+    Message,
+}
+
+impl Layouts {
+    /// The layout of `id`. Ids come from the same `Layouts`; with another's id this panics or answers another type.
+    pub fn get(&self, id: MessageId) -> &MessageLayout {
+        &self.messages[id.0 as usize]
+    }
+
+    /// The message type with this full name.
+    pub fn find(&self, full_name: &str) -> Option<MessageId> {
+        let at = self.messages.iter().position(|m| m.name == full_name)?;
+        Some(MessageId(at as u32))
+    }
+
+    /// Lays out the closure of `roots`, breadth first; the ids of the roots come first, in order, duplicates merged.
+    pub(crate) fn closure(roots: &[MessageDescriptor]) -> Result<Layouts, SchemaError> {
+        let mut ids = Ids::default();
+        for root in roots {
+            ids.of(root);
+        }
+        let mut layouts = Layouts::default();
+        while let Some(message) = ids.queue.get(layouts.messages.len()).cloned() {
+            layouts
+                .messages
+                .push(MessageLayout::compute(&message, &mut ids)?);
+        }
+        Ok(layouts)
+    }
+}
+
+impl MessageLayout {
+    /// The field with this number.
+    pub fn field(&self, number: u32) -> Option<&FieldLayout> {
+        let at = self
+            .fields
+            .binary_search_by_key(&number, |f| f.number)
+            .ok()?;
+        Some(&self.fields[at])
+    }
+
+    /// The field with this name.
+    pub fn field_named(&self, name: &str) -> Option<&FieldLayout> {
+        self.fields.iter().find(|f| f.name == name)
+    }
+
+    fn compute(message: &MessageDescriptor, ids: &mut Ids) -> Result<MessageLayout, SchemaError> {
+        refuse_unsupported(message)?;
+        let real: Vec<_> = message.oneofs().filter(|o| !o.is_synthetic()).collect();
+        let mut fields = Vec::with_capacity(message.fields().len());
+        let mut bits = 0;
+        // `fields()` is ordered by number; so are the bits.
+        for field in message.fields() {
+            let kind = kind_of(&field, ids);
+            let oneof = field.containing_oneof().filter(|o| !o.is_synthetic());
+            let cardinality = if field.is_map() {
+                Cardinality::Map
+            } else if field.is_list() {
+                Cardinality::Repeated
+            } else if let Some(oneof) = oneof {
+                let index = real.iter().position(|o| *o == oneof);
+                Cardinality::Oneof {
+                    index: index.expect("a field's oneof is its message's") as u32,
+                }
+            } else if field.supports_presence() && !matches!(kind, Kind::Message(_)) {
+                bits += 1;
+                Cardinality::Optional { bit: bits - 1 }
+            } else {
+                Cardinality::Singular
+            };
+            fields.push(FieldLayout {
+                name: field.name().to_owned(),
+                number: field.number(),
+                offset: 0,
+                kind,
+                cardinality,
+                proto_type: ProtoType::of(&field.kind()),
+            });
+        }
+        let presence_words = bits.div_ceil(32);
+        let names = real.iter().map(|o| o.name().to_owned());
+        let oneofs: Vec<_> = (presence_words..)
+            .zip(names)
+            .map(|(word, name)| OneofLayout {
+                name,
+                case_offset: word * 4,
+            })
+            .collect();
+        let size = place(&mut fields, (presence_words + oneofs.len() as u32) * 4);
+        let name = message.full_name().to_owned();
+        Ok(MessageLayout {
+            name,
+            size,
+            presence_words,
+            oneofs,
+            fields,
+        })
+    }
+}
+
+impl FieldLayout {
+    /// Bytes and alignment of what the fixed part holds for this field.
+    pub fn fixed_size_and_align(&self) -> (u32, u32) {
+        match self.cardinality {
+            Cardinality::Repeated | Cardinality::Map => (8, 4),
+            _ => match self.kind {
+                Kind::Message(_) => (4, 4),
+                Kind::String | Kind::Bytes => (8, 4),
+                kind => (kind.scalar_size(), kind.scalar_size()),
+            },
+        }
+    }
+}
+
+impl Kind {
+    /// Bytes of one scalar, which is also its alignment; 0 for strings, bytes and messages.
+    pub const fn scalar_size(self) -> u32 {
+        match self {
+            Kind::I64 | Kind::U64 | Kind::F64 => 8,
+            Kind::I32 | Kind::U32 | Kind::F32 | Kind::Enum => 4,
+            Kind::Bool => 1,
+            Kind::String | Kind::Bytes | Kind::Message(_) => 0,
+        }
+    }
+}
+
+impl ProtoType {
+    /// The keyword of the interface language, or `enum` and `message`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ProtoType::Double => "double",
+            ProtoType::Float => "float",
+            ProtoType::Int32 => "int32",
+            ProtoType::Int64 => "int64",
+            ProtoType::Uint32 => "uint32",
+            ProtoType::Uint64 => "uint64",
+            ProtoType::Sint32 => "sint32",
+            ProtoType::Sint64 => "sint64",
+            ProtoType::Fixed32 => "fixed32",
+            ProtoType::Fixed64 => "fixed64",
+            ProtoType::Sfixed32 => "sfixed32",
+            ProtoType::Sfixed64 => "sfixed64",
+            ProtoType::Bool => "bool",
+            ProtoType::String => "string",
+            ProtoType::Bytes => "bytes",
+            ProtoType::Enum => "enum",
+            ProtoType::Message => "message",
+        }
+    }
+
+    pub(crate) fn of(kind: &ProtoKind) -> ProtoType {
+        match kind {
+            ProtoKind::Double => ProtoType::Double,
+            ProtoKind::Float => ProtoType::Float,
+            ProtoKind::Int32 => ProtoType::Int32,
+            ProtoKind::Int64 => ProtoType::Int64,
+            ProtoKind::Uint32 => ProtoType::Uint32,
+            ProtoKind::Uint64 => ProtoType::Uint64,
+            ProtoKind::Sint32 => ProtoType::Sint32,
+            ProtoKind::Sint64 => ProtoType::Sint64,
+            ProtoKind::Fixed32 => ProtoType::Fixed32,
+            ProtoKind::Fixed64 => ProtoType::Fixed64,
+            ProtoKind::Sfixed32 => ProtoType::Sfixed32,
+            ProtoKind::Sfixed64 => ProtoType::Sfixed64,
+            ProtoKind::Bool => ProtoType::Bool,
+            ProtoKind::String => ProtoType::String,
+            ProtoKind::Bytes => ProtoType::Bytes,
+            ProtoKind::Enum(_) => ProtoType::Enum,
+            ProtoKind::Message(_) => ProtoType::Message,
+        }
+    }
+}
+
+/// Rounds `at` up to a multiple of `align`, a power of two.
+pub const fn align_up(at: usize, align: usize) -> usize {
+    (at + align - 1) & !(align - 1)
+}
+
+/// Message types in the order in which they were met.
+#[derive(Default)]
+struct Ids {
+    by_name: HashMap<String, MessageId>,
+    queue: Vec<MessageDescriptor>,
+}
+
+impl Ids {
+    fn of(&mut self, message: &MessageDescriptor) -> MessageId {
+        if let Some(id) = self.by_name.get(message.full_name()) {
+            return *id;
+        }
+        let id = MessageId(self.queue.len() as u32);
+        self.by_name.insert(message.full_name().to_owned(), id);
+        self.queue.push(message.clone());
+        id
+    }
+}
+
+/// Gives each field its offset, from `start` on, and answers the size of the fixed part.
+fn place(fields: &mut [FieldLayout], start: u32) -> u32 {
+    let mut order: Vec<usize> = (0..fields.len()).collect();
+    // The sort is stable: equal alignments stay in the order of their numbers.
+    order.sort_by_key(|&i| std::cmp::Reverse(fields[i].fixed_size_and_align().1));
+    let mut at = start;
+    for i in order {
+        let (size, align) = fields[i].fixed_size_and_align();
+        at = at.next_multiple_of(align);
+        fields[i].offset = at;
+        at += size;
+    }
+    at.next_multiple_of(8).max(8)
+}
+
+fn kind_of(field: &FieldDescriptor, ids: &mut Ids) -> Kind {
+    match field.kind() {
+        ProtoKind::Double => Kind::F64,
+        ProtoKind::Float => Kind::F32,
+        ProtoKind::Int32 | ProtoKind::Sint32 | ProtoKind::Sfixed32 => Kind::I32,
+        ProtoKind::Uint32 | ProtoKind::Fixed32 => Kind::U32,
+        ProtoKind::Int64 | ProtoKind::Sint64 | ProtoKind::Sfixed64 => Kind::I64,
+        ProtoKind::Uint64 | ProtoKind::Fixed64 => Kind::U64,
+        ProtoKind::Bool => Kind::Bool,
+        ProtoKind::Enum(_) => Kind::Enum,
+        ProtoKind::String => Kind::String,
+        ProtoKind::Bytes => Kind::Bytes,
+        ProtoKind::Message(message) => Kind::Message(ids.of(&message)),
+    }
+}
+
+/// proto2 is refused whole: its required fields, closed enums, groups and extensions have no place in a block yet.
+fn refuse_unsupported(message: &MessageDescriptor) -> Result<(), SchemaError> {
+    let name = || message.full_name().to_owned();
+    if message.parent_file().syntax() != Syntax::Proto3 {
+        return Err(SchemaError::NotProto3 {
+            message: name(),
+            file: message.parent_file().name().to_owned(),
+        });
+    }
+    if let Some(field) = message
+        .fields()
+        .find(|f| f.is_group() || f.cardinality() == ProtoCardinality::Required)
+    {
+        return Err(SchemaError::FieldUnsupported {
+            message: name(),
+            field: field.name().to_owned(),
+        });
+    }
+    let count = message.fields().len();
+    if count > MAX_FIELDS {
+        return Err(SchemaError::TooManyFields {
+            message: name(),
+            count,
+        });
+    }
+    Ok(())
+}
