@@ -1,0 +1,475 @@
+//! The reference executor: portable, without unsafe, a loop over the steps.
+//!
+//! It serves a message type until machine code for it is ready, and where there is none.
+
+use crate::bytes::{is_utf8, put, u32_at, u64_at};
+use crate::extents::{Gathered, Placed};
+use crate::limits::MAX_VIEW;
+use crate::program::{Guard, Op, Program, Step, StructProgram};
+use crate::projection::{ENTRY_LEN, Field, HEADER_LEN, Leaf, Projection};
+use crate::{Fault, FaultCode, MAX_DEPTH, MAX_EXTENTS, MAX_MESSAGE};
+use tollgate_schema::layout::align_up;
+use tollgate_schema::{EXTENT_FLAG, MessageId};
+
+/// Validates `block`, a private copy of a block's inline bytes, and lists its extents.
+///
+/// Writes each extent's length to `lens`, in canonical order, and answers how many there are. The extents' own bytes are
+/// not seen here: text in them is checked by `accept` or `project`, whoever reads it first.
+pub fn gather(
+    program: &Program,
+    block: &[u8],
+    lens: &mut [u32; MAX_EXTENTS],
+) -> Result<usize, Fault> {
+    let gathered = Gathered::new(block.len(), lens);
+    let mut walk = Walk {
+        program,
+        inline_len: block.len(),
+        memory: Gathering { block, gathered },
+    };
+    walk.root()?;
+    Ok(walk.memory.gathered.count())
+}
+
+/// Validates a whole image whose first `inline_len` bytes are the inline part, and writes the final offset of each
+/// extent into its slot.
+///
+/// After a fault the image's slots are unspecified, and the image must not be used.
+pub fn accept(program: &Program, image: &mut [u8], inline_len: usize) -> Result<(), Fault> {
+    let whole = Fault {
+        code: FaultCode::Truncated,
+        message: program.root(),
+        field: None,
+    };
+    let len = image.len();
+    if inline_len > len {
+        return Err(whole);
+    }
+    let placed = Placed::new(inline_len);
+    let mut walk = Walk {
+        program,
+        inline_len,
+        memory: Accepting { image, placed },
+    };
+    walk.root()?;
+    if walk.memory.placed.end() != len {
+        return Err(Fault {
+            code: FaultCode::Trailing,
+            ..whole
+        });
+    }
+    Ok(())
+}
+
+/// Copies the projection's fields of `image` into `view` and answers the view's length.
+///
+/// `image` has passed `gather` or `accept`. If a value is still an extent, `extent_offsets` says where in `image` the
+/// caller put each extent. What goes into the view is checked again as far as memory safety and UTF-8 ask for it, so an
+/// image that wasn't validated yields a fault or odd values, never a panic.
+pub fn project(
+    projection: &Projection,
+    image: &[u8],
+    extent_offsets: &[u32],
+    view: &mut [u8],
+) -> Result<usize, Fault> {
+    let room = view.len().min(MAX_VIEW);
+    let at_root = projection.fault(FaultCode::ViewTooLarge);
+    let view = view.get_mut(..room).ok_or(at_root)?;
+    if image.len() < projection.root_size() {
+        return Err(projection.fault(FaultCode::Truncated));
+    }
+    let mut end = projection.fixed_len();
+    if end > room {
+        return Err(at_root);
+    }
+    for (i, field) in projection.fields().iter().enumerate() {
+        let at = HEADER_LEN + i * ENTRY_LEN;
+        let entry = project_field(field, image, extent_offsets, view, &mut end)
+            .map_err(|code| field.fault(code))?;
+        put(view, at, &entry).ok_or(at_root)?;
+    }
+    put(view, 0, &(end as u32).to_le_bytes()).ok_or(at_root)?;
+    put(view, 4, &(projection.fields().len() as u32).to_le_bytes()).ok_or(at_root)?;
+    Ok(end)
+}
+
+/// Where the walked bytes are, and what an extent means there.
+trait Memory {
+    fn bytes(&self) -> &[u8];
+    fn extent(&mut self, slot: usize, off: u32, len: u32, utf8: bool) -> Result<(), FaultCode>;
+}
+
+struct Gathering<'a> {
+    block: &'a [u8],
+    gathered: Gathered<'a>,
+}
+
+impl Memory for Gathering<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.block
+    }
+
+    fn extent(&mut self, _slot: usize, off: u32, len: u32, _utf8: bool) -> Result<(), FaultCode> {
+        self.gathered.extent(off, len)
+    }
+}
+
+struct Accepting<'a> {
+    image: &'a mut [u8],
+    placed: Placed,
+}
+
+impl Memory for Accepting<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.image
+    }
+
+    fn extent(&mut self, slot: usize, off: u32, len: u32, utf8: bool) -> Result<(), FaultCode> {
+        self.placed.extent(self.image, slot, off, len, utf8)
+    }
+}
+
+struct Walk<'p, M> {
+    program: &'p Program,
+    inline_len: usize,
+    memory: M,
+}
+
+impl<M: Memory> Walk<'_, M> {
+    fn root(&mut self) -> Result<(), Fault> {
+        let root = &self.program.structs()[0];
+        let whole = |code| Fault {
+            code,
+            message: root.id,
+            field: None,
+        };
+        if self.memory.bytes().len() > MAX_MESSAGE {
+            return Err(whole(FaultCode::TooLarge));
+        }
+        if self.inline_len < root.size as usize {
+            return Err(whole(FaultCode::Truncated));
+        }
+        let end = self.structure(root, 0, root.size as usize, 1)?;
+        if end != self.inline_len {
+            return Err(whole(FaultCode::Trailing));
+        }
+        Ok(())
+    }
+
+    /// Walks the struct at `at`, whose fixed part is in bounds; answers the cursor after its parts.
+    fn structure(
+        &mut self,
+        program: &StructProgram,
+        at: usize,
+        mut cursor: usize,
+        depth: usize,
+    ) -> Result<usize, Fault> {
+        for step in &program.steps {
+            cursor = self.step(program.id, step, at, cursor, depth)?;
+        }
+        Ok(cursor)
+    }
+
+    fn step(
+        &mut self,
+        id: MessageId,
+        step: &Step,
+        at: usize,
+        cursor: usize,
+        depth: usize,
+    ) -> Result<usize, Fault> {
+        let fault = |code| Fault {
+            code,
+            message: id,
+            field: Some(step.field),
+        };
+        match step.op {
+            Op::Case {
+                at: case,
+                ref members,
+            } => {
+                let case = self.u32(at + case as usize).map_err(fault)?;
+                if case != 0 && !members.contains(&case) {
+                    return Err(fault(FaultCode::BadCase));
+                }
+                Ok(cursor)
+            }
+            Op::Bool { at: byte } => self
+                .bools(at + byte as usize, 1)
+                .map_err(fault)
+                .map(|()| cursor),
+            Op::Bytes { slot, utf8, guard } => {
+                let slot = at + slot as usize;
+                if !self.is_set(guard, at).map_err(fault)? {
+                    return self.absent(slot).map_err(fault).map(|()| cursor);
+                }
+                self.bytes_value(slot, cursor, utf8).map_err(fault)
+            }
+            Op::Scalars { slot, size, bools } => {
+                let (start, end, _) = self
+                    .array(at + slot as usize, cursor, size, size)
+                    .map_err(fault)?;
+                if bools {
+                    self.bools(start, end - start).map_err(fault)?;
+                }
+                Ok(end)
+            }
+            Op::BytesArray { slot, utf8 } => {
+                let (start, end, count) = self
+                    .array(at + slot as usize, cursor, 8, 4)
+                    .map_err(fault)?;
+                (0..count)
+                    .try_fold(end, |cursor, i| {
+                        self.bytes_value(start + i * 8, cursor, utf8)
+                    })
+                    .map_err(fault)
+            }
+            Op::Struct {
+                reference,
+                callee,
+                guard,
+            } => {
+                let callee = self.callee(callee);
+                let part = self
+                    .reference(at, reference, cursor, callee.size, guard, depth)
+                    .map_err(fault)?;
+                part.map_or(Ok(cursor), |(start, end)| {
+                    self.structure(callee, start, end, depth + 1)
+                })
+            }
+            Op::Structs { slot, callee } => {
+                let callee = self.callee(callee);
+                let (start, end, count) = self
+                    .array(at + slot as usize, cursor, callee.size, 8)
+                    .map_err(fault)?;
+                if count > 0 {
+                    self.descend(depth).map_err(fault)?;
+                }
+                // A struct without steps has neither checks nor parts: no loop over its elements.
+                let count = if callee.steps.is_empty() { 0 } else { count };
+                (0..count).try_fold(end, |cursor, i| {
+                    self.structure(callee, start + i * callee.size as usize, cursor, depth + 1)
+                })
+            }
+        }
+    }
+
+    fn u32(&self, at: usize) -> Result<u32, FaultCode> {
+        u32_at(self.memory.bytes(), at).ok_or(FaultCode::Truncated)
+    }
+
+    /// A slot or reference that must be zero.
+    fn absent(&self, slot: usize) -> Result<(), FaultCode> {
+        match u64_at(self.memory.bytes(), slot) {
+            Some(0) => Ok(()),
+            _ => Err(FaultCode::NotAbsent),
+        }
+    }
+
+    fn is_set(&self, guard: Guard, at: usize) -> Result<bool, FaultCode> {
+        Ok(match guard {
+            Guard::None => true,
+            Guard::Bit { word, mask } => self.u32(at + word as usize)? & mask != 0,
+            Guard::Case { at: case, number } => self.u32(at + case as usize)? == number,
+        })
+    }
+
+    fn bools(&self, start: usize, len: usize) -> Result<(), FaultCode> {
+        let bytes = self
+            .memory
+            .bytes()
+            .get(start..start + len)
+            .ok_or(FaultCode::Truncated)?;
+        if bytes.iter().all(|b| *b <= 1) {
+            Ok(())
+        } else {
+            Err(FaultCode::BadBool)
+        }
+    }
+
+    /// The string or bytes value whose slot lies at `slot`; answers the cursor after it.
+    fn bytes_value(&mut self, slot: usize, cursor: usize, utf8: bool) -> Result<usize, FaultCode> {
+        let (off, len) = (self.u32(slot)?, self.u32(slot + 4)?);
+        if (off, len) == (0, 0) {
+            return Ok(cursor);
+        }
+        if off & EXTENT_FLAG != 0 {
+            return self.memory.extent(slot, off, len, utf8).map(|()| cursor);
+        }
+        let end = self.part(off, cursor, len as usize)?;
+        if utf8 && !self.memory.bytes().get(cursor..end).is_some_and(is_utf8) {
+            return Err(FaultCode::NotUtf8);
+        }
+        Ok(end)
+    }
+
+    /// A part of `len` bytes that must begin at `start`; answers its end.
+    fn part(&self, off: u32, start: usize, len: usize) -> Result<usize, FaultCode> {
+        if off as usize != start {
+            return Err(FaultCode::Misplaced);
+        }
+        if len == 0 {
+            return Err(FaultCode::EmptyWithOffset);
+        }
+        // No overflow: `start` is a u32, and a length is below 2^32 elements of less than 2^16 bytes.
+        let end = start as u64 + len as u64;
+        if end > self.inline_len as u64 {
+            Err(FaultCode::Truncated)
+        } else {
+            Ok(end as usize)
+        }
+    }
+
+    /// The array whose slot lies at `slot`: where its elements start and end, and how many there are.
+    fn array(
+        &self,
+        slot: usize,
+        cursor: usize,
+        size: u32,
+        align: u32,
+    ) -> Result<(usize, usize, usize), FaultCode> {
+        let (off, count) = (self.u32(slot)?, self.u32(slot + 4)?);
+        if (off, count) == (0, 0) {
+            return Ok((cursor, cursor, 0));
+        }
+        let start = align_up(cursor, align as usize);
+        let end = self.part(off, start, count as usize * size as usize)?;
+        Ok((start, end, count as usize))
+    }
+
+    /// The struct that a reference names: where its fixed part starts and ends, or `None` if it's absent.
+    fn reference(
+        &self,
+        at: usize,
+        reference: u32,
+        cursor: usize,
+        size: u32,
+        guard: Guard,
+        depth: usize,
+    ) -> Result<Option<(usize, usize)>, FaultCode> {
+        let off = self.u32(at + reference as usize)?;
+        if !self.is_set(guard, at)? {
+            return if off == 0 {
+                Ok(None)
+            } else {
+                Err(FaultCode::NotAbsent)
+            };
+        }
+        if off == 0 {
+            return if guard == Guard::None {
+                Ok(None)
+            } else {
+                Err(FaultCode::MemberMissing)
+            };
+        }
+        let start = align_up(cursor, 8);
+        let end = self.part(off, start, size as usize)?;
+        self.descend(depth)?;
+        Ok(Some((start, end)))
+    }
+
+    fn descend(&self, depth: usize) -> Result<(), FaultCode> {
+        if depth >= MAX_DEPTH {
+            Err(FaultCode::TooDeep)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl<'p, M> Walk<'p, M> {
+    fn callee(&self, index: usize) -> &'p StructProgram {
+        &self.program.structs()[index]
+    }
+}
+
+/// Projects one field: appends its bytes at `end` if it has any, and answers its entry.
+fn project_field(
+    field: &Field,
+    image: &[u8],
+    extent_offsets: &[u32],
+    view: &mut [u8],
+    end: &mut usize,
+) -> Result<[u8; ENTRY_LEN], FaultCode> {
+    let Some(at) = find_leaf(field, image)? else {
+        return Ok([0; ENTRY_LEN]);
+    };
+    let u32_in = |at| u32_at(image, at).ok_or(FaultCode::Truncated);
+    let mut entry = [0; ENTRY_LEN];
+    entry[0] = 1;
+    let value = match field.leaf {
+        Leaf::Bool => u64::from(*image.get(at).ok_or(FaultCode::Truncated)?),
+        Leaf::I32 => u32_in(at)?.cast_signed() as i64 as u64,
+        Leaf::U32 => u64::from(u32_in(at)?),
+        Leaf::Word => u64_at(image, at).ok_or(FaultCode::Truncated)?,
+        Leaf::Bytes { utf8 } => {
+            let bytes = value_bytes(image, u32_in(at)?, u32_in(at + 4)?, extent_offsets, utf8)?;
+            let start = *end;
+            put(view, start, bytes).ok_or(FaultCode::ViewTooLarge)?;
+            *end += bytes.len();
+            entry[4..8].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
+            start as u64
+        }
+    };
+    entry[8..].copy_from_slice(&value.to_le_bytes());
+    Ok(entry)
+}
+
+/// Follows the path to the leaf's offset in the image; `None` if something on the way isn't set.
+fn find_leaf(field: &Field, image: &[u8]) -> Result<Option<usize>, FaultCode> {
+    let u32_in = |at| u32_at(image, at).ok_or(FaultCode::Truncated);
+    let is_set = |guard, at| {
+        Ok(match guard {
+            Guard::None => true,
+            Guard::Bit { word, mask } => u32_in(at + word as usize)? & mask != 0,
+            Guard::Case { at: case, number } => u32_in(at + case as usize)? == number,
+        })
+    };
+    let mut at = 0;
+    for hop in &field.hops {
+        if !is_set(hop.guard, at)? {
+            return Ok(None);
+        }
+        let off = u32_in(at + hop.reference as usize)?;
+        if off == 0 {
+            return Ok(None);
+        }
+        at = off as usize;
+        if image
+            .len()
+            .checked_sub(hop.size as usize)
+            .is_none_or(|last| at > last)
+        {
+            return Err(FaultCode::Truncated);
+        }
+    }
+    Ok(is_set(field.guard, at)?.then_some(at + field.at as usize))
+}
+
+/// The bytes of a value, wherever they are. Text of an extent hasn't been checked before.
+fn value_bytes<'i>(
+    image: &'i [u8],
+    off: u32,
+    len: u32,
+    extent_offsets: &[u32],
+    utf8: bool,
+) -> Result<&'i [u8], FaultCode> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    let extent = off & EXTENT_FLAG != 0;
+    let start = if extent {
+        *extent_offsets
+            .get((off & !EXTENT_FLAG) as usize)
+            .ok_or(FaultCode::ExtentMissing)? as usize
+    } else {
+        off as usize
+    };
+    let bytes = image
+        .get(start..start.saturating_add(len as usize))
+        .ok_or(FaultCode::Truncated)?;
+    if extent && utf8 && !is_utf8(bytes) {
+        Err(FaultCode::NotUtf8)
+    } else {
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,291 @@
+//! Which fields of a message a policy sees, and the format in which it sees them.
+//!
+//! # The view
+//!
+//! Little endian; what a policy gets instead of the message:
+//!
+//! ```text
+//!  0  u32  total length of the view in bytes
+//!  4  u32  number of fields
+//!  8  per declared field, 16 bytes:
+//!       +0  u32  present: 0 or 1
+//!       +4  u32  length in bytes, for string and bytes; else 0
+//!       +8  u64  value: integers sign- or zero-extended, enum as a sign-extended i32, bool 0 or 1,
+//!                float its bits in the low half, double its bits, string and bytes their offset in the view
+//!     then the bytes of strings and bytes fields, in order, without padding
+//! ```
+//!
+//! A field is present if every message on its path is, and it has no presence of its own or is set. An absent field's
+//! entry is all zero. An undeclared field isn't hidden: its bytes are never copied.
+//!
+//! Absent: repeated fields, maps, and whole messages; a path that names one is refused when the policy is attached.
+
+use tollgate_schema::{Cardinality, FieldLayout, Kind, Layouts, MessageId, MessageLayout};
+
+use crate::limits::MAX_VIEW_FIELDS;
+use crate::program::Guard;
+use crate::{Fault, FaultCode, MAX_DEPTH};
+
+/// Bytes before the first entry.
+pub const HEADER_LEN: usize = 8;
+/// Bytes of an entry.
+pub const ENTRY_LEN: usize = 16;
+
+/// A list of paths, resolved against one message type.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Projection {
+    root: MessageId,
+    root_size: u32,
+    fields: Vec<Field>,
+}
+
+/// One path.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Field {
+    /// The messages to pass through.
+    pub hops: Vec<Hop>,
+    /// Offset of the leaf in the last message's fixed part.
+    pub at: u32,
+    /// What the leaf is.
+    pub leaf: Leaf,
+    /// When it is set.
+    pub guard: Guard,
+    /// Message type and field index of the leaf, for faults.
+    pub place: (MessageId, u16),
+}
+
+/// A message on the way to a leaf.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// Offset of the reference in the fixed part of the message before it.
+    pub reference: u32,
+    /// When it is set.
+    pub guard: Guard,
+    /// Bytes of its fixed part.
+    pub size: u32,
+}
+
+/// How a leaf becomes a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaf {
+    /// One byte.
+    Bool,
+    /// Four bytes, sign-extended: signed integers and enums.
+    I32,
+    /// Four bytes, zero-extended: unsigned integers and floats.
+    U32,
+    /// Eight bytes.
+    Word,
+    /// The bytes behind a slot.
+    Bytes {
+        /// They are text, and checked when nobody has done it before.
+        utf8: bool,
+    },
+}
+
+/// Why a list of paths can't be projected. The culprit is the policy's manifest, or the schema that lacks the field.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProjectError {
+    /// A name on the path is no field of its message.
+    #[error("field {path:?}: message {message} has no field {field:?}")]
+    UnknownField {
+        /// The whole path.
+        path: String,
+        /// The message's full name.
+        message: String,
+        /// The name that it lacks.
+        field: String,
+    },
+    /// A field on the path is repeated or a map.
+    #[error(
+        "field {path:?}: {message}.{field} is repeated or a map; a policy can only read singular fields"
+    )]
+    Repeated {
+        /// The whole path.
+        path: String,
+        /// The message's full name.
+        message: String,
+        /// The field.
+        field: String,
+    },
+    /// The path ends at a message.
+    #[error("field {path:?}: {message}.{field} is a message; name one of its fields")]
+    EndsAtMessage {
+        /// The whole path.
+        path: String,
+        /// The message's full name.
+        message: String,
+        /// The field.
+        field: String,
+    },
+    /// The path goes on behind a field that isn't a message.
+    #[error(
+        "field {path:?}: {message}.{field} is not a message, so nothing can be named inside it"
+    )]
+    NotAMessage {
+        /// The whole path.
+        path: String,
+        /// The message's full name.
+        message: String,
+        /// The field.
+        field: String,
+    },
+    /// The path has too many names.
+    #[error("field {path:?} passes through more than {MAX_DEPTH} messages")]
+    TooDeep {
+        /// The whole path, cut.
+        path: String,
+    },
+    /// Too many paths.
+    #[error("{count} fields are declared, the limit is {MAX_VIEW_FIELDS}")]
+    TooManyFields {
+        /// How many.
+        count: usize,
+    },
+}
+
+impl Projection {
+    /// Resolves dotted paths such as `customer_name` or `stay.in_date` in messages of type `root`.
+    pub fn new(
+        layouts: &Layouts,
+        root: MessageId,
+        paths: &[impl AsRef<str>],
+    ) -> Result<Projection, ProjectError> {
+        if paths.len() > MAX_VIEW_FIELDS {
+            return Err(ProjectError::TooManyFields { count: paths.len() });
+        }
+        let fields = paths
+            .iter()
+            .map(|path| resolve(layouts, root, path.as_ref()))
+            .collect::<Result<_, _>>()?;
+        Ok(Projection {
+            root,
+            root_size: layouts.get(root).size,
+            fields,
+        })
+    }
+
+    /// In the order of the paths.
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// Bytes of the root's fixed part.
+    pub fn root_size(&self) -> usize {
+        self.root_size as usize
+    }
+
+    /// Bytes of a view before the first string's: the length of a view in which all strings are empty.
+    pub fn fixed_len(&self) -> usize {
+        HEADER_LEN + self.fields.len() * ENTRY_LEN
+    }
+
+    /// A fault of the message as a whole.
+    pub fn fault(&self, code: FaultCode) -> Fault {
+        Fault {
+            code,
+            message: self.root,
+            field: None,
+        }
+    }
+}
+
+impl Field {
+    /// A fault at this field.
+    pub fn fault(&self, code: FaultCode) -> Fault {
+        Fault {
+            code,
+            message: self.place.0,
+            field: Some(self.place.1),
+        }
+    }
+}
+
+fn resolve(layouts: &Layouts, root: MessageId, path: &str) -> Result<Field, ProjectError> {
+    let mut hops = Vec::new();
+    let mut id = root;
+    let mut names = path.split('.').peekable();
+    while let Some(name) = names.next() {
+        let message = layouts.get(id);
+        let (index, field) = named(message, name, path)?;
+        let guard = Guard::of(field, message);
+        let place = (path.to_owned(), message.name.clone(), field.name.clone());
+        let leaf = match (field.kind, names.peek().is_some()) {
+            (Kind::Message(next), true) => {
+                if hops.len() + 1 >= MAX_DEPTH {
+                    return Err(ProjectError::TooDeep {
+                        path: path.chars().take(80).collect(),
+                    });
+                }
+                hops.push(Hop {
+                    reference: field.offset,
+                    guard,
+                    size: layouts.get(next).size,
+                });
+                id = next;
+                continue;
+            }
+            (Kind::Message(_), false) => {
+                let (path, message, field) = place;
+                return Err(ProjectError::EndsAtMessage {
+                    path,
+                    message,
+                    field,
+                });
+            }
+            (_, true) => {
+                let (path, message, field) = place;
+                return Err(ProjectError::NotAMessage {
+                    path,
+                    message,
+                    field,
+                });
+            }
+            (kind, false) => leaf_of(kind),
+        };
+        return Ok(Field {
+            hops,
+            at: field.offset,
+            leaf,
+            guard,
+            place: (id, index),
+        });
+    }
+    unreachable!("split yields at least one name, and the last one returns")
+}
+
+fn named<'l>(
+    message: &'l MessageLayout,
+    name: &str,
+    path: &str,
+) -> Result<(u16, &'l FieldLayout), ProjectError> {
+    let (path, message_name) = (path.to_owned(), message.name.clone());
+    let Some(index) = message.fields.iter().position(|f| f.name == name) else {
+        return Err(ProjectError::UnknownField {
+            path,
+            message: message_name,
+            field: name.to_owned(),
+        });
+    };
+    let field = &message.fields[index];
+    if matches!(field.cardinality, Cardinality::Repeated | Cardinality::Map) {
+        return Err(ProjectError::Repeated {
+            path,
+            message: message_name,
+            field: field.name.clone(),
+        });
+    }
+    Ok((index as u16, field))
+}
+
+fn leaf_of(kind: Kind) -> Leaf {
+    match kind {
+        Kind::Bool => Leaf::Bool,
+        Kind::I32 | Kind::Enum => Leaf::I32,
+        Kind::U32 | Kind::F32 => Leaf::U32,
+        Kind::I64 | Kind::U64 | Kind::F64 => Leaf::Word,
+        Kind::String => Leaf::Bytes { utf8: true },
+        Kind::Bytes => Leaf::Bytes { utf8: false },
+        Kind::Message(_) => unreachable!("the caller has handled messages"),
+    }
+}
