@@ -1,1 +1,25 @@
-//! placeholder
+//! Links between daemons: a framed protocol over TCP.
+//!
+//! [`Link`] is the protocol as a pure state machine (`proto.rs`); [`TcpLink`] gives it a socket (`io.rs`). The bytes on the wire are
+//! documented on one page, [`mod@frame`]. A link multiplexes calls in both directions, bounds them by credits, coalesces small
+//! frames, and sends large messages straight from shared memory.
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod error;
+pub mod frame;
+mod handshake;
+mod io;
+pub mod limits;
+mod proto;
+mod rx;
+mod shared;
+mod tx;
+
+pub use config::{ConfigError, LinkConfig, PresharedKey, Role};
+pub use error::{Blame, LinkError, Reason, SendError};
+pub use io::{BodyOutcome, FlushOutcome, OpenError, ReadOutcome, TcpLink};
+pub use proto::{Body, CallHead, Credit, Event, Image, Link, LinkSetup, Queued};
+pub use shared::{Part, Span};
+pub use tx::Token;

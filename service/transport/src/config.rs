@@ -1,0 +1,138 @@
+//! What a link is told before it starts: who it is, what it shares, what it grants.
+
+use std::fmt;
+
+use crate::limits;
+
+/// Which end of the connection this is. The roles differ only in the handshake: who proves itself first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// This end connected.
+    Initiator,
+    /// This end accepted.
+    Responder,
+}
+
+/// A key that both daemons were configured with. It never leaves the daemon; only proofs of it do.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PresharedKey(Vec<u8>);
+
+impl PresharedKey {
+    /// Takes the configured secret as it is (no decoding, no trimming).
+    ///
+    /// # Errors
+    /// [`ConfigError::KeyLength`] if it is shorter than [`limits::MIN_KEY`] or longer than [`limits::MAX_KEY`] bytes.
+    pub fn new(secret: &[u8]) -> Result<PresharedKey, ConfigError> {
+        if !(limits::MIN_KEY..=limits::MAX_KEY).contains(&secret.len()) {
+            return Err(ConfigError::KeyLength { len: secret.len() });
+        }
+        Ok(PresharedKey(secret.to_vec()))
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Never prints the key.
+impl fmt::Debug for PresharedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PresharedKey(..)")
+    }
+}
+
+/// What every link of one daemon has in common.
+#[derive(Clone, Debug)]
+pub struct LinkConfig {
+    /// This daemon's name, told to every peer: 1 to 64 letters, digits, `.`, `_` or `-`.
+    pub name: String,
+    /// The key that peers must prove. Without one, only loopback peers are accepted, because anybody who reaches the
+    /// port could speak for any tenant.
+    pub key: Option<PresharedKey>,
+    /// Calls that a peer may have unanswered. More hides longer round trips and holds more memory here.
+    pub window_calls: u32,
+    /// Bytes of calls that a peer may have unanswered; at least twice [`limits::MAX_MESSAGE`], else the largest
+    /// message could wait for ever.
+    pub window_bytes: u64,
+}
+
+impl LinkConfig {
+    /// The defaults for a daemon of this name, without a key.
+    pub fn new(name: impl Into<String>) -> LinkConfig {
+        LinkConfig {
+            name: name.into(),
+            key: None,
+            window_calls: limits::WINDOW_CALLS,
+            window_bytes: limits::WINDOW_BYTES,
+        }
+    }
+
+    /// Checks every field against its documented range.
+    ///
+    /// # Errors
+    /// The first field that is out of range, with its value.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if !valid_name(&self.name) {
+            return Err(ConfigError::Name {
+                name: self.name.clone(),
+            });
+        }
+        if !(1..=limits::MAX_WINDOW_CALLS).contains(&self.window_calls) {
+            return Err(ConfigError::WindowCalls {
+                calls: self.window_calls,
+            });
+        }
+        if !(2 * u64::from(limits::MAX_MESSAGE)..=limits::MAX_WINDOW_BYTES)
+            .contains(&self.window_bytes)
+        {
+            return Err(ConfigError::WindowBytes {
+                bytes: self.window_bytes,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Whether a daemon may be called this: names travel into logs and metrics, so they are kept plain.
+pub(crate) fn valid_name(name: &str) -> bool {
+    (1..=limits::MAX_NAME).contains(&name.len())
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+/// The operator's configuration can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A key of this length.
+    #[error(
+        "the pre-shared key has {len} bytes; use {} to {}",
+        limits::MIN_KEY,
+        limits::MAX_KEY
+    )]
+    KeyLength {
+        /// Its length, bytes.
+        len: usize,
+    },
+    /// A daemon name that can't be told to peers.
+    #[error(
+        "the daemon name {name:?} must be 1 to {} letters, digits, '.', '_' or '-'",
+        limits::MAX_NAME
+    )]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// A window of calls out of range.
+    #[error("window_calls is {calls}; use 1 to {}", limits::MAX_WINDOW_CALLS)]
+    WindowCalls {
+        /// The configured value.
+        calls: u32,
+    },
+    /// A window of bytes out of range.
+    #[error("window_bytes is {bytes}; use {} to {}", 2 * u64::from(limits::MAX_MESSAGE), limits::MAX_WINDOW_BYTES)]
+    WindowBytes {
+        /// The configured value.
+        bytes: u64,
+    },
+}

@@ -1,0 +1,208 @@
+//! What can go wrong on a link, and whose fault it is.
+//!
+//! [`LinkError`] ends the link; every call on it becomes UNAVAILABLE. [`SendError`] refuses one frame and changes nothing.
+
+use rustix::io::Errno;
+
+use crate::frame::Kind;
+use crate::limits;
+
+/// Who has to act on an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// The other daemon broke the protocol, or somebody who isn't one connected.
+    Peer,
+    /// The two configurations don't fit together.
+    Operator,
+    /// The path between, or the peer's end of life: reconnect.
+    Network,
+    /// The caller of this crate misused it.
+    Bug,
+}
+
+/// Why a link ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "each sentence defines its fields")]
+pub enum LinkError {
+    #[error("the peer sent a frame of unknown kind {}", kind.0)]
+    UnknownKind { kind: Kind },
+    #[error("the peer sent {kind} while this end was {state}")]
+    Unexpected { kind: Kind, state: &'static str },
+    #[error("the peer announced {kind} of {len} bytes; the limit is {limit}")]
+    TooLong { kind: Kind, len: u32, limit: u32 },
+    #[error("the peer sent {kind} of {len} bytes, which can't hold its fields")]
+    Malformed { kind: Kind, len: u32 },
+    #[error("the peer sent {kind} with an illegal value in its field `{field}`")]
+    Reserved { kind: Kind, field: &'static str },
+    #[error("the peer sent {kind} with text that isn't UTF-8")]
+    NotUtf8 { kind: Kind },
+    #[error(
+        "the peer sent {kind} for bind id {bind}; ids are below {}",
+        limits::MAX_BINDS
+    )]
+    BindId { kind: Kind, bind: u32 },
+    #[error(
+        "the peer sent a CALL of {len} bytes, but had credit for {calls} calls and {bytes} bytes"
+    )]
+    CreditOverrun { len: u32, calls: u32, bytes: u64 },
+    #[error("the peer granted {calls} calls and {bytes} bytes, above what any link may hold")]
+    CreditOverflow { calls: u64, bytes: u64 },
+    #[error("the peer answered call {call}, but no call was unanswered")]
+    Unasked { call: u64 },
+    #[error("the peer is no Tollgate daemon: its HELLO begins with {magic:02x?}")]
+    Magic { magic: [u8; 8] },
+    #[error(
+        "the peer speaks versions {lowest} to {highest} of the protocol; this daemon speaks {}",
+        crate::frame::VERSION
+    )]
+    Version { lowest: u16, highest: u16 },
+    #[error("the peer's name {name:?} isn't a daemon name")]
+    PeerName { name: String },
+    #[error("the peer echoed this daemon's own HELLO")]
+    Reflected,
+    #[error(
+        "peer {name:?} proves no key, but this daemon requires one: configure the same key on both"
+    )]
+    KeyMissing { name: String },
+    #[error(
+        "peer {name:?} requires a key, but this daemon has none: configure the same key on both"
+    )]
+    KeyUnknown { name: String },
+    #[error("peer {name:?} holds a different key")]
+    KeyWrong { name: String },
+    #[error(
+        "without a key only loopback peers are accepted: configure the same key on both daemons"
+    )]
+    NotLoopback,
+    #[error("the link wasn't ready after {} s", limits::HANDSHAKE_TIMEOUT.as_secs())]
+    HandshakeTimeout,
+    #[error("the peer was silent for {} s", limits::SILENT_AFTER.as_secs())]
+    Silent,
+    #[error("the peer refused the link: {message}")]
+    RefusedByPeer { reason: u32, message: String },
+    #[error("the peer closed the link")]
+    Closed,
+    #[error("{doing} failed: {errno}")]
+    Socket { doing: &'static str, errno: Errno },
+    #[error("this end closed the link")]
+    ClosedHere,
+    #[error("a body of {len} bytes was read into a buffer of {given} bytes")]
+    BodyBuffer { len: usize, given: usize },
+}
+
+impl LinkError {
+    /// Whom to tell. Events and reconnection follow from it.
+    pub fn blame(&self) -> Blame {
+        use LinkError as E;
+        match self {
+            E::UnknownKind { .. }
+            | E::Unexpected { .. }
+            | E::TooLong { .. }
+            | E::Malformed { .. }
+            | E::Reserved { .. }
+            | E::NotUtf8 { .. }
+            | E::BindId { .. }
+            | E::CreditOverrun { .. }
+            | E::CreditOverflow { .. }
+            | E::Unasked { .. }
+            | E::Magic { .. }
+            | E::PeerName { .. }
+            | E::Reflected => Blame::Peer,
+            E::Version { .. }
+            | E::KeyMissing { .. }
+            | E::KeyUnknown { .. }
+            | E::KeyWrong { .. }
+            | E::NotLoopback
+            | E::RefusedByPeer { .. } => Blame::Operator,
+            E::HandshakeTimeout | E::Silent | E::Closed | E::Socket { .. } => Blame::Network,
+            E::ClosedHere | E::BodyBuffer { .. } => Blame::Bug,
+        }
+    }
+
+    /// What to tell the peer in a GOAWAY; `None` if it is gone or has said so itself.
+    pub(crate) fn reason(&self) -> Option<Reason> {
+        match self {
+            LinkError::Version { .. } => Some(Reason::VERSION),
+            LinkError::HandshakeTimeout | LinkError::Silent => Some(Reason::TIMEOUT),
+            LinkError::RefusedByPeer { .. } | LinkError::Closed | LinkError::Socket { .. } => None,
+            other => match other.blame() {
+                Blame::Operator => Some(Reason::UNAUTHENTICATED),
+                Blame::Peer => Some(Reason::PROTOCOL),
+                Blame::Network | Blame::Bug => None,
+            },
+        }
+    }
+}
+
+/// Why a GOAWAY was sent. A newtype, so that a later version's reasons survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reason(pub u32);
+
+impl Reason {
+    /// The daemon is stopping; outstanding calls are still answered.
+    pub const SHUTDOWN: Reason = Reason(1);
+    /// The handshake didn't prove who the peer is.
+    pub const UNAUTHENTICATED: Reason = Reason(2);
+    /// No common version.
+    pub const VERSION: Reason = Reason(3);
+    /// The receiver of the GOAWAY broke the protocol.
+    pub const PROTOCOL: Reason = Reason(4);
+    /// The receiver of the GOAWAY was too slow.
+    pub const TIMEOUT: Reason = Reason(5);
+}
+
+/// Why a frame wasn't queued. Nothing changed; the caller keeps what it passed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// Overload: too much waits to leave. Try again after a flush has made progress.
+    #[error(
+        "the link has {queued} bytes waiting to leave; the limit is {}",
+        limits::TX_SOFT_LIMIT
+    )]
+    Full {
+        /// Bytes copied and not yet sent.
+        queued: usize,
+    },
+    /// Overload at the peer: wait for [`Event::Credit`](crate::Event::Credit).
+    #[error("the peer's credit is {calls} calls and {bytes} bytes; the call needs 1 and {needed}")]
+    NoCredit {
+        /// Calls left.
+        calls: u32,
+        /// Bytes left.
+        bytes: u64,
+        /// Bytes that the call needs.
+        needed: u64,
+    },
+    /// The message is too large for any link.
+    #[error("the message has {len} bytes; the limit is {}", limits::MAX_MESSAGE)]
+    TooLarge {
+        /// Its length, bytes.
+        len: usize,
+    },
+    /// More extents than any message may have.
+    #[error(
+        "the message has {extents} extents; the limit is {}",
+        limits::MAX_EXTENTS
+    )]
+    TooManyExtents {
+        /// Their number.
+        extents: usize,
+    },
+    /// A name, id or text out of range: a bug of the caller.
+    #[error("{field} is out of range: {value}")]
+    Field {
+        /// Which argument.
+        field: &'static str,
+        /// Its value, or its length for texts.
+        value: u64,
+    },
+    /// The handshake isn't finished.
+    #[error("the link isn't ready")]
+    NotReady,
+    /// One end has said GOAWAY: no new calls or binds.
+    #[error("the link is going away")]
+    GoingAway,
+    /// The link has ended.
+    #[error("the link has ended")]
+    Ended,
+}

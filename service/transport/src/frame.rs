@@ -1,0 +1,229 @@
+//! The wire format: one page.
+//!
+//! A link is a byte stream of frames in both directions. All integers are little-endian. A frame is a 32-byte header and
+//! `len` bytes of payload:
+//!
+//! ```text
+//!  0        4    5     6      8               16       20       24              32
+//! +--------+----+-----+------+---------------+--------+--------+---------------+----------------
+//! | len    |kind|flags|method| call          | bind   | aux    | amount        | payload ...
+//! | u32    | u8 | u8  | u16  | u64           | u32    | u32    | u64           | len bytes
+//! +--------+----+-----+------+---------------+--------+--------+---------------+----------------
+//! ```
+//!
+//! | kind | | flags | method | call | bind | aux | amount | payload |
+//! |---|---|---|---|---|---|---|---|---|
+//! | 1 | HELLO | | | | | | | see below |
+//! | 2 | AUTH | | | | | | | 32 bytes: HMAC-SHA256 |
+//! | 3 | BIND | | | | id | | | schema hash \[32\], tenant length u16, service length u16, tenant, service |
+//! | 4 | BOUND | | | | id | | | |
+//! | 5 | REFUSED | | | | id | code | sentence length | sentence, then the refuser's schema description (may be empty) |
+//! | 6 | CALL | E | index | id | id | inline length | deadline | image |
+//! | 7 | REPLY | E | | id | | inline length | | image |
+//! | 8 | STATUS | E | | id | | code | | text |
+//! | 9 | CANCEL | | | id | | | | |
+//! | 10 | CREDIT | | | | | calls | bytes | |
+//! | 11 | PING | | | opaque | | | | |
+//! | 12 | PONG | | | the PING's | | | | |
+//! | 13 | GOAWAY | | | | | reason | | text |
+//!
+//! Blank columns must be zero. *Image* is a message as the receiver's heap will hold it: the inline part of the stated
+//! length, then each extent at the next multiple of 8. *Deadline* is what remains of it in microseconds, 0 for none: the
+//! two hosts share no clock. *Code* has gRPC's numbers; *text* is UTF-8. Payloads have no promised alignment.
+//!
+//! ```text
+//! HELLO  0 magic "TOLLGATE" | 8 lowest version u16 | 10 highest version u16 | 12 features u32 | 16 nonce [32]
+//!       48 granted bytes u64 | 56 granted calls u32 | 60 authentication u8 (0 none, 1 key) | 61 name length u8 | 62 zero u16
+//!       64 name | whatever later versions append is skipped, but is part of what AUTH proves
+//! AUTH   HMAC-SHA256(key, "tollgate link 1" | role u8 (0 initiator, 1 responder)
+//!                         | len u32 | initiator's HELLO payload | len u32 | responder's HELLO payload)
+//! ```
+//!
+//! Flags: bit 0, **E**, END_STREAM: the last message of this direction of the call; every frame marked E above must carry it
+//! in version 1, which has only unary calls. Bit 1, TRACE, is reserved for [`TRACE_ROOM`] bytes of W3C trace context
+//! (trace id \[16\], parent id \[8\], flags u8, zero \[7\]) between header and payload, and bit 2, METADATA, for a block of
+//! key-value pairs: each becomes legal when both HELLOs offer the feature bit of the same position; version 1 offers none.
+//! Streams will send further CALL and REPLY frames of one call without E; kinds 14 to 31 are theirs.
+//!
+//! Rules that a frame can't show: each end numbers the calls and binds that it originates; every CALL is answered by exactly
+//! one REPLY or STATUS, a cancelled one too; CALLs use up the receiver's credit ([`Kind::CREDIT`] returns it), nothing else
+//! does; a PONG answers the latest PING. A frame that breaks a rule ends the link.
+
+use crate::limits::HEADER;
+
+/// First bytes of every HELLO.
+pub const MAGIC: [u8; 8] = *b"TOLLGATE";
+
+/// The version that this code speaks, and the only one.
+pub const VERSION: u16 = 1;
+
+/// END_STREAM: the last message of this direction of the call.
+pub const FLAG_END_STREAM: u8 = 1;
+
+/// Reserved: a block of trace context follows the header.
+pub const FLAG_TRACE: u8 = 2;
+
+/// Reserved: a block of metadata follows the header.
+pub const FLAG_METADATA: u8 = 4;
+
+/// Bytes of trace context that [`FLAG_TRACE`] will announce.
+pub const TRACE_ROOM: usize = 32;
+
+/// What a frame is. A newtype, so that an unknown value can be reported as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Kind(pub u8);
+
+#[allow(
+    missing_docs,
+    reason = "the table in the file's documentation defines each"
+)]
+impl Kind {
+    pub const HELLO: Kind = Kind(1);
+    pub const AUTH: Kind = Kind(2);
+    pub const BIND: Kind = Kind(3);
+    pub const BOUND: Kind = Kind(4);
+    pub const REFUSED: Kind = Kind(5);
+    pub const CALL: Kind = Kind(6);
+    pub const REPLY: Kind = Kind(7);
+    pub const STATUS: Kind = Kind(8);
+    pub const CANCEL: Kind = Kind(9);
+    pub const CREDIT: Kind = Kind(10);
+    pub const PING: Kind = Kind(11);
+    pub const PONG: Kind = Kind(12);
+    pub const GOAWAY: Kind = Kind(13);
+}
+
+const NAMES: [&str; 14] = [
+    "", "HELLO", "AUTH", "BIND", "BOUND", "REFUSED", "CALL", "REPLY", "STATUS", "CANCEL", "CREDIT",
+    "PING", "PONG", "GOAWAY",
+];
+
+impl std::fmt::Debug for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match NAMES.get(usize::from(self.0)) {
+            Some(name) if self.0 != 0 => f.write_str(name),
+            _ => write!(f, "kind {}", self.0),
+        }
+    }
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Debug::fmt(self, f)
+    }
+}
+
+/// A header, fields as on the wire. Decoding is total; [`Header::check`] is where a peer's claims are judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes of payload that follow.
+    pub len: u32,
+    /// What the frame is.
+    pub kind: Kind,
+    /// END_STREAM and reserved bits.
+    pub flags: u8,
+    /// CALL: index of the method in the binding's service.
+    pub method: u16,
+    /// The call, or a PING's opaque value.
+    pub call: u64,
+    /// The binding.
+    pub bind: u32,
+    /// Inline length, code, reason or calls, by kind.
+    pub aux: u32,
+    /// Deadline in microseconds, bytes of credit, or a sentence's length, by kind.
+    pub amount: u64,
+}
+
+impl Header {
+    /// A header of this kind with every other field zero.
+    pub fn new(kind: Kind) -> Header {
+        let flags = match kind {
+            Kind::CALL | Kind::REPLY | Kind::STATUS => FLAG_END_STREAM,
+            _ => 0,
+        };
+        Header {
+            len: 0,
+            kind,
+            flags,
+            method: 0,
+            call: 0,
+            bind: 0,
+            aux: 0,
+            amount: 0,
+        }
+    }
+
+    /// The bytes on the wire.
+    pub fn encode(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        bytes[0..4].copy_from_slice(&self.len.to_le_bytes());
+        bytes[4] = self.kind.0;
+        bytes[5] = self.flags;
+        bytes[6..8].copy_from_slice(&self.method.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.call.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.bind.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.aux.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.amount.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header; believes nothing.
+    pub fn decode(bytes: &[u8; HEADER]) -> Header {
+        Header {
+            len: u32_at(bytes, 0),
+            kind: Kind(bytes[4]),
+            flags: bytes[5],
+            method: u16_at(bytes, 6),
+            call: u64_at(bytes, 8),
+            bind: u32_at(bytes, 16),
+            aux: u32_at(bytes, 20),
+            amount: u64_at(bytes, 24),
+        }
+    }
+
+    /// The first field that this kind must leave zero but that isn't, or a flag that isn't legal.
+    pub(crate) fn reserved(&self) -> Option<&'static str> {
+        let unary =
+            self.kind == Kind::CALL || self.kind == Kind::REPLY || self.kind == Kind::STATUS;
+        let expected = if unary { FLAG_END_STREAM } else { 0 };
+        // method, call, bind, aux, amount: which of them the kind uses.
+        let [method, call, bind, aux, amount] = match self.kind {
+            Kind::CALL => [true; 5],
+            Kind::REPLY | Kind::STATUS => [false, true, false, true, false],
+            Kind::BIND | Kind::BOUND => [false, false, true, false, false],
+            Kind::REFUSED => [false, false, true, true, true],
+            Kind::CANCEL | Kind::PING | Kind::PONG => [false, true, false, false, false],
+            Kind::CREDIT => [false, false, false, true, true],
+            Kind::GOAWAY => [false, false, false, true, false],
+            _ => [false; 5],
+        };
+        match () {
+            () if self.flags != expected => Some("flags"),
+            () if !method && self.method != 0 => Some("method"),
+            () if !call && self.call != 0 => Some("call"),
+            () if !bind && self.bind != 0 => Some("bind"),
+            () if !aux && self.aux != 0 => Some("aux"),
+            () if !amount && self.amount != 0 => Some("amount"),
+            () => None,
+        }
+    }
+}
+
+/// The `u16` at `at`; the caller has checked that it is there.
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// The `u32` at `at`; the caller has checked that it is there.
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("a slice of four bytes"))
+}
+
+/// The `u64` at `at`; the caller has checked that it is there.
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(
+        bytes[at..at + 8]
+            .try_into()
+            .expect("a slice of eight bytes"),
+    )
+}

@@ -1,0 +1,270 @@
+//! A link and its socket: the only file here that makes system calls.
+//!
+//! Everything is nonblocking; the caller waits for the descriptor ([`AsFd`]) with whatever it has. One turn of
+//! its loop does at most one `recv` per link ([`TcpLink::read`] or [`TcpLink::read_body`]), so that a busy peer can't starve the
+//! others, and one [`TcpLink::flush`]. With an edge-triggered wait, read again while the outcome says that there may be more.
+
+use std::io::{IoSliceMut, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+
+use crate::Part;
+use crate::config::{ConfigError, LinkConfig, Role};
+use crate::error::LinkError;
+use crate::limits;
+use crate::proto::{Link, LinkSetup};
+use crate::shared::send_parts;
+
+/// What a [`TcpLink::read`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadOutcome {
+    /// New bytes: poll events. With `more`, the socket may have further ones.
+    Data {
+        /// The buffer was filled to its end.
+        more: bool,
+    },
+    /// Nothing there at present.
+    Blocked,
+    /// A large body waits: [`TcpLink::read_body`] or `link.skip_body()` comes first.
+    BodyPending,
+}
+
+/// What a [`TcpLink::read_body`] achieved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyOutcome {
+    /// The body is complete: go on polling events.
+    Complete,
+    /// Some of it came and there may be more at once.
+    More,
+    /// Nothing more there at present.
+    Blocked,
+}
+
+/// What a [`TcpLink::flush`] achieved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushOutcome {
+    /// Nothing waits.
+    Done,
+    /// The socket is full: wait until it is writable.
+    Blocked,
+}
+
+/// A [`Link`] over TCP.
+pub struct TcpLink {
+    /// The protocol: events, frames, time.
+    pub link: Link,
+    stream: TcpStream,
+}
+
+/// Why a link couldn't be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The daemon's own configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The socket, its address or randomness.
+    #[error("opening a link with {address} failed: {error}")]
+    Socket {
+        /// The peer.
+        address: SocketAddr,
+        /// What the kernel said.
+        error: std::io::Error,
+    },
+    /// Without a key, connecting beyond loopback is refused before a byte is sent.
+    #[error(
+        "{address} isn't a loopback address: a peer beyond this host needs a key, the same on both daemons"
+    )]
+    NeedsKey {
+        /// The peer.
+        address: SocketAddr,
+    },
+}
+
+impl TcpLink {
+    /// Begins to connect; never waits. The descriptor becomes writable when the connection stands, and a refused one is
+    /// reported by the next read or flush. `now_ns` is the clock of `link.tick`.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn connect(
+        address: SocketAddr,
+        config: &LinkConfig,
+        now_ns: u64,
+    ) -> Result<TcpLink, OpenError> {
+        if config.key.is_none() && !is_loopback(&address) {
+            return Err(OpenError::NeedsKey { address });
+        }
+        let stream = start_connecting(&address).map_err(|errno| OpenError::Socket {
+            address,
+            error: errno.into(),
+        })?;
+        TcpLink::open(stream, address, Role::Initiator, config, now_ns)
+    }
+
+    /// Takes a connection that a listener accepted.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn accept(
+        stream: TcpStream,
+        config: &LinkConfig,
+        now_ns: u64,
+    ) -> Result<TcpLink, OpenError> {
+        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+        let address = stream.peer_addr().map_err(|error| OpenError::Socket {
+            address: unknown,
+            error,
+        })?;
+        TcpLink::open(stream, address, Role::Responder, config, now_ns)
+    }
+
+    fn open(
+        stream: TcpStream,
+        address: SocketAddr,
+        role: Role,
+        config: &LinkConfig,
+        now_ns: u64,
+    ) -> Result<TcpLink, OpenError> {
+        let socket = |error| OpenError::Socket { address, error };
+        stream.set_nonblocking(true).map_err(socket)?;
+        stream.set_nodelay(true).map_err(socket)?;
+        let mut nonce = [0; 32];
+        getrandom::fill(&mut nonce).map_err(|error| socket(std::io::Error::other(error)))?;
+        let setup = LinkSetup {
+            role,
+            loopback: is_loopback(&address),
+            nonce,
+            now_ns,
+        };
+        Ok(TcpLink {
+            link: Link::new(config, &setup)?,
+            stream,
+        })
+    }
+
+    /// Whether the descriptor should be watched for writability.
+    pub fn wants_write(&self) -> bool {
+        self.link.wants_write()
+    }
+
+    /// Receives once into the link's buffer.
+    ///
+    /// # Errors
+    /// The connection ended ([`LinkError::Closed`]) or failed; so has the link.
+    pub fn read(&mut self) -> Result<ReadOutcome, LinkError> {
+        if self.link.pending_body().is_some() {
+            return Ok(ReadOutcome::BodyPending);
+        }
+        let space = self.link.rx_space();
+        let room = space.len();
+        match rustix::net::recv(&self.stream, space, RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => Err(self.broken(LinkError::Closed)),
+            Ok((_, n)) => {
+                self.link.rx_filled(n);
+                Ok(ReadOutcome::Data { more: n == room })
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(ReadOutcome::Blocked),
+            Err(errno) => Err(self.broken(LinkError::Socket {
+                doing: "receiving from the peer",
+                errno,
+            })),
+        }
+    }
+
+    /// Receives once, straight into `body`: the caller's buffer for the whole of the pending large body, the same on
+    /// every call. What follows the body lands in the link's buffer in the same system call.
+    ///
+    /// # Errors
+    /// [`LinkError::BodyBuffer`] if `body` has another length than announced (nothing changed); otherwise the
+    /// connection ended or failed, and so has the link.
+    pub fn read_body(&mut self, body: &mut [u8]) -> Result<BodyOutcome, LinkError> {
+        let missing = self.link.fill_body(body)?;
+        if missing.is_empty() {
+            return Ok(BodyOutcome::Complete);
+        }
+        let want = missing.len();
+        let space = self.link.rx_space();
+        let room = want + space.len();
+        let received = self
+            .stream
+            .read_vectored(&mut [IoSliceMut::new(&mut body[missing]), IoSliceMut::new(space)]);
+        match received {
+            Ok(0) => Err(self.broken(LinkError::Closed)),
+            Ok(n) => {
+                self.link.body_filled(n.min(want));
+                self.link.rx_filled(n.saturating_sub(want));
+                Ok(match n {
+                    _ if n >= want => BodyOutcome::Complete,
+                    _ if n == room => BodyOutcome::More,
+                    _ => BodyOutcome::Blocked,
+                })
+            }
+            Err(error) => match error
+                .raw_os_error()
+                .map_or(Errno::IO, Errno::from_raw_os_error)
+            {
+                Errno::AGAIN | Errno::INTR => Ok(BodyOutcome::Blocked),
+                errno => Err(self.broken(LinkError::Socket {
+                    doing: "receiving from the peer",
+                    errno,
+                })),
+            },
+        }
+    }
+
+    /// Sends what waits, until nothing does or the socket is full.
+    ///
+    /// # Errors
+    /// The connection failed, and so has the link; what its tokens held is free.
+    pub fn flush(&mut self) -> Result<FlushOutcome, LinkError> {
+        while self.link.wants_write() {
+            let mut parts = [Part::Private(&[]); limits::TX_BATCH];
+            let n = self.link.parts(&mut parts);
+            match send_parts(&self.stream, &parts[..n]) {
+                Ok(sent) => self.link.advance(sent),
+                Err(Errno::AGAIN) => return Ok(FlushOutcome::Blocked),
+                Err(Errno::INTR) => {}
+                Err(errno) => {
+                    return Err(self.broken(LinkError::Socket {
+                        doing: "sending to the peer",
+                        errno,
+                    }));
+                }
+            }
+        }
+        Ok(FlushOutcome::Done)
+    }
+
+    /// Ends the link with what the socket said, unless it has ended for a better reason.
+    fn broken(&mut self, error: LinkError) -> LinkError {
+        self.link.abandon(error);
+        self.link.failure().cloned().expect("abandon has set it")
+    }
+}
+
+impl AsFd for TcpLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+fn is_loopback(address: &SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
+fn start_connecting(address: &SocketAddr) -> Result<TcpStream, Errno> {
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, address) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(TcpStream::from(socket)),
+        Err(errno) => Err(errno),
+    }
+}

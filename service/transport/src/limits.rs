@@ -1,0 +1,97 @@
+//! Every bound of a link, in one place, and what they sum to.
+//!
+//! A link's memory is known when it is accepted. It owns:
+//!
+//! | what | bytes |
+//! |---|---|
+//! | receive buffer | [`RX_BUFFER`] (touched lazily by the kernel's zero pages) |
+//! | transmit buffer | below [`TX_SOFT_LIMIT`] + [`MAX_FRAME`], returned to [`TX_KEEP`] when idle |
+//! | queued pieces and tokens | [`TX_MAX_PIECES`] x 48 |
+//!
+//! What a peer can make its *daemon* hold is bounded by the window that this end grants
+//! ([`WINDOW_CALLS`], [`WINDOW_BYTES`]) and by [`MAX_BINDS`].
+
+use std::time::Duration;
+
+/// Bytes of every frame's header.
+pub const HEADER: usize = 32;
+
+/// Largest image of a message, bytes: the project-wide `MAX_MESSAGE`.
+pub const MAX_MESSAGE: u32 = 16 << 20;
+
+/// Largest payload of any frame, bytes. Only CALL and REPLY come near it.
+pub const MAX_FRAME: u32 = MAX_MESSAGE;
+
+/// Payloads up to this many bytes are delivered whole out of the receive buffer; larger ones go straight from the
+/// socket into the caller's buffer.
+pub const SMALL_BODY: u32 = 64 << 10;
+
+/// Largest payload of a frame that is neither CALL nor REPLY, bytes.
+pub const MAX_CONTROL: u32 = 64 << 10;
+
+/// Largest payload of a frame before both ends have proved who they are, bytes.
+pub const MAX_HANDSHAKE: u32 = 1 << 10;
+
+/// Longest text of a STATUS or GOAWAY, bytes; the sender cuts at a character.
+pub const MAX_TEXT: usize = 4 << 10;
+
+/// Longest daemon name, bytes; letters, digits, `.`, `_` and `-`.
+pub const MAX_NAME: usize = 64;
+
+/// Longest tenant name in a BIND, bytes.
+pub const MAX_TENANT: usize = 64;
+
+/// Longest service name in a BIND, bytes.
+pub const MAX_SERVICE: usize = 256;
+
+/// Bind ids are below this number; binding an id again replaces what it meant for later calls.
+pub const MAX_BINDS: u32 = 4096;
+
+/// Bytes of the receive buffer: one whole small frame always fits behind a partly consumed one.
+pub const RX_BUFFER: usize = 256 << 10;
+
+/// Once this many bytes wait to leave, no further frame is taken (`SendError::Full`). One frame may overshoot it.
+pub const TX_SOFT_LIMIT: usize = 4 << 20;
+
+/// Once this many pieces wait to leave, no further frame is taken (`SendError::Full`).
+pub const TX_MAX_PIECES: usize = 4096;
+
+/// Bytes of transmit buffer that an idle link keeps.
+pub const TX_KEEP: usize = 256 << 10;
+
+/// Pieces handed to the kernel in one system call.
+pub const TX_BATCH: usize = 64;
+
+/// Shared ranges below this many bytes are copied behind their header: one more piece would cost more.
+pub const SHARE_MIN: usize = 2 << 10;
+
+/// Extents of one message: the project-wide `MAX_EXTENTS`.
+pub const MAX_EXTENTS: usize = 64;
+
+/// Calls that a peer may have unanswered, by default.
+pub const WINDOW_CALLS: u32 = 16 << 10;
+
+/// Bytes of calls that a peer may have unanswered, by default: four of the largest messages, at least two of which
+/// remain usable while a return of credit is being gathered.
+pub const WINDOW_BYTES: u64 = 64 << 20;
+
+/// Most credit that a link may hold: a peer that grants more is broken or hostile.
+pub const MAX_WINDOW_CALLS: u32 = 1 << 20;
+
+/// Most credit that a link may hold, bytes.
+pub const MAX_WINDOW_BYTES: u64 = 1 << 40;
+
+/// Shortest pre-shared key, bytes.
+pub const MIN_KEY: usize = 16;
+
+/// Longest pre-shared key, bytes.
+pub const MAX_KEY: usize = 1024;
+
+/// A link that isn't ready after this long is ended.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A link that heard nothing for this long sends a PING.
+pub const PING_AFTER: Duration = Duration::from_secs(10);
+
+/// A link that heard nothing for this long is ended.
+pub const SILENT_AFTER: Duration = Duration::from_secs(30);

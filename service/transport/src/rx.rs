@@ -1,0 +1,96 @@
+//! The receive buffer: frames are parsed where they arrived.
+//!
+//! ```text
+//!   [ consumed | unparsed           | free              ]
+//!   0          head                 tail                RX_BUFFER
+//! ```
+//!
+//! Invariant: `head <= tail <= len`. Bytes move only when the free end gets short, and then at most one partial small frame does,
+//! because every whole one was consumed before.
+
+use crate::limits::{self, HEADER};
+
+pub(crate) struct Rx {
+    buf: Vec<u8>,
+    head: usize,
+    tail: usize,
+}
+
+impl Rx {
+    pub(crate) fn new() -> Rx {
+        // Zeroed pages come from the kernel untouched: an idle link's buffer costs address space only.
+        Rx {
+            buf: vec![0; limits::RX_BUFFER],
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// The free end, made long enough for any small frame's rest if the unparsed bytes allow.
+    pub(crate) fn space(&mut self) -> &mut [u8] {
+        const ENOUGH: usize = limits::SMALL_BODY as usize + HEADER;
+        if self.is_empty() {
+            (self.head, self.tail) = (0, 0);
+        } else if self.buf.len() - self.tail < ENOUGH {
+            self.buf.copy_within(self.head..self.tail, 0);
+            (self.head, self.tail) = (0, self.tail - self.head);
+        }
+        &mut self.buf[self.tail..]
+    }
+
+    pub(crate) fn filled(&mut self, n: usize) {
+        assert!(
+            n <= self.buf.len() - self.tail,
+            "bytes of the space that was given out"
+        );
+        self.tail += n;
+    }
+
+    /// The next header, if all of it is here.
+    pub(crate) fn header(&self) -> Option<&[u8; HEADER]> {
+        self.buf[self.head..self.tail].first_chunk()
+    }
+
+    pub(crate) fn consume(&mut self, n: usize) {
+        assert!(n <= self.tail - self.head, "bytes that are here");
+        self.head += n;
+    }
+
+    /// Consumes the next header and its payload of `len` bytes, if all of it is here; returns where the payload lies until the
+    /// next call of [`Rx::space`].
+    pub(crate) fn take_frame(&mut self, len: usize) -> Option<(usize, usize)> {
+        let start = self.head + HEADER;
+        if self.tail < start + len {
+            return None;
+        }
+        self.head = start + len;
+        Some((start, start + len))
+    }
+
+    pub(crate) fn bytes(&self, start: usize, end: usize) -> &[u8] {
+        &self.buf[start..end]
+    }
+
+    pub(crate) fn bytes_mut(&mut self, start: usize, end: usize) -> &mut [u8] {
+        &mut self.buf[start..end]
+    }
+
+    /// Moves as many bytes as are here and fit into `to`; returns how many.
+    pub(crate) fn take_into(&mut self, to: &mut [u8]) -> usize {
+        let n = to.len().min(self.tail - self.head);
+        to[..n].copy_from_slice(&self.buf[self.head..self.head + n]);
+        self.head += n;
+        n
+    }
+
+    /// Drops up to `n` bytes of those that are here; returns how many.
+    pub(crate) fn drop_up_to(&mut self, n: usize) -> usize {
+        let n = n.min(self.tail - self.head);
+        self.head += n;
+        n
+    }
+}
