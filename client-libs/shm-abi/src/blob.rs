@@ -1,0 +1,112 @@
+//! Blobs: control data too large for a packet (modules, descriptor sets, status), as memfds.
+//!
+//! A descriptor from a stranger could be a pipe that blocks, a file on a dead network drive, or a
+//! memfd that shrinks under a mapping. So [`blob_read`] accepts only what answers F_GET_SEALS (that is
+//! memory, which can't block), reads it by `pread` into a private buffer, and never maps it.
+
+use crate::segment::create_memfd;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::SealFlags;
+use rustix::io::Errno;
+
+/// A sealed memfd that holds `bytes`.
+///
+/// # Errors
+/// What the operating system says: out of memory or descriptors.
+pub fn blob_create(bytes: &[u8]) -> Result<OwnedFd, Errno> {
+    let fd = create_memfd("tollgate-blob")?;
+    let mut written = 0;
+    while written < bytes.len() {
+        written += rustix::io::pwrite(&fd, &bytes[written..], written as u64)?;
+    }
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&fd, seals)?;
+    Ok(fd)
+}
+
+/// Copies out what a stranger's blob holds, if it is memory and at most `limit_bytes` long.
+///
+/// # Errors
+/// If it isn't memory, is too long, or became shorter while it was read.
+pub fn blob_read(blob: impl AsFd, limit_bytes: usize) -> Result<Vec<u8>, BlobError> {
+    let blob = blob.as_fd();
+    rustix::fs::fcntl_get_seals(blob).map_err(|_| BlobError::NotMemory)?;
+    let size = rustix::fs::fstat(blob).map_err(BlobError::System)?.st_size as u64;
+    if size > limit_bytes as u64 {
+        return Err(BlobError::TooLarge {
+            size_bytes: size,
+            limit_bytes: limit_bytes as u64,
+        });
+    }
+    let mut bytes = vec![0; size as usize];
+    let mut read = 0;
+    while read < bytes.len() {
+        match rustix::io::pread(blob, &mut bytes[read..], read as u64) {
+            Ok(0) => {
+                return Err(BlobError::Shrank {
+                    size_bytes: size,
+                    read_bytes: read as u64,
+                });
+            }
+            Ok(more) => read += more,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(BlobError::System(errno)),
+        }
+    }
+    Ok(bytes)
+}
+
+/// Why a blob wasn't read. The culprit is whoever sent it, but for `System`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlobError {
+    /// It is a pipe, a socket, a file on a disk: not memory.
+    NotMemory,
+    /// It is longer than what it is for allows.
+    TooLarge {
+        /// Its length in bytes.
+        size_bytes: u64,
+        /// The limit in bytes.
+        limit_bytes: u64,
+    },
+    /// Its owner cut it while it was read.
+    Shrank {
+        /// Its length in bytes when reading began.
+        size_bytes: u64,
+        /// How much was there.
+        read_bytes: u64,
+    },
+    /// The operating system refused.
+    System(Errno),
+}
+
+impl fmt::Display for BlobError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BlobError::NotMemory => f.write_str("the blob isn't a memfd"),
+            BlobError::TooLarge {
+                size_bytes,
+                limit_bytes,
+            } => {
+                write!(
+                    f,
+                    "the blob has {size_bytes} bytes, and the limit is {limit_bytes}"
+                )
+            }
+            BlobError::Shrank {
+                size_bytes,
+                read_bytes,
+            } => {
+                write!(
+                    f,
+                    "the blob shrank from {size_bytes} to {read_bytes} bytes while it was read"
+                )
+            }
+            BlobError::System(errno) => write!(f, "can't read the blob: {errno}"),
+        }
+    }
+}
+
+impl core::error::Error for BlobError {}

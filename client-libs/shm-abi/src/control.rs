@@ -1,0 +1,247 @@
+//! The control socket: packets of protobuf messages with file descriptors, over SOCK_SEQPACKET.
+//!
+//! A packet is one encoded [`Request`](crate::messages::Request) or
+//! [`Response`](crate::messages::Response), at most 64 KiB, with at most 8 descriptors. What is
+//! larger travels as a [blob](crate::blob).
+//!
+//! Invariants: nothing here blocks (a full or empty socket is `AGAIN`), except that
+//! [`connect`](ControlSocket::connect) waits for a backlog with room; every descriptor that arrives is
+//! close-on-exec and owned by what `recv` returns, or was never installed: the kernel discards those
+//! past the eighth.
+
+use crate::limits::{MAX_PACKET_BYTES, MAX_PACKET_FDS};
+use alloc::vec::Vec;
+use core::fmt;
+use core::mem::MaybeUninit;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    sockopt,
+};
+
+/// How many connections may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Bytes of ancillary data that exactly [`MAX_PACKET_FDS`] descriptors take.
+const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_PACKET_FDS));
+
+/// Where apps and operators connect to.
+#[derive(Debug)]
+pub struct ControlListener {
+    fd: OwnedFd,
+}
+
+impl ControlListener {
+    /// Listens at a path. A socket file that nobody listens on any more is replaced.
+    ///
+    /// # Errors
+    /// `ADDRINUSE` if somebody listens there; whatever else the file system says.
+    pub fn bind(path: &str) -> Result<ControlListener, Errno> {
+        let address = SocketAddrUnix::new(path)?;
+        let fd = seqpacket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        match rustix::net::bind(&fd, &address) {
+            Err(Errno::ADDRINUSE)
+                if ControlSocket::connect(path).err() == Some(Errno::CONNREFUSED) =>
+            {
+                rustix::fs::unlink(path)?;
+                rustix::net::bind(&fd, &address)?;
+            }
+            bound => bound?,
+        }
+        rustix::net::listen(&fd, BACKLOG)?;
+        Ok(ControlListener { fd })
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// `AGAIN` if there is none; `MFILE` and the like if this process can't have more descriptors.
+    pub fn accept(&self) -> Result<ControlSocket, Errno> {
+        let fd = rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        Ok(ControlSocket { fd })
+    }
+}
+
+impl AsFd for ControlListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// One connection; the life of a session is the life of this.
+#[derive(Debug)]
+pub struct ControlSocket {
+    fd: OwnedFd,
+}
+
+/// What one packet held.
+#[derive(Debug)]
+pub struct Packet {
+    /// How many bytes of the buffer it filled; at least 1.
+    pub len: usize,
+    /// The descriptors that came with it, at most [`MAX_PACKET_FDS`].
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Who is at the other end, as the kernel saw it when the connection was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Process id.
+    pub pid: i32,
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+impl ControlSocket {
+    /// Connects to a listener.
+    ///
+    /// # Errors
+    /// `NOENT` or `CONNREFUSED` if nobody listens there; whatever else the file system says.
+    pub fn connect(path: &str) -> Result<ControlSocket, Errno> {
+        let address = SocketAddrUnix::new(path)?;
+        let fd = seqpacket(SocketFlags::CLOEXEC)?;
+        rustix::net::connect(&fd, &address)?;
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(ControlSocket { fd })
+    }
+
+    /// Two connected ends, for tests.
+    ///
+    /// # Errors
+    /// If this process can't have more descriptors.
+    pub fn pair() -> Result<(ControlSocket, ControlSocket), Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (one, other) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        Ok((ControlSocket { fd: one }, ControlSocket { fd: other }))
+    }
+
+    /// Sends one packet, whole or not at all.
+    ///
+    /// # Errors
+    /// [`ControlError::TooLarge`] before anything is sent; otherwise what the socket says.
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
+        if bytes.is_empty() || bytes.len() > MAX_PACKET_BYTES || fds.len() > MAX_PACKET_FDS {
+            return Err(ControlError::TooLarge {
+                bytes: bytes.len(),
+                fds: fds.len(),
+            });
+        }
+        let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        rustix::net::sendmsg(&self.fd, &[IoSlice::new(bytes)], &mut ancillary, flags)?;
+        Ok(())
+    }
+
+    /// Receives one packet into `buffer` (of [`MAX_PACKET_BYTES`], to take any); `None` once the other end
+    /// is closed.
+    ///
+    /// # Errors
+    /// `AGAIN` if there is none; [`ControlError::Truncated`] if it was longer than the buffer or had more
+    /// than [`MAX_PACKET_FDS`] descriptors: it is gone then, its descriptors closed.
+    pub fn recv(&self, buffer: &mut [u8]) -> Result<Option<Packet>, ControlError> {
+        let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let received = rustix::net::recvmsg(
+            &self.fd,
+            &mut [IoSliceMut::new(buffer)],
+            &mut ancillary,
+            flags,
+        )?;
+        let mut fds = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fds.extend(rights);
+            }
+        }
+        if received
+            .flags
+            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+        {
+            return Err(ControlError::Truncated);
+        }
+        Ok((received.bytes > 0).then_some(Packet {
+            len: received.bytes,
+            fds,
+        }))
+    }
+
+    /// Who is at the other end.
+    ///
+    /// # Errors
+    /// What getsockopt says; nothing that a connected socket causes.
+    pub fn peer(&self) -> Result<PeerCredentials, Errno> {
+        let credentials = sockopt::socket_peercred(&self.fd)?;
+        Ok(PeerCredentials {
+            pid: credentials.pid.as_raw_nonzero().get(),
+            uid: credentials.uid.as_raw(),
+            gid: credentials.gid.as_raw(),
+        })
+    }
+}
+
+impl AsFd for ControlSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn seqpacket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// Why a packet wasn't sent or received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlError {
+    /// What was to be sent is empty or exceeds a packet.
+    TooLarge {
+        /// Its bytes.
+        bytes: usize,
+        /// Its descriptors.
+        fds: usize,
+    },
+    /// The peer's packet exceeded the buffer or the number of descriptors, and was discarded.
+    Truncated,
+    /// The socket refused; `AGAIN` means later.
+    System(Errno),
+}
+
+impl ControlError {
+    /// Whether the socket was merely full or empty.
+    pub fn is_would_block(&self) -> bool {
+        *self == ControlError::System(Errno::AGAIN)
+    }
+}
+
+impl From<Errno> for ControlError {
+    fn from(errno: Errno) -> ControlError {
+        ControlError::System(errno)
+    }
+}
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ControlError::TooLarge { bytes, fds } => write!(
+                f,
+                "a packet of {bytes} bytes with {fds} descriptors isn't within 1..={MAX_PACKET_BYTES} bytes and 0..={MAX_PACKET_FDS} descriptors"
+            ),
+            ControlError::Truncated => write!(
+                f,
+                "the peer's packet exceeds {MAX_PACKET_BYTES} bytes or {MAX_PACKET_FDS} descriptors"
+            ),
+            ControlError::System(errno) => write!(f, "the control socket: {errno}"),
+        }
+    }
+}
+
+impl core::error::Error for ControlError {}

@@ -1,0 +1,725 @@
+//! Descriptors: the 64 bytes that name a call, its block and its outcome on a ring.
+//!
+//! ```text
+//!  byte  0      1       2         4            8                      16
+//!        ┌──────┬───────┬─────────┬────────────┬──────────────────────┐
+//!        │ kind │ count │ extents │ method     │ call                 │
+//!     16 ├──────┴───────┴─────────┼────────────┼───────────┬──────────┤ 32
+//!        │ offset                              │ len (24)  │ status   │
+//!     32 ├────────────────────────┬────────────┼───────────┴──────────┤ 48
+//!        │ deadline               │ total (40) │ zero (44)            │
+//!     48 ├────────────────────────┴────────────┴──────────────────────┤ 64
+//!        │ zero                                                       │
+//!        └────────────────────────────────────────────────────────────┘
+//!  RELEASE and RECLAIM: `count` (1..=6) offsets, u64 each, at 16..64 instead.
+//! ```
+//!
+//! All integers are little-endian. `kind` is a u8, `count` a u8, `extents` a u16, `method`, `len`,
+//! `status` and `total` are u32, `call`, `offset` and `deadline` u64.
+//!
+//! | kind | submission (app → daemon) | completion (daemon → app) |
+//! |---|---|---|
+//! | 1 | CALL: method call offset len extents deadline | CALL: method call offset len total deadline |
+//! | 2 | REPLY: call offset len extents | REPLY: call offset len total |
+//! | 3 | STATUS: call status [offset len] | STATUS: call status [offset len] |
+//! | 4 | CANCEL: call | CANCEL: call |
+//! | 5 | RELEASE: blocks of the receive heap | RECLAIM: blocks of the send heap |
+//!
+//! `call` is chosen by whoever issues the call: the app for its own, the daemon for incoming ones.
+//! `offset` lies in the heap of the direction. `deadline` is absolute CLOCK_MONOTONIC nanoseconds,
+//! 0 for none. Every block that the app submits comes back by exactly one RECLAIM whatever became of
+//! the call; every block delivered is RELEASEd exactly once.
+//!
+//! # Extents
+//!
+//! A submitted block's inline part is `offset..offset+len`. With `extents` > 0 a table follows at the
+//! next multiple of 8: per extent `{offset u64, len u32, zero u32}`, heap ranges of large values.
+//! A delivered block has none: it is one image of `total` bytes whose first `len` were inline.
+//!
+//! # Invariant
+//!
+//! Bytes from a ring are [`Alleged`] until checked, and every descriptor has exactly one encoding:
+//! what a kind doesn't use is zero. So a checked value says all there was to say.
+
+use crate::limits::{
+    ENTRY_BYTES, MAX_EXTENTS, MAX_MESSAGE_BYTES, MAX_OFFSETS, MAX_STATUS_TEXT_BYTES,
+};
+use crate::status::Code;
+use core::fmt;
+
+/// A ring entry as bytes.
+pub type Entry = [u8; ENTRY_BYTES];
+
+const CALL: u8 = 1;
+const REPLY: u8 = 2;
+const STATUS: u8 = 3;
+const CANCEL: u8 = 4;
+const GIVE_BACK: u8 = 5;
+
+/// Bytes of one entry of an extent table.
+pub const EXTENT_ENTRY_BYTES: usize = 16;
+
+/// The lengths of a session's two heaps, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeapSizes {
+    /// The heap that the app writes.
+    pub send: u64,
+    /// The heap that the daemon writes.
+    pub receive: u64,
+}
+
+/// A submitted block: its inline part, and how many extents its table names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockRef {
+    /// Where it begins in the send heap; a multiple of 8.
+    pub offset: u64,
+    /// Bytes of the inline part.
+    pub len: u32,
+    /// Entries of the extent table behind the inline part.
+    pub extents: u16,
+}
+
+impl BlockRef {
+    /// Where the extent table begins in the heap: behind the inline part, aligned to 8.
+    #[inline]
+    pub fn table_offset(&self) -> u64 {
+        self.offset + u64::from(self.len).next_multiple_of(8)
+    }
+
+    /// The length of the extent table in bytes; 0 without extents.
+    #[inline]
+    pub fn table_len(&self) -> usize {
+        usize::from(self.extents) * EXTENT_ENTRY_BYTES
+    }
+}
+
+/// A delivered block: one contiguous image in the receive heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// Where it begins in the receive heap; a multiple of 8.
+    pub offset: u64,
+    /// Bytes of its inline part.
+    pub inline_len: u32,
+    /// Bytes of the whole image; equals `inline_len` when no value was an extent.
+    pub total_len: u32,
+}
+
+/// The text of a status: UTF-8 by agreement, unchecked here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Text {
+    /// Where it begins in the heap of the direction; a multiple of 8.
+    pub offset: u64,
+    /// Its bytes, at least 1 and at most [`MAX_STATUS_TEXT_BYTES`].
+    pub len: u32,
+}
+
+/// One to six offsets of blocks that go back to their owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offsets {
+    count: u8,
+    offsets: [u64; MAX_OFFSETS],
+}
+
+impl Offsets {
+    /// Takes as many offsets from the front as fit (at most [`MAX_OFFSETS`]); `None` if there are none.
+    #[inline]
+    pub fn take_from(offsets: &[u64]) -> Option<Offsets> {
+        let count = offsets.len().min(MAX_OFFSETS);
+        let mut taken = Offsets {
+            count: count as u8,
+            offsets: [0; MAX_OFFSETS],
+        };
+        taken.offsets[..count].copy_from_slice(&offsets[..count]);
+        (count > 0).then_some(taken)
+    }
+
+    /// The offsets.
+    #[inline]
+    pub fn as_slice(&self) -> &[u64] {
+        &self.offsets[..usize::from(self.count)]
+    }
+}
+
+/// What an app asks of the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Submission {
+    /// Issue a call.
+    Call {
+        /// The handle that binding returned for the method.
+        method: u32,
+        /// The app's id for the call.
+        call: u64,
+        /// The request.
+        block: BlockRef,
+        /// Absolute CLOCK_MONOTONIC nanoseconds; 0 for none.
+        deadline_ns: u64,
+    },
+    /// Answer an incoming call.
+    Reply {
+        /// The daemon's id for the call.
+        call: u64,
+        /// The reply.
+        block: BlockRef,
+    },
+    /// Answer an incoming call with an error.
+    Status {
+        /// The daemon's id for the call.
+        call: u64,
+        /// Never OK.
+        code: Code,
+        /// Its text in the send heap, if it has one.
+        text: Option<Text>,
+    },
+    /// Give up a call that the app issued.
+    Cancel {
+        /// The app's id for the call.
+        call: u64,
+    },
+    /// Blocks of the receive heap go back to the daemon.
+    Release(Offsets),
+}
+
+/// What the daemon tells an app.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// A call came in.
+    Call {
+        /// The handle that binding returned for the method.
+        method: u32,
+        /// The daemon's id for the call.
+        call: u64,
+        /// The request.
+        image: Image,
+        /// Absolute CLOCK_MONOTONIC nanoseconds; 0 for none.
+        deadline_ns: u64,
+    },
+    /// A call of the app's succeeded.
+    Reply {
+        /// The app's id for the call.
+        call: u64,
+        /// The reply.
+        image: Image,
+    },
+    /// A call of the app's failed.
+    Status {
+        /// The app's id for the call.
+        call: u64,
+        /// Never OK.
+        code: Code,
+        /// Its text in the receive heap, if it has one.
+        text: Option<Text>,
+    },
+    /// An incoming call was cancelled or expired; its handler may stop.
+    Cancel {
+        /// The daemon's id for the call.
+        call: u64,
+    },
+    /// Blocks of the send heap go back to the app.
+    Reclaim(Offsets),
+}
+
+/// A descriptor that a peer wrote: copied out, not believed.
+#[derive(Clone, Copy)]
+pub struct Alleged(Entry);
+
+impl From<Entry> for Alleged {
+    #[inline]
+    fn from(entry: Entry) -> Alleged {
+        Alleged(entry)
+    }
+}
+
+impl Alleged {
+    /// Checks it as a submission.
+    ///
+    /// # Errors
+    /// Says which field is wrong, with its value and the bound it broke.
+    #[inline]
+    pub fn submission(&self, heaps: &HeapSizes) -> Result<Submission, DescriptorError> {
+        let call = self.u64_at(8);
+        let parsed = match self.0[0] {
+            CALL => Submission::Call {
+                method: self.u32_at(4),
+                call,
+                block: self.block(heaps.send)?,
+                deadline_ns: self.u64_at(32),
+            },
+            REPLY => Submission::Reply {
+                call,
+                block: self.block(heaps.send)?,
+            },
+            STATUS => Submission::Status {
+                call,
+                code: self.code()?,
+                text: self.text(heaps.send)?,
+            },
+            CANCEL => Submission::Cancel { call },
+            GIVE_BACK => Submission::Release(self.offsets(heaps.receive)?),
+            kind => return Err(DescriptorError::UnknownKind { kind }),
+        };
+        self.same_as(parsed.encode())?;
+        Ok(parsed)
+    }
+
+    /// Checks it as a completion.
+    ///
+    /// # Errors
+    /// Says which field is wrong, with its value and the bound it broke.
+    #[inline]
+    pub fn completion(&self, heaps: &HeapSizes) -> Result<Completion, DescriptorError> {
+        let call = self.u64_at(8);
+        let parsed = match self.0[0] {
+            CALL => Completion::Call {
+                method: self.u32_at(4),
+                call,
+                image: self.image(heaps.receive)?,
+                deadline_ns: self.u64_at(32),
+            },
+            REPLY => Completion::Reply {
+                call,
+                image: self.image(heaps.receive)?,
+            },
+            STATUS => Completion::Status {
+                call,
+                code: self.code()?,
+                text: self.text(heaps.receive)?,
+            },
+            CANCEL => Completion::Cancel { call },
+            GIVE_BACK => Completion::Reclaim(self.offsets(heaps.send)?),
+            kind => return Err(DescriptorError::UnknownKind { kind }),
+        };
+        self.same_as(parsed.encode())?;
+        Ok(parsed)
+    }
+
+    #[inline]
+    fn block(&self, heap_len: u64) -> Result<BlockRef, DescriptorError> {
+        let block = BlockRef {
+            offset: self.u64_at(16),
+            len: self.u32_at(24),
+            extents: self.u16_at(2),
+        };
+        if block.extents > MAX_EXTENTS {
+            return Err(DescriptorError::TooManyExtents {
+                extents: block.extents,
+            });
+        }
+        check_len(block.len, MAX_MESSAGE_BYTES)?;
+        check_range(block.offset, u64::from(block.len), heap_len)?;
+        if block.extents > 0 {
+            check_range(block.table_offset(), block.table_len() as u64, heap_len)?;
+        }
+        Ok(block)
+    }
+
+    #[inline]
+    fn image(&self, heap_len: u64) -> Result<Image, DescriptorError> {
+        let image = Image {
+            offset: self.u64_at(16),
+            inline_len: self.u32_at(24),
+            total_len: self.u32_at(40),
+        };
+        check_len(image.total_len, MAX_MESSAGE_BYTES)?;
+        if image.total_len < image.inline_len {
+            return Err(DescriptorError::TotalBelowInline {
+                inline_len: image.inline_len,
+                total_len: image.total_len,
+            });
+        }
+        check_range(image.offset, u64::from(image.total_len), heap_len)?;
+        Ok(image)
+    }
+
+    #[inline]
+    fn text(&self, heap_len: u64) -> Result<Option<Text>, DescriptorError> {
+        let text = Text {
+            offset: self.u64_at(16),
+            len: self.u32_at(24),
+        };
+        if text.len == 0 {
+            return Ok(None);
+        }
+        check_len(text.len, MAX_STATUS_TEXT_BYTES)?;
+        check_range(text.offset, u64::from(text.len), heap_len)?;
+        Ok(Some(text))
+    }
+
+    #[inline]
+    fn code(&self) -> Result<Code, DescriptorError> {
+        match Code(self.u32_at(28)) {
+            Code::OK => Err(DescriptorError::StatusIsOk),
+            code => Ok(code),
+        }
+    }
+
+    #[inline]
+    fn offsets(&self, heap_len: u64) -> Result<Offsets, DescriptorError> {
+        let count = self.0[1];
+        if count == 0 || usize::from(count) > MAX_OFFSETS {
+            return Err(DescriptorError::BadCount { count });
+        }
+        let mut offsets = Offsets {
+            count,
+            offsets: [0; MAX_OFFSETS],
+        };
+        for (at, offset) in offsets.offsets[..usize::from(count)].iter_mut().enumerate() {
+            *offset = self.u64_at(16 + 8 * at);
+            check_range(*offset, 1, heap_len)?;
+        }
+        Ok(offsets)
+    }
+
+    /// Refuses an entry that isn't the one encoding of what was read from it.
+    #[inline]
+    fn same_as(&self, canonical: Entry) -> Result<(), DescriptorError> {
+        if self.0 == canonical {
+            return Ok(());
+        }
+        let at = self
+            .0
+            .iter()
+            .zip(&canonical)
+            .position(|(seen, want)| seen != want);
+        Err(DescriptorError::NotZero {
+            at: at.unwrap_or(ENTRY_BYTES),
+        })
+    }
+
+    #[inline]
+    fn u16_at(&self, at: usize) -> u16 {
+        u16::from_le_bytes([self.0[at], self.0[at + 1]])
+    }
+
+    #[inline]
+    fn u32_at(&self, at: usize) -> u32 {
+        u32::from(self.u16_at(at)) | u32::from(self.u16_at(at + 2)) << 16
+    }
+
+    #[inline]
+    fn u64_at(&self, at: usize) -> u64 {
+        u64::from(self.u32_at(at)) | u64::from(self.u32_at(at + 4)) << 32
+    }
+}
+
+impl Submission {
+    /// Its one encoding.
+    #[inline]
+    pub fn encode(&self) -> Entry {
+        match *self {
+            Submission::Call {
+                method,
+                call,
+                block,
+                deadline_ns,
+            } => {
+                let mut fields = Fields::of_block(CALL, call, block);
+                fields.method = method;
+                fields.deadline_ns = deadline_ns;
+                fields.encode()
+            }
+            Submission::Reply { call, block } => Fields::of_block(REPLY, call, block).encode(),
+            Submission::Status { call, code, text } => Fields::of_status(call, code, text).encode(),
+            Submission::Cancel { call } => Fields {
+                kind: CANCEL,
+                call,
+                ..Fields::default()
+            }
+            .encode(),
+            Submission::Release(offsets) => encode_offsets(&offsets),
+        }
+    }
+}
+
+impl Completion {
+    /// Its one encoding.
+    #[inline]
+    pub fn encode(&self) -> Entry {
+        match *self {
+            Completion::Call {
+                method,
+                call,
+                image,
+                deadline_ns,
+            } => {
+                let mut fields = Fields::of_image(CALL, call, image);
+                fields.method = method;
+                fields.deadline_ns = deadline_ns;
+                fields.encode()
+            }
+            Completion::Reply { call, image } => Fields::of_image(REPLY, call, image).encode(),
+            Completion::Status { call, code, text } => Fields::of_status(call, code, text).encode(),
+            Completion::Cancel { call } => Fields {
+                kind: CANCEL,
+                call,
+                ..Fields::default()
+            }
+            .encode(),
+            Completion::Reclaim(offsets) => encode_offsets(&offsets),
+        }
+    }
+}
+
+/// The fields of every kind but the last, before they are bytes.
+#[derive(Default)]
+struct Fields {
+    kind: u8,
+    extents: u16,
+    method: u32,
+    call: u64,
+    offset: u64,
+    len: u32,
+    status: u32,
+    deadline_ns: u64,
+    total: u32,
+}
+
+impl Fields {
+    #[inline]
+    fn of_block(kind: u8, call: u64, block: BlockRef) -> Fields {
+        let BlockRef {
+            offset,
+            len,
+            extents,
+        } = block;
+        Fields {
+            kind,
+            call,
+            offset,
+            len,
+            extents,
+            ..Fields::default()
+        }
+    }
+
+    #[inline]
+    fn of_image(kind: u8, call: u64, image: Image) -> Fields {
+        let Image {
+            offset,
+            inline_len: len,
+            total_len: total,
+        } = image;
+        Fields {
+            kind,
+            call,
+            offset,
+            len,
+            total,
+            ..Fields::default()
+        }
+    }
+
+    #[inline]
+    fn of_status(call: u64, code: Code, text: Option<Text>) -> Fields {
+        let (offset, len) = text.map_or((0, 0), |text| (text.offset, text.len));
+        Fields {
+            kind: STATUS,
+            call,
+            status: code.0,
+            offset,
+            len,
+            ..Fields::default()
+        }
+    }
+
+    #[inline]
+    fn encode(&self) -> Entry {
+        let mut entry = [0; ENTRY_BYTES];
+        entry[0] = self.kind;
+        entry[2..4].copy_from_slice(&self.extents.to_le_bytes());
+        entry[4..8].copy_from_slice(&self.method.to_le_bytes());
+        entry[8..16].copy_from_slice(&self.call.to_le_bytes());
+        entry[16..24].copy_from_slice(&self.offset.to_le_bytes());
+        entry[24..28].copy_from_slice(&self.len.to_le_bytes());
+        entry[28..32].copy_from_slice(&self.status.to_le_bytes());
+        entry[32..40].copy_from_slice(&self.deadline_ns.to_le_bytes());
+        entry[40..44].copy_from_slice(&self.total.to_le_bytes());
+        entry
+    }
+}
+
+#[inline]
+fn encode_offsets(offsets: &Offsets) -> Entry {
+    let mut entry = [0; ENTRY_BYTES];
+    entry[0] = GIVE_BACK;
+    entry[1] = offsets.count;
+    for (bytes, offset) in entry[16..].chunks_exact_mut(8).zip(offsets.as_slice()) {
+        bytes.copy_from_slice(&offset.to_le_bytes());
+    }
+    entry
+}
+
+/// A heap range that holds one large value of a submitted block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Where it begins in the send heap; any alignment.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub len: u32,
+}
+
+impl Extent {
+    /// Its entry in a block's extent table.
+    #[inline]
+    pub fn encode(&self) -> [u8; EXTENT_ENTRY_BYTES] {
+        let mut entry = [0; EXTENT_ENTRY_BYTES];
+        entry[..8].copy_from_slice(&self.offset.to_le_bytes());
+        entry[8..12].copy_from_slice(&self.len.to_le_bytes());
+        entry
+    }
+
+    /// Checks an entry of a copied-out extent table against the heap's length.
+    ///
+    /// # Errors
+    /// If the range is longer than a message or leaves the heap, or the last four bytes aren't zero.
+    #[inline]
+    pub fn check(
+        entry: &[u8; EXTENT_ENTRY_BYTES],
+        heap_len: u64,
+    ) -> Result<Extent, DescriptorError> {
+        let word = u128::from_le_bytes(*entry);
+        let extent = Extent {
+            offset: word as u64,
+            len: (word >> 64) as u32,
+        };
+        if word >> 96 != 0 {
+            return Err(DescriptorError::NotZero { at: 12 });
+        }
+        check_len(extent.len, MAX_MESSAGE_BYTES)?;
+        check_bounds(extent.offset, u64::from(extent.len), heap_len)?;
+        Ok(extent)
+    }
+}
+
+#[inline]
+fn check_len(len: u32, limit: u32) -> Result<(), DescriptorError> {
+    if len > limit {
+        Err(DescriptorError::TooLong { len, limit })
+    } else {
+        Ok(())
+    }
+}
+
+#[inline]
+fn check_range(offset: u64, len: u64, heap_len: u64) -> Result<(), DescriptorError> {
+    if !offset.is_multiple_of(8) {
+        return Err(DescriptorError::Unaligned { offset });
+    }
+    check_bounds(offset, len, heap_len)
+}
+
+#[inline]
+fn check_bounds(offset: u64, len: u64, heap_len: u64) -> Result<(), DescriptorError> {
+    match offset.checked_add(len) {
+        Some(end) if end <= heap_len => Ok(()),
+        _ => Err(DescriptorError::OutOfHeap {
+            offset,
+            len,
+            heap_len,
+        }),
+    }
+}
+
+/// Why an alleged descriptor isn't one. The culprit is always the peer that wrote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DescriptorError {
+    /// The kind isn't one of this direction's.
+    UnknownKind {
+        /// The kind.
+        kind: u8,
+    },
+    /// A byte that this kind doesn't use isn't zero.
+    NotZero {
+        /// The byte's place in the descriptor (or extent table entry).
+        at: usize,
+    },
+    /// An offset isn't a multiple of 8.
+    Unaligned {
+        /// The offset.
+        offset: u64,
+    },
+    /// A range leaves the heap.
+    OutOfHeap {
+        /// Where the range begins.
+        offset: u64,
+        /// Its length in bytes.
+        len: u64,
+        /// The heap's length in bytes.
+        heap_len: u64,
+    },
+    /// A length exceeds its limit.
+    TooLong {
+        /// The length in bytes.
+        len: u32,
+        /// The limit in bytes.
+        limit: u32,
+    },
+    /// A block names more than [`MAX_EXTENTS`] extents.
+    TooManyExtents {
+        /// How many it names.
+        extents: u16,
+    },
+    /// A RELEASE or RECLAIM has no offset, or more than [`MAX_OFFSETS`].
+    BadCount {
+        /// How many it claims.
+        count: u8,
+    },
+    /// A STATUS says OK; success is a REPLY.
+    StatusIsOk,
+    /// An image is said to be shorter than its inline part.
+    TotalBelowInline {
+        /// Bytes of the inline part.
+        inline_len: u32,
+        /// Bytes of the image.
+        total_len: u32,
+    },
+}
+
+impl fmt::Display for DescriptorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DescriptorError::UnknownKind { kind } => {
+                write!(f, "kind {kind} is unknown in this direction")
+            }
+            DescriptorError::NotZero { at } => {
+                write!(f, "byte {at} is reserved for this kind and isn't zero")
+            }
+            DescriptorError::Unaligned { offset } => {
+                write!(f, "offset {offset} isn't a multiple of 8")
+            }
+            DescriptorError::OutOfHeap {
+                offset,
+                len,
+                heap_len,
+            } => {
+                write!(
+                    f,
+                    "{len} bytes at offset {offset} leave the heap of {heap_len} bytes"
+                )
+            }
+            DescriptorError::TooLong { len, limit } => {
+                write!(f, "a length of {len} bytes exceeds the limit of {limit}")
+            }
+            DescriptorError::TooManyExtents { extents } => {
+                write!(f, "{extents} extents exceed the limit of {MAX_EXTENTS}")
+            }
+            DescriptorError::BadCount { count } => {
+                write!(
+                    f,
+                    "a count of {count} offsets isn't within 1..={MAX_OFFSETS}"
+                )
+            }
+            DescriptorError::StatusIsOk => f.write_str("a STATUS says OK"),
+            DescriptorError::TotalBelowInline {
+                inline_len,
+                total_len,
+            } => {
+                write!(
+                    f,
+                    "an image of {total_len} bytes can't have {inline_len} inline bytes"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for DescriptorError {}

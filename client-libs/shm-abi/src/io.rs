@@ -1,0 +1,70 @@
+//! Sending straight from where the bytes are: private buffers and spans of shared heaps, in one
+//! `sendmsg`.
+//!
+//! A span's bytes go from the app's pages to the socket without a copy and without a Rust reference
+//! to them ever existing: which is why this file calls `libc` (rustix's safe `sendmsg` takes slices).
+//! The kernel reads memory that the app may be changing; what leaves is some mixture of what was
+//! there, so only spans whose content nobody judged may travel this way (P2).
+#![allow(unsafe_code)]
+
+use crate::heap::Span;
+use crate::limits::MAX_PARTS;
+use core::ptr;
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::io::Errno;
+
+/// One stretch of what is to be sent.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'a> {
+    /// Bytes that only this process writes.
+    Private(&'a [u8]),
+    /// What follows byte `at` of a span; nothing, if `at` is past its end.
+    Shared {
+        /// The span.
+        span: &'a Span,
+        /// How much of it was sent before, in bytes.
+        at: usize,
+    },
+}
+
+/// Sends the parts in order on a stream socket, as much as it takes, without blocking and without
+/// raising SIGPIPE. Returns how many bytes it took, which may end inside a part; parts past the first
+/// [`MAX_PARTS`] aren't looked at.
+///
+/// # Errors
+/// `AGAIN` if the socket takes nothing now; whatever else the socket says.
+pub fn send_parts(socket: impl AsFd, parts: &[Part<'_>]) -> Result<usize, Errno> {
+    let mut vectors = [libc::iovec {
+        iov_base: ptr::null_mut(),
+        iov_len: 0,
+    }; MAX_PARTS];
+    let count = parts.len().min(MAX_PARTS);
+    for (vector, part) in vectors.iter_mut().zip(parts) {
+        let (start, len) = match *part {
+            Part::Private(bytes) => (bytes.as_ptr(), bytes.len()),
+            Part::Shared { span, at } => span.raw_from(at),
+        };
+        *vector = libc::iovec {
+            iov_base: start.cast_mut().cast(),
+            iov_len: len,
+        };
+    }
+    // SAFETY: msghdr is a plain C struct for which all zeroes is the empty message.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = vectors.as_mut_ptr();
+    message.msg_iovlen = count as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the descriptor is open while `socket` is borrowed. `message` has no address and no
+    // control data, and its `count` <= MAX_PARTS vectors are initialised and outlive the call. Each
+    // vector is a range that stays mapped and readable during the call: a private part is a borrowed
+    // slice, a shared one lies inside the mapping that the borrowed span keeps alive, whose memfd
+    // can't shrink. sendmsg only reads them, and the kernel may read bytes that change.
+    let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &message, flags) };
+    usize::try_from(sent).map_err(|_| last_errno())
+}
+
+#[cold]
+fn last_errno() -> Errno {
+    // SAFETY: the location is this thread's errno, always valid to read.
+    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+}
