@@ -1,7 +1,11 @@
 //! What the end-to-end tests, the demo and the benches share.
 //!
-//! [`testbed`] starts real daemons and runs the real command line against them, and leaves nothing
-//! running; [`process`] is how it makes sure of that. [`source`] reads Rust source for the repository's checks of itself (`tests/structure.rs`).
+//! - [`testbed`] starts real daemons and runs the real command line against them, and leaves nothing
+//!   running; [`process`] is how it makes sure of that.
+//! - [`workload`] is the synthetic hotel traffic, the same wherever it flows.
+//! - [`wasm`] takes policies apart and puts them together wrongly.
+//! - [`source`] reads Rust source for the repository's checks of itself (`tests/structure.rs`).
+//!
 //! Nothing here is part of the product: no crate of the datapath depends on this one.
 
 #![forbid(unsafe_code)]
@@ -9,4 +13,5 @@
 pub mod process;
 pub mod source;
 pub mod testbed;
+pub mod wasm;
 pub mod workload;

@@ -1,0 +1,97 @@
+//! Takes Wasm modules apart and puts them together wrongly, for tests of what a daemon refuses.
+//!
+//! A module is a header and a list of sections (id, length, bytes); that is all this file knows.
+
+/// The name of the custom section that holds a policy's manifest.
+pub const MANIFEST: &str = "tollgate.manifest";
+
+const HEADER: &[u8] = b"\0asm\x01\0\0\0";
+
+/// The module with its manifest replaced; `None` leaves it without one.
+///
+/// # Panics
+/// If `module` isn't a Wasm module: it is one that this repository built.
+pub fn with_manifest(module: &[u8], manifest: Option<&str>) -> Vec<u8> {
+    let mut rest = module
+        .strip_prefix(HEADER)
+        .expect("a Wasm module begins with its header");
+    let mut changed = HEADER.to_vec();
+    while let Some((&id, after)) = rest.split_first() {
+        let (len, after) = read_leb(after);
+        let (body, after) = after.split_at(len);
+        let is_manifest = id == 0 && {
+            let (name_len, name) = read_leb(body);
+            &name[..name_len] == MANIFEST.as_bytes()
+        };
+        if !is_manifest {
+            section(&mut changed, id, body);
+        }
+        rest = after;
+    }
+    if let Some(manifest) = manifest {
+        let mut body = name(MANIFEST);
+        body.extend_from_slice(manifest.as_bytes());
+        section(&mut changed, 0, &body);
+    }
+    changed
+}
+
+/// A module that is nothing but one imported function without parameters.
+pub fn importing(module: &str, function: &str) -> Vec<u8> {
+    let mut wasm = HEADER.to_vec();
+    section(&mut wasm, 1, &[1, 0x60, 0, 0]);
+    section(
+        &mut wasm,
+        2,
+        &[&[1][..], &name(module), &name(function), &[0, 0]].concat(),
+    );
+    wasm
+}
+
+fn section(wasm: &mut Vec<u8>, id: u8, body: &[u8]) {
+    wasm.push(id);
+    write_leb(wasm, body.len());
+    wasm.extend_from_slice(body);
+}
+
+fn name(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write_leb(&mut bytes, text.len());
+    bytes.extend_from_slice(text.as_bytes());
+    bytes
+}
+
+fn write_leb(bytes: &mut Vec<u8>, mut value: usize) {
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
+
+fn read_leb(bytes: &[u8]) -> (usize, &[u8]) {
+    let len = 1 + bytes.iter().take_while(|&&byte| byte >= 0x80).count();
+    let value = bytes[..len]
+        .iter()
+        .rev()
+        .fold(0, |value, byte| value << 7 | usize::from(byte & 0x7f));
+    (value, &bytes[len..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_comes_and_goes() {
+        let bare = importing("env", "steal");
+        let long = "x".repeat(1_000);
+        let with = with_manifest(&bare, Some(&long));
+        assert!(with.len() > bare.len() + 1_000 + MANIFEST.len());
+        assert_eq!(with_manifest(&with, None), bare);
+        assert_eq!(
+            with_manifest(&with_manifest(&bare, Some("{}")), Some(&long)),
+            with
+        );
+    }
+}
