@@ -1,1 +1,40 @@
-//! placeholder
+//! The pure datapath: what happens to a call, decided without a socket, clock, sandbox or segment.
+//!
+//! [`Engine`] owns the tables of sessions, links, services and calls of one runtime. The rim (the
+//! daemon's runtime) tells it what happened, and then does what it asks for:
+//!
+//! ```text
+//!   rim: engine.submit(now, ...)      an application posted a call      ─┐
+//!        engine.arrive(now, ...)      a peer sent one                    │ inputs
+//!        engine.verdict(now, ...)     a chain answered                   │
+//!        engine.reply / fail / cancel / credit / *_closed / expire       ─┘
+//!        while let Some(output) = engine.poll_output() { act }
+//!        sleep until engine.poll_timeout()
+//! ```
+//!
+//! Messages are the rim's own type `M`, moved through the engine and never looked into. Every `M` that
+//! goes in comes out exactly once, in an [`Output`] (at worst [`Output::Discard`]), so the rim can account for
+//! its blocks. Every call that goes in ends exactly once for its caller (promise P7): by
+//! [`Output::Complete`]/[`Output::Fail`] or [`Output::SendReply`]/[`Output::SendStatus`].
+//!
+//! Absent on purpose: I/O, time, randomness, allocation per call in the steady state, and a `Clone` of `M`.
+#![forbid(unsafe_code)]
+
+mod answers;
+mod calls;
+pub mod limits;
+mod requests;
+pub mod slots;
+pub mod state;
+mod tables;
+mod timer;
+
+#[cfg(test)]
+mod tests;
+
+pub use calls::CallKey;
+pub use state::Stage;
+pub use tables::{
+    Admission, ChainId, Engine, LinkId, MethodChains, Origin, Output, Route, RouteTarget,
+    ServiceId, SessionId, Status, Submission, Verdict,
+};

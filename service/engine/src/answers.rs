@@ -1,0 +1,379 @@
+//! Verdicts and answers: from a chain, a server or a peer towards the caller; and the other ends of a call.
+
+use tollgate_shm_abi::status::Code;
+
+use crate::calls::{Call, CallKey};
+use crate::state::{Event, Stage, State};
+use crate::tables::{Engine, LinkId, Origin, Output, SessionId, Status, Target, Verdict};
+
+/// Whether an application may answer a call.
+enum Answerable {
+    Yes,
+    /// The call has ended; the application could not know.
+    Late,
+    NotTheirs,
+}
+
+impl<M> Engine<M> {
+    /// A chain answered about `message`.
+    pub fn verdict(&mut self, call: CallKey, verdict: Verdict, message: M) {
+        let Some(state) = self.calls.get(call).map(|c| c.state) else {
+            return self.discard(message);
+        };
+        let State::Judging(stage) = state else {
+            return self.discard(message);
+        };
+        if let Verdict::Deny(status) = verdict {
+            self.discard(message);
+            return self.end(call, status);
+        }
+        match stage {
+            Stage::ClientRequest => {
+                self.step(call, Event::Allow);
+                self.forward(call, message);
+            }
+            Stage::ServerRequest => match self.calls.get(call).map(|c| c.target) {
+                Some(Target::Service { service, method }) => {
+                    self.deliver(call, service, method, message)
+                }
+                _ => self.discard(message),
+            },
+            Stage::ServerReply => {
+                self.step(call, Event::Allow);
+                self.replied(call, message);
+            }
+            Stage::ClientReply => self.complete(call, message),
+        }
+    }
+
+    /// A serving application answered with a message. `false`: the call is none of that application's.
+    ///
+    /// An answer to a call that has ended meanwhile is dropped: the application can't know.
+    pub fn reply_from_session(&mut self, session: SessionId, call: CallKey, message: M) -> bool {
+        match self.answerable(session, call) {
+            Answerable::Yes => {}
+            Answerable::Late => {
+                self.discard(message);
+                return true;
+            }
+            Answerable::NotTheirs => {
+                self.discard(message);
+                return false;
+            }
+        }
+        self.leave_target(call);
+        let chain = self
+            .calls
+            .get(call)
+            .and_then(|c| c.service)
+            .and_then(|(s, m)| self.server_chains(s, m).reply);
+        match chain {
+            Some(chain) => self.judge(call, Stage::ServerReply, chain, message),
+            None => {
+                self.step(call, Event::Reply);
+                self.replied(call, message);
+            }
+        }
+        true
+    }
+
+    /// A serving application answered with a status. `false`: the call is none of that application's.
+    pub fn fail_from_session(&mut self, session: SessionId, call: CallKey, status: Status) -> bool {
+        match self.answerable(session, call) {
+            Answerable::Yes => {
+                self.leave_target(call);
+                self.end(call, status);
+                true
+            }
+            Answerable::Late => true,
+            Answerable::NotTheirs => false,
+        }
+    }
+
+    /// A peer replied to our call; an answer to an ended call is dropped.
+    pub fn reply_from_link(&mut self, link: LinkId, call: CallKey, message: M) {
+        if !self.is_with_link(link, call) {
+            return self.discard(message);
+        }
+        self.leave_target(call);
+        self.step(call, Event::Reply);
+        self.replied(call, message);
+    }
+
+    /// A peer answered our call with a status.
+    pub fn fail_from_link(&mut self, link: LinkId, call: CallKey, status: Status) {
+        if self.is_with_link(link, call) {
+            self.leave_target(call);
+            self.end(call, status);
+        }
+    }
+
+    /// The rim could not do what [`Output::Deliver`], [`Output::SendCall`] or [`Output::SendReply`] asked.
+    pub fn undeliverable(&mut self, call: CallKey, status: Status) {
+        self.leave_target(call);
+        self.end(call, status);
+    }
+
+    fn replied(&mut self, key: CallKey, message: M) {
+        let chain = self
+            .calls
+            .get(key)
+            .and_then(|call| self.client_reply_chain(call));
+        match chain {
+            Some(chain) => self.judge(key, Stage::ClientReply, chain, message),
+            None => self.complete(key, message),
+        }
+    }
+
+    fn complete(&mut self, key: CallKey, message: M) {
+        self.step(key, Event::Answer);
+        match self.retire(key) {
+            Some(call) => {
+                self.answer(call.origin, call.bytes, Ok(message));
+            }
+            None => self.discard(message),
+        }
+    }
+
+    fn answerable(&self, session: SessionId, key: CallKey) -> Answerable {
+        match self.calls.get(key) {
+            None => Answerable::Late,
+            Some(call) if call.target == (Target::Session { session }) => Answerable::Yes,
+            Some(_) => Answerable::NotTheirs,
+        }
+    }
+
+    fn is_with_link(&self, id: LinkId, key: CallKey) -> bool {
+        self.calls.get(key).is_some_and(|call| {
+            call.state == State::InFlight
+                && matches!(call.target, Target::Link { link, .. } if link == id)
+        })
+    }
+
+    /// Whoever worked on the call does so no longer.
+    fn leave_target(&mut self, key: CallKey) {
+        let Some(call) = self.calls.get_mut(key) else {
+            return;
+        };
+        if let Target::Session { session } = call.target
+            && let Some(session) = self.sessions.get_mut(session.0)
+        {
+            session.delivered -= 1;
+        }
+        call.target = Target::Answered;
+    }
+}
+
+/// Ends that nobody's answer brings: deadlines, cancellation, lost sides; and credit.
+impl<M> Engine<M> {
+    /// Ends every call whose deadline has passed.
+    pub fn expire(&mut self, now_ns: u64) {
+        while let Some(slot) = self.timer.expire(now_ns) {
+            if let Some(key) = self.calls.key_in(slot) {
+                self.end(
+                    key,
+                    Status::new(
+                        Code::DEADLINE_EXCEEDED,
+                        "the call's deadline passed before its answer came",
+                    ),
+                );
+            }
+        }
+    }
+
+    /// The caller wants no answer any more: CANCELLED is the one that it gets.
+    pub fn cancel(&mut self, origin: Origin) {
+        let key = match origin {
+            Origin::Session { session, call } => self
+                .sessions
+                .get(session.0)
+                .and_then(|s| s.by_number.get(&call)),
+            Origin::Link { link, call } => {
+                self.links.get(link.0).and_then(|l| l.by_number.get(&call))
+            }
+        };
+        if let Some(&key) = key {
+            self.end(
+                key,
+                Status::new(Code::CANCELLED, "the caller cancelled the call"),
+            );
+        }
+    }
+
+    /// The peer has granted more: what may be sent now, once every [`Output::SendCall`] so far has been.
+    pub fn set_credit(&mut self, link_id: LinkId, calls: u32, bytes: u64) {
+        let Some(link) = self.links.get_mut(link_id.0) else {
+            return;
+        };
+        (link.credit_calls, link.credit_bytes) = (calls, bytes);
+        loop {
+            let Some(link) = self.links.get_mut(link_id.0) else {
+                return;
+            };
+            let Some(&key) = link.waiting.front() else {
+                return;
+            };
+            let bytes = self.calls.get(key).map_or(0, |call| call.bytes);
+            if !link.affords(bytes) {
+                return;
+            }
+            link.waiting.pop_front();
+            link.waiting_bytes -= bytes;
+            if let Some(message) = self.calls.get_mut(key).and_then(|call| call.held.take()) {
+                self.send_call(key, message);
+            }
+        }
+    }
+
+    /// An application is gone: its calls are dropped, those that it served end with UNAVAILABLE.
+    pub fn session_closed(&mut self, id: SessionId) {
+        for service in &mut self.services {
+            service.servers.retain(|server| server.session != id);
+        }
+        for key in self
+            .calls
+            .select(|call| call.target == Target::Session { session: id })
+        {
+            self.leave_target(key);
+            self.end(
+                key,
+                Status::new(
+                    Code::UNAVAILABLE,
+                    "the application that served the call is gone",
+                ),
+            );
+        }
+        for key in self
+            .calls
+            .select(|call| matches!(call.origin, Origin::Session { session, .. } if session == id))
+        {
+            self.abandon(key);
+        }
+        self.sessions.remove(id.0);
+    }
+
+    /// A peer is gone: its calls are dropped, those that it had end with UNAVAILABLE.
+    pub fn link_closed(&mut self, id: LinkId, reason: &str) {
+        let Some(link) = self.links.get_mut(id.0) else {
+            return;
+        };
+        link.waiting.clear();
+        link.waiting_bytes = 0;
+        for key in self
+            .calls
+            .select(|call| matches!(call.target, Target::Link { link, .. } if link == id))
+        {
+            self.leave_target(key);
+            self.end(key, Status::new(Code::UNAVAILABLE, reason.to_owned()));
+        }
+        for key in self
+            .calls
+            .select(|call| matches!(call.origin, Origin::Link { link, .. } if link == id))
+        {
+            self.abandon(key);
+        }
+        self.links.remove(id.0);
+    }
+
+    /// Ends a call with a status, wherever it stands, and tells whoever works on it.
+    pub(crate) fn end(&mut self, key: CallKey, status: Status) {
+        let Some(call) = self.close(key) else { return };
+        self.answer(call.origin, call.bytes, Err(status));
+    }
+
+    /// Ends a call whose caller is gone.
+    fn abandon(&mut self, key: CallKey) {
+        self.close(key);
+    }
+
+    /// Takes a call out of every table, and tells whoever works on it.
+    fn close(&mut self, key: CallKey) -> Option<Call<M>> {
+        let call = self.calls.get_mut(key)?;
+        let was = call.state;
+        call.step(Event::End);
+        match call.target {
+            Target::Link { link, .. } if was == State::InFlight => {
+                self.outputs
+                    .push_back(Output::SendCancel { link, call: key });
+            }
+            Target::Session { session } => self
+                .outputs
+                .push_back(Output::CancelDelivered { session, call: key }),
+            _ => {}
+        }
+        let target = call.target;
+        self.leave_target(key);
+        let mut call = self.retire(key)?;
+        if let Some(message) = call.held.take() {
+            self.discard(message);
+            self.unwait(target, key, call.bytes);
+        }
+        Some(call)
+    }
+
+    /// A held call leaves its link's queue.
+    fn unwait(&mut self, target: Target, key: CallKey, bytes: u64) {
+        let Target::Link { link, .. } = target else {
+            return;
+        };
+        let Some(link) = self.links.get_mut(link.0) else {
+            return;
+        };
+        let before = link.waiting.len();
+        link.waiting.retain(|&waiting| waiting != key);
+        if link.waiting.len() < before {
+            link.waiting_bytes -= bytes;
+        }
+    }
+
+    /// Removes a call and what counts it.
+    fn retire(&mut self, key: CallKey) -> Option<Call<M>> {
+        let call = self.calls.remove(key)?;
+        self.timer.disarm(key.slot());
+        match call.origin {
+            Origin::Session {
+                session,
+                call: number,
+            } => {
+                if let Some(session) = self.sessions.get_mut(session.0) {
+                    session.outstanding -= 1;
+                    session.by_number.remove(&number);
+                }
+            }
+            Origin::Link { link, call: number } => {
+                if let Some(link) = self.links.get_mut(link.0) {
+                    link.by_number.remove(&number);
+                }
+            }
+        }
+        Some(call)
+    }
+
+    /// The one place where a caller gets its answer.
+    pub(crate) fn answer(&mut self, origin: Origin, request_bytes: u64, answer: Result<M, Status>) {
+        self.outputs.push_back(match (origin, answer) {
+            (Origin::Session { session, call }, Ok(message)) => Output::Complete {
+                session,
+                call,
+                message,
+            },
+            (Origin::Session { session, call }, Err(status)) => Output::Fail {
+                session,
+                call,
+                status,
+            },
+            (Origin::Link { link, call }, Ok(message)) => Output::SendReply {
+                link,
+                call,
+                request_bytes,
+                message,
+            },
+            (Origin::Link { link, call }, Err(status)) => Output::SendStatus {
+                link,
+                call,
+                request_bytes,
+                status,
+            },
+        });
+    }
+}

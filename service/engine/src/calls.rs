@@ -1,0 +1,158 @@
+//! The table of calls: slots with generations, so that a late answer never meets another call.
+
+use crate::limits::MAX_CALLS;
+use crate::state::{Event, State};
+use crate::tables::{Origin, ServiceId, Target};
+
+/// Names one call of one engine: a slot and the generation of its use.
+///
+/// It is also what peers and serving applications are given as the call's number, so it is checked on the way back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallKey {
+    slot: u32,
+    generation: u32,
+}
+
+impl CallKey {
+    /// The number that travels in descriptors and frames.
+    pub fn to_wire(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.slot)
+    }
+
+    /// The key that a peer or application claims; whether it names a live call, the table knows.
+    pub fn from_wire(wire: u64) -> Self {
+        Self {
+            slot: wire as u32,
+            generation: (wire >> 32) as u32,
+        }
+    }
+
+    pub(crate) fn slot(self) -> u32 {
+        self.slot
+    }
+}
+
+/// One call.
+pub(crate) struct Call<M> {
+    pub(crate) state: State,
+    pub(crate) origin: Origin,
+    /// The method handle that an application called; 0 for a peer's call.
+    pub(crate) handle: u32,
+    pub(crate) target: Target,
+    /// Once delivered to a server: what was called, for the reply's chain.
+    pub(crate) service: Option<(ServiceId, u16)>,
+    /// 0 is never: admission gives every call a deadline.
+    pub(crate) deadline_ns: u64,
+    /// Size of the request, for credits.
+    pub(crate) bytes: u64,
+    /// The request, while it waits for credit.
+    pub(crate) held: Option<M>,
+}
+
+impl<M> Call<M> {
+    /// Steps the state machine. An illegal step is a bug here; it is caught in tests, and in
+    /// production the call is ended rather than the daemon.
+    pub(crate) fn step(&mut self, event: Event) {
+        match self.state.next(event) {
+            Ok(next) => self.state = next,
+            Err(illegal) => {
+                debug_assert!(false, "{illegal:?}");
+                self.state = State::Done;
+            }
+        }
+    }
+}
+
+struct Slot<M> {
+    generation: u32,
+    call: Option<Call<M>>,
+}
+
+/// All calls of one engine.
+pub(crate) struct Calls<M> {
+    slots: Vec<Slot<M>>,
+    free: Vec<u32>,
+}
+
+impl<M> Calls<M> {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= MAX_CALLS
+    }
+
+    /// The caller has checked [`is_full`](Self::is_full).
+    pub(crate) fn insert(&mut self, call: Call<M>) -> CallKey {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot {
+                generation: 0,
+                call: None,
+            });
+            (self.slots.len() - 1) as u32
+        });
+        let place = &mut self.slots[slot as usize];
+        place.call = Some(call);
+        CallKey {
+            slot,
+            generation: place.generation,
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, key: CallKey) -> Option<&mut Call<M>> {
+        let place = self.slots.get_mut(key.slot as usize)?;
+        if place.generation == key.generation {
+            place.call.as_mut()
+        } else {
+            None
+        }
+    }
+
+    pub(crate) fn get(&self, key: CallKey) -> Option<&Call<M>> {
+        let place = self.slots.get(key.slot as usize)?;
+        if place.generation == key.generation {
+            place.call.as_ref()
+        } else {
+            None
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: CallKey) -> Option<Call<M>> {
+        let place = self.slots.get_mut(key.slot as usize)?;
+        if place.generation != key.generation {
+            return None;
+        }
+        let call = place.call.take()?;
+        place.generation = place.generation.wrapping_add(1);
+        self.free.push(key.slot);
+        Some(call)
+    }
+
+    /// The live call in `slot`, for the timer.
+    pub(crate) fn key_in(&self, slot: u32) -> Option<CallKey> {
+        let place = self.slots.get(slot as usize)?;
+        place.call.as_ref().map(|_| CallKey {
+            slot,
+            generation: place.generation,
+        })
+    }
+
+    /// The live calls that `keep` selects. Walks the table: for events that are rare (a side was lost).
+    pub(crate) fn select(&self, keep: impl Fn(&Call<M>) -> bool) -> Vec<CallKey> {
+        let live = self.slots.iter().zip(0u32..);
+        live.filter(|(place, _)| place.call.as_ref().is_some_and(&keep))
+            .map(|(place, slot)| CallKey {
+                slot,
+                generation: place.generation,
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,33 @@
+//! Every bound of the engine, with what it protects and what it adds up to.
+//!
+//! A runtime preallocates for [`MAX_CALLS`]; nothing here grows with load beyond these numbers.
+
+/// Calls that one runtime tracks at once, from all applications and links.
+///
+/// Each costs about 200 bytes here, so a full table is 13 MB. One more is answered
+/// RESOURCE_EXHAUSTED.
+pub const MAX_CALLS: usize = 65_536;
+
+/// Calls that one application session may have outstanding, queued ones included.
+///
+/// The application's completion queue holds as many answers, so an answer always has a place.
+pub const MAX_OUTSTANDING_PER_SESSION: u32 = 4_096;
+
+/// Calls delivered to one serving session and not answered yet.
+pub const MAX_DELIVERED_PER_SESSION: u32 = 4_096;
+
+/// Calls that one link holds back while its peer grants no credit.
+pub const MAX_WAITING_PER_LINK: usize = 4_096;
+
+/// Bytes of the calls that one link holds back.
+pub const MAX_WAITING_BYTES_PER_LINK: u64 = 64 << 20;
+
+/// Longest life of a call. A call without a deadline, or with a later one, gets this: 1 hour.
+pub const MAX_DEADLINE_NS: u64 = 3_600_000_000_000;
+
+/// Resolution of deadlines: a call expires at most this much late. 1 ms.
+pub const TIMER_TICK_NS: u64 = 1_000_000;
+
+/// Slots of the timer wheel; a deadline further away than `TIMER_SLOTS` ticks stays in its slot
+/// and is looked at once a turn of the wheel.
+pub const TIMER_SLOTS: usize = 4_096;

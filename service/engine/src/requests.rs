@@ -1,0 +1,313 @@
+//! Requests: from an application or a peer towards a server.
+
+use tollgate_shm_abi::status::Code;
+
+use crate::calls::{Call, CallKey};
+use crate::limits::{
+    MAX_CALLS, MAX_DEADLINE_NS, MAX_DELIVERED_PER_SESSION, MAX_OUTSTANDING_PER_SESSION,
+    MAX_WAITING_BYTES_PER_LINK, MAX_WAITING_PER_LINK,
+};
+use crate::state::{Event, Stage, State};
+use crate::tables::{
+    Admission, ChainId, Engine, LinkId, Origin, Output, RouteTarget, ServiceId, SessionId, Status,
+    Submission, Target,
+};
+
+impl<M> Engine<M> {
+    /// An application posted a call to one of its method handles.
+    pub fn submit(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        handle: u32,
+        submission: Submission<M>,
+    ) -> Admission {
+        let Some((target, request_chain)) = self.client_route(session, handle) else {
+            let status = Status::new(
+                Code::UNIMPLEMENTED,
+                format!("the application has no method handle {handle}"),
+            );
+            return self.refuse_submission(submission, status);
+        };
+        let target = match target {
+            RouteTarget::Broken(status) => return self.refuse_submission(submission, status),
+            RouteTarget::Link { link, bind, method } => Target::Link { link, bind, method },
+            RouteTarget::Local { service, method } => Target::Service { service, method },
+        };
+        let (key, message) = match self.admit(now_ns, target, handle, submission) {
+            Ok(admitted) => admitted,
+            Err(()) => return Admission::Refused,
+        };
+        match request_chain {
+            Some(chain) => self.judge(key, Stage::ClientRequest, chain, message),
+            None => {
+                self.step(key, Event::Route);
+                self.forward(key, message);
+            }
+        }
+        Admission::Admitted(key)
+    }
+
+    /// A peer sent a call for `service`.
+    pub fn arrive(
+        &mut self,
+        now_ns: u64,
+        service: ServiceId,
+        method: u16,
+        submission: Submission<M>,
+    ) -> Admission {
+        let target = Target::Service { service, method };
+        let (key, message) = match self.admit(now_ns, target, 0, submission) {
+            Ok(admitted) => admitted,
+            Err(()) => return Admission::Refused,
+        };
+        self.step(key, Event::Route);
+        self.forward(key, message);
+        Admission::Admitted(key)
+    }
+
+    /// A call that could not even be looked into (its method is unknown, its message invalid) gets its one answer.
+    pub fn reject(&mut self, origin: Origin, bytes: u64, status: Status) {
+        self.answer(origin, bytes, Err(status));
+    }
+
+    fn client_route(
+        &self,
+        session: SessionId,
+        handle: u32,
+    ) -> Option<(RouteTarget, Option<ChainId>)> {
+        let route = self.sessions.get(session.0)?.routes.get(handle as usize)?;
+        Some((route.target.clone(), route.chains.request))
+    }
+
+    fn refuse_submission(&mut self, submission: Submission<M>, status: Status) -> Admission {
+        self.outputs.push_back(Output::Discard(submission.message));
+        self.reject(submission.origin, submission.bytes, status);
+        Admission::Refused
+    }
+
+    /// Counts a call against its limits and gives it a slot and a deadline.
+    fn admit(
+        &mut self,
+        now_ns: u64,
+        target: Target,
+        handle: u32,
+        submission: Submission<M>,
+    ) -> Result<(CallKey, M), ()> {
+        if let Some(status) = self.refusal(now_ns, &submission) {
+            self.refuse_submission(submission, status);
+            return Err(());
+        }
+        let Submission {
+            origin,
+            deadline_ns,
+            bytes,
+            message,
+        } = submission;
+        let latest_ns = now_ns.saturating_add(MAX_DEADLINE_NS);
+        let deadline_ns = if deadline_ns == 0 {
+            latest_ns
+        } else {
+            deadline_ns.min(latest_ns)
+        };
+        let key = self.calls.insert(Call {
+            state: State::Admitted,
+            origin,
+            handle,
+            target,
+            service: None,
+            deadline_ns,
+            bytes,
+            held: None,
+        });
+        self.timer.arm(key.slot(), deadline_ns);
+        match origin {
+            Origin::Session { session, call } => {
+                let session = self
+                    .sessions
+                    .get_mut(session.0)
+                    .expect("refusal() looked the session up");
+                session.outstanding += 1;
+                session.by_number.insert(call, key);
+            }
+            Origin::Link { link, call } => {
+                self.links
+                    .get_mut(link.0)
+                    .expect("refusal() looked the link up")
+                    .by_number
+                    .insert(call, key);
+            }
+        }
+        Ok((key, message))
+    }
+
+    /// Why a submission can't be admitted, if it can't.
+    fn refusal(&self, now_ns: u64, submission: &Submission<M>) -> Option<Status> {
+        if submission.deadline_ns != 0 && submission.deadline_ns <= now_ns {
+            return Some(Status::new(
+                Code::DEADLINE_EXCEEDED,
+                "the deadline had passed when the call was posted",
+            ));
+        }
+        if self.calls.is_full() {
+            return Some(Status::new(
+                Code::RESOURCE_EXHAUSTED,
+                format!("the daemon tracks {MAX_CALLS} calls already"),
+            ));
+        }
+        match submission.origin {
+            Origin::Session { session, call } => match self.sessions.get(session.0) {
+                None => Some(Status::new(Code::UNAVAILABLE, "the session has ended")),
+                Some(s) if s.outstanding >= MAX_OUTSTANDING_PER_SESSION => Some(Status::new(
+                    Code::RESOURCE_EXHAUSTED,
+                    format!(
+                        "the application has {MAX_OUTSTANDING_PER_SESSION} calls outstanding, which is the limit"
+                    ),
+                )),
+                Some(s) if s.by_number.contains_key(&call) => Some(Status::new(
+                    Code::INVALID_ARGUMENT,
+                    format!("the application has a call numbered {call} outstanding already"),
+                )),
+                Some(_) => None,
+            },
+            Origin::Link { link, .. } => {
+                let known = self.links.get(link.0).is_some();
+                (!known).then(|| Status::new(Code::UNAVAILABLE, "the link has closed"))
+            }
+        }
+    }
+
+    /// Sends a routed request on: to the peer, or through the serving side's chain to a server.
+    pub(crate) fn forward(&mut self, key: CallKey, message: M) {
+        let Some(call) = self.calls.get(key) else {
+            return self.discard(message);
+        };
+        match call.target {
+            Target::Link { link, .. } => self.forward_to_link(key, link, message),
+            Target::Service { service, method } => {
+                match self.server_chains(service, method).request {
+                    Some(chain) => self.judge(key, Stage::ServerRequest, chain, message),
+                    None => self.deliver(key, service, method, message),
+                }
+            }
+            // A call is forwarded once, and nobody has it before that.
+            Target::Session { .. } | Target::Answered => self.discard(message),
+        }
+    }
+
+    fn forward_to_link(&mut self, key: CallKey, link_id: LinkId, message: M) {
+        let bytes = self.calls.get(key).map_or(0, |call| call.bytes);
+        let Some(link) = self.links.get_mut(link_id.0) else {
+            self.discard(message);
+            return self.end(
+                key,
+                Status::new(Code::UNAVAILABLE, "the link to the peer has closed"),
+            );
+        };
+        if link.waiting.is_empty() && link.affords(bytes) {
+            return self.send_call(key, message);
+        }
+        if link.waiting.len() >= MAX_WAITING_PER_LINK
+            || link.waiting_bytes + bytes > MAX_WAITING_BYTES_PER_LINK
+        {
+            self.discard(message);
+            let text = format!(
+                "the peer grants no credit, and the link already holds back {MAX_WAITING_PER_LINK} calls or {MAX_WAITING_BYTES_PER_LINK} bytes"
+            );
+            return self.end(key, Status::new(Code::RESOURCE_EXHAUSTED, text));
+        }
+        link.waiting.push_back(key);
+        link.waiting_bytes += bytes;
+        self.step(key, Event::Hold);
+        if let Some(call) = self.calls.get_mut(key) {
+            call.held = Some(message);
+        }
+    }
+
+    pub(crate) fn send_call(&mut self, key: CallKey, message: M) {
+        let Some(call) = self.calls.get_mut(key) else {
+            return self.discard(message);
+        };
+        let Target::Link { link, bind, method } = call.target else {
+            return self.discard(message);
+        };
+        call.step(Event::Forward);
+        let (bytes, deadline_ns) = (call.bytes, call.deadline_ns);
+        if let Some(link) = self.links.get_mut(link.0) {
+            link.credit_calls -= 1;
+            link.credit_bytes = link.credit_bytes.saturating_sub(bytes);
+        }
+        self.outputs.push_back(Output::SendCall {
+            link,
+            bind,
+            method,
+            call: key,
+            deadline_ns,
+            message,
+        });
+    }
+
+    pub(crate) fn deliver(&mut self, key: CallKey, service_id: ServiceId, method: u16, message: M) {
+        let chosen = self.choose_server(service_id);
+        let (session, first_handle) = match chosen {
+            Ok(chosen) => chosen,
+            Err(status) => {
+                self.discard(message);
+                return self.end(key, status);
+            }
+        };
+        let Some(call) = self.calls.get_mut(key) else {
+            return self.discard(message);
+        };
+        call.step(Event::Forward);
+        call.target = Target::Session { session };
+        call.service = Some((service_id, method));
+        let deadline_ns = call.deadline_ns;
+        if let Some(session) = self.sessions.get_mut(session.0) {
+            session.delivered += 1;
+        }
+        let handle = first_handle + u32::from(method);
+        self.outputs.push_back(Output::Deliver {
+            session,
+            handle,
+            call: key,
+            deadline_ns,
+            message,
+        });
+    }
+
+    /// The service's servers take turns; one that has too much to do is passed over.
+    fn choose_server(&mut self, id: ServiceId) -> Result<(SessionId, u32), Status> {
+        let Some(service) = self.services.get_mut(id.0 as usize) else {
+            return Err(Status::new(
+                Code::UNIMPLEMENTED,
+                "the daemon knows no such service",
+            ));
+        };
+        let count = service.servers.len();
+        for turn in 0..count {
+            let at = (service.next + turn) % count;
+            let server = &service.servers[at];
+            let busy = self
+                .sessions
+                .get(server.session.0)
+                .is_none_or(|s| s.delivered >= MAX_DELIVERED_PER_SESSION);
+            if !busy {
+                service.next = (at + 1) % count;
+                return Ok((server.session, server.first_handle));
+            }
+        }
+        Err(if count == 0 {
+            Status::new(
+                Code::UNAVAILABLE,
+                format!("no application serves {} at the moment", service.name),
+            )
+        } else {
+            let text = format!(
+                "every application that serves {} has {MAX_DELIVERED_PER_SESSION} calls unanswered, which is the limit",
+                service.name
+            );
+            Status::new(Code::RESOURCE_EXHAUSTED, text)
+        })
+    }
+}

@@ -1,0 +1,160 @@
+//! A table whose keys say which use of a slot they mean: a stale key finds nothing, not somebody else.
+//!
+//! ```text
+//!  key: | generation, 16 bits | slot, 16 bits |
+//! ```
+//!
+//! One load and one compare per look-up, on the datapath's every step; a hash map costs several times that. After
+//! 65,536 reuses of one slot a key comes back: nothing here outlives that many.
+
+/// Entries with stable keys, at most 65,536 at once.
+pub struct Slots<T> {
+    entries: Vec<(u16, Option<T>)>,
+    free: Vec<u16>,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self {
+            entries: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<T> Slots<T> {
+    /// Adds an entry; `None` and nothing added when the table is full.
+    pub fn insert(&mut self, value: T) -> Option<u32> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                let slot = u16::try_from(self.entries.len()).ok()?;
+                self.entries.push((0, None));
+                slot
+            }
+        };
+        let (generation, place) = &mut self.entries[usize::from(slot)];
+        *place = Some(value);
+        Some(u32::from(*generation) << 16 | u32::from(slot))
+    }
+
+    /// Adds an entry under a key that another table has given out; what was there under it is replaced.
+    pub fn insert_at(&mut self, key: u32, value: T) {
+        let slot = usize::from(key as u16);
+        if self.entries.len() <= slot {
+            self.entries.resize_with(slot + 1, || (0, None));
+        }
+        self.entries[slot] = ((key >> 16) as u16, Some(value));
+    }
+
+    /// The entry of `key`.
+    pub fn get(&self, key: u32) -> Option<&T> {
+        let (generation, value) = self.entries.get(usize::from(key as u16))?;
+        if *generation == (key >> 16) as u16 {
+            value.as_ref()
+        } else {
+            None
+        }
+    }
+
+    /// The entry of `key`.
+    pub fn get_mut(&mut self, key: u32) -> Option<&mut T> {
+        let (generation, value) = self.entries.get_mut(usize::from(key as u16))?;
+        if *generation == (key >> 16) as u16 {
+            value.as_mut()
+        } else {
+            None
+        }
+    }
+
+    /// Removes the entry of `key`; the key is stale from now on.
+    pub fn remove(&mut self, key: u32) -> Option<T> {
+        let slot = key as u16;
+        let (generation, value) = self.entries.get_mut(usize::from(slot))?;
+        if *generation != (key >> 16) as u16 {
+            return None;
+        }
+        let value = value.take()?;
+        *generation = generation.wrapping_add(1);
+        self.free.push(slot);
+        Some(value)
+    }
+
+    /// All entries with their keys, by slot.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let with_slot = self.entries.iter().zip(0u32..);
+        with_slot.filter_map(|((generation, value), slot)| {
+            Some((u32::from(*generation) << 16 | slot, value.as_ref()?))
+        })
+    }
+
+    /// All entries with their keys, by slot.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        let with_slot = self.entries.iter_mut().zip(0u32..);
+        with_slot.filter_map(|((generation, value), slot)| {
+            Some((u32::from(*generation) << 16 | slot, value.as_mut()?))
+        })
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.iter().count()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    /// One more than the highest slot in use so far: for walks that change the table, with [`key_at`](Self::key_at).
+    pub fn slots(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The key of the entry in `slot`, if there is one.
+    pub fn key_at(&self, slot: usize) -> Option<u32> {
+        let (generation, value) = self.entries.get(slot)?;
+        value
+            .as_ref()
+            .map(|_| u32::from(*generation) << 16 | slot as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_stale_key_finds_nothing() {
+        let mut slots = Slots::default();
+        let first = slots.insert('a').unwrap();
+        assert_eq!(slots.remove(first), Some('a'));
+        let second = slots.insert('b').unwrap();
+        assert_eq!(first as u16, second as u16);
+        assert_eq!((slots.get(first), slots.get(second)), (None, Some(&'b')));
+        assert_eq!((slots.remove(first), slots.len()), (None, 1));
+        assert_eq!(slots.get(u32::MAX), None);
+    }
+
+    #[test]
+    fn the_table_is_limited() {
+        let mut slots = Slots::default();
+        for _ in 0..65_536 {
+            slots.insert(()).unwrap();
+        }
+        assert_eq!(slots.insert(()), None);
+    }
+
+    #[test]
+    fn a_second_table_follows_the_keys_of_a_first() {
+        let mut slots = Slots::default();
+        slots.insert_at(0x0003_0002, 'x');
+        assert_eq!(slots.get(0x0003_0002), Some(&'x'));
+        assert_eq!(slots.get(0x0002_0002), None);
+        assert_eq!(
+            slots.iter().map(|(key, _)| key).collect::<Vec<_>>(),
+            [0x0003_0002]
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! The life of one call inside a daemon, as one table.
+//!
+//! ```text
+//!  Admitted ──judge──► Judging(client request) ──allow──┐
+//!     │                                                 ▼
+//!     └────────────────────────────────────────────► Routed ──hold──► Waiting ──credit──┐
+//!                                                     │  │                              │
+//!                              Judging(server request)◄┘ └──────────────forward─────────┤
+//!                                     └────────allow, forward───────────────────────────▼
+//!  Done ◄──answer── Replied ◄─allow── Judging(server reply, client reply) ◄──reply── InFlight
+//! ```
+//!
+//! From every state but `Done`, `End` (denied, refused, expired, cancelled, a side was lost) leads to
+//! `Done`: the caller got its one answer. There is no way out of `Done`, and no second way in.
+
+/// Whose chain is being asked, about what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The caller's daemon, before the request leaves.
+    ClientRequest,
+    /// The serving daemon, before the application sees the request.
+    ServerRequest,
+    /// The serving daemon, before the reply leaves.
+    ServerReply,
+    /// The caller's daemon, before the application sees the reply.
+    ClientReply,
+}
+
+/// Where a call stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Counted against its limits, nothing decided.
+    Admitted,
+    /// A chain has the message.
+    Judging(Stage),
+    /// Allowed to leave the caller's side; its target is known.
+    Routed,
+    /// Held back until the peer grants credit.
+    Waiting,
+    /// The other side has it: a link's peer or a serving application.
+    InFlight,
+    /// The reply is here and allowed by the serving side.
+    Replied,
+    /// The caller has its answer.
+    Done,
+}
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A chain is asked.
+    Judge(Stage),
+    /// The chain allows it.
+    Allow,
+    /// No chain of the caller's side applies.
+    Route,
+    /// The link has no credit.
+    Hold,
+    /// Given to the other side.
+    Forward,
+    /// The other side answered with a message.
+    Reply,
+    /// The reply is handed to the caller.
+    Answer,
+    /// The caller gets a status instead.
+    End,
+}
+
+/// `event` means nothing in `state`: a bug of the engine, never anybody's input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Illegal {
+    /// The state.
+    pub state: State,
+    /// The event.
+    pub event: Event,
+}
+
+impl State {
+    /// The state after `event`.
+    pub fn next(self, event: Event) -> Result<Self, Illegal> {
+        use Stage::{ClientReply, ClientRequest, ServerReply, ServerRequest};
+        use State::{Admitted, Done, InFlight, Judging, Replied, Routed, Waiting};
+        Ok(match (self, event) {
+            (Admitted, Event::Judge(ClientRequest)) => Judging(ClientRequest),
+            (Admitted, Event::Route) | (Judging(ClientRequest), Event::Allow) => Routed,
+            (Routed, Event::Judge(ServerRequest)) => Judging(ServerRequest),
+            (Routed, Event::Hold) => Waiting,
+            (Routed | Waiting | Judging(ServerRequest), Event::Forward) => InFlight,
+            (InFlight, Event::Judge(ServerReply)) => Judging(ServerReply),
+            (InFlight, Event::Reply) | (Judging(ServerReply), Event::Allow) => Replied,
+            (Replied, Event::Judge(ClientReply)) => Judging(ClientReply),
+            (Replied | Judging(ClientReply), Event::Answer) => Done,
+            (Admitted | Judging(_) | Routed | Waiting | InFlight | Replied, Event::End) => Done,
+            (state, event) => return Err(Illegal { state, event }),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write;
+
+    /// Every (state, event) pair, compared with the reviewed table.
+    #[test]
+    fn table() {
+        use Stage::{ClientReply, ClientRequest, ServerReply, ServerRequest};
+        let stages = [ClientRequest, ServerRequest, ServerReply, ClientReply];
+        let mut states = vec![State::Admitted];
+        states.extend(stages.map(State::Judging));
+        states.extend([
+            State::Routed,
+            State::Waiting,
+            State::InFlight,
+            State::Replied,
+            State::Done,
+        ]);
+        let mut events: Vec<Event> = stages.map(Event::Judge).to_vec();
+        events.extend([
+            Event::Allow,
+            Event::Route,
+            Event::Hold,
+            Event::Forward,
+            Event::Reply,
+            Event::Answer,
+            Event::End,
+        ]);
+        let mut got = String::new();
+        for state in states {
+            for &event in &events {
+                if let Ok(next) = state.next(event) {
+                    writeln!(got, "{state:?} {event:?} -> {next:?}")
+                        .expect("a string takes every write");
+                }
+            }
+        }
+        assert_eq!(got, include_str!("../vectors/state.table"), "\n{got}");
+    }
+}

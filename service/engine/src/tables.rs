@@ -1,0 +1,518 @@
+//! The nouns of the engine, and the tables of sessions, links and services that the control plane changes.
+//!
+//! How calls move through these tables is in `requests.rs` (towards a server) and `answers.rs` (back).
+
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
+
+use tollgate_shm_abi::status::Code;
+
+use crate::calls::{Call, CallKey, Calls};
+use crate::slots::Slots;
+use crate::state::Stage;
+use crate::timer::Wheel;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub u32);
+    };
+}
+id!(/// An application's session on this runtime. Chosen by the rim, never reused while calls name it.
+    SessionId);
+id!(/// A connection to a peer daemon. Chosen by the rim.
+    LinkId);
+id!(/// A tenant's service served on this host.
+    ServiceId);
+id!(/// An ordered list of policies, known to the rim.
+    ChainId);
+
+/// Why a call ended without a reply: what its caller reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// gRPC's code.
+    pub code: Code,
+    /// One sentence that names the culprit.
+    pub message: Cow<'static, str>,
+}
+
+impl Status {
+    /// A status with a fixed or formatted message.
+    pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+}
+
+/// Who waits for a call's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// An application of this host, under the number that it chose.
+    Session {
+        /// Its session.
+        session: SessionId,
+        /// Its number for the call.
+        call: u64,
+    },
+    /// A peer daemon, under the number that it chose.
+    Link {
+        /// The link.
+        link: LinkId,
+        /// The peer's number for the call.
+        call: u64,
+    },
+}
+
+/// Where a call goes, or is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Not delivered: the service will choose one of its servers.
+    Service {
+        service: ServiceId,
+        method: u16,
+    },
+    Session {
+        session: SessionId,
+    },
+    Link {
+        link: LinkId,
+        bind: u32,
+        method: u16,
+    },
+    /// It has answered; nobody works on the call any more.
+    Answered,
+}
+
+/// Where a client's method leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteTarget {
+    /// To a peer, under the binding and method number agreed with it.
+    Link {
+        /// The link.
+        link: LinkId,
+        /// The binding's number on that link.
+        bind: u32,
+        /// The method's index in the service.
+        method: u16,
+    },
+    /// To a service of this host.
+    Local {
+        /// The service.
+        service: ServiceId,
+        /// The method's index in it.
+        method: u16,
+    },
+    /// Nowhere, for this reason.
+    Broken(Status),
+}
+
+/// The chains of one method on one side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MethodChains {
+    /// Asked about requests.
+    pub request: Option<ChainId>,
+    /// Asked about replies.
+    pub reply: Option<ChainId>,
+}
+
+/// What an application's method handle stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Where calls go.
+    pub target: RouteTarget,
+    /// The client-side chains.
+    pub chains: MethodChains,
+}
+
+/// A chain's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go on.
+    Allow,
+    /// The caller gets this status.
+    Deny(Status),
+}
+
+/// A call as an application posts it, or a peer sends it.
+#[derive(Debug)]
+pub struct Submission<M> {
+    /// Who posts it.
+    pub origin: Origin,
+    /// Absolute, on the rim's clock; 0 = the longest allowed.
+    pub deadline_ns: u64,
+    /// Size of the message, for credits and limits.
+    pub bytes: u64,
+    /// The request.
+    pub message: M,
+}
+
+/// What the rim is to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Output<M> {
+    /// Ask `chain` about `message`, then call [`Engine::verdict`] with both.
+    Judge {
+        /** The call. */
+        call: CallKey,
+        /** Which side and direction. */
+        stage: Stage,
+        /** Whom to ask. */
+        chain: ChainId,
+        /** What about. */
+        message: M,
+    },
+    /// Send a request to a peer.
+    SendCall {
+        /** The link. */
+        link: LinkId,
+        /** Binding. */
+        bind: u32,
+        /** Method index. */
+        method: u16,
+        /** Our number for the call. */
+        call: CallKey,
+        /** Absolute deadline. */
+        deadline_ns: u64,
+        /** The request. */
+        message: M,
+    },
+    /// Send a reply to a peer's call.
+    SendReply {
+        /** The link. */
+        link: LinkId,
+        /** The peer's number. */
+        call: u64,
+        /** Size of its request: that much credit, and one call's, is the peer's again. */
+        request_bytes: u64,
+        /** The reply. */
+        message: M,
+    },
+    /// Send a status for a peer's call.
+    SendStatus {
+        /** The link. */
+        link: LinkId,
+        /** The peer's number. */
+        call: u64,
+        /** As above. */
+        request_bytes: u64,
+        /** The status. */
+        status: Status,
+    },
+    /// Tell the peer that our call is over for us.
+    SendCancel {
+        /** The link. */
+        link: LinkId,
+        /** Our number. */
+        call: CallKey,
+    },
+    /// Hand a request to a serving application.
+    Deliver {
+        /** Its session. */
+        session: SessionId,
+        /** Its method handle. */
+        handle: u32,
+        /** Our number for the call. */
+        call: CallKey,
+        /** Absolute deadline. */
+        deadline_ns: u64,
+        /** The request. */
+        message: M,
+    },
+    /// Tell a serving application that nobody waits for this call any more.
+    CancelDelivered {
+        /** Its session. */
+        session: SessionId,
+        /** Our number. */
+        call: CallKey,
+    },
+    /// Hand a reply to the calling application.
+    Complete {
+        /** Its session. */
+        session: SessionId,
+        /** Its number for the call. */
+        call: u64,
+        /** The reply. */
+        message: M,
+    },
+    /// Tell the calling application how its call failed.
+    Fail {
+        /** Its session. */
+        session: SessionId,
+        /** Its number for the call. */
+        call: u64,
+        /** Why. */
+        status: Status,
+    },
+    /// Nobody wants this message any more: recycle it.
+    Discard(M),
+}
+
+/// What became of a submission, for the rim's counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Under way, as this call.
+    Admitted(CallKey),
+    /// Answered with a status at once.
+    Refused,
+}
+
+pub(crate) struct Session {
+    pub(crate) outstanding: u32,
+    pub(crate) delivered: u32,
+    /// Routes by method handle.
+    pub(crate) routes: Vec<Route>,
+    /// Calls by the application's numbers, for cancelling.
+    pub(crate) by_number: HashMap<u64, CallKey>,
+}
+
+pub(crate) struct Link {
+    /// What the peer lets us send.
+    pub(crate) credit_calls: u32,
+    pub(crate) credit_bytes: u64,
+    /// Calls held back, oldest first.
+    pub(crate) waiting: VecDeque<CallKey>,
+    pub(crate) waiting_bytes: u64,
+    /// Calls by the peer's numbers, for cancelling.
+    pub(crate) by_number: HashMap<u64, CallKey>,
+}
+
+impl Link {
+    pub(crate) fn affords(&self, bytes: u64) -> bool {
+        self.credit_calls > 0 && self.credit_bytes >= bytes
+    }
+}
+
+pub(crate) struct Server {
+    pub(crate) session: SessionId,
+    pub(crate) first_handle: u32,
+}
+
+pub(crate) struct Service {
+    pub(crate) name: String,
+    pub(crate) servers: Vec<Server>,
+    /// Whose turn it is.
+    pub(crate) next: usize,
+    pub(crate) chains: Vec<MethodChains>,
+}
+
+/// One runtime's calls. See the crate's page for how it is driven.
+pub struct Engine<M> {
+    pub(crate) sessions: Slots<Session>,
+    pub(crate) links: Slots<Link>,
+    pub(crate) services: Vec<Service>,
+    pub(crate) calls: Calls<M>,
+    pub(crate) timer: Wheel,
+    pub(crate) outputs: VecDeque<Output<M>>,
+}
+
+impl<M> Default for Engine<M> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Getters and tables: what the control plane changes.
+impl<M> Engine<M> {
+    /// An engine with no session, link or service.
+    pub fn new() -> Self {
+        Self {
+            sessions: Slots::default(),
+            links: Slots::default(),
+            services: Vec::new(),
+            calls: Calls::new(),
+            timer: Wheel::new(),
+            outputs: VecDeque::with_capacity(256),
+        }
+    }
+
+    /// Calls that have not ended.
+    pub fn live_calls(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Calls that `session` waits for.
+    pub fn outstanding(&self, session: SessionId) -> u32 {
+        self.sessions.get(session.0).map_or(0, |s| s.outstanding)
+    }
+
+    /// Opens a session.
+    pub fn session_opened(&mut self, session: SessionId) {
+        let fresh = Session {
+            outstanding: 0,
+            delivered: 0,
+            routes: Vec::new(),
+            by_number: HashMap::new(),
+        };
+        self.sessions.insert_at(session.0, fresh);
+    }
+
+    /// Adds `routes` to a session; the first one's handle is returned, the others follow.
+    pub fn add_routes(&mut self, session: SessionId, routes: Vec<Route>) -> Option<u32> {
+        let table = &mut self.sessions.get_mut(session.0)?.routes;
+        let first = u32::try_from(table.len()).ok()?;
+        table.extend(routes);
+        Some(first)
+    }
+
+    /// Changes where a handle leads or which chains it meets. Calls already routed are not touched: each call
+    /// meets exactly one version.
+    pub fn route_mut(&mut self, session: SessionId, handle: u32) -> Option<&mut Route> {
+        self.sessions
+            .get_mut(session.0)?
+            .routes
+            .get_mut(handle as usize)
+    }
+
+    /// Opens a link whose peer grants `calls` requests of `bytes` together to begin with.
+    pub fn link_opened(&mut self, link: LinkId, calls: u32, bytes: u64) {
+        let fresh = Link {
+            credit_calls: calls,
+            credit_bytes: bytes,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            by_number: HashMap::new(),
+        };
+        self.links.insert_at(link.0, fresh);
+    }
+
+    /// Declares a service with `methods` methods; it has no server yet. `name` is for messages.
+    pub fn add_service(&mut self, name: &str, methods: usize) -> ServiceId {
+        let chains = vec![MethodChains::default(); methods];
+        self.services.push(Service {
+            name: name.to_owned(),
+            servers: Vec::new(),
+            next: 0,
+            chains,
+        });
+        ServiceId((self.services.len() - 1) as u32)
+    }
+
+    /// The server-side chains of one method.
+    pub fn service_chains_mut(
+        &mut self,
+        service: ServiceId,
+        method: u16,
+    ) -> Option<&mut MethodChains> {
+        self.services
+            .get_mut(service.0 as usize)?
+            .chains
+            .get_mut(usize::from(method))
+    }
+
+    /// Adds a server of `service`; method `i` has the handle `first_handle + i` there.
+    pub fn serve(&mut self, service: ServiceId, session: SessionId, first_handle: u32) {
+        if let Some(service) = self.services.get_mut(service.0 as usize) {
+            service.servers.push(Server {
+                session,
+                first_handle,
+            });
+        }
+    }
+
+    /// How many applications serve `service`.
+    pub fn servers_of(&self, service: ServiceId) -> usize {
+        self.services
+            .get(service.0 as usize)
+            .map_or(0, |s| s.servers.len())
+    }
+
+    /// The session that the next call of `service` goes to, and whether a server-side chain will read the request:
+    /// what the rim must know to choose where a large body lands.
+    pub fn landing(&self, service: ServiceId, method: u16) -> Option<(SessionId, bool)> {
+        let service = self.services.get(service.0 as usize)?;
+        let server = service
+            .servers
+            .get(service.next % service.servers.len().max(1))?;
+        Some((
+            server.session,
+            service.chains.get(usize::from(method))?.request.is_some(),
+        ))
+    }
+
+    /// What a reply of `link`'s peer to `call` must be: the method handle of which application, and whether a chain will
+    /// read it. `None`: the peer doesn't have such a call (any more).
+    pub fn expected_from_link(
+        &self,
+        link: LinkId,
+        call: CallKey,
+    ) -> Option<(SessionId, u32, bool)> {
+        let live = self.calls.get(call)?;
+        match (live.target, live.origin) {
+            (Target::Link { link: l, .. }, Origin::Session { session, .. }) if l == link => Some((
+                session,
+                live.handle,
+                self.client_reply_chain(live).is_some(),
+            )),
+            _ => None,
+        }
+    }
+
+    /// The method that `session` answers when it answers `call`. `None`: it doesn't have such a call (any more).
+    pub fn expected_from_session(
+        &self,
+        session: SessionId,
+        call: CallKey,
+    ) -> Option<(ServiceId, u16)> {
+        let live = self.calls.get(call)?;
+        if live.target == (Target::Session { session }) {
+            live.service
+        } else {
+            None
+        }
+    }
+
+    /// The next thing to do; `None` when there is nothing.
+    pub fn poll_output(&mut self) -> Option<Output<M>> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`expire`](Self::expire) is to be called next, on the rim's clock.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        self.timer.next_ns()
+    }
+}
+
+/// Small steps shared by requests and answers.
+impl<M> Engine<M> {
+    pub(crate) fn step(&mut self, key: CallKey, event: crate::state::Event) {
+        if let Some(call) = self.calls.get_mut(key) {
+            call.step(event);
+        }
+    }
+
+    pub(crate) fn discard(&mut self, message: M) {
+        self.outputs.push_back(Output::Discard(message));
+    }
+
+    pub(crate) fn judge(&mut self, key: CallKey, stage: Stage, chain: ChainId, message: M) {
+        self.step(key, crate::state::Event::Judge(stage));
+        self.outputs.push_back(Output::Judge {
+            call: key,
+            stage,
+            chain,
+            message,
+        });
+    }
+
+    pub(crate) fn server_chains(&self, service: ServiceId, method: u16) -> MethodChains {
+        let chains = self
+            .services
+            .get(service.0 as usize)
+            .and_then(|s| s.chains.get(usize::from(method)));
+        chains.copied().unwrap_or_default()
+    }
+
+    pub(crate) fn client_reply_chain(&self, call: &Call<M>) -> Option<ChainId> {
+        let Origin::Session { session, .. } = call.origin else {
+            return None;
+        };
+        self.sessions
+            .get(session.0)?
+            .routes
+            .get(call.handle as usize)?
+            .chains
+            .reply
+    }
+}

@@ -1,0 +1,770 @@
+//! The engine's promises: unit tests of each limit and refusal, and random schedules against a ledger.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{HashMap, HashSet};
+
+use proptest::prelude::*;
+use tollgate_shm_abi::status::Code;
+
+use crate::limits::*;
+use crate::tables::*;
+use crate::{CallKey, Stage};
+
+const APP: SessionId = SessionId(1);
+const SERVER: SessionId = SessionId(2);
+const PEER: LinkId = LinkId(7);
+
+const LINK_CALL_WINDOW: u32 = 2_048;
+const LINK_BYTE_WINDOW: u64 = 32 << 20;
+
+/// A message is a number, so that a ledger can follow it.
+type Message = u32;
+
+fn submission(number: u64, message: Message) -> Submission<Message> {
+    Submission {
+        origin: Origin::Session {
+            session: APP,
+            call: number,
+        },
+        deadline_ns: 0,
+        bytes: 10,
+        message,
+    }
+}
+
+fn from_peer(number: u64, message: Message) -> Submission<Message> {
+    Submission {
+        origin: Origin::Link {
+            link: PEER,
+            call: number,
+        },
+        deadline_ns: 0,
+        bytes: 10,
+        message,
+    }
+}
+
+/// An engine with an application, a server of one local service, and a link; handle 0 leads to the
+/// service, handle 1 to the link, handle 2 nowhere.
+fn engine() -> (Engine<Message>, ServiceId) {
+    let mut engine = Engine::new();
+    engine.session_opened(APP);
+    engine.session_opened(SERVER);
+    engine.link_opened(PEER, LINK_CALL_WINDOW, LINK_BYTE_WINDOW);
+    let service = engine.add_service("hotel.Reservation", 1);
+    engine.serve(service, SERVER, 40);
+    let route = |target| Route {
+        target,
+        chains: MethodChains::default(),
+    };
+    engine.add_routes(
+        APP,
+        vec![
+            route(RouteTarget::Local { service, method: 0 }),
+            route(RouteTarget::Link {
+                link: PEER,
+                bind: 5,
+                method: 3,
+            }),
+            route(RouteTarget::Broken(Status::new(
+                Code::UNAVAILABLE,
+                "no such peer",
+            ))),
+        ],
+    );
+    (engine, service)
+}
+
+fn drain(engine: &mut Engine<Message>) -> Vec<Output<Message>> {
+    std::iter::from_fn(|| engine.poll_output()).collect()
+}
+
+fn failure(outputs: &[Output<Message>]) -> &Status {
+    let found = outputs.iter().find_map(|o| match o {
+        Output::Fail { status, .. } | Output::SendStatus { status, .. } => Some(status),
+        _ => None,
+    });
+    found.unwrap_or_else(|| panic!("no failure in {outputs:?}"))
+}
+
+fn delivered(outputs: &[Output<Message>]) -> CallKey {
+    let found = outputs.iter().find_map(|o| match o {
+        Output::Deliver { call, .. } => Some(*call),
+        _ => None,
+    });
+    found.unwrap_or_else(|| panic!("nothing delivered in {outputs:?}"))
+}
+
+#[test]
+fn a_local_call_is_delivered_and_answered() {
+    let (mut engine, _) = engine();
+    engine.submit(0, APP, 0, submission(9, 100));
+    let outputs = drain(&mut engine);
+    let call = delivered(&outputs);
+    assert!(matches!(
+        outputs[..],
+        [Output::Deliver {
+            session: SERVER,
+            handle: 40,
+            message: 100,
+            ..
+        }]
+    ));
+    assert!(engine.reply_from_session(SERVER, call, 200));
+    assert_eq!(
+        drain(&mut engine),
+        [Output::Complete {
+            session: APP,
+            call: 9,
+            message: 200
+        }]
+    );
+    assert_eq!(
+        (
+            engine.live_calls(),
+            engine.outstanding(APP),
+            engine.poll_timeout()
+        ),
+        (0, 0, None)
+    );
+}
+
+#[test]
+fn chains_are_asked_in_order_and_deny_wins() {
+    let (mut engine, service) = engine();
+    engine.route_mut(APP, 0).unwrap().chains = MethodChains {
+        request: Some(ChainId(1)),
+        reply: Some(ChainId(4)),
+    };
+    *engine.service_chains_mut(service, 0).unwrap() = MethodChains {
+        request: Some(ChainId(2)),
+        reply: Some(ChainId(3)),
+    };
+    for deny_at in 1..=5 {
+        engine.submit(0, APP, 0, submission(9, 100));
+        let mut asked = Vec::new();
+        let mut answer = None;
+        while let Some(output) = engine.poll_output() {
+            match output {
+                Output::Judge {
+                    call,
+                    chain,
+                    message,
+                    ..
+                } => {
+                    asked.push(chain.0);
+                    let denied = Verdict::Deny(Status::new(
+                        Code::PERMISSION_DENIED,
+                        format!("chain {}", chain.0),
+                    ));
+                    engine.verdict(
+                        call,
+                        if chain.0 == deny_at {
+                            denied
+                        } else {
+                            Verdict::Allow
+                        },
+                        message,
+                    );
+                }
+                Output::Deliver { call, .. } => {
+                    assert!(engine.reply_from_session(SERVER, call, 200))
+                }
+                Output::Complete { .. } => assert!(answer.replace(Code::OK).is_none()),
+                Output::Fail { status, .. } => assert!(answer.replace(status.code).is_none()),
+                Output::Discard(_) => {}
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+        assert_eq!(asked, (1..=deny_at.min(4)).collect::<Vec<_>>());
+        assert_eq!(
+            answer,
+            Some(if deny_at == 5 {
+                Code::OK
+            } else {
+                Code::PERMISSION_DENIED
+            })
+        );
+        assert_eq!(engine.live_calls(), 0);
+    }
+}
+
+#[test]
+fn every_refusal_is_a_status_and_gives_the_message_back() {
+    type Prepare = fn(&mut Engine<Message>);
+    let cases: [(u32, Prepare, Code, &str); 4] = [
+        (2, |_| {}, Code::UNAVAILABLE, "no such peer"),
+        (99, |_| {}, Code::UNIMPLEMENTED, "method handle 99"),
+        (
+            0,
+            |e| e.session_closed(SERVER),
+            Code::UNAVAILABLE,
+            "no application serves hotel.Reservation",
+        ),
+        (
+            1,
+            |e| e.link_closed(PEER, "gone"),
+            Code::UNAVAILABLE,
+            "link to the peer has closed",
+        ),
+    ];
+    for (handle, prepare, code, text) in cases {
+        let (mut engine, _) = engine();
+        prepare(&mut engine);
+        engine.submit(0, APP, handle, submission(9, 100));
+        let outputs = drain(&mut engine);
+        assert_eq!(failure(&outputs).code, code);
+        assert!(
+            failure(&outputs).message.contains(text),
+            "{}",
+            failure(&outputs).message
+        );
+        assert!(outputs.contains(&Output::Discard(100)), "{outputs:?}");
+        assert_eq!(engine.live_calls(), 0);
+    }
+}
+
+#[test]
+fn a_number_in_use_is_refused_and_the_first_call_goes_on() {
+    let (mut engine, _) = engine();
+    engine.submit(0, APP, 1, submission(9, 100));
+    drain(&mut engine);
+    engine.submit(0, APP, 1, submission(9, 101));
+    assert_eq!(failure(&drain(&mut engine)).code, Code::INVALID_ARGUMENT);
+    assert_eq!(engine.outstanding(APP), 1);
+}
+
+#[test]
+fn outstanding_calls_are_limited_per_session() {
+    let (mut engine, _) = engine();
+    for number in 0..u64::from(MAX_OUTSTANDING_PER_SESSION) {
+        assert!(matches!(
+            engine.submit(0, APP, 1, submission(number, 0)),
+            Admission::Admitted(_)
+        ));
+    }
+    drain(&mut engine);
+    assert_eq!(
+        engine.submit(0, APP, 1, submission(u64::MAX, 1)),
+        Admission::Refused
+    );
+    let outputs = drain(&mut engine);
+    assert_eq!(failure(&outputs).code, Code::RESOURCE_EXHAUSTED);
+    assert!(failure(&outputs).message.contains("4096 calls outstanding"));
+}
+
+#[test]
+fn delivered_calls_are_limited_per_server_and_come_back() {
+    let (mut engine, service) = engine();
+    for number in 0..u64::from(MAX_DELIVERED_PER_SESSION) {
+        engine.arrive(0, service, 0, from_peer(number, 0));
+    }
+    let first = delivered(&drain(&mut engine));
+    engine.arrive(0, service, 0, from_peer(u64::MAX, 1));
+    assert_eq!(failure(&drain(&mut engine)).code, Code::RESOURCE_EXHAUSTED);
+    assert!(engine.reply_from_session(SERVER, first, 5));
+    drain(&mut engine);
+    engine.arrive(0, service, 0, from_peer(u64::MAX, 1));
+    delivered(&drain(&mut engine));
+}
+
+#[test]
+fn the_table_of_calls_is_limited() {
+    let (mut engine, service) = engine();
+    let sessions = MAX_CALLS as u32 / MAX_OUTSTANDING_PER_SESSION;
+    for k in 0..sessions {
+        let session = SessionId(100 + k);
+        engine.session_opened(session);
+        let target = RouteTarget::Link {
+            link: PEER,
+            bind: 0,
+            method: 0,
+        };
+        engine.add_routes(
+            session,
+            vec![Route {
+                target,
+                chains: MethodChains {
+                    request: Some(ChainId(0)),
+                    reply: None,
+                },
+            }],
+        );
+        for call in 0..u64::from(MAX_OUTSTANDING_PER_SESSION) {
+            let origin = Origin::Session { session, call };
+            engine.submit(
+                0,
+                session,
+                0,
+                Submission {
+                    origin,
+                    deadline_ns: 0,
+                    bytes: 0,
+                    message: 0,
+                },
+            );
+        }
+    }
+    drain(&mut engine);
+    engine.arrive(0, service, 0, from_peer(1, 1));
+    let outputs = drain(&mut engine);
+    assert!(
+        failure(&outputs).message.contains("65536 calls"),
+        "{}",
+        failure(&outputs).message
+    );
+}
+
+#[test]
+fn calls_without_credit_wait_in_order_and_the_queue_is_limited() {
+    let (mut engine, _) = engine();
+    for k in 0..LINK_CALL_WINDOW + 3 {
+        engine.submit(0, APP, 1, submission(u64::from(k), k));
+    }
+    let sent = drain(&mut engine);
+    assert_eq!(sent.len(), LINK_CALL_WINDOW as usize);
+    engine.set_credit(PEER, 2, 20);
+    let messages: Vec<u32> = drain(&mut engine)
+        .iter()
+        .map(|o| {
+            if let Output::SendCall { message, .. } = o {
+                *message
+            } else {
+                u32::MAX
+            }
+        })
+        .collect();
+    assert_eq!(messages, [LINK_CALL_WINDOW, LINK_CALL_WINDOW + 1]);
+    // Expiry takes a waiting call out of the queue, and its message comes back.
+    engine.cancel(Origin::Session {
+        session: APP,
+        call: u64::from(LINK_CALL_WINDOW + 2),
+    });
+    let outputs = drain(&mut engine);
+    assert_eq!(failure(&outputs).code, Code::CANCELLED);
+    assert!(outputs.contains(&Output::Discard(LINK_CALL_WINDOW + 2)));
+    engine.set_credit(PEER, 1, 10);
+    assert!(drain(&mut engine).is_empty());
+}
+
+#[test]
+fn what_a_link_holds_back_is_limited_in_calls_and_bytes() {
+    let (mut engine, _) = engine();
+    let other = SessionId(3);
+    engine.session_opened(other);
+    let target = RouteTarget::Link {
+        link: PEER,
+        bind: 0,
+        method: 0,
+    };
+    engine.add_routes(
+        other,
+        vec![Route {
+            target,
+            chains: MethodChains::default(),
+        }],
+    );
+    let post = |engine: &mut Engine<Message>, session, handle, call, bytes| {
+        let origin = Origin::Session { session, call };
+        engine.submit(
+            0,
+            session,
+            handle,
+            Submission {
+                origin,
+                deadline_ns: 0,
+                bytes,
+                message: 0,
+            },
+        );
+    };
+    for call in 0..u64::from(MAX_OUTSTANDING_PER_SESSION) {
+        post(&mut engine, APP, 1, call, 0);
+    }
+    for call in 0..u64::from(LINK_CALL_WINDOW) {
+        post(&mut engine, other, 0, call, 0);
+    }
+    drain(&mut engine);
+    post(&mut engine, other, 0, u64::MAX, 0);
+    assert!(
+        failure(&drain(&mut engine))
+            .message
+            .contains("holds back 4096 calls")
+    );
+
+    let (mut engine, _) = self::engine();
+    post(&mut engine, APP, 1, 0, LINK_BYTE_WINDOW);
+    post(&mut engine, APP, 1, 1, MAX_WAITING_BYTES_PER_LINK);
+    drain(&mut engine);
+    post(&mut engine, APP, 1, 2, 1);
+    assert_eq!(failure(&drain(&mut engine)).code, Code::RESOURCE_EXHAUSTED);
+}
+
+#[test]
+fn every_answer_to_a_peer_says_how_much_credit_is_back() {
+    let (mut engine, service) = engine();
+    for k in 0..3 {
+        engine.arrive(0, service, 0, from_peer(k, 0));
+        let call = delivered(&drain(&mut engine));
+        match k {
+            0 => assert!(engine.reply_from_session(SERVER, call, 1)),
+            1 => engine.cancel(Origin::Link {
+                link: PEER,
+                call: k,
+            }),
+            _ => assert!(engine.fail_from_session(SERVER, call, Status::new(Code::INTERNAL, "no"))),
+        }
+        let answers = drain(&mut engine);
+        let answer = answers.iter().find(|o| {
+            matches!(
+                o,
+                Output::SendReply {
+                    request_bytes: 10,
+                    ..
+                } | Output::SendStatus {
+                    request_bytes: 10,
+                    ..
+                }
+            )
+        });
+        assert!(answer.is_some(), "{answers:?}");
+    }
+}
+
+#[test]
+fn a_deadline_ends_the_call_everywhere_and_a_late_reply_is_dropped() {
+    let (mut engine, _) = engine();
+    let origin = Origin::Session {
+        session: APP,
+        call: 1,
+    };
+    engine.submit(
+        0,
+        APP,
+        0,
+        Submission {
+            origin,
+            deadline_ns: 5_000_000,
+            bytes: 1,
+            message: 100,
+        },
+    );
+    let call = delivered(&drain(&mut engine));
+    engine.expire(4_000_000);
+    assert!(drain(&mut engine).is_empty());
+    engine.expire(engine.poll_timeout().unwrap());
+    let outputs = drain(&mut engine);
+    assert_eq!(failure(&outputs).code, Code::DEADLINE_EXCEEDED);
+    assert!(outputs.contains(&Output::CancelDelivered {
+        session: SERVER,
+        call
+    }));
+    assert!(
+        engine.reply_from_session(SERVER, call, 200),
+        "the server could not know"
+    );
+    assert_eq!(drain(&mut engine), [Output::Discard(200)]);
+    // A deadline that has passed already, and none at all.
+    engine.submit(
+        10,
+        APP,
+        0,
+        Submission {
+            origin,
+            deadline_ns: 5,
+            bytes: 1,
+            message: 100,
+        },
+    );
+    assert_eq!(failure(&drain(&mut engine)).code, Code::DEADLINE_EXCEEDED);
+    engine.submit(
+        10,
+        APP,
+        0,
+        Submission {
+            origin,
+            deadline_ns: 0,
+            bytes: 1,
+            message: 100,
+        },
+    );
+    assert!(
+        engine.poll_timeout().is_some(),
+        "nothing lives without a deadline"
+    );
+    engine.expire(11 + MAX_DEADLINE_NS);
+    assert_eq!(failure(&drain(&mut engine)).code, Code::DEADLINE_EXCEEDED);
+}
+
+#[test]
+fn an_application_can_answer_only_what_was_delivered_to_it() {
+    let (mut engine, _) = engine();
+    engine.submit(0, APP, 0, submission(1, 100));
+    let call = delivered(&drain(&mut engine));
+    assert!(!engine.reply_from_session(APP, call, 66));
+    assert!(!engine.fail_from_session(APP, call, Status::new(Code::OK, "")));
+    assert!(
+        engine.reply_from_session(SERVER, CallKey::from_wire(u64::MAX), 67),
+        "unknown: taken for late"
+    );
+    assert!(engine.reply_from_session(SERVER, call, 200));
+    let outputs = drain(&mut engine);
+    assert_eq!(
+        outputs,
+        [
+            Output::Discard(66),
+            Output::Discard(67),
+            Output::Complete {
+                session: APP,
+                call: 1,
+                message: 200
+            }
+        ]
+    );
+}
+
+#[test]
+fn a_peer_can_answer_only_what_was_sent_to_it() {
+    let (mut engine, _) = engine();
+    engine.submit(0, APP, 0, submission(1, 100));
+    let local = delivered(&drain(&mut engine));
+    engine.reply_from_link(PEER, local, 66);
+    engine.fail_from_link(PEER, local, Status::new(Code::INTERNAL, ""));
+    assert_eq!(drain(&mut engine), [Output::Discard(66)]);
+    assert_eq!(engine.live_calls(), 1);
+}
+
+#[test]
+fn servers_of_one_service_take_turns() {
+    let (mut engine, service) = engine();
+    engine.session_opened(SessionId(3));
+    engine.serve(service, SessionId(3), 0);
+    let mut met = Vec::new();
+    for number in 0..4 {
+        engine.submit(0, APP, 0, submission(number, 0));
+        for output in drain(&mut engine) {
+            if let Output::Deliver { session, .. } = output {
+                met.push(session.0);
+            }
+        }
+    }
+    assert_eq!(met, [2, 3, 2, 3]);
+}
+
+/// What a random schedule may do.
+#[derive(Clone, Debug)]
+enum Op {
+    Submit {
+        handle: u32,
+        deadline_ticks: u64,
+    },
+    Arrive,
+    /// Answers the n-th call somebody has: a reply, a status, or a stranger's reply.
+    Answer {
+        nth: usize,
+        how: u8,
+    },
+    Cancel {
+        nth: usize,
+    },
+    Advance {
+        ticks: u64,
+    },
+    Credit,
+    Close {
+        who: u8,
+    },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => (0u32..4, 0u64..20).prop_map(|(handle, deadline_ticks)| Op::Submit { handle, deadline_ticks }),
+        3 => Just(Op::Arrive),
+        8 => (0usize..20, 0u8..4).prop_map(|(nth, how)| Op::Answer { nth, how }),
+        2 => (0usize..20).prop_map(|nth| Op::Cancel { nth }),
+        2 => (0u64..8).prop_map(|ticks| Op::Advance { ticks }),
+        1 => Just(Op::Credit),
+        1 => (0u8..3).prop_map(|who| Op::Close { who }),
+    ]
+}
+
+/// Follows every message and every call: P7, and that nothing leaks.
+#[derive(Default)]
+struct Ledger {
+    next_message: Message,
+    /// Messages inside the engine.
+    inside: HashSet<Message>,
+    /// Callers that wait for their one answer.
+    waiting: HashSet<Origin>,
+    posted: Vec<Origin>,
+    with_server: Vec<CallKey>,
+    with_peer: Vec<CallKey>,
+    closed: HashMap<u8, bool>,
+}
+
+impl Ledger {
+    fn message(&mut self) -> Message {
+        self.next_message += 1;
+        self.inside.insert(self.next_message);
+        self.next_message
+    }
+
+    fn came_out(&mut self, message: Message) {
+        assert!(
+            self.inside.remove(&message),
+            "message {message} came out twice"
+        );
+    }
+
+    fn answered(&mut self, origin: Origin) {
+        assert!(
+            self.waiting.remove(&origin),
+            "{origin:?} was answered twice"
+        );
+    }
+
+    fn absorb(&mut self, engine: &mut Engine<Message>) {
+        while let Some(output) = engine.poll_output() {
+            match output {
+                Output::Judge {
+                    call,
+                    stage,
+                    message,
+                    ..
+                } => {
+                    let deny = message % 5 == 0;
+                    let status = Status::new(Code::PERMISSION_DENIED, format!("{stage:?}"));
+                    assert!(matches!(
+                        stage,
+                        Stage::ClientRequest
+                            | Stage::ServerRequest
+                            | Stage::ServerReply
+                            | Stage::ClientReply
+                    ));
+                    engine.verdict(
+                        call,
+                        if deny {
+                            Verdict::Deny(status)
+                        } else {
+                            Verdict::Allow
+                        },
+                        message,
+                    );
+                }
+                Output::SendCall { call, message, .. } => {
+                    self.came_out(message);
+                    self.with_peer.push(call);
+                }
+                Output::Deliver { call, message, .. } => {
+                    self.came_out(message);
+                    self.with_server.push(call);
+                }
+                Output::SendReply {
+                    link,
+                    call,
+                    message,
+                    ..
+                } => {
+                    self.came_out(message);
+                    self.answered(Origin::Link { link, call });
+                }
+                Output::SendStatus { link, call, .. } => self.answered(Origin::Link { link, call }),
+                Output::Complete {
+                    session,
+                    call,
+                    message,
+                } => {
+                    self.came_out(message);
+                    self.answered(Origin::Session { session, call });
+                }
+                Output::Fail { session, call, .. } => {
+                    self.answered(Origin::Session { session, call })
+                }
+                Output::Discard(message) => self.came_out(message),
+                Output::SendCancel { .. } | Output::CancelDelivered { .. } => {}
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    /// Whatever happens in whatever order: each message comes out once, each caller is answered once (or is gone),
+    /// and in the end no table holds anything.
+    #[test]
+    fn random_schedules_lose_and_duplicate_nothing(ops in prop::collection::vec(op(), 1..120)) {
+        let (mut engine, service) = engine();
+        engine.route_mut(APP, 1).unwrap().chains = MethodChains { request: Some(ChainId(1)), reply: Some(ChainId(2)) };
+        *engine.service_chains_mut(service, 0).unwrap() = MethodChains { request: Some(ChainId(3)), reply: Some(ChainId(4)) };
+        let mut ledger = Ledger::default();
+        let (mut now, mut number) = (1u64, 0u64);
+        for op in ops {
+            match op {
+                Op::Submit { handle, deadline_ticks } if !ledger.closed.contains_key(&0) => {
+                    number += 1;
+                    let origin = Origin::Session { session: APP, call: number };
+                    let message = ledger.message();
+                    ledger.waiting.insert(origin);
+                    ledger.posted.push(origin);
+                    let deadline_ns = if deadline_ticks == 0 { 0 } else { now + deadline_ticks * TIMER_TICK_NS };
+                    engine.submit(now, APP, handle, Submission { origin, deadline_ns, bytes: LINK_BYTE_WINDOW / 3, message });
+                }
+                Op::Arrive if !ledger.closed.contains_key(&2) => {
+                    number += 1;
+                    let origin = Origin::Link { link: PEER, call: number };
+                    let message = ledger.message();
+                    ledger.waiting.insert(origin);
+                    ledger.posted.push(origin);
+                    engine.arrive(now, service, 0, Submission { origin, deadline_ns: 0, bytes: 7, message });
+                }
+                Op::Submit { .. } | Op::Arrive => {}
+                Op::Answer { nth, how } => {
+                    let status = Status::new(Code::INTERNAL, "handler");
+                    if let Some(&call) = ledger.with_server.get(nth) {
+                        let message = ledger.message();
+                        match how {
+                            0 | 1 => { engine.reply_from_session(SERVER, call, message); }
+                            2 => { engine.reply_from_session(APP, call, message); }
+                            _ => { ledger.came_out(message); engine.fail_from_session(SERVER, call, status); }
+                        }
+                    } else if let Some(&call) = ledger.with_peer.get(nth / 2) {
+                        if how < 3 {
+                            let message = ledger.message();
+                            engine.reply_from_link(PEER, call, message);
+                        } else {
+                            engine.fail_from_link(PEER, call, status);
+                        }
+                    }
+                }
+                Op::Cancel { nth } => {
+                    if let Some(&origin) = ledger.posted.get(nth) {
+                        engine.cancel(origin);
+                    }
+                }
+                Op::Advance { ticks } => { now += ticks * TIMER_TICK_NS; engine.expire(now); }
+                Op::Credit => engine.set_credit(PEER, 3, LINK_BYTE_WINDOW / 3),
+                Op::Close { who } => {
+                    ledger.closed.insert(who, true);
+                    match who {
+                        0 => engine.session_closed(APP),
+                        1 => engine.session_closed(SERVER),
+                        _ => engine.link_closed(PEER, "the peer is gone"),
+                    }
+                    ledger.absorb(&mut engine);
+                    ledger.waiting.retain(|o| match o {
+                        Origin::Session { .. } => who != 0,
+                        Origin::Link { .. } => who != 2,
+                    });
+                }
+            }
+            ledger.absorb(&mut engine);
+        }
+        engine.expire(now + 2 * MAX_DEADLINE_NS);
+        ledger.absorb(&mut engine);
+        prop_assert!(ledger.waiting.is_empty(), "never answered: {:?}", ledger.waiting);
+        prop_assert!(ledger.inside.is_empty(), "never came out: {:?}", ledger.inside);
+        prop_assert_eq!(engine.live_calls(), 0);
+        prop_assert_eq!(engine.outstanding(APP), 0);
+        prop_assert_eq!(engine.poll_timeout(), None);
+    }
+}
