@@ -16,7 +16,7 @@ use crate::config::{ConfigError, LinkConfig, Role};
 use crate::error::LinkError;
 use crate::limits;
 use crate::proto::{Link, LinkSetup};
-use crate::shared::send_parts;
+use tollgate_shm_abi::io::send_parts;
 
 /// What a [`TcpLink::read`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,10 @@ pub enum ReadOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyOutcome {
     /// The body is complete: go on polling events.
-    Complete,
+    Complete {
+        /// The socket may have further bytes: read again.
+        more: bool,
+    },
     /// Some of it came and there may be more at once.
     More,
     /// Nothing more there at present.
@@ -57,6 +60,7 @@ pub struct TcpLink {
     /// The protocol: events, frames, time.
     pub link: Link,
     stream: TcpStream,
+    address: SocketAddr,
 }
 
 /// Why a link couldn't be opened.
@@ -142,7 +146,13 @@ impl TcpLink {
         Ok(TcpLink {
             link: Link::new(config, &setup)?,
             stream,
+            address,
         })
+    }
+
+    /// The peer's address.
+    pub fn peer_address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Whether the descriptor should be watched for writability.
@@ -160,6 +170,10 @@ impl TcpLink {
         }
         let space = self.link.rx_space();
         let room = space.len();
+        if room == 0 {
+            // Events weren't polled; receiving nothing would look like the end.
+            return Ok(ReadOutcome::Data { more: true });
+        }
         match rustix::net::recv(&self.stream, space, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => Err(self.broken(LinkError::Closed)),
             Ok((_, n)) => {
@@ -183,7 +197,7 @@ impl TcpLink {
     pub fn read_body(&mut self, body: &mut [u8]) -> Result<BodyOutcome, LinkError> {
         let missing = self.link.fill_body(body)?;
         if missing.is_empty() {
-            return Ok(BodyOutcome::Complete);
+            return Ok(BodyOutcome::Complete { more: false });
         }
         let want = missing.len();
         let space = self.link.rx_space();
@@ -197,7 +211,7 @@ impl TcpLink {
                 self.link.body_filled(n.min(want));
                 self.link.rx_filled(n.saturating_sub(want));
                 Ok(match n {
-                    _ if n >= want => BodyOutcome::Complete,
+                    _ if n >= want => BodyOutcome::Complete { more: n == room },
                     _ if n == room => BodyOutcome::More,
                     _ => BodyOutcome::Blocked,
                 })

@@ -14,12 +14,12 @@ mod io;
 pub mod limits;
 mod proto;
 mod rx;
-mod shared;
 mod tx;
 
 pub use config::{ConfigError, LinkConfig, PresharedKey, Role};
 pub use error::{Blame, LinkError, Reason, SendError};
 pub use io::{BodyOutcome, FlushOutcome, OpenError, ReadOutcome, TcpLink};
 pub use proto::{Body, CallHead, Credit, Event, Image, Link, LinkSetup, Queued};
-pub use shared::{Part, Span};
+pub use tollgate_shm_abi::heap::Span;
+pub use tollgate_shm_abi::io::Part;
 pub use tx::Token;

@@ -5,7 +5,7 @@
 //! | what | bytes |
 //! |---|---|
 //! | receive buffer | [`RX_BUFFER`] (touched lazily by the kernel's zero pages) |
-//! | transmit buffer | below [`TX_SOFT_LIMIT`] + [`MAX_FRAME`], returned to [`TX_KEEP`] when idle |
+//! | transmit buffer | below [`TX_SOFT_LIMIT`] + [`MAX_MESSAGE`], back to [`TX_KEEP`] when idle |
 //! | queued pieces and tokens | [`TX_MAX_PIECES`] x 48 |
 //!
 //! What a peer can make its *daemon* hold is bounded by the window that this end grants
@@ -13,14 +13,13 @@
 
 use std::time::Duration;
 
+use tollgate_shm_abi::limits as shared;
+
 /// Bytes of every frame's header.
 pub const HEADER: usize = 32;
 
-/// Largest image of a message, bytes: the project-wide `MAX_MESSAGE`.
-pub const MAX_MESSAGE: u32 = 16 << 20;
-
-/// Largest payload of any frame, bytes. Only CALL and REPLY come near it.
-pub const MAX_FRAME: u32 = MAX_MESSAGE;
+/// Largest image of a message, bytes: what fits into a heap fits onto a link.
+pub const MAX_MESSAGE: u32 = shared::MAX_MESSAGE_BYTES;
 
 /// Payloads up to this many bytes are delivered whole out of the receive buffer; larger ones go straight from the
 /// socket into the caller's buffer.
@@ -30,10 +29,10 @@ pub const SMALL_BODY: u32 = 64 << 10;
 pub const MAX_CONTROL: u32 = 64 << 10;
 
 /// Largest payload of a frame before both ends have proved who they are, bytes.
-pub const MAX_HANDSHAKE: u32 = 1 << 10;
+pub const MAX_HANDSHAKE: u32 = 4 << 10;
 
 /// Longest text of a STATUS or GOAWAY, bytes; the sender cuts at a character.
-pub const MAX_TEXT: usize = 4 << 10;
+pub const MAX_TEXT: usize = shared::MAX_STATUS_TEXT_BYTES as usize;
 
 /// Longest daemon name, bytes; letters, digits, `.`, `_` and `-`.
 pub const MAX_NAME: usize = 64;
@@ -65,14 +64,14 @@ pub const TX_BATCH: usize = 64;
 /// Shared ranges below this many bytes are copied behind their header: one more piece would cost more.
 pub const SHARE_MIN: usize = 2 << 10;
 
-/// Extents of one message: the project-wide `MAX_EXTENTS`.
-pub const MAX_EXTENTS: usize = 64;
+/// Extents of one message.
+pub const MAX_EXTENTS: usize = shared::MAX_EXTENTS as usize;
 
 /// Calls that a peer may have unanswered, by default.
 pub const WINDOW_CALLS: u32 = 16 << 10;
 
-/// Bytes of calls that a peer may have unanswered, by default: four of the largest messages, at least two of which
-/// remain usable while a return of credit is being gathered.
+/// Bytes of calls that a peer may have unanswered, by default: four of the largest messages, three of which
+/// remain usable while the return of a quarter is being gathered.
 pub const WINDOW_BYTES: u64 = 64 << 20;
 
 /// Most credit that a link may hold: a peer that grants more is broken or hostile.

@@ -19,6 +19,8 @@
 //!
 //! Deliberately absent: the table of calls (who asked, who waits) and the meaning of binds. They are the engine's.
 
+use tollgate_shm_abi::Code;
+
 use crate::config::{ConfigError, LinkConfig, Role};
 use crate::error::{LinkError, Reason, SendError};
 use crate::frame::{Header, Kind, u16_at};
@@ -83,7 +85,7 @@ pub enum Event<'a> {
     /// The peer won't; `description` is its schema's, for comparison, or empty.
     Refused {
         bind: u32,
-        code: u32,
+        code: Code,
         sentence: &'a str,
         description: &'a str,
     },
@@ -102,7 +104,7 @@ pub enum Event<'a> {
     /// A call of this end failed.
     Status {
         call: u64,
-        code: u32,
+        code: Code,
         message: &'a str,
     },
     /// The peer no longer waits for this call of its own; it still gets its one answer.
@@ -147,6 +149,9 @@ pub enum Queued {
     /// Shared spans are still needed: [`Link::poll_sent`] will return the token.
     Held,
 }
+
+/// Bytes of a BIND's payload before the names.
+const BIND_FIXED: usize = 36;
 
 /// A body that is being read.
 struct Incoming {
@@ -442,13 +447,19 @@ impl Link {
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
-    pub fn send_status(&mut self, call: u64, code: u32, message: &str) -> Result<(), SendError> {
+    pub fn send_status(&mut self, call: u64, code: Code, message: &str) -> Result<(), SendError> {
         self.may_send()?;
+        if code == Code::OK {
+            return Err(SendError::Field {
+                field: "code",
+                value: 0,
+            });
+        }
         put(
             &mut self.tx,
             Header {
                 call,
-                aux: code,
+                aux: code.0,
                 ..Header::new(Kind::STATUS)
             },
             cut(message).as_bytes(),
@@ -489,7 +500,7 @@ impl Link {
         bind_in_range(bind)?;
         let tenant_len = text_len("tenant", tenant, limits::MAX_TENANT)?;
         let service_len = text_len("service", service, limits::MAX_SERVICE)?;
-        let mut payload = Vec::with_capacity(36 + tenant.len() + service.len());
+        let mut payload = Vec::with_capacity(BIND_FIXED + tenant.len() + service.len());
         payload.extend_from_slice(schema_hash);
         payload.extend_from_slice(&tenant_len.to_le_bytes());
         payload.extend_from_slice(&service_len.to_le_bytes());
@@ -532,7 +543,7 @@ impl Link {
     pub fn send_refused(
         &mut self,
         bind: u32,
-        code: u32,
+        code: Code,
         sentence: &str,
         description: &str,
     ) -> Result<(), SendError> {
@@ -551,7 +562,7 @@ impl Link {
             &mut self.tx,
             Header {
                 bind,
-                aux: code,
+                aux: code.0,
                 amount,
                 ..Header::new(Kind::REFUSED)
             },
@@ -579,10 +590,12 @@ impl Link {
     }
 
     /// The daemon no longer holds this many calls of the peer's, of this many payload bytes: the peer may send as many
-    /// again. It is told once a quarter of the window has gathered.
+    /// again. It is told once a quarter of the window has gathered. More than the peer has used is ignored.
     pub fn return_credit(&mut self, calls: u32, bytes: u64) {
-        self.returned.calls = self.returned.calls.saturating_add(calls);
-        self.returned.bytes = self.returned.bytes.saturating_add(bytes);
+        let used_calls = self.window.calls - self.granted.calls;
+        let used_bytes = self.window.bytes - self.granted.bytes;
+        self.returned.calls = self.returned.calls.saturating_add(calls).min(used_calls);
+        self.returned.bytes = self.returned.bytes.saturating_add(bytes).min(used_bytes);
         let due = self.returned.calls >= self.window.calls.div_ceil(4)
             || self.returned.bytes >= self.window.bytes / 4;
         if due && self.is_ready() {
@@ -606,7 +619,8 @@ impl Link {
 
     /// The next bytes to leave, in order; returns how many of `parts` were filled.
     pub fn parts<'a>(&'a mut self, parts: &mut [Part<'a>]) -> usize {
-        if let Some(opaque) = self.pong.take() {
+        // A peer that pings without reading makes one PONG wait, not a queue of them.
+        if let Some(opaque) = self.pong.take_if(|_| !self.tx.is_full()) {
             put(
                 &mut self.tx,
                 Header {
@@ -814,19 +828,22 @@ impl Link {
     /// Judges a header by itself, before any of its payload is kept.
     fn judge(&self, header: &Header) -> Result<(), LinkError> {
         let Header { kind, len, .. } = *header;
-        let state = self.handshake.state();
         if !(Kind::HELLO..=Kind::GOAWAY).contains(&kind) {
             return Err(LinkError::UnknownKind { kind });
         }
         let limit = match kind {
-            Kind::CALL | Kind::REPLY if state == State::Ready => limits::MAX_FRAME,
             Kind::HELLO => limits::MAX_HANDSHAKE,
             Kind::AUTH => PROOF as u32,
+            Kind::BIND => (BIND_FIXED + limits::MAX_TENANT + limits::MAX_SERVICE) as u32,
+            Kind::REFUSED => limits::MAX_CONTROL,
+            Kind::CALL | Kind::REPLY => limits::MAX_MESSAGE,
             Kind::STATUS | Kind::GOAWAY => limits::MAX_TEXT as u32,
-            Kind::BIND => (36 + limits::MAX_TENANT + limits::MAX_SERVICE) as u32,
-            Kind::REFUSED if state == State::Ready => limits::MAX_CONTROL,
-            Kind::CALL | Kind::REPLY | Kind::REFUSED => limits::MAX_HANDSHAKE,
             _ => 0,
+        };
+        let limit = if self.is_ready() {
+            limit
+        } else {
+            limit.min(limits::MAX_HANDSHAKE)
         };
         if len > limit {
             return Err(LinkError::TooLong { kind, len, limit });
@@ -834,11 +851,17 @@ impl Link {
         if let Some(field) = header.reserved() {
             return Err(LinkError::Reserved { kind, field });
         }
+        if kind == Kind::STATUS && header.aux == Code::OK.0 {
+            return Err(LinkError::Reserved {
+                kind,
+                field: "code",
+            });
+        }
         let fits = match kind {
             Kind::AUTH => len as usize == PROOF,
             Kind::CALL | Kind::REPLY => header.aux <= len,
             Kind::REFUSED => header.amount <= u64::from(len),
-            Kind::BIND => len >= 36,
+            Kind::BIND => len as usize >= BIND_FIXED,
             _ => true,
         };
         if !fits {
@@ -998,14 +1021,14 @@ impl Link {
                 let (sentence, description) = split_refused(&header, payload).expect(JUDGED);
                 Event::Refused {
                     bind: header.bind,
-                    code: header.aux,
+                    code: Code(header.aux),
                     sentence,
                     description,
                 }
             }
             Kind::STATUS => Event::Status {
                 call: header.call,
-                code: header.aux,
+                code: Code(header.aux),
                 message: utf8(header.kind, payload).expect(JUDGED),
             },
             Kind::CANCEL => Event::Cancel { call: header.call },
@@ -1119,8 +1142,10 @@ fn split_bind(payload: &[u8]) -> Result<([u8; 32], &str, &str), LinkError> {
         kind: Kind::BIND,
         len: payload.len() as u32,
     };
-    let (Some((hash, rest)), true) = (payload.split_first_chunk::<32>(), payload.len() >= 36)
-    else {
+    let (Some((hash, rest)), true) = (
+        payload.split_first_chunk::<32>(),
+        payload.len() >= BIND_FIXED,
+    ) else {
         return Err(malformed);
     };
     let (tenant_len, service_len) = (usize::from(u16_at(rest, 0)), usize::from(u16_at(rest, 2)));
