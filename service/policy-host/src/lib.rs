@@ -1,1 +1,81 @@
-//! placeholder
+//! The sandbox for tenants' policies: load an uploaded module, limit it, ask it for verdicts.
+//!
+//! ```text
+//!   bytes --Host::load--> Policy --instantiate--> Instance --judge--> Verdict
+//!          scan, compile          memory, set-up            |
+//!          manifest               within fuel               +-- Fault: the instance is dead
+//! ```
+//!
+//! - [`Host`]: the engine, its pool of instances and its price list. One per daemon; cheap to clone.
+//! - [`Policy`]: a compiled module and its [`Manifest`]. Immutable, shared; cheap to clone.
+//! - [`Instance`]: a policy with its own memory and one configuration, owned by one thread at a time.
+//!   Two tenants, or two configurations, never share one.
+//!
+//! Trust: the module, its manifest, its configuration and every byte that it writes back are hostile. The
+//! invariants:
+//!
+//! 1. A module reaches the compiler only after a scan has bounded the work that the compiler can have ([`limits`]).
+//! 2. Guest code runs only with fuel set for that very call, from the first instruction of its start function on.
+//! 3. An address or length from the guest is checked against its memory each time, after the guest has stopped.
+//! 4. After any fault the instance never runs again: a trap leaves the guest's own stack pointer behind.
+//! 5. The guest sees the views written for it and no bytes of an earlier, longer judgement behind them.
+//! 6. Judging allocates nothing on the host, unless the verdict is a denial with a message.
+//!
+//! The interface to the guest is `guest-sdk/ABI.md`. Absent on purpose: WASI, any import besides `log` and `counter`,
+//! SIMD, threads, 64-bit memories, tail calls, exceptions, GC, components. Not here yet: compilation in a confined
+//! worker process, state hand-over between versions, the proxy-wasm ABI.
+
+#![forbid(unsafe_code)]
+
+mod batch;
+mod config;
+mod cost;
+mod error;
+mod host;
+mod imports;
+mod instance;
+pub mod limits;
+mod manifest;
+mod scan;
+
+pub use batch::Batch;
+pub use config::{HostConfig, TenantLimits};
+pub use cost::FUEL_PER_MICROSECOND;
+pub use error::{BatchError, Fault, JudgeError, LoadError, Misuse};
+pub use host::{Host, Policy};
+pub use imports::{LogLevel, LogLine};
+pub use instance::Instance;
+pub use manifest::{Manifest, Method};
+
+/// Where in a call's life a policy is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Hook {
+    /// The request, on its way to the server.
+    Request,
+    /// The reply, on its way back.
+    Reply,
+}
+
+impl std::fmt::Display for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Hook::Request => "request",
+            Hook::Reply => "reply",
+        })
+    }
+}
+
+/// What a policy decided about a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Let it pass.
+    Allow,
+    /// End it with an error.
+    Deny {
+        /// The gRPC status code, 1 to 16.
+        code: u32,
+        /// Text for the caller, at most [`limits::MESSAGE_BYTES`].
+        message: String,
+    },
+}

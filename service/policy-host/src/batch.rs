@@ -1,0 +1,212 @@
+//! Writing views into a guest's buffer and reading verdicts out of it.
+//!
+//! ```text
+//!   buffer: | entry 0 | entry 1 | .. up to the announced count | view 0 | view 1 | .. | zeroed up to `used` |
+//!             32 bytes: view_off view_len method verdict status msg_off msg_len zero
+//! ```
+//!
+//! Invariant: when the guest runs, the buffer holds entries and views of this batch, and zeros wherever an earlier batch had
+//! left something. What the host wrote it doesn't read back: offsets and lengths that the guest may have
+//! changed play no role.
+
+use crate::imports::text;
+use crate::{Fault, Hook, Instance, JudgeError, Misuse, Verdict, limits};
+
+/// Bytes of one entry.
+pub(crate) const ENTRY_BYTES: usize = 32;
+
+const ALLOW: u32 = 1;
+const DENY: u32 = 2;
+
+/// The last status code of gRPC.
+const STATUS_MAX: u32 = 16;
+
+/// Calls on their way to one judgement. Dropping it forgets them.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    instance: &'a mut Instance,
+    hook: Hook,
+    /// Entries there is room for.
+    room: usize,
+    /// Entries written.
+    count: usize,
+    /// Where the next view begins, from the buffer's start; a multiple of 8.
+    next: usize,
+    /// Where the views' room ends.
+    end: usize,
+}
+
+impl<'a> Batch<'a> {
+    /// `end` bytes of the instance's buffer are there.
+    pub(crate) fn new(
+        instance: &'a mut Instance,
+        hook: Hook,
+        room: usize,
+        end: usize,
+    ) -> Batch<'a> {
+        Batch {
+            instance,
+            hook,
+            room,
+            count: 0,
+            next: room * ENTRY_BYTES,
+            end,
+        }
+    }
+
+    /// Calls pushed so far.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// True if nothing was pushed.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Adds a call; arguments as for [`Instance::judge`].
+    ///
+    /// # Errors
+    /// The writer failed, or the call doesn't fit. The batch is as before, and can go on.
+    pub fn push<E>(
+        &mut self,
+        method: u32,
+        view_len_max: usize,
+        write_view: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<(), JudgeError<E>> {
+        self.check(method, view_len_max)?;
+        let (begin, view_end) = (self.next, self.next + view_len_max);
+        let buffer = self.instance.buffer_mut();
+        let len = match write_view(&mut buffer[begin..view_end]) {
+            Ok(len) if len <= view_len_max => len,
+            refused => {
+                // Half a view may be there; the next judgement clears it.
+                self.instance.used = self.instance.used.max(view_end);
+                return Err(match refused {
+                    Ok(len) => Misuse::ViewTooLong {
+                        len,
+                        max: view_len_max,
+                    }
+                    .into(),
+                    Err(error) => JudgeError::View(error),
+                });
+            }
+        };
+        self.next = (begin + len).next_multiple_of(8);
+        buffer[begin + len..self.next].fill(0);
+        let entry = &mut buffer[self.count * ENTRY_BYTES..][..ENTRY_BYTES];
+        let words = [begin as u32, len as u32, method, 0, 0, 0, 0, 0];
+        for (bytes, word) in entry.chunks_exact_mut(4).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        self.count += 1;
+        Ok(())
+    }
+
+    fn check(&self, method: u32, view_len_max: usize) -> Result<(), Misuse> {
+        let max = limits::VIEW_BYTES.min(self.end - self.next);
+        if self.count == self.room {
+            Err(Misuse::BatchTooLong {
+                count: self.count + 1,
+                max: self.room,
+            })
+        } else if view_len_max > max {
+            Err(Misuse::ViewTooLong {
+                len: view_len_max,
+                max,
+            })
+        } else if method >= self.instance.methods {
+            Err(Misuse::Method {
+                index: method,
+                count: self.instance.methods as usize,
+            })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Asks the policy, and hands each call's verdict to `each`, in the order of the pushes. An empty batch asks nobody.
+    ///
+    /// # Errors
+    /// The policy failed and is dead. All its calls failed with it: verdicts that `each` was handed before count no more.
+    pub fn judge(mut self, mut each: impl FnMut(usize, Verdict)) -> Result<(), Fault> {
+        if self.count == 0 {
+            return Ok(());
+        }
+        self.clear_leftovers();
+        let Batch {
+            instance,
+            hook,
+            count,
+            ..
+        } = self;
+        instance.run(hook, count)?;
+        for index in 0..count {
+            match read_verdict(instance, index) {
+                Ok(verdict) => each(index, verdict),
+                Err(fault) => return Err(instance.kill(fault)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Zeroes the entries that were announced and not pushed, and what earlier judgements left behind the views.
+    fn clear_leftovers(&mut self) {
+        let (pushed, announced) = (self.count * ENTRY_BYTES, self.room * ENTRY_BYTES);
+        let (next, used) = (self.next, self.instance.used);
+        let buffer = self.instance.buffer_mut();
+        if pushed < announced {
+            buffer[pushed..announced].fill(0);
+        }
+        if next < used {
+            buffer[next..used].fill(0);
+        }
+        self.instance.used = next;
+    }
+}
+
+/// Reads one entry's outcome. The guest has stopped; everything here is its own claim.
+fn read_verdict(instance: &Instance, index: usize) -> Result<Verdict, Fault> {
+    let memory = instance.memory.data(&instance.store);
+    let entry = &memory[instance.buffer.clone()][index * ENTRY_BYTES..][..ENTRY_BYTES];
+    let word = |i: usize| {
+        u32::from_le_bytes([
+            entry[i * 4],
+            entry[i * 4 + 1],
+            entry[i * 4 + 2],
+            entry[i * 4 + 3],
+        ])
+    };
+    match word(3) {
+        ALLOW => Ok(Verdict::Allow),
+        DENY => {
+            let (status, address, len) = (word(4), word(5), word(6));
+            if !(1..=STATUS_MAX).contains(&status) {
+                return Err(Fault::BadStatus { index, status });
+            }
+            let message = read_message(memory, address, len)?;
+            Ok(Verdict::Deny {
+                code: status,
+                message,
+            })
+        }
+        verdict => Err(Fault::BadVerdict { index, verdict }),
+    }
+}
+
+fn read_message(memory: &[u8], address: u32, len: u32) -> Result<String, Fault> {
+    if len == 0 {
+        return Ok(String::new());
+    }
+    let bytes = memory
+        .get(address as usize..)
+        .and_then(|rest| rest.get(..len as usize));
+    match bytes {
+        Some(bytes) => Ok(text(bytes, limits::MESSAGE_BYTES)),
+        None => Err(Fault::BadMessage {
+            address,
+            len,
+            memory: memory.len(),
+        }),
+    }
+}

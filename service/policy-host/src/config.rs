@@ -1,0 +1,52 @@
+//! What an operator can set: once per host, and per tenant.
+
+use crate::limits;
+
+/// The host's configuration. Fixed for its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostConfig {
+    /// Instances alive at once, over all tenants and threads. Default 1,000. Each reserves 4 GiB of
+    /// address space (of 128 TiB) and up to 4 memory mappings (`vm.max_map_count`, 65,530 by default, bounds it).
+    pub instances: u32,
+    /// Bytes of linear memory that [`TenantLimits::memory_bytes`] may reach. Default 16 MiB.
+    pub memory_bytes_max: usize,
+    /// Elements that [`TenantLimits::table_elements`] may reach. Default 4,096. The pool reserves 8 bytes for each,
+    /// per instance.
+    pub table_elements_max: usize,
+}
+
+impl Default for HostConfig {
+    fn default() -> HostConfig {
+        HostConfig {
+            instances: limits::INSTANCES,
+            memory_bytes_max: 4 * limits::MEMORY_BYTES,
+            table_elements_max: 4 * limits::TABLE_ELEMENTS,
+        }
+    }
+}
+
+/// What one instance may use. Values above the host's maxima are cut to them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TenantLimits {
+    /// Bytes of linear memory. Default 4 MiB. A Rust guest needs 1.2 MiB for its stack and statics.
+    pub memory_bytes: usize,
+    /// Elements of its function table. Default 1,024.
+    pub table_elements: usize,
+    /// Fuel for judging one call; a batch gets as much per call. Default 350,000 units, at most about 100 us
+    /// ([`crate::FUEL_PER_MICROSECOND`]). Lower protects the other tenants' latency, higher allows more thinking.
+    pub fuel_per_call: u64,
+    /// Fuel for start function, first buffer and configuration together. Default 350,000,000 units, at most about 100 ms.
+    /// Spent by the thread that instantiates, off the datapath.
+    pub fuel_for_setup: u64,
+}
+
+impl Default for TenantLimits {
+    fn default() -> TenantLimits {
+        TenantLimits {
+            memory_bytes: limits::MEMORY_BYTES,
+            table_elements: limits::TABLE_ELEMENTS,
+            fuel_per_call: limits::FUEL_PER_CALL,
+            fuel_for_setup: limits::FUEL_FOR_SETUP,
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What can go wrong, and whose fault it is.
+//!
+//! | type | culprit |
+//! |---|---|
+//! | [`LoadError`] | the module or its configuration; [`LoadError::PoolFull`] the operator's limits |
+//! | [`Fault`] | the policy, at run time |
+//! | [`Misuse`] | the daemon: a bug |
+//!
+//! Text that comes out of a module is quoted, cut and never interpreted.
+
+use crate::{Hook, limits};
+
+/// Why a module can't become a policy, or a policy an instance.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// More bytes than [`limits::MODULE_BYTES`].
+    #[error("the module has {bytes} bytes, above the limit of {max}")]
+    TooLarge {
+        /// Bytes uploaded.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The bytes don't begin like a core module.
+    #[error("this is not a WebAssembly module: {0}")]
+    NotWasm(String),
+    /// A core module, but invalid or using a feature that is off.
+    #[error("the module is not valid here: {0}")]
+    Invalid(String),
+    /// A compile bomb, or something that looks like one.
+    #[error("the module has {count} {what}, above the limit of {max}")]
+    TooComplex {
+        /// What was counted.
+        what: &'static str,
+        /// How many there are (counting may have stopped early).
+        count: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// An import that isn't offered.
+    #[error("the module imports {module:?} {name:?}; only log and counter of tollgate are offered")]
+    UnknownImport {
+        /// The import's module.
+        module: String,
+        /// The import's name.
+        name: String,
+    },
+    /// An import that is offered, with another type.
+    #[error("the module imports tollgate {name:?} as {found}; it is {expected}")]
+    ImportType {
+        /// The import's name.
+        name: String,
+        /// What the module wants.
+        found: String,
+        /// What there is.
+        expected: &'static str,
+    },
+    /// A required export isn't there, or is something else.
+    #[error("the module's export {name:?} is {found}; ABI 1 needs {expected}")]
+    Export {
+        /// The export's name.
+        name: &'static str,
+        /// What the module has, or "missing".
+        found: String,
+        /// What the ABI asks for.
+        expected: &'static str,
+    },
+    /// No `tollgate.manifest` section, or several.
+    #[error("the module has {0} tollgate.manifest sections; exactly one is needed")]
+    ManifestCount(usize),
+    /// A manifest that doesn't parse or breaks a rule.
+    #[error("the manifest {0}")]
+    Manifest(String),
+    /// More memory from the start than an instance may have.
+    #[error("the module wants {bytes} bytes of memory, above the limit of {max}")]
+    Memory {
+        /// Bytes of the initial memory.
+        bytes: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// The compiler refused.
+    #[error("the module doesn't compile: {0}")]
+    Compile(String),
+    /// More bytes than [`limits::CONFIG_BYTES`].
+    #[error("the configuration has {bytes} bytes, above the limit of {max}")]
+    ConfigTooLarge {
+        /// Bytes given.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The policy read its configuration and said no.
+    #[error("the policy refuses its configuration: {0:?}")]
+    ConfigRefused(String),
+    /// The module failed in `step` ("start", "buffer" or "configure").
+    #[error("the policy failed in its set-up ({step}): {fault}")]
+    Setup {
+        /// Which step.
+        step: &'static str,
+        /// What happened.
+        fault: Fault,
+    },
+    /// The host's pool of instances is used up.
+    #[error("no room for another policy instance: {0}")]
+    PoolFull(String),
+}
+
+/// How a policy failed while it judged. The instance is dead afterwards.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// It used up its budget: an endless loop, or too much work.
+    #[error("the policy exceeded its budget of {fuel} units")]
+    OutOfFuel {
+        /// Units it was given.
+        fuel: u64,
+    },
+    /// It trapped; the text is the trap's.
+    #[error("the policy trapped: {0}")]
+    Trap(String),
+    /// The hook returned something else than 0.
+    #[error("the policy's {hook} function returned {returned}; 0 means done")]
+    BadReturn {
+        /// Which hook.
+        hook: Hook,
+        /// What it returned.
+        returned: u32,
+    },
+    /// A verdict that doesn't exist, or none.
+    #[error("the policy left verdict {verdict} for call {index} of its batch; 1 allows, 2 denies")]
+    BadVerdict {
+        /// Index in the batch.
+        index: usize,
+        /// The word found.
+        verdict: u32,
+    },
+    /// A denial with a status that isn't an error.
+    #[error("the policy denied call {index} of its batch with status {status}; 1 to 16 are errors")]
+    BadStatus {
+        /// Index in the batch.
+        index: usize,
+        /// The word found.
+        status: u32,
+    },
+    /// A message outside of memory.
+    #[error("the policy's message at {address}+{len} is outside of its {memory} bytes of memory")]
+    BadMessage {
+        /// Where it should begin.
+        address: u32,
+        /// Its length.
+        len: u32,
+        /// Bytes of memory.
+        memory: usize,
+    },
+    /// A buffer outside of memory or not aligned to 8.
+    #[error(
+        "the policy's buffer at {address}+{len} is not an 8-aligned part of its {memory} bytes of memory"
+    )]
+    BadBuffer {
+        /// Where it should begin.
+        address: u32,
+        /// Bytes asked for.
+        len: usize,
+        /// Bytes of memory.
+        memory: usize,
+    },
+    /// An earlier fault ended this instance.
+    #[error("the policy's instance is dead after an earlier fault")]
+    Dead,
+}
+
+/// A judgement that didn't happen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JudgeError<E> {
+    /// The view's writer failed; the policy wasn't asked and lives on.
+    #[error("the view wasn't written: {0}")]
+    View(E),
+    /// The policy failed and is dead.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// The caller broke this API's rules; the policy wasn't asked and lives on.
+    #[error(transparent)]
+    Misuse(#[from] Misuse),
+}
+
+/// A batch that couldn't begin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BatchError {
+    /// The policy is dead, or failed to provide its buffer.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// The caller broke this API's rules.
+    #[error(transparent)]
+    Misuse(#[from] Misuse),
+}
+
+impl<E> From<BatchError> for JudgeError<E> {
+    fn from(error: BatchError) -> JudgeError<E> {
+        match error {
+            BatchError::Fault(fault) => JudgeError::Fault(fault),
+            BatchError::Misuse(misuse) => JudgeError::Misuse(misuse),
+        }
+    }
+}
+
+/// A caller's mistake: a bug in the daemon, reported rather than panicked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Misuse {
+    /// The policy's manifest doesn't list this hook.
+    #[error("the policy has no {0} hook")]
+    NoHook(Hook),
+    /// No such entry in the manifest's methods.
+    #[error("method index {index} is not among the manifest's {count}")]
+    Method {
+        /// The index given.
+        index: u32,
+        /// Methods there are.
+        count: usize,
+    },
+    /// A view longer than allowed or announced.
+    #[error("a view of {len} bytes doesn't fit into {max}")]
+    ViewTooLong {
+        /// Its length.
+        len: usize,
+        /// The room there is.
+        max: usize,
+    },
+    /// More calls in a batch than allowed or announced.
+    #[error("a batch of {count} calls doesn't fit into {max}")]
+    BatchTooLong {
+        /// Calls wanted.
+        count: usize,
+        /// The room there is.
+        max: usize,
+    },
+}
+
+/// The beginning of a text from a module, fit for a message.
+pub(crate) fn cut(text: &str) -> String {
+    text.chars().take(limits::NAME_BYTES).collect()
+}

@@ -1,0 +1,253 @@
+//! From uploaded bytes to a policy that can be instantiated.
+
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use wasmparser::WasmFeatures;
+use wasmtime::{
+    Config, Engine, ExternType, InstanceAllocationStrategy, InstancePre, Linker, Module, OptLevel,
+    PoolingAllocationConfig,
+};
+
+use crate::imports::{self, State};
+use crate::scan::{self, FEATURES};
+use crate::{
+    Hook, HostConfig, Instance, LoadError, Manifest, TenantLimits, cost, error::cut, limits,
+};
+
+/// The engine: compiles policies and holds the pool that their instances live in.
+///
+/// Cheap to clone; all clones share the engine and the pool.
+#[derive(Clone)]
+pub struct Host {
+    linker: Arc<Linker<State>>,
+    engine: Engine,
+    config: HostConfig,
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Host {
+    /// Reserves the pool's address space.
+    ///
+    /// # Errors
+    /// A sentence of the engine's, if the machine can't provide it (too many `instances` for its address space).
+    pub fn new(config: HostConfig) -> Result<Host, String> {
+        let engine = Engine::new(&engine_config(&config))
+            .map_err(|e| format!("the policy engine doesn't start: {e:#}"))?;
+        let linker = imports::linker(&engine)
+            .map_err(|e| format!("the policy engine lacks its imports: {e:#}"))?;
+        Ok(Host {
+            linker: Arc::new(linker),
+            engine,
+            config,
+        })
+    }
+
+    /// Scans, compiles and checks a module. Takes milliseconds: not for the datapath.
+    ///
+    /// # Errors
+    /// Says what is wrong with the module; nothing of it is kept.
+    pub fn load(&self, wasm: &[u8]) -> Result<Policy, LoadError> {
+        let manifest = Manifest::parse(scan::scan(wasm)?).map_err(LoadError::Manifest)?;
+        let module = Module::new(&self.engine, wasm)
+            .map_err(|e| LoadError::Compile(cut(&format!("{e:#}"))))?;
+        self.check_imports(&module)?;
+        check_exports(&module, &manifest)?;
+        self.check_memory(&module)?;
+        let pre = self
+            .linker
+            .instantiate_pre(&module)
+            .map_err(|e| LoadError::Compile(cut(&format!("{e:#}"))))?;
+        let digest = Sha256::digest(wasm).into();
+        let policy = Loaded {
+            pre,
+            manifest,
+            digest,
+            wasm_bytes: wasm.len(),
+            host: self.config.clone(),
+        };
+        Ok(Policy(Arc::new(policy)))
+    }
+
+    fn check_imports(&self, module: &Module) -> Result<(), LoadError> {
+        // The scan has refused unknown names already.
+        for (name, expected) in imports::FUNCTIONS {
+            for import in module.imports().filter(|import| import.name() == name) {
+                let found = describe(&import.ty());
+                if found != expected {
+                    return Err(LoadError::ImportType {
+                        name: name.to_owned(),
+                        found,
+                        expected,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_memory(&self, module: &Module) -> Result<(), LoadError> {
+        let Some(ExternType::Memory(memory)) = module.get_export("memory") else {
+            return Ok(());
+        };
+        let bytes = memory.minimum() * memory.page_size();
+        let max = self.config.memory_bytes_max as u64;
+        if bytes > max {
+            Err(LoadError::Memory { bytes, max })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn engine_config(host: &HostConfig) -> Config {
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_core_instances(host.instances)
+        .total_memories(host.instances)
+        .total_tables(host.instances)
+        .max_memories_per_module(1)
+        .max_tables_per_module(1)
+        .max_memory_size(host.memory_bytes_max)
+        .table_elements(host.table_elements_max);
+    let mut config = Config::new();
+    config
+        .wasm_features(WasmFeatures::all(), false)
+        .wasm_features(FEATURES, true)
+        .consume_fuel(true)
+        .operator_cost(cost::operators())
+        .max_wasm_stack(limits::STACK_BYTES)
+        .cranelift_opt_level(OptLevel::Speed)
+        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
+        // Traps are reported by kind; nobody reads a guest's backtrace.
+        .wasm_backtrace_max_frames(None)
+        .generate_address_map(false)
+        .native_unwind_info(false)
+        .gc_support(false)
+        .concurrency_support(false);
+    config
+}
+
+/// A compiled module with its manifest. Immutable and cheap to clone.
+#[derive(Clone)]
+pub struct Policy(Arc<Loaded>);
+
+struct Loaded {
+    pre: InstancePre<State>,
+    manifest: Manifest,
+    digest: [u8; 32],
+    wasm_bytes: usize,
+    host: HostConfig,
+}
+
+impl std::fmt::Debug for Policy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Policy")
+            .field("manifest", &self.0.manifest)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Policy {
+    /// What the policy declares.
+    pub fn manifest(&self) -> &Manifest {
+        &self.0.manifest
+    }
+
+    /// SHA-256 of the uploaded bytes.
+    pub fn digest(&self) -> &[u8; 32] {
+        &self.0.digest
+    }
+
+    /// Bytes uploaded.
+    pub fn wasm_bytes(&self) -> usize {
+        self.0.wasm_bytes
+    }
+
+    /// Starts an instance with a configuration (none is the same as an empty one).
+    ///
+    /// Runs guest code, up to `limits.fuel_for_setup`: not for the datapath.
+    ///
+    /// # Errors
+    /// The configuration is too large or refused, the module fails while it starts, or the pool is full.
+    pub fn instantiate(
+        &self,
+        limits: &TenantLimits,
+        config: Option<&[u8]>,
+    ) -> Result<Instance, LoadError> {
+        let limits = TenantLimits {
+            memory_bytes: limits.memory_bytes.min(self.0.host.memory_bytes_max),
+            table_elements: limits.table_elements.min(self.0.host.table_elements_max),
+            ..limits.clone()
+        };
+        Instance::new(self, &self.0.pre, limits, config.unwrap_or_default())
+    }
+}
+
+/// The exports that the ABI asks for, with their types.
+fn required_exports(manifest: &Manifest) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let hook = |hook, name| manifest.hooks().contains(&hook).then_some((name, CALL));
+    [
+        Some(("memory", MEMORY)),
+        Some(("tollgate_abi_v1", MARKER)),
+        Some(("tollgate_buffer", CALL)),
+        Some(("tollgate_configure", CALL)),
+        hook(Hook::Request, "tollgate_request"),
+        hook(Hook::Reply, "tollgate_reply"),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+const MEMORY: &str = "a memory";
+const MARKER: &str = "a function () or a global";
+const CALL: &str = "function (i32) -> (i32)";
+
+fn check_exports(module: &Module, manifest: &Manifest) -> Result<(), LoadError> {
+    for (name, expected) in required_exports(manifest) {
+        let found = module.get_export(name);
+        let fits = match (&found, expected) {
+            (Some(ExternType::Memory(_)), MEMORY) | (Some(ExternType::Global(_)), MARKER) => true,
+            (Some(ty), MARKER) => describe(ty) == "function ()",
+            (Some(ty), CALL) => describe(ty) == CALL,
+            _ => false,
+        };
+        if !fits {
+            let found = found.map_or_else(|| "missing".to_owned(), |ty| describe(&ty));
+            return Err(LoadError::Export {
+                name,
+                found,
+                expected,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// A type in words, cut: a module can have functions of a thousand parameters.
+fn describe(ty: &ExternType) -> String {
+    let list = |types: &mut dyn Iterator<Item = wasmtime::ValType>| {
+        types.map(|t| t.to_string()).collect::<Vec<_>>().join(", ")
+    };
+    match ty {
+        ExternType::Func(f) => {
+            let (params, results) = (list(&mut f.params()), list(&mut f.results()));
+            let arrow = if results.is_empty() {
+                String::new()
+            } else {
+                format!(" -> ({results})")
+            };
+            cut(&format!("function ({params}){arrow}"))
+        }
+        ExternType::Memory(_) => "a memory".to_owned(),
+        ExternType::Table(_) => "a table".to_owned(),
+        ExternType::Global(_) => "a global".to_owned(),
+        _ => "something else".to_owned(),
+    }
+}

@@ -1,0 +1,78 @@
+//! Every bound of the policy host, in one place.
+//!
+//! What one tenant can hold: per instance, its memory ([`MEMORY_BYTES`] by default), its table
+//! ([`TABLE_ELEMENTS`] x 8 bytes), a 128 KiB share of the calling thread's stack while it runs
+//! ([`STACK_BYTES`]), [`LOG_LINES`] x [`LOG_LINE_BYTES`] of log and [`COUNTERS`] x 8 bytes of
+//! counters; per loaded policy, its machine code, about ten times [`MODULE_BYTES`] at the very worst.
+
+/// Bytes of a module as uploaded. Checked before anything else looks at it.
+pub const MODULE_BYTES: usize = 1 << 20;
+
+/// Bytes of a policy's configuration.
+pub const CONFIG_BYTES: usize = 1 << 20;
+
+/// Bytes of the manifest's JSON.
+pub const MANIFEST_BYTES: usize = 16 << 10;
+/// Bytes of any one name or path in the manifest.
+pub const NAME_BYTES: usize = 256;
+/// Bytes of a policy's own name, which also has to be a file-name-like word.
+pub const POLICY_NAME_BYTES: usize = 64;
+/// Entries of the manifest's `methods`.
+pub const METHODS: usize = 64;
+/// Declared fields per method and direction.
+pub const FIELDS: usize = 32;
+/// Counters of a policy.
+pub const COUNTERS: usize = 64;
+
+/// Functions that a module defines.
+pub const FUNCTIONS: u32 = 10_000;
+/// Bytes of one function's body. Register allocation takes more than linear time in it.
+pub const FUNCTION_BYTES: usize = 64 << 10;
+/// Locals of one function.
+pub const LOCALS: u64 = 1024;
+/// Nesting of blocks. Real Rust code reaches 146, so nothing below 256 would do.
+pub const NESTING: u32 = 512;
+/// Targets of one `br_table`.
+pub const BRANCH_TARGETS: u32 = 1024;
+/// Blocks times locals of one function: what the conversion to SSA form may have to look at.
+pub const BLOCKS_TIMES_LOCALS: u64 = 300_000;
+/// Sum over all functions of instructions, branch targets and an eighth of blocks times locals.
+pub const COMPILE_COST: u64 = 1_000_000;
+/// Exports of a module.
+pub const EXPORTS: u32 = 256;
+/// Imports of a module; two exist.
+pub const IMPORTS: u32 = 16;
+/// Globals of a module.
+pub const GLOBALS: u32 = 1024;
+/// Data segments of a module.
+pub const DATA_SEGMENTS: u32 = 4096;
+/// Types of a module.
+pub const TYPES: u32 = 4096;
+
+/// Bytes of linear memory an instance may have, by default: the shadow stack of a Rust guest takes 1 MiB.
+pub const MEMORY_BYTES: usize = 4 << 20;
+/// Elements of an instance's table, by default.
+pub const TABLE_ELEMENTS: usize = 1024;
+/// Bytes of native stack that a guest may use.
+pub const STACK_BYTES: usize = 128 << 10;
+/// Instances alive at once in one host, by default. Each reserves 4 GiB of address space, no memory.
+pub const INSTANCES: u32 = 1000;
+
+/// Bytes of one view; the marshaller promises the same.
+pub const VIEW_BYTES: usize = 64 << 10;
+/// Views in one batch.
+pub const BATCH: usize = 64;
+/// Bytes of a denial's message that reach the caller.
+pub const MESSAGE_BYTES: usize = 1024;
+/// Bytes of a configuration error's text that reach the operator.
+pub const CONFIG_ERROR_BYTES: usize = 1024;
+
+/// Bytes of one log line; the rest is cut.
+pub const LOG_LINE_BYTES: usize = 512;
+/// Log lines kept until they are collected; later ones are counted and dropped.
+pub const LOG_LINES: usize = 64;
+
+/// Fuel for judging one call: 100 us ([`crate::cost`] has the unit).
+pub const FUEL_PER_CALL: u64 = 100 * crate::cost::FUEL_PER_MICROSECOND;
+/// Fuel for start function, first buffer and configuration together: 100 ms.
+pub const FUEL_FOR_SETUP: u64 = 100_000 * crate::cost::FUEL_PER_MICROSECOND;
