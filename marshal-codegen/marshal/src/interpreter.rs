@@ -7,7 +7,7 @@ use crate::extents::{Gathered, Placed};
 use crate::limits::MAX_VIEW;
 use crate::program::{Guard, Op, Program, Step, StructProgram};
 use crate::projection::{ENTRY_LEN, Field, HEADER_LEN, Leaf, Projection};
-use crate::{Fault, FaultCode, MAX_DEPTH, MAX_EXTENTS, MAX_MESSAGE};
+use crate::{Fault, FaultCode, MAX_DEPTH, MAX_EXTENTS};
 use tollgate_schema::layout::align_up;
 use tollgate_schema::{EXTENT_FLAG, MessageId};
 
@@ -20,6 +20,7 @@ pub fn gather(
     block: &[u8],
     lens: &mut [u32; MAX_EXTENTS],
 ) -> Result<usize, Fault> {
+    program.admit(block.len(), block.len())?;
     let gathered = Gathered::new(block.len(), lens);
     let mut walk = Walk {
         program,
@@ -35,15 +36,8 @@ pub fn gather(
 ///
 /// After a fault the image's slots are unspecified, and the image must not be used.
 pub fn accept(program: &Program, image: &mut [u8], inline_len: usize) -> Result<(), Fault> {
-    let whole = Fault {
-        code: FaultCode::Truncated,
-        message: program.root(),
-        field: None,
-    };
     let len = image.len();
-    if inline_len > len {
-        return Err(whole);
-    }
+    program.admit(len, inline_len)?;
     let placed = Placed::new(inline_len);
     let mut walk = Walk {
         program,
@@ -52,10 +46,7 @@ pub fn accept(program: &Program, image: &mut [u8], inline_len: usize) -> Result<
     };
     walk.root()?;
     if walk.memory.placed.end() != len {
-        return Err(Fault {
-            code: FaultCode::Trailing,
-            ..whole
-        });
+        return Err(program.fault(FaultCode::Trailing));
     }
     Ok(())
 }
@@ -137,20 +128,9 @@ struct Walk<'p, M> {
 impl<M: Memory> Walk<'_, M> {
     fn root(&mut self) -> Result<(), Fault> {
         let root = &self.program.structs()[0];
-        let whole = |code| Fault {
-            code,
-            message: root.id,
-            field: None,
-        };
-        if self.memory.bytes().len() > MAX_MESSAGE {
-            return Err(whole(FaultCode::TooLarge));
-        }
-        if self.inline_len < root.size as usize {
-            return Err(whole(FaultCode::Truncated));
-        }
         let end = self.structure(root, 0, root.size as usize, 1)?;
         if end != self.inline_len {
-            return Err(whole(FaultCode::Trailing));
+            return Err(self.program.fault(FaultCode::Trailing));
         }
         Ok(())
     }

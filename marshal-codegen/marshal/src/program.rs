@@ -14,8 +14,7 @@
 use std::sync::Arc;
 use tollgate_schema::{Cardinality, FieldLayout, Kind, Layouts, MessageId, MessageLayout};
 
-use crate::Fault;
-use tollgate_schema::limits::MAX_DEPTH;
+use crate::{Fault, FaultCode, MAX_DEPTH, MAX_MESSAGE};
 
 /// The steps of one message type and of all that it reaches.
 #[derive(Debug)]
@@ -158,6 +157,26 @@ impl Program {
     /// Whether a message of this type can nest deeper than `MAX_DEPTH`, so that executors have to count.
     pub fn depth_checked(&self) -> bool {
         self.depth_checked
+    }
+
+    /// What both executors check before the walk: the image isn't too long, and the root's fixed part is in bounds.
+    pub fn admit(&self, image_len: usize, inline_len: usize) -> Result<(), Fault> {
+        if image_len > MAX_MESSAGE {
+            return Err(self.fault(FaultCode::TooLarge));
+        }
+        if inline_len > image_len || inline_len < self.structs[0].size as usize {
+            return Err(self.fault(FaultCode::Truncated));
+        }
+        Ok(())
+    }
+
+    /// A fault of the message as a whole.
+    pub fn fault(&self, code: FaultCode) -> Fault {
+        Fault {
+            code,
+            message: self.root(),
+            field: None,
+        }
     }
 
     /// One sentence about a fault that this program found.

@@ -12,7 +12,9 @@ use prost_reflect::{
 use std::collections::HashMap;
 
 use crate::DynamicError;
-use crate::layout::{Cardinality, FieldLayout, Kind, Layouts, MessageId, MessageLayout, align_up};
+use crate::layout::{
+    Cardinality, EXTENT_FLAG, FieldLayout, Kind, Layouts, MessageId, MessageLayout, align_up,
+};
 use crate::limits::{MAX_DEPTH, MAX_MESSAGE};
 
 /// Writes `message` as a canonical block without extents.
@@ -21,13 +23,51 @@ pub fn write_block(
     id: MessageId,
     message: &DynamicMessage,
 ) -> Result<Vec<u8>, DynamicError> {
+    Ok(write_parts(layouts, id, message, |_| false)?.inline)
+}
+
+/// A block whose extents are not in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// The inline bytes; slots refer to extents by index.
+    pub inline: Vec<u8>,
+    /// The extents in canonical order.
+    pub extents: Vec<Vec<u8>>,
+}
+
+/// Writes `message` as a canonical block in which the string and bytes values that `apart` picks are extents.
+///
+/// An empty value is never one. The number of extents isn't limited here.
+pub fn write_parts(
+    layouts: &Layouts,
+    id: MessageId,
+    message: &DynamicMessage,
+    apart: impl FnMut(&[u8]) -> bool,
+) -> Result<Parts, DynamicError> {
     let mut writer = Writer {
         layouts,
         out: Vec::new(),
+        extents: Vec::new(),
+        apart,
     };
     let at = writer.append(layouts.get(id).size as usize, 8)?;
     writer.structure(at, id, message, 1)?;
-    Ok(writer.out)
+    Ok(Parts {
+        inline: writer.out,
+        extents: writer.extents,
+    })
+}
+
+impl Parts {
+    /// The image as it travels: the inline bytes, then each extent at the next multiple of 8.
+    pub fn image(&self) -> Vec<u8> {
+        let mut image = self.inline.clone();
+        for extent in &self.extents {
+            image.resize(align_up(image.len(), 8), 0);
+            image.extend_from_slice(extent);
+        }
+        image
+    }
 }
 
 /// Reads a block without extents, or an accepted image, as a message of type `descriptor`.
@@ -81,14 +121,19 @@ pub fn to_json(message: &DynamicMessage) -> Result<String, DynamicError> {
     String::from_utf8(out).map_err(|e| failed(&e))
 }
 
-struct Writer<'a> {
+struct Writer<'a, F> {
     layouts: &'a Layouts,
     out: Vec<u8>,
+    extents: Vec<Vec<u8>>,
+    apart: F,
 }
 
-impl Writer<'_> {
-    /// Appends zeros at the next multiple of `align` and answers where.
+impl<F: FnMut(&[u8]) -> bool> Writer<'_, F> {
+    /// Appends zeros at the next multiple of `align` and answers where; nothing, not even padding, for an empty part.
     fn append(&mut self, len: usize, align: usize) -> Result<usize, DynamicError> {
+        if len == 0 {
+            return Ok(self.out.len());
+        }
         let at = align_up(self.out.len(), align);
         let end = at.checked_add(len).filter(|end| *end <= MAX_MESSAGE);
         self.out
@@ -247,6 +292,11 @@ impl Writer<'_> {
     }
 
     fn bytes(&mut self, slot: usize, bytes: &[u8]) -> Result<(), DynamicError> {
+        if !bytes.is_empty() && (self.apart)(bytes) {
+            self.slot(slot, EXTENT_FLAG as usize | self.extents.len(), bytes.len());
+            self.extents.push(bytes.to_vec());
+            return Ok(());
+        }
         let at = self.append(bytes.len(), 1)?;
         self.put(at, bytes);
         self.slot(slot, at, bytes.len());

@@ -1,0 +1,126 @@
+//! What the daemon holds per message type and per projection: it works from the first call on, and faster once compiled.
+
+use std::sync::{Arc, OnceLock};
+use tollgate_marshal::{Fault, MAX_EXTENTS, Program, ProjectError, Projection, interpreter};
+use tollgate_schema::{Layouts, MessageId};
+
+use crate::{CompileError, Compiled, CompiledProjection};
+
+/// `gather` and `accept` of one message type.
+///
+/// Shared between threads: one of them may call [`Codec::compile`] while others use it. The results are the same before
+/// and after.
+pub struct Codec {
+    program: Arc<Program>,
+    compiled: OnceLock<Compiled>,
+}
+
+/// `project` of one list of fields.
+///
+/// As with [`Codec`], compiling changes the speed only.
+pub struct Projector {
+    projection: Arc<Projection>,
+    compiled: OnceLock<CompiledProjection>,
+}
+
+impl Codec {
+    /// A codec for messages of type `id`, interpreted for now.
+    pub fn new(layouts: &Arc<Layouts>, id: MessageId) -> Codec {
+        Codec {
+            program: Program::new(layouts, id),
+            compiled: OnceLock::new(),
+        }
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// As [`interpreter::gather`].
+    #[inline]
+    pub fn gather(&self, block: &[u8], lens: &mut [u32; MAX_EXTENTS]) -> Result<usize, Fault> {
+        match self.compiled.get() {
+            Some(compiled) => compiled.gather(block, lens),
+            None => interpreter::gather(&self.program, block, lens),
+        }
+    }
+
+    /// As [`interpreter::accept`].
+    #[inline]
+    pub fn accept(&self, image: &mut [u8], inline_len: usize) -> Result<(), Fault> {
+        match self.compiled.get() {
+            Some(compiled) => compiled.accept(image, inline_len),
+            None => interpreter::accept(&self.program, image, inline_len),
+        }
+    }
+
+    /// Makes machine code, unless there is some. Takes hundreds of microseconds: call it off the datapath.
+    pub fn compile(&self) -> Result<(), CompileError> {
+        if self.compiled.get().is_none() {
+            // If another thread was faster, its code stays and ours is freed.
+            let _ = self.compiled.set(Compiled::new(&self.program)?);
+        }
+        Ok(())
+    }
+
+    /// Whether machine code is in use.
+    pub fn is_compiled(&self) -> bool {
+        self.compiled.get().is_some()
+    }
+
+    /// One sentence about a fault that this codec found, naming the field.
+    pub fn explain(&self, fault: &Fault) -> String {
+        self.program.explain(fault)
+    }
+}
+
+impl Projector {
+    /// Resolves `paths` in messages of type `id`; interpreted for now.
+    pub fn new(
+        layouts: &Layouts,
+        id: MessageId,
+        paths: &[impl AsRef<str>],
+    ) -> Result<Projector, ProjectError> {
+        let projection = Arc::new(Projection::new(layouts, id, paths)?);
+        Ok(Projector {
+            projection,
+            compiled: OnceLock::new(),
+        })
+    }
+
+    /// The projection.
+    pub fn projection(&self) -> &Arc<Projection> {
+        &self.projection
+    }
+
+    /// As [`interpreter::project`].
+    #[inline]
+    pub fn project(
+        &self,
+        image: &[u8],
+        extent_offsets: &[u32],
+        view: &mut [u8],
+    ) -> Result<usize, Fault> {
+        match self.compiled.get() {
+            Some(compiled) => compiled.project(image, extent_offsets, view),
+            None => interpreter::project(&self.projection, image, extent_offsets, view),
+        }
+    }
+
+    /// Makes machine code, unless there is some. Call it off the datapath.
+    pub fn compile(&self) -> Result<(), CompileError> {
+        if self.compiled.get().is_none() {
+            // If another thread was faster, its code stays and ours is freed.
+            let _ = self
+                .compiled
+                .set(CompiledProjection::new(&self.projection)?);
+        }
+        Ok(())
+    }
+
+    /// Whether machine code is in use.
+    pub fn is_compiled(&self) -> bool {
+        self.compiled.get().is_some()
+    }
+}

@@ -1,0 +1,209 @@
+//! What every emitted function needs: loads, checks that end in a fault, guards, calls of helpers.
+//!
+//! Faults leave through one cold block with the raw fault as its parameter; see `Fault::to_raw`.
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{Block, FuncRef, InstBuilder, MemFlagsData, Type, Value, types};
+use cranelift_frontend::FunctionBuilder;
+use tollgate_marshal::program::Guard;
+use tollgate_marshal::{Fault, FaultCode};
+use tollgate_schema::MessageId;
+
+/// The field at which a check stands.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) message: MessageId,
+    pub(crate) field: u16,
+}
+
+/// Helpers of `machine`, as seen from the function being emitted.
+#[derive(Clone, Copy)]
+pub(crate) struct Helpers {
+    /// `(ptr, len) -> 1 if UTF-8, else 0`
+    pub(crate) is_utf8: FuncRef,
+    /// `(ptr, len) -> 1 if all bytes are 0 or 1, else 0`
+    pub(crate) are_bools: FuncRef,
+    /// `(context, offset of the slot, the slot, 1 if text) -> 0, or the number of a fault's code`
+    pub(crate) extent: FuncRef,
+    /// `(to, from, len) -> 0`
+    pub(crate) copy: FuncRef,
+}
+
+/// A function under construction.
+pub(crate) struct Emit<'a, 'f> {
+    pub(crate) builder: &'a mut FunctionBuilder<'f>,
+    pub(crate) helpers: Helpers,
+    fail: Block,
+}
+
+impl<'a, 'f> Emit<'a, 'f> {
+    /// Opens the function; answers its parameters, too.
+    pub(crate) fn open(
+        builder: &'a mut FunctionBuilder<'f>,
+        helpers: Helpers,
+    ) -> (Emit<'a, 'f>, Vec<Value>) {
+        let entry = builder.create_block();
+        builder.append_block_params_for_function_params(entry);
+        builder.switch_to_block(entry);
+        let params = builder.block_params(entry).to_vec();
+        let fail = builder.create_block();
+        builder.append_block_param(fail, types::I64);
+        builder.set_cold_block(fail);
+        (
+            Emit {
+                builder,
+                helpers,
+                fail,
+            },
+            params,
+        )
+    }
+
+    /// Ends the function: returns `value`, and gives the faults their way out.
+    pub(crate) fn close(self, value: Value) {
+        self.builder.ins().return_(&[value]);
+        self.builder.switch_to_block(self.fail);
+        let raw = self.builder.block_params(self.fail)[0];
+        self.builder.ins().return_(&[raw]);
+        self.builder.seal_all_blocks();
+    }
+
+    pub(crate) fn constant(&mut self, value: i64) -> Value {
+        self.builder.ins().iconst(types::I64, value)
+    }
+
+    /// Loads from checked memory, at any alignment.
+    pub(crate) fn load(&mut self, of: Type, base: Value, offset: u32) -> Value {
+        self.builder
+            .ins()
+            .load(of, flags(), base, offset.cast_signed())
+    }
+
+    /// Loads and zero-extends a `u32`.
+    pub(crate) fn load_u32(&mut self, base: Value, offset: u32) -> Value {
+        let narrow = self.load(types::I32, base, offset);
+        self.builder.ins().uextend(types::I64, narrow)
+    }
+
+    pub(crate) fn store(&mut self, value: Value, base: Value, offset: u32) {
+        self.builder
+            .ins()
+            .store(flags(), value, base, offset.cast_signed());
+    }
+
+    pub(crate) fn add(&mut self, a: Value, b: Value) -> Value {
+        self.builder.ins().iadd(a, b)
+    }
+
+    pub(crate) fn add_constant(&mut self, a: Value, b: i64) -> Value {
+        self.builder.ins().iadd_imm_s(a, b)
+    }
+
+    pub(crate) fn compare(&mut self, how: IntCC, a: Value, b: Value) -> Value {
+        self.builder.ins().icmp(how, a, b)
+    }
+
+    pub(crate) fn is_zero(&mut self, a: Value) -> Value {
+        self.builder.ins().icmp_imm_s(IntCC::Equal, a, 0)
+    }
+
+    /// A block with `params` 64-bit parameters.
+    pub(crate) fn block(&mut self, params: usize) -> Block {
+        let block = self.builder.create_block();
+        for _ in 0..params {
+            self.builder.append_block_param(block, types::I64);
+        }
+        block
+    }
+
+    pub(crate) fn cold_block(&mut self) -> Block {
+        let block = self.builder.create_block();
+        self.builder.set_cold_block(block);
+        block
+    }
+
+    /// Continues emitting in `block`; answers its parameters.
+    pub(crate) fn enter(&mut self, block: Block) -> Vec<Value> {
+        self.builder.switch_to_block(block);
+        self.builder.block_params(block).to_vec()
+    }
+
+    pub(crate) fn jump(&mut self, to: Block, with: &[Value]) {
+        let with: Vec<_> = with.iter().map(|v| (*v).into()).collect();
+        self.builder.ins().jump(to, &with);
+    }
+
+    pub(crate) fn branch(
+        &mut self,
+        condition: Value,
+        yes: (Block, &[Value]),
+        no: (Block, &[Value]),
+    ) {
+        let arguments = |with: &[Value]| with.iter().map(|v| (*v).into()).collect::<Vec<_>>();
+        self.builder
+            .ins()
+            .brif(condition, yes.0, &arguments(yes.1), no.0, &arguments(no.1));
+    }
+
+    /// Leaves with a fault if `condition` isn't 0.
+    pub(crate) fn fail_if(&mut self, condition: Value, place: Place, code: FaultCode) {
+        let raw = Fault {
+            code,
+            message: place.message,
+            field: Some(place.field),
+        }
+        .to_raw();
+        let raw = self.constant(raw);
+        self.leave_if(condition, raw);
+    }
+
+    /// Leaves with `raw` if `condition` isn't 0.
+    pub(crate) fn leave_if(&mut self, condition: Value, raw: Value) {
+        let go_on = self.block(0);
+        self.branch(condition, (self.fail, &[raw]), (go_on, &[]));
+        self.enter(go_on);
+    }
+
+    /// Leaves with the fault whose code is `code`, unless that is 0.
+    pub(crate) fn fail_with(&mut self, code: Value, place: Place) {
+        let base = self.constant(Fault::raw_place(place.message, Some(place.field)));
+        let raw = self.builder.ins().bor(base, code);
+        self.leave_if(code, raw);
+    }
+
+    pub(crate) fn call(&mut self, function: FuncRef, arguments: &[Value]) -> Value {
+        let call = self.builder.ins().call(function, arguments);
+        self.builder.inst_results(call)[0]
+    }
+
+    /// Leaves with `NotUtf8` unless the text is UTF-8.
+    pub(crate) fn require_utf8(&mut self, text: Value, len: Value, place: Place) {
+        let good = self.call(self.helpers.is_utf8, &[text, len]);
+        let bad = self.is_zero(good);
+        self.fail_if(bad, place, FaultCode::NotUtf8);
+    }
+
+    /// Whether the struct at `at` says that a field is set; `None` if it has no say.
+    pub(crate) fn is_set(&mut self, guard: Guard, at: Value) -> Option<Value> {
+        match guard {
+            Guard::None => None,
+            Guard::Bit { word, mask } => {
+                let word = self.load_u32(at, word);
+                Some(self.builder.ins().band_imm_u(word, i64::from(mask)))
+            }
+            Guard::Case { at: case, number } => {
+                let case = self.load_u32(at, case);
+                Some(
+                    self.builder
+                        .ins()
+                        .icmp_imm_u(IntCC::Equal, case, i64::from(number)),
+                )
+            }
+        }
+    }
+}
+
+/// Memory that was checked (so it can't trap), little endian like the host, at any alignment.
+fn flags() -> MemFlagsData {
+    MemFlagsData::new().with_notrap()
+}

@@ -1,0 +1,10 @@
+//! Bounds on what is compiled. Past them the interpreter serves on.
+
+/// Most steps of one program, inlined ones counted where they are inlined. About 100 ms of compilation.
+pub const MAX_STEPS: usize = 20_000;
+
+/// A struct with at most this many steps, none of them leading to further structs, is inlined where it is used.
+pub const MAX_INLINED_STEPS: usize = 6;
+
+/// Address space reserved per step, in bytes; several times what a step's code takes.
+pub(crate) const CODE_BYTES_PER_STEP: usize = 4096;
