@@ -723,3 +723,6 @@ impl fmt::Display for DescriptorError {
 }
 
 impl core::error::Error for DescriptorError {}
+
+#[cfg(test)]
+mod tests;

@@ -615,3 +615,6 @@ fn bytes_of(order: usize) -> u64 {
 fn offset_of(unit: u32) -> u64 {
     u64::from(unit) * MIN_BLOCK_BYTES as u64
 }
+
+#[cfg(test)]
+mod tests;

@@ -318,3 +318,8 @@ impl fmt::Debug for Consumer {
         )
     }
 }
+
+#[cfg(all(test, loom))]
+mod model;
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -263,3 +263,6 @@ fn write_header(mapping: &Mapping, shape: &SessionShape) {
         .write(0, &header)
         .expect("the rings segment begins with a page for its header");
 }
+
+#[cfg(test)]
+mod tests;
