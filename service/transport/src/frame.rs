@@ -69,6 +69,9 @@ pub const FLAG_METADATA: u8 = 4;
 /// Bytes of trace context that [`FLAG_TRACE`] will announce.
 pub const TRACE_ROOM: usize = 32;
 
+/// Bytes of a BIND's payload before the names.
+pub(crate) const BIND_FIXED: usize = 36;
+
 /// What a frame is. A newtype, so that an unknown value can be reported as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Kind(pub u8);
@@ -113,7 +116,7 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// A header, fields as on the wire. Decoding is total; [`Header::check`] is where a peer's claims are judged.
+/// A header, fields as on the wire. Decoding is total; `proto/receive.rs` is where a peer's claims are judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Bytes of payload that follow.

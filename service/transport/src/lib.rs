@@ -8,6 +8,7 @@
 
 mod config;
 mod error;
+mod event;
 pub mod frame;
 mod handshake;
 mod io;
@@ -18,8 +19,12 @@ mod tx;
 
 pub use config::{ConfigError, LinkConfig, PresharedKey, Role};
 pub use error::{Blame, LinkError, Reason, SendError};
+pub use event::{Body, CallHead, Credit, Event, Image, Queued};
 pub use io::{BodyOutcome, FlushOutcome, OpenError, ReadOutcome, TcpLink};
-pub use proto::{Body, CallHead, Credit, Event, Image, Link, LinkSetup, Queued};
+pub use proto::{Link, LinkSetup};
 pub use tollgate_shm_abi::heap::Span;
 pub use tollgate_shm_abi::io::Part;
 pub use tx::Token;
+
+#[cfg(test)]
+mod tests;

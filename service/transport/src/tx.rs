@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 
+use crate::frame::Header;
 use crate::limits;
 use crate::{Part, Span};
 
@@ -48,6 +49,18 @@ impl Tx {
     /// Whether no further frame may be queued.
     pub(crate) fn is_full(&self) -> bool {
         self.copied() >= limits::TX_SOFT_LIMIT || self.pieces.len() >= limits::TX_MAX_PIECES
+    }
+
+    /// Queues a whole frame with a copied payload; fills in its length.
+    pub(crate) fn frame(&mut self, header: Header, payload: &[u8]) {
+        let len = u32::try_from(payload.len()).expect("a copied payload is at most MAX_CONTROL");
+        self.begin(Header { len, ..header }, payload);
+    }
+
+    /// Queues a frame's header and its payload's first bytes; the header states the length of the whole.
+    pub(crate) fn begin(&mut self, header: Header, first: &[u8]) {
+        self.copy(&header.encode());
+        self.copy(first);
     }
 
     /// Copies bytes behind everything queued.

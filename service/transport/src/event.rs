@@ -1,0 +1,130 @@
+//! The words between a link and its daemon: what a peer can say, and what can be said to it.
+
+use tollgate_shm_abi::Code;
+
+use crate::Part;
+use crate::error::Reason;
+
+/// A call's beginning, either direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallHead {
+    /// Chosen by the end that calls; unique among its unanswered calls on this link.
+    pub call: u64,
+    /// A bind id of the end that calls.
+    pub bind: u32,
+    /// Index of the method in the bound service.
+    pub method: u16,
+    /// What remains of the deadline, microseconds; 0: none.
+    pub deadline_us: u64,
+}
+
+/// A body, as it arrives.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Body<'a> {
+    /// All of it, in the receive buffer, the caller's to patch until the next call on the link. No promised alignment.
+    Whole(&'a mut [u8]),
+    /// Larger than [`limits::SMALL_BODY`](crate::limits::SMALL_BODY): its length in bytes. No further event comes before
+    /// it was read whole ([`Link::fill_body`](crate::Link::fill_body)) or given up ([`Link::skip_body`](crate::Link::skip_body)).
+    Large(usize),
+}
+
+/// What the peer said. Texts borrow from the receive buffer.
+#[derive(Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each variant's sentence defines its fields")]
+pub enum Event<'a> {
+    /// The handshake is done; the peer calls itself `name` (proved, if there is a key). Calls and binds may be sent.
+    Ready { name: &'a str, version: u16 },
+    /// The peer wants to call this service on behalf of this tenant: answer with BOUND or REFUSED. An id that it has used
+    /// before means this service from now on.
+    Bind {
+        bind: u32,
+        tenant: &'a str,
+        service: &'a str,
+        schema_hash: [u8; 32],
+    },
+    /// The peer will take calls for the bind.
+    Bound { bind: u32 },
+    /// The peer won't; `description` is its schema's, for comparison, or empty.
+    Refused {
+        bind: u32,
+        code: Code,
+        sentence: &'a str,
+        description: &'a str,
+    },
+    /// A call to answer exactly once, by REPLY or STATUS.
+    Call {
+        head: CallHead,
+        inline_len: u32,
+        body: Body<'a>,
+    },
+    /// A call of this end succeeded.
+    Reply {
+        call: u64,
+        inline_len: u32,
+        body: Body<'a>,
+    },
+    /// A call of this end failed.
+    Status {
+        call: u64,
+        code: Code,
+        message: &'a str,
+    },
+    /// The peer no longer waits for this call of its own; it still gets its one answer.
+    Cancel { call: u64 },
+    /// The peer returned credit: calls that met `NoCredit` may be tried again.
+    Credit,
+    /// The peer takes no new calls or binds; outstanding calls are still answered.
+    GoAway { reason: Reason, message: &'a str },
+}
+
+/// A message to send: the inline part, then each extent at the next multiple of 8 (the padding is added here).
+#[derive(Clone, Copy, Debug)]
+pub struct Image<'a> {
+    /// The inline part: this daemon's private copy.
+    pub inline: &'a [u8],
+    /// The extents in order: shared spans travel without a copy, private bytes (what a policy has read) with one.
+    pub extents: &'a [Part<'a>],
+}
+
+impl<'a> Image<'a> {
+    /// A message without extents.
+    pub fn inline(inline: &'a [u8]) -> Image<'a> {
+        Image {
+            inline,
+            extents: &[],
+        }
+    }
+
+    /// Bytes on the wire.
+    pub(crate) fn len(&self) -> usize {
+        self.extents.iter().fold(self.inline.len(), |end, part| {
+            end.next_multiple_of(8) + part_len(part)
+        })
+    }
+}
+
+/// What became of the memory of a queued image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queued {
+    /// All of it was copied: the caller may reclaim its memory now. The token won't be reported.
+    Copied,
+    /// Shared spans are still needed: [`Link::poll_sent`](crate::Link::poll_sent) will return the token.
+    Held,
+}
+
+/// Credit that this end may use, or that the peer may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credit {
+    /// Calls.
+    pub calls: u32,
+    /// Bytes of their payloads.
+    pub bytes: u64,
+}
+
+/// Bytes that a part adds to a message.
+pub(crate) fn part_len(part: &Part<'_>) -> usize {
+    match part {
+        Part::Private(bytes) => bytes.len(),
+        Part::Shared { span, at } => span.len().saturating_sub(*at),
+    }
+}

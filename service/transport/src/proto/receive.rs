@@ -1,0 +1,346 @@
+//! The frames that a peer sends: judged by their header before any of their payload is kept, booked, and clothed as events.
+
+use tollgate_shm_abi::Code;
+
+use super::{Incoming, Link};
+use crate::error::{LinkError, Reason};
+use crate::event::{Body, CallHead, Credit, Event};
+use crate::frame::{BIND_FIXED, Header, Kind, u16_at};
+use crate::handshake::{Action, PROOF};
+use crate::limits::{self, HEADER};
+
+/// A frame that yields an event, as found by `next_frame`.
+pub(super) enum Found {
+    Ready,
+    Frame {
+        header: Header,
+        start: usize,
+        end: usize,
+    },
+    Large {
+        header: Header,
+    },
+}
+
+impl Link {
+    /// Finds the next frame that yields an event; deals with the others.
+    pub(super) fn next_frame(&mut self) -> Result<Option<Found>, LinkError> {
+        loop {
+            if let Some(incoming) = &mut self.incoming {
+                if !incoming.skip {
+                    return Ok(None);
+                }
+                incoming.filled += self.rx.drop_up_to(incoming.len - incoming.filled);
+                if incoming.filled < incoming.len {
+                    return Ok(None);
+                }
+                self.incoming = None;
+            }
+            let Some(header) = self.rx.header() else {
+                return Ok(None);
+            };
+            let header = Header::decode(header);
+            self.judge(&header)?;
+            let body = matches!(header.kind, Kind::CALL | Kind::REPLY);
+            if body && header.len > limits::SMALL_BODY {
+                self.rx.consume(HEADER);
+                self.account(&header)?;
+                self.incoming = Some(Incoming {
+                    len: header.len as usize,
+                    filled: 0,
+                    skip: false,
+                });
+                return Ok(Some(Found::Large { header }));
+            }
+            let Some((start, end)) = self.rx.take_frame(header.len as usize) else {
+                return Ok(None);
+            };
+            if let Some(found) = self.on_frame(header, start, end)? {
+                return Ok(Some(found));
+            }
+        }
+    }
+
+    /// Judges a header by itself, before any of its payload is kept.
+    fn judge(&self, header: &Header) -> Result<(), LinkError> {
+        let Header { kind, len, .. } = *header;
+        if !(Kind::HELLO..=Kind::GOAWAY).contains(&kind) {
+            return Err(LinkError::UnknownKind { kind });
+        }
+        let limit = match kind {
+            Kind::HELLO => limits::MAX_HANDSHAKE,
+            Kind::AUTH => PROOF as u32,
+            Kind::BIND => (BIND_FIXED + limits::MAX_TENANT + limits::MAX_SERVICE) as u32,
+            Kind::REFUSED => limits::MAX_CONTROL,
+            Kind::CALL | Kind::REPLY => limits::MAX_MESSAGE,
+            Kind::STATUS | Kind::GOAWAY => limits::MAX_TEXT as u32,
+            _ => 0,
+        };
+        let limit = if self.is_ready() {
+            limit
+        } else {
+            limit.min(limits::MAX_HANDSHAKE)
+        };
+        if len > limit {
+            return Err(LinkError::TooLong { kind, len, limit });
+        }
+        if let Some(field) = header.reserved() {
+            return Err(LinkError::Reserved { kind, field });
+        }
+        if kind == Kind::STATUS && header.aux == Code::OK.0 {
+            return Err(LinkError::Reserved {
+                kind,
+                field: "code",
+            });
+        }
+        let fits = match kind {
+            Kind::AUTH => len as usize == PROOF,
+            Kind::CALL | Kind::REPLY => header.aux <= len,
+            Kind::REFUSED => header.amount <= u64::from(len),
+            Kind::BIND => len as usize >= BIND_FIXED,
+            _ => true,
+        };
+        if !fits {
+            return Err(LinkError::Malformed { kind, len });
+        }
+        let binds = matches!(kind, Kind::BIND | Kind::BOUND | Kind::REFUSED | Kind::CALL);
+        if binds && header.bind >= limits::MAX_BINDS {
+            return Err(LinkError::BindId {
+                kind,
+                bind: header.bind,
+            });
+        }
+        Ok(())
+    }
+
+    /// Books a frame of a call; refuses what the peer had no right to send.
+    fn account(&mut self, header: &Header) -> Result<(), LinkError> {
+        self.handshake.on_other(header.kind)?;
+        match header.kind {
+            Kind::CALL => {
+                let Credit { calls, bytes } = self.granted;
+                if calls == 0 || bytes < u64::from(header.len) {
+                    return Err(LinkError::CreditOverrun {
+                        len: header.len,
+                        calls,
+                        bytes,
+                    });
+                }
+                self.granted = Credit {
+                    calls: calls - 1,
+                    bytes: bytes - u64::from(header.len),
+                };
+            }
+            Kind::REPLY | Kind::STATUS => {
+                let left = self.unanswered.checked_sub(1);
+                self.unanswered = left.ok_or(LinkError::Unasked { call: header.call })?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes a whole frame; says whether it yields an event.
+    fn on_frame(
+        &mut self,
+        header: Header,
+        start: usize,
+        end: usize,
+    ) -> Result<Option<Found>, LinkError> {
+        let frame = Some(Found::Frame { header, start, end });
+        match header.kind {
+            Kind::HELLO => {
+                let action = self.handshake.on_hello(self.rx.bytes(start, end))?;
+                return Ok(self.proceed(action));
+            }
+            Kind::AUTH => {
+                let action = self.handshake.on_auth(self.rx.bytes(start, end))?;
+                return Ok(self.proceed(action));
+            }
+            Kind::GOAWAY if !self.is_ready() => {
+                let message = utf8(Kind::GOAWAY, self.rx.bytes(start, end))?.to_owned();
+                return Err(LinkError::RefusedByPeer {
+                    reason: header.aux,
+                    message,
+                });
+            }
+            _ => self.account(&header)?,
+        }
+        match header.kind {
+            Kind::CALL | Kind::REPLY | Kind::BOUND | Kind::CANCEL => return Ok(frame),
+            Kind::BIND => {
+                split_bind(self.rx.bytes(start, end))?;
+            }
+            Kind::REFUSED => {
+                split_refused(&header, self.rx.bytes(start, end))?;
+            }
+            Kind::STATUS | Kind::GOAWAY => {
+                utf8(header.kind, self.rx.bytes(start, end))?;
+                self.going_away |= header.kind == Kind::GOAWAY;
+            }
+            Kind::CREDIT => self.on_credit(header.aux, header.amount)?,
+            Kind::PING => {
+                self.pong = Some(header.call);
+                return Ok(None);
+            }
+            // A PONG only shows that the peer is there, which `heard` already says.
+            _ => return Ok(None),
+        }
+        Ok(frame)
+    }
+
+    fn on_credit(&mut self, calls: u32, bytes: u64) -> Result<(), LinkError> {
+        let sum_calls = u64::from(self.credit.calls) + u64::from(calls);
+        let sum_bytes = self.credit.bytes.saturating_add(bytes);
+        if sum_calls > limits::MAX_WINDOW_CALLS.into() || sum_bytes > limits::MAX_WINDOW_BYTES {
+            return Err(LinkError::CreditOverflow {
+                calls: sum_calls,
+                bytes: sum_bytes,
+            });
+        }
+        self.credit = Credit {
+            calls: self.credit.calls + calls,
+            bytes: sum_bytes,
+        };
+        Ok(())
+    }
+
+    /// Does what the handshake decided.
+    fn proceed(&mut self, action: Action) -> Option<Found> {
+        if matches!(action, Action::Prove | Action::ProveAndWelcome) {
+            self.tx
+                .frame(Header::new(Kind::AUTH), &self.handshake.proof());
+        }
+        if !matches!(action, Action::Welcome | Action::ProveAndWelcome) {
+            return None;
+        }
+        let peer = self.handshake.peer().expect("welcomed after its HELLO");
+        self.credit = Credit {
+            calls: peer.window_calls,
+            bytes: peer.window_bytes,
+        };
+        Some(Found::Ready)
+    }
+
+    /// Clothes a frame, already judged, as an event.
+    pub(super) fn present(&mut self, found: Found) -> Event<'_> {
+        let (header, payload): (Header, &mut [u8]) = match found {
+            Found::Ready => {
+                let peer = self.handshake.peer().expect("welcomed after its HELLO");
+                return Event::Ready {
+                    name: &peer.name,
+                    version: peer.version,
+                };
+            }
+            Found::Large { header } => {
+                return present_body(&header, Body::Large(header.len as usize));
+            }
+            Found::Frame { header, start, end } => (header, self.rx.bytes_mut(start, end)),
+        };
+        const JUDGED: &str = "on_frame has judged the payload";
+        match header.kind {
+            Kind::CALL | Kind::REPLY => present_body(&header, Body::Whole(payload)),
+            Kind::BIND => {
+                let (schema_hash, tenant, service) = split_bind(payload).expect(JUDGED);
+                Event::Bind {
+                    bind: header.bind,
+                    tenant,
+                    service,
+                    schema_hash,
+                }
+            }
+            Kind::BOUND => Event::Bound { bind: header.bind },
+            Kind::REFUSED => {
+                let (sentence, description) = split_refused(&header, payload).expect(JUDGED);
+                Event::Refused {
+                    bind: header.bind,
+                    code: Code(header.aux),
+                    sentence,
+                    description,
+                }
+            }
+            Kind::STATUS => Event::Status {
+                call: header.call,
+                code: Code(header.aux),
+                message: utf8(header.kind, payload).expect(JUDGED),
+            },
+            Kind::CANCEL => Event::Cancel { call: header.call },
+            Kind::GOAWAY => Event::GoAway {
+                reason: Reason(header.aux),
+                message: utf8(header.kind, payload).expect(JUDGED),
+            },
+            _ => Event::Credit,
+        }
+    }
+}
+
+fn present_body<'a>(header: &Header, body: Body<'a>) -> Event<'a> {
+    let Header {
+        call,
+        bind,
+        method,
+        aux: inline_len,
+        amount: deadline_us,
+        ..
+    } = *header;
+    match header.kind {
+        Kind::CALL => Event::Call {
+            head: CallHead {
+                call,
+                bind,
+                method,
+                deadline_us,
+            },
+            inline_len,
+            body,
+        },
+        _ => Event::Reply {
+            call,
+            inline_len,
+            body,
+        },
+    }
+}
+
+fn utf8(kind: Kind, bytes: &[u8]) -> Result<&str, LinkError> {
+    std::str::from_utf8(bytes).map_err(|_| LinkError::NotUtf8 { kind })
+}
+
+/// A BIND's schema hash, tenant and service.
+fn split_bind(payload: &[u8]) -> Result<([u8; 32], &str, &str), LinkError> {
+    let malformed = LinkError::Malformed {
+        kind: Kind::BIND,
+        len: payload.len() as u32,
+    };
+    let (Some((hash, rest)), true) = (
+        payload.split_first_chunk::<32>(),
+        payload.len() >= BIND_FIXED,
+    ) else {
+        return Err(malformed);
+    };
+    let (tenant_len, service_len) = (usize::from(u16_at(rest, 0)), usize::from(u16_at(rest, 2)));
+    let names = &rest[4..];
+    let fits = tenant_len <= limits::MAX_TENANT && service_len <= limits::MAX_SERVICE;
+    if !fits || names.len() != tenant_len + service_len {
+        return Err(malformed);
+    }
+    let (tenant, service) = names.split_at(tenant_len);
+    Ok((*hash, utf8(Kind::BIND, tenant)?, utf8(Kind::BIND, service)?))
+}
+
+/// A REFUSED's sentence and description.
+fn split_refused<'a>(header: &Header, payload: &'a [u8]) -> Result<(&'a str, &'a str), LinkError> {
+    let malformed = LinkError::Malformed {
+        kind: Kind::REFUSED,
+        len: header.len,
+    };
+    let at = usize::try_from(header.amount)
+        .ok()
+        .filter(|at| *at <= payload.len())
+        .ok_or(malformed)?;
+    let (sentence, description) = payload.split_at(at);
+    Ok((
+        utf8(Kind::REFUSED, sentence)?,
+        utf8(Kind::REFUSED, description)?,
+    ))
+}

@@ -1,0 +1,325 @@
+//! The frames that a daemon sends: each `send_*` queues one whole frame, or refuses it and changes nothing.
+
+use tollgate_shm_abi::Code;
+
+use super::Link;
+use crate::Part;
+use crate::Span;
+use crate::error::{Reason, SendError};
+use crate::event::{CallHead, Credit, Image, Queued, part_len};
+use crate::frame::{BIND_FIXED, Header, Kind};
+use crate::handshake::State;
+use crate::limits;
+use crate::tx::Token;
+
+impl Link {
+    /// Starts a call. Hot: one header and one copy, no system call, and no allocation once the buffers are warm.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was queued.
+    pub fn send_call(
+        &mut self,
+        head: &CallHead,
+        image: &Image<'_>,
+        token: Token,
+    ) -> Result<Queued, SendError> {
+        self.may_begin()?;
+        bind_in_range(head.bind)?;
+        let len = image_len(image)?;
+        if self.credit.calls == 0 || self.credit.bytes < u64::from(len) {
+            let Credit { calls, bytes } = self.credit;
+            return Err(SendError::NoCredit {
+                calls,
+                bytes,
+                needed: len.into(),
+            });
+        }
+        self.credit.calls -= 1;
+        self.credit.bytes -= u64::from(len);
+        self.unanswered += 1;
+        let header = Header {
+            len,
+            method: head.method,
+            call: head.call,
+            bind: head.bind,
+            aux: inline_len(image),
+            amount: head.deadline_us,
+            ..Header::new(Kind::CALL)
+        };
+        Ok(self.put_image(header, image, token))
+    }
+
+    /// Answers a call of the peer's with a message.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was queued.
+    pub fn send_reply(
+        &mut self,
+        call: u64,
+        image: &Image<'_>,
+        token: Token,
+    ) -> Result<Queued, SendError> {
+        self.may_send()?;
+        let len = image_len(image)?;
+        let header = Header {
+            len,
+            call,
+            aux: inline_len(image),
+            ..Header::new(Kind::REPLY)
+        };
+        Ok(self.put_image(header, image, token))
+    }
+
+    /// Answers a call of the peer's with a status; a message over [`limits::MAX_TEXT`] bytes is cut at a character.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was queued.
+    pub fn send_status(&mut self, call: u64, code: Code, message: &str) -> Result<(), SendError> {
+        self.may_send()?;
+        if code == Code::OK {
+            return Err(SendError::Field {
+                field: "code",
+                value: 0,
+            });
+        }
+        self.tx.frame(
+            Header {
+                call,
+                aux: code.0,
+                ..Header::new(Kind::STATUS)
+            },
+            cut(message).as_bytes(),
+        );
+        Ok(())
+    }
+
+    /// Tells the peer that nobody waits for this call of this end any more. Its one answer still comes.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was queued.
+    pub fn send_cancel(&mut self, call: u64) -> Result<(), SendError> {
+        self.may_send()?;
+        self.tx.frame(
+            Header {
+                call,
+                ..Header::new(Kind::CANCEL)
+            },
+            &[],
+        );
+        Ok(())
+    }
+
+    /// Asks the peer to take calls for a service on behalf of a tenant. Calls may follow at once; they fail if the
+    /// bind is refused.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was queued.
+    pub fn send_bind(
+        &mut self,
+        bind: u32,
+        tenant: &str,
+        service: &str,
+        schema_hash: &[u8; 32],
+    ) -> Result<(), SendError> {
+        self.may_begin()?;
+        bind_in_range(bind)?;
+        let tenant_len = text_len("tenant", tenant, limits::MAX_TENANT)?;
+        let service_len = text_len("service", service, limits::MAX_SERVICE)?;
+        let mut payload = Vec::with_capacity(BIND_FIXED + tenant.len() + service.len());
+        payload.extend_from_slice(schema_hash);
+        payload.extend_from_slice(&tenant_len.to_le_bytes());
+        payload.extend_from_slice(&service_len.to_le_bytes());
+        payload.extend_from_slice(tenant.as_bytes());
+        payload.extend_from_slice(service.as_bytes());
+        self.tx.frame(
+            Header {
+                bind,
+                ..Header::new(Kind::BIND)
+            },
+            &payload,
+        );
+        Ok(())
+    }
+
+    /// Accepts a bind of the peer's.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was queued.
+    pub fn send_bound(&mut self, bind: u32) -> Result<(), SendError> {
+        self.may_send()?;
+        bind_in_range(bind)?;
+        self.tx.frame(
+            Header {
+                bind,
+                ..Header::new(Kind::BOUND)
+            },
+            &[],
+        );
+        Ok(())
+    }
+
+    /// Refuses a bind of the peer's. `description` is this end's schema, if it is what differs; one that doesn't fit into
+    /// [`limits::MAX_CONTROL`] is left out, since half of it would only mislead a comparison.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was queued.
+    pub fn send_refused(
+        &mut self,
+        bind: u32,
+        code: Code,
+        sentence: &str,
+        description: &str,
+    ) -> Result<(), SendError> {
+        self.may_send()?;
+        bind_in_range(bind)?;
+        let sentence = cut(sentence);
+        let room = limits::MAX_CONTROL as usize - sentence.len();
+        let description = if description.len() <= room {
+            description
+        } else {
+            ""
+        };
+        let payload = [sentence.as_bytes(), description.as_bytes()].concat();
+        let amount = sentence.len() as u64;
+        self.tx.frame(
+            Header {
+                bind,
+                aux: code.0,
+                amount,
+                ..Header::new(Kind::REFUSED)
+            },
+            &payload,
+        );
+        Ok(())
+    }
+
+    /// Announces that this end takes no new calls or binds and makes none; what is outstanding is still answered.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was queued.
+    pub fn send_goaway(&mut self, reason: Reason, message: &str) -> Result<(), SendError> {
+        self.may_send()?;
+        self.going_away = true;
+        self.tx.frame(
+            Header {
+                aux: reason.0,
+                ..Header::new(Kind::GOAWAY)
+            },
+            cut(message).as_bytes(),
+        );
+        Ok(())
+    }
+
+    /// The daemon no longer holds this many calls of the peer's, of this many payload bytes: the peer may send as many
+    /// again. It is told once a quarter of the window has gathered. More than the peer has used is ignored.
+    pub fn return_credit(&mut self, calls: u32, bytes: u64) {
+        let used_calls = self.window.calls - self.granted.calls;
+        let used_bytes = self.window.bytes - self.granted.bytes;
+        self.returned.calls = self.returned.calls.saturating_add(calls).min(used_calls);
+        self.returned.bytes = self.returned.bytes.saturating_add(bytes).min(used_bytes);
+        let due = self.returned.calls >= self.window.calls.div_ceil(4)
+            || self.returned.bytes >= self.window.bytes / 4;
+        if due && self.is_ready() {
+            let Credit { calls, bytes } =
+                std::mem::replace(&mut self.returned, Credit { calls: 0, bytes: 0 });
+            self.granted.calls += calls;
+            self.granted.bytes += bytes;
+            self.tx.frame(
+                Header {
+                    aux: calls,
+                    amount: bytes,
+                    ..Header::new(Kind::CREDIT)
+                },
+                &[],
+            );
+        }
+    }
+
+    fn may_send(&self) -> Result<(), SendError> {
+        match self.handshake.state() {
+            State::Ready if self.tx.is_full() => Err(SendError::Full {
+                queued: self.tx.copied(),
+            }),
+            State::Ready => Ok(()),
+            State::Ended => Err(SendError::Ended),
+            State::AwaitHello | State::AwaitAuth => Err(SendError::NotReady),
+        }
+    }
+
+    fn may_begin(&self) -> Result<(), SendError> {
+        self.may_send()?;
+        if self.going_away {
+            Err(SendError::GoingAway)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn put_image(&mut self, header: Header, image: &Image<'_>, token: Token) -> Queued {
+        self.tx.begin(header, image.inline);
+        let mut end = image.inline.len();
+        let mut queued = Queued::Copied;
+        for part in image.extents {
+            self.tx.copy(&[0; 8][..end.next_multiple_of(8) - end]);
+            end = end.next_multiple_of(8) + part_len(part);
+            match *part {
+                Part::Private(bytes) => self.tx.copy(bytes),
+                Part::Shared { span, at } if part_len(part) < limits::SHARE_MIN => {
+                    self.tx.copy_shared(span, at)
+                }
+                Part::Shared { span, at } => {
+                    self.tx.share(Span::clone(span), at);
+                    queued = Queued::Held;
+                }
+            }
+        }
+        if queued == Queued::Held {
+            self.tx.mark(token);
+        }
+        queued
+    }
+}
+
+fn image_len(image: &Image<'_>) -> Result<u32, SendError> {
+    if image.extents.len() > limits::MAX_EXTENTS {
+        return Err(SendError::TooManyExtents {
+            extents: image.extents.len(),
+        });
+    }
+    let len = image.len();
+    u32::try_from(len)
+        .ok()
+        .filter(|len| *len <= limits::MAX_MESSAGE)
+        .ok_or(SendError::TooLarge { len })
+}
+
+fn inline_len(image: &Image<'_>) -> u32 {
+    u32::try_from(image.inline.len()).expect("image_len has bounded the whole")
+}
+
+fn bind_in_range(bind: u32) -> Result<(), SendError> {
+    if bind < limits::MAX_BINDS {
+        Ok(())
+    } else {
+        Err(SendError::Field {
+            field: "bind",
+            value: bind.into(),
+        })
+    }
+}
+
+fn text_len(field: &'static str, text: &str, limit: usize) -> Result<u16, SendError> {
+    let error = SendError::Field {
+        field,
+        value: text.len() as u64,
+    };
+    u16::try_from(text.len())
+        .ok()
+        .filter(|len| usize::from(*len) <= limit)
+        .ok_or(error)
+}
+
+/// The longest prefix of whole characters within [`limits::MAX_TEXT`] bytes.
+pub(super) fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(limits::MAX_TEXT)]
+}

@@ -1,0 +1,288 @@
+//! Tests of the link: in memory through a [`Pair`], and over loopback TCP.
+//!
+//! Files under `tests/golden` are reviewed like code. `TOLLGATE_BLESS=1 cargo test` rewrites them; read the difference.
+
+#![allow(clippy::unwrap_used)]
+
+mod flow;
+mod handshakes;
+mod hostile;
+mod tcp;
+mod wire;
+
+use tollgate_shm_abi::descriptor::HeapSizes;
+use tollgate_shm_abi::session::{self, AppEnd, SessionShape};
+
+use crate::Span;
+use crate::config::{LinkConfig, PresharedKey, Role};
+use crate::error::LinkError;
+use crate::event::{Body, CallHead, Event, Image};
+use crate::frame::{Header, Kind};
+use crate::proto::{Link, LinkSetup};
+use crate::tx::Token;
+
+/// Bytes that no test has a stake in, different for each seed.
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// A span of an application's send heap with this content.
+fn span(bytes: &[u8]) -> Span {
+    let shape = SessionShape::for_request(HeapSizes {
+        send: 4 << 20,
+        receive: 0,
+    })
+    .unwrap();
+    let (daemon, fds) = session::create(&shape).unwrap();
+    let mut app = AppEnd::attach(&shape, fds).unwrap();
+    let mut block = app.send_heap.alloc(bytes.len()).unwrap();
+    block.copy_from_slice(bytes);
+    let offset = app.send_heap.commit(block);
+    daemon.send_heap.span(offset, bytes.len()).unwrap()
+}
+
+fn config(name: &str) -> LinkConfig {
+    LinkConfig::new(name)
+}
+
+fn keyed(name: &str, key: &str) -> LinkConfig {
+    LinkConfig {
+        key: Some(PresharedKey::new(key.as_bytes()).unwrap()),
+        ..LinkConfig::new(name)
+    }
+}
+
+fn setup(role: Role, nonce: u8) -> LinkSetup {
+    LinkSetup {
+        role,
+        loopback: true,
+        nonce: [nonce; 32],
+        now_ns: 0,
+    }
+}
+
+fn head(call: u64) -> CallHead {
+    CallHead {
+        call,
+        bind: 3,
+        method: 1,
+        deadline_us: 250_000,
+    }
+}
+
+/// A link, and what its daemon would have kept.
+struct End {
+    link: Link,
+    /// Every event, as printed; bodies above 64 bytes as length and sum.
+    said: Vec<String>,
+    /// The large body that is being read, and the words it will end.
+    body: Option<(Vec<u8>, String)>,
+    /// Large bodies are given up.
+    skips: bool,
+}
+
+impl End {
+    fn new(config: &LinkConfig, setup: &LinkSetup) -> End {
+        End {
+            link: Link::new(config, setup).unwrap(),
+            said: Vec::new(),
+            body: None,
+            skips: false,
+        }
+    }
+
+    /// Takes bytes from the peer and does what a daemon does.
+    fn hear(&mut self, mut bytes: &[u8]) -> Result<(), LinkError> {
+        loop {
+            let n = self.link.receive(bytes);
+            bytes = &bytes[n..];
+            self.poll()?;
+            if bytes.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn poll(&mut self) -> Result<(), LinkError> {
+        loop {
+            if let Some((body, words)) = &mut self.body {
+                if !self.link.fill_body(body)?.is_empty() {
+                    return Ok(());
+                }
+                self.said.push(format!("{words} {}", summary(body)));
+                self.body = None;
+            }
+            let Some(event) = self.link.poll_event()? else {
+                return Ok(());
+            };
+            let large = match &event {
+                Event::Call {
+                    body: Body::Large(len),
+                    ..
+                }
+                | Event::Reply {
+                    body: Body::Large(len),
+                    ..
+                } => Some(*len),
+                _ => None,
+            };
+            let words = words(event);
+            match large {
+                Some(_) if self.skips => {
+                    self.said.push(format!("{words} skipped"));
+                    self.link.skip_body();
+                }
+                Some(len) => self.body = Some((vec![0; len], words)),
+                None => self.said.push(words),
+            }
+        }
+    }
+
+    /// Everything that waits to leave.
+    fn bytes(&mut self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.link.transmit(&mut out, usize::MAX);
+        out
+    }
+}
+
+fn words(event: Event<'_>) -> String {
+    match event {
+        Event::Call {
+            head,
+            inline_len,
+            body,
+        } => {
+            let CallHead {
+                call,
+                bind,
+                method,
+                deadline_us,
+            } = head;
+            format!(
+                "Call {call} bind {bind} method {method} deadline {deadline_us} inline {inline_len}: {}",
+                of(body)
+            )
+        }
+        Event::Reply {
+            call,
+            inline_len,
+            body,
+        } => format!("Reply {call} inline {inline_len}: {}", of(body)),
+        other => format!("{other:?}"),
+    }
+}
+
+fn of(body: Body<'_>) -> String {
+    match body {
+        Body::Whole(bytes) => summary(bytes),
+        Body::Large(_) => "large".to_owned(),
+    }
+}
+
+fn summary(bytes: &[u8]) -> String {
+    match bytes.len() {
+        0..=64 => format!("{:?}", bytes.escape_ascii().to_string()),
+        len => format!("{len} bytes, sum {:x}", sum(bytes)),
+    }
+}
+
+/// FNV-1a: tells different bodies apart.
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+/// Two links, joined by whoever moves the bytes.
+struct Pair {
+    a: End,
+    b: End,
+}
+
+impl Pair {
+    /// Two daemons as configured, nothing exchanged yet.
+    fn fresh(a: &LinkConfig, b: &LinkConfig) -> Pair {
+        Pair {
+            a: End::new(a, &setup(Role::Initiator, 0xaa)),
+            b: End::new(b, &setup(Role::Responder, 0xbb)),
+        }
+    }
+
+    /// Two ready links.
+    fn ready() -> Pair {
+        Pair::ready_as(&config("host-a"), &config("host-b"))
+    }
+
+    fn ready_as(a: &LinkConfig, b: &LinkConfig) -> Pair {
+        let mut pair = Pair::fresh(a, b);
+        pair.settle().unwrap();
+        assert!(pair.a.link.is_ready() && pair.b.link.is_ready());
+        pair.a.said.clear();
+        pair.b.said.clear();
+        pair
+    }
+
+    /// Moves bytes both ways until nobody has any.
+    fn settle(&mut self) -> Result<(), LinkError> {
+        while self.a.link.wants_write() || self.b.link.wants_write() {
+            let (to_b, to_a) = (self.a.bytes(), self.b.bytes());
+            self.b.hear(&to_b)?;
+            self.a.hear(&to_a)?;
+        }
+        Ok(())
+    }
+
+    /// Both ends' bytes to the other, whatever comes of it: each end's error, if any.
+    fn settle_to_errors(&mut self) -> [Option<LinkError>; 2] {
+        while self.a.link.wants_write() || self.b.link.wants_write() {
+            let (to_b, to_a) = (self.a.bytes(), self.b.bytes());
+            let _ = self.b.hear(&to_b);
+            let _ = self.a.hear(&to_a);
+        }
+        [
+            self.a.link.failure().cloned(),
+            self.b.link.failure().cloned(),
+        ]
+    }
+}
+
+/// A frame as bytes, by hand: what a peer that ignores the rules would send.
+fn raw(header: Header, payload: &[u8]) -> Vec<u8> {
+    let header = Header {
+        len: u32::try_from(payload.len()).unwrap(),
+        ..header
+    };
+    [&header.encode()[..], payload].concat()
+}
+
+/// One call with this inline part.
+fn call(link: &mut Link, call: u64, inline: &[u8]) {
+    link.send_call(&head(call), &Image::inline(inline), Token(0))
+        .unwrap();
+}
+
+/// Compares with a reviewed file.
+fn golden(name: &str, actual: &str) {
+    let path = format!("{}/src/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("TOLLGATE_BLESS").is_some() {
+        std::fs::write(&path, actual).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        expected == actual,
+        "{name} differs from what was reviewed; now it is:\n{actual}"
+    );
+}
+
+/// A header of this kind; for tests that bend one field.
+fn header(kind: Kind) -> Header {
+    Header::new(kind)
+}

@@ -1,0 +1,354 @@
+//! Whatever a peer sends: an event, patience, or the end of its own link; never a panic, never memory.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::limits::{self, HEADER};
+
+/// One conversation of every kind of frame, as b hears it, and what b makes of it.
+fn conversation() -> (Vec<u8>, Vec<String>) {
+    use tollgate_shm_abi::Code;
+    let mut pair = Pair::ready();
+    let b = &mut pair.b.link;
+    for n in 0..3 {
+        call(b, n, b"");
+    }
+    let _ = pair.b.bytes();
+    let a = &mut pair.a.link;
+    a.send_bind(1, "acme", "hotel.Reservation", &[7; 32])
+        .unwrap();
+    call(a, 1, b"one");
+    call(a, 2, &noise(1, 70_000));
+    a.send_cancel(1).unwrap();
+    a.send_bound(2).unwrap();
+    a.send_refused(3, Code::NOT_FOUND, "no", "").unwrap();
+    // b's calls: a never heard them, but b counts them as unanswered.
+    a.send_reply(0, &Image::inline(b"reply"), Token(0)).unwrap();
+    a.send_status(1, Code::INTERNAL, "é").unwrap();
+    a.send_reply(2, &Image::inline(&noise(2, 66_000)), Token(0))
+        .unwrap();
+    a.send_goaway(crate::Reason::SHUTDOWN, "bye").unwrap();
+    let bytes = pair.a.bytes();
+    pair.b.hear(&bytes).unwrap();
+    (bytes, pair.b.said)
+}
+
+/// The end that heard nothing of it yet.
+fn listener() -> End {
+    let mut pair = Pair::ready();
+    for n in 0..3 {
+        call(&mut pair.b.link, n, b"");
+    }
+    pair.b
+}
+
+#[test]
+fn split_anywhere_the_events_are_the_same() {
+    let (bytes, said) = conversation();
+    assert_eq!(said.len(), 10);
+    let interesting =
+        (0..bytes.len()).filter(|at| *at < 600 || at % 997 == 0 || bytes.len() - at < 400);
+    for at in interesting {
+        let mut end = listener();
+        end.hear(&bytes[..at]).unwrap();
+        assert!(end.said.len() < said.len(), "cut at {at}");
+        assert_eq!(end.said, said[..end.said.len()], "cut at {at}");
+        end.hear(&bytes[at..]).unwrap();
+        assert_eq!(end.said, said, "split at {at}");
+    }
+}
+
+#[test]
+fn byte_by_byte_the_events_are_the_same() {
+    let (bytes, said) = conversation();
+    let mut end = listener();
+    for byte in &bytes {
+        end.hear(std::slice::from_ref(byte)).unwrap();
+    }
+    assert_eq!(end.said, said);
+}
+
+#[test]
+fn a_huge_length_is_refused_by_its_header() {
+    for code in 1..=13 {
+        let kind = Kind(code);
+        let mut end = listener();
+        let limit = match kind {
+            Kind::HELLO => limits::MAX_HANDSHAKE,
+            Kind::AUTH => 32,
+            Kind::BIND => 36 + 64 + 256,
+            Kind::REFUSED => limits::MAX_CONTROL,
+            Kind::CALL | Kind::REPLY => limits::MAX_MESSAGE,
+            Kind::STATUS | Kind::GOAWAY => 4096,
+            _ => 0,
+        };
+        for len in [limit + 1, u32::MAX] {
+            let error = end.hear(
+                &Header {
+                    len,
+                    ..header(kind)
+                }
+                .encode(),
+            );
+            assert_eq!(error, Err(LinkError::TooLong { kind, len, limit }));
+            end = listener();
+        }
+    }
+    let mut fresh = End::new(&config("a"), &setup(Role::Initiator, 1));
+    let error = fresh.hear(
+        &Header {
+            len: 70_000,
+            ..header(Kind::CALL)
+        }
+        .encode(),
+    );
+    assert_eq!(
+        error,
+        Err(LinkError::TooLong {
+            kind: Kind::CALL,
+            len: 70_000,
+            limit: limits::MAX_HANDSHAKE
+        })
+    );
+}
+
+#[test]
+fn bent_headers_are_refused_by_field() {
+    let check = |header: Header, payload: &[u8], expected: LinkError| {
+        assert_eq!(listener().hear(&raw(header, payload)), Err(expected));
+    };
+    let reserved = |kind, field| LinkError::Reserved { kind, field };
+    let call = Header {
+        bind: 3,
+        ..header(Kind::CALL)
+    };
+    check(
+        Header { flags: 0, ..call },
+        b"",
+        reserved(Kind::CALL, "flags"),
+    );
+    check(
+        Header { flags: 3, ..call },
+        b"",
+        reserved(Kind::CALL, "flags"),
+    );
+    check(
+        Header {
+            flags: 1,
+            ..header(Kind::CANCEL)
+        },
+        b"",
+        reserved(Kind::CANCEL, "flags"),
+    );
+    check(
+        Header {
+            method: 1,
+            ..header(Kind::REPLY)
+        },
+        b"",
+        reserved(Kind::REPLY, "method"),
+    );
+    check(
+        Header {
+            call: 1,
+            ..header(Kind::BOUND)
+        },
+        b"",
+        reserved(Kind::BOUND, "call"),
+    );
+    check(
+        Header {
+            bind: 1,
+            ..header(Kind::CANCEL)
+        },
+        b"",
+        reserved(Kind::CANCEL, "bind"),
+    );
+    check(
+        Header {
+            aux: 1,
+            ..header(Kind::PING)
+        },
+        b"",
+        reserved(Kind::PING, "aux"),
+    );
+    check(
+        Header {
+            amount: 1,
+            ..header(Kind::GOAWAY)
+        },
+        b"",
+        reserved(Kind::GOAWAY, "amount"),
+    );
+    check(header(Kind::STATUS), b"", reserved(Kind::STATUS, "code"));
+    let malformed = |kind, len| LinkError::Malformed { kind, len };
+    check(Header { aux: 3, ..call }, b"xy", malformed(Kind::CALL, 2));
+    check(header(Kind::AUTH), &[0; 31], malformed(Kind::AUTH, 31));
+    check(header(Kind::BIND), &[0; 35], malformed(Kind::BIND, 35));
+    check(header(Kind::BIND), &[1; 40], malformed(Kind::BIND, 40));
+    check(
+        Header {
+            amount: 3,
+            ..header(Kind::REFUSED)
+        },
+        b"xy",
+        malformed(Kind::REFUSED, 2),
+    );
+    check(
+        Header { bind: 4096, ..call },
+        b"",
+        LinkError::BindId {
+            kind: Kind::CALL,
+            bind: 4096,
+        },
+    );
+    check(
+        Header {
+            aux: 2,
+            ..header(Kind::STATUS)
+        },
+        &[0xff],
+        LinkError::NotUtf8 { kind: Kind::STATUS },
+    );
+    check(
+        header(Kind::GOAWAY),
+        &[0xc3],
+        LinkError::NotUtf8 { kind: Kind::GOAWAY },
+    );
+    check(
+        Header {
+            amount: 1,
+            ..header(Kind::REFUSED)
+        },
+        "é".as_bytes(),
+        LinkError::NotUtf8 {
+            kind: Kind::REFUSED,
+        },
+    );
+    for kind in [Kind(0), Kind(14), Kind(255)] {
+        check(header(kind), b"", LinkError::UnknownKind { kind });
+    }
+}
+
+#[test]
+fn an_ended_link_stays_ended() {
+    let mut pair = Pair::ready();
+    let unknown = LinkError::UnknownKind { kind: Kind(99) };
+    assert_eq!(
+        pair.b.hear(&raw(header(Kind(99)), b"")),
+        Err(unknown.clone())
+    );
+    assert_eq!(pair.b.poll(), Err(unknown.clone()));
+    let mut bytes = Vec::new();
+    call(&mut pair.a.link, 1, b"late");
+    pair.a.link.transmit(&mut bytes, usize::MAX);
+    assert_eq!(pair.b.hear(&bytes), Err(unknown.clone()));
+    let goaway = pair.b.bytes();
+    pair.a.hear(&goaway).unwrap();
+    assert_eq!(
+        pair.a.said,
+        [format!(
+            "GoAway {{ reason: Reason(4), message: {:?} }}",
+            unknown.to_string()
+        )]
+    );
+}
+
+/// Headers that pass a first glance: known kinds, small lengths, mostly legal fields.
+fn plausible() -> impl Strategy<Value = Vec<u8>> {
+    let fields = (
+        0_u8..16,
+        0_u8..3,
+        prop_oneof![Just(0_u32), 0_u32..80, any::<u32>()],
+        0_u32..5000,
+        0_u32..80,
+        0_u64..80,
+    );
+    (fields, proptest::collection::vec(any::<u8>(), 0..80)).prop_map(
+        |((kind, flags, len, bind, aux, amount), payload)| {
+            let fresh = header(Kind(kind));
+            let flags = if flags == 0 { flags } else { fresh.flags };
+            let bent = Header {
+                flags,
+                len,
+                bind,
+                aux,
+                amount,
+                ..fresh
+            };
+            let header = if aux % 2 == 0 {
+                Header {
+                    len: payload.len() as u32,
+                    ..bent
+                }
+            } else {
+                bent
+            };
+            [&header.encode()[..], &payload].concat()
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400), ready in any::<bool>()) {
+        let mut end = if ready { listener() } else { End::new(&config("a"), &setup(Role::Responder, 1)) };
+        let _ = end.hear(&bytes);
+        let _ = end.bytes();
+    }
+
+    #[test]
+    fn plausible_frames_never_panic(frames in proptest::collection::vec(plausible(), 0..20), ready in any::<bool>()) {
+        let mut end = if ready { listener() } else { End::new(&config("a"), &setup(Role::Responder, 1)) };
+        for frame in frames {
+            if end.hear(&frame).is_err() {
+                break;
+            }
+        }
+        let _ = end.bytes();
+    }
+
+    #[test]
+    fn a_flipped_bit_never_panics(at in any::<prop::sample::Index>(), bit in 0..8_u32, chunk in 1..100_000_usize) {
+        let (mut bytes, _) = conversation();
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1 << bit;
+        let mut end = listener();
+        for chunk in bytes.chunks(chunk) {
+            if end.hear(chunk).is_err() {
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn random_splits_give_the_same_events(cuts in proptest::collection::vec(1..40_000_usize, 1..20)) {
+        let (bytes, said) = conversation();
+        let mut end = listener();
+        let mut rest = &bytes[..];
+        for cut in cuts.iter().cycle() {
+            let (now, later) = rest.split_at(rest.len().min(*cut));
+            end.hear(now).unwrap();
+            rest = later;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        prop_assert_eq!(end.said, said);
+    }
+
+    #[test]
+    fn a_truncated_handshake_never_opens_the_link(cut in any::<prop::sample::Index>()) {
+        let key = "correct horse battery";
+        let mut pair = Pair::fresh(&keyed("a", key), &keyed("b", key));
+        let mut bytes = pair.a.bytes();
+        let reply = pair.b.bytes();
+        pair.a.hear(&reply).unwrap();
+        bytes.extend(pair.a.bytes());
+        prop_assert_eq!(bytes.len(), 2 * HEADER + 65 + 32);
+        pair.b.hear(&bytes[..cut.index(bytes.len())]).unwrap();
+        prop_assert!(!pair.b.link.is_ready());
+    }
+}

@@ -1,0 +1,133 @@
+//! Every frame's bytes, against the reviewed file.
+
+use std::fmt::Write;
+
+use tollgate_shm_abi::Code;
+
+use super::*;
+use crate::Part;
+use crate::error::Reason;
+use crate::frame::{MAGIC, TRACE_ROOM};
+use crate::limits::HEADER;
+
+/// Hex, 16 bytes a row, a new paragraph for each frame.
+fn dump(title: &str, mut bytes: &[u8], out: &mut String) {
+    while let Some(head) = bytes.first_chunk::<HEADER>() {
+        let header = Header::decode(head);
+        let frame;
+        (frame, bytes) = bytes.split_at(HEADER + header.len as usize);
+        writeln!(out, "{title}: {} of {} bytes", header.kind, header.len).unwrap();
+        for row in frame.chunks(16) {
+            let hex: Vec<String> = row.iter().map(|byte| format!("{byte:02x}")).collect();
+            let text: String = row
+                .iter()
+                .map(|b| {
+                    if b.is_ascii_graphic() {
+                        *b as char
+                    } else {
+                        '.'
+                    }
+                })
+                .collect();
+            writeln!(out, "  {:<47}  {text}", hex.join(" ")).unwrap();
+        }
+        writeln!(out).unwrap();
+    }
+    assert!(bytes.is_empty(), "whole frames");
+}
+
+#[test]
+fn every_frame_has_the_reviewed_bytes() {
+    let mut out = String::new();
+    let key = "a key of 24 bytes length";
+    let mut pair = Pair::fresh(&keyed("host-a", key), &keyed("host-b", key));
+    let hello = pair.a.bytes();
+    dump("a keyed initiator begins", &hello, &mut out);
+    let reply = pair.b.bytes();
+    dump("a keyed responder begins", &reply, &mut out);
+    pair.a.hear(&reply).unwrap();
+    let auth = pair.a.bytes();
+    dump("the initiator proves itself", &auth, &mut out);
+    pair.b.hear(&hello).unwrap();
+    pair.b.hear(&auth).unwrap();
+    let auth = pair.b.bytes();
+    dump("the responder proves itself", &auth, &mut out);
+    pair.a.hear(&auth).unwrap();
+
+    let link = &mut pair.a.link;
+    link.send_bind(3, "acme", "hotel.Reservation", &[0x5c; 32])
+        .unwrap();
+    link.send_bound(4).unwrap();
+    link.send_refused(5, Code::NOT_FOUND, "nobody serves it", "hotel.A 1 string")
+        .unwrap();
+    call(link, 0x0102_0304_0506_0708, b"inline");
+    let span = span(b"sixteen in heap!");
+    let extents = [
+        Part::Private(b"private"),
+        Part::Shared { span: &span, at: 0 },
+    ];
+    link.send_reply(
+        9,
+        &Image {
+            inline: b"inline",
+            extents: &extents,
+        },
+        Token(1),
+    )
+    .unwrap();
+    link.send_status(10, Code::PERMISSION_DENIED, "customer is on the block list")
+        .unwrap();
+    link.send_cancel(11).unwrap();
+    link.send_goaway(Reason::SHUTDOWN, "stopping").unwrap();
+    link.tick(11_000_000_000).unwrap();
+    link.tick(0x1122_3344_5566).unwrap();
+    dump("then", &pair.a.bytes(), &mut out);
+
+    for _ in 0..4096 {
+        pair.b
+            .hear(&raw(
+                Header {
+                    bind: 3,
+                    ..header(Kind::CALL)
+                },
+                b"xy",
+            ))
+            .unwrap();
+    }
+    pair.b.link.return_credit(4096, 77);
+    dump("credit comes back", &pair.b.bytes(), &mut out);
+    pair.b
+        .hear(&raw(
+            Header {
+                call: 0x55aa,
+                ..header(Kind::PING)
+            },
+            b"",
+        ))
+        .unwrap();
+    dump("a ping is answered", &pair.b.bytes(), &mut out);
+    golden("frames.txt", &out);
+}
+
+#[test]
+fn a_header_survives_its_encoding() {
+    let header = Header {
+        len: 0x0403_0201,
+        kind: Kind::CALL,
+        flags: 6,
+        method: 0x0807,
+        call: 0x100f_0e0d_0c0b_0a09,
+        bind: 0x1413_1211,
+        aux: 0x1817_1615,
+        amount: 0x201f_1e1d_1c1b_1a19,
+    };
+    assert_eq!(Header::decode(&header.encode()), header);
+}
+
+#[test]
+fn names_of_kinds() {
+    assert_eq!(Kind::GOAWAY.to_string(), "GOAWAY");
+    assert_eq!(Kind(0).to_string(), "kind 0");
+    assert_eq!(Kind(14).to_string(), "kind 14");
+    assert_eq!(MAGIC.len() + TRACE_ROOM, 40);
+}
