@@ -413,6 +413,10 @@ impl<'a> Reader<'a> {
                 }
                 _ => self.value(offset, layout, field.kind, &described, depth)?,
             };
+            // prost-reflect tells a default that was set from one that wasn't; protobuf doesn't.
+            if !described.supports_presence() && value.is_default_for_field(&described) {
+                continue;
+            }
             let set = message.try_set_field(&described, value);
             set.map_err(|_| wrong_type(layout, "a value of another type"))?;
         }

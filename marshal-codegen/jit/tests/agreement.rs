@@ -1,0 +1,345 @@
+//! Machine code must answer as the interpreter does: values, faults, and every byte that it writes.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "../../marshal/tests/common/mod.rs"]
+mod common;
+
+use common::{Random, Subject, malformed, nested, schema, subject, subjects};
+use proptest::prelude::*;
+use std::sync::{Arc, LazyLock};
+use tollgate_jit::{Codec, CompileError, Compiled, Projector, compile};
+use tollgate_marshal::{Fault, MAX_EXTENTS, Program, interpreter};
+use tollgate_schema::prost_reflect::{DynamicMessage, Kind as ProtoKind, Value};
+use tollgate_schema::{Cardinality, Kind, Layouts, MessageId};
+
+/// The subjects with their machine code and with projections of every singular leaf.
+static COMPILED: LazyLock<Vec<(Subject, Compiled, Projector)>> = LazyLock::new(|| {
+    let compiled = |subject: Subject| {
+        let code = compile(&subject.program).unwrap();
+        let projector = Projector::new(
+            &subject.layouts,
+            subject.id,
+            &leaves(&subject.layouts, subject.id),
+        )
+        .unwrap();
+        projector.compile().unwrap();
+        (subject, code, projector)
+    };
+    subjects().into_iter().map(compiled).collect()
+});
+
+/// The paths of all singular leaves, at most three messages deep, as far as a projection has room.
+fn leaves(layouts: &Layouts, root: MessageId) -> Vec<String> {
+    let mut paths = Vec::new();
+    let mut open = vec![(String::new(), root, 0)];
+    while let Some((prefix, id, depth)) = open.pop() {
+        for field in &layouts.get(id).fields {
+            match (field.kind, field.cardinality) {
+                (_, Cardinality::Repeated | Cardinality::Map) => {}
+                (Kind::Message(next), _) if depth < 2 => {
+                    open.push((format!("{prefix}{}.", field.name), next, depth + 1));
+                }
+                (Kind::Message(_), _) => {}
+                _ => paths.push(format!("{prefix}{}", field.name)),
+            }
+        }
+    }
+    paths.truncate(256);
+    paths
+}
+
+type Gathered = Result<(usize, [u32; MAX_EXTENTS]), Fault>;
+
+fn gather_both(subject: &Subject, code: &Compiled, block: &[u8]) -> (Gathered, Gathered) {
+    let (mut a, mut b) = ([0; MAX_EXTENTS], [0; MAX_EXTENTS]);
+    let reference = interpreter::gather(&subject.program, block, &mut a).map(|n| (n, a));
+    let machine = code.gather(block, &mut b).map(|n| (n, b));
+    (reference, machine)
+}
+
+type Accepted = (Result<(), Fault>, Vec<u8>);
+
+fn accept_both(
+    subject: &Subject,
+    code: &Compiled,
+    image: &[u8],
+    inline_len: usize,
+) -> (Accepted, Accepted) {
+    let (mut a, mut b) = (image.to_vec(), image.to_vec());
+    let reference = interpreter::accept(&subject.program, &mut a, inline_len);
+    let machine = code.accept(&mut b, inline_len);
+    ((reference, a), (machine, b))
+}
+
+fn project_both(
+    projector: &Projector,
+    image: &[u8],
+    offsets: &[u32],
+) -> [Result<Vec<u8>, Fault>; 2] {
+    let (mut a, mut b) = (vec![0; 70_000], vec![0; 70_000]);
+    let reference = interpreter::project(projector.projection(), image, offsets, &mut a);
+    let machine = projector.project(image, offsets, &mut b);
+    [
+        reference.map(|n| a[..n].to_vec()),
+        machine.map(|n| b[..n].to_vec()),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn on_valid_messages(seed: u64, percent in 0..100_usize) {
+        for (subject, code, projector) in COMPILED.iter() {
+            let mut random = Random(seed);
+            let message = random.message(&subject.descriptor, 0);
+            let mut left = MAX_EXTENTS;
+            let parts = subject.parts(&message, |_| left > 0 && random.chance(percent) && { left -= 1; true });
+
+            let (reference, machine) = gather_both(subject, code, &parts.inline);
+            prop_assert_eq!(reference.unwrap().0, parts.extents.len());
+            prop_assert_eq!(reference, machine);
+
+            let image = parts.image();
+            let (reference, machine) = accept_both(subject, code, &image, parts.inline.len());
+            prop_assert!(reference.0.is_ok());
+            prop_assert_eq!(&reference, &machine);
+
+            // Before extents are placed, with their offsets, and after.
+            let mut offsets = Vec::new();
+            let mut end = parts.inline.len();
+            for extent in &parts.extents {
+                offsets.push(end.next_multiple_of(8) as u32);
+                end = end.next_multiple_of(8) + extent.len();
+            }
+            let [before, machine] = project_both(projector, &image, &offsets);
+            prop_assert_eq!(&before, &machine);
+            let [after, machine] = project_both(projector, &reference.1, &[]);
+            prop_assert_eq!(&after, &machine);
+            prop_assert_eq!(&before, &after);
+            let expected = expected_view(&message, &leaves(&subject.layouts, subject.id));
+            prop_assert_eq!(before.unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn on_spoiled_messages(seed: u64, percent in 0..60_usize) {
+        for (subject, code, projector) in COMPILED.iter() {
+            let mut random = Random(seed);
+            let message = random.message(&subject.descriptor, 0);
+            let parts = subject.parts(&message, |_| random.chance(percent));
+
+            let mut block = parts.inline.clone();
+            random.spoil(&mut block);
+            let (reference, machine) = gather_both(subject, code, &block);
+            prop_assert_eq!(reference, machine);
+
+            let mut image = parts.image();
+            random.spoil(&mut image);
+            let inline_len = if random.chance(80) { parts.inline.len() } else { random.below(image.len() + 2) };
+            let (reference, machine) = accept_both(subject, code, &image, inline_len);
+            prop_assert_eq!(reference, machine);
+
+            // A projection must stand even an image that nobody has validated.
+            let offsets = [random.below(image.len() + 8) as u32, u32::MAX];
+            let [reference, machine] = project_both(projector, &image, &offsets);
+            prop_assert_eq!(reference, machine);
+        }
+    }
+
+    #[test]
+    fn on_random_bytes(bytes: Vec<u8>, inline_len in 0..200_usize) {
+        for (subject, code, projector) in COMPILED.iter() {
+            let (reference, machine) = gather_both(subject, code, &bytes);
+            prop_assert_eq!(reference, machine);
+            let (reference, machine) = accept_both(subject, code, &bytes, inline_len);
+            prop_assert_eq!(reference, machine);
+            let [reference, machine] = project_both(projector, &bytes, &[]);
+            prop_assert_eq!(reference, machine);
+        }
+    }
+}
+
+/// The view that the message's own values call for, written from the format's definition.
+fn expected_view(message: &DynamicMessage, paths: &[String]) -> Vec<u8> {
+    let mut entries = Vec::new();
+    let mut data = Vec::new();
+    let start = 8 + paths.len() * 16;
+    for path in paths {
+        let (present, len, value) = match leaf_value(message, path) {
+            None => (0, 0, 0),
+            Some(Value::String(text)) => append(&mut data, start, text.as_bytes()),
+            Some(Value::Bytes(bytes)) => append(&mut data, start, &bytes),
+            Some(value) => (1, 0, scalar(&value)),
+        };
+        entries.extend(u32::to_le_bytes(present));
+        entries.extend(u32::to_le_bytes(len));
+        entries.extend(u64::to_le_bytes(value));
+    }
+    let total = (start + data.len()) as u32;
+    [
+        &total.to_le_bytes(),
+        &(paths.len() as u32).to_le_bytes()[..],
+        &entries,
+        &data,
+    ]
+    .concat()
+}
+
+fn append(data: &mut Vec<u8>, start: usize, bytes: &[u8]) -> (u32, u32, u64) {
+    let at = start + data.len();
+    data.extend(bytes);
+    (1, bytes.len() as u32, at as u64)
+}
+
+fn scalar(value: &Value) -> u64 {
+    match *value {
+        Value::Bool(v) => u64::from(v),
+        Value::I32(v) | Value::EnumNumber(v) => i64::from(v) as u64,
+        Value::I64(v) => v as u64,
+        Value::U32(v) => u64::from(v),
+        Value::U64(v) => v,
+        Value::F32(v) => u64::from(v.to_bits()),
+        Value::F64(v) => v.to_bits(),
+        _ => unreachable!("not a scalar"),
+    }
+}
+
+fn leaf_value(message: &DynamicMessage, path: &str) -> Option<Value> {
+    let mut message = message.clone();
+    let mut names = path.split('.').peekable();
+    loop {
+        let name = names.next()?;
+        let descriptor = tollgate_schema::prost_reflect::ReflectMessage::descriptor(&message);
+        let field = descriptor.get_field_by_name(name)?;
+        let told = field.supports_presence() || matches!(field.kind(), ProtoKind::Message(_));
+        if told && !message.has_field(&field) {
+            return None;
+        }
+        let value = message.get_field(&field).into_owned();
+        if names.peek().is_none() {
+            return Some(value);
+        }
+        message = value.as_message()?.clone();
+    }
+}
+
+#[test]
+fn on_every_malformed_image() {
+    for case in malformed() {
+        let code = compile(&case.subject.program).unwrap();
+        let (reference, machine) = accept_both(&case.subject, &code, &case.image, case.inline_len);
+        assert_eq!(reference, machine, "{}", case.name);
+        let (reference, machine) = gather_both(&case.subject, &code, &case.image);
+        assert_eq!(reference, machine, "{}", case.name);
+    }
+}
+
+#[test]
+fn on_the_depth_of_messages() {
+    let node = subject(&schema("everything.proto"), "everything.Node");
+    let code = compile(&node.program).unwrap();
+    for levels in [1, 2, 63, 64, 65, 100] {
+        let (reference, machine) = gather_both(&node, &code, &nested(&node, levels));
+        assert_eq!(reference.is_ok(), levels <= 64);
+        assert_eq!(reference, machine, "{levels} levels");
+    }
+}
+
+#[test]
+fn a_codec_answers_the_same_before_and_after_compiling() {
+    let request = subject(&schema("hotel.proto"), "hotel.ReserveRequest");
+    let json = r#"{"customerName":"Ada","hotelIds":["a","b"],"stay":{"inDate":"2026-01-01"},"coupon":"x"}"#;
+    let parts = request.parts(&request.parse(json), |bytes| bytes == b"b");
+    let codec = Codec::new(&request.layouts, request.id);
+    let projector = Projector::new(
+        &request.layouts,
+        request.id,
+        &["customer_name", "coupon", "room_count"],
+    )
+    .unwrap();
+    let run = || {
+        let mut lens = [0; MAX_EXTENTS];
+        let gathered = codec.gather(&parts.inline, &mut lens);
+        let mut image = parts.image();
+        let accepted = codec.accept(&mut image, parts.inline.len());
+        let cut = codec.gather(&parts.inline[..parts.inline.len() - 1], &mut lens);
+        let mut view = [0; 128];
+        let projected = projector.project(&image, &[], &mut view);
+        (gathered, lens, accepted, image, cut, projected, view)
+    };
+    let before = run();
+    assert!(!codec.is_compiled() && !projector.is_compiled());
+    codec.compile().unwrap();
+    projector.compile().unwrap();
+    assert!(codec.is_compiled() && projector.is_compiled());
+    assert_eq!(run(), before);
+    codec.compile().unwrap();
+    assert!(codec.explain(&before.4.unwrap_err()).starts_with("hotel."));
+}
+
+#[test]
+fn code_is_used_by_many_threads_and_freed_with_its_owner() {
+    let all = subject(&schema("everything.proto"), "everything.All");
+    let codec = Arc::new(Codec::new(&all.layouts, all.id));
+    let block = all
+        .parts(
+            &all.parse(r#"{"leaf":{"name":"a"},"manyChoices":[{"text":"b"}]}"#),
+            |_| false,
+        )
+        .inline;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    assert_eq!(codec.gather(&block, &mut [0; MAX_EXTENTS]), Ok(0));
+                }
+                codec.compile().unwrap();
+            });
+        }
+    });
+    for _ in 0..50 {
+        let code = compile(&all.program).unwrap();
+        assert_eq!(code.gather(&block, &mut [0; MAX_EXTENTS]), Ok(0));
+        assert!(code.code_bytes() > 0);
+    }
+}
+
+#[test]
+fn a_program_past_the_limit_is_not_compiled() {
+    use tollgate_schema::{FieldLayout, MessageLayout, ProtoType};
+    let field = |i: u32| FieldLayout {
+        name: format!("f{i}"),
+        number: i + 1,
+        offset: i * 8,
+        kind: Kind::Bytes,
+        cardinality: Cardinality::Singular,
+        proto_type: ProtoType::Bytes,
+    };
+    let message = |i: u32| {
+        let mut fields: Vec<_> = (0..4000).map(field).collect();
+        fields[0].kind = Kind::Message(MessageId(i + 1));
+        MessageLayout {
+            name: format!("m{i}"),
+            size: 32_000,
+            presence_words: 0,
+            oneofs: vec![],
+            fields,
+        }
+    };
+    let mut layouts = Layouts {
+        messages: (0..6).map(message).collect(),
+    };
+    layouts.messages[5].fields[0].kind = Kind::Bytes;
+    let program = Program::new(&Arc::new(layouts), MessageId(0));
+    let refused = compile(&program).err().unwrap();
+    assert_eq!(
+        refused,
+        CompileError::TooLarge {
+            steps: 24_000,
+            limit: tollgate_jit::limits::MAX_STEPS
+        }
+    );
+}
