@@ -8,7 +8,7 @@ use crate::segment::create_memfd;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
 
@@ -41,6 +41,11 @@ pub fn blob_read(blob: impl AsFd, limit_bytes: usize) -> Result<Vec<u8>, BlobErr
             limit_bytes: limit_bytes as u64,
         });
     }
+    read_exactly(blob, size)
+}
+
+/// Copies `size` bytes out of what was that long a moment ago.
+fn read_exactly(blob: BorrowedFd<'_>, size: u64) -> Result<Vec<u8>, BlobError> {
     let mut bytes = vec![0; size as usize];
     let mut read = 0;
     while read < bytes.len() {
@@ -110,3 +115,6 @@ impl fmt::Display for BlobError {
 }
 
 impl core::error::Error for BlobError {}
+
+#[cfg(test)]
+mod tests;

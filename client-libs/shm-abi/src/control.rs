@@ -6,8 +6,8 @@
 //!
 //! Invariants: nothing here blocks (a full or empty socket is `AGAIN`), except that
 //! [`connect`](ControlSocket::connect) waits for a backlog with room; every descriptor that arrives is
-//! close-on-exec and owned by what `recv` returns, or was never installed: the kernel discards those
-//! past the eighth.
+//! close-on-exec and owned by what `recv` returns, or closed: a packet with more than eight is refused
+//! whole.
 
 use crate::limits::{MAX_PACKET_BYTES, MAX_PACKET_FDS};
 use alloc::vec::Vec;
@@ -24,7 +24,7 @@ use rustix::net::{
 /// How many connections may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Bytes of ancillary data that exactly [`MAX_PACKET_FDS`] descriptors take.
+/// Bytes of ancillary data that [`MAX_PACKET_FDS`] descriptors take.
 const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_PACKET_FDS));
 
 /// Where apps and operators connect to.
@@ -163,10 +163,11 @@ impl ControlSocket {
                 fds.extend(rights);
             }
         }
-        if received
+        let truncated = received
             .flags
-            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
-        {
+            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+        // The ancillary buffer's alignment may leave room for one descriptor more.
+        if truncated || fds.len() > MAX_PACKET_FDS {
             return Err(ControlError::Truncated);
         }
         Ok((received.bytes > 0).then_some(Packet {
@@ -245,3 +246,6 @@ impl fmt::Display for ControlError {
 }
 
 impl core::error::Error for ControlError {}
+
+#[cfg(test)]
+mod tests;

@@ -68,3 +68,6 @@ fn last_errno() -> Errno {
     // SAFETY: the location is this thread's errno, always valid to read.
     Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
 }
+
+#[cfg(test)]
+mod tests;

@@ -56,7 +56,7 @@ pub const MAX_OFFSETS: usize = 6;
 /// The largest packet on the control socket, in bytes.
 pub const MAX_PACKET_BYTES: usize = 64 << 10;
 
-/// The most file descriptors that one packet carries; the kernel discards what exceeds it.
+/// The most file descriptors that one packet carries; a packet with more is refused.
 pub const MAX_PACKET_FDS: usize = 8;
 
 /// The most parts that one [`send_parts`](crate::io::send_parts) hands to the kernel; further ones wait for the next.

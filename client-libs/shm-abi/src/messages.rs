@@ -332,3 +332,6 @@ pub struct AttachmentInfo {
 /// The daemon's state. Descriptor: a blob with JSON.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct StatusReport {}
+
+#[cfg(test)]
+mod tests;

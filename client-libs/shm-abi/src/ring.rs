@@ -16,7 +16,8 @@
 //! - An entry is copied out once; nothing looks at the slot again.
 //! - **No wake-up is lost.** The consumer publishes that it sleeps, fences, and looks once more before
 //!   it sleeps; the producer publishes its entries, fences, and then looks whether the consumer
-//!   sleeps. Whatever the order, one of them sees the other. Model-checked by loom.
+//!   sleeps. Whatever the order, one of them sees the other. The flag is only ever swapped, so that its
+//!   history is one line, and a model checker (loom) can follow it.
 //!
 //! ```text
 //!   consumer                        producer
@@ -227,7 +228,7 @@ impl Consumer {
     #[inline]
     pub fn announce_sleep(&mut self) -> bool {
         self.flush();
-        self.memory.sleeping().store(1, Ordering::Relaxed);
+        self.memory.sleeping().swap(1, Ordering::Relaxed);
         // Orders the flag before the last look; pairs with the fence of needs_wake.
         fence(Ordering::SeqCst);
         let empty = matches!(self.is_empty(), Ok(true));
@@ -240,7 +241,7 @@ impl Consumer {
     /// Says that this side is awake, so that the producer needn't ring.
     #[inline]
     pub fn cancel_sleep(&mut self) {
-        self.memory.sleeping().store(0, Ordering::Relaxed);
+        self.memory.sleeping().swap(0, Ordering::Relaxed);
     }
 
     /// The ring's size in entries.

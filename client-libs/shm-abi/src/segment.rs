@@ -350,3 +350,6 @@ impl fmt::Display for SegmentError {
 }
 
 impl core::error::Error for SegmentError {}
+
+#[cfg(test)]
+mod tests;

@@ -8,16 +8,12 @@
 
 pub(crate) use imp::{Ordering, RingMemory, fence};
 
-/// Where the words and entries of a ring lie, in bytes from its begin. Each word has a cache line to
-/// itself, so that the sides don't invalidate each other's lines but to say something.
-pub(crate) const PRODUCER_AT: usize = 0;
-pub(crate) const CONSUMER_AT: usize = 64;
-pub(crate) const SLEEPING_AT: usize = 128;
+/// Where the entries of a ring begin, in bytes from the ring's own begin.
 pub(crate) const ENTRIES_AT: usize = 256;
 
 #[cfg(not(loom))]
 mod imp {
-    use super::{CONSUMER_AT, ENTRIES_AT, PRODUCER_AT, SLEEPING_AT};
+    use super::ENTRIES_AT;
     use crate::descriptor::Entry;
     use crate::limits::ENTRY_BYTES;
     use crate::segment::Mapping;
@@ -25,6 +21,12 @@ mod imp {
     use core::ptr::{self, NonNull};
     use core::sync::atomic::AtomicU32;
     pub(crate) use core::sync::atomic::{Ordering, fence};
+
+    /// Where the words lie. Each has a cache line to itself, so that the sides don't invalidate each
+    /// other's lines but to say something.
+    const PRODUCER_AT: usize = 0;
+    const CONSUMER_AT: usize = 64;
+    const SLEEPING_AT: usize = 128;
 
     /// One side's view of a ring in a segment.
     pub(crate) struct RingMemory {

@@ -182,3 +182,6 @@ fn raise(fd: &OwnedFd) {
     // deafens the daemon to itself alone.
     let _full = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
+
+#[cfg(test)]
+mod tests;

@@ -55,7 +55,7 @@ fn loom_entries_arrive_in_order_across_the_wrap() {
 }
 
 /// A consumer that sleeps whenever announce_sleep lets it is always woken for what comes: otherwise
-/// loom reports a deadlock.
+/// loom reports a deadlock. Loom also wakes it for nothing, as a timeout would.
 #[test]
 fn loom_no_wake_up_is_lost() {
     check(|| {

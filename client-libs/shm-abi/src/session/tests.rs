@@ -1,1 +1,255 @@
+//! A session from both ends: shapes, a call there and back, and what a hostile app can reach.
+#![allow(clippy::unwrap_used)]
 
+use super::*;
+use crate::control::ControlSocket;
+use crate::descriptor::{Alleged, BlockRef, Completion, Image, Offsets, Submission};
+use crate::limits::MAX_HEAP_BYTES;
+use rustix::io::Errno;
+use std::string::ToString;
+use std::time::Duration;
+
+fn small() -> SessionShape {
+    SessionShape {
+        ring_capacity: 8,
+        send_heap_bytes: MIN_HEAP_BYTES,
+        receive_heap_bytes: MIN_HEAP_BYTES,
+    }
+}
+
+/// Both ends, the descriptors having travelled through a control socket.
+fn open(shape: &SessionShape) -> (DaemonEnd, AppEnd) {
+    let (daemon, fds) = create(shape).unwrap();
+    let (here, there) = ControlSocket::pair().unwrap();
+    here.send(b"session opened", &fds.as_array()).unwrap();
+    drop(fds);
+    let packet = there.recv(&mut [0; 64]).unwrap().unwrap();
+    let app = AppEnd::attach(shape, SessionFds::from_packet(packet.fds).unwrap()).unwrap();
+    (daemon, app)
+}
+
+#[test]
+fn a_call_goes_there_and_back() {
+    let shape = small();
+    let (mut daemon, mut app) = open(&shape);
+    assert!(daemon.submissions.announce_sleep());
+
+    let mut block = app.send_heap.alloc(5).unwrap();
+    block.copy_from_slice(b"hello");
+    let offset = app.send_heap.commit(block);
+    let block = BlockRef {
+        offset,
+        len: 5,
+        extents: 0,
+    };
+    let call = Submission::Call {
+        method: 3,
+        call: 9,
+        block,
+        deadline_ns: 0,
+    };
+    app.submissions.push(&call.encode()).unwrap();
+    assert!(app.submissions.needs_wake());
+    app.doorbell.ring();
+
+    let entry = daemon.submissions.pop().unwrap().unwrap();
+    assert_eq!(Alleged::from(entry).submission(&shape.heaps()), Ok(call));
+    let mut request = [0; 5];
+    daemon.send_heap.copy_in(offset, &mut request).unwrap();
+    assert_eq!(&request, b"hello");
+
+    assert!(app.completions.announce_sleep());
+    let mut reply = daemon.receive_heap.alloc(7).unwrap();
+    reply.copy_from_slice(b"welcome");
+    let image = Image {
+        offset: daemon.receive_heap.commit(reply),
+        inline_len: 7,
+        total_len: 7,
+    };
+    let reclaim = Completion::Reclaim(Offsets::take_from(&[offset]).unwrap());
+    daemon.completions.push(&reclaim.encode()).unwrap();
+    daemon
+        .completions
+        .push(&Completion::Reply { call: 9, image }.encode())
+        .unwrap();
+    assert!(daemon.completions.needs_wake());
+    daemon.wake.wake();
+
+    assert_eq!(app.wake.wait(Some(Duration::from_secs(5))), Ok(true));
+    app.completions.cancel_sleep();
+    let entry = app.completions.pop().unwrap().unwrap();
+    assert_eq!(Alleged::from(entry).completion(&shape.heaps()), Ok(reclaim));
+    app.send_heap.free(offset).unwrap();
+    let entry = app.completions.pop().unwrap().unwrap();
+    let completion = Alleged::from(entry).completion(&shape.heaps()).unwrap();
+    assert_eq!(completion, Completion::Reply { call: 9, image });
+    let delivered = app.receive_heap.claim(image.offset, 7).unwrap();
+    assert_eq!(&*delivered, b"welcome");
+    drop(daemon.submissions);
+    daemon.receive_heap.free(delivered.into_offset()).unwrap();
+    assert_eq!(
+        (app.send_heap.in_use(), daemon.receive_heap.in_use()),
+        (0, 0)
+    );
+}
+
+#[test]
+fn the_rings_do_not_overlap_and_wrap_many_times() {
+    let (mut daemon, mut app) = open(&small());
+    for turn in 0..100u8 {
+        for at in 0..8 {
+            app.submissions.push(&[turn ^ at; 64]).unwrap();
+            daemon.completions.push(&[!(turn ^ at); 64]).unwrap();
+        }
+        assert!(app.submissions.push(&[0; 64]).is_err(), "capacity");
+        for at in 0..8 {
+            assert_eq!(daemon.submissions.pop(), Ok(Some([turn ^ at; 64])));
+            assert_eq!(app.completions.pop(), Ok(Some([!(turn ^ at); 64])));
+        }
+        assert_eq!(daemon.submissions.pop(), Ok(None));
+        assert_eq!(app.completions.pop(), Ok(None));
+    }
+}
+
+#[test]
+fn the_app_cannot_cut_a_segment_or_write_the_receive_heap() {
+    let (_daemon, fds) = create(&small()).unwrap();
+    for fd in [&fds.rings, &fds.send_heap, &fds.receive_heap] {
+        assert_eq!(rustix::fs::ftruncate(fd, 0), Err(Errno::PERM));
+    }
+    assert_eq!(
+        rustix::io::pwrite(&fds.receive_heap, b"forged", 0),
+        Err(Errno::PERM)
+    );
+    let receive = rustix::io::fcntl_dupfd_cloexec(&fds.receive_heap, 0).unwrap();
+    let segment = Segment::adopt(RECEIVE_HEAP, receive, MIN_HEAP_BYTES as usize).unwrap();
+    assert!(matches!(
+        segment.map(Access::ReadWrite),
+        Err(SegmentError::System {
+            step: "map",
+            errno: Errno::PERM,
+            ..
+        })
+    ));
+    // Its own heap it may write, by any means; the daemon only ever copies out of it.
+    assert_eq!(rustix::io::pwrite(&fds.send_heap, b"mine", 0), Ok(4));
+}
+
+#[test]
+fn an_app_that_writes_garbage_into_the_rings_is_misbehaved() {
+    let (mut daemon, fds) = create(&small()).unwrap();
+    let submission_producer = PAGE as u64;
+    rustix::io::pwrite(&fds.rings, &9u32.to_ne_bytes(), submission_producer).unwrap();
+    assert!(daemon.submissions.pop().is_err());
+    let completion_consumer = (PAGE + small().ring_stride() + 64) as u64;
+    rustix::io::pwrite(&fds.rings, &1u32.to_ne_bytes(), completion_consumer).unwrap();
+    assert!(daemon.completions.free().is_err());
+    rustix::io::pwrite(&fds.rings, &1u32.to_ne_bytes(), submission_producer).unwrap();
+    rustix::io::pwrite(&fds.rings, &[0xff; 64], submission_producer + 256).unwrap();
+    let entry = daemon.submissions.pop().unwrap().unwrap();
+    assert!(Alleged::from(entry).submission(&small().heaps()).is_err());
+}
+
+#[test]
+fn the_rings_begin_with_their_header() {
+    let (_daemon, fds) = create(&small()).unwrap();
+    let mut header = [0; 16];
+    rustix::io::pread(&fds.rings, &mut header, 0).unwrap();
+    assert_eq!(&header, b"TOLLGATE\x01\0\0\0\x08\0\0\0");
+}
+
+#[test]
+fn heaps_are_sized_as_asked_within_the_limits() {
+    let shape = |send, receive| SessionShape::for_request(HeapSizes { send, receive });
+    assert_eq!(shape(0, 0), Ok(SessionShape::default()));
+    let given = shape(MIN_HEAP_BYTES, (1 << 20) + 1).unwrap();
+    assert_eq!(
+        given.heaps(),
+        HeapSizes {
+            send: 1 << 20,
+            receive: 2 << 20
+        }
+    );
+    assert_eq!(
+        shape(MAX_HEAP_BYTES, 0).unwrap().send_heap_bytes,
+        MAX_HEAP_BYTES
+    );
+    for bytes in [1, MIN_HEAP_BYTES - 1, MAX_HEAP_BYTES + 1, u64::MAX] {
+        assert_eq!(shape(bytes, 0), Err(SegmentError::BadHeapSize { bytes }));
+        let error = shape(0, bytes).unwrap_err().to_string();
+        assert!(
+            error.ends_with("isn't a power of two within 1048576..=1073741824"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn shapes_outside_the_limits_make_no_session() {
+    for capacity in [0, 1, 3, MAX_RING_CAPACITY * 2, u32::MAX] {
+        let shape = SessionShape {
+            ring_capacity: capacity,
+            ..small()
+        };
+        assert_eq!(
+            create(&shape).unwrap_err(),
+            SegmentError::BadRingCapacity { capacity }
+        );
+    }
+    let shape = SessionShape {
+        receive_heap_bytes: (1 << 20) + 4096,
+        ..small()
+    };
+    assert!(matches!(
+        create(&shape),
+        Err(SegmentError::BadHeapSize { bytes: 1_052_672 })
+    ));
+    for ring_capacity in [MIN_RING_CAPACITY, MAX_RING_CAPACITY] {
+        open(&SessionShape {
+            ring_capacity,
+            send_heap_bytes: MAX_HEAP_BYTES,
+            receive_heap_bytes: MAX_HEAP_BYTES,
+        });
+    }
+}
+
+#[test]
+fn an_app_refuses_segments_that_are_not_as_announced() {
+    let (_daemon, fds) = create(&small()).unwrap();
+    let announced = SessionShape {
+        send_heap_bytes: 2 << 20,
+        ..small()
+    };
+    let error = AppEnd::attach(&announced, fds).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the session's send heap has 1048576 bytes where 2097152 were announced"
+    );
+    let error = SessionFds::from_packet(Vec::new()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "a session comes with 5 file descriptors, and 0 came"
+    );
+}
+
+#[test]
+fn spans_and_delivered_blocks_outlive_their_session() {
+    let (mut daemon, mut app) = open(&small());
+    let mut block = app.send_heap.alloc(3).unwrap();
+    block.copy_from_slice(b"abc");
+    let span = daemon
+        .send_heap
+        .span(app.send_heap.commit(block), 3)
+        .unwrap();
+    let mut block = daemon.receive_heap.alloc(3).unwrap();
+    block.copy_from_slice(b"def");
+    let delivered = app
+        .receive_heap
+        .claim(daemon.receive_heap.commit(block), 3)
+        .unwrap();
+    drop((daemon, app));
+    let mut bytes = [0; 3];
+    assert_eq!(span.copy_to(&mut bytes), Some(()));
+    assert_eq!(&bytes, b"abc");
+    assert_eq!(&*delivered, b"def");
+}
