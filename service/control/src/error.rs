@@ -1,0 +1,109 @@
+//! What the store refuses, and what can break underneath it.
+
+use crate::limits;
+use crate::model::PolicyVersion;
+
+/// What kind of answer the administrator gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The request is wrong in itself: INVALID_ARGUMENT.
+    Invalid,
+    /// What should be created exists: ALREADY_EXISTS.
+    Exists,
+    /// What the request names doesn't exist: NOT_FOUND.
+    Missing,
+    /// A named limit is reached: RESOURCE_EXHAUSTED.
+    Limit,
+    /// The file or the machine: INTERNAL.
+    Broken,
+}
+
+/// Why the store did nothing.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "each sentence defines its fields")]
+pub enum StoreError {
+    #[error(
+        "the {what} {value:?} isn't a name: use 1 to {} of a-z, 0-9, '-', '_' and '.'",
+        limits::MAX_NAME
+    )]
+    Name { what: &'static str, value: String },
+    #[error("the {what} {value:?} isn't the full name of one: use letters, digits, '_' and '.'")]
+    Identifier { what: &'static str, value: String },
+    #[error("{value:?} names no version of a policy: write it as name@version, like acl@1")]
+    Reference { value: String },
+    #[error("the {what} has {bytes} bytes; the limit is {limit}")]
+    TooLarge {
+        what: &'static str,
+        bytes: usize,
+        limit: usize,
+    },
+    #[error("tenant {tenant:?} exists already")]
+    TenantExists { tenant: String },
+    #[error("there is no tenant {tenant:?}")]
+    NoTenant { tenant: String },
+    #[error("tenant {tenant:?} has no policy {policy}")]
+    NoPolicy {
+        tenant: String,
+        policy: PolicyVersion,
+    },
+    #[error("policy {policy:?} of tenant {tenant:?} isn't attached there")]
+    NotAttached { tenant: String, policy: String },
+    #[error("there are {limit} {what} already, which is the limit")]
+    Full { what: &'static str, limit: usize },
+    #[error("another daemon uses the state in {path}")]
+    InUse { path: String },
+    #[error("the state in {path} has format {found}; this daemon reads format {expected}")]
+    Format {
+        path: String,
+        found: u32,
+        expected: u32,
+    },
+    #[error("the state lost module {digest}, which a policy needs")]
+    ModuleLost { digest: String },
+    #[error("the state directory {path} can't be used: {error}")]
+    Directory { path: String, error: std::io::Error },
+    #[error("the system gave no random bytes for a token: {error}")]
+    Random { error: getrandom::Error },
+    #[error("the state file failed: {0}")]
+    Database(#[source] Box<redb::Error>),
+}
+
+impl StoreError {
+    /// What kind of answer the administrator gets.
+    pub fn cause(&self) -> Cause {
+        use StoreError as E;
+        match self {
+            E::Name { .. } | E::Identifier { .. } | E::Reference { .. } | E::TooLarge { .. } => {
+                Cause::Invalid
+            }
+            E::TenantExists { .. } => Cause::Exists,
+            E::NoTenant { .. } | E::NoPolicy { .. } | E::NotAttached { .. } => Cause::Missing,
+            E::Full { .. } => Cause::Limit,
+            E::InUse { .. }
+            | E::Format { .. }
+            | E::ModuleLost { .. }
+            | E::Directory { .. }
+            | E::Random { .. }
+            | E::Database(_) => Cause::Broken,
+        }
+    }
+}
+
+/// redb has an error type per step; to an administrator they are one.
+macro_rules! from_redb {
+    ($($error:ty),*) => {$(
+        impl From<$error> for StoreError {
+            fn from(error: $error) -> StoreError {
+                StoreError::Database(Box::new(error.into()))
+            }
+        }
+    )*};
+}
+
+from_redb!(
+    redb::DatabaseError,
+    redb::TransactionError,
+    redb::TableError,
+    redb::StorageError,
+    redb::CommitError
+);
