@@ -1,1 +1,40 @@
-//! placeholder
+//! The client's engine: a session with the daemon over shared memory, and the calls on it.
+//!
+//! ```text
+//!   futures ──▶ submit (any thread) ──▶ send heap, submission ring ──▶ doorbell ──▶ daemon
+//!      ▲                                                                              │
+//!      └──── wakers ◀── driver (one thread) ◀── completion ring, receive heap ◀── wake┘
+//! ```
+//!
+//! There is no async runtime: calls are plain futures, woken by whichever thread drives the session ([`block_on`], or a
+//! background thread). The parts, from the inside: `calls`, `space` and `binds` are pure tables; `submit` is what any thread
+//! does under one short lock; `driver` is what one thread does; `call` and `serve` are the futures on top; [`codec`] writes
+//! and reads messages.
+//!
+//! Invariants: a call ends exactly once for its caller (P7), with UNAVAILABLE when the daemon is gone (P9); what the daemon
+//! writes is checked like anyone's bytes, and nonsense ends the session, never the process; every table has a bound in
+//! [`limits`] (P10).
+//!
+//! Absent: reconnection (open a new session), streams, and any knowledge of schemas.
+
+#![forbid(unsafe_code)]
+
+mod binds;
+mod call;
+mod calls;
+pub mod codec;
+mod driver;
+pub mod limits;
+mod nudge;
+mod serve;
+mod session;
+mod space;
+mod status;
+mod submit;
+
+pub use call::{Call, ReceivedBlock};
+pub use driver::block_on;
+pub use serve::{HandlerFuture, Incoming, Responder, Service, ServiceInfo};
+pub use session::{Binding, BoundMethod, Session, SessionOptions};
+pub use status::Status;
+pub use tollgate_shm_abi::Code;

@@ -1,0 +1,279 @@
+//! Calls that this app issues, and the blocks that it receives.
+
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tollgate_shm_abi::Code;
+use tollgate_shm_abi::descriptor::Image;
+use tollgate_shm_abi::heap::Delivered;
+
+use crate::Status;
+use crate::calls::{Outcome, Removed};
+use crate::codec::{Encode, Measured, RawBlock};
+use crate::session::{Inner, Session, now_ns};
+use crate::space::Ticket;
+use crate::submit::{Envelope, Locked};
+
+impl Session {
+    /// Calls a method with a message. The message is written into shared memory when the future is first polled; if there
+    /// is no room, it waits for some. Dropping the future cancels the call.
+    ///
+    /// # Errors
+    /// What the call ended with; RESOURCE_EXHAUSTED for a message that is too long or one call too many at once,
+    /// DEADLINE_EXCEEDED after `timeout`, UNAVAILABLE when the session ends first.
+    pub fn call<E: Encode>(&self, handle: u32, message: E, timeout: Option<Duration>) -> Call<E> {
+        Call {
+            session: self.clone(),
+            state: State::New { handle, timeout },
+            message,
+            measured: None,
+            ticket: None,
+        }
+    }
+
+    /// Calls a method with a block in canonical form, as [`crate::codec::encode_inline`] and the schema crate's `dynamic`
+    /// write it.
+    ///
+    /// # Errors
+    /// As of [`Session::call`].
+    pub fn call_raw<B: AsRef<[u8]>>(
+        &self,
+        handle: u32,
+        block: B,
+        timeout: Option<Duration>,
+    ) -> Call<RawBlock<B>> {
+        self.call(handle, RawBlock(block), timeout)
+    }
+}
+
+/// A call; resolves to its reply.
+#[derive(Debug)]
+#[must_use = "a call is issued when it is first polled"]
+pub struct Call<E> {
+    session: Session,
+    state: State,
+    message: E,
+    measured: Option<Measured>,
+    ticket: Option<Ticket>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// Nobody knows of it.
+    New {
+        handle: u32,
+        timeout: Option<Duration>,
+    },
+    /// In the call table, waiting for room.
+    Waiting {
+        id: u64,
+        envelope: Envelope,
+    },
+    /// The daemon has it.
+    Submitted {
+        id: u64,
+    },
+    Finished,
+}
+
+// The message is never pinned: it is only ever read through `&self.message`.
+impl<E> Unpin for Call<E> {}
+
+impl<E: Encode> Future for Call<E> {
+    type Output = Result<ReceivedBlock, Status>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let call = &mut *self;
+        let polled = match call.state {
+            State::New { handle, timeout } => call.begin(handle, timeout, cx),
+            State::Waiting { id, envelope } => call.resume(id, envelope, cx),
+            State::Submitted { id } => take_outcome(call.session.inner(), id, cx),
+            State::Finished => panic!("a call that has ended was polled again"),
+        };
+        match polled {
+            Poll::Pending => call.session.inner().ensure_driven(),
+            Poll::Ready(_) => call.finish(),
+        }
+        polled
+    }
+}
+
+impl<E: Encode> Call<E> {
+    /// Enters the call into the table, and submits it if there is room.
+    fn begin(
+        &mut self,
+        handle: u32,
+        timeout: Option<Duration>,
+        cx: &Context<'_>,
+    ) -> Poll<Result<ReceivedBlock, Status>> {
+        let inner = Arc::clone(self.session.inner());
+        let measured = measure(&self.message, &inner)?;
+        let deadline_ns = timeout.map_or(0, |timeout| {
+            now_ns().saturating_add(timeout.as_nanos() as u64).max(1)
+        });
+        let mut shared = inner.lock();
+        if let Some(status) = shared.ended() {
+            return Poll::Ready(Err(status.clone()));
+        }
+        let due_before = shared.calls.next_deadline_ns();
+        let Some(id) = shared.calls.insert(deadline_ns, cx.waker()) else {
+            let max = shared.calls.max();
+            let text = format!("{max} calls of this session are outstanding already");
+            return Poll::Ready(Err(Status::resource_exhausted(text)));
+        };
+        shared.nudge |= shared.calls.next_deadline_ns() < due_before;
+        self.measured = Some(measured);
+        let envelope = Envelope::Call {
+            method: handle,
+            call: id,
+            deadline_ns,
+        };
+        self.state = State::Waiting { id, envelope };
+        self.submit(shared, id, envelope, cx)
+    }
+
+    /// Was waiting for room: it may have expired, there may be room, or neither.
+    fn resume(
+        &mut self,
+        id: u64,
+        envelope: Envelope,
+        cx: &Context<'_>,
+    ) -> Poll<Result<ReceivedBlock, Status>> {
+        let inner = Arc::clone(self.session.inner());
+        let mut shared = inner.lock();
+        if let Some(outcome) = shared.calls.poll(id, cx.waker()) {
+            drop(shared);
+            return Poll::Ready(received(&inner, outcome));
+        }
+        self.submit(shared, id, envelope, cx)
+    }
+
+    fn submit(
+        &mut self,
+        mut shared: Locked<'_>,
+        id: u64,
+        envelope: Envelope,
+        cx: &Context<'_>,
+    ) -> Poll<Result<ReceivedBlock, Status>> {
+        let measured = self
+            .measured
+            .as_ref()
+            .expect("a call is measured before it waits");
+        match shared.poll_space(measured.allocation, &mut self.ticket, cx.waker()) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(status)) => Poll::Ready(Err(status)),
+            Poll::Ready(Ok(block)) => {
+                shared.submit(&self.message, measured, block, envelope)?;
+                self.state = State::Submitted { id };
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<E> Call<E> {
+    /// Leaves the table and the queue, wherever the call stands.
+    fn finish(&mut self) {
+        let id = match std::mem::replace(&mut self.state, State::Finished) {
+            State::Waiting { id, .. } | State::Submitted { id } => id,
+            State::New { .. } | State::Finished => return,
+        };
+        let mut shared = self.session.inner().lock();
+        shared.leave_queue(&mut self.ticket);
+        match shared.calls.remove(id) {
+            Some(Removed::Submitted) => shared.cancel(id),
+            Some(Removed::Done(Outcome::Reply(image))) => shared.release_image(&image),
+            Some(Removed::Unsubmitted | Removed::Done(Outcome::Failed(_))) | None => {}
+        }
+    }
+}
+
+impl<E> Drop for Call<E> {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// The size of a message, if it may be sent.
+pub(crate) fn measure(message: &impl Encode, inner: &Inner) -> Result<Measured, Status> {
+    let measured = message.measure();
+    let max = inner.opened.max_message_bytes as usize;
+    if measured.too_deep {
+        let depth = crate::codec::MAX_DEPTH;
+        return Err(Status::new(
+            Code::INVALID_ARGUMENT,
+            format!("the message nests deeper than {depth} levels"),
+        ));
+    }
+    if measured.total > max {
+        let text = format!(
+            "the message of {} bytes exceeds the limit of {max} bytes",
+            measured.total
+        );
+        return Err(Status::resource_exhausted(text));
+    }
+    Ok(measured)
+}
+
+fn take_outcome(
+    inner: &Arc<Inner>,
+    id: u64,
+    cx: &Context<'_>,
+) -> Poll<Result<ReceivedBlock, Status>> {
+    let outcome = inner.lock().calls.poll(id, cx.waker());
+    match outcome {
+        Some(outcome) => Poll::Ready(received(inner, outcome)),
+        None => Poll::Pending,
+    }
+}
+
+fn received(inner: &Arc<Inner>, outcome: Outcome) -> Result<ReceivedBlock, Status> {
+    match outcome {
+        Outcome::Reply(image) => ReceivedBlock::claim(inner, &image),
+        Outcome::Failed(status) => Err(status),
+    }
+}
+
+/// A block that the daemon delivered, read in place. Dropping it gives the memory back.
+#[derive(Debug)]
+pub struct ReceivedBlock {
+    /// Taken in drop only.
+    delivered: Option<Delivered>,
+    inner: Arc<Inner>,
+}
+
+impl ReceivedBlock {
+    pub(crate) fn claim(inner: &Arc<Inner>, image: &Image) -> Result<ReceivedBlock, Status> {
+        let delivered = inner
+            .receive_heap
+            .claim(image.offset, image.total_len as usize);
+        let delivered = delivered.map_err(|error| {
+            Status::unavailable(format!("the daemon broke the protocol: {error}"))
+        })?;
+        Ok(ReceivedBlock {
+            delivered: Some(delivered),
+            inner: Arc::clone(inner),
+        })
+    }
+}
+
+impl Deref for ReceivedBlock {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.delivered.as_deref().unwrap_or_default()
+    }
+}
+
+impl Drop for ReceivedBlock {
+    fn drop(&mut self) {
+        if let Some(delivered) = self.delivered.take() {
+            let len = delivered.len();
+            self.inner.lock().release(delivered.into_offset(), len);
+        }
+    }
+}

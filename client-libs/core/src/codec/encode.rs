@@ -1,0 +1,308 @@
+//! Where encoders write: the measuring pass, a heap block, a vector.
+//!
+//! ```text
+//! heap block:  [inline][pad to 8][table: n x {offset u64, len u32, zero u32}][pad to 8][extent 0][pad to 8]...
+//! ```
+//!
+//! The block, its extent table and its extents are one allocation: what is allocated once is reclaimed once, and writing
+//! can't run out of memory half-way. Extents' table offsets are heap offsets.
+
+use tollgate_shm_abi::limits::MAX_EXTENTS;
+
+use super::{EXTENT_FLAG, EXTENT_MIN, MAX_DEPTH};
+
+/// Bytes of one entry of the extent table.
+const EXTENT_ENTRY: usize = 16;
+
+/// Where an encoder puts a block. Parts are claimed in canonical order; claiming writes the padding before a part.
+pub trait Sink {
+    /// Claims the next `len` bytes at alignment `align` (a power of two, at most 8) and answers their offset.
+    fn claim(&mut self, len: usize, align: usize) -> u32;
+
+    /// Writes into what was claimed.
+    fn put(&mut self, at: u32, bytes: &[u8]);
+
+    /// Takes a large value as the next extent and answers its number; `None` if it has to be inline.
+    fn extent(&mut self, bytes: &[u8]) -> Option<u32>;
+
+    /// Begins a nested struct; false if that would be too deep, and then it must be left out.
+    fn enter(&mut self) -> bool;
+
+    /// Ends the nested struct that [`Sink::enter`] began.
+    fn leave(&mut self);
+
+    /// Appends a string's or bytes value's part; answers its slot, offset and length.
+    fn bytes(&mut self, value: &[u8]) -> [u32; 2] {
+        if value.is_empty() {
+            return [0, 0];
+        }
+        let len = value.len() as u32;
+        if value.len() >= EXTENT_MIN
+            && let Some(index) = self.extent(value)
+        {
+            return [EXTENT_FLAG | index, len];
+        }
+        let at = self.claim(value.len(), 1);
+        self.put(at, value);
+        [at, len]
+    }
+}
+
+/// A struct's fixed part under construction, all zero at first.
+#[derive(Debug)]
+pub struct Fixed<const N: usize>([u8; N]);
+
+impl<const N: usize> Default for Fixed<N> {
+    fn default() -> Self {
+        Fixed([0; N])
+    }
+}
+
+impl<const N: usize> Fixed<N> {
+    /// Sets bit `bit` of the presence bitmap.
+    #[inline]
+    pub fn set_present(&mut self, bit: usize) {
+        self.0[bit / 8] |= 1 << (bit % 8);
+    }
+
+    /// Sets the case of the oneof at `at` to the number of the member that is set.
+    #[inline]
+    pub fn set_case(&mut self, at: usize, number: u32) {
+        self.0[at..at + 4].copy_from_slice(&number.to_le_bytes());
+    }
+
+    /// The bytes, for [`Sink::put`].
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The bytes, for [`super::Value::store`].
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+/// What a block will need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// Bytes of the inline block.
+    pub inline: usize,
+    /// Number of extents.
+    pub extents: u16,
+    /// Bytes of the image at the receiver, extents included.
+    pub total: usize,
+    /// Bytes to allocate: inline block, extent table, extents.
+    pub allocation: usize,
+    /// The value nests deeper than [`MAX_DEPTH`]; the other fields mean nothing then.
+    pub too_deep: bool,
+}
+
+/// The first pass: counts, writes nothing.
+#[derive(Debug)]
+pub struct Measure {
+    cursor: usize,
+    extents: u16,
+    /// Bytes of all extents, each but the last padded to 8.
+    extent_bytes: usize,
+    depth: u32,
+    too_deep: bool,
+}
+
+impl Measure {
+    /// A pass that begins after a root struct of `root` bytes.
+    pub fn new(root: usize) -> Measure {
+        Measure {
+            cursor: root,
+            extents: 0,
+            extent_bytes: 0,
+            depth: 1,
+            too_deep: false,
+        }
+    }
+
+    /// The result.
+    pub fn finish(self) -> Measured {
+        let (inline, extents) = (self.cursor, self.extents);
+        let (total, allocation) = if extents == 0 {
+            (inline, inline)
+        } else {
+            let table = extents_at(inline, extents) - align_up(inline, 8);
+            let total = align_up(inline, 8) + self.extent_bytes;
+            (total, total + table)
+        };
+        Measured {
+            inline,
+            extents,
+            total,
+            allocation,
+            too_deep: self.too_deep,
+        }
+    }
+}
+
+impl Sink for Measure {
+    #[inline]
+    fn claim(&mut self, len: usize, align: usize) -> u32 {
+        let at = align_up(self.cursor, align);
+        self.cursor = at.saturating_add(len).min(usize::MAX / 4);
+        // Meaningless beyond 4 GiB; a block that large is refused by its measure.
+        at as u32
+    }
+
+    #[inline]
+    fn put(&mut self, _at: u32, _bytes: &[u8]) {}
+
+    fn extent(&mut self, bytes: &[u8]) -> Option<u32> {
+        let index = self.extents;
+        if usize::from(index) == usize::from(MAX_EXTENTS) {
+            return None;
+        }
+        self.extents += 1;
+        self.extent_bytes = align_up(self.extent_bytes, 8)
+            .saturating_add(bytes.len())
+            .min(usize::MAX / 4);
+        Some(u32::from(index))
+    }
+
+    #[inline]
+    fn enter(&mut self) -> bool {
+        if self.depth == MAX_DEPTH {
+            self.too_deep = true;
+            return false;
+        }
+        self.depth += 1;
+        true
+    }
+
+    #[inline]
+    fn leave(&mut self) {
+        self.depth -= 1;
+    }
+}
+
+/// The second pass: writes one block straight into the heap memory that was allocated for it.
+#[derive(Debug)]
+pub(crate) struct HeapSink<'b> {
+    block: &'b mut [u8],
+    /// Heap offset of the block.
+    base: u64,
+    cursor: usize,
+    table: usize,
+    extents: u16,
+    extent_end: usize,
+}
+
+impl<'b> HeapSink<'b> {
+    /// Writes into `block`, which has the measured length and lies at `base` in its heap.
+    pub(crate) fn new(block: &'b mut [u8], base: u64, measured: &Measured) -> HeapSink<'b> {
+        let table = align_up(measured.inline, 8);
+        let extent_end = extents_at(measured.inline, measured.extents);
+        HeapSink {
+            block,
+            base,
+            cursor: 0,
+            table,
+            extents: 0,
+            extent_end,
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        self.block[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+impl Sink for HeapSink<'_> {
+    #[inline]
+    fn claim(&mut self, len: usize, align: usize) -> u32 {
+        let at = align_up(self.cursor, align);
+        if at != self.cursor {
+            self.block[self.cursor..at].fill(0);
+        }
+        self.cursor = at + len;
+        at as u32
+    }
+
+    #[inline]
+    fn put(&mut self, at: u32, bytes: &[u8]) {
+        self.write(at as usize, bytes);
+    }
+
+    fn extent(&mut self, bytes: &[u8]) -> Option<u32> {
+        let index = self.extents;
+        if usize::from(index) == usize::from(MAX_EXTENTS) {
+            return None;
+        }
+        self.extents += 1;
+        let at = align_up(self.extent_end, 8);
+        self.extent_end = at + bytes.len();
+        self.write(at, bytes);
+        let mut entry = [0; EXTENT_ENTRY];
+        entry[..8].copy_from_slice(&(self.base + at as u64).to_le_bytes());
+        entry[8..12].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
+        self.write(self.table + usize::from(index) * EXTENT_ENTRY, &entry);
+        Some(u32::from(index))
+    }
+
+    // The depth was measured.
+    #[inline]
+    fn enter(&mut self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn leave(&mut self) {}
+}
+
+/// Writes a block without extents into a vector: for tests, tools, and whoever keeps blocks.
+#[derive(Debug, Default)]
+pub struct VecSink {
+    /// The block so far.
+    pub bytes: Vec<u8>,
+}
+
+impl Sink for VecSink {
+    fn claim(&mut self, len: usize, align: usize) -> u32 {
+        let at = align_up(self.bytes.len(), align);
+        self.bytes.resize(at + len, 0);
+        at as u32
+    }
+
+    fn put(&mut self, at: u32, bytes: &[u8]) {
+        let at = at as usize;
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn extent(&mut self, _bytes: &[u8]) -> Option<u32> {
+        None
+    }
+
+    fn enter(&mut self) -> bool {
+        true
+    }
+
+    fn leave(&mut self) {}
+}
+
+/// The message's block with everything inline, as [`RawBlock`](super::RawBlock) and `call_raw` take it; `None` if it
+/// nests too deeply.
+pub fn encode_inline(message: &impl super::Encode) -> Option<Vec<u8>> {
+    if message.measure().too_deep {
+        return None;
+    }
+    let mut sink = VecSink::default();
+    message.write(&mut sink);
+    Some(sink.bytes)
+}
+
+/// Where the first extent begins in the allocation.
+fn extents_at(inline: usize, extents: u16) -> usize {
+    align_up(inline, 8) + usize::from(extents) * EXTENT_ENTRY
+}
+
+const fn align_up(at: usize, align: usize) -> usize {
+    (at + align - 1) & !(align - 1)
+}

@@ -1,0 +1,40 @@
+//! Every bound of a client session, with its sum.
+//!
+//! The daemon announces how many calls may be outstanding and how long a message may be; what is here bounds the client's
+//! own memory. Per session: at most [`MAX_OUTSTANDING`] call slots of about 100 bytes, [`MAX_HANDLERS`] handler futures,
+//! [`MAX_BINDS`] binds under way, and one descriptor of backlog for each call, handler and delivered block that exists.
+
+use std::time::Duration;
+
+/// The most calls of one session that wait for their end, whatever the daemon allows.
+pub const MAX_OUTSTANDING: usize = 65_536;
+
+/// The most incoming calls whose handlers run at once; further ones are answered RESOURCE_EXHAUSTED.
+pub const MAX_HANDLERS: usize = 4_096;
+
+/// The most binds under way at once.
+pub const MAX_BINDS: usize = 256;
+
+/// How long a driver spins before it sleeps, unless the options say otherwise.
+pub const DEFAULT_SPIN: Duration = Duration::from_micros(50);
+
+/// How long the daemon may take to answer the opening of a session.
+pub const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the daemon may take to answer a bind, the connection to a peer included.
+pub const BIND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The most completions that are handled before futures are polled again.
+pub const DRAIN_BATCH: usize = 256;
+
+/// How long a driver that never sleeps goes without a look at the control socket.
+pub const CONTROL_CHECK: Duration = Duration::from_millis(1);
+
+/// How long a driver sleeps while somebody waits for room in the ring, whose consumption nobody announces.
+pub const ROOM_CHECK: Duration = Duration::from_millis(1);
+
+/// Blocks of up to this many bytes are written under the session's lock; larger ones outside of it.
+pub const WRITE_LOCKED: usize = 16 << 10;
+
+/// Delivered blocks of this many bytes together are released at once instead of with the next batch.
+pub const RELEASE_BYTES: u64 = 256 << 10;

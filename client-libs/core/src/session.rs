@@ -1,0 +1,477 @@
+//! A session: one connection of an application to its daemon.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use prost::Message as _;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::AsFd;
+use rustix::time::{ClockId, clock_gettime};
+use tollgate_shm_abi::Code;
+use tollgate_shm_abi::blob::blob_create;
+use tollgate_shm_abi::control::{ControlError, ControlSocket};
+use tollgate_shm_abi::heap::DeliveredHeap;
+use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
+use tollgate_shm_abi::messages::{
+    Bind, OpenSession, Request, RequestBody, Response, ResponseBody, SIDE_CLIENT, SIDE_SERVER,
+    SessionOpened,
+};
+use tollgate_shm_abi::segment::ABI_VERSION;
+use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape};
+use tollgate_shm_abi::wake::DoorbellRinger;
+
+use crate::Status;
+use crate::driver::{Driver, Seat};
+use crate::limits::{BIND_TIMEOUT, DEFAULT_SPIN, MAX_OUTSTANDING, OPEN_TIMEOUT};
+use crate::nudge::Nudge;
+use crate::serve::Service;
+use crate::submit::{Locked, Shared};
+
+/// How to open a session.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// Path of the daemon's socket.
+    pub socket: PathBuf,
+    /// The tenant's token.
+    pub token: String,
+    /// The app's name in the daemon's status. Default: the name of the executable.
+    pub app: String,
+    /// Bytes for calls and replies on their way out; 0 for the daemon's default, otherwise 1 MiB to 1 GiB.
+    pub send_heap_bytes: u64,
+    /// Bytes for what is received and not yet dropped; as above.
+    pub receive_heap_bytes: u64,
+    /// How long the driving thread spins (yielding its core) before it sleeps. Longer saves wake-ups, which cost tens of
+    /// microseconds across cores; shorter saves CPU. Zero: never spin. Default 50 us.
+    pub spin: Duration,
+}
+
+impl SessionOptions {
+    /// Defaults for this socket and token.
+    pub fn new(socket: impl Into<PathBuf>, token: impl Into<String>) -> SessionOptions {
+        let executable = std::env::current_exe().ok();
+        let name = executable.as_deref().and_then(|path| path.file_name());
+        SessionOptions {
+            socket: socket.into(),
+            token: token.into(),
+            app: name.map_or_else(
+                || "app".to_owned(),
+                |name| name.to_string_lossy().into_owned(),
+            ),
+            send_heap_bytes: 0,
+            receive_heap_bytes: 0,
+            spin: DEFAULT_SPIN,
+        }
+    }
+}
+
+/// A connection to the daemon: shared heaps, rings, and the calls on them. Clones are the same session, which ends when
+/// the last of them, of the channels and of the unfinished calls is dropped, or the daemon ends it.
+///
+/// One thread at a time *drives* a session: it looks at what the daemon says, wakes futures and runs handlers.
+/// [`block_on`](crate::block_on) drives on the calling thread; while nobody is in it, a background thread drives.
+#[derive(Clone, Debug)]
+pub struct Session {
+    handle: Arc<Handle>,
+}
+
+/// Ends the session when the last user is gone; the background thread holds only what is inside.
+#[derive(Debug)]
+struct Handle {
+    inner: Arc<Inner>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.inner
+            .end(Status::new(Code::CANCELLED, "the session was dropped"));
+    }
+}
+
+pub(crate) struct Inner {
+    /// Unique in this process, not 0.
+    pub(crate) id: u64,
+    pub(crate) opened: SessionOpened,
+    pub(crate) spin: Duration,
+    pub(crate) shared: Mutex<Shared>,
+    /// Held by whoever drives.
+    pub(crate) driver: Mutex<Driver>,
+    pub(crate) seat: Mutex<Seat>,
+    pub(crate) seat_changed: Condvar,
+    pub(crate) control: ControlSocket,
+    pub(crate) doorbell: DoorbellRinger,
+    pub(crate) receive_heap: DeliveredHeap,
+    pub(crate) nudge: Arc<Nudge>,
+    /// How many threads are in `block_on`.
+    pub(crate) wished: AtomicUsize,
+    /// The background thread was started.
+    pub(crate) background: AtomicBool,
+    /// Set once, when the session has ended.
+    over: AtomicBool,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Session({} of tenant {})",
+            self.opened.session, self.opened.tenant
+        )
+    }
+}
+
+impl Session {
+    /// Connects to the daemon. Blocks until it answered, at most [`OPEN_TIMEOUT`].
+    ///
+    /// # Errors
+    /// UNAVAILABLE if no daemon listens at the socket or it doesn't answer; what the daemon says otherwise
+    /// (UNAUTHENTICATED for an unknown token).
+    pub fn open(options: SessionOptions) -> Result<Session, Status> {
+        let path = options.socket.display();
+        let text = options.socket.to_str().ok_or_else(|| {
+            Status::new(
+                Code::INVALID_ARGUMENT,
+                format!("the socket path {path} isn't UTF-8"),
+            )
+        })?;
+        let control = ControlSocket::connect(text).map_err(|errno| {
+            Status::unavailable(format!("no daemon answers at {path}: {errno}"))
+        })?;
+        Session::over(control, &options)
+    }
+
+    /// Opens a session over a connected control socket.
+    pub fn over(control: ControlSocket, options: &SessionOptions) -> Result<Session, Status> {
+        let (opened, fds) = handshake(&control, options)?;
+        let shape = SessionShape {
+            ring_capacity: opened.ring_capacity,
+            send_heap_bytes: opened.send_heap_bytes,
+            receive_heap_bytes: opened.receive_heap_bytes,
+        };
+        let failed = |error: &dyn std::fmt::Display| {
+            Status::unavailable(format!("can't use the session's memory: {error}"))
+        };
+        let fds = SessionFds::from_packet(fds).map_err(|error| failed(&error))?;
+        let end = AppEnd::attach(&shape, fds).map_err(|error| failed(&error))?;
+        let nudge = Nudge::new().map_err(|errno| failed(&errno))?;
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let max_outstanding = (opened.max_outstanding as usize).min(MAX_OUTSTANDING);
+        let driver = Driver::new(end.completions, end.wake, shape.heaps(), Arc::clone(&nudge));
+        let inner = Inner {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            opened,
+            spin: options.spin,
+            shared: Mutex::new(Shared::new(end.submissions, end.send_heap, max_outstanding)),
+            driver: Mutex::new(driver),
+            seat: Mutex::default(),
+            seat_changed: Condvar::new(),
+            control,
+            doorbell: end.doorbell,
+            receive_heap: end.receive_heap,
+            nudge,
+            wished: AtomicUsize::new(0),
+            background: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+        };
+        Ok(Session {
+            handle: Arc::new(Handle {
+                inner: Arc::new(inner),
+            }),
+        })
+    }
+
+    /// The tenant that the token belongs to.
+    pub fn tenant(&self) -> &str {
+        &self.inner().opened.tenant
+    }
+
+    /// The session's number in the daemon's status.
+    pub fn id(&self) -> u64 {
+        self.inner().opened.session
+    }
+
+    /// The longest message in bytes that may be sent.
+    pub fn max_message_bytes(&self) -> usize {
+        self.inner().opened.max_message_bytes as usize
+    }
+
+    /// Waits until the session has ended, and says why.
+    pub async fn closed(&self) -> Status {
+        std::future::poll_fn(|cx| {
+            let inner = self.inner();
+            let mut shared = inner.lock();
+            if let Some(status) = shared.ended() {
+                return Poll::Ready(status.clone());
+            }
+            if !shared
+                .mourners
+                .iter()
+                .any(|waker| waker.will_wake(cx.waker()))
+            {
+                shared.mourners.push(cx.waker().clone());
+            }
+            drop(shared);
+            inner.ensure_driven();
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Binds a service for calling. `descriptor_set` is a serialized `FileDescriptorSet` with all imports; `target` is
+    /// `host:port` of the daemon to call through, or empty for a server on this host.
+    ///
+    /// # Errors
+    /// What the daemon says: INVALID_ARGUMENT for a schema it doesn't accept, UNAVAILABLE if the peer isn't there,
+    /// FAILED_PRECONDITION if its schema differs; DEADLINE_EXCEEDED without an answer within [`BIND_TIMEOUT`].
+    pub async fn bind_client(
+        &self,
+        descriptor_set: &[u8],
+        service: &str,
+        target: &str,
+    ) -> Result<Binding, Status> {
+        let bind = Bind {
+            role: SIDE_CLIENT,
+            service: service.to_owned(),
+            target: target.to_owned(),
+        };
+        self.bind(bind, descriptor_set, None).await
+    }
+
+    /// Binds a service for serving: its handlers run on the thread that drives the session, from now on until the session
+    /// ends.
+    ///
+    /// # Errors
+    /// As of [`Session::bind_client`].
+    pub async fn bind_server(&self, service: impl Service) -> Result<Binding, Status> {
+        let service: Arc<dyn Service> = Arc::new(service);
+        let info = service.info();
+        let bind = Bind {
+            role: SIDE_SERVER,
+            service: info.name.to_owned(),
+            target: String::new(),
+        };
+        self.bind(bind, info.descriptor_set, Some(Arc::clone(&service)))
+            .await
+    }
+
+    async fn bind(
+        &self,
+        bind: Bind,
+        descriptor_set: &[u8],
+        service: Option<Arc<dyn Service>>,
+    ) -> Result<Binding, Status> {
+        let mut request = Some((bind, service));
+        let mut waiting = WaitingBind {
+            inner: self.inner(),
+            id: None,
+        };
+        std::future::poll_fn(|cx| {
+            if let Some((bind, service)) = request.take() {
+                waiting.send(bind, descriptor_set, service, cx)?;
+            }
+            waiting.poll(cx)
+        })
+        .await
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.handle.inner
+    }
+}
+
+impl Inner {
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        Locked::new(self)
+    }
+
+    /// Ends the session, if it hasn't ended: everything that waits fails with this status.
+    pub(crate) fn end(&self, status: Status) {
+        let wakers = self.lock().end(status);
+        self.over.store(true, Ordering::SeqCst);
+        for waker in wakers {
+            waker.wake();
+        }
+        self.nudge.wake();
+        // The daemon needn't wait for the last block to be dropped. It fails only if the daemon is gone already.
+        let _gone = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
+        self.clear_if_over();
+        // Taking the lock orders this after a background thread's look at `over`.
+        drop(self.seat());
+        self.seat_changed.notify_all();
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+}
+
+/// A bind under way; forgotten when dropped.
+struct WaitingBind<'s> {
+    inner: &'s Arc<Inner>,
+    id: Option<u64>,
+}
+
+impl WaitingBind<'_> {
+    fn send(
+        &mut self,
+        bind: Bind,
+        descriptor_set: &[u8],
+        service: Option<Arc<dyn Service>>,
+        cx: &Context<'_>,
+    ) -> Result<(), Status> {
+        let blob = blob_create(descriptor_set).map_err(|errno| {
+            Status::resource_exhausted(format!("can't pass the schema to the daemon: {errno}"))
+        })?;
+        let deadline_ns = now_ns() + BIND_TIMEOUT.as_nanos() as u64;
+        let mut shared = self.inner.lock();
+        if let Some(status) = shared.ended() {
+            return Err(status.clone());
+        }
+        let id = shared.binds.insert(service, deadline_ns, cx.waker())?;
+        shared.nudge = true;
+        drop(shared);
+        self.id = Some(id);
+        let request = Request {
+            id,
+            body: Some(RequestBody::Bind(bind)),
+        };
+        self.inner
+            .control
+            .send(&request.encode_to_vec(), &[blob.as_fd()])
+            .map_err(|error| {
+                Status::unavailable(format!("can't send the bind to the daemon: {error}"))
+            })
+    }
+
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<Binding, Status>> {
+        let id = self.id.expect("it was sent before it is polled");
+        match self.inner.lock().binds.poll(id, cx.waker()) {
+            Some(outcome) => {
+                self.id = None;
+                Poll::Ready(outcome)
+            }
+            None => {
+                self.inner.ensure_driven();
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for WaitingBind<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.inner.lock().binds.remove(id);
+        }
+    }
+}
+
+/// The methods of a bound service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binding {
+    methods: Arc<[BoundMethod]>,
+}
+
+/// One method of a bound service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoundMethod {
+    /// Its name within the service.
+    pub name: String,
+    /// What calls name it by.
+    pub handle: u32,
+}
+
+impl Binding {
+    pub(crate) fn new(methods: Vec<BoundMethod>) -> Binding {
+        Binding {
+            methods: methods.into(),
+        }
+    }
+
+    /// All methods, in the order of the schema.
+    pub fn methods(&self) -> &[BoundMethod] {
+        &self.methods
+    }
+
+    /// The handle of the method with this name.
+    pub fn handle(&self, method: &str) -> Option<u32> {
+        self.methods
+            .iter()
+            .find(|m| m.name == method)
+            .map(|m| m.handle)
+    }
+}
+
+/// Now, as deadlines count: CLOCK_MONOTONIC nanoseconds.
+pub(crate) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Introduces the app and takes the daemon's answer.
+fn handshake(
+    control: &ControlSocket,
+    options: &SessionOptions,
+) -> Result<(SessionOpened, Vec<rustix::fd::OwnedFd>), Status> {
+    let open = OpenSession {
+        abi_version: ABI_VERSION,
+        token: options.token.clone(),
+        app: options.app.clone(),
+        send_heap_bytes: options.send_heap_bytes,
+        receive_heap_bytes: options.receive_heap_bytes,
+    };
+    let request = Request {
+        id: 1,
+        body: Some(RequestBody::OpenSession(open)),
+    };
+    let broken = |error: ControlError| {
+        Status::unavailable(format!("the daemon can't be talked to: {error}"))
+    };
+    control
+        .send(&request.encode_to_vec(), &[])
+        .map_err(broken)?;
+    await_readable(control)?;
+    let mut buffer = vec![0; MAX_PACKET_BYTES];
+    let packet = control.recv(&mut buffer).map_err(broken)?;
+    let packet = packet.ok_or_else(|| {
+        Status::unavailable("the daemon closed the connection instead of opening a session")
+    })?;
+    let response = Response::decode(&buffer[..packet.len]).map_err(|error| {
+        Status::unavailable(format!("the daemon's answer makes no sense: {error}"))
+    })?;
+    match response.body {
+        Some(ResponseBody::SessionOpened(opened)) => Ok((opened, packet.fds)),
+        Some(ResponseBody::Failure(failure)) => {
+            Err(Status::new(Code(failure.code), failure.message))
+        }
+        _ => Err(Status::unavailable(
+            "the daemon answered something else than the opening of a session",
+        )),
+    }
+}
+
+fn await_readable(control: &ControlSocket) -> Result<(), Status> {
+    let deadline_ns = now_ns() + OPEN_TIMEOUT.as_nanos() as u64;
+    loop {
+        let left = Duration::from_nanos(deadline_ns.saturating_sub(now_ns()));
+        if left.is_zero() {
+            return Err(Status::unavailable(format!(
+                "the daemon didn't answer within {} s",
+                OPEN_TIMEOUT.as_secs()
+            )));
+        }
+        let mut fds = [PollFd::new(control, PollFlags::IN)];
+        let timeout = Timespec::try_from(left).ok();
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(errno) => {
+                return Err(Status::unavailable(format!(
+                    "can't wait for the daemon: {errno}"
+                )));
+            }
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! The submitting half of a session: what any thread may do, under one short lock.
+//!
+//! ```text
+//!   futures, handlers, drops (any thread)                      driver (one thread)
+//!   ── Shared ─────────────────────────────                    ── Driver ──────────
+//!   call table · send heap · submission ring      ◀── locks ── completion ring, tasks, waiting
+//! ```
+//!
+//! Invariants:
+//! - Every entry that must reach the daemon does, in order: what finds the ring full goes to the backlog, and nothing
+//!   overtakes it. New calls and replies don't go there; they wait for room. So the backlog holds at most one entry per
+//!   submitted call (CANCEL), running handler (STATUS) and delivered block (RELEASE).
+//! - The doorbell is looked at once per turn of the driver, however much was pushed in it; other threads look as they
+//!   unlock, and ring only if the daemon sleeps.
+//! - Wakers of others are called after unlocking.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::sync::{MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use tollgate_shm_abi::descriptor::{BlockRef, Entry, Image, Offsets, Submission, Text};
+use tollgate_shm_abi::heap::{Block, HeapWriter};
+use tollgate_shm_abi::limits::{MAX_OFFSETS, MAX_STATUS_TEXT_BYTES};
+use tollgate_shm_abi::ring::{Producer, PushError};
+use tollgate_shm_abi::{Code, Misbehaved};
+
+use crate::Status;
+use crate::binds::Binds;
+use crate::calls::CallTable;
+use crate::codec::{Encode, HeapSink, Measured};
+use crate::driver::NextLook;
+use crate::limits::{RELEASE_BYTES, WRITE_LOCKED};
+use crate::session::Inner;
+use crate::space::{SpaceQueue, Ticket};
+
+thread_local! {
+    /// The session that this thread drives; 0 for none.
+    pub(crate) static DRIVING: Cell<u64> = const { Cell::new(0) };
+}
+
+pub(crate) struct Shared {
+    submissions: Producer,
+    /// Entries that surely fit into the ring, reservations already taken off.
+    room: u32,
+    /// Room promised to blocks that are being written outside of the lock.
+    reserved: u32,
+    pub(crate) heap: HeapWriter,
+    pub(crate) calls: CallTable,
+    pub(crate) space: SpaceQueue,
+    pub(crate) binds: Binds,
+    /// Delivered blocks to give back, not yet a full RELEASE.
+    releases: Vec<u64>,
+    release_bytes: u64,
+    backlog: VecDeque<Entry>,
+    /// Something was pushed since the doorbell was last looked at.
+    pushed: bool,
+    /// To be woken by whoever unlocks.
+    wake_next: Option<Waker>,
+    /// Blocks came back since the last turn's end.
+    pub(crate) reclaimed: bool,
+    /// The first in the queue found no room in the ring.
+    ring_was_full: bool,
+    /// A driver that sleeps has to reconsider for how long.
+    pub(crate) nudge: bool,
+    ended: Option<Status>,
+    /// Who waits for the end.
+    pub(crate) mourners: Vec<Waker>,
+}
+
+/// What to put on the ring for a block, once it is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Envelope {
+    Call {
+        method: u32,
+        call: u64,
+        deadline_ns: u64,
+    },
+    Reply {
+        call: u64,
+    },
+}
+
+impl Envelope {
+    fn around(self, block: BlockRef) -> Submission {
+        match self {
+            Envelope::Call {
+                method,
+                call,
+                deadline_ns,
+            } => Submission::Call {
+                method,
+                call,
+                block,
+                deadline_ns,
+            },
+            Envelope::Reply { call } => Submission::Reply { call, block },
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(submissions: Producer, heap: HeapWriter, max_outstanding: usize) -> Shared {
+        Shared {
+            submissions,
+            room: 0,
+            reserved: 0,
+            heap,
+            calls: CallTable::new(max_outstanding),
+            space: SpaceQueue::default(),
+            binds: Binds::default(),
+            releases: Vec::with_capacity(MAX_OFFSETS),
+            release_bytes: 0,
+            backlog: VecDeque::new(),
+            pushed: false,
+            wake_next: None,
+            reclaimed: false,
+            ring_was_full: false,
+            nudge: false,
+            ended: None,
+            mourners: Vec::new(),
+        }
+    }
+
+    /// Why the session ended, if it has.
+    pub(crate) fn ended(&self) -> Option<&Status> {
+        self.ended.as_ref()
+    }
+
+    /// Ends the session: every call, bind and wait fails with `status`. Answers whom to wake.
+    pub(crate) fn end(&mut self, status: Status) -> Vec<Waker> {
+        let mut wakers = self.calls.fail_all(&status);
+        wakers.extend(self.space.drain());
+        wakers.extend(self.binds.fail_all(&status));
+        wakers.append(&mut self.mourners);
+        self.backlog.clear();
+        self.releases.clear();
+        self.ended.get_or_insert(status);
+        wakers
+    }
+
+    /// Memory for a block of `len` bytes, with room in the ring for its descriptor, or a place in the queue for it.
+    pub(crate) fn poll_space(
+        &mut self,
+        len: usize,
+        ticket: &mut Option<Ticket>,
+        waker: &Waker,
+    ) -> Poll<Result<Block, Status>> {
+        if let Some(status) = &self.ended {
+            return Poll::Ready(Err(status.clone()));
+        }
+        let may_try = self.space.may_try(*ticket);
+        if may_try && !self.has_room() {
+            self.ring_was_full = true;
+        } else if may_try {
+            if let Some(block) = self.heap.alloc(len) {
+                self.wake_next = self.space.leave(ticket);
+                return Poll::Ready(Ok(block));
+            }
+            if self.heap.in_use() == 0 {
+                let heap = self.heap.len_bytes();
+                let text = format!(
+                    "a message that takes {len} bytes doesn't fit into the send heap of {heap} bytes"
+                );
+                self.wake_next = self.space.leave(ticket);
+                return Poll::Ready(Err(Status::resource_exhausted(text)));
+            }
+        }
+        self.nudge |= self.space.is_empty();
+        self.space.wait(ticket, waker);
+        Poll::Pending
+    }
+
+    /// Gives up a place in the queue.
+    pub(crate) fn leave_queue(&mut self, ticket: &mut Option<Ticket>) {
+        if let Some(next) = self.space.leave(ticket) {
+            self.wake_next = Some(next);
+        }
+    }
+
+    /// Whether one more entry fits into the ring, behind the backlog.
+    pub(crate) fn has_room(&mut self) -> bool {
+        self.flush_backlog();
+        self.backlog.is_empty() && self.refresh_room()
+    }
+
+    /// When the driver has to look again.
+    pub(crate) fn next_look(&self) -> NextLook {
+        NextLook {
+            deadline_ns: self
+                .calls
+                .next_deadline_ns()
+                .min(self.binds.next_deadline_ns()),
+            for_room: self.ring_was_full || !self.backlog.is_empty(),
+            somebody_waits: self.calls.len() > 0 || !self.binds.is_empty(),
+        }
+    }
+
+    /// Ends what is overdue; adds whom to wake.
+    pub(crate) fn expire(&mut self, now_ns: u64, wakers: &mut Vec<Waker>) {
+        let mut cancelled = Vec::new();
+        self.calls.expire(now_ns, |call, waker| {
+            cancelled.extend(call);
+            wakers.extend(waker);
+        });
+        for call in cancelled {
+            self.cancel(call);
+        }
+        wakers.extend(self.binds.expire(now_ns));
+    }
+
+    /// Gives a delivered block back, with the next batch.
+    pub(crate) fn release(&mut self, offset: u64, len: usize) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.releases.push(offset);
+        self.release_bytes += len as u64;
+        if self.releases.len() == MAX_OFFSETS || self.release_bytes >= RELEASE_BYTES {
+            self.flush_releases();
+        }
+    }
+
+    pub(crate) fn release_image(&mut self, image: &Image) {
+        self.release(image.offset, image.total_len as usize);
+    }
+
+    /// Tells the daemon of the blocks released so far.
+    pub(crate) fn flush_releases(&mut self) {
+        if let Some(offsets) = Offsets::take_from(&self.releases) {
+            self.releases.clear();
+            self.release_bytes = 0;
+            self.push_surely(Submission::Release(offsets));
+        }
+    }
+
+    /// Tells the daemon that the app gave a call up.
+    pub(crate) fn cancel(&mut self, call: u64) {
+        self.push_surely(Submission::Cancel { call });
+    }
+
+    /// Answers an incoming call with an error; without its text if the heap has no room for that.
+    pub(crate) fn answer_status(&mut self, call: u64, status: &Status) {
+        // OK isn't an error, and the daemon would end the session for it.
+        let code = if status.code == Code::OK {
+            Code::UNKNOWN
+        } else {
+            status.code
+        };
+        let bytes = cut_to(&status.message, MAX_STATUS_TEXT_BYTES as usize).as_bytes();
+        let block = if bytes.is_empty() || self.ended.is_some() {
+            None
+        } else {
+            self.heap.alloc(bytes.len())
+        };
+        let text = block.map(|mut block| {
+            block.copy_from_slice(bytes);
+            Text {
+                offset: self.heap.commit(block),
+                len: bytes.len() as u32,
+            }
+        });
+        self.push_surely(Submission::Status { call, code, text });
+    }
+
+    /// Puts an entry into the ring, or into the backlog.
+    fn push_surely(&mut self, submission: Submission) {
+        if self.ended.is_some() {
+            return;
+        }
+        let entry = submission.encode();
+        if self.has_room() {
+            self.push_into_room(&entry);
+        } else {
+            self.backlog.push_back(entry);
+        }
+    }
+
+    pub(crate) fn flush_backlog(&mut self) {
+        while !self.backlog.is_empty() && self.refresh_room() {
+            if let Some(entry) = self.backlog.pop_front() {
+                self.push_into_room(&entry);
+            }
+        }
+    }
+
+    /// Whether there is room that isn't promised, after a look at the daemon's progress if need be.
+    fn refresh_room(&mut self) -> bool {
+        if self.room == 0 {
+            // An index that can't be right gives no room; the driver ends the session when it meets it.
+            self.room = self
+                .submissions
+                .free()
+                .unwrap_or(0)
+                .saturating_sub(self.reserved);
+        }
+        self.room > 0
+    }
+
+    fn push_into_room(&mut self, entry: &Entry) {
+        self.room -= 1;
+        match self.submissions.push(entry) {
+            Ok(()) => self.pushed = true,
+            // Room was seen, so only the daemon's index can be at fault; see `refresh_room`.
+            Err(PushError::Full | PushError::Misbehaved(_)) => self.backlog.push_back(*entry),
+        }
+    }
+
+    /// Whether the daemon's index into the submission ring still makes sense.
+    pub(crate) fn check_ring(&mut self) -> Result<(), Misbehaved> {
+        self.submissions.free().map(|_| ())
+    }
+
+    fn reserve(&mut self) {
+        self.room -= 1;
+        self.reserved += 1;
+    }
+
+    fn redeem(&mut self) {
+        self.room += 1;
+        self.reserved -= 1;
+    }
+
+    /// Whether the doorbell has to be rung for what was pushed.
+    fn take_doorbell(&mut self) -> bool {
+        std::mem::take(&mut self.pushed) && self.submissions.needs_wake()
+    }
+}
+
+/// The lock on [`Shared`]. Unlocking it wakes and rings whom the changes concern.
+pub(crate) struct Locked<'i> {
+    inner: &'i Inner,
+    guard: Option<MutexGuard<'i, Shared>>,
+}
+
+impl<'i> Locked<'i> {
+    pub(crate) fn new(inner: &'i Inner) -> Locked<'i> {
+        // A panic under the lock came from a user's encoder, between two consistent states.
+        let guard = inner.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked {
+            inner,
+            guard: Some(guard),
+        }
+    }
+
+    /// The end of a driver's turn: sends what waits for company, lets the first in who waits for room, and rings for all
+    /// of it.
+    pub(crate) fn end_turn(mut self) -> NextLook {
+        self.flush_releases();
+        self.flush_backlog();
+        if std::mem::take(&mut self.reclaimed) || (self.ring_was_full && self.has_room()) {
+            self.ring_was_full = false;
+            self.wake_next = self.space.head();
+        }
+        let look = self.next_look();
+        let inner = self.inner;
+        let ring = self.take_doorbell();
+        drop(self);
+        if ring {
+            inner.doorbell.ring();
+        }
+        look
+    }
+
+    /// Writes a block into memory from [`Shared::poll_space`] and submits it.
+    pub(crate) fn submit(
+        mut self,
+        message: &impl Encode,
+        measured: &Measured,
+        mut block: Block,
+        envelope: Envelope,
+    ) -> Result<(), Status> {
+        let offset = block.offset();
+        if measured.allocation > WRITE_LOCKED {
+            let inner = self.inner;
+            self.reserve();
+            drop(self);
+            message.write(&mut HeapSink::new(&mut block, offset, measured));
+            self = inner.lock();
+            self.redeem();
+            if let Some(status) = self.ended() {
+                return Err(status.clone());
+            }
+        } else {
+            message.write(&mut HeapSink::new(&mut block, offset, measured));
+        }
+        self.heap.commit(block);
+        let block = BlockRef {
+            offset,
+            len: measured.inline as u32,
+            extents: measured.extents,
+        };
+        if let Envelope::Call { call, .. } = envelope {
+            self.calls.mark_submitted(call);
+        }
+        self.push_into_room(&envelope.around(block).encode());
+        Ok(())
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        self.guard
+            .as_ref()
+            .expect("the guard is taken in drop only")
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Shared {
+        self.guard
+            .as_mut()
+            .expect("the guard is taken in drop only")
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let Some(mut guard) = self.guard.take() else {
+            return;
+        };
+        let wake = guard.wake_next.take();
+        let driving = DRIVING.get() == self.inner.id;
+        let ring = !driving && guard.take_doorbell();
+        let nudge = std::mem::take(&mut guard.nudge) && !driving;
+        drop(guard);
+        if ring {
+            self.inner.doorbell.ring();
+        }
+        if nudge {
+            self.inner.nudge.wake();
+        }
+        if let Some(waker) = wake {
+            waker.wake();
+        }
+    }
+}
+
+/// The longest prefix of at most `max` bytes that ends between characters.
+fn cut_to(text: &str, max: usize) -> &str {
+    let mut end = text.len().min(max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}

@@ -1,0 +1,90 @@
+//! What a call carries besides its message.
+
+use std::time::Duration;
+
+use tollgate_core::Status;
+
+/// How a call ends: with a response or a status.
+pub type Reply<T> = Result<Response<T>, Status>;
+
+/// A message on its way to a server.
+#[derive(Clone, Debug)]
+pub struct Request<T> {
+    message: T,
+    timeout: Option<Duration>,
+}
+
+impl<T> Request<T> {
+    /// A request without a timeout.
+    pub fn new(message: T) -> Request<T> {
+        Request {
+            message,
+            timeout: None,
+        }
+    }
+
+    /// Ends the call with DEADLINE_EXCEEDED if it takes longer than this from its first poll on.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = Some(timeout);
+    }
+
+    /// The timeout. At a server: what was left of it when the request arrived.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// The message.
+    pub fn get_ref(&self) -> &T {
+        &self.message
+    }
+
+    /// The message, to be changed.
+    pub fn get_mut(&mut self) -> &mut T {
+        &mut self.message
+    }
+
+    /// The message alone.
+    pub fn into_inner(self) -> T {
+        self.message
+    }
+}
+
+impl<T> From<T> for Request<T> {
+    fn from(message: T) -> Request<T> {
+        Request::new(message)
+    }
+}
+
+/// A message on its way back.
+#[derive(Clone, Debug)]
+pub struct Response<T> {
+    message: T,
+}
+
+impl<T> Response<T> {
+    /// A response.
+    pub fn new(message: T) -> Response<T> {
+        Response { message }
+    }
+
+    /// The message.
+    pub fn get_ref(&self) -> &T {
+        &self.message
+    }
+
+    /// The message, to be changed.
+    pub fn get_mut(&mut self) -> &mut T {
+        &mut self.message
+    }
+
+    /// The message alone.
+    pub fn into_inner(self) -> T {
+        self.message
+    }
+}
+
+impl<T> From<T> for Response<T> {
+    fn from(message: T) -> Response<T> {
+        Response::new(message)
+    }
+}
