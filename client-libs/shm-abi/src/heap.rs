@@ -26,12 +26,10 @@
 //! Absent: growth. A heap has one size for the session's life.
 #![allow(unsafe_code)]
 
-use crate::limits::{MIN_BLOCK_BYTES, QUICK_BLOCK_BYTES, QUICK_BLOCKS};
+use crate::buddy::{BuddyAllocator, FreeError};
 use crate::misbehaved::Misbehaved;
-use crate::segment::Mapping;
+use crate::segment::{Mapping, SegmentError};
 use alloc::sync::Arc;
-use alloc::vec;
-use alloc::vec::Vec;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
@@ -45,9 +43,15 @@ pub struct HeapWriter {
 
 impl HeapWriter {
     /// A writable mapping whose other side, if any, only reads.
-    pub(crate) fn new(mapping: Arc<Mapping>) -> HeapWriter {
-        let blocks = BuddyAllocator::new(mapping.len() as u64);
-        HeapWriter { mapping, blocks }
+    pub(crate) fn new(mapping: Arc<Mapping>) -> Result<HeapWriter, SegmentError> {
+        let name = "heap's block table";
+        let blocks =
+            BuddyAllocator::new(mapping.len() as u64).map_err(|errno| SegmentError::System {
+                step: "map",
+                name,
+                errno,
+            })?;
+        Ok(HeapWriter { mapping, blocks })
     }
 
     /// A heap in ordinary memory with both its readers. Only for this crate's tests, which run under
@@ -56,7 +60,9 @@ impl HeapWriter {
     #[cfg(test)]
     fn private(bytes: usize) -> (HeapWriter, SendHeapReader, DeliveredHeap) {
         let mapping = Arc::new(Mapping::private(
-            bytes.max(MIN_BLOCK_BYTES).next_power_of_two(),
+            bytes
+                .max(crate::limits::MIN_BLOCK_BYTES)
+                .next_power_of_two(),
         ));
         let reader = SendHeapReader {
             mapping: Arc::clone(&mapping),
@@ -64,7 +70,11 @@ impl HeapWriter {
         let delivered = DeliveredHeap {
             mapping: Arc::clone(&mapping),
         };
-        (HeapWriter::new(mapping), reader, delivered)
+        (
+            HeapWriter::new(mapping).expect("memory for a test"),
+            reader,
+            delivered,
+        )
     }
 
     /// A block of `len` bytes (0 included: every message has a block), or `None` while the heap has no
@@ -375,245 +385,6 @@ fn out_of_heap(mapping: &Mapping, offset: u64, len: usize) -> Misbehaved {
         len: len as u64,
         heap_len: mapping.len() as u64,
     }
-}
-
-/// Which blocks of a heap are free: a binary buddy allocator over offsets, in private memory.
-///
-/// A block of order `o` has `64 << o` bytes and begins at a multiple of that. Free blocks are in one
-/// doubly linked list per order, linked through tables indexed by the block's first 64-byte unit.
-/// Those tables are allocated zeroed and touched only where blocks were, so a large idle heap costs
-/// little.
-///
-/// Freed small blocks go to a *quick* list of their order first (at most [`QUICK_BLOCKS`], up to
-/// [`QUICK_BLOCK_BYTES`] each), uncoalesced: the next call wants that size again, and splitting a
-/// 64 MiB block twenty times per call would cost more than the rest of the call. When nothing fits,
-/// the quick lists are coalesced and the search repeated.
-#[derive(Debug)]
-pub struct BuddyAllocator {
-    /// Per unit: what begins there. See [`state`].
-    states: Vec<u8>,
-    /// Per unit that begins a free block: the next in its list.
-    next: Vec<u32>,
-    /// Per unit that begins a free block in `free_heads`: the previous in its list.
-    previous: Vec<u32>,
-    free_heads: [u32; ORDERS],
-    quick_heads: [u32; ORDERS],
-    quick_counts: [u32; ORDERS],
-    /// The order of the whole heap.
-    top: usize,
-    in_use: u64,
-}
-
-/// Orders 0..=24: blocks of 64 bytes to 1 GiB.
-const ORDERS: usize = 25;
-const NONE: u32 = u32::MAX;
-const QUICK_ORDERS: usize = (QUICK_BLOCK_BYTES / MIN_BLOCK_BYTES).ilog2() as usize + 1;
-
-/// What begins at a unit: nothing (0), or one of these plus the block's order.
-mod state {
-    pub(super) const FREE: u8 = 0x20;
-    pub(super) const QUICK: u8 = 0x40;
-    pub(super) const FILLING: u8 = 0x60;
-    pub(super) const WITH_PEER: u8 = 0x80;
-    pub(super) const ORDER: u8 = 0x1f;
-}
-
-/// No block that was handed over begins at this offset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FreeError {
-    /// The offset.
-    pub offset: u64,
-}
-
-impl BuddyAllocator {
-    /// An allocator for a heap of `bytes`, a power of two from 64 to 1 GiB.
-    ///
-    /// # Panics
-    /// If `bytes` is anything else: sizes are checked where a session is opened.
-    pub fn new(bytes: u64) -> BuddyAllocator {
-        let units = bytes / MIN_BLOCK_BYTES as u64;
-        assert!(
-            bytes.is_power_of_two() && units > 0,
-            "a heap's size is a power of two from 64"
-        );
-        let top = units.ilog2() as usize;
-        assert!(top < ORDERS, "a heap has at most 1 GiB");
-        let mut allocator = BuddyAllocator {
-            states: vec![0; units as usize],
-            next: vec![0; units as usize],
-            previous: vec![0; units as usize],
-            free_heads: [NONE; ORDERS],
-            quick_heads: [NONE; ORDERS],
-            quick_counts: [0; ORDERS],
-            top,
-            in_use: 0,
-        };
-        allocator.insert(0, top);
-        allocator
-    }
-
-    /// The offset of a block of at least `len` bytes that is now being filled, or `None` if none is free.
-    #[inline]
-    pub fn alloc(&mut self, len: usize) -> Option<u64> {
-        let order = order_of(len);
-        if order > self.top {
-            return None;
-        }
-        let unit = match self.pop_quick(order) {
-            Some(unit) => unit,
-            None => self.take(order)?,
-        };
-        self.states[unit as usize] = state::FILLING | order as u8;
-        self.in_use += bytes_of(order);
-        Some(offset_of(unit))
-    }
-
-    /// The block being filled at `offset` is handed over to the other side.
-    ///
-    /// # Panics
-    /// If none is being filled there: that would be this process's own mistake.
-    #[inline]
-    pub fn hand_over(&mut self, offset: u64) {
-        let unit = self
-            .unit_in(offset, state::FILLING)
-            .expect("a block being filled begins at the offset");
-        self.states[unit as usize] ^= state::FILLING ^ state::WITH_PEER;
-    }
-
-    /// Frees a block that was handed over.
-    ///
-    /// # Errors
-    /// If there is none at `offset`, which is what a hostile peer or a double release looks like.
-    #[inline]
-    pub fn free(&mut self, offset: u64) -> Result<(), FreeError> {
-        let unit = self
-            .unit_in(offset, state::WITH_PEER)
-            .ok_or(FreeError { offset })?;
-        let order = usize::from(self.states[unit as usize] & state::ORDER);
-        self.in_use -= bytes_of(order);
-        if order < QUICK_ORDERS && self.quick_counts[order] < QUICK_BLOCKS {
-            self.push_quick(unit, order);
-        } else {
-            self.coalesce(unit, order);
-        }
-        Ok(())
-    }
-
-    /// Bytes in blocks that aren't free, rounded up as allocated.
-    #[inline]
-    pub fn in_use(&self) -> u64 {
-        self.in_use
-    }
-
-    /// The unit at `offset` if a block in this state begins there.
-    #[inline]
-    fn unit_in(&self, offset: u64, wanted: u8) -> Option<u32> {
-        let unit = offset / MIN_BLOCK_BYTES as u64;
-        let found = *self.states.get(usize::try_from(unit).ok()?)?;
-        let aligned = offset.is_multiple_of(MIN_BLOCK_BYTES as u64);
-        (aligned && found & !state::ORDER == wanted).then_some(unit as u32)
-    }
-
-    #[inline]
-    fn pop_quick(&mut self, order: usize) -> Option<u32> {
-        let unit = self.quick_heads[order];
-        if unit == NONE {
-            return None;
-        }
-        self.quick_heads[order] = self.next[unit as usize];
-        self.quick_counts[order] -= 1;
-        Some(unit)
-    }
-
-    #[inline]
-    fn push_quick(&mut self, unit: u32, order: usize) {
-        self.states[unit as usize] = state::QUICK | order as u8;
-        self.next[unit as usize] = self.quick_heads[order];
-        self.quick_heads[order] = unit;
-        self.quick_counts[order] += 1;
-    }
-
-    /// Takes a block of `order` from the free lists, splitting larger ones, and coalescing the quick
-    /// lists if that is what it takes.
-    fn take(&mut self, order: usize) -> Option<u32> {
-        if let Some(unit) = self.split_down_to(order) {
-            return Some(unit);
-        }
-        for order in 0..QUICK_ORDERS {
-            while let Some(unit) = self.pop_quick(order) {
-                self.coalesce(unit, order);
-            }
-        }
-        self.split_down_to(order)
-    }
-
-    fn split_down_to(&mut self, order: usize) -> Option<u32> {
-        let mut from = (order..=self.top).find(|&from| self.free_heads[from] != NONE)?;
-        let unit = self.free_heads[from];
-        self.remove(unit, from);
-        while from > order {
-            from -= 1;
-            self.insert(unit + (1 << from), from);
-        }
-        Some(unit)
-    }
-
-    /// Frees a block, merged with its buddy as long as that is free, too.
-    fn coalesce(&mut self, mut unit: u32, mut order: usize) {
-        self.states[unit as usize] = 0;
-        while order < self.top {
-            let buddy = unit ^ (1 << order);
-            if self.states[buddy as usize] != state::FREE | order as u8 {
-                break;
-            }
-            self.remove(buddy, order);
-            unit &= !(1 << order);
-            order += 1;
-        }
-        self.insert(unit, order);
-    }
-
-    fn insert(&mut self, unit: u32, order: usize) {
-        let head = self.free_heads[order];
-        if head != NONE {
-            self.previous[head as usize] = unit;
-        }
-        self.states[unit as usize] = state::FREE | order as u8;
-        self.next[unit as usize] = head;
-        self.previous[unit as usize] = NONE;
-        self.free_heads[order] = unit;
-    }
-
-    fn remove(&mut self, unit: u32, order: usize) {
-        let (next, previous) = (self.next[unit as usize], self.previous[unit as usize]);
-        self.states[unit as usize] = 0;
-        match previous {
-            NONE => self.free_heads[order] = next,
-            previous => self.next[previous as usize] = next,
-        }
-        if next != NONE {
-            self.previous[next as usize] = previous;
-        }
-    }
-}
-
-/// The smallest order whose blocks hold `len` bytes; past the largest for lengths that none holds.
-#[inline]
-fn order_of(len: usize) -> usize {
-    let units = len.div_ceil(MIN_BLOCK_BYTES).max(1);
-    units
-        .checked_next_power_of_two()
-        .map_or(ORDERS, |units| units.ilog2() as usize)
-}
-
-#[inline]
-fn bytes_of(order: usize) -> u64 {
-    (MIN_BLOCK_BYTES as u64) << order
-}
-
-#[inline]
-fn offset_of(unit: u32) -> u64 {
-    u64::from(unit) * MIN_BLOCK_BYTES as u64
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@
 //!   the application can't reach, and never reads the one that it can.
 //! - Pushing, popping, allocating and freeing never allocate.
 //!
-//! `unsafe` lives in four files, each for one reason: `segment` (mappings and copies), `sync` (the
+//! `unsafe` lives in four files, each for one reason: `segment` (mappings, copies, tables), `sync` (the
 //! words and entries of a ring), `heap` (slices of blocks that one side owns), `io` (a `sendmsg`
 //! whose parts lie in shared memory). All other crates of the service forbid it.
 //!
@@ -33,7 +33,7 @@
 //! ```text
 //! cargo test -p tollgate-shm-abi
 //! RUSTFLAGS="--cfg loom" cargo test -p tollgate-shm-abi --release --lib --target-dir target/loom -- loom
-//! cargo +nightly miri test -p tollgate-shm-abi --lib -- ring:: heap::
+//! cargo +nightly miri test -p tollgate-shm-abi --lib -- ring:: heap:: buddy::
 //! ```
 //!
 //! The second model-checks the ring's orderings and its sleep/wake protocol: the same code as in
@@ -64,6 +64,8 @@ mod sync;
 
 #[cfg(not(loom))]
 pub mod blob;
+#[cfg(not(loom))]
+mod buddy;
 #[cfg(not(loom))]
 pub mod control;
 #[cfg(not(loom))]

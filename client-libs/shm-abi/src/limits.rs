@@ -1,8 +1,8 @@
 //! Every bound of this crate, with its sum.
 //!
 //! One session with default sizes costs, once all its pages have been touched: two rings of
-//! 64 KiB, two heaps of 64 MiB, and 9 bytes of allocator state per 64-byte block of each heap that
-//! this process writes (9 MiB). Pages are touched lazily, so an idle session costs a few of them.
+//! 64 KiB, two heaps of 64 MiB, and 12 bytes of allocator state per 64-byte block of each heap that
+//! this process writes (12 MiB). Pages are touched lazily, so an idle session costs a few of them.
 
 /// The unit in which segments are laid out, in bytes.
 pub const PAGE: usize = 4096;

@@ -24,6 +24,7 @@
 use crate::limits::PAGE;
 use alloc::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use core::fmt;
+use core::ops::{Deref, DerefMut};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{Ordering, compiler_fence};
 use rustix::fd::{AsFd, OwnedFd};
@@ -51,7 +52,7 @@ pub(crate) enum Access {
 
 /// Where a mapping's bytes come from, and thus how they are given back.
 enum Backing {
-    /// A shared mapping of a sealed memfd.
+    /// A mapping: of a sealed memfd, or anonymous.
     Mapped,
     /// Ordinary memory of this process, for tests and model runs (Miri can't map files).
     Allocated(Layout),
@@ -92,6 +93,26 @@ impl Mapping {
             base,
             len,
             access,
+            backing: Backing::Mapped,
+        })
+    }
+
+    /// Zeroed memory of this process alone, straight from the kernel: pages cost nothing until touched,
+    /// which an allocator that recycles (and must clear) large blocks can't promise.
+    fn anonymous(len: usize) -> Result<Mapping, Errno> {
+        if cfg!(miri) {
+            return Ok(Mapping::private(len));
+        }
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as in `of_memfd`.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE)?
+        };
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Mapping {
+            base,
+            len,
+            access: Access::ReadWrite,
             backing: Backing::Mapped,
         })
     }
@@ -182,6 +203,43 @@ impl Drop for Mapping {
 impl fmt::Debug for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Mapping({} bytes, {:?})", self.len, self.access)
+    }
+}
+
+/// Rows of three integers in private memory, all zero at first, whose pages are
+/// touched only where it is used: bookkeeping as large as a heap may need, as cheap as it does need.
+pub(crate) struct Table {
+    mapping: Mapping,
+    len: usize,
+}
+
+/// One row of a [`Table`].
+pub(crate) type Row = [u32; 3];
+
+impl Table {
+    /// A table of `len` zeroed rows.
+    pub(crate) fn new(len: usize) -> Result<Table, Errno> {
+        let mapping = Mapping::anonymous(len * size_of::<Row>())?;
+        Ok(Table { mapping, len })
+    }
+}
+
+impl Deref for Table {
+    type Target = [Row];
+
+    #[inline]
+    fn deref(&self) -> &[Row] {
+        // SAFETY: the mapping has len rows, is page-aligned, zeroed (a valid Row), private to this
+        // process and to this Table, and lives as long as it.
+        unsafe { core::slice::from_raw_parts(self.mapping.base.cast().as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Table {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [Row] {
+        // SAFETY: as in `deref`; the Table is borrowed exclusively.
+        unsafe { core::slice::from_raw_parts_mut(self.mapping.base.cast().as_ptr(), self.len) }
     }
 }
 

@@ -203,7 +203,7 @@ pub fn create(shape: &SessionShape) -> Result<(DaemonEnd, SessionFds), SegmentEr
         submissions: Consumer::new(submission_ring, shape.ring_capacity),
         completions: Producer::new(completion_ring, shape.ring_capacity),
         send_heap: SendHeapReader::new(Arc::new(send_heap.map(Access::Read)?)),
-        receive_heap: HeapWriter::new(Arc::new(receive_mapping)),
+        receive_heap: HeapWriter::new(Arc::new(receive_mapping))?,
         doorbell,
         wake,
     };
@@ -236,7 +236,7 @@ impl AppEnd {
         Ok(AppEnd {
             submissions: Producer::new(submission_ring, shape.ring_capacity),
             completions: Consumer::new(completion_ring, shape.ring_capacity),
-            send_heap: HeapWriter::new(Arc::new(send_heap.map(Access::ReadWrite)?)),
+            send_heap: HeapWriter::new(Arc::new(send_heap.map(Access::ReadWrite)?))?,
             receive_heap: DeliveredHeap::new(Arc::new(receive_heap.map(Access::Read)?)),
             doorbell: DoorbellRinger::new(fds.doorbell),
             wake: WakeListener::new(fds.wake),
