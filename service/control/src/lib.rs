@@ -18,3 +18,6 @@ pub use model::{
     Attachment, Detach, PolicyBytes, PolicyInfo, PolicyVersion, Side, Target, Token, hex,
 };
 pub use store::Store;
+
+#[cfg(test)]
+mod tests;

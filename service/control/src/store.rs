@@ -38,11 +38,18 @@ const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const TENANTS: TableDefinition<&str, Digest> = TableDefinition::new("tenants");
 const TOKENS: TableDefinition<Digest, &str> = TableDefinition::new("tokens");
 const MODULES: TableDefinition<Digest, (u32, &[u8])> = TableDefinition::new("modules");
-const POLICIES: TableDefinition<(&str, &str, u32), (Digest, Option<&[u8]>)> =
-    TableDefinition::new("policies");
+const POLICIES: TableDefinition<PolicyKey, PolicyRow> = TableDefinition::new("policies");
 const COUNTERS: TableDefinition<(&str, &str), u32> = TableDefinition::new("counters");
-const ATTACHMENTS: TableDefinition<(&str, &str, &str, u8, &str), (u64, u32)> =
-    TableDefinition::new("attachments");
+const ATTACHMENTS: TableDefinition<Place, (u64, u32)> = TableDefinition::new("attachments");
+
+/// Tenant, policy, version.
+type PolicyKey = (&'static str, &'static str, u32);
+
+/// The module's digest, and the configuration.
+type PolicyRow = (Digest, Option<&'static [u8]>);
+
+/// Tenant, service, method, side, policy.
+type Place = (&'static str, &'static str, &'static str, u8, &'static str);
 
 /// The file's layout, as documented above.
 const FORMAT: u32 = 1;
@@ -370,9 +377,6 @@ impl Store {
         made
     }
 }
-
-/// A row's key in `attachments`.
-type Place = (&'static str, &'static str, &'static str, u8, &'static str);
 
 /// Rows as attachments, in the order in which they were attached.
 fn in_order(rows: redb::Range<'_, Place, (u64, u32)>) -> Result<Vec<Attachment>, StoreError> {
