@@ -16,8 +16,8 @@ pub enum Blame {
     Operator,
     /// The path between, or the peer's end of life: reconnect.
     Network,
-    /// The caller of this crate misused it.
-    Bug,
+    /// This daemon: it closed the link, or misused this crate.
+    Here,
 }
 
 /// Why a link ended.
@@ -115,7 +115,7 @@ impl LinkError {
             | E::NotLoopback
             | E::RefusedByPeer { .. } => Blame::Operator,
             E::HandshakeTimeout | E::Silent | E::Closed | E::Socket { .. } => Blame::Network,
-            E::ClosedHere | E::BodyBuffer { .. } => Blame::Bug,
+            E::ClosedHere | E::BodyBuffer { .. } => Blame::Here,
         }
     }
 
@@ -128,7 +128,7 @@ impl LinkError {
             other => match other.blame() {
                 Blame::Operator => Some(Reason::UNAUTHENTICATED),
                 Blame::Peer => Some(Reason::PROTOCOL),
-                Blame::Network | Blame::Bug => None,
+                Blame::Network | Blame::Here => None,
             },
         }
     }

@@ -3,6 +3,9 @@
 //! Everything is nonblocking; the caller waits for the descriptor ([`AsFd`]) with whatever it has. One turn of
 //! its loop does at most one `recv` per link ([`TcpLink::read`] or [`TcpLink::read_body`]), so that a busy peer can't starve the
 //! others, and one [`TcpLink::flush`]. With an edge-triggered wait, read again while the outcome says that there may be more.
+//!
+//! A link that ended is flushed once more, so that the peer learns why. Before it is dropped, `link.abandon` and
+//! `link.poll_sent` give back the memory that its frames still borrow.
 
 use std::io::{IoSliceMut, Read};
 use std::net::{SocketAddr, TcpStream};

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use crate::frame::Header;
-use crate::limits;
+use crate::limits::{self, HEADER};
 use crate::{Part, Span};
 
 /// Names a queued frame whose shared memory is still needed; chosen by the caller, returned by `poll_sent`.
@@ -59,8 +59,10 @@ impl Tx {
 
     /// Queues a frame's header and its payload's first bytes; the header states the length of the whole.
     pub(crate) fn begin(&mut self, header: Header, first: &[u8]) {
-        self.copy(&header.encode());
-        self.copy(first);
+        self.buf.reserve(HEADER + first.len());
+        self.buf.extend_from_slice(&header.encode());
+        self.buf.extend_from_slice(first);
+        self.copied_more(HEADER + first.len());
     }
 
     /// Copies bytes behind everything queued.
