@@ -50,6 +50,9 @@ use core::fmt;
 /// A ring entry as bytes.
 pub type Entry = [u8; ENTRY_BYTES];
 
+/// A descriptor as little-endian words: what checking and encoding compute with.
+type Words = [u64; ENTRY_BYTES / 8];
+
 const CALL: u8 = 1;
 const REPLY: u8 = 2;
 const STATUS: u8 = 3;
@@ -113,7 +116,7 @@ pub struct Text {
     pub len: u32,
 }
 
-/// One to six offsets of blocks that go back to their owner.
+/// One to six offsets of blocks that go back to their owner. Past `count` they are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offsets {
     count: u8,
@@ -131,6 +134,21 @@ impl Offsets {
         };
         taken.offsets[..count].copy_from_slice(&offsets[..count]);
         (count > 0).then_some(taken)
+    }
+
+    #[inline]
+    fn words(&self) -> Words {
+        let [a, b, c, d, e, f] = self.offsets;
+        [
+            u64::from(GIVE_BACK) | u64::from(self.count) << 8,
+            0,
+            a,
+            b,
+            c,
+            d,
+            e,
+            f,
+        ]
     }
 
     /// The offsets.
@@ -220,12 +238,16 @@ pub enum Completion {
 
 /// A descriptor that a peer wrote: copied out, not believed.
 #[derive(Clone, Copy)]
-pub struct Alleged(Entry);
+pub struct Alleged(Words);
 
 impl From<Entry> for Alleged {
     #[inline]
     fn from(entry: Entry) -> Alleged {
-        Alleged(entry)
+        let mut words = [0; ENTRY_BYTES / 8];
+        for (word, bytes) in words.iter_mut().zip(entry.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        Alleged(words)
     }
 }
 
@@ -237,7 +259,7 @@ impl Alleged {
     #[inline]
     pub fn submission(&self, heaps: &HeapSizes) -> Result<Submission, DescriptorError> {
         let call = self.u64_at(8);
-        let parsed = match self.0[0] {
+        let parsed = match self.u8_at(0) {
             CALL => Submission::Call {
                 method: self.u32_at(4),
                 call,
@@ -257,7 +279,7 @@ impl Alleged {
             GIVE_BACK => Submission::Release(self.offsets(heaps.receive)?),
             kind => return Err(DescriptorError::UnknownKind { kind }),
         };
-        self.same_as(parsed.encode())?;
+        self.same_as(parsed.words())?;
         Ok(parsed)
     }
 
@@ -268,7 +290,7 @@ impl Alleged {
     #[inline]
     pub fn completion(&self, heaps: &HeapSizes) -> Result<Completion, DescriptorError> {
         let call = self.u64_at(8);
-        let parsed = match self.0[0] {
+        let parsed = match self.u8_at(0) {
             CALL => Completion::Call {
                 method: self.u32_at(4),
                 call,
@@ -288,7 +310,7 @@ impl Alleged {
             GIVE_BACK => Completion::Reclaim(self.offsets(heaps.send)?),
             kind => return Err(DescriptorError::UnknownKind { kind }),
         };
-        self.same_as(parsed.encode())?;
+        self.same_as(parsed.words())?;
         Ok(parsed)
     }
 
@@ -354,7 +376,7 @@ impl Alleged {
 
     #[inline]
     fn offsets(&self, heap_len: u64) -> Result<Offsets, DescriptorError> {
-        let count = self.0[1];
+        let count = self.u8_at(1);
         if count == 0 || usize::from(count) > MAX_OFFSETS {
             return Err(DescriptorError::BadCount { count });
         }
@@ -371,33 +393,34 @@ impl Alleged {
 
     /// Refuses an entry that isn't the one encoding of what was read from it.
     #[inline]
-    fn same_as(&self, canonical: Entry) -> Result<(), DescriptorError> {
-        if self.0 == canonical {
-            return Ok(());
+    fn same_as(&self, canonical: Words) -> Result<(), DescriptorError> {
+        for (at, (seen, want)) in self.0.iter().zip(canonical).enumerate() {
+            if *seen != want {
+                let byte = (seen ^ want).trailing_zeros() as usize / 8;
+                return Err(DescriptorError::NotZero { at: 8 * at + byte });
+            }
         }
-        let at = self
-            .0
-            .iter()
-            .zip(&canonical)
-            .position(|(seen, want)| seen != want);
-        Err(DescriptorError::NotZero {
-            at: at.unwrap_or(ENTRY_BYTES),
-        })
-    }
-
-    #[inline]
-    fn u16_at(&self, at: usize) -> u16 {
-        u16::from_le_bytes([self.0[at], self.0[at + 1]])
-    }
-
-    #[inline]
-    fn u32_at(&self, at: usize) -> u32 {
-        u32::from(self.u16_at(at)) | u32::from(self.u16_at(at + 2)) << 16
+        Ok(())
     }
 
     #[inline]
     fn u64_at(&self, at: usize) -> u64 {
-        u64::from(self.u32_at(at)) | u64::from(self.u32_at(at + 4)) << 32
+        self.0[at / 8] >> (at % 8 * 8)
+    }
+
+    #[inline]
+    fn u32_at(&self, at: usize) -> u32 {
+        self.u64_at(at) as u32
+    }
+
+    #[inline]
+    fn u16_at(&self, at: usize) -> u16 {
+        self.u64_at(at) as u16
+    }
+
+    #[inline]
+    fn u8_at(&self, at: usize) -> u8 {
+        self.u64_at(at) as u8
     }
 }
 
@@ -405,6 +428,11 @@ impl Submission {
     /// Its one encoding.
     #[inline]
     pub fn encode(&self) -> Entry {
+        to_bytes(self.words())
+    }
+
+    #[inline]
+    fn words(&self) -> Words {
         match *self {
             Submission::Call {
                 method,
@@ -415,17 +443,17 @@ impl Submission {
                 let mut fields = Fields::of_block(CALL, call, block);
                 fields.method = method;
                 fields.deadline_ns = deadline_ns;
-                fields.encode()
+                fields.words()
             }
-            Submission::Reply { call, block } => Fields::of_block(REPLY, call, block).encode(),
-            Submission::Status { call, code, text } => Fields::of_status(call, code, text).encode(),
+            Submission::Reply { call, block } => Fields::of_block(REPLY, call, block).words(),
+            Submission::Status { call, code, text } => Fields::of_status(call, code, text).words(),
             Submission::Cancel { call } => Fields {
                 kind: CANCEL,
                 call,
                 ..Fields::default()
             }
-            .encode(),
-            Submission::Release(offsets) => encode_offsets(&offsets),
+            .words(),
+            Submission::Release(offsets) => offsets.words(),
         }
     }
 }
@@ -434,6 +462,11 @@ impl Completion {
     /// Its one encoding.
     #[inline]
     pub fn encode(&self) -> Entry {
+        to_bytes(self.words())
+    }
+
+    #[inline]
+    fn words(&self) -> Words {
         match *self {
             Completion::Call {
                 method,
@@ -444,17 +477,17 @@ impl Completion {
                 let mut fields = Fields::of_image(CALL, call, image);
                 fields.method = method;
                 fields.deadline_ns = deadline_ns;
-                fields.encode()
+                fields.words()
             }
-            Completion::Reply { call, image } => Fields::of_image(REPLY, call, image).encode(),
-            Completion::Status { call, code, text } => Fields::of_status(call, code, text).encode(),
+            Completion::Reply { call, image } => Fields::of_image(REPLY, call, image).words(),
+            Completion::Status { call, code, text } => Fields::of_status(call, code, text).words(),
             Completion::Cancel { call } => Fields {
                 kind: CANCEL,
                 call,
                 ..Fields::default()
             }
-            .encode(),
-            Completion::Reclaim(offsets) => encode_offsets(&offsets),
+            .words(),
+            Completion::Reclaim(offsets) => offsets.words(),
         }
     }
 }
@@ -522,28 +555,25 @@ impl Fields {
     }
 
     #[inline]
-    fn encode(&self) -> Entry {
-        let mut entry = [0; ENTRY_BYTES];
-        entry[0] = self.kind;
-        entry[2..4].copy_from_slice(&self.extents.to_le_bytes());
-        entry[4..8].copy_from_slice(&self.method.to_le_bytes());
-        entry[8..16].copy_from_slice(&self.call.to_le_bytes());
-        entry[16..24].copy_from_slice(&self.offset.to_le_bytes());
-        entry[24..28].copy_from_slice(&self.len.to_le_bytes());
-        entry[28..32].copy_from_slice(&self.status.to_le_bytes());
-        entry[32..40].copy_from_slice(&self.deadline_ns.to_le_bytes());
-        entry[40..44].copy_from_slice(&self.total.to_le_bytes());
-        entry
+    fn words(&self) -> Words {
+        [
+            u64::from(self.kind) | u64::from(self.extents) << 16 | u64::from(self.method) << 32,
+            self.call,
+            self.offset,
+            u64::from(self.len) | u64::from(self.status) << 32,
+            self.deadline_ns,
+            u64::from(self.total),
+            0,
+            0,
+        ]
     }
 }
 
 #[inline]
-fn encode_offsets(offsets: &Offsets) -> Entry {
+fn to_bytes(words: Words) -> Entry {
     let mut entry = [0; ENTRY_BYTES];
-    entry[0] = GIVE_BACK;
-    entry[1] = offsets.count;
-    for (bytes, offset) in entry[16..].chunks_exact_mut(8).zip(offsets.as_slice()) {
-        bytes.copy_from_slice(&offset.to_le_bytes());
+    for (bytes, word) in entry.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *bytes = word.to_le_bytes();
     }
     entry
 }

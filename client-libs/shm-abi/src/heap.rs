@@ -27,9 +27,11 @@
 #![allow(unsafe_code)]
 
 use crate::buddy::{BuddyAllocator, FreeError};
+use crate::limits::SPARE_REFERENCES;
 use crate::misbehaved::Misbehaved;
 use crate::segment::{Mapping, SegmentError};
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
@@ -39,6 +41,9 @@ use core::ptr::NonNull;
 pub struct HeapWriter {
     mapping: Arc<Mapping>,
     blocks: BuddyAllocator,
+    /// References that came back with blocks, for the next ones: counting them anew would cost two
+    /// locked instructions per block, more than allocating it.
+    spare: Vec<Arc<Mapping>>,
 }
 
 impl HeapWriter {
@@ -51,7 +56,12 @@ impl HeapWriter {
                 name,
                 errno,
             })?;
-        Ok(HeapWriter { mapping, blocks })
+        let spare = Vec::with_capacity(SPARE_REFERENCES);
+        Ok(HeapWriter {
+            mapping,
+            blocks,
+            spare,
+        })
     }
 
     /// A heap in ordinary memory with both its readers. Only for this crate's tests, which run under
@@ -82,12 +92,16 @@ impl HeapWriter {
     #[inline]
     pub fn alloc(&mut self, len: usize) -> Option<Block> {
         let offset = self.blocks.alloc(len)?;
-        let start = self.mapping.at(offset as usize, len)?;
+        let start = self
+            .mapping
+            .at(offset as usize, len)
+            .expect("the allocator's blocks lie in its heap");
+        let spare = self.spare.pop();
         Some(Block {
             start,
             len,
             offset,
-            mapping: Arc::clone(&self.mapping),
+            mapping: spare.unwrap_or_else(|| Arc::clone(&self.mapping)),
         })
     }
 
@@ -103,6 +117,9 @@ impl HeapWriter {
             "a block is committed to the heap it came from"
         );
         self.blocks.hand_over(block.offset);
+        if self.spare.len() < SPARE_REFERENCES {
+            self.spare.push(block.mapping);
+        }
         block.offset
     }
 

@@ -38,6 +38,10 @@ pub const QUICK_BLOCKS: u32 = 16;
 /// The largest block size, in bytes, that is kept aside: bounds what lies uncoalesced to 2 MiB.
 pub const QUICK_BLOCK_BYTES: usize = 64 << 10;
 
+/// References to its memory that a heap keeps for the next blocks: how many calls are usually being
+/// written at once. Further ones are counted anew.
+pub const SPARE_REFERENCES: usize = 64;
+
 /// The longest message, in bytes, extents included.
 pub const MAX_MESSAGE_BYTES: u32 = 16 << 20;
 

@@ -91,3 +91,27 @@ impl fmt::Display for Misbehaved {
 }
 
 impl core::error::Error for Misbehaved {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn misconduct_is_told_in_a_sentence() {
+        let error = Misbehaved::NotHeld { offset: 64 };
+        let text = "the peer gave back a block at offset 64 that it doesn't hold";
+        assert_eq!(error.to_string(), text);
+        let (offset, len, heap_len) = (60, 8, 64);
+        let error = Misbehaved::OutOfHeap {
+            offset,
+            len,
+            heap_len,
+        };
+        let text = "the range of 8 bytes at offset 60 leaves the heap of 64 bytes";
+        assert_eq!(error.to_string(), text);
+        let error = Misbehaved::from(DescriptorError::StatusIsOk);
+        let text = "the peer's descriptor is wrong: a STATUS says OK";
+        assert_eq!(error.to_string(), text);
+    }
+}

@@ -60,8 +60,8 @@ enum Backing {
 
 /// A range of memory that may be shared with another process.
 ///
-/// It offers no references: bytes are copied by [`read`](Mapping::read) and
-/// [`write`](Mapping::write), and whoever knows more about who writes takes [`at`](Mapping::at).
+/// It offers no references: bytes are copied out by [`read`](Mapping::read), and whoever knows more
+/// about who writes takes [`at`](Mapping::at).
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -72,9 +72,8 @@ pub(crate) struct Mapping {
 // SAFETY: a Mapping is an address range that stays valid until it is dropped, whichever thread drops
 // it (munmap and dealloc are not bound to a thread); it has no thread-local state.
 unsafe impl Send for Mapping {}
-// SAFETY: through a shared reference only `read` (a copy out), `at` (a raw pointer) and `write` can be
-// reached. `write` is private to this crate, and each caller argues that nobody else in this process
-// touches the range meanwhile.
+// SAFETY: a shared reference yields only copies out (`read`) and raw pointers (`at`), whose use is argued
+// where they are used.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -168,16 +167,15 @@ impl Mapping {
     }
 
     /// Copies `bytes` in at `offset`; `None` if they don't fit inside or the mapping is read-only.
-    /// No reference to the range may exist in this process.
-    #[inline]
-    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> Option<()> {
+    /// Only before the mapping is shared: whoever points into it holds an `Arc` of it.
+    pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) -> Option<()> {
         if self.access == Access::Read {
             return None;
         }
         let to = self.at(offset, bytes.len())?;
         // SAFETY: `at` checked the destination range and the mapping is writable; the source is a slice
-        // of private memory, hence disjoint. No reference to the range exists, says this function's
-        // contract with the rest of the crate (its one caller writes a header nobody reads).
+        // of memory outside the mapping, into which nothing in this process points while it is
+        // borrowed exclusively.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
         Some(())
     }

@@ -187,8 +187,8 @@ impl SessionFds {
 pub fn create(shape: &SessionShape) -> Result<(DaemonEnd, SessionFds), SegmentError> {
     shape.check()?;
     let rings = Segment::create(RINGS, shape.rings_bytes())?;
-    let rings_mapping = rings.map(Access::ReadWrite)?;
-    write_header(&rings_mapping, shape);
+    let mut rings_mapping = rings.map(Access::ReadWrite)?;
+    write_header(&mut rings_mapping, shape);
     let (submission_ring, completion_ring) = ring_memories(rings_mapping, shape);
 
     let send_heap = Segment::create(SEND_HEAP, shape.send_heap_bytes as usize)?;
@@ -254,7 +254,7 @@ fn ring_memories(mapping: Mapping, shape: &SessionShape) -> (RingMemory, RingMem
     (ring(PAGE), ring(PAGE + shape.ring_stride()))
 }
 
-fn write_header(mapping: &Mapping, shape: &SessionShape) {
+fn write_header(mapping: &mut Mapping, shape: &SessionShape) {
     let mut header = [0; 16];
     header[..8].copy_from_slice(&RINGS_MAGIC.to_le_bytes());
     header[8..12].copy_from_slice(&ABI_VERSION.to_le_bytes());

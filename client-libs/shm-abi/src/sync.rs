@@ -100,11 +100,11 @@ mod imp {
         pub(crate) fn read(&self, index: u32) -> Entry {
             let from = self.entry(index);
             let mut entry = [0; ENTRY_BYTES];
-            for (at, bytes) in entry.chunks_exact_mut(8).enumerate() {
+            for (at, bytes) in entry.as_chunks_mut::<8>().0.iter_mut().enumerate() {
                 // SAFETY: `entry` yields 64 mapped bytes, aligned to 64; at < 8. Volatile, so that the
                 // compiler loads each word exactly once and never goes back for it (P1).
                 let word = unsafe { ptr::read_volatile(from.add(at)) };
-                bytes.copy_from_slice(&word.to_ne_bytes());
+                *bytes = word.to_ne_bytes();
             }
             entry
         }

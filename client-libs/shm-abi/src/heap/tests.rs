@@ -97,3 +97,24 @@ fn a_full_heap_says_so() {
     assert!(heap.alloc(4097).is_none());
     assert_eq!(heap.len_bytes(), 4096);
 }
+
+#[test]
+fn references_are_kept_for_the_next_blocks_up_to_a_limit() {
+    let (mut heap, _, _) = HeapWriter::private(64 * 2 * SPARE_REFERENCES);
+    let references = Arc::strong_count(&heap.mapping);
+    let blocks: Vec<Block> = (0..=SPARE_REFERENCES)
+        .map(|_| heap.alloc(1).unwrap())
+        .collect();
+    assert_eq!(
+        Arc::strong_count(&heap.mapping),
+        references + SPARE_REFERENCES + 1
+    );
+    blocks.into_iter().for_each(|block| heap.discard(block));
+    assert_eq!(heap.spare.len(), SPARE_REFERENCES);
+    let again = heap.alloc(1).unwrap();
+    assert_eq!(
+        Arc::strong_count(&heap.mapping),
+        references + SPARE_REFERENCES
+    );
+    heap.discard(again);
+}

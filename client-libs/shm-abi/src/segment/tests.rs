@@ -33,7 +33,7 @@ fn a_segment_cannot_change_its_size_or_its_seals() {
 #[test]
 fn a_segment_sealed_against_writes_is_read_only_for_everybody_but_the_first_mapping() {
     let segment = segment();
-    let first = segment.map(Access::ReadWrite).unwrap();
+    let mut first = segment.map(Access::ReadWrite).unwrap();
     segment.forbid_future_writes().unwrap();
     let refused = SegmentError::System {
         step: "map",
@@ -76,8 +76,8 @@ fn a_segment_sealed_against_writes_is_read_only_for_everybody_but_the_first_mapp
 #[test]
 fn a_mapping_checks_its_bounds_and_its_access() {
     let segment = segment();
-    let writable = segment.map(Access::ReadWrite).unwrap();
-    let readable = segment.map(Access::Read).unwrap();
+    let mut writable = segment.map(Access::ReadWrite).unwrap();
+    let mut readable = segment.map(Access::Read).unwrap();
     for (offset, len) in [(LEN, 1), (LEN - 1, 2), (usize::MAX, 1), (usize::MAX, 0)] {
         assert!(writable.at(offset, len).is_none());
         assert!(writable.write(offset, &std::vec![0; len]).is_none());
