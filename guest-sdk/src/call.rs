@@ -1,0 +1,92 @@
+//! What a policy reads: a call's view.
+//!
+//! ```text
+//!   0 total length u32 | 4 field count u32
+//!   then per field, 16 bytes: present u32 | len u32 | value u64
+//!   then the bytes of strings and bytes fields
+//! ```
+//!
+//! The view comes from the host, which a policy has to trust anyway. One that contradicts itself still ends in a panic, so
+//! that the call fails closed, instead of in a field that looks absent.
+
+/// A call, reduced to the fields that the manifest declares.
+///
+/// Fields are numbered as the manifest lists them, from 0. A getter returns `None` if the field is absent, and panics if
+/// the manifest doesn't declare so many fields. Which getter fits a field is known from the schema: the view has no types.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    method: u32,
+    view: &'a [u8],
+}
+
+impl<'a> Call<'a> {
+    /// A call by its parts; what tests use.
+    pub fn new(method: u32, view: &'a [u8]) -> Call<'a> {
+        Call { method, view }
+    }
+
+    /// Which entry of the manifest's `methods` applies.
+    pub fn method(&self) -> u32 {
+        self.method
+    }
+
+    /// How many fields there are.
+    pub fn field_count(&self) -> u32 {
+        word(self.view, 4)
+    }
+
+    /// A string or bytes field, as it is. Cheaper than [`Call::text`] if you only compare.
+    #[inline]
+    pub fn bytes(&self, field: u32) -> Option<&'a [u8]> {
+        let entry = self.entry(field)?;
+        let begin = word(entry, 8) as usize;
+        Some(&self.view[begin..][..word(entry, 4) as usize])
+    }
+
+    /// A string field.
+    pub fn text(&self, field: u32) -> Option<&'a str> {
+        Some(str::from_utf8(self.bytes(field)?).expect("the host checked that strings are UTF-8"))
+    }
+
+    /// A signed integer or enum field.
+    pub fn int(&self, field: u32) -> Option<i64> {
+        Some(self.uint(field)?.cast_signed())
+    }
+
+    /// An unsigned integer field.
+    pub fn uint(&self, field: u32) -> Option<u64> {
+        let entry = self.entry(field)?;
+        Some(u64::from(word(entry, 8)) | u64::from(word(entry, 12)) << 32)
+    }
+
+    /// A bool field.
+    pub fn boolean(&self, field: u32) -> Option<bool> {
+        Some(self.uint(field)? != 0)
+    }
+
+    /// A float field.
+    pub fn float(&self, field: u32) -> Option<f32> {
+        Some(f32::from_bits(word(self.entry(field)?, 8)))
+    }
+
+    /// A double field.
+    pub fn double(&self, field: u32) -> Option<f64> {
+        Some(f64::from_bits(self.uint(field)?))
+    }
+
+    /// The field's 16 bytes, if it is present.
+    #[inline]
+    fn entry(&self, field: u32) -> Option<&'a [u8]> {
+        let count = self.field_count();
+        assert!(field < count, "the manifest declares fewer fields");
+        let entry = &self.view[8 + 16 * field as usize..][..16];
+        (word(entry, 0) != 0).then_some(entry)
+    }
+}
+
+/// The little-endian word at a byte offset.
+#[inline]
+pub(crate) fn word(bytes: &[u8], at: usize) -> u32 {
+    let bytes = &bytes[at..][..4];
+    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}

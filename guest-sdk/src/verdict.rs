@@ -1,0 +1,55 @@
+//! What a policy answers.
+
+use std::borrow::Cow;
+
+/// A gRPC status code that is an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status(u32);
+
+impl Status {
+    /// The request itself is wrong.
+    pub const INVALID_ARGUMENT: Status = Status(3);
+    /// What was asked for isn't there.
+    pub const NOT_FOUND: Status = Status(5);
+    /// The caller may not do this.
+    pub const PERMISSION_DENIED: Status = Status(7);
+    /// A quota is used up.
+    pub const RESOURCE_EXHAUSTED: Status = Status(8);
+    /// The system isn't in the state for this.
+    pub const FAILED_PRECONDITION: Status = Status(9);
+    /// The policy itself is broken.
+    pub const INTERNAL: Status = Status(13);
+    /// Try again later.
+    pub const UNAVAILABLE: Status = Status(14);
+    /// The caller isn't known.
+    pub const UNAUTHENTICATED: Status = Status(16);
+
+    /// Any code from 1 to 16.
+    pub const fn new(code: u32) -> Option<Status> {
+        match code {
+            1..=16 => Some(Status(code)),
+            _ => None,
+        }
+    }
+
+    /// The number.
+    pub const fn code(self) -> u32 {
+        self.0
+    }
+}
+
+/// What becomes of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// It passes.
+    Allow,
+    /// It ends with an error. The caller sees 1,024 bytes of the message at most.
+    Deny(Status, Cow<'a, str>),
+}
+
+impl<'a> Verdict<'a> {
+    /// A denial, with a message that the policy owns or makes up.
+    pub fn deny(status: Status, message: impl Into<Cow<'a, str>>) -> Verdict<'a> {
+        Verdict::Deny(status, message.into())
+    }
+}

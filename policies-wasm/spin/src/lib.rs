@@ -1,0 +1,47 @@
+//! An endless loop, for tests and demonstrations of the budget: everything it judges fails closed.
+//!
+//! With the configuration `calls N` it lets N calls pass first; with `configure` it loops while it is configured.
+
+#![forbid(unsafe_code)]
+
+use tollgate_policy::{Call, Policy, Verdict};
+
+/// How many calls pass before it loops.
+pub struct Spin {
+    calls_left: u64,
+}
+
+impl Policy for Spin {
+    fn configure(config: &[u8]) -> Result<Spin, String> {
+        let config = str::from_utf8(config).map_err(|e| e.to_string())?;
+        match config.trim().split_once(' ') {
+            Some(("calls", n)) => Ok(Spin {
+                calls_left: n.parse().map_err(|e| format!("calls {n:?}: {e}"))?,
+            }),
+            None if config.trim() == "configure" => spin(),
+            None if config.trim().is_empty() => Ok(Spin { calls_left: 0 }),
+            _ => Err(format!(
+                "{config:?} is neither \"calls N\" nor \"configure\""
+            )),
+        }
+    }
+
+    fn request(&mut self, _call: &Call<'_>) -> Verdict<'_> {
+        match self.calls_left.checked_sub(1) {
+            Some(left) => self.calls_left = left,
+            None => spin(),
+        }
+        Verdict::Allow
+    }
+}
+
+fn spin() -> ! {
+    loop {
+        std::hint::spin_loop();
+    }
+}
+
+tollgate_policy::policy!(
+    Spin,
+    r#"{ "abi": 1, "name": "spin", "hooks": ["request"], "methods": [{ "method": "*" }] }"#
+);
