@@ -3,14 +3,15 @@
 //! One line per method, field and enum value, sorted, for the closure of one service only:
 //!
 //! ```text
-//! hotel.Reservation/Reserve = (hotel.ReserveRequest) returns (hotel.ReserveReply)
+//! hotel.Reservation/Reserve = 0 (hotel.ReserveRequest) returns (hotel.ReserveReply)
 //! hotel.ReserveRequest.coupon = 5 optional string
 //! hotel.Color.RED = 1 enum value
 //! pkg.Request.email = 7 oneof 0 contact string
 //! pkg.Reply.rooms_left = 1 map<string, uint32>
 //! ```
 //!
-//! Equal text implies equal layouts: everything that [`crate::layout`] looks at is in it, the index of a oneof included.
+//! Equal text implies equal layouts and equal method numbers: everything that [`crate::layout`] looks at is in it, the
+//! index of a oneof included, and so is the index of a method, by which calls name it.
 
 use prost_reflect::{
     Cardinality as ProtoCardinality, DescriptorPool, FieldDescriptor, Kind, ServiceDescriptor,
@@ -29,11 +30,11 @@ pub(crate) fn service(
     layouts: &Layouts,
 ) -> String {
     let mut lines = BTreeSet::new();
-    for method in service.methods() {
+    for (index, method) in service.methods().enumerate() {
         let side =
             |streaming, name: &str| format!("({}{name})", if streaming { "stream " } else { "" });
         lines.insert(format!(
-            "{}/{}{SEPARATOR}{} returns {}",
+            "{}/{}{SEPARATOR}{index} {} returns {}",
             service.full_name(),
             method.name(),
             side(method.is_client_streaming(), method.input().full_name()),

@@ -71,8 +71,24 @@ pub enum SchemaError {
         /// The file's name.
         file: String,
     },
-    /// A field is a group or is required.
-    #[error("field {message}.{field} is a group or required, which can't be carried")]
+    /// A file is written in a syntax that isn't known.
+    #[error("file {file} is written in {syntax:?}; only \"proto3\" can be carried")]
+    UnknownSyntax {
+        /// The file's name.
+        file: String,
+        /// What it declares.
+        syntax: String,
+    },
+    /// The entry message of a map isn't `{1 key, 2 value}`, or is used as a message of its own.
+    #[error("message {message} is not a proper map entry, or is used outside of a map")]
+    MapEntryInvalid {
+        /// Its full name.
+        message: String,
+    },
+    /// A field is a group, is required, or is a map's entry without a map.
+    #[error(
+        "field {message}.{field} is a group, required, or a lone map entry, which can't be carried"
+    )]
     FieldUnsupported {
         /// The message's full name.
         message: String,

@@ -206,6 +206,11 @@ impl Layouts {
     pub(crate) fn closure(roots: &[MessageDescriptor]) -> Result<Layouts, SchemaError> {
         let mut ids = Ids::default();
         for root in roots {
+            if root.is_map_entry() {
+                return Err(SchemaError::MapEntryInvalid {
+                    message: root.full_name().to_owned(),
+                });
+            }
             ids.of(root);
         }
         let mut layouts = Layouts::default();
@@ -433,6 +438,21 @@ fn refuse_unsupported(message: &MessageDescriptor) -> Result<(), SchemaError> {
             field: field.name().to_owned(),
         });
     }
+    // Descriptions tell a map in one line, so an entry must look as that line says, and be used by maps only.
+    if message.is_map_entry() && !is_proper_entry(message) {
+        return Err(SchemaError::MapEntryInvalid { message: name() });
+    }
+    let as_message = |f: &FieldDescriptor| {
+        f.kind()
+            .as_message()
+            .is_some_and(MessageDescriptor::is_map_entry)
+    };
+    if let Some(field) = message.fields().find(|f| !f.is_map() && as_message(f)) {
+        return Err(SchemaError::FieldUnsupported {
+            message: name(),
+            field: field.name().to_owned(),
+        });
+    }
     let count = message.fields().len();
     if count > MAX_FIELDS {
         return Err(SchemaError::TooManyFields {
@@ -441,4 +461,25 @@ fn refuse_unsupported(message: &MessageDescriptor) -> Result<(), SchemaError> {
         });
     }
     Ok(())
+}
+
+/// Whether an entry of a map is `{1 key, 2 value}`; a descriptor set that no compiler wrote may say otherwise.
+fn is_proper_entry(entry: &MessageDescriptor) -> bool {
+    let plain = |f: &FieldDescriptor| !f.is_list() && f.containing_oneof().is_none();
+    let fields: Vec<_> = entry.fields().collect();
+    let [key, value] = &fields[..] else {
+        return false;
+    };
+    let key_kind = !matches!(
+        key.kind(),
+        ProtoKind::Double
+            | ProtoKind::Float
+            | ProtoKind::Bytes
+            | ProtoKind::Enum(_)
+            | ProtoKind::Message(_)
+    );
+    (key.number(), key.name(), value.number(), value.name()) == (1, "key", 2, "value")
+        && key_kind
+        && plain(key)
+        && plain(value)
 }

@@ -1,7 +1,10 @@
 //! From a descriptor set, or from `.proto` files, to the layouts of a service.
 
+use prost_reflect::prost::Message;
+use prost_reflect::prost_types::FileDescriptorSet;
 use prost_reflect::{DescriptorPool, MessageDescriptor, ServiceDescriptor};
 use std::fmt;
+use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -56,10 +59,7 @@ impl Schema {
         if bytes.len() > MAX_DESCRIPTOR_SET {
             return Err(SchemaError::DescriptorSetTooLarge { bytes: bytes.len() });
         }
-        let pool =
-            DescriptorPool::decode(bytes).map_err(|e| SchemaError::DescriptorSetInvalid {
-                reason: one_line(&e.to_string()),
-            })?;
+        let pool = resolve(bytes)?;
         let count = pool.all_messages().len();
         if count > MAX_MESSAGES {
             return Err(SchemaError::TooManyMessages { count });
@@ -182,6 +182,33 @@ fn methods(service: &ServiceDescriptor, layouts: &Layouts) -> Vec<MethodLayout> 
             server_streaming: m.is_server_streaming(),
         })
         .collect()
+}
+
+/// Parses and resolves, whatever the bytes are.
+///
+/// The library is made for descriptor sets that a compiler wrote, and indexes out of bounds on some others: those with
+/// an unknown syntax, which are looked for here, and some that no compiler writes. A set comes from a client, so such a
+/// panic is an answer about the bytes, not the end of the daemon.
+fn resolve(bytes: &[u8]) -> Result<DescriptorPool, SchemaError> {
+    let invalid = |reason: &str| SchemaError::DescriptorSetInvalid {
+        reason: one_line(reason),
+    };
+    let set = FileDescriptorSet::decode(bytes).map_err(|e| invalid(&e.to_string()))?;
+    if let Some(file) = set
+        .file
+        .iter()
+        .find(|f| !matches!(f.syntax(), "" | "proto2" | "proto3"))
+    {
+        let (file, syntax) = (file.name().to_owned(), file.syntax().to_owned());
+        return Err(SchemaError::UnknownSyntax { file, syntax });
+    }
+    match catch_unwind(|| DescriptorPool::decode(bytes)) {
+        Ok(Ok(pool)) => Ok(pool),
+        Ok(Err(e)) => Err(invalid(&e.to_string())),
+        Err(_) => Err(invalid(
+            "its files contradict each other in a way that no compiler writes",
+        )),
+    }
 }
 
 /// Errors are one sentence each; compilers like to draw.
