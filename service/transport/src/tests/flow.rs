@@ -577,6 +577,24 @@ fn pings_without_reading_queue_one_pong() {
 }
 
 #[test]
+fn pings_to_a_full_queue_add_nothing_to_it() {
+    let mut pair = Pair::ready();
+    call(&mut pair.b.link, 1, &noise(1, limits::TX_SOFT_LIMIT));
+    for n in 0..1000 {
+        let ping = raw(
+            Header {
+                call: n,
+                ..header(Kind::PING)
+            },
+            b"",
+        );
+        pair.b.hear(&ping).unwrap();
+        pair.b.link.parts(&mut [Part::Private(&[])]);
+    }
+    assert_eq!(pair.b.bytes().len(), 32 + limits::TX_SOFT_LIMIT + 32);
+}
+
+#[test]
 fn the_transmit_buffer_is_reused_and_given_back() {
     let mut pair = Pair::ready();
     for round in 0..1000 {
