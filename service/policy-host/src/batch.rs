@@ -100,6 +100,8 @@ impl<'a> Batch<'a> {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
         self.count += 1;
+        // Should this batch be dropped, the next one clears what it left.
+        self.instance.used = self.instance.used.max(self.next);
         Ok(())
     }
 

@@ -58,9 +58,9 @@ impl Host {
         let manifest = Manifest::parse(scan::scan(wasm)?).map_err(LoadError::Manifest)?;
         let module = Module::new(&self.engine, wasm)
             .map_err(|e| LoadError::Compile(cut(&format!("{e:#}"))))?;
-        self.check_imports(&module)?;
+        check_imports(&module)?;
         check_exports(&module, &manifest)?;
-        self.check_memory(&module)?;
+        check_memory(&module, self.config.memory_bytes_max)?;
         let pre = self
             .linker
             .instantiate_pre(&module)
@@ -75,35 +75,35 @@ impl Host {
         };
         Ok(Policy(Arc::new(policy)))
     }
+}
 
-    fn check_imports(&self, module: &Module) -> Result<(), LoadError> {
-        // The scan has refused unknown names already.
-        for (name, expected) in imports::FUNCTIONS {
-            for import in module.imports().filter(|import| import.name() == name) {
-                let found = describe(&import.ty());
-                if found != expected {
-                    return Err(LoadError::ImportType {
-                        name: name.to_owned(),
-                        found,
-                        expected,
-                    });
-                }
+/// Refuses imports that exist with another type; the scan has refused those that don't.
+fn check_imports(module: &Module) -> Result<(), LoadError> {
+    for (name, expected) in imports::FUNCTIONS {
+        for import in module.imports().filter(|import| import.name() == name) {
+            let found = describe(&import.ty());
+            if found != expected {
+                return Err(LoadError::ImportType {
+                    name: name.to_owned(),
+                    found,
+                    expected,
+                });
             }
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    fn check_memory(&self, module: &Module) -> Result<(), LoadError> {
-        let Some(ExternType::Memory(memory)) = module.get_export("memory") else {
-            return Ok(());
-        };
-        let bytes = memory.minimum() * memory.page_size();
-        let max = self.config.memory_bytes_max as u64;
-        if bytes > max {
-            Err(LoadError::Memory { bytes, max })
-        } else {
-            Ok(())
-        }
+/// Refuses a module whose first page count alone is above `max` bytes.
+fn check_memory(module: &Module, max: usize) -> Result<(), LoadError> {
+    let Some(ExternType::Memory(memory)) = module.get_export("memory") else {
+        return Ok(());
+    };
+    let (bytes, max) = (memory.minimum() * memory.page_size(), max as u64);
+    if bytes > max {
+        Err(LoadError::Memory { bytes, max })
+    } else {
+        Ok(())
     }
 }
 
@@ -186,6 +186,7 @@ impl Policy {
             table_elements: limits.table_elements.min(self.0.host.table_elements_max),
             ..limits.clone()
         };
+        check_memory(self.0.pre.module(), limits.memory_bytes)?;
         Instance::new(self, &self.0.pre, limits, config.unwrap_or_default())
     }
 }

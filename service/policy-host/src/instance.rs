@@ -299,7 +299,11 @@ fn state(policy: &Policy, limits: &TenantLimits) -> State {
 fn fault(error: &wasmtime::Error, fuel: u64) -> Fault {
     match error.downcast_ref::<Trap>() {
         Some(Trap::OutOfFuel) => Fault::OutOfFuel { fuel },
-        Some(trap) => Fault::Trap(trap.to_string()),
+        Some(trap) => Fault::Trap(
+            trap.to_string()
+                .trim_start_matches("wasm trap: ")
+                .to_owned(),
+        ),
         None => Fault::Trap(cut(&error.root_cause().to_string())),
     }
 }

@@ -1,0 +1,488 @@
+//! What `load` refuses, and with which sentence.
+
+use tollgate_policy_host::{Hook, LoadError, limits};
+
+use crate::guests::{HOST, guest};
+use crate::wat::{MANIFEST, Parts};
+
+/// The sentence that `load` answers.
+fn refusal(parts: &Parts) -> String {
+    parts.load().unwrap_err().to_string()
+}
+
+fn check_contains(text: &str, expected: &str) {
+    assert!(text.contains(expected), "{text:?} lacks {expected:?}");
+}
+
+#[test]
+fn the_default_parts_are_fine() {
+    let policy = Parts::default().load().unwrap();
+    assert_eq!(policy.manifest().name(), "t");
+    assert_eq!(policy.wasm_bytes(), Parts::default().wasm().len());
+}
+
+#[test]
+fn the_repositorys_policies_load() {
+    for name in ["null", "acl", "spin"] {
+        assert_eq!(guest(name).manifest().name(), name);
+    }
+    let acl = guest("acl");
+    let index = acl
+        .manifest()
+        .method_index("hotel.Reservation", "Reserve")
+        .unwrap();
+    assert_eq!(
+        acl.manifest().methods()[index as usize].fields(Hook::Request),
+        ["customer_name"]
+    );
+    assert_eq!(
+        acl.manifest()
+            .method_index("hotel.Reservation", "CheckAvailability"),
+        None
+    );
+    assert_ne!(acl.digest(), guest("null").digest());
+}
+
+#[test]
+fn bytes_that_are_no_module() {
+    let cases: [(&[u8], &str); 5] = [
+        (b"", "this is not a WebAssembly module: it begins with []"),
+        (
+            b"\x7fELF",
+            "this is not a WebAssembly module: it begins with [7f, 45, 4c, 46]",
+        ),
+        (
+            b"\0asm\x0d\0\x01\0",
+            "it is a component; build a core module",
+        ),
+        (
+            b"\0asm\x01\0\0\0",
+            "the module has 0 tollgate.manifest sections; exactly one is needed",
+        ),
+        (
+            b"\0asm\x01\0\0\0\x01\xff",
+            "the module is not valid here: unexpected end-of-file",
+        ),
+    ];
+    for (bytes, expected) in cases {
+        check_contains(&HOST.load(bytes).unwrap_err().to_string(), expected);
+    }
+}
+
+#[test]
+fn a_module_is_measured_before_it_is_read() {
+    let garbage = vec![0xa5; limits::MODULE_BYTES + 1];
+    assert_eq!(
+        HOST.load(&garbage).unwrap_err(),
+        LoadError::TooLarge {
+            bytes: limits::MODULE_BYTES + 1,
+            max: limits::MODULE_BYTES
+        }
+    );
+}
+
+#[test]
+fn every_missing_export_is_named() {
+    let none = String::new;
+    let cases = [
+        (
+            Parts {
+                memory: "(memory 1)",
+                ..Parts::default()
+            },
+            "memory",
+        ),
+        (
+            Parts {
+                marker: "",
+                ..Parts::default()
+            },
+            "tollgate_abi_v1",
+        ),
+        (
+            Parts {
+                buffer: none(),
+                ..Parts::default()
+            },
+            "tollgate_buffer",
+        ),
+        (
+            Parts {
+                configure: none(),
+                ..Parts::default()
+            },
+            "tollgate_configure",
+        ),
+        (
+            Parts {
+                request: none(),
+                ..Parts::default()
+            },
+            "tollgate_request",
+        ),
+    ];
+    for (parts, name) in cases {
+        check_contains(
+            &refusal(&parts),
+            &format!("the module's export {name:?} is missing; ABI 1 needs"),
+        );
+    }
+    let reply = MANIFEST.replace("request", "reply");
+    let parts = Parts {
+        manifest: section(&reply),
+        ..Parts::default()
+    };
+    check_contains(
+        &refusal(&parts),
+        "the module's export \"tollgate_reply\" is missing",
+    );
+}
+
+#[test]
+fn exports_of_another_type_are_named() {
+    let marker = |marker| {
+        refusal(&Parts {
+            marker,
+            ..Parts::default()
+        })
+    };
+    check_contains(
+        &marker(r#"(func (export "tollgate_abi_v1") (param f32))"#),
+        r#""tollgate_abi_v1" is function (f32); ABI 1 needs a function () or a global"#,
+    );
+    assert!(
+        Parts {
+            marker: r#"(global (export "tollgate_abi_v1") i32 (i32.const 1))"#,
+            ..Parts::default()
+        }
+        .load()
+        .is_ok()
+    );
+    let request = r#"(func (export "tollgate_request") (param i64) (result i32) i32.const 0)"#;
+    check_contains(
+        &refusal(&Parts {
+            request: request.to_owned(),
+            ..Parts::default()
+        }),
+        r#""tollgate_request" is function (i64) -> (i32); ABI 1 needs function (i32) -> (i32)"#,
+    );
+    let memory = r#"(memory 1) (func (export "memory"))"#;
+    check_contains(
+        &refusal(&Parts {
+            memory,
+            ..Parts::default()
+        }),
+        r#""memory" is function ()"#,
+    );
+}
+
+#[test]
+fn foreign_imports_are_named() {
+    let import = |imports| {
+        refusal(&Parts {
+            imports,
+            ..Parts::default()
+        })
+    };
+    assert_eq!(
+        import(r#"(import "wasi_snapshot_preview1" "fd_write" (func))"#),
+        "the module imports \"wasi_snapshot_preview1\" \"fd_write\"; only log and counter of tollgate are offered"
+    );
+    check_contains(
+        &import(r#"(import "tollgate" "clock" (func))"#),
+        r#""tollgate" "clock""#,
+    );
+    check_contains(
+        &import(r#"(import "env" "memory" (memory 1))"#),
+        r#""env" "memory""#,
+    );
+    assert_eq!(
+        import(r#"(import "tollgate" "log" (func (param i64)))"#),
+        "the module imports tollgate \"log\" as function (i64); it is function (i32, i32, i32)"
+    );
+    check_contains(
+        &import(r#"(import "tollgate" "counter" (global i32))"#),
+        "as a global; it is",
+    );
+}
+
+#[test]
+fn features_that_are_off_are_refused() {
+    let cases = [
+        (r#"(memory 1)"#, "multiple memories"),
+        (r#"(func (result v128) (v128.const i64x2 0 0))"#, "SIMD"),
+        (r#"(func (return_call 0 (i32.const 0)))"#, "tail calls"),
+        (r#"(tag)"#, "exceptions"),
+        (r#"(type (struct))"#, "gc"),
+        (
+            r#"(func (drop (i32.atomic.load (i32.const 0))))"#,
+            "threads",
+        ),
+        (r#"(func (param externref))"#, ""),
+    ];
+    for (rest, expected) in cases {
+        let parts = Parts {
+            rest: rest.to_owned(),
+            ..Parts::default()
+        };
+        let refusal = refusal(&parts);
+        check_contains(&refusal, "the module is not valid here: ");
+        check_contains(&refusal, expected);
+    }
+}
+
+#[test]
+fn memories_of_other_kinds_are_refused() {
+    for (memory, expected) in [
+        (r#"(memory (export "memory") i64 1)"#, "memory64"),
+        (r#"(memory (export "memory") 1 1 shared)"#, "threads"),
+    ] {
+        let refusal = refusal(&Parts {
+            memory,
+            ..Parts::default()
+        });
+        check_contains(&refusal, expected);
+    }
+}
+
+fn section(manifest: &str) -> String {
+    format!("(@custom \"tollgate.manifest\" {manifest:?})")
+}
+
+fn manifest_refusal(manifest: &str) -> String {
+    // wat's strings know Rust's escapes for what appears here.
+    refusal(&Parts {
+        manifest: section(manifest),
+        ..Parts::default()
+    })
+}
+
+#[test]
+fn there_is_exactly_one_manifest() {
+    let twice = section(MANIFEST).repeat(2);
+    check_contains(
+        &refusal(&Parts {
+            manifest: twice,
+            ..Parts::default()
+        }),
+        "has 2 tollgate.manifest",
+    );
+    check_contains(
+        &refusal(&Parts {
+            manifest: String::new(),
+            ..Parts::default()
+        }),
+        "has 0 tollgate.manifest",
+    );
+}
+
+#[test]
+fn garbled_manifests_are_explained() {
+    let cases = [
+        ("", "the manifest doesn't parse: EOF"),
+        ("{", "the manifest doesn't parse: EOF"),
+        (r#"{"abi":1}"#, "missing field `name`"),
+        (
+            &MANIFEST.replace("\"abi\":1", "\"abi\":2"),
+            "asks for ABI 2; this host speaks 1",
+        ),
+        (
+            &MANIFEST.replace("\"abi\"", "\"colour\":1,\"abi\""),
+            "unknown field `colour`",
+        ),
+        (&MANIFEST.replace("\"t\"", "\"\""), "names the policy \"\""),
+        (
+            &MANIFEST.replace("\"t\"", "\"Not a name\""),
+            "names the policy \"Not a name\"",
+        ),
+        (
+            &MANIFEST.replace("\"t\"", &format!("{:?}", "n".repeat(65))),
+            "a name is 1 to 64",
+        ),
+        (
+            &MANIFEST.replace("\"request\"", ""),
+            "lists 0 hooks; 1 to 2 are allowed",
+        ),
+        (
+            &MANIFEST.replace("\"request\"", "\"request\",\"request\""),
+            "lists Request twice in hooks",
+        ),
+        (
+            &MANIFEST.replace("\"request\"", "\"tick\""),
+            "unknown variant `tick`",
+        ),
+        (
+            &MANIFEST.replace("a.B/C", "a.B"),
+            "has the method \"a.B\"; write package.Service/Method",
+        ),
+        (&MANIFEST.replace("a.B/C", "/C"), "has the method \"/C\""),
+        (
+            &MANIFEST.replace("a.B/C", "a.*/C"),
+            "has the method \"a.*/C\"",
+        ),
+        (
+            &MANIFEST.replace("a.B/C", "*"),
+            "declares the field \"x\" for *",
+        ),
+        (
+            &MANIFEST.replace("a.B/C", "a.B/*"),
+            "declares the field \"x\" for a.B/*",
+        ),
+        (
+            &MANIFEST.replace("\"x\"", "\"x\",\"x\""),
+            "lists \"x\" twice in fields of a.B/C",
+        ),
+        (&MANIFEST.replace("\"x\"", "\"\""), "has a field of 0 bytes"),
+        (
+            &MANIFEST.replace("\"x\"", &format!("{:?}", "f".repeat(257))),
+            "has a field of 257 bytes",
+        ),
+    ];
+    for (manifest, expected) in cases {
+        check_contains(&manifest_refusal(manifest), expected);
+    }
+}
+
+#[test]
+fn manifest_limits_hold_at_their_edges() {
+    let list =
+        |n: usize, item: &dyn Fn(usize) -> String| (0..n).map(item).collect::<Vec<_>>().join(",");
+    let fields = |n| MANIFEST.replace("\"x\"", &list(n, &|i| format!("\"x{i}\"")));
+    let methods = |n| {
+        MANIFEST.replace(
+            r#"{"method":"a.B/C","fields":["x"]}"#,
+            &list(n, &|i| format!("{{\"method\":\"a.B/M{i}\"}}")),
+        )
+    };
+    let counters = |n| {
+        MANIFEST.replace(
+            "}]}",
+            &format!("}}],\"counters\":[{}]}}", list(n, &|i| format!("\"c{i}\""))),
+        )
+    };
+    let padded = |n: usize| format!("{MANIFEST}{}", " ".repeat(n - MANIFEST.len()));
+    type Make<'a> = &'a dyn Fn(usize) -> String;
+    let cases: [(Make<'_>, usize, &str); 4] = [
+        (&fields, limits::FIELDS, "lists 33 fields of a.B/C; 0 to 32"),
+        (&methods, limits::METHODS, "lists 65 methods; 1 to 64"),
+        (&counters, limits::COUNTERS, "lists 65 counters; 0 to 64"),
+        (
+            &padded,
+            limits::MANIFEST_BYTES,
+            "has 16385 bytes, above the limit of 16384",
+        ),
+    ];
+    for (make, max, expected) in cases {
+        let parts = Parts {
+            manifest: section(&make(max)),
+            ..Parts::default()
+        };
+        parts.load().unwrap();
+        check_contains(&manifest_refusal(&make(max + 1)), expected);
+    }
+}
+
+#[test]
+fn the_most_exact_method_applies() {
+    let manifest = r#"{"abi":1,"name":"t","hooks":["request"],"methods":[
+        {"method":"*"},{"method":"a.B/*"},{"method":"a.B/C"}]}"#;
+    let policy = Parts {
+        manifest: section(manifest),
+        ..Parts::default()
+    }
+    .load()
+    .unwrap();
+    let index = |service, method| policy.manifest().method_index(service, method);
+    assert_eq!(index("a.B", "C"), Some(2));
+    assert_eq!(index("a.B", "D"), Some(1));
+    assert_eq!(index("x.Y", "C"), Some(0));
+}
+
+#[test]
+fn compile_bombs_are_refused_before_they_are_compiled() {
+    let nested = format!("(func {} {})", "block ".repeat(600), "end ".repeat(600));
+    let locals = format!("(func (local {}))", "i32 ".repeat(1025));
+    let table = format!("(func (br_table {} (i32.const 0)))", "0 ".repeat(1026));
+    let product = format!(
+        "(func (local {}) {})",
+        "i32 ".repeat(1000),
+        "block end ".repeat(301)
+    );
+    let body = format!("(func {})", "i32.const 0 drop ".repeat(22_000));
+    let functions = "(func)".repeat(limits::FUNCTIONS as usize);
+    let total = format!("(func {})", "nop ".repeat(60_000)).repeat(17);
+    let exports = (0..260)
+        .map(|i| format!("(export \"e{i}\" (func 0))"))
+        .collect::<Vec<_>>()
+        .join("");
+    let globals = "(global i32 (i32.const 0))".repeat(1025);
+    let data = "(data (i32.const 0) \"\")".repeat(4097);
+    let elements = "(elem declare func 0)".repeat(4097);
+    let types = (0..4097)
+        .map(|i| {
+            let params: String = (0..13)
+                .map(|b| if i >> b & 1 == 1 { "i32 " } else { "i64 " })
+                .collect();
+            format!("(type (func (param {params})))")
+        })
+        .collect::<String>();
+    let cases = [
+        (nested, "513 nested blocks, above the limit of 512"),
+        (
+            locals,
+            "1025 locals in one function, above the limit of 1024",
+        ),
+        (table, "1025 targets in one branch, above the limit of 1024"),
+        (product, "301000 blocks times locals in one function"),
+        (body, "bytes in one function, above the limit of 65536"),
+        (functions, "functions, above the limit of 10000"),
+        (total, "units of compile cost, above the limit of 1000000"),
+        (exports, "exports, above the limit of 256"),
+        (globals, "1025 globals, above the limit of 1024"),
+        (data, "4097 data segments, above the limit of 4096"),
+        (elements, "4097 element segments, above the limit of 4096"),
+        (types, "types, above the limit of 4096"),
+    ];
+    for (rest, expected) in cases {
+        check_contains(
+            &refusal(&Parts {
+                rest,
+                ..Parts::default()
+            }),
+            expected,
+        );
+    }
+    let imports: &'static str = Box::leak(
+        r#"(import "tollgate" "log" (func (param i32 i32 i32)))"#
+            .repeat(17)
+            .into(),
+    );
+    check_contains(
+        &refusal(&Parts {
+            imports,
+            ..Parts::default()
+        }),
+        "17 imports, above the limit of 16",
+    );
+}
+
+#[test]
+fn too_much_memory_from_the_start() {
+    let parts = Parts {
+        memory: r#"(memory (export "memory") 1000)"#,
+        ..Parts::default()
+    };
+    // The pool's own limit, found by the compiler or by the host.
+    assert!(parts.load().is_err());
+    let parts = Parts {
+        memory: r#"(memory (export "memory") 65)"#,
+        ..Parts::default()
+    };
+    assert_eq!(
+        parts.instantiate().unwrap_err(),
+        LoadError::Memory {
+            bytes: 65 << 16,
+            max: limits::MEMORY_BYTES as u64
+        }
+    );
+}

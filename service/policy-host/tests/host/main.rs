@@ -1,0 +1,14 @@
+//! The policy host against honest, broken and hostile modules.
+//!
+//! `guests.rs` builds the repository's own policies; everything hostile is written as text in `wat.rs`.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+mod acl;
+mod guests;
+mod judge;
+mod load;
+mod setup;
+mod vectors;
+mod wat;

@@ -1,0 +1,146 @@
+//! The host against the ABI's vectors: it writes what they say and reads what they say.
+
+use serde_json::Value;
+use tollgate_policy_host::{Fault, Hook, Instance, JudgeError, Verdict};
+
+use crate::guests::write;
+use crate::wat::Parts;
+
+fn vectors(name: &str) -> Vec<Value> {
+    let path = format!(
+        "{}/../../guest-sdk/vectors/{name}",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn bytes(hex: &Value) -> Vec<u8> {
+    let digits = hex.as_str().unwrap().as_bytes();
+    digits
+        .chunks(2)
+        .map(|d| u8::from_str_radix(str::from_utf8(d).unwrap(), 16).unwrap())
+        .collect()
+}
+
+/// A guest with two methods that first copies its buffer to 32,768, in hexadecimal (two letters a-p per byte, low half first),
+/// and denies the first call with that as the message, in slices: the slice's number is in the configuration.
+fn copier(slice: usize) -> Instance {
+    let manifest = r#"{"abi":1,"name":"t","hooks":["request"],"methods":[{"method":"a.B/C"},{"method":"a.B/D"}]}"#;
+    let parts = Parts {
+        manifest: format!("(@custom \"tollgate.manifest\" {manifest:?})"),
+        ..Parts::with_request(&format!(
+            "(loop
+               (i32.store8 (i32.add (i32.const 32768) (i32.mul (local.get 1) (i32.const 2)))
+                 (i32.add (i32.const 97) (i32.and (i32.const 15) (i32.load8_u (i32.add (i32.const 1024) (local.get 1))))))
+               (i32.store8 (i32.add (i32.const 32769) (i32.mul (local.get 1) (i32.const 2)))
+                 (i32.add (i32.const 97) (i32.shr_u (i32.load8_u (i32.add (i32.const 1024) (local.get 1))) (i32.const 4))))
+               (br_if 0 (i32.lt_u (local.tee 1 (i32.add (local.get 1) (i32.const 1))) (i32.const 1024))))
+             (local.set 1 (i32.const 1024))
+             (loop
+               (i32.store offset=12 (local.get 1) (i32.const 2)) (i32.store offset=16 (local.get 1) (i32.const 8))
+               (i32.store offset=20 (local.get 1) (i32.const {})) (i32.store offset=24 (local.get 1) (i32.const 1024))
+               (local.set 1 (i32.add (local.get 1) (i32.const 32)))
+               (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))
+             i32.const 0",
+            32_768 + slice * 1024
+        ))
+    };
+    parts.instantiate().unwrap()
+}
+
+/// What the guest finds in its buffer, 1024 bytes of it.
+fn buffer_of(batch: &Value) -> Vec<u8> {
+    let calls: Vec<_> = batch["calls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|call| {
+            (
+                call["method"].as_u64().unwrap() as u32,
+                bytes(&call["view"]),
+            )
+        })
+        .collect();
+    let mut letters = String::new();
+    for slice in 0..2 {
+        let mut instance = copier(slice);
+        let announced = batch["announced"].as_u64().unwrap() as usize;
+        let mut room = instance.batch(Hook::Request, announced, 512).unwrap();
+        for (method, view) in &calls {
+            room.push(*method, view.len(), write(view)).unwrap();
+        }
+        room.judge(|index, verdict| {
+            let Verdict::Deny { message, .. } = verdict else {
+                panic!("denied")
+            };
+            if index == 0 {
+                letters.push_str(&message);
+            }
+        })
+        .unwrap();
+    }
+    letters
+        .as_bytes()
+        .chunks(2)
+        .map(|pair| (pair[0] - b'a') | (pair[1] - b'a') << 4)
+        .collect()
+}
+
+#[test]
+fn batches_are_written_as_the_vectors_say() {
+    for batch in vectors("batches.json") {
+        let mut expected = bytes(&batch["buffer"]);
+        expected.resize(1024, 0);
+        assert_eq!(buffer_of(&batch), expected, "{}", batch["name"]);
+    }
+}
+
+#[test]
+fn answers_are_read_as_the_vectors_say() {
+    for answer in vectors("answers.json") {
+        let verdict = read(&answer);
+        let name = &answer["name"];
+        if answer["allow"] == true {
+            assert_eq!(verdict, Ok(Verdict::Allow), "{name}");
+        } else if let Some(deny) = answer["deny"].as_array() {
+            let code = deny[0].as_u64().unwrap() as u32;
+            let message = deny[1].as_str().unwrap().to_owned();
+            assert_eq!(verdict, Ok(Verdict::Deny { code, message }), "{name}");
+        } else {
+            assert_eq!(
+                verdict.unwrap_err().to_string(),
+                answer["fault"].as_str().unwrap(),
+                "{name}"
+            );
+        }
+    }
+}
+
+/// Judges with a guest that leaves these words and bytes.
+fn read(answer: &Value) -> Result<Verdict, Fault> {
+    let mut body = String::new();
+    for (index, word) in answer["words"].as_array().unwrap().iter().enumerate() {
+        body += &format!(
+            "(i32.store (i32.const {}) (i32.const {word}))",
+            1036 + 4 * index
+        );
+    }
+    let data = answer["message_bytes"]
+        .is_string()
+        .then(|| bytes(&answer["message_bytes"]));
+    let escaped: String = data
+        .iter()
+        .flatten()
+        .map(|byte| format!("\\{byte:02x}"))
+        .collect();
+    let parts = Parts {
+        rest: format!("(data (i32.const 4096) \"{escaped}\")"),
+        ..Parts::with_request(&format!("{body} i32.const 0"))
+    };
+    let mut instance = parts.instantiate().unwrap();
+    match instance.judge(Hook::Request, 0, 8, write(&[8, 0, 0, 0, 0, 0, 0, 0])) {
+        Ok(verdict) => Ok(verdict),
+        Err(JudgeError::Fault(fault)) => Err(fault),
+        Err(other) => panic!("{other:?}"),
+    }
+}
