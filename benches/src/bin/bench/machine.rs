@@ -1,0 +1,107 @@
+//! Where and what was measured: commit, processor, kernel, load.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+/// Clock ticks (user and system) that a process has used so far; 0 once it is gone.
+fn ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The command's name is in parentheses and may contain anything: count from the last one.
+    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
+    let fields = after.split_whitespace();
+    // `utime` and `stime` are fields 14 and 15 of the line, 11 and 12 after the name.
+    fields
+        .skip(11)
+        .take(2)
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum()
+}
+
+/// CPU seconds that these processes have used so far, in steps of the kernel's clock tick (10 ms).
+pub(crate) fn cpu_seconds(pids: &[u32]) -> f64 {
+    let ticks: u64 = pids.iter().map(|&pid| ticks(pid)).sum();
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// How busy the machine is: the one-minute load average.
+pub(crate) fn load() -> f64 {
+    let text = read("/proc/loadavg");
+    let first = text.split_whitespace().next();
+    first.and_then(|load| load.parse().ok()).unwrap_or(0.0)
+}
+
+/// The machine and the commit, as they go into the results.
+pub(crate) fn describe(repository: &Path) -> Value {
+    let cpuinfo = read("/proc/cpuinfo");
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .map_or("unknown", |rest| rest.trim_start_matches([' ', '\t', ':']));
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    json!({
+        "commit": commit(repository),
+        "cpu": model,
+        "cores": cores,
+        "kernel": read("/proc/sys/kernel/osrelease").trim(),
+        "load_before": load(),
+    })
+}
+
+/// The short commit, with `+changes` if the tree differs from it.
+fn commit(repository: &Path) -> String {
+    let git = |args: &[&str]| {
+        let output = Command::new("git")
+            .arg("-C")
+            .arg(repository)
+            .args(args)
+            .output();
+        match output {
+            Ok(output) if output.status.success() => {
+                Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+            }
+            _ => None,
+        }
+    };
+    let Some(head) = git(&["rev-parse", "--short=12", "HEAD"]) else {
+        return "unknown".to_owned();
+    };
+    match git(&["status", "--porcelain", "--untracked-files=no"]) {
+        Some(changes) if changes.is_empty() => head,
+        _ => format!("{head}+changes"),
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn burnt_cpu_time_is_seen() {
+        let me = [std::process::id()];
+        let before = cpu_seconds(&me);
+        let mut sum = 0u64;
+        while cpu_seconds(&me) - before < 0.05 {
+            sum = (0..100_000).fold(sum, |sum, n| std::hint::black_box(sum ^ n));
+        }
+        assert_eq!(cpu_seconds(&[u32::MAX]), 0.0);
+    }
+
+    #[test]
+    fn the_machine_is_described() {
+        let machine = describe(Path::new(env!("CARGO_MANIFEST_DIR")));
+        assert!(machine["cores"].as_u64().is_some_and(|cores| cores > 0));
+        for key in ["commit", "cpu", "kernel"] {
+            assert!(
+                machine[key].as_str().is_some_and(|text| !text.is_empty()),
+                "{key}"
+            );
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! `bench`: measures Tollgate and what stands beside it, interleaved in one run.
+//!
+//! For each repetition, each scenario, each subject in rotated order: start, warm up, measure one
+//! window, stop. So everything that changes while a run lasts (heat, neighbours) hits all subjects
+//! alike, and ratios are taken within a repetition ([`report`]). [`scenario`] says what is compared
+//! and claimed, [`stage`] starts and stops it, [`machine`] says where.
+//!
+//! Writes `benches/out/results.json`; with `--record` also `benches/results.json` and
+//! `benches/RESULTS.md`, which are committed. A claim that falls short is reported as such and is no
+//! error; a wrong answer, or a subject that can't be measured, is: exit status 1.
+#![forbid(unsafe_code)]
+
+mod machine;
+mod report;
+mod scenario;
+mod stage;
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use serde_json::{Value, json};
+use tollgate_benches::measure::exit;
+
+use crate::report::{Sample, Samples};
+use crate::scenario::{SCENARIOS, Scenario, Subject};
+use crate::stage::{Placement, Stage, Window};
+
+/// Measure Tollgate against tonic and raw TCP, interleaved in one run.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Run everything once, too shortly to mean anything: does it work?
+    #[arg(long)]
+    smoke: bool,
+    /// Only scenarios whose name contains this (repeat for more).
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Only these subjects, such as `tcp,tonic`.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = subject)]
+    subjects: Vec<Subject>,
+    /// Repetitions.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    repetitions: u16,
+    /// Seconds of each measured window.
+    #[arg(long, default_value_t = 2.0)]
+    secs: f64,
+    /// Which thread runs where.
+    #[arg(long, value_enum, default_value = "free")]
+    placement: Placement,
+    /// Write benches/results.json and benches/RESULTS.md.
+    #[arg(long)]
+    record: bool,
+}
+
+fn subject(name: &str) -> Result<Subject, String> {
+    let found = Subject::ALL.into_iter().find(|s| s.name() == name);
+    let names = Subject::ALL.map(Subject::name).join(", ");
+    found.ok_or_else(|| format!("the subjects are {names}"))
+}
+
+/// What is left of [`SCENARIOS`] after the arguments' choice, and how long it takes.
+struct Plan {
+    chosen: Vec<(&'static Scenario, Vec<Subject>)>,
+    repetitions: usize,
+    window: Window,
+    placement: Placement,
+}
+
+/// Warm-up before a window, as a part of it.
+const WARMUP: f64 = 0.25;
+
+/// The window of a smoke run, and of a scenario that needs one call only.
+const SHORT_SECS: f64 = 0.1;
+
+impl Plan {
+    fn new(args: &Args) -> Result<Plan, String> {
+        let takes_part = |s: &Subject| args.subjects.is_empty() || args.subjects.contains(s);
+        let named = |scenario: &&Scenario| {
+            args.only.is_empty() || args.only.iter().any(|part| scenario.name.contains(part))
+        };
+        let chosen: Vec<_> = SCENARIOS
+            .iter()
+            .filter(named)
+            .map(|scenario| {
+                let subjects = scenario.subjects.iter().copied().filter(takes_part);
+                (scenario, subjects.collect::<Vec<_>>())
+            })
+            .filter(|(_, subjects)| !subjects.is_empty())
+            .collect();
+        if chosen.is_empty() {
+            let names = SCENARIOS.map(|scenario| scenario.name).join(", ");
+            return Err(format!("nothing to measure; the scenarios are {names}"));
+        }
+        let secs = if args.smoke { SHORT_SECS } else { args.secs };
+        Ok(Plan {
+            chosen,
+            repetitions: if args.smoke {
+                1
+            } else {
+                args.repetitions.into()
+            },
+            window: Window {
+                secs,
+                warmup: secs * WARMUP,
+            },
+            placement: args.placement,
+        })
+    }
+
+    fn windows(&self) -> usize {
+        let each = self.chosen.iter().map(|(_, subjects)| subjects.len());
+        each.sum::<usize>() * self.repetitions
+    }
+
+    fn needs_tollgate(&self) -> bool {
+        let mut all = self.chosen.iter().flat_map(|(_, subjects)| subjects);
+        all.any(|subject| matches!(subject, Subject::Tollgate(_)))
+    }
+}
+
+fn main() -> ExitCode {
+    exit("bench", bench(&Args::parse()))
+}
+
+fn bench(args: &Args) -> Result<(), String> {
+    let plan = Plan::new(args)?;
+    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut run = machine::describe(home);
+    for (key, value) in [
+        ("repetitions", json!(plan.repetitions)),
+        ("secs", json!(plan.window.secs)),
+        ("warmup", json!(plan.window.warmup)),
+        ("placement", json!(plan.placement.describe())),
+    ] {
+        run[key] = value;
+    }
+    let samples = measure(&plan)?;
+    run["load_after"] = json!(machine::load());
+    write(home, args.record, &run, &samples)?;
+    match samples.failures().count() {
+        0 => Ok(()),
+        failed => Err(format!("{failed} of {} windows failed", plan.windows())),
+    }
+}
+
+fn measure(plan: &Plan) -> Result<Samples, String> {
+    let (began, windows) = (Instant::now(), plan.windows());
+    let mut samples = Samples::default();
+    for repetition in 0..plan.repetitions {
+        let stage = Stage::set(plan.placement, plan.needs_tollgate())?;
+        for (scenario, subjects) in &plan.chosen {
+            let mut order = subjects.clone();
+            order.rotate_left(repetition % subjects.len());
+            for subject in order {
+                let outcome = stage.measure(scenario, subject, window(plan, scenario));
+                let sample = Sample {
+                    scenario: scenario.name,
+                    subject,
+                    repetition,
+                    outcome,
+                };
+                let done = samples.0.len() + 1;
+                let seconds = began.elapsed().as_secs();
+                eprintln!(
+                    "[{seconds:4}s] {done:3}/{windows} {}",
+                    progress(scenario, &sample)
+                );
+                samples.0.push(sample);
+            }
+        }
+    }
+    Ok(samples)
+}
+
+fn window(plan: &Plan, scenario: &Scenario) -> Window {
+    match scenario.once {
+        true => Window {
+            secs: SHORT_SECS,
+            warmup: 0.0,
+        },
+        false => plan.window,
+    }
+}
+
+fn progress(scenario: &Scenario, sample: &Sample) -> String {
+    let [metric, _] = scenario.metrics;
+    let (name, subject) = (scenario.name, sample.subject.name());
+    match &sample.outcome {
+        Ok(result) => {
+            let value = result.get(metric.key).and_then(Value::as_f64);
+            let (value, digits) = (value.unwrap_or(f64::NAN), metric.digits);
+            format!("{name:18} {subject:13} {value:10.digits$} {}", metric.title)
+        }
+        Err(sentence) => format!("{name:18} {subject:13} failed: {sentence}"),
+    }
+}
+
+fn write(home: &Path, record: bool, run: &Value, samples: &Samples) -> Result<(), String> {
+    let json = report::to_json(run, samples);
+    let json = serde_json::to_string_pretty(&json).map_err(|error| error.to_string())? + "\n";
+    let markdown = report::to_markdown(run, samples);
+    let put = |name: &str, text: &str| {
+        let path = home.join(name);
+        fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+    };
+    fs::create_dir_all(home.join("out")).map_err(|error| format!("cannot make out/: {error}"))?;
+    put("out/results.json", &json)?;
+    put("out/RESULTS.md", &markdown)?;
+    if record {
+        put("results.json", &json)?;
+        put("RESULTS.md", &markdown)?;
+    }
+    println!("{markdown}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn plan(args: &[&str]) -> Result<Plan, String> {
+        let args = ["bench"].iter().chain(args);
+        let args = Args::try_parse_from(args).map_err(|error| error.to_string())?;
+        Plan::new(&args)
+    }
+
+    #[test]
+    fn arguments_choose_what_runs() {
+        let names = |args: &[&str]| {
+            let plan = plan(args).map_err(|error| error.to_owned());
+            plan.map(|p| {
+                p.chosen
+                    .iter()
+                    .map(|(s, who)| (s.name, who.len()))
+                    .collect::<Vec<_>>()
+            })
+        };
+        assert_eq!(
+            names(&["--only", "latency", "--subjects", "tonic,tcp"]),
+            Ok(vec![("latency-echo", 2), ("latency-hotel", 1)])
+        );
+        let all = names(&[]).map(|all| all.len());
+        assert_eq!(all, Ok(SCENARIOS.len()));
+        let error = names(&["--only", "nothing"]).unwrap_err();
+        assert!(
+            error.starts_with("nothing to measure; the scenarios are bind, "),
+            "{error}"
+        );
+        let error = names(&["--subjects", "grpc"]).unwrap_err();
+        assert!(
+            error.contains("the subjects are tcp, tcp-spin, tonic, tollgate,"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_smoke_run_is_short_and_complete() {
+        let plan = plan(&["--smoke"]).unwrap();
+        assert_eq!(plan.chosen.len(), SCENARIOS.len());
+        assert_eq!(plan.repetitions, 1);
+        assert!(plan.window.secs + plan.window.warmup < 0.2);
+        assert!(plan.needs_tollgate());
+    }
+}

@@ -1,0 +1,350 @@
+//! From samples to medians, ratios, tables and verdicts. Pure: samples in, text and JSON out.
+//!
+//! A ratio is taken within a repetition, between two windows that ran seconds apart, and then the
+//! median over the repetitions is shown; so a machine that gets slower over minutes doesn't bias it.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+
+use crate::scenario::{Bar, CLAIMS, CPU, Claim, Metric, SCENARIOS, Scenario, Subject, TONIC};
+
+/// One window of one subject.
+#[derive(Debug, Clone)]
+pub(crate) struct Sample {
+    /// In which scenario.
+    pub(crate) scenario: &'static str,
+    /// Of which subject.
+    pub(crate) subject: Subject,
+    /// In which repetition, from 0.
+    pub(crate) repetition: usize,
+    /// The client's numbers, or why there are none.
+    pub(crate) outcome: Result<Map<String, Value>, String>,
+}
+
+/// All samples of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Samples(pub(crate) Vec<Sample>);
+
+/// Median, least and most of a few numbers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Spread {
+    /// Of an even number of values, the mean of the middle two.
+    pub(crate) median: f64,
+    /// The least.
+    pub(crate) min: f64,
+    /// The most.
+    pub(crate) max: f64,
+}
+
+impl Spread {
+    /// `None` of nothing.
+    pub(crate) fn of(mut values: Vec<f64>) -> Option<Spread> {
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let median = match values.len() % 2 {
+            1 => values[middle],
+            _ => (values[middle - 1] + values[middle]) / 2.0,
+        };
+        Some(Spread { median, min, max })
+    }
+
+    fn show(self, digits: usize) -> String {
+        let Spread { median, min, max } = self;
+        format!("{median:.digits$} [{min:.digits$}-{max:.digits$}]")
+    }
+}
+
+impl Samples {
+    fn value(&self, scenario: &str, subject: Subject, repetition: usize, key: &str) -> Option<f64> {
+        let found = self.0.iter().find(|sample| {
+            (sample.scenario, sample.subject, sample.repetition) == (scenario, subject, repetition)
+        });
+        found?.outcome.as_ref().ok()?.get(key)?.as_f64()
+    }
+
+    fn repetitions(&self) -> usize {
+        self.0
+            .iter()
+            .map(|sample| sample.repetition + 1)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// A number over the repetitions.
+    pub(crate) fn spread(&self, scenario: &str, subject: Subject, key: &str) -> Option<Spread> {
+        let each = 0..self.repetitions();
+        Spread::of(
+            each.filter_map(|rep| self.value(scenario, subject, rep, key))
+                .collect(),
+        )
+    }
+
+    /// A number divided by another subject's in the same repetition, over the repetitions.
+    pub(crate) fn ratio(
+        &self,
+        scenario: &str,
+        of: Subject,
+        to: Subject,
+        key: &str,
+    ) -> Option<Spread> {
+        let each = 0..self.repetitions();
+        let ratio = |rep| {
+            let value = self.value(scenario, of, rep, key)?;
+            Some(value / self.value(scenario, to, rep, key)?)
+        };
+        Spread::of(each.filter_map(ratio).collect())
+    }
+
+    /// The samples that are no numbers.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = (&Sample, &str)> {
+        let failed = |sample: &'_ Sample| sample.outcome.is_err();
+        self.0
+            .iter()
+            .filter(move |sample| failed(sample))
+            .map(|sample| {
+                let sentence = sample.outcome.as_ref().err();
+                (sample, sentence.map_or("", String::as_str))
+            })
+    }
+
+    fn claimed(&self, claim: &Claim) -> Option<Spread> {
+        let scenario = SCENARIOS.iter().find(|s| s.name == claim.scenario)?;
+        let key = scenario.metrics[0].key;
+        match claim.to {
+            Some(to) => self.ratio(claim.scenario, claim.subject, to, key),
+            None => self.spread(claim.scenario, claim.subject, key),
+        }
+    }
+}
+
+/// Everything as JSON: the run's description, all samples, and what the claims came to.
+pub(crate) fn to_json(run: &Value, samples: &Samples) -> Value {
+    let each = samples.0.iter().map(|sample| {
+        let mut entry = Map::new();
+        entry.insert("scenario".to_owned(), json!(sample.scenario));
+        entry.insert("subject".to_owned(), json!(sample.subject.name()));
+        entry.insert("repetition".to_owned(), json!(sample.repetition));
+        match &sample.outcome {
+            Ok(result) => entry.extend(result.clone()),
+            Err(sentence) => drop(entry.insert("failed".to_owned(), json!(sentence))),
+        }
+        Value::Object(entry)
+    });
+    let claims = CLAIMS.iter().map(|claim| {
+        let spread = samples.claimed(claim);
+        json!({
+            "claim": claim.text,
+            "scenario": claim.scenario,
+            "median": spread.map(|spread| spread.median),
+            "holds": spread.map(|spread| claim.bar.holds(spread.median)),
+        })
+    });
+    json!({
+        "run": run,
+        "claims": claims.collect::<Vec<_>>(),
+        "samples": each.collect::<Vec<_>>(),
+    })
+}
+
+/// Everything as Markdown.
+pub(crate) fn to_markdown(run: &Value, samples: &Samples) -> String {
+    let mut text = String::from("# Benchmark results\n\n");
+    head(&mut text, run);
+    verdicts(&mut text, samples);
+    for scenario in &SCENARIOS {
+        table(&mut text, scenario, samples);
+    }
+    let failures: Vec<_> = samples.failures().collect();
+    if !failures.is_empty() {
+        text.push_str("## Failed\n\n");
+        for (sample, sentence) in failures {
+            let (scenario, subject) = (sample.scenario, sample.subject.name());
+            line(
+                &mut text,
+                format_args!("- {scenario}, {subject}: {}", sentence.trim()),
+            );
+        }
+    }
+    text
+}
+
+fn head(text: &mut String, run: &Value) {
+    let field = |key: &str| match &run[key] {
+        Value::String(string) => string.clone(),
+        other => other.to_string(),
+    };
+    line(
+        text,
+        format_args!(
+            "Written by `make bench` (`bench --record`). {} repetitions of {} s windows after {} s of warm-up, \
+             all subjects interleaved and their order rotated; median [least-most]. A ratio is taken to tonic \
+             within each repetition. CPU counts user and system time of all processes involved \
+             (client, server, both daemons), in ticks of 10 ms.\n",
+            field("repetitions"),
+            field("secs"),
+            field("warmup"),
+        ),
+    );
+    for (what, key) in [
+        ("Commit", "commit"),
+        ("CPU", "cpu"),
+        ("Cores", "cores"),
+        ("Kernel", "kernel"),
+        ("Placement", "placement"),
+        ("Load average before", "load_before"),
+    ] {
+        line(text, format_args!("- {what}: {}", field(key)));
+    }
+    text.push('\n');
+}
+
+fn verdicts(text: &mut String, samples: &Samples) {
+    text.push_str("## Claims\n\n| claim | scenario | measured | bar | |\n|---|---|---|---|---|\n");
+    for claim in &CLAIMS {
+        let spread = samples.claimed(claim);
+        let bar = match claim.bar {
+            Bar::Below(bar) => format!("< {bar}"),
+            Bar::AtLeast(bar) => format!(">= {bar}"),
+        };
+        let (measured, verdict) = match spread {
+            None => ("-".to_owned(), "not measured"),
+            Some(spread) if claim.bar.holds(spread.median) => (spread.show(2), "holds"),
+            Some(spread) => (spread.show(2), "**falls short**"),
+        };
+        let (claim, scenario) = (claim.text, claim.scenario);
+        line(
+            text,
+            format_args!("| {claim} | {scenario} | {measured} | {bar} | {verdict} |"),
+        );
+    }
+    text.push('\n');
+}
+
+fn table(text: &mut String, scenario: &Scenario, samples: &Samples) {
+    let measured = |subject: &Subject| {
+        let is_this = |s: &&Sample| (s.scenario, s.subject) == (scenario.name, *subject);
+        samples.0.iter().any(|sample| is_this(&sample))
+    };
+    let subjects: Vec<_> = scenario.subjects.iter().copied().filter(measured).collect();
+    if subjects.is_empty() {
+        return;
+    }
+    let [first, second] = scenario.metrics;
+    let (name, size, inflight) = (scenario.name, scenario.size, scenario.inflight);
+    line(
+        text,
+        format_args!("## {name}: {size} B, {inflight} in flight\n"),
+    );
+    line(
+        text,
+        format_args!(
+            "| subject | {} | to tonic | {} | {} |\n|---|---|---|---|---|",
+            first.title, second.title, CPU.title
+        ),
+    );
+    for subject in subjects {
+        let cell = |metric: Metric| {
+            let spread = samples.spread(name, subject, metric.key);
+            spread.map_or("-".to_owned(), |spread| spread.show(metric.digits))
+        };
+        let ratio = samples.ratio(name, subject, TONIC, first.key);
+        let ratio = ratio.map_or("-".to_owned(), |ratio| ratio.show(2));
+        let cpu = if scenario.once {
+            "-".to_owned()
+        } else {
+            cell(CPU)
+        };
+        let (subject, first, second) = (subject.name(), cell(first), cell(second));
+        line(
+            text,
+            format_args!("| {subject} | {first} | {ratio} | {second} | {cpu} |"),
+        );
+    }
+    text.push('\n');
+}
+
+fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    writeln!(text, "{arguments}").expect("a String takes all that is written");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_benches::settings::Wait;
+
+    const ACL: Subject = Subject::ALL[5];
+
+    fn samples(values: &[(&'static str, Subject, usize, &str, f64)]) -> Samples {
+        let sample = |&(scenario, subject, repetition, key, value): &(_, _, _, &str, f64)| {
+            let outcome = Ok(Map::from_iter([(key.to_owned(), json!(value))]));
+            Sample {
+                scenario,
+                subject,
+                repetition,
+                outcome,
+            }
+        };
+        Samples(values.iter().map(sample).collect())
+    }
+
+    #[test]
+    fn a_spread_is_median_least_and_most() {
+        let of = |values: &[f64]| Spread::of(values.to_vec()).map(|s| (s.median, s.min, s.max));
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[3.0]), Some((3.0, 3.0, 3.0)));
+        assert_eq!(of(&[9.0, 1.0, 2.0]), Some((2.0, 1.0, 9.0)));
+        assert_eq!(of(&[4.0, 1.0, 2.0, 9.0]), Some((3.0, 1.0, 9.0)));
+    }
+
+    #[test]
+    fn a_ratio_compares_within_a_repetition() {
+        // The machine got ten times slower in the second repetition; the ratio didn't.
+        let samples = samples(&[
+            ("rate-hotel", TONIC, 0, "rps", 100.0),
+            ("rate-hotel", ACL, 0, "rps", 200.0),
+            ("rate-hotel", TONIC, 1, "rps", 10.0),
+            ("rate-hotel", ACL, 1, "rps", 20.0),
+            // No partner: doesn't count.
+            ("rate-hotel", ACL, 2, "rps", 1.0),
+        ]);
+        let ratio = samples.ratio("rate-hotel", ACL, TONIC, "rps");
+        assert_eq!(
+            ratio.map(|r| (r.median, r.min, r.max)),
+            Some((2.0, 2.0, 2.0))
+        );
+    }
+
+    #[test]
+    fn the_report_tells_what_holds_what_falls_short_and_what_is_missing() {
+        let mut samples = samples(&[
+            ("rate-hotel", TONIC, 0, "rps", 100.0),
+            ("rate-hotel", ACL, 0, "rps", 149.0),
+            ("latency-hotel", TONIC, 0, "p50_us", 80.0),
+            ("latency-hotel", ACL, 0, "p50_us", 40.0),
+        ]);
+        samples.0.push(Sample {
+            scenario: "rate-echo",
+            subject: Subject::Tcp(Wait::Block),
+            repetition: 0,
+            outcome: Err("it fell over".to_owned()),
+        });
+        let text = to_markdown(&json!({"repetitions": 1, "commit": "abc"}), &samples);
+        for expected in [
+            "| p50 with the ACL is below tonic's | latency-hotel | 0.50 [0.50-0.50] | < 1 | holds |",
+            "| rate-hotel | 1.49 [1.49-1.49] | >= 1.5 | **falls short** |",
+            "| bind | - | < 5 | not measured |",
+            "| tollgate+acl | 149 [149-149] | 1.49 [1.49-1.49] | - | - |",
+            "- Commit: abc",
+            "- rate-echo, tcp: it fell over",
+        ] {
+            assert!(text.contains(expected), "{expected} is not in:\n{text}");
+        }
+        let json = to_json(&json!({}), &samples);
+        assert_eq!(json["claims"][0]["holds"], json!(true));
+        assert_eq!(json["claims"][1]["holds"], json!(false));
+        assert_eq!(json["claims"][4]["holds"], Value::Null);
+        assert_eq!(json["samples"][4]["failed"], json!("it fell over"));
+    }
+}

@@ -1,0 +1,282 @@
+//! What is measured, on what, and what is claimed: the tables that a reader argues with.
+//!
+//! Every scenario runs all of its subjects with the same size, method and number of calls in flight.
+//! `echo` and `hotel` are kept apart: the policies guard reservations, so whatever is said about a
+//! policy compares reservations with reservations.
+
+use tollgate_benches::settings::{Method, Wait};
+
+/// A system under measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// `tcp-pingpong`, the floor.
+    Tcp(Wait),
+    /// tonic over one direct connection.
+    Tonic,
+    /// Two daemons, client and server on either side.
+    Tollgate(Policy),
+}
+
+/// What is attached to the client's side of `hotel.Reservation`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Policy {
+    /// Nothing.
+    None,
+    /// `policies-wasm/null`.
+    Null,
+    /// `policies-wasm/acl` with 1,000 names, which denies 1% of the calls.
+    Acl,
+}
+
+impl Policy {
+    /// The name of its module and of the policy; `None` if there is none to attach.
+    pub(crate) fn name(self) -> Option<&'static str> {
+        match self {
+            Policy::None => None,
+            Policy::Null => Some("null"),
+            Policy::Acl => Some("acl"),
+        }
+    }
+}
+
+impl Subject {
+    /// Every subject.
+    pub(crate) const ALL: [Subject; 6] =
+        [TCP, TCP_SPIN, TONIC, TOLLGATE, TOLLGATE_NULL, TOLLGATE_ACL];
+
+    /// Its name in tables, files and arguments.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Subject::Tcp(Wait::Block) => "tcp",
+            Subject::Tcp(Wait::Spin) => "tcp-spin",
+            Subject::Tonic => "tonic",
+            Subject::Tollgate(Policy::None) => "tollgate",
+            Subject::Tollgate(Policy::Null) => "tollgate+null",
+            Subject::Tollgate(Policy::Acl) => "tollgate+acl",
+        }
+    }
+}
+
+const TCP: Subject = Subject::Tcp(Wait::Block);
+const TCP_SPIN: Subject = Subject::Tcp(Wait::Spin);
+/// The peer that every ratio is taken to.
+pub(crate) const TONIC: Subject = Subject::Tonic;
+const TOLLGATE: Subject = Subject::Tollgate(Policy::None);
+const TOLLGATE_NULL: Subject = Subject::Tollgate(Policy::Null);
+const TOLLGATE_ACL: Subject = Subject::Tollgate(Policy::Acl);
+
+/// A number out of a client's JSON, and how to show it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Metric {
+    /// Its key.
+    pub(crate) key: &'static str,
+    /// Its column's title, with the unit.
+    pub(crate) title: &'static str,
+    /// Digits after the point.
+    pub(crate) digits: usize,
+}
+
+const P50: Metric = Metric {
+    key: "p50_us",
+    title: "p50, us",
+    digits: 1,
+};
+const P99: Metric = Metric {
+    key: "p99_us",
+    title: "p99, us",
+    digits: 1,
+};
+const RPS: Metric = Metric {
+    key: "rps",
+    title: "calls/s",
+    digits: 0,
+};
+const GOODPUT: Metric = Metric {
+    key: "gbytes_s",
+    title: "GB/s",
+    digits: 3,
+};
+const FIRST_CALL: Metric = Metric {
+    key: "first_call_ms",
+    title: "first call, ms",
+    digits: 2,
+};
+const OPEN: Metric = Metric {
+    key: "open_ms",
+    title: "session before it, ms",
+    digits: 2,
+};
+/// CPU time of all processes involved.
+pub(crate) const CPU: Metric = Metric {
+    key: "cpu_s_per_million",
+    title: "CPU s per million calls",
+    digits: 1,
+};
+
+/// One comparison.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scenario {
+    /// Its name in tables, files and arguments.
+    pub(crate) name: &'static str,
+    /// What a call is.
+    pub(crate) method: Method,
+    /// Content bytes of a request.
+    pub(crate) size: usize,
+    /// Calls in flight.
+    pub(crate) inflight: usize,
+    /// What it is about, and what stands beside that.
+    pub(crate) metrics: [Metric; 2],
+    /// Who takes part.
+    pub(crate) subjects: &'static [Subject],
+    /// Whether it needs no steady state: one call is enough.
+    pub(crate) once: bool,
+}
+
+const ECHO: &[Subject] = &[TCP, TONIC, TOLLGATE];
+const HOTEL: &[Subject] = &[TONIC, TOLLGATE, TOLLGATE_NULL, TOLLGATE_ACL];
+
+const fn steady(
+    name: &'static str,
+    method: Method,
+    size: usize,
+    inflight: usize,
+    headline: Metric,
+) -> Scenario {
+    Scenario {
+        name,
+        method,
+        size,
+        inflight,
+        metrics: [headline, P99],
+        subjects: match method {
+            Method::Echo => ECHO,
+            Method::Hotel => HOTEL,
+        },
+        once: false,
+    }
+}
+
+/// All of them, in the order of a repetition. `bind` comes first: the daemons of a repetition are
+/// fresh, so its call finds nothing compiled and no link.
+pub(crate) const SCENARIOS: [Scenario; 11] = [
+    Scenario {
+        metrics: [FIRST_CALL, OPEN],
+        subjects: &[TONIC, TOLLGATE],
+        once: true,
+        ..steady("bind", Method::Hotel, 64, 1, FIRST_CALL)
+    },
+    Scenario {
+        subjects: &[TCP, TCP_SPIN, TONIC, TOLLGATE],
+        ..steady("latency-echo", Method::Echo, 64, 1, P50)
+    },
+    steady("latency-hotel", Method::Hotel, 64, 1, P50),
+    steady("rate-echo", Method::Echo, 32, 128, RPS),
+    steady("rate-hotel", Method::Hotel, 32, 128, RPS),
+    steady("goodput-8k-echo", Method::Echo, 8 << 10, 64, GOODPUT),
+    steady("goodput-8k-hotel", Method::Hotel, 8 << 10, 64, GOODPUT),
+    steady("goodput-128k-echo", Method::Echo, 128 << 10, 16, GOODPUT),
+    steady("goodput-128k-hotel", Method::Hotel, 128 << 10, 16, GOODPUT),
+    steady("goodput-2m-echo", Method::Echo, 2 << 20, 4, GOODPUT),
+    steady("goodput-2m-hotel", Method::Hotel, 2 << 20, 4, GOODPUT),
+];
+
+/// What a number must reach.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Bar {
+    /// Less than this.
+    Below(f64),
+    /// This or more.
+    AtLeast(f64),
+}
+
+impl Bar {
+    /// Whether `value` reaches it.
+    pub(crate) fn holds(self, value: f64) -> bool {
+        match self {
+            Bar::Below(bar) => value < bar,
+            Bar::AtLeast(bar) => value >= bar,
+        }
+    }
+}
+
+/// A claim about one scenario's headline: of `subject`, as a ratio to `to` if there is one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claim {
+    /// In words.
+    pub(crate) text: &'static str,
+    /// Where it shows.
+    pub(crate) scenario: &'static str,
+    /// Whose number it is.
+    pub(crate) subject: Subject,
+    /// Whose number it is divided by, in the same repetition.
+    pub(crate) to: Option<Subject>,
+    /// What it must reach.
+    pub(crate) bar: Bar,
+}
+
+/// What this version of Tollgate claims.
+pub(crate) const CLAIMS: [Claim; 5] = [
+    Claim {
+        text: "p50 with the ACL is below tonic's",
+        scenario: "latency-hotel",
+        subject: TOLLGATE_ACL,
+        to: Some(TONIC),
+        bar: Bar::Below(1.0),
+    },
+    Claim {
+        text: "calls/s with the ACL are at least 1.5 times tonic's",
+        scenario: "rate-hotel",
+        subject: TOLLGATE_ACL,
+        to: Some(TONIC),
+        bar: Bar::AtLeast(1.5),
+    },
+    Claim {
+        text: "calls/s without a policy are at least 1.5 times tonic's",
+        scenario: "rate-echo",
+        subject: TOLLGATE,
+        to: Some(TONIC),
+        bar: Bar::AtLeast(1.5),
+    },
+    Claim {
+        text: "the ACL costs at most 5% of the calls/s without it",
+        scenario: "rate-hotel",
+        subject: TOLLGATE_ACL,
+        to: Some(TOLLGATE),
+        bar: Bar::AtLeast(0.95),
+    },
+    Claim {
+        text: "cold bind to first served call takes less than 5 ms",
+        scenario: "bind",
+        subject: TOLLGATE,
+        to: None,
+        bar: Bar::Below(5.0),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_claim_is_about_something_that_is_measured() {
+        for claim in CLAIMS {
+            let scenario = SCENARIOS.iter().find(|s| s.name == claim.scenario);
+            let subjects = scenario.map_or(&[][..], |scenario| scenario.subjects);
+            assert!(subjects.contains(&claim.subject), "{}", claim.text);
+            let to = claim.to.unwrap_or(claim.subject);
+            assert!(subjects.contains(&to), "{}", claim.text);
+        }
+    }
+
+    #[test]
+    fn a_bar_is_held_on_its_own_side() {
+        for (bar, value, holds) in [
+            (Bar::Below(1.0), 0.99, true),
+            (Bar::Below(1.0), 1.0, false),
+            (Bar::AtLeast(1.5), 1.5, true),
+            (Bar::AtLeast(1.5), 1.49, false),
+        ] {
+            assert_eq!(bar.holds(value), holds, "{bar:?} {value}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! tonic's client: unary calls over one direct TCP connection.
+//!
+//! The honest best of tonic on two cores: TCP_NODELAY, large windows and frames, payloads shared as
+//! `Bytes`, one task per call in flight.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use tollgate_benches::measure::{self, Answer, Caller, Run, exit};
+use tollgate_benches::request::{Requests, reservation_id};
+use tollgate_benches::settings::{Method, Settings};
+use tollgate_benches::stubs::tonic_hotel::echo_client::EchoClient;
+use tollgate_benches::stubs::tonic_hotel::reservation_client::ReservationClient;
+use tollgate_benches::stubs::tonic_hotel::{EchoMessage, ReserveRequest, Stay};
+use tollgate_benches::tuning::{self, CONNECTION_WINDOW, MESSAGE, STREAM_WINDOW};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+#[derive(Clone)]
+struct Tonic {
+    echo: EchoClient<Channel>,
+    hotel: ReservationClient<Channel>,
+    payload: Bytes,
+}
+
+impl Tonic {
+    fn new(channel: Channel, requests: &Requests) -> Tonic {
+        Tonic {
+            echo: EchoClient::new(channel.clone()).max_decoding_message_size(MESSAGE),
+            hotel: ReservationClient::new(channel).max_decoding_message_size(MESSAGE),
+            payload: Bytes::copy_from_slice(&requests.payload),
+        }
+    }
+
+    async fn echo(&self, requests: &Requests) -> Result<bool, Status> {
+        let payload = self.payload.clone();
+        let reply = self.echo.clone().echo(EchoMessage { payload }).await?;
+        Ok(requests.echoed(&reply.get_ref().payload))
+    }
+
+    async fn reserve(&self, requests: &Requests, index: usize) -> Result<bool, Status> {
+        let (customer, filling) = (&requests.booking(index).customer, &requests.filling);
+        let request = ReserveRequest {
+            customer_name: customer.clone(),
+            hotel_ids: vec![filling.hotel.clone()],
+            stay: filling.dates.map(|[in_date, out_date]| Stay {
+                in_date: in_date.to_owned(),
+                out_date: out_date.to_owned(),
+            }),
+            room_count: 1,
+            coupon: (!filling.coupon.is_empty()).then(|| filling.coupon.clone()),
+        };
+        let reply = self.hotel.clone().reserve(request).await?;
+        Ok(reply.get_ref().reservation_id == reservation_id(customer))
+    }
+}
+
+impl Caller for Tonic {
+    async fn call(&self, requests: &Requests, index: usize) -> Answer {
+        let answer = match requests.method {
+            Method::Echo => self.echo(requests).await,
+            Method::Hotel => self.reserve(requests, index).await,
+        };
+        match answer {
+            Ok(true) => Answer::Ok,
+            Ok(false) => Answer::Failed("the reply is not the one expected".to_owned()),
+            Err(status) if status.code() == Code::PermissionDenied => Answer::Denied,
+            Err(status) => Answer::Failed(status.to_string()),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    exit("tonic-client", run())
+}
+
+fn run() -> Result<(), String> {
+    let settings = Settings::from_args().map_err(|error| error.to_string())?;
+    let server = settings.server().map_err(|error| error.to_string())?;
+    let requests = Arc::new(Requests::new(settings.method, settings.size));
+    let runtime = tuning::runtime(&settings)?;
+    let began = Instant::now();
+    let caller = runtime.block_on(async {
+        let channel = Endpoint::from_shared(format!("http://{server}"))?
+            .tcp_nodelay(true)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .connect()
+            .await?;
+        Ok(Tonic::new(channel, &requests))
+    });
+    let caller = caller
+        .map_err(|error: tonic::transport::Error| format!("cannot reach {server}: {error}"))?;
+    let first = runtime.block_on(caller.call(&requests, 0));
+    if let Answer::Failed(sentence) = first {
+        return Err(format!("the first call failed: {sentence}"));
+    }
+    let facts = [("first_call_ms", began.elapsed().as_secs_f64() * 1e3)];
+    measure::step(&settings, requests, &facts, |run| {
+        runtime.block_on(phase(run, &caller, settings.inflight))
+    })
+}
+
+async fn phase(run: &Arc<Run>, caller: &Tonic, inflight: usize) -> Result<(), String> {
+    let workers: Vec<_> = (0..inflight)
+        .map(|_| {
+            let (run, caller) = (run.clone(), caller.clone());
+            tokio::spawn(async move { run.worker(&caller).await })
+        })
+        .collect();
+    for worker in workers {
+        worker
+            .await
+            .map_err(|error| format!("a worker died: {error}"))?;
+    }
+    Ok(())
+}

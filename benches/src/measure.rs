@@ -1,0 +1,277 @@
+//! The closed loop, what it records, and how an outside harness steps it.
+//!
+//! ```text
+//!  client                          harness
+//!    warm up
+//!    "BEGIN"            ->         reads CPU clocks
+//!                       <-         a line
+//!    run for `secs`
+//!    "END"              ->         reads CPU clocks
+//!                       <-         a line
+//!    {"rps": ...}       ->
+//! ```
+//!
+//! `inflight` workers each keep one call in flight. A call counts if it was answered within the
+//! window; those still in flight at its end are awaited and not counted, so that `secs` is exact and
+//! no rate profits from a tail. The end of standard input stands for both lines, so that `</dev/null`
+//! just runs.
+//!
+//! `rps` is answered calls (`ok + denied`) per second. Latency and goodput count `ok` only: a denied
+//! call is short and would flatter both.
+
+use std::future::Future;
+use std::io::{self, BufRead, Write};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde_json::{Map, Value, json};
+
+use crate::request::Requests;
+use crate::settings::Settings;
+
+/// The longest latency that is told apart; longer ones count as this.
+const LONGEST_NS: u64 = 60_000_000_000;
+
+/// Digits of a latency that are kept: 0.1% of its value.
+const DIGITS: u8 = 3;
+
+/// How a call ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// With the reply that was expected.
+    Ok,
+    /// With PERMISSION_DENIED.
+    Denied,
+    /// With anything else, in one sentence.
+    Failed(String),
+}
+
+/// A client that can issue one call.
+pub trait Caller {
+    /// Issues call number `index` of `requests` and awaits its end.
+    fn call(&self, requests: &Requests, index: usize) -> impl Future<Output = Answer>;
+}
+
+/// One phase of a client: warm-up, or what is measured.
+#[derive(Debug)]
+pub struct Run {
+    /// What is sent.
+    pub requests: Arc<Requests>,
+    /// When the window ends.
+    pub until: Instant,
+    next: AtomicUsize,
+    tally: Mutex<Tally>,
+}
+
+#[derive(Debug)]
+struct Tally {
+    latency_ns: Histogram<u64>,
+    denied: u64,
+    failed: u64,
+    blocked: u64,
+    first_failure: Option<String>,
+}
+
+impl Run {
+    /// Begins a window of this length now.
+    pub fn begin(requests: Arc<Requests>, window: Duration) -> Arc<Run> {
+        let latency_ns = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)
+            .expect("the bounds are in order and the digits at most 5");
+        Arc::new(Run {
+            requests,
+            until: Instant::now() + window,
+            next: AtomicUsize::new(0),
+            tally: Mutex::new(Tally {
+                latency_ns,
+                denied: 0,
+                failed: 0,
+                blocked: 0,
+                first_failure: None,
+            }),
+        })
+    }
+
+    /// The number of the next call.
+    pub fn next_call(&self) -> usize {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Records how call `index` ended, unless the window has.
+    pub fn record(&self, index: usize, answer: Answer, started: Instant, ended: Instant) {
+        if ended > self.until {
+            return;
+        }
+        let latency = u64::try_from((ended - started).as_nanos()).unwrap_or(LONGEST_NS);
+        let mut tally = self.tally();
+        tally.blocked += u64::from(self.requests.booking(index).blocked);
+        match answer {
+            Answer::Ok => tally.latency_ns.saturating_record(latency),
+            Answer::Denied => tally.denied += 1,
+            Answer::Failed(sentence) => {
+                tally.failed += 1;
+                tally.first_failure.get_or_insert(sentence);
+            }
+        }
+    }
+
+    /// One call after the other until the window ends.
+    pub async fn worker<C: Caller>(&self, caller: &C) {
+        let mut started = Instant::now();
+        while started < self.until {
+            let index = self.next_call();
+            let answer = caller.call(&self.requests, index).await;
+            let ended = Instant::now();
+            self.record(index, answer, started, ended);
+            started = ended;
+        }
+    }
+
+    fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The result as one JSON object. `blocked` counts the bookings whose customer is on the block
+    /// list: what a policy should have denied.
+    fn result(&self, window: Duration) -> Map<String, Value> {
+        let tally = self.tally();
+        let (secs, ok) = (window.as_secs_f64(), tally.latency_ns.len());
+        let us = |ns: u64| ns as f64 / 1e3;
+        let quantile = |q| us(tally.latency_ns.value_at_quantile(q));
+        let bytes = ok as f64 * self.requests.size as f64;
+        let mut result = Map::new();
+        for (key, value) in [
+            ("secs", json!(secs)),
+            ("ok", json!(ok)),
+            ("denied", json!(tally.denied)),
+            ("err", json!(tally.failed)),
+            ("blocked", json!(tally.blocked)),
+            ("rps", json!((ok + tally.denied) as f64 / secs)),
+            ("gbytes_s", json!(bytes / secs / 1e9)),
+            ("p50_us", json!(quantile(0.5))),
+            ("p99_us", json!(quantile(0.99))),
+            ("p999_us", json!(quantile(0.999))),
+            ("min_us", json!(us(tally.latency_ns.min()))),
+            ("mean_us", json!(tally.latency_ns.mean() / 1e3)),
+        ] {
+            result.insert(key.to_owned(), value);
+        }
+        if let Some(sentence) = &tally.first_failure {
+            result.insert("first_error".to_owned(), json!(sentence));
+        }
+        result
+    }
+}
+
+/// Runs a client from warm-up to its JSON. `phase` drives one [`Run`] until its window ends and its
+/// calls have; `facts` are further numbers that the client knows already.
+///
+/// # Errors
+/// What `phase` says, or that standard input or output is gone.
+pub fn step(
+    settings: &Settings,
+    requests: Arc<Requests>,
+    facts: &[(&str, f64)],
+    mut phase: impl FnMut(&Arc<Run>) -> Result<(), String>,
+) -> Result<(), String> {
+    if !settings.warmup.is_zero() {
+        phase(&Run::begin(requests.clone(), settings.warmup))?;
+    }
+    say("BEGIN")?;
+    await_line()?;
+    let run = Run::begin(requests, settings.run);
+    phase(&run)?;
+    say("END")?;
+    await_line()?;
+    let mut result = run.result(settings.run);
+    result.extend(
+        facts
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), json!(value))),
+    );
+    say(&Value::Object(result).to_string())
+}
+
+/// Prints a line that a harness waits for.
+///
+/// # Errors
+/// If standard output is gone.
+pub fn say(line: &str) -> Result<(), String> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(|error| format!("cannot write to standard output: {error}"))
+}
+
+fn await_line() -> Result<(), String> {
+    let mut line = String::new();
+    io::stdin()
+        .lock()
+        .read_line(&mut line)
+        .map(|_end_of_input_counts_as_a_line| ())
+        .map_err(|error| format!("cannot read standard input: {error}"))
+}
+
+/// The exit status of a program: on an error, its sentence goes to standard error.
+pub fn exit(program: &str, result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("{program}: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Method;
+
+    fn run(window: Duration) -> Arc<Run> {
+        Run::begin(Arc::new(Requests::new(Method::Hotel, 64)), window)
+    }
+
+    #[test]
+    fn answers_are_counted_by_their_kind() {
+        let run = run(Duration::from_secs(1000));
+        let now = Instant::now();
+        for index in 0..100 {
+            let answer = match run.requests.booking(index).blocked {
+                true => Answer::Denied,
+                false => Answer::Ok,
+            };
+            run.record(index, answer, now, now + Duration::from_micros(50));
+        }
+        run.record(0, Answer::Failed("gone".to_owned()), now, now);
+        let result = run.result(Duration::from_secs(2));
+        let expect = [("ok", json!(99)), ("denied", json!(1)), ("err", json!(1))];
+        for (key, value) in expect {
+            assert_eq!(result[key], value, "{key}");
+        }
+        assert_eq!(result["rps"], json!(50.0));
+        assert_eq!(result["gbytes_s"], json!(99.0 * 64.0 / 2.0 / 1e9));
+        assert_eq!(result["first_error"], json!("gone"));
+        let p50 = result["p50_us"].as_f64().unwrap_or_default();
+        assert!((p50 - 50.0).abs() < 0.1, "{p50}");
+    }
+
+    #[test]
+    fn an_answer_after_the_window_does_not_count() {
+        let run = run(Duration::ZERO);
+        let late = run.until + Duration::from_nanos(1);
+        run.record(0, Answer::Ok, run.until, late);
+        assert_eq!(run.result(Duration::from_secs(1))["ok"], json!(0));
+    }
+
+    #[test]
+    fn a_latency_beyond_the_longest_counts_as_the_longest() {
+        let run = run(Duration::from_secs(1_000_000));
+        let now = Instant::now();
+        run.record(0, Answer::Ok, now, now + Duration::from_secs(100_000));
+        let p50 = run.result(Duration::from_secs(1))["p50_us"].as_f64();
+        assert!(p50.is_some_and(|us| us >= LONGEST_NS as f64 / 1e3));
+    }
+}

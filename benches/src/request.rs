@@ -1,0 +1,138 @@
+//! What the calls carry, for every system alike.
+//!
+//! `size` counts *content*: the payload of an echo, or the text in a reservation. What a system adds
+//! (tags, offsets, headers) is its own cost and is not credited as goodput. The reply carries 8 bytes
+//! at every size: an echo's first 8 bytes, a reservation's id.
+//!
+//! A reservation of `size` content bytes is filled in the order of [`Filling`]'s fields: always the
+//! customer's name (16 bytes), then the dates (20) if they fit, then a hotel's id (at most 16), and a
+//! coupon with all that is left. So 32 bytes are a name and a hotel, 64 have every field, and in the
+//! large ones a policy's field is small beside a big one that it doesn't read.
+
+use tollgate_conformance::workload::{Booking, Bookings, NAME_BYTES};
+
+use crate::settings::Method;
+
+/// The least content: a customer's name.
+pub const MIN_SIZE: usize = NAME_BYTES;
+
+/// The most content: a message, with everything around it, has at most 16 MiB.
+pub const MAX_SIZE: usize = 16_000_000;
+
+/// Bytes of a reply.
+pub const REPLY_BYTES: usize = 8;
+
+/// Bookings that are made before the run, so that making them is not measured; cycled through.
+const PREPARED: usize = 10_000;
+
+const DATES: [&str; 2] = ["2026-04-01", "2026-04-03"];
+const HOTEL: &str = "hotel-lisboa-042";
+
+/// The content of a reservation besides the customer's name; empty where it didn't fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filling {
+    /// First and last day.
+    pub dates: Option<[&'static str; 2]>,
+    /// The hotel's id.
+    pub hotel: String,
+    /// The rest, of one letter.
+    pub coupon: String,
+}
+
+impl Filling {
+    /// What fills a reservation up to `size` content bytes.
+    pub fn new(size: usize) -> Filling {
+        let mut left = size.saturating_sub(NAME_BYTES);
+        let dates_len = DATES.iter().map(|date| date.len()).sum();
+        let dates = (left >= dates_len).then_some(DATES);
+        left -= dates.map_or(0, |_| dates_len);
+        let hotel = HOTEL.get(..left.min(HOTEL.len())).unwrap_or(HOTEL);
+        left -= hotel.len();
+        Filling {
+            dates,
+            hotel: hotel.to_owned(),
+            coupon: "x".repeat(left),
+        }
+    }
+}
+
+/// Everything that a client sends, prepared before the run.
+#[derive(Debug)]
+pub struct Requests {
+    /// The method that is called.
+    pub method: Method,
+    /// Content bytes of each request.
+    pub size: usize,
+    /// Around each customer's name.
+    pub filling: Filling,
+    /// Whose turn it is, in a circle.
+    pub bookings: Vec<Booking>,
+    /// An echo's payload.
+    pub payload: Vec<u8>,
+}
+
+impl Requests {
+    /// Prepares calls of `method` with `size` content bytes.
+    pub fn new(method: Method, size: usize) -> Requests {
+        let payload = (0..size).map(|at| (at % 251) as u8 + 1).collect();
+        Requests {
+            method,
+            size,
+            filling: Filling::new(size),
+            bookings: Bookings::new(1).take(PREPARED).collect(),
+            payload,
+        }
+    }
+
+    /// The booking of call number `index`.
+    pub fn booking(&self, index: usize) -> &Booking {
+        &self.bookings[index % self.bookings.len()]
+    }
+
+    /// Whether `reply` is what the server answers to [`Requests::payload`].
+    pub fn echoed(&self, reply: &[u8]) -> bool {
+        reply == echo_reply(&self.payload)
+    }
+}
+
+/// What an echo server answers: the first [`REPLY_BYTES`] of the payload.
+pub fn echo_reply(payload: &[u8]) -> &[u8] {
+    &payload[..payload.len().min(REPLY_BYTES)]
+}
+
+/// What a reservation server answers: an id that is never 0, from what it was asked.
+pub fn reservation_id(customer: &str) -> u64 {
+    1 + customer.len() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filling_has_the_size_that_was_asked_for() {
+        for size in [16, 17, 32, 35, 36, 52, 64, 8192, 2 << 20] {
+            let filling = Filling::new(size);
+            let dates = filling.dates.map_or(0, |dates| dates.concat().len());
+            let sum = NAME_BYTES + dates + filling.hotel.len() + filling.coupon.len();
+            assert_eq!(sum, size);
+        }
+        assert_eq!(Filling::new(32).dates, None);
+        assert_eq!(Filling::new(32).hotel, HOTEL);
+        assert_eq!(Filling::new(64).coupon.len(), 12);
+    }
+
+    #[test]
+    fn one_percent_of_the_prepared_bookings_is_blocked() {
+        let requests = Requests::new(Method::Hotel, 64);
+        let blocked = requests.bookings.iter().filter(|b| b.blocked).count();
+        assert_eq!(blocked * 100, requests.bookings.len());
+    }
+
+    #[test]
+    fn an_echo_answers_the_first_bytes() {
+        let requests = Requests::new(Method::Echo, 64);
+        assert!(requests.echoed(&[1, 2, 3, 4, 5, 6, 7, 8]));
+        assert!(!requests.echoed(&[1, 2, 3, 4, 5, 6, 7]));
+    }
+}

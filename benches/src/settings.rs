@@ -1,0 +1,317 @@
+//! The `key=value` arguments that every client and server of this crate takes.
+//!
+//! | key | meaning | default |
+//! |---|---|---|
+//! | `size` | content bytes of each request (see [`crate::request`]) | 64 |
+//! | `inflight` | calls in flight at any time | 1 |
+//! | `method` | `echo` or `hotel` | `echo` |
+//! | `secs`, `warmup` | seconds that are measured, and before | 2, 0.5 |
+//! | `to` | the server: `IP:PORT` | |
+//! | `listen` | where a TCP server listens | `127.0.0.1:0` |
+//! | `socket`, `token` | Tollgate's daemon and the tenant's token | |
+//! | `cpu` | the one CPU to run on | any |
+//! | `wait` | `tcp-pingpong`: `block` or `spin` | `block` |
+//! | `spin_us` | Tollgate: how long a thread spins before it sleeps | the library's |
+//! | `threads` | tonic: 1 for the current-thread runtime, more for the work-stealing one | 1 |
+//!
+//! Every program accepts every key, so that a harness needs to know only one set. An unknown key, or
+//! a value that doesn't parse, ends the program with one sentence.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tollgate::SessionOptions;
+
+use crate::request::{MAX_SIZE, MIN_SIZE};
+
+/// The most calls that a client keeps in flight.
+pub const MAX_INFLIGHT: usize = 4096;
+
+/// The longest run: a forgotten client ends by itself.
+pub const MAX_SECS: f64 = 3600.0;
+
+/// The longest spin: longer ones never sleep in practice.
+pub const MAX_SPIN_US: u64 = 1_000_000;
+
+/// Which method of `hotel.proto` is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// `hotel.Echo/Echo`: opaque bytes.
+    Echo,
+    /// `hotel.Reservation/Reserve`: the typed message that policies guard.
+    Hotel,
+}
+
+/// How a TCP peer waits for bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// In the kernel.
+    Block,
+    /// In a loop around a socket that never blocks.
+    Spin,
+}
+
+/// The arguments of a client or server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Content bytes of each request.
+    pub size: usize,
+    /// Calls in flight at any time.
+    pub inflight: usize,
+    /// The method that is called.
+    pub method: Method,
+    /// The time that is measured.
+    pub run: Duration,
+    /// The time before.
+    pub warmup: Duration,
+    /// Where the server is.
+    pub to: Option<SocketAddr>,
+    /// Where a TCP server listens.
+    pub listen: SocketAddr,
+    /// The socket of Tollgate's daemon.
+    pub socket: Option<PathBuf>,
+    /// The tenant's token.
+    pub token: Option<String>,
+    /// The CPU to run on.
+    pub cpu: Option<usize>,
+    /// How TCP waits.
+    pub wait: Wait,
+    /// How long a thread of Tollgate's library spins before it sleeps.
+    pub spin: Option<Duration>,
+    /// Threads of tonic's runtime.
+    pub threads: usize,
+}
+
+/// An argument that was not understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadArgument(String);
+
+impl fmt::Display for BadArgument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadArgument {}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            size: 64,
+            inflight: 1,
+            method: Method::Echo,
+            run: Duration::from_secs(2),
+            warmup: Duration::from_millis(500),
+            to: None,
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            socket: None,
+            token: None,
+            cpu: None,
+            wait: Wait::Block,
+            spin: None,
+            threads: 1,
+        }
+    }
+}
+
+impl Settings {
+    /// Reads the program's own arguments and moves it to the CPU that they name.
+    ///
+    /// # Errors
+    /// The argument that was not understood, or a CPU that this machine doesn't have.
+    pub fn from_args() -> Result<Settings, BadArgument> {
+        let settings = Settings::parse(std::env::args().skip(1))?;
+        if let Some(cpu) = settings.cpu {
+            pin(cpu)?;
+        }
+        Ok(settings)
+    }
+
+    /// Reads `key=value` arguments; a later one overrides an earlier one.
+    ///
+    /// # Errors
+    /// The argument that was not understood.
+    pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Settings, BadArgument> {
+        let mut settings = Settings::default();
+        for arg in args {
+            let (key, value) = arg
+                .split_once('=')
+                .ok_or_else(|| BadArgument(format!("`{arg}` is not of the form key=value")))?;
+            settings.set(key, value)?;
+        }
+        Ok(settings)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), BadArgument> {
+        match key {
+            "size" => self.size = number(key, value, MIN_SIZE, MAX_SIZE)?,
+            "inflight" => self.inflight = number(key, value, 1, MAX_INFLIGHT)?,
+            "method" => {
+                self.method = match value {
+                    "echo" => Method::Echo,
+                    "hotel" => Method::Hotel,
+                    _ => return Err(refused(key, value, "echo or hotel")),
+                }
+            }
+            "secs" => self.run = Duration::from_secs_f64(number(key, value, 0.001, MAX_SECS)?),
+            "warmup" => self.warmup = Duration::from_secs_f64(number(key, value, 0.0, MAX_SECS)?),
+            "to" => self.to = Some(address(key, value)?),
+            "listen" => self.listen = address(key, value)?,
+            "socket" => self.socket = Some(value.into()),
+            "token" => self.token = Some(value.to_owned()),
+            "cpu" => self.cpu = Some(number(key, value, 0, 1023)?),
+            "wait" => {
+                self.wait = match value {
+                    "block" => Wait::Block,
+                    "spin" => Wait::Spin,
+                    _ => return Err(refused(key, value, "block or spin")),
+                }
+            }
+            "spin_us" => {
+                self.spin = Some(Duration::from_micros(number(key, value, 0, MAX_SPIN_US)?))
+            }
+            "threads" => self.threads = number(key, value, 1, 64)?,
+            _ => return Err(BadArgument(format!("there is no argument `{key}`"))),
+        }
+        Ok(())
+    }
+
+    /// How to open a session with the daemon.
+    ///
+    /// # Errors
+    /// If `socket=` or `token=` is missing.
+    pub fn session(&self) -> Result<SessionOptions, BadArgument> {
+        let missing = |what: &str| BadArgument(format!("`{what}` is missing"));
+        let socket = self.socket.clone().ok_or_else(|| missing("socket=PATH"))?;
+        let token = self.token.clone().ok_or_else(|| missing("token=TOKEN"))?;
+        let mut options = SessionOptions::new(socket, token);
+        options.spin = self.spin.unwrap_or(options.spin);
+        Ok(options)
+    }
+
+    /// The server's address.
+    ///
+    /// # Errors
+    /// If `to=` is missing.
+    pub fn server(&self) -> Result<SocketAddr, BadArgument> {
+        self.to
+            .ok_or_else(|| BadArgument("`to=IP:PORT` is missing".to_owned()))
+    }
+}
+
+fn number<T>(key: &str, value: &str, min: T, max: T) -> Result<T, BadArgument>
+where
+    T: FromStr + PartialOrd + fmt::Display,
+{
+    match value.parse::<T>() {
+        Ok(number) if number >= min && number <= max => Ok(number),
+        _ => Err(refused(
+            key,
+            value,
+            &format!("a number from {min} to {max}"),
+        )),
+    }
+}
+
+fn address(key: &str, value: &str) -> Result<SocketAddr, BadArgument> {
+    value.parse().map_err(|_| refused(key, value, "IP:PORT"))
+}
+
+fn refused(key: &str, value: &str, wanted: &str) -> BadArgument {
+    BadArgument(format!("`{key}` is {wanted}, not `{value}`"))
+}
+
+fn pin(cpu: usize) -> Result<(), BadArgument> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set)
+        .map_err(|error| BadArgument(format!("cannot run on CPU {cpu}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Settings, String> {
+        Settings::parse(args.iter().map(|&arg| arg.to_owned())).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_key_is_understood() {
+        let settings = parse(&[
+            "size=8192",
+            "inflight=128",
+            "method=hotel",
+            "secs=1.5",
+            "warmup=0",
+            "to=127.0.0.1:7",
+            "listen=127.0.0.1:8",
+            "socket=/s",
+            "token=t=1",
+            "cpu=1",
+            "wait=spin",
+            "spin_us=20",
+            "threads=2",
+        ]);
+        let expected = Settings {
+            size: 8192,
+            inflight: 128,
+            method: Method::Hotel,
+            run: Duration::from_millis(1500),
+            warmup: Duration::ZERO,
+            to: Some("127.0.0.1:7".parse().unwrap()),
+            listen: "127.0.0.1:8".parse().unwrap(),
+            socket: Some("/s".into()),
+            token: Some("t=1".to_owned()),
+            cpu: Some(1),
+            wait: Wait::Spin,
+            spin: Some(Duration::from_micros(20)),
+            threads: 2,
+        };
+        assert_eq!(settings, Ok(expected));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        for (arg, sentence) in [
+            ("size", "`size` is not of the form key=value"),
+            ("speed=1", "there is no argument `speed`"),
+            ("method=ping", "`method` is echo or hotel, not `ping`"),
+            ("wait=sleep", "`wait` is block or spin, not `sleep`"),
+            ("to=here", "`to` is IP:PORT, not `here`"),
+            (
+                "inflight=0",
+                "`inflight` is a number from 1 to 4096, not `0`",
+            ),
+            (
+                "inflight=4097",
+                "`inflight` is a number from 1 to 4096, not `4097`",
+            ),
+            (
+                "size=15",
+                "`size` is a number from 16 to 16000000, not `15`",
+            ),
+            (
+                "secs=NaN",
+                "`secs` is a number from 0.001 to 3600, not `NaN`",
+            ),
+            (
+                "secs=3601",
+                "`secs` is a number from 0.001 to 3600, not `3601`",
+            ),
+        ] {
+            assert_eq!(parse(&[arg]), Err(sentence.to_owned()));
+        }
+        let nothing = parse(&[]).unwrap();
+        let missing = nothing.server().unwrap_err().to_string();
+        assert_eq!(missing, "`to=IP:PORT` is missing");
+        let missing = nothing.session().unwrap_err().to_string();
+        assert_eq!(missing, "`socket=PATH` is missing");
+        let missing = parse(&["socket=/s"]).unwrap().session().unwrap_err();
+        assert_eq!(missing.to_string(), "`token=TOKEN` is missing");
+    }
+}
