@@ -1,0 +1,82 @@
+//! `tollgate`: the command line of a Tollgate daemon.
+//!
+//! ```text
+//! args      what can be typed              ┌─ admin   tenants, policies, status: one request, one answer
+//!           (clap), parsed once  ── main ──┤
+//! failure   a sentence, a code, a hint     ├─ rpc     call and serve, over the client library
+//! schema    .proto and JSON                └─ up      becomes the daemon
+//! ```
+//!
+//! Every failure is one sentence on standard error, and its status code is the exit status.
+//! Deliberately absent: state of its own, and any reach into the daemon's crates.
+
+#![forbid(unsafe_code)]
+
+mod admin;
+mod args;
+mod failure;
+mod output;
+mod rpc;
+mod schema;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+
+use crate::args::{Cli, Command};
+use crate::failure::Failure;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return explain(error),
+    };
+    match run(&cli) {
+        Ok(text) => {
+            output::print(&text);
+            ExitCode::SUCCESS
+        }
+        Err(failure) => fail(&failure),
+    }
+}
+
+/// Does what was asked; returns what to print.
+fn run(cli: &Cli) -> Result<String, Failure> {
+    match &cli.command {
+        Command::Up(args) => up::up(args).map(|never| match never {}),
+        Command::Tenant(command) => admin::tenant(&cli.socket, command),
+        Command::Policy(command) => admin::policy(&cli.socket, command),
+        Command::Status(args) => admin::status(&cli.socket, args),
+        Command::Call(args) => rpc::call(cli, args),
+        Command::Serve(args) => rpc::serve(cli, args).map(|()| String::new()),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "tollgate", &mut script);
+            Ok(String::from_utf8_lossy(&script).into_owned())
+        }
+    }
+}
+
+/// What clap has to say: help and version are answers; help because a command is missing is a
+/// failure that shows the way; the rest is a failure of one sentence.
+fn explain(error: clap::Error) -> ExitCode {
+    let text = error.render();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            output::print(&text.to_string());
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprint!("{text}");
+            Failure::input("a command is missing").exit()
+        }
+        _ => fail(&error.into()),
+    }
+}
+
+fn fail(failure: &Failure) -> ExitCode {
+    eprintln!("{failure}");
+    failure.exit()
+}

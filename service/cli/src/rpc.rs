@@ -1,0 +1,205 @@
+//! `tollgate call` and `tollgate serve`: any method of any `.proto`, by reflection.
+//!
+//! They drive the same client library as generated stubs do, by its raw interface: blocks in,
+//! blocks out. JSON exists on this side of it only.
+
+use std::io::Read;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tollgate::{Session, SessionOptions, Status, block_on};
+use tollgate_shm_abi::status::Code;
+
+use crate::admin::unreachable;
+use crate::args::{Call, Cli, Serve};
+use crate::failure::Failure;
+use crate::output;
+use crate::schema::{Method, Service};
+
+/// Calls the method once; returns its reply as a line of JSON.
+pub(crate) fn call(cli: &Cli, args: &Call) -> Result<String, Failure> {
+    let begin = Instant::now();
+    let service = Service::load(&args.schema, &args.method.service)?;
+    let method = service.method(&args.method.method)?;
+    let request = method.request(&argument_or_stdin(&args.request)?)?;
+    let session = open(cli, &args.schema.token)?;
+    // The deadline is for everything from here on, binding included: a daemon or peer that takes
+    // its time must not keep a script waiting. So the work has a thread, and this one the clock.
+    let (sender, receiver) = channel();
+    let (descriptor_set, name) = (
+        service.descriptor_set().to_owned(),
+        service.name().to_owned(),
+    );
+    let (target, method_name) = (args.to.clone(), method.name().to_owned());
+    let deadline = args.deadline;
+    thread::spawn(move || {
+        let exchange = async {
+            let binding = session.bind_client(&descriptor_set, &name, &target).await?;
+            let handle = binding.handle(&method_name).ok_or_else(|| {
+                Status::new(
+                    Code::UNIMPLEMENTED,
+                    format!("the daemon bound {name} without {method_name}"),
+                )
+            })?;
+            let left = deadline
+                .saturating_sub(begin.elapsed())
+                .max(Duration::from_millis(1));
+            session
+                .call_raw(handle, &request, Some(left))
+                .await
+                .map(|reply| reply.to_vec())
+        };
+        // The receiver is gone when the deadline has passed, and the process with it.
+        let _late = sender.send(block_on(&session, exchange));
+    });
+    // The daemon answers at the deadline itself, with more to say; it gets a moment to do so.
+    const GRACE: Duration = Duration::from_millis(500);
+    let reply = receiver
+        .recv_timeout(deadline.saturating_sub(begin.elapsed()) + GRACE)
+        .map_err(|_| {
+            Failure::new(
+                Code::DEADLINE_EXCEEDED,
+                format_args!("no answer after {deadline:?}"),
+            )
+        })?;
+    let json = method.reply_json(&reply.map_err(ended)?)?;
+    Ok(format!("{json}\n"))
+}
+
+/// Serves until a signal comes, or the daemon ends the session.
+pub(crate) fn serve(cli: &Cli, args: &Serve) -> Result<(), Failure> {
+    let service = Service::load(&args.schema, &args.service)?;
+    let replies = replies(&service, args)?;
+    // Installed before anything else happens, so that no moment is left in which a signal kills.
+    let signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| {
+        Failure::new(Code::INTERNAL, format_args!("no signal handlers: {error}"))
+    })?;
+    let session = open(cli, &args.schema.token)?;
+    let (descriptor_set, name) = (
+        service.descriptor_set().to_owned(),
+        service.name().to_owned(),
+    );
+    let print = args.print_requests;
+    let handler =
+        move |index: usize, request: &[u8]| answer(&service, &replies, print, index, request);
+    block_on(&session, session.serve_raw(&descriptor_set, &name, handler)).map_err(ended)?;
+    eprintln!("serving {name} on {}", cli.socket.display());
+    wait_for_the_end(session, signals)
+}
+
+/// What a method answers.
+enum Reply {
+    Fixed(Vec<u8>),
+    Echo,
+    /// The given JSON isn't a reply of this method; the sentence says why.
+    None(String),
+}
+
+/// One reply per method. A fixed reply fits some methods and not others; it must fit one.
+fn replies(service: &Service, args: &Serve) -> Result<Vec<Reply>, Failure> {
+    let methods = service.methods()?;
+    let Some(json) = &args.answer.reply else {
+        return methods.iter().map(echo).collect();
+    };
+    let json = argument_or_stdin(json)?;
+    let blocks: Vec<_> = methods.iter().map(|method| method.reply(&json)).collect();
+    if let (false, Some(Err(failure))) = (blocks.iter().any(Result::is_ok), blocks.first()) {
+        return Err(failure.clone());
+    }
+    let reply = |block: Result<_, Failure>| {
+        block.map_or_else(|failure| Reply::None(failure.sentence()), Reply::Fixed)
+    };
+    Ok(blocks.into_iter().map(reply).collect())
+}
+
+fn echo(method: &Method<'_>) -> Result<Reply, Failure> {
+    if method.is_symmetric() {
+        return Ok(Reply::Echo);
+    }
+    let sentence = format!(
+        "method {} can't be echoed: its request and its reply have two types",
+        method.name()
+    );
+    Err(Failure::input(sentence).hint("--reply '{}'"))
+}
+
+fn answer(
+    service: &Service,
+    replies: &[Reply],
+    print: bool,
+    index: usize,
+    request: &[u8],
+) -> Result<Vec<u8>, Status> {
+    let unknown = || {
+        Status::new(
+            Code::UNIMPLEMENTED,
+            format!("{} has no method number {index}", service.name()),
+        )
+    };
+    let reply = replies.get(index).ok_or_else(unknown)?;
+    if print {
+        let methods = service.methods().map_err(Failure::into_status)?;
+        let json = methods[index]
+            .request_json(request)
+            .map_err(Failure::into_status)?;
+        output::print(&format!("{json}\n"));
+    }
+    match reply {
+        Reply::Fixed(block) => Ok(block.clone()),
+        Reply::Echo => Ok(request.to_vec()),
+        Reply::None(why) => Err(Status::new(
+            Code::UNIMPLEMENTED,
+            format!("this server has no reply: {why}"),
+        )),
+    }
+}
+
+/// Returns on a signal; fails when the session ends by itself.
+fn wait_for_the_end(session: Session, mut signals: Signals) -> Result<(), Failure> {
+    let (sender, receiver) = channel();
+    let session_ended: Sender<Option<Status>> = sender.clone();
+    // Either thread may find that the other was first: then nobody waits any more.
+    thread::spawn(move || {
+        let status = block_on(&session, session.closed());
+        let _late = session_ended.send(Some(status));
+    });
+    thread::spawn(move || {
+        let _which = signals.forever().next();
+        let _late = sender.send(None);
+    });
+    match receiver.recv() {
+        Ok(Some(status)) => Err(ended(status)),
+        Ok(None) | Err(_) => Ok(()),
+    }
+}
+
+fn open(cli: &Cli, token: &str) -> Result<Session, Failure> {
+    let mut options = SessionOptions::new(&cli.socket, token);
+    options.app = "tollgate".to_owned();
+    Session::open(options).map_err(|status| match status.code() {
+        Code::UNAVAILABLE => unreachable(&cli.socket, status.message()),
+        Code::UNAUTHENTICATED => {
+            ended(status).hint("tollgate tenant add NAME, which prints a token")
+        }
+        _ => ended(status),
+    })
+}
+
+/// A status that ended a call or a session, as this command's failure.
+fn ended(status: Status) -> Failure {
+    Failure::new(status.code(), status.message())
+}
+
+/// The argument itself, or all of standard input for `-`.
+fn argument_or_stdin(argument: &str) -> Result<String, Failure> {
+    if argument != "-" {
+        return Ok(argument.to_owned());
+    }
+    let mut text = String::new();
+    let read = std::io::stdin().read_to_string(&mut text);
+    read.map_err(|error| Failure::input(format_args!("standard input can't be read: {error}")))?;
+    Ok(text)
+}

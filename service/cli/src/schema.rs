@@ -1,0 +1,177 @@
+//! A `.proto` on the command line, and JSON as messages of its types.
+//!
+//! The schema is compiled here, in the client: the daemon only ever sees the descriptor set.
+
+use std::path::{Path, PathBuf};
+
+use tollgate_schema::dynamic::{from_json, read_block, to_json, write_block};
+use tollgate_schema::prost_reflect::MessageDescriptor;
+use tollgate_schema::{MethodLayout, Schema, ServiceLayout};
+use tollgate_shm_abi::status::Code;
+
+use crate::args;
+use crate::failure::Failure;
+
+/// A service of the compiled schema.
+pub(crate) struct Service {
+    schema: Schema,
+    layout: ServiceLayout,
+}
+
+/// One method's two message types.
+pub(crate) struct Method<'a> {
+    service: &'a Service,
+    layout: &'a MethodLayout,
+    input: MessageDescriptor,
+    output: MessageDescriptor,
+}
+
+impl Service {
+    /// Compiles the files and picks the service.
+    pub(crate) fn load(args: &args::Schema, name: &str) -> Result<Service, Failure> {
+        for file in &args.proto {
+            std::fs::metadata(file).map_err(|error| Failure::file(file, &error))?;
+        }
+        let includes = if args.include.is_empty() {
+            parents(&args.proto)
+        } else {
+            args.include.clone()
+        };
+        let schema = Schema::compile_proto(&args.proto, &includes).map_err(Failure::input)?;
+        let layout = schema
+            .service(name)
+            .map_err(|error| Failure::new(Code::NOT_FOUND, error))?;
+        Ok(Service { schema, layout })
+    }
+
+    /// The service's full name.
+    pub(crate) fn name(&self) -> &str {
+        &self.layout.name
+    }
+
+    /// What the daemon is given.
+    pub(crate) fn descriptor_set(&self) -> &[u8] {
+        self.schema.descriptor_set()
+    }
+
+    /// All its methods, in the order of their declaration.
+    pub(crate) fn methods(&self) -> Result<Vec<Method<'_>>, Failure> {
+        self.layout
+            .methods
+            .iter()
+            .map(|layout| self.describe(layout))
+            .collect()
+    }
+
+    /// One method by its name.
+    pub(crate) fn method(&self, name: &str) -> Result<Method<'_>, Failure> {
+        let layout = self
+            .layout
+            .methods
+            .iter()
+            .find(|method| method.name == name)
+            .ok_or_else(|| {
+                let names: Vec<_> = self
+                    .layout
+                    .methods
+                    .iter()
+                    .map(|method| method.name.as_str())
+                    .collect();
+                let (service, names) = (self.name(), names.join(", "));
+                Failure::new(
+                    Code::NOT_FOUND,
+                    format_args!("service {service} has no method {name:?}; it has {names}"),
+                )
+            })?;
+        self.describe(layout)
+    }
+
+    fn describe<'a>(&'a self, layout: &'a MethodLayout) -> Result<Method<'a>, Failure> {
+        let message = |id| {
+            let name = &self.layout.layouts.get(id).name;
+            self.schema.message(name).map_err(Failure::input)
+        };
+        let (input, output) = (message(layout.input)?, message(layout.output)?);
+        Ok(Method {
+            service: self,
+            layout,
+            input,
+            output,
+        })
+    }
+}
+
+impl Method<'_> {
+    /// The method's name within its service.
+    pub(crate) fn name(&self) -> &str {
+        &self.layout.name
+    }
+
+    /// Whether requests and replies have one type.
+    pub(crate) fn is_symmetric(&self) -> bool {
+        self.layout.input == self.layout.output
+    }
+
+    /// The request block for this JSON.
+    pub(crate) fn request(&self, json: &str) -> Result<Vec<u8>, Failure> {
+        let message = from_json(&self.input, json).map_err(Failure::input)?;
+        write_block(&self.service.layout.layouts, self.layout.input, &message)
+            .map_err(Failure::input)
+    }
+
+    /// The reply block for this JSON.
+    pub(crate) fn reply(&self, json: &str) -> Result<Vec<u8>, Failure> {
+        let message = from_json(&self.output, json).map_err(Failure::input)?;
+        write_block(&self.service.layout.layouts, self.layout.output, &message)
+            .map_err(Failure::input)
+    }
+
+    /// A request block as JSON.
+    pub(crate) fn request_json(&self, block: &[u8]) -> Result<String, Failure> {
+        let message = read_block(
+            &self.service.layout.layouts,
+            self.layout.input,
+            &self.input,
+            block,
+        );
+        message
+            .and_then(|message| to_json(&message))
+            .map_err(internal)
+    }
+
+    /// A reply block as JSON.
+    pub(crate) fn reply_json(&self, block: &[u8]) -> Result<String, Failure> {
+        let message = read_block(
+            &self.service.layout.layouts,
+            self.layout.output,
+            &self.output,
+            block,
+        );
+        message
+            .and_then(|message| to_json(&message))
+            .map_err(internal)
+    }
+}
+
+/// The daemon has checked every block that it delivers, so an unreadable one is a bug of ours.
+fn internal(error: tollgate_schema::DynamicError) -> Failure {
+    Failure::new(
+        Code::INTERNAL,
+        format_args!("a delivered block can't be read: {error}"),
+    )
+}
+
+/// The directories of the files, each once, in order.
+fn parents(files: &[PathBuf]) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for file in files {
+        let parent = file
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new(".")).to_owned();
+        if !found.contains(&parent) {
+            found.push(parent);
+        }
+    }
+    found
+}

@@ -1,0 +1,32 @@
+//! `tollgate up`: becomes the daemon.
+//!
+//! The daemon is its own program, so that this one stays free of its dependencies; `up` looks for
+//! it beside itself first, so that a build tree runs its own daemon, and then in `PATH`.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use tollgate_shm_abi::status::Code;
+
+use crate::args::Up;
+use crate::failure::Failure;
+
+/// Replaces this process by `tollgated --config FILE`; returns only if that fails.
+pub(crate) fn up(args: &Up) -> Result<Infallible, Failure> {
+    std::fs::metadata(&args.config).map_err(|error| Failure::file(&args.config, &error))?;
+    let daemon = beside_us().unwrap_or_else(|| "tollgated".into());
+    let error = Command::new(&daemon)
+        .arg("--config")
+        .arg(&args.config)
+        .exec();
+    let sentence = format!("{} can't be started: {error}", daemon.display());
+    Err(Failure::new(Code::NOT_FOUND, sentence)
+        .hint("install tollgated beside tollgate, or into a directory of PATH"))
+}
+
+fn beside_us() -> Option<OsString> {
+    let daemon = std::env::current_exe().ok()?.with_file_name("tollgated");
+    daemon.exists().then(|| daemon.into_os_string())
+}
