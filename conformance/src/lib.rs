@@ -2,7 +2,9 @@
 //!
 //! - [`testbed`] starts real daemons and runs the real command line against them, and leaves nothing
 //!   running; [`process`] is how it makes sure of that.
-//! - [`workload`] is the synthetic hotel traffic, the same wherever it flows.
+//! - [`traffic`] is an honest tenant's calls, which must go on whatever happens next door.
+//! - [`hotel`] are the generated stubs, and [`workload`] is the synthetic hotel traffic, the same wherever it flows.
+//! - [`hostile`] is an application that keeps no promise, for the attacks.
 //! - [`wasm`] takes policies apart and puts them together wrongly.
 //! - [`source`] reads Rust source for the repository's checks of itself (`tests/structure.rs`).
 //!
@@ -10,8 +12,15 @@
 
 #![forbid(unsafe_code)]
 
+/// The stubs of `proto/hotel.proto`.
+pub mod hotel {
+    tollgate::include_proto!("hotel");
+}
+
+pub mod hostile;
 pub mod process;
 pub mod source;
 pub mod testbed;
+pub mod traffic;
 pub mod wasm;
 pub mod workload;

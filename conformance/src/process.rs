@@ -124,11 +124,29 @@ impl Process {
     /// # Errors
     /// If the child ends or `timeout` passes without it; the sentence quotes what it said instead.
     pub fn line(&self, timeout: Duration, wanted: impl Fn(&str) -> bool) -> Result<String, String> {
+        self.wait(timeout, |said| {
+            said.iter().find(|line| wanted(line)).cloned()
+        })
+    }
+
+    /// Waits for the line after the first `count` lines.
+    ///
+    /// # Errors
+    /// As for [`Process::line`].
+    pub fn line_after(&self, count: usize, timeout: Duration) -> Result<String, String> {
+        self.wait(timeout, |said| said.get(count).cloned())
+    }
+
+    fn wait(
+        &self,
+        timeout: Duration,
+        look: impl Fn(&[String]) -> Option<String>,
+    ) -> Result<String, String> {
         let end = Instant::now() + timeout;
         let mut lines = self.output.lock();
         loop {
-            if let Some(line) = lines.said.iter().find(|line| wanted(line)) {
-                return Ok(line.clone());
+            if let Some(line) = look(&lines.said) {
+                return Ok(line);
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() || lines.open_pipes == 0 {

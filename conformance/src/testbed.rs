@@ -254,8 +254,8 @@ pub struct Footprint {
     pub memfds: usize,
     /// Memory mappings.
     pub mappings: usize,
-    /// Memory mappings of memfds.
-    pub memfd_mappings: usize,
+    /// Memory mappings of sessions' segments.
+    pub segments: usize,
     /// Threads.
     pub threads: usize,
     /// Resident memory.
@@ -280,6 +280,9 @@ impl Footprint {
             .collect();
         let is_memfd = |link: &PathBuf| link.to_string_lossy().starts_with("/memfd:");
         let maps = text("maps");
+        // As `shm-abi` names its memfds; a policy's memory image is a memfd, too.
+        let names = ["/memfd:rings", "/memfd:send heap", "/memfd:receive heap"];
+        let is_segment = |line: &str| names.iter().any(|name| line.contains(name));
         let pages: Vec<u64> = text("statm")
             .split_whitespace()
             .flat_map(str::parse)
@@ -289,7 +292,7 @@ impl Footprint {
             descriptors: links.len(),
             memfds: links.iter().filter(|link| is_memfd(link)).count(),
             mappings: maps.lines().count(),
-            memfd_mappings: maps.lines().filter(|line| line.contains("/memfd:")).count(),
+            segments: maps.lines().filter(|line| is_segment(line)).count(),
             threads: entries("task").count(),
             resident_bytes: pages.get(1).map_or(0, |pages| pages * page),
             address_space_bytes: pages.first().map_or(0, |pages| pages * page),

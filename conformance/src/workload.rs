@@ -80,6 +80,13 @@ pub fn blocked_names() -> Vec<String> {
     (0..BLOCKED).map(|group| name(blocked_in(group))).collect()
 }
 
+/// Another list of [`BLOCKED`] names, none of which is on the first: one of the other customers of every
+/// hundred. About 1% of the bookings name one of them.
+pub fn other_names() -> Vec<String> {
+    let neighbour = |group| group * PERIOD + (blocked_in(group) + 1) % PERIOD;
+    (0..BLOCKED).map(|group| name(neighbour(group))).collect()
+}
+
 /// The configuration of the ACL policy that blocks [`blocked_names`].
 pub fn acl_config() -> serde_json::Value {
     serde_json::json!({ "blocked": blocked_names() })
@@ -113,6 +120,14 @@ mod tests {
         let names: HashSet<_> = blocked_names().into_iter().collect();
         assert_eq!(names.len(), 1_000);
         assert!(names.iter().all(|name| name.len() == NAME_BYTES));
+    }
+
+    #[test]
+    fn the_other_list_has_as_many_names_and_none_of_the_first() {
+        let one: HashSet<_> = blocked_names().into_iter().collect();
+        let two: HashSet<_> = other_names().into_iter().collect();
+        assert_eq!(two.len(), one.len());
+        assert!(one.is_disjoint(&two));
     }
 
     #[test]

@@ -1,0 +1,383 @@
+//! The story itself: what is started, changed and compared, in the order in which it is shown.
+
+use std::io::Write;
+use std::process::ChildStdin;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tollgate_conformance::process::{Process, program};
+use tollgate_conformance::testbed::{Daemon, SOON, Testbed, policy_file};
+use tollgate_conformance::workload::{acl_config, other_names};
+
+use crate::terminal::{Expectation, Terminal, grouped};
+
+/// Bookings in flight at once.
+const IN_FLIGHT: &str = "32";
+
+/// Calls in flight at once of the tenant whose policy loops.
+const EVIL_IN_FLIGHT: &str = "4";
+
+/// The place of every attachment here.
+const SERVICE: &str = "hotel.Reservation";
+
+/// Tells the whole story; says whether everything was as expected.
+pub(crate) fn tell() -> Result<bool, String> {
+    let terminal = Terminal::new();
+    let mut story = Story::begin(&terminal)?;
+    let mut rows = Vec::new();
+    story.plain_calls(&mut rows)?;
+    story.access_list(&mut rows)?;
+    story.changes(&mut rows)?;
+    story.evil(&mut rows)?;
+    story.end(&mut rows)?;
+    Ok(terminal.table(&rows))
+}
+
+struct Story<'a> {
+    terminal: &'a Terminal,
+    bed: Testbed,
+    a: Daemon,
+    b: Daemon,
+    server: App,
+    client: App,
+}
+
+/// One of the demo's applications: orders in, answers out.
+struct App {
+    process: Process,
+    orders: ChildStdin,
+    /// Lines that were answers to earlier orders.
+    read: usize,
+}
+
+impl App {
+    /// Starts `demo ARGS`, gives it its token, and waits until it is ready.
+    fn start(args: &[&str], token: &str) -> Result<App, String> {
+        let mut process = Process::start(&program("demo"), args)
+            .map_err(|error| format!("demo {args:?}: {error}"))?;
+        let orders = process
+            .stdin()
+            .ok_or("a started process has a standard input")?;
+        let mut app = App {
+            process,
+            orders,
+            read: 0,
+        };
+        app.order(token)?;
+        Ok(app)
+    }
+
+    /// Gives an order and waits for its answer.
+    fn order(&mut self, order: &str) -> Result<String, String> {
+        writeln!(self.orders, "{order}").map_err(|error| {
+            format!(
+                "an application is gone ({error}); it said:\n  {}",
+                self.process.said().join("\n  ")
+            )
+        })?;
+        let answer = self.process.line_after(self.read, SOON)?;
+        self.read += 1;
+        Ok(answer)
+    }
+
+    fn report(&mut self) -> Result<Report, String> {
+        let answer = self.order("report")?;
+        serde_json::from_str(&answer)
+            .map(Report)
+            .map_err(|error| format!("{error} in {answer:?}"))
+    }
+}
+
+/// What an application counted since its start.
+struct Report(Value);
+
+impl Report {
+    fn count(&self, name: &str) -> u64 {
+        self.0[name].as_u64().unwrap_or_default()
+    }
+
+    /// How much was counted since `earlier`.
+    fn since(&self, earlier: &Report, name: &str) -> u64 {
+        self.count(name) - earlier.count(name)
+    }
+
+    /// Rate and latencies since the report before this one.
+    fn line(&self) -> String {
+        let rate = self.0["rate"].as_f64().unwrap_or_default() as u64;
+        let us = |name| grouped(self.count(name));
+        format!(
+            "{:>7} calls/s   p50 {:>6} us   p90 {:>6} us   p99 {:>6} us   {:>9} answered, {:>6} denied",
+            grouped(rate),
+            us("p50_us"),
+            us("p90_us"),
+            us("p99_us"),
+            us("answered"),
+            us("denied")
+        )
+    }
+}
+
+impl<'a> Story<'a> {
+    /// Starts two hosts, the hotel on one and its customers on the other.
+    fn begin(terminal: &'a Terminal) -> Result<Story<'a>, String> {
+        terminal.tell("Tollgate: two hosts, one hotel, and policies that tenants bring along.");
+        let bed = Testbed::new();
+        let (a, b) = (bed.daemon("host-a"), bed.daemon("host-b"));
+        terminal.tell(&format!(
+            "host A listens on {}, host B on {}",
+            a.listen(),
+            b.listen()
+        ));
+        let (token_a, token_b) = (a.tenant("acme"), b.tenant("acme"));
+        terminal.command("tollgate tenant add acme", "(its token, on each host)");
+        let server = App::start(&["server", &socket(&b)], &token_b)?;
+        let target = b.listen().to_string();
+        let client = App::start(&["client", &socket(&a), &target, IN_FLIGHT], &token_a)?;
+        terminal.tell("acme's hotel reservation server runs on B, its client on A");
+        Ok(Story {
+            terminal,
+            bed,
+            a,
+            b,
+            server,
+            client,
+        })
+    }
+
+    fn plain_calls(&mut self, rows: &mut Vec<Expectation>) -> Result<(), String> {
+        self.terminal.chapter(1, "Plain calls");
+        let before = self.client.report()?;
+        let after = self.flow(5)?;
+        let answered = after.since(&before, "answered");
+        rows.push(equal(
+            "plain calls confirmed",
+            answered,
+            after.since(&before, "ok"),
+        ));
+        rows.push(Expectation {
+            what: "  of them there were any",
+            expected: "more than 0".to_owned(),
+            observed: grouped(answered),
+            met: answered > 0,
+        });
+        Ok(())
+    }
+
+    fn access_list(&mut self, rows: &mut Vec<Expectation>) -> Result<(), String> {
+        self.terminal
+            .chapter(2, "acme uploads an access list of 1,000 names");
+        self.push("acl", "list.json", &acl_config())?;
+        self.changing("none one", "one", |story| story.attach("acl@1", "acme"))?;
+        let before = self.client.report()?;
+        let after = self.flow(6)?;
+        let (answered, denied) = (
+            after.since(&before, "answered"),
+            after.since(&before, "denied"),
+        );
+        rows.push(equal(
+            "bookings of listed customers denied",
+            after.since(&before, "expected_denied"),
+            denied,
+        ));
+        rows.push(equal(
+            "bookings of all others confirmed",
+            answered - denied,
+            after.since(&before, "ok"),
+        ));
+        rows.push(Expectation {
+            what: "share denied",
+            expected: "1.00 %".to_owned(),
+            observed: format!("{:.2} %", 100.0 * denied as f64 / answered.max(1) as f64),
+            met: (denied * 100).abs_diff(answered) <= answered / 20 && denied > 0,
+        });
+        Ok(())
+    }
+
+    fn changes(&mut self, rows: &mut Vec<Expectation>) -> Result<(), String> {
+        self.terminal
+            .chapter(3, "The list changes, and goes, while calls flow");
+        let before = self.client.report()?;
+        self.push(
+            "acl",
+            "other-list.json",
+            &json!({ "blocked": other_names() }),
+        )?;
+        self.changing("one two", "two", |story| story.attach("acl@2", "acme"))?;
+        self.flow(4)?;
+        self.changing("two none", "none", |story| {
+            story
+                .tollgate(&format!(
+                    "policy detach acl --tenant acme --service {SERVICE}"
+                ))
+                .map(|_| ())
+        })?;
+        let after = self.flow(3)?;
+        rows.push(equal(
+            "calls lost during the changes",
+            0,
+            after.since(&before, "lost"),
+        ));
+        rows.push(equal("calls misjudged", 0, after.count("misjudged")));
+        if let Some(wrong) = after.0["first_wrong"].as_str() {
+            self.terminal.tell(&format!("first misjudged: {wrong}"));
+        }
+        Ok(())
+    }
+
+    fn evil(&mut self, rows: &mut Vec<Expectation>) -> Result<(), String> {
+        self.terminal
+            .chapter(4, "evil uploads a policy that loops forever");
+        let (token_a, token_b) = (self.a.tenant("evil"), self.b.tenant("evil"));
+        let _server = App::start(&["server", &socket(&self.b)], &token_b)?;
+        let target = self.b.listen().to_string();
+        let mut evil = App::start(
+            &["client", &socket(&self.a), &target, EVIL_IN_FLIGHT],
+            &token_a,
+        )?;
+        let spin = policy_file("spin").display().to_string();
+        self.tollgate_shown(
+            &[
+                "policy", "push", &spin, "--tenant", "evil", "--name", "spin",
+            ],
+            "policy push spin.wasm --tenant evil --name spin",
+        )?;
+        evil.order("rules none broken")?;
+        self.attach("spin@1", "evil")?;
+        evil.order("rules broken")?;
+        let (evil_before, before) = (evil.report()?, self.client.report()?);
+        let after = self.flow(5)?;
+        let evil_after = evil.report()?;
+        let failed = evil_after.since(&evil_before, "failed");
+        self.terminal
+            .tell(&format!("evil's own calls: {} failed", grouped(failed)));
+        rows.push(equal(
+            "evil's calls failed closed",
+            evil_after.since(&evil_before, "answered"),
+            failed,
+        ));
+        rows.push(equal(
+            "evil's calls that passed its policy",
+            0,
+            evil_after.count("misjudged"),
+        ));
+        let answered = after.since(&before, "answered");
+        rows.push(Expectation {
+            what: "acme's calls meanwhile confirmed",
+            expected: "all".to_owned(),
+            observed: format!(
+                "{} of {}",
+                grouped(after.since(&before, "ok")),
+                grouped(answered)
+            ),
+            met: answered > 0 && after.since(&before, "ok") == answered,
+        });
+        Ok(())
+    }
+
+    /// What holds for the whole story.
+    fn end(&mut self, rows: &mut Vec<Expectation>) -> Result<(), String> {
+        // The server's count is taken between two of the client's: calls go on flowing.
+        let (before, seen, after) = (
+            self.client.report()?,
+            self.server.report()?.count("seen"),
+            self.client.report()?,
+        );
+        let in_flight: u64 = IN_FLIGHT.parse().unwrap_or_default();
+        let (least, most) = (before.count("ok"), after.count("ok") + in_flight);
+        rows.push(Expectation {
+            what: "calls that the server saw: the confirmed ones",
+            expected: format!("{} to {}", grouped(least), grouped(most)),
+            observed: grouped(seen),
+            met: (least..=most).contains(&seen),
+        });
+        for daemon in [&mut self.a, &mut self.b] {
+            let ended = daemon.process().ended(Duration::ZERO);
+            rows.push(Expectation {
+                what: "daemon still serves",
+                expected: "yes".to_owned(),
+                observed: ended.map_or("yes".to_owned(), |status| status.to_string()),
+                met: ended.is_none(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Announces every rule that may decide during a change, makes it, and announces the one that remains.
+    fn changing(
+        &mut self,
+        during: &str,
+        after: &str,
+        change: impl FnOnce(&Story<'_>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        self.client.order(&format!("rules {during}"))?;
+        change(self)?;
+        self.client.order(&format!("rules {after}")).map(|_| ())
+    }
+
+    /// Lets calls flow for some seconds, and shows them.
+    fn flow(&mut self, seconds: u32) -> Result<Report, String> {
+        let begin = Instant::now();
+        let mut last = None;
+        for second in 1..=seconds {
+            let until = Duration::from_secs(second.into());
+            std::thread::sleep(until.saturating_sub(begin.elapsed()));
+            let report = self.client.report()?;
+            self.terminal
+                .progress(f64::from(second) / f64::from(seconds), &report.line());
+            last = Some(report);
+        }
+        last.ok_or_else(|| "calls flow for at least a second".to_owned())
+    }
+
+    fn push(&self, policy: &str, file: &str, config: &Value) -> Result<(), String> {
+        let module = policy_file(policy).display().to_string();
+        let config = self
+            .bed
+            .file(file, config.to_string())
+            .display()
+            .to_string();
+        self.tollgate_shown(
+            &[
+                "policy", "push", &module, "--tenant", "acme", "--name", policy, "--config",
+                &config,
+            ],
+            &format!("policy push {policy}.wasm --tenant acme --name {policy} --config {file}"),
+        )
+    }
+
+    fn attach(&self, policy: &str, tenant: &str) -> Result<(), String> {
+        self.tollgate(&format!(
+            "policy attach {policy} --tenant {tenant} --service {SERVICE} --side client"
+        ))
+    }
+
+    fn tollgate(&self, command: &str) -> Result<(), String> {
+        let args: Vec<&str> = command.split(' ').collect();
+        self.tollgate_shown(&args, command)
+    }
+
+    /// Runs the command line on host A and shows it, with paths shortened.
+    fn tollgate_shown(&self, args: &[&str], shown: &str) -> Result<(), String> {
+        let outcome = self.a.tollgate(args);
+        self.terminal
+            .command(&format!("tollgate {shown}"), &outcome.out);
+        if outcome.code == 0 {
+            Ok(())
+        } else {
+            Err(format!("tollgate {shown}: {}", outcome.err.trim()))
+        }
+    }
+}
+
+fn socket(daemon: &Daemon) -> String {
+    daemon.socket().display().to_string()
+}
+
+fn equal(what: &'static str, expected: u64, observed: u64) -> Expectation {
+    Expectation {
+        what,
+        expected: grouped(expected),
+        observed: grouped(observed),
+        met: expected == observed,
+    }
+}
