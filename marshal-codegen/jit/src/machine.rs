@@ -407,6 +407,7 @@ fn isa() -> Result<OwnedTargetIsa, CompileError> {
         }
         let mut flags = settings::builder();
         let chosen = [
+            // "speed" takes a quarter longer to compile and its code runs no faster.
             ("opt_level", "none"),
             ("is_pic", "false"),
             ("use_colocated_libcalls", "false"),
