@@ -116,7 +116,8 @@ fn each_ring_is_an_event_although_nobody_resets_the_counter() {
 fn a_doorbell_that_was_rung_before_it_was_watched_is_heard() {
     let epoll = runtime();
     let (mut doorbell, app) = Doorbell::create().unwrap();
-    DoorbellRinger::new(app).ring();
+    let ringer = DoorbellRinger::new(app);
+    ringer.ring();
     doorbell.watch(&epoll, 1).unwrap();
     assert_eq!(events(&epoll), [1]);
 }
@@ -127,8 +128,10 @@ fn a_dropped_doorbell_is_silent_although_the_app_holds_its_description() {
     let (mut doorbell, app) = Doorbell::create().unwrap();
     doorbell.watch(&epoll, 42).unwrap();
     drop(doorbell);
-    DoorbellRinger::new(app).ring();
+    let ringer = DoorbellRinger::new(app);
+    ringer.ring();
     assert!(events(&epoll).is_empty());
+    drop(ringer);
 }
 
 #[test]
