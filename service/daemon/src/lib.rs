@@ -1,1 +1,12 @@
-//! placeholder
+//! `tollgated`: one daemon per host.
+//!
+//! [`run`] starts the datapath's runtimes and the control plane, and serves until it is told to stop. ARCHITECTURE.md tells the life
+//! of one call through both.
+#![forbid(unsafe_code)]
+
+pub mod config;
+mod control;
+mod datapath;
+pub mod limits;
+
+pub use control::{DaemonError, run};

@@ -129,7 +129,7 @@ impl<M> Engine<M> {
         self.step(key, Event::Answer);
         match self.retire(key) {
             Some(call) => {
-                self.answer(call.origin, call.bytes, Ok(message));
+                self.answer(call.origin, call.handle, call.bytes, Ok(message));
             }
             None => self.discard(message),
         }
@@ -278,7 +278,7 @@ impl<M> Engine<M> {
     /// Ends a call with a status, wherever it stands, and tells whoever works on it.
     pub(crate) fn end(&mut self, key: CallKey, status: Status) {
         let Some(call) = self.close(key) else { return };
-        self.answer(call.origin, call.bytes, Err(status));
+        self.answer(call.origin, call.handle, call.bytes, Err(status));
     }
 
     /// Ends a call whose caller is gone.
@@ -350,10 +350,17 @@ impl<M> Engine<M> {
     }
 
     /// The one place where a caller gets its answer.
-    pub(crate) fn answer(&mut self, origin: Origin, request_bytes: u64, answer: Result<M, Status>) {
+    pub(crate) fn answer(
+        &mut self,
+        origin: Origin,
+        handle: u32,
+        request_bytes: u64,
+        answer: Result<M, Status>,
+    ) {
         self.outputs.push_back(match (origin, answer) {
             (Origin::Session { session, call }, Ok(message)) => Output::Complete {
                 session,
+                handle,
                 call,
                 message,
             },

@@ -68,7 +68,7 @@ impl<M> Engine<M> {
 
     /// A call that could not even be looked into (its method is unknown, its message invalid) gets its one answer.
     pub fn reject(&mut self, origin: Origin, bytes: u64, status: Status) {
-        self.answer(origin, bytes, Err(status));
+        self.answer(origin, 0, bytes, Err(status));
     }
 
     fn client_route(

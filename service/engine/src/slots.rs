@@ -38,6 +38,37 @@ impl<T> Slots<T> {
         Some(u32::from(*generation) << 16 | u32::from(slot))
     }
 
+    /// The key that the next [`insert`](Self::insert) will give.
+    pub fn next_key(&self) -> Option<u32> {
+        match self.free.last() {
+            Some(&slot) => {
+                Some(u32::from(self.entries[usize::from(slot)].0) << 16 | u32::from(slot))
+            }
+            None => u16::try_from(self.entries.len()).ok().map(u32::from),
+        }
+    }
+
+    /// Takes the entry of `key` out for a while; its place stays its own until [`put_back`](Self::put_back).
+    pub fn take(&mut self, key: u32) -> Option<T> {
+        let (generation, value) = self.entries.get_mut(usize::from(key as u16))?;
+        if *generation == (key >> 16) as u16 {
+            value.take()
+        } else {
+            None
+        }
+    }
+
+    /// Puts back what [`take`](Self::take) gave.
+    pub fn put_back(&mut self, key: u32, value: T) {
+        if let Some((generation, place)) = self.entries.get_mut(usize::from(key as u16)) {
+            debug_assert!(
+                *generation == (key >> 16) as u16 && place.is_none(),
+                "what was taken goes back to its place"
+            );
+            *place = Some(value);
+        }
+    }
+
     /// Adds an entry under a key that another table has given out; what was there under it is replaced.
     pub fn insert_at(&mut self, key: u32, value: T) {
         let slot = usize::from(key as u16);
@@ -45,6 +76,7 @@ impl<T> Slots<T> {
             self.entries.resize_with(slot + 1, || (0, None));
         }
         self.entries[slot] = ((key >> 16) as u16, Some(value));
+        self.free.retain(|&free| usize::from(free) != slot);
     }
 
     /// The entry of `key`.
@@ -128,7 +160,12 @@ mod tests {
     #[test]
     fn a_stale_key_finds_nothing() {
         let mut slots = Slots::default();
+        let next = slots.next_key();
         let first = slots.insert('a').unwrap();
+        assert_eq!(next, Some(first));
+        let taken = slots.take(first).unwrap();
+        assert_eq!(slots.get(first), None);
+        slots.put_back(first, taken);
         assert_eq!(slots.remove(first), Some('a'));
         let second = slots.insert('b').unwrap();
         assert_eq!(first as u16, second as u16);

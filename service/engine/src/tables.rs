@@ -231,6 +231,8 @@ pub enum Output<M> {
     Complete {
         /** Its session. */
         session: SessionId,
+        /** The method handle that it called. */
+        handle: u32,
         /** Its number for the call. */
         call: u64,
         /** The reply. */

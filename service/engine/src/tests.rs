@@ -115,6 +115,7 @@ fn a_local_call_is_delivered_and_answered() {
         drain(&mut engine),
         [Output::Complete {
             session: APP,
+            handle: 0,
             call: 9,
             message: 200
         }]
@@ -516,6 +517,7 @@ fn an_application_can_answer_only_what_was_delivered_to_it() {
             Output::Discard(67),
             Output::Complete {
                 session: APP,
+                handle: 0,
                 call: 1,
                 message: 200
             }
@@ -673,6 +675,7 @@ impl Ledger {
                     session,
                     call,
                     message,
+                    ..
                 } => {
                     self.came_out(message);
                     self.answered(Origin::Session { session, call });

@@ -1,0 +1,183 @@
+//! What a daemon is told before it starts: one struct, read from a TOML file or from the command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::limits::{MAX_RUNTIMES, MAX_SPIN};
+
+/// The daemon's configuration. Every field has a default, so a file may be empty.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Name under which peers and status know this daemon. 1 to 64 of `a-z 0-9 - _ .`; default `tollgate`.
+    pub name: String,
+    /// Unix socket for applications and administration. Default `/run/tollgate/NAME.sock`.
+    ///
+    /// Anybody who can open it may try tokens; administration needs the daemon's own user or root.
+    pub socket: Option<PathBuf>,
+    /// TCP address for peers; none: this daemon accepts no links (it can still dial). Port 0 picks one.
+    pub listen: Option<SocketAddr>,
+    /// Directory of the store (tenants, policies, attachments). None: in memory, forgotten at the end.
+    pub state: Option<PathBuf>,
+    /// File with the secret that joins the daemons of a fleet, at least 16 bytes. Without one, only peers on loopback
+    /// addresses are accepted and dialled.
+    pub psk_file: Option<PathBuf>,
+    /// One runtime thread per entry, pinned to that core; `[]` (default): one thread, wherever the kernel puts it.
+    ///
+    /// Tenants are spread over the runtimes by name. More runtimes serve more tenants at once, and cost a spinning core
+    /// each while there is work.
+    pub cores: Vec<usize>,
+    /// How long a runtime looks for work before it sleeps, in microseconds, 0 to 10,000. Default 50.
+    ///
+    /// Sleeping costs no CPU; waking up costs up to 60 us across cores. While it looks, a runtime yields to whoever else
+    /// wants the core.
+    pub spin_us: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            name: "tollgate".to_owned(),
+            socket: None,
+            listen: None,
+            state: None,
+            psk_file: None,
+            cores: Vec::new(),
+            spin_us: 50,
+        }
+    }
+}
+
+/// Why a configuration is refused: names the setting and its value.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file can't be read.
+    #[error("can't read {path}: {error}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        error: std::io::Error,
+    },
+    /// The file isn't a configuration.
+    #[error("{path}: {message}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The parser's sentence, with line and column.
+        message: String,
+    },
+    /// A value is out of its range.
+    #[error("{setting} = {value}: {expected}")]
+    OutOfRange {
+        /// The setting's name.
+        setting: &'static str,
+        /// Its value.
+        value: String,
+        /// What would do.
+        expected: &'static str,
+    },
+}
+
+impl Config {
+    /// Reads and checks a TOML file.
+    pub fn read(path: &std::path::Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Unreadable {
+            path: path.to_owned(),
+            error,
+        })?;
+        let config: Self = toml::from_str(&text).map_err(|error| ConfigError::Malformed {
+            path: path.to_owned(),
+            message: error.to_string().trim_end().replace('\n', " "),
+        })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Checks ranges.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let named = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || b"-_.".contains(&c);
+        if self.name.is_empty() || self.name.len() > 64 || !self.name.bytes().all(named) {
+            let value = format!("{:?}", self.name);
+            return Err(ConfigError::OutOfRange {
+                setting: "name",
+                value,
+                expected: "1 to 64 of a-z 0-9 - _ . are allowed",
+            });
+        }
+        if self.spin() > MAX_SPIN {
+            let value = self.spin_us.to_string();
+            return Err(ConfigError::OutOfRange {
+                setting: "spin_us",
+                value,
+                expected: "0 to 10000",
+            });
+        }
+        if self.cores.len() > MAX_RUNTIMES {
+            let value = format!("{} entries", self.cores.len());
+            return Err(ConfigError::OutOfRange {
+                setting: "cores",
+                value,
+                expected: "at most 64 entries",
+            });
+        }
+        Ok(())
+    }
+
+    /// Where the Unix socket is.
+    pub fn socket_path(&self) -> PathBuf {
+        self.socket
+            .clone()
+            .unwrap_or_else(|| PathBuf::from(format!("/run/tollgate/{}.sock", self.name)))
+    }
+
+    /// How long a runtime looks for work before it sleeps.
+    pub fn spin(&self) -> Duration {
+        Duration::from_micros(self.spin_us)
+    }
+
+    /// How many runtime threads there are.
+    pub fn runtimes(&self) -> usize {
+        self.cores.len().max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("host.toml");
+        std::fs::write(&path, text).unwrap();
+        Config::read(&path).map_err(|e| e.to_string().replace(path.to_str().unwrap(), "host.toml"))
+    }
+
+    #[test]
+    fn an_empty_file_is_the_default() {
+        assert_eq!(parse(""), Ok(Config::default()));
+    }
+
+    #[test]
+    fn refusals_name_the_setting_and_the_value() {
+        let check = |text: &str, expected: &str| {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(expected), "{error:?} lacks {expected:?}");
+        };
+        check("nmae = 'a'", "nmae");
+        check("name = 'A b'", "name = \"A b\"");
+        check("spin_us = 10001", "spin_us = 10001: 0 to 10000");
+        check(&format!("cores = {:?}", vec![0; 65]), "cores = 65 entries");
+        check("listen = 'nowhere'", "listen");
+        assert!(
+            Config::read(std::path::Path::new("/nonexistent.toml"))
+                .unwrap_err()
+                .to_string()
+                .contains("/nonexistent.toml")
+        );
+    }
+}

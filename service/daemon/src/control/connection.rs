@@ -1,0 +1,451 @@
+//! One connection to the control socket: an application's session, or an administrator's requests.
+//!
+//! The life of a session is the life of its connection: when that closes, by whatever death, the runtime frees everything.
+//! What comes in is a stranger's: each packet is decoded by a parser that only fails, blobs are copied out of memory files
+//! whose owner may change them, and an error ends the request or the connection, never more.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use prost::Message as _;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
+use tollgate_control::Side;
+use tollgate_engine::{SessionId, Status};
+use tollgate_shm_abi::blob::blob_read;
+use tollgate_shm_abi::control::{ControlSocket, Packet};
+use tollgate_shm_abi::descriptor::HeapSizes;
+use tollgate_shm_abi::limits::{MAX_MESSAGE_BYTES, MAX_PACKET_BYTES};
+use tollgate_shm_abi::messages::{
+    Bind, Bound, BoundMethod, Failure, OpenSession, Request, RequestBody, Response, ResponseBody,
+    SIDE_CLIENT, SIDE_SERVER, SessionOpened,
+};
+use tollgate_shm_abi::segment::ABI_VERSION;
+use tollgate_shm_abi::session::{SessionFds, SessionShape};
+use tollgate_shm_abi::status::Code;
+
+use crate::control::policies::LiveBinding;
+use crate::control::schemas::{self, BoundSchema};
+use crate::control::{Control, Watched, admin, watch};
+use crate::datapath::Command;
+use crate::datapath::command::BindAs;
+
+/// The one session of a connection.
+struct Open {
+    runtime: usize,
+    session: SessionId,
+    tenant: String,
+}
+
+/// An answer, with the descriptors that go along.
+pub(crate) struct Answer {
+    pub(crate) body: ResponseBody,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+impl From<ResponseBody> for Answer {
+    fn from(body: ResponseBody) -> Self {
+        Answer {
+            body,
+            fds: Vec::new(),
+        }
+    }
+}
+
+/// Serves a connection until it closes.
+pub(crate) async fn serve(control: &Rc<Control>, socket: ControlSocket) {
+    let Ok(socket) = watch(socket) else {
+        return;
+    };
+    let mut open = None;
+    let (ended, mut told) = oneshot::channel();
+    let mut ended = Some(ended);
+    loop {
+        let packet = tokio::select! {
+            packet = receive(&socket) => packet,
+            Ok(reason) = &mut told, if open.is_some() => {
+                let status = Status::new(Code::FAILED_PRECONDITION, format!("the session was ended: {reason}"));
+                send(&socket, 0, failure(&status).into()).await;
+                break;
+            }
+        };
+        let Some((bytes, fds)) = packet else { break };
+        let Ok(request) = Request::decode(bytes.as_slice()) else {
+            let text = format!(
+                "a packet of {} bytes isn't a request of this protocol",
+                bytes.len()
+            );
+            send(
+                &socket,
+                0,
+                failure(&Status::new(Code::INVALID_ARGUMENT, text)).into(),
+            )
+            .await;
+            break;
+        };
+        let id = request.id;
+        let answer = handle(control, &socket, request, fds, &mut open, &mut ended).await;
+        let serving = match answer {
+            Ok((answer, serving)) => {
+                send(&socket, id, answer).await;
+                serving
+            }
+            Err(status) => {
+                send(&socket, id, failure(&status).into()).await;
+                None
+            }
+        };
+        // Only now may calls come: the application knows its handles.
+        if let (Some(bound), Some(open)) = (serving, &open) {
+            control.runtimes[open.runtime].send(Command::Serve {
+                session: open.session,
+                bound,
+            });
+        }
+    }
+    if let Some(open) = open {
+        control
+            .sessions
+            .borrow_mut()
+            .remove(&(open.runtime, open.session));
+        let mut attachments = control.attachments.borrow_mut();
+        attachments
+            .bindings
+            .retain(|b| b.runtime != open.runtime || b.session != open.session);
+        control.runtimes[open.runtime].send(Command::CloseSession {
+            session: open.session,
+        });
+    }
+}
+
+async fn receive(socket: &AsyncFd<Watched<ControlSocket>>) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut buffer = vec![0; MAX_PACKET_BYTES];
+    loop {
+        let mut ready = socket.readable().await.ok()?;
+        match socket.get_ref().0.recv(&mut buffer) {
+            Ok(Some(Packet { len, fds })) => {
+                buffer.truncate(len);
+                return Some((buffer, fds));
+            }
+            Ok(None) => return None,
+            Err(error) if error.is_would_block() => ready.clear_ready(),
+            Err(error) => {
+                tracing::debug!("a control connection broke: {error}");
+                return None;
+            }
+        }
+    }
+}
+
+async fn send(socket: &AsyncFd<Watched<ControlSocket>>, id: u64, answer: Answer) {
+    let bytes = Response {
+        id,
+        body: Some(answer.body),
+    }
+    .encode_to_vec();
+    let fds: Vec<BorrowedFd<'_>> = answer.fds.iter().map(AsFd::as_fd).collect();
+    loop {
+        match socket.get_ref().0.send(&bytes, &fds) {
+            Err(error) if error.is_would_block() => match socket.writable().await {
+                Ok(mut ready) => ready.clear_ready(),
+                Err(_) => return,
+            },
+            // A closed connection is noticed by the next receive.
+            _ => return,
+        }
+    }
+}
+
+pub(crate) fn failure(status: &Status) -> ResponseBody {
+    ResponseBody::Failure(Failure {
+        code: status.code.0,
+        message: status.message.clone().into_owned(),
+    })
+}
+
+type Served = Option<crate::datapath::command::Bound>;
+
+async fn handle(
+    control: &Rc<Control>,
+    socket: &AsyncFd<Watched<ControlSocket>>,
+    request: Request,
+    fds: Vec<OwnedFd>,
+    open: &mut Option<Open>,
+    ended: &mut Option<oneshot::Sender<String>>,
+) -> Result<(Answer, Served), Status> {
+    match request.body {
+        None => Err(Status::new(
+            Code::UNIMPLEMENTED,
+            "the request has no body that this daemon knows",
+        )),
+        Some(RequestBody::OpenSession(request)) => {
+            let Some(ended) = ended.take() else {
+                return Err(Status::new(
+                    Code::FAILED_PRECONDITION,
+                    "this connection has opened its session already",
+                ));
+            };
+            let (opened, answer) = open_session(control, socket, request, ended).await?;
+            *open = Some(opened);
+            Ok((answer, None))
+        }
+        Some(RequestBody::Bind(request)) => match open {
+            Some(open) => bind(control, open, request, fds).await,
+            None => Err(Status::new(
+                Code::UNAUTHENTICATED,
+                "open a session with a tenant's token first",
+            )),
+        },
+        Some(body) => {
+            admin::authorize(&socket.get_ref().0)?;
+            Ok((admin::handle(control, body, fds).await?, None))
+        }
+    }
+}
+
+async fn open_session(
+    control: &Control,
+    socket: &AsyncFd<Watched<ControlSocket>>,
+    request: OpenSession,
+    ended: oneshot::Sender<String>,
+) -> Result<(Open, Answer), Status> {
+    if request.abi_version != ABI_VERSION {
+        let text = format!(
+            "the application speaks version {} of the session ABI, this daemon {ABI_VERSION}",
+            request.abi_version
+        );
+        return Err(Status::new(Code::FAILED_PRECONDITION, text));
+    }
+    let found = control
+        .store
+        .authenticate(&request.token)
+        .map_err(|error| admin::store_failed(&error))?;
+    let tenant = found.ok_or_else(|| {
+        let shown: String = request.token.chars().take(6).collect();
+        let text = format!("the token {shown:?}... belongs to no tenant of this daemon: `tollgate tenant add` prints one");
+        Status::new(Code::UNAUTHENTICATED, text)
+    })?;
+    let exhausted =
+        |error: &dyn std::fmt::Display| Status::new(Code::RESOURCE_EXHAUSTED, error.to_string());
+    let wanted = HeapSizes {
+        send: request.send_heap_bytes,
+        receive: request.receive_heap_bytes,
+    };
+    let shape = SessionShape::for_request(wanted)
+        .map_err(|error| Status::new(Code::INVALID_ARGUMENT, error.to_string()))?;
+    let (end, session_fds) =
+        tollgate_shm_abi::session::create(&shape).map_err(|error| exhausted(&error))?;
+    let runtime = control.runtime_of(&tenant);
+    let pid = socket.get_ref().0.peer().map_or(0, |peer| peer.pid);
+    let app: String = request
+        .app
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(64)
+        .collect();
+    let session = control
+        .ask(runtime, |reply| Command::OpenSession {
+            end: Box::new(end),
+            heaps: shape.heaps(),
+            tenant: Arc::from(tenant.as_str()),
+            app,
+            pid,
+            reply,
+        })
+        .await??;
+    control
+        .sessions
+        .borrow_mut()
+        .insert((runtime, session), ended);
+    let opened = SessionOpened {
+        session: u64::from(session.0),
+        tenant: tenant.clone(),
+        ring_capacity: shape.ring_capacity,
+        send_heap_bytes: shape.send_heap_bytes,
+        receive_heap_bytes: shape.receive_heap_bytes,
+        max_message_bytes: MAX_MESSAGE_BYTES,
+        max_outstanding: tollgate_engine::limits::MAX_OUTSTANDING_PER_SESSION,
+    };
+    let fds = duplicate(&session_fds).map_err(|error| exhausted(&error))?;
+    Ok((
+        Open {
+            runtime,
+            session,
+            tenant,
+        },
+        Answer {
+            body: ResponseBody::SessionOpened(opened),
+            fds,
+        },
+    ))
+}
+
+/// The five descriptors as owned ones, so that an answer owns what it carries.
+fn duplicate(fds: &SessionFds) -> std::io::Result<Vec<OwnedFd>> {
+    fds.as_array()
+        .iter()
+        .map(BorrowedFd::try_clone_to_owned)
+        .collect()
+}
+
+async fn bind(
+    control: &Rc<Control>,
+    open: &Open,
+    request: Bind,
+    fds: Vec<OwnedFd>,
+) -> Result<(Answer, Served), Status> {
+    let invalid = |text: String| Status::new(Code::INVALID_ARGUMENT, text);
+    let [blob] = fds.as_slice() else {
+        return Err(invalid(format!(
+            "a binding carries one descriptor, its schema; this one carried {}",
+            fds.len()
+        )));
+    };
+    let bytes = blob_read(blob, tollgate_schema::limits::MAX_DESCRIPTOR_SET)
+        .map_err(|error| invalid(format!("the schema can't be read: {error}")))?;
+    let side = match request.role {
+        SIDE_CLIENT => Side::Client,
+        SIDE_SERVER => Side::Server,
+        other => {
+            return Err(invalid(format!(
+                "role {other} is neither client (0) nor server (1)"
+            )));
+        }
+    };
+    let schema = intern(control, bytes, &request.service).await?;
+    let bind = match side {
+        Side::Server => BindAs::Server,
+        Side::Client => BindAs::Client {
+            peer: resolve(&request.target).await?,
+        },
+    };
+    let generation = control.attachments.borrow().generation;
+    let order = control
+        .store
+        .attachments()
+        .map_err(|error| admin::store_failed(&error))?;
+    let chains = control
+        .attachments
+        .borrow()
+        .chains_for(&order, &open.tenant, &schema, side)?;
+    let service = Arc::clone(&schema.service);
+    let session = open.session;
+    let bound = control
+        .ask(open.runtime, |reply| Command::Bind {
+            session,
+            schema: service,
+            bind,
+            chains,
+            reply,
+        })
+        .await
+        .map_err(|status| match request.target.as_str() {
+            "" => status,
+            peer => Status::new(
+                status.code,
+                format!("peer {peer} didn't accept the binding: {}", status.message),
+            ),
+        })??;
+    let binding = LiveBinding {
+        runtime: open.runtime,
+        session,
+        tenant: open.tenant.clone(),
+        schema: Arc::clone(&schema),
+        first_handle: bound.first_handle,
+        service: bound.service,
+    };
+    settle(control, binding, generation).await?;
+    let methods = schema.layout.methods.iter().zip(bound.first_handle..);
+    let methods = methods
+        .map(|(method, handle)| BoundMethod {
+            name: method.name.clone(),
+            handle,
+        })
+        .collect();
+    let serving = bound.service.map(|_| bound);
+    Ok((ResponseBody::Bound(Bound { methods }).into(), serving))
+}
+
+/// Records a binding; if policies changed while it was being made, it gets their chains now, before anybody can call.
+async fn settle(control: &Control, binding: LiveBinding, generation: u64) -> Result<(), Status> {
+    let runtime = binding.runtime;
+    let chains = {
+        let mut attachments = control.attachments.borrow_mut();
+        let changed = attachments.generation != generation;
+        let chains = if changed {
+            let order = control
+                .store
+                .attachments()
+                .map_err(|error| admin::store_failed(&error))?;
+            attachments.rebound(&order, &binding)?
+        } else {
+            Vec::new()
+        };
+        attachments.bindings.push(binding);
+        chains
+    };
+    if chains.is_empty() {
+        return Ok(());
+    }
+    control
+        .apply(
+            runtime,
+            crate::datapath::command::PolicyChange {
+                chains,
+                ..Default::default()
+            },
+        )
+        .await
+}
+
+/// The schema's entry: parsed here, compiled on a blocking thread while the interpreter serves.
+async fn intern(
+    control: &Control,
+    bytes: Vec<u8>,
+    service: &str,
+) -> Result<Arc<BoundSchema>, Status> {
+    /// A larger schema is parsed on a blocking thread: this one takes less than about 2 ms.
+    const PARSED_HERE: usize = 32 << 10;
+    let layout = if bytes.len() <= PARSED_HERE {
+        schemas::parse(&bytes, service)?
+    } else {
+        let service = service.to_owned();
+        let parsed = tokio::task::spawn_blocking(move || schemas::parse(&bytes, &service)).await;
+        parsed.map_err(|error| {
+            Status::new(
+                Code::INTERNAL,
+                format!("parsing the schema failed: {error}"),
+            )
+        })??
+    };
+    let (schema, fresh) = control.schemas.borrow_mut().intern(layout)?;
+    if fresh {
+        let service = Arc::clone(&schema.service);
+        tokio::task::spawn_blocking(move || schemas::compile(&service));
+    }
+    Ok(schema)
+}
+
+/// Where a client's calls go; "" is this host.
+async fn resolve(target: &str) -> Result<Option<std::net::SocketAddr>, Status> {
+    if target.is_empty() {
+        return Ok(None);
+    }
+    if let Ok(address) = target.parse() {
+        return Ok(Some(address));
+    }
+    let refused = |why: &dyn std::fmt::Display| {
+        Status::new(
+            Code::INVALID_ARGUMENT,
+            format!("target {target:?} isn't host:port of a peer: {why}"),
+        )
+    };
+    let mut found = tokio::net::lookup_host(target)
+        .await
+        .map_err(|error| refused(&error))?;
+    found
+        .next()
+        .map(Some)
+        .ok_or_else(|| refused(&"the name has no address"))
+}

@@ -1,0 +1,385 @@
+//! The control plane: sessions, bindings, tenants, policies and status, on one thread beside the datapath.
+//!
+//! ```text
+//!   Unix socket ── connection.rs ──┬─ sessions and bindings ──▶ Command ──▶ the tenant's runtime
+//!                                  └─ admin.rs: tenants, policies, status
+//!   TCP listener ── Accept ──▶ a runtime                 runtime ── Event ──▶ events (below)
+//! ```
+//!
+//! One tokio thread; what takes long (compiling, configuring a policy) runs on its blocking threads. Nothing here is ever
+//! waited for by the datapath.
+
+mod admin;
+mod connection;
+mod policies;
+mod schemas;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+
+use tokio::io::unix::AsyncFd;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tollgate_control::Store;
+use tollgate_engine::{SessionId, Status};
+use tollgate_policy_host::{Host, HostConfig, TenantLimits};
+use tollgate_shm_abi::control::ControlListener;
+use tollgate_shm_abi::status::Code;
+use tollgate_transport::{LinkConfig, PresharedKey};
+
+use crate::config::Config;
+use crate::control::policies::Attachments;
+use crate::control::schemas::Schemas;
+use crate::datapath::command::{Installed, PolicyChange};
+use crate::datapath::{Command, Event, Handle, Options, runtime_of, spawn};
+use crate::limits::{COMMAND_TIMEOUT, MAX_CONNECTIONS};
+
+/// Why a daemon doesn't start, or stops: a sentence for the operator.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct DaemonError(String);
+
+fn failed(doing: &str) -> impl Fn(&dyn std::fmt::Display) -> DaemonError + '_ {
+    move |error| DaemonError(format!("{doing}: {error}"))
+}
+
+/// Lets the reactor watch what only lends its descriptor.
+struct Watched<T: AsFd>(T);
+
+impl<T: AsFd> AsRawFd for Watched<T> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+/// Has the reactor watch a descriptor.
+#[allow(
+    deprecated,
+    reason = "tokio's replacement is unsafe, for types that could close or swap their descriptor; `Watched` can't"
+)]
+fn watch<T: AsFd>(inner: T) -> std::io::Result<AsyncFd<Watched<T>>> {
+    AsyncFd::new(Watched(inner))
+}
+
+/// What the control plane knows.
+struct Control {
+    config: Config,
+    store: Store,
+    host: Host,
+    limits: TenantLimits,
+    runtimes: Vec<Handle>,
+    schemas: RefCell<Schemas>,
+    attachments: RefCell<Attachments>,
+    /// One administrative change at a time.
+    changing: tokio::sync::Mutex<()>,
+    /// Where to tell a session's connection that the runtime ended it.
+    sessions: RefCell<HashMap<(usize, SessionId), oneshot::Sender<String>>>,
+    connections: RefCell<usize>,
+    listen: Option<std::net::SocketAddr>,
+}
+
+/// Runs a daemon until SIGINT or SIGTERM. Prints one line to standard output once it serves.
+pub fn run(config: Config) -> Result<(), DaemonError> {
+    let reactor = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(2)
+        .build()
+        .map_err(|error| failed("the control plane can't start")(&error))?;
+    tokio::task::LocalSet::new().block_on(&reactor, serve(config))
+}
+
+async fn serve(config: Config) -> Result<(), DaemonError> {
+    let store = match &config.state {
+        Some(directory) => Store::open(directory),
+        None => Store::in_memory(),
+    };
+    let store = store.map_err(|error| failed("the store can't be opened")(&error))?;
+    let host = Host::new(HostConfig::default())
+        .map_err(|error| failed("the policy host can't start")(&error))?;
+    let link = link_config(&config)?;
+    let socket = config.socket_path();
+    let sessions = listen_unix(&socket)?;
+    let peers =
+        match config.listen {
+            Some(address) => {
+                let bound = TcpListener::bind(address).await;
+                Some(bound.map_err(|error| {
+                    failed(&format!("can't listen for peers on {address}"))(&error)
+                })?)
+            }
+            None => None,
+        };
+    let listen = peers
+        .as_ref()
+        .and_then(|listener| listener.local_addr().ok());
+    let (events, inbox) = mpsc::unbounded_channel();
+    let (runtimes, threads) = start_runtimes(&config, &link, &events)?;
+    let control = Rc::new(Control {
+        config,
+        store,
+        host,
+        limits: TenantLimits::default(),
+        runtimes,
+        schemas: RefCell::default(),
+        attachments: RefCell::default(),
+        changing: tokio::sync::Mutex::new(()),
+        sessions: RefCell::default(),
+        connections: RefCell::new(0),
+        listen,
+    });
+    control.restore().await?;
+    tokio::task::spawn_local(Rc::clone(&control).follow_events(inbox));
+    tokio::task::spawn_local(Rc::clone(&control).accept_applications(sessions));
+    if let Some(peers) = peers {
+        tokio::task::spawn_local(Rc::clone(&control).accept_peers(peers));
+    }
+    let shown = listen.map_or_else(|| "none".to_owned(), |address| address.to_string());
+    println!(
+        "tollgated {} ready socket={} listen={shown}",
+        control.config.name,
+        socket.display()
+    );
+    until_told_to_stop().await?;
+    for runtime in &control.runtimes {
+        runtime.send(Command::Stop);
+    }
+    for thread in threads {
+        if thread.join().is_err() {
+            return Err(DaemonError(
+                "a runtime panicked; this is a bug of the daemon".to_owned(),
+            ));
+        }
+    }
+    let _already_gone = std::fs::remove_file(&socket);
+    Ok(())
+}
+
+fn link_config(config: &Config) -> Result<LinkConfig, DaemonError> {
+    let mut link = LinkConfig::new(&config.name);
+    if let Some(path) = &config.psk_file {
+        let doing = format!("the key in {} can't be used", path.display());
+        let secret = std::fs::read(path).map_err(|error| failed(&doing)(&error))?;
+        link.key =
+            Some(PresharedKey::new(secret.trim_ascii()).map_err(|error| failed(&doing)(&error))?);
+    }
+    Ok(link)
+}
+
+fn listen_unix(path: &std::path::Path) -> Result<AsyncFd<Watched<ControlListener>>, DaemonError> {
+    let doing = format!("can't listen on {}", path.display());
+    if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
+        std::fs::create_dir_all(directory).map_err(|error| failed(&doing)(&error))?;
+    }
+    let text = path
+        .to_str()
+        .ok_or_else(|| DaemonError(format!("{doing}: the path isn't UTF-8")))?;
+    let listener = ControlListener::bind(text).map_err(|error| failed(&doing)(&error))?;
+    watch(listener).map_err(|error| failed(&doing)(&error))
+}
+
+type Threads = Vec<std::thread::JoinHandle<()>>;
+
+fn start_runtimes(
+    config: &Config,
+    link: &LinkConfig,
+    events: &mpsc::UnboundedSender<Event>,
+) -> Result<(Vec<Handle>, Threads), DaemonError> {
+    let siblings = Arc::new(OnceLock::new());
+    let (mut handles, mut threads) = (Vec::new(), Vec::new());
+    for index in 0..config.runtimes() {
+        let options = Options {
+            index,
+            runtimes: config.runtimes(),
+            core: config.cores.get(index).copied(),
+            spin: config.spin(),
+            link: link.clone(),
+        };
+        let started = spawn(options, events.clone(), Arc::clone(&siblings));
+        let (handle, thread) = started.map_err(|error| failed("a runtime can't start")(&error))?;
+        handles.push(handle);
+        threads.push(thread);
+    }
+    // Set once, here: the threads only read it when a link moves.
+    let _set = siblings.set(handles.clone());
+    Ok((handles, threads))
+}
+
+async fn until_told_to_stop() -> Result<(), DaemonError> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let watch = |kind| signal(kind).map_err(|error| failed("signals can't be watched")(&error));
+    let (mut interrupt, mut terminate) = (
+        watch(SignalKind::interrupt())?,
+        watch(SignalKind::terminate())?,
+    );
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}
+
+impl Control {
+    async fn accept_applications(self: Rc<Self>, listener: AsyncFd<Watched<ControlListener>>) {
+        loop {
+            let Ok(mut ready) = listener.readable().await else {
+                return;
+            };
+            let accepted =
+                ready.try_io(|inner| inner.get_ref().0.accept().map_err(std::io::Error::from));
+            match accepted {
+                Ok(Ok(_)) if *self.connections.borrow() >= MAX_CONNECTIONS => {}
+                Ok(Ok(socket)) => {
+                    *self.connections.borrow_mut() += 1;
+                    let control = Rc::clone(&self);
+                    tokio::task::spawn_local(async move {
+                        connection::serve(&control, socket).await;
+                        *control.connections.borrow_mut() -= 1;
+                    });
+                }
+                Ok(Err(error)) => {
+                    // Out of descriptors, say: others may close some.
+                    tracing::warn!("an application's connection can't be accepted: {error}");
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                }
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    async fn accept_peers(self: Rc<Self>, listener: TcpListener) {
+        let mut turn = 0;
+        loop {
+            match listener
+                .accept()
+                .await
+                .and_then(|(stream, _)| stream.into_std())
+            {
+                Ok(stream) => {
+                    // Which tenant it is for is known after its first BIND; the link moves then.
+                    turn = (turn + 1) % self.runtimes.len();
+                    self.runtimes[turn].send(Command::Accept { stream });
+                }
+                Err(error) => {
+                    tracing::warn!("a peer's connection can't be accepted: {error}");
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                }
+            }
+        }
+    }
+
+    async fn follow_events(self: Rc<Self>, mut inbox: mpsc::UnboundedReceiver<Event>) {
+        while let Some(event) = inbox.recv().await {
+            match event {
+                Event::SessionEnded {
+                    runtime,
+                    session,
+                    reason,
+                } => {
+                    tracing::warn!("session {} was ended: {reason}", session.0);
+                    if let Some(connection) = self.sessions.borrow_mut().remove(&(runtime, session))
+                    {
+                        let _connection_gone = connection.send(reason);
+                    }
+                }
+                Event::PolicyFaulted { id, reason } => {
+                    tokio::task::spawn_local(Rc::clone(&self).reload(id, reason));
+                }
+                Event::PolicyLogged {
+                    label,
+                    lines,
+                    dropped,
+                } => {
+                    for line in lines {
+                        tracing::info!(policy = label, "{line}");
+                    }
+                    if dropped > 0 {
+                        tracing::info!(policy = label, "{dropped} more lines were dropped");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives a faulted policy a fresh instance, after a pause that grows with every fault.
+    async fn reload(self: Rc<Self>, id: u32, reason: String) {
+        let (label, pause) = {
+            let mut attachments = self.attachments.borrow_mut();
+            let Some(live) = attachments.live.get_mut(id) else {
+                return;
+            };
+            (live.label(), live.faulted())
+        };
+        tracing::warn!(
+            policy = label,
+            "failed: {reason}; a fresh instance in {} ms",
+            pause.as_millis()
+        );
+        tokio::time::sleep(pause).await;
+        let (policy, config, runtime) = {
+            let attachments = self.attachments.borrow();
+            let Some(live) = attachments.live.get(id) else {
+                return;
+            };
+            let Some(policy) = live.policy.clone() else {
+                return;
+            };
+            (
+                policy,
+                live.config.clone(),
+                self.runtime_of(&live.attachment.target.tenant),
+            )
+        };
+        match self.instantiate(policy, config).await {
+            Ok(instance) => {
+                let install = vec![Installed {
+                    id,
+                    label,
+                    instance: Some(Box::new(instance)),
+                }];
+                let _runtime_ended = self
+                    .apply(
+                        runtime,
+                        PolicyChange {
+                            install,
+                            ..Default::default()
+                        },
+                    )
+                    .await;
+            }
+            Err(status) => tracing::warn!(policy = label, "stays out of order: {}", status.message),
+        }
+    }
+
+    fn runtime_of(&self, tenant: &str) -> usize {
+        runtime_of(tenant, self.runtimes.len())
+    }
+
+    /// Sends a command that is answered, and waits for the answer.
+    async fn ask<T>(
+        &self,
+        runtime: usize,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, Status> {
+        let (reply, answer) = oneshot::channel();
+        self.runtimes[runtime].send(command(reply));
+        match tokio::time::timeout(COMMAND_TIMEOUT, answer).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_dropped)) => Err(Status::new(
+                Code::UNAVAILABLE,
+                "the runtime dropped the request: it is ending",
+            )),
+            Err(_elapsed) => {
+                let text = format!("no answer came within {} s", COMMAND_TIMEOUT.as_secs());
+                Err(Status::new(Code::UNAVAILABLE, text))
+            }
+        }
+    }
+
+    async fn apply(&self, runtime: usize, change: PolicyChange) -> Result<(), Status> {
+        self.ask(runtime, |done| Command::Policies { change, done })
+            .await
+    }
+}

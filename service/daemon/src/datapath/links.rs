@@ -1,0 +1,1080 @@
+//! Peers: links are dialled, accepted, lost and dialled again; frames become calls of the engine and the other way round.
+//!
+//! Distrust: a peer has proved who it is (a key) or is on this host (loopback) before anything here is reached; still every
+//! image that it sends is validated, in private memory or in a receive heap that only this daemon can write, before a chain
+//! or an application sees it. A peer that breaks the protocol loses its link.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use tokio::sync::oneshot;
+use tollgate_engine::{
+    CallKey, LinkId, Origin, RouteTarget, ServiceId, SessionId, Status, Submission,
+};
+use tollgate_marshal::MAX_EXTENTS;
+use tollgate_shm_abi::io::Part;
+use tollgate_shm_abi::status::Code;
+use tollgate_transport::{
+    Body as WireBody, BodyOutcome, CallHead, Event as LinkEvent, LinkError, Queued, ReadOutcome,
+    SendError, TcpLink, Token,
+};
+
+use crate::datapath::command::{
+    Bound, Command, LinkReport, Method, MethodSteps, PendingBind, ServiceSchema,
+};
+use crate::datapath::message::{Body, Message};
+use crate::datapath::ports::{Landing, LargeBody, LargeKind, LinkPort, LinkState, RemoteBinding};
+use crate::datapath::runtime::{Redial, Refusal, Runtime, now_ns};
+use crate::datapath::runtime_of;
+use crate::datapath::sessions::schema_differs;
+use crate::limits::{FRAMES_PER_TURN, MAX_LINKS, REDIAL_PAUSE};
+
+/// What is to be done on a link after one of its events, once the event's bytes are no longer borrowed.
+enum After {
+    Nothing,
+    Bound(u32),
+    Refused {
+        bind: u32,
+        status: Status,
+        description: String,
+    },
+    Large(LargeBody),
+    SkipBody,
+}
+
+/// Opening and losing links.
+impl Runtime {
+    /// A peer connected.
+    pub(crate) fn accept(&mut self, stream: TcpStream) {
+        let address = stream
+            .peer_addr()
+            .map_or_else(|_| "unknown".to_owned(), |address| address.to_string());
+        match TcpLink::accept(stream, &self.options.link, self.now_ns) {
+            Ok(tcp) => {
+                self.add_link(LinkPort::new(tcp, address, None, None));
+            }
+            Err(error) => tracing::warn!("a connection from {address} was dropped: {error}"),
+        }
+    }
+
+    /// A link of another runtime moves here, because its tenant lives here.
+    pub(crate) fn adopt(&mut self, port: Box<LinkPort>, bind: PendingBind) {
+        let credit = port.tcp.link.credit();
+        let Some(link) = self.add_link(*port) else {
+            return;
+        };
+        self.engine.link_opened(link, credit.calls, credit.bytes);
+        let Some(mut port) = self.links.take(link.0) else {
+            return;
+        };
+        let after = self.peer_binds(&mut port.state, bind);
+        self.do_after(&mut port, after);
+        self.links.put_back(link.0, port);
+    }
+
+    fn add_link(&mut self, port: LinkPort) -> Option<LinkId> {
+        if self.links.len() >= MAX_LINKS {
+            tracing::warn!(
+                "the link with {} was dropped: {MAX_LINKS} links are open, which is the limit",
+                port.state.address
+            );
+            return None;
+        }
+        let link = LinkId(self.links.next_key()?);
+        let events = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        if let Err(error) = epoll::add(
+            &*self.epoll,
+            &port.tcp,
+            EventData::new_u64(Self::link_token(link)),
+            events,
+        ) {
+            tracing::warn!(
+                "the link with {} was dropped: it can't be watched: {error}",
+                port.state.address
+            );
+            return None;
+        }
+        self.links.insert(Box::new(port));
+        Some(link)
+    }
+
+    fn dial(&mut self, tenant: &Arc<str>, peer: SocketAddr) -> Result<(), Status> {
+        let unreachable = |why: &dyn std::fmt::Display| {
+            Status::new(
+                Code::UNAVAILABLE,
+                format!("peer {peer} can't be reached: {why}"),
+            )
+        };
+        let tcp = TcpLink::connect(peer, &self.options.link, self.now_ns)
+            .map_err(|error| unreachable(&error))?;
+        let port = LinkPort::new(tcp, peer.to_string(), Some(peer), Some(Arc::clone(tenant)));
+        self.add_link(port)
+            .map(|_| ())
+            .ok_or_else(|| unreachable(&"this daemon has too many links"))
+    }
+
+    fn link_to(&self, tenant: &str, peer: SocketAddr) -> Option<LinkId> {
+        let leads = |port: &LinkPort| {
+            port.state.dialled == Some(peer) && port.state.tenant.as_deref() == Some(tenant)
+        };
+        self.links
+            .iter()
+            .find(|(_, port)| leads(port))
+            .map(|(key, _)| LinkId(key))
+    }
+
+    /// A link has ended: its calls end with UNAVAILABLE, and it is dialled again if somebody is bound through it.
+    pub(crate) fn lose_link(&mut self, link: LinkId, reason: &str) {
+        let Some(mut port) = self.links.remove(link.0) else {
+            return;
+        };
+        tracing::info!("the link with {} ended: {reason}", port.state.address);
+        // What the socket didn't take is given up, so that its blocks come free.
+        let _so_far = port.tcp.flush();
+        port.tcp.link.abandon(LinkError::ClosedHere);
+        self.reclaim_sent(&mut port);
+        if let Some(large) = port.state.large.take() {
+            self.discard_landing(large.landing);
+        }
+        let text = format!(
+            "the link with peer {} was lost: {reason}",
+            port.state.address
+        );
+        self.engine.link_closed(link, &text);
+        self.act();
+        if let (Some(peer), Some(tenant)) = (port.state.dialled, port.state.tenant.clone()) {
+            self.bindings_lost(&tenant, peer, reason);
+        }
+    }
+
+    fn bindings_lost(&mut self, tenant: &Arc<str>, peer: SocketAddr, reason: &str) {
+        let mut wanted = false;
+        for key in self.bindings_to(tenant, peer) {
+            let Some(binding) = self.bindings.get_mut(key) else {
+                continue;
+            };
+            let status = Status::new(
+                Code::UNAVAILABLE,
+                format!("peer {peer} can't be reached: {reason}"),
+            );
+            if let Some(asked) = binding.asked.take() {
+                self.bindings.remove(key);
+                let _asker_gone = asked.send(Err(status));
+            } else {
+                wanted = true;
+                self.route_binding(key, |_| RouteTarget::Broken(status.clone()));
+            }
+        }
+        if wanted {
+            self.schedule_redial(tenant, peer);
+        }
+    }
+
+    fn schedule_redial(&mut self, tenant: &Arc<str>, peer: SocketAddr) {
+        let (first, longest) = REDIAL_PAUSE;
+        match self
+            .redials
+            .iter_mut()
+            .find(|redial| redial.tenant == *tenant && redial.peer == peer)
+        {
+            Some(redial) => {
+                redial.pause = (redial.pause * 2).min(longest);
+                redial.at_ns = now_ns() + redial.pause.as_nanos() as u64;
+            }
+            None => {
+                let at_ns = now_ns() + first.as_nanos() as u64;
+                self.redials.push(Redial {
+                    tenant: Arc::clone(tenant),
+                    peer,
+                    at_ns,
+                    pause: first,
+                });
+            }
+        }
+    }
+
+    /// Dials lost links and repeats refused binds whose time has come. Whether there was any.
+    pub(crate) fn retry_due(&mut self) -> bool {
+        let mut due = Vec::new();
+        for redial in &mut self.redials {
+            if redial.at_ns <= self.now_ns {
+                // The entry stays until the link is ready, so that the pause grows.
+                redial.at_ns = u64::MAX;
+                due.push((Arc::clone(&redial.tenant), redial.peer));
+            }
+        }
+        for (tenant, peer) in &due {
+            if self.bindings_to(tenant, *peer).is_empty() {
+                self.redials
+                    .retain(|redial| redial.tenant != *tenant || redial.peer != *peer);
+            } else if self.link_to(tenant, *peer).is_none() && self.dial(tenant, *peer).is_err() {
+                self.schedule_redial(tenant, *peer);
+            }
+        }
+        let now_ns = self.now_ns;
+        let rebind: Vec<u32> = self
+            .bindings
+            .iter()
+            .filter(|(_, b)| b.retry_at_ns.is_some_and(|at| at <= now_ns))
+            .map(|(key, _)| key)
+            .collect();
+        for &key in &rebind {
+            if let Some(binding) = self.bindings.get_mut(key) {
+                binding.retry_at_ns = None;
+                let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer);
+                if let Some(link) = self.link_to(&tenant, peer) {
+                    self.send_bind(link, key);
+                }
+            }
+        }
+        !due.is_empty() || !rebind.is_empty()
+    }
+}
+
+/// Bindings of applications to services at peers.
+impl Runtime {
+    pub(crate) fn bind_remote(
+        &mut self,
+        session: SessionId,
+        tenant: Arc<str>,
+        schema: Arc<ServiceSchema>,
+        chains: Vec<MethodSteps>,
+        peer: SocketAddr,
+        asked: oneshot::Sender<Result<Bound, Status>>,
+    ) {
+        let link = self.link_to(&tenant, peer);
+        if link.is_none()
+            && let Err(status) = self.dial(&tenant, peer)
+        {
+            let _asker_gone = asked.send(Err(status));
+            return;
+        }
+        let pending = Status::new(
+            Code::UNAVAILABLE,
+            format!("peer {peer} hasn't accepted the binding yet"),
+        );
+        let routes = self.client_routes(chains, |_| RouteTarget::Broken(pending.clone()));
+        let first_handle = match self.add_handles(session, &schema.methods, true, routes) {
+            Ok(first) => first,
+            Err(status) => {
+                let _asker_gone = asked.send(Err(status));
+                return;
+            }
+        };
+        let binding = RemoteBinding {
+            session,
+            first_handle,
+            schema,
+            asked: Some(asked),
+            tenant,
+            peer,
+            retry_at_ns: None,
+        };
+        let Some(key) = self.bindings.insert(binding) else {
+            return;
+        };
+        if let Some(link) = link {
+            self.send_bind(link, key);
+        }
+    }
+
+    pub(crate) fn drop_bindings_of(&mut self, session: SessionId) {
+        let gone: Vec<u32> = self
+            .bindings
+            .iter()
+            .filter(|(_, b)| b.session == session)
+            .map(|(key, _)| key)
+            .collect();
+        for key in gone {
+            self.bindings.remove(key);
+        }
+    }
+
+    fn bindings_to(&self, tenant: &str, peer: SocketAddr) -> Vec<u32> {
+        let to = |binding: &RemoteBinding| binding.peer == peer && &*binding.tenant == tenant;
+        self.bindings
+            .iter()
+            .filter(|(_, binding)| to(binding))
+            .map(|(key, _)| key)
+            .collect()
+    }
+
+    /// Points a binding's methods somewhere.
+    fn route_binding(&mut self, key: u32, target: impl Fn(u16) -> RouteTarget) {
+        let Some(binding) = self.bindings.get(key) else {
+            return;
+        };
+        for k in 0..binding.schema.methods.len() as u16 {
+            if let Some(route) = self
+                .engine
+                .route_mut(binding.session, binding.first_handle + u32::from(k))
+            {
+                route.target = target(k);
+            }
+        }
+    }
+
+    /// Asks a link's peer for a binding; before the link is ready, nothing happens: that asks for all of them.
+    fn send_bind(&mut self, link: LinkId, key: u32) {
+        let (Some(port), Some(binding)) = (self.links.get_mut(link.0), self.bindings.get(key))
+        else {
+            return;
+        };
+        if !port.tcp.link.is_ready() {
+            return;
+        }
+        let known = port.state.outbound.iter().position(|&bound| bound == key);
+        let bind = known.unwrap_or(port.state.outbound.len()) as u32;
+        let schema = &binding.schema;
+        match port
+            .tcp
+            .link
+            .send_bind(bind, &binding.tenant, &schema.name, &schema.hash)
+        {
+            Ok(()) if known.is_none() => port.state.outbound.push(key),
+            Ok(()) => {}
+            Err(error) => {
+                let status = Status::new(
+                    Code::UNAVAILABLE,
+                    format!("peer {} can't be asked: {error}", binding.peer),
+                );
+                self.bind_refused(key, status);
+            }
+        }
+    }
+
+    fn bind_accepted(&mut self, link: LinkId, bind: u32, key: u32) {
+        self.route_binding(key, |method| RouteTarget::Link { link, bind, method });
+        let Some(binding) = self.bindings.get_mut(key) else {
+            return;
+        };
+        let bound = Bound {
+            first_handle: binding.first_handle,
+            service: None,
+        };
+        if let Some(asked) = binding.asked.take() {
+            let _asker_gone = asked.send(Ok(bound));
+        }
+    }
+
+    fn bind_refused(&mut self, key: u32, status: Status) {
+        self.route_binding(key, |_| RouteTarget::Broken(status.clone()));
+        let Some(binding) = self.bindings.get_mut(key) else {
+            return;
+        };
+        match binding.asked.take() {
+            Some(asked) => {
+                self.bindings.remove(key);
+                let _asker_gone = asked.send(Err(status));
+            }
+            None => binding.retry_at_ns = Some(now_ns() + REDIAL_PAUSE.1.as_nanos() as u64),
+        }
+    }
+
+    /// The peer wants to call a service here.
+    fn peer_binds(&mut self, state: &mut LinkState, wanted: PendingBind) -> After {
+        let PendingBind {
+            bind,
+            tenant,
+            service,
+            hash,
+        } = wanted;
+        let refused = |status, description| After::Refused {
+            bind,
+            status,
+            description,
+        };
+        match &state.tenant {
+            None => state.tenant = Some(tenant.as_str().into()),
+            Some(known) if **known != *tenant => {
+                let text = format!(
+                    "a link carries one tenant's calls: this one {known}'s, not {tenant}'s"
+                );
+                return refused(Status::new(Code::INVALID_ARGUMENT, text), String::new());
+            }
+            Some(_) => {}
+        }
+        match self.find_service(&tenant, &service, &hash) {
+            Ok(service) => {
+                state.inbound.insert(bind, service);
+                After::Bound(bind)
+            }
+            Err(Refusal::Absent(status)) => refused(status, String::new()),
+            Err(Refusal::Differs(schema)) => {
+                let text = format!("the schema of {service} differs");
+                refused(
+                    Status::new(Code::FAILED_PRECONDITION, text),
+                    schema.description.clone(),
+                )
+            }
+        }
+    }
+}
+
+/// From the peer.
+impl Runtime {
+    /// Takes a bounded number of frames. Whether there was anything.
+    pub(crate) fn turn_link(&mut self, link: LinkId) -> bool {
+        let Some(mut port) = self.links.take(link.0) else {
+            return false;
+        };
+        let mut worked = false;
+        let outcome = self.pump(link, &mut port, &mut worked);
+        let moving = port.state.moving.take();
+        let credited = std::mem::take(&mut port.state.credited);
+        self.links.put_back(link.0, port);
+        self.bind_waiting();
+        self.act();
+        if credited && let Some(port) = self.links.get(link.0) {
+            let credit = port.tcp.link.credit();
+            self.engine.set_credit(link, credit.calls, credit.bytes);
+            self.act();
+        }
+        match (outcome, moving) {
+            (Err(error), _) => {
+                self.lose_link(link, &error.to_string());
+                true
+            }
+            (Ok(()), Some(bind)) => {
+                self.move_link(link, bind);
+                true
+            }
+            (Ok(()), None) => worked,
+        }
+    }
+
+    fn pump(
+        &mut self,
+        link: LinkId,
+        port: &mut LinkPort,
+        worked: &mut bool,
+    ) -> Result<(), LinkError> {
+        let mut has_read = false;
+        for _ in 0..FRAMES_PER_TURN {
+            if port.state.large.is_some() {
+                if !port.state.readable {
+                    break;
+                }
+                *worked = true;
+                if !self.pump_large(link, port)? {
+                    break;
+                }
+                continue;
+            }
+            let LinkPort { tcp, state } = &mut *port;
+            if let Some(event) = tcp.link.poll_event()? {
+                *worked = true;
+                let after = self.on_event(link, state, event);
+                self.do_after(port, after);
+                if port.state.moving.is_some() {
+                    break;
+                }
+                continue;
+            }
+            if has_read || !state.readable {
+                break;
+            }
+            has_read = true;
+            state.readable = matches!(
+                tcp.read()?,
+                ReadOutcome::Data { more: true } | ReadOutcome::BodyPending
+            );
+        }
+        Ok(())
+    }
+
+    /// Reads on at a large body. Whether it is complete.
+    fn pump_large(&mut self, link: LinkId, port: &mut LinkPort) -> Result<bool, LinkError> {
+        let Some(large) = &mut port.state.large else {
+            return Ok(true);
+        };
+        let body = match &mut large.landing {
+            Landing::Heap { block, .. } => &mut block[..large.len],
+            Landing::Private(bytes) => &mut bytes[..],
+        };
+        match port.tcp.read_body(body)? {
+            // The socket may have more, whatever `more` says: the body may have come out of the buffer.
+            BodyOutcome::Complete { .. } => {
+                if let Some(large) = port.state.large.take() {
+                    self.large_arrived(link, &port.state, large);
+                }
+                Ok(true)
+            }
+            BodyOutcome::More => Ok(false),
+            BodyOutcome::Blocked => {
+                port.state.readable = false;
+                Ok(false)
+            }
+        }
+    }
+
+    fn do_after(&mut self, port: &mut LinkPort, after: After) {
+        let sent = match after {
+            After::Nothing => Ok(()),
+            After::Bound(bind) => port.tcp.link.send_bound(bind),
+            After::Refused {
+                bind,
+                status,
+                description,
+            } => port
+                .tcp
+                .link
+                .send_refused(bind, status.code, &status.message, &description),
+            After::Large(large) => {
+                port.state.large = Some(large);
+                Ok(())
+            }
+            After::SkipBody => {
+                port.tcp.link.skip_body();
+                Ok(())
+            }
+        };
+        if let Err(error) = sent {
+            tracing::warn!("an answer to peer {} was lost: {error}", port.state.address);
+        }
+    }
+
+    fn on_event(&mut self, link: LinkId, state: &mut LinkState, event: LinkEvent<'_>) -> After {
+        match event {
+            LinkEvent::Ready { name, version } => {
+                tracing::info!(
+                    "the link with {} ({name}) is ready, version {version}",
+                    state.address
+                );
+                if let (Some(peer), Some(tenant)) = (state.dialled, &state.tenant) {
+                    self.redials
+                        .retain(|redial| redial.tenant != *tenant || redial.peer != peer);
+                }
+                self.opened.push(link);
+                After::Nothing
+            }
+            LinkEvent::Bind {
+                bind,
+                tenant,
+                service,
+                schema_hash: hash,
+            } => {
+                let wanted = PendingBind {
+                    bind,
+                    tenant: tenant.to_owned(),
+                    service: service.to_owned(),
+                    hash,
+                };
+                if state.tenant.is_none() && !self.is_home_of(tenant) {
+                    state.moving = Some(wanted);
+                    return After::Nothing;
+                }
+                self.peer_binds(state, wanted)
+            }
+            LinkEvent::Bound { bind } => {
+                if let Some(&key) = state.outbound.get(bind as usize) {
+                    self.bind_accepted(link, bind, key);
+                }
+                After::Nothing
+            }
+            LinkEvent::Refused {
+                bind,
+                code,
+                sentence,
+                description,
+            } => {
+                if let Some(&key) = state.outbound.get(bind as usize) {
+                    let status = self.refusal(key, code, sentence, description);
+                    self.bind_refused(key, status);
+                }
+                After::Nothing
+            }
+            LinkEvent::Call {
+                head,
+                inline_len,
+                body,
+            } => self.call_arrived(link, state, head, inline_len, body),
+            LinkEvent::Reply {
+                call,
+                inline_len,
+                body,
+            } => self.reply_arrived(link, call, inline_len, body),
+            LinkEvent::Status {
+                call,
+                code,
+                message,
+            } => {
+                self.engine.fail_from_link(
+                    link,
+                    CallKey::from_wire(call),
+                    Status::new(code, message.to_owned()),
+                );
+                After::Nothing
+            }
+            LinkEvent::Cancel { call } => {
+                self.engine.cancel(Origin::Link { link, call });
+                After::Nothing
+            }
+            LinkEvent::Credit => {
+                state.credited = true;
+                After::Nothing
+            }
+            LinkEvent::GoAway { message, .. } => {
+                tracing::info!("peer {} is going away: {message}", state.address);
+                After::Nothing
+            }
+        }
+    }
+
+    /// What follows from links that became ready in this turn: everything that waits for them is bound.
+    fn bind_waiting(&mut self) {
+        for link in std::mem::take(&mut self.opened) {
+            let Some(port) = self.links.get(link.0) else {
+                continue;
+            };
+            let credit = port.tcp.link.credit();
+            self.engine.link_opened(link, credit.calls, credit.bytes);
+            if let (Some(peer), Some(tenant)) = (port.state.dialled, port.state.tenant.clone()) {
+                for key in self.bindings_to(&tenant, peer) {
+                    self.send_bind(link, key);
+                }
+            }
+        }
+    }
+
+    fn refusal(&self, key: u32, code: Code, sentence: &str, description: &str) -> Status {
+        match self.bindings.get(key) {
+            Some(binding) if !description.is_empty() => schema_differs(
+                &binding.schema,
+                description,
+                &format!("peer {}", binding.peer),
+            ),
+            Some(binding) => Status::new(code, format!("peer {}: {sentence}", binding.peer)),
+            None => Status::new(code, sentence.to_owned()),
+        }
+    }
+
+    fn call_arrived(
+        &mut self,
+        link: LinkId,
+        state: &LinkState,
+        head: CallHead,
+        inline_len: u32,
+        body: WireBody<'_>,
+    ) -> After {
+        self.counters.received += 1;
+        let (len, whole) = parts_of(body);
+        let origin = Origin::Link {
+            link,
+            call: head.call,
+        };
+        let Some((service, method)) = self.called(state, &head) else {
+            let text = format!(
+                "bind {} of this link has no method {}",
+                head.bind, head.method
+            );
+            self.engine
+                .reject(origin, len as u64, Status::new(Code::UNIMPLEMENTED, text));
+            return if whole.is_none() {
+                After::SkipBody
+            } else {
+                After::Nothing
+            };
+        };
+        let to = self.engine.landing(service, head.method);
+        match (
+            self.landing(
+                to.filter(|(_, judged)| !judged).map(|(session, _)| session),
+                len,
+            ),
+            whole,
+        ) {
+            (landing, None) => After::Large(LargeBody {
+                what: LargeKind::Call(head),
+                inline_len,
+                len,
+                landing,
+            }),
+            (mut landing, Some(bytes)) => {
+                landing.bytes_mut(len).copy_from_slice(bytes);
+                self.request_landed(link, service, &method, &head, inline_len, len, landing);
+                After::Nothing
+            }
+        }
+    }
+
+    fn reply_arrived(
+        &mut self,
+        link: LinkId,
+        call: u64,
+        inline_len: u32,
+        body: WireBody<'_>,
+    ) -> After {
+        let (len, whole) = parts_of(body);
+        let Some((session, _, judged)) = self
+            .engine
+            .expected_from_link(link, CallKey::from_wire(call))
+        else {
+            // The call ended meanwhile.
+            return if whole.is_none() {
+                After::SkipBody
+            } else {
+                After::Nothing
+            };
+        };
+        match (self.landing((!judged).then_some(session), len), whole) {
+            (landing, None) => After::Large(LargeBody {
+                what: LargeKind::Reply(call),
+                inline_len,
+                len,
+                landing,
+            }),
+            (mut landing, Some(bytes)) => {
+                landing.bytes_mut(len).copy_from_slice(bytes);
+                self.reply_landed(link, call, inline_len, len, landing);
+                After::Nothing
+            }
+        }
+    }
+
+    fn large_arrived(&mut self, link: LinkId, state: &LinkState, large: LargeBody) {
+        let LargeBody {
+            what,
+            inline_len,
+            len,
+            landing,
+        } = large;
+        match what {
+            LargeKind::Call(head) => match self.called(state, &head) {
+                Some((service, method)) => {
+                    self.request_landed(link, service, &method, &head, inline_len, len, landing);
+                }
+                None => self.discard_landing(landing),
+            },
+            LargeKind::Reply(call) => self.reply_landed(link, call, inline_len, len, landing),
+        }
+    }
+
+    fn called(&self, state: &LinkState, head: &CallHead) -> Option<(ServiceId, Arc<Method>)> {
+        let service = *state.inbound.get(&head.bind)?;
+        let methods = &self.services.get(service.0 as usize)?.schema.methods;
+        Some((service, Arc::clone(methods.get(usize::from(head.method))?)))
+    }
+
+    /// Where a body of `len` bytes goes: into the heap of the application that gets it, if no chain reads it first and there
+    /// is room; else into private memory.
+    fn landing(&mut self, session: Option<SessionId>, len: usize) -> Landing {
+        let port = session.and_then(|session| self.sessions.get_mut(session.0));
+        match port.and_then(|port| Some((port.id, port.end.receive_heap.alloc(len)?))) {
+            Some((session, block)) => Landing::Heap { session, block },
+            None => Landing::Private(self.pool.take(len)),
+        }
+    }
+
+    fn request_landed(
+        &mut self,
+        link: LinkId,
+        service: ServiceId,
+        method: &Method,
+        head: &CallHead,
+        inline_len: u32,
+        len: usize,
+        mut landing: Landing,
+    ) {
+        let origin = Origin::Link {
+            link,
+            call: head.call,
+        };
+        if let Err(fault) = method
+            .request
+            .accept(landing.bytes_mut(len), inline_len as usize)
+        {
+            self.discard_landing(landing);
+            let status = invalid(method, &method.request.explain(&fault));
+            return self.engine.reject(origin, len as u64, status);
+        }
+        let deadline_ns = match head.deadline_us {
+            0 => 0,
+            us => self.now_ns.saturating_add(us.saturating_mul(1_000)),
+        };
+        let message = landing.into_message(inline_len, len);
+        self.engine.arrive(
+            self.now_ns,
+            service,
+            head.method,
+            Submission {
+                origin,
+                deadline_ns,
+                bytes: len as u64,
+                message,
+            },
+        );
+    }
+
+    fn reply_landed(
+        &mut self,
+        link: LinkId,
+        call: u64,
+        inline_len: u32,
+        len: usize,
+        mut landing: Landing,
+    ) {
+        let key = CallKey::from_wire(call);
+        let expected = self.engine.expected_from_link(link, key);
+        let method = expected.and_then(|(session, handle, _)| {
+            self.sessions
+                .get(session.0)?
+                .handles
+                .get(handle as usize)
+                .map(|handle| Arc::clone(&handle.method))
+        });
+        let Some(method) = method else {
+            return self.discard_landing(landing);
+        };
+        match method
+            .reply
+            .accept(landing.bytes_mut(len), inline_len as usize)
+        {
+            Ok(()) => self
+                .engine
+                .reply_from_link(link, key, landing.into_message(inline_len, len)),
+            Err(fault) => {
+                self.discard_landing(landing);
+                let status = invalid(&method, &method.reply.explain(&fault));
+                self.engine
+                    .fail_from_link(link, key, Status::new(Code::INTERNAL, status.message));
+            }
+        }
+    }
+
+    fn discard_landing(&mut self, landing: Landing) {
+        self.discard(landing.into_message(0, 0));
+    }
+
+    /// Gives a link whose tenant lives elsewhere to that runtime.
+    fn move_link(&mut self, link: LinkId, bind: PendingBind) {
+        let Some(port) = self.links.remove(link.0) else {
+            return;
+        };
+        self.engine.link_closed(link, "the link has moved");
+        let _gone_with_the_port = epoll::delete(&*self.epoll, &port.tcp);
+        let home = runtime_of(&bind.tenant, self.options.runtimes);
+        if let Some(sibling) = self.siblings.get().and_then(|all| all.get(home)) {
+            sibling.send(Command::Adopt { port, bind });
+        }
+    }
+}
+
+/// A body's length, and its bytes if they are here.
+fn parts_of(body: WireBody<'_>) -> (usize, Option<&[u8]>) {
+    match body {
+        WireBody::Whole(bytes) => (bytes.len(), Some(bytes)),
+        WireBody::Large(len) => (len, None),
+    }
+}
+
+fn invalid(method: &Method, explained: &str) -> Status {
+    Status::new(
+        Code::INVALID_ARGUMENT,
+        format!("a message of {} isn't valid: {explained}", method.name),
+    )
+}
+
+impl Landing {
+    fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
+        match self {
+            Landing::Heap { block, .. } => &mut block[..len],
+            Landing::Private(bytes) => &mut bytes[..len],
+        }
+    }
+
+    /// The validated message.
+    fn into_message(self, inline_len: u32, len: usize) -> Message {
+        let body = match self {
+            Landing::Heap { session, block } => Body::Landed { session, block },
+            Landing::Private(bytes) => Body::Private {
+                bytes,
+                accepted: true,
+                extents: Vec::new(),
+            },
+        };
+        Message {
+            body,
+            inline_len,
+            total_len: len as u32,
+        }
+    }
+}
+
+/// To the peer.
+impl Runtime {
+    pub(crate) fn send_call(
+        &mut self,
+        link: LinkId,
+        bind: u32,
+        method: u16,
+        call: CallKey,
+        deadline_ns: u64,
+        message: Message,
+    ) {
+        let deadline_us = deadline_ns
+            .saturating_sub(self.now_ns)
+            .div_ceil(1_000)
+            .max(1);
+        let head = CallHead {
+            call: call.to_wire(),
+            bind,
+            method,
+            deadline_us,
+        };
+        let sent = self.send_image(link, message, |link, image, token| {
+            link.send_call(&head, image, token)
+        });
+        if let Err(error) = sent {
+            self.engine.undeliverable(
+                call,
+                Status::new(
+                    send_code(&error),
+                    format!("the call can't be sent: {error}"),
+                ),
+            );
+        }
+    }
+
+    pub(crate) fn send_reply(
+        &mut self,
+        link: LinkId,
+        call: u64,
+        request_bytes: u64,
+        message: Message,
+    ) {
+        match self.send_image(link, message, |link, image, token| {
+            link.send_reply(call, image, token)
+        }) {
+            Ok(()) => self.return_credit(link, request_bytes),
+            Err(error) => {
+                let status = Status::new(
+                    send_code(&error),
+                    format!("the reply can't be sent: {error}"),
+                );
+                self.send_status(link, call, request_bytes, &status);
+            }
+        }
+    }
+
+    pub(crate) fn send_status(
+        &mut self,
+        link: LinkId,
+        call: u64,
+        request_bytes: u64,
+        status: &Status,
+    ) {
+        let Some(port) = self.links.get_mut(link.0) else {
+            return;
+        };
+        if let Err(error) = port
+            .tcp
+            .link
+            .send_status(call, status.code, &status.message)
+        {
+            // A caller must get its answer; a peer that doesn't take even that gets none, and UNAVAILABLE instead.
+            self.stuck
+                .push((link, format!("the peer doesn't take our answers: {error}")));
+            return;
+        }
+        self.return_credit(link, request_bytes);
+    }
+
+    pub(crate) fn send_cancel(&mut self, link: LinkId, call: CallKey) {
+        if let Some(port) = self.links.get_mut(link.0) {
+            // The answer to the call is ignored anyway; cancelling only saves the peer some work.
+            let _full = port.tcp.link.send_cancel(call.to_wire());
+        }
+    }
+
+    fn return_credit(&mut self, link: LinkId, bytes: u64) {
+        if let Some(port) = self.links.get_mut(link.0) {
+            port.tcp.link.return_credit(1, bytes);
+        }
+    }
+
+    /// Queues an image on a link; its memory is given back now or once it has left.
+    fn send_image(
+        &mut self,
+        link: LinkId,
+        message: Message,
+        send: impl FnOnce(
+            &mut tollgate_transport::Link,
+            &tollgate_transport::Image<'_>,
+            Token,
+        ) -> Result<Queued, SendError>,
+    ) -> Result<(), SendError> {
+        let token = self.next_token;
+        let mut parts = [Part::Private(&[]); MAX_EXTENTS];
+        let queued = match (self.links.get_mut(link.0), message.on_wire(&mut parts)) {
+            (Some(port), Some(image)) => send(&mut port.tcp.link, &image, Token(token)),
+            _ => Err(SendError::Ended),
+        };
+        if let (Ok(Queued::Held), Body::Gathered { source, .. }) = (&queued, &message.body) {
+            self.next_token += 1;
+            self.sending.insert(token, *source);
+            if let Body::Gathered { inline, .. } = message.body {
+                self.pool.give(inline);
+            }
+        } else {
+            self.discard(message);
+        }
+        queued.map(|_| ())
+    }
+
+    fn reclaim_sent(&mut self, port: &mut LinkPort) {
+        while let Some(Token(token)) = port.tcp.link.poll_sent() {
+            if let Some(source) = self.sending.remove(&token) {
+                self.reclaim(source);
+            }
+        }
+    }
+
+    pub(crate) fn flush_link(&mut self, link: LinkId) {
+        let Some(mut port) = self.links.take(link.0) else {
+            return;
+        };
+        let flushed = if port.tcp.wants_write() {
+            port.tcp.flush().map(|_| ())
+        } else {
+            Ok(())
+        };
+        self.reclaim_sent(&mut port);
+        self.links.put_back(link.0, port);
+        if let Err(error) = flushed {
+            self.lose_link(link, &error.to_string());
+        }
+    }
+
+    /// Ends the links that could not even take a status.
+    pub(crate) fn drop_stuck(&mut self) {
+        for (link, reason) in std::mem::take(&mut self.stuck) {
+            self.lose_link(link, &reason);
+        }
+    }
+}
+
+/// What a caller is told when its message can't be queued on a link.
+fn send_code(error: &SendError) -> Code {
+    match error {
+        SendError::Full { .. } | SendError::NoCredit { .. } => Code::RESOURCE_EXHAUSTED,
+        _ => Code::UNAVAILABLE,
+    }
+}
+
+impl LinkPort {
+    pub(crate) fn report(&self) -> LinkReport {
+        let link = &self.tcp.link;
+        let credit = link.credit();
+        LinkReport {
+            peer: link.peer_name().unwrap_or("unknown").to_owned(),
+            address: self.state.address.clone(),
+            tenant: self.state.tenant.as_deref().map(str::to_owned),
+            state: if link.is_ready() { "ready" } else { "opening" },
+            unanswered: link.unanswered(),
+            credit_calls: credit.calls,
+            credit_bytes: credit.bytes,
+        }
+    }
+}

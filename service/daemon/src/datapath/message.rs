@@ -1,0 +1,159 @@
+//! A message on its way through this daemon, and who holds its bytes.
+//!
+//! ```text
+//!   Gathered   inline part: private copy     extents: still in the sender's heap, sent from there
+//!   Private    the whole image: private copy (a chain reads it, or it came from a peer)
+//!   Landed     the whole image: in the receive heap of a session of this host
+//! ```
+//!
+//! Invariant (P2): a chain is shown private bytes only, and what it allowed is sent from those very bytes. A `Gathered` message's
+//! inline part is such a copy; a chain that reads an extent makes the message `Private` first. Extents are opaque bytes here;
+//! the receiving daemon validates its own copy of them.
+
+use tollgate_engine::SessionId;
+use tollgate_marshal::MAX_EXTENTS;
+use tollgate_shm_abi::heap::{Block, Span};
+use tollgate_shm_abi::io::Part;
+use tollgate_transport::Image as WireImage;
+
+use crate::datapath::pool::Pool;
+
+/// Where a message's bytes are.
+pub(crate) enum Body {
+    /// A private copy of the image.
+    Private {
+        bytes: Vec<u8>,
+        /// Extent slots have been patched to final offsets (by `accept`). Otherwise they still name extents, which begin at
+        /// `extents`.
+        accepted: bool,
+        extents: Vec<u32>,
+    },
+    /// The inline part is a private copy, the extents are the application's memory.
+    Gathered {
+        inline: Vec<u8>,
+        spans: Vec<Span>,
+        source: Source,
+    },
+    /// In a receive heap, validated.
+    Landed { session: SessionId, block: Block },
+}
+
+/// The block of a send heap that a message was posted in: given back (RECLAIM) once nobody reads it any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    pub(crate) session: SessionId,
+    pub(crate) offset: u64,
+}
+
+/// A message. It owns a pooled buffer, a block or both, so it ends in the runtime's `discard` or in a heap, never in `drop`.
+pub(crate) struct Message {
+    pub(crate) body: Body,
+    pub(crate) inline_len: u32,
+    /// Length of the image.
+    pub(crate) total_len: u32,
+}
+
+impl Message {
+    /// What a chain may be shown: bytes that nobody else can change, and where the extents among them begin. Of a
+    /// `Gathered` message that is the inline part: a chain that reads an extent makes it private first.
+    pub(crate) fn judged(&self) -> (&[u8], &[u32]) {
+        match &self.body {
+            Body::Private { bytes, extents, .. } => (bytes, extents),
+            Body::Gathered { inline, .. } => (inline, &[]),
+            // Only this daemon can write a receive heap. The body was already landing when the chain was attached.
+            Body::Landed { block, .. } => (&block[..self.total_len as usize], &[]),
+        }
+    }
+
+    /// The message as a link sends it.
+    pub(crate) fn on_wire<'a>(
+        &'a self,
+        parts: &'a mut [Part<'a>; MAX_EXTENTS],
+    ) -> Option<WireImage<'a>> {
+        let inline_len = self.inline_len as usize;
+        match &self.body {
+            // An image's extents are contiguous, padding included: one part.
+            Body::Private { bytes, extents, .. } => {
+                let Some(&first) = extents.first() else {
+                    return Some(WireImage::inline(bytes));
+                };
+                parts[0] = Part::Private(&bytes[first as usize..]);
+                Some(WireImage {
+                    inline: &bytes[..inline_len],
+                    extents: &parts[..1],
+                })
+            }
+            Body::Gathered { inline, spans, .. } => {
+                for (part, span) in parts.iter_mut().zip(spans) {
+                    *part = Part::Shared { span, at: 0 };
+                }
+                Some(WireImage {
+                    inline,
+                    extents: &parts[..spans.len()],
+                })
+            }
+            Body::Landed { .. } => None,
+        }
+    }
+
+    /// Makes the image private, so that a chain can judge exactly what will be sent. Returns the block that is free by that.
+    pub(crate) fn make_private(&mut self, pool: &mut Pool) -> Option<Source> {
+        let Body::Gathered {
+            inline,
+            spans,
+            source,
+        } = &mut self.body
+        else {
+            return None;
+        };
+        let source = *source;
+        if spans.is_empty() {
+            let bytes = std::mem::take(inline);
+            self.body = Body::Private {
+                bytes,
+                accepted: true,
+                extents: Vec::new(),
+            };
+            return Some(source);
+        }
+        let mut bytes = pool.take(self.total_len as usize);
+        let extents = copy_image(inline, spans, &mut bytes);
+        pool.give(std::mem::take(inline));
+        self.body = Body::Private {
+            bytes,
+            accepted: false,
+            extents,
+        };
+        Some(source)
+    }
+}
+
+/// Where each extent of an image begins, and the image's length.
+pub(crate) fn image_layout(
+    inline_len: usize,
+    lens: impl Iterator<Item = usize>,
+) -> (Vec<u32>, u64) {
+    let mut end = inline_len as u64;
+    let mut offsets = Vec::new();
+    for len in lens {
+        let at = end.next_multiple_of(8);
+        offsets.push(u32::try_from(at).unwrap_or(u32::MAX));
+        end = at + len as u64;
+    }
+    (offsets, end)
+}
+
+/// Writes an image from its inline part and extents; returns where the extents begin.
+pub(crate) fn copy_image(inline: &[u8], spans: &[Span], image: &mut [u8]) -> Vec<u32> {
+    let (offsets, _) = image_layout(inline.len(), spans.iter().map(Span::len));
+    image[..inline.len()].copy_from_slice(inline);
+    let mut end = inline.len();
+    for (span, &at) in spans.iter().zip(&offsets) {
+        let at = at as usize;
+        image[end..at].fill(0);
+        span.copy_to(&mut image[at..at + span.len()])
+            .expect("a span has as many bytes as it says");
+        end = at + span.len();
+    }
+    offsets
+}

@@ -1,0 +1,38 @@
+//! The datapath: runtime threads that drive the pure engine and own its I/O.
+//!
+//! ```text
+//!   control plane ── Command ──▶ runtime ── Event ──▶ control plane
+//!                                   │
+//!            ┌──────────────────────┼─────────────────────┐
+//!      SessionPort            Engine<Message>          LinkPort
+//!   rings, heaps, wakes     what happens to a call    frames, socket
+//!   (sessions.rs)             (its own crate)          (links.rs)
+//!                                   │
+//!                              chains (policies.rs)
+//! ```
+//!
+//! A runtime is one thread, and shares nothing with the others: a tenant's sessions, links, services and policies all live on
+//! the runtime that [`runtime_of`] names, so no call ever crosses threads. Absent on purpose: locks, async, and waiting for
+//! the control plane.
+
+pub(crate) mod command;
+mod links;
+mod message;
+mod policies;
+mod pool;
+mod ports;
+mod runtime;
+mod sessions;
+
+pub(crate) use command::{Command, Event, Handle};
+pub(crate) use runtime::{Options, spawn};
+
+/// The runtime on which a tenant lives: stable, spread by name (FNV-1a).
+pub(crate) fn runtime_of(tenant: &str, runtimes: usize) -> usize {
+    let hash = tenant
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+    (hash % runtimes.max(1) as u64) as usize
+}

@@ -1,0 +1,270 @@
+//! The two kinds of ports of a runtime: an application's session, and a link to a peer.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tollgate_engine::{CallKey, ServiceId, SessionId, Status};
+use tollgate_shm_abi::Misbehaved;
+use tollgate_shm_abi::descriptor::{Completion, Entry, HeapSizes, Image, Offsets, Text};
+use tollgate_shm_abi::heap::Block;
+use tollgate_shm_abi::limits::{MAX_OFFSETS, MAX_STATUS_TEXT_BYTES};
+use tollgate_shm_abi::ring::PushError;
+use tollgate_shm_abi::session::DaemonEnd;
+use tollgate_transport::{CallHead, TcpLink};
+
+use crate::datapath::command::{Bound, Method, PendingBind, ServiceSchema};
+use crate::limits::COMPLETION_BACKLOG;
+
+/// A method handle of an application.
+pub(crate) struct Handle {
+    pub(crate) method: Arc<Method>,
+    /// Whether the application calls it, or serves it.
+    pub(crate) calls: bool,
+}
+
+/// An application's session.
+pub(crate) struct SessionPort {
+    pub(crate) id: SessionId,
+    pub(crate) tenant: Arc<str>,
+    pub(crate) app: String,
+    pub(crate) pid: i32,
+    pub(crate) end: DaemonEnd,
+    pub(crate) heaps: HeapSizes,
+    /// By handle; parallel to the engine's routes.
+    pub(crate) handles: Vec<Handle>,
+    /// Completions that found the ring full, in order.
+    backlog: VecDeque<Entry>,
+    /// Blocks of the send heap to give back, less than one descriptor's worth.
+    reclaims: Vec<u64>,
+    /// Something was pushed since the last look at the sleeping flag.
+    pushed: bool,
+}
+
+impl SessionPort {
+    pub(crate) fn new(
+        id: SessionId,
+        tenant: Arc<str>,
+        app: String,
+        pid: i32,
+        end: DaemonEnd,
+        heaps: HeapSizes,
+    ) -> Self {
+        let reclaims = Vec::with_capacity(MAX_OFFSETS);
+        Self {
+            id,
+            tenant,
+            app,
+            pid,
+            end,
+            heaps,
+            handles: Vec::new(),
+            backlog: VecDeque::new(),
+            reclaims,
+            pushed: false,
+        }
+    }
+
+    /// Whether the application is so far behind with its completions that its submissions must wait.
+    pub(crate) fn is_choked(&self) -> bool {
+        self.backlog.len() >= COMPLETION_BACKLOG
+    }
+
+    /// Gives a block of the send heap back, in a batch.
+    pub(crate) fn reclaim(&mut self, offset: u64) {
+        self.reclaims.push(offset);
+        if self.reclaims.len() == MAX_OFFSETS {
+            self.push_reclaims();
+        }
+    }
+
+    fn push_reclaims(&mut self) {
+        if let Some(offsets) = Offsets::take_from(&self.reclaims) {
+            self.reclaims.clear();
+            self.push(&Completion::Reclaim(offsets));
+        }
+    }
+
+    /// Tells the application something; in the backlog, if its ring is full.
+    pub(crate) fn push(&mut self, completion: &Completion) {
+        let entry = completion.encode();
+        self.pushed = true;
+        if !self.backlog.is_empty() || self.end.completions.push(&entry).is_err() {
+            self.backlog.push_back(entry);
+        }
+    }
+
+    /// Tells the application how its call failed. The text is left out when the heap has no room for it.
+    pub(crate) fn push_status(&mut self, call: u64, status: &Status) {
+        let mut text = status.message.as_bytes();
+        if text.len() > MAX_STATUS_TEXT_BYTES as usize {
+            text = &text[..status
+                .message
+                .floor_char_boundary(MAX_STATUS_TEXT_BYTES as usize)];
+        }
+        let block = if text.is_empty() {
+            None
+        } else {
+            self.end.receive_heap.alloc(text.len())
+        };
+        let text = block.map(|mut block| {
+            block[..text.len()].copy_from_slice(text);
+            Text {
+                offset: self.end.receive_heap.commit(block),
+                len: text.len() as u32,
+            }
+        });
+        self.push(&Completion::Status {
+            call,
+            code: status.code,
+            text,
+        });
+    }
+
+    /// Hands a filled block over, as a call or as a reply.
+    pub(crate) fn push_image(
+        &mut self,
+        block: Block,
+        inline_len: u32,
+        total_len: u32,
+        what: Delivery,
+    ) {
+        let image = Image {
+            offset: self.end.receive_heap.commit(block),
+            inline_len,
+            total_len,
+        };
+        self.push(&match what {
+            Delivery::Call {
+                handle,
+                call,
+                deadline_ns,
+            } => Completion::Call {
+                method: handle,
+                call: call.to_wire(),
+                image,
+                deadline_ns,
+            },
+            Delivery::Reply { call } => Completion::Reply { call, image },
+        });
+    }
+
+    /// Once per turn: gives reclaims and backlog to the ring, and wakes the application if it sleeps.
+    pub(crate) fn flush(&mut self) -> Result<(), Misbehaved> {
+        self.push_reclaims();
+        self.end.submissions.flush();
+        while let Some(entry) = self.backlog.front() {
+            match self.end.completions.push(entry) {
+                Ok(()) => drop(self.backlog.pop_front()),
+                Err(PushError::Full) => break,
+                Err(PushError::Misbehaved(how)) => return Err(how),
+            }
+        }
+        if std::mem::take(&mut self.pushed) && self.end.completions.needs_wake() {
+            self.end.wake.wake();
+        }
+        Ok(())
+    }
+
+    /// Whether something waits for a place in the ring, which the application makes without ringing.
+    pub(crate) fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+}
+
+/// What a delivered block is.
+pub(crate) enum Delivery {
+    Call {
+        handle: u32,
+        call: CallKey,
+        deadline_ns: u64,
+    },
+    Reply {
+        call: u64,
+    },
+}
+
+/// Where a large body goes while it is read.
+pub(crate) enum Landing {
+    /// Straight into the receive heap of the session that will get it.
+    Heap { session: SessionId, block: Block },
+    /// Private memory: a chain reads it first.
+    Private(Vec<u8>),
+}
+
+/// A large body that is being read.
+pub(crate) struct LargeBody {
+    pub(crate) what: LargeKind,
+    pub(crate) inline_len: u32,
+    pub(crate) len: usize,
+    pub(crate) landing: Landing,
+}
+
+/// What a large body belongs to.
+pub(crate) enum LargeKind {
+    Call(CallHead),
+    Reply(u64),
+}
+
+/// A client's binding to a service at a peer.
+pub(crate) struct RemoteBinding {
+    pub(crate) session: SessionId,
+    pub(crate) first_handle: u32,
+    pub(crate) schema: Arc<ServiceSchema>,
+    /// Who asked for it and has no answer yet.
+    pub(crate) asked: Option<oneshot::Sender<Result<Bound, Status>>>,
+    pub(crate) tenant: Arc<str>,
+    pub(crate) peer: SocketAddr,
+    /// Refused after it had been bound (its server restarts, say): when to ask again.
+    pub(crate) retry_at_ns: Option<u64>,
+}
+
+/// A link to a peer daemon. It carries the calls of one tenant, so that no tenant can use up another's credit or stand in
+/// its way.
+pub(crate) struct LinkPort {
+    pub(crate) tcp: TcpLink,
+    pub(crate) state: LinkState,
+}
+
+/// What the runtime knows of a link beyond its protocol.
+pub(crate) struct LinkState {
+    pub(crate) address: String,
+    /// Where this end dialled; `None`: the peer did.
+    pub(crate) dialled: Option<SocketAddr>,
+    /// Known from the first BIND, or from the start when dialled.
+    pub(crate) tenant: Option<Arc<str>>,
+    /// What the peer's binds mean.
+    pub(crate) inbound: HashMap<u32, ServiceId>,
+    /// Our binds: keys of the runtime's bindings, by bind id.
+    pub(crate) outbound: Vec<u32>,
+    pub(crate) large: Option<LargeBody>,
+    /// The socket may have more to read.
+    pub(crate) readable: bool,
+    /// The peer returned credit in this turn.
+    pub(crate) credited: bool,
+    /// The first BIND, when it names a tenant of another runtime.
+    pub(crate) moving: Option<PendingBind>,
+}
+
+impl LinkPort {
+    pub(crate) fn new(
+        tcp: TcpLink,
+        address: String,
+        dialled: Option<SocketAddr>,
+        tenant: Option<Arc<str>>,
+    ) -> Self {
+        let state = LinkState {
+            address,
+            dialled,
+            tenant,
+            inbound: HashMap::new(),
+            outbound: Vec::new(),
+            large: None,
+            readable: true,
+            credited: false,
+            moving: None,
+        };
+        Self { tcp, state }
+    }
+}

@@ -1,0 +1,564 @@
+//! One runtime: the loop that moves calls between rings, links, chains and the engine.
+//!
+//! ```text
+//!   turn:  commands → links (read) → sessions (rings) → deadlines → flush (links, rings, wakes)
+//!          the engine's outputs are acted on after each input, so no queue builds up inside
+//!   no work:  look again, yielding the core, for the spin budget; then publish "I sleep" on every ring, look once
+//!             more, and wait in epoll until a doorbell, a socket, a command or a deadline
+//! ```
+//!
+//! Invariants: one thread; no lock; nothing here blocks except that wait; one turn takes a bounded number of submissions per
+//! session and frames per link, so nobody waits for somebody else's burst.
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::thread::CpuSet;
+use tokio::sync::mpsc::UnboundedSender;
+use tollgate_engine::slots::Slots;
+use tollgate_engine::{Engine, LinkId, Output, ServiceId, SessionId, Status};
+use tollgate_shm_abi::status::Code;
+use tollgate_transport::LinkConfig;
+
+use crate::datapath::command::{CallCounters, Command, Event, Handle, Report, ServiceSchema};
+use crate::datapath::message::{Body, Message, Source};
+use crate::datapath::policies::Policies;
+use crate::datapath::pool::Pool;
+use crate::datapath::ports::{LinkPort, RemoteBinding, SessionPort};
+use crate::datapath::runtime_of;
+
+/// How one runtime is set up.
+pub(crate) struct Options {
+    pub(crate) index: usize,
+    /// All runtimes, this one included: links move to where their tenant lives.
+    pub(crate) runtimes: usize,
+    pub(crate) core: Option<usize>,
+    pub(crate) spin: Duration,
+    pub(crate) link: LinkConfig,
+}
+
+/// What epoll reports by: the kind above, the key below.
+const WAKE_COMMAND: u64 = 0;
+const WAKE_SESSION: u64 = 1 << 32;
+const WAKE_LINK: u64 = 2 << 32;
+
+/// Wake-ups taken from epoll at once; more are reported the next time.
+const EPOLL_BATCH: usize = 64;
+
+/// A service of this host.
+pub(crate) struct Service {
+    pub(crate) tenant: Arc<str>,
+    pub(crate) schema: Arc<ServiceSchema>,
+}
+
+/// A lost link's next attempt.
+pub(crate) struct Redial {
+    pub(crate) tenant: Arc<str>,
+    pub(crate) peer: SocketAddr,
+    pub(crate) at_ns: u64,
+    pub(crate) pause: Duration,
+}
+
+/// One runtime's state.
+pub(crate) struct Runtime {
+    pub(crate) options: Options,
+    pub(crate) epoll: Arc<OwnedFd>,
+    commands: mpsc::Receiver<Command>,
+    pub(crate) events: UnboundedSender<Event>,
+    pub(crate) siblings: Arc<std::sync::OnceLock<Vec<Handle>>>,
+    pub(crate) engine: Engine<Message>,
+    pub(crate) sessions: Slots<Box<SessionPort>>,
+    pub(crate) links: Slots<Box<LinkPort>>,
+    /// Parallel to the engine's services.
+    pub(crate) services: Vec<Service>,
+    pub(crate) bindings: Slots<RemoteBinding>,
+    pub(crate) redials: Vec<Redial>,
+    /// Links that became ready in this turn.
+    pub(crate) opened: Vec<LinkId>,
+    /// Links that could not even take a status, and why.
+    pub(crate) stuck: Vec<(LinkId, String)>,
+    pub(crate) policies: Policies,
+    pub(crate) pool: Pool,
+    /// Blocks that links are still sending from, by the token given to the link.
+    pub(crate) sending: HashMap<u64, Source>,
+    pub(crate) next_token: u64,
+    pub(crate) now_ns: u64,
+    pub(crate) counters: CallCounters,
+    stopping: bool,
+}
+
+/// Starts a runtime's thread. The siblings' handles are set once all have been started.
+pub(crate) fn spawn(
+    options: Options,
+    events: UnboundedSender<Event>,
+    siblings: Arc<std::sync::OnceLock<Vec<Handle>>>,
+) -> std::io::Result<(Handle, std::thread::JoinHandle<()>)> {
+    let (sender, commands) = mpsc::channel();
+    let doorbell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+    epoll::add(
+        &*epoll,
+        &*doorbell,
+        EventData::new_u64(WAKE_COMMAND),
+        EventFlags::IN | EventFlags::ET,
+    )?;
+    let handle = Handle {
+        commands: sender,
+        doorbell,
+    };
+    let name = format!("runtime-{}", options.index);
+    let runtime = Runtime {
+        options,
+        epoll,
+        commands,
+        events,
+        siblings,
+        engine: Engine::new(),
+        sessions: Slots::default(),
+        links: Slots::default(),
+        services: Vec::new(),
+        bindings: Slots::default(),
+        redials: Vec::new(),
+        opened: Vec::new(),
+        stuck: Vec::new(),
+        policies: Policies::default(),
+        pool: Pool::new(),
+        sending: HashMap::new(),
+        next_token: 0,
+        now_ns: now_ns(),
+        counters: CallCounters::default(),
+        stopping: false,
+    };
+    let thread = std::thread::Builder::new()
+        .name(name)
+        .spawn(move || runtime.run())?;
+    Ok((handle, thread))
+}
+
+/// The clock of deadlines: CLOCK_MONOTONIC, which applications share.
+pub(crate) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl Runtime {
+    fn run(mut self) {
+        if let Some(core) = self.options.core {
+            let mut set = CpuSet::new();
+            set.set(core);
+            if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+                tracing::warn!(
+                    "runtime {} can't be pinned to core {core}: {error}",
+                    self.options.index
+                );
+            }
+        }
+        let spin_ns = self.options.spin.as_nanos() as u64;
+        let mut idle_since = now_ns();
+        while !self.stopping {
+            self.now_ns = now_ns();
+            if self.turn() {
+                idle_since = self.now_ns;
+                self.poll_wakes(Some(Duration::ZERO));
+            } else if self.now_ns.saturating_sub(idle_since) < spin_ns {
+                rustix::thread::sched_yield();
+                self.poll_wakes(Some(Duration::ZERO));
+            } else {
+                self.sleep();
+                idle_since = now_ns();
+            }
+        }
+        self.shut_down();
+    }
+
+    /// Does what there is to do, a bounded amount of it. Whether there was anything.
+    fn turn(&mut self) -> bool {
+        let mut worked = self.take_commands();
+        for slot in 0..self.links.slots() {
+            if let Some(key) = self.links.key_at(slot) {
+                worked |= self.turn_link(LinkId(key));
+            }
+        }
+        for slot in 0..self.sessions.slots() {
+            if let Some(key) = self.sessions.key_at(slot) {
+                worked |= self.turn_session(SessionId(key));
+            }
+        }
+        worked |= self.pass_time();
+        self.flush();
+        worked
+    }
+
+    fn take_commands(&mut self) -> bool {
+        let mut worked = false;
+        while let Ok(command) = self.commands.try_recv() {
+            worked = true;
+            self.command(command);
+            self.act();
+        }
+        worked
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::OpenSession {
+                end,
+                heaps,
+                tenant,
+                app,
+                pid,
+                reply,
+            } => {
+                let opened = self.open_session(*end, heaps, tenant, app, pid);
+                let _asker_gone = reply.send(opened);
+            }
+            Command::CloseSession { session } => self.close_session(session),
+            Command::Bind {
+                session,
+                schema,
+                bind,
+                chains,
+                reply,
+            } => self.bind(session, schema, bind, chains, reply),
+            Command::Serve { session, bound } => {
+                if let Some(service) = bound.service {
+                    self.engine.serve(service, session, bound.first_handle);
+                }
+            }
+            Command::Accept { stream } => self.accept(stream),
+            Command::Adopt { port, bind } => self.adopt(port, bind),
+            Command::Policies { change, done } => {
+                self.policies.apply(change, &mut self.engine);
+                let _asker_gone = done.send(());
+            }
+            Command::Report { reply } => {
+                let _asker_gone = reply.send(self.report());
+            }
+            Command::Stop => self.stopping = true,
+        }
+    }
+
+    /// Deadlines, links' timers and redials. Whether something was due.
+    fn pass_time(&mut self) -> bool {
+        let mut worked = false;
+        if self
+            .engine
+            .poll_timeout()
+            .is_some_and(|at| at <= self.now_ns)
+        {
+            self.engine.expire(self.now_ns);
+            self.act();
+            worked = true;
+        }
+        for slot in 0..self.links.slots() {
+            let Some(key) = self.links.key_at(slot) else {
+                continue;
+            };
+            let Some(port) = self.links.get_mut(key) else {
+                continue;
+            };
+            let due = port
+                .tcp
+                .link
+                .next_tick()
+                .is_some_and(|at| at <= self.now_ns);
+            if due && let Err(error) = port.tcp.link.tick(self.now_ns) {
+                self.lose_link(LinkId(key), &error.to_string());
+                worked = true;
+            }
+        }
+        self.policies.collect_logs(self.now_ns, &self.events);
+        worked | self.retry_due()
+    }
+
+    /// Carries out the engine's outputs until there are none.
+    pub(crate) fn act(&mut self) {
+        while let Some(output) = self.engine.poll_output() {
+            match output {
+                Output::Judge {
+                    call,
+                    stage,
+                    chain,
+                    mut message,
+                } => {
+                    let (verdict, freed) = self.policies.judge(
+                        chain,
+                        stage,
+                        &mut message,
+                        &mut self.pool,
+                        &self.events,
+                    );
+                    self.engine.verdict(call, verdict, message);
+                    if let Some(source) = freed {
+                        self.reclaim(source);
+                    }
+                }
+                Output::SendCall {
+                    link,
+                    bind,
+                    method,
+                    call,
+                    deadline_ns,
+                    message,
+                } => {
+                    self.send_call(link, bind, method, call, deadline_ns, message);
+                }
+                Output::SendReply {
+                    link,
+                    call,
+                    request_bytes,
+                    message,
+                } => {
+                    self.send_reply(link, call, request_bytes, message);
+                }
+                Output::SendStatus {
+                    link,
+                    call,
+                    request_bytes,
+                    status,
+                } => {
+                    self.send_status(link, call, request_bytes, &status);
+                }
+                Output::SendCancel { link, call } => self.send_cancel(link, call),
+                Output::Deliver {
+                    session,
+                    handle,
+                    call,
+                    deadline_ns,
+                    message,
+                } => {
+                    self.deliver(session, handle, call, deadline_ns, message);
+                }
+                Output::CancelDelivered { session, call } => {
+                    if let Some(port) = self.sessions.get_mut(session.0) {
+                        port.push(&tollgate_shm_abi::descriptor::Completion::Cancel {
+                            call: call.to_wire(),
+                        });
+                    }
+                }
+                Output::Complete {
+                    session,
+                    handle,
+                    call,
+                    message,
+                } => self.complete(session, handle, call, message),
+                Output::Fail {
+                    session,
+                    call,
+                    status,
+                } => {
+                    self.counters.failed += 1;
+                    if let Some(port) = self.sessions.get_mut(session.0) {
+                        port.push_status(call, &status);
+                    }
+                }
+                Output::Discard(message) => self.discard(message),
+            }
+        }
+    }
+
+    /// Gives a message's buffer, block or both back.
+    pub(crate) fn discard(&mut self, message: Message) {
+        match message.body {
+            Body::Private { bytes, .. } => self.pool.give(bytes),
+            Body::Gathered { inline, source, .. } => {
+                self.pool.give(inline);
+                self.reclaim(source);
+            }
+            Body::Landed { session, block } => {
+                if let Some(port) = self.sessions.get_mut(session.0) {
+                    port.end.receive_heap.discard(block);
+                }
+            }
+        }
+    }
+
+    /// Nobody reads this block of a send heap any more.
+    pub(crate) fn reclaim(&mut self, source: Source) {
+        if let Some(port) = self.sessions.get_mut(source.session.0) {
+            port.reclaim(source.offset);
+        }
+    }
+
+    fn flush(&mut self) {
+        self.drop_stuck();
+        for slot in 0..self.links.slots() {
+            if let Some(key) = self.links.key_at(slot) {
+                self.flush_link(LinkId(key));
+            }
+        }
+        for slot in 0..self.sessions.slots() {
+            let Some(key) = self.sessions.key_at(slot) else {
+                continue;
+            };
+            let Some(port) = self.sessions.get_mut(key) else {
+                continue;
+            };
+            if let Err(how) = port.flush() {
+                self.expel(SessionId(key), &how.to_string());
+            }
+        }
+    }
+
+    /// Publishes on every ring that this runtime sleeps; then sleeps, unless something came meanwhile.
+    fn sleep(&mut self) {
+        let mut may_sleep = true;
+        for (_, port) in self.sessions.iter_mut() {
+            may_sleep &= port.end.submissions.announce_sleep();
+        }
+        if may_sleep {
+            self.counters.sleeps += 1;
+            let timeout = self.next_timeout();
+            self.poll_wakes(timeout);
+        }
+        for (_, port) in self.sessions.iter_mut() {
+            port.end.submissions.cancel_sleep();
+        }
+    }
+
+    /// How long nothing needs to be done if nobody calls.
+    fn next_timeout(&self) -> Option<Duration> {
+        let links = self
+            .links
+            .iter()
+            .filter_map(|(_, port)| port.tcp.link.next_tick());
+        let redials = self.redials.iter().map(|redial| redial.at_ns);
+        let rebinds = self
+            .bindings
+            .iter()
+            .filter_map(|(_, binding)| binding.retry_at_ns);
+        let next_ns = self
+            .engine
+            .poll_timeout()
+            .into_iter()
+            .chain(links)
+            .chain(redials)
+            .chain(rebinds)
+            .min();
+        // An application that is behind makes room in its ring without ringing.
+        let backlog = self
+            .sessions
+            .iter()
+            .any(|(_, port)| port.has_backlog())
+            .then(|| self.now_ns + 1_000_000);
+        let next_ns = next_ns.into_iter().chain(backlog).min()?;
+        Some(Duration::from_nanos(next_ns.saturating_sub(now_ns())))
+    }
+
+    /// Takes wake-ups; `None` waits for ever.
+    fn poll_wakes(&mut self, timeout: Option<Duration>) {
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let mut space = [MaybeUninit::<epoll::Event>::uninit(); EPOLL_BATCH];
+        let woken = match epoll::wait(&*self.epoll, &mut space, timeout.as_ref()) {
+            Ok((events, _)) => events,
+            // A signal: the next turn looks anyway.
+            Err(_) => return,
+        };
+        for event in woken.iter() {
+            let token = event.data.u64();
+            if token & !0xffff_ffff == WAKE_LINK
+                && let Some(port) = self.links.get_mut(token as u32)
+            {
+                port.state.readable = true;
+            }
+        }
+    }
+
+    pub(crate) fn session_token(session: SessionId) -> u64 {
+        WAKE_SESSION | u64::from(session.0)
+    }
+
+    pub(crate) fn link_token(link: LinkId) -> u64 {
+        WAKE_LINK | u64::from(link.0)
+    }
+
+    pub(crate) fn is_home_of(&self, tenant: &str) -> bool {
+        runtime_of(tenant, self.options.runtimes) == self.options.index
+    }
+
+    /// The service that a client of `tenant` with this schema reaches on this host, or why there is none.
+    pub(crate) fn find_service(
+        &self,
+        tenant: &str,
+        name: &str,
+        hash: &[u8; 32],
+    ) -> Result<ServiceId, Refusal> {
+        let mut known = None;
+        for (service, id) in self.services.iter().zip(0u32..) {
+            if &*service.tenant != tenant || service.schema.name != name {
+                continue;
+            }
+            let served = self.engine.servers_of(ServiceId(id)) > 0;
+            match (served, service.schema.hash == *hash) {
+                (true, true) => return Ok(ServiceId(id)),
+                (true, false) => known = Some(Some(id)),
+                (false, _) => known = known.or(Some(None)),
+            }
+        }
+        Err(match known {
+            Some(Some(id)) => Refusal::Differs(Arc::clone(&self.services[id as usize].schema)),
+            Some(None) => Refusal::Absent(Status::new(
+                Code::UNAVAILABLE,
+                format!("no application of tenant {tenant} serves {name} at the moment"),
+            )),
+            None => Refusal::Absent(Status::new(
+                Code::UNIMPLEMENTED,
+                format!("no application of tenant {tenant} serves {name} on this host"),
+            )),
+        })
+    }
+
+    fn report(&self) -> Report {
+        let services = self
+            .services
+            .iter()
+            .zip(0u32..)
+            .filter(|(_, id)| self.engine.servers_of(ServiceId(*id)) > 0);
+        Report {
+            sessions: self
+                .sessions
+                .iter()
+                .map(|(_, port)| port.report(&self.engine))
+                .collect(),
+            links: self.links.iter().map(|(_, port)| port.report()).collect(),
+            services: services
+                .map(|(service, id)| service.report(self.engine.servers_of(ServiceId(id))))
+                .collect(),
+            policies: self.policies.report(),
+            calls: self.counters,
+            live_calls: self.engine.live_calls(),
+        }
+    }
+
+    /// Ends every session and says goodbye to every peer.
+    fn shut_down(&mut self) {
+        for slot in 0..self.sessions.slots() {
+            if let Some(key) = self.sessions.key_at(slot) {
+                self.close_session(SessionId(key));
+            }
+        }
+        self.act();
+        for (_, port) in self.links.iter_mut() {
+            let reason = tollgate_transport::Reason::SHUTDOWN;
+            let _not_ready = port
+                .tcp
+                .link
+                .send_goaway(reason, "the daemon is shutting down");
+            let _best_effort = port.tcp.flush();
+        }
+    }
+}
+
+/// Why a bind finds no service.
+pub(crate) enum Refusal {
+    /// Somebody serves it under another schema.
+    Differs(Arc<ServiceSchema>),
+    /// Nobody does.
+    Absent(Status),
+}

@@ -1,0 +1,716 @@
+//! Applications: what they post is copied out, checked and given to the engine; what they get is placed in their heap.
+//!
+//! Distrust (P1): a descriptor is copied out of the ring once and checked; a block is copied to private memory once and
+//! validated there; an extent becomes a range of the heap that is only ever copied or sent. Whatever a correct library can't
+//! have done ends the session ([`Runtime::expel`]), and nothing else.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tollgate_engine::{
+    CallKey, Engine, MethodChains, Origin, Route, RouteTarget, ServiceId, SessionId, Status,
+    Submission as Posted,
+};
+use tollgate_shm_abi::descriptor::{
+    Alleged, BlockRef, EXTENT_ENTRY_BYTES, Extent, HeapSizes, Submission, Text,
+};
+use tollgate_shm_abi::heap::{Block, Span};
+use tollgate_shm_abi::limits::MAX_MESSAGE_BYTES;
+use tollgate_shm_abi::session::DaemonEnd;
+use tollgate_shm_abi::status::Code;
+
+use crate::datapath::command::{
+    BindAs, Bound, Event, Method, MethodSteps, Scope, ServiceReport, ServiceSchema, SessionReport,
+};
+use crate::datapath::message::{Body, Message, Source, copy_image, image_layout};
+use crate::datapath::ports::{Delivery, Handle, SessionPort};
+use crate::datapath::runtime::{Refusal, Runtime, Service};
+use crate::limits::{
+    MAX_METHODS_PER_SESSION, MAX_SERVICES_PER_TENANT, MAX_SESSIONS, SUBMISSIONS_PER_TURN,
+};
+
+/// What a correct client library can't have done: why the session ends.
+struct Broken(String);
+
+impl<E: std::fmt::Display> From<E> for Broken {
+    fn from(error: E) -> Self {
+        Broken(error.to_string())
+    }
+}
+
+/// Opening, binding and ending sessions.
+impl Runtime {
+    pub(crate) fn open_session(
+        &mut self,
+        mut end: DaemonEnd,
+        heaps: HeapSizes,
+        tenant: Arc<str>,
+        app: String,
+        pid: i32,
+    ) -> Result<SessionId, Status> {
+        if self.sessions.len() >= MAX_SESSIONS {
+            let text = format!("the daemon has {MAX_SESSIONS} sessions, which is the limit");
+            return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
+        }
+        let full = || {
+            Status::new(
+                Code::RESOURCE_EXHAUSTED,
+                "the daemon's table of sessions is full",
+            )
+        };
+        let key = self.sessions.next_key().ok_or_else(full)?;
+        let session = SessionId(key);
+        if let Err(error) = end
+            .doorbell
+            .watch(&self.epoll, Self::session_token(session))
+        {
+            let text = format!("the daemon can't watch another doorbell: {error}");
+            return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
+        }
+        self.sessions.insert(Box::new(SessionPort::new(
+            session, tenant, app, pid, end, heaps,
+        )));
+        self.engine.session_opened(session);
+        Ok(session)
+    }
+
+    /// Frees everything that a session held. Its calls end; those that it served end with UNAVAILABLE.
+    pub(crate) fn close_session(&mut self, session: SessionId) {
+        let Some(port) = self.sessions.remove(session.0) else {
+            return;
+        };
+        for handle in 0..port.handles.len() as u32 {
+            if let Some(route) = self.engine.route_mut(session, handle) {
+                let chains = std::mem::take(&mut route.chains);
+                self.policies.drop_chains(chains);
+            }
+        }
+        self.engine.session_closed(session);
+        self.drop_bindings_of(session);
+        drop(port);
+        self.act();
+    }
+
+    /// Ends a session that broke the rules.
+    pub(crate) fn expel(&mut self, session: SessionId, reason: &str) {
+        self.close_session(session);
+        let runtime = self.options.index;
+        let _control_ended = self.events.send(Event::SessionEnded {
+            runtime,
+            session,
+            reason: reason.to_owned(),
+        });
+    }
+
+    pub(crate) fn bind(
+        &mut self,
+        session: SessionId,
+        schema: Arc<ServiceSchema>,
+        bind: BindAs,
+        chains: Vec<MethodSteps>,
+        reply: oneshot::Sender<Result<Bound, Status>>,
+    ) {
+        let Some(port) = self.sessions.get(session.0) else {
+            let _asker_gone =
+                reply.send(Err(Status::new(Code::UNAVAILABLE, "the session has ended")));
+            return;
+        };
+        if port.handles.len() + schema.methods.len() > MAX_METHODS_PER_SESSION {
+            let text = format!(
+                "the application has bound {} methods and wants {} more, the limit is {MAX_METHODS_PER_SESSION}",
+                port.handles.len(),
+                schema.methods.len()
+            );
+            let _asker_gone = reply.send(Err(Status::new(Code::RESOURCE_EXHAUSTED, text)));
+            return;
+        }
+        let tenant = Arc::clone(&port.tenant);
+        match bind {
+            BindAs::Server => {
+                let bound = self.bind_server(session, &tenant, schema, chains);
+                let _asker_gone = reply.send(bound);
+            }
+            BindAs::Client { peer: None } => {
+                let bound = self.bind_local(session, &tenant, schema, chains);
+                let _asker_gone = reply.send(bound);
+            }
+            BindAs::Client { peer: Some(peer) } => {
+                self.bind_remote(session, tenant, schema, chains, peer, reply)
+            }
+        }
+    }
+
+    /// Adds method handles to a session: the engine's routes and the port's programs stay parallel.
+    pub(crate) fn add_handles(
+        &mut self,
+        session: SessionId,
+        methods: &[Arc<Method>],
+        calls: bool,
+        routes: Vec<Route>,
+    ) -> Result<u32, Status> {
+        let gone = || Status::new(Code::UNAVAILABLE, "the session has ended");
+        let port = self.sessions.get_mut(session.0).ok_or_else(gone)?;
+        let first = self.engine.add_routes(session, routes).ok_or_else(gone)?;
+        port.handles.extend(methods.iter().map(|method| Handle {
+            method: Arc::clone(method),
+            calls,
+        }));
+        Ok(first)
+    }
+
+    /// The routes of a client's methods, all to be made by `target`.
+    pub(crate) fn client_routes(
+        &mut self,
+        chains: Vec<MethodSteps>,
+        target: impl Fn(u16) -> RouteTarget,
+    ) -> Vec<Route> {
+        let with_index = chains.into_iter().zip(0u16..);
+        with_index
+            .map(|(steps, k)| Route {
+                target: target(k),
+                chains: self.policies.make_chains(steps),
+            })
+            .collect()
+    }
+
+    fn bind_local(
+        &mut self,
+        session: SessionId,
+        tenant: &str,
+        schema: Arc<ServiceSchema>,
+        chains: Vec<MethodSteps>,
+    ) -> Result<Bound, Status> {
+        let service = self
+            .find_service(tenant, &schema.name, &schema.hash)
+            .map_err(|refusal| match refusal {
+                Refusal::Absent(status) => status,
+                Refusal::Differs(served) => {
+                    schema_differs(&schema, &served.description, "the serving application")
+                }
+            })?;
+        let routes = self.client_routes(chains, |method| RouteTarget::Local { service, method });
+        let first_handle = self.add_handles(session, &schema.methods, true, routes)?;
+        Ok(Bound {
+            first_handle,
+            service: None,
+        })
+    }
+
+    fn bind_server(
+        &mut self,
+        session: SessionId,
+        tenant: &Arc<str>,
+        schema: Arc<ServiceSchema>,
+        chains: Vec<MethodSteps>,
+    ) -> Result<Bound, Status> {
+        let served = |service: &Service| {
+            service.tenant == *tenant
+                && service.schema.name == schema.name
+                && service.schema.hash == schema.hash
+        };
+        let service = match self.services.iter().position(served) {
+            Some(at) => ServiceId(at as u32),
+            None => {
+                if self
+                    .services
+                    .iter()
+                    .filter(|service| service.tenant == *tenant)
+                    .count()
+                    >= MAX_SERVICES_PER_TENANT
+                {
+                    let text = format!(
+                        "tenant {tenant} has served {MAX_SERVICES_PER_TENANT} services and schemas, which is the limit"
+                    );
+                    return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
+                }
+                let id = self.engine.add_service(&schema.name, schema.methods.len());
+                self.services.push(Service {
+                    tenant: Arc::clone(tenant),
+                    schema: Arc::clone(&schema),
+                });
+                id
+            }
+        };
+        let change = chains
+            .into_iter()
+            .zip(0u16..)
+            .map(|(steps, method)| (Scope::Server { service, method }, steps));
+        let change = crate::datapath::command::PolicyChange {
+            chains: change.collect(),
+            ..Default::default()
+        };
+        self.policies.apply(change, &mut self.engine);
+        let not_callable = Status::new(
+            Code::UNIMPLEMENTED,
+            "the application serves this method, it hasn't bound it to call it",
+        );
+        let route = || Route {
+            target: RouteTarget::Broken(not_callable.clone()),
+            chains: MethodChains::default(),
+        };
+        let routes = schema.methods.iter().map(|_| route()).collect();
+        let first_handle = self.add_handles(session, &schema.methods, false, routes)?;
+        Ok(Bound {
+            first_handle,
+            service: Some(service),
+        })
+    }
+}
+
+/// The status that names the difference of two schemas.
+pub(crate) fn schema_differs(ours: &ServiceSchema, theirs: &str, who: &str) -> Status {
+    let difference = tollgate_schema::difference(&ours.description, theirs);
+    let text = format!(
+        "the schema of {} differs between the calling application and {who}: {}",
+        ours.name,
+        difference
+            .unwrap_or_else(|| "the descriptions are equal, but their hashes aren't".to_owned())
+    );
+    Status::new(Code::FAILED_PRECONDITION, text)
+}
+
+/// From the application.
+impl Runtime {
+    /// Takes a bounded number of submissions. Whether there was any.
+    pub(crate) fn turn_session(&mut self, session: SessionId) -> bool {
+        let mut taken = 0;
+        while taken < SUBMISSIONS_PER_TURN {
+            let Some(port) = self.sessions.get_mut(session.0) else {
+                break;
+            };
+            if port.is_choked() {
+                break;
+            }
+            let entry = match port.end.submissions.pop() {
+                Ok(Some(entry)) => entry,
+                Ok(None) => break,
+                Err(how) => {
+                    self.expel(session, &how.to_string());
+                    return true;
+                }
+            };
+            taken += 1;
+            if let Err(Broken(reason)) = self.submission(session, Alleged::from(entry)) {
+                self.expel(session, &reason);
+                return true;
+            }
+            self.act();
+        }
+        taken > 0
+    }
+
+    fn submission(&mut self, session: SessionId, alleged: Alleged) -> Result<(), Broken> {
+        let Some(port) = self.sessions.get_mut(session.0) else {
+            return Ok(());
+        };
+        match alleged.submission(&port.heaps)? {
+            Submission::Call {
+                method,
+                call,
+                block,
+                deadline_ns,
+            } => self.posted_call(session, method, call, block, deadline_ns),
+            Submission::Reply { call, block } => {
+                self.posted_reply(session, CallKey::from_wire(call), block)
+            }
+            Submission::Status { call, code, text } => {
+                self.posted_status(session, CallKey::from_wire(call), code, text)
+            }
+            Submission::Cancel { call } => {
+                self.engine.cancel(Origin::Session { session, call });
+                Ok(())
+            }
+            Submission::Release(offsets) => {
+                for &offset in offsets.as_slice() {
+                    port.end.receive_heap.free(offset)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn posted_call(
+        &mut self,
+        session: SessionId,
+        handle: u32,
+        call: u64,
+        block: BlockRef,
+        deadline_ns: u64,
+    ) -> Result<(), Broken> {
+        self.counters.posted += 1;
+        let origin = Origin::Session { session, call };
+        let Some(port) = self.sessions.get(session.0) else {
+            return Ok(());
+        };
+        let Some(method) = port
+            .handles
+            .get(handle as usize)
+            .filter(|h| h.calls)
+            .map(|h| Arc::clone(&h.method))
+        else {
+            return Err(Broken(format!(
+                "it called method handle {handle}, which it hasn't bound"
+            )));
+        };
+        match self.gather(session, &method.request, block)? {
+            Ok(message) => {
+                let bytes = u64::from(message.total_len);
+                self.engine.submit(
+                    self.now_ns,
+                    session,
+                    handle,
+                    Posted {
+                        origin,
+                        deadline_ns,
+                        bytes,
+                        message,
+                    },
+                );
+            }
+            Err(status) => {
+                self.reclaim(Source {
+                    session,
+                    offset: block.offset,
+                });
+                self.engine.reject(origin, 0, status);
+            }
+        }
+        Ok(())
+    }
+
+    fn posted_reply(
+        &mut self,
+        session: SessionId,
+        call: CallKey,
+        block: BlockRef,
+    ) -> Result<(), Broken> {
+        let Some((service, method)) = self.engine.expected_from_session(session, call) else {
+            // The call ended meanwhile; the application couldn't know.
+            self.reclaim(Source {
+                session,
+                offset: block.offset,
+            });
+            return Ok(());
+        };
+        let method =
+            Arc::clone(&self.services[service.0 as usize].schema.methods[usize::from(method)]);
+        match self.gather(session, &method.reply, block)? {
+            Ok(message) => {
+                self.engine.reply_from_session(session, call, message);
+            }
+            Err(status) => {
+                self.reclaim(Source {
+                    session,
+                    offset: block.offset,
+                });
+                self.engine.fail_from_session(session, call, status);
+            }
+        }
+        Ok(())
+    }
+
+    fn posted_status(
+        &mut self,
+        session: SessionId,
+        call: CallKey,
+        code: Code,
+        text: Option<Text>,
+    ) -> Result<(), Broken> {
+        let Some(port) = self.sessions.get_mut(session.0) else {
+            return Ok(());
+        };
+        let mut message = String::new();
+        if let Some(text) = text {
+            let mut bytes = vec![0; text.len as usize];
+            port.end.send_heap.copy_in(text.offset, &mut bytes)?;
+            port.reclaim(text.offset);
+            message = String::from_utf8_lossy(&bytes).into_owned();
+        }
+        self.engine
+            .fail_from_session(session, call, Status::new(code, message));
+        Ok(())
+    }
+
+    /// Copies a posted block to private memory, and validates the copy. The inner error is the caller's to answer.
+    fn gather(
+        &mut self,
+        session: SessionId,
+        codec: &tollgate_jit::Codec,
+        block: BlockRef,
+    ) -> Result<Result<Message, Status>, Broken> {
+        let Some(port) = self.sessions.get_mut(session.0) else {
+            return Err(Broken("the session has ended".to_owned()));
+        };
+        let mut inline = self.pool.take(block.len as usize);
+        port.end.send_heap.copy_in(block.offset, &mut inline)?;
+        let mut lens = [0; tollgate_marshal::MAX_EXTENTS];
+        let found = codec
+            .gather(&inline, &mut lens)
+            .map_err(|fault| Broken(codec.explain(&fault)))?;
+        if found != usize::from(block.extents) {
+            let text = format!(
+                "its message refers to {found} extents, its descriptor says {}",
+                block.extents
+            );
+            return Err(Broken(text));
+        }
+        let source = Source {
+            session,
+            offset: block.offset,
+        };
+        if found == 0 {
+            port.reclaim(block.offset);
+            let body = Body::Private {
+                bytes: inline,
+                accepted: true,
+                extents: Vec::new(),
+            };
+            return Ok(Ok(Message {
+                body,
+                inline_len: block.len,
+                total_len: block.len,
+            }));
+        }
+        let spans = extents_of(port, &block, &lens[..found])?;
+        let (_, total_len) = image_layout(inline.len(), spans.iter().map(Span::len));
+        if total_len > u64::from(MAX_MESSAGE_BYTES) {
+            self.pool.give(inline);
+            return Ok(Err(too_large(total_len)));
+        }
+        let body = Body::Gathered {
+            inline,
+            spans,
+            source,
+        };
+        Ok(Ok(Message {
+            body,
+            inline_len: block.len,
+            total_len: total_len as u32,
+        }))
+    }
+}
+
+/// Reads a block's table of extents, once, and checks it against the lengths that the block states.
+fn extents_of(port: &SessionPort, block: &BlockRef, lens: &[u32]) -> Result<Vec<Span>, Broken> {
+    let mut table = [0; tollgate_marshal::MAX_EXTENTS * EXTENT_ENTRY_BYTES];
+    let table = &mut table[..block.table_len()];
+    port.end.send_heap.copy_in(block.table_offset(), table)?;
+    let (entries, _) = table.as_chunks::<EXTENT_ENTRY_BYTES>();
+    let mut spans = Vec::with_capacity(lens.len());
+    for (entry, &len) in entries.iter().zip(lens) {
+        let extent = Extent::check(entry, port.heaps.send)?;
+        if extent.len != len {
+            let text = format!(
+                "an extent has {} bytes in the table, {len} in the message",
+                extent.len
+            );
+            return Err(Broken(text));
+        }
+        spans.push(
+            port.end
+                .send_heap
+                .span(extent.offset, extent.len as usize)?,
+        );
+    }
+    Ok(spans)
+}
+
+fn too_large(bytes: u64) -> Status {
+    let text = format!("the message has {bytes} bytes, the limit is {MAX_MESSAGE_BYTES}");
+    Status::new(Code::RESOURCE_EXHAUSTED, text)
+}
+
+/// To the application.
+impl Runtime {
+    pub(crate) fn deliver(
+        &mut self,
+        session: SessionId,
+        handle: u32,
+        call: CallKey,
+        deadline_ns: u64,
+        message: Message,
+    ) {
+        let Some(port) = self.sessions.get(session.0) else {
+            return self.discard(message);
+        };
+        let Some(method) = port
+            .handles
+            .get(handle as usize)
+            .map(|h| Arc::clone(&h.method))
+        else {
+            return self.discard(message);
+        };
+        self.counters.delivered += 1;
+        let (inline_len, total_len) = (message.inline_len, message.total_len);
+        match self.place(session, &method.request, message) {
+            Ok(block) => {
+                if let Some(port) = self.sessions.get_mut(session.0) {
+                    port.push_image(
+                        block,
+                        inline_len,
+                        total_len,
+                        Delivery::Call {
+                            handle,
+                            call,
+                            deadline_ns,
+                        },
+                    );
+                }
+            }
+            Err(status) => self.engine.undeliverable(call, status),
+        }
+    }
+
+    pub(crate) fn complete(
+        &mut self,
+        session: SessionId,
+        handle: u32,
+        call: u64,
+        message: Message,
+    ) {
+        let Some(port) = self.sessions.get(session.0) else {
+            return self.discard(message);
+        };
+        let Some(method) = port
+            .handles
+            .get(handle as usize)
+            .map(|h| Arc::clone(&h.method))
+        else {
+            return self.discard(message);
+        };
+        let (inline_len, total_len) = (message.inline_len, message.total_len);
+        let placed = self.place(session, &method.reply, message);
+        let Some(port) = self.sessions.get_mut(session.0) else {
+            return;
+        };
+        match placed {
+            Ok(block) => {
+                self.counters.completed += 1;
+                port.push_image(block, inline_len, total_len, Delivery::Reply { call });
+            }
+            Err(status) => {
+                self.counters.failed += 1;
+                port.push_status(call, &status);
+            }
+        }
+    }
+
+    /// Puts a message into a session's receive heap, validated whole; its own memory is given back.
+    fn place(
+        &mut self,
+        session: SessionId,
+        codec: &tollgate_jit::Codec,
+        message: Message,
+    ) -> Result<Block, Status> {
+        if let Body::Landed {
+            session: landed,
+            block,
+        } = message.body
+        {
+            if landed == session {
+                return Ok(block);
+            }
+            // The server that it landed for is not the one whose turn it was.
+            return self.move_landed(landed, block, session, message.total_len as usize);
+        }
+        let room = self
+            .sessions
+            .get_mut(session.0)
+            .and_then(|p| p.end.receive_heap.alloc(message.total_len as usize));
+        let Some(mut block) = room else {
+            let text = format!(
+                "the receiving application has no room for {} bytes in its receive heap",
+                message.total_len
+            );
+            self.discard(message);
+            return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
+        };
+        let image = &mut block[..message.total_len as usize];
+        let accepted = match &message.body {
+            Body::Private {
+                bytes, accepted, ..
+            } => {
+                image.copy_from_slice(bytes);
+                *accepted
+            }
+            Body::Gathered { inline, spans, .. } => {
+                copy_image(inline, spans, image);
+                false
+            }
+            Body::Landed { .. } => true,
+        };
+        let checked = if accepted {
+            Ok(())
+        } else {
+            codec.accept(image, message.inline_len as usize)
+        };
+        self.discard(message);
+        match checked {
+            Ok(()) => Ok(block),
+            Err(fault) => {
+                if let Some(port) = self.sessions.get_mut(session.0) {
+                    port.end.receive_heap.discard(block);
+                }
+                Err(Status::new(Code::INVALID_ARGUMENT, codec.explain(&fault)))
+            }
+        }
+    }
+
+    fn move_landed(
+        &mut self,
+        from: SessionId,
+        source: Block,
+        to: SessionId,
+        len: usize,
+    ) -> Result<Block, Status> {
+        let room = self
+            .sessions
+            .get_mut(to.0)
+            .and_then(|port| port.end.receive_heap.alloc(len));
+        let moved = room.map(|mut block| {
+            block[..len].copy_from_slice(&source[..len]);
+            block
+        });
+        if let Some(port) = self.sessions.get_mut(from.0) {
+            port.end.receive_heap.discard(source);
+        }
+        let text = "the receiving application has no room in its receive heap";
+        moved.ok_or_else(|| Status::new(Code::RESOURCE_EXHAUSTED, text))
+    }
+}
+
+impl SessionPort {
+    pub(crate) fn report(&self, engine: &Engine<Message>) -> SessionReport {
+        SessionReport {
+            session: self.id.0,
+            tenant: self.tenant.to_string(),
+            app: self.app.clone(),
+            pid: self.pid,
+            outstanding: engine.outstanding(self.id),
+            send_heap_bytes: self.heaps.send,
+            receive_heap_bytes: self.heaps.receive,
+            receive_heap_used: self.end.receive_heap.in_use(),
+            methods: self.handles.len(),
+        }
+    }
+}
+
+impl Service {
+    pub(crate) fn report(&self, servers: usize) -> ServiceReport {
+        let compiled =
+            |method: &Arc<Method>| method.request.is_compiled() && method.reply.is_compiled();
+        ServiceReport {
+            tenant: self.tenant.to_string(),
+            service: self.schema.name.clone(),
+            servers,
+            schema: self
+                .schema
+                .hash
+                .iter()
+                .take(8)
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
+            machine_code: self.schema.methods.iter().all(compiled),
+        }
+    }
+}

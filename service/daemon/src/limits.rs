@@ -1,0 +1,63 @@
+//! Every bound of the daemon that isn't one of the parts' own (`engine`, `transport`, `policy-host`, `schema`,
+//! `shm-abi` each have such a file), with what it protects.
+
+use std::time::Duration;
+
+/// Application sessions of one daemon. Each has three segments, of which only touched pages cost memory.
+pub const MAX_SESSIONS: usize = 4_096;
+
+/// Links to peers, accepted and dialled. Each has a 256 KiB receive buffer, touched lazily.
+pub const MAX_LINKS: usize = 1_024;
+
+/// Methods that one session has bound or serves, over all its bindings. Handles aren't reused.
+pub const MAX_METHODS_PER_SESSION: usize = 4_096;
+
+/// Services that one tenant has ever served on this host since the daemon started; each version of a schema counts.
+pub const MAX_SERVICES_PER_TENANT: usize = 256;
+
+/// Attachments in force, over all tenants; the store limits each tenant's.
+pub const MAX_ATTACHMENTS: usize = 65_536;
+
+/// Submissions taken from one session before the next one's turn: keeps one busy ring from delaying the others by
+/// more than about 50 us.
+pub const SUBMISSIONS_PER_TURN: usize = 64;
+
+/// Frames taken from one link before the next one's turn.
+pub const FRAMES_PER_TURN: usize = 256;
+
+/// Completions that wait for a place in a session's ring before its submissions are left alone. Answers to calls that
+/// it has outstanding still find a place beyond this; they are bounded by the engine's limits.
+pub const COMPLETION_BACKLOG: usize = 4_096;
+
+/// Private message buffers kept for reuse by one runtime, and the largest that is kept: 4,096 of at most 16 KiB.
+pub const POOLED_BUFFERS: usize = 4_096;
+/// See [`POOLED_BUFFERS`].
+pub const POOLED_BUFFER_BYTES: usize = 16 << 10;
+
+/// First and longest pause before a lost link, or a bind that a peer no longer accepts, is dialled again; doubled in between.
+pub const REDIAL_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// First and longest pause before a faulted policy gets a fresh instance; doubled by every fault that follows within
+/// [`FAULT_MEMORY`]. A policy that always loops costs its tenant's runtime 100 us per second.
+pub const RELOAD_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+/// A policy without a fault for this long starts over with the first pause.
+pub const FAULT_MEMORY: Duration = Duration::from_secs(10);
+
+/// A command from the control plane that a runtime has not answered in this time is reported as an error.
+pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Policy versions with compiled code held in memory. Older ones are compiled again when they are attached.
+pub const COMPILED_POLICIES: usize = 64;
+
+/// Schemas of services held in memory. One that nobody uses any more is forgotten when the table is full.
+pub const MAX_SCHEMAS: usize = 4_096;
+
+/// Control connections at once; further ones are closed at once.
+pub const MAX_CONNECTIONS: usize = 8_192;
+
+/// Longest spin before a runtime sleeps that the configuration accepts. 10 ms.
+pub const MAX_SPIN: Duration = Duration::from_millis(10);
+
+/// Runtime threads that the configuration accepts.
+pub const MAX_RUNTIMES: usize = 64;

@@ -1,0 +1,85 @@
+//! The daemon's command line.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tollgate_daemon::config::Config;
+
+/// The Tollgate daemon: one per host, reached by applications through shared memory.
+///
+/// Options override what the configuration file says. The log goes to standard error; TOLLGATE_LOG sets its filter
+/// (default: info). SIGINT and SIGTERM end the daemon.
+#[derive(Parser)]
+#[command(name = "tollgated", version)]
+struct Arguments {
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Name under which peers and status know this daemon
+    #[arg(long)]
+    name: Option<String>,
+    /// Unix socket for applications and administration
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// TCP address for peer daemons, such as 127.0.0.1:7471; port 0 picks one
+    #[arg(long, value_name = "IP:PORT")]
+    listen: Option<SocketAddr>,
+    /// Directory for tenants, policies and attachments; without it they are forgotten at the end
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// File with the secret shared with peers beyond this host, 16 bytes or more
+    #[arg(long, value_name = "FILE")]
+    psk_file: Option<PathBuf>,
+    /// Cores to run the datapath on, one thread each, such as 0,1
+    #[arg(long, value_delimiter = ',', value_name = "CORES")]
+    cores: Option<Vec<usize>>,
+    /// Microseconds to look for work before sleeping, 0 to 10000
+    #[arg(long, value_name = "US")]
+    spin_us: Option<u64>,
+}
+
+impl Arguments {
+    fn into_config(self) -> Result<Config, String> {
+        let mut config = match &self.config {
+            Some(path) => Config::read(path).map_err(|error| error.to_string())?,
+            None => Config::default(),
+        };
+        fn set<T>(place: &mut T, given: Option<T>) {
+            if let Some(given) = given {
+                *place = given;
+            }
+        }
+        set(&mut config.name, self.name);
+        set(&mut config.socket, self.socket.map(Some));
+        set(&mut config.listen, self.listen.map(Some));
+        set(&mut config.state, self.state.map(Some));
+        set(&mut config.psk_file, self.psk_file.map(Some));
+        set(&mut config.cores, self.cores);
+        set(&mut config.spin_us, self.spin_us);
+        config.check().map_err(|error| error.to_string())?;
+        Ok(config)
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TOLLGATE_LOG");
+    tracing_subscriber::fmt()
+        .with_env_filter(filter.unwrap_or_else(|_| "info".into()))
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
+    let ended = arguments
+        .into_config()
+        .and_then(|config| tollgate_daemon::run(config).map_err(|error| error.to_string()));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("tollgated: {sentence}. Try `tollgated --help`.");
+            ExitCode::FAILURE
+        }
+    }
+}
