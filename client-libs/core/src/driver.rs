@@ -258,7 +258,7 @@ pub(crate) struct NextLook {
     pub(crate) deadline_ns: u64,
     /// Somebody waits for room in the ring.
     pub(crate) for_room: bool,
-    /// Calls or binds are outstanding.
+    /// Calls or binds are outstanding, or the backlog isn't empty.
     pub(crate) somebody_waits: bool,
 }
 
@@ -455,7 +455,8 @@ impl Driver {
                     return;
                 }
                 let now = now_ns();
-                if now >= look.deadline_ns {
+                let check_control = self.control_checked_ns + CONTROL_CHECK.as_nanos() as u64;
+                if now >= look.deadline_ns.min(check_control) {
                     return;
                 }
                 if now - begin >= spin_ns {

@@ -193,7 +193,9 @@ impl Shared {
                 .next_deadline_ns()
                 .min(self.binds.next_deadline_ns()),
             for_room: self.ring_was_full || !self.backlog.is_empty(),
-            somebody_waits: self.calls.len() > 0 || !self.binds.is_empty(),
+            somebody_waits: self.calls.len() > 0
+                || !self.binds.is_empty()
+                || !self.backlog.is_empty(),
         }
     }
 

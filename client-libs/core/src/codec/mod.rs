@@ -157,3 +157,6 @@ macro_rules! open_enum {
 }
 
 pub use crate::open_enum;
+
+#[cfg(test)]
+mod tests;

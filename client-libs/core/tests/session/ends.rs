@@ -1,0 +1,291 @@
+//! How sessions end: the daemon dies, says goodbye, writes nonsense; the app lets go.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use prost::Message as _;
+use tollgate_core::{Code, Session, SessionOptions, Status, block_on};
+use tollgate_shm_abi::descriptor::{Completion, Image, Offsets, Submission, Text};
+use tollgate_shm_abi::messages::{Failure, Response, ResponseBody};
+
+use crate::fake::{self, FIRST_HANDLE, Fake, Limits, echo, silence};
+
+const ECHO: u32 = FIRST_HANDLE;
+
+#[test]
+fn a_killed_daemon_fails_what_is_outstanding_and_what_comes() {
+    for spin in [
+        Duration::ZERO,
+        Duration::from_micros(50),
+        Duration::from_secs(3600),
+    ] {
+        let (session, daemon) =
+            fake::start_with(Limits::default(), silence(), |options| options.spin = spin);
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(30));
+            daemon.kill();
+            Instant::now()
+        });
+        let status = block_on(&session, session.call_raw(ECHO, [0; 8], None)).unwrap_err();
+        let noticed = killer.join().unwrap().elapsed();
+        assert_eq!(status.code, Code::UNAVAILABLE, "{status}");
+        assert!(
+            noticed < Duration::from_millis(100),
+            "noticed only after {noticed:?} with spin {spin:?}"
+        );
+        let late = block_on(&session, session.call_raw(ECHO, [0; 8], None)).unwrap_err();
+        assert_eq!(late, status);
+        assert_eq!(block_on(&session, session.closed()), status);
+        let bind = block_on(&session, session.bind_client(b"", "a.B", "")).unwrap_err();
+        assert_eq!(bind, status);
+    }
+}
+
+#[test]
+fn a_killed_daemon_is_noticed_in_the_background() {
+    let (session, daemon) = fake::start(Limits::default(), silence());
+    let mut call = session.call_raw(ECHO, [0; 8], None);
+    assert!(
+        pin!(&mut call)
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_pending()
+    );
+    daemon.kill();
+    for _ in 0..1_000 {
+        if let Poll::Ready(ended) = pin!(&mut call).poll(&mut Context::from_waker(Waker::noop())) {
+            assert_eq!(ended.unwrap_err().code, Code::UNAVAILABLE);
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("the call outlived its daemon");
+}
+
+#[test]
+fn what_the_daemon_said_before_it_died_counts() {
+    let answers_and_dies = Box::new(|fake: &mut Fake, submission| {
+        if let Submission::Call { call, block, .. } = submission {
+            let image = fake.take(&block);
+            fake.reply(call, &image);
+            fake.quit = true;
+        }
+    });
+    let (session, _daemon) = fake::start(Limits::default(), answers_and_dies);
+    let reply = block_on(&session, session.call_raw(ECHO, [3; 16], None)).unwrap();
+    block_on(&session, session.closed());
+    assert_eq!(
+        *reply, [3; 16],
+        "what was received stays readable after the end"
+    );
+}
+
+#[test]
+fn the_daemons_reason_for_the_end_is_told() {
+    let (session, daemon) = fake::start(Limits::default(), silence());
+    daemon.run(|fake| {
+        let failure = Failure {
+            code: Code::RESOURCE_EXHAUSTED.0,
+            message: "the tenant was removed".to_owned(),
+        };
+        let response = Response {
+            id: 0,
+            body: Some(ResponseBody::Failure(failure)),
+        };
+        fake.control
+            .as_ref()
+            .unwrap()
+            .send(&response.encode_to_vec(), &[])
+            .unwrap();
+    });
+    let status = block_on(&session, session.closed());
+    assert_eq!(status, Status::resource_exhausted("the tenant was removed"));
+}
+
+/// A daemon that writes this to the completion ring costs its session, and nothing else.
+fn nonsense(name: &str, expected: Option<&str>, write: impl FnOnce(&mut Fake) + Send + 'static) {
+    let (session, daemon) = fake::start(Limits::default(), echo());
+    block_on(&session, async {
+        session.call_raw(ECHO, [1; 8], None).await.map(drop)
+    })
+    .unwrap();
+    daemon.run(write);
+    match expected {
+        Some(text) => {
+            let status = block_on(&session, session.closed());
+            assert_eq!(status.code, Code::UNAVAILABLE, "{name}");
+            assert!(status.message.contains(text), "{name}: {status}");
+        }
+        None => {
+            let ended = block_on(&session, session.call_raw(ECHO, [2; 8], None));
+            assert!(ended.is_ok(), "{name}: {ended:?}");
+        }
+    }
+}
+
+#[test]
+fn forged_completions_never_panic() {
+    let image = Image {
+        offset: 0,
+        inline_len: 8,
+        total_len: 8,
+    };
+    let misaligned = Image {
+        offset: 12,
+        ..image
+    };
+    let outside = Image {
+        offset: 1 << 20,
+        ..image
+    };
+    let broke = Some("the daemon broke the protocol");
+    nonsense("unknown kind", broke, |fake| fake.push_entry(&[0xff; 64]));
+    nonsense("zeros", broke, |fake| fake.push_entry(&[0; 64]));
+    nonsense("misaligned", broke, move |fake| {
+        fake.push(Completion::Reply {
+            call: 0,
+            image: misaligned,
+        })
+    });
+    nonsense("outside", broke, move |fake| {
+        fake.push(Completion::Reply {
+            call: 0,
+            image: outside,
+        })
+    });
+    nonsense("text outside", broke, |fake| {
+        let text = Some(Text {
+            offset: 1 << 30,
+            len: 4,
+        });
+        fake.push(Completion::Status {
+            call: 0,
+            code: Code::ABORTED,
+            text,
+        });
+    });
+    nonsense("a block that isn't out", broke, |fake| {
+        fake.push(Completion::Reclaim(Offsets::take_from(&[64]).unwrap()));
+    });
+    nonsense(
+        "garbage on the control socket",
+        Some("makes no sense"),
+        |fake| {
+            fake.control
+                .as_ref()
+                .unwrap()
+                .send(&[0xff; 100], &[])
+                .unwrap();
+        },
+    );
+    // These could be the daemon's answers to what was cancelled, so they are nobody's.
+    nonsense("an unknown call's status", None, |fake| {
+        fake.status(u64::MAX, Code::ABORTED, "")
+    });
+    nonsense("an unknown incoming call's end", None, |fake| {
+        fake.push(Completion::Cancel { call: 99 })
+    });
+    nonsense("an answer to an unknown bind", None, |fake| {
+        let response = Response {
+            id: 12345,
+            body: None,
+        };
+        fake.control
+            .as_ref()
+            .unwrap()
+            .send(&response.encode_to_vec(), &[])
+            .unwrap();
+    });
+    nonsense("an unknown call's reply", None, |fake| {
+        fake.reply(1 << 40, &[0; 8])
+    });
+    nonsense("a call of a method that isn't served", None, |fake| {
+        fake.call(4711, 1, &[0; 8])
+    });
+}
+
+#[test]
+fn dropping_the_session_closes_it() {
+    let (session, daemon) = fake::start(Limits::default(), echo());
+    let reply = block_on(&session, session.call_raw(ECHO, [1; 8], None)).unwrap();
+    drop(session);
+    // The daemon sees the end although a block is still held.
+    let mut buffer = [0; 16];
+    let gone = (0..1_000).any(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        daemon.run(move |fake| matches!(fake.control.as_ref().unwrap().recv(&mut buffer), Ok(None)))
+    });
+    assert!(gone);
+    assert_eq!(*reply, [1; 8]);
+}
+
+#[test]
+fn opening_fails_with_a_reason() {
+    let missing =
+        Session::open(SessionOptions::new("/nonexistent/tollgate.sock", "t")).unwrap_err();
+    assert_eq!(missing.code, Code::UNAVAILABLE);
+    assert!(
+        missing
+            .message
+            .starts_with("no daemon answers at /nonexistent/tollgate.sock: "),
+        "{missing}"
+    );
+    let (ours, theirs) = tollgate_shm_abi::control::ControlSocket::pair().unwrap();
+    let refused = Response {
+        id: 1,
+        body: Some(ResponseBody::Failure(Failure {
+            code: 16,
+            message: "the token is unknown".to_owned(),
+        })),
+    };
+    theirs.send(&refused.encode_to_vec(), &[]).unwrap();
+    let unknown = Session::over(ours, &SessionOptions::new("", "t")).unwrap_err();
+    assert_eq!(
+        unknown,
+        Status::new(Code::UNAUTHENTICATED, "the token is unknown")
+    );
+    let (ours, theirs) = tollgate_shm_abi::control::ControlSocket::pair().unwrap();
+    drop(theirs);
+    assert_eq!(
+        Session::over(ours, &SessionOptions::new("", "t"))
+            .unwrap_err()
+            .code,
+        Code::UNAVAILABLE
+    );
+}
+
+#[test]
+fn sessions_leave_nothing_behind() {
+    let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let mapped = || {
+        std::fs::read_to_string("/proc/self/maps")
+            .unwrap()
+            .matches("tollgate")
+            .count()
+    };
+    let turn = || {
+        let (session, daemon) = fake::start(Limits::default(), echo());
+        block_on(
+            &session,
+            session.serve_raw(b"", "a.B", |_, block| Ok(block.to_vec())),
+        )
+        .unwrap();
+        block_on(&session, session.call_raw(ECHO, [1; 8], None)).unwrap();
+        daemon.run(|fake| fake.call(FIRST_HANDLE, 1, &[0; 8]));
+        daemon.wait_until(|fake| fake.answers.len() == 1);
+        drop(session);
+        daemon.kill();
+    };
+    turn();
+    for _ in 0..100 {
+        turn();
+    }
+    // Other tests run beside this one; a leak would be hundreds.
+    assert!(
+        count() < 300 && mapped() < 300,
+        "{} descriptors, {} mappings",
+        count(),
+        mapped()
+    );
+}

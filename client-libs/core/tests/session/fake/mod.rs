@@ -1,0 +1,430 @@
+//! A daemon of one session in a thread of the test: real segments, rings and wake-ups, no policy and no transport.
+//!
+//! What it does with a submission is the test's [`Behaviour`]; [`echo`] is the usual one. A test may also run anything on
+//! the daemon's thread ([`Handle::run`]), where it owns the daemon's end of the session.
+
+#![allow(clippy::unwrap_used, dead_code, missing_docs, unreachable_pub)]
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+
+use prost::Message as _;
+use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use tollgate_core::{Session, SessionOptions, Status};
+use tollgate_shm_abi::Code;
+use tollgate_shm_abi::control::ControlSocket;
+use tollgate_shm_abi::descriptor::{
+    Alleged, BlockRef, Completion, HeapSizes, Image, Offsets, Submission, Text,
+};
+use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
+use tollgate_shm_abi::messages::{
+    Bind, Bound, BoundMethod, Failure, Request, RequestBody, Response, ResponseBody, SIDE_SERVER,
+    SessionOpened,
+};
+use tollgate_shm_abi::session::{DaemonEnd, SessionShape, create};
+
+pub type Behaviour = Box<dyn FnMut(&mut Fake, Submission) + Send>;
+type Command = Box<dyn FnOnce(&mut Fake) + Send>;
+
+/// Handles of the methods of every service that is bound: the method at place `i` gets `FIRST_HANDLE + i`.
+pub const FIRST_HANDLE: u32 = 100;
+
+/// What the daemon announces.
+#[derive(Clone)]
+pub struct Limits {
+    pub shape: SessionShape,
+    pub max_message_bytes: u32,
+    pub max_outstanding: u32,
+    /// The methods of every service.
+    pub methods: Vec<String>,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        let shape = SessionShape {
+            ring_capacity: 64,
+            send_heap_bytes: 1 << 20,
+            receive_heap_bytes: 1 << 20,
+        };
+        let methods = vec!["Echo".to_owned(), "Other".to_owned()];
+        Limits {
+            shape,
+            max_message_bytes: 1 << 20,
+            max_outstanding: 4096,
+            methods,
+        }
+    }
+}
+
+/// The daemon, on its thread.
+pub struct Fake {
+    pub end: DaemonEnd,
+    pub control: Option<ControlSocket>,
+    pub limits: Limits,
+    /// Everything but CALLs that the app submitted, in order.
+    pub seen: Vec<Submission>,
+    /// The blocks of REPLYs and texts of STATUSes that the app submitted, by call.
+    pub answers: Vec<(u64, Result<Vec<u8>, Status>)>,
+    pub binds: Vec<Bind>,
+    /// The next bind fails with this.
+    pub refuse: Option<Failure>,
+    /// Rings of the doorbell.
+    pub rings: usize,
+    /// Submissions are left in the ring.
+    pub paused: bool,
+    epoll: Arc<OwnedFd>,
+    pub quit: bool,
+}
+
+/// The test's end of the daemon; dropping it kills it.
+pub struct Handle {
+    commands: Option<Sender<Command>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Starts a daemon and opens a session with it.
+pub fn start(limits: Limits, behaviour: Behaviour) -> (Session, Handle) {
+    start_with(limits, behaviour, |_| {})
+}
+
+/// As [`start`], with other options than the defaults.
+pub fn start_with(
+    limits: Limits,
+    behaviour: Behaviour,
+    change: impl FnOnce(&mut SessionOptions),
+) -> (Session, Handle) {
+    let (ours, theirs) = ControlSocket::pair().unwrap();
+    let (commands, received) = mpsc::channel();
+    let thread = std::thread::spawn(move || serve(theirs, limits, behaviour, received));
+    let mut options = SessionOptions::new("/nowhere", "tg_test");
+    change(&mut options);
+    let session = Session::over(ours, &options).unwrap();
+    (
+        session,
+        Handle {
+            commands: Some(commands),
+            thread: Some(thread),
+        },
+    )
+}
+
+impl Handle {
+    /// Runs something on the daemon's thread and answers its result.
+    pub fn run<R: Send + 'static>(
+        &self,
+        command: impl FnOnce(&mut Fake) -> R + Send + 'static,
+    ) -> R {
+        let (sender, result) = mpsc::channel();
+        let command: Command = Box::new(move |fake| sender.send(command(fake)).unwrap());
+        self.commands.as_ref().unwrap().send(command).unwrap();
+        result.recv().unwrap()
+    }
+
+    /// Waits until something is true on the daemon's thread.
+    pub fn wait_until(&self, condition: impl Fn(&Fake) -> bool + Send + Clone + 'static) {
+        for _ in 0..5_000 {
+            let condition = condition.clone();
+            if self.run(move |fake| condition(fake)) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        panic!("the daemon never saw what the test waits for");
+    }
+
+    /// The daemon's end: its sockets and mappings go away without a word.
+    pub fn kill(mut self) {
+        self.stop();
+    }
+
+    fn stop(&mut self) {
+        self.commands = None;
+        if let Some(thread) = self.thread.take() {
+            let joined = thread.join();
+            if !std::thread::panicking() {
+                joined.unwrap();
+            }
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Answers every call with its own block.
+pub fn echo() -> Behaviour {
+    Box::new(|fake, submission| {
+        if let Submission::Call { call, block, .. } = submission {
+            let image = fake.take(&block);
+            fake.reply(call, &image);
+        }
+    })
+}
+
+/// Leaves every call unanswered, but gives its block back.
+pub fn silence() -> Behaviour {
+    Box::new(|fake, submission| {
+        if let Submission::Call { block, .. } = submission {
+            fake.take(&block);
+        }
+    })
+}
+
+impl Fake {
+    /// Copies a submitted block out as the image that its receiver would get, and gives the block back.
+    pub fn take(&mut self, block: &BlockRef) -> Vec<u8> {
+        let heap = &self.end.send_heap;
+        let mut image = vec![0; block.len as usize];
+        heap.copy_in(block.offset, &mut image).unwrap();
+        for index in 0..u32::from(block.extents) {
+            let mut entry = [0; 16];
+            heap.copy_in(block.table_offset() + u64::from(index) * 16, &mut entry)
+                .unwrap();
+            let offset = u64::from_le_bytes(entry[..8].try_into().unwrap());
+            let len = u32::from_le_bytes(entry[8..12].try_into().unwrap());
+            image.resize(image.len().next_multiple_of(8), 0);
+            let at = image.len() as u32;
+            // There is no schema here: whatever looks like the extent's slot is taken for it.
+            let mut slot = [0; 8];
+            slot[..4].copy_from_slice(&(0x8000_0000 | index).to_le_bytes());
+            slot[4..].copy_from_slice(&len.to_le_bytes());
+            let place = image.windows(8).position(|bytes| bytes == slot).unwrap();
+            image[place..place + 4].copy_from_slice(&at.to_le_bytes());
+            image.resize(image.len() + len as usize, 0);
+            heap.copy_in(offset, &mut image[at as usize..]).unwrap();
+        }
+        self.reclaim(&[block.offset]);
+        image
+    }
+
+    pub fn reclaim(&mut self, offsets: &[u64]) {
+        self.push(Completion::Reclaim(Offsets::take_from(offsets).unwrap()));
+    }
+
+    pub fn reply(&mut self, call: u64, image: &[u8]) {
+        let image = self.deliver(image);
+        self.push(Completion::Reply { call, image });
+    }
+
+    pub fn status(&mut self, call: u64, code: Code, text: &str) {
+        let text = (!text.is_empty()).then(|| self.deliver(text.as_bytes()));
+        let text = text.map(|image| Text {
+            offset: image.offset,
+            len: image.total_len,
+        });
+        self.push(Completion::Status { call, code, text });
+    }
+
+    /// A call to the app.
+    pub fn call(&mut self, method: u32, call: u64, image: &[u8]) {
+        let image = self.deliver(image);
+        self.push(Completion::Call {
+            method,
+            call,
+            image,
+            deadline_ns: 0,
+        });
+    }
+
+    pub fn deliver(&mut self, image: &[u8]) -> Image {
+        let mut block = self.end.receive_heap.alloc(image.len()).unwrap();
+        block.copy_from_slice(image);
+        let offset = self.end.receive_heap.commit(block);
+        Image {
+            offset,
+            inline_len: image.len() as u32,
+            total_len: image.len() as u32,
+        }
+    }
+
+    pub fn push(&mut self, completion: Completion) {
+        self.push_entry(&completion.encode());
+    }
+
+    pub fn push_entry(&mut self, entry: &[u8; 64]) {
+        while self.end.completions.push(entry).is_err() {
+            self.end.wake.wake();
+            std::thread::yield_now();
+        }
+        if self.end.completions.needs_wake() {
+            self.end.wake.wake();
+        }
+    }
+
+    fn heaps(&self) -> HeapSizes {
+        self.limits.shape.heaps()
+    }
+
+    fn submitted(&mut self, submission: Submission, behaviour: &mut Behaviour) {
+        match submission {
+            Submission::Call { .. } => {}
+            Submission::Release(offsets) => {
+                for offset in offsets.as_slice() {
+                    self.end.receive_heap.free(*offset).unwrap();
+                }
+            }
+            Submission::Reply { call, block } => {
+                let image = self.take(&block);
+                self.answers.push((call, Ok(image)));
+            }
+            Submission::Status { call, code, text } => {
+                let mut message = vec![0; text.map_or(0, |text| text.len as usize)];
+                if let Some(text) = text {
+                    self.end
+                        .send_heap
+                        .copy_in(text.offset, &mut message)
+                        .unwrap();
+                    self.reclaim(&[text.offset]);
+                }
+                self.answers.push((
+                    call,
+                    Err(Status::new(code, String::from_utf8(message).unwrap())),
+                ));
+            }
+            Submission::Cancel { .. } => self.seen.push(submission),
+        }
+        behaviour(self, submission);
+    }
+
+    fn controlled(&mut self) {
+        let mut buffer = vec![0; MAX_PACKET_BYTES];
+        let Some(control) = &self.control else { return };
+        let Ok(Some(packet)) = control.recv(&mut buffer) else {
+            return;
+        };
+        let request = Request::decode(&buffer[..packet.len]).unwrap();
+        let Some(RequestBody::Bind(bind)) = request.body else {
+            panic!("a session only binds")
+        };
+        let body = match self.refuse.take() {
+            Some(failure) => ResponseBody::Failure(failure),
+            None => {
+                let named = self.limits.methods.iter().zip(FIRST_HANDLE..);
+                let methods = named
+                    .map(|(name, handle)| BoundMethod {
+                        name: name.clone(),
+                        handle,
+                    })
+                    .collect();
+                ResponseBody::Bound(Bound { methods })
+            }
+        };
+        let response = Response {
+            id: request.id,
+            body: Some(body),
+        };
+        control.send(&response.encode_to_vec(), &[]).unwrap();
+        assert_eq!(packet.fds.len(), 1, "a bind carries its schema");
+        if bind.role == SIDE_SERVER {
+            self.binds.push(bind);
+        }
+    }
+
+    /// Waits for the app's doorbell, a control message, or a little while.
+    fn wait(&mut self) {
+        if !self.paused && !self.end.submissions.announce_sleep() {
+            return;
+        }
+        let pause = Timespec {
+            tv_sec: 0,
+            tv_nsec: 1_000_000,
+        };
+        let mut fds = vec![PollFd::from_borrowed_fd(
+            rustix::fd::AsFd::as_fd(&*self.epoll),
+            PollFlags::IN,
+        )];
+        if let Some(control) = &self.control {
+            fds.push(PollFd::new(control, PollFlags::IN));
+        }
+        poll(&mut fds, Some(&pause)).unwrap();
+        let rung = !fds[0].revents().is_empty();
+        drop(fds);
+        if rung {
+            self.rings += 1;
+            let mut events = [const { std::mem::MaybeUninit::uninit() }; 4];
+            epoll::wait(
+                &*self.epoll,
+                &mut events,
+                Some(&Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 0,
+                }),
+            )
+            .unwrap();
+        }
+        if !self.paused {
+            self.end.submissions.cancel_sleep();
+        }
+    }
+}
+
+fn serve(
+    control: ControlSocket,
+    limits: Limits,
+    mut behaviour: Behaviour,
+    commands: Receiver<Command>,
+) {
+    let mut buffer = vec![0; MAX_PACKET_BYTES];
+    poll(&mut [PollFd::new(&control, PollFlags::IN)], None).unwrap();
+    let packet = control.recv(&mut buffer).unwrap().unwrap();
+    let request = Request::decode(&buffer[..packet.len]).unwrap();
+    let Some(RequestBody::OpenSession(_)) = request.body else {
+        panic!("a session begins with its opening")
+    };
+    let (mut end, fds) = create(&limits.shape).unwrap();
+    let opened = SessionOpened {
+        session: 7,
+        tenant: "acme".to_owned(),
+        ring_capacity: limits.shape.ring_capacity,
+        send_heap_bytes: limits.shape.send_heap_bytes,
+        receive_heap_bytes: limits.shape.receive_heap_bytes,
+        max_message_bytes: limits.max_message_bytes,
+        max_outstanding: limits.max_outstanding,
+    };
+    let response = Response {
+        id: request.id,
+        body: Some(ResponseBody::SessionOpened(opened)),
+    };
+    control
+        .send(&response.encode_to_vec(), &fds.as_array())
+        .unwrap();
+    drop(fds);
+    let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+    end.doorbell.watch(&epoll, 0).unwrap();
+    let mut fake = Fake {
+        end,
+        control: Some(control),
+        limits,
+        seen: Vec::new(),
+        answers: Vec::new(),
+        binds: Vec::new(),
+        refuse: None,
+        rings: 0,
+        paused: false,
+        epoll,
+        quit: false,
+    };
+    while !fake.quit {
+        loop {
+            match commands.try_recv() {
+                Ok(command) => command(&mut fake),
+                Err(mpsc::TryRecvError::Empty) => break,
+                Err(mpsc::TryRecvError::Disconnected) => return,
+            }
+        }
+        fake.controlled();
+        while !fake.paused
+            && let Some(entry) = fake.end.submissions.pop().unwrap()
+        {
+            let submission = Alleged::from(entry).submission(&fake.heaps()).unwrap();
+            fake.submitted(submission, &mut behaviour);
+        }
+        fake.wait();
+    }
+}

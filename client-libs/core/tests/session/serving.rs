@@ -1,0 +1,231 @@
+//! Calls that come in: handlers inline, asynchronous, cancelled, panicking, too many.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use tollgate_core::codec::RawBlock;
+use tollgate_core::limits::MAX_HANDLERS;
+use tollgate_core::{Code, HandlerFuture, Incoming, Service, ServiceInfo, Status, block_on};
+use tollgate_shm_abi::descriptor::Completion;
+
+use crate::fake::{self, FIRST_HANDLE, Fake, Limits, silence};
+
+/// Method 0 echoes; method 1 waits until it is told, then echoes.
+#[derive(Clone, Default)]
+struct Gate {
+    open: Arc<Mutex<(bool, Vec<Waker>)>>,
+    waiting: Arc<AtomicUsize>,
+    /// Counts handlers that were dropped, ended or not.
+    dropped: Arc<AtomicUsize>,
+}
+
+struct CountDrop(Arc<AtomicUsize>);
+
+impl Drop for CountDrop {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Gate {
+    fn open(&self) {
+        let mut gate = self.open.lock().unwrap();
+        gate.0 = true;
+        gate.1.drain(..).for_each(Waker::wake);
+    }
+}
+
+impl Service for Gate {
+    fn info(&self) -> ServiceInfo<'_> {
+        // Counted in another order than the daemon lists them.
+        ServiceInfo {
+            name: "a.Gate",
+            methods: &["Other", "Echo"],
+            descriptor_set: b"schema",
+        }
+    }
+
+    fn call(&self, method: usize, call: Incoming) -> HandlerFuture {
+        let gate = self.clone();
+        Box::pin(async move {
+            let _count = CountDrop(Arc::clone(&gate.dropped));
+            if method == 0 {
+                gate.waiting.fetch_add(1, Ordering::SeqCst);
+                std::future::poll_fn(|cx| {
+                    let mut open = gate.open.lock().unwrap();
+                    if open.0 {
+                        return Poll::Ready(());
+                    }
+                    open.1.push(cx.waker().clone());
+                    Poll::Pending
+                })
+                .await;
+            }
+            assert_ne!(call.request.first(), Some(&13), "unlucky");
+            call.responder.reply(&RawBlock(&*call.request)).await;
+        })
+    }
+}
+
+const ECHO: u32 = FIRST_HANDLE;
+const WAIT: u32 = FIRST_HANDLE + 1;
+
+fn answer(fake: &Fake, call: u64) -> Option<Result<Vec<u8>, Status>> {
+    fake.answers
+        .iter()
+        .find(|(id, _)| *id == call)
+        .map(|(_, answer)| answer.clone())
+}
+
+#[test]
+fn handlers_answer_inline_and_later() {
+    let (session, daemon) = fake::start(Limits::default(), silence());
+    let gate = Gate::default();
+    block_on(&session, session.bind_server(gate.clone())).unwrap();
+    assert_eq!(daemon.run(|fake| fake.binds[0].service.clone()), "a.Gate");
+    daemon.run(|fake| {
+        for call in 1..=10 {
+            fake.call(WAIT, call, &[call as u8; 8]);
+        }
+        fake.call(ECHO, 11, &[11; 8]);
+        fake.call(ECHO, 12, &[13; 8]);
+        fake.call(4711, 13, &[0; 8]);
+    });
+    daemon.wait_until(|fake| fake.answers.len() == 3);
+    assert_eq!(daemon.run(|fake| answer(fake, 11)), Some(Ok(vec![11; 8])));
+    let panicked = daemon.run(|fake| answer(fake, 12)).unwrap().unwrap_err();
+    assert_eq!(
+        panicked,
+        Status::new(Code::INTERNAL, "the handler ended without an answer")
+    );
+    assert_eq!(
+        daemon
+            .run(|fake| answer(fake, 13))
+            .unwrap()
+            .unwrap_err()
+            .code,
+        Code::UNIMPLEMENTED
+    );
+    // One of those that wait is cancelled; the others answer when their time has come.
+    daemon.run(|fake| fake.push(Completion::Cancel { call: 5 }));
+    while gate.dropped.load(Ordering::SeqCst) < 3 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    gate.open();
+    daemon.wait_until(|fake| {
+        (1..=10)
+            .filter(|call| matches!(answer(fake, *call), Some(Ok(_))))
+            .count()
+            == 9
+    });
+    assert_eq!(gate.dropped.load(Ordering::SeqCst), 12);
+    daemon.wait_until(|fake| fake.end.receive_heap.in_use() <= 6 * 64);
+}
+
+#[test]
+fn a_call_may_overtake_the_answer_to_its_bind() {
+    let (session, daemon) = fake::start(Limits::default(), silence());
+    // The call is in the ring before the app looks at either channel.
+    let mut bind = Box::pin(session.bind_server(Gate::default()));
+    let (sender, bound) = std::sync::mpsc::channel();
+    block_on(
+        &session,
+        std::future::poll_fn(|cx| {
+            assert!(bind.as_mut().poll(cx).is_pending());
+            sender.send(()).unwrap();
+            daemon.wait_until(|fake| !fake.binds.is_empty());
+            daemon.run(|fake| fake.call(ECHO, 1, &[7; 8]));
+            Poll::Ready(())
+        }),
+    );
+    bound.recv().unwrap();
+    block_on(&session, bind).unwrap();
+    daemon.wait_until(|fake| answer(fake, 1) == Some(Ok(vec![7; 8])));
+}
+
+#[test]
+fn raw_services_need_no_generated_code() {
+    let (session, daemon) = fake::start(Limits::default(), silence());
+    let serve = session.serve_raw(b"schema", "a.B", |method, block| match method {
+        0 => Ok(block.to_vec()),
+        _ => Err(Status::new(Code::NOT_FOUND, "x".repeat(10_000))),
+    });
+    block_on(&session, serve).unwrap();
+    daemon.run(|fake| {
+        fake.call(FIRST_HANDLE, 1, &[1; 100]);
+        fake.call(FIRST_HANDLE + 1, 2, &[1; 100]);
+    });
+    daemon.wait_until(|fake| fake.answers.len() == 2);
+    assert_eq!(daemon.run(|fake| answer(fake, 1)), Some(Ok(vec![1; 100])));
+    let cut = daemon.run(|fake| answer(fake, 2)).unwrap().unwrap_err();
+    assert_eq!((cut.code, cut.message.len()), (Code::NOT_FOUND, 4096));
+}
+
+#[test]
+fn replies_wait_for_room_and_too_long_ones_become_a_status() {
+    let (session, daemon) = fake::start(Limits::default(), silence());
+    let serve = session.serve_raw(b"schema", "a.B", |_, block| {
+        let len = if block[0] == 1 { 400_000 } else { 2 << 20 };
+        Ok(vec![block[0]; len])
+    });
+    block_on(&session, serve).unwrap();
+    daemon.run(|fake| {
+        for call in 0..20 {
+            fake.call(FIRST_HANDLE, call, &[1; 8]);
+        }
+        fake.call(FIRST_HANDLE, 20, &[2; 8]);
+    });
+    daemon.wait_until(|fake| fake.answers.len() == 21);
+    let replied = daemon.run(|fake| fake.answers.iter().filter(|(_, a)| a.is_ok()).count());
+    assert_eq!(replied, 20);
+    assert_eq!(
+        daemon
+            .run(|fake| answer(fake, 20))
+            .unwrap()
+            .unwrap_err()
+            .code,
+        Code::RESOURCE_EXHAUSTED
+    );
+}
+
+#[test]
+fn handlers_are_bounded() {
+    let (session, daemon) = fake::start(Limits::default(), silence());
+    let gate = Gate::default();
+    block_on(&session, session.bind_server(gate.clone())).unwrap();
+    daemon.run(|fake| {
+        for call in 0..MAX_HANDLERS as u64 + 5 {
+            fake.call(WAIT, call, &[0; 8]);
+        }
+    });
+    daemon.wait_until(|fake| fake.answers.len() == 5);
+    assert!(daemon.run(|fake| {
+        fake.answers
+            .iter()
+            .all(|(_, a)| a.as_ref().unwrap_err().code == Code::RESOURCE_EXHAUSTED)
+    }));
+    gate.open();
+    daemon.wait_until(|fake| fake.answers.len() == MAX_HANDLERS + 5);
+}
+
+#[test]
+fn handlers_end_with_the_session() {
+    let (session, daemon) = fake::start(Limits::default(), silence());
+    let gate = Gate::default();
+    block_on(&session, session.bind_server(gate.clone())).unwrap();
+    daemon.run(|fake| fake.call(WAIT, 1, &[0; 8]));
+    while gate.waiting.load(Ordering::SeqCst) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    daemon.kill();
+    block_on(&session, session.closed());
+    for _ in 0..1_000 {
+        if gate.dropped.load(Ordering::SeqCst) == 1 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("the handler outlived its session");
+}
