@@ -423,6 +423,7 @@ fn emit_struct(
 ) {
     text.line("");
     text.line(format!("/// `{}`.", message.full_name()));
+    text.line("#[allow(dead_code)]");
     text.line("#[derive(Clone, Debug, Default, PartialEq)]");
     text.line(format!("pub struct {name} {{"));
     for field in plain(fields) {
@@ -543,6 +544,7 @@ fn emit_view(
         "pub struct {view}<'a>(::tollgate::codec::Place<'a>);"
     ));
     text.line("");
+    text.line("#[allow(dead_code)]");
     text.line(format!("impl<'a> {view}<'a> {{"));
     for field in plain(fields) {
         let (returns, body) = field.getter("self.0");
@@ -575,7 +577,7 @@ fn emit_view(
     text.lines(["}", "}", ""]);
     text.line(format!("impl ::core::fmt::Debug for {view}<'_> {{"));
     text.line("fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {");
-    text.line("::core::fmt::Debug::fmt(&self.to_owned(), f)");
+    text.line("::core::fmt::Debug::fmt(&(*self).to_owned(), f)");
     text.lines(["}", "}"]);
 }
 

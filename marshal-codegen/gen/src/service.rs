@@ -19,6 +19,7 @@ pub(crate) fn emit(service: &ServiceDescriptor, package: &[String], text: &mut T
         "/// `{}`: its name, methods and schema.",
         service.full_name()
     ));
+    text.line("#[allow(dead_code)]");
     text.line(format!(
         "pub static {constant}: ::tollgate::ServiceInfo<'static> = ::tollgate::ServiceInfo {{"
     ));
@@ -45,6 +46,7 @@ pub(crate) fn emit(service: &ServiceDescriptor, package: &[String], text: &mut T
 pub(crate) fn emit_descriptor_set(bytes: &[u8], text: &mut Text) {
     text.line("");
     text.line("/// The compiled schema, a serialized `google.protobuf.FileDescriptorSet`.");
+    text.line("#[allow(dead_code)]");
     text.line("pub static DESCRIPTOR_SET: &[u8] = &[");
     for row in bytes.chunks(BYTES_PER_LINE) {
         let mut line = String::new();
@@ -66,6 +68,7 @@ fn emit_client(
     let name = camel(service.name()) + "Client";
     text.line("");
     text.line(format!("/// Client of `{}`.", service.full_name()));
+    text.line("#[allow(dead_code)]");
     text.line(format!("pub mod {module} {{"));
     text.line(format!(
         "/// Calls `{}` through a channel; clones share its binding.",
@@ -109,6 +112,7 @@ fn emit_server(
     let name = camel(service.name());
     text.line("");
     text.line(format!("/// Server of `{}`.", service.full_name()));
+    text.line("#[allow(dead_code)]");
     text.line(format!("pub mod {module} {{"));
     text.line(format!(
         "/// What an implementation of `{}` offers; each method may be an `async fn`.",
