@@ -11,7 +11,7 @@ use tollgate_daemon::config::Config;
 /// The Tollgate daemon: one per host, reached by applications through shared memory.
 ///
 /// Options override what the configuration file says. The log goes to standard error; TOLLGATE_LOG sets its filter
-/// (default: info). SIGINT and SIGTERM end the daemon.
+/// (default: warn,tollgate_daemon=info). SIGINT and SIGTERM end the daemon.
 #[derive(Parser)]
 #[command(name = "tollgated", version)]
 struct Arguments {
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_env("TOLLGATE_LOG");
     tracing_subscriber::fmt()
-        .with_env_filter(filter.unwrap_or_else(|_| "info".into()))
+        .with_env_filter(filter.unwrap_or_else(|_| "warn,tollgate_daemon=info".into()))
         .with_writer(std::io::stderr)
         .with_target(false)
         .init();
