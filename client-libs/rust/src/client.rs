@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tollgate_core::codec::Message;
+use tollgate_core::codec::{Encode, Message};
 use tollgate_core::{Code, ServiceInfo, Session, Status};
 
 use crate::{Received, Reply, Request, Response};
@@ -57,10 +57,10 @@ impl Client {
     ///
     /// # Errors
     /// What binding or the call ended with.
-    pub async fn unary<M: Message, R: Message>(
+    pub async fn unary<E: Encode, R: Message>(
         &self,
         method: usize,
-        request: Request<M>,
+        request: Request<E>,
     ) -> Reply<Received<R>> {
         let handle = match self.handles.get() {
             Some(handles) => handles[method],

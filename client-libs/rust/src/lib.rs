@@ -31,7 +31,7 @@ mod server;
 
 pub use client::{Channel, Client};
 pub use received::Received;
-pub use request::{Reply, Request, Response};
+pub use request::{IntoRequest, Reply, Request, Response};
 pub use server::{Server, accept, respond, unimplemented};
 pub use tollgate_core::{
     Binding, BoundMethod, Call, Code, HandlerFuture, Incoming, ReceivedBlock, Responder, Service,

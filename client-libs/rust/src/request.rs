@@ -1,8 +1,10 @@
 //! What a call carries besides its message.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::Status;
+use tollgate_core::codec::{Encode, Message};
 
 /// How a call ends: with a response or a status.
 pub type Reply<T> = Result<Response<T>, Status>;
@@ -49,9 +51,45 @@ impl<T> Request<T> {
     }
 }
 
-impl<T> From<T> for Request<T> {
-    fn from(message: T) -> Request<T> {
-        Request::new(message)
+/// What a generated client's method takes: the message, a [`Request`] with it, or either with the message in an
+/// [`Arc`], so that one that is sent often isn't copied.
+pub trait IntoRequest<M> {
+    /// The message, possibly in an `Arc`.
+    type Message: Encode;
+
+    /// The request.
+    fn into_request(self) -> Request<Self::Message>;
+}
+
+impl<M: Message> IntoRequest<M> for M {
+    type Message = M;
+
+    fn into_request(self) -> Request<M> {
+        Request::new(self)
+    }
+}
+
+impl<M: Message> IntoRequest<M> for Arc<M> {
+    type Message = Arc<M>;
+
+    fn into_request(self) -> Request<Arc<M>> {
+        Request::new(self)
+    }
+}
+
+impl<M: Message> IntoRequest<M> for Request<M> {
+    type Message = M;
+
+    fn into_request(self) -> Request<M> {
+        self
+    }
+}
+
+impl<M: Message> IntoRequest<M> for Request<Arc<M>> {
+    type Message = Arc<M>;
+
+    fn into_request(self) -> Request<Arc<M>> {
+        self
     }
 }
 

@@ -1,5 +1,6 @@
 //! Sessions that come and go leave nothing behind: no descriptor, no mapping. Alone in its process,
 //! so that what it counts is its own.
+#![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 use tollgate_shm_abi::session::{AppEnd, SessionShape, create};

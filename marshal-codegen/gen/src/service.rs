@@ -90,13 +90,13 @@ fn emit_client(
         text.line(format!("/// `{}`.", method.full_name()));
         text.line(format!("pub async fn {}(", snake(method.name())));
         text.line("&self,");
-        text.line(format!(
-            "request: impl ::core::convert::Into<::tollgate::Request<{input}>>,"
-        ));
+        text.line(format!("request: impl ::tollgate::IntoRequest<{input}>,"));
         text.line(format!(
             ") -> ::tollgate::Reply<::tollgate::Received<{output}>> {{"
         ));
-        text.line(format!("self.client.unary({index}, request.into()).await"));
+        text.line(format!(
+            "self.client.unary({index}, request.into_request()).await"
+        ));
         text.line("}");
     }
     text.lines(["}", "}"]);

@@ -14,6 +14,8 @@ mod encode;
 mod value;
 mod view;
 
+use std::sync::Arc;
+
 pub use encode::{Fixed, Measure, Measured, Sink, VecSink, encode_inline};
 pub use value::{EntryLayout, Value, store_list, store_map};
 pub use view::{Iter, List, Map, Place};
@@ -68,6 +70,17 @@ impl<M: Message> Encode for M {
     fn write<S: Sink>(&self, sink: &mut S) {
         let root = sink.claim(M::SIZE, 8);
         self.encode(sink, root);
+    }
+}
+
+/// A message that is sent more than once needn't be copied for each.
+impl<M: Message> Encode for Arc<M> {
+    fn measure(&self) -> Measured {
+        (**self).measure()
+    }
+
+    fn write<S: Sink>(&self, sink: &mut S) {
+        (**self).write(sink);
     }
 }
 

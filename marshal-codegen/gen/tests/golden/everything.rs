@@ -1420,9 +1420,9 @@ pub mod everything_client {
         /// `everything.Everything.Swap`.
         pub async fn swap(
             &self,
-            request: impl ::core::convert::Into<::tollgate::Request<super::All>>,
+            request: impl ::tollgate::IntoRequest<super::All>,
         ) -> ::tollgate::Reply<::tollgate::Received<super::All>> {
-            self.client.unary(0, request.into()).await
+            self.client.unary(0, request.into_request()).await
         }
     }
 }

@@ -435,17 +435,17 @@ pub mod reservation_client {
         /// `hotel.Reservation.Reserve`.
         pub async fn reserve(
             &self,
-            request: impl ::core::convert::Into<::tollgate::Request<super::ReserveRequest>>,
+            request: impl ::tollgate::IntoRequest<super::ReserveRequest>,
         ) -> ::tollgate::Reply<::tollgate::Received<super::ReserveReply>> {
-            self.client.unary(0, request.into()).await
+            self.client.unary(0, request.into_request()).await
         }
 
         /// `hotel.Reservation.CheckAvailability`.
         pub async fn check_availability(
             &self,
-            request: impl ::core::convert::Into<::tollgate::Request<super::AvailabilityRequest>>,
+            request: impl ::tollgate::IntoRequest<super::AvailabilityRequest>,
         ) -> ::tollgate::Reply<::tollgate::Received<super::AvailabilityReply>> {
-            self.client.unary(1, request.into()).await
+            self.client.unary(1, request.into_request()).await
         }
     }
 }
@@ -528,9 +528,9 @@ pub mod echo_client {
         /// `hotel.Echo.Echo`.
         pub async fn echo(
             &self,
-            request: impl ::core::convert::Into<::tollgate::Request<super::EchoMessage>>,
+            request: impl ::tollgate::IntoRequest<super::EchoMessage>,
         ) -> ::tollgate::Reply<::tollgate::Received<super::EchoMessage>> {
-            self.client.unary(0, request.into()).await
+            self.client.unary(0, request.into_request()).await
         }
     }
 }

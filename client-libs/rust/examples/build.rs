@@ -1,0 +1,9 @@
+//! Generates the stubs of the examples' services.
+
+#![forbid(unsafe_code)]
+
+fn main() -> Result<(), tollgate_gen::GenError> {
+    let protos = "../../../conformance/proto";
+    tollgate_gen::configure()
+        .compile_protos(&[format!("{protos}/hotel.proto")], &[protos.to_owned()])
+}

@@ -1,0 +1,180 @@
+//! Generated clients and servers over real shared memory, against the daemon of the core's tests.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "../../../core/tests/session/fake/mod.rs"]
+mod fake;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::codec::{Message, Place, encode_inline};
+use tollgate::{Channel, Code, Received, Reply, Request, Response, Server, Status, block_on};
+use tollgate_examples::hotel::echo_client::EchoClient;
+use tollgate_examples::hotel::reservation_client::ReservationClient;
+use tollgate_examples::hotel::reservation_server::{Reservation, ReservationServer};
+use tollgate_examples::hotel::{
+    AvailabilityReply, AvailabilityRequest, EchoMessage, ReserveReply, ReserveRequest,
+};
+use tollgate_shm_abi::descriptor::Submission;
+
+fn hotel_limits() -> fake::Limits {
+    let mut limits = fake::Limits {
+        max_message_bytes: 16 << 20,
+        ..Default::default()
+    };
+    limits.shape.send_heap_bytes = 64 << 20;
+    limits.shape.receive_heap_bytes = 64 << 20;
+    // In another order than the schema's: handles go by name.
+    limits.methods = ["CheckAvailability", "Reserve", "Echo"]
+        .map(str::to_owned)
+        .to_vec();
+    limits
+}
+
+#[test]
+fn payloads_of_every_size_come_back() {
+    let (session, daemon) = fake::start(hotel_limits(), fake::echo());
+    let client = EchoClient::new(Channel::new(&session, ""));
+    block_on(&session, async {
+        for len in [
+            0,
+            1,
+            63,
+            4_095,
+            4_096,
+            4_097,
+            100_000,
+            2 << 20,
+            (16 << 20) - 64,
+        ] {
+            let message = Arc::new(EchoMessage {
+                payload: (0..len).map(|i| i as u8).collect(),
+            });
+            let reply = client.echo(Arc::clone(&message)).await.unwrap();
+            assert!(
+                reply.get_ref().view().payload() == message.payload,
+                "{len} bytes"
+            );
+        }
+        let too_long = client
+            .echo(EchoMessage {
+                payload: vec![0; 16 << 20],
+            })
+            .await
+            .unwrap_err();
+        assert_eq!(too_long.code, Code::RESOURCE_EXHAUSTED, "{too_long}");
+    });
+    // 4,096 bytes and more went as extents, by the same one block each.
+    daemon.wait_until(|fake| fake.end.receive_heap.in_use() == 0);
+}
+
+#[test]
+fn a_typed_call_has_a_timeout_and_a_status() {
+    let (session, _daemon) = fake::start(
+        hotel_limits(),
+        Box::new(|fake, submission| {
+            if let Submission::Call {
+                call,
+                block,
+                deadline_ns,
+                ..
+            } = submission
+            {
+                fake.take(&block);
+                if deadline_ns == 0 {
+                    fake.status(
+                        call,
+                        Code::PERMISSION_DENIED,
+                        "customer is on the block list",
+                    );
+                }
+            }
+        }),
+    );
+    let client = ReservationClient::new(Channel::new(&session, "127.0.0.1:7472"));
+    let mut request = Request::new(ReserveRequest::default());
+    let denied = block_on(&session, client.reserve(request.clone())).unwrap_err();
+    assert_eq!(
+        denied,
+        Status::new(Code::PERMISSION_DENIED, "customer is on the block list")
+    );
+    request.set_timeout(Duration::from_millis(20));
+    let late = block_on(&session, client.reserve(request)).unwrap_err();
+    assert_eq!(late.code, Code::DEADLINE_EXCEEDED);
+}
+
+#[test]
+fn a_method_that_the_daemon_does_not_know_is_unimplemented() {
+    let limits = fake::Limits {
+        methods: vec!["Reserve".to_owned()],
+        ..hotel_limits()
+    };
+    let (session, _daemon) = fake::start(limits, fake::echo());
+    let client = ReservationClient::new(Channel::new(&session, ""));
+    let status = block_on(
+        &session,
+        client.check_availability(AvailabilityRequest::default()),
+    )
+    .unwrap_err();
+    assert_eq!(status.code, Code::UNIMPLEMENTED);
+}
+
+struct Hotel;
+
+impl Reservation for Hotel {
+    async fn reserve(&self, request: Request<Received<ReserveRequest>>) -> Reply<ReserveReply> {
+        let booking = request.get_ref().view();
+        match booking.customer_name() {
+            "Mallory" => Err(Status::new(Code::PERMISSION_DENIED, "not you")),
+            _ => Ok(Response::new(ReserveReply {
+                reservation_id: 41 + u64::from(booking.room_count()),
+                hotel_ids: booking.hotel_ids().to_vec(),
+            })),
+        }
+    }
+
+    async fn check_availability(
+        &self,
+        _: Request<Received<AvailabilityRequest>>,
+    ) -> Reply<AvailabilityReply> {
+        Ok(Response::new(AvailabilityReply::default()))
+    }
+}
+
+#[test]
+fn a_typed_server_answers() {
+    let (session, daemon) = fake::start(hotel_limits(), fake::silence());
+    block_on(
+        &session,
+        Server::new(&session)
+            .add_service(ReservationServer::new(Hotel))
+            .bind(),
+    )
+    .unwrap();
+    let call = |id: u64, name: &str| {
+        let request = ReserveRequest {
+            customer_name: name.to_owned(),
+            hotel_ids: vec!["ritz".to_owned(), "x".repeat(5_000)],
+            room_count: 1,
+            ..Default::default()
+        };
+        let block = encode_inline(&request).unwrap();
+        daemon.run(move |fake| fake.call(fake::FIRST_HANDLE + 1, id, &block));
+    };
+    call(1, "Ada");
+    call(2, "Mallory");
+    daemon.wait_until(|fake| fake.answers.len() == 2);
+    let answers = daemon.run(|fake| fake.answers.clone());
+    let reply = answers[0].1.clone().unwrap();
+    let reply = ReserveReply::from_view(ReserveReply::view(Place::root(&reply)));
+    assert_eq!(
+        (reply.reservation_id, reply.hotel_ids[1].len()),
+        (42, 5_000)
+    );
+    assert_eq!(
+        answers[1].1,
+        Err(Status::new(Code::PERMISSION_DENIED, "not you"))
+    );
+}
