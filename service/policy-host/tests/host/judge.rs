@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 
+use proptest::prelude::*;
 use tollgate_policy_host::{
     BatchError, Fault, Hook, Instance, JudgeError, LogLevel, LogLine, Misuse, TenantLimits,
     Verdict, limits,
@@ -596,4 +597,51 @@ fn an_instance_moves_between_threads() {
     std::thread::spawn(move || assert_eq!(judge(&mut instance), Ok(Verdict::Allow)))
         .join()
         .unwrap();
+}
+
+/// A guest that leaves its configuration's 16 bytes as verdict, status, msg_off and msg_len.
+fn puppet(words: [u32; 4]) -> Instance {
+    static POLICY: std::sync::LazyLock<tollgate_policy_host::Policy> =
+        std::sync::LazyLock::new(|| {
+            Parts {
+                configure: crate::wat::configure(
+                    "(memory.copy (i32.const 8192) (i32.const 1024) (i32.const 16)) i32.const 0",
+                ),
+                ..Parts::with_request(
+                    "(memory.copy (i32.const 1036) (i32.const 8192) (i32.const 16)) i32.const 0",
+                )
+            }
+            .load()
+            .unwrap()
+        });
+    let config: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    POLICY.instantiate(&limits(), Some(&config)).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn whatever_a_guest_answers_is_a_verdict_or_a_fault(
+        verdict in prop_oneof![0u32..4, any::<u32>()],
+        status in prop_oneof![0u32..18, any::<u32>()],
+        at in prop_oneof![0u32..70_000, any::<u32>()],
+        len in prop_oneof![0u32..70_000, any::<u32>()],
+    ) {
+        let answer = judge(&mut puppet([verdict, status, at, len]));
+        let inside = len == 0 || u64::from(at) + u64::from(len) <= 65_536;
+        match answer {
+            Ok(Verdict::Allow) => prop_assert_eq!(verdict, 1),
+            Ok(Verdict::Deny { code, message }) => {
+                prop_assert!(verdict == 2 && code == status && (1..=16).contains(&code) && inside);
+                prop_assert!(message.len() <= limits::MESSAGE_BYTES);
+            }
+            Err(JudgeError::Fault(Fault::BadVerdict { index: 0, verdict: v })) => {
+                prop_assert!(v == verdict && v != 1 && v != 2);
+            }
+            Err(JudgeError::Fault(Fault::BadStatus { index: 0, status: s })) => {
+                prop_assert!(s == status && !(1..=16).contains(&s) && verdict == 2);
+            }
+            Err(JudgeError::Fault(Fault::BadMessage { .. })) => prop_assert!(!inside && verdict == 2),
+            other => prop_assert!(false, "{other:?}"),
+        }
+    }
 }

@@ -1,6 +1,9 @@
 //! What `load` refuses, and with which sentence.
 
-use tollgate_policy_host::{Hook, LoadError, limits};
+use std::convert::Infallible;
+
+use proptest::prelude::*;
+use tollgate_policy_host::{Hook, Host, HostConfig, LoadError, limits};
 
 use crate::guests::{HOST, guest};
 use crate::wat::{MANIFEST, Parts};
@@ -485,4 +488,35 @@ fn too_much_memory_from_the_start() {
             max: limits::MEMORY_BYTES as u64
         }
     );
+}
+
+#[test]
+fn the_default_pool_fits_into_the_address_space() {
+    let host = Host::new(HostConfig::default()).unwrap();
+    host.load(&Parts::default().wasm()).unwrap();
+}
+
+proptest! {
+    #[test]
+    fn damaged_modules_never_panic(
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        cut in proptest::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut wasm = Parts::default().wasm();
+        for (index, byte) in damage {
+            let at = index.index(wasm.len());
+            wasm[at] = byte;
+        }
+        if let Some(index) = cut {
+            wasm.truncate(index.index(wasm.len()));
+        }
+        let Ok(policy) = HOST.load(&wasm) else { return Ok(()) };
+        let Ok(mut instance) = policy.instantiate(&crate::guests::limits(), None) else { return Ok(()) };
+        let _ = instance.judge::<Infallible>(Hook::Request, 0, 8, |_| Ok(8));
+    }
+
+    #[test]
+    fn garbage_behind_the_preamble_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert!(HOST.load(&[b"\0asm\x01\0\0\0".as_slice(), &bytes].concat()).is_err());
+    }
 }
