@@ -208,7 +208,8 @@ impl Inner {
 
     /// Something waits for the daemon: unless this thread drives, the background thread must exist.
     pub(crate) fn ensure_driven(self: &Arc<Inner>) {
-        if DRIVING.get() == self.id || self.background.swap(true, Ordering::SeqCst) {
+        let driven = DRIVING.get() == self.id || self.background.load(Ordering::Relaxed);
+        if driven || self.background.swap(true, Ordering::SeqCst) {
             return;
         }
         let inner = Arc::clone(self);

@@ -349,11 +349,11 @@ impl Tasks {
                 .unwrap_or_else(PoisonError::into_inner),
         );
         for index in batch.drain(..) {
-            self.slots[index]
-                .queued
-                .queued
-                .store(false, Ordering::SeqCst);
-            let call = self.slots[index].task.as_ref().map(|task| task.call);
+            let Some(slot) = self.slots.get(index) else {
+                continue;
+            };
+            slot.queued.queued.store(false, Ordering::SeqCst);
+            let call = slot.task.as_ref().map(|task| task.call);
             if let Some(call) = call.filter(|_| self.poll(index)) {
                 self.by_call.remove(&call);
             }

@@ -83,35 +83,25 @@ fn several_threads_share_a_session_each_in_its_block_on() {
 
 #[test]
 fn many_calls_of_one_turn_ring_once() {
-    let (session, daemon) = fake::start(Limits::default(), echo());
-    block_on(&session, echo_all(&session, 1));
-    // The daemon sleeps between two looks, so a second doorbell would be seen.
-    std::thread::sleep(Duration::from_millis(20));
+    let deaf = Box::new(|_: &mut fake::Fake, _| ());
+    let (session, daemon) = fake::start(Limits::default(), deaf);
     let before = daemon.run(|fake| fake.rings);
-    block_on(&session, async {
-        let calls: Vec<_> = (0..40)
-            .map(|_| Box::pin(session.call_raw(ECHO, [1; 64], None)))
-            .collect();
-        let mut calls = calls.into_iter().map(Some).collect::<Vec<_>>();
+    let mut calls: Vec<_> = (0..40)
+        .map(|_| session.call_raw(ECHO, [1; 64], None))
+        .collect();
+    // A daemon that was woken by the first would sleep again before the last, and be woken again.
+    block_on(
+        &session,
         std::future::poll_fn(|cx| {
             for call in &mut calls {
-                if let Some(running) = call
-                    && running.as_mut().poll(cx).is_ready()
-                {
-                    *call = None;
-                }
+                assert!(pin!(call).poll(cx).is_pending());
+                std::thread::sleep(Duration::from_micros(200));
             }
-            if calls.iter().all(Option::is_none) {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
-            }
-        })
-        .await;
-    });
-    let rings = daemon.run(|fake| fake.rings) - before;
-    // The first turn rings once; turns with replies may ring again for their RELEASEs when the daemon fell asleep.
-    assert!(rings <= 10, "40 calls rang {rings} times");
+            Poll::Ready(())
+        }),
+    );
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(daemon.run(|fake| fake.rings) - before <= 1);
 }
 
 #[test]
@@ -178,7 +168,7 @@ fn a_timeout_ends_the_call_even_if_the_daemon_sleeps() {
         };
         assert_eq!(code(ended), Code::DEADLINE_EXCEEDED);
         let took = begin.elapsed();
-        assert!((30..500).contains(&took.as_millis()), "{took:?}");
+        assert!((30..5_000).contains(&took.as_millis()), "{took:?}");
     }
     daemon.wait_until(|fake| fake.seen.len() == 2);
 }
@@ -192,7 +182,7 @@ fn a_shorter_timeout_is_noticed_by_a_driver_that_sleeps_for_a_longer_one() {
     let begin = Instant::now();
     let short = session.call_raw(ECHO, [0; 8], Some(Duration::from_millis(20)));
     assert_eq!(code(foreign_block_on(short)), Code::DEADLINE_EXCEEDED);
-    assert!(begin.elapsed() < Duration::from_millis(500));
+    assert!(begin.elapsed() < Duration::from_secs(5));
 }
 
 /// Issues `count` calls of `len` bytes at once; answers how many ended with each code.
