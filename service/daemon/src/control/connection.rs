@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use prost::Message as _;
-use tokio::io::unix::AsyncFd;
+use tokio::io::Interest;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::oneshot;
 use tollgate_control::Side;
 use tollgate_engine::{SessionId, Status};
@@ -85,7 +86,12 @@ pub(crate) async fn serve(control: &Rc<Control>, socket: ControlSocket) {
             break;
         };
         let id = request.id;
-        let answer = handle(control, &socket, request, fds, &mut open, &mut ended).await;
+        // Only a binding waits for others. An opening must not be dropped half-done: nobody would close its session.
+        let waits = matches!(request.body, Some(RequestBody::Bind(_)));
+        let answer = tokio::select! {
+            answer = handle(control, &socket, request, fds, &mut open, &mut ended) => answer,
+            () = hung_up(&socket), if waits => break,
+        };
         let serving = match answer {
             Ok((answer, serving)) => {
                 send(&socket, id, answer).await;
@@ -121,20 +127,36 @@ pub(crate) async fn serve(control: &Rc<Control>, socket: ControlSocket) {
 
 async fn receive(socket: &AsyncFd<Watched<ControlSocket>>) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     let mut buffer = vec![0; MAX_PACKET_BYTES];
+    let mut ready: Option<AsyncFdReadyGuard<'_, _>> = None;
     loop {
-        let mut ready = socket.readable().await.ok()?;
+        // First look, then wait: `hung_up` may have taken the readiness of a packet that is here.
         match socket.get_ref().0.recv(&mut buffer) {
             Ok(Some(Packet { len, fds })) => {
                 buffer.truncate(len);
                 return Some((buffer, fds));
             }
             Ok(None) => return None,
-            Err(error) if error.is_would_block() => ready.clear_ready(),
+            Err(error) if error.is_would_block() => {
+                if let Some(stale) = &mut ready {
+                    AsyncFdReadyGuard::clear_ready(stale);
+                }
+                ready = Some(socket.readable().await.ok()?);
+            }
             Err(error) => {
                 tracing::debug!("a control connection broke: {error}");
                 return None;
             }
         }
+    }
+}
+
+/// Resolves once the other end is closed, so that a dead application doesn't keep its memory while a request of its waits.
+async fn hung_up(socket: &AsyncFd<Watched<ControlSocket>>) {
+    while let Ok(mut ready) = socket.ready(Interest::READABLE).await {
+        if ready.ready().is_read_closed() {
+            return;
+        }
+        ready.clear_ready();
     }
 }
 

@@ -361,3 +361,42 @@ pub(crate) fn by_policy(order: &[Attachment]) -> HashMap<(String, PolicyVersion)
     }
     map
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn pauses_between_instances_double_up_to_the_limit() {
+        let target = Target {
+            tenant: "evil".to_owned(),
+            service: "hotel.Reservation".to_owned(),
+            method: String::new(),
+            side: Side::Client,
+        };
+        let policy = PolicyVersion { name: "spin".to_owned(), version: 1 };
+        let mut live = Live::new(Attachment { target, policy }, None, None);
+        assert_eq!(live.label(), "spin@1 of tenant evil");
+        let pauses: Vec<u128> = (0..9).map(|_| live.faulted().as_millis()).collect();
+        assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
+        live.last_fault = Instant::now().checked_sub(FAULT_MEMORY + Duration::from_secs(1));
+        assert_eq!(live.faulted(), RELOAD_PAUSE.0, "forgiven after {FAULT_MEMORY:?} without a fault");
+    }
+
+    #[test]
+    fn an_attachment_covers_its_method_or_all_of_its_side() {
+        let target = |method: &str| Target {
+            tenant: "acme".to_owned(),
+            service: "hotel.Reservation".to_owned(),
+            method: method.to_owned(),
+            side: Side::Client,
+        };
+        let reserve = |target: &Target, tenant, side| covers(target, tenant, "hotel.Reservation", "Reserve", side);
+        assert!(reserve(&target(""), "acme", Side::Client));
+        assert!(reserve(&target("Reserve"), "acme", Side::Client));
+        assert!(!reserve(&target("Cancel"), "acme", Side::Client));
+        assert!(!reserve(&target(""), "evil", Side::Client), "another tenant's calls");
+        assert!(!reserve(&target(""), "acme", Side::Server), "the other side");
+    }
+}

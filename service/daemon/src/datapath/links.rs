@@ -523,6 +523,8 @@ impl Runtime {
                 .send_refused(bind, status.code, &status.message, &description),
             After::Large(large) => {
                 port.state.large = Some(large);
+                // The body's beginning, maybe all of it, is in the receive buffer: no edge will tell.
+                port.state.readable = true;
                 Ok(())
             }
             After::SkipBody => {

@@ -157,3 +157,59 @@ pub(crate) fn copy_image(inline: &[u8], spans: &[Span], image: &mut [u8]) -> Vec
     }
     offsets
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use tollgate_shm_abi::heap::HeapWriter;
+
+    /// A message whose extents lie in a heap, as an application posts it.
+    fn gathered() -> Message {
+        let (mut heap, reader, _) = HeapWriter::private(4096);
+        let mut block = heap.alloc(32).unwrap();
+        block[..13].copy_from_slice(b"first--second");
+        let offset = heap.commit(block);
+        let spans = vec![reader.span(offset, 5).unwrap(), reader.span(offset + 7, 6).unwrap()];
+        let source = Source { session: SessionId(1), offset };
+        let body = Body::Gathered { inline: b"inline part".to_vec(), spans, source };
+        Message { body, inline_len: 11, total_len: 30 }
+    }
+
+    #[test]
+    fn an_image_is_inline_part_and_padded_extents() {
+        let mut message = gathered();
+        assert_eq!(message.judged().0, b"inline part", "only the private part is shown");
+        let freed = message.make_private(&mut Pool::new()).unwrap();
+        assert_eq!(freed.session, SessionId(1));
+        let want = b"inline part\0\0\0\0\0first\0\0\0second";
+        assert_eq!(message.judged(), (&want[..], &[16, 24][..]));
+        assert_eq!(message.make_private(&mut Pool::new()), None, "it is private already");
+    }
+
+    #[test]
+    fn the_wire_carries_the_same_bytes_however_they_are_held() {
+        let bytes_of = |message: &Message| {
+            let mut parts = [Part::Private(&[]); MAX_EXTENTS];
+            let image = message.on_wire(&mut parts).unwrap();
+            let mut bytes = image.inline.to_vec();
+            for part in image.extents {
+                bytes.resize(bytes.len().next_multiple_of(8), 0);
+                match part {
+                    Part::Private(extent) => bytes.extend_from_slice(extent),
+                    Part::Shared { span, .. } => {
+                        let at = bytes.len();
+                        bytes.resize(at + span.len(), 0);
+                        span.copy_to(&mut bytes[at..]).unwrap();
+                    }
+                }
+            }
+            bytes
+        };
+        let mut message = gathered();
+        let shared = bytes_of(&message);
+        message.make_private(&mut Pool::new());
+        assert_eq!(bytes_of(&message), shared);
+        assert_eq!(shared.len(), 30);
+    }
+}
