@@ -69,7 +69,7 @@ mod sys {
     pub(super) fn counter(_id: u32, _delta: u64) {}
 }
 
-/// Makes a module of a [`Policy`] and its manifest (a constant `&str` of JSON; `ABI.md` has its keys).
+/// Makes a module of a [`Policy`](crate::Policy) and its manifest (a constant `&str` of JSON; `ABI.md` has its keys).
 #[macro_export]
 macro_rules! policy {
     ($policy:ty, $manifest:expr) => {

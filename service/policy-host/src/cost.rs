@@ -6,9 +6,10 @@
 //! the slow end: 350,000 units are at most 100 us of the slowest instructions, and of plain ones
 //! 350,000, which take 20 to 40 us. `examples/cost.rs` measures all of this again.
 //!
-//! One thing escapes: a load that misses every cache takes ten times as long as its price. A guest that chases pointers over
-//! 4 MiB gets 1.3 ms out of a budget of 100 us; within 1 MiB it stays near the bound. Pricing every load as a miss
-//! would leave honest policies 3,500 loads. An account of CPU time per tenant is the answer to that, and isn't here yet.
+//! One thing escapes: a load that misses every cache. A guest that chases pointers over 4 MiB was measured at 1.7 ns per
+//! unit on a busy 2-core machine and at 3.8 on an overloaded one, so it gets 0.6 to 1.3 ms out of a budget of 100 us. Pricing
+//! every load as a miss would leave honest policies a few thousand loads. An account of CPU time per tenant is the answer
+//! to that, and isn't here yet.
 //!
 //! Absent: an epoch deadline. It would need a ticker, is coarse (half a millisecond at best), and can't interrupt
 //! `memory.fill`, which fuel charges by the byte.
