@@ -12,6 +12,7 @@ const INVALID_ARGUMENT: i32 = 3;
 const NOT_FOUND: i32 = 5;
 const ALREADY_EXISTS: i32 = 6;
 const FAILED_PRECONDITION: i32 = 9;
+const UNIMPLEMENTED: i32 = 12;
 const UNAVAILABLE: i32 = 14;
 const UNAUTHENTICATED: i32 = 16;
 
@@ -150,7 +151,10 @@ fn json_that_is_no_request() {
         r#"{"customer": "Ada"}"#,
         &["customer", "hotel.ReserveRequest"],
     );
-    check(r#"{"room_count": -1}"#, &["-1"]);
+    check(
+        r#"{"room_count": -1}"#,
+        &["hotel.ReserveRequest", "out of range"],
+    );
     check(r#"{"room_count": 1"#, &["hotel.ReserveRequest"]);
     check("{} {}", &["hotel.ReserveRequest"]);
     check("", &["hotel.ReserveRequest"]);
@@ -247,10 +251,10 @@ fn a_policy_that_refuses_its_configuration() {
 #[test]
 fn a_policy_that_declares_a_field_the_schema_lacks() {
     let host = Host::new();
-    let acl = std::fs::read(policy_file("acl")).unwrap();
+    let null = std::fs::read(policy_file("null")).unwrap();
     let manifest = r#"{"abi":1,"name":"wrong","hooks":["request"],
         "methods":[{"method":"hotel.Reservation/Reserve","fields":["customer_nam"]}]}"#;
-    let outcome = host.push(&with_manifest(&acl, Some(manifest)));
+    let outcome = host.push(&with_manifest(&null, Some(manifest)));
     assert_eq!(
         outcome.code, 0,
         "a policy may come before its schema: {outcome}"
@@ -327,13 +331,13 @@ fn a_service_that_nobody_serves() {
     other.tenant("acme");
     refused(
         &host.call(&hotel(), "", RESERVE, "{}"),
-        UNAVAILABLE,
+        UNIMPLEMENTED,
         &["hotel.Reservation"],
     );
     let there = other.listen().to_string();
     refused(
         &host.call(&hotel(), &there, RESERVE, "{}"),
-        UNAVAILABLE,
+        UNIMPLEMENTED,
         &["hotel.Reservation"],
     );
     host.assert_unimpressed();

@@ -286,7 +286,7 @@ fn a_tenants_calls_reach_that_tenants_servers_only() {
         RESERVE,
         ADA,
     );
-    assert_eq!(outcome.code, 14, "{outcome}");
+    assert_eq!(outcome.code, 12, "{outcome}");
     assert!(
         !server.said().iter().any(|line| line.starts_with('{')),
         "{:?}",
