@@ -6,6 +6,7 @@
 //! ```text
 //! rules none one       -> rules none one    (client) from now on, one of these rules is in force
 //! report               -> a line of JSON    what was counted since the start
+//! stop                 -> a line of JSON    (client) the same, once every call has been answered
 //! ```
 //!
 //! **Judging the judge.** While a policy is being changed, either its old or its new rule may decide a
@@ -257,6 +258,7 @@ pub(crate) fn client(socket: &str, target: &str, in_flight: usize) -> Result<(),
         counts: Counts::default(),
         latencies_us: Vec::new(),
         reported: Instant::now(),
+        stopping: false,
     };
     block_on(&session, customers.book(in_flight))
 }
@@ -269,6 +271,7 @@ struct Customers {
     counts: Counts,
     latencies_us: Vec<u32>,
     reported: Instant,
+    stopping: bool,
 }
 
 /// A call that ended.
@@ -298,8 +301,13 @@ impl Customers {
             while let Ok(order) = self.orders.try_recv() {
                 self.obey(&order)?;
             }
-            calls.push(self.call());
+            if !self.stopping {
+                calls.push(self.call());
+            }
         }
+        say(&self.report());
+        // The end of the orders ends the process; until then the last report stands.
+        while self.orders.recv().is_ok() {}
         Ok(())
     }
 
@@ -329,9 +337,16 @@ impl Customers {
     }
 
     fn obey(&mut self, order: &str) -> Result<(), String> {
-        if order == "report" {
-            say(&self.report());
-            return Ok(());
+        match order {
+            "report" => {
+                say(&self.report());
+                return Ok(());
+            }
+            "stop" => {
+                self.stopping = true;
+                return Ok(());
+            }
+            _ => {}
         }
         let rules = order
             .strip_prefix("rules ")
