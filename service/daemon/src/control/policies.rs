@@ -375,13 +375,20 @@ mod tests {
             method: String::new(),
             side: Side::Client,
         };
-        let policy = PolicyVersion { name: "spin".to_owned(), version: 1 };
+        let policy = PolicyVersion {
+            name: "spin".to_owned(),
+            version: 1,
+        };
         let mut live = Live::new(Attachment { target, policy }, None, None);
         assert_eq!(live.label(), "spin@1 of tenant evil");
         let pauses: Vec<u128> = (0..9).map(|_| live.faulted().as_millis()).collect();
         assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
         live.last_fault = Instant::now().checked_sub(FAULT_MEMORY + Duration::from_secs(1));
-        assert_eq!(live.faulted(), RELOAD_PAUSE.0, "forgiven after {FAULT_MEMORY:?} without a fault");
+        assert_eq!(
+            live.faulted(),
+            RELOAD_PAUSE.0,
+            "forgiven after {FAULT_MEMORY:?} without a fault"
+        );
     }
 
     #[test]
@@ -392,11 +399,19 @@ mod tests {
             method: method.to_owned(),
             side: Side::Client,
         };
-        let reserve = |target: &Target, tenant, side| covers(target, tenant, "hotel.Reservation", "Reserve", side);
+        let reserve = |target: &Target, tenant, side| {
+            covers(target, tenant, "hotel.Reservation", "Reserve", side)
+        };
         assert!(reserve(&target(""), "acme", Side::Client));
         assert!(reserve(&target("Reserve"), "acme", Side::Client));
         assert!(!reserve(&target("Cancel"), "acme", Side::Client));
-        assert!(!reserve(&target(""), "evil", Side::Client), "another tenant's calls");
-        assert!(!reserve(&target(""), "acme", Side::Server), "the other side");
+        assert!(
+            !reserve(&target(""), "evil", Side::Client),
+            "another tenant's calls"
+        );
+        assert!(
+            !reserve(&target(""), "acme", Side::Server),
+            "the other side"
+        );
     }
 }

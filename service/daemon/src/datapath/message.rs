@@ -162,29 +162,56 @@ pub(crate) fn copy_image(inline: &[u8], spans: &[Span], image: &mut [u8]) -> Vec
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use tollgate_shm_abi::heap::HeapWriter;
+    use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape, create};
 
-    /// A message whose extents lie in a heap, as an application posts it.
+    /// A message whose extents lie in a send heap, as an application posts it.
     fn gathered() -> Message {
-        let (mut heap, reader, _) = HeapWriter::private(4096);
-        let mut block = heap.alloc(32).unwrap();
+        let shape = SessionShape::default();
+        let (daemon, fds) = create(&shape).unwrap();
+        let fds = fds
+            .as_array()
+            .iter()
+            .map(|fd| fd.try_clone_to_owned().unwrap())
+            .collect();
+        let mut app = AppEnd::attach(&shape, SessionFds::from_packet(fds).unwrap()).unwrap();
+        let mut block = app.send_heap.alloc(32).unwrap();
         block[..13].copy_from_slice(b"first--second");
-        let offset = heap.commit(block);
-        let spans = vec![reader.span(offset, 5).unwrap(), reader.span(offset + 7, 6).unwrap()];
-        let source = Source { session: SessionId(1), offset };
-        let body = Body::Gathered { inline: b"inline part".to_vec(), spans, source };
-        Message { body, inline_len: 11, total_len: 30 }
+        let offset = app.send_heap.commit(block);
+        let span = |at, len| daemon.send_heap.span(offset + at, len).unwrap();
+        let spans = vec![span(0, 5), span(7, 6)];
+        let source = Source {
+            session: SessionId(1),
+            offset,
+        };
+        let body = Body::Gathered {
+            inline: b"inline part".to_vec(),
+            spans,
+            source,
+        };
+        Message {
+            body,
+            inline_len: 11,
+            total_len: 30,
+        }
     }
 
     #[test]
     fn an_image_is_inline_part_and_padded_extents() {
         let mut message = gathered();
-        assert_eq!(message.judged().0, b"inline part", "only the private part is shown");
+        assert_eq!(
+            message.judged().0,
+            b"inline part",
+            "only the private part is shown"
+        );
         let freed = message.make_private(&mut Pool::new()).unwrap();
         assert_eq!(freed.session, SessionId(1));
         let want = b"inline part\0\0\0\0\0first\0\0\0second";
         assert_eq!(message.judged(), (&want[..], &[16, 24][..]));
-        assert_eq!(message.make_private(&mut Pool::new()), None, "it is private already");
+        assert_eq!(
+            message.make_private(&mut Pool::new()),
+            None,
+            "it is private already"
+        );
     }
 
     #[test]

@@ -348,9 +348,14 @@ impl Runtime {
             .filter(|h| h.calls)
             .map(|h| Arc::clone(&h.method))
         else {
-            return Err(Broken(format!(
-                "it called method handle {handle}, which it hasn't bound"
-            )));
+            let text = format!("the application hasn't bound method handle {handle} to call it");
+            self.reclaim(Source {
+                session,
+                offset: block.offset,
+            });
+            self.engine
+                .reject(origin, 0, Status::new(Code::UNIMPLEMENTED, text));
+            return Ok(());
         };
         match self.gather(session, &method.request, block)? {
             Ok(message) => {
