@@ -23,12 +23,12 @@ use tollgate_benches::stubs::hotel::{EchoMessage, ReserveRequest, Stay};
 struct Tollgate {
     echo: EchoClient,
     hotel: ReservationClient,
+    message: Arc<EchoMessage>,
 }
 
 impl Tollgate {
     async fn echo(&self, requests: &Requests) -> Result<bool, Status> {
-        let payload = requests.payload.clone();
-        let reply = self.echo.echo(EchoMessage { payload }).await?;
+        let reply = self.echo.echo(self.message.clone()).await?;
         Ok(requests.echoed(reply.get_ref().view().payload()))
     }
 
@@ -80,6 +80,9 @@ fn run() -> Result<(), String> {
     let caller = Tollgate {
         echo: EchoClient::new(channel.clone()),
         hotel: ReservationClient::new(channel),
+        message: Arc::new(EchoMessage {
+            payload: requests.payload.clone(),
+        }),
     };
     let first = block_on(&session, caller.call(&requests, 0));
     if let Answer::Failed(sentence) = first {

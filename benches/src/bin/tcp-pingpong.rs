@@ -2,8 +2,9 @@
 //!
 //! Called with `to=` it is the client, without it the server, which must be given the same `size=`.
 //! One thread on either side; `wait=block` sleeps in the kernel, `wait=spin` never does. With more
-//! than one call in flight both sides coalesce: the client tops up the window in one write, the
-//! server answers all that it has read in one.
+//! than one call in flight small requests are coalesced: the client tops up the window in one write. A
+//! request of [`OWN_WRITE`] bytes or more is a write of its own, as it is for whoever has it in a buffer
+//! of its own. The server answers all that it has read in one write.
 //!
 //! ```text
 //! client  [request: size bytes][request]...      no header: the size is known
@@ -22,8 +23,11 @@ use tollgate_benches::measure::{self, Answer, Run, exit, say};
 use tollgate_benches::request::{REPLY_BYTES, Requests};
 use tollgate_benches::settings::{Settings, Wait};
 
-/// The most that one read or write moves.
+/// The most that one read, and one write of coalesced requests, moves.
 const CHUNK: usize = 256 << 10;
+
+/// From this size on, a request is not coalesced with others.
+const OWN_WRITE: usize = 4 << 10;
 
 fn main() -> ExitCode {
     exit("tcp-pingpong", run())
@@ -81,9 +85,11 @@ fn call(settings: &Settings) -> Result<(), String> {
         TcpStream::connect(server).map_err(|error| format!("cannot reach {server}: {error}"))?;
     prepare(&stream, settings).map_err(|error| error.to_string())?;
     let facts = [("first_call_ms", began.elapsed().as_secs_f64() * 1e3)];
-    let batch = requests
-        .payload
-        .repeat((CHUNK / settings.size).clamp(1, settings.inflight));
+    let coalesced = match settings.size {
+        OWN_WRITE.. => 1,
+        size => (CHUNK / size).min(settings.inflight),
+    };
+    let batch = requests.payload.repeat(coalesced);
     measure::step(settings, requests, &facts, |run| {
         phase(run, &mut stream, &batch, settings.inflight)
             .map_err(|error| format!("the connection broke: {error}"))
