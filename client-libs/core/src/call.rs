@@ -10,11 +10,12 @@ use std::time::Duration;
 use tollgate_shm_abi::Code;
 use tollgate_shm_abi::descriptor::Image;
 use tollgate_shm_abi::heap::Delivered;
+use tollgate_shm_abi::wait::now_ns;
 
 use crate::Status;
 use crate::calls::{Outcome, Removed};
 use crate::codec::{Encode, Measured, RawBlock};
-use crate::session::{Inner, Session, now_ns};
+use crate::session::{Inner, Session};
 use crate::space::Ticket;
 use crate::submit::{Envelope, Locked};
 

@@ -26,11 +26,11 @@ use std::time::Duration;
 
 use prost::Message as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::thread::sched_yield;
 use tollgate_shm_abi::descriptor::{Alleged, Completion, HeapSizes, Image, Text};
 use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
 use tollgate_shm_abi::messages::{Response, ResponseBody};
 use tollgate_shm_abi::ring::Consumer;
+use tollgate_shm_abi::wait::{Patience, Step, now_ns};
 use tollgate_shm_abi::wake::WakeListener;
 use tollgate_shm_abi::{Code, Misbehaved};
 
@@ -40,7 +40,7 @@ use crate::calls::Outcome;
 use crate::limits::{CONTROL_CHECK, DRAIN_BATCH, ROOM_CHECK};
 use crate::nudge::Nudge;
 use crate::serve::Tasks;
-use crate::session::{BoundMethod, Inner, Session, now_ns};
+use crate::session::{BoundMethod, Inner, Session};
 use crate::submit::{DRIVING, Locked};
 
 /// Drives the session on the calling thread until `future` is ready: the fewest wake-ups and context switches.
@@ -275,6 +275,7 @@ pub(crate) struct Driver {
     /// To be handled after unlocking.
     events: Vec<Event>,
     packet: Vec<u8>,
+    patience: Patience,
     turns: u32,
     control_checked_ns: u64,
 }
@@ -301,6 +302,7 @@ impl Driver {
         wake: WakeListener,
         heaps: HeapSizes,
         nudge: Arc<Nudge>,
+        patience: Patience,
     ) -> Driver {
         Driver {
             completions,
@@ -311,6 +313,7 @@ impl Driver {
             wakers: Vec::new(),
             events: Vec::new(),
             packet: vec![0; MAX_PACKET_BYTES],
+            patience,
             turns: 0,
             control_checked_ns: 0,
         }
@@ -448,22 +451,17 @@ impl Driver {
 
     /// Spins, then sleeps, until there is something to do.
     fn wait(&mut self, inner: &Arc<Inner>, look: NextLook, interrupted: &impl Fn() -> bool) {
-        let spin_ns = inner.spin.as_nanos() as u64;
-        if spin_ns > 0 {
-            let begin = now_ns();
-            loop {
-                if self.has_work(interrupted) {
-                    return;
-                }
-                let now = now_ns();
-                let check_control = self.control_checked_ns + CONTROL_CHECK.as_nanos() as u64;
-                if now >= look.deadline_ns.min(check_control) {
-                    return;
-                }
-                if now - begin >= spin_ns {
-                    break;
-                }
-                sched_yield();
+        self.patience.reset();
+        loop {
+            if self.has_work(interrupted) {
+                return;
+            }
+            let check_control = self.control_checked_ns + CONTROL_CHECK.as_nanos() as u64;
+            if now_ns() >= look.deadline_ns.min(check_control) {
+                return;
+            }
+            if self.patience.step() == Step::Sleep {
+                break;
             }
         }
         self.sleep(inner, interrupted);

@@ -22,13 +22,14 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use tollgate_shm_abi::Code;
+use tollgate_shm_abi::wait::now_ns;
 
 use crate::Status;
 use crate::call::{ReceivedBlock, measure};
 use crate::codec::{Encode, RawBlock};
 use crate::limits::MAX_HANDLERS;
 use crate::nudge::Nudge;
-use crate::session::{Inner, Session, now_ns};
+use crate::session::{Inner, Session};
 use crate::submit::Envelope;
 
 /// What identifies a service to the daemon.

@@ -9,7 +9,6 @@ use std::time::Duration;
 use prost::Message as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
-use rustix::time::{ClockId, clock_gettime};
 use tollgate_shm_abi::Code;
 use tollgate_shm_abi::blob::blob_create;
 use tollgate_shm_abi::control::{ControlError, ControlSocket};
@@ -21,6 +20,7 @@ use tollgate_shm_abi::messages::{
 };
 use tollgate_shm_abi::segment::ABI_VERSION;
 use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape};
+use tollgate_shm_abi::wait::{Patience, now_ns};
 use tollgate_shm_abi::wake::DoorbellRinger;
 
 use crate::Status;
@@ -94,7 +94,6 @@ pub(crate) struct Inner {
     /// Unique in this process, not 0.
     pub(crate) id: u64,
     pub(crate) opened: SessionOpened,
-    pub(crate) spin: Duration,
     pub(crate) shared: Mutex<Shared>,
     /// Held by whoever drives.
     pub(crate) driver: Mutex<Driver>,
@@ -158,11 +157,16 @@ impl Session {
         let nudge = Nudge::new().map_err(|errno| failed(&errno))?;
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let max_outstanding = (opened.max_outstanding as usize).min(MAX_OUTSTANDING);
-        let driver = Driver::new(end.completions, end.wake, shape.heaps(), Arc::clone(&nudge));
+        let driver = Driver::new(
+            end.completions,
+            end.wake,
+            shape.heaps(),
+            Arc::clone(&nudge),
+            Patience::new(options.spin),
+        );
         let inner = Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             opened,
-            spin: options.spin,
             shared: Mutex::new(Shared::new(end.submissions, end.send_heap, max_outstanding)),
             driver: Mutex::new(driver),
             seat: Mutex::default(),
@@ -402,12 +406,6 @@ impl Binding {
             .find(|m| m.name == method)
             .map(|m| m.handle)
     }
-}
-
-/// Now, as deadlines count: CLOCK_MONOTONIC nanoseconds.
-pub(crate) fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Introduces the app and takes the daemon's answer.

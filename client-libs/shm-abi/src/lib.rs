@@ -79,6 +79,8 @@ pub mod segment;
 #[cfg(not(loom))]
 pub mod session;
 #[cfg(not(loom))]
+pub mod wait;
+#[cfg(not(loom))]
 pub mod wake;
 
 pub use misbehaved::Misbehaved;

@@ -15,6 +15,7 @@ use tollgate_engine::{
 use tollgate_marshal::MAX_EXTENTS;
 use tollgate_shm_abi::io::Part;
 use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport::{
     Body as WireBody, BodyOutcome, CallHead, Event as LinkEvent, LinkError, Queued, ReadOutcome,
     SendError, TcpLink, Token,
@@ -25,7 +26,7 @@ use crate::datapath::command::{
 };
 use crate::datapath::message::{Body, Message};
 use crate::datapath::ports::{Landing, LargeBody, LargeKind, LinkPort, LinkState, RemoteBinding};
-use crate::datapath::runtime::{Redial, Refusal, Runtime, now_ns};
+use crate::datapath::runtime::{Redial, Refusal, Runtime};
 use crate::datapath::runtime_of;
 use crate::datapath::sessions::schema_differs;
 use crate::limits::{FRAMES_PER_TURN, MAX_LINKS, REDIAL_PAUSE};

@@ -24,6 +24,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::slots::Slots;
 use tollgate_engine::{Engine, LinkId, Output, ServiceId, SessionId, Status};
 use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::wait::{Patience, Step, now_ns};
 use tollgate_transport::LinkConfig;
 
 use crate::datapath::command::{CallCounters, Command, Event, Handle, Report, ServiceSchema};
@@ -141,12 +142,6 @@ pub(crate) fn spawn(
     Ok((handle, thread))
 }
 
-/// The clock of deadlines: CLOCK_MONOTONIC, which applications share.
-pub(crate) fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
 impl Runtime {
     fn run(mut self) {
         if let Some(core) = self.options.core {
@@ -159,20 +154,17 @@ impl Runtime {
                 );
             }
         }
-        let spin_ns = self.options.spin.as_nanos() as u64;
-        let mut idle_since = now_ns();
+        let mut patience = Patience::new(self.options.spin);
         while !self.stopping {
             self.now_ns = now_ns();
             if self.turn() {
-                idle_since = self.now_ns;
-                self.poll_wakes(Some(Duration::ZERO));
-            } else if self.now_ns.saturating_sub(idle_since) < spin_ns {
-                rustix::thread::sched_yield();
-                self.poll_wakes(Some(Duration::ZERO));
-            } else {
+                patience.reset();
+            } else if patience.step() == Step::Sleep {
                 self.sleep();
-                idle_since = now_ns();
+                patience.reset();
+                continue;
             }
+            self.poll_wakes(Some(Duration::ZERO));
         }
         self.shut_down();
     }
