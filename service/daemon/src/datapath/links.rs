@@ -25,7 +25,9 @@ use crate::datapath::command::{
     Bound, Command, LinkReport, Method, MethodSteps, PendingBind, ServiceSchema,
 };
 use crate::datapath::message::{Body, Message};
-use crate::datapath::ports::{Landing, LargeBody, LargeKind, LinkPort, LinkState, RemoteBinding};
+use crate::datapath::ports::{
+    Landing, LargeBody, LargeKind, LinkPort, LinkState, Place, RemoteBinding,
+};
 use crate::datapath::runtime::{Redial, Refusal, Runtime};
 use crate::datapath::runtime_of;
 use crate::datapath::sessions::schema_differs;
@@ -490,11 +492,7 @@ impl Runtime {
         let Some(large) = &mut port.state.large else {
             return Ok(true);
         };
-        let body = match &mut large.landing {
-            Landing::Heap { block, .. } => &mut block[..large.len],
-            Landing::Private(bytes) => &mut bytes[..],
-        };
-        match port.tcp.read_body(body)? {
+        match port.tcp.read_body(large.landing.bytes_mut())? {
             // The socket may have more, whatever `more` says: the body may have come out of the buffer.
             BodyOutcome::Complete { .. } => {
                 if let Some(large) = port.state.large.take() {
@@ -681,22 +679,16 @@ impl Runtime {
             };
         };
         let to = self.engine.landing(service, head.method);
-        match (
-            self.landing(
-                to.filter(|(_, judged)| !judged).map(|(session, _)| session),
-                len,
-            ),
-            whole,
-        ) {
-            (landing, None) => After::Large(LargeBody {
+        let unjudged = to.filter(|(_, judged)| !judged).map(|(session, _)| session);
+        let mut landing = self.landing(unjudged, inline_len, len);
+        match whole {
+            None => After::Large(LargeBody {
                 what: LargeKind::Call(head),
-                inline_len,
-                len,
                 landing,
             }),
-            (mut landing, Some(bytes)) => {
-                landing.bytes_mut(len).copy_from_slice(bytes);
-                self.request_landed(link, service, &method, &head, inline_len, len, landing);
+            Some(bytes) => {
+                landing.bytes_mut().copy_from_slice(bytes);
+                self.request_landed(link, service, &method, &head, landing);
                 After::Nothing
             }
         }
@@ -721,36 +713,29 @@ impl Runtime {
                 After::Nothing
             };
         };
-        match (self.landing((!judged).then_some(session), len), whole) {
-            (landing, None) => After::Large(LargeBody {
+        let mut landing = self.landing((!judged).then_some(session), inline_len, len);
+        match whole {
+            None => After::Large(LargeBody {
                 what: LargeKind::Reply(call),
-                inline_len,
-                len,
                 landing,
             }),
-            (mut landing, Some(bytes)) => {
-                landing.bytes_mut(len).copy_from_slice(bytes);
-                self.reply_landed(link, call, inline_len, len, landing);
+            Some(bytes) => {
+                landing.bytes_mut().copy_from_slice(bytes);
+                self.reply_landed(link, call, landing);
                 After::Nothing
             }
         }
     }
 
     fn large_arrived(&mut self, link: LinkId, state: &LinkState, large: LargeBody) {
-        let LargeBody {
-            what,
-            inline_len,
-            len,
-            landing,
-        } = large;
-        match what {
+        match large.what {
             LargeKind::Call(head) => match self.called(state, &head) {
                 Some((service, method)) => {
-                    self.request_landed(link, service, &method, &head, inline_len, len, landing);
+                    self.request_landed(link, service, &method, &head, large.landing)
                 }
-                None => self.discard_landing(landing),
+                None => self.discard_landing(large.landing),
             },
-            LargeKind::Reply(call) => self.reply_landed(link, call, inline_len, len, landing),
+            LargeKind::Reply(call) => self.reply_landed(link, call, large.landing),
         }
     }
 
@@ -762,11 +747,16 @@ impl Runtime {
 
     /// Where a body of `len` bytes goes: into the heap of the application that gets it, if no chain reads it first and there
     /// is room; else into private memory.
-    fn landing(&mut self, session: Option<SessionId>, len: usize) -> Landing {
+    fn landing(&mut self, session: Option<SessionId>, inline_len: u32, len: usize) -> Landing {
         let port = session.and_then(|session| self.sessions.get_mut(session.0));
-        match port.and_then(|port| Some((port.id, port.end.receive_heap.alloc(len)?))) {
-            Some((session, block)) => Landing::Heap { session, block },
-            None => Landing::Private(self.pool.take(len)),
+        let place = match port.and_then(|port| Some((port.id, port.end.receive_heap.alloc(len)?))) {
+            Some((session, block)) => Place::Heap { session, block },
+            None => Place::Private(self.pool.take(len)),
+        };
+        Landing {
+            place,
+            inline_len,
+            len,
         }
     }
 
@@ -776,67 +766,51 @@ impl Runtime {
         service: ServiceId,
         method: &Method,
         head: &CallHead,
-        inline_len: u32,
-        len: usize,
         mut landing: Landing,
     ) {
         let origin = Origin::Link {
             link,
             call: head.call,
         };
-        if let Err(fault) = method
-            .request
-            .accept(landing.bytes_mut(len), inline_len as usize)
-        {
+        let bytes = landing.len as u64;
+        let inline_len = landing.inline_len as usize;
+        if let Err(fault) = method.request.accept(landing.bytes_mut(), inline_len) {
             self.discard_landing(landing);
             let status = invalid(method, &method.request.explain(&fault));
-            return self.engine.reject(origin, len as u64, status);
+            return self.engine.reject(origin, bytes, status);
         }
         let deadline_ns = match head.deadline_us {
             0 => 0,
             us => self.now_ns.saturating_add(us.saturating_mul(1_000)),
         };
-        let message = landing.into_message(inline_len, len);
-        self.engine.arrive(
-            self.now_ns,
-            service,
-            head.method,
-            Submission {
-                origin,
-                deadline_ns,
-                bytes: len as u64,
-                message,
-            },
-        );
+        let message = landing.into_message();
+        let submission = Submission {
+            origin,
+            deadline_ns,
+            bytes,
+            message,
+        };
+        self.engine
+            .arrive(self.now_ns, service, head.method, submission);
     }
 
-    fn reply_landed(
-        &mut self,
-        link: LinkId,
-        call: u64,
-        inline_len: u32,
-        len: usize,
-        mut landing: Landing,
-    ) {
+    fn reply_landed(&mut self, link: LinkId, call: u64, mut landing: Landing) {
         let key = CallKey::from_wire(call);
         let expected = self.engine.expected_from_link(link, key);
         let method = expected.and_then(|(session, handle, _)| {
-            self.sessions
-                .get(session.0)?
-                .handles
+            let handles = &self.sessions.get(session.0)?.handles;
+            handles
                 .get(handle as usize)
                 .map(|handle| Arc::clone(&handle.method))
         });
         let Some(method) = method else {
             return self.discard_landing(landing);
         };
-        match method
-            .reply
-            .accept(landing.bytes_mut(len), inline_len as usize)
-        {
+        let inline_len = landing.inline_len as usize;
+        match method.reply.accept(landing.bytes_mut(), inline_len) {
             Ok(()) => self
                 .engine
-                .reply_from_link(link, key, landing.into_message(inline_len, len)),
+                .reply_from_link(link, key, landing.into_message()),
             Err(fault) => {
                 self.discard_landing(landing);
                 let status = invalid(&method, &method.reply.explain(&fault));
@@ -847,7 +821,7 @@ impl Runtime {
     }
 
     fn discard_landing(&mut self, landing: Landing) {
-        self.discard(landing.into_message(0, 0));
+        self.discard(landing.into_message());
     }
 
     /// Gives a link whose tenant lives elsewhere to that runtime.
@@ -880,18 +854,18 @@ fn invalid(method: &Method, explained: &str) -> Status {
 }
 
 impl Landing {
-    fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
-        match self {
-            Landing::Heap { block, .. } => &mut block[..len],
-            Landing::Private(bytes) => &mut bytes[..len],
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match &mut self.place {
+            Place::Heap { block, .. } => &mut block[..self.len],
+            Place::Private(bytes) => &mut bytes[..self.len],
         }
     }
 
-    /// The validated message.
-    fn into_message(self, inline_len: u32, len: usize) -> Message {
-        let body = match self {
-            Landing::Heap { session, block } => Body::Landed { session, block },
-            Landing::Private(bytes) => Body::Private {
+    /// The message, once validated.
+    fn into_message(self) -> Message {
+        let body = match self.place {
+            Place::Heap { session, block } => Body::Landed { session, block },
+            Place::Private(bytes) => Body::Private {
                 bytes,
                 accepted: true,
                 extents: Vec::new(),
@@ -899,8 +873,8 @@ impl Landing {
         };
         Message {
             body,
-            inline_len,
-            total_len: len as u32,
+            inline_len: self.inline_len,
+            total_len: self.len as u32,
         }
     }
 }

@@ -185,8 +185,16 @@ pub(crate) enum Delivery {
     },
 }
 
-/// Where a large body goes while it is read.
-pub(crate) enum Landing {
+/// A body from a peer, and where its bytes go.
+pub(crate) struct Landing {
+    pub(crate) place: Place,
+    pub(crate) inline_len: u32,
+    /// Of the whole image.
+    pub(crate) len: usize,
+}
+
+/// Where the bytes of a body go.
+pub(crate) enum Place {
     /// Straight into the receive heap of the session that will get it.
     Heap { session: SessionId, block: Block },
     /// Private memory: a chain reads it first.
@@ -196,8 +204,6 @@ pub(crate) enum Landing {
 /// A large body that is being read.
 pub(crate) struct LargeBody {
     pub(crate) what: LargeKind,
-    pub(crate) inline_len: u32,
-    pub(crate) len: usize,
     pub(crate) landing: Landing,
 }
 
