@@ -1,17 +1,17 @@
 //! How tonic is configured: what both of its programs share.
+//!
+//! Tried on two cores with 32 B to 2 MiB messages, and not kept: flow-control windows of 1 to 8 MiB per
+//! call and 4 to 64 MiB per connection, frames of 64 KiB to 1 MiB. hyper's defaults were as good or better
+//! at every size (at 2 MiB by half), so tonic runs as most people run it, with TCP_NODELAY and a
+//! message limit that lets the largest pass.
+//!
+//! The client is fastest on the current-thread runtime (work stealing costs it a third of its rate).
+//! For the server one thread or two wins, depending on where the kernel puts them: 73-75 k or 69-105 k
+//! calls/s of 32 B, and neither for large messages. Both are subjects of the bench.
 
 use tokio::runtime::{Builder, Runtime};
 
 use crate::settings::Settings;
-
-/// Flow-control window of one call.
-pub const STREAM_WINDOW: u32 = 8 << 20;
-
-/// Flow-control window of the connection.
-pub const CONNECTION_WINDOW: u32 = 64 << 20;
-
-/// Largest HTTP/2 frame; the default of 16 KiB cuts a large message into many.
-pub const FRAME: u32 = 1 << 20;
 
 /// Largest message that is accepted.
 pub const MESSAGE: usize = 32 << 20;

@@ -1,7 +1,7 @@
 //! tonic's client: unary calls over one direct TCP connection.
 //!
-//! The honest best of tonic on two cores: TCP_NODELAY, large windows and frames, payloads shared as
-//! `Bytes`, one task per call in flight.
+//! The honest best of tonic on two cores (see `tuning.rs`): TCP_NODELAY, payloads shared as `Bytes`, one task
+//! per call in flight.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use tollgate_benches::settings::{Method, Settings};
 use tollgate_benches::stubs::tonic_hotel::echo_client::EchoClient;
 use tollgate_benches::stubs::tonic_hotel::reservation_client::ReservationClient;
 use tollgate_benches::stubs::tonic_hotel::{EchoMessage, ReserveRequest, Stay};
-use tollgate_benches::tuning::{self, CONNECTION_WINDOW, MESSAGE, STREAM_WINDOW};
+use tollgate_benches::tuning::{self, MESSAGE};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
@@ -86,8 +86,6 @@ fn run() -> Result<(), String> {
     let caller = runtime.block_on(async {
         let channel = Endpoint::from_shared(format!("http://{server}"))?
             .tcp_nodelay(true)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
             .connect()
             .await?;
         Ok(Tonic::new(channel, &requests))

@@ -1,6 +1,6 @@
 //! tonic's server: `hotel.Reservation` and `hotel.Echo` over plain HTTP/2.
 //!
-//! Configured for speed within what tonic offers: see `tonic-client.rs`.
+//! Configured for speed within what tonic offers: see `tuning.rs`.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use tollgate_benches::stubs::tonic_hotel::reservation_server::{Reservation, Rese
 use tollgate_benches::stubs::tonic_hotel::{
     AvailabilityReply, AvailabilityRequest, EchoMessage, ReserveReply, ReserveRequest,
 };
-use tollgate_benches::tuning::{self, CONNECTION_WINDOW, FRAME, MESSAGE, STREAM_WINDOW};
+use tollgate_benches::tuning::{self, MESSAGE};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
@@ -66,9 +66,6 @@ fn serve() -> Result<(), String> {
         let listen = incoming.local_addr().map_err(|error| error.to_string())?;
         say(&format!("ready listen={listen}"))?;
         Server::builder()
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_frame_size(FRAME)
             .add_service(EchoServer::new(EchoBack).max_decoding_message_size(MESSAGE))
             .add_service(ReservationServer::new(Hotel).max_decoding_message_size(MESSAGE))
             .serve_with_incoming(incoming)

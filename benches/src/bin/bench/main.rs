@@ -251,7 +251,7 @@ mod tests {
         );
         let error = names(&["--subjects", "grpc"]).unwrap_err();
         assert!(
-            error.contains("the subjects are tcp, tcp-spin, tonic, tollgate,"),
+            error.contains("the subjects are tcp, tcp-spin, tonic, tonic-mt, tollgate,"),
             "{error}"
         );
     }

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use crate::scenario::{Bar, CLAIMS, CPU, Claim, Metric, SCENARIOS, Scenario, Subject, TONIC};
+use crate::scenario::{Bar, CLAIMS, CPU, Claim, Metric, SCENARIOS, Scenario, Subject, TONICS};
 
 /// One window of one subject.
 #[derive(Debug, Clone)]
@@ -81,18 +81,22 @@ impl Samples {
         )
     }
 
-    /// A number divided by another subject's in the same repetition, over the repetitions.
+    /// A number divided by the best of other subjects' in the same repetition, over the repetitions.
     pub(crate) fn ratio(
         &self,
         scenario: &str,
         of: Subject,
-        to: Subject,
-        key: &str,
+        to: &[Subject],
+        metric: Metric,
     ) -> Option<Spread> {
         let each = 0..self.repetitions();
         let ratio = |rep| {
-            let value = self.value(scenario, of, rep, key)?;
-            Some(value / self.value(scenario, to, rep, key)?)
+            let value = self.value(scenario, of, rep, metric.key)?;
+            let others = to
+                .iter()
+                .filter_map(|to| self.value(scenario, *to, rep, metric.key));
+            let best = others.reduce(if metric.more { f64::max } else { f64::min });
+            Some(value / best?)
         };
         Spread::of(each.filter_map(ratio).collect())
     }
@@ -111,10 +115,10 @@ impl Samples {
 
     fn claimed(&self, claim: &Claim) -> Option<Spread> {
         let scenario = SCENARIOS.iter().find(|s| s.name == claim.scenario)?;
-        let key = scenario.metrics[0].key;
+        let metric = scenario.metrics[0];
         match claim.to {
-            Some(to) => self.ratio(claim.scenario, claim.subject, to, key),
-            None => self.spread(claim.scenario, claim.subject, key),
+            [] => self.spread(claim.scenario, claim.subject, metric.key),
+            to => self.ratio(claim.scenario, claim.subject, to, metric),
         }
     }
 }
@@ -179,8 +183,8 @@ fn head(text: &mut String, run: &Value) {
         text,
         format_args!(
             "Written by `make bench` (`bench --record`). {} repetitions of {} s windows after {} s of warm-up, \
-             all subjects interleaved and their order rotated; median [least-most]. A ratio is taken to tonic \
-             within each repetition. CPU counts user and system time of all processes involved \
+             all subjects interleaved and their order rotated; median [least-most]. A ratio is taken within \
+             each repetition, to the better of tonic (server on one thread) and tonic-mt (on two). CPU counts user and system time of all processes involved \
              (client, server, both daemons), in ticks of 10 ms.\n",
             field("repetitions"),
             field("secs"),
@@ -249,7 +253,7 @@ fn table(text: &mut String, scenario: &Scenario, samples: &Samples) {
             let spread = samples.spread(name, subject, metric.key);
             spread.map_or("-".to_owned(), |spread| spread.show(metric.digits))
         };
-        let ratio = samples.ratio(name, subject, TONIC, first.key);
+        let ratio = samples.ratio(name, subject, TONICS, first);
         let ratio = ratio.map_or("-".to_owned(), |ratio| ratio.show(2));
         let cpu = if scenario.once {
             "-".to_owned()
@@ -271,10 +275,13 @@ fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use tollgate_benches::settings::Wait;
 
-    const ACL: Subject = Subject::ALL[5];
+    const TONIC: Subject = TONICS[0];
+    const TONIC_MT: Subject = TONICS[1];
+    const ACL: Subject = Subject::ALL[6];
 
     fn samples(values: &[(&'static str, Subject, usize, &str, f64)]) -> Samples {
         let sample = |&(scenario, subject, repetition, key, value): &(_, _, _, &str, f64)| {
@@ -287,6 +294,11 @@ mod tests {
             }
         };
         Samples(values.iter().map(sample).collect())
+    }
+
+    fn headline(name: &str) -> Metric {
+        let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);
+        scenario.map(|scenario| scenario.metrics[0]).unwrap()
     }
 
     #[test]
@@ -309,11 +321,24 @@ mod tests {
             // No partner: doesn't count.
             ("rate-hotel", ACL, 2, "rps", 1.0),
         ]);
-        let ratio = samples.ratio("rate-hotel", ACL, TONIC, "rps");
-        assert_eq!(
-            ratio.map(|r| (r.median, r.min, r.max)),
-            Some((2.0, 2.0, 2.0))
-        );
+        let ratio = samples.ratio("rate-hotel", ACL, TONICS, headline("rate-hotel"));
+        assert_eq!(ratio, Spread::of(vec![2.0, 2.0]));
+    }
+
+    #[test]
+    fn a_ratio_is_taken_to_the_better_peer() {
+        let samples = samples(&[
+            ("rate-hotel", TONIC, 0, "rps", 100.0),
+            ("rate-hotel", TONIC_MT, 0, "rps", 200.0),
+            ("rate-hotel", ACL, 0, "rps", 200.0),
+            ("latency-hotel", TONIC, 0, "p50_us", 100.0),
+            ("latency-hotel", TONIC_MT, 0, "p50_us", 200.0),
+            ("latency-hotel", ACL, 0, "p50_us", 100.0),
+        ]);
+        for scenario in ["rate-hotel", "latency-hotel"] {
+            let ratio = samples.ratio(scenario, ACL, TONICS, headline(scenario));
+            assert_eq!(ratio, Spread::of(vec![1.0]), "{scenario}");
+        }
     }
 
     #[test]

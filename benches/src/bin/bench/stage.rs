@@ -126,9 +126,12 @@ impl Stage {
                     Wait::Spin => "wait=spin",
                 };
                 args.push(wait.to_owned());
-                self.direct("tcp-pingpong", "tcp-pingpong", &args, window)
+                self.direct("tcp-pingpong", &[], "tcp-pingpong", &args, window)
             }
-            Subject::Tonic => self.direct("tonic-server", "tonic-client", &args, window),
+            Subject::Tonic(threads) => {
+                let server = [format!("threads={threads}")];
+                self.direct("tonic-server", &server, "tonic-client", &args, window)
+            }
             Subject::Tollgate(policy) => match &self.tollgate {
                 Some(tollgate) => tollgate.measure(policy, &args, window),
                 None => Err("no daemons were started".to_owned()),
@@ -141,11 +144,12 @@ impl Stage {
     fn direct(
         &self,
         server: &str,
+        server_args: &[String],
         client: &str,
         args: &[String],
         window: Window,
     ) -> Result<Map<String, Value>, String> {
-        let mut server_args = args.to_vec();
+        let mut server_args = [args, server_args].concat();
         if let Some((_, cpu)) = self.placement.cpus() {
             server_args.push(format!("cpu={cpu}"));
         }
@@ -326,14 +330,14 @@ mod tests {
         };
         for (subject, given, error) in [
             (acl, result(99, 1, 0, 1), None),
-            (Subject::Tonic, result(100, 0, 0, 1), None),
+            (Subject::Tonic(1), result(100, 0, 0, 1), None),
             (
                 acl,
                 result(100, 0, 0, 1),
                 Some("0 calls were denied, 1 had to be"),
             ),
             (
-                Subject::Tonic,
+                Subject::Tonic(1),
                 result(99, 1, 0, 1),
                 Some("1 calls were denied, 0 had to be"),
             ),
