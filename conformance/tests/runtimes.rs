@@ -1,0 +1,110 @@
+//! Daemons with several runtimes, and links that come and go under applications that stay.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use tollgate::{Channel, Code, Request, Session, SessionOptions, block_on};
+use tollgate_conformance::hotel::EchoMessage;
+use tollgate_conformance::hotel::echo_client::EchoClient;
+use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, proto_file};
+
+const ECHO: &str = "hotel.Echo";
+
+fn serve_echo(daemon: &Daemon, token: &str) -> tollgate_conformance::process::Process {
+    let proto = proto_file("hotel.proto").display().to_string();
+    daemon.serve([
+        "--token",
+        token,
+        "--proto",
+        &proto,
+        "--service",
+        ECHO,
+        "--echo",
+    ])
+}
+
+fn echo(client: &EchoClient, session: &Session, payload: &[u8]) -> Result<Vec<u8>, Code> {
+    let mut request = Request::new(EchoMessage {
+        payload: payload.to_vec(),
+    });
+    request.set_timeout(Duration::from_secs(10));
+    match block_on(session, client.echo(request)) {
+        Ok(reply) => Ok(reply.get_ref().view().payload().to_vec()),
+        Err(status) => Err(status.code),
+    }
+}
+
+/// Tenants are spread over the runtimes by name; a link is accepted by any of them and moves to its tenant's. Eight
+/// tenants meet both.
+#[test]
+fn every_tenant_is_served_whichever_runtime_is_its_home() {
+    let bed = Testbed::new();
+    let options = Options {
+        cores: Some("0,1".to_owned()),
+        ..Options::default()
+    };
+    let (a, b) = (
+        bed.daemon_with("a", &options),
+        bed.daemon_with("b", &options),
+    );
+    assert_eq!(a.status()["runtimes"], 2);
+    let target = b.listen().to_string();
+    let mut alive = Vec::new();
+    for k in 0..8 {
+        let tenant = format!("tenant-{k}");
+        let (token_a, token_b) = (a.tenant(&tenant), b.tenant(&tenant));
+        let server = serve_echo(&b, &token_b);
+        let local = serve_echo(&a, &token_a);
+        let session = Session::open(SessionOptions::new(a.socket(), token_a)).unwrap();
+        for (target, payload) in [
+            (target.as_str(), &[k as u8; 100][..]),
+            ("", &[k as u8; 200_000]),
+        ] {
+            let client = EchoClient::new(Channel::new(&session, target));
+            assert_eq!(
+                echo(&client, &session, payload).as_deref(),
+                Ok(payload),
+                "{tenant} at {target:?}"
+            );
+        }
+        alive.push((server, local, session));
+    }
+    let links = b.status()["links"].as_array().unwrap().len();
+    assert_eq!(links, 8, "each tenant has a link of its own");
+}
+
+/// The session and its stub stay; the daemon dials again by itself, and binds again.
+#[test]
+fn a_lost_peer_is_dialled_again_under_an_open_session() {
+    let bed = Testbed::new();
+    let a = bed.daemon("a");
+    let mut b = bed.daemon_with(
+        "b",
+        &Options {
+            durable: true,
+            ..Options::default()
+        },
+    );
+    let (token_a, token_b) = (a.tenant("acme"), b.tenant("acme"));
+    let again = Options {
+        durable: true,
+        listen: Some(b.listen()),
+        ..Options::default()
+    };
+    let session = Session::open(SessionOptions::new(a.socket(), token_a)).unwrap();
+    let client = EchoClient::new(Channel::new(&session, &b.listen().to_string()));
+    for round in 0..3u8 {
+        let mut server = serve_echo(&b, &token_b);
+        let answered = || echo(&client, &session, &[round; 64]) == Ok(vec![round; 64]);
+        eventually(SOON, answered).unwrap_or_else(|_| panic!("round {round}: no answer"));
+        b.process().kill();
+        server.kill();
+        assert_eq!(
+            echo(&client, &session, b"anybody?"),
+            Err(Code::UNAVAILABLE),
+            "round {round}"
+        );
+        b = bed.daemon_with("b", &again);
+    }
+}
