@@ -470,6 +470,20 @@ impl<M> Engine<M> {
         self.outputs.pop_front()
     }
 
+    /// The next thing to do, if it is to ask `chain` again at the same stage: so that the rim can ask about several calls at once.
+    pub fn poll_same_judge(&mut self, stage: Stage, chain: ChainId) -> Option<(CallKey, M)> {
+        match self.outputs.front() {
+            Some(Output::Judge {
+                stage: s, chain: c, ..
+            }) if (*s, *c) == (stage, chain) => {}
+            _ => return None,
+        }
+        match self.outputs.pop_front() {
+            Some(Output::Judge { call, message, .. }) => Some((call, message)),
+            _ => None,
+        }
+    }
+
     /// When [`expire`](Self::expire) is to be called next, on the rim's clock.
     pub fn poll_timeout(&self) -> Option<u64> {
         self.timer.next_ns()

@@ -6,8 +6,8 @@
 
 use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::slots::Slots;
-use tollgate_engine::{ChainId, Engine, MethodChains, Stage, Status, Verdict};
-use tollgate_policy_host::{Hook, Instance, JudgeError, limits::VIEW_BYTES};
+use tollgate_engine::{CallKey, ChainId, Engine, MethodChains, Stage, Status};
+use tollgate_policy_host::{BatchError, Fault, Hook, Instance, limits::VIEW_BYTES};
 use tollgate_shm_abi::status::Code;
 
 use crate::datapath::command::{
@@ -15,6 +15,10 @@ use crate::datapath::command::{
 };
 use crate::datapath::message::{Message, Source};
 use crate::datapath::pool::Pool;
+
+/// Calls that a policy is asked about at once. A batch costs less per call, and a looping policy burns the fuel of a whole batch
+/// before it is stopped: 8 x 100 us.
+pub(crate) const JUDGED_AT_ONCE: usize = 8;
 
 /// How often the lines that policies logged are collected. 200 ms.
 const LOG_PERIOD_NS: u64 = 200_000_000;
@@ -104,52 +108,32 @@ impl Policies {
         }
     }
 
-    /// Asks the chain's policies in order about `message`. If one reads an extent, the message is made private for it;
-    /// the second result is the block that is free by that.
+    /// Asks the chain's policies in order about the questions, several at once; each gets its verdict. A message of which a
+    /// policy reads an extent is made private for it.
     pub(crate) fn judge(
         &mut self,
         chain: ChainId,
         stage: Stage,
-        message: &mut Message,
+        questions: &mut [Question],
         pool: &mut Pool,
         events: &UnboundedSender<Event>,
-    ) -> (Verdict, Option<Source>) {
+    ) {
         let hook = match stage {
             Stage::ClientRequest | Stage::ServerRequest => Hook::Request,
             Stage::ServerReply | Stage::ClientReply => Hook::Reply,
         };
         let Some(steps) = self.chains.get(chain.0) else {
-            return (
-                deny(Code::INTERNAL, format!("the daemon lost chain {}", chain.0)),
-                None,
-            );
+            return refuse(questions, &format!("the daemon lost chain {}", chain.0));
         };
-        let mut freed = None;
         for step in steps {
-            let Some(slot) = self.installed.get_mut(step.policy) else {
-                return (
-                    deny(
-                        Code::INTERNAL,
-                        format!("the daemon lost policy {}", step.policy),
-                    ),
-                    freed,
-                );
-            };
-            let verdict = match slot.ask(step, hook, message, events) {
-                Asked::Verdict(verdict) => verdict,
-                Asked::ReadsExtent(fault) => match message.make_private(pool) {
-                    Some(source) => {
-                        freed = Some(source);
-                        slot.ask(step, hook, message, events).or_unshowable(slot)
-                    }
-                    None => Asked::ReadsExtent(fault).or_unshowable(slot),
-                },
-            };
-            if verdict != Verdict::Allow {
-                return (verdict, freed);
+            match self.installed.get_mut(step.policy) {
+                Some(slot) => slot.ask_all(step, hook, questions, pool, events),
+                None => refuse(
+                    questions,
+                    &format!("the daemon lost policy {}", step.policy),
+                ),
             }
         }
-        (Verdict::Allow, freed)
     }
 
     /// Hands the lines that policies logged to the control plane, now and then.
@@ -191,90 +175,186 @@ impl Policies {
     }
 }
 
+/// A call that a chain is asked about.
+pub(crate) struct Question {
+    pub(crate) call: CallKey,
+    pub(crate) message: Message,
+    /// Whether the policy that was asked last got its view.
+    shown: bool,
+    /// `None` while nobody has denied it.
+    pub(crate) denied: Option<Status>,
+    /// The block that came free when the message was made private.
+    pub(crate) freed: Option<Source>,
+}
+
+impl Question {
+    pub(crate) fn new(call: CallKey, message: Message) -> Self {
+        Self {
+            call,
+            message,
+            shown: false,
+            denied: None,
+            freed: None,
+        }
+    }
+
+    /// Room that the view of the fields can take at most.
+    fn view_max(&self, step: &Step) -> usize {
+        (step.projector.projection().fixed_len() + self.message.judged().0.len()).min(VIEW_BYTES)
+    }
+}
+
+/// Refuses all that nobody has denied yet.
+fn refuse(questions: &mut [Question], text: &str) {
+    for question in questions
+        .iter_mut()
+        .filter(|question| question.denied.is_none())
+    {
+        question.denied = Some(Status::new(Code::INTERNAL, text.to_owned()));
+    }
+}
+
 impl Slot {
+    /// Asks about all questions that are open, in batches whose views fit one view's limit together.
+    fn ask_all(
+        &mut self,
+        step: &Step,
+        hook: Hook,
+        questions: &mut [Question],
+        pool: &mut Pool,
+        events: &UnboundedSender<Event>,
+    ) {
+        let mut rest = questions;
+        while !rest.is_empty() {
+            let (mut count, mut bytes) = (0, 0);
+            for question in rest.iter() {
+                bytes += question.view_max(step).next_multiple_of(8);
+                if count == JUDGED_AT_ONCE || (count > 0 && bytes > VIEW_BYTES) {
+                    break;
+                }
+                count += 1;
+            }
+            let (batch, later) = rest.split_at_mut(count);
+            self.ask(step, hook, batch, events);
+            for question in batch
+                .iter_mut()
+                .filter(|question| question.denied.is_none())
+            {
+                if !question.shown {
+                    question.freed = question.message.make_private(pool).or(question.freed);
+                    self.ask(step, hook, std::slice::from_mut(question), events);
+                    self.refuse_unshown(question);
+                }
+            }
+            rest = later;
+        }
+    }
+
+    /// One batch. A question whose view can't be written is left unshown.
     fn ask(
         &mut self,
         step: &Step,
         hook: Hook,
-        message: &Message,
+        questions: &mut [Question],
         events: &UnboundedSender<Event>,
-    ) -> Asked {
+    ) {
+        let open = |question: &&mut Question| question.denied.is_none();
         let Some(instance) = &mut self.instance else {
-            self.refused += 1;
+            self.refused += questions.iter_mut().filter(open).count() as u64;
             let why = self
                 .last_fault
                 .as_deref()
                 .unwrap_or("it could not be loaded when the daemon started");
-            let text = format!(
-                "policy {} is out of order, so the call is refused: {why}",
-                self.label
-            );
-            return Asked::Verdict(deny(Code::INTERNAL, text));
-        };
-        let (image, extents) = message.judged();
-        let view_max = (step.projector.projection().fixed_len() + image.len()).min(VIEW_BYTES);
-        let judged = instance.judge(hook, step.method, view_max, |view| {
-            step.projector.project(image, extents, view)
-        });
-        Asked::Verdict(match judged {
-            Ok(tollgate_policy_host::Verdict::Allow) => {
-                self.allowed += 1;
-                Verdict::Allow
-            }
-            Ok(tollgate_policy_host::Verdict::Deny { code, message }) => {
-                self.denied += 1;
-                deny(Code(code), message)
-            }
-            Err(JudgeError::View(fault)) => return Asked::ReadsExtent(fault.to_string()),
-            Err(JudgeError::Fault(fault)) => {
-                let reason = fault.to_string();
-                self.faults += 1;
-                self.instance = None;
-                let _control_ended = events.send(Event::PolicyFaulted {
-                    id: step.policy,
-                    reason: reason.clone(),
-                });
-                let text = format!(
-                    "policy {} failed, so the call is refused: {reason}",
+            return refuse(
+                questions,
+                &format!(
+                    "policy {} is out of order, so the call is refused: {why}",
                     self.label
-                );
-                self.last_fault = Some(reason);
-                deny(Code::INTERNAL, text)
+                ),
+            );
+        };
+        let sizes = questions
+            .iter()
+            .filter(|q| q.denied.is_none())
+            .map(|q| q.view_max(step).next_multiple_of(8));
+        let (count, bytes) = sizes.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
+        let mut batch = match instance.batch(hook, count, bytes) {
+            Ok(batch) => batch,
+            Err(BatchError::Fault(fault)) => {
+                return self.fail(step.policy, questions, &fault, events);
             }
-            Err(JudgeError::Misuse(misuse)) => deny(
-                Code::INTERNAL,
-                format!("the daemon asked policy {} wrongly: {misuse}", self.label),
-            ),
-        })
-    }
-}
-
-/// What asking a policy came to.
-enum Asked {
-    Verdict(Verdict),
-    /// Its view couldn't be written: it may need an extent that isn't private yet.
-    ReadsExtent(String),
-}
-
-impl Asked {
-    /// The verdict; a view that can't be written refuses the call.
-    fn or_unshowable(self, slot: &mut Slot) -> Verdict {
-        match self {
-            Asked::Verdict(verdict) => verdict,
-            Asked::ReadsExtent(fault) => {
-                slot.refused += 1;
-                let text = format!(
-                    "what policy {} reads of this message can't be shown to it: {fault}",
-                    slot.label
+            Err(BatchError::Misuse(misuse)) => {
+                return refuse(
+                    questions,
+                    &format!("the daemon asked policy {} wrongly: {misuse}", self.label),
                 );
-                deny(Code::RESOURCE_EXHAUSTED, text)
+            }
+        };
+        let mut asked = [0; JUDGED_AT_ONCE];
+        for (k, question) in questions
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, q)| q.denied.is_none())
+        {
+            let view_max = question.view_max(step);
+            let (image, extents) = question.message.judged();
+            let pushed = batch.push(step.method, view_max, |view| {
+                step.projector.project(image, extents, view)
+            });
+            question.shown = pushed.is_ok();
+            if pushed.is_ok() {
+                asked[batch.len() - 1] = k;
             }
         }
+        let (mut allowed, mut denied) = (0, 0);
+        let judged = batch.judge(|at, verdict| match verdict {
+            tollgate_policy_host::Verdict::Allow => allowed += 1,
+            tollgate_policy_host::Verdict::Deny { code, message } => {
+                denied += 1;
+                questions[asked[at]].denied = Some(Status::new(Code(code), message));
+            }
+        });
+        match judged {
+            Ok(()) => (self.allowed, self.denied) = (self.allowed + allowed, self.denied + denied),
+            Err(fault) => self.fail(step.policy, questions, &fault, events),
+        }
     }
-}
 
-fn deny(code: Code, message: String) -> Verdict {
-    Verdict::Deny(Status::new(code, message))
+    /// The policy failed: its instance is gone, and the calls that it was asked about are refused.
+    fn fail(
+        &mut self,
+        id: u32,
+        questions: &mut [Question],
+        fault: &Fault,
+        events: &UnboundedSender<Event>,
+    ) {
+        let reason = fault.to_string();
+        self.faults += 1;
+        self.instance = None;
+        let _control_ended = events.send(Event::PolicyFaulted {
+            id,
+            reason: reason.clone(),
+        });
+        refuse(
+            questions,
+            &format!(
+                "policy {} failed, so the call is refused: {reason}",
+                self.label
+            ),
+        );
+        self.last_fault = Some(reason);
+    }
+
+    fn refuse_unshown(&mut self, question: &mut Question) {
+        if question.denied.is_none() && !question.shown {
+            self.refused += 1;
+            let text = format!(
+                "the fields that policy {} reads of this message don't fit into its view",
+                self.label
+            );
+            question.denied = Some(Status::new(Code::RESOURCE_EXHAUSTED, text));
+        }
+    }
 }
 
 /// Where the engine keeps the chains of `scope`; `None` once it is gone.

@@ -22,14 +22,16 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::thread::CpuSet;
 use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::slots::Slots;
-use tollgate_engine::{Engine, LinkId, Output, ServiceId, SessionId, Status};
+use tollgate_engine::{
+    CallKey, ChainId, Engine, LinkId, Output, ServiceId, SessionId, Stage, Status, Verdict,
+};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::{Patience, Step, now_ns};
 use tollgate_transport::LinkConfig;
 
 use crate::datapath::command::{CallCounters, Command, Event, Handle, Report, ServiceSchema};
 use crate::datapath::message::{Body, Message, Source};
-use crate::datapath::policies::Policies;
+use crate::datapath::policies::{JUDGED_AT_ONCE, Policies, Question};
 use crate::datapath::pool::Pool;
 use crate::datapath::ports::{LinkPort, RemoteBinding, SessionPort};
 use crate::datapath::runtime_of;
@@ -85,6 +87,8 @@ pub(crate) struct Runtime {
     /// Links that could not even take a status, and why.
     pub(crate) stuck: Vec<(LinkId, String)>,
     pub(crate) policies: Policies,
+    /// Reused by `judge`.
+    questions: Vec<Question>,
     pub(crate) pool: Pool,
     /// Blocks that links are still sending from, by the token given to the link.
     pub(crate) sending: HashMap<u64, Source>,
@@ -129,6 +133,7 @@ pub(crate) fn spawn(
         opened: Vec::new(),
         stuck: Vec::new(),
         policies: Policies::default(),
+        questions: Vec::with_capacity(JUDGED_AT_ONCE),
         pool: Pool::new(),
         sending: HashMap::new(),
         next_token: 0,
@@ -277,19 +282,9 @@ impl Runtime {
                     call,
                     stage,
                     chain,
-                    mut message,
+                    message,
                 } => {
-                    let (verdict, freed) = self.policies.judge(
-                        chain,
-                        stage,
-                        &mut message,
-                        &mut self.pool,
-                        &self.events,
-                    );
-                    self.engine.verdict(call, verdict, message);
-                    if let Some(source) = freed {
-                        self.reclaim(source);
-                    }
+                    self.judge(call, stage, chain, message);
                 }
                 Output::SendCall {
                     link,
@@ -353,6 +348,34 @@ impl Runtime {
                 Output::Discard(message) => self.discard(message),
             }
         }
+    }
+
+    /// Asks a chain about a call, and about those behind it that are for the same chain.
+    fn judge(&mut self, call: CallKey, stage: Stage, chain: ChainId, message: Message) {
+        let mut questions = std::mem::take(&mut self.questions);
+        questions.push(Question::new(call, message));
+        while questions.len() < JUDGED_AT_ONCE
+            && let Some((call, message)) = self.engine.poll_same_judge(stage, chain)
+        {
+            questions.push(Question::new(call, message));
+        }
+        self.policies
+            .judge(chain, stage, &mut questions, &mut self.pool, &self.events);
+        for Question {
+            call,
+            message,
+            denied,
+            freed,
+            ..
+        } in questions.drain(..)
+        {
+            self.engine
+                .verdict(call, denied.map_or(Verdict::Allow, Verdict::Deny), message);
+            if let Some(source) = freed {
+                self.reclaim(source);
+            }
+        }
+        self.questions = questions;
     }
 
     /// Gives a message's buffer, block or both back.

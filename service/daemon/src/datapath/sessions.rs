@@ -294,8 +294,9 @@ impl Runtime {
                 self.expel(session, &reason);
                 return true;
             }
-            self.act();
         }
+        // Once for all of them: calls for the same chain are judged together.
+        self.act();
         taken > 0
     }
 
