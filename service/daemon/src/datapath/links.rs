@@ -797,12 +797,7 @@ impl Runtime {
     fn reply_landed(&mut self, link: LinkId, call: u64, mut landing: Landing) {
         let key = CallKey::from_wire(call);
         let expected = self.engine.expected_from_link(link, key);
-        let method = expected.and_then(|(session, handle, _)| {
-            let handles = &self.sessions.get(session.0)?.handles;
-            handles
-                .get(handle as usize)
-                .map(|handle| Arc::clone(&handle.method))
-        });
+        let method = expected.and_then(|(session, handle, _)| self.method_of(session, handle));
         let Some(method) = method else {
             return self.discard_landing(landing);
         };

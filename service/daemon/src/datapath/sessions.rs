@@ -536,14 +536,7 @@ impl Runtime {
         deadline_ns: u64,
         message: Message,
     ) {
-        let Some(port) = self.sessions.get(session.0) else {
-            return self.discard(message);
-        };
-        let Some(method) = port
-            .handles
-            .get(handle as usize)
-            .map(|h| Arc::clone(&h.method))
-        else {
+        let Some(method) = self.method_of(session, handle) else {
             return self.discard(message);
         };
         self.counters.delivered += 1;
@@ -574,14 +567,7 @@ impl Runtime {
         call: u64,
         message: Message,
     ) {
-        let Some(port) = self.sessions.get(session.0) else {
-            return self.discard(message);
-        };
-        let Some(method) = port
-            .handles
-            .get(handle as usize)
-            .map(|h| Arc::clone(&h.method))
-        else {
+        let Some(method) = self.method_of(session, handle) else {
             return self.discard(message);
         };
         let (inline_len, total_len) = (message.inline_len, message.total_len);
@@ -599,6 +585,14 @@ impl Runtime {
                 port.push_status(call, &status);
             }
         }
+    }
+
+    /// The method behind a handle; `None` once the session has ended.
+    pub(crate) fn method_of(&self, session: SessionId, handle: u32) -> Option<Arc<Method>> {
+        let port = self.sessions.get(session.0)?;
+        port.handles
+            .get(handle as usize)
+            .map(|handle| Arc::clone(&handle.method))
     }
 
     /// Puts a message into a session's receive heap, validated whole; its own memory is given back.
