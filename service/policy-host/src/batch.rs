@@ -105,6 +105,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
+    #[inline]
     fn check(&self, method: u32, view_len_max: usize) -> Result<(), Misuse> {
         let max = limits::VIEW_BYTES.min(self.end - self.next);
         if self.count == self.room {
@@ -153,6 +154,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Zeroes the entries that were announced and not pushed, and what earlier judgements left behind the views.
+    #[inline]
     fn clear_leftovers(&mut self) {
         let (pushed, announced) = (self.count * ENTRY_BYTES, self.room * ENTRY_BYTES);
         let (next, used) = (self.next, self.instance.used);
@@ -168,6 +170,7 @@ impl<'a> Batch<'a> {
 }
 
 /// Reads one entry's outcome. The guest has stopped; everything here is its own claim.
+#[inline]
 fn read_verdict(instance: &Instance, index: usize) -> Result<Verdict, Fault> {
     let memory = instance.memory.data(&instance.store);
     let entry = &memory[instance.buffer.clone()][index * ENTRY_BYTES..][..ENTRY_BYTES];

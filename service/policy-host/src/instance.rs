@@ -157,6 +157,7 @@ impl Instance {
     ///
     /// # Errors
     /// The instance is dead, or dies because it can't provide the buffer; or the numbers are beyond the limits.
+    #[inline]
     pub fn batch(
         &mut self,
         hook: Hook,
@@ -242,11 +243,13 @@ impl Instance {
         Ok(())
     }
 
+    #[inline]
     pub(crate) fn buffer_mut(&mut self) -> &mut [u8] {
         &mut self.memory.data_mut(&mut self.store)[self.buffer.clone()]
     }
 
     /// Runs a hook on the `count` entries in the buffer.
+    #[inline]
     pub(crate) fn run(&mut self, hook: Hook, count: usize) -> Result<(), Fault> {
         let function = match hook {
             Hook::Request => &self.exports.request,
