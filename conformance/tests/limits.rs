@@ -58,6 +58,29 @@ fn methods_that_a_session_has_bound_are_limited() {
     assert_eq!(called, Ok(vec![0; 8]));
 }
 
+/// A link has 4,096 bind ids (`transport::limits::MAX_BINDS`): those of sessions that have ended are used again.
+#[test]
+fn bindings_at_a_peer_are_not_used_up_by_sessions_that_come_and_go() {
+    const EACH: usize = 2_500;
+    let bed = Testbed::new();
+    let (a, b) = (bed.daemon("a"), bed.daemon("b"));
+    let (token, peer) = (a.tenant("acme"), b.listen().to_string());
+    let hotel = proto_file("hotel.proto");
+    let schema = Schema::compile_proto(&[&hotel], &[hotel.parent().unwrap()]).unwrap();
+    let server = Session::open(SessionOptions::new(b.socket(), b.tenant("acme"))).unwrap();
+    block_on(&server, serve(&server, &schema)).unwrap();
+    for round in 0..3 {
+        let session = Session::open(SessionOptions::new(a.socket(), &token)).unwrap();
+        for k in 0..EACH {
+            let bound = block_on(
+                &session,
+                session.bind_client(schema.descriptor_set(), ECHO, &peer),
+            );
+            assert!(bound.is_ok(), "round {round}, binding {k}: {bound:?}");
+        }
+    }
+}
+
 #[test]
 fn services_and_schemas_that_a_tenant_serves_are_limited() {
     /// `MAX_SERVICES_PER_TENANT` of the daemon.

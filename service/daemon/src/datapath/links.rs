@@ -26,7 +26,7 @@ use crate::datapath::command::{
 };
 use crate::datapath::message::{Body, Message};
 use crate::datapath::ports::{
-    Landing, LargeBody, LargeKind, LinkPort, LinkState, Place, RemoteBinding,
+    Landing, LargeBody, LargeKind, LinkPort, LinkState, Outbound, Place, RemoteBinding,
 };
 use crate::datapath::runtime::{Redial, Refusal, Runtime};
 use crate::datapath::runtime_of;
@@ -327,22 +327,34 @@ impl Runtime {
         if !port.tcp.link.is_ready() {
             return;
         }
-        let known = port.state.outbound.iter().position(|&bound| bound == key);
-        let bind = known.unwrap_or(port.state.outbound.len()) as u32;
+        let outbound = &mut port.state.outbound;
+        let of_this = |bound: &Outbound| bound.binding == key;
+        let is_free =
+            |bound: &Outbound| bound.unanswered == 0 && self.bindings.get(bound.binding).is_none();
+        let place = outbound
+            .iter()
+            .position(of_this)
+            .or_else(|| outbound.iter().position(is_free));
+        let bind = place.unwrap_or(outbound.len());
         let schema = &binding.schema;
         match port
             .tcp
             .link
-            .send_bind(bind, &binding.tenant, &schema.name, &schema.hash)
+            .send_bind(bind as u32, &binding.tenant, &schema.name, &schema.hash)
         {
-            Ok(()) if known.is_none() => port.state.outbound.push(key),
-            Ok(()) => {}
+            Ok(()) => {
+                if place.is_none() {
+                    outbound.push(Outbound {
+                        binding: key,
+                        unanswered: 0,
+                    });
+                }
+                outbound[bind].binding = key;
+                outbound[bind].unanswered += 1;
+            }
             Err(error) => {
-                let status = Status::new(
-                    Code::UNAVAILABLE,
-                    format!("peer {} can't be asked: {error}", binding.peer),
-                );
-                self.bind_refused(key, status);
+                let text = format!("peer {} can't be asked: {error}", binding.peer);
+                self.bind_refused(key, Status::new(Code::UNAVAILABLE, text));
             }
         }
     }
@@ -569,7 +581,7 @@ impl Runtime {
                 self.peer_binds(state, wanted)
             }
             LinkEvent::Bound { bind } => {
-                if let Some(&key) = state.outbound.get(bind as usize) {
+                if let Some(key) = state.answered(bind) {
                     self.bind_accepted(link, bind, key);
                 }
                 After::Nothing
@@ -580,7 +592,7 @@ impl Runtime {
                 sentence,
                 description,
             } => {
-                if let Some(&key) = state.outbound.get(bind as usize) {
+                if let Some(key) = state.answered(bind) {
                     let status = self.refusal(key, code, sentence, description);
                     self.bind_refused(key, status);
                 }
@@ -830,6 +842,15 @@ impl Runtime {
         if let Some(sibling) = self.siblings.get().and_then(|all| all.get(home)) {
             sibling.send(Command::Adopt { port, bind });
         }
+    }
+}
+
+impl LinkState {
+    /// The peer answered one of our BINDs: about which binding.
+    fn answered(&mut self, bind: u32) -> Option<u32> {
+        let bound = self.outbound.get_mut(bind as usize)?;
+        bound.unanswered = bound.unanswered.saturating_sub(1);
+        Some(bound.binding)
     }
 }
 

@@ -233,6 +233,14 @@ pub(crate) struct LinkPort {
     pub(crate) state: LinkState,
 }
 
+/// A bind id of this end.
+pub(crate) struct Outbound {
+    /// The runtime's binding; one that is gone leaves the id to another, once the peer owes no answer about it.
+    pub(crate) binding: u32,
+    /// BINDs that the peer hasn't answered.
+    pub(crate) unanswered: u32,
+}
+
 /// What the runtime knows of a link beyond its protocol.
 pub(crate) struct LinkState {
     pub(crate) address: String,
@@ -242,8 +250,8 @@ pub(crate) struct LinkState {
     pub(crate) tenant: Option<Arc<str>>,
     /// What the peer's binds mean.
     pub(crate) inbound: HashMap<u32, ServiceId>,
-    /// Our binds: keys of the runtime's bindings, by bind id.
-    pub(crate) outbound: Vec<u32>,
+    /// Our binds, by bind id.
+    pub(crate) outbound: Vec<Outbound>,
     pub(crate) large: Option<LargeBody>,
     /// The socket may have more to read.
     pub(crate) readable: bool,
