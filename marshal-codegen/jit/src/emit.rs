@@ -13,7 +13,8 @@ use tollgate_schema::MessageId;
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) message: MessageId,
-    pub(crate) field: u16,
+    /// `None`: the message's unknown fields.
+    pub(crate) field: Option<u16>,
 }
 
 /// Helpers of `machine`, as seen from the function being emitted.
@@ -25,6 +26,8 @@ pub(crate) struct Helpers {
     pub(crate) are_bools: FuncRef,
     /// `(context, offset of the slot, the slot, 1 if text) -> 0, or the number of a fault's code`
     pub(crate) extent: FuncRef,
+    /// `(context, records, length, message type) -> 0, or the number of a fault's code`
+    pub(crate) unknown: FuncRef,
     /// `(to, from, len) -> 0`
     pub(crate) copy: FuncRef,
 }
@@ -150,7 +153,7 @@ impl<'a, 'f> Emit<'a, 'f> {
         let raw = Fault {
             code,
             message: place.message,
-            field: Some(place.field),
+            field: place.field,
         }
         .to_raw();
         let raw = self.constant(raw);
@@ -166,7 +169,7 @@ impl<'a, 'f> Emit<'a, 'f> {
 
     /// Leaves with the fault whose code is `code`, unless that is 0.
     pub(crate) fn fail_with(&mut self, code: Value, place: Place) {
-        let base = self.constant(Fault::raw_place(place.message, Some(place.field)));
+        let base = self.constant(Fault::raw_place(place.message, place.field));
         let raw = self.builder.ins().bor(base, code);
         self.leave_if(code, raw);
     }

@@ -19,7 +19,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tollgate_marshal::extents::{Gathered, Placed};
 use tollgate_marshal::limits::MAX_VIEW;
 use tollgate_marshal::program::{Op, Program};
+use tollgate_marshal::wire::check_unknown;
 use tollgate_marshal::{Fault, FaultCode, MAX_EXTENTS, Projection, is_utf8};
+use tollgate_schema::MessageId;
 
 use crate::CompileError;
 use crate::emit::{Emit, Helpers};
@@ -45,8 +47,14 @@ pub struct CompiledProjection {
     code: Code,
 }
 
-/// What the extent helper works on during one walk.
-enum Context<'a> {
+/// What helpers work on during one walk.
+struct Context<'a> {
+    program: &'a Program,
+    extents: Extents<'a>,
+}
+
+/// What happens to extents.
+enum Extents<'a> {
     Gather(Gathered<'a>),
     Accept {
         image: *mut u8,
@@ -101,16 +109,19 @@ impl Compiled {
     /// As [`tollgate_marshal::interpreter::gather`].
     pub fn gather(&self, block: &[u8], lens: &mut [u32; MAX_EXTENTS]) -> Result<usize, Fault> {
         self.program.admit(block.len(), block.len())?;
-        let mut context = Context::Gather(Gathered::new(block.len(), lens));
+        let mut context = Context {
+            program: &self.program,
+            extents: Extents::Gather(Gathered::new(block.len(), lens)),
+        };
         // SAFETY: `block` is readable for its length, which is the inline length; `admit` has found the root in it. The
         // context outlives the call. In gather nothing is written but the context.
         let end = unsafe { self.run(block.as_ptr(), block.len(), &mut context) }?;
         if end != block.len() {
             return Err(self.program.fault(FaultCode::Trailing));
         }
-        match context {
-            Context::Gather(gathered) => Ok(gathered.count()),
-            Context::Accept { .. } => unreachable!("the helper never changes the kind"),
+        match context.extents {
+            Extents::Gather(gathered) => Ok(gathered.count()),
+            Extents::Accept { .. } => unreachable!("the helper never changes the kind"),
         }
     }
 
@@ -119,15 +130,18 @@ impl Compiled {
         let len = image.len();
         self.program.admit(len, inline_len)?;
         let base = image.as_mut_ptr();
-        let mut context = Context::Accept {
-            image: base,
-            len,
-            placed: Placed::new(inline_len),
+        let mut context = Context {
+            program: &self.program,
+            extents: Extents::Accept {
+                image: base,
+                len,
+                placed: Placed::new(inline_len),
+            },
         };
         // SAFETY: `image` is readable and writable for its length, and `admit` has found that the inline length isn't
         // longer and contains the root. Code and helper reach it only through `base`, one after the other.
         let end = unsafe { self.run(base, inline_len, &mut context) }?;
-        let Context::Accept { placed, .. } = context else {
+        let Extents::Accept { placed, .. } = context.extents else {
             unreachable!("the helper never changes the kind")
         };
         if end != inline_len || placed.end() != len {
@@ -281,16 +295,17 @@ struct Unit {
     module: JITModule,
     context: cranelift_codegen::Context,
     builder: FunctionBuilderContext,
-    helpers: [FuncId; 4],
+    helpers: [FuncId; 5],
     bytes: usize,
 }
 
 /// The helpers' names, addresses and numbers of parameters, in the order of [`Unit::helpers`].
-fn helper_table() -> [(&'static str, *const u8, usize); 4] {
+fn helper_table() -> [(&'static str, *const u8, usize); 5] {
     [
         ("is_utf8", helper_is_utf8 as *const u8, 2),
         ("are_bools", helper_are_bools as *const u8, 2),
         ("extent", helper_extent as *const u8, 4),
+        ("unknown", helper_unknown as *const u8, 4),
         ("copy", helper_copy as *const u8, 3),
     ]
 }
@@ -317,7 +332,7 @@ impl Unit {
             context: module.make_context(),
             module,
             builder: FunctionBuilderContext::new(),
-            helpers: [FuncId::from_u32(0); 4],
+            helpers: [FuncId::from_u32(0); 5],
             bytes: 0,
         };
         for (i, (name, _, params)) in helper_table().into_iter().enumerate() {
@@ -356,13 +371,14 @@ impl Unit {
         context.func.signature = self.signature(params);
         context.func.name = UserFuncName::user(0, id.as_u32());
         let mut builder = FunctionBuilder::new(&mut context.func, &mut builder_context);
-        let [is_utf8, are_bools, extent, copy] = self
+        let [is_utf8, are_bools, extent, unknown, copy] = self
             .helpers
             .map(|helper| -> FuncRef { self.module.declare_func_in_func(helper, builder.func) });
         let helpers = Helpers {
             is_utf8,
             are_bools,
             extent,
+            unknown,
             copy,
         };
         let (body, params) = Emit::open(&mut builder, helpers);
@@ -457,9 +473,9 @@ unsafe extern "C" fn helper_extent(
 ) -> i64 {
     let (off, len) = (slot as u32, (slot >> 32) as u32);
     // SAFETY: the context is the one that `gather` or `accept` put on its stack for this call, and passed exclusively.
-    let done = match unsafe { &mut *context } {
-        Context::Gather(gathered) => gathered.extent(off, len),
-        Context::Accept {
+    let done = match unsafe { &mut (*context).extents } {
+        Extents::Gather(gathered) => gathered.extent(off, len),
+        Extents::Accept {
             image,
             len: image_len,
             placed,
@@ -471,6 +487,21 @@ unsafe extern "C" fn helper_extent(
         }
     };
     done.map_or_else(|code| i64::from(code as u8), |()| 0)
+}
+
+/// Unknown fields of message type `id`. Answers 0 or a fault's code.
+unsafe extern "C" fn helper_unknown(
+    context: *mut Context<'_>,
+    records: *const u8,
+    len: u64,
+    id: i64,
+) -> i64 {
+    // SAFETY: as in `helper_extent`; only the shared reference to the program is read.
+    let program = unsafe { (*context).program };
+    // SAFETY: as in `helper_is_utf8`.
+    let records = unsafe { slice::from_raw_parts(records, len as usize) };
+    check_unknown(program, MessageId(id as u32), records)
+        .map_or_else(|code| i64::from(code as u8), |()| 0)
 }
 
 /// Copies a value into a view.

@@ -96,6 +96,15 @@ impl Walk<'_, '_, '_> {
                 self.case(at, case, members, place);
                 cursor
             }
+            Op::Required { at: word, mask } => {
+                let word = self.emit.load_u32(at, word);
+                let set = self.emit.builder.ins().band_imm_u(word, i64::from(mask));
+                let missing = self.emit.is_zero(set);
+                self.emit
+                    .fail_if(missing, place, FaultCode::RequiredMissing);
+                cursor
+            }
+            Op::Unknown { slot } => self.unknown(at, slot, cursor, place),
             Op::Bool { at: byte } => {
                 let value = self.emit.load(types::I8, at, byte);
                 let bad = self
@@ -254,6 +263,25 @@ impl Walk<'_, '_, '_> {
             let text = self.emit.add(self.base, cursor);
             self.emit.require_utf8(text, len, place);
         }
+        self.emit.jump(done, &[end]);
+        self.emit.enter(done)[0]
+    }
+
+    /// The unknown fields whose slot lies at `at + slot`; answers the cursor after them.
+    fn unknown(&mut self, at: Value, slot: u32, cursor: Value, place: Place) -> Value {
+        let (some, done) = (self.emit.cold_block(), self.emit.block(1));
+        let value = self.emit.load(types::I64, at, slot);
+        self.emit.branch(value, (some, &[]), (done, &[cursor]));
+        self.emit.enter(some);
+        let (off, len) = self.halves(value);
+        let start = self.start_of_part(off, cursor, 1, place);
+        let end = self.end_of_part(start, len, len, place);
+        let records = self.emit.add(self.base, start);
+        let id = self.emit.constant(i64::from(place.message.0));
+        let code = self
+            .emit
+            .call(self.emit.helpers.unknown, &[self.context, records, len, id]);
+        self.emit.fail_with(code, place);
         self.emit.jump(done, &[end]);
         self.emit.enter(done)[0]
     }

@@ -57,7 +57,7 @@ impl View<'_, '_, '_> {
     fn field(&mut self, field: &Field, entry: u32, end: Value) -> Value {
         let place = Place {
             message: field.place.0,
-            field: field.place.1,
+            field: Some(field.place.1),
         };
         let absent = self.emit.block(0);
         // The entry's two words, and the end of the view.

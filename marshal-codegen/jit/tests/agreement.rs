@@ -317,6 +317,9 @@ fn a_program_past_the_limit_is_not_compiled() {
         kind: Kind::Bytes,
         cardinality: Cardinality::Singular,
         proto_type: ProtoType::Bytes,
+        packed: false,
+        required: false,
+        closed: None,
     };
     let message = |i: u32| {
         let mut fields: Vec<_> = (0..4000).map(field).collect();
@@ -327,6 +330,7 @@ fn a_program_past_the_limit_is_not_compiled() {
             presence_words: 0,
             oneofs: vec![],
             fields,
+            unknown: None,
         }
     };
     let mut layouts = Layouts {

@@ -63,10 +63,28 @@ pub enum FaultCode {
     /// A projected value is an extent that the caller has no offset for.
     #[error("a field that a policy reads is an extent that was not copied")]
     ExtentMissing = 15,
+    /// A required field isn't set.
+    #[error("a required field is not set")]
+    RequiredMissing = 16,
+    /// What poses as unknown fields isn't a sequence of whole records, or a record among them is of a known field.
+    #[error("the unknown fields are malformed, or one of them is a known field")]
+    BadUnknown = 17,
+    /// Protobuf bytes end inside a record.
+    #[error("the protobuf bytes end inside a record")]
+    RecordTruncated = 18,
+    /// A varint of protobuf bytes has more than 10 bytes.
+    #[error("a varint has more than 10 bytes")]
+    BadVarint = 19,
+    /// A record of protobuf bytes has field number 0, a number past 2^29 - 1, or a wire type that doesn't exist.
+    #[error("a record has no valid field number or wire type")]
+    BadTag = 20,
+    /// A group of protobuf bytes isn't ended, or one ends that wasn't begun.
+    #[error("a group isn't ended where it should be")]
+    BadGroup = 21,
 }
 
 /// All codes, in the order of their numbers, which start at 1.
-const CODES: [FaultCode; 15] = [
+const CODES: [FaultCode; 21] = [
     FaultCode::Truncated,
     FaultCode::Misplaced,
     FaultCode::Trailing,
@@ -82,6 +100,12 @@ const CODES: [FaultCode; 15] = [
     FaultCode::TooLarge,
     FaultCode::ViewTooLarge,
     FaultCode::ExtentMissing,
+    FaultCode::RequiredMissing,
+    FaultCode::BadUnknown,
+    FaultCode::RecordTruncated,
+    FaultCode::BadVarint,
+    FaultCode::BadTag,
+    FaultCode::BadGroup,
 ];
 
 impl Fault {
@@ -154,6 +178,6 @@ mod tests {
         }
         assert_eq!(Fault::from_raw(7), None);
         assert_eq!(Fault::from_raw(i64::MIN), None);
-        assert_eq!(Fault::from_raw(i64::MIN | 16), None);
+        assert_eq!(Fault::from_raw(i64::MIN | 22), None);
     }
 }

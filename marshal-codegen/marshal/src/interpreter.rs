@@ -7,6 +7,7 @@ use crate::extents::{Gathered, Placed};
 use crate::limits::MAX_VIEW;
 use crate::program::{Guard, Op, Program, Step, StructProgram};
 use crate::projection::{ENTRY_LEN, Field, HEADER_LEN, Leaf, Projection};
+use crate::wire::check_unknown;
 use crate::{Fault, FaultCode, MAX_DEPTH, MAX_EXTENTS};
 use tollgate_schema::layout::align_up;
 use tollgate_schema::{EXTENT_FLAG, MessageId};
@@ -160,7 +161,7 @@ impl<M: Memory> Walk<'_, M> {
         let fault = |code| Fault {
             code,
             message: id,
-            field: Some(step.field),
+            field: step.field,
         };
         match step.op {
             Op::Case {
@@ -170,6 +171,12 @@ impl<M: Memory> Walk<'_, M> {
                 let case = self.u32(at + case as usize).map_err(fault)?;
                 if case != 0 && !members.contains(&case) {
                     return Err(fault(FaultCode::BadCase));
+                }
+                Ok(cursor)
+            }
+            Op::Required { at: word, mask } => {
+                if self.u32(at + word as usize).map_err(fault)? & mask == 0 {
+                    return Err(fault(FaultCode::RequiredMissing));
                 }
                 Ok(cursor)
             }
@@ -229,6 +236,21 @@ impl<M: Memory> Walk<'_, M> {
                 (0..count).try_fold(end, |cursor, i| {
                     self.structure(callee, start + i * callee.size as usize, cursor, depth + 1)
                 })
+            }
+            Op::Unknown { slot } => {
+                let slot = at + slot as usize;
+                let (off, len) = (
+                    self.u32(slot).map_err(fault)?,
+                    self.u32(slot + 4).map_err(fault)?,
+                );
+                if (off, len) == (0, 0) {
+                    return Ok(cursor);
+                }
+                let end = self.part(off, cursor, len as usize).map_err(fault)?;
+                let records = self.memory.bytes().get(cursor..end);
+                let records = records.ok_or_else(|| fault(FaultCode::Truncated))?;
+                check_unknown(self.program, id, records).map_err(fault)?;
+                Ok(end)
             }
         }
     }

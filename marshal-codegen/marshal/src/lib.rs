@@ -23,6 +23,7 @@ pub mod interpreter;
 pub mod limits;
 pub mod program;
 pub mod projection;
+pub mod wire;
 
 pub use bytes::is_utf8;
 pub use fault::{Fault, FaultCode};

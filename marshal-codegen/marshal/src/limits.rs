@@ -5,3 +5,6 @@ pub const MAX_VIEW: usize = 64 << 10;
 
 /// Most fields that one projection copies.
 pub const MAX_VIEW_FIELDS: usize = 256;
+
+/// Most groups inside each other among unknown fields.
+pub const MAX_GROUP_DEPTH: usize = 64;

@@ -1,7 +1,7 @@
 //! The steps that validate one message type.
 //!
-//! A struct's steps run in a fixed order, and both executors keep it: cases of oneofs, bools, then the parts by field
-//! number. Fields that any bytes satisfy (numbers, open enums) have no step, so a struct of scalars costs nothing, and
+//! A struct's steps run in a fixed order, and both executors keep it: cases of oneofs, required fields, bools, then the
+//! parts by field number, unknown fields last. Fields that any bytes satisfy (numbers, open enums) have no step, so a struct of scalars costs nothing, and
 //! an array of them costs no loop.
 //!
 //! ```text
@@ -14,6 +14,7 @@
 use std::sync::Arc;
 use tollgate_schema::{Cardinality, FieldLayout, Kind, Layouts, MessageId, MessageLayout};
 
+use crate::wire::{WireField, wire_fields};
 use crate::{Fault, FaultCode, MAX_DEPTH, MAX_MESSAGE};
 
 /// The steps of one message type and of all that it reaches.
@@ -33,13 +34,17 @@ pub struct StructProgram {
     pub size: u32,
     /// In execution order.
     pub steps: Vec<Step>,
+    /// The fields as protobuf records, by number.
+    pub wire: Vec<WireField>,
+    /// Offset of the slot for unknown fields; `None` for the entry of a map.
+    pub unknown: Option<u32>,
 }
 
 /// One check and, if the field has a part, its extent in the block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Index of the field in its layout, for faults.
-    pub field: u16,
+    /// Index of the field in its layout, for faults; `None` for unknown fields.
+    pub field: Option<u16>,
     /// What to do.
     pub op: Op,
 }
@@ -58,6 +63,13 @@ pub enum Op {
     Bool {
         /// Offset of the byte.
         at: u32,
+    },
+    /// A required field is set: one of these bits of a presence word or reference is.
+    Required {
+        /// Offset of the `u32`.
+        at: u32,
+        /// The bits.
+        mask: u32,
     },
     /// A string or bytes value: inline or an extent.
     Bytes {
@@ -100,6 +112,11 @@ pub enum Op {
         /// Index into [`Program::structs`].
         callee: usize,
     },
+    /// Records of unknown fields, never an extent; see [`crate::wire::check_unknown`].
+    Unknown {
+        /// Offset of the slot.
+        slot: u32,
+    },
 }
 
 /// How a struct says whether a field is set.
@@ -129,7 +146,7 @@ impl Program {
         let mut reached = vec![root];
         let mut structs = Vec::new();
         while let Some(id) = reached.get(structs.len()).copied() {
-            structs.push(struct_program(layouts.get(id), id, &mut reached));
+            structs.push(struct_program(layouts, id, &mut reached));
         }
         let depth_checked = deeper_than_limit(&structs);
         Arc::new(Program {
@@ -202,19 +219,20 @@ impl Guard {
     }
 }
 
-fn struct_program(
-    layout: &MessageLayout,
-    id: MessageId,
-    reached: &mut Vec<MessageId>,
-) -> StructProgram {
+fn struct_program(layouts: &Layouts, id: MessageId, reached: &mut Vec<MessageId>) -> StructProgram {
+    let layout = layouts.get(id);
     let mut cases = Vec::new();
+    let mut required = Vec::new();
     let mut bools = Vec::new();
     let mut parts = Vec::new();
     for (i, field) in layout.fields.iter().enumerate() {
         let step = |op| Step {
-            field: i as u16,
+            field: Some(i as u16),
             op,
         };
+        if field.required {
+            required.push(step(required_step(field)));
+        }
         if let Cardinality::Oneof { index } = field.cardinality
             && let Some(case) = case_step(layout, index, i)
         {
@@ -226,11 +244,36 @@ fn struct_program(
             None => {}
         }
     }
-    let steps = cases.into_iter().chain(bools).chain(parts).collect();
+    if let Some(slot) = layout.unknown {
+        let op = Op::Unknown { slot };
+        parts.push(Step { field: None, op });
+    }
+    let steps = cases
+        .into_iter()
+        .chain(required)
+        .chain(bools)
+        .chain(parts)
+        .collect();
     StructProgram {
         id,
         size: layout.size,
         steps,
+        wire: wire_fields(layouts, layout, |id| index_of(id, reached)),
+        unknown: layout.unknown,
+    }
+}
+
+fn required_step(field: &FieldLayout) -> Op {
+    match field.cardinality {
+        Cardinality::Optional { bit } => Op::Required {
+            at: bit / 32 * 4,
+            mask: 1 << (bit % 32),
+        },
+        // A message: its reference isn't 0.
+        _ => Op::Required {
+            at: field.offset,
+            mask: u32::MAX,
+        },
     }
 }
 

@@ -164,6 +164,6 @@ fn value_type(field: &FieldDescriptor) -> String {
     match field.kind() {
         Kind::Message(message) => message.full_name().to_owned(),
         Kind::Enum(declared) => format!("enum {}", declared.full_name()),
-        kind => ProtoType::of(&kind).name().to_owned(),
+        kind => ProtoType::of_kind(&kind).name().to_owned(),
     }
 }

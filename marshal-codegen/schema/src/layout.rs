@@ -18,12 +18,19 @@
 //!              4  message            reference { off u32 }             off 0: absent
 //!              4  string bytes       slot { off u32, len u32 }         len in bytes
 //!              4  repeated map       slot { off u32, len u32 }         len in elements
+//!              4  unknown fields     slot { off u32, len u32 }         len in bytes; after all others of alignment 4
 //!              1  bool               0 or 1
 //! padding    written zero, never read
 //! ```
 //!
 //! What is empty or absent has `off` and `len` zero. That includes oneof members other than the one that is set, and
 //! fields whose presence bit is clear.
+//!
+//! # Unknown fields
+//!
+//! Every struct but a map's entry has a slot for protobuf records that the schema doesn't know, so that a message which
+//! is decoded and encoded again loses nothing. They are whole records, one after the other, none of which the message
+//! type would take for a field of its own: a policy that has read a field has read all of it.
 //!
 //! # Canonical order of the parts
 //!
@@ -38,6 +45,7 @@
 //! | message | its fixed part, then at once its own parts | 8 |
 //! | repeated message, map | the array of fixed parts, then each element's parts in order | 8 |
 //! | repeated string, bytes | the array of slots, then each element's bytes in order | 4 |
+//! | unknown fields, after all others | the records | 1 |
 //!
 //! A map is an array of entry structs `{1 key, 2 value}`. The inline length of a block is the cursor after the last
 //! part, exactly.
@@ -60,6 +68,7 @@
 use prost_reflect::Cardinality as ProtoCardinality;
 use prost_reflect::{FieldDescriptor, Kind as ProtoKind, MessageDescriptor, Syntax};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::SchemaError;
 use crate::limits::MAX_FIELDS;
@@ -91,6 +100,8 @@ pub struct MessageLayout {
     pub oneofs: Vec<OneofLayout>,
     /// In ascending order of their numbers.
     pub fields: Vec<FieldLayout>,
+    /// Offset of the slot for unknown fields; `None` for the entry of a map.
+    pub unknown: Option<u32>,
 }
 
 /// One oneof of a message.
@@ -117,6 +128,13 @@ pub struct FieldLayout {
     pub cardinality: Cardinality,
     /// The type as the schema declares it; it decides the protobuf encoding, not the layout.
     pub proto_type: ProtoType,
+    /// A repeated scalar is encoded as one packed record (both forms are always decoded).
+    pub packed: bool,
+    /// It must be set (proto2, and `LEGACY_REQUIRED` of editions).
+    pub required: bool,
+    /// The declared values, ascending, if the field's enum is closed: others are unknown fields when decoded. A block may
+    /// hold any `i32` all the same.
+    pub closed: Option<Arc<[i32]>>,
 }
 
 /// The representation of one value.
@@ -188,6 +206,7 @@ pub enum ProtoType {
     Bytes,
     Enum,
     Message,
+    Group,
 }
 
 impl Layouts {
@@ -268,7 +287,10 @@ impl MessageLayout {
                 offset: 0,
                 kind,
                 cardinality,
-                proto_type: ProtoType::of(&field.kind()),
+                proto_type: ProtoType::of(&field),
+                packed: field.is_packed(),
+                required: field.cardinality() == ProtoCardinality::Required,
+                closed: closed_enum(&field),
             });
         }
         let presence_words = bits.div_ceil(32);
@@ -280,7 +302,8 @@ impl MessageLayout {
                 case_offset: word * 4,
             })
             .collect();
-        let size = place(&mut fields, (presence_words + oneofs.len() as u32) * 4);
+        let start = (presence_words + oneofs.len() as u32) * 4;
+        let (size, unknown) = place(&mut fields, start, !message.is_map_entry());
         let name = message.full_name().to_owned();
         Ok(MessageLayout {
             name,
@@ -288,6 +311,7 @@ impl MessageLayout {
             presence_words,
             oneofs,
             fields,
+            unknown,
         })
     }
 }
@@ -339,10 +363,18 @@ impl ProtoType {
             ProtoType::Bytes => "bytes",
             ProtoType::Enum => "enum",
             ProtoType::Message => "message",
+            ProtoType::Group => "group",
         }
     }
 
-    pub(crate) fn of(kind: &ProtoKind) -> ProtoType {
+    fn of(field: &FieldDescriptor) -> ProtoType {
+        if field.is_group() {
+            return ProtoType::Group;
+        }
+        ProtoType::of_kind(&field.kind())
+    }
+
+    pub(crate) fn of_kind(kind: &ProtoKind) -> ProtoType {
         match kind {
             ProtoKind::Double => ProtoType::Double,
             ProtoKind::Float => ProtoType::Float,
@@ -389,19 +421,45 @@ impl Ids {
     }
 }
 
-/// Gives each field its offset, from `start` on, and answers the size of the fixed part.
-fn place(fields: &mut [FieldLayout], start: u32) -> u32 {
-    let mut order: Vec<usize> = (0..fields.len()).collect();
-    // The sort is stable: equal alignments stay in the order of their numbers.
-    order.sort_by_key(|&i| std::cmp::Reverse(fields[i].fixed_size_and_align().1));
+/// Gives each field its offset, from `start` on; answers the size of the fixed part and where unknown fields go.
+fn place(fields: &mut [FieldLayout], start: u32, keeps_unknown: bool) -> (u32, Option<u32>) {
+    const SLOT: (u32, u32) = (8, 4);
+    let mut items: Vec<_> = fields
+        .iter()
+        .map(FieldLayout::fixed_size_and_align)
+        .collect();
+    if keeps_unknown {
+        items.push(SLOT);
+    }
+    let mut order: Vec<usize> = (0..items.len()).collect();
+    // The sort is stable: equal alignments stay in the order of their numbers, and unknown fields come last.
+    order.sort_by_key(|&i| std::cmp::Reverse(items[i].1));
     let mut at = start;
+    let mut unknown = None;
     for i in order {
-        let (size, align) = fields[i].fixed_size_and_align();
+        let (size, align) = items[i];
         at = at.next_multiple_of(align);
-        fields[i].offset = at;
+        match fields.get_mut(i) {
+            Some(field) => field.offset = at,
+            None => unknown = Some(at),
+        }
         at += size;
     }
-    at.next_multiple_of(8).max(8)
+    (at.next_multiple_of(8).max(8), unknown)
+}
+
+/// The declared values of a closed enum: one of proto2.
+fn closed_enum(field: &FieldDescriptor) -> Option<Arc<[i32]>> {
+    let ProtoKind::Enum(declared) = field.kind() else {
+        return None;
+    };
+    if declared.parent_file().syntax() == Syntax::Proto3 {
+        return None;
+    }
+    let mut values: Vec<_> = declared.values().map(|v| v.number()).collect();
+    values.sort_unstable();
+    values.dedup();
+    Some(values.into())
 }
 
 fn kind_of(field: &FieldDescriptor, ids: &mut Ids) -> Kind {
@@ -420,24 +478,8 @@ fn kind_of(field: &FieldDescriptor, ids: &mut Ids) -> Kind {
     }
 }
 
-/// proto2 is refused whole: its required fields, closed enums, groups and extensions have no place in a block yet.
 fn refuse_unsupported(message: &MessageDescriptor) -> Result<(), SchemaError> {
     let name = || message.full_name().to_owned();
-    if message.parent_file().syntax() != Syntax::Proto3 {
-        return Err(SchemaError::NotProto3 {
-            message: name(),
-            file: message.parent_file().name().to_owned(),
-        });
-    }
-    if let Some(field) = message
-        .fields()
-        .find(|f| f.is_group() || f.cardinality() == ProtoCardinality::Required)
-    {
-        return Err(SchemaError::FieldUnsupported {
-            message: name(),
-            field: field.name().to_owned(),
-        });
-    }
     // Descriptions tell a map in one line, so an entry must look as that line says, and be used by maps only.
     if message.is_map_entry() && !is_proper_entry(message) {
         return Err(SchemaError::MapEntryInvalid { message: name() });

@@ -64,12 +64,12 @@ pub struct Point {
 
 impl ::tollgate::codec::Message for Point {
     const NAME: &'static str = "everything.Point";
-    const SIZE: usize = 8;
+    const SIZE: usize = 16;
     type View<'a> = PointView<'a>;
 
     fn encode<S: ::tollgate::codec::Sink>(&self, sink: &mut S, at: u32) {
         use ::tollgate::codec::Value as _;
-        let mut fixed = ::tollgate::codec::Fixed::<8>::default();
+        let mut fixed = ::tollgate::codec::Fixed::<16>::default();
         self.x.store(sink, fixed.bytes_mut(), 0);
         self.y.store(sink, fixed.bytes_mut(), 4);
         sink.put(at, fixed.bytes());
@@ -130,14 +130,14 @@ pub struct Leaf {
 
 impl ::tollgate::codec::Message for Leaf {
     const NAME: &'static str = "everything.Leaf";
-    const SIZE: usize = 24;
+    const SIZE: usize = 32;
     type View<'a> = LeafView<'a>;
 
     fn encode<S: ::tollgate::codec::Sink>(&self, sink: &mut S, at: u32) {
         use ::tollgate::codec::Value as _;
-        let mut fixed = ::tollgate::codec::Fixed::<24>::default();
+        let mut fixed = ::tollgate::codec::Fixed::<32>::default();
         self.name.store(sink, fixed.bytes_mut(), 0);
-        self.on.store(sink, fixed.bytes_mut(), 16);
+        self.on.store(sink, fixed.bytes_mut(), 24);
         self.blob.store(sink, fixed.bytes_mut(), 8);
         sink.put(at, fixed.bytes());
     }
@@ -150,7 +150,7 @@ impl ::tollgate::codec::Message for Leaf {
         let place = view.0;
         Self {
             name: place.owned(0),
-            on: place.owned(16),
+            on: place.owned(24),
             blob: place.owned(8),
         }
     }
@@ -169,7 +169,7 @@ impl<'a> LeafView<'a> {
 
     /// Field 2: `bool`.
     pub fn on(self) -> bool {
-        self.0.field::<bool>(16)
+        self.0.field::<bool>(24)
     }
 
     /// Field 3: `bytes`.
@@ -205,12 +205,12 @@ pub struct Node {
 
 impl ::tollgate::codec::Message for Node {
     const NAME: &'static str = "everything.Node";
-    const SIZE: usize = 32;
+    const SIZE: usize = 40;
     type View<'a> = NodeView<'a>;
 
     fn encode<S: ::tollgate::codec::Sink>(&self, sink: &mut S, at: u32) {
         use ::tollgate::codec::Value as _;
-        let mut fixed = ::tollgate::codec::Fixed::<32>::default();
+        let mut fixed = ::tollgate::codec::Fixed::<40>::default();
         self.name.store(sink, fixed.bytes_mut(), 0);
         if let ::core::option::Option::Some(value) = &self.next {
             value.store(sink, fixed.bytes_mut(), 8);
@@ -314,12 +314,12 @@ pub struct Scalars {
 
 impl ::tollgate::codec::Message for Scalars {
     const NAME: &'static str = "everything.Scalars";
-    const SIZE: usize = 96;
+    const SIZE: usize = 104;
     type View<'a> = ScalarsView<'a>;
 
     fn encode<S: ::tollgate::codec::Sink>(&self, sink: &mut S, at: u32) {
         use ::tollgate::codec::Value as _;
-        let mut fixed = ::tollgate::codec::Fixed::<96>::default();
+        let mut fixed = ::tollgate::codec::Fixed::<104>::default();
         self.f_double.store(sink, fixed.bytes_mut(), 0);
         self.f_float.store(sink, fixed.bytes_mut(), 48);
         self.f_int32.store(sink, fixed.bytes_mut(), 52);
@@ -332,7 +332,7 @@ impl ::tollgate::codec::Message for Scalars {
         self.f_fixed64.store(sink, fixed.bytes_mut(), 32);
         self.f_sfixed32.store(sink, fixed.bytes_mut(), 68);
         self.f_sfixed64.store(sink, fixed.bytes_mut(), 40);
-        self.f_bool.store(sink, fixed.bytes_mut(), 92);
+        self.f_bool.store(sink, fixed.bytes_mut(), 100);
         self.f_string.store(sink, fixed.bytes_mut(), 72);
         self.f_bytes.store(sink, fixed.bytes_mut(), 80);
         self.f_mood.store(sink, fixed.bytes_mut(), 88);
@@ -358,7 +358,7 @@ impl ::tollgate::codec::Message for Scalars {
             f_fixed64: place.owned(32),
             f_sfixed32: place.owned(68),
             f_sfixed64: place.owned(40),
-            f_bool: place.owned(92),
+            f_bool: place.owned(100),
             f_string: place.owned(72),
             f_bytes: place.owned(80),
             f_mood: place.owned(88),
@@ -434,7 +434,7 @@ impl<'a> ScalarsView<'a> {
 
     /// Field 13: `bool`.
     pub fn f_bool(self) -> bool {
-        self.0.field::<bool>(92)
+        self.0.field::<bool>(100)
     }
 
     /// Field 14: `string`.
@@ -506,12 +506,12 @@ pub struct Optionals {
 
 impl ::tollgate::codec::Message for Optionals {
     const NAME: &'static str = "everything.Optionals";
-    const SIZE: usize = 112;
+    const SIZE: usize = 120;
     type View<'a> = OptionalsView<'a>;
 
     fn encode<S: ::tollgate::codec::Sink>(&self, sink: &mut S, at: u32) {
         use ::tollgate::codec::Value as _;
-        let mut fixed = ::tollgate::codec::Fixed::<112>::default();
+        let mut fixed = ::tollgate::codec::Fixed::<120>::default();
         if let ::core::option::Option::Some(value) = &self.f_double {
             fixed.set_present(0);
             value.store(sink, fixed.bytes_mut(), 8);
@@ -562,7 +562,7 @@ impl ::tollgate::codec::Message for Optionals {
         }
         if let ::core::option::Option::Some(value) = &self.f_bool {
             fixed.set_present(12);
-            value.store(sink, fixed.bytes_mut(), 104);
+            value.store(sink, fixed.bytes_mut(), 112);
         }
         if let ::core::option::Option::Some(value) = &self.f_string {
             fixed.set_present(13);
@@ -601,7 +601,7 @@ impl ::tollgate::codec::Message for Optionals {
             f_fixed64: place.optional_owned(9, 40),
             f_sfixed32: place.optional_owned(10, 76),
             f_sfixed64: place.optional_owned(11, 48),
-            f_bool: place.optional_owned(12, 104),
+            f_bool: place.optional_owned(12, 112),
             f_string: place.optional_owned(13, 80),
             f_bytes: place.optional_owned(14, 88),
             f_mood: place.optional_owned(15, 96),
@@ -678,7 +678,7 @@ impl<'a> OptionalsView<'a> {
 
     /// Field 13: optional `bool`.
     pub fn f_bool(self) -> ::core::option::Option<bool> {
-        self.0.optional::<bool>(12, 104)
+        self.0.optional::<bool>(12, 112)
     }
 
     /// Field 14: optional `string`.
@@ -759,11 +759,11 @@ pub struct Repeateds {
 
 impl ::tollgate::codec::Message for Repeateds {
     const NAME: &'static str = "everything.Repeateds";
-    const SIZE: usize = 152;
+    const SIZE: usize = 160;
     type View<'a> = RepeatedsView<'a>;
 
     fn encode<S: ::tollgate::codec::Sink>(&self, sink: &mut S, at: u32) {
-        let mut fixed = ::tollgate::codec::Fixed::<152>::default();
+        let mut fixed = ::tollgate::codec::Fixed::<160>::default();
         ::tollgate::codec::store_list(&self.f_double, sink, fixed.bytes_mut(), 0);
         ::tollgate::codec::store_list(&self.f_float, sink, fixed.bytes_mut(), 8);
         ::tollgate::codec::store_list(&self.f_int32, sink, fixed.bytes_mut(), 16);
@@ -943,12 +943,12 @@ pub struct Choices {
 
 impl ::tollgate::codec::Message for Choices {
     const NAME: &'static str = "everything.Choices";
-    const SIZE: usize = 72;
+    const SIZE: usize = 80;
     type View<'a> = ChoicesView<'a>;
 
     fn encode<S: ::tollgate::codec::Sink>(&self, sink: &mut S, at: u32) {
         use ::tollgate::codec::Value as _;
-        let mut fixed = ::tollgate::codec::Fixed::<72>::default();
+        let mut fixed = ::tollgate::codec::Fixed::<80>::default();
         if let ::core::option::Option::Some(choices::First::Text(value)) = &self.first {
             fixed.set_case(0, 1);
             value.store(sink, fixed.bytes_mut(), 24);
@@ -963,7 +963,7 @@ impl ::tollgate::codec::Message for Choices {
         }
         if let ::core::option::Option::Some(choices::First::Flag(value)) = &self.first {
             fixed.set_case(0, 4);
-            value.store(sink, fixed.bytes_mut(), 64);
+            value.store(sink, fixed.bytes_mut(), 72);
         }
         if let ::core::option::Option::Some(choices::First::Leaf(value)) = &self.first {
             fixed.set_case(0, 5);
@@ -1001,7 +1001,7 @@ impl ::tollgate::codec::Message for Choices {
                 1 => ::core::option::Option::Some(choices::First::Text(place.owned::<::std::string::String>(24))),
                 2 => ::core::option::Option::Some(choices::First::Blob(place.owned::<::std::vec::Vec<u8>>(32))),
                 3 => ::core::option::Option::Some(choices::First::Number(place.owned::<u64>(8))),
-                4 => ::core::option::Option::Some(choices::First::Flag(place.owned::<bool>(64))),
+                4 => ::core::option::Option::Some(choices::First::Flag(place.owned::<bool>(72))),
                 5 => ::core::option::Option::Some(choices::First::Leaf(place.owned::<Leaf>(40))),
                 6 => ::core::option::Option::Some(choices::First::Nothing(place.owned::<Empty>(44))),
                 _ => ::core::option::Option::None,
@@ -1033,7 +1033,7 @@ impl<'a> ChoicesView<'a> {
             1 => ::core::option::Option::Some(choices::FirstView::Text(self.0.field::<::std::string::String>(24))),
             2 => ::core::option::Option::Some(choices::FirstView::Blob(self.0.field::<::std::vec::Vec<u8>>(32))),
             3 => ::core::option::Option::Some(choices::FirstView::Number(self.0.field::<u64>(8))),
-            4 => ::core::option::Option::Some(choices::FirstView::Flag(self.0.field::<bool>(64))),
+            4 => ::core::option::Option::Some(choices::FirstView::Flag(self.0.field::<bool>(72))),
             5 => ::core::option::Option::Some(choices::FirstView::Leaf(self.0.field::<Leaf>(40))),
             6 => ::core::option::Option::Some(choices::FirstView::Nothing(self.0.field::<Empty>(44))),
             _ => ::core::option::Option::None,
@@ -1146,11 +1146,11 @@ pub struct Maps {
 
 impl ::tollgate::codec::Message for Maps {
     const NAME: &'static str = "everything.Maps";
-    const SIZE: usize = 48;
+    const SIZE: usize = 56;
     type View<'a> = MapsView<'a>;
 
     fn encode<S: ::tollgate::codec::Sink>(&self, sink: &mut S, at: u32) {
-        let mut fixed = ::tollgate::codec::Fixed::<48>::default();
+        let mut fixed = ::tollgate::codec::Fixed::<56>::default();
         let entry = ::tollgate::codec::EntryLayout { size: 16, key: 0, value: 8 };
         ::tollgate::codec::store_map(&self.texts, entry, sink, fixed.bytes_mut(), 0);
         let entry = ::tollgate::codec::EntryLayout { size: 16, key: 0, value: 4 };
@@ -1261,12 +1261,12 @@ pub struct All {
 
 impl ::tollgate::codec::Message for All {
     const NAME: &'static str = "everything.All";
-    const SIZE: usize = 56;
+    const SIZE: usize = 64;
     type View<'a> = AllView<'a>;
 
     fn encode<S: ::tollgate::codec::Sink>(&self, sink: &mut S, at: u32) {
         use ::tollgate::codec::Value as _;
-        let mut fixed = ::tollgate::codec::Fixed::<56>::default();
+        let mut fixed = ::tollgate::codec::Fixed::<64>::default();
         if let ::core::option::Option::Some(value) = &self.scalars {
             value.store(sink, fixed.bytes_mut(), 0);
         }

@@ -18,12 +18,12 @@ pub struct ReserveRequest {
 
 impl ::tollgate::codec::Message for ReserveRequest {
     const NAME: &'static str = "hotel.ReserveRequest";
-    const SIZE: usize = 40;
+    const SIZE: usize = 48;
     type View<'a> = ReserveRequestView<'a>;
 
     fn encode<S: ::tollgate::codec::Sink>(&self, sink: &mut S, at: u32) {
         use ::tollgate::codec::Value as _;
-        let mut fixed = ::tollgate::codec::Fixed::<40>::default();
+        let mut fixed = ::tollgate::codec::Fixed::<48>::default();
         self.customer_name.store(sink, fixed.bytes_mut(), 4);
         ::tollgate::codec::store_list(&self.hotel_ids, sink, fixed.bytes_mut(), 12);
         if let ::core::option::Option::Some(value) = &self.stay {
@@ -108,12 +108,12 @@ pub struct Stay {
 
 impl ::tollgate::codec::Message for Stay {
     const NAME: &'static str = "hotel.Stay";
-    const SIZE: usize = 16;
+    const SIZE: usize = 24;
     type View<'a> = StayView<'a>;
 
     fn encode<S: ::tollgate::codec::Sink>(&self, sink: &mut S, at: u32) {
         use ::tollgate::codec::Value as _;
-        let mut fixed = ::tollgate::codec::Fixed::<16>::default();
+        let mut fixed = ::tollgate::codec::Fixed::<24>::default();
         self.in_date.store(sink, fixed.bytes_mut(), 0);
         self.out_date.store(sink, fixed.bytes_mut(), 8);
         sink.put(at, fixed.bytes());
@@ -172,12 +172,12 @@ pub struct ReserveReply {
 
 impl ::tollgate::codec::Message for ReserveReply {
     const NAME: &'static str = "hotel.ReserveReply";
-    const SIZE: usize = 16;
+    const SIZE: usize = 24;
     type View<'a> = ReserveReplyView<'a>;
 
     fn encode<S: ::tollgate::codec::Sink>(&self, sink: &mut S, at: u32) {
         use ::tollgate::codec::Value as _;
-        let mut fixed = ::tollgate::codec::Fixed::<16>::default();
+        let mut fixed = ::tollgate::codec::Fixed::<24>::default();
         self.reservation_id.store(sink, fixed.bytes_mut(), 0);
         ::tollgate::codec::store_list(&self.hotel_ids, sink, fixed.bytes_mut(), 8);
         sink.put(at, fixed.bytes());
@@ -238,12 +238,12 @@ pub struct AvailabilityRequest {
 
 impl ::tollgate::codec::Message for AvailabilityRequest {
     const NAME: &'static str = "hotel.AvailabilityRequest";
-    const SIZE: usize = 16;
+    const SIZE: usize = 24;
     type View<'a> = AvailabilityRequestView<'a>;
 
     fn encode<S: ::tollgate::codec::Sink>(&self, sink: &mut S, at: u32) {
         use ::tollgate::codec::Value as _;
-        let mut fixed = ::tollgate::codec::Fixed::<16>::default();
+        let mut fixed = ::tollgate::codec::Fixed::<24>::default();
         ::tollgate::codec::store_list(&self.hotel_ids, sink, fixed.bytes_mut(), 0);
         if let ::core::option::Option::Some(value) = &self.stay {
             value.store(sink, fixed.bytes_mut(), 8);
@@ -309,11 +309,11 @@ pub struct AvailabilityReply {
 
 impl ::tollgate::codec::Message for AvailabilityReply {
     const NAME: &'static str = "hotel.AvailabilityReply";
-    const SIZE: usize = 8;
+    const SIZE: usize = 16;
     type View<'a> = AvailabilityReplyView<'a>;
 
     fn encode<S: ::tollgate::codec::Sink>(&self, sink: &mut S, at: u32) {
-        let mut fixed = ::tollgate::codec::Fixed::<8>::default();
+        let mut fixed = ::tollgate::codec::Fixed::<16>::default();
         let entry = ::tollgate::codec::EntryLayout { size: 16, key: 0, value: 8 };
         ::tollgate::codec::store_map(&self.rooms_left, entry, sink, fixed.bytes_mut(), 0);
         sink.put(at, fixed.bytes());
@@ -364,12 +364,12 @@ pub struct EchoMessage {
 
 impl ::tollgate::codec::Message for EchoMessage {
     const NAME: &'static str = "hotel.EchoMessage";
-    const SIZE: usize = 8;
+    const SIZE: usize = 16;
     type View<'a> = EchoMessageView<'a>;
 
     fn encode<S: ::tollgate::codec::Sink>(&self, sink: &mut S, at: u32) {
         use ::tollgate::codec::Value as _;
-        let mut fixed = ::tollgate::codec::Fixed::<8>::default();
+        let mut fixed = ::tollgate::codec::Fixed::<16>::default();
         self.payload.store(sink, fixed.bytes_mut(), 0);
         sink.put(at, fixed.bytes());
     }

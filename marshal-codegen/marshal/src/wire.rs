@@ -1,0 +1,419 @@
+//! Protobuf records: how the fields of a message look on the wire, and what is a field of a message at all.
+//!
+//! A record is a tag (field number and wire type) and a payload. Which of them a message type takes for a field of its own
+//! is decided in one place, [`StructProgram::classify`]: `decode` asks it what to read, and [`check_unknown`] asks it
+//! whether what an image keeps as unknown really is. So nothing that a policy would have read as a field can pose as an
+//! unknown one and become a field again at the receiver.
+//!
+//! Source: the protobuf encoding guide (wire types, packed fields, last one wins, groups), and for closed enums the
+//! behaviour that its page on enums calls conforming.
+
+use std::sync::Arc;
+use tollgate_schema::{
+    Cardinality, FieldLayout, Kind, Layouts, MessageId, MessageLayout, ProtoType,
+};
+
+use crate::limits::MAX_GROUP_DEPTH;
+use crate::program::{Guard, Program, StructProgram};
+use crate::{FaultCode, MAX_DEPTH};
+
+/// Highest field number, 2^29 - 1.
+pub const MAX_FIELD_NUMBER: u32 = (1 << 29) - 1;
+
+/// A field as records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WireField {
+    /// Index of the field in its layout, for faults.
+    pub field: u16,
+    /// The field's number.
+    pub number: u32,
+    /// Offset of the value, reference or slot in the fixed part.
+    pub offset: u32,
+    /// How it says that it is set. Without a guard, a scalar is when it isn't zero, and all else when it isn't empty.
+    pub guard: Guard,
+    /// How many records it takes.
+    pub shape: Shape,
+    /// What a record holds.
+    pub value: WireValue,
+}
+
+/// How many values a field has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One: the last record wins, and messages are merged.
+    One,
+    /// An array.
+    Many {
+        /// Encoded as one record. Scalars only; both forms are always decoded.
+        packed: bool,
+    },
+}
+
+/// What one value is on the wire and in the block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WireValue {
+    /// A varint.
+    Varint(Varint),
+    /// A varint in which only these values, ascending, are the field's: a closed enum.
+    Closed(Arc<[i32]>),
+    /// 4 bytes.
+    Fixed32,
+    /// 8 bytes.
+    Fixed64,
+    /// A length and that many bytes.
+    Bytes {
+        /// They must be UTF-8.
+        utf8: bool,
+    },
+    /// A length and a message.
+    Message {
+        /// Index into [`Program::structs`].
+        callee: usize,
+        /// If it is a map's entry whose value is a closed enum: the declared values. An entry with another value is
+        /// unknown as a whole.
+        closed: Option<Arc<[i32]>>,
+    },
+    /// A message between two tags.
+    Group {
+        /// Index into [`Program::structs`].
+        callee: usize,
+    },
+}
+
+/// How the number of a varint becomes the bytes of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Varint {
+    /// The low 4 bytes; encoded sign-extended.
+    I32,
+    /// The low 4 bytes; encoded zero-extended.
+    U32,
+    /// All 8 bytes.
+    Word,
+    /// The low 4 bytes, zigzag.
+    Zigzag32,
+    /// All 8 bytes, zigzag.
+    Zigzag64,
+    /// 1 byte: whether it isn't 0.
+    Bool,
+}
+
+/// How a record's payload is delimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum WireType {
+    /// Up to 10 bytes, the last one without its high bit.
+    Varint = 0,
+    /// 8 bytes.
+    Fixed64 = 1,
+    /// A varint, and that many bytes.
+    Len = 2,
+    /// Records, up to the matching end.
+    Group = 3,
+    /// The end of a group.
+    EndGroup = 4,
+    /// 4 bytes.
+    Fixed32 = 5,
+}
+
+/// One record; offsets are into the bytes it was read from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record {
+    pub(crate) number: u32,
+    pub(crate) wire_type: WireType,
+    /// The value of a varint.
+    pub(crate) varint: u64,
+    /// Start of the payload: behind the tag, and behind the length of a `Len`.
+    pub(crate) payload: usize,
+    /// End of the payload; of a group, the start of its end tag.
+    pub(crate) payload_end: usize,
+    /// Start of what follows the record.
+    pub(crate) end: usize,
+}
+
+/// Whom a record belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The field with this index into [`StructProgram::wire`].
+    Field(usize),
+    /// Nobody.
+    Unknown,
+}
+
+impl WireType {
+    fn from_number(number: u64) -> Option<WireType> {
+        Some(match number {
+            0 => WireType::Varint,
+            1 => WireType::Fixed64,
+            2 => WireType::Len,
+            3 => WireType::Group,
+            4 => WireType::EndGroup,
+            5 => WireType::Fixed32,
+            _ => return None,
+        })
+    }
+}
+
+impl WireValue {
+    /// The wire type of one value on its own.
+    pub fn wire_type(&self) -> WireType {
+        match self {
+            WireValue::Varint(_) | WireValue::Closed(_) => WireType::Varint,
+            WireValue::Fixed32 => WireType::Fixed32,
+            WireValue::Fixed64 => WireType::Fixed64,
+            WireValue::Bytes { .. } | WireValue::Message { .. } => WireType::Len,
+            WireValue::Group { .. } => WireType::Group,
+        }
+    }
+
+    /// Bytes of a scalar in a block; 0 for what has parts.
+    pub fn scalar_size(&self) -> usize {
+        match self {
+            WireValue::Varint(varint) => varint.size(),
+            WireValue::Closed(_) | WireValue::Fixed32 => 4,
+            WireValue::Fixed64 => 8,
+            WireValue::Bytes { .. } | WireValue::Message { .. } | WireValue::Group { .. } => 0,
+        }
+    }
+}
+
+impl Varint {
+    /// Bytes in a block.
+    pub fn size(self) -> usize {
+        match self {
+            Varint::Bool => 1,
+            Varint::I32 | Varint::U32 | Varint::Zigzag32 => 4,
+            Varint::Word | Varint::Zigzag64 => 8,
+        }
+    }
+
+    /// What a block holds for the number of a varint, in the low bytes.
+    pub fn to_block(self, number: u64) -> u64 {
+        match self {
+            Varint::I32 | Varint::U32 | Varint::Word => number,
+            Varint::Zigzag32 => {
+                let n = number as u32;
+                u64::from(n >> 1 ^ 0u32.wrapping_sub(n & 1))
+            }
+            Varint::Zigzag64 => number >> 1 ^ 0u64.wrapping_sub(number & 1),
+            Varint::Bool => u64::from(number != 0),
+        }
+    }
+
+    /// The number of the varint for what a block holds, zero-extended.
+    pub fn to_wire(self, value: u64) -> u64 {
+        match self {
+            Varint::I32 => (value as u32).cast_signed() as i64 as u64,
+            Varint::U32 | Varint::Word | Varint::Bool => value,
+            Varint::Zigzag32 => {
+                let v = value as u32;
+                u64::from(v << 1 ^ (v.cast_signed() >> 31).cast_unsigned())
+            }
+            Varint::Zigzag64 => value << 1 ^ (value.cast_signed() >> 63).cast_unsigned(),
+        }
+    }
+}
+
+impl StructProgram {
+    /// Whom a record that was read from `bytes` belongs to.
+    pub(crate) fn classify(&self, record: &Record, bytes: &[u8]) -> Owner {
+        let Ok(index) = self.wire.binary_search_by_key(&record.number, |f| f.number) else {
+            return Owner::Unknown;
+        };
+        let field = &self.wire[index];
+        let packed = matches!(field.shape, Shape::Many { .. }) && field.value.scalar_size() > 0;
+        let own = record.wire_type == field.value.wire_type();
+        if !(own || packed && record.wire_type == WireType::Len) {
+            return Owner::Unknown;
+        }
+        let declared = match &field.value {
+            WireValue::Closed(values) if own => is_declared(values, record.varint),
+            WireValue::Message {
+                closed: Some(values),
+                ..
+            } => entry_is_declared(values, &bytes[record.payload..record.payload_end]),
+            _ => true,
+        };
+        if declared {
+            Owner::Field(index)
+        } else {
+            Owner::Unknown
+        }
+    }
+}
+
+/// Whether a closed enum declares the number of this varint.
+pub(crate) fn is_declared(values: &[i32], number: u64) -> bool {
+    values.binary_search(&(number as u32).cast_signed()).is_ok()
+}
+
+/// Whether a map's entry has a declared value; one that is malformed is for `decode` to complain about.
+fn entry_is_declared(values: &[i32], entry: &[u8]) -> bool {
+    let mut declared = true;
+    let mut at = 0;
+    while at < entry.len() {
+        let Ok(record) = read_record(entry, at, MAX_GROUP_DEPTH) else {
+            return true;
+        };
+        if (record.number, record.wire_type) == (2, WireType::Varint) {
+            declared = is_declared(values, record.varint);
+        }
+        at = record.end;
+    }
+    declared
+}
+
+/// Checks that `records` are whole records of which no one is a field of message type `id`.
+pub fn check_unknown(program: &Program, id: MessageId, records: &[u8]) -> Result<(), FaultCode> {
+    let of_type = program.structs().iter().find(|s| s.id == id);
+    let of_type = of_type.ok_or(FaultCode::BadUnknown)?;
+    let mut at = 0;
+    while at < records.len() {
+        let record =
+            read_record(records, at, MAX_GROUP_DEPTH).map_err(|_| FaultCode::BadUnknown)?;
+        if record.wire_type == WireType::EndGroup
+            || of_type.classify(&record, records) != Owner::Unknown
+        {
+            return Err(FaultCode::BadUnknown);
+        }
+        at = record.end;
+    }
+    Ok(())
+}
+
+/// Reads the varint at `at`; answers it and where it ends.
+#[inline]
+pub(crate) fn read_varint(bytes: &[u8], at: usize) -> Result<(u64, usize), FaultCode> {
+    let rest = bytes.get(at..).ok_or(FaultCode::RecordTruncated)?;
+    let mut number = 0;
+    for (i, byte) in rest.iter().take(10).enumerate() {
+        // Bits past the 64th are dropped, as all implementations do.
+        number |= u64::from(byte & 0x7f) << (7 * i);
+        if byte & 0x80 == 0 {
+            return Ok((number, at + i + 1));
+        }
+    }
+    Err(if rest.len() < 10 {
+        FaultCode::RecordTruncated
+    } else {
+        FaultCode::BadVarint
+    })
+}
+
+/// Reads the record at `at`. Groups are skipped whole, at most `depth` of them inside each other.
+pub(crate) fn read_record(bytes: &[u8], at: usize, depth: usize) -> Result<Record, FaultCode> {
+    let (tag, at) = read_varint(bytes, at)?;
+    let number = u32::try_from(tag >> 3).map_err(|_| FaultCode::BadTag)?;
+    let wire_type = WireType::from_number(tag & 7).ok_or(FaultCode::BadTag)?;
+    if number == 0 || number > MAX_FIELD_NUMBER {
+        return Err(FaultCode::BadTag);
+    }
+    let mut record = Record {
+        number,
+        wire_type,
+        varint: 0,
+        payload: at,
+        payload_end: at,
+        end: at,
+    };
+    match wire_type {
+        WireType::Varint => (record.varint, record.end) = read_varint(bytes, at)?,
+        WireType::Fixed64 => record.end = at + 8,
+        WireType::Fixed32 => record.end = at + 4,
+        WireType::Len => {
+            let (len, start) = read_varint(bytes, at)?;
+            record.payload = start;
+            record.end = usize::try_from(len)
+                .ok()
+                .and_then(|len| start.checked_add(len))
+                .ok_or(FaultCode::RecordTruncated)?;
+        }
+        WireType::EndGroup => {}
+        WireType::Group => {
+            if depth == 0 {
+                return Err(FaultCode::TooDeep);
+            }
+            let mut inner = at;
+            loop {
+                // A group that isn't ended runs into the end of the bytes.
+                let next = read_record(bytes, inner, depth - 1)?;
+                if next.wire_type == WireType::EndGroup {
+                    if next.number != number {
+                        return Err(FaultCode::BadGroup);
+                    }
+                    (record.payload_end, record.end) = (inner, next.end);
+                    return Ok(record);
+                }
+                inner = next.end;
+            }
+        }
+    }
+    if record.end > bytes.len() {
+        return Err(FaultCode::RecordTruncated);
+    }
+    record.payload_end = record.end;
+    Ok(record)
+}
+
+/// The records of each field of a message type; `callee_of` answers the index of another type's program.
+pub(crate) fn wire_fields(
+    layouts: &Layouts,
+    layout: &MessageLayout,
+    mut callee_of: impl FnMut(MessageId) -> usize,
+) -> Vec<WireField> {
+    let wire_field = |(i, field): (usize, &FieldLayout)| WireField {
+        field: i as u16,
+        number: field.number,
+        offset: field.offset,
+        guard: Guard::of(field, layout),
+        shape: match field.cardinality {
+            Cardinality::Repeated => Shape::Many {
+                packed: field.packed,
+            },
+            Cardinality::Map => Shape::Many { packed: false },
+            _ => Shape::One,
+        },
+        value: wire_value(layouts, field, &mut callee_of),
+    };
+    layout.fields.iter().enumerate().map(wire_field).collect()
+}
+
+fn wire_value(
+    layouts: &Layouts,
+    field: &FieldLayout,
+    callee_of: &mut impl FnMut(MessageId) -> usize,
+) -> WireValue {
+    let varint = match field.proto_type {
+        ProtoType::Int32 => Varint::I32,
+        ProtoType::Enum => match &field.closed {
+            Some(values) => return WireValue::Closed(Arc::clone(values)),
+            None => Varint::I32,
+        },
+        ProtoType::Uint32 => Varint::U32,
+        ProtoType::Int64 | ProtoType::Uint64 => Varint::Word,
+        ProtoType::Sint32 => Varint::Zigzag32,
+        ProtoType::Sint64 => Varint::Zigzag64,
+        ProtoType::Bool => Varint::Bool,
+        ProtoType::Fixed32 | ProtoType::Sfixed32 | ProtoType::Float => return WireValue::Fixed32,
+        ProtoType::Fixed64 | ProtoType::Sfixed64 | ProtoType::Double => return WireValue::Fixed64,
+        ProtoType::String => return WireValue::Bytes { utf8: true },
+        ProtoType::Bytes => return WireValue::Bytes { utf8: false },
+        ProtoType::Message | ProtoType::Group => {
+            let Kind::Message(id) = field.kind else {
+                unreachable!("a message's kind is its layout")
+            };
+            let callee = callee_of(id);
+            if field.proto_type == ProtoType::Group {
+                return WireValue::Group { callee };
+            }
+            let value = layouts.get(id).fields.get(1);
+            let closed = match field.cardinality {
+                Cardinality::Map => value.and_then(|value| value.closed.clone()),
+                _ => None,
+            };
+            return WireValue::Message { callee, closed };
+        }
+    };
+    WireValue::Varint(varint)
+}
+
+const _: () = assert!(MAX_GROUP_DEPTH <= MAX_DEPTH);
