@@ -81,10 +81,13 @@ pub enum FaultCode {
     /// A group of protobuf bytes isn't ended, or one ends that wasn't begun.
     #[error("a group isn't ended where it should be")]
     BadGroup = 21,
+    /// More than `MAX_RUNS` runs of records.
+    #[error("the records of its fields are scattered over too many places")]
+    TooScattered = 22,
 }
 
 /// All codes, in the order of their numbers, which start at 1.
-const CODES: [FaultCode; 21] = [
+const CODES: [FaultCode; 22] = [
     FaultCode::Truncated,
     FaultCode::Misplaced,
     FaultCode::Trailing,
@@ -106,6 +109,7 @@ const CODES: [FaultCode; 21] = [
     FaultCode::BadVarint,
     FaultCode::BadTag,
     FaultCode::BadGroup,
+    FaultCode::TooScattered,
 ];
 
 impl Fault {
@@ -178,6 +182,6 @@ mod tests {
         }
         assert_eq!(Fault::from_raw(7), None);
         assert_eq!(Fault::from_raw(i64::MIN), None);
-        assert_eq!(Fault::from_raw(i64::MIN | 22), None);
+        assert_eq!(Fault::from_raw(i64::MIN | 23), None);
     }
 }

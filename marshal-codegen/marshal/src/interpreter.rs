@@ -3,6 +3,8 @@
 //! It serves a message type until machine code for it is ready, and where there is none.
 
 use crate::bytes::{is_utf8, put, u32_at, u64_at};
+pub use crate::decode::decode;
+pub use crate::encode::encode;
 use crate::extents::{Gathered, Placed};
 use crate::limits::MAX_VIEW;
 use crate::program::{Guard, Op, Program, Step, StructProgram};

@@ -8,15 +8,20 @@
 //! | `gather` | the private copy of a client's inline block | validates it whole, lists its extents |
 //! | `accept` | an image as it came from a peer | validates it whole, gives extents their final offsets |
 //! | `project` | a validated block or image | copies the declared fields into a policy's view |
+//! | `encode` | a validated image | writes it as protobuf bytes |
+//! | `decode` | protobuf bytes | writes them as a canonical block |
 //!
-//! All three take bytes that a stranger wrote and answer a value or a [`Fault`]; they never panic and never look outside
-//! the buffer that they were given. Nothing here allocates once a program is built.
+//! All of them take bytes that a stranger wrote and answer a value or a [`Fault`]; they never panic and never look outside
+//! the buffer that they were given. Once a program is built, only `encode` and `decode` allocate: they grow the buffer that
+//! they were given, and `decode` notes what lies where in messages that aren't in order.
 //!
 //! Absent: segments, sockets, policies. A view's format is in [`projection`]; a block's is in `tollgate_schema::layout`.
 
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod decode;
+mod encode;
 pub mod extents;
 mod fault;
 pub mod interpreter;

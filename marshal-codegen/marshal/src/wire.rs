@@ -165,6 +165,11 @@ impl WireValue {
         }
     }
 
+    /// Whether a value is a message, delimited either way.
+    pub fn is_message(&self) -> bool {
+        matches!(self, WireValue::Message { .. } | WireValue::Group { .. })
+    }
+
     /// Bytes of a scalar in a block; 0 for what has parts.
     pub fn scalar_size(&self) -> usize {
         match self {
@@ -203,7 +208,8 @@ impl Varint {
     pub fn to_wire(self, value: u64) -> u64 {
         match self {
             Varint::I32 => (value as u32).cast_signed() as i64 as u64,
-            Varint::U32 | Varint::Word | Varint::Bool => value,
+            Varint::U32 | Varint::Word => value,
+            Varint::Bool => u64::from(value != 0),
             Varint::Zigzag32 => {
                 let v = value as u32;
                 u64::from(v << 1 ^ (v.cast_signed() >> 31).cast_unsigned())
@@ -278,6 +284,15 @@ pub fn check_unknown(program: &Program, id: MessageId, records: &[u8]) -> Result
         at = record.end;
     }
     Ok(())
+}
+
+/// Appends a varint.
+pub(crate) fn put_varint(to: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        to.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    to.push(number as u8);
 }
 
 /// Reads the varint at `at`; answers it and where it ends.
