@@ -37,6 +37,10 @@ fn bind(descriptor_set: &[u8]) {
     let programmed = start.elapsed();
     codecs.iter().for_each(|codec| codec.compile().unwrap());
     let compiled = start.elapsed();
+    codecs
+        .iter()
+        .for_each(|codec| codec.compile_wire().unwrap());
+    println!("protobuf code: {:?}", start.elapsed() - compiled);
     println!(
         "bind hotel.Reservation: parse {:?}, lay out {:?}, {} programs {:?}, compile {:?}, total {compiled:?}",
         parsed,
@@ -67,10 +71,21 @@ fn run(schema: &Schema) {
                 .project(black_box(&block), &[], &mut view)
                 .unwrap()
         });
+        let mut out = Vec::new();
+        let encode = time(|| codec.encode(black_box(&block), &mut out).unwrap());
+        let start = codec.encode(&block, &mut out).unwrap();
+        let bytes = out[start..].to_vec();
+        let mut decoded = Vec::new();
+        let decode = time(|| codec.decode(black_box(&bytes), &mut decoded).unwrap());
+        println!(
+            "  {executor}: encode {encode:.1} ns, decode {decode:.1} ns ({} bytes)",
+            bytes.len()
+        );
         println!(
             "  {executor}: gather {gather:.1} ns, accept {accept:.1} ns, project customer_name {project:.1} ns"
         );
         codec.compile().unwrap();
+        codec.compile_wire().unwrap();
         projector.compile().unwrap();
     }
 }

@@ -4,15 +4,16 @@ use std::sync::{Arc, OnceLock};
 use tollgate_marshal::{Fault, MAX_EXTENTS, Program, ProjectError, Projection, interpreter};
 use tollgate_schema::{Layouts, MessageId};
 
-use crate::{CompileError, Compiled, CompiledProjection};
+use crate::{CompileError, Compiled, CompiledProjection, CompiledWire};
 
-/// `gather` and `accept` of one message type.
+/// `gather`, `accept`, `encode` and `decode` of one message type.
 ///
 /// Shared between threads: one of them may call [`Codec::compile`] while others use it. The results are the same before
 /// and after.
 pub struct Codec {
     program: Arc<Program>,
     compiled: OnceLock<Compiled>,
+    wire: OnceLock<CompiledWire>,
 }
 
 /// `project` of one list of fields.
@@ -29,6 +30,7 @@ impl Codec {
         Codec {
             program: Program::new(layouts, id),
             compiled: OnceLock::new(),
+            wire: OnceLock::new(),
         }
     }
 
@@ -58,13 +60,19 @@ impl Codec {
     /// As [`interpreter::encode`].
     #[inline]
     pub fn encode(&self, image: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
-        interpreter::encode(&self.program, image, out)
+        match self.wire.get() {
+            Some(wire) => wire.encode(image, out),
+            None => interpreter::encode(&self.program, image, out),
+        }
     }
 
     /// As [`interpreter::decode`].
     #[inline]
     pub fn decode(&self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
-        interpreter::decode(&self.program, bytes, out)
+        match self.wire.get() {
+            Some(wire) => wire.decode(bytes, out),
+            None => interpreter::decode(&self.program, bytes, out),
+        }
     }
 
     /// Makes machine code for `gather` and `accept`, unless there is some. Takes hundreds of microseconds: call it off the
@@ -79,6 +87,9 @@ impl Codec {
 
     /// As [`Codec::compile`], for `encode` and `decode`.
     pub fn compile_wire(&self) -> Result<(), CompileError> {
+        if self.wire.get().is_none() {
+            let _ = self.wire.set(CompiledWire::new(&self.program)?);
+        }
         Ok(())
     }
 

@@ -17,25 +17,44 @@ pub(crate) struct Place {
     pub(crate) field: Option<u16>,
 }
 
-/// Helpers of `machine`, as seen from the function being emitted.
-#[derive(Clone, Copy)]
-pub(crate) struct Helpers {
+/// Functions of `machine` that emitted code calls. All parameters and results are 64 bits wide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Helper {
     /// `(ptr, len) -> 1 if UTF-8, else 0`
-    pub(crate) is_utf8: FuncRef,
+    IsUtf8,
     /// `(ptr, len) -> 1 if all bytes are 0 or 1, else 0`
-    pub(crate) are_bools: FuncRef,
+    AreBools,
     /// `(context, offset of the slot, the slot, 1 if text) -> 0, or the number of a fault's code`
-    pub(crate) extent: FuncRef,
+    Extent,
     /// `(context, records, length, message type) -> 0, or the number of a fault's code`
-    pub(crate) unknown: FuncRef,
+    Unknown,
     /// `(to, from, len) -> 0`
-    pub(crate) copy: FuncRef,
+    Copy,
+    /// `(to, len) -> 0`
+    Zero,
+    /// `(end of the varint, number) -> where it begins`
+    PutVarint,
+    /// `(at, end, where the number goes) -> where the varint ends, or 0`
+    GetVarint,
+    /// `(context, struct, at, end) -> 1 if all records there are unknown, else 0`
+    AllUnknown,
+    /// `(at, end) -> how many varints, or -1`
+    CountVarints,
+    /// `(at, end, to, kind of varint) -> 0`: varints that have been counted, as elements
+    Unpack,
 }
+
+/// How many kinds of [`Helper`] there are.
+pub(crate) const HELPERS: usize = Helper::Unpack as usize + 1;
+
+/// Helpers of `machine`, as seen from the function being emitted: those that it asked for.
+pub(crate) type Helpers = [Option<FuncRef>; HELPERS];
 
 /// A function under construction.
 pub(crate) struct Emit<'a, 'f> {
     pub(crate) builder: &'a mut FunctionBuilder<'f>,
-    pub(crate) helpers: Helpers,
+    helpers: Helpers,
     fail: Block,
 }
 
@@ -174,6 +193,12 @@ impl<'a, 'f> Emit<'a, 'f> {
         self.leave_if(code, raw);
     }
 
+    /// Calls a helper.
+    pub(crate) fn help(&mut self, helper: Helper, arguments: &[Value]) -> Value {
+        let function = self.helpers[helper as usize];
+        self.call(function.expect("the function asked for it"), arguments)
+    }
+
     pub(crate) fn call(&mut self, function: FuncRef, arguments: &[Value]) -> Value {
         let call = self.builder.ins().call(function, arguments);
         self.builder.inst_results(call)[0]
@@ -181,7 +206,7 @@ impl<'a, 'f> Emit<'a, 'f> {
 
     /// Leaves with `NotUtf8` unless the text is UTF-8.
     pub(crate) fn require_utf8(&mut self, text: Value, len: Value, place: Place) {
-        let good = self.call(self.helpers.is_utf8, &[text, len]);
+        let good = self.help(Helper::IsUtf8, &[text, len]);
         let bad = self.is_zero(good);
         self.fail_if(bad, place, FaultCode::NotUtf8);
     }

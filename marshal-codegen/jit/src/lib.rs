@@ -1,15 +1,17 @@
 //! Machine code for programs.
 //!
-//! `program → Cranelift → gather, accept, project`. What runs is emitted from the very steps that the interpreter of
+//! `program → Cranelift → gather, accept, project, encode, decode`. What runs is emitted from the very steps that the interpreter of
 //! `tollgate_marshal` executes, and answers the same: value, fault, patched bytes.
 //!
 //! | file | what |
 //! |---|---|
 //! | `codec` | what the daemon holds: interprets at once, runs machine code as soon as it's compiled |
 //! | `validate` | emits one function per struct type that walks a block; serves `gather` and `accept` |
+//! | `encode`, `decode` | emit one function per struct type that writes, or reads, its protobuf records |
 //! | `view` | emits one function per projection |
-//! | `emit` | the few things that both emit: bounds, faults, guards |
-//! | `machine` | the only file with `unsafe`: code memory, calls into it, helpers that it calls |
+//! | `emit` | the few things that all of them emit: bounds, faults, guards |
+//! | `unit` | code under construction |
+//! | `machine`, `helpers` | the only files with `unsafe`: code memory and calls into it; what it calls |
 //!
 //! Emitting is safe; what is emitted must be trusted. The argument is in two parts: code only ever gets buffers that the
 //! safe callers own, with their lengths, and every access it makes is either inside a struct whose bounds it (or its
@@ -22,15 +24,20 @@
 #![deny(unsafe_code)]
 
 mod codec;
+mod decode;
 mod emit;
+mod encode;
+#[allow(unsafe_code, reason = "called by what was emitted; argued there")]
+mod helpers;
 pub mod limits;
 #[allow(unsafe_code, reason = "running what was emitted; argued there")]
 mod machine;
+mod unit;
 mod validate;
 mod view;
 
 pub use codec::{Codec, Projector};
-pub use machine::{Compiled, CompiledProjection};
+pub use machine::{Compiled, CompiledProjection, CompiledWire};
 
 /// Why there is no machine code. Nobody's fault but the schema's size or the host's kind; the interpreter serves on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -62,4 +69,11 @@ pub fn compile(
     program: &std::sync::Arc<tollgate_marshal::Program>,
 ) -> Result<Compiled, CompileError> {
     Compiled::new(program)
+}
+
+/// Compiles the program's `encode` and `decode`.
+pub fn compile_wire(
+    program: &std::sync::Arc<tollgate_marshal::Program>,
+) -> Result<CompiledWire, CompileError> {
+    CompiledWire::new(program)
 }

@@ -6,5 +6,8 @@ pub const MAX_STEPS: usize = 20_000;
 /// A struct with at most this many steps, none of them leading to further structs, is inlined where it is used.
 pub const MAX_INLINED_STEPS: usize = 6;
 
+/// A struct with at most this many fields, none of them a message, is inlined where it is encoded and decoded.
+pub const MAX_INLINED_FIELDS: usize = 6;
+
 /// Address space reserved per step, in bytes; several times what a step's code takes.
 pub(crate) const CODE_BYTES_PER_STEP: usize = 4096;

@@ -17,11 +17,19 @@ use tollgate_marshal::program::{Guard, Op, Program, Step, StructProgram};
 use tollgate_marshal::{FaultCode, MAX_DEPTH};
 use tollgate_schema::EXTENT_FLAG;
 
-use crate::emit::{Emit, Place};
+use crate::emit::{Emit, Helper, Place};
 use crate::limits::MAX_INLINED_STEPS;
 
 /// Number of parameters of a walk.
 pub(crate) const PARAMS: usize = 6;
+
+/// What it calls.
+pub(crate) const HELPERS: &[Helper] = &[
+    Helper::IsUtf8,
+    Helper::AreBools,
+    Helper::Extent,
+    Helper::Unknown,
+];
 
 /// Emits the body of the walk of one struct type. `function_of` answers the walk of another, by its index.
 pub(crate) fn emit_walk(
@@ -192,9 +200,7 @@ impl Walk<'_, '_, '_> {
 
     fn bools(&mut self, array: &Array, place: Place) {
         let len = self.emit.builder.ins().isub(array.end, array.first);
-        let good = self
-            .emit
-            .call(self.emit.helpers.are_bools, &[array.first, len]);
+        let good = self.emit.help(Helper::AreBools, &[array.first, len]);
         let bad = self.emit.is_zero(good);
         self.emit.fail_if(bad, place, FaultCode::BadBool);
     }
@@ -250,10 +256,9 @@ impl Walk<'_, '_, '_> {
         let offset = self.emit.builder.ins().isub(at, self.base);
         let offset = self.emit.add_constant(offset, i64::from(slot));
         let text = self.emit.constant(i64::from(utf8));
-        let code = self.emit.call(
-            self.emit.helpers.extent,
-            &[self.context, offset, value, text],
-        );
+        let code = self
+            .emit
+            .help(Helper::Extent, &[self.context, offset, value, text]);
         self.emit.fail_with(code, place);
         self.emit.jump(done, &[cursor]);
 
@@ -280,7 +285,7 @@ impl Walk<'_, '_, '_> {
         let id = self.emit.constant(i64::from(place.message.0));
         let code = self
             .emit
-            .call(self.emit.helpers.unknown, &[self.context, records, len, id]);
+            .help(Helper::Unknown, &[self.context, records, len, id]);
         self.emit.fail_with(code, place);
         self.emit.jump(done, &[end]);
         self.emit.enter(done)[0]

@@ -13,10 +13,13 @@ use tollgate_marshal::projection::{ENTRY_LEN, Field, HEADER_LEN, Leaf, Projectio
 use tollgate_marshal::{FaultCode, program::Guard};
 use tollgate_schema::EXTENT_FLAG;
 
-use crate::emit::{Emit, Place};
+use crate::emit::{Emit, Helper, Place};
 
 /// Number of parameters of a projection.
 pub(crate) const PARAMS: usize = 6;
+
+/// What it calls.
+pub(crate) const HELPERS: &[Helper] = &[Helper::IsUtf8, Helper::Copy];
 
 /// Emits the body of the function.
 pub(crate) fn emit_projection(mut emit: Emit<'_, '_>, params: &[Value], projection: &Projection) {
@@ -191,7 +194,7 @@ impl View<'_, '_, '_> {
         self.emit.fail_if(full, place, FaultCode::ViewTooLarge);
         let from = self.emit.add(self.image, start);
         let to = self.emit.add(self.view, end);
-        self.emit.call(self.emit.helpers.copy, &[to, from, len]);
+        self.emit.help(Helper::Copy, &[to, from, len]);
         self.emit.jump(write, &[first, end, new_end]);
     }
 }

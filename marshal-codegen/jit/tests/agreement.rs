@@ -9,10 +9,19 @@ mod common;
 use common::{Random, Subject, malformed, nested, schema, subject, subjects};
 use proptest::prelude::*;
 use std::sync::{Arc, LazyLock};
-use tollgate_jit::{Codec, CompileError, Compiled, Projector, compile};
+use tollgate_jit::{Codec, CompileError, Compiled, CompiledWire, Projector, compile, compile_wire};
 use tollgate_marshal::{Fault, MAX_EXTENTS, Program, interpreter};
 use tollgate_schema::prost_reflect::{DynamicMessage, Kind as ProtoKind, Value};
 use tollgate_schema::{Cardinality, Kind, Layouts, MessageId};
+
+/// The subjects with their machine code for protobuf bytes.
+static WIRED: LazyLock<Vec<(Subject, CompiledWire)>> = LazyLock::new(|| {
+    let wired = |subject: Subject| {
+        let wire = compile_wire(&subject.program).unwrap();
+        (subject, wire)
+    };
+    subjects().into_iter().map(wired).collect()
+});
 
 /// The subjects with their machine code and with projections of every singular leaf.
 static COMPILED: LazyLock<Vec<(Subject, Compiled, Projector)>> = LazyLock::new(|| {
@@ -87,6 +96,32 @@ fn project_both(
     ]
 }
 
+fn encode_both(
+    subject: &Subject,
+    wire: &CompiledWire,
+    image: &[u8],
+) -> [Result<Vec<u8>, Fault>; 2] {
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    let reference = interpreter::encode(&subject.program, image, &mut a);
+    let machine = wire.encode(image, &mut b);
+    [
+        reference.map(|start| a[start..].to_vec()),
+        machine.map(|start| b[start..].to_vec()),
+    ]
+}
+
+fn decode_both(
+    subject: &Subject,
+    wire: &CompiledWire,
+    bytes: &[u8],
+) -> [Result<Vec<u8>, Fault>; 2] {
+    // What the buffer held before must not shine through.
+    let (mut a, mut b) = (vec![0xaa; 40], vec![0xaa; 5000]);
+    let reference = interpreter::decode(&subject.program, bytes, &mut a);
+    let machine = wire.decode(bytes, &mut b);
+    [reference.map(|()| a), machine.map(|()| b)]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -157,6 +192,55 @@ proptest! {
             let (reference, machine) = accept_both(subject, code, &bytes, inline_len);
             prop_assert_eq!(reference, machine);
             let [reference, machine] = project_both(projector, &bytes, &[]);
+            prop_assert_eq!(reference, machine);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn on_protobuf_bytes(seed: u64, percent in 0..100_usize) {
+        for (subject, wire) in WIRED.iter() {
+            let mut random = Random(seed);
+            let message = random.message(&subject.descriptor, 0);
+            let mut left = MAX_EXTENTS;
+            let parts = subject.parts(&message, |_| left > 0 && random.chance(percent) && { left -= 1; true });
+            let mut image = parts.image();
+            interpreter::accept(&subject.program, &mut image, parts.inline.len()).unwrap();
+            let [reference, machine] = encode_both(subject, wire, &image);
+            prop_assert_eq!(&reference, &machine);
+            let mut bytes = reference.unwrap();
+            let [reference, machine] = decode_both(subject, wire, &bytes);
+            prop_assert!(reference.is_ok());
+            prop_assert_eq!(reference, machine);
+            // Unknown fields at the end, and twice the same message.
+            bytes.extend([0xf8, 0xe1, 0x09, 0x07]);
+            let [reference, machine] = decode_both(subject, wire, &bytes);
+            prop_assert_eq!(&reference, &machine);
+            let [reference, machine] = encode_both(subject, wire, &reference.unwrap());
+            prop_assert_eq!(reference, machine);
+            let twice = [bytes.as_slice(), &bytes].concat();
+            let [reference, machine] = decode_both(subject, wire, &twice);
+            prop_assert_eq!(reference, machine);
+            random.spoil(&mut bytes);
+            let [reference, machine] = decode_both(subject, wire, &bytes);
+            prop_assert_eq!(reference, machine);
+        }
+    }
+
+    #[test]
+    fn on_spoiled_images(seed: u64, bytes: Vec<u8>) {
+        for (subject, wire) in WIRED.iter() {
+            let mut random = Random(seed);
+            let mut image = subject.parts(&random.message(&subject.descriptor, 0), |_| false).inline;
+            random.spoil(&mut image);
+            let [reference, machine] = encode_both(subject, wire, &image);
+            prop_assert_eq!(reference, machine);
+            let [reference, machine] = encode_both(subject, wire, &bytes);
+            prop_assert_eq!(reference, machine);
+            let [reference, machine] = decode_both(subject, wire, &bytes);
             prop_assert_eq!(reference, machine);
         }
     }

@@ -182,6 +182,19 @@ impl WireValue {
 }
 
 impl Varint {
+    /// The inverse of `as u64`; any other number is a [`Varint::Word`].
+    pub fn from_number(number: u64) -> Varint {
+        const ALL: [Varint; 5] = [
+            Varint::I32,
+            Varint::U32,
+            Varint::Zigzag32,
+            Varint::Zigzag64,
+            Varint::Bool,
+        ];
+        let found = ALL.into_iter().find(|v| *v as u64 == number);
+        found.unwrap_or(Varint::Word)
+    }
+
     /// Bytes in a block.
     pub fn size(self) -> usize {
         match self {
@@ -270,20 +283,29 @@ fn entry_is_declared(values: &[i32], entry: &[u8]) -> bool {
 
 /// Checks that `records` are whole records of which no one is a field of message type `id`.
 pub fn check_unknown(program: &Program, id: MessageId, records: &[u8]) -> Result<(), FaultCode> {
-    let of_type = program.structs().iter().find(|s| s.id == id);
-    let of_type = of_type.ok_or(FaultCode::BadUnknown)?;
+    let of = program.structs().iter().find(|s| s.id == id);
+    if of.is_some_and(|of| all_unknown(of, records)) {
+        Ok(())
+    } else {
+        Err(FaultCode::BadUnknown)
+    }
+}
+
+/// Whether `records` are whole records of which no one is a field of `of`.
+pub fn all_unknown(of: &StructProgram, records: &[u8]) -> bool {
     let mut at = 0;
     while at < records.len() {
-        let record =
-            read_record(records, at, MAX_GROUP_DEPTH).map_err(|_| FaultCode::BadUnknown)?;
-        if record.wire_type == WireType::EndGroup
-            || of_type.classify(&record, records) != Owner::Unknown
-        {
-            return Err(FaultCode::BadUnknown);
+        match read_record(records, at, MAX_GROUP_DEPTH) {
+            Ok(record)
+                if record.wire_type != WireType::EndGroup
+                    && of.classify(&record, records) == Owner::Unknown =>
+            {
+                at = record.end;
+            }
+            _ => return false,
         }
-        at = record.end;
     }
-    Ok(())
+    true
 }
 
 /// Appends a varint.
@@ -297,7 +319,7 @@ pub(crate) fn put_varint(to: &mut Vec<u8>, mut number: u64) {
 
 /// Reads the varint at `at`; answers it and where it ends.
 #[inline]
-pub(crate) fn read_varint(bytes: &[u8], at: usize) -> Result<(u64, usize), FaultCode> {
+pub fn read_varint(bytes: &[u8], at: usize) -> Result<(u64, usize), FaultCode> {
     let rest = bytes.get(at..).ok_or(FaultCode::RecordTruncated)?;
     let mut number = 0;
     for (i, byte) in rest.iter().take(10).enumerate() {
