@@ -68,7 +68,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     (
         "tollgate-conformance",
         &["tollgate", "tollgate-schema", "tollgate-shm-abi"],
-        &["tollgate-gen"],
+        &["tollgate-gen", "tollgate-jit", "tollgate-marshal"],
     ),
     (
         "tollgate-benches",
