@@ -227,7 +227,7 @@ fn a_denied_name_that_is_swapped_in_never_arrives() {
             while let Some(completion) = hostile.completion(Duration::ZERO) {
                 let offset = match completion {
                     Completion::Call { call, image, .. } => {
-                        let mut bytes = vec![0; image.len as usize];
+                        let mut bytes = vec![0; image.total_len as usize];
                         let received = hostile.segment(Target::ReceiveHeap);
                         received.read_exact_at(&mut bytes, image.offset).unwrap();
                         let bad = bytes[name_at as usize..][..7] == *DENIED;
