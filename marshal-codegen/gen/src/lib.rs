@@ -118,7 +118,7 @@ impl Config {
 /// The code of each package of `schema`, by package name.
 pub fn generate(schema: &Schema) -> Result<BTreeMap<String, String>, GenError> {
     let mut packages: BTreeMap<String, Package> = BTreeMap::new();
-    for file in schema.pool().files() {
+    for file in schema.pool()?.files() {
         let package = packages.entry(file.package_name().to_owned()).or_default();
         package.messages.extend(file.messages());
         package.enums.extend(file.enums());

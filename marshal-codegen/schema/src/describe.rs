@@ -8,68 +8,175 @@
 //! hotel.Color.RED = 1 enum value
 //! pkg.Request.email = 7 oneof 0 contact string
 //! pkg.Reply.rooms_left = 1 map<string, uint32>
+//! pkg.Old.id = 1 required int32
+//! pkg.Old.part = 2 repeated group pkg.Old.Part
+//! pkg.Old.kind = 3 optional closed enum pkg.Kind
 //! ```
 //!
 //! Equal text implies equal layouts and equal method numbers: everything that [`crate::layout`] looks at is in it, the
-//! index of a oneof included, and so is the index of a method, by which calls name it.
+//! index of a oneof included, and so is the index of a method, by which calls name it. Whether a repeated field is packed
+//! isn't: it decides an encoding that every reader takes in both forms.
 
-use prost_reflect::{
-    Cardinality as ProtoCardinality, DescriptorPool, FieldDescriptor, Kind, ServiceDescriptor,
-};
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use crate::layout::{Cardinality, Layouts, ProtoType};
+use crate::SchemaError;
+use crate::error::shown;
+use crate::layout::{Layouts, ProtoType};
+use crate::limits::MAX_DESCRIPTION;
+use crate::resolve::{EnumIndex, Field, Label, Message, MessageIndex, Model, Service, Value};
 
 /// Separates what a line is about from what it says.
-const SEPARATOR: &str = " = ";
+pub(crate) const SEPARATOR: &str = " = ";
 
+/// The description of a service whose closure is `layouts`.
 pub(crate) fn service(
-    service: &ServiceDescriptor,
-    pool: &DescriptorPool,
+    model: &Model,
+    service: &Service,
     layouts: &Layouts,
-) -> String {
-    let mut lines = BTreeSet::new();
-    for (index, method) in service.methods().enumerate() {
-        let side =
-            |streaming, name: &str| format!("({}{name})", if streaming { "stream " } else { "" });
-        lines.insert(format!(
-            "{}/{}{SEPARATOR}{index} {} returns {}",
-            service.full_name(),
-            method.name(),
-            side(method.is_client_streaming(), method.input().full_name()),
-            side(method.is_server_streaming(), method.output().full_name()),
-        ));
-    }
+) -> Result<String, SchemaError> {
+    let mut writer = Writer {
+        model,
+        service,
+        lines: Vec::new(),
+        bytes: 0,
+        enums: HashSet::new(),
+    };
+    writer.methods()?;
     for layout in &layouts.messages {
-        let message = pool
-            .get_message_by_name(&layout.name)
-            .expect("laid out from this pool");
-        // Entries of maps are described by the map's own line.
-        if message.is_map_entry() {
-            describe_enums(message.fields(), &mut lines);
-            continue;
-        }
-        for (field, placed) in message.fields().zip(&layout.fields) {
-            let oneof = match placed.cardinality {
-                Cardinality::Oneof { index } => {
-                    format!("oneof {index} {} ", layout.oneofs[index as usize].name)
-                }
-                Cardinality::Optional { .. } => "optional ".to_owned(),
-                _ => String::new(),
-            };
-            lines.insert(format!(
-                "{}{SEPARATOR}{} {oneof}{}",
-                field.full_name(),
-                field.number(),
-                field_type(&field)
-            ));
-        }
-        describe_enums(message.fields(), &mut lines);
+        let message = model.find_message(&layout.name).map(|i| model.message(i));
+        writer.message(message.expect("laid out from this model"))?;
     }
-    let mut text = lines.into_iter().collect::<Vec<_>>().join("\n");
+    let mut lines = writer.lines;
+    lines.sort_unstable();
+    let mut text = lines.join("\n");
     text.push('\n');
-    text
+    Ok(text)
+}
+
+struct Writer<'m> {
+    model: &'m Model,
+    service: &'m Service,
+    lines: Vec<String>,
+    /// The length of all lines with their ends.
+    bytes: usize,
+    /// Those whose values have been told.
+    enums: HashSet<EnumIndex>,
+}
+
+impl Writer<'_> {
+    fn line(&mut self, line: String) -> Result<(), SchemaError> {
+        self.bytes += line.len() + 1;
+        if self.bytes > MAX_DESCRIPTION {
+            return Err(SchemaError::DescriptionTooLong {
+                service: self.service.name.clone(),
+            });
+        }
+        self.lines.push(line);
+        Ok(())
+    }
+
+    fn methods(&mut self) -> Result<(), SchemaError> {
+        let side = |streaming, message: MessageIndex| {
+            let name = type_name(&self.model.message(message).name);
+            format!("({}{name})", if streaming { "stream " } else { "" })
+        };
+        let service = self.service;
+        for (index, method) in service.methods.iter().enumerate() {
+            let line = format!(
+                "{}/{}{SEPARATOR}{index} {} returns {}",
+                service.name,
+                method.name,
+                side(method.client_streaming, method.input),
+                side(method.server_streaming, method.output),
+            );
+            self.line(line)?;
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, message: &Message) -> Result<(), SchemaError> {
+        for field in &message.fields {
+            // Entries of maps are described by the map's own line.
+            if !message.is_map_entry {
+                let (name, number) = (&field.name, field.number);
+                let what = self.field(message, field);
+                self.line(format!("{}.{name}{SEPARATOR}{number} {what}", message.name))?;
+            }
+            if let Value::Enum(index) = field.value {
+                self.enumeration(index)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn enumeration(&mut self, index: EnumIndex) -> Result<(), SchemaError> {
+        if !self.enums.insert(index) {
+            return Ok(());
+        }
+        let declared = self.model.enumeration(index);
+        for (name, number) in &declared.values {
+            let value = format!("{}.{name}{SEPARATOR}{number} enum value", declared.name);
+            self.line(value)?;
+        }
+        Ok(())
+    }
+
+    fn field(&self, message: &Message, field: &Field) -> String {
+        let value = self.value(field.value);
+        let is_message = matches!(field.value, Value::Message(_) | Value::Group(_));
+        match field.label {
+            Label::Map => self.map(field.value),
+            Label::Repeated => format!("repeated {value}"),
+            Label::Required => format!("required {value}"),
+            Label::Oneof(index) => {
+                format!("oneof {index} {} {value}", message.oneofs[index as usize])
+            }
+            Label::Explicit if !is_message => format!("optional {value}"),
+            Label::Explicit | Label::Implicit => value,
+        }
+    }
+
+    fn map(&self, entry: Value) -> String {
+        let Value::Message(entry) = entry else {
+            unreachable!("a map's value is its entry message")
+        };
+        match &self.model.message(entry).fields[..] {
+            [key, value] => {
+                format!(
+                    "map<{}, {}>",
+                    self.value(key.value),
+                    self.value(value.value)
+                )
+            }
+            _ => unreachable!("an entry has two fields"),
+        }
+    }
+
+    fn value(&self, value: Value) -> String {
+        match value {
+            Value::Scalar(scalar) => scalar.name().to_owned(),
+            Value::Enum(index) => {
+                let declared = self.model.enumeration(index);
+                let closed = if declared.closed.is_some() {
+                    "closed "
+                } else {
+                    ""
+                };
+                format!("{closed}enum {}", declared.name)
+            }
+            Value::Message(index) => type_name(&self.model.message(index).name),
+            Value::Group(index) => format!("group {}", self.model.message(index).name),
+        }
+    }
+}
+
+/// A message's name; one that is a scalar's name, too, begins with a dot, so that the two stay apart.
+fn type_name(full_name: &str) -> String {
+    match ProtoType::of_scalar(full_name) {
+        Some(_) => format!(".{full_name}"),
+        None => full_name.to_owned(),
+    }
 }
 
 pub(crate) fn hash(description: &str) -> [u8; 32] {
@@ -117,53 +224,4 @@ fn items(text: &str) -> BTreeMap<&str, &str> {
     text.lines()
         .map(|line| line.split_once(SEPARATOR).unwrap_or((line, "")))
         .collect()
-}
-
-/// A peer's text ends up in our sentence, so it is cut.
-fn shown(text: &str) -> String {
-    const MOST: usize = 200;
-    text.chars()
-        .filter(|c| !c.is_control())
-        .take(MOST)
-        .collect()
-}
-
-fn describe_enums(fields: impl Iterator<Item = FieldDescriptor>, lines: &mut BTreeSet<String>) {
-    for field in fields {
-        let Kind::Enum(declared) = field.kind() else {
-            continue;
-        };
-        for value in declared.values() {
-            lines.insert(format!(
-                "{}.{}{SEPARATOR}{} enum value",
-                declared.full_name(),
-                value.name(),
-                value.number()
-            ));
-        }
-    }
-}
-
-fn field_type(field: &FieldDescriptor) -> String {
-    if field.is_map() {
-        let Kind::Message(entry) = field.kind() else {
-            unreachable!("a map's kind is its entry message")
-        };
-        let (key, value) = (entry.map_entry_key_field(), entry.map_entry_value_field());
-        return format!("map<{}, {}>", value_type(&key), value_type(&value));
-    }
-    let repeated = if field.cardinality() == ProtoCardinality::Repeated {
-        "repeated "
-    } else {
-        ""
-    };
-    format!("{repeated}{}", value_type(field))
-}
-
-fn value_type(field: &FieldDescriptor) -> String {
-    match field.kind() {
-        Kind::Message(message) => message.full_name().to_owned(),
-        Kind::Enum(declared) => format!("enum {}", declared.full_name()),
-        kind => ProtoType::of_kind(&kind).name().to_owned(),
-    }
 }

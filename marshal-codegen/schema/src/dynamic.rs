@@ -3,6 +3,8 @@
 //! Slower than the programs and independent of them: it shares [`crate::layout`]'s numbers with them, nothing else.
 //! What is written is canonical and has no extents. Reading follows offsets in any order, checks every bound, and reads
 //! at most as many bytes as the block has, so that overlapping parts can't blow up a small block into a large message.
+//!
+//! Unknown fields are neither written nor read: JSON has no place for them.
 
 use prost_reflect::prost::bytes::Bytes;
 use prost_reflect::{
@@ -17,13 +19,13 @@ use crate::layout::{
 };
 use crate::limits::{MAX_DEPTH, MAX_MESSAGE};
 
-/// Writes `message` as a canonical block without extents.
+/// Writes `message` as a canonical block without extents; a required field that isn't set is an error that names it.
 pub fn write_block(
     layouts: &Layouts,
     id: MessageId,
     message: &DynamicMessage,
 ) -> Result<Vec<u8>, DynamicError> {
-    Ok(write_parts(layouts, id, message, |_| false)?.inline)
+    Ok(write(layouts, id, message, |_| false, true)?.inline)
 }
 
 /// A block whose extents are not in it.
@@ -37,15 +39,27 @@ pub struct Parts {
 
 /// Writes `message` as a canonical block in which the string and bytes values that `apart` picks are extents.
 ///
-/// An empty value is never one. The number of extents isn't limited here.
+/// An empty value is never one. Neither the number of extents is limited here, nor must required fields be set: what
+/// comes of that is for the block's reader to judge.
 pub fn write_parts(
     layouts: &Layouts,
     id: MessageId,
     message: &DynamicMessage,
     apart: impl FnMut(&[u8]) -> bool,
 ) -> Result<Parts, DynamicError> {
+    write(layouts, id, message, apart, false)
+}
+
+fn write(
+    layouts: &Layouts,
+    id: MessageId,
+    message: &DynamicMessage,
+    apart: impl FnMut(&[u8]) -> bool,
+    wants_required: bool,
+) -> Result<Parts, DynamicError> {
     let mut writer = Writer {
         layouts,
+        wants_required,
         out: Vec::new(),
         extents: Vec::new(),
         apart,
@@ -126,6 +140,8 @@ struct Writer<'a, F> {
     out: Vec<u8>,
     extents: Vec<Vec<u8>>,
     apart: F,
+    /// A missing required field is an error.
+    wants_required: bool,
 }
 
 impl<F: FnMut(&[u8]) -> bool> Writer<'_, F> {
@@ -178,7 +194,15 @@ impl<F: FnMut(&[u8]) -> bool> Writer<'_, F> {
                     self.array(at + field.offset as usize, layout, field, &value, depth)?;
                     continue;
                 }
-                _ if !message.has_field(&described) => continue,
+                _ if !message.has_field(&described) => {
+                    if field.required && self.wants_required {
+                        return Err(DynamicError::RequiredMissing {
+                            message: layout.name.clone(),
+                            field: field.name.clone(),
+                        });
+                    }
+                    continue;
+                }
                 Cardinality::Optional { bit } => {
                     let byte = at + bit as usize / 8;
                     self.out[byte] |= 1 << (bit % 8);

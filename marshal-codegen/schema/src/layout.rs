@@ -14,7 +14,7 @@
 //! cases      one u32 per oneof, in declaration order: the number of the member that is set, or 0
 //! fields     by (alignment descending, number), each at its natural alignment:
 //!              8  int64 uint64 sint64 fixed64 sfixed64 double
-//!              4  int32 uint32 sint32 fixed32 sfixed32 float enum      (enums are open: any i32)
+//!              4  int32 uint32 sint32 fixed32 sfixed32 float enum      (any i32, of closed enums too)
 //!              4  message            reference { off u32 }             off 0: absent
 //!              4  string bytes       slot { off u32, len u32 }         len in bytes
 //!              4  repeated map       slot { off u32, len u32 }         len in elements
@@ -47,7 +47,8 @@
 //! | repeated string, bytes | the array of slots, then each element's bytes in order | 4 |
 //! | unknown fields, after all others | the records | 1 |
 //!
-//! A map is an array of entry structs `{1 key, 2 value}`. The inline length of a block is the cursor after the last
+//! A map is an array of entry structs `{1 key, 2 value}`, which tell no presence, whatever the syntax: an entry has both,
+//! and what an encoding left out is zero or empty. The inline length of a block is the cursor after the last
 //! part, exactly.
 //!
 //! # Extents
@@ -65,13 +66,10 @@
 //!
 //! Absent on purpose: names, numbers or types inside a block. Both sides hold the same layout, or they don't talk.
 
-use prost_reflect::Cardinality as ProtoCardinality;
-use prost_reflect::{FieldDescriptor, Kind as ProtoKind, MessageDescriptor, Syntax};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::SchemaError;
-use crate::limits::MAX_FIELDS;
+use crate::resolve::{self, Label, MessageIndex, Model, Value};
 
 /// The bit of a slot's `off` that makes it refer to an extent instead of an inline offset.
 pub const EXTENT_FLAG: u32 = 0x8000_0000;
@@ -221,24 +219,17 @@ impl Layouts {
         Some(MessageId(at as u32))
     }
 
-    /// Lays out the closure of `roots`, breadth first; the ids of the roots come first, in order, duplicates merged.
-    pub(crate) fn closure(roots: &[MessageDescriptor]) -> Result<Layouts, SchemaError> {
+    /// Lays out the closure of `roots`, breadth first, and answers the roots' ids; they come first, in order, duplicates
+    /// merged.
+    pub(crate) fn closure(model: &Model, roots: &[MessageIndex]) -> (Layouts, Vec<MessageId>) {
         let mut ids = Ids::default();
-        for root in roots {
-            if root.is_map_entry() {
-                return Err(SchemaError::MapEntryInvalid {
-                    message: root.full_name().to_owned(),
-                });
-            }
-            ids.of(root);
-        }
+        let roots = roots.iter().map(|root| ids.of(*root)).collect();
         let mut layouts = Layouts::default();
-        while let Some(message) = ids.queue.get(layouts.messages.len()).cloned() {
-            layouts
-                .messages
-                .push(MessageLayout::compute(&message, &mut ids)?);
+        while let Some(&message) = ids.queue.get(layouts.messages.len()) {
+            let layout = MessageLayout::compute(model, model.message(message), &mut ids);
+            layouts.messages.push(layout);
         }
-        Ok(layouts)
+        (layouts, roots)
     }
 }
 
@@ -257,62 +248,56 @@ impl MessageLayout {
         self.fields.iter().find(|f| f.name == name)
     }
 
-    fn compute(message: &MessageDescriptor, ids: &mut Ids) -> Result<MessageLayout, SchemaError> {
-        refuse_unsupported(message)?;
-        let real: Vec<_> = message.oneofs().filter(|o| !o.is_synthetic()).collect();
-        let mut fields = Vec::with_capacity(message.fields().len());
+    fn compute(model: &Model, message: &resolve::Message, ids: &mut Ids) -> MessageLayout {
+        let mut fields = Vec::with_capacity(message.fields.len());
         let mut bits = 0;
-        // `fields()` is ordered by number; so are the bits.
-        for field in message.fields() {
-            let kind = kind_of(&field, ids);
-            let oneof = field.containing_oneof().filter(|o| !o.is_synthetic());
-            let cardinality = if field.is_map() {
-                Cardinality::Map
-            } else if field.is_list() {
-                Cardinality::Repeated
-            } else if let Some(oneof) = oneof {
-                let index = real.iter().position(|o| *o == oneof);
-                Cardinality::Oneof {
-                    index: index.expect("a field's oneof is its message's") as u32,
+        // They are ordered by number; so are the bits.
+        for field in &message.fields {
+            let kind = kind_of(field.value, ids);
+            let is_message = matches!(kind, Kind::Message(_));
+            let cardinality = match field.label {
+                Label::Map => Cardinality::Map,
+                Label::Repeated => Cardinality::Repeated,
+                Label::Oneof(index) => Cardinality::Oneof { index },
+                Label::Explicit | Label::Required if !is_message => {
+                    bits += 1;
+                    Cardinality::Optional { bit: bits - 1 }
                 }
-            } else if field.supports_presence() && !matches!(kind, Kind::Message(_)) {
-                bits += 1;
-                Cardinality::Optional { bit: bits - 1 }
-            } else {
-                Cardinality::Singular
+                Label::Explicit | Label::Required | Label::Implicit => Cardinality::Singular,
             };
             fields.push(FieldLayout {
-                name: field.name().to_owned(),
-                number: field.number(),
+                name: field.name.clone(),
+                number: field.number,
                 offset: 0,
                 kind,
                 cardinality,
-                proto_type: ProtoType::of(&field),
-                packed: field.is_packed(),
-                required: field.cardinality() == ProtoCardinality::Required,
-                closed: closed_enum(&field),
+                proto_type: proto_type(field.value),
+                packed: field.packed,
+                required: field.label == Label::Required,
+                closed: match field.value {
+                    Value::Enum(index) => model.enumeration(index).closed.clone(),
+                    _ => None,
+                },
             });
         }
         let presence_words = bits.div_ceil(32);
-        let names = real.iter().map(|o| o.name().to_owned());
         let oneofs: Vec<_> = (presence_words..)
-            .zip(names)
+            .zip(&message.oneofs)
             .map(|(word, name)| OneofLayout {
-                name,
+                name: name.clone(),
                 case_offset: word * 4,
             })
             .collect();
         let start = (presence_words + oneofs.len() as u32) * 4;
-        let (size, unknown) = place(&mut fields, start, !message.is_map_entry());
-        let name = message.full_name().to_owned();
-        Ok(MessageLayout {
-            name,
+        let (size, unknown) = place(&mut fields, start, !message.is_map_entry);
+        MessageLayout {
+            name: message.name.clone(),
             size,
             presence_words,
             oneofs,
             fields,
             unknown,
-        })
+        }
     }
 }
 
@@ -367,33 +352,26 @@ impl ProtoType {
         }
     }
 
-    fn of(field: &FieldDescriptor) -> ProtoType {
-        if field.is_group() {
-            return ProtoType::Group;
-        }
-        ProtoType::of_kind(&field.kind())
-    }
-
-    pub(crate) fn of_kind(kind: &ProtoKind) -> ProtoType {
-        match kind {
-            ProtoKind::Double => ProtoType::Double,
-            ProtoKind::Float => ProtoType::Float,
-            ProtoKind::Int32 => ProtoType::Int32,
-            ProtoKind::Int64 => ProtoType::Int64,
-            ProtoKind::Uint32 => ProtoType::Uint32,
-            ProtoKind::Uint64 => ProtoType::Uint64,
-            ProtoKind::Sint32 => ProtoType::Sint32,
-            ProtoKind::Sint64 => ProtoType::Sint64,
-            ProtoKind::Fixed32 => ProtoType::Fixed32,
-            ProtoKind::Fixed64 => ProtoType::Fixed64,
-            ProtoKind::Sfixed32 => ProtoType::Sfixed32,
-            ProtoKind::Sfixed64 => ProtoType::Sfixed64,
-            ProtoKind::Bool => ProtoType::Bool,
-            ProtoKind::String => ProtoType::String,
-            ProtoKind::Bytes => ProtoType::Bytes,
-            ProtoKind::Enum(_) => ProtoType::Enum,
-            ProtoKind::Message(_) => ProtoType::Message,
-        }
+    /// The scalar type that this keyword means.
+    pub(crate) fn of_scalar(keyword: &str) -> Option<ProtoType> {
+        const SCALARS: [ProtoType; 15] = [
+            ProtoType::Double,
+            ProtoType::Float,
+            ProtoType::Int32,
+            ProtoType::Int64,
+            ProtoType::Uint32,
+            ProtoType::Uint64,
+            ProtoType::Sint32,
+            ProtoType::Sint64,
+            ProtoType::Fixed32,
+            ProtoType::Fixed64,
+            ProtoType::Sfixed32,
+            ProtoType::Sfixed64,
+            ProtoType::Bool,
+            ProtoType::String,
+            ProtoType::Bytes,
+        ];
+        SCALARS.into_iter().find(|scalar| scalar.name() == keyword)
     }
 }
 
@@ -405,18 +383,17 @@ pub const fn align_up(at: usize, align: usize) -> usize {
 /// Message types in the order in which they were met.
 #[derive(Default)]
 struct Ids {
-    by_name: HashMap<String, MessageId>,
-    queue: Vec<MessageDescriptor>,
+    by_index: HashMap<MessageIndex, MessageId>,
+    queue: Vec<MessageIndex>,
 }
 
 impl Ids {
-    fn of(&mut self, message: &MessageDescriptor) -> MessageId {
-        if let Some(id) = self.by_name.get(message.full_name()) {
-            return *id;
+    fn of(&mut self, message: MessageIndex) -> MessageId {
+        let next = MessageId(self.queue.len() as u32);
+        let id = *self.by_index.entry(message).or_insert(next);
+        if id == next {
+            self.queue.push(message);
         }
-        let id = MessageId(self.queue.len() as u32);
-        self.by_name.insert(message.full_name().to_owned(), id);
-        self.queue.push(message.clone());
         id
     }
 }
@@ -448,80 +425,35 @@ fn place(fields: &mut [FieldLayout], start: u32, keeps_unknown: bool) -> (u32, O
     (at.next_multiple_of(8).max(8), unknown)
 }
 
-/// The declared values of a closed enum: one of proto2.
-fn closed_enum(field: &FieldDescriptor) -> Option<Arc<[i32]>> {
-    let ProtoKind::Enum(declared) = field.kind() else {
-        return None;
-    };
-    if declared.parent_file().syntax() == Syntax::Proto3 {
-        return None;
-    }
-    let mut values: Vec<_> = declared.values().map(|v| v.number()).collect();
-    values.sort_unstable();
-    values.dedup();
-    Some(values.into())
-}
-
-fn kind_of(field: &FieldDescriptor, ids: &mut Ids) -> Kind {
-    match field.kind() {
-        ProtoKind::Double => Kind::F64,
-        ProtoKind::Float => Kind::F32,
-        ProtoKind::Int32 | ProtoKind::Sint32 | ProtoKind::Sfixed32 => Kind::I32,
-        ProtoKind::Uint32 | ProtoKind::Fixed32 => Kind::U32,
-        ProtoKind::Int64 | ProtoKind::Sint64 | ProtoKind::Sfixed64 => Kind::I64,
-        ProtoKind::Uint64 | ProtoKind::Fixed64 => Kind::U64,
-        ProtoKind::Bool => Kind::Bool,
-        ProtoKind::Enum(_) => Kind::Enum,
-        ProtoKind::String => Kind::String,
-        ProtoKind::Bytes => Kind::Bytes,
-        ProtoKind::Message(message) => Kind::Message(ids.of(&message)),
+fn proto_type(value: Value) -> ProtoType {
+    match value {
+        Value::Scalar(scalar) => scalar,
+        Value::Enum(_) => ProtoType::Enum,
+        Value::Message(_) => ProtoType::Message,
+        Value::Group(_) => ProtoType::Group,
     }
 }
 
-fn refuse_unsupported(message: &MessageDescriptor) -> Result<(), SchemaError> {
-    let name = || message.full_name().to_owned();
-    // Descriptions tell a map in one line, so an entry must look as that line says, and be used by maps only.
-    if message.is_map_entry() && !is_proper_entry(message) {
-        return Err(SchemaError::MapEntryInvalid { message: name() });
-    }
-    let as_message = |f: &FieldDescriptor| {
-        f.kind()
-            .as_message()
-            .is_some_and(MessageDescriptor::is_map_entry)
+fn kind_of(value: Value, ids: &mut Ids) -> Kind {
+    let scalar = match value {
+        Value::Scalar(scalar) => scalar,
+        Value::Enum(_) => return Kind::Enum,
+        Value::Message(message) | Value::Group(message) => {
+            return Kind::Message(ids.of(message));
+        }
     };
-    if let Some(field) = message.fields().find(|f| !f.is_map() && as_message(f)) {
-        return Err(SchemaError::FieldUnsupported {
-            message: name(),
-            field: field.name().to_owned(),
-        });
+    match scalar {
+        ProtoType::Double => Kind::F64,
+        ProtoType::Float => Kind::F32,
+        ProtoType::Int32 | ProtoType::Sint32 | ProtoType::Sfixed32 => Kind::I32,
+        ProtoType::Uint32 | ProtoType::Fixed32 => Kind::U32,
+        ProtoType::Int64 | ProtoType::Sint64 | ProtoType::Sfixed64 => Kind::I64,
+        ProtoType::Uint64 | ProtoType::Fixed64 => Kind::U64,
+        ProtoType::Bool => Kind::Bool,
+        ProtoType::String => Kind::String,
+        ProtoType::Bytes => Kind::Bytes,
+        ProtoType::Enum | ProtoType::Message | ProtoType::Group => {
+            unreachable!("types with a name of their own aren't scalars")
+        }
     }
-    let count = message.fields().len();
-    if count > MAX_FIELDS {
-        return Err(SchemaError::TooManyFields {
-            message: name(),
-            count,
-        });
-    }
-    Ok(())
-}
-
-/// Whether an entry of a map is `{1 key, 2 value}`; a descriptor set that no compiler wrote may say otherwise.
-fn is_proper_entry(entry: &MessageDescriptor) -> bool {
-    let plain = |f: &FieldDescriptor| !f.is_list() && f.containing_oneof().is_none();
-    let fields: Vec<_> = entry.fields().collect();
-    let [key, value] = &fields[..] else {
-        return false;
-    };
-    let key_kind = !matches!(
-        key.kind(),
-        ProtoKind::Double
-            | ProtoKind::Float
-            | ProtoKind::Bytes
-            | ProtoKind::Enum(_)
-            | ProtoKind::Message(_)
-    );
-    (key.number(), key.name(), value.number(), value.name()) == (1, "key", 2, "value")
-        && key_kind
-        && plain(key)
-        && plain(value)
 }

@@ -1,20 +1,61 @@
 //! Every bound that a schema or a message meets, in one place.
 //!
-//! The schema's bounds keep what a client can make the daemon build proportional to what it sent. The message's bounds
-//! keep one call's memory known: a block never exceeds [`MAX_MESSAGE`], whatever its offsets claim.
+//! The schema's bounds keep what a client can make the daemon build proportional to what it sent: reading a descriptor
+//! set stops at the first item too many, before anything is computed from it. The message's bounds keep one call's
+//! memory known: a block never exceeds [`MAX_MESSAGE`], whatever its offsets claim.
 
 /// Largest serialized `FileDescriptorSet` that is parsed, in bytes.
 pub const MAX_DESCRIPTOR_SET: usize = 4 << 20;
 
+/// Most files in one descriptor set.
+pub const MAX_FILES: usize = 4_096;
+
+/// Most imports in one descriptor set.
+pub const MAX_IMPORTS: usize = 65_536;
+
 /// Most message types in one descriptor set, map entries included.
 pub const MAX_MESSAGES: usize = 5_000;
+
+/// Most enums in one descriptor set.
+pub const MAX_ENUMS: usize = 5_000;
+
+/// Most services in one descriptor set.
+pub const MAX_SERVICES: usize = 1_000;
+
+/// Most fields in one descriptor set, extensions included; oneofs are counted apart, with the same limit.
+pub const MAX_SCHEMA_FIELDS: usize = 131_072;
+
+/// Most enum values in one descriptor set.
+pub const MAX_SCHEMA_VALUES: usize = 131_072;
+
+/// Most methods in one descriptor set.
+pub const MAX_SCHEMA_METHODS: usize = 32_768;
+
+/// Most reserved ranges, reserved names and extension ranges in one descriptor set.
+pub const MAX_RANGES: usize = 65_536;
 
 /// Most fields in one message type. A struct's fixed part takes at most 8 bytes per field and a little for presence, so
 /// it stays below 64 KiB.
 pub const MAX_FIELDS: usize = 4_096;
 
+/// Most values in one enum.
+pub const MAX_ENUM_VALUES: usize = 16_384;
+
 /// Most methods in one service; a method travels as a `u16`.
 pub const MAX_METHODS: usize = 4_096;
+
+/// Most message types declared inside each other, the outermost included.
+pub const MAX_NESTING: usize = 32;
+
+/// Longest full name of anything, and longest name of a file, in bytes.
+pub const MAX_NAME: usize = 1_024;
+
+/// Longest canonical description of a service, in bytes; a peer's longer one is not read.
+pub const MAX_DESCRIPTION: usize = 4 << 20;
+
+/// Most fields that are looked at to tell whether two schemas are compatible. Two descriptions that no compiler wrote
+/// may pair every message of one with every message of the other.
+pub const MAX_COMPARISONS: usize = 1 << 20;
 
 /// Longest image of a message in bytes, extents included.
 pub const MAX_MESSAGE: usize = 16 << 20;

@@ -1,26 +1,29 @@
 //! From a descriptor set, or from `.proto` files, to the layouts of a service.
 
-use prost_reflect::prost::Message;
-use prost_reflect::prost_types::FileDescriptorSet;
-use prost_reflect::{DescriptorPool, MessageDescriptor, ServiceDescriptor};
+use prost_reflect::{DescriptorPool, MessageDescriptor};
 use std::fmt;
-use std::panic::catch_unwind;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::SchemaError;
-use crate::describe;
 use crate::layout::{Layouts, MessageId};
-use crate::limits::{MAX_DESCRIPTOR_SET, MAX_MESSAGES, MAX_METHODS};
+use crate::limits::MAX_DESCRIPTOR_SET;
+use crate::resolve::Model;
+use crate::{describe, descriptor, reflect};
 
 /// A resolved descriptor set.
 ///
-/// Immutable; what it hands out is computed for exactly the messages asked for, so a large set costs little when few of
-/// its types are used.
+/// Immutable; layouts are computed for exactly the messages asked for, so a large set costs little when few of its types
+/// are used, and descriptors for reflection only when somebody asks for one.
 #[derive(Clone)]
 pub struct Schema {
-    pool: DescriptorPool,
-    descriptor_set: Arc<[u8]>,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    model: Model,
+    descriptor_set: Box<[u8]>,
+    pool: OnceLock<Result<DescriptorPool, SchemaError>>,
 }
 
 /// One service and the layouts of the messages that it uses.
@@ -59,14 +62,13 @@ impl Schema {
         if bytes.len() > MAX_DESCRIPTOR_SET {
             return Err(SchemaError::DescriptorSetTooLarge { bytes: bytes.len() });
         }
-        let pool = resolve(bytes)?;
-        let count = pool.all_messages().len();
-        if count > MAX_MESSAGES {
-            return Err(SchemaError::TooManyMessages { count });
-        }
+        let model = Model::resolve(&descriptor::read(bytes)?)?;
         Ok(Schema {
-            pool,
-            descriptor_set: bytes.into(),
+            inner: Arc::new(Inner {
+                model,
+                descriptor_set: bytes.into(),
+                pool: OnceLock::new(),
+            }),
         })
     }
 
@@ -88,39 +90,44 @@ impl Schema {
 
     /// The serialized `FileDescriptorSet` that this schema came from.
     pub fn descriptor_set(&self) -> &[u8] {
-        &self.descriptor_set
+        &self.inner.descriptor_set
     }
 
     /// The resolved descriptors, for reflection.
-    pub fn pool(&self) -> &DescriptorPool {
-        &self.pool
+    ///
+    /// Made at the first use. Those of an edition are told in the words of proto3: presence, types and JSON names are
+    /// right, how they are encoded is not.
+    pub fn pool(&self) -> Result<&DescriptorPool, SchemaError> {
+        let inner = &self.inner;
+        let pool = inner
+            .pool
+            .get_or_init(|| reflect::pool(&inner.descriptor_set, &inner.model));
+        pool.as_ref().map_err(Clone::clone)
     }
 
     /// The layouts of one service.
     pub fn service(&self, name: &str) -> Result<ServiceLayout, SchemaError> {
-        let service =
-            self.pool
-                .get_service_by_name(name)
-                .ok_or_else(|| SchemaError::UnknownService {
-                    service: name.to_owned(),
-                    available: self.services(),
-                })?;
-        let count = service.methods().len();
-        if count > MAX_METHODS {
-            return Err(SchemaError::TooManyMethods {
-                service: name.to_owned(),
-                count,
-            });
-        }
-        let roots: Vec<_> = service
-            .methods()
-            .flat_map(|m| [m.input(), m.output()])
-            .collect();
-        let layouts = Layouts::closure(&roots)?;
-        let description = describe::service(&service, &self.pool, &layouts);
+        let model = &self.inner.model;
+        let service = model.find_service(name);
+        let service = service.ok_or_else(|| SchemaError::UnknownService {
+            service: name.to_owned(),
+            available: self.services(),
+        })?;
+        let sides = service.methods.iter().flat_map(|m| [m.input, m.output]);
+        let (layouts, ids) = Layouts::closure(model, &sides.collect::<Vec<_>>());
+        let description = describe::service(model, service, &layouts)?;
+        let methods = service.methods.iter().zip(ids.chunks_exact(2));
         Ok(ServiceLayout {
-            name: service.full_name().to_owned(),
-            methods: methods(&service, &layouts),
+            name: service.name.clone(),
+            methods: methods
+                .map(|(method, ids)| MethodLayout {
+                    name: method.name.clone(),
+                    input: ids[0],
+                    output: ids[1],
+                    client_streaming: method.client_streaming,
+                    server_streaming: method.server_streaming,
+                })
+                .collect(),
             hash: describe::hash(&description),
             description,
             layouts: Arc::new(layouts),
@@ -129,29 +136,30 @@ impl Schema {
 
     /// The layouts of these messages (full names) and of all that they refer to; the named ones come first.
     pub fn layouts(&self, messages: &[&str]) -> Result<Layouts, SchemaError> {
-        let roots = messages
-            .iter()
-            .map(|name| self.message(name))
-            .collect::<Result<Vec<_>, _>>()?;
-        Layouts::closure(&roots)
+        let model = &self.inner.model;
+        let mut roots = Vec::with_capacity(messages.len());
+        for name in messages {
+            let found = model.find_message(name);
+            let found = found.ok_or_else(|| unknown_message(name))?;
+            if model.message(found).is_map_entry {
+                return Err(SchemaError::InvalidMapEntry {
+                    message: (*name).to_owned(),
+                });
+            }
+            roots.push(found);
+        }
+        Ok(Layouts::closure(model, &roots).0)
     }
 
     /// The descriptor of one message, for reflection.
     pub fn message(&self, full_name: &str) -> Result<MessageDescriptor, SchemaError> {
-        self.pool
-            .get_message_by_name(full_name)
-            .ok_or_else(|| SchemaError::UnknownMessage {
-                message: full_name.to_owned(),
-            })
+        let descriptor = self.pool()?.get_message_by_name(full_name);
+        descriptor.ok_or_else(|| unknown_message(full_name))
     }
 
     fn services(&self) -> String {
-        let names: Vec<_> = self
-            .pool
-            .services()
-            .take(8)
-            .map(|s| s.full_name().to_owned())
-            .collect();
+        let services = self.inner.model.services.iter().take(8);
+        let names: Vec<_> = services.map(|s| s.name.as_str()).collect();
         if names.is_empty() {
             "none".to_owned()
         } else {
@@ -162,56 +170,17 @@ impl Schema {
 
 impl fmt::Debug for Schema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Schema({} files)", self.pool.files().len())
+        write!(f, "Schema({} files)", self.inner.model.files)
     }
 }
 
-fn methods(service: &ServiceDescriptor, layouts: &Layouts) -> Vec<MethodLayout> {
-    let id = |m: MessageDescriptor| {
-        layouts
-            .find(m.full_name())
-            .expect("the closure has its roots")
-    };
-    service
-        .methods()
-        .map(|m| MethodLayout {
-            name: m.name().to_owned(),
-            input: id(m.input()),
-            output: id(m.output()),
-            client_streaming: m.is_client_streaming(),
-            server_streaming: m.is_server_streaming(),
-        })
-        .collect()
-}
-
-/// Parses and resolves, whatever the bytes are.
-///
-/// The library is made for descriptor sets that a compiler wrote, and indexes out of bounds on some others: those with
-/// an unknown syntax, which are looked for here, and some that no compiler writes. A set comes from a client, so such a
-/// panic is an answer about the bytes, not the end of the daemon.
-fn resolve(bytes: &[u8]) -> Result<DescriptorPool, SchemaError> {
-    let invalid = |reason: &str| SchemaError::DescriptorSetInvalid {
-        reason: one_line(reason),
-    };
-    let set = FileDescriptorSet::decode(bytes).map_err(|e| invalid(&e.to_string()))?;
-    if let Some(file) = set
-        .file
-        .iter()
-        .find(|f| !matches!(f.syntax(), "" | "proto2" | "proto3"))
-    {
-        let (file, syntax) = (file.name().to_owned(), file.syntax().to_owned());
-        return Err(SchemaError::UnknownSyntax { file, syntax });
-    }
-    match catch_unwind(|| DescriptorPool::decode(bytes)) {
-        Ok(Ok(pool)) => Ok(pool),
-        Ok(Err(e)) => Err(invalid(&e.to_string())),
-        Err(_) => Err(invalid(
-            "its files contradict each other in a way that no compiler writes",
-        )),
+fn unknown_message(name: &str) -> SchemaError {
+    SchemaError::UnknownMessage {
+        message: name.to_owned(),
     }
 }
 
 /// Errors are one sentence each; compilers like to draw.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
