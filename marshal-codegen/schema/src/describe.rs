@@ -15,7 +15,8 @@
 //!
 //! Equal text implies equal layouts and equal method numbers: everything that [`crate::layout`] looks at is in it, the
 //! index of a oneof included, and so is the index of a method, by which calls name it. Whether a repeated field is packed
-//! isn't: it decides an encoding that every reader takes in both forms.
+//! isn't: it decides an encoding that every reader takes in both forms. What the lines of two unequal texts allow is told
+//! in [`crate::evolution`].
 
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, HashSet};

@@ -2,7 +2,7 @@
 //!
 //! `descriptor set → model → layout`. A [`Schema`] is a resolved protobuf descriptor set; [`Schema::service`] lays out
 //! the messages of one service. The memory format itself is told in [`layout`], the canonical text that peers compare in
-//! [`describe`], and [`dynamic`] writes and reads blocks by reflection,
+//! [`describe`], what unequal texts still allow in [`evolution`], and [`dynamic`] writes and reads blocks by reflection,
 //! for tools and as the tests' second opinion.
 //!
 //! A descriptor set comes from a client, and all that happens to it on the way to a layout is done here, without a
@@ -18,6 +18,7 @@ pub mod describe;
 mod descriptor;
 pub mod dynamic;
 mod error;
+pub mod evolution;
 pub mod layout;
 pub mod limits;
 mod reflect;

@@ -17,6 +17,8 @@ use tollgate_schema::prost_reflect::prost_types::{
 use tollgate_schema::prost_reflect::{DynamicMessage, MapKey, MessageDescriptor, Value};
 use tollgate_schema::{DynamicError, Layouts, Schema, SchemaError, difference};
 
+mod evolution;
+
 fn protos() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/proto")
 }

@@ -1,0 +1,258 @@
+//! What two peers with unequal schemas can still say to each other, method by method.
+//!
+//! Works on the canonical descriptions ([`crate::describe`]), which are what peers exchange. A method is called natively,
+//! block to block, if everything that its messages reach reads the same on both sides; else by protobuf's encoding, if
+//! protobuf's own rules for updating a message type allow it; else not at all, and the sentence says why.
+//!
+//! # Protobuf's rules
+//!
+//! Fields are the same if they have the same number; names of fields, messages and enums may change. A field that one side
+//! doesn't know is an unknown field there. The types of a field may differ within a group:
+//!
+//! | interchangeable | |
+//! |---|---|
+//! | int32 uint32 int64 uint64 bool enum | cut to the reader's width |
+//! | sint32 sint64 | |
+//! | fixed32 sfixed32 | |
+//! | fixed64 sfixed64 | |
+//! | string bytes | as long as the bytes are UTF-8 |
+//! | message bytes | as long as the bytes are such a message |
+//!
+//! Of these, string, bytes and messages may also be repeated on one side only (the last value counts, or all are merged);
+//! a map is the repeated message that its entries are. Presence, packing and an enum's values never matter.
+//!
+//! Refused, beyond other pairs of types: one name with two numbers, which is a field that was renumbered; what the reader
+//! requires and the writer may leave out; members of the reader's oneof that the writer may set together. The last two
+//! depend on who writes: the caller its requests, the server its replies.
+//!
+//! # Hostile texts
+//!
+//! A peer's text may be anything. It is read once, line by line; a line that can't be read refuses every method. Messages
+//! are compared in pairs, each pair once, so recursive types end; how many fields are looked at in all is bounded by
+//! [`MAX_COMPARISONS`].
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use crate::describe::SEPARATOR;
+use crate::error::shown;
+use crate::limits::{MAX_COMPARISONS, MAX_DESCRIPTION, MAX_METHODS};
+
+mod compare;
+mod parse;
+
+use compare::{Direction, compare};
+use parse::{Description, Method};
+
+/// How one of the caller's methods can be called at the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MethodMatch {
+    /// Block to block: both sides have the same layouts.
+    Native {
+        /// The method's index at the server.
+        index: u16,
+    },
+    /// In protobuf's encoding.
+    Protobuf {
+        /// The method's index at the server.
+        index: u16,
+    },
+    /// Not at all.
+    Refused {
+        /// One sentence that names the message, the field and the reason.
+        reason: String,
+    },
+}
+
+/// How each of the caller's methods can be called at a server with another schema.
+///
+/// One entry per method of `caller`, by its index. Both texts are canonical descriptions, and either may be a peer's, so
+/// anything: if the caller's can't be read, there are as many refusals as it seems to have methods.
+pub fn match_methods(caller: &str, server: &str) -> Vec<MethodMatch> {
+    let unreadable = |whose: &str, reason: String| MethodMatch::Refused {
+        reason: format!("the {whose}'s schema can't be read: {reason}"),
+    };
+    let ours = match Description::parse(caller) {
+        Ok(description) => description,
+        Err(reason) => return vec![unreadable("caller", reason); count_methods(caller)],
+    };
+    match Description::parse(server) {
+        Ok(theirs) => Matcher::new(&ours, &theirs).all(),
+        Err(reason) => vec![unreadable("server", reason); ours.methods.len()],
+    }
+}
+
+/// How many methods a text that can't be read seems to have.
+fn count_methods(text: &str) -> usize {
+    let bytes = &text.as_bytes()[..text.len().min(MAX_DESCRIPTION)];
+    let is_method = |line: &&[u8]| {
+        let end = line.windows(SEPARATOR.len());
+        let end = end.take_while(|w| *w != SEPARATOR.as_bytes()).count();
+        line[..end].contains(&b'/')
+    };
+    bytes
+        .split(|b| *b == b'\n')
+        .filter(is_method)
+        .take(MAX_METHODS)
+        .count()
+}
+
+/// A message that one side writes and the other reads.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Pair {
+    caller: u32,
+    server: u32,
+    direction: Direction,
+}
+
+/// All comparisons of two descriptions.
+struct Matcher<'d, 'a> {
+    caller: &'d Description<'a>,
+    server: &'d Description<'a>,
+    pairs: Vec<Pair>,
+    index: HashMap<Pair, usize>,
+    /// Parallel to `pairs`: those that contain it.
+    users: Vec<Vec<usize>>,
+    /// Parallel to `pairs`: why it can't be carried, if it can't.
+    refusals: Vec<Option<String>>,
+    /// Fields that may still be looked at.
+    left: usize,
+}
+
+impl<'d, 'a> Matcher<'d, 'a> {
+    fn new(caller: &'d Description<'a>, server: &'d Description<'a>) -> Matcher<'d, 'a> {
+        Matcher {
+            caller,
+            server,
+            pairs: Vec::new(),
+            index: HashMap::new(),
+            users: Vec::new(),
+            refusals: Vec::new(),
+            left: MAX_COMPARISONS,
+        }
+    }
+
+    fn all(mut self) -> Vec<MethodMatch> {
+        let changed = self.caller.changed_from(self.server);
+        let is_native = |method: &Method<'_>, theirs: &Method<'_>| {
+            let same = [method.input, method.output]
+                .iter()
+                .all(|m| !changed[*m as usize]);
+            same && method.signature == theirs.signature
+        };
+        // The pairs of all methods that need them, so that what they share is compared once.
+        let mut roots = Vec::with_capacity(self.caller.methods.len());
+        for method in &self.caller.methods {
+            let theirs = self.server.method(method.name);
+            roots.push(match theirs {
+                Some(theirs)
+                    if !is_native(method, theirs) && method.streams() == theirs.streams() =>
+                {
+                    let request = self.pair(method.input, theirs.input, Direction::Request);
+                    let reply = self.pair(method.output, theirs.output, Direction::Reply);
+                    Some([request, reply])
+                }
+                _ => None,
+            });
+        }
+        self.explore();
+        let culprits = self.culprits();
+        let methods = self.caller.methods.iter().zip(roots);
+        methods
+            .map(|(method, roots)| {
+                let refused = |reason| MethodMatch::Refused { reason };
+                let Some(theirs) = self.server.method(method.name) else {
+                    return refused(format!("the server has no method {}", shown(method.name)));
+                };
+                let index = theirs.index;
+                let Some(roots) = roots else {
+                    if is_native(method, theirs) {
+                        return MethodMatch::Native { index };
+                    }
+                    return refused(format!(
+                        "method {} is `{}` at the caller and `{}` at the server, which stream differently",
+                        shown(method.name),
+                        shown(method.signature),
+                        shown(theirs.signature)
+                    ));
+                };
+                let culprit = roots.iter().find_map(|pair| culprits[*pair]);
+                match culprit.and_then(|pair| self.refusals[pair].clone()) {
+                    Some(reason) => refused(reason),
+                    None => MethodMatch::Protobuf { index },
+                }
+            })
+            .collect()
+    }
+
+    fn pair(&mut self, caller: u32, server: u32, direction: Direction) -> usize {
+        let pair = Pair {
+            caller,
+            server,
+            direction,
+        };
+        match self.index.entry(pair) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                new.insert(self.pairs.len());
+                self.pairs.push(pair);
+                self.users.push(Vec::new());
+                self.refusals.push(None);
+                self.pairs.len() - 1
+            }
+        }
+    }
+
+    /// Compares each pair, and those that it leads to.
+    fn explore(&mut self) {
+        let mut next = 0;
+        while let Some(&pair) = self.pairs.get(next) {
+            let ours = &self.caller.messages[pair.caller as usize];
+            let theirs = &self.server.messages[pair.server as usize];
+            let fields = 1 + ours.fields.len() + theirs.fields.len();
+            let Some(left) = self.left.checked_sub(fields) else {
+                self.left = 0;
+                self.refusals[next] = Some(format!(
+                    "message {} is not compared, because the schemas have more than {MAX_COMPARISONS} fields to compare",
+                    shown(&ours.name)
+                ));
+                next += 1;
+                continue;
+            };
+            self.left = left;
+            match compare(ours, theirs, pair.direction) {
+                Err(reason) => self.refusals[next] = Some(reason),
+                Ok(inside) => {
+                    for (caller, server) in inside {
+                        let inside = self.pair(caller, server, pair.direction);
+                        self.users[inside].push(next);
+                    }
+                }
+            }
+            next += 1;
+        }
+    }
+
+    /// For each pair, the nearest refused one that it leads to.
+    fn culprits(&self) -> Vec<Option<usize>> {
+        let mut culprits = vec![None; self.pairs.len()];
+        let mut queue: Vec<usize> = Vec::new();
+        for (at, refusal) in self.refusals.iter().enumerate() {
+            if refusal.is_some() {
+                culprits[at] = Some(at);
+                queue.push(at);
+            }
+        }
+        let mut next = 0;
+        while let Some(&at) = queue.get(next) {
+            for &user in &self.users[at] {
+                if culprits[user].is_none() {
+                    culprits[user] = culprits[at];
+                    queue.push(user);
+                }
+            }
+            next += 1;
+        }
+        culprits
+    }
+}

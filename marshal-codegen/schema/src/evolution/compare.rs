@@ -1,0 +1,240 @@
+//! One message as its writer and its reader declare it.
+
+use std::collections::HashMap;
+
+use super::parse::{Field, Label, Message, Value};
+use super::shown;
+use crate::layout::ProtoType;
+
+/// Who writes the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Direction {
+    /// The caller.
+    Request,
+    /// The server.
+    Reply,
+}
+
+/// The messages inside that are to be compared in turn (the caller's, the server's), or the sentence that refuses.
+pub(super) fn compare(
+    caller: &Message<'_>,
+    server: &Message<'_>,
+    direction: Direction,
+) -> Result<Vec<(u32, u32)>, String> {
+    let name = shown(&caller.name);
+    check_names(&name, caller, server)?;
+    let mut inside = Vec::new();
+    for (ours, theirs) in common(caller, server) {
+        if let Some(pair) = compare_field(&name, ours, theirs)? {
+            inside.push(pair);
+        }
+    }
+    let (writer, reader) = match direction {
+        Direction::Request => (caller, server),
+        Direction::Reply => (server, caller),
+    };
+    let roles = Roles {
+        message: &name,
+        writer,
+        reader,
+        direction,
+    };
+    roles.check_required()?;
+    roles.check_oneofs()?;
+    Ok(inside)
+}
+
+/// A name that has another number at the other side is a field that was renumbered.
+fn check_names(name: &str, caller: &Message<'_>, server: &Message<'_>) -> Result<(), String> {
+    let mut theirs = server.names.iter().peekable();
+    for (field, number) in &caller.names {
+        while theirs.next_if(|(their, _)| their < field).is_some() {}
+        if let Some((_, other)) = theirs.next_if(|(their, other)| their == field && other != number)
+        {
+            return Err(format!(
+                "field {name}.{} has the number {number} at the caller and {other} at the server",
+                shown(field)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The fields that both have, by number.
+fn common<'m, 'a>(
+    caller: &'m Message<'a>,
+    server: &'m Message<'a>,
+) -> impl Iterator<Item = (&'m Field<'a>, &'m Field<'a>)> {
+    let mut theirs = server.fields.iter().peekable();
+    caller.fields.iter().filter_map(move |ours| {
+        while theirs.next_if(|f| f.number < ours.number).is_some() {}
+        Some((ours, theirs.next_if(|f| f.number == ours.number)?))
+    })
+}
+
+fn compare_field(
+    message: &str,
+    ours: &Field<'_>,
+    theirs: &Field<'_>,
+) -> Result<Option<(u32, u32)>, String> {
+    let refused = |reason: &str| {
+        Err(format!(
+            "field {message}.{} is `{}` at the caller and `{}` at the server, {reason}",
+            shown(ours.name),
+            shown(ours.what),
+            shown(theirs.what)
+        ))
+    };
+    let (class, other) = (Class::of(ours.value), Class::of(theirs.value));
+    if !class.is_compatible(other) {
+        return refused("which are encoded differently");
+    }
+    let is_repeated = |field: &Field<'_>| field.label == Label::Repeated;
+    if is_repeated(ours) != is_repeated(theirs) && !class.is_delimited() {
+        return refused("and only strings, bytes and messages may be repeated on one side alone");
+    }
+    Ok(match (ours.value, theirs.value) {
+        (Value::Message(a), Value::Message(b)) | (Value::Group(a), Value::Group(b)) => Some((a, b)),
+        _ => None,
+    })
+}
+
+/// Types within a class are encoded alike.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Varint,
+    ZigZag,
+    Fixed32,
+    Fixed64,
+    Float,
+    Double,
+    String,
+    Bytes,
+    Message,
+    Group,
+}
+
+impl Class {
+    fn of(value: Value) -> Class {
+        let scalar = match value {
+            Value::Scalar(scalar) => scalar,
+            Value::Enum(_) => ProtoType::Enum,
+            Value::Message(_) => ProtoType::Message,
+            Value::Group(_) => ProtoType::Group,
+        };
+        match scalar {
+            ProtoType::Int32
+            | ProtoType::Int64
+            | ProtoType::Uint32
+            | ProtoType::Uint64
+            | ProtoType::Bool
+            | ProtoType::Enum => Class::Varint,
+            ProtoType::Sint32 | ProtoType::Sint64 => Class::ZigZag,
+            ProtoType::Fixed32 | ProtoType::Sfixed32 => Class::Fixed32,
+            ProtoType::Fixed64 | ProtoType::Sfixed64 => Class::Fixed64,
+            ProtoType::Float => Class::Float,
+            ProtoType::Double => Class::Double,
+            ProtoType::String => Class::String,
+            ProtoType::Bytes => Class::Bytes,
+            ProtoType::Message => Class::Message,
+            ProtoType::Group => Class::Group,
+        }
+    }
+
+    fn is_compatible(self, other: Class) -> bool {
+        use Class::{Bytes, Message, String};
+        self == other
+            || matches!(
+                (self, other),
+                (String | Message, Bytes) | (Bytes, String | Message)
+            )
+    }
+
+    /// One record is one value, never several.
+    fn is_delimited(self) -> bool {
+        matches!(
+            self,
+            Class::String | Class::Bytes | Class::Message | Class::Group
+        )
+    }
+}
+
+/// A message by who writes it and who reads it.
+struct Roles<'m, 'a> {
+    message: &'m str,
+    writer: &'m Message<'a>,
+    reader: &'m Message<'a>,
+    direction: Direction,
+}
+
+impl Roles<'_, '_> {
+    fn writer_name(&self) -> &'static str {
+        match self.direction {
+            Direction::Request => "caller",
+            Direction::Reply => "server",
+        }
+    }
+
+    fn reader_name(&self) -> &'static str {
+        match self.direction {
+            Direction::Request => "server",
+            Direction::Reply => "caller",
+        }
+    }
+
+    fn written(&self, number: u32) -> Option<&Field<'_>> {
+        let fields = &self.writer.fields;
+        let at = fields.binary_search_by_key(&number, |f| f.number).ok()?;
+        Some(&fields[at])
+    }
+
+    /// What the reader requires is always there.
+    fn check_required(&self) -> Result<(), String> {
+        for field in &self.reader.fields {
+            if field.label != Label::Required {
+                continue;
+            }
+            let how = match self.written(field.number).map(|f| f.label) {
+                Some(Label::Required) => continue,
+                Some(_) => "may be left out by",
+                None => "is missing at",
+            };
+            return Err(format!(
+                "field {}.{} is required at the {} and {how} the {}, which writes it",
+                self.message,
+                shown(field.name),
+                self.reader_name(),
+                self.writer_name()
+            ));
+        }
+        Ok(())
+    }
+
+    /// What excludes each other at the reader does so at the writer.
+    fn check_oneofs(&self) -> Result<(), String> {
+        // The first member of each of the reader's oneofs that the writer has, too.
+        let mut firsts: HashMap<u32, (&Field<'_>, Label)> = HashMap::new();
+        for field in &self.reader.fields {
+            let Label::Oneof(index) = field.label else {
+                continue;
+            };
+            let Some(written) = self.written(field.number) else {
+                continue;
+            };
+            let (first, label) = *firsts.entry(index).or_insert((field, written.label));
+            let is_alone = first.number == field.number;
+            let is_shared = matches!(label, Label::Oneof(_)) && label == written.label;
+            if !is_alone && !is_shared {
+                return Err(format!(
+                    "fields {}.{} and {} are in one oneof at the {}, but the {}, which writes them, may set both",
+                    self.message,
+                    shown(first.name),
+                    shown(field.name),
+                    self.reader_name(),
+                    self.writer_name()
+                ));
+            }
+        }
+        Ok(())
+    }
+}
