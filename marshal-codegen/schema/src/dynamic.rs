@@ -438,7 +438,9 @@ impl<'a> Reader<'a> {
                 _ => self.value(offset, layout, field.kind, &described, depth)?,
             };
             // prost-reflect tells a default that was set from one that wasn't; protobuf doesn't.
-            if !described.supports_presence() && value.is_default_for_field(&described) {
+            let is_implicit = field.cardinality == Cardinality::Singular
+                && !matches!(field.kind, Kind::Message(_));
+            if is_implicit && value.is_default_for_field(&described) {
                 continue;
             }
             let set = message.try_set_field(&described, value);

@@ -27,7 +27,6 @@ mod names;
 
 use features::Inherited;
 use names::Names;
-pub(crate) use names::join;
 
 /// A resolved descriptor set.
 #[derive(Debug, Default)]

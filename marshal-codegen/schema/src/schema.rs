@@ -95,8 +95,8 @@ impl Schema {
 
     /// The resolved descriptors, for reflection.
     ///
-    /// Made at the first use. Those of an edition are told in the words of proto3: presence, types and JSON names are
-    /// right, how they are encoded is not.
+    /// Made at the first use. Those of an edition are told in the words of proto2: names, JSON names and types are right;
+    /// presence and encoding are the layout's to tell.
     pub fn pool(&self) -> Result<&DescriptorPool, SchemaError> {
         let inner = &self.inner;
         let pool = inner

@@ -148,7 +148,7 @@ pub(super) fn check_file_name(name: &str) -> Result<(), SchemaError> {
 }
 
 /// The full name of what is declared in a package or message.
-pub(crate) fn join(scope: &str, name: &str) -> String {
+pub(super) fn join(scope: &str, name: &str) -> String {
     if scope.is_empty() {
         return name.to_owned();
     }

@@ -17,7 +17,10 @@ use tollgate_schema::prost_reflect::prost_types::{
 use tollgate_schema::prost_reflect::{DynamicMessage, MapKey, MessageDescriptor, Value};
 use tollgate_schema::{DynamicError, Layouts, Schema, SchemaError, difference};
 
+mod editions;
 mod evolution;
+mod wire;
+mod zoo;
 
 fn protos() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/proto")
@@ -71,6 +74,8 @@ fn layouts_and_descriptions_are_the_reviewed_ones() {
     for (file, service) in [
         ("hotel.proto", "hotel.Reservation"),
         ("everything.proto", "everything.Everything"),
+        ("legacy.proto", "legacy.Legacy"),
+        ("wellknown.proto", "wellknown.WellKnown"),
     ] {
         let service = schema(file).service(service).unwrap();
         writeln!(
