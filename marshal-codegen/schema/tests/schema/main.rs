@@ -19,6 +19,7 @@ use tollgate_schema::{DynamicError, Layouts, Schema, SchemaError, difference};
 
 mod editions;
 mod evolution;
+mod hostile;
 mod wire;
 mod zoo;
 
