@@ -45,8 +45,10 @@ fn write(subject: &Subject, message: &DynamicMessage) -> Vec<u8> {
 /// What the independent library reads, as a block.
 fn reference(subject: &Subject, bytes: &[u8]) -> Option<Vec<u8>> {
     let message = DynamicMessage::decode(subject.descriptor.clone(), bytes).ok()?;
+    // It doesn't miss required fields; a block does.
+    let block = write_block(&subject.layouts, subject.id, &message).ok()?;
     // It may leave out the value of a map's entry, which means an empty one.
-    Some(plain(subject, &write(subject, &message)))
+    Some(plain(subject, &block))
 }
 
 /// The varint at the front of `bytes`, and its length.
@@ -158,7 +160,9 @@ proptest! {
 
     #[test]
     fn the_order_of_records_does_not_matter_and_unknown_ones_are_kept(seed: u64) {
-        for subject in SUBJECTS.iter() {
+        // The shuffling would tear groups apart.
+        let groups = |s: &&Subject| s.layouts.get(s.id).name == "legacy.Record";
+        for subject in SUBJECTS.iter().filter(|s| !groups(s)) {
             let mut random = Random(seed);
             let message = random.message(&subject.descriptor, 0);
             let unknown = UNKNOWN[random.below(UNKNOWN.len())];

@@ -10,7 +10,9 @@ use common::{Random, subjects};
 /// never were.
 #[test]
 fn messages_in_order_are_read_by_machine_code() {
-    for subject in subjects() {
+    // Groups, and arrays and maps of closed enums, are left to the interpreter.
+    let in_order = |s: &common::Subject| s.layouts.get(s.id).name != "legacy.Record";
+    for subject in subjects().into_iter().filter(in_order) {
         let wire = CompiledWire::new(&subject.program).unwrap();
         for seed in 0..50 {
             let mut random = Random(seed);

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use tollgate_marshal::{FaultCode, Program};
 use tollgate_schema::dynamic::{Parts, write_parts};
 use tollgate_schema::prost_reflect::{
-    DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, Value,
+    Cardinality, DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, Syntax, Value,
 };
 use tollgate_schema::{EXTENT_FLAG, Layouts, MessageId, Schema};
 
-/// A message type of one of the two test schemas.
+/// A message type of one of the test schemas.
 pub(crate) struct Subject {
     pub(crate) layouts: Arc<Layouts>,
     pub(crate) id: MessageId,
@@ -37,7 +37,7 @@ pub(crate) fn subject(schema: &Schema, name: &str) -> Subject {
     }
 }
 
-/// Every message type of both schemas that is interesting as a root.
+/// Every message type of the three schemas that is interesting as a root.
 pub(crate) fn subjects() -> Vec<Subject> {
     let hotel = schema("hotel.proto");
     let everything = schema("everything.proto");
@@ -65,7 +65,11 @@ pub(crate) fn subjects() -> Vec<Subject> {
     let all = all
         .iter()
         .map(|name| subject(&everything, &format!("everything.{name}")));
-    hotels.chain(all).collect()
+    let legacy = schema("legacy.proto");
+    let legacies = ["Record", "Owner"]
+        .iter()
+        .map(|name| subject(&legacy, &format!("legacy.{name}")));
+    hotels.chain(all).chain(legacies).collect()
 }
 
 impl Subject {
@@ -145,6 +149,11 @@ impl Random {
                         .into(),
                 )
             }
+            // Closed, so other numbers would become unknown fields.
+            Kind::Enum(declared) if declared.parent_file().syntax() == Syntax::Proto2 => {
+                let values: Vec<_> = declared.values().map(|v| v.number()).collect();
+                Value::EnumNumber(values[self.below(values.len())])
+            }
             Kind::Enum(_) => Value::EnumNumber(self.number() as i32),
             Kind::Message(descriptor) => Value::Message(self.message(descriptor, depth + 1)),
         }
@@ -186,7 +195,9 @@ impl Random {
         let mut message = DynamicMessage::new(descriptor.clone());
         for field in descriptor.fields() {
             let leads_on = matches!(field.kind(), Kind::Message(_));
-            let percent = if leads_on {
+            let percent = if field.cardinality() == Cardinality::Required {
+                100
+            } else if leads_on {
                 60_usize.saturating_sub(depth * 15)
             } else {
                 60
