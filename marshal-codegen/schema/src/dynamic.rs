@@ -8,12 +8,13 @@
 
 use prost_reflect::prost::bytes::Bytes;
 use prost_reflect::{
-    DeserializeOptions, DynamicMessage, FieldDescriptor, Kind as ProtoKind, MapKey,
-    MessageDescriptor, ReflectMessage, SerializeOptions, Value,
+    DynamicMessage, FieldDescriptor, Kind as ProtoKind, MapKey, MessageDescriptor, ReflectMessage,
+    Value,
 };
 use std::collections::HashMap;
 
 use crate::DynamicError;
+pub use crate::json::{UnknownFields, from_json, parse_json, to_json};
 use crate::layout::{
     Cardinality, EXTENT_FLAG, FieldLayout, Kind, Layouts, MessageId, MessageLayout, align_up,
 };
@@ -101,40 +102,6 @@ pub fn read_block(
     reader.structure(0, id, descriptor, 1)
 }
 
-/// Parses protobuf's JSON mapping; an unknown field is an error that names it.
-pub fn from_json(
-    descriptor: &MessageDescriptor,
-    json: &str,
-) -> Result<DynamicMessage, DynamicError> {
-    let failed = |e: serde_json::Error| DynamicError::Json {
-        message: descriptor.full_name().to_owned(),
-        reason: e.to_string(),
-    };
-    let mut input = serde_json::Deserializer::from_str(json);
-    let options = DeserializeOptions::new().deny_unknown_fields(true);
-    let message =
-        DynamicMessage::deserialize_with_options(descriptor.clone(), &mut input, &options)
-            .map_err(failed)?;
-    input.end().map_err(failed)?;
-    Ok(message)
-}
-
-/// Prints protobuf's JSON mapping in one line, with fields that have their default value left out.
-pub fn to_json(message: &DynamicMessage) -> Result<String, DynamicError> {
-    let failed = |e: &dyn std::fmt::Display| DynamicError::Json {
-        message: message.descriptor().full_name().to_owned(),
-        reason: e.to_string(),
-    };
-    let mut out = Vec::new();
-    message
-        .serialize_with_options(
-            &mut serde_json::Serializer::new(&mut out),
-            &SerializeOptions::new(),
-        )
-        .map_err(|e| failed(&e))?;
-    String::from_utf8(out).map_err(|e| failed(&e))
-}
-
 struct Writer<'a, F> {
     layouts: &'a Layouts,
     out: Vec<u8>,
@@ -159,6 +126,11 @@ impl<F: FnMut(&[u8]) -> bool> Writer<'_, F> {
 
     fn put(&mut self, at: usize, bytes: &[u8]) {
         self.out[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Sets a presence bit of the struct at `at`.
+    fn set_bit(&mut self, at: usize, bit: u32) {
+        self.out[at + bit as usize / 8] |= 1 << (bit % 8);
     }
 
     /// Writes a slot unless it's empty: then it stays zero.
@@ -203,10 +175,7 @@ impl<F: FnMut(&[u8]) -> bool> Writer<'_, F> {
                     }
                     continue;
                 }
-                Cardinality::Optional { bit } => {
-                    let byte = at + bit as usize / 8;
-                    self.out[byte] |= 1 << (bit % 8);
-                }
+                Cardinality::Optional { bit } => self.set_bit(at, bit),
                 Cardinality::Oneof { index } => {
                     let case = layout.oneofs[index as usize].case_offset as usize;
                     self.put(at + case, &field.number.to_le_bytes());
@@ -271,9 +240,14 @@ impl<F: FnMut(&[u8]) -> bool> Writer<'_, F> {
             return Err(DynamicError::TooDeep { limit: MAX_DEPTH });
         }
         for (i, (key, value)) in entries.iter().enumerate() {
+            let at = start + i * size;
             for (field, value) in layout.fields.iter().zip([key, *value]) {
+                // Those of proto2 say that they are set; both always are.
+                if let Cardinality::Optional { bit } = field.cardinality {
+                    self.set_bit(at, bit);
+                }
                 self.value(
-                    start + i * size + field.offset as usize,
+                    at + field.offset as usize,
                     layout,
                     field.kind,
                     value,

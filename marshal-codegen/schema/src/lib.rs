@@ -19,6 +19,7 @@ mod descriptor;
 pub mod dynamic;
 mod error;
 pub mod evolution;
+mod json;
 pub mod layout;
 pub mod limits;
 mod reflect;
