@@ -4,16 +4,19 @@
 # toolchain named in rust-toolchain.toml, the guests' target, Miri) is installed
 # through rustup when a target needs it, and said aloud.
 
-.PHONY: help demo test bench fmt clean
+.PHONY: help demo test conformance bench fmt clean
 
 help: ## list the targets (default)
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## build, start two hosts, and show calls and tenants' policies at work (ends by itself)
 	@.ci/demo
 
 test: ## everything that CI runs: format, lints, model checks, Miri, tests, bench smoke
 	@.ci/test
+
+conformance: ## run protobuf's own conformance suite against the marshalling
+	@.ci/conformance
 
 bench: ## measure Tollgate against raw TCP and tonic; release build, about ten minutes
 	@.ci/bench

@@ -67,8 +67,13 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     // Attacks, demo, benches: outside of the product.
     (
         "tollgate-conformance",
-        &["tollgate", "tollgate-schema", "tollgate-shm-abi"],
-        &["tollgate-gen", "tollgate-jit", "tollgate-marshal"],
+        &[
+            "tollgate",
+            "tollgate-jit",
+            "tollgate-schema",
+            "tollgate-shm-abi",
+        ],
+        &["tollgate-gen", "tollgate-marshal"],
     ),
     (
         "tollgate-benches",
