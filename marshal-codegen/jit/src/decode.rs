@@ -212,8 +212,7 @@ impl Decoder<'_, '_, '_> {
     }
 
     fn bail_if(&mut self, condition: Value) {
-        let raw = self.emit.constant(BAIL);
-        self.emit.leave_if(condition, raw);
+        self.emit.leave_with(condition, BAIL);
     }
 
     fn bail_unless(&mut self, condition: Value) {
@@ -384,8 +383,7 @@ impl Decoder<'_, '_, '_> {
         let past = self
             .emit
             .compare(IntCC::UnsignedGreaterThan, end, self.room);
-        let raw = self.emit.constant(NO_ROOM);
-        self.emit.leave_if(past, raw);
+        self.emit.leave_with(past, NO_ROOM);
         if align > 1 {
             // At most 7 bytes lie between, and at least as many as the part's alignment follow.
             let gap = self.emit.add(self.out, cursor);

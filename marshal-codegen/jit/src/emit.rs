@@ -1,10 +1,11 @@
 //! What every emitted function needs: loads, checks that end in a fault, guards, calls of helpers.
 //!
-//! Faults leave through one cold block with the raw fault as its parameter; see `Fault::to_raw`.
+//! Faults leave through cold blocks, one for each raw fault; see `Fault::to_raw`.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, FuncRef, InstBuilder, MemFlagsData, Type, Value, types};
 use cranelift_frontend::FunctionBuilder;
+use std::collections::BTreeMap;
 use tollgate_marshal::program::Guard;
 use tollgate_marshal::{Fault, FaultCode};
 use tollgate_schema::MessageId;
@@ -55,7 +56,10 @@ pub(crate) type Helpers = [Option<FuncRef>; HELPERS];
 pub(crate) struct Emit<'a, 'f> {
     pub(crate) builder: &'a mut FunctionBuilder<'f>,
     helpers: Helpers,
+    /// Returns its parameter.
     fail: Block,
+    /// A cold block for each constant with which the function may leave, so that the way on carries none of them.
+    exits: BTreeMap<i64, Block>,
 }
 
 impl<'a, 'f> Emit<'a, 'f> {
@@ -76,6 +80,7 @@ impl<'a, 'f> Emit<'a, 'f> {
                 builder,
                 helpers,
                 fail,
+                exits: BTreeMap::new(),
             },
             params,
         )
@@ -84,6 +89,11 @@ impl<'a, 'f> Emit<'a, 'f> {
     /// Ends the function: returns `value`, and gives the faults their way out.
     pub(crate) fn close(self, value: Value) {
         self.builder.ins().return_(&[value]);
+        for (raw, exit) in self.exits {
+            self.builder.switch_to_block(exit);
+            let raw = self.builder.ins().iconst(types::I64, raw);
+            self.builder.ins().jump(self.fail, &[raw.into()]);
+        }
         self.builder.switch_to_block(self.fail);
         let raw = self.builder.block_params(self.fail)[0];
         self.builder.ins().return_(&[raw]);
@@ -105,6 +115,15 @@ impl<'a, 'f> Emit<'a, 'f> {
     pub(crate) fn load_u32(&mut self, base: Value, offset: u32) -> Value {
         let narrow = self.load(types::I32, base, offset);
         self.builder.ins().uextend(types::I64, narrow)
+    }
+
+    /// A slot's or reference word's low and high half.
+    pub(crate) fn halves(&mut self, value: Value) -> (Value, Value) {
+        // Narrowing and widening is one move; a mask would be a constant in memory.
+        let low = self.builder.ins().ireduce(types::I32, value);
+        let low = self.builder.ins().uextend(types::I64, low);
+        let high = self.builder.ins().ushr_imm_u(value, 32);
+        (low, high)
     }
 
     pub(crate) fn store(&mut self, value: Value, base: Value, offset: u32) {
@@ -175,8 +194,22 @@ impl<'a, 'f> Emit<'a, 'f> {
             field: place.field,
         }
         .to_raw();
-        let raw = self.constant(raw);
-        self.leave_if(condition, raw);
+        self.leave_with(condition, raw);
+    }
+
+    /// Leaves with the constant `raw` if `condition` isn't 0.
+    pub(crate) fn leave_with(&mut self, condition: Value, raw: i64) {
+        let exit = match self.exits.get(&raw) {
+            Some(exit) => *exit,
+            None => {
+                let exit = self.cold_block();
+                self.exits.insert(raw, exit);
+                exit
+            }
+        };
+        let go_on = self.block(0);
+        self.branch(condition, (exit, &[]), (go_on, &[]));
+        self.enter(go_on);
     }
 
     /// Leaves with `raw` if `condition` isn't 0.

@@ -111,14 +111,13 @@ impl Encoder<'_, '_, '_> {
         };
         // Signed: what is written never passes the floor, and lengths are below 2^36.
         let short = self.emit.compare(IntCC::SignedLessThan, room, needed);
-        let raw = self.emit.constant(NO_ROOM);
-        self.emit.leave_if(short, raw);
+        self.emit.leave_with(short, NO_ROOM);
     }
 
     fn unknown(&mut self, here: &Here<'_>, slot: u32, back: Value) -> Value {
         let (some, done) = (self.emit.cold_block(), self.emit.block(1));
         let value = self.emit.load(types::I64, here.at, slot);
-        let (off, len) = self.halves(value);
+        let (off, len) = self.emit.halves(value);
         self.emit.branch(len, (some, &[]), (done, &[back]));
         self.emit.enter(some);
         let place = Place {
@@ -188,7 +187,7 @@ impl Encoder<'_, '_, '_> {
         done: Block,
     ) -> Value {
         let slot = self.emit.load(types::I64, here.at, field.offset);
-        let (off, len) = self.halves(slot);
+        let (off, len) = self.emit.halves(slot);
         if self.told_by_value(here, field) {
             self.unless_zero(len, back, done);
             let back = self.copy(off, len, back, here, here.place(field));
@@ -329,7 +328,7 @@ impl Encoder<'_, '_, '_> {
     fn array(&mut self, here: &Here<'_>, field: &WireField, packed: bool, back: Value) -> Value {
         let (some, done) = (self.emit.block(0), self.emit.block(1));
         let slot = self.emit.load(types::I64, here.at, field.offset);
-        let (off, count) = self.halves(slot);
+        let (off, count) = self.emit.halves(slot);
         self.emit.branch(count, (some, &[]), (done, &[back]));
         self.emit.enter(some);
         let size = match &field.value {
@@ -373,7 +372,7 @@ impl Encoder<'_, '_, '_> {
         let start = match &field.value {
             WireValue::Bytes { .. } => {
                 let slot = self.emit.load(types::I64, at, 0);
-                let (off, len) = self.halves(slot);
+                let (off, len) = self.emit.halves(slot);
                 // The budget holds one tag and length for the field; each element needs its own.
                 self.require_room(back, None, here);
                 self.bytes(here, field, off, len, back)
@@ -540,12 +539,6 @@ impl Encoder<'_, '_, '_> {
         };
         self.emit.store(narrow, start, 0);
         start
-    }
-
-    fn halves(&mut self, slot: Value) -> (Value, Value) {
-        let low = self.emit.builder.ins().band_imm_u(slot, 0xffff_ffff);
-        let high = self.emit.builder.ins().ushr_imm_u(slot, 32);
-        (low, high)
     }
 }
 

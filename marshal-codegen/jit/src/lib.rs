@@ -10,7 +10,7 @@
 //! | `encode`, `decode` | emit one function per struct type that writes, or reads, its protobuf records |
 //! | `view` | emits one function per projection |
 //! | `emit` | the few things that all of them emit: bounds, faults, guards |
-//! | `unit` | code under construction |
+//! | `unit`, `listing` | code under construction, and as text |
 //! | `machine`, `helpers` | the only files with `unsafe`: code memory and calls into it; what it calls |
 //!
 //! Emitting is safe; what is emitted must be trusted. The argument is in two parts: code only ever gets buffers that the
@@ -30,6 +30,7 @@ mod encode;
 #[allow(unsafe_code, reason = "called by what was emitted; argued there")]
 mod helpers;
 pub mod limits;
+pub mod listing;
 #[allow(unsafe_code, reason = "running what was emitted; argued there")]
 mod machine;
 mod unit;

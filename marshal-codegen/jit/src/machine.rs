@@ -19,19 +19,19 @@ use crate::helpers::{Context, DecodeContext, Extents};
 use crate::unit::{Shape, Unit};
 use crate::{CompileError, decode, encode, validate, view};
 
-const WALK: Shape = Shape {
+pub(crate) const WALK: Shape = Shape {
     params: validate::PARAMS,
     helpers: validate::HELPERS,
 };
-const VIEW: Shape = Shape {
+pub(crate) const VIEW: Shape = Shape {
     params: view::PARAMS,
     helpers: view::HELPERS,
 };
-const ENCODE: Shape = Shape {
+pub(crate) const ENCODE: Shape = Shape {
     params: encode::PARAMS,
     helpers: encode::HELPERS,
 };
-const DECODE: Shape = Shape {
+pub(crate) const DECODE: Shape = Shape {
     params: decode::PARAMS,
     helpers: decode::HELPERS,
 };

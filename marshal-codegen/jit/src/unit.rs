@@ -38,9 +38,12 @@ pub(crate) struct Unit {
     builder: FunctionBuilderContext,
     helpers: [FuncId; HELPERS],
     bytes: usize,
+    /// Instructions as text, if anybody asked.
+    listing: Option<String>,
 }
 
 impl Unit {
+    /// For about this many steps, to be run on this host.
     pub(crate) fn new(steps: usize) -> Result<Unit, CompileError> {
         if steps > MAX_STEPS {
             return Err(CompileError::TooLarge {
@@ -48,7 +51,18 @@ impl Unit {
                 limit: MAX_STEPS,
             });
         }
-        let mut builder = JITBuilder::with_isa(isa()?, default_libcall_names());
+        Unit::with_isa(steps, isa()?)
+    }
+
+    /// To be read: notes the instructions of what it compiles.
+    pub(crate) fn for_listing() -> Result<Unit, CompileError> {
+        let mut unit = Unit::with_isa(MAX_STEPS, plain_isa().map_err(unsupported)?)?;
+        unit.listing = Some(String::new());
+        Ok(unit)
+    }
+
+    fn with_isa(steps: usize, isa: OwnedTargetIsa) -> Result<Unit, CompileError> {
+        let mut builder = JITBuilder::with_isa(isa, default_libcall_names());
         for (_, name, address, _) in helpers::table() {
             builder.symbol(name, address);
         }
@@ -64,6 +78,7 @@ impl Unit {
             builder: FunctionBuilderContext::new(),
             helpers: [FuncId::from_u32(0); HELPERS],
             bytes: 0,
+            listing: None,
         };
         for (helper, name, _, params) in helpers::table() {
             let signature = unit.signature(params);
@@ -152,16 +167,27 @@ impl Unit {
         let (body, params) = Emit::open(&mut builder, helpers);
         emit(self, body, &params);
         builder.finalize(self.module.target_config());
+        context.set_disasm(self.listing.is_some());
         self.module
             .define_function(id, &mut context)
             .map_err(compiler)?;
-        self.bytes += context
-            .compiled_code()
-            .map_or(0, |code| code.code_buffer().len());
+        let compiled = context.compiled_code();
+        self.bytes += compiled.map_or(0, |code| code.code_buffer().len());
+        if let (Some(listing), Some(text)) = (
+            &mut self.listing,
+            compiled.and_then(|code| code.vcode.as_ref()),
+        ) {
+            listing.push_str(&format!("function {}:\n{text}\n", id.as_u32()));
+        }
         self.module.clear_context(&mut context);
         self.context = context;
         self.builder = builder_context;
         Ok(())
+    }
+
+    /// The instructions of all functions.
+    pub(crate) fn into_listing(self) -> String {
+        self.listing.unwrap_or_default()
     }
 
     /// Makes the code executable; answers its module, and its size in bytes.
@@ -187,31 +213,41 @@ fn isa() -> Result<OwnedTargetIsa, CompileError> {
         ))) {
             return Err("it isn't a little-endian 64-bit host".to_owned());
         }
-        let mut flags = settings::builder();
-        let chosen = [
-            // "speed" takes a quarter longer to compile and its code runs no faster.
-            ("opt_level", "none"),
-            ("is_pic", "false"),
-            ("use_colocated_libcalls", "false"),
-            ("unwind_info", "false"),
-            (
-                "enable_verifier",
-                if cfg!(debug_assertions) {
-                    "true"
-                } else {
-                    "false"
-                },
-            ),
-        ];
-        for (name, value) in chosen {
-            flags.set(name, value).map_err(|e| e.to_string())?;
-        }
         let builder = cranelift_native::builder().map_err(str::to_owned)?;
-        builder
-            .finish(settings::Flags::new(flags))
-            .map_err(|e| e.to_string())
+        builder.finish(flags()?).map_err(|e| e.to_string())
     });
-    found
-        .clone()
-        .map_err(|reason| CompileError::UnsupportedHost { reason })
+    found.clone().map_err(unsupported)
+}
+
+/// A host with nothing but what all x86-64 have.
+fn plain_isa() -> Result<OwnedTargetIsa, String> {
+    let builder = cranelift_codegen::isa::lookup_by_name("x86_64").map_err(|e| e.to_string())?;
+    builder.finish(flags()?).map_err(|e| e.to_string())
+}
+
+fn unsupported(reason: String) -> CompileError {
+    CompileError::UnsupportedHost { reason }
+}
+
+fn flags() -> Result<settings::Flags, String> {
+    let mut flags = settings::builder();
+    let chosen = [
+        // "speed" takes a quarter longer to compile and its code runs no faster.
+        ("opt_level", "none"),
+        ("is_pic", "false"),
+        ("use_colocated_libcalls", "false"),
+        ("unwind_info", "false"),
+        (
+            "enable_verifier",
+            if cfg!(debug_assertions) {
+                "true"
+            } else {
+                "false"
+            },
+        ),
+    ];
+    for (name, value) in chosen {
+        flags.set(name, value).map_err(|e| e.to_string())?;
+    }
+    Ok(settings::Flags::new(flags))
 }

@@ -241,7 +241,7 @@ impl Walk<'_, '_, '_> {
         self.emit.branch(value, (some, &[]), (done, &[cursor]));
 
         self.emit.enter(some);
-        let (off, len) = self.halves(value);
+        let (off, len) = self.emit.halves(value);
         let next = self.emit.compare(IntCC::Equal, off, cursor);
         self.emit.branch(next, (inline, &[]), (elsewhere, &[]));
 
@@ -278,7 +278,7 @@ impl Walk<'_, '_, '_> {
         let value = self.emit.load(types::I64, at, slot);
         self.emit.branch(value, (some, &[]), (done, &[cursor]));
         self.emit.enter(some);
-        let (off, len) = self.halves(value);
+        let (off, len) = self.emit.halves(value);
         let start = self.start_of_part(off, cursor, 1, place);
         let end = self.end_of_part(start, len, len, place);
         let records = self.emit.add(self.base, start);
@@ -289,13 +289,6 @@ impl Walk<'_, '_, '_> {
         self.emit.fail_with(code, place);
         self.emit.jump(done, &[end]);
         self.emit.enter(done)[0]
-    }
-
-    /// A slot or reference word's low and high half.
-    fn halves(&mut self, value: Value) -> (Value, Value) {
-        let low = self.emit.builder.ins().band_imm_u(value, 0xffff_ffff);
-        let high = self.emit.builder.ins().ushr_imm_u(value, 32);
-        (low, high)
     }
 
     /// The end of a part that starts at `start`, after checking that it isn't empty and ends in bounds.
@@ -342,7 +335,7 @@ impl Walk<'_, '_, '_> {
         let value = self.emit.load(types::I64, at, slot);
         self.emit.branch(value, (some, &[]), (done, &[cursor]));
         self.emit.enter(some);
-        let (off, count) = self.halves(value);
+        let (off, count) = self.emit.halves(value);
         let start = self.start_of_part(off, cursor, align, place);
         let bytes = self.emit.builder.ins().imul_imm_u(count, i64::from(size));
         let cursor = self.end_of_part(start, count, bytes, place);

@@ -138,8 +138,7 @@ impl View<'_, '_, '_> {
         place: Place,
     ) {
         let slot = self.emit.load(types::I64, at, slot);
-        let off = self.emit.builder.ins().band_imm_u(slot, 0xffff_ffff);
-        let len = self.emit.builder.ins().ushr_imm_u(slot, 32);
+        let (off, len) = self.emit.halves(slot);
         // {present 1, len} as one word.
         let high = self.emit.builder.ins().ishl_imm_u(len, 32);
         let first = self.emit.builder.ins().bor_imm_u(high, 1);
