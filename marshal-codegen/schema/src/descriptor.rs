@@ -120,6 +120,40 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Vec<File<'_>>, SchemaError> {
     Ok(files)
 }
 
+/// Appends a serialized file to a serialized set.
+pub(crate) fn append_file(set: &mut Vec<u8>, file: &[u8]) {
+    const FILE_TAG: u8 = 1 << 3 | 2;
+    set.push(FILE_TAG);
+    let mut len = file.len();
+    while len >= 0x80 {
+        set.push(len as u8 | 0x80);
+        len >>= 7;
+    }
+    set.push(len as u8);
+    set.extend_from_slice(file);
+}
+
+/// A serialized file without its comments and positions.
+pub(crate) fn without_source_info(file: &[u8]) -> Result<Vec<u8>, SchemaError> {
+    const SOURCE_INFO: u32 = 9;
+    let mut wire = Wire { rest: file };
+    let mut out = Vec::with_capacity(file.len());
+    while !wire.rest.is_empty() {
+        let record = wire.rest;
+        let (number, wire_type) = wire.tag()?;
+        match wire_type {
+            3 => wire.skip_group(number)?,
+            other => {
+                wire.value(other)?;
+            }
+        }
+        if number != SOURCE_INFO {
+            out.extend_from_slice(&record[..record.len() - wire.rest.len()]);
+        }
+    }
+    Ok(out)
+}
+
 impl<'a> File<'a> {
     fn read(bytes: &'a [u8], counts: &mut Counts) -> Result<File<'a>, SchemaError> {
         let mut file = File {

@@ -29,7 +29,7 @@ pub enum SchemaError {
         reason: String,
     },
     /// A path that should lead to a schema doesn't.
-    #[error("{path} holds no schema: {reason}")]
+    #[error("{path} can't be loaded as a schema: {reason}")]
     PathInvalid {
         /// The path as it was given.
         path: String,

@@ -22,6 +22,7 @@ pub mod evolution;
 mod json;
 pub mod layout;
 pub mod limits;
+mod load;
 mod reflect;
 mod resolve;
 mod schema;

@@ -57,6 +57,13 @@ pub const MAX_DESCRIPTION: usize = 4 << 20;
 /// may pair every message of one with every message of the other.
 pub const MAX_COMPARISONS: usize = 1 << 20;
 
+/// Longest serialized descriptor set that a tool reads from a file, in bytes; most of a large one is comments, which are
+/// dropped before [`MAX_DESCRIPTOR_SET`] counts.
+pub const MAX_SCHEMA_FILE: u64 = 64 << 20;
+
+/// Most directories on the path from one that is loaded to a `.proto` file in it, both ends' included.
+pub const MAX_DIRECTORY_DEPTH: usize = 64;
+
 /// Longest image of a message in bytes, extents included.
 pub const MAX_MESSAGE: usize = 16 << 20;
 

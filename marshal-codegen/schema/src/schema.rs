@@ -1,8 +1,7 @@
-//! From a descriptor set, or from `.proto` files, to the layouts of a service.
+//! From a descriptor set to the layouts of a service.
 
 use prost_reflect::{DescriptorPool, MessageDescriptor};
 use std::fmt;
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use crate::SchemaError;
@@ -70,22 +69,6 @@ impl Schema {
                 pool: OnceLock::new(),
             }),
         })
-    }
-
-    /// Compiles `.proto` files; imports are looked up in `includes`, and the well-known types are built in.
-    ///
-    /// Each file must lie below one of the include directories. For tools: it reads files, and the daemon never does.
-    pub fn compile_proto(
-        files: &[impl AsRef<Path>],
-        includes: &[impl AsRef<Path>],
-    ) -> Result<Schema, SchemaError> {
-        let invalid = |e: protox::Error| SchemaError::ProtoInvalid {
-            reason: one_line(&format!("{e:?}")),
-        };
-        let mut compiler = protox::Compiler::new(includes).map_err(invalid)?;
-        compiler.include_imports(true).include_source_info(false);
-        compiler.open_files(files).map_err(invalid)?;
-        Schema::from_descriptor_set(&compiler.encode_file_descriptor_set())
     }
 
     /// The serialized `FileDescriptorSet` that this schema came from.

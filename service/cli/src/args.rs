@@ -158,10 +158,10 @@ pub(crate) struct Schema {
     /// The tenant's token, as `tenant add` printed it
     #[arg(long, env = "TOLLGATE_TOKEN", hide_env_values = true)]
     pub(crate) token: String,
-    /// The file that defines the service; repeat for more
-    #[arg(long, value_name = "FILE.proto", required = true)]
+    /// What defines the service: a .proto file, a directory of them, or a serialized descriptor set; repeat for more
+    #[arg(long, value_name = "PATH", required = true)]
     pub(crate) proto: Vec<PathBuf>,
-    /// Where its imports are; the directories of the files if left out
+    /// Where imports are; the directories of the .proto files if left out
     #[arg(long, short = 'I', value_name = "DIR")]
     pub(crate) include: Vec<PathBuf>,
 }
@@ -311,6 +311,7 @@ mod tests {
             "tollgate serve --token T --proto hotel.proto --service hotel.Echo --echo --print-requests",
             "tollgate call --token T --proto hotel.proto --to 127.0.0.1:7472 hotel.Reservation/Reserve {}",
             "tollgate call --token T --proto hotel.proto hotel.Reservation/Reserve --deadline 5s -",
+            "tollgate call --token T --proto protos --proto set.binpb -I third_party hotel.Reservation/Reserve",
             "tollgate up --config host-a.toml",
             "tollgate completions zsh",
         ] {

@@ -1,8 +1,6 @@
-//! A `.proto` on the command line, and JSON as messages of its types.
+//! A schema on the command line (`.proto` files, directories, descriptor sets), and JSON as messages of its types.
 //!
-//! The schema is compiled here, in the client: the daemon only ever sees the descriptor set.
-
-use std::path::{Path, PathBuf};
+//! It is compiled here, in the client: the daemon only ever sees the descriptor set.
 
 use tollgate_schema::dynamic::{from_json, read_block, to_json, write_block};
 use tollgate_schema::prost_reflect::MessageDescriptor;
@@ -27,17 +25,12 @@ pub(crate) struct Method<'a> {
 }
 
 impl Service {
-    /// Compiles the files and picks the service.
+    /// Loads what defines the service, and picks it.
     pub(crate) fn load(args: &args::Schema, name: &str) -> Result<Service, Failure> {
         for file in &args.proto {
             std::fs::metadata(file).map_err(|error| Failure::file(file, &error))?;
         }
-        let includes = if args.include.is_empty() {
-            parents(&args.proto)
-        } else {
-            args.include.clone()
-        };
-        let schema = Schema::compile_proto(&args.proto, &includes).map_err(Failure::input)?;
+        let schema = Schema::load(&args.proto, &args.include).map_err(Failure::input)?;
         let layout = schema
             .service(name)
             .map_err(|error| Failure::new(Code::NOT_FOUND, error))?;
@@ -161,17 +154,70 @@ fn internal(error: tollgate_schema::DynamicError) -> Failure {
     )
 }
 
-/// The directories of the files, each once, in order.
-fn parents(files: &[PathBuf]) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = Vec::new();
-    for file in files {
-        let parent = file
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty());
-        let parent = parent.unwrap_or(Path::new(".")).to_owned();
-        if !found.contains(&parent) {
-            found.push(parent);
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    const RESERVATION: &str = "hotel.Reservation";
+
+    fn protos() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/proto")
+    }
+
+    fn load(proto: &Path, service: &str) -> Result<Service, Failure> {
+        let args = args::Schema {
+            token: String::new(),
+            proto: vec![proto.to_owned()],
+            include: Vec::new(),
+        };
+        Service::load(&args, service)
+    }
+
+    #[test]
+    fn a_service_is_found_in_a_file_a_directory_and_a_descriptor_set() {
+        let file = load(&protos().join("hotel.proto"), RESERVATION).unwrap();
+        let directory = load(&protos(), RESERVATION).unwrap();
+        let path = std::env::temp_dir().join(format!("tollgate-cli-{}.binpb", std::process::id()));
+        std::fs::write(&path, file.descriptor_set()).unwrap();
+        let set = load(&path, RESERVATION);
+        std::fs::remove_file(&path).unwrap();
+        for service in [&directory, &set.unwrap()] {
+            assert_eq!(service.layout.hash, file.layout.hash);
+            let reserve = service.method("Reserve").unwrap();
+            let request = reserve.request(r#"{"customerName":"Ada"}"#).unwrap();
+            assert_eq!(
+                reserve.request_json(&request).unwrap(),
+                r#"{"customerName":"Ada"}"#
+            );
         }
     }
-    found
+
+    #[test]
+    fn what_holds_no_schema_is_refused_by_its_name() {
+        let refused = |path: &Path, service: &str| load(path, service).err().unwrap().sentence();
+        let missing = refused(&protos().join("none.proto"), RESERVATION);
+        assert!(missing.contains("none.proto can't be read"), "{missing}");
+        let empty = std::env::temp_dir().join(format!("tollgate-cli-empty-{}", std::process::id()));
+        std::fs::create_dir(&empty).unwrap();
+        let without = refused(&empty, RESERVATION);
+        std::fs::remove_dir(&empty).unwrap();
+        assert!(without.contains("no .proto file below"), "{without}");
+        let other = refused(&protos().join("hotel.proto"), "hotel.Nothing");
+        assert!(other.contains("it has hotel.Reservation"), "{other}");
+    }
+
+    #[test]
+    fn a_request_without_what_is_required_is_refused_by_the_fields_name() {
+        let legacy = load(&protos().join("legacy.proto"), "legacy.Legacy").unwrap();
+        let exchange = legacy.method("Exchange").unwrap();
+        let refused = exchange.request(r#"{"id":1}"#).unwrap_err().sentence();
+        assert_eq!(
+            refused,
+            "the required field grade of a legacy.Record is missing"
+        );
+    }
 }

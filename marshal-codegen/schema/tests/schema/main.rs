@@ -20,6 +20,7 @@ use tollgate_schema::{DynamicError, Layouts, Schema, SchemaError, difference};
 mod editions;
 mod evolution;
 mod hostile;
+mod load;
 mod wire;
 mod zoo;
 

@@ -1,0 +1,251 @@
+//! Schemas from the file system: `.proto` files, directories of them, serialized descriptor sets, or any mixture.
+//!
+//! For tools: the daemon reads no files, it is handed one descriptor set. Here such a set is made. It is complete and
+//! small, whatever it came from: imports are in it, protobuf's own among them, and comments aren't.
+//!
+//! A `.proto` file may import what a set has. A file that is both compiled and in a set must be the same in both; only
+//! protobuf's own files (`google/protobuf/...`) may come in several versions, of which the first is taken.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use protox::file::{
+    ChainFileResolver, DescriptorSetFileResolver, FileResolver, GoogleFileResolver,
+    IncludeFileResolver,
+};
+
+use prost_reflect::prost::Message as _;
+
+use crate::limits::{MAX_DIRECTORY_DEPTH, MAX_FILES, MAX_SCHEMA_FILE};
+use crate::schema::one_line;
+use crate::{Schema, SchemaError, descriptor};
+
+/// Where protobuf keeps its own files.
+const WELL_KNOWN: &str = "google/protobuf/";
+
+/// What a serialized descriptor set is called.
+const SET_EXTENSIONS: [&str; 6] = ["binpb", "pb", "desc", "protoset", "fds", "bin"];
+
+impl Schema {
+    /// Loads `.proto` files, directories (all `.proto` files below, by name) and serialized descriptor sets (by their
+    /// extension, or by what is in them).
+    ///
+    /// Imports are looked up in `includes`; if there are none, in the directories of the `.proto` files. A directory that
+    /// is loaded is an include, too, unless it lies below one. Protobuf's own files are built in.
+    pub fn load(
+        paths: &[impl AsRef<Path>],
+        includes: &[impl AsRef<Path>],
+    ) -> Result<Schema, SchemaError> {
+        let mut sources = Sources::default();
+        for path in paths {
+            sources.add(path.as_ref())?;
+        }
+        let given = includes.iter().map(|i| i.as_ref().to_owned()).collect();
+        let includes = sources.includes(given);
+        let compiled = compile(&sources.protos, &includes, &sources.sets)?;
+        Schema::from_descriptor_set(&merge(&sources.sets, &compiled)?)
+    }
+
+    /// Compiles `.proto` files; imports are looked up in `includes`, and protobuf's own files are built in.
+    ///
+    /// Each file must lie below one of the include directories. For tools: it reads files, and the daemon never does.
+    pub fn compile_proto(
+        files: &[impl AsRef<Path>],
+        includes: &[impl AsRef<Path>],
+    ) -> Result<Schema, SchemaError> {
+        Schema::from_descriptor_set(&compile(files, includes, &[])?.set)
+    }
+}
+
+/// What the paths turned out to be.
+#[derive(Default)]
+struct Sources {
+    protos: Vec<PathBuf>,
+    directories: Vec<PathBuf>,
+    /// Serialized descriptor sets.
+    sets: Vec<Vec<u8>>,
+}
+
+impl Sources {
+    fn add(&mut self, path: &Path) -> Result<(), SchemaError> {
+        let failed = |e: std::io::Error| invalid(path, format!("it can't be read: {e}"));
+        let metadata = fs::metadata(path).map_err(failed)?;
+        if metadata.is_dir() {
+            let mut found = Vec::new();
+            walk(path, 1, &mut found)?;
+            if found.is_empty() {
+                return Err(invalid(path, "there is no .proto file below it"));
+            }
+            found.sort_unstable();
+            self.protos.extend(found);
+            self.directories.push(path.to_owned());
+            return Ok(());
+        }
+        let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
+        if extension == "proto" {
+            self.protos.push(path.to_owned());
+            return Ok(());
+        }
+        if metadata.len() > MAX_SCHEMA_FILE {
+            let bytes = metadata.len();
+            let reason = format!("it has {bytes} bytes, the limit is {MAX_SCHEMA_FILE}");
+            return Err(invalid(path, reason));
+        }
+        let bytes = fs::read(path).map_err(failed)?;
+        match without_comments(&bytes) {
+            Ok(set) if !set.is_empty() => self.sets.push(set),
+            Ok(_) if SET_EXTENSIONS.contains(&extension) => {
+                return Err(invalid(path, "it is a descriptor set without files"));
+            }
+            Err(error) if SET_EXTENSIONS.contains(&extension) => {
+                return Err(invalid(path, error));
+            }
+            // Not a set by its name nor by its content: the compiler may say what it is.
+            Ok(_) | Err(_) => self.protos.push(path.to_owned()),
+        }
+        Ok(())
+    }
+
+    /// The directories in which imports are looked up.
+    fn includes(&self, given: Vec<PathBuf>) -> Vec<PathBuf> {
+        let known: Vec<PathBuf> = given.iter().map(|i| canonical(i)).collect();
+        let is_below = |directory: &Path| known.iter().any(|i| canonical(directory).starts_with(i));
+        let mut includes = given;
+        let wants_parents = includes.is_empty();
+        for directory in &self.directories {
+            if !is_below(directory) && !includes.contains(directory) {
+                includes.push(directory.clone());
+            }
+        }
+        if wants_parents {
+            for parent in self.protos.iter().map(|file| parent(file)) {
+                let is_covered = includes.iter().any(|i| parent.starts_with(i));
+                if !is_covered {
+                    includes.push(parent);
+                }
+            }
+        }
+        includes
+    }
+}
+
+/// Collects the `.proto` files below a directory. Links to directories aren't followed: they may lead in circles.
+fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), SchemaError> {
+    let failed = |e: std::io::Error| invalid(directory, format!("it can't be read: {e}"));
+    if depth > MAX_DIRECTORY_DEPTH {
+        let reason = format!("it lies deeper than {MAX_DIRECTORY_DEPTH} levels");
+        return Err(invalid(directory, reason));
+    }
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let path = entry.path();
+        if entry.file_type().map_err(failed)?.is_dir() {
+            walk(&path, depth + 1, found)?;
+        } else if path.extension().is_some_and(|e| e == "proto") && path.is_file() {
+            found.push(path);
+            if found.len() > MAX_FILES {
+                let reason = format!("there are more than {MAX_FILES} .proto files");
+                return Err(invalid(directory, reason));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the compiler made of the `.proto` files.
+struct Compiled {
+    /// The serialized set with all imports.
+    set: Vec<u8>,
+    /// The names of files that are in it because others import them.
+    imports: HashSet<String>,
+}
+
+fn compile(
+    files: &[impl AsRef<Path>],
+    includes: &[impl AsRef<Path>],
+    sets: &[Vec<u8>],
+) -> Result<Compiled, SchemaError> {
+    let failed = |reason: &str| SchemaError::ProtoInvalid {
+        reason: one_line(reason),
+    };
+    let mut resolver = ChainFileResolver::new();
+    for include in includes {
+        resolver.add(IncludeFileResolver::new(include.as_ref().to_owned()));
+    }
+    for set in sets {
+        let set = DescriptorSetFileResolver::decode(set.as_slice());
+        resolver.add(set.map_err(|e| failed(&e.to_string()))?);
+    }
+    resolver.add(GoogleFileResolver::new());
+    let mut compiler = protox::Compiler::with_file_resolver(resolver);
+    compiler.include_imports(true).include_source_info(false);
+    let opened = compiler.open_files(files);
+    opened.map_err(|e| failed(&format!("{e:?}")))?;
+    let imports = compiler.files().filter(|f| f.is_import());
+    Ok(Compiled {
+        imports: imports.map(|f| f.name().to_owned()).collect(),
+        set: compiler.encode_file_descriptor_set(),
+    })
+}
+
+/// One set of all files, completed by those of protobuf's own that are imported and missing.
+fn merge(sets: &[Vec<u8>], compiled: &Compiled) -> Result<Vec<u8>, SchemaError> {
+    let mut merged = Vec::new();
+    let mut names: HashSet<String> = HashSet::new();
+    let mut wanted: Vec<String> = Vec::new();
+    let mut add = |bytes: &[u8], imports: &HashSet<String>| {
+        for file in descriptor::read(bytes)? {
+            let is_known = names.contains(file.name);
+            if is_known && (file.name.starts_with(WELL_KNOWN) || imports.contains(file.name)) {
+                continue;
+            }
+            names.insert(file.name.to_owned());
+            let own = file.imports.iter().filter(|i| i.starts_with(WELL_KNOWN));
+            wanted.extend(own.map(|i| (*i).to_owned()));
+            descriptor::append_file(&mut merged, file.bytes);
+        }
+        Ok::<_, SchemaError>(())
+    };
+    for set in sets {
+        add(set, &HashSet::new())?;
+    }
+    add(&compiled.set, &compiled.imports)?;
+    let built_in = GoogleFileResolver::new();
+    while let Some(name) = wanted.pop() {
+        if !names.contains(&name)
+            && let Ok(file) = built_in.open_file(&name)
+        {
+            let file = file.file_descriptor_proto();
+            wanted.extend(file.dependency.iter().cloned());
+            descriptor::append_file(&mut merged, &file.encode_to_vec());
+            names.insert(name);
+        }
+    }
+    Ok(merged)
+}
+
+/// The same set without the source information of its files, which is most of what a build tool writes.
+fn without_comments(set: &[u8]) -> Result<Vec<u8>, SchemaError> {
+    let mut out = Vec::with_capacity(set.len());
+    for file in descriptor::read(set)? {
+        descriptor::append_file(&mut out, &descriptor::without_source_info(file.bytes)?);
+    }
+    Ok(out)
+}
+
+fn parent(file: &Path) -> PathBuf {
+    let parent = file.parent().filter(|p| !p.as_os_str().is_empty());
+    parent.unwrap_or(Path::new(".")).to_owned()
+}
+
+fn canonical(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+fn invalid(path: &Path, reason: impl ToString) -> SchemaError {
+    SchemaError::PathInvalid {
+        path: path.display().to_string(),
+        reason: reason.to_string(),
+    }
+}
