@@ -36,7 +36,7 @@ use std::collections::hash_map::Entry;
 
 use crate::describe::SEPARATOR;
 use crate::error::shown;
-use crate::limits::{MAX_COMPARISONS, MAX_DESCRIPTION, MAX_METHODS};
+use crate::limits::{MAX_COMPARISONS, MAX_DESCRIPTION, MAX_METHODS, MAX_TYPES};
 
 mod compare;
 mod parse;

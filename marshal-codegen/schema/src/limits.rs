@@ -53,6 +53,9 @@ pub const MAX_NAME: usize = 1_024;
 /// Longest canonical description of a service, in bytes; a peer's longer one is not read.
 pub const MAX_DESCRIPTION: usize = 4 << 20;
 
+/// Most messages and enums in a peer's description: as many as a descriptor set may declare.
+pub const MAX_TYPES: usize = MAX_MESSAGES + MAX_ENUMS;
+
 /// Most fields that are looked at to tell whether two schemas are compatible. Two descriptions that no compiler wrote
 /// may pair every message of one with every message of the other.
 pub const MAX_COMPARISONS: usize = 1 << 20;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use super::{MAX_DESCRIPTION, MAX_METHODS, SEPARATOR, shown};
+use super::{MAX_DESCRIPTION, MAX_METHODS, MAX_TYPES, SEPARATOR, shown};
 use crate::layout::ProtoType;
 
 /// One side's description, taken apart.
@@ -103,6 +103,9 @@ impl<'a> Description<'a> {
                 let (owner, name) = key.rsplit_once('.').ok_or_else(|| unreadable(line))?;
                 let members = parser.owners.entry(owner).or_default();
                 members.push(Member { name, what });
+                if parser.owners.len() > MAX_TYPES {
+                    return Err(format!("it has more than {MAX_TYPES} messages and enums"));
+                }
             }
         }
         for (owner, members) in &mut parser.owners {

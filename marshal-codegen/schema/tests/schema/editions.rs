@@ -242,3 +242,19 @@ fn json_of_an_edition_goes_through_blocks() {
         })
     );
 }
+
+#[test]
+fn the_conformance_suites_editions_are_understood() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let set = std::fs::read(root.join("conformance/protobuf/editions.binpb")).unwrap();
+    let schema = Schema::from_descriptor_set(&set).unwrap();
+    let mut messages = 0;
+    for message in schema.pool().unwrap().all_messages() {
+        if !message.is_map_entry() {
+            let layouts = schema.layouts(&[message.full_name()]).unwrap();
+            assert_eq!(layouts.messages[0].fields.len(), message.fields().len());
+            messages += 1;
+        }
+    }
+    assert!(messages > 10, "{messages}");
+}

@@ -3,7 +3,7 @@
 use super::{compile, schema};
 use proptest::prelude::*;
 use tollgate_schema::evolution::{MethodMatch, match_methods};
-use tollgate_schema::limits::{MAX_COMPARISONS, MAX_DESCRIPTION, MAX_METHODS};
+use tollgate_schema::limits::{MAX_COMPARISONS, MAX_DESCRIPTION, MAX_METHODS, MAX_TYPES};
 
 const NATIVE: &str = "native";
 const PROTOBUF: &str = "protobuf";
@@ -521,6 +521,15 @@ fn hostile_texts_cost_a_bounded_time() {
             MAX_METHODS + 1
         )
     );
+    let types: String = (0..=MAX_TYPES)
+        .map(|i| format!("M{i}.a = 1 string\n"))
+        .collect();
+    assert_eq!(
+        verdict(&match_methods(good, &types)[0]),
+        format!(
+            "the server's schema can't be read: it has more than {MAX_TYPES} messages and enums"
+        )
+    );
     // Two chains of messages whose lengths have no common divisor pair every message with every other.
     let chain = |length: usize| -> String {
         let field = |i| format!("M{i}.next = 1 M{}\nM{i}.pad = 2 string\n", (i + 1) % length);
@@ -537,15 +546,15 @@ fn hostile_texts_cost_a_bounded_time() {
     let deep = |last: &str| -> String {
         let field = |i| format!("M{i}.next = 1 M{}\n", i + 1);
         let last = [
-            format!("M50000.x = 1 {last}\n"),
+            format!("M5000.x = 1 {last}\n"),
             "S/Do = 0 (M0) returns (M0)\n".to_owned(),
         ];
-        (0..50_000).map(field).chain(last).collect()
+        (0..5_000).map(field).chain(last).collect()
     };
     let found = match_methods(&deep("string"), &deep("int32"));
     assert_eq!(
         verdict(&found[0]),
-        "field M50000.x is `string` at the caller and `int32` at the server, which are encoded differently"
+        "field M5000.x is `string` at the caller and `int32` at the server, which are encoded differently"
     );
     // What a peer wrote is cut and cleaned before it is in our sentence.
     let rude = format!("p.M.a = 1 \u{7}{}\n{good}", "x y".repeat(10_000));

@@ -21,6 +21,7 @@ mod editions;
 mod evolution;
 mod hostile;
 mod load;
+mod oracle;
 mod wire;
 mod zoo;
 
