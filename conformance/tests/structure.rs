@@ -28,7 +28,11 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         &["tollgate"],
         &["tollgate-core", "tollgate-gen", "tollgate-shm-abi"],
     ),
-    ("tollgate-gen", &["tollgate-schema"], &["tollgate"]),
+    (
+        "tollgate-gen",
+        &["tollgate-schema"],
+        &["tollgate", "tollgate-marshal"],
+    ),
     (
         "tollgate-cli",
         &["tollgate", "tollgate-schema", "tollgate-shm-abi"],
