@@ -1,4 +1,6 @@
-//! Rust code for `.proto` files, for use from `build.rs`. No protoc is needed.
+//! Stubs for `.proto` files, from the one layout that the daemon checks blocks against.
+//!
+//! From `build.rs`, with no protoc:
 //!
 //! ```no_run
 //! // build.rs
@@ -10,37 +12,27 @@
 //! Then `pub mod hotel { tollgate::include_proto!("hotel"); }`. There is one file per package, also for packages that are
 //! imported; the modules that include them have to be nested as the packages are (package `a.b` in `mod a { mod b {} }`).
 //!
-//! | protobuf | owned | view |
-//! |---|---|---|
-//! | message `M` | `struct M` with public fields | `MView<'a>`: a getter per field |
-//! | scalar; string; bytes | the scalar; `String`; `Vec<u8>` | the scalar; `&str`; `&[u8]` |
-//! | `optional` | `Option` | `Option` |
-//! | message field | `Option`, boxed where the type is recursive | `Option` of the view |
-//! | repeated, map | `Vec`, `BTreeMap` | `List`, `Map` |
-//! | oneof | `Option` of an enum in the message's module | `Option` of a view enum |
-//! | enum | newtype over `i32` with constants: unknown values survive | the same |
-//! | service | `service_client::ServiceClient`, `service_server::{Service, ServiceServer}` | |
-//!
-//! The generated text names everything by absolute path, contains no `unsafe`, and depends on the `tollgate` crate only.
-//! The offsets come from the schema crate's layout; that both agree is tested by comparing blocks.
-//!
-//! Absent: streaming methods. They are laid out, but get no stub yet.
-
+#![doc = include_str!("../STUBS.md")]
 #![forbid(unsafe_code)]
 
-mod message;
+mod model;
 mod names;
-mod service;
+mod output;
+mod rust;
 mod text;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
-use tollgate_schema::prost_reflect::{EnumDescriptor, MessageDescriptor, ServiceDescriptor};
 use tollgate_schema::{Schema, SchemaError};
 
-use names::package_modules;
-use text::Text;
+use model::Model;
+pub use output::{stale, write};
+
+/// Generated files: name, without a directory, and text.
+pub type Files = BTreeMap<String, String>;
 
 /// Why no code was generated.
 #[derive(Debug, thiserror::Error)]
@@ -48,19 +40,35 @@ pub enum GenError {
     /// The files don't compile, or use what blocks can't hold.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// Two types of one package get the same Rust name.
+    /// Two things of one package get the same name.
     #[error(
-        "two types of package `{package}` would both be called `{name}` in Rust; rename one of them"
+        "two items of package `{package}` would both be called `{name}` in {language}; rename one of them"
     )]
     NameClash {
         /// The protobuf package.
         package: String,
-        /// The Rust name, with its modules.
+        /// The language.
+        language: &'static str,
+        /// The name in that language, with its modules.
         name: String,
     },
-    /// The generated file can't be written.
+    /// There are no stubs in this language.
+    #[error("there are no stubs in {name:?}; there are some in rust")]
+    UnknownLanguage {
+        /// What was asked for.
+        name: String,
+    },
+    /// A generated file can't be written.
     #[error("can't write {}: {error}", path.display())]
     Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// A file can't be compared with what would be generated.
+    #[error("can't read {}: {error}", path.display())]
+    Read {
         /// The file.
         path: PathBuf,
         /// What the system said.
@@ -71,13 +79,59 @@ pub enum GenError {
     NoOutDir,
 }
 
+/// A language that stubs are written in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Language {
+    /// `<package>.rs`, for `include!`, on top of the `tollgate` crate.
+    #[default]
+    Rust,
+}
+
+impl Language {
+    /// All of them.
+    pub const ALL: [Language; 1] = [Language::Rust];
+
+    /// The name on a command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Language::Rust => "rust",
+        }
+    }
+
+    /// The stubs of every package of `schema`, and what they need beside them.
+    pub fn generate(self, schema: &Schema) -> Result<Files, GenError> {
+        let model = Model::new(schema)?;
+        match self {
+            Language::Rust => rust::generate(&model),
+        }
+    }
+}
+
+impl fmt::Display for Language {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Language {
+    type Err = GenError;
+
+    fn from_str(name: &str) -> Result<Language, GenError> {
+        let known = Language::ALL.into_iter().find(|l| l.name() == name);
+        known.ok_or_else(|| GenError::UnknownLanguage {
+            name: name.to_owned(),
+        })
+    }
+}
+
 /// Options of the generator; begin with [`configure`].
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     out_dir: Option<PathBuf>,
+    language: Language,
 }
 
-/// The defaults: files go to cargo's `OUT_DIR`.
+/// The defaults: Rust, and files go to cargo's `OUT_DIR`.
 pub fn configure() -> Config {
     Config::default()
 }
@@ -89,8 +143,14 @@ impl Config {
         self
     }
 
-    /// Compiles `files` (imports are looked up in `includes`) and writes `<package>.rs` for each package; `_.rs` for files
-    /// without one. Tells cargo to run again when one of the files changes.
+    /// Writes stubs in another language, such as C for code that a `build.rs` compiles.
+    pub fn language(mut self, language: Language) -> Config {
+        self.language = language;
+        self
+    }
+
+    /// Compiles `files` (imports are looked up in `includes`) and writes the files of each package; a package without a
+    /// name is called `_`. Tells cargo to run again when one of the files changes.
     pub fn compile_protos(
         self,
         files: &[impl AsRef<Path>],
@@ -107,59 +167,7 @@ impl Config {
         {
             println!("cargo:rerun-if-changed={}", path.display());
         }
-        for (package, code) in generate(&Schema::compile_proto(files, includes)?)? {
-            let path = out_dir.join(file_name(&package));
-            std::fs::write(&path, code).map_err(|error| GenError::Write { path, error })?;
-        }
-        Ok(())
-    }
-}
-
-/// The code of each package of `schema`, by package name.
-pub fn generate(schema: &Schema) -> Result<BTreeMap<String, String>, GenError> {
-    let mut packages: BTreeMap<String, Package> = BTreeMap::new();
-    for file in schema.pool()?.files() {
-        let package = packages.entry(file.package_name().to_owned()).or_default();
-        package.messages.extend(file.messages());
-        package.enums.extend(file.enums());
-        package.services.extend(file.services());
-    }
-    packages
-        .into_iter()
-        .map(|(name, package)| Ok((name.clone(), package.generate(&name, schema)?)))
-        .collect()
-}
-
-/// The top-level items of one package, possibly of several files.
-#[derive(Default)]
-struct Package {
-    messages: Vec<MessageDescriptor>,
-    enums: Vec<EnumDescriptor>,
-    services: Vec<ServiceDescriptor>,
-}
-
-impl Package {
-    fn generate(&self, name: &str, schema: &Schema) -> Result<String, GenError> {
-        let mut text = Text::default();
-        text.line(format!(
-            "// Generated by tollgate-gen from package `{name}`. Do not edit."
-        ));
-        let mut module = message::Module::new(schema, name, package_modules(name));
-        module.items(&self.messages, &self.enums, &mut text)?;
-        for service in &self.services {
-            service::emit(service, &package_modules(name), &mut text);
-        }
-        if !self.services.is_empty() {
-            service::emit_descriptor_set(schema.descriptor_set(), &mut text);
-        }
-        Ok(text.finish())
-    }
-}
-
-fn file_name(package: &str) -> String {
-    if package.is_empty() {
-        "_.rs".to_owned()
-    } else {
-        format!("{package}.rs")
+        let schema = Schema::compile_proto(files, includes)?;
+        write(&self.language.generate(&schema)?, &out_dir)
     }
 }

@@ -1,6 +1,9 @@
 //! Text of generated code, indented by its braces.
 
-/// Lines of Rust. Each begins indented by the braces and parentheses that are open before it.
+/// Bytes of a descriptor set per line of text.
+const BYTES_PER_LINE: usize = 32;
+
+/// Lines of Rust or C. Each begins indented by the braces and parentheses that are open before it.
 #[derive(Default)]
 pub(crate) struct Text {
     out: String,
@@ -28,6 +31,14 @@ impl Text {
     pub(crate) fn lines<const N: usize>(&mut self, lines: [&str; N]) {
         for line in lines {
             self.line(line);
+        }
+    }
+
+    /// Appends bytes as decimal numbers.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        for row in bytes.chunks(BYTES_PER_LINE) {
+            let row: Vec<_> = row.iter().map(u8::to_string).collect();
+            self.line(row.join(", ") + ",");
         }
     }
 

@@ -11,12 +11,14 @@
 //! Absent on purpose: validation. The daemon validates each block that it delivers.
 
 mod encode;
+mod shape;
 mod value;
 mod view;
 
 use std::sync::Arc;
 
 pub use encode::{Fixed, Measure, Measured, Sink, VecSink, encode_inline};
+pub use shape::{Shape, Spot};
 pub use value::{EntryLayout, Value, store_list, store_map};
 pub use view::{Iter, List, Map, Place};
 

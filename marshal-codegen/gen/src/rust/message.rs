@@ -2,18 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use tollgate_schema::prost_reflect::{
-    EnumDescriptor, FieldDescriptor, Kind as ProtoKind, MessageDescriptor, OneofDescriptor,
-};
-use tollgate_schema::{Cardinality, FieldLayout, Kind, Layouts, MessageLayout, ProtoType, Schema};
+use tollgate_schema::Cardinality;
 
 use crate::GenError;
-use crate::names::{TypePath, camel, enum_value, identifier, snake};
+use crate::model::{self, Enum, Message, Value};
+use crate::rust::names::{TypePath, camel, identifier, snake};
 use crate::text::Text;
 
 /// A module of the generated code: a package, or a message's nested types.
 pub(crate) struct Module<'s> {
-    schema: &'s Schema,
     package: &'s str,
     /// Where the module is: package segments, then messages.
     path: Vec<String>,
@@ -21,20 +18,15 @@ pub(crate) struct Module<'s> {
     taken: BTreeSet<String>,
 }
 
-/// One field: its descriptor, where it lies, and what Rust calls it.
-struct Field<'l> {
-    proto: FieldDescriptor,
-    layout: &'l FieldLayout,
+/// One field and what Rust calls it.
+struct Field<'m> {
+    model: &'m model::Field,
     /// Getter and struct field.
     ident: String,
     /// The type of one value (of one element, of a map's value), owned.
     value: String,
-    /// What the schema calls the type.
-    proto_type: String,
     /// A map's key type, and the numbers of its entry's layout.
     map: Option<MapEntry>,
-    /// A singular message whose type contains this one.
-    boxed: bool,
 }
 
 struct MapEntry {
@@ -51,9 +43,8 @@ struct Oneof<'f> {
 }
 
 impl<'s> Module<'s> {
-    pub(crate) fn new(schema: &'s Schema, package: &'s str, path: Vec<String>) -> Module<'s> {
+    pub(crate) fn new(package: &'s str, path: Vec<String>) -> Module<'s> {
         Module {
-            schema,
             package,
             path,
             taken: BTreeSet::new(),
@@ -63,14 +54,14 @@ impl<'s> Module<'s> {
     /// Everything that is declared at one level, and below it.
     pub(crate) fn items(
         &mut self,
-        messages: &[MessageDescriptor],
-        enums: &[EnumDescriptor],
+        messages: &[Message],
+        enums: &[Enum],
         text: &mut Text,
     ) -> Result<(), GenError> {
-        for descriptor in enums {
-            self.emit_enum(descriptor, text)?;
+        for declared in enums {
+            self.emit_enum(declared, text)?;
         }
-        for message in messages.iter().filter(|m| !m.is_map_entry()) {
+        for message in messages {
             self.emit_message(message, text)?;
         }
         Ok(())
@@ -80,140 +71,85 @@ impl<'s> Module<'s> {
         if self.taken.insert(name.clone()) {
             return Ok(name);
         }
-        let path = self
+        let path: Vec<_> = self
             .path
             .iter()
             .chain([&name])
             .map(String::as_str)
-            .collect::<Vec<_>>()
-            .join("::");
+            .collect();
         Err(GenError::NameClash {
             package: self.package.to_owned(),
-            name: path,
+            language: "Rust",
+            name: path.join("::"),
         })
     }
 
-    fn emit_enum(&mut self, descriptor: &EnumDescriptor, text: &mut Text) -> Result<(), GenError> {
-        let name = self.take(camel(descriptor.name()))?;
+    fn emit_enum(&mut self, declared: &Enum, text: &mut Text) -> Result<(), GenError> {
+        let name = self.take(camel(&declared.name.name))?;
         text.line("");
         text.line("::tollgate::codec::open_enum! {");
-        text.line(format!("/// `{}`.", descriptor.full_name()));
+        text.line(format!("/// `{}`.", declared.name));
         text.line(format!("pub struct {name} {{"));
-        for value in descriptor.values() {
-            let constant = identifier(enum_value(descriptor.name(), value.name()).to_owned());
-            text.line(format!("{constant} = {},", value.number()));
+        for (value, number) in &declared.values {
+            text.line(format!("{} = {number},", identifier(value.clone())));
         }
         text.lines(["}", "}"]);
         Ok(())
     }
 
-    fn emit_message(
-        &mut self,
-        message: &MessageDescriptor,
-        text: &mut Text,
-    ) -> Result<(), GenError> {
-        let layouts = self.schema.layouts(&[message.full_name()])?;
-        let layout = &layouts.messages[0];
-        let name = self.take(camel(message.name()))?;
+    fn emit_message(&mut self, message: &Message, text: &mut Text) -> Result<(), GenError> {
+        let name = self.take(camel(&message.name.name))?;
         let view = self.take(format!("{name}View"))?;
-        let fields: Vec<Field<'_>> = message
-            .fields()
-            .zip(&layout.fields)
-            .map(|(proto, layout)| Field::new(proto, layout, &layouts, &self.path))
-            .collect();
-        let oneofs = self.oneofs(message, layout, &fields);
+        let fields = self.fields(message.fields.iter());
+        let oneofs = oneofs(message, &fields);
         emit_struct(message, &name, &fields, &oneofs, text);
-        emit_impl(message, &name, &view, layout, &fields, &oneofs, text);
+        emit_impl(message, &name, &view, &fields, &oneofs, text);
+        emit_checks(message, &fields, text);
         emit_view(message, &name, &view, &fields, &oneofs, text);
-        self.emit_nested(message, &oneofs, text)
+        self.emit_nested(message, text)
     }
 
-    fn oneofs<'f>(
-        &self,
-        message: &MessageDescriptor,
-        layout: &MessageLayout,
-        fields: &'f [Field<'f>],
-    ) -> Vec<Oneof<'f>> {
-        let real = message.oneofs().filter(|o| !o.is_synthetic());
-        real.zip(&layout.oneofs)
-            .enumerate()
-            .map(|(index, (proto, layout))| Oneof {
-                ident: snake(proto.name()),
-                enum_name: format!("{}::{}", snake(message.name()), oneof_enum(&proto)),
-                case_offset: layout.case_offset,
-                members: fields
-                    .iter()
-                    .filter(|f| {
-                        f.layout.cardinality
-                            == Cardinality::Oneof {
-                                index: index as u32,
-                            }
-                    })
-                    .collect(),
-            })
-            .collect()
+    /// The fields, with types as this module names them.
+    fn fields<'m>(&self, fields: impl Iterator<Item = &'m model::Field>) -> Vec<Field<'m>> {
+        fields.map(|field| Field::new(field, &self.path)).collect()
     }
 
     /// The module of what is declared inside a message: nested types, and its oneofs.
-    fn emit_nested(
-        &mut self,
-        message: &MessageDescriptor,
-        oneofs: &[Oneof<'_>],
-        text: &mut Text,
-    ) -> Result<(), GenError> {
-        let messages: Vec<_> = message
-            .child_messages()
-            .filter(|m| !m.is_map_entry())
-            .collect();
-        let enums: Vec<_> = message.child_enums().collect();
-        if messages.is_empty() && enums.is_empty() && oneofs.is_empty() {
+    fn emit_nested(&mut self, message: &Message, text: &mut Text) -> Result<(), GenError> {
+        let name = &message.name;
+        if message.messages.is_empty() && message.enums.is_empty() && message.oneofs.is_empty() {
             return Ok(());
         }
-        let ident = self.take(snake(message.name()))?;
+        let ident = self.take(snake(&name.name))?;
         let path = self.path.iter().cloned().chain([ident.clone()]).collect();
-        let mut module = Module::new(self.schema, self.package, path);
+        let mut module = Module::new(self.package, path);
         text.line("");
-        text.line(format!("/// Types inside `{}`.", message.full_name()));
+        text.line(format!("/// Types inside `{name}`."));
         text.line(format!("pub mod {ident} {{"));
-        for proto in message.oneofs().filter(|o| !o.is_synthetic()) {
-            module.emit_oneof(message, &proto, text)?;
+        for (index, oneof) in message.oneofs.iter().enumerate() {
+            module.emit_oneof(message, index, &oneof.name, text)?;
         }
-        module.items(&messages, &enums, text)?;
+        module.items(&message.messages, &message.enums, text)?;
         text.line("}");
         Ok(())
     }
 
     fn emit_oneof(
         &mut self,
-        message: &MessageDescriptor,
-        proto: &OneofDescriptor,
+        message: &Message,
+        index: usize,
+        oneof: &str,
         text: &mut Text,
     ) -> Result<(), GenError> {
-        let name = self.take(oneof_enum(proto))?;
+        let name = self.take(camel(oneof))?;
         let view = self.take(format!("{name}View"))?;
-        // Types are named from inside this module here.
-        let layouts = self.schema.layouts(&[message.full_name()])?;
-        let members: Vec<Field<'_>> = proto
-            .fields()
-            .filter_map(|f| {
-                Some(Field::new(
-                    f.clone(),
-                    layouts.messages[0].field(f.number())?,
-                    &layouts,
-                    &self.path,
-                ))
-            })
-            .collect();
+        let members = self.fields(message.members(index));
         text.line("");
-        text.line(format!(
-            "/// Oneof `{}` of `{}`.",
-            proto.name(),
-            message.full_name()
-        ));
+        text.line(format!("/// Oneof `{oneof}` of `{}`.", message.name));
         text.line("#[derive(Clone, Debug, PartialEq)]");
         text.line(format!("pub enum {name} {{"));
         for member in &members {
-            text.line(format!("/// {}", member.doc()));
+            text.line(format!("/// {}", member.model.doc()));
             text.line(format!("{}({}),", member.variant(), member.owned_value()));
         }
         text.lines(["}", ""]);
@@ -222,7 +158,7 @@ impl<'s> Module<'s> {
         // `'a` may be unused when no member borrows; the last variant can't be built.
         text.line(format!("pub enum {view}<'a> {{"));
         for member in &members {
-            text.line(format!("/// {}", member.doc()));
+            text.line(format!("/// {}", member.model.doc()));
             text.line(format!("{}({}),", member.variant(), member.item()));
         }
         text.lines([
@@ -234,70 +170,43 @@ impl<'s> Module<'s> {
     }
 }
 
-impl<'l> Field<'l> {
-    fn new(
-        proto: FieldDescriptor,
-        layout: &'l FieldLayout,
-        layouts: &'l Layouts,
-        module: &[String],
-    ) -> Field<'l> {
-        let mut map = None;
-        let mut value = value_type(&proto.kind(), module);
-        let mut proto_type = proto_name(&proto.kind(), layout.proto_type);
-        if let (true, ProtoKind::Message(entry), Kind::Message(id)) =
-            (proto.is_map(), proto.kind(), layout.kind)
-        {
-            let entry_layout = layouts.get(id);
-            let (key, item) = (entry.map_entry_key_field(), entry.map_entry_value_field());
-            value = value_type(&item.kind(), module);
-            let part = |field: &FieldDescriptor, at: usize| {
-                proto_name(&field.kind(), entry_layout.fields[at].proto_type)
-            };
-            proto_type = format!("{} to {}", part(&key, 0), part(&item, 1));
-            let numbers = format!(
-                "::tollgate::codec::EntryLayout {{ size: {}, key: {}, value: {} }}",
-                entry_layout.size, entry_layout.fields[0].offset, entry_layout.fields[1].offset
-            );
-            map = Some(MapEntry {
-                key: value_type(&key.kind(), module),
-                layout: numbers,
-            });
-        }
-        let boxed = is_recursive(&proto);
-        Field {
-            ident: snake(proto.name()),
-            layout,
-            proto,
-            value,
-            proto_type,
-            map,
-            boxed,
-        }
-    }
+fn oneofs<'f>(message: &Message, fields: &'f [Field<'f>]) -> Vec<Oneof<'f>> {
+    let module = snake(&message.name.name);
+    let oneof = |(index, oneof): (usize, &model::Oneof)| Oneof {
+        ident: snake(&oneof.name),
+        enum_name: format!("{module}::{}", camel(&oneof.name)),
+        case_offset: oneof.case_offset,
+        members: fields
+            .iter()
+            .filter(|f| f.model.oneof() == Some(index))
+            .collect(),
+    };
+    message.oneofs.iter().enumerate().map(oneof).collect()
+}
 
-    fn doc(&self) -> String {
-        let label = match self.layout.cardinality {
-            Cardinality::Repeated => "repeated ",
-            Cardinality::Optional { .. } => "optional ",
-            Cardinality::Map => "map, ",
-            Cardinality::Singular | Cardinality::Oneof { .. } => "",
-        };
-        format!(
-            "Field {}: {label}`{}`.",
-            self.layout.number, self.proto_type
-        )
+impl<'m> Field<'m> {
+    fn new(model: &'m model::Field, module: &[String]) -> Field<'m> {
+        let map = model.entry.as_ref().map(|entry| MapEntry {
+            key: value_type(&entry.key, module),
+            layout: format!(
+                "::tollgate::codec::EntryLayout {{ size: {}, key: {}, value: {} }}",
+                entry.size, entry.key_offset, entry.value_offset
+            ),
+        });
+        Field {
+            ident: snake(&model.name),
+            value: value_type(&model.value, module),
+            map,
+            model,
+        }
     }
 
     fn variant(&self) -> String {
-        camel(self.proto.name())
-    }
-
-    fn is_message(&self) -> bool {
-        matches!(self.layout.kind, Kind::Message(_))
+        camel(&self.model.name)
     }
 
     fn owned_value(&self) -> String {
-        if self.boxed {
+        if self.model.recursive {
             format!("::std::boxed::Box<{}>", self.value)
         } else {
             self.value.clone()
@@ -306,29 +215,31 @@ impl<'l> Field<'l> {
 
     /// The type in the owned struct.
     fn owned(&self) -> String {
-        match (&self.map, self.layout.cardinality) {
+        match (&self.map, self.model.cardinality) {
             (Some(map), _) => format!("::std::collections::BTreeMap<{}, {}>", map.key, self.value),
             (_, Cardinality::Repeated) => format!("::std::vec::Vec<{}>", self.value),
             (_, Cardinality::Optional { .. }) => option(&self.value),
-            _ if self.is_message() => option(&self.owned_value()),
+            _ if self.model.is_message() => option(&self.owned_value()),
             _ => self.value.clone(),
         }
     }
 
     /// What a view shows for one value.
     fn item(&self) -> String {
-        match self.layout.kind {
-            Kind::String => "&'a str".to_owned(),
-            Kind::Bytes => "&'a [u8]".to_owned(),
-            Kind::Message(_) => format!("<{} as ::tollgate::codec::Message>::View<'a>", self.value),
+        match self.model.value {
+            Value::String => "&'a str".to_owned(),
+            Value::Bytes => "&'a [u8]".to_owned(),
+            Value::Message(_) => {
+                format!("<{} as ::tollgate::codec::Message>::View<'a>", self.value)
+            }
             _ => self.value.clone(),
         }
     }
 
     /// Return type and body of the getter, given the expression of the place.
     fn getter(&self, place: &str) -> (String, String) {
-        let (at, value) = (self.layout.offset, &self.value);
-        match (&self.map, self.layout.cardinality) {
+        let (at, value) = (self.model.offset, &self.value);
+        match (&self.map, self.model.cardinality) {
             (Some(MapEntry { key, layout }), _) => (
                 format!("::tollgate::codec::Map<'a, {key}, {value}>"),
                 format!("{place}.map({layout}, {at})"),
@@ -341,7 +252,7 @@ impl<'l> Field<'l> {
                 option(&self.item()),
                 format!("{place}.optional::<{value}>({bit}, {at})"),
             ),
-            _ if self.is_message() => (
+            _ if self.model.is_message() => (
                 option(&self.item()),
                 format!("{place}.message({at}).map(<{value} as ::tollgate::codec::Message>::view)"),
             ),
@@ -351,26 +262,26 @@ impl<'l> Field<'l> {
 
     /// The owned value, read from `place`.
     fn own(&self) -> String {
-        let (at, value) = (self.layout.offset, &self.value);
-        let boxed = if self.boxed {
+        let (at, value) = (self.model.offset, &self.value);
+        let boxed = if self.model.recursive {
             ".map(::std::boxed::Box::new)"
         } else {
             ""
         };
-        match (&self.map, self.layout.cardinality) {
+        match (&self.map, self.model.cardinality) {
             (Some(MapEntry { layout, .. }), _) => format!("place.map({layout}, {at}).to_map()"),
             (_, Cardinality::Repeated) => format!("place.list({at}).to_vec()"),
             (_, Cardinality::Optional { bit }) => format!("place.optional_owned({bit}, {at})"),
-            _ if self.is_message() => format!("place.message_owned::<{value}>({at}){boxed}"),
+            _ if self.model.is_message() => format!("place.message_owned::<{value}>({at}){boxed}"),
             _ => format!("place.owned({at})"),
         }
     }
 
     /// Statements that store the field; oneof members are stored through their enum.
     fn store(&self, oneofs: &[Oneof<'_>], text: &mut Text) {
-        let (at, ident) = (self.layout.offset, &self.ident);
+        let (at, ident) = (self.model.offset, &self.ident);
         let store = format!("value.store(sink, fixed.bytes_mut(), {at});");
-        match (&self.map, self.layout.cardinality) {
+        match (&self.map, self.model.cardinality) {
             (Some(map), _) => {
                 text.line(format!("let entry = {};", map.layout));
                 text.line(format!("::tollgate::codec::store_map(&self.{ident}, entry, sink, fixed.bytes_mut(), {at});"));
@@ -397,11 +308,11 @@ impl<'l> Field<'l> {
                 text.line(format!("if let {pattern} = &self.{} {{", oneof.ident));
                 text.line(format!(
                     "fixed.set_case({}, {});",
-                    oneof.case_offset, self.layout.number
+                    oneof.case_offset, self.model.number
                 ));
                 text.lines([&store, "}"]);
             }
-            (_, Cardinality::Singular | Cardinality::Map) if self.is_message() => {
+            (_, Cardinality::Singular | Cardinality::Map) if self.model.is_message() => {
                 text.line(format!(
                     "if let ::core::option::Option::Some(value) = &self.{ident} {{"
                 ));
@@ -415,19 +326,19 @@ impl<'l> Field<'l> {
 }
 
 fn emit_struct(
-    message: &MessageDescriptor,
+    message: &Message,
     name: &str,
     fields: &[Field<'_>],
     oneofs: &[Oneof<'_>],
     text: &mut Text,
 ) {
     text.line("");
-    text.line(format!("/// `{}`.", message.full_name()));
+    text.line(format!("/// `{}`.", message.name));
     text.line("#[allow(dead_code)]");
     text.line("#[derive(Clone, Debug, Default, PartialEq)]");
     text.line(format!("pub struct {name} {{"));
     for field in plain(fields) {
-        text.line(format!("/// {}", field.doc()));
+        text.line(format!("/// {}", field.model.doc()));
         text.line(format!("pub {}: {},", field.ident, field.owned()));
     }
     for oneof in oneofs {
@@ -442,30 +353,26 @@ fn emit_struct(
 }
 
 fn emit_impl(
-    message: &MessageDescriptor,
+    message: &Message,
     name: &str,
     view: &str,
-    layout: &MessageLayout,
     fields: &[Field<'_>],
     oneofs: &[Oneof<'_>],
     text: &mut Text,
 ) {
     text.line("");
     text.line(format!("impl ::tollgate::codec::Message for {name} {{"));
-    text.line(format!(
-        "const NAME: &'static str = \"{}\";",
-        message.full_name()
-    ));
-    text.line(format!("const SIZE: usize = {};", layout.size));
+    text.line(format!("const NAME: &'static str = \"{}\";", message.name));
+    text.line(format!("const SIZE: usize = {};", message.size));
     text.line(format!("type View<'a> = {view}<'a>;"));
     text.line("");
     text.line("fn encode<S: ::tollgate::codec::Sink>(&self, sink: &mut S, at: u32) {");
     if fields.is_empty() {
-        text.line(format!("sink.put(at, &[0; {}]);", layout.size));
+        text.line(format!("sink.put(at, &[0; {}]);", message.size));
     } else {
         if fields.iter().any(|f| {
             !matches!(
-                f.layout.cardinality,
+                f.model.cardinality,
                 Cardinality::Repeated | Cardinality::Map
             )
         }) {
@@ -473,7 +380,7 @@ fn emit_impl(
         }
         text.line(format!(
             "let mut fixed = ::tollgate::codec::Fixed::<{}>::default();",
-            layout.size
+            message.size
         ));
         for field in fields {
             field.store(oneofs, text);
@@ -508,8 +415,8 @@ fn emit_from_view(view: &str, fields: &[Field<'_>], oneofs: &[Oneof<'_>], text: 
             oneof.ident, oneof.case_offset
         ));
         for member in &oneof.members {
-            let read = format!("place.owned::<{}>({})", member.value, member.layout.offset);
-            let read = if member.boxed {
+            let read = format!("place.owned::<{}>({})", member.value, member.model.offset);
+            let read = if member.model.recursive {
                 format!("::std::boxed::Box::new({read})")
             } else {
                 read
@@ -519,15 +426,48 @@ fn emit_from_view(view: &str, fields: &[Field<'_>], oneofs: &[Oneof<'_>], text: 
                 oneof.enum_name,
                 member.variant()
             );
-            text.line(format!("{} => {value},", member.layout.number));
+            text.line(format!("{} => {value},", member.model.number));
         }
         text.lines(["_ => ::core::option::Option::None,", "},"]);
     }
     text.lines(["}", "}"]);
 }
 
+/// Numbers that don't agree with the codec's own computation don't compile.
+fn emit_checks(message: &Message, fields: &[Field<'_>], text: &mut Text) {
+    let is_optional = |f: &&Field<'_>| matches!(f.model.cardinality, Cardinality::Optional { .. });
+    let cases: Vec<_> = message
+        .oneofs
+        .iter()
+        .map(|o| o.case_offset.to_string())
+        .collect();
+    text.line("");
+    text.line("const _: () = ::tollgate::codec::Shape {");
+    text.line(format!("size: {},", message.size));
+    text.line(format!(
+        "optionals: {},",
+        fields.iter().filter(is_optional).count()
+    ));
+    text.line(format!("cases: &[{}],", cases.join(", ")));
+    text.line("fields: &[");
+    for field in fields {
+        let (at, value) = (field.model.offset, &field.value);
+        text.line(match (&field.map, field.model.cardinality) {
+            (Some(MapEntry { key, layout }), _) => {
+                format!("::tollgate::codec::Spot::map::<{key}, {value}>({layout}, {at}),")
+            }
+            (_, Cardinality::Repeated) => format!("::tollgate::codec::Spot::list({at}),"),
+            _ => format!("::tollgate::codec::Spot::one::<{value}>({at}),"),
+        });
+    }
+    text.line("],");
+    text.line(format!("unknown: {},", message.unknown));
+    text.line("}");
+    text.line(".check();");
+}
+
 fn emit_view(
-    message: &MessageDescriptor,
+    message: &Message,
     name: &str,
     view: &str,
     fields: &[Field<'_>],
@@ -537,7 +477,7 @@ fn emit_view(
     text.line("");
     text.line(format!(
         "/// View of [`{name}`]: `{}` in place.",
-        message.full_name()
+        message.name
     ));
     text.line("#[derive(Clone, Copy)]");
     text.line(format!(
@@ -548,7 +488,7 @@ fn emit_view(
     text.line(format!("impl<'a> {view}<'a> {{"));
     for field in plain(fields) {
         let (returns, body) = field.getter("self.0");
-        text.line(format!("/// {}", field.doc()));
+        text.line(format!("/// {}", field.model.doc()));
         text.line(format!("pub fn {}(self) -> {returns} {{", field.ident));
         text.lines([&body, "}", ""]);
     }
@@ -561,16 +501,20 @@ fn emit_view(
         ));
         text.line(format!("match self.0.case({}) {{", oneof.case_offset));
         for member in &oneof.members {
-            let read = format!("self.0.field::<{}>({})", member.value, member.layout.offset);
+            let read = format!("self.0.field::<{}>({})", member.value, member.model.offset);
             let value = format!(
                 "::core::option::Option::Some({}View::{}({read}))",
                 oneof.enum_name,
                 member.variant()
             );
-            text.line(format!("{} => {value},", member.layout.number));
+            text.line(format!("{} => {value},", member.model.number));
         }
         text.lines(["_ => ::core::option::Option::None,", "}", "}", ""]);
     }
+    text.line("/// Records of fields that the schema doesn't know, in protobuf's encoding. An owned copy goes without them.");
+    text.line("pub fn unknown_fields(self) -> &'a [u8] {");
+    text.line(format!("self.0.bytes({})", message.unknown));
+    text.lines(["}", ""]);
     text.line("/// An owned copy.");
     text.line(format!("pub fn to_owned(self) -> {name} {{"));
     text.line("::tollgate::codec::Message::from_view(self)");
@@ -582,64 +526,24 @@ fn emit_view(
 }
 
 fn plain<'f>(fields: &'f [Field<'f>]) -> impl Iterator<Item = &'f Field<'f>> {
-    fields
-        .iter()
-        .filter(|f| !matches!(f.layout.cardinality, Cardinality::Oneof { .. }))
+    fields.iter().filter(|f| f.model.oneof().is_none())
 }
 
 fn option(inner: &str) -> String {
     format!("::core::option::Option<{inner}>")
 }
 
-fn oneof_enum(oneof: &OneofDescriptor) -> String {
-    camel(oneof.name())
-}
-
-fn value_type(kind: &ProtoKind, module: &[String]) -> String {
-    match kind {
-        ProtoKind::Double => "f64".to_owned(),
-        ProtoKind::Float => "f32".to_owned(),
-        ProtoKind::Int32 | ProtoKind::Sint32 | ProtoKind::Sfixed32 => "i32".to_owned(),
-        ProtoKind::Int64 | ProtoKind::Sint64 | ProtoKind::Sfixed64 => "i64".to_owned(),
-        ProtoKind::Uint32 | ProtoKind::Fixed32 => "u32".to_owned(),
-        ProtoKind::Uint64 | ProtoKind::Fixed64 => "u64".to_owned(),
-        ProtoKind::Bool => "bool".to_owned(),
-        ProtoKind::String => "::std::string::String".to_owned(),
-        ProtoKind::Bytes => "::std::vec::Vec<u8>".to_owned(),
-        ProtoKind::Message(message) => TypePath::of_message(message).seen_from(module, ""),
-        ProtoKind::Enum(descriptor) => TypePath::of_enum(descriptor).seen_from(module, ""),
+fn value_type(value: &Value, module: &[String]) -> String {
+    match value {
+        Value::I32 => "i32".to_owned(),
+        Value::U32 => "u32".to_owned(),
+        Value::I64 => "i64".to_owned(),
+        Value::U64 => "u64".to_owned(),
+        Value::F32 => "f32".to_owned(),
+        Value::F64 => "f64".to_owned(),
+        Value::Bool => "bool".to_owned(),
+        Value::String => "::std::string::String".to_owned(),
+        Value::Bytes => "::std::vec::Vec<u8>".to_owned(),
+        Value::Message(name) | Value::Enum(name) => TypePath::of(name).seen_from(module),
     }
-}
-
-fn proto_name(kind: &ProtoKind, proto_type: ProtoType) -> String {
-    match kind {
-        ProtoKind::Message(message) => message.full_name().to_owned(),
-        ProtoKind::Enum(descriptor) => descriptor.full_name().to_owned(),
-        _ => proto_type.name().to_owned(),
-    }
-}
-
-/// Whether a singular message field's type contains, through singular message fields, the message that has the field.
-fn is_recursive(field: &FieldDescriptor) -> bool {
-    let ProtoKind::Message(start) = field.kind() else {
-        return false;
-    };
-    if field.is_list() || field.is_map() {
-        return false;
-    }
-    let home = field.parent_message();
-    let (mut seen, mut queue) = (BTreeSet::new(), vec![start]);
-    while let Some(message) = queue.pop() {
-        if message == *home {
-            return true;
-        }
-        if seen.insert(message.full_name().to_owned()) {
-            let inner = message.fields().filter(|f| !f.is_list() && !f.is_map());
-            queue.extend(inner.filter_map(|f| match f.kind() {
-                ProtoKind::Message(message) => Some(message),
-                _ => None,
-            }));
-        }
-    }
-    false
 }

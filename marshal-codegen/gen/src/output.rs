@@ -1,0 +1,34 @@
+//! Generated files and the directory where they are kept.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use crate::{Files, GenError};
+
+/// Writes the files into `dir`, which is made if it isn't there. What is as it should be isn't touched, so that build
+/// systems see no change.
+pub fn write(files: &Files, dir: &Path) -> Result<(), GenError> {
+    let failed = |path: PathBuf| move |error| GenError::Write { path, error };
+    std::fs::create_dir_all(dir).map_err(failed(dir.to_owned()))?;
+    for path in stale(files, dir)? {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let text = name.and_then(|name| files.get(name));
+        std::fs::write(&path, text.expect("it is one of the files")).map_err(failed(path))?;
+    }
+    Ok(())
+}
+
+/// The paths of those files that `dir` doesn't hold, or holds with another text.
+pub fn stale(files: &Files, dir: &Path) -> Result<Vec<PathBuf>, GenError> {
+    let mut stale = Vec::new();
+    for (name, text) in files {
+        let path = dir.join(name);
+        match std::fs::read(&path) {
+            Ok(found) if found == text.as_bytes() => {}
+            Ok(_) => stale.push(path),
+            Err(error) if error.kind() == ErrorKind::NotFound => stale.push(path),
+            Err(error) => return Err(GenError::Read { path, error }),
+        }
+    }
+    Ok(stale)
+}
