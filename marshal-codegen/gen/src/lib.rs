@@ -1,4 +1,4 @@
-//! Stubs for `.proto` files, from the one layout that the daemon checks blocks against.
+//! Stubs for `.proto` files in Rust and C, from the one layout that the daemon checks blocks against.
 //!
 //! From `build.rs`, with no protoc:
 //!
@@ -15,6 +15,7 @@
 #![doc = include_str!("../STUBS.md")]
 #![forbid(unsafe_code)]
 
+mod c;
 mod model;
 mod names;
 mod output;
@@ -53,7 +54,7 @@ pub enum GenError {
         name: String,
     },
     /// There are no stubs in this language.
-    #[error("there are no stubs in {name:?}; there are some in rust")]
+    #[error("there are no stubs in {name:?}; the languages are rust and c")]
     UnknownLanguage {
         /// What was asked for.
         name: String,
@@ -85,16 +86,19 @@ pub enum Language {
     /// `<package>.rs`, for `include!`, on top of the `tollgate` crate.
     #[default]
     Rust,
+    /// `<package>.tollgate.h` for C11 and C++17, and `tollgate_block.h`, which they include.
+    C,
 }
 
 impl Language {
     /// All of them.
-    pub const ALL: [Language; 1] = [Language::Rust];
+    pub const ALL: [Language; 2] = [Language::Rust, Language::C];
 
     /// The name on a command line.
     pub const fn name(self) -> &'static str {
         match self {
             Language::Rust => "rust",
+            Language::C => "c",
         }
     }
 
@@ -103,6 +107,7 @@ impl Language {
         let model = Model::new(schema)?;
         match self {
             Language::Rust => rust::generate(&model),
+            Language::C => c::generate(&model),
         }
     }
 }

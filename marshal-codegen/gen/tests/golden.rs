@@ -36,3 +36,9 @@ fn rust_is_as_reviewed() {
     check("hotel.proto", Language::Rust, "hotel.rs");
     check("everything.proto", Language::Rust, "everything.rs");
 }
+
+#[test]
+fn c_is_as_reviewed() {
+    check("hotel.proto", Language::C, "hotel.tollgate.h");
+    check("everything.proto", Language::C, "everything.tollgate.h");
+}

@@ -4,4 +4,5 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod annotate;
+mod c;
 mod zoo;

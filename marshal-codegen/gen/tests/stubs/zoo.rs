@@ -33,7 +33,6 @@ pub(crate) struct Animal {
 /// An animal and its bytes.
 pub(crate) struct Specimen {
     pub(crate) animal: &'static Animal,
-    #[expect(dead_code, reason = "the stubs of C will be compared with it")]
     pub(crate) value: DynamicMessage,
     pub(crate) layouts: Arc<Layouts>,
     /// What a sender writes.
