@@ -1,4 +1,4 @@
-//! Stubs for `.proto` files in Rust and C, from the one layout that the daemon checks blocks against.
+//! Stubs for `.proto` files in Rust, C and Python, from the one layout that the daemon checks blocks against.
 //!
 //! From `build.rs`, with no protoc:
 //!
@@ -19,6 +19,7 @@ mod c;
 mod model;
 mod names;
 mod output;
+mod python;
 mod rust;
 mod text;
 
@@ -54,7 +55,7 @@ pub enum GenError {
         name: String,
     },
     /// There are no stubs in this language.
-    #[error("there are no stubs in {name:?}; the languages are rust and c")]
+    #[error("there are no stubs in {name:?}; the languages are rust, c and python")]
     UnknownLanguage {
         /// What was asked for.
         name: String,
@@ -88,17 +89,20 @@ pub enum Language {
     Rust,
     /// `<package>.tollgate.h` for C11 and C++17, and `tollgate_block.h`, which they include.
     C,
+    /// `<package>_tollgate.py` for Python 3.9, and `tollgate_block.py`, which they import.
+    Python,
 }
 
 impl Language {
     /// All of them.
-    pub const ALL: [Language; 2] = [Language::Rust, Language::C];
+    pub const ALL: [Language; 3] = [Language::Rust, Language::C, Language::Python];
 
     /// The name on a command line.
     pub const fn name(self) -> &'static str {
         match self {
             Language::Rust => "rust",
             Language::C => "c",
+            Language::Python => "python",
         }
     }
 
@@ -108,6 +112,7 @@ impl Language {
         match self {
             Language::Rust => rust::generate(&model),
             Language::C => c::generate(&model),
+            Language::Python => python::generate(&model),
         }
     }
 }

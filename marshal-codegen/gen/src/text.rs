@@ -3,7 +3,7 @@
 /// Bytes of a descriptor set per line of text.
 const BYTES_PER_LINE: usize = 32;
 
-/// Lines of Rust or C. Each begins indented by the braces and parentheses that are open before it.
+/// Lines of code. Each begins indented by the braces and parentheses that are open before it.
 #[derive(Default)]
 pub(crate) struct Text {
     out: String,
@@ -32,6 +32,16 @@ impl Text {
         for line in lines {
             self.line(line);
         }
+    }
+
+    /// Opens a level without a brace.
+    pub(crate) fn indent(&mut self) {
+        self.open += 1;
+    }
+
+    /// Closes what [`Text::indent`] opened.
+    pub(crate) fn dedent(&mut self) {
+        self.open -= 1;
     }
 
     /// Appends bytes as decimal numbers.

@@ -42,3 +42,13 @@ fn c_is_as_reviewed() {
     check("hotel.proto", Language::C, "hotel.tollgate.h");
     check("everything.proto", Language::C, "everything.tollgate.h");
 }
+
+#[test]
+fn python_is_as_reviewed() {
+    check("hotel.proto", Language::Python, "hotel_tollgate.py");
+    check(
+        "everything.proto",
+        Language::Python,
+        "everything_tollgate.py",
+    );
+}

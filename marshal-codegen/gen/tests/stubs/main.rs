@@ -5,4 +5,5 @@
 
 mod annotate;
 mod c;
+mod python;
 mod zoo;
