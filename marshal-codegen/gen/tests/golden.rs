@@ -12,8 +12,15 @@ use tollgate_schema::Schema;
 
 fn check(proto: &str, language: Language, file: &str) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let protos = root.join("../../conformance/proto");
-    let schema = Schema::compile_proto(&[protos.join(proto)], &[protos]).unwrap();
+    let includes = [
+        root.join("../../conformance/proto"),
+        root.join("tests/proto"),
+    ];
+    let place = includes
+        .iter()
+        .map(|dir| dir.join(proto))
+        .find(|path| path.exists());
+    let schema = Schema::compile_proto(&[place.unwrap()], &includes).unwrap();
     let generated = &language.generate(&schema).unwrap()[file];
     let golden = root.join("tests/golden").join(file);
     if std::env::var_os("TOLLGATE_BLESS").is_some() {
@@ -35,12 +42,18 @@ fn check(proto: &str, language: Language, file: &str) {
 fn rust_is_as_reviewed() {
     check("hotel.proto", Language::Rust, "hotel.rs");
     check("everything.proto", Language::Rust, "everything.rs");
+    check("legacy.proto", Language::Rust, "legacy.rs");
+    check("legacy.proto", Language::Rust, "google.protobuf.rs");
+    check("awkward.proto", Language::Rust, "awkward.rs");
+    check("circle/b_second.proto", Language::Rust, "circle.a.rs");
+    check("circle/b_second.proto", Language::Rust, "circle.b.rs");
 }
 
 #[test]
 fn c_is_as_reviewed() {
     check("hotel.proto", Language::C, "hotel.tollgate.h");
     check("everything.proto", Language::C, "everything.tollgate.h");
+    check("legacy.proto", Language::C, "legacy.tollgate.h");
 }
 
 #[test]

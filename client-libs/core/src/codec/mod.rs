@@ -161,7 +161,7 @@ macro_rules! open_enum {
             }
 
             fn element(place: $crate::codec::Place<'_>) -> Self {
-                Self::field(place, 0)
+                <Self as $crate::codec::Value>::field(place, 0)
             }
 
             fn own(item: Self) -> Self {

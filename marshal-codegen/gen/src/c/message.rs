@@ -3,7 +3,7 @@
 //! | protobuf | value | reader of `pkg_M_view` |
 //! |---|---|---|
 //! | scalar, string, bytes | the scalar, `tollgate_str`, `tollgate_bytes` | `pkg_M_get_f(view)` |
-//! | `optional`, `required` | and `has_f_` | and `pkg_M_has_f(view)` |
+//! | `optional`, `required` | and `f_is_set_` | and `pkg_M_has_f(view)` |
 //! | message | pointer, NULL if absent | `get` a view, `has` |
 //! | repeated | `items`, `count` | `pkg_M_count_f(view)`, `pkg_M_get_f(view, i)` |
 //! | map | entries | `count`, `key`, `get` by index, `pkg_M_find_f(view, key, &value)` |
@@ -331,7 +331,7 @@ impl<'m> Slot<'m> {
             }
             (None, cardinality) => {
                 if let Cardinality::Optional { .. } = cardinality {
-                    text.line(format!("bool has_{}_;", self.name));
+                    text.line(format!("bool {}_is_set_;", self.name));
                 }
                 let pointer = if let Value::Message(_) = self.value {
                     "const "
@@ -350,7 +350,7 @@ impl<'m> Slot<'m> {
         match self.cardinality {
             Cardinality::Repeated | Cardinality::Map => self.emit_put_array(&name, text),
             Cardinality::Optional { bit } => {
-                text.line(format!("if (m->has_{}_) {{", self.name));
+                text.line(format!("if (m->{}_is_set_) {{", self.name));
                 text.line(format!(
                     "fixed.presence_[{}] |= UINT32_C(1) << {};",
                     bit / 32,

@@ -1,7 +1,7 @@
 //! C names: everything is prefixed by its package and by the messages around it.
 //!
-//! Names that end in an underscore are the generator's own (`presence_`, `unknown_`, `has_x_`). A field whose name ends in
-//! one, or that C or C++ won't have as a member, gets one more, so that no two of them meet.
+//! Names that end in an underscore are the generator's own (`presence_`, `unknown_`, `x_is_set_`). A field whose name ends in
+//! one, or that C or C++ won't have as a member, gets one more, so that no two of them meet: the generator's end in one.
 
 use crate::model::TypeName;
 

@@ -6,7 +6,7 @@ use tollgate_schema::Cardinality;
 
 use crate::GenError;
 use crate::model::{self, Enum, Message, Value};
-use crate::rust::names::{TypePath, camel, identifier, snake};
+use crate::rust::names::{TypePath, camel, constant, snake};
 use crate::text::Text;
 
 /// A module of the generated code: a package, or a message's nested types.
@@ -71,17 +71,36 @@ impl<'s> Module<'s> {
         if self.taken.insert(name.clone()) {
             return Ok(name);
         }
+        Err(self.clash(name))
+    }
+
+    /// What a type declares inside itself needs names of its own.
+    fn distinct<'n>(
+        &self,
+        within: &str,
+        names: impl Iterator<Item = &'n str>,
+    ) -> Result<(), GenError> {
+        let mut taken = BTreeSet::new();
+        for name in names {
+            if !taken.insert(name) {
+                return Err(self.clash(format!("{within}::{name}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn clash(&self, name: String) -> GenError {
         let path: Vec<_> = self
             .path
             .iter()
             .chain([&name])
             .map(String::as_str)
             .collect();
-        Err(GenError::NameClash {
+        GenError::NameClash {
             package: self.package.to_owned(),
             language: "Rust",
             name: path.join("::"),
-        })
+        }
     }
 
     fn emit_enum(&mut self, declared: &Enum, text: &mut Text) -> Result<(), GenError> {
@@ -90,8 +109,13 @@ impl<'s> Module<'s> {
         text.line("::tollgate::codec::open_enum! {");
         text.line(format!("/// `{}`.", declared.name));
         text.line(format!("pub struct {name} {{"));
-        for (value, number) in &declared.values {
-            text.line(format!("{} = {number},", identifier(value.clone())));
+        let values = declared.values.iter();
+        let values: Vec<_> = values
+            .map(|(value, number)| (constant(value), number))
+            .collect();
+        self.distinct(&name, values.iter().map(|(value, _)| value.as_str()))?;
+        for (value, number) in values {
+            text.line(format!("{value} = {number},"));
         }
         text.lines(["}", "}"]);
         Ok(())
@@ -102,6 +126,11 @@ impl<'s> Module<'s> {
         let view = self.take(format!("{name}View"))?;
         let fields = self.fields(message.fields.iter());
         let oneofs = oneofs(message, &fields);
+        let attributes = plain(&fields).map(|f| f.ident.as_str());
+        self.distinct(
+            &name,
+            attributes.chain(oneofs.iter().map(|o| o.ident.as_str())),
+        )?;
         emit_struct(message, &name, &fields, &oneofs, text);
         emit_impl(message, &name, &view, &fields, &oneofs, text);
         emit_checks(message, &fields, text);
@@ -144,6 +173,8 @@ impl<'s> Module<'s> {
         let name = self.take(camel(oneof))?;
         let view = self.take(format!("{name}View"))?;
         let members = self.fields(message.members(index));
+        let variants: Vec<_> = members.iter().map(Field::variant).collect();
+        self.distinct(&name, variants.iter().map(String::as_str))?;
         text.line("");
         text.line(format!("/// Oneof `{oneof}` of `{}`.", message.name));
         text.line("#[derive(Clone, Debug, PartialEq)]");
@@ -162,8 +193,9 @@ impl<'s> Module<'s> {
             text.line(format!("{}({}),", member.variant(), member.item()));
         }
         text.lines([
+            "#[allow(non_camel_case_types)]",
             "#[doc(hidden)]",
-            "Never(::core::marker::PhantomData<&'a ()>, ::core::convert::Infallible),",
+            "Never_(::core::marker::PhantomData<&'a ()>, ::core::convert::Infallible),",
             "}",
         ]);
         Ok(())

@@ -71,8 +71,17 @@ pub(crate) fn camel(name: &str) -> String {
     identifier(name)
 }
 
+/// The constant for an enum's value.
+pub(crate) fn constant(value: &str) -> String {
+    match value {
+        // Enums have this method.
+        "name" => "name_".to_owned(),
+        _ => identifier(value.to_owned()),
+    }
+}
+
 /// `name` where it can be an identifier, else the nearest thing that can.
-pub(crate) fn identifier(name: String) -> String {
+fn identifier(name: String) -> String {
     const RAW: &[&str] = &[
         "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "do",
         "dyn", "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in",

@@ -148,14 +148,16 @@ fn emit_dispatcher(service: &Service, constant: &str, name: &str, text: &mut Tex
     text.line(
         "fn call(&self, method: usize, call: ::tollgate::Incoming) -> ::tollgate::HandlerFuture {",
     );
+    const REFUSE: &str = "::std::boxed::Box::pin(::tollgate::unimplemented(call))";
+    if !service.methods.iter().any(Method::is_unary) {
+        text.line("let _ = method;");
+        text.lines([REFUSE, "}", "}"]);
+        return;
+    }
     text.line("let service = ::std::sync::Arc::clone(&self.0);");
     text.line("match method {");
-    for (index, method) in service
-        .methods
-        .iter()
-        .enumerate()
-        .filter(|(_, m)| m.is_unary())
-    {
+    let methods = service.methods.iter().enumerate();
+    for (index, method) in methods.filter(|(_, m)| m.is_unary()) {
         text.line(format!("{index} => ::std::boxed::Box::pin(async move {{"));
         let ident = snake(&method.name);
         text.line("let (request, responder) = ::tollgate::accept(call);");
@@ -163,7 +165,7 @@ fn emit_dispatcher(service: &Service, constant: &str, name: &str, text: &mut Tex
         text.line("::tollgate::respond(responder, reply).await;");
         text.line("}),");
     }
-    text.line("_ => ::std::boxed::Box::pin(::tollgate::unimplemented(call)),");
+    text.line(format!("_ => {REFUSE},"));
     text.lines(["}", "}", "}"]);
 }
 

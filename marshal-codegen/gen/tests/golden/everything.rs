@@ -1289,8 +1289,9 @@ pub mod choices {
         Leaf(<super::Leaf as ::tollgate::codec::Message>::View<'a>),
         /// Field 6: `everything.Empty`.
         Nothing(<super::Empty as ::tollgate::codec::Message>::View<'a>),
+        #[allow(non_camel_case_types)]
         #[doc(hidden)]
-        Never(::core::marker::PhantomData<&'a ()>, ::core::convert::Infallible),
+        Never_(::core::marker::PhantomData<&'a ()>, ::core::convert::Infallible),
     }
 
     /// Oneof `second` of `everything.Choices`.
@@ -1313,8 +1314,9 @@ pub mod choices {
         Share(f64),
         /// Field 12: `everything.Node`.
         Node(<super::Node as ::tollgate::codec::Message>::View<'a>),
+        #[allow(non_camel_case_types)]
         #[doc(hidden)]
-        Never(::core::marker::PhantomData<&'a ()>, ::core::convert::Infallible),
+        Never_(::core::marker::PhantomData<&'a ()>, ::core::convert::Infallible),
     }
 }
 

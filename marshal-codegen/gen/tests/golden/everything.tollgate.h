@@ -299,52 +299,52 @@ static_assert(offsetof(everything_Optionals, f_bool) == 112, "the layout of ever
 /* everything.Optionals to be written; all zero: all defaults. */
 struct everything_Optionals_value {
     /* Field 1: optional `double`. */
-    bool has_f_double_;
+    bool f_double_is_set_;
     double f_double;
     /* Field 2: optional `float`. */
-    bool has_f_float_;
+    bool f_float_is_set_;
     float f_float;
     /* Field 3: optional `int32`. */
-    bool has_f_int32_;
+    bool f_int32_is_set_;
     int32_t f_int32;
     /* Field 4: optional `int64`. */
-    bool has_f_int64_;
+    bool f_int64_is_set_;
     int64_t f_int64;
     /* Field 5: optional `uint32`. */
-    bool has_f_uint32_;
+    bool f_uint32_is_set_;
     uint32_t f_uint32;
     /* Field 6: optional `uint64`. */
-    bool has_f_uint64_;
+    bool f_uint64_is_set_;
     uint64_t f_uint64;
     /* Field 7: optional `sint32`. */
-    bool has_f_sint32_;
+    bool f_sint32_is_set_;
     int32_t f_sint32;
     /* Field 8: optional `sint64`. */
-    bool has_f_sint64_;
+    bool f_sint64_is_set_;
     int64_t f_sint64;
     /* Field 9: optional `fixed32`. */
-    bool has_f_fixed32_;
+    bool f_fixed32_is_set_;
     uint32_t f_fixed32;
     /* Field 10: optional `fixed64`. */
-    bool has_f_fixed64_;
+    bool f_fixed64_is_set_;
     uint64_t f_fixed64;
     /* Field 11: optional `sfixed32`. */
-    bool has_f_sfixed32_;
+    bool f_sfixed32_is_set_;
     int32_t f_sfixed32;
     /* Field 12: optional `sfixed64`. */
-    bool has_f_sfixed64_;
+    bool f_sfixed64_is_set_;
     int64_t f_sfixed64;
     /* Field 13: optional `bool`. */
-    bool has_f_bool_;
+    bool f_bool_is_set_;
     bool f_bool;
     /* Field 14: optional `string`. */
-    bool has_f_string_;
+    bool f_string_is_set_;
     tollgate_str f_string;
     /* Field 15: optional `bytes`. */
-    bool has_f_bytes_;
+    bool f_bytes_is_set_;
     tollgate_bytes f_bytes;
     /* Field 16: optional `everything.Mood`. */
-    bool has_f_mood_;
+    bool f_mood_is_set_;
     everything_Mood f_mood;
     /* Field 17: `everything.Leaf`. */
     const everything_Leaf_value *f_leaf;
@@ -1256,67 +1256,67 @@ static inline void everything_Optionals_put_(tollgate_writer *w, size_t at, cons
 {
     everything_Optionals fixed;
     memset(&fixed, 0, sizeof fixed);
-    if (m->has_f_double_) {
+    if (m->f_double_is_set_) {
         fixed.presence_[0] |= UINT32_C(1) << 0;
         fixed.f_double = m->f_double;
     }
-    if (m->has_f_float_) {
+    if (m->f_float_is_set_) {
         fixed.presence_[0] |= UINT32_C(1) << 1;
         fixed.f_float = m->f_float;
     }
-    if (m->has_f_int32_) {
+    if (m->f_int32_is_set_) {
         fixed.presence_[0] |= UINT32_C(1) << 2;
         fixed.f_int32 = m->f_int32;
     }
-    if (m->has_f_int64_) {
+    if (m->f_int64_is_set_) {
         fixed.presence_[0] |= UINT32_C(1) << 3;
         fixed.f_int64 = m->f_int64;
     }
-    if (m->has_f_uint32_) {
+    if (m->f_uint32_is_set_) {
         fixed.presence_[0] |= UINT32_C(1) << 4;
         fixed.f_uint32 = m->f_uint32;
     }
-    if (m->has_f_uint64_) {
+    if (m->f_uint64_is_set_) {
         fixed.presence_[0] |= UINT32_C(1) << 5;
         fixed.f_uint64 = m->f_uint64;
     }
-    if (m->has_f_sint32_) {
+    if (m->f_sint32_is_set_) {
         fixed.presence_[0] |= UINT32_C(1) << 6;
         fixed.f_sint32 = m->f_sint32;
     }
-    if (m->has_f_sint64_) {
+    if (m->f_sint64_is_set_) {
         fixed.presence_[0] |= UINT32_C(1) << 7;
         fixed.f_sint64 = m->f_sint64;
     }
-    if (m->has_f_fixed32_) {
+    if (m->f_fixed32_is_set_) {
         fixed.presence_[0] |= UINT32_C(1) << 8;
         fixed.f_fixed32 = m->f_fixed32;
     }
-    if (m->has_f_fixed64_) {
+    if (m->f_fixed64_is_set_) {
         fixed.presence_[0] |= UINT32_C(1) << 9;
         fixed.f_fixed64 = m->f_fixed64;
     }
-    if (m->has_f_sfixed32_) {
+    if (m->f_sfixed32_is_set_) {
         fixed.presence_[0] |= UINT32_C(1) << 10;
         fixed.f_sfixed32 = m->f_sfixed32;
     }
-    if (m->has_f_sfixed64_) {
+    if (m->f_sfixed64_is_set_) {
         fixed.presence_[0] |= UINT32_C(1) << 11;
         fixed.f_sfixed64 = m->f_sfixed64;
     }
-    if (m->has_f_bool_) {
+    if (m->f_bool_is_set_) {
         fixed.presence_[0] |= UINT32_C(1) << 12;
         fixed.f_bool = m->f_bool ? 1 : 0;
     }
-    if (m->has_f_string_) {
+    if (m->f_string_is_set_) {
         fixed.presence_[0] |= UINT32_C(1) << 13;
         fixed.f_string = tollgate_put_bytes_(w, m->f_string.data, m->f_string.len);
     }
-    if (m->has_f_bytes_) {
+    if (m->f_bytes_is_set_) {
         fixed.presence_[0] |= UINT32_C(1) << 14;
         fixed.f_bytes = tollgate_put_bytes_(w, m->f_bytes.data, m->f_bytes.len);
     }
-    if (m->has_f_mood_) {
+    if (m->f_mood_is_set_) {
         fixed.presence_[0] |= UINT32_C(1) << 15;
         fixed.f_mood = m->f_mood;
     }

@@ -49,7 +49,7 @@ struct hotel_ReserveRequest_value {
     /* Field 4: `uint32`. */
     uint32_t room_count;
     /* Field 5: optional `string`. */
-    bool has_coupon_;
+    bool coupon_is_set_;
     tollgate_str coupon;
     /* Records of fields that the schema doesn't know, in protobuf's encoding. */
     tollgate_bytes unknown_;
@@ -236,7 +236,7 @@ static inline void hotel_ReserveRequest_put_(tollgate_writer *w, size_t at, cons
         tollgate_leave_(w);
     }
     fixed.room_count = m->room_count;
-    if (m->has_coupon_) {
+    if (m->coupon_is_set_) {
         fixed.presence_[0] |= UINT32_C(1) << 0;
         fixed.coupon = tollgate_put_bytes_(w, m->coupon.data, m->coupon.len);
     }

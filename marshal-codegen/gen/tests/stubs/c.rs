@@ -13,7 +13,7 @@ use tollgate_schema::prost_reflect::{
     DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, Value,
 };
 
-use crate::zoo::{SCHEMA, SPECIMENS, Specimen, compile, hex};
+use crate::zoo::{PROTOS, SCHEMA, SPECIMENS, Specimen, compile, hex};
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 const SANITIZERS: [&str; 3] = [
@@ -30,6 +30,7 @@ const PRELUDE: &str = r#"
 #include <stdlib.h>
 #include "everything.tollgate.h"
 #include "hotel.tollgate.h"
+#include "legacy.tollgate.h"
 
 static unsigned long budget;
 
@@ -171,9 +172,7 @@ fn writers_and_readers_keep_their_limits_in_c_and_cpp() {
 /// A directory with the stubs of both packages.
 fn stubs(name: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c-{name}"));
-    let files = Language::C
-        .generate(&compile(&["hotel", "everything"]))
-        .unwrap();
+    let files = Language::C.generate(&compile(&PROTOS)).unwrap();
     tollgate_gen::write(&files, &dir).unwrap();
     dir
 }
@@ -248,7 +247,11 @@ fn program() -> String {
 
 /// The message types of the zoo, by name.
 fn reachable() -> BTreeMap<String, MessageDescriptor> {
-    let all = SCHEMA.pool().all_messages().filter(|m| !m.is_map_entry());
+    let all = SCHEMA
+        .pool()
+        .unwrap()
+        .all_messages()
+        .filter(|m| !m.is_map_entry());
     all.map(|m| (m.full_name().to_owned(), m)).collect()
 }
 
@@ -293,7 +296,7 @@ fn fields(message: &DynamicMessage) -> String {
             _ => {
                 let is_message = matches!(field.kind(), Kind::Message(_));
                 if field.supports_presence() && !is_message {
-                    write!(text, ".has_{name}_ = true, ").unwrap();
+                    write!(text, ".{name}_is_set_ = true, ").unwrap();
                 }
                 write!(text, ".{name} = {initializer}, ").unwrap();
             }
@@ -506,11 +509,11 @@ fn dump(message: &DynamicMessage, unknown: &[u8]) -> String {
             }
             value if field.supports_presence() => {
                 let set = message.has_field(&field);
-                let is_message = matches!(value, Value::Message(_));
-                let shown = if set || !is_message {
-                    dump_value(value)
-                } else {
-                    String::new()
+                // The defaults of proto2 are not the stubs' business.
+                let shown = match field.kind() {
+                    _ if set => dump_value(value),
+                    Kind::String | Kind::Bytes | Kind::Message(_) => String::new(),
+                    _ => "0".to_owned(),
                 };
                 write!(text, "{name}?{}{{{shown}}}", u8::from(set)).unwrap();
             }

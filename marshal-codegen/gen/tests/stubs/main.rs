@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod annotate;
+mod awkward;
 mod c;
 mod python;
+mod rust;
 mod zoo;

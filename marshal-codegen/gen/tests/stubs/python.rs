@@ -6,14 +6,12 @@ use std::process::Command;
 use tollgate_gen::Language;
 
 use crate::c::run;
-use crate::zoo::{compile, golden};
+use crate::zoo::{PROTOS, compile, golden};
 
 #[test]
 fn the_zoo_is_written_and_read() {
     let dir = directory("zoo");
-    let files = Language::Python
-        .generate(&compile(&["hotel", "everything"]))
-        .unwrap();
+    let files = Language::Python.generate(&compile(&PROTOS)).unwrap();
     tollgate_gen::write(&files, &dir).unwrap();
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stubs/zoo_test.py");
     run(python().arg(tests).arg(&dir).arg(golden().join("zoo.json")));

@@ -165,6 +165,27 @@ pub(crate) static ZOO: &[Animal] = &[
         extent_min: Some(16)
     ),
     animal!(
+        "proto2_required",
+        "legacy.Record",
+        r#"{"id": 0, "grade": "GRADE_ONE", "owner": {"name": ""}}"#
+    ),
+    animal!(
+        "proto2_full",
+        "legacy.Record",
+        r#"{"id": -1, "grade": "GRADE_LOW", "owner": {"name": "o", "parent": {"name": "p"}}, "name": "", "wish": "GRADE_ONE",
+            "share": 0.5, "flag": false, "blob": "", "packed": [1, 2], "expanded": [3], "grades": ["GRADE_TWO"],
+            "looseGrades": ["GRADE_LOW", "GRADE_ONE"], "part": {"label": "l", "weight": 0, "piece": [{"size": 1}, {}]},
+            "note": [{"text": "n"}], "pick": {"grade": "GRADE_TWO"}, "byName": {"k": "GRADE_ONE"},
+            "byNumber": {"-5": {"name": "five"}}, "at": "1970-01-01T00:00:07Z", "otherName": 9}"#
+    ),
+    animal!(
+        "proto2_extensions",
+        "legacy.Record",
+        r#"{"id": 1, "grade": "GRADE_ONE", "owner": {"name": "o"}, "rank": "GRADE_TWO"}"#,
+        // The extension `remark` is "hi": extensions aren't fields of a block.
+        unknown: &[0xa2, 0x06, 0x02, b'h', b'i']
+    ),
+    animal!(
         "unknown_fields",
         "hotel.ReserveReply",
         r#"{"reservationId": "7", "hotelIds": ["ritz"]}"#,
@@ -176,7 +197,10 @@ pub(crate) static ZOO: &[Animal] = &[
 pub(crate) static SPECIMENS: LazyLock<Vec<Specimen>> =
     LazyLock::new(|| ZOO.iter().map(Specimen::take).collect());
 
-pub(crate) static SCHEMA: LazyLock<Schema> = LazyLock::new(|| compile(&["hotel", "everything"]));
+pub(crate) static SCHEMA: LazyLock<Schema> = LazyLock::new(|| compile(&PROTOS));
+
+/// The files whose messages are in the zoo.
+pub(crate) const PROTOS: [&str; 3] = ["hotel", "everything", "legacy"];
 
 /// The schema of some of the repository's files.
 pub(crate) fn compile(names: &[&str]) -> Schema {
@@ -294,10 +318,7 @@ fn blocks_are_as_reviewed() {
     let records: Vec<_> = SPECIMENS.iter().map(Specimen::record).collect();
     let text = serde_json::to_string_pretty(&records).unwrap() + "\n";
     check_golden(&golden().join("zoo.json"), &text);
-}
-
-#[test]
-fn every_reviewed_block_is_of_a_message_in_the_zoo() {
+    // No block of a message that has left.
     let files = std::fs::read_dir(golden().join("zoo")).unwrap();
     let on_disk: BTreeSet<_> = files
         .map(|f| f.unwrap().file_name().into_string().unwrap())
