@@ -12,6 +12,9 @@
 //! Then `pub mod hotel { tollgate::include_proto!("hotel"); }`. There is one file per package, also for packages that are
 //! imported; the modules that include them have to be nested as the packages are (package `a.b` in `mod a { mod b {} }`).
 //!
+//!
+//! The same code is behind `tollgate gen` and the protoc plugin `protoc-gen-tollgate` (see [`plugin`]).
+//!
 #![doc = include_str!("../STUBS.md")]
 #![forbid(unsafe_code)]
 
@@ -19,11 +22,12 @@ mod c;
 mod model;
 mod names;
 mod output;
+pub mod plugin;
 mod python;
 mod rust;
 mod text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -108,11 +112,25 @@ impl Language {
 
     /// The stubs of every package of `schema`, and what they need beside them.
     pub fn generate(self, schema: &Schema) -> Result<Files, GenError> {
-        let model = Model::new(schema)?;
+        self.write(&Model::new(schema)?)
+    }
+
+    /// The stubs of some packages only, for when others' are elsewhere.
+    pub fn generate_packages(
+        self,
+        schema: &Schema,
+        packages: &BTreeSet<String>,
+    ) -> Result<Files, GenError> {
+        let mut model = Model::new(schema)?;
+        model.packages.retain(|p| packages.contains(&p.name));
+        self.write(&model)
+    }
+
+    fn write(self, model: &Model) -> Result<Files, GenError> {
         match self {
-            Language::Rust => rust::generate(&model),
-            Language::C => c::generate(&model),
-            Language::Python => python::generate(&model),
+            Language::Rust => rust::generate(model),
+            Language::C => c::generate(model),
+            Language::Python => python::generate(model),
         }
     }
 }
