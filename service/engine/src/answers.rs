@@ -4,7 +4,9 @@ use tollgate_shm_abi::status::Code;
 
 use crate::calls::{Call, CallKey};
 use crate::state::{Event, Stage, State};
-use crate::tables::{Engine, LinkId, Origin, Output, SessionId, Status, Target, Verdict};
+use crate::tables::{
+    Encoding, End, Engine, LinkId, Origin, Output, SessionId, Status, Target, Verdict,
+};
 
 /// Whether an application may answer a call.
 enum Answerable {
@@ -108,13 +110,34 @@ impl<M> Engine<M> {
         }
     }
 
-    /// The rim could not do what [`Output::Deliver`], [`Output::SendCall`] or [`Output::SendReply`] asked.
+    /// The rim could not do what [`Output::Deliver`], [`Output::SendCall`] or [`Output::Convert`] asked.
     pub fn undeliverable(&mut self, call: CallKey, status: Status) {
         self.leave_target(call);
         self.end(call, status);
     }
 
     fn replied(&mut self, key: CallKey, message: M) {
+        let Some(call) = self.calls.get(key) else {
+            return self.discard(message);
+        };
+        // What a peer sent has been converted on arrival.
+        if call.encoding == Encoding::Protobuf
+            && let Some((service, method)) = call.service
+        {
+            let to = match call.origin {
+                Origin::Session { session, .. } => End::Caller {
+                    session,
+                    handle: call.handle,
+                },
+                Origin::Link { .. } => End::Peer,
+            };
+            return self.convert(key, End::Server { service, method }, to, message);
+        }
+        self.hand_over(key, message);
+    }
+
+    /// A reply in the caller's layout goes through the caller's chain to the caller.
+    pub(crate) fn hand_over(&mut self, key: CallKey, message: M) {
         let chain = self
             .calls
             .get(key)
@@ -129,7 +152,12 @@ impl<M> Engine<M> {
         self.step(key, Event::Answer);
         match self.retire(key) {
             Some(call) => {
-                self.answer(call.origin, call.handle, call.bytes, Ok(message));
+                self.answer(
+                    call.origin,
+                    call.handle,
+                    call.bytes,
+                    Ok((call.encoding, message)),
+                );
             }
             None => self.discard(message),
         }
@@ -355,10 +383,10 @@ impl<M> Engine<M> {
         origin: Origin,
         handle: u32,
         request_bytes: u64,
-        answer: Result<M, Status>,
+        answer: Result<(Encoding, M), Status>,
     ) {
         self.outputs.push_back(match (origin, answer) {
-            (Origin::Session { session, call }, Ok(message)) => Output::Complete {
+            (Origin::Session { session, call }, Ok((_, message))) => Output::Complete {
                 session,
                 handle,
                 call,
@@ -369,9 +397,10 @@ impl<M> Engine<M> {
                 call,
                 status,
             },
-            (Origin::Link { link, call }, Ok(message)) => Output::SendReply {
+            (Origin::Link { link, call }, Ok((encoding, message))) => Output::SendReply {
                 link,
                 call,
+                encoding,
                 request_bytes,
                 message,
             },

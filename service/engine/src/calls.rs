@@ -2,7 +2,7 @@
 
 use crate::limits::MAX_CALLS;
 use crate::state::{Event, State};
-use crate::tables::{Origin, ServiceId, Target};
+use crate::tables::{Encoding, Origin, ServiceId, Target};
 
 /// Names one call of one engine: a slot and the generation of its use.
 ///
@@ -39,6 +39,7 @@ pub(crate) struct Call<M> {
     /// The method handle that an application called; 0 for a peer's call.
     pub(crate) handle: u32,
     pub(crate) target: Target,
+    pub(crate) encoding: Encoding,
     /// Once delivered to a server: what was called, for the reply's chain.
     pub(crate) service: Option<(ServiceId, u16)>,
     /// 0 is never: admission gives every call a deadline.

@@ -35,6 +35,6 @@ mod tests;
 pub use calls::CallKey;
 pub use state::Stage;
 pub use tables::{
-    Admission, ChainId, Engine, LinkId, MethodChains, Origin, Output, Route, RouteTarget,
-    ServiceId, SessionId, Status, Submission, Verdict,
+    Admission, ChainId, Encoding, End, Engine, Expected, LinkId, MethodChains, Origin, Output,
+    Route, RouteTarget, ServiceId, SessionId, Status, Submission, Verdict,
 };

@@ -9,8 +9,8 @@ use crate::limits::{
 };
 use crate::state::{Event, Stage, State};
 use crate::tables::{
-    Admission, ChainId, Engine, LinkId, Origin, Output, RouteTarget, ServiceId, SessionId, Status,
-    Submission, Target,
+    Admission, ChainId, Encoding, End, Engine, LinkId, Origin, Output, RouteTarget, ServiceId,
+    SessionId, Status, Submission, Target,
 };
 
 impl<M> Engine<M> {
@@ -29,12 +29,21 @@ impl<M> Engine<M> {
             );
             return self.refuse_submission(submission, status);
         };
-        let target = match target {
+        let (target, encoding) = match target {
             RouteTarget::Broken(status) => return self.refuse_submission(submission, status),
-            RouteTarget::Link { link, bind, method } => Target::Link { link, bind, method },
-            RouteTarget::Local { service, method } => Target::Service { service, method },
+            RouteTarget::Link {
+                link,
+                bind,
+                method,
+                encoding,
+            } => (Target::Link { link, bind, method }, encoding),
+            RouteTarget::Local {
+                service,
+                method,
+                encoding,
+            } => (Target::Service { service, method }, encoding),
         };
-        let (key, message) = match self.admit(now_ns, target, handle, submission) {
+        let (key, message) = match self.admit(now_ns, target, encoding, handle, submission) {
             Ok(admitted) => admitted,
             Err(()) => return Admission::Refused,
         };
@@ -48,16 +57,17 @@ impl<M> Engine<M> {
         Admission::Admitted(key)
     }
 
-    /// A peer sent a call for `service`.
+    /// A peer sent a call for `service`. Its request has the service's layout by now; the reply will be sent as `encoding`.
     pub fn arrive(
         &mut self,
         now_ns: u64,
         service: ServiceId,
         method: u16,
+        encoding: Encoding,
         submission: Submission<M>,
     ) -> Admission {
         let target = Target::Service { service, method };
-        let (key, message) = match self.admit(now_ns, target, 0, submission) {
+        let (key, message) = match self.admit(now_ns, target, encoding, 0, submission) {
             Ok(admitted) => admitted,
             Err(()) => return Admission::Refused,
         };
@@ -91,6 +101,7 @@ impl<M> Engine<M> {
         &mut self,
         now_ns: u64,
         target: Target,
+        encoding: Encoding,
         handle: u32,
         submission: Submission<M>,
     ) -> Result<(CallKey, M), ()> {
@@ -115,6 +126,7 @@ impl<M> Engine<M> {
             origin,
             handle,
             target,
+            encoding,
             service: None,
             deadline_ns,
             bytes,
@@ -182,16 +194,56 @@ impl<M> Engine<M> {
         let Some(call) = self.calls.get(key) else {
             return self.discard(message);
         };
-        match call.target {
-            Target::Link { link, .. } => self.forward_to_link(key, link, message),
-            Target::Service { service, method } => {
+        // What a peer sent has been converted on arrival.
+        if call.encoding == Encoding::Protobuf
+            && let Origin::Session { session, .. } = call.origin
+        {
+            let to = match call.target {
+                Target::Service { service, method } => End::Server { service, method },
+                _ => End::Peer,
+            };
+            let handle = call.handle;
+            let from = End::Caller { session, handle };
+            return self.convert(key, from, to, message);
+        }
+        self.forward_converted(key, message);
+    }
+
+    /// The message of [`Output::Convert`] has the layout that was asked for; `bytes` is its size now.
+    pub fn converted(&mut self, key: CallKey, bytes: u64, message: M) {
+        let Some(call) = self.calls.get_mut(key) else {
+            return self.discard(message);
+        };
+        match call.state {
+            State::Routed => {
+                call.bytes = bytes;
+                self.forward_converted(key, message);
+            }
+            State::Replied => self.hand_over(key, message),
+            _ => self.discard(message),
+        }
+    }
+
+    pub(crate) fn convert(&mut self, call: CallKey, from: End, to: End, message: M) {
+        self.outputs.push_back(Output::Convert {
+            call,
+            from,
+            to,
+            message,
+        });
+    }
+
+    fn forward_converted(&mut self, key: CallKey, message: M) {
+        match self.calls.get(key).map(|call| call.target) {
+            Some(Target::Link { link, .. }) => self.forward_to_link(key, link, message),
+            Some(Target::Service { service, method }) => {
                 match self.server_chains(service, method).request {
                     Some(chain) => self.judge(key, Stage::ServerRequest, chain, message),
                     None => self.deliver(key, service, method, message),
                 }
             }
             // A call is forwarded once, and nobody has it before that.
-            Target::Session { .. } | Target::Answered => self.discard(message),
+            Some(Target::Session { .. } | Target::Answered) | None => self.discard(message),
         }
     }
 
@@ -232,7 +284,7 @@ impl<M> Engine<M> {
             return self.discard(message);
         };
         call.step(Event::Forward);
-        let (bytes, deadline_ns) = (call.bytes, call.deadline_ns);
+        let (bytes, deadline_ns, encoding) = (call.bytes, call.deadline_ns, call.encoding);
         if let Some(link) = self.links.get_mut(link.0) {
             link.credit_calls -= 1;
             link.credit_bytes = link.credit_bytes.saturating_sub(bytes);
@@ -243,6 +295,7 @@ impl<M> Engine<M> {
             method,
             call: key,
             deadline_ns,
+            encoding,
             message,
         });
     }

@@ -66,6 +66,37 @@ pub enum Origin {
     },
 }
 
+/// What the layouts of a call's two ends have in common.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encoding {
+    /// They are equal: a block is the same to both.
+    #[default]
+    Native,
+    /// They differ, compatibly: messages cross from one to the other as protobuf.
+    Protobuf,
+}
+
+/// Whose layout a message has, or gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The calling application, by the method handle that it called.
+    Caller {
+        /// Its session.
+        session: SessionId,
+        /// Its method handle.
+        handle: u32,
+    },
+    /// The applications that serve this.
+    Server {
+        /// The service.
+        service: ServiceId,
+        /// The method's index in it.
+        method: u16,
+    },
+    /// A peer's application: this side of the link knows protobuf of it and no layout.
+    Peer,
+}
+
 /// Where a call goes, or is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
@@ -95,8 +126,10 @@ pub enum RouteTarget {
         link: LinkId,
         /// The binding's number on that link.
         bind: u32,
-        /// The method's index in the service.
+        /// The method's index in the peer's service.
         method: u16,
+        /// How messages travel.
+        encoding: Encoding,
     },
     /// To a service of this host.
     Local {
@@ -104,6 +137,8 @@ pub enum RouteTarget {
         service: ServiceId,
         /// The method's index in it.
         method: u16,
+        /// How messages get there.
+        encoding: Encoding,
     },
     /// Nowhere, for this reason.
     Broken(Status),
@@ -163,6 +198,18 @@ pub enum Output<M> {
         /** What about. */
         message: M,
     },
+    /// Rewrite `message` from one end's layout into the other's (for a peer: into protobuf), then call [`Engine::converted`]
+    /// or [`Engine::undeliverable`]. It is a request if it comes from the caller.
+    Convert {
+        /** The call. */
+        call: CallKey,
+        /** Whose layout it has. */
+        from: End,
+        /** Whose it gets. */
+        to: End,
+        /** What. */
+        message: M,
+    },
     /// Send a request to a peer.
     SendCall {
         /** The link. */
@@ -175,6 +222,8 @@ pub enum Output<M> {
         call: CallKey,
         /** Absolute deadline. */
         deadline_ns: u64,
+        /** What the request is by now. */
+        encoding: Encoding,
         /** The request. */
         message: M,
     },
@@ -184,6 +233,8 @@ pub enum Output<M> {
         link: LinkId,
         /** The peer's number. */
         call: u64,
+        /** What the reply is by now. */
+        encoding: Encoding,
         /** Size of its request: that much credit, and one call's, is the peer's again. */
         request_bytes: u64,
         /** The reply. */
@@ -249,6 +300,19 @@ pub enum Output<M> {
     },
     /// Nobody wants this message any more: recycle it.
     Discard(M),
+}
+
+/// What a peer's reply must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Who gets it.
+    pub session: SessionId,
+    /// The method handle that it called.
+    pub handle: u32,
+    /// Whether a chain reads it first.
+    pub judged: bool,
+    /// As what it comes.
+    pub encoding: Encoding,
 }
 
 /// What became of a submission, for the rim's counters.
@@ -433,20 +497,18 @@ impl<M> Engine<M> {
         ))
     }
 
-    /// What a reply of `link`'s peer to `call` must be: the method handle of which application, and whether a chain will
-    /// read it. `None`: the peer doesn't have such a call (any more).
-    pub fn expected_from_link(
-        &self,
-        link: LinkId,
-        call: CallKey,
-    ) -> Option<(SessionId, u32, bool)> {
+    /// What a reply of `link`'s peer to `call` must be. `None`: the peer doesn't have such a call (any more).
+    pub fn expected_from_link(&self, link: LinkId, call: CallKey) -> Option<Expected> {
         let live = self.calls.get(call)?;
         match (live.target, live.origin) {
-            (Target::Link { link: l, .. }, Origin::Session { session, .. }) if l == link => Some((
-                session,
-                live.handle,
-                self.client_reply_chain(live).is_some(),
-            )),
+            (Target::Link { link: l, .. }, Origin::Session { session, .. }) if l == link => {
+                Some(Expected {
+                    session,
+                    handle: live.handle,
+                    judged: self.client_reply_chain(live).is_some(),
+                    encoding: live.encoding,
+                })
+            }
             _ => None,
         }
     }

@@ -45,7 +45,7 @@ fn from_peer(number: u64, message: Message) -> Submission<Message> {
 }
 
 /// An engine with an application, a server of one local service, and a link; handle 0 leads to the
-/// service, handle 1 to the link, handle 2 nowhere.
+/// service, handle 1 to the link, handle 2 nowhere; 3 and 4 are 0 and 1 between layouts that differ.
 fn engine() -> (Engine<Message>, ServiceId) {
     let mut engine = Engine::new();
     engine.session_opened(APP);
@@ -60,19 +60,34 @@ fn engine() -> (Engine<Message>, ServiceId) {
     engine.add_routes(
         APP,
         vec![
-            route(RouteTarget::Local { service, method: 0 }),
-            route(RouteTarget::Link {
-                link: PEER,
-                bind: 5,
-                method: 3,
-            }),
+            route(local(service, Encoding::Native)),
+            route(remote(Encoding::Native)),
             route(RouteTarget::Broken(Status::new(
                 Code::UNAVAILABLE,
                 "no such peer",
             ))),
+            route(local(service, Encoding::Protobuf)),
+            route(remote(Encoding::Protobuf)),
         ],
     );
     (engine, service)
+}
+
+fn local(service: ServiceId, encoding: Encoding) -> RouteTarget {
+    RouteTarget::Local {
+        service,
+        method: 0,
+        encoding,
+    }
+}
+
+fn remote(encoding: Encoding) -> RouteTarget {
+    RouteTarget::Link {
+        link: PEER,
+        bind: 5,
+        method: 3,
+        encoding,
+    }
 }
 
 fn drain(engine: &mut Engine<Message>) -> Vec<Output<Message>> {
@@ -190,6 +205,132 @@ fn chains_are_asked_in_order_and_deny_wins() {
     }
 }
 
+/// Every chain reads its own end's layout: conversions lie between the client's chain and the server's, both ways.
+#[test]
+fn a_call_between_two_layouts_is_converted_between_the_chains_of_its_ends() {
+    let (mut engine, service) = engine();
+    for handle in [3, 4] {
+        engine.route_mut(APP, handle).unwrap().chains = MethodChains {
+            request: Some(ChainId(1)),
+            reply: Some(ChainId(4)),
+        };
+    }
+    *engine.service_chains_mut(service, 0).unwrap() = MethodChains {
+        request: Some(ChainId(2)),
+        reply: Some(ChainId(3)),
+    };
+    let mut steps = Vec::new();
+    let mut run = |engine: &mut Engine<Message>| {
+        while let Some(output) = engine.poll_output() {
+            match output {
+                Output::Judge {
+                    call,
+                    chain,
+                    message,
+                    ..
+                } => {
+                    steps.push(format!("chain {} on {message}", chain.0));
+                    engine.verdict(call, Verdict::Allow, message);
+                }
+                Output::Convert {
+                    call,
+                    from,
+                    to,
+                    message,
+                } => {
+                    let name = |end| match end {
+                        End::Caller { handle, .. } => format!("handle {handle}"),
+                        End::Server { method, .. } => format!("method {method}"),
+                        End::Peer => "peer".to_owned(),
+                    };
+                    steps.push(format!("{message}: {} to {}", name(from), name(to)));
+                    engine.converted(call, 77, message + 1);
+                }
+                Output::Deliver { call, message, .. } => {
+                    steps.push(format!("deliver {message}"));
+                    engine.reply_from_session(SERVER, call, 200);
+                }
+                Output::SendCall {
+                    call,
+                    message,
+                    encoding,
+                    ..
+                } => {
+                    steps.push(format!("send {message} {encoding:?}"));
+                    assert_eq!(
+                        engine.expected_from_link(PEER, call).unwrap().encoding,
+                        Encoding::Protobuf
+                    );
+                    engine.reply_from_link(PEER, call, 300);
+                }
+                Output::SendReply {
+                    message, encoding, ..
+                } => steps.push(format!("reply {message} {encoding:?}")),
+                Output::Complete { message, .. } => steps.push(format!("complete {message}")),
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    };
+    engine.submit(0, APP, 3, submission(1, 100));
+    run(&mut engine);
+    engine.submit(0, APP, 4, submission(2, 100));
+    run(&mut engine);
+    engine.arrive(0, service, 0, Encoding::Protobuf, from_peer(3, 100));
+    run(&mut engine);
+    let want = [
+        // On this host.
+        "chain 1 on 100",
+        "100: handle 3 to method 0",
+        "chain 2 on 101",
+        "deliver 101",
+        "chain 3 on 200",
+        "200: method 0 to handle 3",
+        "chain 4 on 201",
+        "complete 201",
+        // To a peer, whose reply is converted on arrival.
+        "chain 1 on 100",
+        "100: handle 4 to peer",
+        "send 101 Protobuf",
+        "chain 4 on 300",
+        "complete 300",
+        // From a peer, whose request was converted on arrival.
+        "chain 2 on 100",
+        "deliver 100",
+        "chain 3 on 200",
+        "200: method 0 to peer",
+        "reply 201 Protobuf",
+    ];
+    assert_eq!(steps, want);
+    assert_eq!(engine.live_calls(), 0);
+}
+
+#[test]
+fn a_call_that_cannot_be_converted_ends_and_a_converted_one_costs_its_new_size() {
+    let (mut engine, _) = engine();
+    let convert = |engine: &mut Engine<Message>| match engine.poll_output() {
+        Some(Output::Convert { call, message, .. }) => (call, message),
+        other => panic!("unexpected {other:?}"),
+    };
+    engine.submit(0, APP, 4, submission(1, 100));
+    let (call, _) = convert(&mut engine);
+    engine.undeliverable(call, Status::new(Code::INVALID_ARGUMENT, "not convertible"));
+    assert_eq!(failure(&drain(&mut engine)).code, Code::INVALID_ARGUMENT);
+    engine.converted(call, 5, 101);
+    assert_eq!(drain(&mut engine), [Output::Discard(101)], "it has ended");
+
+    // The link affords what was posted, and not what it became.
+    engine.set_credit(PEER, 1, 50);
+    engine.submit(0, APP, 4, submission(2, 102));
+    let (call, message) = convert(&mut engine);
+    engine.converted(call, 51, message);
+    assert_eq!(drain(&mut engine), [], "it waits for credit");
+    engine.set_credit(PEER, 1, 51);
+    assert!(matches!(
+        drain(&mut engine)[..],
+        [Output::SendCall { message: 102, .. }]
+    ));
+}
+
 #[test]
 fn every_refusal_is_a_status_and_gives_the_message_back() {
     type Prepare = fn(&mut Engine<Message>);
@@ -258,14 +399,14 @@ fn outstanding_calls_are_limited_per_session() {
 fn delivered_calls_are_limited_per_server_and_come_back() {
     let (mut engine, service) = engine();
     for number in 0..u64::from(MAX_DELIVERED_PER_SESSION) {
-        engine.arrive(0, service, 0, from_peer(number, 0));
+        engine.arrive(0, service, 0, Encoding::Native, from_peer(number, 0));
     }
     let first = delivered(&drain(&mut engine));
-    engine.arrive(0, service, 0, from_peer(u64::MAX, 1));
+    engine.arrive(0, service, 0, Encoding::Native, from_peer(u64::MAX, 1));
     assert_eq!(failure(&drain(&mut engine)).code, Code::RESOURCE_EXHAUSTED);
     assert!(engine.reply_from_session(SERVER, first, 5));
     drain(&mut engine);
-    engine.arrive(0, service, 0, from_peer(u64::MAX, 1));
+    engine.arrive(0, service, 0, Encoding::Native, from_peer(u64::MAX, 1));
     delivered(&drain(&mut engine));
 }
 
@@ -280,6 +421,7 @@ fn the_table_of_calls_is_limited() {
             link: PEER,
             bind: 0,
             method: 0,
+            encoding: Encoding::Native,
         };
         engine.add_routes(
             session,
@@ -307,7 +449,7 @@ fn the_table_of_calls_is_limited() {
         }
     }
     drain(&mut engine);
-    engine.arrive(0, service, 0, from_peer(1, 1));
+    engine.arrive(0, service, 0, Encoding::Native, from_peer(1, 1));
     let outputs = drain(&mut engine);
     assert!(
         failure(&outputs).message.contains("65536 calls"),
@@ -357,6 +499,7 @@ fn what_a_link_holds_back_is_limited_in_calls_and_bytes() {
         link: PEER,
         bind: 0,
         method: 0,
+        encoding: Encoding::Native,
     };
     engine.add_routes(
         other,
@@ -405,7 +548,7 @@ fn what_a_link_holds_back_is_limited_in_calls_and_bytes() {
 fn every_answer_to_a_peer_says_how_much_credit_is_back() {
     let (mut engine, service) = engine();
     for k in 0..3 {
-        engine.arrive(0, service, 0, from_peer(k, 0));
+        engine.arrive(0, service, 0, Encoding::Native, from_peer(k, 0));
         let call = delivered(&drain(&mut engine));
         match k {
             0 => assert!(engine.reply_from_session(SERVER, call, 1)),
@@ -580,7 +723,7 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        6 => (0u32..4, 0u64..20).prop_map(|(handle, deadline_ticks)| Op::Submit { handle, deadline_ticks }),
+        6 => (0u32..6, 0u64..20).prop_map(|(handle, deadline_ticks)| Op::Submit { handle, deadline_ticks }),
         3 => Just(Op::Arrive),
         8 => (0usize..20, 0u8..4).prop_map(|(nth, how)| Op::Answer { nth, how }),
         2 => (0usize..20).prop_map(|nth| Op::Cancel { nth }),
@@ -653,6 +796,23 @@ impl Ledger {
                         message,
                     );
                 }
+                Output::Convert {
+                    call,
+                    from,
+                    to,
+                    message,
+                    ..
+                } => {
+                    assert_ne!(from, to);
+                    self.came_out(message);
+                    if message % 5 == 0 {
+                        let status = Status::new(Code::INVALID_ARGUMENT, "not convertible");
+                        engine.undeliverable(call, status);
+                    } else {
+                        let message = self.message();
+                        engine.converted(call, 1 + u64::from(message), message);
+                    }
+                }
                 Output::SendCall { call, message, .. } => {
                     self.came_out(message);
                     self.with_peer.push(call);
@@ -718,7 +878,8 @@ proptest! {
                     let message = ledger.message();
                     ledger.waiting.insert(origin);
                     ledger.posted.push(origin);
-                    engine.arrive(now, service, 0, Submission { origin, deadline_ns: 0, bytes: 7, message });
+                    let encoding = if number % 2 == 0 { Encoding::Native } else { Encoding::Protobuf };
+                    engine.arrive(now, service, 0, encoding, Submission { origin, deadline_ns: 0, bytes: 7, message });
                 }
                 Op::Submit { .. } | Op::Arrive => {}
                 Op::Answer { nth, how } => {

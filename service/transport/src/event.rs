@@ -16,6 +16,8 @@ pub struct CallHead {
     pub method: u16,
     /// What remains of the deadline, microseconds; 0: none.
     pub deadline_us: u64,
+    /// The body is the request's protobuf encoding, not its image; so will the reply's be.
+    pub protobuf: bool,
 }
 
 /// A body, as it arrives.
@@ -42,8 +44,8 @@ pub enum Event<'a> {
         service: &'a str,
         schema_hash: [u8; 32],
     },
-    /// The peer will take calls for the bind.
-    Bound { bind: u32 },
+    /// The peer will take calls for the bind; `description` is its schema's if that differs, otherwise empty.
+    Bound { bind: u32, description: &'a str },
     /// The peer won't; `description` is its schema's, for comparison, or empty.
     Refused {
         bind: u32,
@@ -60,6 +62,7 @@ pub enum Event<'a> {
     /// A call of this end succeeded.
     Reply {
         call: u64,
+        protobuf: bool,
         inline_len: u32,
         body: Body<'a>,
     },
@@ -77,7 +80,8 @@ pub enum Event<'a> {
     GoAway { reason: Reason, message: &'a str },
 }
 
-/// A message to send: the inline part, then each extent at the next multiple of 8 (the padding is added here).
+/// A message to send: the inline part, then each extent at the next multiple of 8 (the padding is added here). A protobuf
+/// encoding is all inline.
 #[derive(Clone, Copy, Debug)]
 pub struct Image<'a> {
     /// The inline part: this daemon's private copy.
@@ -119,6 +123,22 @@ pub struct Credit {
     pub calls: u32,
     /// Bytes of their payloads.
     pub bytes: u64,
+}
+
+/// Bytes of bodies that a link has moved since it was opened, by how. What the kernel copies between a socket and memory isn't
+/// a copy here, in either direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// To send: copied from private memory behind the frame's header.
+    pub private_copied: u64,
+    /// To send: copied from shared memory, in ranges too small to be worth a piece of their own.
+    pub shared_copied: u64,
+    /// To send: handed to the kernel where they lie in shared memory.
+    pub shared_in_place: u64,
+    /// Received: copied from the receive buffer into the place of a large body. Those of a whole body are the caller's to count.
+    pub body_copied: u64,
+    /// Received: written by the kernel in the place of a large body.
+    pub body_in_place: u64,
 }
 
 /// Bytes that a part adds to a message.

@@ -16,10 +16,10 @@
 //! | 1 | HELLO | | | | | | | see below |
 //! | 2 | AUTH | | | | | | | 32 bytes: HMAC-SHA256 |
 //! | 3 | BIND | | | | id | | | schema hash \[32\], tenant length u16, service length u16, tenant, service |
-//! | 4 | BOUND | | | | id | | | |
+//! | 4 | BOUND | | | | id | description length | | a piece of the server's schema description |
 //! | 5 | REFUSED | | | | id | code | sentence length | sentence, then the refuser's schema description (may be empty) |
-//! | 6 | CALL | E | index | id | id | inline length | deadline | image |
-//! | 7 | REPLY | E | | id | | inline length | | image |
+//! | 6 | CALL | E P | index | id | id | inline length | deadline | image, or protobuf |
+//! | 7 | REPLY | E P | | id | | inline length | | image, or protobuf |
 //! | 8 | STATUS | E | | id | | code | | text |
 //! | 9 | CANCEL | | | id | | | | |
 //! | 10 | CREDIT | | | | | calls | bytes | |
@@ -42,8 +42,20 @@
 //! Flags: bit 0, **E**, END_STREAM: the last message of this direction of the call; every frame marked E above must carry it
 //! in version 1, which has only unary calls. Bit 1, TRACE, is reserved for [`TRACE_ROOM`] bytes of W3C trace context
 //! (trace id \[16\], parent id \[8\], flags u8, zero \[7\]) between header and payload, and bit 2, METADATA, for a block of
-//! key-value pairs: each becomes legal when both HELLOs offer the feature bit of the same position; version 1 offers none.
+//! key-value pairs. Bit 3, **P**, PROTOBUF: the payload is the message's protobuf encoding, and the inline length is zero.
+//! Bits 1 to 3 become legal when both HELLOs offer the feature bit of the same position; this code offers [`FEATURES`].
 //! Streams will send further CALL and REPLY frames of one call without E; kinds 14 to 31 are theirs.
+//!
+//! # Schemas that differ
+//!
+//! A BIND states the hash of the caller's schema. If the server's has the same, BOUND is empty and every method travels as an
+//! image. If not, and both ends offer PROTOBUF, BOUND brings the server's schema description (otherwise REFUSED does, for
+//! the sentence). The caller's end then decides for each of its methods: as an image, if that method's messages have equal
+//! layouts; as protobuf, if they are compatible; not at all. Each CALL says the method's index *in the server's schema* and,
+//! by P, which of the two it is; its REPLY has P if and only if the CALL had it.
+//!
+//! A description over [`MAX_CONTROL`](crate::limits::MAX_CONTROL) bytes comes in several BOUNDs of the same id, one after the
+//! other with no BOUND of another id in between, each with the length of the whole; the bind stands when all have come.
 //!
 //! Rules that a frame can't show: each end numbers the calls and binds that it originates; every CALL is answered by exactly
 //! one REPLY or STATUS, a cancelled one too; CALLs use up the receiver's credit ([`Kind::CREDIT`] returns it), nothing else
@@ -65,6 +77,12 @@ pub const FLAG_TRACE: u8 = 2;
 
 /// Reserved: a block of metadata follows the header.
 pub const FLAG_METADATA: u8 = 4;
+
+/// The payload is protobuf.
+pub const FLAG_PROTOBUF: u8 = 8;
+
+/// What this code offers in its HELLO. The bits are those of the frame flags that they make legal.
+pub const FEATURES: u32 = FLAG_PROTOBUF as u32;
 
 /// Bytes of trace context that [`FLAG_TRACE`] will announce.
 pub const TRACE_ROOM: usize = 32;
@@ -131,7 +149,7 @@ pub struct Header {
     pub call: u64,
     /// The binding.
     pub bind: u32,
-    /// Inline length, code, reason or calls, by kind.
+    /// Inline length, length of a description, code, reason or calls, by kind.
     pub aux: u32,
     /// Deadline in microseconds, bytes of credit, or a sentence's length, by kind.
     pub amount: u64,
@@ -184,16 +202,30 @@ impl Header {
         }
     }
 
-    /// The first field that this kind must leave zero but that isn't, or a flag that isn't legal.
-    pub(crate) fn reserved(&self) -> Option<&'static str> {
+    /// Whether the payload is protobuf rather than an image.
+    pub(crate) fn is_protobuf(&self) -> bool {
+        self.flags & FLAG_PROTOBUF != 0
+    }
+
+    /// The first field that this kind must leave zero but that isn't, or a flag that isn't legal; `features` are those that
+    /// both ends offer.
+    pub(crate) fn reserved(&self, features: u32) -> Option<&'static str> {
         let unary =
             self.kind == Kind::CALL || self.kind == Kind::REPLY || self.kind == Kind::STATUS;
         let expected = if unary { FLAG_END_STREAM } else { 0 };
+        let has_body = self.kind == Kind::CALL || self.kind == Kind::REPLY;
+        let choice = if has_body {
+            features as u8 & FLAG_PROTOBUF
+        } else {
+            0
+        };
+        let described = features & u32::from(FLAG_PROTOBUF) != 0;
         // method, call, bind, aux, amount: which of them the kind uses.
         let [method, call, bind, aux, amount] = match self.kind {
             Kind::CALL => [true; 5],
             Kind::REPLY | Kind::STATUS => [false, true, false, true, false],
-            Kind::BIND | Kind::BOUND => [false, false, true, false, false],
+            Kind::BIND => [false, false, true, false, false],
+            Kind::BOUND => [false, false, true, described, false],
             Kind::REFUSED => [false, false, true, true, true],
             Kind::CANCEL | Kind::PING | Kind::PONG => [false, true, false, false, false],
             Kind::CREDIT => [false, false, false, true, true],
@@ -201,7 +233,8 @@ impl Header {
             _ => [false; 5],
         };
         match () {
-            () if self.flags != expected => Some("flags"),
+            () if self.flags & !choice != expected => Some("flags"),
+            () if self.is_protobuf() && self.aux != 0 => Some("aux"),
             () if !method && self.method != 0 => Some("method"),
             () if !call && self.call != 0 => Some("call"),
             () if !bind && self.bind != 0 => Some("bind"),

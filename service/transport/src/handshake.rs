@@ -32,9 +32,6 @@ const HELLO_FIXED: usize = 64;
 /// Bytes of a proof.
 pub(crate) const PROOF: usize = 32;
 
-/// Features of version 1: none. The bits are those of the frame flags that they make legal.
-const FEATURES: u32 = 0;
-
 /// Where the handshake stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -118,6 +115,8 @@ pub(crate) fn step(role: Role, state: State, input: Input) -> (State, Action) {
 pub(crate) struct PeerHello {
     pub(crate) name: String,
     pub(crate) version: u16,
+    /// What both ends offer.
+    pub(crate) features: u32,
     pub(crate) window_calls: u32,
     pub(crate) window_bytes: u64,
     keyed: bool,
@@ -281,7 +280,7 @@ fn encode_hello(config: &LinkConfig, nonce: &[u8; 32]) -> Vec<u8> {
     hello.extend_from_slice(&frame::MAGIC);
     hello.extend_from_slice(&frame::VERSION.to_le_bytes());
     hello.extend_from_slice(&frame::VERSION.to_le_bytes());
-    hello.extend_from_slice(&FEATURES.to_le_bytes());
+    hello.extend_from_slice(&frame::FEATURES.to_le_bytes());
     hello.extend_from_slice(nonce);
     hello.extend_from_slice(&config.window_bytes.to_le_bytes());
     hello.extend_from_slice(&config.window_calls.to_le_bytes());
@@ -337,6 +336,7 @@ fn decode_hello(payload: &[u8]) -> Result<PeerHello, LinkError> {
     Ok(PeerHello {
         name,
         version: frame::VERSION,
+        features: u32_at(payload, 12) & frame::FEATURES,
         window_calls,
         window_bytes,
         keyed,

@@ -7,6 +7,7 @@
 //! | receive buffer | [`RX_BUFFER`] (touched lazily by the kernel's zero pages) |
 //! | transmit buffer | below [`TX_SOFT_LIMIT`] + [`MAX_MESSAGE`], back to [`TX_KEEP`] when idle |
 //! | queued pieces and tokens | [`TX_MAX_PIECES`] x 48 |
+//! | a schema description that is arriving | at most [`MAX_DESCRIPTION`], freed with the next event |
 //!
 //! What a peer can make its *daemon* hold is bounded by the window that this end grants
 //! ([`WINDOW_CALLS`], [`WINDOW_BYTES`]) and by [`MAX_BINDS`].
@@ -27,6 +28,9 @@ pub const SMALL_BODY: u32 = 64 << 10;
 
 /// Largest payload of a frame that is neither CALL nor REPLY, bytes.
 pub const MAX_CONTROL: u32 = 64 << 10;
+
+/// Longest schema description that a BOUND brings, in pieces, bytes: 500 messages of 20 fields with long names.
+pub const MAX_DESCRIPTION: usize = 2 << 20;
 
 /// Largest payload of a frame before both ends have proved who they are, bytes.
 pub const MAX_HANDSHAKE: u32 = 4 << 10;

@@ -25,8 +25,8 @@ mod send;
 use crate::Part;
 use crate::config::{ConfigError, LinkConfig, Role};
 use crate::error::LinkError;
-use crate::event::{Credit, Event};
-use crate::frame::{Header, Kind};
+use crate::event::{Credit, Event, Moved};
+use crate::frame::{FLAG_PROTOBUF, Header, Kind};
 use crate::handshake::{Handshake, State};
 use crate::limits;
 use crate::rx::Rx;
@@ -52,6 +52,8 @@ pub struct Link {
     rx: Rx,
     tx: Tx,
     incoming: Option<Incoming>,
+    /// The schema description of a BOUND, while it comes and until the next event.
+    description: Option<Description>,
     /// What this end may send.
     credit: Credit,
     /// What the peer may send.
@@ -62,6 +64,7 @@ pub struct Link {
     window: Credit,
     /// Calls of this end that the peer owes an answer.
     unanswered: u64,
+    moved: Moved,
     pong: Option<u64>,
     going_away: bool,
     failed: Option<LinkError>,
@@ -69,6 +72,13 @@ pub struct Link {
     pinged: bool,
     started_ns: u64,
     heard_ns: u64,
+}
+
+/// A description that comes in pieces.
+struct Description {
+    bind: u32,
+    len: usize,
+    bytes: Vec<u8>,
 }
 
 /// A body that is being read.
@@ -95,11 +105,13 @@ impl Link {
             rx: Rx::new(),
             tx: Tx::default(),
             incoming: None,
+            description: None,
             credit: Credit { calls: 0, bytes: 0 },
             granted: window,
             returned: Credit { calls: 0, bytes: 0 },
             window,
             unanswered: 0,
+            moved: Moved::default(),
             pong: None,
             going_away: false,
             failed: None,
@@ -134,6 +146,16 @@ impl Link {
         self.handshake.peer().map(|peer| peer.name.as_str())
     }
 
+    /// Whether bodies may travel as protobuf: both ends offer it.
+    pub fn carries_protobuf(&self) -> bool {
+        self.features() & u32::from(FLAG_PROTOBUF) != 0
+    }
+
+    /// What both ends offer; nothing before the peer's HELLO was read.
+    fn features(&self) -> u32 {
+        self.handshake.peer().map_or(0, |peer| peer.features)
+    }
+
     /// What this end may send now.
     pub fn credit(&self) -> Credit {
         self.credit
@@ -142,6 +164,11 @@ impl Link {
     /// Calls of this end that the peer owes an answer.
     pub fn unanswered(&self) -> u64 {
         self.unanswered
+    }
+
+    /// How bodies were moved so far.
+    pub fn moved(&self) -> Moved {
+        self.moved
     }
 
     /// Whether bytes wait to leave.
@@ -220,7 +247,9 @@ impl Link {
                 given: body.len(),
             });
         };
-        incoming.filled += self.rx.take_into(&mut body[incoming.filled..]);
+        let copied = self.rx.take_into(&mut body[incoming.filled..]);
+        incoming.filled += copied;
+        self.moved.body_copied += copied as u64;
         let missing = incoming.filled..incoming.len;
         if missing.is_empty() {
             self.incoming = None;
@@ -239,6 +268,7 @@ impl Link {
             "bytes of the body, in order"
         );
         incoming.filled += n;
+        self.moved.body_in_place += n as u64;
         self.heard = true;
         if incoming.filled == incoming.len {
             self.incoming = None;

@@ -74,6 +74,7 @@ fn head(call: u64) -> CallHead {
         bind: 3,
         method: 1,
         deadline_us: 250_000,
+        protobuf: false,
     }
 }
 
@@ -165,18 +166,33 @@ fn words(event: Event<'_>) -> String {
                 bind,
                 method,
                 deadline_us,
+                protobuf,
             } = head;
+            let form = form(protobuf, inline_len);
             format!(
-                "Call {call} bind {bind} method {method} deadline {deadline_us} inline {inline_len}: {}",
+                "Call {call} bind {bind} method {method} deadline {deadline_us} {form}: {}",
                 of(body)
             )
         }
         Event::Reply {
             call,
+            protobuf,
             inline_len,
             body,
-        } => format!("Reply {call} inline {inline_len}: {}", of(body)),
+        } => format!("Reply {call} {}: {}", form(protobuf, inline_len), of(body)),
+        Event::Bound { bind, description } if description.len() > 64 => {
+            format!("Bound {bind}: {}", summary(description.as_bytes()))
+        }
         other => format!("{other:?}"),
+    }
+}
+
+fn form(protobuf: bool, inline_len: u32) -> String {
+    if protobuf {
+        assert_eq!(inline_len, 0);
+        "protobuf".to_owned()
+    } else {
+        format!("inline {inline_len}")
     }
 }
 

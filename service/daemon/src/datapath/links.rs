@@ -10,7 +10,8 @@ use std::sync::Arc;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tokio::sync::oneshot;
 use tollgate_engine::{
-    CallKey, LinkId, Origin, RouteTarget, ServiceId, SessionId, Status, Submission,
+    CallKey, Encoding, Expected, LinkId, Origin, RouteTarget, ServiceId, SessionId, Status,
+    Submission,
 };
 use tollgate_marshal::MAX_EXTENTS;
 use tollgate_shm_abi::io::Part;
@@ -360,7 +361,12 @@ impl Runtime {
     }
 
     fn bind_accepted(&mut self, link: LinkId, bind: u32, key: u32) {
-        self.route_binding(key, |method| RouteTarget::Link { link, bind, method });
+        self.route_binding(key, |method| RouteTarget::Link {
+            link,
+            bind,
+            method,
+            encoding: Encoding::Native,
+        });
         let Some(binding) = self.bindings.get_mut(key) else {
             return;
         };
@@ -523,7 +529,7 @@ impl Runtime {
     fn do_after(&mut self, port: &mut LinkPort, after: After) {
         let sent = match after {
             After::Nothing => Ok(()),
-            After::Bound(bind) => port.tcp.link.send_bound(bind),
+            After::Bound(bind) => port.tcp.link.send_bound(bind, ""),
             After::Refused {
                 bind,
                 status,
@@ -580,7 +586,7 @@ impl Runtime {
                 }
                 self.peer_binds(state, wanted)
             }
-            LinkEvent::Bound { bind } => {
+            LinkEvent::Bound { bind, .. } => {
                 if let Some(key) = state.answered(bind) {
                     self.bind_accepted(link, bind, key);
                 }
@@ -607,6 +613,7 @@ impl Runtime {
                 call,
                 inline_len,
                 body,
+                ..
             } => self.reply_arrived(link, call, inline_len, body),
             LinkEvent::Status {
                 call,
@@ -714,7 +721,9 @@ impl Runtime {
         body: WireBody<'_>,
     ) -> After {
         let (len, whole) = parts_of(body);
-        let Some((session, _, judged)) = self
+        let Some(Expected {
+            session, judged, ..
+        }) = self
             .engine
             .expected_from_link(link, CallKey::from_wire(call))
         else {
@@ -802,14 +811,19 @@ impl Runtime {
             bytes,
             message,
         };
-        self.engine
-            .arrive(self.now_ns, service, head.method, submission);
+        self.engine.arrive(
+            self.now_ns,
+            service,
+            head.method,
+            Encoding::Native,
+            submission,
+        );
     }
 
     fn reply_landed(&mut self, link: LinkId, call: u64, mut landing: Landing) {
         let key = CallKey::from_wire(call);
         let expected = self.engine.expected_from_link(link, key);
-        let method = expected.and_then(|(session, handle, _)| self.method_of(session, handle));
+        let method = expected.and_then(|e| self.method_of(e.session, e.handle));
         let Some(method) = method else {
             return self.discard_landing(landing);
         };
@@ -915,6 +929,7 @@ impl Runtime {
             bind,
             method,
             deadline_us,
+            protobuf: false,
         };
         let sent = self.send_image(link, message, |link, image, token| {
             link.send_call(&head, image, token)
@@ -938,7 +953,7 @@ impl Runtime {
         message: Message,
     ) {
         match self.send_image(link, message, |link, image, token| {
-            link.send_reply(call, image, token)
+            link.send_reply(call, false, image, token)
         }) {
             Ok(()) => self.return_credit(link, request_bytes),
             Err(error) => {

@@ -293,6 +293,7 @@ impl Runtime {
                     call,
                     deadline_ns,
                     message,
+                    ..
                 } => {
                     self.send_call(link, bind, method, call, deadline_ns, message);
                 }
@@ -301,6 +302,7 @@ impl Runtime {
                     call,
                     request_bytes,
                     message,
+                    ..
                 } => {
                     self.send_reply(link, call, request_bytes, message);
                 }
@@ -346,6 +348,12 @@ impl Runtime {
                     }
                 }
                 Output::Discard(message) => self.discard(message),
+                Output::Convert { call, message, .. } => {
+                    // No route asks for it yet.
+                    self.discard(message);
+                    let status = Status::new(Code::UNIMPLEMENTED, "the schemas differ");
+                    self.engine.undeliverable(call, status);
+                }
             }
         }
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 use tollgate_engine::{
-    CallKey, Engine, MethodChains, Origin, Route, RouteTarget, ServiceId, SessionId, Status,
-    Submission as Posted,
+    CallKey, Encoding, Engine, MethodChains, Origin, Route, RouteTarget, ServiceId, SessionId,
+    Status, Submission as Posted,
 };
 use tollgate_shm_abi::descriptor::{
     Alleged, BlockRef, EXTENT_ENTRY_BYTES, Extent, HeapSizes, Submission, Text,
@@ -188,7 +188,11 @@ impl Runtime {
                     schema_differs(&schema, &served.description, "the serving application")
                 }
             })?;
-        let routes = self.client_routes(chains, |method| RouteTarget::Local { service, method });
+        let routes = self.client_routes(chains, |method| RouteTarget::Local {
+            service,
+            method,
+            encoding: Encoding::Native,
+        });
         let first_handle = self.add_handles(session, &schema.methods, true, routes)?;
         Ok(Bound {
             first_handle,

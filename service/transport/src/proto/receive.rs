@@ -2,7 +2,7 @@
 
 use tollgate_shm_abi::Code;
 
-use super::{Incoming, Link};
+use super::{Description, Incoming, Link};
 use crate::error::{LinkError, Reason};
 use crate::event::{Body, CallHead, Credit, Event};
 use crate::frame::{BIND_FIXED, Header, Kind, u16_at};
@@ -25,6 +25,8 @@ pub(super) enum Found {
 impl Link {
     /// Finds the next frame that yields an event; deals with the others.
     pub(super) fn next_frame(&mut self) -> Result<Option<Found>, LinkError> {
+        self.description
+            .take_if(|description| description.bytes.len() == description.len);
         loop {
             if let Some(incoming) = &mut self.incoming {
                 if !incoming.skip {
@@ -71,6 +73,7 @@ impl Link {
             Kind::HELLO => limits::MAX_HANDSHAKE,
             Kind::AUTH => PROOF as u32,
             Kind::BIND => (BIND_FIXED + limits::MAX_TENANT + limits::MAX_SERVICE) as u32,
+            Kind::BOUND if self.carries_protobuf() => limits::MAX_CONTROL,
             Kind::REFUSED => limits::MAX_CONTROL,
             Kind::CALL | Kind::REPLY => limits::MAX_MESSAGE,
             Kind::STATUS | Kind::GOAWAY => limits::MAX_TEXT as u32,
@@ -84,7 +87,7 @@ impl Link {
         if len > limit {
             return Err(LinkError::TooLong { kind, len, limit });
         }
-        if let Some(field) = header.reserved() {
+        if let Some(field) = header.reserved(self.features()) {
             return Err(LinkError::Reserved { kind, field });
         }
         if kind == Kind::STATUS && header.aux == Code::OK.0 {
@@ -167,7 +170,11 @@ impl Link {
             _ => self.account(&header)?,
         }
         match header.kind {
-            Kind::CALL | Kind::REPLY | Kind::BOUND | Kind::CANCEL => return Ok(frame),
+            Kind::CALL | Kind::REPLY | Kind::CANCEL => return Ok(frame),
+            Kind::BOUND => {
+                let complete = self.describe(&header, start, end)?;
+                return Ok(frame.filter(|_| complete));
+            }
             Kind::BIND => {
                 split_bind(self.rx.bytes(start, end))?;
             }
@@ -187,6 +194,41 @@ impl Link {
             _ => return Ok(None),
         }
         Ok(frame)
+    }
+
+    /// Takes a BOUND's piece of the peer's schema description; whether that is complete now.
+    fn describe(&mut self, header: &Header, start: usize, end: usize) -> Result<bool, LinkError> {
+        let malformed = LinkError::Malformed {
+            kind: Kind::BOUND,
+            len: header.len,
+        };
+        let len = header.aux as usize;
+        if len > limits::MAX_DESCRIPTION {
+            return Err(LinkError::TooLong {
+                kind: Kind::BOUND,
+                len: header.aux,
+                limit: limits::MAX_DESCRIPTION as u32,
+            });
+        }
+        let fresh = Description {
+            bind: header.bind,
+            len,
+            bytes: Vec::new(),
+        };
+        let description = self.description.get_or_insert(fresh);
+        let fits = (description.bind, description.len) == (header.bind, len)
+            && description.bytes.len() + (end - start) <= len
+            && (end > start || len == 0);
+        if !fits {
+            return Err(malformed);
+        }
+        description
+            .bytes
+            .extend_from_slice(self.rx.bytes(start, end));
+        if description.bytes.len() < len {
+            return Ok(false);
+        }
+        utf8(Kind::BOUND, &description.bytes).map(|_| true)
     }
 
     fn on_credit(&mut self, calls: u32, bytes: u64) -> Result<(), LinkError> {
@@ -249,7 +291,13 @@ impl Link {
                     schema_hash,
                 }
             }
-            Kind::BOUND => Event::Bound { bind: header.bind },
+            Kind::BOUND => {
+                let description = self.description.as_ref().map_or(&[][..], |d| &d.bytes);
+                Event::Bound {
+                    bind: header.bind,
+                    description: utf8(header.kind, description).expect(JUDGED),
+                }
+            }
             Kind::REFUSED => {
                 let (sentence, description) = split_refused(&header, payload).expect(JUDGED);
                 Event::Refused {
@@ -290,12 +338,14 @@ fn present_body<'a>(header: &Header, body: Body<'a>) -> Event<'a> {
                 bind,
                 method,
                 deadline_us,
+                protobuf: header.is_protobuf(),
             },
             inline_len,
             body,
         },
         _ => Event::Reply {
             call,
+            protobuf: header.is_protobuf(),
             inline_len,
             body,
         },

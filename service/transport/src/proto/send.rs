@@ -7,7 +7,7 @@ use crate::Part;
 use crate::Span;
 use crate::error::{Reason, SendError};
 use crate::event::{CallHead, Credit, Image, Queued, part_len};
-use crate::frame::{BIND_FIXED, Header, Kind};
+use crate::frame::{BIND_FIXED, FLAG_PROTOBUF, Header, Kind};
 use crate::handshake::State;
 use crate::limits;
 use crate::tx::Token;
@@ -26,6 +26,7 @@ impl Link {
         self.may_begin()?;
         bind_in_range(head.bind)?;
         let len = image_len(image)?;
+        let header = self.body_header(Kind::CALL, len, image, head.protobuf)?;
         if self.credit.calls == 0 || self.credit.bytes < u64::from(len) {
             let Credit { calls, bytes } = self.credit;
             return Err(SendError::NoCredit {
@@ -38,34 +39,31 @@ impl Link {
         self.credit.bytes -= u64::from(len);
         self.unanswered += 1;
         let header = Header {
-            len,
             method: head.method,
             call: head.call,
             bind: head.bind,
-            aux: inline_len(image),
             amount: head.deadline_us,
-            ..Header::new(Kind::CALL)
+            ..header
         };
         Ok(self.put_image(header, image, token))
     }
 
-    /// Answers a call of the peer's with a message.
+    /// Answers a call of the peer's with a message: as protobuf if that is what the call was.
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
     pub fn send_reply(
         &mut self,
         call: u64,
+        protobuf: bool,
         image: &Image<'_>,
         token: Token,
     ) -> Result<Queued, SendError> {
         self.may_send()?;
         let len = image_len(image)?;
         let header = Header {
-            len,
             call,
-            aux: inline_len(image),
-            ..Header::new(Kind::REPLY)
+            ..self.body_header(Kind::REPLY, len, image, protobuf)?
         };
         Ok(self.put_image(header, image, token))
     }
@@ -141,20 +139,36 @@ impl Link {
         Ok(())
     }
 
-    /// Accepts a bind of the peer's.
+    /// Accepts a bind of the peer's. `description` is this end's schema if it isn't the one that the BIND states, otherwise
+    /// empty; it takes a link that [carries protobuf](Link::carries_protobuf).
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
-    pub fn send_bound(&mut self, bind: u32) -> Result<(), SendError> {
+    pub fn send_bound(&mut self, bind: u32, description: &str) -> Result<(), SendError> {
         self.may_send()?;
         bind_in_range(bind)?;
-        self.tx.frame(
-            Header {
-                bind,
-                ..Header::new(Kind::BOUND)
-            },
-            &[],
-        );
+        let limit = if self.carries_protobuf() {
+            limits::MAX_DESCRIPTION
+        } else {
+            0
+        };
+        if description.len() > limit {
+            return Err(SendError::Field {
+                field: "description",
+                value: description.len() as u64,
+            });
+        }
+        let header = Header {
+            bind,
+            aux: description.len() as u32,
+            ..Header::new(Kind::BOUND)
+        };
+        if description.is_empty() {
+            self.tx.frame(header, &[]);
+        }
+        for piece in description.as_bytes().chunks(limits::MAX_CONTROL as usize) {
+            self.tx.frame(header, piece);
+        }
         Ok(())
     }
 
@@ -255,20 +269,56 @@ impl Link {
         }
     }
 
+    /// The header of a body, which is refused here if the link can't carry it.
+    fn body_header(
+        &self,
+        kind: Kind,
+        len: u32,
+        image: &Image<'_>,
+        protobuf: bool,
+    ) -> Result<Header, SendError> {
+        let header = Header {
+            len,
+            aux: inline_len(image),
+            ..Header::new(kind)
+        };
+        if !protobuf {
+            return Ok(header);
+        }
+        if !self.carries_protobuf() || !image.extents.is_empty() {
+            return Err(SendError::Field {
+                field: "protobuf",
+                value: 1,
+            });
+        }
+        Ok(Header {
+            flags: header.flags | FLAG_PROTOBUF,
+            aux: 0,
+            ..header
+        })
+    }
+
     fn put_image(&mut self, header: Header, image: &Image<'_>, token: Token) -> Queued {
         self.tx.begin(header, image.inline);
+        self.moved.private_copied += image.inline.len() as u64;
         let mut end = image.inline.len();
         let mut queued = Queued::Copied;
         for part in image.extents {
+            let len = part_len(part);
             self.tx.copy(&[0; 8][..end.next_multiple_of(8) - end]);
-            end = end.next_multiple_of(8) + part_len(part);
+            end = end.next_multiple_of(8) + len;
             match *part {
-                Part::Private(bytes) => self.tx.copy(bytes),
-                Part::Shared { span, at } if part_len(part) < limits::SHARE_MIN => {
-                    self.tx.copy_shared(span, at)
+                Part::Private(bytes) => {
+                    self.tx.copy(bytes);
+                    self.moved.private_copied += len as u64;
+                }
+                Part::Shared { span, at } if len < limits::SHARE_MIN => {
+                    self.tx.copy_shared(span, at);
+                    self.moved.shared_copied += len as u64;
                 }
                 Part::Shared { span, at } => {
                     self.tx.share(Span::clone(span), at);
+                    self.moved.shared_in_place += len as u64;
                     queued = Queued::Held;
                 }
             }

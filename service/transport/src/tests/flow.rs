@@ -5,7 +5,7 @@ use tollgate_shm_abi::Code;
 use super::*;
 use crate::Part;
 use crate::error::{Reason, SendError};
-use crate::event::{Credit, Queued};
+use crate::event::{Credit, Moved, Queued};
 use crate::limits;
 
 #[test]
@@ -16,7 +16,7 @@ fn calls_flow_both_ways_on_one_link() {
     pair.settle().unwrap();
     pair.b
         .link
-        .send_reply(1, &Image::inline(b"for a"), Token(0))
+        .send_reply(1, false, &Image::inline(b"for a"), Token(0))
         .unwrap();
     pair.a
         .link
@@ -50,7 +50,9 @@ fn binds_are_answered() {
         pair.b.said[0]
             .starts_with(r#"Bind { bind: 7, tenant: "acme", service: "hotel.Reservation""#)
     );
-    pair.b.link.send_bound(7).unwrap();
+    pair.b.link.send_bound(7, "").unwrap();
+    let longest = "x".repeat(limits::MAX_DESCRIPTION);
+    pair.b.link.send_bound(6, &longest).unwrap();
     pair.b
         .link
         .send_refused(8, Code::FAILED_PRECONDITION, "schemas differ", "theirs")
@@ -69,7 +71,8 @@ fn binds_are_answered() {
     assert_eq!(
         pair.a.said,
         [
-            "Bound { bind: 7 }".to_owned(),
+            r#"Bound { bind: 7, description: "" }"#.to_owned(),
+            format!("Bound 6: {}", summary(longest.as_bytes())),
             refused(8, "theirs"),
             refused(9, "")
         ]
@@ -99,8 +102,27 @@ fn what_cannot_be_sent_is_refused_by_name() {
     };
     assert_eq!(link.send_call(&head(1), &image, Token(0)), Err(too_large));
     let extents = [Part::Private(&[]); limits::MAX_EXTENTS + 1];
+    let protobuf = CallHead {
+        protobuf: true,
+        ..head(1)
+    };
+    let apart = Image {
+        inline: b"",
+        extents: &[Part::Private(b"x")],
+    };
+    assert_eq!(
+        link.send_call(&protobuf, &apart, Token(0)),
+        field("protobuf", 1).map(|()| Queued::Copied),
+        "protobuf has no extents"
+    );
+    let over = "x".repeat(limits::MAX_DESCRIPTION + 1);
+    assert_eq!(
+        link.send_bound(1, &over),
+        field("description", over.len() as u64)
+    );
     let many = link.send_reply(
         1,
+        false,
         &Image {
             inline: b"",
             extents: &extents,
@@ -159,6 +181,9 @@ fn large_and_small_frames_interleave() {
             .map(|said| said.split_once(": ").unwrap().1)
             .collect();
         assert_eq!(bodies, expected, "in chunks of {chunk}");
+        let moved = pair.b.link.moved();
+        let of_large = (1 << 20) + u64::from(limits::SMALL_BODY) + 1;
+        assert_eq!(moved.body_copied + moved.body_in_place, of_large);
     }
 }
 
@@ -414,7 +439,7 @@ fn after_goaway_only_answers_flow() {
     }
     pair.b
         .link
-        .send_reply(1, &Image::inline(b"done"), Token(0))
+        .send_reply(1, false, &Image::inline(b"done"), Token(0))
         .unwrap();
     pair.settle().unwrap();
     assert_eq!(pair.a.said[1], "Reply 1 inline 4: \"done\"");
@@ -444,6 +469,12 @@ fn extents_travel_in_place_and_report_when_they_have_left() {
         pair.a.link.send_call(&head(1), &image, Token(77)),
         Ok(Queued::Held)
     );
+    let moved = Moved {
+        private_copied: 6 + 6,
+        shared_in_place: 5000 + 3000,
+        ..Moved::default()
+    };
+    assert_eq!(pair.a.link.moved(), moved);
     call(&mut pair.a.link, 2, b"behind");
     let end_of_second = 32 + 8 + 5000 + 8 + 3000;
     let mut wire = Vec::new();

@@ -281,6 +281,40 @@ fn a_later_versions_longer_hello_is_understood() {
     assert!(pair.b.link.is_ready());
 }
 
+/// A daemon of before this feature offers nothing, and a later one more than is known here.
+#[test]
+fn what_only_one_end_offers_stays_illegal() {
+    use crate::error::SendError;
+    for (theirs, common) in [(0, false), (0xffff_fff7, false), (0xffff_ffff, true)] {
+        let mut pair = Pair::fresh(&config("a"), &config("b"));
+        let mut payload = pair.a.bytes().split_off(32);
+        payload[12..16].copy_from_slice(&u32::to_le_bytes(theirs));
+        pair.b.hear(&raw(header(Kind::HELLO), &payload)).unwrap();
+        let link = &mut pair.b.link;
+        assert!(link.is_ready());
+        assert_eq!(link.carries_protobuf(), common);
+        let protobuf = crate::CallHead {
+            protobuf: true,
+            ..head(1)
+        };
+        let sent = link.send_call(&protobuf, &Image::inline(b""), Token(0));
+        assert_eq!(sent.is_ok(), common, "{sent:?}");
+        let value = 1;
+        let described = link.send_bound(1, "x");
+        let field = "description";
+        assert_eq!(described.is_ok(), common);
+        if !common {
+            assert_eq!(described, Err(SendError::Field { field, value }));
+        }
+        let call = Header {
+            flags: 9,
+            ..header(Kind::CALL)
+        };
+        let heard = pair.b.hear(&raw(call, b""));
+        assert_eq!(heard.is_ok(), common, "{heard:?}");
+    }
+}
+
 #[test]
 fn frames_out_of_place() {
     let check = |first: &[Kind], then: Kind, payload: &[u8], state: &'static str| {

@@ -20,12 +20,20 @@ fn conversation() -> (Vec<u8>, Vec<String>) {
     call(a, 1, b"one");
     call(a, 2, &noise(1, 70_000));
     a.send_cancel(1).unwrap();
-    a.send_bound(2).unwrap();
+    a.send_bound(2, "").unwrap();
+    a.send_bound(4, &"d".repeat(140_000)).unwrap();
+    let protobuf = CallHead {
+        protobuf: true,
+        ..head(3)
+    };
+    a.send_call(&protobuf, &Image::inline(b"\x0a\x01x"), Token(0))
+        .unwrap();
     a.send_refused(3, Code::NOT_FOUND, "no", "").unwrap();
     // b's calls: a never heard them, but b counts them as unanswered.
-    a.send_reply(0, &Image::inline(b"reply"), Token(0)).unwrap();
+    a.send_reply(0, true, &Image::inline(b"reply"), Token(0))
+        .unwrap();
     a.send_status(1, Code::INTERNAL, "é").unwrap();
-    a.send_reply(2, &Image::inline(&noise(2, 66_000)), Token(0))
+    a.send_reply(2, false, &Image::inline(&noise(2, 66_000)), Token(0))
         .unwrap();
     a.send_goaway(crate::Reason::SHUTDOWN, "bye").unwrap();
     let bytes = pair.a.bytes();
@@ -45,7 +53,7 @@ fn listener() -> End {
 #[test]
 fn split_anywhere_the_events_are_the_same() {
     let (bytes, said) = conversation();
-    assert_eq!(said.len(), 10);
+    assert_eq!(said.len(), 12);
     let interesting =
         (0..bytes.len()).filter(|at| *at < 600 || at % 997 == 0 || bytes.len() - at < 400);
     for at in interesting {
@@ -77,7 +85,7 @@ fn a_huge_length_is_refused_by_its_header() {
             Kind::HELLO => limits::MAX_HANDSHAKE,
             Kind::AUTH => 32,
             Kind::BIND => 36 + 64 + 256,
-            Kind::REFUSED => limits::MAX_CONTROL,
+            Kind::BOUND | Kind::REFUSED => limits::MAX_CONTROL,
             Kind::CALL | Kind::REPLY => limits::MAX_MESSAGE,
             Kind::STATUS | Kind::GOAWAY => 4096,
             _ => 0,
@@ -181,6 +189,23 @@ fn bent_headers_are_refused_by_field() {
         reserved(Kind::GOAWAY, "amount"),
     );
     check(header(Kind::STATUS), b"", reserved(Kind::STATUS, "code"));
+    check(
+        Header {
+            flags: 9,
+            aux: 1,
+            ..call
+        },
+        b"x",
+        reserved(Kind::CALL, "aux"),
+    );
+    check(
+        Header {
+            flags: 9,
+            ..header(Kind::STATUS)
+        },
+        b"",
+        reserved(Kind::STATUS, "flags"),
+    );
     let malformed = |kind, len| LinkError::Malformed { kind, len };
     check(Header { aux: 3, ..call }, b"xy", malformed(Kind::CALL, 2));
     check(header(Kind::AUTH), &[0; 31], malformed(Kind::AUTH, 31));
@@ -231,6 +256,55 @@ fn bent_headers_are_refused_by_field() {
 }
 
 #[test]
+fn a_description_comes_whole_and_in_order_or_ends_the_link() {
+    let piece = |bind, whole: usize, bytes: &[u8]| {
+        let header = Header {
+            bind,
+            aux: whole as u32,
+            ..header(Kind::BOUND)
+        };
+        raw(header, bytes)
+    };
+    let check = |pieces: &[Vec<u8>], expected: LinkError| {
+        assert_eq!(listener().hear(&pieces.concat()), Err(expected));
+    };
+    let malformed = |len| LinkError::Malformed {
+        kind: Kind::BOUND,
+        len,
+    };
+    check(&[piece(1, 4, b"ab"), piece(2, 4, b"cd")], malformed(2));
+    check(&[piece(1, 4, b"ab"), piece(1, 5, b"cd")], malformed(2));
+    check(&[piece(1, 4, b"ab"), piece(1, 4, b"cde")], malformed(3));
+    check(&[piece(1, 0, b"a")], malformed(1));
+    check(&[piece(1, 4, b"ab"), piece(1, 4, b"")], malformed(0));
+    check(
+        &[piece(1, 2, b"\xc3"), piece(1, 2, b"x")],
+        LinkError::NotUtf8 { kind: Kind::BOUND },
+    );
+    let limit = limits::MAX_DESCRIPTION as u32;
+    check(
+        &[piece(1, limits::MAX_DESCRIPTION + 1, b"a")],
+        LinkError::TooLong {
+            kind: Kind::BOUND,
+            len: limit + 1,
+            limit,
+        },
+    );
+    let mut end = listener();
+    let good = [
+        piece(1, 3, b"\xc3"),
+        raw(header(Kind::PING), b""),
+        piece(1, 3, b"\xa9x"),
+        piece(2, 0, b""),
+        piece(1, 1, b"y"),
+    ];
+    end.hear(&good.concat()).unwrap();
+    let bound =
+        |bind, description| format!("Bound {{ bind: {bind}, description: {description:?} }}");
+    assert_eq!(end.said, [bound(1, "éx"), bound(2, ""), bound(1, "y")]);
+}
+
+#[test]
 fn an_ended_link_stays_ended() {
     let mut pair = Pair::ready();
     let unknown = LinkError::UnknownKind { kind: Kind(99) };
@@ -267,7 +341,7 @@ fn plausible() -> impl Strategy<Value = Vec<u8>> {
     (fields, proptest::collection::vec(any::<u8>(), 0..80)).prop_map(
         |((kind, flags, len, bind, aux, amount), payload)| {
             let fresh = header(Kind(kind));
-            let flags = if flags == 0 { flags } else { fresh.flags };
+            let flags = [0, fresh.flags, fresh.flags | 8][usize::from(flags)];
             let bent = Header {
                 flags,
                 len,

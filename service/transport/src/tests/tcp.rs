@@ -186,7 +186,7 @@ fn large_extents_cross_a_full_socket_and_come_back() {
     }
     b.tcp
         .link
-        .send_reply(0, &Image::inline(&body), Token(0))
+        .send_reply(0, false, &Image::inline(&body), Token(0))
         .unwrap();
     until("the reply", || {
         b.turn().unwrap();

@@ -57,7 +57,8 @@ fn every_frame_has_the_reviewed_bytes() {
     let link = &mut pair.a.link;
     link.send_bind(3, "acme", "hotel.Reservation", &[0x5c; 32])
         .unwrap();
-    link.send_bound(4).unwrap();
+    link.send_bound(4, "").unwrap();
+    link.send_bound(4, "hotel.A.name = 1 string\n").unwrap();
     link.send_refused(5, Code::NOT_FOUND, "nobody serves it", "hotel.A 1 string")
         .unwrap();
     call(link, 0x0102_0304_0506_0708, b"inline");
@@ -66,8 +67,17 @@ fn every_frame_has_the_reviewed_bytes() {
         Part::Private(b"private"),
         Part::Shared { span: &span, at: 0 },
     ];
+    let protobuf = CallHead {
+        protobuf: true,
+        ..head(12)
+    };
+    link.send_call(&protobuf, &Image::inline(b"\x0a\x01x"), Token(0))
+        .unwrap();
+    link.send_reply(13, true, &Image::inline(b"\x0a\x01y"), Token(0))
+        .unwrap();
     link.send_reply(
         9,
+        false,
         &Image {
             inline: b"inline",
             extents: &extents,
