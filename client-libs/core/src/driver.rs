@@ -536,6 +536,7 @@ impl Driver {
                 .map(|m| BoundMethod {
                     name: m.name,
                     handle: m.handle,
+                    refused: (!m.refused.is_empty()).then_some(m.refused),
                 })
                 .collect()),
             Some(ResponseBody::Failure(failure)) => {

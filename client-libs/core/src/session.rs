@@ -385,6 +385,8 @@ pub struct BoundMethod {
     pub name: String,
     /// What calls name it by.
     pub handle: u32,
+    /// Why calls of it fail although the service was bound: the two applications' schemas are incompatible there.
+    pub refused: Option<String>,
 }
 
 impl Binding {

@@ -193,6 +193,9 @@ pub struct BoundMethod {
     /// What descriptors call it.
     #[prost(uint32, tag = "2")]
     pub handle: u32,
+    /// Why it can't be called although the service was bound: the schemas are incompatible there. Empty: it can.
+    #[prost(string, tag = "3")]
+    pub refused: String,
 }
 
 /// Make a tenant.

@@ -8,5 +8,6 @@ pub mod config;
 mod control;
 mod datapath;
 pub mod limits;
+mod machine_code;
 
 pub use control::{DaemonError, run};

@@ -53,6 +53,14 @@ pub const COMPILED_POLICIES: usize = 64;
 /// Schemas of services held in memory. One that nobody uses any more is forgotten when the table is full.
 pub const MAX_SCHEMAS: usize = 4_096;
 
+/// Descriptor sets whose resolved service is remembered, so that binding one again costs a hash and a look-up. An entry is two
+/// hashes and a service's name; the schema itself counts against [`MAX_SCHEMAS`].
+pub const MAX_KNOWN_SETS: usize = 4_096;
+
+/// Methods and projections that wait for the compile thread; what finds no place is asked for again by its next call. At
+/// about 1 ms each, a full queue is a second's work.
+pub const COMPILE_QUEUE: usize = 1_024;
+
 /// Control connections at once; further ones are closed at once.
 pub const MAX_CONNECTIONS: usize = 8_192;
 

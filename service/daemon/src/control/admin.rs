@@ -447,6 +447,8 @@ async fn status(control: &Control) -> Result<Answer, Status> {
         "services": report.services,
         "policies": policy_status(control, &report)?,
         "calls": report.calls,
+        "bytes": report.bytes,
+        "schemas": control.schemas.borrow().counters(),
         "live_calls": report.live_calls,
     }));
     let text = text.map_err(|error| Status::new(Code::INTERNAL, error.to_string()))?;

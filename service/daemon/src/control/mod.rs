@@ -116,6 +116,8 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         .as_ref()
         .and_then(|listener| listener.local_addr().ok());
     let (events, inbox) = mpsc::unbounded_channel();
+    let compiler = crate::machine_code::start()
+        .map_err(|error| failed("the compile thread can't start")(&error))?;
     let (runtimes, threads) = start_runtimes(&config, &link, &events)?;
     let control = Rc::new(Control {
         config,
@@ -123,7 +125,7 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         host,
         limits: TenantLimits::default(),
         runtimes,
-        schemas: RefCell::default(),
+        schemas: RefCell::new(Schemas::new(compiler)),
         attachments: RefCell::default(),
         changing: tokio::sync::Mutex::new(()),
         sessions: RefCell::default(),
@@ -283,6 +285,23 @@ impl Control {
                     {
                         let _connection_gone = connection.send(reason);
                     }
+                }
+                Event::Compare {
+                    runtime,
+                    ticket,
+                    binding,
+                    ours,
+                    theirs,
+                } => {
+                    let runtime = self.runtimes[runtime].clone();
+                    tokio::task::spawn_local(async move {
+                        let matches = schemas::compare(&ours, theirs).await;
+                        runtime.send(Command::Compared {
+                            ticket,
+                            binding,
+                            matches,
+                        });
+                    });
                 }
                 Event::PolicyFaulted { id, reason } => {
                     tokio::task::spawn_local(Rc::clone(&self).reload(id, reason));

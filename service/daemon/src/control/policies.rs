@@ -21,7 +21,7 @@ use tollgate_schema::MessageId;
 use tollgate_shm_abi::status::Code;
 
 use crate::control::schemas::BoundSchema;
-use crate::datapath::command::{MethodSteps, Scope, Step};
+use crate::datapath::command::{LazyProjector, MethodSteps, Scope, Step};
 use crate::limits::{COMPILED_POLICIES, FAULT_MEMORY, RELOAD_PAUSE};
 
 /// What one attachment runs.
@@ -279,13 +279,14 @@ pub(crate) fn steps_of(
                 );
                 Status::new(Code::FAILED_PRECONDITION, text)
             })?;
-        if let Err(error) = projector.compile() {
-            tracing::warn!("what policy {version} reads stays interpreted: {error}");
-        }
+        let label = format!(
+            "what policy {version} reads of {}/{method}",
+            schema.layout.name
+        );
         place.push(Step {
             policy: id,
             method: index,
-            projector: Arc::new(projector),
+            projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
         });
     }
     Ok(steps)
@@ -298,10 +299,14 @@ fn refuse_all(id: u32, schema: &BoundSchema, method: &str) -> Result<MethodSteps
     let nothing: [&str; 0] = [];
     let projector = Projector::new(&schema.layout.layouts, message, &nothing)
         .map_err(|error| Status::new(Code::INTERNAL, error.to_string()))?;
+    let label = format!(
+        "what a lost policy reads of {}/{method}",
+        schema.layout.name
+    );
     let request = vec![Step {
         policy: id,
         method: 0,
-        projector: Arc::new(projector),
+        projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
     }];
     Ok(MethodSteps {
         request,

@@ -1,40 +1,115 @@
-//! Schemas that applications have bound, shared by hash: parsed once, compiled once, off the datapath.
+//! Schemas that applications have bound: resolved once per descriptor set, shared by hash, compiled method by method when they
+//! are called (see [`crate::machine_code`]).
 //!
-//! Binding answers as soon as the layouts exist: the interpreter serves until the machine code is ready, a few milliseconds
-//! later (see `Codec`). Applications that bind equal schemas share one entry and so one set of machine code.
+//! ```text
+//!   (descriptor set's SHA-256, service) ──▶ service's hash ──▶ layouts, programs, machine code
+//!        at most MAX_KNOWN_SETS                 at most MAX_SCHEMAS; what nobody uses goes first
+//! ```
+//!
+//! Both tables are shared by all tenants. What they hold is a function of the descriptor set alone: names, numbers and types
+//! that decide a layout, no comment, no option, no file name, and nothing of who bound it or when. That a set is known here
+//! already shows in how fast it binds; who knows the whole set learns from that only that somebody else does.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use serde::Serialize;
+use sha2::{Digest, Sha256};
 use tollgate_engine::Status;
 use tollgate_jit::Codec;
+use tollgate_schema::evolution::{MethodMatch, match_methods};
 use tollgate_schema::{MethodLayout, Schema, ServiceLayout};
 use tollgate_shm_abi::status::Code;
 
 use crate::datapath::command::{Method, ServiceSchema};
-use crate::limits::MAX_SCHEMAS;
+use crate::limits::{MAX_KNOWN_SETS, MAX_SCHEMAS};
+use crate::machine_code::Compiler;
 
 /// A service's schema with what chains need to know of it.
 pub(crate) struct BoundSchema {
     pub(crate) service: Arc<ServiceSchema>,
     pub(crate) layout: ServiceLayout,
+    pub(crate) compiler: Compiler,
 }
 
-/// Cached schemas by service hash.
-#[derive(Default)]
+/// What an application binds: the digest of its descriptor set, and the service.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SetKey {
+    digest: [u8; 32],
+    service: String,
+}
+
+impl SetKey {
+    /// Takes about 1 ms per MiB.
+    pub(crate) fn new(descriptor_set: &[u8], service: &str) -> Self {
+        Self {
+            digest: Sha256::digest(descriptor_set).into(),
+            service: service.to_owned(),
+        }
+    }
+}
+
+/// For `status --json`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct SchemaCounters {
+    /// Schemas in memory.
+    pub(crate) held: usize,
+    /// Descriptor sets that are known.
+    pub(crate) known_sets: usize,
+    /// Bindings whose descriptor set was known.
+    pub(crate) hits: u64,
+    /// Bindings whose descriptor set had to be resolved.
+    pub(crate) misses: u64,
+}
+
+/// Cached schemas.
 pub(crate) struct Schemas {
+    compiler: Compiler,
     by_hash: HashMap<[u8; 32], Arc<BoundSchema>>,
+    by_set: HashMap<SetKey, [u8; 32]>,
+    /// The keys of `by_set`, oldest first.
+    set_order: VecDeque<SetKey>,
+    counters: SchemaCounters,
 }
 
 impl Schemas {
-    /// The cached schema equal to `layout`, or a new one; `true` if it is new and wants [`compile`].
+    pub(crate) fn new(compiler: Compiler) -> Self {
+        Self {
+            compiler,
+            by_hash: HashMap::new(),
+            by_set: HashMap::new(),
+            set_order: VecDeque::new(),
+            counters: SchemaCounters::default(),
+        }
+    }
+
+    /// The schema of a descriptor set that was bound before, if it is still in memory.
+    pub(crate) fn known(&mut self, key: &SetKey) -> Option<Arc<BoundSchema>> {
+        let hash = self.by_set.get(key);
+        let found = hash.and_then(|hash| self.by_hash.get(hash)).map(Arc::clone);
+        match found {
+            Some(_) => self.counters.hits += 1,
+            None => self.counters.misses += 1,
+        }
+        found
+    }
+
+    /// The cached schema equal to `layout`, or a new one; `key` leads to it from now on.
     pub(crate) fn intern(
         &mut self,
+        key: SetKey,
         layout: ServiceLayout,
-    ) -> Result<(Arc<BoundSchema>, bool), Status> {
-        if let Some(known) = self.by_hash.get(&layout.hash) {
-            return Ok((Arc::clone(known), false));
-        }
+    ) -> Result<Arc<BoundSchema>, Status> {
+        let hash = layout.hash;
+        let schema = match self.by_hash.get(&hash) {
+            Some(known) => Arc::clone(known),
+            None => self.add(layout)?,
+        };
+        self.remember(key, hash);
+        Ok(schema)
+    }
+
+    fn add(&mut self, layout: ServiceLayout) -> Result<Arc<BoundSchema>, Status> {
         if self.by_hash.len() >= MAX_SCHEMAS {
             self.by_hash.retain(|_, schema| {
                 Arc::strong_count(schema) > 1 || Arc::strong_count(&schema.service) > 1
@@ -45,11 +120,10 @@ impl Schemas {
             return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
         }
         let method = |method: &MethodLayout| {
-            Arc::new(Method {
-                name: format!("{}/{}", layout.name, method.name),
-                request: Codec::new(&layout.layouts, method.input),
-                reply: Codec::new(&layout.layouts, method.output),
-            })
+            let name = format!("{}/{}", layout.name, method.name);
+            let request = Codec::new(&layout.layouts, method.input);
+            let reply = Codec::new(&layout.layouts, method.output);
+            Arc::new(Method::new(name, request, reply, &self.compiler))
         };
         let service = Arc::new(ServiceSchema {
             name: layout.name.clone(),
@@ -57,9 +131,24 @@ impl Schemas {
             description: layout.description.clone(),
             methods: layout.methods.iter().map(method).collect(),
         });
-        let schema = Arc::new(BoundSchema { service, layout });
+        let schema = Arc::new(BoundSchema {
+            service,
+            layout,
+            compiler: self.compiler.clone(),
+        });
         self.by_hash.insert(schema.layout.hash, Arc::clone(&schema));
-        Ok((schema, true))
+        Ok(schema)
+    }
+
+    fn remember(&mut self, key: SetKey, hash: [u8; 32]) {
+        if self.by_set.insert(key.clone(), hash).is_none() {
+            self.set_order.push_back(key);
+        }
+        if self.set_order.len() > MAX_KNOWN_SETS
+            && let Some(oldest) = self.set_order.pop_front()
+        {
+            self.by_set.remove(&oldest);
+        }
     }
 
     /// Every cached schema of a service.
@@ -70,6 +159,14 @@ impl Schemas {
         self.by_hash
             .values()
             .filter(move |schema| schema.layout.name == service)
+    }
+
+    pub(crate) fn counters(&self) -> SchemaCounters {
+        SchemaCounters {
+            held: self.by_hash.len(),
+            known_sets: self.by_set.len(),
+            ..self.counters
+        }
     }
 }
 
@@ -93,13 +190,131 @@ pub(crate) fn parse(descriptor_set: &[u8], service: &str) -> Result<ServiceLayou
     Ok(layout)
 }
 
-/// Makes the machine code of all methods. Takes about a millisecond per method: not on the reactor's thread.
-pub(crate) fn compile(service: &ServiceSchema) {
-    for method in &service.methods {
-        for codec in [&method.request, &method.reply] {
-            if let Err(error) = codec.compile() {
-                tracing::warn!("{} stays interpreted: {error}", method.name);
-            }
+/// What each method of `ours` finds in a schema with the description `theirs`, which may be anything. Linear in both, up to
+/// milliseconds for large ones: on a blocking thread.
+pub(crate) async fn compare(ours: &Arc<ServiceSchema>, theirs: String) -> Vec<MethodMatch> {
+    let (schema, methods) = (Arc::clone(ours), ours.methods.len());
+    let compared =
+        tokio::task::spawn_blocking(move || match_methods(&schema.description, &theirs)).await;
+    let mut matches = compared.unwrap_or_else(|error| {
+        tracing::error!("comparing the schemas of {} failed: {error}", ours.name);
+        Vec::new()
+    });
+    matches.resize_with(methods, || MethodMatch::Refused {
+        reason: "the daemon failed to compare the schemas".to_owned(),
+    });
+    matches
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn set(proto: &str) -> Vec<u8> {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("private-name.proto");
+        std::fs::write(&file, proto).unwrap();
+        let schema = Schema::compile_proto(&[&file], &[directory.path()]).unwrap();
+        schema.descriptor_set().to_vec()
+    }
+
+    fn proto(field: &str) -> String {
+        format!(
+            r#"syntax = "proto3"; package p; import "google/protobuf/descriptor.proto";
+            extend google.protobuf.MessageOptions {{ string note = 50000; }}
+            // A private comment.
+            message M {{ option (note) = "a private note"; string {field} = 1; }}
+            service S {{ rpc Do(M) returns (M); }} service T {{ rpc Do(M) returns (M); }}"#
+        )
+    }
+
+    fn schemas() -> Schemas {
+        Schemas::new(Compiler::idle(1).0)
+    }
+
+    /// What the control plane does about a binding.
+    fn bind(schemas: &mut Schemas, set: &[u8], service: &str) -> Arc<BoundSchema> {
+        let key = SetKey::new(set, service);
+        match schemas.known(&key) {
+            Some(known) => known,
+            None => schemas.intern(key, parse(set, service).unwrap()).unwrap(),
         }
+    }
+
+    #[test]
+    fn a_set_is_resolved_once_per_service() {
+        let mut schemas = schemas();
+        let (one, other) = (set(&proto("name")), set(&proto("other")));
+        let first = bind(&mut schemas, &one, "p.S");
+        assert!(Arc::ptr_eq(&first, &bind(&mut schemas, &one, "p.S")));
+        assert!(!Arc::ptr_eq(&first, &bind(&mut schemas, &one, "p.T")));
+        assert!(!Arc::ptr_eq(&first, &bind(&mut schemas, &other, "p.S")));
+        let want = SchemaCounters {
+            held: 3,
+            known_sets: 3,
+            hits: 1,
+            misses: 3,
+        };
+        assert_eq!(schemas.counters(), want);
+    }
+
+    #[test]
+    fn sets_that_say_the_same_differently_share_a_schema() {
+        let mut schemas = schemas();
+        let first = bind(&mut schemas, &set(&proto("name")), "p.S");
+        let without_note = proto("name").replace("a private note", "another one");
+        let second = bind(&mut schemas, &set(&without_note), "p.S");
+        assert!(Arc::ptr_eq(&first, &second));
+        assert_eq!(schemas.counters().held, 1);
+        assert_eq!(schemas.counters().known_sets, 2);
+    }
+
+    /// The tables serve every tenant: nothing that one put into its files beside the layout reaches them.
+    #[test]
+    fn what_is_cached_is_the_layout_and_nothing_else_of_the_files() {
+        let mut schemas = schemas();
+        let schema = bind(&mut schemas, &set(&proto("name")), "p.S");
+        let held = format!("{:?} {}", schema.layout, schema.service.description);
+        assert!(held.contains("p.M"));
+        for private in ["private-name.proto", "private comment", "private note"] {
+            assert!(!held.contains(private), "{private} in {held}");
+        }
+    }
+
+    #[test]
+    fn known_sets_are_limited_and_the_oldest_goes_first() {
+        let mut schemas = schemas();
+        let set = set(&proto("name"));
+        let layout = parse(&set, "p.S").unwrap();
+        let key = |k: usize| SetKey::new(&k.to_le_bytes(), "p.S");
+        for k in 0..=MAX_KNOWN_SETS {
+            schemas.intern(key(k), layout.clone()).unwrap();
+        }
+        assert_eq!(schemas.counters().known_sets, MAX_KNOWN_SETS);
+        assert_eq!(schemas.set_order.len(), MAX_KNOWN_SETS);
+        assert!(schemas.known(&key(0)).is_none(), "the oldest is forgotten");
+        assert!(schemas.known(&key(1)).is_some());
+        assert!(schemas.known(&key(MAX_KNOWN_SETS)).is_some());
+    }
+
+    #[test]
+    fn a_schema_that_nobody_uses_is_forgotten_although_its_set_is_known() {
+        let mut schemas = schemas();
+        let used = bind(&mut schemas, &set(&proto("used")), "p.S");
+        let idle = set(&proto("idle"));
+        drop(bind(&mut schemas, &idle, "p.S"));
+        let template = used.layout.clone();
+        for k in 2..MAX_SCHEMAS as u64 {
+            let mut layout = template.clone();
+            layout.hash[..8].copy_from_slice(&k.to_le_bytes());
+            let key = SetKey::new(&k.to_le_bytes(), "p.S");
+            schemas.intern(key, layout).unwrap();
+        }
+        assert_eq!(schemas.counters().held, MAX_SCHEMAS);
+        let more = bind(&mut schemas, &set(&proto("more")), "p.S");
+        assert_eq!(schemas.counters().held, 2, "what is used stays");
+        assert!(schemas.known(&SetKey::new(&idle, "p.S")).is_none());
+        assert!(!Arc::ptr_eq(&more, &used));
     }
 }

@@ -10,20 +10,14 @@ use std::sync::{Arc, mpsc};
 use serde::Serialize;
 use tokio::sync::oneshot;
 use tollgate_engine::{ServiceId, SessionId, Status};
-use tollgate_jit::{Codec, Projector};
 use tollgate_policy_host::Instance;
+use tollgate_schema::evolution::MethodMatch;
 use tollgate_shm_abi::descriptor::HeapSizes;
 use tollgate_shm_abi::session::DaemonEnd;
+use tollgate_transport::Moved;
 
 use crate::datapath::ports::LinkPort;
-
-/// A method's programs.
-pub(crate) struct Method {
-    /// `hotel.Reservation/Reserve`.
-    pub(crate) name: String,
-    pub(crate) request: Codec,
-    pub(crate) reply: Codec,
-}
+pub(crate) use crate::machine_code::{LazyProjector, Method};
 
 /// A service as one application knows it: shared by all that bind the same schema.
 pub(crate) struct ServiceSchema {
@@ -42,7 +36,7 @@ pub(crate) struct Step {
     pub(crate) policy: u32,
     /// The method's index in the policy's manifest.
     pub(crate) method: u32,
-    pub(crate) projector: Arc<Projector>,
+    pub(crate) projector: Arc<LazyProjector>,
 }
 
 /// The chains of one method on one side; empty: none.
@@ -75,17 +69,37 @@ pub(crate) struct Installed {
 pub(crate) enum BindAs {
     /// It calls the service: on this host, or at a peer.
     Client { peer: Option<SocketAddr> },
+    /// It calls a service of this host whose schema is another one: what came of comparing them.
+    Across {
+        service: ServiceId,
+        matches: Vec<MethodMatch>,
+    },
     /// It serves it.
     Server,
 }
 
 /// What binding yields.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Bound {
     pub(crate) first_handle: u32,
     /// For servers: what [`Command::Serve`] starts, and server-side chains are for.
     pub(crate) service: Option<ServiceId>,
+    /// Methods that can't be called because the schemas are incompatible there, and why.
+    pub(crate) refused: Vec<(u16, String)>,
 }
+
+/// What becomes of a [`Command::Bind`].
+pub(crate) enum BindOutcome {
+    Bound(Bound),
+    /// A service of this host has the name and another schema: bind again as [`BindAs::Across`].
+    Differs {
+        service: ServiceId,
+        served: Arc<ServiceSchema>,
+    },
+}
+
+/// Who asked for a binding.
+pub(crate) type Asker = oneshot::Sender<Result<BindOutcome, Status>>;
 
 /// A change of policies, applied as a whole between two calls.
 #[derive(Default)]
@@ -114,7 +128,13 @@ pub(crate) enum Command {
         bind: BindAs,
         /// The client-side chains, by method; for servers, the server-side ones.
         chains: Vec<MethodSteps>,
-        reply: oneshot::Sender<Result<Bound, Status>>,
+        reply: Asker,
+    },
+    /// The answer to [`Event::Compare`].
+    Compared {
+        ticket: u64,
+        binding: u32,
+        matches: Vec<MethodMatch>,
     },
     /// The application has been told its handles: calls may come.
     Serve {
@@ -156,6 +176,14 @@ pub(crate) enum Event {
         session: SessionId,
         reason: String,
     },
+    /// A peer serves what an application has bound, with another schema: compare, and say so with [`Command::Compared`].
+    Compare {
+        runtime: usize,
+        ticket: u64,
+        binding: u32,
+        ours: Arc<ServiceSchema>,
+        theirs: String,
+    },
     /// A policy's instance died and its calls fail closed: it wants a fresh one.
     PolicyFaulted { id: u32, reason: String },
     /// Lines that a policy logged.
@@ -191,6 +219,7 @@ pub(crate) struct Report {
     pub(crate) services: Vec<ServiceReport>,
     pub(crate) policies: Vec<PolicyReport>,
     pub(crate) calls: CallCounters,
+    pub(crate) bytes: ByteCounters,
     pub(crate) live_calls: usize,
 }
 
@@ -209,6 +238,8 @@ impl Report {
         sum.completed += more.completed;
         sum.failed += more.failed;
         sum.sleeps += more.sleeps;
+        sum.converted += more.converted;
+        self.bytes.add(&part.bytes);
     }
 }
 
@@ -225,8 +256,52 @@ pub(crate) struct CallCounters {
     pub(crate) completed: u64,
     /// Answered with a status, to applications of this host.
     pub(crate) failed: u64,
+    /// Messages rewritten between two schemas: made protobuf of, made from protobuf, or both.
+    pub(crate) converted: u64,
     /// Times that a runtime slept.
     pub(crate) sleeps: u64,
+}
+
+/// Bytes of messages since the daemon started: each copy that this daemon makes is in one of the first six, and each byte that
+/// only the kernel moves, between a socket and shared memory, in one of the last two. Rewriting between schemas isn't copying.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct ByteCounters {
+    /// Inline parts, always; extents, if a policy reads them or the message is to be rewritten.
+    pub(crate) send_heap_to_private: u64,
+    /// Extents for an application of this host.
+    pub(crate) send_heap_to_receive_heap: u64,
+    /// Extents too small to be sent from where they lie.
+    pub(crate) send_heap_to_link: u64,
+    pub(crate) private_to_link: u64,
+    pub(crate) private_to_receive_heap: u64,
+    /// Out of a link's receive buffer, to where the message lands.
+    pub(crate) link_to_message: u64,
+    /// Extents sent from where they lie.
+    pub(crate) sent_in_place: u64,
+    /// Large bodies received in the place where they stay.
+    pub(crate) received_in_place: u64,
+}
+
+impl ByteCounters {
+    pub(crate) fn add(&mut self, more: &ByteCounters) {
+        self.send_heap_to_private += more.send_heap_to_private;
+        self.send_heap_to_receive_heap += more.send_heap_to_receive_heap;
+        self.send_heap_to_link += more.send_heap_to_link;
+        self.private_to_link += more.private_to_link;
+        self.private_to_receive_heap += more.private_to_receive_heap;
+        self.link_to_message += more.link_to_message;
+        self.sent_in_place += more.sent_in_place;
+        self.received_in_place += more.received_in_place;
+    }
+
+    /// What a link has moved.
+    pub(crate) fn add_link(&mut self, moved: &Moved) {
+        self.private_to_link += moved.private_copied;
+        self.send_heap_to_link += moved.shared_copied;
+        self.sent_in_place += moved.shared_in_place;
+        self.link_to_message += moved.body_copied;
+        self.received_in_place += moved.body_in_place;
+    }
 }
 
 /// One session.
@@ -262,7 +337,11 @@ pub(crate) struct ServiceReport {
     pub(crate) service: String,
     pub(crate) servers: usize,
     pub(crate) schema: String,
-    pub(crate) machine_code: bool,
+    pub(crate) methods: usize,
+    /// Methods with machine code: those that were called.
+    pub(crate) compiled: usize,
+    /// Methods with machine code for protobuf: those whose messages have crossed between two schemas.
+    pub(crate) compiled_wire: usize,
 }
 
 /// One attached policy's instance.

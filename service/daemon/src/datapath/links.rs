@@ -8,10 +8,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
-use tokio::sync::oneshot;
 use tollgate_engine::{
-    CallKey, Encoding, Expected, LinkId, Origin, RouteTarget, ServiceId, SessionId, Status,
-    Submission,
+    CallKey, Encoding, LinkId, Origin, RouteTarget, ServiceId, SessionId, Status, Submission,
 };
 use tollgate_marshal::MAX_EXTENTS;
 use tollgate_shm_abi::io::Part;
@@ -23,7 +21,7 @@ use tollgate_transport::{
 };
 
 use crate::datapath::command::{
-    Bound, Command, LinkReport, Method, MethodSteps, PendingBind, ServiceSchema,
+    Asker, BindOutcome, Bound, Command, LinkReport, Method, MethodSteps, PendingBind, ServiceSchema,
 };
 use crate::datapath::message::{Body, Message};
 use crate::datapath::ports::{
@@ -33,11 +31,17 @@ use crate::datapath::runtime::{Redial, Refusal, Runtime};
 use crate::datapath::runtime_of;
 use crate::datapath::sessions::schema_differs;
 use crate::limits::{FRAMES_PER_TURN, MAX_LINKS, REDIAL_PAUSE};
+use tollgate_transport::limits::MAX_DESCRIPTION;
 
 /// What is to be done on a link after one of its events, once the event's bytes are no longer borrowed.
-enum After {
+pub(crate) enum After {
     Nothing,
     Bound(u32),
+    /// The bind is of another schema than the one that is served.
+    BoundAcross {
+        bind: u32,
+        schema: Arc<ServiceSchema>,
+    },
     Refused {
         bind: u32,
         status: Status,
@@ -137,6 +141,7 @@ impl Runtime {
         // What the socket didn't take is given up, so that its blocks come free.
         let _so_far = port.tcp.flush();
         port.tcp.link.abandon(LinkError::ClosedHere);
+        self.bytes.add_link(&port.tcp.link.moved());
         self.reclaim_sent(&mut port);
         if let Some(large) = port.state.large.take() {
             self.discard_landing(large.landing);
@@ -158,6 +163,7 @@ impl Runtime {
             let Some(binding) = self.bindings.get_mut(key) else {
                 continue;
             };
+            binding.comparing = None;
             let status = Status::new(
                 Code::UNAVAILABLE,
                 format!("peer {peer} can't be reached: {reason}"),
@@ -245,7 +251,7 @@ impl Runtime {
         schema: Arc<ServiceSchema>,
         chains: Vec<MethodSteps>,
         peer: SocketAddr,
-        asked: oneshot::Sender<Result<Bound, Status>>,
+        asked: Asker,
     ) {
         let link = self.link_to(&tenant, peer);
         if link.is_none()
@@ -271,6 +277,7 @@ impl Runtime {
             first_handle,
             schema,
             asked: Some(asked),
+            comparing: None,
             tenant,
             peer,
             retry_at_ns: None,
@@ -360,30 +367,46 @@ impl Runtime {
         }
     }
 
-    fn bind_accepted(&mut self, link: LinkId, bind: u32, key: u32) {
-        self.route_binding(key, |method| RouteTarget::Link {
+    /// The peer accepted a binding: of the same schema if it describes none.
+    fn bind_answered(&mut self, link: LinkId, bind: u32, key: u32, description: &str) {
+        if !description.is_empty() {
+            return self.compare(link, bind, key, description);
+        }
+        self.bind_accepted(key, Vec::new(), |method| RouteTarget::Link {
             link,
             bind,
             method,
             encoding: Encoding::Native,
         });
+    }
+
+    pub(crate) fn bind_accepted(
+        &mut self,
+        key: u32,
+        refused: Vec<(u16, String)>,
+        target: impl Fn(u16) -> RouteTarget,
+    ) {
+        self.route_binding(key, target);
         let Some(binding) = self.bindings.get_mut(key) else {
             return;
         };
+        binding.comparing = None;
         let bound = Bound {
             first_handle: binding.first_handle,
             service: None,
+            refused,
         };
         if let Some(asked) = binding.asked.take() {
-            let _asker_gone = asked.send(Ok(bound));
+            let _asker_gone = asked.send(Ok(BindOutcome::Bound(bound)));
         }
     }
 
-    fn bind_refused(&mut self, key: u32, status: Status) {
+    pub(crate) fn bind_refused(&mut self, key: u32, status: Status) {
         self.route_binding(key, |_| RouteTarget::Broken(status.clone()));
         let Some(binding) = self.bindings.get_mut(key) else {
             return;
         };
+        binding.comparing = None;
         match binding.asked.take() {
             Some(asked) => {
                 self.bindings.remove(key);
@@ -422,13 +445,7 @@ impl Runtime {
                 After::Bound(bind)
             }
             Err(Refusal::Absent(status)) => refused(status, String::new()),
-            Err(Refusal::Differs(schema)) => {
-                let text = format!("the schema of {service} differs");
-                refused(
-                    Status::new(Code::FAILED_PRECONDITION, text),
-                    schema.description.clone(),
-                )
-            }
+            Err(Refusal::Differs(service)) => self.bound_across(state, bind, service),
         }
     }
 }
@@ -530,6 +547,7 @@ impl Runtime {
         let sent = match after {
             After::Nothing => Ok(()),
             After::Bound(bind) => port.tcp.link.send_bound(bind, ""),
+            After::BoundAcross { bind, schema } => port.answer_across(bind, &schema),
             After::Refused {
                 bind,
                 status,
@@ -586,9 +604,9 @@ impl Runtime {
                 }
                 self.peer_binds(state, wanted)
             }
-            LinkEvent::Bound { bind, .. } => {
+            LinkEvent::Bound { bind, description } => {
                 if let Some(key) = state.answered(bind) {
-                    self.bind_accepted(link, bind, key);
+                    self.bind_answered(link, bind, key, description);
                 }
                 After::Nothing
             }
@@ -611,10 +629,10 @@ impl Runtime {
             } => self.call_arrived(link, state, head, inline_len, body),
             LinkEvent::Reply {
                 call,
+                protobuf,
                 inline_len,
                 body,
-                ..
-            } => self.reply_arrived(link, call, inline_len, body),
+            } => self.reply_arrived(link, call, protobuf, inline_len, body),
             LinkEvent::Status {
                 call,
                 code,
@@ -660,11 +678,15 @@ impl Runtime {
 
     fn refusal(&self, key: u32, code: Code, sentence: &str, description: &str) -> Status {
         match self.bindings.get(key) {
-            Some(binding) if !description.is_empty() => schema_differs(
-                &binding.schema,
-                description,
-                &format!("peer {}", binding.peer),
-            ),
+            // A peer of before schemas could differ.
+            Some(binding) if !description.is_empty() => {
+                let reason = tollgate_schema::difference(&binding.schema.description, description);
+                schema_differs(
+                    &binding.schema,
+                    &format!("peer {}", binding.peer),
+                    &reason.unwrap_or_else(|| sentence.to_owned()),
+                )
+            }
             Some(binding) => Status::new(code, format!("peer {}: {sentence}", binding.peer)),
             None => Status::new(code, sentence.to_owned()),
         }
@@ -697,6 +719,17 @@ impl Runtime {
                 After::Nothing
             };
         };
+        if head.protobuf {
+            let Some(bytes) = whole else {
+                return After::Large(LargeBody {
+                    what: LargeKind::Call(head),
+                    landing: self.landing(None, 0, len),
+                });
+            };
+            self.encoded_request(link, service, &method, &head, bytes);
+            return After::Nothing;
+        }
+        method.called();
         let to = self.engine.landing(service, head.method);
         let unjudged = to.filter(|(_, judged)| !judged).map(|(session, _)| session);
         let mut landing = self.landing(unjudged, inline_len, len);
@@ -707,6 +740,7 @@ impl Runtime {
             }),
             Some(bytes) => {
                 landing.bytes_mut().copy_from_slice(bytes);
+                self.bytes.link_to_message += len as u64;
                 self.request_landed(link, service, &method, &head, landing);
                 After::Nothing
             }
@@ -717,31 +751,41 @@ impl Runtime {
         &mut self,
         link: LinkId,
         call: u64,
+        protobuf: bool,
         inline_len: u32,
         body: WireBody<'_>,
     ) -> After {
         let (len, whole) = parts_of(body);
-        let Some(Expected {
-            session, judged, ..
-        }) = self
-            .engine
-            .expected_from_link(link, CallKey::from_wire(call))
-        else {
-            // The call ended meanwhile.
-            return if whole.is_none() {
-                After::SkipBody
-            } else {
-                After::Nothing
-            };
+        let skip = if whole.is_none() {
+            After::SkipBody
+        } else {
+            After::Nothing
         };
-        let mut landing = self.landing((!judged).then_some(session), inline_len, len);
+        let key = CallKey::from_wire(call);
+        let Some(expected) = self.engine.expected_from_link(link, key) else {
+            // The call ended meanwhile.
+            return skip;
+        };
+        if protobuf != (expected.encoding == Encoding::Protobuf) {
+            let text = "the peer's reply isn't encoded as its call was";
+            self.engine
+                .fail_from_link(link, key, Status::new(Code::INTERNAL, text));
+            return skip;
+        }
+        if protobuf && let Some(bytes) = whole {
+            self.encoded_reply(link, key, bytes);
+            return After::Nothing;
+        }
+        let unjudged = (!expected.judged && !protobuf).then_some(expected.session);
+        let mut landing = self.landing(unjudged, inline_len, len);
         match whole {
             None => After::Large(LargeBody {
-                what: LargeKind::Reply(call),
+                what: LargeKind::Reply { call, protobuf },
                 landing,
             }),
             Some(bytes) => {
                 landing.bytes_mut().copy_from_slice(bytes);
+                self.bytes.link_to_message += len as u64;
                 self.reply_landed(link, call, landing);
                 After::Nothing
             }
@@ -751,12 +795,23 @@ impl Runtime {
     fn large_arrived(&mut self, link: LinkId, state: &LinkState, large: LargeBody) {
         match large.what {
             LargeKind::Call(head) => match self.called(state, &head) {
+                Some((service, method)) if head.protobuf => {
+                    self.encoded_request(link, service, &method, &head, large.landing.bytes());
+                    self.discard_landing(large.landing);
+                }
                 Some((service, method)) => {
                     self.request_landed(link, service, &method, &head, large.landing)
                 }
                 None => self.discard_landing(large.landing),
             },
-            LargeKind::Reply(call) => self.reply_landed(link, call, large.landing),
+            LargeKind::Reply {
+                call,
+                protobuf: true,
+            } => {
+                self.encoded_reply(link, CallKey::from_wire(call), large.landing.bytes());
+                self.discard_landing(large.landing);
+            }
+            LargeKind::Reply { call, .. } => self.reply_landed(link, call, large.landing),
         }
     }
 
@@ -797,27 +852,38 @@ impl Runtime {
         let inline_len = landing.inline_len as usize;
         if let Err(fault) = method.request.accept(landing.bytes_mut(), inline_len) {
             self.discard_landing(landing);
-            let status = invalid(method, &method.request.explain(&fault));
+            let status = invalid(method, &method.request.explain(&fault), true);
             return self.engine.reject(origin, bytes, status);
         }
+        let message = landing.into_message();
+        self.request_arrived(link, service, head, Encoding::Native, bytes, message);
+    }
+
+    /// A peer's request has the service's layout; `bytes` is what it took of the credit.
+    pub(crate) fn request_arrived(
+        &mut self,
+        link: LinkId,
+        service: ServiceId,
+        head: &CallHead,
+        encoding: Encoding,
+        bytes: u64,
+        message: Message,
+    ) {
         let deadline_ns = match head.deadline_us {
             0 => 0,
             us => self.now_ns.saturating_add(us.saturating_mul(1_000)),
         };
-        let message = landing.into_message();
         let submission = Submission {
-            origin,
+            origin: Origin::Link {
+                link,
+                call: head.call,
+            },
             deadline_ns,
             bytes,
             message,
         };
-        self.engine.arrive(
-            self.now_ns,
-            service,
-            head.method,
-            Encoding::Native,
-            submission,
-        );
+        self.engine
+            .arrive(self.now_ns, service, head.method, encoding, submission);
     }
 
     fn reply_landed(&mut self, link: LinkId, call: u64, mut landing: Landing) {
@@ -834,9 +900,8 @@ impl Runtime {
                 .reply_from_link(link, key, landing.into_message()),
             Err(fault) => {
                 self.discard_landing(landing);
-                let status = invalid(&method, &method.reply.explain(&fault));
-                self.engine
-                    .fail_from_link(link, key, Status::new(Code::INTERNAL, status.message));
+                let status = invalid(&method, &method.reply.explain(&fault), false);
+                self.engine.fail_from_link(link, key, status);
             }
         }
     }
@@ -860,10 +925,10 @@ impl Runtime {
 }
 
 impl LinkState {
-    /// The peer answered one of our BINDs: about which binding.
+    /// The peer answered one of our BINDs: about which binding. `None`: it owes no answer about that id.
     fn answered(&mut self, bind: u32) -> Option<u32> {
         let bound = self.outbound.get_mut(bind as usize)?;
-        bound.unanswered = bound.unanswered.saturating_sub(1);
+        bound.unanswered = bound.unanswered.checked_sub(1)?;
         Some(bound.binding)
     }
 }
@@ -876,9 +941,15 @@ fn parts_of(body: WireBody<'_>) -> (usize, Option<&[u8]>) {
     }
 }
 
-fn invalid(method: &Method, explained: &str) -> Status {
+/// The status for a message that its reader's layout or schema doesn't allow: a request is its caller's fault.
+pub(crate) fn invalid(method: &Method, explained: &str, is_request: bool) -> Status {
+    let code = if is_request {
+        Code::INVALID_ARGUMENT
+    } else {
+        Code::INTERNAL
+    };
     Status::new(
-        Code::INVALID_ARGUMENT,
+        code,
         format!("a message of {} isn't valid: {explained}", method.name),
     )
 }
@@ -888,6 +959,13 @@ impl Landing {
         match &mut self.place {
             Place::Heap { block, .. } => &mut block[..self.len],
             Place::Private(bytes) => &mut bytes[..self.len],
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match &self.place {
+            Place::Heap { block, .. } => &block[..self.len],
+            Place::Private(bytes) => &bytes[..self.len],
         }
     }
 
@@ -914,25 +992,12 @@ impl Runtime {
     pub(crate) fn send_call(
         &mut self,
         link: LinkId,
-        bind: u32,
-        method: u16,
         call: CallKey,
-        deadline_ns: u64,
+        head: &CallHead,
         message: Message,
     ) {
-        let deadline_us = deadline_ns
-            .saturating_sub(self.now_ns)
-            .div_ceil(1_000)
-            .max(1);
-        let head = CallHead {
-            call: call.to_wire(),
-            bind,
-            method,
-            deadline_us,
-            protobuf: false,
-        };
         let sent = self.send_image(link, message, |link, image, token| {
-            link.send_call(&head, image, token)
+            link.send_call(head, image, token)
         });
         if let Err(error) = sent {
             self.engine.undeliverable(
@@ -945,15 +1010,24 @@ impl Runtime {
         }
     }
 
+    /// What remains until a deadline, for a peer, whose clock is another one.
+    pub(crate) fn remaining_us(&self, deadline_ns: u64) -> u64 {
+        deadline_ns
+            .saturating_sub(self.now_ns)
+            .div_ceil(1_000)
+            .max(1)
+    }
+
     pub(crate) fn send_reply(
         &mut self,
         link: LinkId,
         call: u64,
+        encoding: Encoding,
         request_bytes: u64,
         message: Message,
     ) {
         match self.send_image(link, message, |link, image, token| {
-            link.send_reply(call, false, image, token)
+            link.send_reply(call, encoding == Encoding::Protobuf, image, token)
         }) {
             Ok(()) => self.return_credit(link, request_bytes),
             Err(error) => {
@@ -1072,6 +1146,19 @@ fn send_code(error: &SendError) -> Code {
 }
 
 impl LinkPort {
+    /// Answers a bind whose schema isn't the one that is served. A peer that can't carry protobuf, or a description that
+    /// doesn't fit, leaves only the refusal of before schemas could differ.
+    fn answer_across(&mut self, bind: u32, schema: &ServiceSchema) -> Result<(), SendError> {
+        let link = &mut self.tcp.link;
+        if link.carries_protobuf() && schema.description.len() <= MAX_DESCRIPTION {
+            return link.send_bound(bind, &schema.description);
+        }
+        self.state.inbound.remove(&bind);
+        let text = format!("the schema of {} differs", schema.name);
+        let code = Code::FAILED_PRECONDITION;
+        link.send_refused(bind, code, &text, &schema.description)
+    }
+
     pub(crate) fn report(&self) -> LinkReport {
         let link = &self.tcp.link;
         let credit = link.credit();

@@ -4,6 +4,7 @@
 //!   Gathered   inline part: private copy     extents: still in the sender's heap, sent from there
 //!   Private    the whole image: private copy (a chain reads it, or it came from a peer)
 //!   Landed     the whole image: in the receive heap of a session of this host
+//!   Encoded    no image: protobuf, for a peer whose schema differs
 //! ```
 //!
 //! Invariant (P2): a chain is shown private bytes only, and what it allowed is sent from those very bytes. A `Gathered` message's
@@ -36,6 +37,8 @@ pub(crate) enum Body {
     },
     /// In a receive heap, validated.
     Landed { session: SessionId, block: Block },
+    /// Protobuf, from `start` on; the inline length is 0. It goes to a link, and nowhere else.
+    Encoded { bytes: Vec<u8>, start: usize },
 }
 
 /// The block of a send heap that a message was posted in: given back (RECLAIM) once nobody reads it any more.
@@ -54,6 +57,21 @@ pub(crate) struct Message {
 }
 
 impl Message {
+    /// An image that is private and valid.
+    pub(crate) fn accepted(bytes: Vec<u8>, inline_len: u32) -> Self {
+        let total_len = bytes.len() as u32;
+        let body = Body::Private {
+            bytes,
+            accepted: true,
+            extents: Vec::new(),
+        };
+        Message {
+            body,
+            inline_len,
+            total_len,
+        }
+    }
+
     /// What a chain may be shown: bytes that nobody else can change, and where the extents among them begin. Of a
     /// `Gathered` message that is the inline part: a chain that reads an extent makes it private first.
     pub(crate) fn judged(&self) -> (&[u8], &[u32]) {
@@ -62,6 +80,8 @@ impl Message {
             Body::Gathered { inline, .. } => (inline, &[]),
             // Only this daemon can write a receive heap. The body was already landing when the chain was attached.
             Body::Landed { block, .. } => (&block[..self.total_len as usize], &[]),
+            // Every chain comes before the encoding.
+            Body::Encoded { .. } => (&[], &[]),
         }
     }
 
@@ -92,6 +112,7 @@ impl Message {
                     extents: &parts[..spans.len()],
                 })
             }
+            Body::Encoded { bytes, start } => Some(WireImage::inline(&bytes[*start..])),
             Body::Landed { .. } => None,
         }
     }

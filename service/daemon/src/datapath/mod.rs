@@ -7,8 +7,8 @@
 //!      SessionPort            Engine<Message>          LinkPort
 //!   rings, heaps, wakes     what happens to a call    frames, socket
 //!   (sessions.rs)             (its own crate)          (links.rs)
-//!                                   │
-//!                              chains (policies.rs)
+//!                           │               │
+//!                 chains (policies.rs)   two schemas (crossing.rs)
 //! ```
 //!
 //! A runtime is one thread, and shares nothing with the others: a tenant's sessions, links, services and policies all live on
@@ -16,6 +16,7 @@
 //! the control plane.
 
 pub(crate) mod command;
+mod crossing;
 mod links;
 mod message;
 mod policies;

@@ -200,7 +200,7 @@ impl Question {
 
     /// Room that the view of the fields can take at most.
     fn view_max(&self, step: &Step) -> usize {
-        (step.projector.projection().fixed_len() + self.message.judged().0.len()).min(VIEW_BYTES)
+        (step.projector.fixed_len() + self.message.judged().0.len()).min(VIEW_BYTES)
     }
 }
 

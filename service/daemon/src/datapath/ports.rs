@@ -4,8 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
-use tollgate_engine::{CallKey, ServiceId, SessionId, Status};
+use tollgate_engine::{CallKey, LinkId, ServiceId, SessionId, Status};
 use tollgate_shm_abi::Misbehaved;
 use tollgate_shm_abi::descriptor::{Completion, Entry, HeapSizes, Image, Offsets, Text};
 use tollgate_shm_abi::heap::Block;
@@ -14,7 +13,7 @@ use tollgate_shm_abi::ring::PushError;
 use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_transport::{CallHead, TcpLink};
 
-use crate::datapath::command::{Bound, Method, PendingBind, ServiceSchema};
+use crate::datapath::command::{Asker, Method, PendingBind, ServiceSchema};
 use crate::limits::COMPLETION_BACKLOG;
 
 /// A method handle of an application.
@@ -210,7 +209,7 @@ pub(crate) struct LargeBody {
 /// What a large body belongs to.
 pub(crate) enum LargeKind {
     Call(CallHead),
-    Reply(u64),
+    Reply { call: u64, protobuf: bool },
 }
 
 /// A client's binding to a service at a peer.
@@ -219,11 +218,21 @@ pub(crate) struct RemoteBinding {
     pub(crate) first_handle: u32,
     pub(crate) schema: Arc<ServiceSchema>,
     /// Who asked for it and has no answer yet.
-    pub(crate) asked: Option<oneshot::Sender<Result<Bound, Status>>>,
+    pub(crate) asked: Option<Asker>,
+    /// The peer accepted it with another schema, which is being compared.
+    pub(crate) comparing: Option<Comparing>,
     pub(crate) tenant: Arc<str>,
     pub(crate) peer: SocketAddr,
     /// Refused after it had been bound (its server restarts, say): when to ask again.
     pub(crate) retry_at_ns: Option<u64>,
+}
+
+/// A binding that stands once the schemas have been compared.
+pub(crate) struct Comparing {
+    /// Tells this comparison from earlier ones of the same binding.
+    pub(crate) ticket: u64,
+    pub(crate) link: LinkId,
+    pub(crate) bind: u32,
 }
 
 /// A link to a peer daemon. It carries the calls of one tenant, so that no tenant can use up another's credit or stand in

@@ -23,13 +23,16 @@ use rustix::thread::CpuSet;
 use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::slots::Slots;
 use tollgate_engine::{
-    CallKey, ChainId, Engine, LinkId, Output, ServiceId, SessionId, Stage, Status, Verdict,
+    CallKey, ChainId, Encoding, Engine, LinkId, Output, ServiceId, SessionId, Stage, Status,
+    Verdict,
 };
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::{Patience, Step, now_ns};
-use tollgate_transport::LinkConfig;
+use tollgate_transport::{CallHead, LinkConfig};
 
-use crate::datapath::command::{CallCounters, Command, Event, Handle, Report, ServiceSchema};
+use crate::datapath::command::{
+    ByteCounters, CallCounters, Command, Event, Handle, Report, ServiceSchema,
+};
 use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::policies::{JUDGED_AT_ONCE, Policies, Question};
 use crate::datapath::pool::Pool;
@@ -93,8 +96,12 @@ pub(crate) struct Runtime {
     /// Blocks that links are still sending from, by the token given to the link.
     pub(crate) sending: HashMap<u64, Source>,
     pub(crate) next_token: u64,
+    /// Numbers comparisons of schemas.
+    pub(crate) next_ticket: u64,
     pub(crate) now_ns: u64,
     pub(crate) counters: CallCounters,
+    /// What links have moved is added when they end.
+    pub(crate) bytes: ByteCounters,
     stopping: bool,
 }
 
@@ -137,8 +144,10 @@ pub(crate) fn spawn(
         pool: Pool::new(),
         sending: HashMap::new(),
         next_token: 0,
+        next_ticket: 0,
         now_ns: now_ns(),
         counters: CallCounters::default(),
+        bytes: ByteCounters::default(),
         stopping: false,
     };
     let thread = std::thread::Builder::new()
@@ -223,6 +232,11 @@ impl Runtime {
                 chains,
                 reply,
             } => self.bind(session, schema, bind, chains, reply),
+            Command::Compared {
+                ticket,
+                binding,
+                matches,
+            } => self.compared(ticket, binding, matches),
             Command::Serve { session, bound } => {
                 if let Some(service) = bound.service {
                     self.engine.serve(service, session, bound.first_handle);
@@ -286,25 +300,38 @@ impl Runtime {
                 } => {
                     self.judge(call, stage, chain, message);
                 }
+                Output::Convert {
+                    call,
+                    from,
+                    to,
+                    message,
+                } => self.convert(call, from, to, message),
                 Output::SendCall {
                     link,
                     bind,
                     method,
                     call,
                     deadline_ns,
+                    encoding,
                     message,
-                    ..
                 } => {
-                    self.send_call(link, bind, method, call, deadline_ns, message);
+                    let head = CallHead {
+                        call: call.to_wire(),
+                        bind,
+                        method,
+                        deadline_us: self.remaining_us(deadline_ns),
+                        protobuf: encoding == Encoding::Protobuf,
+                    };
+                    self.send_call(link, call, &head, message);
                 }
                 Output::SendReply {
                     link,
                     call,
+                    encoding,
                     request_bytes,
                     message,
-                    ..
                 } => {
-                    self.send_reply(link, call, request_bytes, message);
+                    self.send_reply(link, call, encoding, request_bytes, message);
                 }
                 Output::SendStatus {
                     link,
@@ -348,12 +375,6 @@ impl Runtime {
                     }
                 }
                 Output::Discard(message) => self.discard(message),
-                Output::Convert { call, message, .. } => {
-                    // No route asks for it yet.
-                    self.discard(message);
-                    let status = Status::new(Code::UNIMPLEMENTED, "the schemas differ");
-                    self.engine.undeliverable(call, status);
-                }
             }
         }
     }
@@ -377,11 +398,12 @@ impl Runtime {
             ..
         } in questions.drain(..)
         {
-            self.engine
-                .verdict(call, denied.map_or(Verdict::Allow, Verdict::Deny), message);
             if let Some(source) = freed {
+                self.bytes.send_heap_to_private += u64::from(message.total_len);
                 self.reclaim(source);
             }
+            self.engine
+                .verdict(call, denied.map_or(Verdict::Allow, Verdict::Deny), message);
         }
         self.questions = questions;
     }
@@ -389,7 +411,7 @@ impl Runtime {
     /// Gives a message's buffer, block or both back.
     pub(crate) fn discard(&mut self, message: Message) {
         match message.body {
-            Body::Private { bytes, .. } => self.pool.give(bytes),
+            Body::Private { bytes, .. } | Body::Encoded { bytes, .. } => self.pool.give(bytes),
             Body::Gathered { inline, source, .. } => {
                 self.pool.give(inline);
                 self.reclaim(source);
@@ -520,12 +542,13 @@ impl Runtime {
             let served = self.engine.servers_of(ServiceId(id)) > 0;
             match (served, service.schema.hash == *hash) {
                 (true, true) => return Ok(ServiceId(id)),
+                // Of several, the one that was served last.
                 (true, false) => known = Some(Some(id)),
                 (false, _) => known = known.or(Some(None)),
             }
         }
         Err(match known {
-            Some(Some(id)) => Refusal::Differs(Arc::clone(&self.services[id as usize].schema)),
+            Some(Some(id)) => Refusal::Differs(ServiceId(id)),
             Some(None) => Refusal::Absent(Status::new(
                 Code::UNAVAILABLE,
                 format!("no application of tenant {tenant} serves {name} at the moment"),
@@ -538,6 +561,10 @@ impl Runtime {
     }
 
     fn report(&self) -> Report {
+        let mut bytes = self.bytes;
+        for (_, port) in self.links.iter() {
+            bytes.add_link(&port.tcp.link.moved());
+        }
         let services = self
             .services
             .iter()
@@ -555,6 +582,7 @@ impl Runtime {
                 .collect(),
             policies: self.policies.report(),
             calls: self.counters,
+            bytes,
             live_calls: self.engine.live_calls(),
         }
     }
@@ -581,7 +609,7 @@ impl Runtime {
 /// Why a bind finds no service.
 pub(crate) enum Refusal {
     /// Somebody serves it under another schema.
-    Differs(Arc<ServiceSchema>),
+    Differs(ServiceId),
     /// Nobody does.
     Absent(Status),
 }

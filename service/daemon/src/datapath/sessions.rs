@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tollgate_engine::{
     CallKey, Encoding, Engine, MethodChains, Origin, Route, RouteTarget, ServiceId, SessionId,
     Status, Submission as Posted,
@@ -20,7 +19,8 @@ use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_shm_abi::status::Code;
 
 use crate::datapath::command::{
-    BindAs, Bound, Event, Method, MethodSteps, Scope, ServiceReport, ServiceSchema, SessionReport,
+    Asker, BindAs, BindOutcome, Bound, Event, Method, MethodSteps, Scope, ServiceReport,
+    ServiceSchema, SessionReport,
 };
 use crate::datapath::message::{Body, Message, Source, copy_image, image_layout};
 use crate::datapath::ports::{Delivery, Handle, SessionPort};
@@ -108,7 +108,7 @@ impl Runtime {
         schema: Arc<ServiceSchema>,
         bind: BindAs,
         chains: Vec<MethodSteps>,
-        reply: oneshot::Sender<Result<Bound, Status>>,
+        reply: Asker,
     ) {
         let Some(port) = self.sessions.get(session.0) else {
             let _asker_gone =
@@ -128,7 +128,11 @@ impl Runtime {
         match bind {
             BindAs::Server => {
                 let bound = self.bind_server(session, &tenant, schema, chains);
-                let _asker_gone = reply.send(bound);
+                let _asker_gone = reply.send(bound.map(BindOutcome::Bound));
+            }
+            BindAs::Across { service, matches } => {
+                let bound = self.bind_across(session, schema, chains, service, &matches);
+                let _asker_gone = reply.send(bound.map(BindOutcome::Bound));
             }
             BindAs::Client { peer: None } => {
                 let bound = self.bind_local(session, &tenant, schema, chains);
@@ -179,25 +183,26 @@ impl Runtime {
         tenant: &str,
         schema: Arc<ServiceSchema>,
         chains: Vec<MethodSteps>,
-    ) -> Result<Bound, Status> {
-        let service = self
-            .find_service(tenant, &schema.name, &schema.hash)
-            .map_err(|refusal| match refusal {
-                Refusal::Absent(status) => status,
-                Refusal::Differs(served) => {
-                    schema_differs(&schema, &served.description, "the serving application")
-                }
-            })?;
+    ) -> Result<BindOutcome, Status> {
+        let service = match self.find_service(tenant, &schema.name, &schema.hash) {
+            Ok(service) => service,
+            Err(Refusal::Absent(status)) => return Err(status),
+            Err(Refusal::Differs(service)) => {
+                let served = Arc::clone(&self.services[service.0 as usize].schema);
+                return Ok(BindOutcome::Differs { service, served });
+            }
+        };
         let routes = self.client_routes(chains, |method| RouteTarget::Local {
             service,
             method,
             encoding: Encoding::Native,
         });
         let first_handle = self.add_handles(session, &schema.methods, true, routes)?;
-        Ok(Bound {
+        Ok(BindOutcome::Bound(Bound {
             first_handle,
             service: None,
-        })
+            refused: Vec::new(),
+        }))
     }
 
     fn bind_server(
@@ -257,18 +262,16 @@ impl Runtime {
         Ok(Bound {
             first_handle,
             service: Some(service),
+            refused: Vec::new(),
         })
     }
 }
 
-/// The status that names the difference of two schemas.
-pub(crate) fn schema_differs(ours: &ServiceSchema, theirs: &str, who: &str) -> Status {
-    let difference = tollgate_schema::difference(&ours.description, theirs);
+/// The status for what can't be called because two schemas differ.
+pub(crate) fn schema_differs(ours: &ServiceSchema, who: &str, reason: &str) -> Status {
     let text = format!(
-        "the schema of {} differs between the calling application and {who}: {}",
-        ours.name,
-        difference
-            .unwrap_or_else(|| "the descriptions are equal, but their hashes aren't".to_owned())
+        "the schema of {} differs between the calling application and {who}: {reason}",
+        ours.name
     );
     Status::new(Code::FAILED_PRECONDITION, text)
 }
@@ -362,6 +365,7 @@ impl Runtime {
                 .reject(origin, 0, Status::new(Code::UNIMPLEMENTED, text));
             return Ok(());
         };
+        method.called();
         match self.gather(session, &method.request, block)? {
             Ok(message) => {
                 let bytes = u64::from(message.total_len);
@@ -404,6 +408,8 @@ impl Runtime {
         };
         let method =
             Arc::clone(&self.services[service.0 as usize].schema.methods[usize::from(method)]);
+        // Not its caller's, if the schemas differ only elsewhere.
+        method.called();
         match self.gather(session, &method.reply, block)? {
             Ok(message) => {
                 self.engine.reply_from_session(session, call, message);
@@ -453,6 +459,7 @@ impl Runtime {
         };
         let mut inline = self.pool.take(block.len as usize);
         port.end.send_heap.copy_in(block.offset, &mut inline)?;
+        self.bytes.send_heap_to_private += u64::from(block.len);
         let mut lens = [0; tollgate_marshal::MAX_EXTENTS];
         let found = codec
             .gather(&inline, &mut lens)
@@ -470,16 +477,7 @@ impl Runtime {
         };
         if found == 0 {
             port.reclaim(block.offset);
-            let body = Body::Private {
-                bytes: inline,
-                accepted: true,
-                extents: Vec::new(),
-            };
-            return Ok(Ok(Message {
-                body,
-                inline_len: block.len,
-                total_len: block.len,
-            }));
+            return Ok(Ok(Message::accepted(inline, block.len)));
         }
         let spans = extents_of(port, &block, &lens[..found])?;
         let (_, total_len) = image_layout(inline.len(), spans.iter().map(Span::len));
@@ -635,10 +633,19 @@ impl Runtime {
                 bytes, accepted, ..
             } => {
                 image.copy_from_slice(bytes);
+                self.bytes.private_to_receive_heap += bytes.len() as u64;
                 *accepted
             }
             Body::Gathered { inline, spans, .. } => {
                 copy_image(inline, spans, image);
+                self.bytes.private_to_receive_heap += inline.len() as u64;
+                let extents = spans.iter().map(|span| span.len() as u64);
+                self.bytes.send_heap_to_receive_heap += extents.sum::<u64>();
+                false
+            }
+            Body::Encoded { bytes, start } => {
+                debug_assert!(false, "protobuf goes to a link");
+                image.copy_from_slice(&bytes[*start..]);
                 false
             }
             Body::Landed { .. } => true,
@@ -675,6 +682,7 @@ impl Runtime {
             block[..len].copy_from_slice(&source[..len]);
             block
         });
+        self.bytes.private_to_receive_heap += len as u64;
         if let Some(port) = self.sessions.get_mut(from.0) {
             port.end.receive_heap.discard(source);
         }
@@ -701,8 +709,8 @@ impl SessionPort {
 
 impl Service {
     pub(crate) fn report(&self, servers: usize) -> ServiceReport {
-        let compiled =
-            |method: &Arc<Method>| method.request.is_compiled() && method.reply.is_compiled();
+        let methods = &self.schema.methods;
+        let count = |is: fn(&Method) -> bool| methods.iter().filter(|method| is(method)).count();
         ServiceReport {
             tenant: self.tenant.to_string(),
             service: self.schema.name.clone(),
@@ -714,7 +722,9 @@ impl Service {
                 .take(8)
                 .map(|byte| format!("{byte:02x}"))
                 .collect(),
-            machine_code: self.schema.methods.iter().all(compiled),
+            methods: methods.len(),
+            compiled: count(Method::is_compiled),
+            compiled_wire: count(Method::is_wire_compiled),
         }
     }
 }

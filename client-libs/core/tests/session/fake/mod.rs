@@ -310,6 +310,7 @@ impl Fake {
                     .map(|(name, handle)| BoundMethod {
                         name: name.clone(),
                         handle,
+                        refused: String::new(),
                     })
                     .collect();
                 ResponseBody::Bound(Bound { methods })

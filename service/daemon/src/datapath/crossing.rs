@@ -1,0 +1,346 @@
+//! Calls between two schemas: which methods can be called at all, and messages rewritten from one layout into the other.
+//!
+//! ```text
+//!   bind, hashes differ ── description ──▶ control plane compares, off the datapath ── MethodMatch per method ──▶ routes
+//!
+//!   this host    caller's image ── encode ──▶ protobuf ── decode ──▶ server's block             (replies the other way round)
+//!   to a peer    caller's image ── encode ──▶ protobuf ── frame
+//!   from a peer  frame ── protobuf ── decode ──▶ server's block
+//! ```
+//!
+//! Invariants: each chain reads its own application's layout, so a request is rewritten after the caller's chain and before
+//! the server's (P2: what leaves is made from the very bytes that were judged). What is encoded is private and accepted. What
+//! is decoded is canonical by construction, and complete in itself: no extents. A message that can't be rewritten ends its
+//! call and nothing else.
+//!
+//! Absent: state. A route says how its method travels, and the engine carries that with the call.
+
+use std::sync::Arc;
+
+use tollgate_engine::{
+    CallKey, Encoding, End, LinkId, Origin, Route, RouteTarget, ServiceId, SessionId, Status,
+};
+use tollgate_jit::Codec;
+use tollgate_marshal::{Fault, FaultCode};
+use tollgate_schema::evolution::MethodMatch;
+use tollgate_shm_abi::status::Code;
+use tollgate_transport::CallHead;
+
+use crate::datapath::command::{Bound, Event, Method, MethodSteps, ServiceSchema};
+use crate::datapath::links::{After, invalid};
+use crate::datapath::message::{Body, Message};
+use crate::datapath::ports::{Comparing, LinkState};
+use crate::datapath::runtime::Runtime;
+use crate::datapath::sessions::schema_differs;
+
+/// Rewriting messages.
+impl Runtime {
+    /// Does what [`tollgate_engine::Output::Convert`] asks.
+    pub(crate) fn convert(&mut self, call: CallKey, from: End, to: End, message: Message) {
+        let (Some(source), target) = (self.method_of_end(from), self.method_of_end(to)) else {
+            // The caller is gone, and the call with it.
+            return self.discard(message);
+        };
+        let is_request = matches!(from, End::Caller { .. });
+        match self.rewrite(&source, target.as_ref(), is_request, message) {
+            Ok(message) => {
+                let bytes = u64::from(message.total_len);
+                self.engine.converted(call, bytes, message);
+            }
+            Err(status) => self.engine.undeliverable(call, status),
+        }
+    }
+
+    fn method_of_end(&self, end: End) -> Option<Arc<Method>> {
+        match end {
+            End::Caller { session, handle } => self.method_of(session, handle),
+            End::Server { service, method } => {
+                let methods = &self.services.get(service.0 as usize)?.schema.methods;
+                methods.get(usize::from(method)).map(Arc::clone)
+            }
+            End::Peer => None,
+        }
+    }
+
+    /// A message in the target's layout; without a target, as protobuf.
+    fn rewrite(
+        &mut self,
+        source: &Arc<Method>,
+        target: Option<&Arc<Method>>,
+        is_request: bool,
+        message: Message,
+    ) -> Result<Message, Status> {
+        source.crosses();
+        let codec = codec_of(source, is_request);
+        let (bytes, start) = self
+            .encode(codec, message)
+            .map_err(|fault| unfit(source, is_request, &fault))?;
+        let Some(target) = target else {
+            let total_len = (bytes.len() - start) as u32;
+            return Ok(Message {
+                body: Body::Encoded { bytes, start },
+                inline_len: 0,
+                total_len,
+            });
+        };
+        target.called();
+        target.crosses();
+        let decoded = self.decode(codec_of(target, is_request), &bytes[start..]);
+        self.pool.give(bytes);
+        decoded.map_err(|fault| unfit(target, is_request, &fault))
+    }
+
+    /// The protobuf encoding of a message, and where it begins in the buffer.
+    fn encode(&mut self, codec: &Codec, mut message: Message) -> Result<(Vec<u8>, usize), Fault> {
+        self.counters.converted += 1;
+        let mut out = self.pool.take(0);
+        let encoded = self
+            .accept_privately(codec, &mut message)
+            .and_then(|()| codec.encode(message.judged().0, &mut out));
+        self.discard(message);
+        match encoded {
+            Ok(start) => Ok((out, start)),
+            Err(fault) => {
+                self.pool.give(out);
+                Err(fault)
+            }
+        }
+    }
+
+    /// Makes an image private and whole, with its extents in their places.
+    fn accept_privately(&mut self, codec: &Codec, message: &mut Message) -> Result<(), Fault> {
+        if let Some(source) = message.make_private(&mut self.pool) {
+            self.bytes.send_heap_to_private += u64::from(message.total_len);
+            self.reclaim(source);
+        }
+        let Body::Private {
+            bytes,
+            accepted: accepted @ false,
+            extents,
+        } = &mut message.body
+        else {
+            return Ok(());
+        };
+        codec.accept(bytes, message.inline_len as usize)?;
+        *accepted = true;
+        extents.clear();
+        Ok(())
+    }
+
+    /// A message from protobuf that somebody else wrote.
+    fn decode(&mut self, codec: &Codec, protobuf: &[u8]) -> Result<Message, Fault> {
+        let mut block = self.pool.take(0);
+        match codec.decode(protobuf, &mut block) {
+            Ok(()) => {
+                let inline_len = block.len() as u32;
+                Ok(Message::accepted(block, inline_len))
+            }
+            Err(fault) => {
+                self.pool.give(block);
+                Err(fault)
+            }
+        }
+    }
+}
+
+/// The status for a message that can't be rewritten.
+fn unfit(method: &Method, is_request: bool, fault: &Fault) -> Status {
+    let explained = codec_of(method, is_request).explain(fault);
+    let mut status = invalid(method, &explained, is_request);
+    if fault.code == FaultCode::TooLarge {
+        // Nobody's message is wrong: one layout takes more room than the other.
+        status.code = Code::RESOURCE_EXHAUSTED;
+    }
+    status
+}
+
+fn codec_of(method: &Method, is_request: bool) -> &Codec {
+    if is_request {
+        &method.request
+    } else {
+        &method.reply
+    }
+}
+
+/// Protobuf from a peer.
+impl Runtime {
+    pub(crate) fn encoded_request(
+        &mut self,
+        link: LinkId,
+        service: ServiceId,
+        method: &Arc<Method>,
+        head: &CallHead,
+        protobuf: &[u8],
+    ) {
+        method.called();
+        method.crosses();
+        self.counters.converted += 1;
+        let bytes = protobuf.len() as u64;
+        match self.decode(&method.request, protobuf) {
+            Ok(message) => {
+                self.request_arrived(link, service, head, Encoding::Protobuf, bytes, message)
+            }
+            Err(fault) => {
+                let origin = Origin::Link {
+                    link,
+                    call: head.call,
+                };
+                let status = unfit(method, true, &fault);
+                self.engine.reject(origin, bytes, status);
+            }
+        }
+    }
+
+    pub(crate) fn encoded_reply(&mut self, link: LinkId, call: CallKey, protobuf: &[u8]) {
+        let expected = self.engine.expected_from_link(link, call);
+        let method = expected.and_then(|e| self.method_of(e.session, e.handle));
+        let Some(method) = method else {
+            // The call ended meanwhile.
+            return;
+        };
+        method.crosses();
+        self.counters.converted += 1;
+        match self.decode(&method.reply, protobuf) {
+            Ok(message) => self.engine.reply_from_link(link, call, message),
+            Err(fault) => {
+                let status = unfit(&method, false, &fault);
+                self.engine.fail_from_link(link, call, status);
+            }
+        }
+    }
+}
+
+/// Bindings to a schema that differs.
+impl Runtime {
+    /// The peer serves the binding with this schema: what fits is found out off the datapath.
+    pub(crate) fn compare(&mut self, link: LinkId, bind: u32, key: u32, theirs: &str) {
+        let Some(binding) = self.bindings.get_mut(key) else {
+            return;
+        };
+        self.next_ticket += 1;
+        binding.comparing = Some(Comparing {
+            ticket: self.next_ticket,
+            link,
+            bind,
+        });
+        let _control_ended = self.events.send(Event::Compare {
+            runtime: self.options.index,
+            ticket: self.next_ticket,
+            binding: key,
+            ours: Arc::clone(&binding.schema),
+            theirs: theirs.to_owned(),
+        });
+    }
+
+    /// What came of [`Runtime::compare`]; out of date if the binding was lost, refused or answered again meanwhile.
+    pub(crate) fn compared(&mut self, ticket: u64, key: u32, matches: Vec<MethodMatch>) {
+        let Some(binding) = self.bindings.get_mut(key) else {
+            return;
+        };
+        let Some(Comparing { link, bind, .. }) =
+            binding.comparing.take_if(|wanted| wanted.ticket == ticket)
+        else {
+            return;
+        };
+        let who = format!("peer {}", binding.peer);
+        let schema = Arc::clone(&binding.schema);
+        match refused_methods(&schema, &matches, &who) {
+            Ok(refused) => {
+                let target = |method, encoding| RouteTarget::Link {
+                    link,
+                    bind,
+                    method,
+                    encoding,
+                };
+                self.bind_accepted(key, refused, |k| {
+                    route_to(&schema, &matches, k, &who, target)
+                });
+            }
+            Err(status) => self.bind_refused(key, status),
+        }
+    }
+
+    /// Binds a client to a service of this host that has another schema.
+    pub(crate) fn bind_across(
+        &mut self,
+        session: SessionId,
+        schema: Arc<ServiceSchema>,
+        chains: Vec<MethodSteps>,
+        service: ServiceId,
+        matches: &[MethodMatch],
+    ) -> Result<Bound, Status> {
+        const WHO: &str = "the serving application";
+        let served = self.services[service.0 as usize].schema.methods.len();
+        let refused = refused_methods(&schema, matches, WHO)?;
+        let target = |method: u16, encoding| {
+            // The engine takes it as an offset into the server's handles, which have others behind these.
+            if usize::from(method) >= served {
+                return RouteTarget::Broken(schema_differs(&schema, WHO, "it has no such method"));
+            }
+            RouteTarget::Local {
+                service,
+                method,
+                encoding,
+            }
+        };
+        let routes: Vec<Route> =
+            self.client_routes(chains, |k| route_to(&schema, matches, k, WHO, target));
+        let first_handle = self.add_handles(session, &schema.methods, true, routes)?;
+        Ok(Bound {
+            first_handle,
+            service: None,
+            refused,
+        })
+    }
+
+    /// The peer's BIND states another schema than the one that is served here: it is told which.
+    pub(crate) fn bound_across(
+        &mut self,
+        state: &mut LinkState,
+        bind: u32,
+        service: ServiceId,
+    ) -> After {
+        state.inbound.insert(bind, service);
+        let schema = Arc::clone(&self.services[service.0 as usize].schema);
+        After::BoundAcross { bind, schema }
+    }
+}
+
+/// The methods that can't be called, with the reasons; an error if none can.
+fn refused_methods(
+    ours: &ServiceSchema,
+    matches: &[MethodMatch],
+    who: &str,
+) -> Result<Vec<(u16, String)>, Status> {
+    let reasons = matches.iter().zip(0u16..);
+    let refused: Vec<_> = reasons
+        .filter_map(|(found, k)| match found {
+            MethodMatch::Refused { reason } => Some((k, reason.clone())),
+            MethodMatch::Native { .. } | MethodMatch::Protobuf { .. } => None,
+        })
+        .collect();
+    match refused.first() {
+        Some((_, reason)) if refused.len() == ours.methods.len() => {
+            Err(schema_differs(ours, who, reason))
+        }
+        _ => Ok(refused),
+    }
+}
+
+/// Where calls of the caller's method `k` go.
+fn route_to(
+    ours: &ServiceSchema,
+    matches: &[MethodMatch],
+    k: u16,
+    who: &str,
+    target: impl Fn(u16, Encoding) -> RouteTarget,
+) -> RouteTarget {
+    match matches.get(usize::from(k)) {
+        Some(MethodMatch::Native { index }) => target(*index, Encoding::Native),
+        Some(MethodMatch::Protobuf { index }) => target(*index, Encoding::Protobuf),
+        Some(MethodMatch::Refused { reason }) => {
+            RouteTarget::Broken(schema_differs(ours, who, reason))
+        }
+        None => RouteTarget::Broken(schema_differs(ours, who, "the schemas weren't compared")),
+    }
+}

@@ -1,0 +1,277 @@
+//! Machine code, made on first use by one thread beside the datapath; until it is there the interpreter serves.
+//!
+//! ```text
+//!   first call of a method ── try_send ──▶ [ at most COMPILE_QUEUE ] ──▶ compile thread ── publishes ──▶ Codec, Projector
+//! ```
+//!
+//! Compiled apart, so that nobody pays for what isn't used: a method's `gather` and `accept` when it is first called, its
+//! `encode` and `decode` when a message of it first crosses between two schemas, a projection when a policy first reads it.
+//!
+//! Invariants: asking never waits, and costs one relaxed load once it was done; what is asked for is compiled once, however
+//! many runtimes ask. A full queue refuses, and the next call asks again. A compiler that panics costs that one piece of code.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use tollgate_jit::{Codec, CompileError, Projector};
+use tollgate_marshal::Fault;
+
+use crate::limits::COMPILE_QUEUE;
+
+/// What is compiled at once.
+enum Job {
+    Native(Arc<Method>),
+    Wire(Arc<Method>),
+    Projection(Arc<LazyProjector>),
+}
+
+/// Where to ask for machine code. All clones lead to one thread.
+#[derive(Clone)]
+pub(crate) struct Compiler {
+    queue: SyncSender<Job>,
+}
+
+/// Whether something was asked for, and whether it is there.
+#[derive(Default)]
+struct Lazy {
+    asked: AtomicBool,
+    ready: AtomicBool,
+}
+
+impl Lazy {
+    /// Asks once. Cold: the caller has seen that nobody had asked.
+    #[cold]
+    fn ask(&self, compiler: &Compiler, job: impl FnOnce() -> Job) {
+        let first = !self.asked.swap(true, Ordering::Relaxed);
+        if first && compiler.queue.try_send(job()).is_err() {
+            self.asked.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+}
+
+/// A method's programs.
+pub(crate) struct Method {
+    /// `hotel.Reservation/Reserve`.
+    pub(crate) name: String,
+    pub(crate) request: Codec,
+    pub(crate) reply: Codec,
+    native: Lazy,
+    wire: Lazy,
+    compiler: Compiler,
+}
+
+impl Method {
+    pub(crate) fn new(name: String, request: Codec, reply: Codec, compiler: &Compiler) -> Self {
+        Self {
+            name,
+            request,
+            reply,
+            native: Lazy::default(),
+            wire: Lazy::default(),
+            compiler: compiler.clone(),
+        }
+    }
+
+    /// The method is called: it's worth `gather` and `accept` in machine code.
+    #[inline]
+    pub(crate) fn called(self: &Arc<Self>) {
+        if !self.native.is_asked() {
+            self.native
+                .ask(&self.compiler, || Job::Native(Arc::clone(self)));
+        }
+    }
+
+    /// A message of the method becomes protobuf, or was: it's worth `encode` and `decode`.
+    #[inline]
+    pub(crate) fn crosses(self: &Arc<Self>) {
+        if !self.wire.is_asked() {
+            self.wire
+                .ask(&self.compiler, || Job::Wire(Arc::clone(self)));
+        }
+    }
+
+    pub(crate) fn is_compiled(&self) -> bool {
+        self.native.is_ready()
+    }
+
+    pub(crate) fn is_wire_compiled(&self) -> bool {
+        self.wire.is_ready()
+    }
+
+    fn codecs(&self) -> [&Codec; 2] {
+        [&self.request, &self.reply]
+    }
+}
+
+/// A projection that is compiled when it is first used.
+pub(crate) struct LazyProjector {
+    projector: Projector,
+    /// For the log: `acl@1 of hotel.Reservation/Reserve`.
+    label: String,
+    lazy: Lazy,
+    compiler: Compiler,
+}
+
+impl LazyProjector {
+    pub(crate) fn new(projector: Projector, label: String, compiler: &Compiler) -> Self {
+        Self {
+            projector,
+            label,
+            lazy: Lazy::default(),
+            compiler: compiler.clone(),
+        }
+    }
+
+    /// Bytes that its views take at least.
+    pub(crate) fn fixed_len(&self) -> usize {
+        self.projector.projection().fixed_len()
+    }
+
+    /// As [`Projector::project`].
+    #[inline]
+    pub(crate) fn project(
+        self: &Arc<Self>,
+        image: &[u8],
+        extent_offsets: &[u32],
+        view: &mut [u8],
+    ) -> Result<usize, Fault> {
+        if !self.lazy.is_asked() {
+            self.lazy
+                .ask(&self.compiler, || Job::Projection(Arc::clone(self)));
+        }
+        self.projector.project(image, extent_offsets, view)
+    }
+}
+
+/// Starts the compile thread. It ends with the daemon, or when nobody can ask any more.
+pub(crate) fn start() -> std::io::Result<Compiler> {
+    let (compiler, jobs) = queue();
+    std::thread::Builder::new()
+        .name("compiler".to_owned())
+        .spawn(move || {
+            for job in jobs {
+                job.run();
+            }
+        })?;
+    Ok(compiler)
+}
+
+fn queue() -> (Compiler, Receiver<Job>) {
+    let (queue, jobs) = sync_channel(COMPILE_QUEUE);
+    (Compiler { queue }, jobs)
+}
+
+impl Job {
+    fn run(self) {
+        let (name, lazy) = match &self {
+            Job::Native(method) => (&method.name, &method.native),
+            Job::Wire(method) => (&method.name, &method.wire),
+            Job::Projection(projector) => (&projector.label, &projector.lazy),
+        };
+        // The compiler's state is its own; what it was to publish stays unset when it panics.
+        match catch_unwind(AssertUnwindSafe(|| self.compile())) {
+            Ok(Ok(())) => lazy.ready.store(true, Ordering::Relaxed),
+            Ok(Err(error)) => tracing::warn!("{name} stays interpreted: {error}"),
+            Err(_panic) => {
+                tracing::warn!("{name} stays interpreted: the compiler has a bug, told above");
+            }
+        }
+    }
+
+    fn compile(&self) -> Result<(), CompileError> {
+        match self {
+            Job::Native(method) => method.codecs().into_iter().try_for_each(Codec::compile),
+            Job::Wire(method) => method
+                .codecs()
+                .into_iter()
+                .try_for_each(Codec::compile_wire),
+            Job::Projection(lazy) => lazy.projector.compile(),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Compiler {
+    /// A compiler that never compiles: its queue takes `room` jobs.
+    pub(crate) fn idle(room: usize) -> (Self, impl Sized) {
+        let (queue, jobs) = sync_channel(room);
+        (Self { queue }, jobs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use tollgate_schema::Schema;
+
+    fn methods(count: usize, compiler: &Compiler) -> Vec<Arc<Method>> {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("m.proto");
+        let proto = r#"syntax = "proto3"; package m; message A { string name = 1; }"#;
+        std::fs::write(&file, proto).unwrap();
+        let schema = Schema::compile_proto(&[&file], &[directory.path()]).unwrap();
+        let layouts = Arc::new(schema.layouts(&["m.A"]).unwrap());
+        let id = layouts.find("m.A").unwrap();
+        (0..count)
+            .map(|k| {
+                let codec = || Codec::new(&layouts, id);
+                Arc::new(Method::new(format!("m.S/M{k}"), codec(), codec(), compiler))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn only_what_is_used_is_compiled_and_once() {
+        let (compiler, jobs) = queue();
+        let methods = methods(50, &compiler);
+        for _ in 0..3 {
+            methods[7].called();
+        }
+        let queued: Vec<Job> = jobs.try_iter().collect();
+        assert_eq!(queued.len(), 1, "asked for once");
+        assert!(!methods[7].is_compiled(), "until it is compiled, it isn't");
+        queued.into_iter().for_each(Job::run);
+        for (k, method) in methods.iter().enumerate() {
+            let native = method.codecs().map(Codec::is_compiled);
+            assert_eq!(native, [k == 7; 2], "method {k}");
+            assert_eq!(method.is_compiled(), k == 7, "method {k}");
+            assert!(!method.is_wire_compiled(), "nothing has crossed");
+        }
+        methods[7].crosses();
+        methods[8].crosses();
+        methods[7].called();
+        jobs.try_iter().for_each(Job::run);
+        assert!(methods[7].is_wire_compiled() && methods[8].is_wire_compiled());
+        assert!(
+            !methods[8].is_compiled(),
+            "its native code wasn't asked for"
+        );
+    }
+
+    #[test]
+    fn a_full_queue_refuses_without_waiting_and_is_asked_again() {
+        let (compiler, jobs) = queue();
+        let methods = methods(COMPILE_QUEUE + 1, &compiler);
+        for method in &methods {
+            method.called();
+        }
+        assert_eq!(jobs.try_iter().count(), COMPILE_QUEUE);
+        let last = methods.last().unwrap();
+        last.called();
+        assert_eq!(jobs.try_iter().count(), 1, "there is room now");
+        drop(jobs);
+        methods[0].crosses();
+        assert!(!methods[0].is_wire_compiled(), "nobody compiles any more");
+    }
+}
