@@ -15,7 +15,9 @@ use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tollgate_shm_abi::blob::blob_create;
 use tollgate_shm_abi::control::ControlSocket;
-use tollgate_shm_abi::descriptor::{Alleged, Completion, Entry};
+use tollgate_shm_abi::descriptor::{
+    Alleged, BlockRef, Completion, EXTENT_ENTRY_BYTES, Entry, Extent, Submission,
+};
 use tollgate_shm_abi::limits::{MAX_PACKET_BYTES, PAGE};
 use tollgate_shm_abi::messages::{
     Bind, OpenSession, Request, RequestBody, Response, ResponseBody, SessionOpened,
@@ -145,13 +147,21 @@ impl Hostile {
     /// # Panics
     /// If the daemon doesn't let it in: the token is right, and it has done nothing yet.
     pub fn open(socket: &Path, token: &str) -> Hostile {
+        Hostile::open_with(socket, token, 1 << 20)
+    }
+
+    /// Opens a session with heaps of this size.
+    ///
+    /// # Panics
+    /// As [`Hostile::open`].
+    pub fn open_with(socket: &Path, token: &str, heap_bytes: u64) -> Hostile {
         let mut wire = Wire::connect(socket);
         let open = OpenSession {
             abi_version: ABI_VERSION,
             token: token.to_owned(),
             app: "hostile".to_owned(),
-            send_heap_bytes: 1 << 20,
-            receive_heap_bytes: 1 << 20,
+            send_heap_bytes: heap_bytes,
+            receive_heap_bytes: heap_bytes,
         };
         let (body, fds) = wire
             .ask(RequestBody::OpenSession(open), &[])
@@ -195,6 +205,66 @@ impl Hostile {
                 bound.methods.first().expect("it has methods").handle
             }
             other => panic!("not bound: {other:?}"),
+        }
+    }
+
+    /// Posts a call whose extents of these lengths come into being in the send heap: `fill` writes each in its place, and nobody
+    /// copies it on the way there. Correct as far as `inline` is.
+    ///
+    /// # Panics
+    /// If the heap or the ring has no room.
+    pub fn call_with_extents(
+        &mut self,
+        method: u32,
+        call: u64,
+        inline: &[u8],
+        extents: &[usize],
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) {
+        let table = inline.len().next_multiple_of(8);
+        let mut end = table + extents.len() * EXTENT_ENTRY_BYTES;
+        let places: Vec<_> = extents
+            .iter()
+            .map(|len| {
+                let at = end.next_multiple_of(8);
+                end = at + len;
+                at..end
+            })
+            .collect();
+        let mut block = self.app.send_heap.alloc(end).expect("the heap has room");
+        let start = block.offset();
+        block[..inline.len()].copy_from_slice(inline);
+        for (k, place) in places.into_iter().enumerate() {
+            let extent = Extent {
+                offset: start + place.start as u64,
+                len: place.len() as u32,
+            };
+            let entry = table + k * EXTENT_ENTRY_BYTES;
+            block[entry..entry + EXTENT_ENTRY_BYTES].copy_from_slice(&extent.encode());
+            fill(k, &mut block[place]);
+        }
+        let block = BlockRef {
+            offset: self.app.send_heap.commit(block),
+            len: inline.len() as u32,
+            extents: extents.len() as u16,
+        };
+        let call = Submission::Call {
+            method,
+            call,
+            block,
+            deadline_ns: 0,
+        };
+        self.submit(&call.encode()).expect("the ring has room");
+    }
+
+    /// The next completion that answers a call, if one comes in time.
+    pub fn answer(&mut self, timeout: Duration) -> Option<Completion> {
+        let end = Instant::now() + timeout;
+        loop {
+            match self.completion(end.saturating_duration_since(Instant::now()))? {
+                Completion::Reclaim(_) => {}
+                answer => return Some(answer),
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 //! - [`traffic`] is an honest tenant's calls, which must go on whatever happens next door.
 //! - [`hotel`] are the generated stubs, and [`workload`] is the synthetic hotel traffic, the same wherever it flows.
 //! - [`hostile`] is an application that keeps no promise, for the attacks.
+//! - [`peer`] is a daemon that keeps no promise.
 //! - [`wasm`] takes policies apart and puts them together wrongly.
 //! - [`source`] reads Rust source for the repository's checks of itself (`tests/structure.rs`).
 //!
@@ -18,6 +19,7 @@ pub mod hotel {
 }
 
 pub mod hostile;
+pub mod peer;
 pub mod process;
 pub mod source;
 pub mod testbed;

@@ -46,16 +46,17 @@ fn methods_that_a_session_has_bound_are_limited() {
     let refused = bind().unwrap_err();
     assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED);
     assert!(refused.message.contains("the limit is 4096"), "{refused}");
-    // An empty EchoMessage: its fixed part, one slot.
+    let layouts = schema.service(ECHO).unwrap().layouts;
+    let empty = vec![0; layouts.messages[0].size as usize];
     let called = block_on(&client, async {
         let call = client.call_raw(
             first.handle("Echo").unwrap(),
-            [0; 8],
+            &empty,
             Some(Duration::from_secs(10)),
         );
         call.await.map(|reply| reply.to_vec())
     });
-    assert_eq!(called, Ok(vec![0; 8]));
+    assert_eq!(called.as_deref(), Ok(&empty[..]));
 }
 
 /// A link has 4,096 bind ids (`transport::limits::MAX_BINDS`): those of sessions that have ended are used again.

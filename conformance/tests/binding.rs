@@ -1,0 +1,147 @@
+//! Binding is quick, and what it leaves for later is done when it is needed: machine code per method, on its first call.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde_json::Value;
+use tollgate::{Binding, Session, SessionOptions, block_on};
+use tollgate_conformance::testbed::{Daemon, SOON, Testbed, eventually};
+use tollgate_conformance::traffic::{ECHO, hotel};
+use tollgate_schema::Schema;
+
+const METHODS: usize = 50;
+
+/// A service of 50 methods, each with a message of its own; `extra` is a further field of each.
+fn large_schema(bed: &Testbed, extra: &str) -> Schema {
+    let mut proto = "syntax = \"proto3\"; package big; service Big {\n".to_owned();
+    for k in 0..METHODS {
+        writeln!(proto, "  rpc Do{k}(M{k}) returns (M{k});").unwrap();
+    }
+    proto.push_str("}\n");
+    for k in 0..METHODS {
+        writeln!(proto, "message M{k} {{ string name = 1; {extra} }}").unwrap();
+    }
+    let file = bed.file("big.proto", proto);
+    Schema::compile_proto(&[&file], &[file.parent().unwrap()]).unwrap()
+}
+
+fn open(daemon: &Daemon, token: &str) -> Session {
+    Session::open(SessionOptions::new(daemon.socket(), token)).unwrap()
+}
+
+fn serve(session: &Session, schema: &Schema, service: &str) {
+    let echo = |_, request: &[u8]| Ok(request.to_vec());
+    let served = session.serve_raw(schema.descriptor_set(), service, echo);
+    block_on(session, served).unwrap();
+}
+
+fn bind(session: &Session, schema: &Schema, service: &str, to: &str) -> Binding {
+    let bound = session.bind_client(schema.descriptor_set(), service, to);
+    block_on(session, bound).unwrap()
+}
+
+fn call(session: &Session, binding: &Binding, method: &str, block: &[u8]) {
+    let handle = binding.handle(method).unwrap();
+    let deadline = Some(Duration::from_secs(20));
+    let reply = block_on(session, async {
+        let reply = session.call_raw(handle, block, deadline).await;
+        reply.map(|reply| reply.to_vec())
+    });
+    assert_eq!(reply.as_deref(), Ok(block));
+}
+
+/// What status says of the only service.
+fn service(daemon: &Daemon) -> Value {
+    let services = daemon.status()["services"].clone();
+    assert_eq!(services.as_array().unwrap().len(), 1);
+    services[0].clone()
+}
+
+fn compiled(daemon: &Daemon, want: [usize; 3]) -> bool {
+    let service = service(daemon);
+    ["methods", "compiled", "compiled_wire"].map(|count| service[count].as_u64().unwrap() as usize)
+        == want
+}
+
+#[test]
+fn of_fifty_methods_only_the_called_one_becomes_machine_code() {
+    let bed = Testbed::new();
+    let (a, b) = (bed.daemon("a"), bed.daemon("b"));
+    let (token_a, token_b) = (a.tenant("acme"), b.tenant("acme"));
+    let schema = large_schema(&bed, "");
+    let empty = vec![0; schema.layouts(&["big.M0"]).unwrap().messages[0].size as usize];
+    let server = open(&b, &token_b);
+    serve(&server, &schema, "big.Big");
+    let (local, remote) = (open(&b, &token_b), open(&a, &token_a));
+    let to = b.listen().to_string();
+    let here = bind(&local, &schema, "big.Big", "");
+    let there = bind(&remote, &schema, "big.Big", &to);
+    assert!(
+        compiled(&b, [METHODS, 0, 0]),
+        "bound, and nothing compiled: {}",
+        service(&b)
+    );
+    // The interpreter answers the first calls, whoever is first.
+    for _ in 0..20 {
+        call(&remote, &there, "Do17", &empty);
+    }
+    eventually(SOON, || compiled(&b, [METHODS, 1, 0])).unwrap();
+    for _ in 0..20 {
+        call(&local, &here, "Do17", &empty);
+        call(&remote, &there, "Do17", &empty);
+    }
+    assert!(compiled(&b, [METHODS, 1, 0]), "{}", service(&b));
+    call(&local, &here, "Do18", &empty);
+    eventually(SOON, || compiled(&b, [METHODS, 2, 0])).unwrap();
+
+    // Code for protobuf is made when a message first crosses, of that method only.
+    let newer = large_schema(&bed, "uint32 more = 2;");
+    let empty = vec![0; newer.layouts(&["big.M0"]).unwrap().messages[0].size as usize];
+    let across = bind(&remote, &newer, "big.Big", &to);
+    assert!(compiled(&b, [METHODS, 2, 0]), "{}", service(&b));
+    for _ in 0..20 {
+        call(&remote, &across, "Do30", &empty);
+    }
+    eventually(SOON, || compiled(&b, [METHODS, 3, 1])).unwrap();
+}
+
+#[test]
+fn a_descriptor_set_is_resolved_once_whoever_binds_it() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let schema = hotel();
+    let counters = || {
+        let schemas = daemon.status()["schemas"].clone();
+        ["held", "known_sets", "misses", "hits"].map(|name| schemas[name].as_u64().unwrap())
+    };
+    assert_eq!(counters(), [0, 0, 0, 0]);
+    let server = open(&daemon, &daemon.tenant("acme"));
+    serve(&server, &schema, ECHO);
+    assert_eq!(counters(), [1, 1, 1, 0]);
+    let client = bind(&server, &schema, ECHO, "");
+    call(
+        &server,
+        &client,
+        "Echo",
+        &tollgate_conformance::traffic::echo_block(&schema, "eA=="),
+    );
+    assert_eq!(counters(), [1, 1, 1, 1]);
+    // Another tenant has sent the very same set; what it may reach is another matter.
+    let stranger = open(&daemon, &daemon.tenant("other"));
+    let bound = stranger.bind_client(schema.descriptor_set(), ECHO, "");
+    let refused = block_on(&stranger, bound).unwrap_err();
+    assert_eq!(refused.code, tollgate::Code::UNIMPLEMENTED, "{refused}");
+    assert!(refused.message.contains("tenant other"), "{refused}");
+    assert_eq!(counters(), [1, 1, 1, 2]);
+    // Another service of the same set, and a set of other bytes that says the same.
+    serve(&stranger, &schema, "hotel.Reservation");
+    assert_eq!(counters(), [2, 2, 2, 2]);
+    let mut padded = schema.descriptor_set().to_vec();
+    // An unknown field.
+    padded.extend(b"\xba\x3e\x01x");
+    let bound = server.bind_client(&padded, ECHO, "");
+    block_on(&server, bound).unwrap();
+    assert_eq!(counters(), [2, 3, 3, 2], "resolved, and found equal");
+}
