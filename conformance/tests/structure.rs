@@ -35,7 +35,12 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "tollgate-cli",
-        &["tollgate", "tollgate-schema", "tollgate-shm-abi"],
+        &[
+            "tollgate",
+            "tollgate-gen",
+            "tollgate-schema",
+            "tollgate-shm-abi",
+        ],
         &[],
     ),
     // The daemon's side. The engine knows a status code when it sees one, and nothing else of shm-abi.

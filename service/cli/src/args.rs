@@ -1,7 +1,7 @@
 //! The command line, as others script against it.
 //!
 //! Everything a user can type is in this file, with its help; what it does is in the siblings
-//! ([`crate::admin`], [`crate::rpc`], [`crate::up`]). Values are parsed here, once: what leaves
+//! ([`crate::admin`], [`crate::rpc`], [`crate::stubs`], [`crate::up`]). Values are parsed here, once: what leaves
 //! this file has its final type.
 
 use std::path::PathBuf;
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use tollgate_gen::Language;
 
 /// Drives a Tollgate daemon: tenants, policies, and calls by hand.
 ///
@@ -47,6 +48,8 @@ pub(crate) enum Command {
     Call(Call),
     /// Serve any service, with a fixed reply or an echo
     Serve(Serve),
+    /// Write stubs for applications, from a schema
+    Gen(Gen),
     /// Print a completion script for a shell
     #[command(after_help = "Example: tollgate completions bash > /etc/bash_completion.d/tollgate")]
     Completions {
@@ -220,6 +223,49 @@ pub(crate) struct Answer {
     pub(crate) echo: bool,
 }
 
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: tollgate gen --lang c --out stubs proto/hotel.proto\n\n\
+         Prints the files that have changed. There is one per package, also for packages that are imported."
+)]
+pub(crate) struct Gen {
+    /// The language
+    #[arg(long)]
+    pub(crate) lang: Lang,
+    /// Where the stubs go; made if it isn't there
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// Where imports are; the directories of the .proto files if left out
+    #[arg(long, short = 'I', value_name = "DIR")]
+    pub(crate) include: Vec<PathBuf>,
+    /// Write nothing, and fail if a file isn't what would be written: for CI
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// The schema: .proto files, directories of them, serialized descriptor sets
+    #[arg(value_name = "INPUT", required = true)]
+    pub(crate) inputs: Vec<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Lang {
+    /// `<package>.rs`, for include!, on top of the tollgate crate
+    Rust,
+    /// `<package>.tollgate.h` for C11 and C++17, and tollgate_block.h
+    C,
+    /// `<package>_tollgate.py` for Python 3.9 and newer, and tollgate_block.py
+    Python,
+}
+
+impl Lang {
+    pub(crate) fn language(self) -> Language {
+        match self {
+            Lang::Rust => Language::Rust,
+            Lang::C => Language::C,
+            Lang::Python => Language::Python,
+        }
+    }
+}
+
 /// A method's full name, `package.Service/Method`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MethodName {
@@ -313,6 +359,8 @@ mod tests {
             "tollgate call --token T --proto hotel.proto hotel.Reservation/Reserve --deadline 5s -",
             "tollgate call --token T --proto protos --proto set.binpb -I third_party hotel.Reservation/Reserve",
             "tollgate up --config host-a.toml",
+            "tollgate gen --lang rust --out stubs hotel.proto",
+            "tollgate gen --check --lang python --out stubs -I proto -I more hotel.proto schema.binpb",
             "tollgate completions zsh",
         ] {
             let parsed = Cli::try_parse_from(line.split(' '));
@@ -328,6 +376,9 @@ mod tests {
             "tollgate call --token T --proto hotel.proto Reserve {}",
             "tollgate call --token T hotel.Reservation/Reserve {}",
             "tollgate policy attach acl@1 --tenant acme --service hotel.Reservation --side middle",
+            "tollgate gen --lang go --out stubs hotel.proto",
+            "tollgate gen --lang c --out stubs",
+            "tollgate gen --lang c hotel.proto",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
         }

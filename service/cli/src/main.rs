@@ -4,7 +4,8 @@
 //! args      what can be typed              ┌─ admin   tenants, policies, status: one request, one answer
 //!           (clap), parsed once  ── main ──┤
 //! failure   a sentence, a code, a hint     ├─ rpc     call and serve, over the client library
-//! schema    .proto and JSON                └─ up      becomes the daemon
+//! schema    .proto and JSON                ├─ stubs   code for applications
+//!                                          └─ up      becomes the daemon
 //! ```
 //!
 //! Every failure is one sentence on standard error, and its status code is the exit status.
@@ -18,6 +19,7 @@ mod failure;
 mod output;
 mod rpc;
 mod schema;
+mod stubs;
 mod up;
 
 use std::process::ExitCode;
@@ -51,6 +53,7 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Status(args) => admin::status(&cli.socket, args),
         Command::Call(args) => rpc::call(cli, args),
         Command::Serve(args) => rpc::serve(cli, args).map(|()| String::new()),
+        Command::Gen(args) => stubs::generate(args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "tollgate", &mut script);
