@@ -1,6 +1,7 @@
 # Tollgate. `make` alone lists what there is; each target is one command in .ci/.
 #
-# Needed beforehand: rustup, git, make and a C compiler. The rest (the Rust
+# Needed beforehand: rustup, git, make and a C compiler; for the tests also a
+# C++ compiler and Python. The rest (the Rust
 # toolchain named in rust-toolchain.toml, the guests' target, Miri) is installed
 # through rustup when a target needs it, and said aloud.
 

@@ -6,6 +6,7 @@
 mod annotate;
 mod awkward;
 mod c;
+mod documented;
 mod plugin;
 mod python;
 mod rust;
