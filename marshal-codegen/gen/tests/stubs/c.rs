@@ -219,7 +219,11 @@ fn program() -> String {
     let types = reachable();
     for name in types.keys() {
         let c = c_name(name);
-        writeln!(text, "static inline void dump_{c}(FILE *o, {c}_view v);").unwrap();
+        writeln!(
+            text,
+            "static __attribute__((unused)) void dump_{c}(FILE *o, {c}_view v);"
+        )
+        .unwrap();
     }
     for descriptor in types.values() {
         text += &dumper(descriptor);
@@ -405,7 +409,7 @@ fn element_type(kind: &Kind) -> String {
 fn dumper(descriptor: &MessageDescriptor) -> String {
     let c = c_name(descriptor.full_name());
     let mut text = format!(
-        "static inline void dump_{c}(FILE *o, {c}_view v)\n{{\n    if (budget == 0) return;\n    budget--;\n"
+        "static __attribute__((unused)) void dump_{c}(FILE *o, {c}_view v)\n{{\n    if (budget == 0) return;\n    budget--;\n"
     );
     for oneof in descriptor.oneofs().filter(|o| !o.is_synthetic()) {
         let name = oneof.name();
