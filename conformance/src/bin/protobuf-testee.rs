@@ -217,6 +217,7 @@ impl Testee {
         let compiled = self.machine_code.then(|| Codec::new(&layouts, id));
         if let Some(codec) = &compiled {
             codec.compile().map_err(|e| e.to_string())?;
+            codec.compile_wire().map_err(|e| e.to_string())?;
         }
         Ok(Subject {
             interpreter: Codec::new(&layouts, id),
