@@ -330,7 +330,8 @@ fn every_other_crate_root_forbids_unsafe() {
         for root in &member.roots {
             let code = code_only(&std::fs::read_to_string(root).unwrap());
             let forbids = code.contains("#![forbid(unsafe_code)]");
-            let fenced = UNSAFE_CRATES.contains(&name.as_str()) && root.ends_with("src/lib.rs");
+            let library = UNSAFE_CRATES.contains(&name.as_str()) && root.ends_with("src/lib.rs");
+            let fenced = library || UNSAFE_FILES.contains(&relative(root).as_str());
             if forbids == fenced {
                 let problem = if fenced {
                     "forbids unsafe code, so take it off the list"
