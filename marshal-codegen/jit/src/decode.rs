@@ -17,7 +17,7 @@ use tollgate_marshal::wire::{Shape, Varint, WireField, WireType, WireValue};
 use tollgate_marshal::{MAX_DEPTH, wire};
 
 use crate::emit::{Emit, Helper};
-use crate::encode::{NO_ROOM, is_inlined, tag_bytes};
+use crate::encode::{CHUNK, NO_ROOM, is_inlined, tag_bytes};
 
 /// Number of parameters of a decoder.
 pub(crate) const PARAMS: usize = 7;
@@ -419,12 +419,43 @@ impl Decoder<'_, '_, '_> {
             let good = self.emit.help(Helper::IsUtf8, &[start, len]);
             self.bail_unless(good);
         }
-        let to = self.emit.add(self.out, part);
-        self.emit.help(Helper::Copy, &[to, start, len]);
+        self.copy(here, start, part, len);
         self.store_slot(slot, 0, part, len);
         self.emit.jump(done, &[end]);
         let cursor = self.emit.enter(done)[0];
         Reading { at: after, cursor }
+    }
+
+    /// Copies a value to the offset `part`. A short one is copied with what follows it in the records, if that is as long: it
+    /// lies behind the cursor, where whatever comes next is written whole.
+    fn copy(&mut self, here: &Here, from: Value, part: Value, len: Value) {
+        let to = self.emit.add(self.out, part);
+        let (short, long, done) = (self.emit.block(0), self.emit.block(0), self.emit.block(0));
+        let fits = self
+            .emit
+            .builder
+            .ins()
+            .icmp_imm_u(IntCC::UnsignedLessThanOrEqual, len, CHUNK);
+        self.emit.branch(fits, (short, &[]), (long, &[]));
+        self.emit.enter(short);
+        let left = self.emit.builder.ins().isub(here.end, from);
+        let room = self.emit.builder.ins().isub(self.room, part);
+        let least = self.emit.builder.ins().umin(left, room);
+        let both =
+            self.emit
+                .builder
+                .ins()
+                .icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, least, CHUNK);
+        let chunk = self.emit.block(0);
+        self.emit.branch(both, (chunk, &[]), (long, &[]));
+        self.emit.enter(chunk);
+        let bytes = self.emit.load(types::I8X16, from, 0);
+        self.emit.store(bytes, to, 0);
+        self.emit.jump(done, &[]);
+        self.emit.enter(long);
+        self.emit.help(Helper::Copy, &[to, from, len]);
+        self.emit.jump(done, &[]);
+        self.emit.enter(done);
     }
 
     fn message(

@@ -31,6 +31,8 @@ pub(crate) const NO_ROOM: i64 = i64::MIN | 0xff;
 const MAX_TAG: i64 = 5;
 /// Longest varint in bytes.
 const MAX_VARINT: i64 = 10;
+/// Bytes that are copied at once.
+pub(crate) const CHUNK: i64 = 16;
 
 /// Emits the body of the encoder of one struct type. `function_of` answers the encoder of another, by its index.
 pub(crate) fn emit_encode(
@@ -70,8 +72,8 @@ struct Here<'p> {
     of: &'p StructProgram,
     at: Value,
     depth: Value,
-    /// Bytes that its parts of fixed length take at most.
-    budget: i64,
+    /// Where bytes of a variable length must not reach, so that its parts of fixed length have room before them.
+    limit: Value,
 }
 
 impl Here<'_> {
@@ -86,13 +88,14 @@ impl Here<'_> {
 impl Encoder<'_, '_, '_> {
     /// Writes the records of a struct before `back`; answers where they begin.
     fn structure(&mut self, of: &StructProgram, at: Value, mut back: Value, depth: Value) -> Value {
+        let limit = self.emit.add_constant(self.floor, budget(of));
         let here = Here {
             of,
             at,
             depth,
-            budget: budget(of),
+            limit,
         };
-        self.require_room(back, None, &here);
+        self.require_room(back, &here);
         if let Some(slot) = of.unknown {
             back = self.unknown(&here, slot, back);
         }
@@ -102,15 +105,10 @@ impl Encoder<'_, '_, '_> {
         back
     }
 
-    /// Leaves unless there is room for `len` more bytes and the struct's budget.
-    fn require_room(&mut self, back: Value, len: Option<Value>, here: &Here<'_>) {
-        let room = self.emit.builder.ins().isub(back, self.floor);
-        let needed = match len {
-            Some(len) => self.emit.add_constant(len, here.budget),
-            None => self.emit.constant(here.budget),
-        };
-        // Signed: what is written never passes the floor, and lengths are below 2^36.
-        let short = self.emit.compare(IntCC::SignedLessThan, room, needed);
+    /// Leaves unless there is room for the struct's budget before `start`.
+    fn require_room(&mut self, start: Value, here: &Here<'_>) {
+        // Signed: addresses are positive, and what is subtracted from one of them is below 2^36.
+        let short = self.emit.compare(IntCC::SignedLessThan, start, here.limit);
         self.emit.leave_with(short, NO_ROOM);
     }
 
@@ -223,20 +221,49 @@ impl Encoder<'_, '_, '_> {
         here: &Here<'_>,
         place: Place,
     ) -> Value {
-        self.require_in_image(off, len, place);
-        self.require_room(back, Some(len), here);
+        let end = self.require_in_image(off, len, place);
         let start = self.emit.builder.ins().isub(back, len);
+        self.require_room(start, here);
+        let (short, long, done) = (self.emit.block(0), self.emit.block(0), self.emit.block(0));
+        // A short value is copied with what lies before it in the image: that is overwritten by what comes before it here.
+        // The budget leaves room for as much.
+        let fits = self
+            .emit
+            .builder
+            .ins()
+            .icmp_imm_u(IntCC::UnsignedLessThanOrEqual, len, CHUNK);
+        self.emit.branch(fits, (short, &[]), (long, &[]));
+        self.emit.enter(short);
+        let lies_deep =
+            self.emit
+                .builder
+                .ins()
+                .icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, end, CHUNK);
+        let chunk = self.emit.block(0);
+        self.emit.branch(lies_deep, (chunk, &[]), (long, &[]));
+        self.emit.enter(chunk);
+        let from = self.emit.add(self.image, end);
+        let from = self.emit.add_constant(from, -CHUNK);
+        let to = self.emit.add_constant(back, -CHUNK);
+        let bytes = self.emit.load(types::I8X16, from, 0);
+        self.emit.store(bytes, to, 0);
+        self.emit.jump(done, &[]);
+        self.emit.enter(long);
         let from = self.emit.add(self.image, off);
         self.emit.help(Helper::Copy, &[start, from, len]);
+        self.emit.jump(done, &[]);
+        self.emit.enter(done);
         start
     }
 
-    fn require_in_image(&mut self, off: Value, len: Value, place: Place) {
+    /// The end of a part, after checking that it lies in the image.
+    fn require_in_image(&mut self, off: Value, len: Value, place: Place) -> Value {
         let end = self.emit.add(off, len);
         let out = self
             .emit
             .compare(IntCC::UnsignedGreaterThan, end, self.image_len);
         self.emit.fail_if(out, place, FaultCode::Truncated);
+        end
     }
 
     fn message_field(
@@ -317,7 +344,7 @@ impl Encoder<'_, '_, '_> {
             self.emit.leave_if(failed, start);
             start
         };
-        self.require_room(start, None, here);
+        self.require_room(start, here);
         if group {
             return self.tag(field.number, WireType::Group, start);
         }
@@ -374,15 +401,15 @@ impl Encoder<'_, '_, '_> {
                 let slot = self.emit.load(types::I64, at, 0);
                 let (off, len) = self.emit.halves(slot);
                 // The budget holds one tag and length for the field; each element needs its own.
-                self.require_room(back, None, here);
+                self.require_room(back, here);
                 self.bytes(here, field, off, len, back)
             }
             WireValue::Message { callee, .. } | WireValue::Group { callee } => {
-                self.require_room(back, None, here);
+                self.require_room(back, here);
                 self.message(here, field, *callee, element, back)
             }
             value => {
-                self.require_room(back, None, here);
+                self.require_room(back, here);
                 let raw = self.scalar(at, 0, value);
                 let back = self.value(value, raw, back);
                 self.tag(field.number, value.wire_type(), back)
@@ -392,7 +419,7 @@ impl Encoder<'_, '_, '_> {
         self.emit
             .branch(more, (again, &[element, start]), (done, &[start]));
         let start = self.emit.enter(done)[0];
-        self.require_room(start, None, here);
+        self.require_room(start, here);
         start
     }
 
@@ -412,7 +439,8 @@ impl Encoder<'_, '_, '_> {
             return self.len_and_tag(field, bytes, start);
         }
         let most = self.emit.builder.ins().imul_imm_u(count, MAX_VARINT);
-        self.require_room(back, Some(most), here);
+        let least = self.emit.builder.ins().isub(back, most);
+        self.require_room(least, here);
         let size = field.value.scalar_size() as i64;
         let (again, done) = (self.emit.block(2), self.emit.block(1));
         let first = self.emit.add(self.image, off);
@@ -488,8 +516,33 @@ impl Encoder<'_, '_, '_> {
     }
 
     fn len_and_tag(&mut self, field: &WireField, len: Value, back: Value) -> Value {
-        let back = self.varint(len, back);
-        self.tag(field.number, WireType::Len, back)
+        let (tag, tag_len) = tag_bytes(field.number, WireType::Len);
+        if tag_len > 1 {
+            let back = self.varint(len, back);
+            return self.tag(field.number, WireType::Len, back);
+        }
+        // Both are one byte as a rule: one store.
+        let (short, long, done) = (
+            self.emit.block(0),
+            self.emit.cold_block(),
+            self.emit.block(1),
+        );
+        let fits = self
+            .emit
+            .builder
+            .ins()
+            .icmp_imm_u(IntCC::UnsignedLessThan, len, 0x80);
+        self.emit.branch(fits, (short, &[]), (long, &[]));
+        self.emit.enter(short);
+        let high = self.emit.builder.ins().ishl_imm_u(len, 8);
+        let both = self.emit.builder.ins().bor_imm_u(high, tag as i64);
+        let start = self.store_before(back, types::I16, both);
+        self.emit.jump(done, &[start]);
+        self.emit.enter(long);
+        let start = self.emit.help(Helper::PutVarint, &[back, len]);
+        let start = self.tag(field.number, WireType::Len, start);
+        self.emit.jump(done, &[start]);
+        self.emit.enter(done)[0]
     }
 
     /// Writes a varint before `back`: one byte in place, more by a helper.
@@ -562,7 +615,7 @@ pub(crate) fn is_inlined(of: &StructProgram) -> bool {
     of.wire.len() <= MAX_INLINED_FIELDS && !of.wire.iter().any(|f| f.value.is_message())
 }
 
-/// Bytes that the tags, lengths and single scalars of a struct take at most.
+/// Bytes that the tags, lengths and single scalars of a struct take at most, and those that a short copy overwrites.
 fn budget(of: &StructProgram) -> i64 {
     let of_field = |field: &WireField| match &field.value {
         WireValue::Fixed32 | WireValue::Fixed64 => MAX_TAG + 8,
@@ -570,5 +623,6 @@ fn budget(of: &StructProgram) -> i64 {
         WireValue::Bytes { .. } | WireValue::Message { .. } => MAX_TAG + MAX_TAG,
         WireValue::Group { .. } => 2 * MAX_TAG,
     };
-    of.wire.iter().map(of_field).sum()
+    let fields: i64 = of.wire.iter().map(of_field).sum();
+    fields + CHUNK
 }
