@@ -5,7 +5,7 @@
 # toolchain named in rust-toolchain.toml, the guests' target, Miri) is installed
 # through rustup when a target needs it, and said aloud.
 
-.PHONY: help demo test conformance bench fmt clean
+.PHONY: help demo test conformance fuzz bench fmt clean
 
 help: ## list the targets (default)
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ test: ## everything that CI runs: format, lints, model checks, Miri, tests, benc
 
 conformance: ## run protobuf's own conformance suite against the marshalling
 	@.ci/conformance
+
+fuzz: ## fuzz the marshalling for 20 s per target; .ci/fuzz SECONDS for longer
+	@.ci/fuzz
 
 bench: ## measure Tollgate against raw TCP and tonic; release build, about ten minutes
 	@.ci/bench

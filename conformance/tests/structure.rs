@@ -85,6 +85,11 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         &["tollgate-gen", "tollgate-marshal"],
     ),
     (
+        "tollgate-bench-marshal",
+        &["tollgate-jit", "tollgate-marshal", "tollgate-schema"],
+        &[],
+    ),
+    (
         "tollgate-benches",
         &["tollgate", "tollgate-conformance"],
         &["tollgate-gen"],

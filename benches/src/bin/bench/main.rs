@@ -3,7 +3,8 @@
 //! For each repetition, each scenario, each subject in rotated order: start, warm up, measure one
 //! window, stop. So everything that changes while a run lasts (heat, neighbours) hits all subjects
 //! alike, and ratios are taken within a repetition ([`report`]). [`scenario`] says what is compared
-//! and claimed, [`stage`] starts and stops it, [`machine`] says where.
+//! and claimed, [`stage`] starts and stops it, [`machine`] says where. What the marshalling costs by itself is measured by
+//! `marshal-bench`, which runs first and alone ([`marshal`]).
 //!
 //! Writes `benches/out/results.json`; with `--record` also `benches/results.json` and
 //! `benches/RESULTS.md`, which are committed. A claim that falls short is reported as such and is no
@@ -11,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod machine;
+mod marshal;
 mod report;
 mod scenario;
 mod stage;
@@ -24,6 +26,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use tollgate_benches::measure::exit;
 
+use crate::marshal::Marshalling;
 use crate::report::{Sample, Samples};
 use crate::scenario::{SCENARIOS, Scenario, Subject};
 use crate::stage::{Placement, Stage, Window};
@@ -66,6 +69,8 @@ struct Plan {
     repetitions: usize,
     window: Window,
     placement: Placement,
+    /// `marshal-bench` runs, too.
+    marshalling: bool,
 }
 
 /// Warm-up before a window, as a part of it.
@@ -89,9 +94,14 @@ impl Plan {
             })
             .filter(|(_, subjects)| !subjects.is_empty())
             .collect();
-        if chosen.is_empty() {
+        let everything = args.only.is_empty() && args.subjects.is_empty();
+        let marshalling = everything || args.only.iter().any(|part| marshal::NAME.contains(part));
+        if chosen.is_empty() && !marshalling {
             let names = SCENARIOS.map(|scenario| scenario.name).join(", ");
-            return Err(format!("nothing to measure; the scenarios are {names}"));
+            return Err(format!(
+                "nothing to measure; the scenarios are {names}, {}",
+                marshal::NAME
+            ));
         }
         let secs = if args.smoke { SHORT_SECS } else { args.secs };
         Ok(Plan {
@@ -106,6 +116,7 @@ impl Plan {
                 warmup: secs * WARMUP,
             },
             placement: args.placement,
+            marshalling,
         })
     }
 
@@ -136,9 +147,14 @@ fn bench(args: &Args) -> Result<(), String> {
     ] {
         run[key] = value;
     }
+    fs::create_dir_all(home.join("out")).map_err(|error| format!("cannot make out/: {error}"))?;
+    let marshalling = match plan.marshalling {
+        true => Some(marshal::measure(&home.join("out"), args.smoke)?),
+        false => None,
+    };
     let samples = measure(&plan)?;
     run["load_after"] = json!(machine::load());
-    write(home, args.record, &run, &samples)?;
+    write(home, args.record, &run, &samples, marshalling.as_ref())?;
     match samples.failures().count() {
         0 => Ok(()),
         failed => Err(format!("{failed} of {} windows failed", plan.windows())),
@@ -197,15 +213,24 @@ fn progress(scenario: &Scenario, sample: &Sample) -> String {
     }
 }
 
-fn write(home: &Path, record: bool, run: &Value, samples: &Samples) -> Result<(), String> {
-    let json = report::to_json(run, samples);
+fn write(
+    home: &Path,
+    record: bool,
+    run: &Value,
+    samples: &Samples,
+    marshalling: Option<&Marshalling>,
+) -> Result<(), String> {
+    let mut json = report::to_json(run, samples);
+    let mut markdown = report::to_markdown(run, samples);
+    if let Some(measured) = marshalling {
+        json["marshalling"] = measured.json.clone();
+        markdown.push_str(&measured.markdown);
+    }
     let json = serde_json::to_string_pretty(&json).map_err(|error| error.to_string())? + "\n";
-    let markdown = report::to_markdown(run, samples);
     let put = |name: &str, text: &str| {
         let path = home.join(name);
         fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
     };
-    fs::create_dir_all(home.join("out")).map_err(|error| format!("cannot make out/: {error}"))?;
     put("out/results.json", &json)?;
     put("out/RESULTS.md", &markdown)?;
     if record {
@@ -244,6 +269,7 @@ mod tests {
         );
         let all = names(&[]).map(|all| all.len());
         assert_eq!(all, Ok(SCENARIOS.len()));
+        assert_eq!(names(&["--only", "marshal"]), Ok(vec![]));
         let error = names(&["--only", "nothing"]).unwrap_err();
         assert!(
             error.starts_with("nothing to measure; the scenarios are bind, "),
@@ -262,6 +288,6 @@ mod tests {
         assert_eq!(plan.chosen.len(), SCENARIOS.len());
         assert_eq!(plan.repetitions, 1);
         assert!(plan.window.secs + plan.window.warmup < 0.2);
-        assert!(plan.needs_tollgate());
+        assert!(plan.needs_tollgate() && plan.marshalling);
     }
 }

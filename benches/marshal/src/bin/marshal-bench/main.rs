@@ -1,0 +1,93 @@
+//! `marshal-bench [--smoke] [--json FILE]`: how long binding takes, and what a call costs.
+//!
+//! [`bind`] measures what happens when an application hands over a schema, [`calls`] each operation on the hotel
+//! service's messages, [`report`] says what is claimed. Prints Markdown; `--json` keeps all samples. `bench` runs it
+//! and puts both into its results.
+//!
+//! A claim that falls short is reported as such and is no error.
+
+#![forbid(unsafe_code)]
+
+mod bind;
+mod calls;
+mod report;
+mod schemas;
+
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// How much is measured.
+#[derive(Clone, Copy)]
+struct Effort {
+    /// Schemas of each kind.
+    schemas: usize,
+    /// Repetitions over all contenders.
+    repetitions: usize,
+    /// Length of one sample.
+    sample_us: u64,
+}
+
+const FULL: Effort = Effort {
+    schemas: 200,
+    repetitions: 11,
+    sample_us: 2_000,
+};
+
+/// Does it work?
+const SMOKE: Effort = Effort {
+    schemas: 2,
+    repetitions: 1,
+    sample_us: 50,
+};
+
+fn main() -> ExitCode {
+    let done = match Args::parse(std::env::args().skip(1)) {
+        Ok(Args { child: true, .. }) => bind::child(),
+        Ok(args) => bench(&args),
+        Err(sentence) => Err(sentence),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("error: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[derive(Default)]
+struct Args {
+    smoke: bool,
+    json: Option<PathBuf>,
+    /// This process exists to bind one schema, cold.
+    child: bool,
+}
+
+impl Args {
+    fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
+        let mut parsed = Args::default();
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--smoke" => parsed.smoke = true,
+                "--json" => parsed.json = Some(args.next().ok_or("--json wants a file")?.into()),
+                bind::CHILD => parsed.child = true,
+                _ => return Err("usage: marshal-bench [--smoke] [--json FILE]".to_owned()),
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+fn bench(args: &Args) -> Result<(), String> {
+    let effort = if args.smoke { SMOKE } else { FULL };
+    let binds = bind::measure(effort)?;
+    let calls = calls::measure(effort);
+    println!("{}", report::markdown(&binds, &calls));
+    if let Some(file) = &args.json {
+        let all = json!({"bind": report::binds_json(&binds), "calls": report::calls_json(&calls)});
+        std::fs::write(file, all.to_string())
+            .map_err(|e| format!("can't write {}: {e}", file.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! What is measured of the marshalling, and against what.
+//!
+//! The hotel service's messages, in three forms: a block, protobuf bytes, and prost's struct. Per message and
+//! operation there are several [`Contender`]s that do the same work:
+//!
+//! | operation | ours | theirs |
+//! |---|---|---|
+//! | `gather`, `accept` | machine code, interpreter | [`hand`]: what a careful person writes for this very layout |
+//! | `encode`, `decode` | machine code, interpreter | prost; `decode` once more into a message that is used again |
+//! | `project` | machine code, interpreter | |
+//!
+//! A crate of its own and small, since CI builds it optimised to count instructions (`marshal-instructions`); times are
+//! measured with it by `tollgate-benches`.
+
+#![forbid(unsafe_code)]
+
+pub mod contenders;
+pub mod hand;
+pub mod messages;
+
+pub use contenders::{Contender, contenders};
