@@ -56,6 +56,8 @@ type ProjectFn = unsafe extern "C" fn(*const u8, u64, *const u32, u64, *mut u8, 
 /// `gather` and `accept` of one message type as machine code.
 pub struct Compiled {
     program: Arc<Program>,
+    /// Bytes of the root's fixed part.
+    root_size: usize,
     walk: WalkFn,
     code: Code,
 }
@@ -63,6 +65,8 @@ pub struct Compiled {
 /// `encode` and `decode` of one message type as machine code.
 pub struct CompiledWire {
     program: Arc<Program>,
+    /// Bytes of the root's fixed part.
+    root_size: usize,
     encode: EncodeFn,
     decode: DecodeFn,
     code: Code,
@@ -86,6 +90,7 @@ impl Compiled {
         let walk = unsafe { transmute::<*const u8, WalkFn>(code.address(root)) };
         Ok(Compiled {
             program: Arc::clone(program),
+            root_size: program.structs()[0].size as usize,
             walk,
             code,
         })
@@ -93,7 +98,7 @@ impl Compiled {
 
     /// As [`tollgate_marshal::interpreter::gather`].
     pub fn gather(&self, block: &[u8], lens: &mut [u32; MAX_EXTENTS]) -> Result<usize, Fault> {
-        self.program.admit(block.len(), block.len())?;
+        self.admit(block.len(), block.len())?;
         let mut context = Context {
             program: &self.program,
             extents: Extents::Gather(Gathered::new(block.len(), lens)),
@@ -113,7 +118,7 @@ impl Compiled {
     /// As [`tollgate_marshal::interpreter::accept`].
     pub fn accept(&self, image: &mut [u8], inline_len: usize) -> Result<(), Fault> {
         let len = image.len();
-        self.program.admit(len, inline_len)?;
+        self.admit(len, inline_len)?;
         let base = image.as_mut_ptr();
         let mut context = Context {
             program: &self.program,
@@ -140,6 +145,15 @@ impl Compiled {
         self.code.bytes
     }
 
+    /// As [`Program::admit`], without a call where all is well.
+    #[inline]
+    fn admit(&self, image_len: usize, inline_len: usize) -> Result<(), Fault> {
+        if image_len <= MAX_MESSAGE && inline_len <= image_len && inline_len >= self.root_size {
+            return Ok(());
+        }
+        self.program.admit(image_len, inline_len)
+    }
+
     /// Walks the root at `base`.
     ///
     /// # Safety
@@ -151,7 +165,7 @@ impl Compiled {
         inline_len: usize,
         context: &mut Context<'_>,
     ) -> Result<usize, Fault> {
-        let root_size = u64::from(self.program.structs()[0].size);
+        let root_size = self.root_size as u64;
         // SAFETY: the caller's obligations are the function's: what `validate` emits reads only inside structs and
         // parts that it has found to lie in `base..base + inline_len`, starting from the root.
         let end = unsafe { (self.walk)(base, inline_len as u64, base, root_size, context, 1) };
@@ -173,6 +187,7 @@ impl CompiledWire {
         let decode = unsafe { transmute::<*const u8, DecodeFn>(code.address(decode)) };
         Ok(CompiledWire {
             program: Arc::clone(program),
+            root_size: program.structs()[0].size as usize,
             encode,
             decode,
             code,
@@ -181,7 +196,7 @@ impl CompiledWire {
 
     /// As [`tollgate_marshal::interpreter::encode`].
     pub fn encode(&self, image: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
-        if image.len() < self.program.structs()[0].size as usize {
+        if image.len() < self.root_size {
             return Err(self.program.fault(FaultCode::Truncated));
         }
         if out.len() < FIRST_ROOM {
@@ -229,7 +244,7 @@ impl CompiledWire {
         if bytes.len() > MAX_MESSAGE {
             return false;
         }
-        let root = self.program.structs()[0].size as usize;
+        let root = self.root_size;
         out.clear();
         out.reserve(FIRST_ROOM.max(root + bytes.len()));
         loop {
@@ -335,6 +350,7 @@ impl CompiledProjection {
 const FIRST_ROOM: usize = 1024;
 
 /// What a function returned: a length or a raw fault. The code emits no other negative numbers; `unknown` is for them.
+#[inline]
 fn answer(returned: i64, unknown: impl FnOnce() -> Fault) -> Result<usize, Fault> {
     match usize::try_from(returned) {
         Ok(len) => Ok(len),
