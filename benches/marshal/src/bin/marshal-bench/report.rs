@@ -116,41 +116,38 @@ fn bind_claims(binds: &[Binds]) -> impl Iterator<Item = Claimed> {
             Size::Large => 20_000.0,
         };
         let (p50, p99) = percentiles(binds.each.iter().map(|times| times[SERVING]));
-        let (code50, code99) = percentiles(binds.each.iter().map(compiled));
         let (known50, known99) = percentiles(binds.known.iter().copied());
         let claim = |what: String, p50: f64, p99: f64, bar| {
             (what, p50, format!("{p50:.0} (p99 {p99:.0})"), bar)
         };
-        [
-            Some(claim(
-                format!("{size}, {how}: p50 from set to serving, us"),
+        // Each pair of functions is compiled when it's called for the first time.
+        let code = (COMPILED..STEPS.len()).map(|step| {
+            let (p50, p99) = percentiles(binds.each.iter().map(|times| times[step]));
+            let what = STEPS[step];
+            claim(
+                format!("{size}, {how}: p50 of machine code for {what}, us"),
                 p50,
                 p99,
-                bar,
-            )),
-            Some(claim(
-                format!("{size}, {how}: p50 of all machine code of a method, us"),
-                code50,
-                code99,
                 3_000.0,
-            )),
-            (!binds.known.is_empty()).then(|| {
-                claim(
-                    format!("{size}: p50 to find a known set, us"),
-                    known50,
-                    known99,
-                    50.0,
-                )
-            }),
-        ]
-        .into_iter()
-        .flatten()
+            )
+        });
+        let serving = claim(
+            format!("{size}, {how}: p50 from set to serving, us"),
+            p50,
+            p99,
+            bar,
+        );
+        let known = (!binds.known.is_empty()).then(|| {
+            claim(
+                format!("{size}: p50 to find a known set, us"),
+                known50,
+                known99,
+                50.0,
+            )
+        });
+        let all: Vec<_> = std::iter::once(serving).chain(code).chain(known).collect();
+        all
     })
-}
-
-/// Microseconds until all four functions of a method's two messages are machine code.
-fn compiled(times: &crate::bind::Times) -> f64 {
-    times[COMPILED..].iter().sum()
 }
 
 fn call_claims(calls: &[Calls]) -> impl Iterator<Item = Claimed> {
