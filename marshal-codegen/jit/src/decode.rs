@@ -415,11 +415,13 @@ impl Decoder<'_, '_, '_> {
         self.emit.jump(done, &[cursor]);
         self.emit.enter(some);
         let (part, end) = self.part(cursor, len, 1);
+        self.copy(here, start, part, len);
         if utf8 {
-            let good = self.emit.help(Helper::IsUtf8, &[start, len]);
+            // The copy is looked at: it lies behind a fixed part, which has 8 bytes at least.
+            let text = self.emit.add(self.out, part);
+            let good = self.emit.is_utf8(text, len);
             self.bail_unless(good);
         }
-        self.copy(here, start, part, len);
         self.store_slot(slot, 0, part, len);
         self.emit.jump(done, &[end]);
         let cursor = self.emit.enter(done)[0];

@@ -244,6 +244,50 @@ impl<'a, 'f> Emit<'a, 'f> {
         self.fail_if(bad, place, FaultCode::NotUtf8);
     }
 
+    /// Whether text that isn't empty, and ends at least 8 bytes behind the start of its buffer, is UTF-8. Up to 16 bytes of
+    /// ASCII are recognized in place.
+    pub(crate) fn is_utf8(&mut self, text: Value, len: Value) -> Value {
+        const HIGH: i64 = 0x8080_8080_8080_8080_u64.cast_signed();
+        let (small, medium, test) = (self.block(0), self.block(0), self.block(1));
+        let (not_small, unsure, done) = (self.block(0), self.block(0), self.block(1));
+        let end = self.add(text, len);
+        let last = self.add_constant(end, -8);
+        let last = self.load(types::I64, last, 0);
+        let below = self
+            .builder
+            .ins()
+            .icmp_imm_u(IntCC::UnsignedLessThan, len, 8);
+        self.branch(below, (small, &[]), (not_small, &[]));
+
+        self.enter(small);
+        // The bytes before the text are the low ones of the word.
+        let bits = self.builder.ins().ishl_imm_u(len, 3);
+        let before = self.builder.ins().ineg(bits);
+        let word = self.builder.ins().ushr(last, before);
+        self.jump(test, &[word]);
+
+        self.enter(not_small);
+        let fits = self
+            .builder
+            .ins()
+            .icmp_imm_u(IntCC::UnsignedLessThanOrEqual, len, 16);
+        self.branch(fits, (medium, &[]), (unsure, &[]));
+        self.enter(medium);
+        let first = self.load(types::I64, text, 0);
+        let word = self.builder.ins().bor(first, last);
+        self.jump(test, &[word]);
+
+        let word = self.enter(test)[0];
+        let high = self.constant(HIGH);
+        let odd = self.builder.ins().band(word, high);
+        let good = self.constant(1);
+        self.branch(odd, (unsure, &[]), (done, &[good]));
+        self.enter(unsure);
+        let good = self.help(Helper::IsUtf8, &[text, len]);
+        self.jump(done, &[good]);
+        self.enter(done)[0]
+    }
+
     /// Whether the struct at `at` says that a field is set; `None` if it has no say.
     pub(crate) fn is_set(&mut self, guard: Guard, at: Value) -> Option<Value> {
         match guard {

@@ -266,7 +266,10 @@ impl Walk<'_, '_, '_> {
         let end = self.end_of_part(cursor, len, len, place);
         if utf8 {
             let text = self.emit.add(self.base, cursor);
-            self.emit.require_utf8(text, len, place);
+            // It lies behind a fixed part, which has 8 bytes at least.
+            let good = self.emit.is_utf8(text, len);
+            let bad = self.emit.is_zero(good);
+            self.emit.fail_if(bad, place, FaultCode::NotUtf8);
         }
         self.emit.jump(done, &[end]);
         self.emit.enter(done)[0]

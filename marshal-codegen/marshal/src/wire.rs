@@ -265,9 +265,10 @@ pub(crate) fn is_declared(values: &[i32], number: u64) -> bool {
     values.binary_search(&(number as u32).cast_signed()).is_ok()
 }
 
-/// Whether a map's entry has a declared value; one that is malformed is for `decode` to complain about.
+/// Whether a map's entry has a declared value; one that is malformed is for `decode` to complain about. Without a value it is
+/// 0: protobuf wants the first value of such an enum to be that, but nobody has to have checked it.
 fn entry_is_declared(values: &[i32], entry: &[u8]) -> bool {
-    let mut declared = true;
+    let mut declared = is_declared(values, 0);
     let mut at = 0;
     while at < entry.len() {
         let Ok(record) = read_record(entry, at, MAX_GROUP_DEPTH) else {

@@ -271,3 +271,18 @@ fn amplification_ends_at_the_limit() {
     let fault = decode(&repeateds.program, &bytes, &mut Vec::new()).unwrap_err();
     assert_eq!(fault.code, FaultCode::TooScattered);
 }
+
+/// An enum without a 0 can't tell what an entry without a value means, so such an entry is kept as it came.
+#[test]
+fn an_entry_without_the_value_of_a_closed_enum_is_unknown() {
+    let record = SUBJECTS
+        .iter()
+        .find(|s| s.layouts.get(s.id).name == "legacy.Record");
+    let record = record.unwrap();
+    let required = [0x08, 0x01, 0x10, 0x01, 0x1a, 0x03, 0x0a, 0x01, b'a'];
+    let entry = [0x9a, 0x01, 0x03, 0x0a, 0x01, b'k'];
+    let block = decoded(record, &[&required[..], &entry].concat());
+    let again = encoded(record, &block);
+    assert!(again.ends_with(&entry));
+    assert_eq!(decoded(record, &again), block);
+}
