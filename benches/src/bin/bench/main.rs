@@ -220,10 +220,20 @@ fn write(
     samples: &Samples,
     marshalling: Option<&Marshalling>,
 ) -> Result<(), String> {
-    let mut json = report::to_json(run, samples);
-    let mut markdown = report::to_markdown(run, samples);
+    // A record of the marshalling alone leaves that of the scenarios as it is.
+    let keep = record && marshalling.is_some() && samples.0.is_empty();
+    let (mut json, mut markdown) = match keep {
+        true => kept(home)?,
+        false => (
+            report::to_json(run, samples),
+            report::to_markdown(run, samples),
+        ),
+    };
     if let Some(measured) = marshalling {
         json["marshalling"] = measured.json.clone();
+        json["marshalling_run"] = run.clone();
+        markdown.push_str(&format!("{}\n\n", marshal::HEADING));
+        markdown.push_str(&report::machine_lines(run));
         markdown.push_str(&measured.markdown);
     }
     let json = serde_json::to_string_pretty(&json).map_err(|error| error.to_string())? + "\n";
@@ -239,6 +249,20 @@ fn write(
     }
     println!("{markdown}");
     Ok(())
+}
+
+/// The recorded results without those of the marshalling.
+fn kept(home: &Path) -> Result<(Value, String), String> {
+    let read = |name: &str| {
+        let path = home.join(name);
+        fs::read_to_string(&path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display()))
+    };
+    let json = serde_json::from_str(&read("results.json")?)
+        .map_err(|error| format!("results.json is not JSON: {error}"))?;
+    let markdown = read("RESULTS.md")?;
+    let scenarios = markdown.split(marshal::HEADING).next().unwrap_or_default();
+    Ok((json, format!("{}\n\n", scenarios.trim_end())))
 }
 
 #[cfg(test)]

@@ -9,6 +9,9 @@ use serde_json::Value;
 /// The name by which `--only` chooses it.
 pub(crate) const NAME: &str = "marshalling";
 
+/// Begins its part of the results.
+pub(crate) const HEADING: &str = "# The marshalling alone";
+
 /// What it found.
 pub(crate) struct Marshalling {
     pub(crate) markdown: String,

@@ -175,10 +175,6 @@ pub(crate) fn to_markdown(run: &Value, samples: &Samples) -> String {
 }
 
 fn head(text: &mut String, run: &Value) {
-    let field = |key: &str| match &run[key] {
-        Value::String(string) => string.clone(),
-        other => other.to_string(),
-    };
     line(
         text,
         format_args!(
@@ -186,11 +182,17 @@ fn head(text: &mut String, run: &Value) {
              all subjects interleaved and their order rotated; median [least-most]. A ratio is taken within \
              each repetition, to the better of tonic (server on one thread) and tonic-mt (on two). CPU counts user and system time of all processes involved \
              (client, server, both daemons), in ticks of 10 ms.\n",
-            field("repetitions"),
-            field("secs"),
-            field("warmup"),
+            field(run, "repetitions"),
+            field(run, "secs"),
+            field(run, "warmup"),
         ),
     );
+    text.push_str(&machine_lines(run));
+}
+
+/// What was measured, and where.
+pub(crate) fn machine_lines(run: &Value) -> String {
+    let mut text = String::new();
     for (what, key) in [
         ("Commit", "commit"),
         ("CPU", "cpu"),
@@ -199,9 +201,18 @@ fn head(text: &mut String, run: &Value) {
         ("Placement", "placement"),
         ("Load average before", "load_before"),
     ] {
-        line(text, format_args!("- {what}: {}", field(key)));
+        line(&mut text, format_args!("- {what}: {}", field(run, key)));
     }
     text.push('\n');
+    text
+}
+
+/// One of the run's facts as text.
+fn field(run: &Value, key: &str) -> String {
+    match &run[key] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
 }
 
 fn verdicts(text: &mut String, samples: &Samples) {
