@@ -526,6 +526,106 @@ pub(crate) fn malformed() -> Vec<Malformed> {
     inline_too_long.inline_len += 1;
     cases.push(inline_too_long);
     cases.extend(malformed_extents(&everything));
+    cases.extend(malformed_unknown(&everything));
+    cases
+}
+
+/// Unknown fields that aren't, and a required field that isn't there.
+fn malformed_unknown(everything: &Schema) -> Vec<Malformed> {
+    let leaf = || subject(everything, "everything.Leaf");
+    let slot = {
+        let leaf = leaf();
+        leaf.layouts.get(leaf.id).unknown.unwrap() as usize
+    };
+    let of = |name, records: &[u8], expected, spoil: &dyn Fn(&mut Vec<u8>)| {
+        let subject = leaf();
+        let mut image = subject
+            .parts(&subject.parse(r#"{"name":"one"}"#), |_| false)
+            .inline;
+        let at = image.len() as u32;
+        image[slot..slot + 4].copy_from_slice(&at.to_le_bytes());
+        image[slot + 4..slot + 8].copy_from_slice(&(records.len() as u32).to_le_bytes());
+        image.extend(records);
+        spoil(&mut image);
+        Malformed {
+            name,
+            inline_len: image.len(),
+            subject,
+            image,
+            expected,
+            place: "everything.Leaf:",
+        }
+    };
+    // Field 9 as a varint.
+    let unknown = [0x48, 0x01];
+    let bad = FaultCode::BadUnknown;
+    let mut cases = vec![
+        of(
+            "a known field among the unknown",
+            &[0x0a, 0x01, b'x'],
+            bad,
+            &|_| {},
+        ),
+        of(
+            "a known field behind an unknown one",
+            &[0x48, 0x01, 0x10, 0x01],
+            bad,
+            &|_| {},
+        ),
+        of("half an unknown record", &[0x48], bad, &|_| {}),
+        of(
+            "an unknown record past its part",
+            &[0x4a, 0x05, b'x'],
+            bad,
+            &|_| {},
+        ),
+        of(
+            "an unknown group that isn't ended",
+            &[0x4b, 0x08, 0x01],
+            bad,
+            &|_| {},
+        ),
+        of("an end without a group", &[0x4c], bad, &|_| {}),
+        of("an unknown field number 0", &[0x00, 0x01], bad, &|_| {}),
+        of(
+            "unknown fields as an extent",
+            &unknown,
+            FaultCode::Misplaced,
+            &|i| {
+                i[slot..slot + 4].copy_from_slice(&EXTENT_FLAG.to_le_bytes());
+            },
+        ),
+        of(
+            "unknown fields elsewhere",
+            &unknown,
+            FaultCode::Misplaced,
+            &|i| i[slot] += 1,
+        ),
+        of(
+            "unknown fields past the end",
+            &unknown,
+            FaultCode::Truncated,
+            &|i| i[slot + 4] += 1,
+        ),
+        of(
+            "no unknown fields with an offset",
+            &unknown,
+            FaultCode::EmptyWithOffset,
+            &|i| {
+                i[slot + 4] = 0;
+            },
+        ),
+    ];
+    let owner = subject(&schema("legacy.proto"), "legacy.Owner");
+    let image = vec![0; owner.layouts.get(owner.id).size as usize];
+    cases.push(Malformed {
+        name: "a required field that isn't set",
+        inline_len: image.len(),
+        subject: owner,
+        image,
+        expected: FaultCode::RequiredMissing,
+        place: "legacy.Owner.name:",
+    });
     cases
 }
 
