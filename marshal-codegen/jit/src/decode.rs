@@ -387,12 +387,8 @@ impl Decoder<'_, '_, '_> {
         if align > 1 {
             // At most 7 bytes lie between, and at least as many as the part's alignment follow.
             let gap = self.emit.add(self.out, cursor);
-            let (of, ty) = if align == 8 {
-                (0, types::I64)
-            } else {
-                (0, types::I32)
-            };
-            let zero = self.emit.builder.ins().iconst(ty, of);
+            let word = if align == 8 { types::I64 } else { types::I32 };
+            let zero = self.emit.builder.ins().iconst(word, 0);
             self.emit.store(zero, gap, 0);
         }
         (start, end)

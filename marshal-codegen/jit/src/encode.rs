@@ -396,20 +396,18 @@ impl Encoder<'_, '_, '_> {
         let element = self.emit.add_constant(state[0], -size);
         let at = self.emit.add(self.image, element);
         let back = state[1];
+        // The budget holds one tag, length or scalar for the field; each element needs its own.
+        self.require_room(back, here);
         let start = match &field.value {
             WireValue::Bytes { .. } => {
                 let slot = self.emit.load(types::I64, at, 0);
                 let (off, len) = self.emit.halves(slot);
-                // The budget holds one tag and length for the field; each element needs its own.
-                self.require_room(back, here);
                 self.bytes(here, field, off, len, back)
             }
             WireValue::Message { callee, .. } | WireValue::Group { callee } => {
-                self.require_room(back, here);
                 self.message(here, field, *callee, element, back)
             }
             value => {
-                self.require_room(back, here);
                 let raw = self.scalar(at, 0, value);
                 let back = self.value(value, raw, back);
                 self.tag(field.number, value.wire_type(), back)

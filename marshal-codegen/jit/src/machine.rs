@@ -1,4 +1,4 @@
-//! Code memory, and calls into it. With `helpers`, the only file of this crate with `unsafe`.
+//! Code memory, and calls into it. This file and `helpers` hold all `unsafe` of this crate.
 //!
 //! A [`Compiled`] owns its code: writable while it is made, then executable and never written again, freed on drop. Its
 //! entry points are called with buffers borrowed from safe callers, so they can't outlive the call, and its helpers see
