@@ -111,11 +111,23 @@ impl Projector {
         id: MessageId,
         paths: &[impl AsRef<str>],
     ) -> Result<Projector, ProjectError> {
-        let projection = Arc::new(Projection::new(layouts, id, paths)?);
-        Ok(Projector {
-            projection,
+        Ok(Projector::of(Projection::new(layouts, id, paths)?))
+    }
+
+    /// As [`Projector::new`], for paths of which some aren't granted; see [`Projection::new_granted`].
+    pub fn new_granted(
+        layouts: &Layouts,
+        id: MessageId,
+        paths: &[(impl AsRef<str>, bool)],
+    ) -> Result<Projector, ProjectError> {
+        Ok(Projector::of(Projection::new_granted(layouts, id, paths)?))
+    }
+
+    fn of(projection: Projection) -> Projector {
+        Projector {
+            projection: Arc::new(projection),
             compiled: OnceLock::new(),
-        })
+        }
     }
 
     /// The projection.

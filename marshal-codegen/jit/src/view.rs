@@ -37,7 +37,12 @@ pub(crate) fn emit_projection(mut emit: Emit<'_, '_>, params: &[Value], projecti
         view_len,
     };
     for (i, field) in projection.fields().iter().enumerate() {
-        end = body.field(field, (HEADER_LEN + i * ENTRY_LEN) as u32, end);
+        let entry = (HEADER_LEN + i * ENTRY_LEN) as u32;
+        if field.granted {
+            end = body.field(field, entry, end);
+        } else {
+            body.absent(entry);
+        }
     }
     let count = emit.constant((projection.fields().len() as i64) << 32);
     let header = emit.builder.ins().bor(count, end);
@@ -90,6 +95,13 @@ impl View<'_, '_, '_> {
         self.emit.store(words[0], self.view, entry);
         self.emit.store(words[1], self.view, entry + 8);
         words[2]
+    }
+
+    /// Writes the entry of a field that is never there.
+    fn absent(&mut self, entry: u32) {
+        let zero = self.emit.constant(0);
+        self.emit.store(zero, self.view, entry);
+        self.emit.store(zero, self.view, entry + 8);
     }
 
     fn require_set(&mut self, guard: Guard, at: Value, absent: cranelift_codegen::ir::Block) {

@@ -198,6 +198,37 @@ proptest! {
 }
 
 proptest! {
+    // Each case compiles a projection per subject.
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn on_what_is_granted(seed: u64, percent in 0..100_usize) {
+        for (subject, _, _) in COMPILED.iter() {
+            let mut random = Random(seed);
+            let message = random.message(&subject.descriptor, 0);
+            let paths: Vec<_> = leaves(&subject.layouts, subject.id)
+                .into_iter()
+                .map(|path| (path, random.chance(percent)))
+                .collect();
+            let projector = Projector::new_granted(&subject.layouts, subject.id, &paths).unwrap();
+            projector.compile().unwrap();
+            let mut left = MAX_EXTENTS;
+            let parts = subject.parts(&message, |_| left > 0 && random.chance(30) && { left -= 1; true });
+            let mut image = parts.image();
+            interpreter::accept(&subject.program, &mut image, parts.inline.len()).unwrap();
+            let [reference, machine] = project_both(&projector, &image, &[]);
+            prop_assert_eq!(&reference, &machine);
+            prop_assert_eq!(reference.unwrap(), expected_granted(&message, &paths));
+
+            // On bytes that nobody has validated, too.
+            random.spoil(&mut image);
+            let [reference, machine] = project_both(&projector, &image, &[]);
+            prop_assert_eq!(reference, machine);
+        }
+    }
+}
+
+proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
@@ -248,11 +279,18 @@ proptest! {
 
 /// The view that the message's own values call for, written from the format's definition.
 fn expected_view(message: &DynamicMessage, paths: &[String]) -> Vec<u8> {
+    let all: Vec<_> = paths.iter().map(|path| (path.clone(), true)).collect();
+    expected_granted(message, &all)
+}
+
+/// The same, where a path that isn't granted counts as absent.
+fn expected_granted(message: &DynamicMessage, paths: &[(String, bool)]) -> Vec<u8> {
     let mut entries = Vec::new();
     let mut data = Vec::new();
     let start = 8 + paths.len() * 16;
-    for path in paths {
-        let (present, len, value) = match leaf_value(message, path) {
+    for (path, granted) in paths {
+        let value = leaf_value(message, path).filter(|_| *granted);
+        let (present, len, value) = match value {
             None => (0, 0, 0),
             Some(Value::String(text)) => append(&mut data, start, text.as_bytes()),
             Some(Value::Bytes(bytes)) => append(&mut data, start, &bytes),
@@ -330,6 +368,39 @@ fn on_the_depth_of_messages() {
         assert_eq!(reference.is_ok(), levels <= 64);
         assert_eq!(reference, machine, "{levels} levels");
     }
+}
+
+#[test]
+fn what_is_not_granted_is_not_looked_at() {
+    let request = subject(&schema("hotel.proto"), "hotel.ReserveRequest");
+    let paths = [
+        ("customer_name", true),
+        ("stay.in_date", false),
+        ("coupon", false),
+    ];
+    let granted = Projector::new_granted(&request.layouts, request.id, &paths).unwrap();
+    let everything = Projector::new(&request.layouts, request.id, &paths.map(|(p, _)| p)).unwrap();
+    let json = r#"{"customerName":"Ada","coupon":"x","stay":{"inDate":"y"}}"#;
+    let mut image = request.parts(&request.parse(json), |_| false).inline;
+    let views = |image: &[u8]| [&granted, &everything].map(|p| p.project(image, &[], &mut [0; 80]));
+    for compiled in [false, true] {
+        if compiled {
+            granted.compile().unwrap();
+            everything.compile().unwrap();
+        }
+        assert_eq!(views(&image), [Ok(8 + 3 * 16 + 3), Ok(8 + 3 * 16 + 5)]);
+    }
+    // Whoever follows the reference, or reads the slot, finds a fault.
+    for field in ["stay", "coupon"] {
+        let at = request.offset(field);
+        image[at..at + 4].fill(0x7f);
+    }
+    let [some, all] = views(&image);
+    assert_eq!(some, Ok(8 + 3 * 16 + 3));
+    assert!(all.is_err());
+    // A path that doesn't exist is refused, granted or not.
+    let wrong = [("customer", false)];
+    assert!(Projector::new_granted(&request.layouts, request.id, &wrong).is_err());
 }
 
 #[test]

@@ -394,6 +394,9 @@ fn project_field(
     view: &mut [u8],
     end: &mut usize,
 ) -> Result<[u8; ENTRY_LEN], FaultCode> {
+    if !field.granted {
+        return Ok([0; ENTRY_LEN]);
+    }
     let Some(at) = find_leaf(field, image)? else {
         return Ok([0; ENTRY_LEN]);
     };

@@ -18,6 +18,9 @@
 //! A field is present if every message on its path is, and it has no presence of its own or is set. An absent field's
 //! entry is all zero. An undeclared field isn't hidden: its bytes are never copied.
 //!
+//! A field that the policy declares but wasn't granted has an entry, so that the others keep their places, and that entry
+//! is all zero whatever the message holds: nothing on its path is read. The policy can't tell it from an absent one.
+//!
 //! Absent: repeated fields, maps, and whole messages; a path that names one is refused when the policy is attached.
 
 use tollgate_schema::{Cardinality, FieldLayout, Kind, Layouts, MessageId, MessageLayout};
@@ -52,6 +55,8 @@ pub struct Field {
     pub guard: Guard,
     /// Message type and field index of the leaf, for faults.
     pub place: (MessageId, u16),
+    /// Without this the field is always absent, and nothing on the way to it is looked at.
+    pub granted: bool,
 }
 
 /// A message on the way to a leaf.
@@ -151,12 +156,29 @@ impl Projection {
         root: MessageId,
         paths: &[impl AsRef<str>],
     ) -> Result<Projection, ProjectError> {
+        let all: Vec<_> = paths.iter().map(|path| (path, true)).collect();
+        Projection::new_granted(layouts, root, &all)
+    }
+
+    /// As [`Projection::new`], for paths of which some aren't granted. Those must exist all the same: whether a manifest
+    /// is right doesn't depend on grants.
+    pub fn new_granted(
+        layouts: &Layouts,
+        root: MessageId,
+        paths: &[(impl AsRef<str>, bool)],
+    ) -> Result<Projection, ProjectError> {
         if paths.len() > MAX_VIEW_FIELDS {
             return Err(ProjectError::TooManyFields { count: paths.len() });
         }
         let fields = paths
             .iter()
-            .map(|path| resolve(layouts, root, path.as_ref()))
+            .map(|(path, granted)| {
+                let field = resolve(layouts, root, path.as_ref())?;
+                Ok(Field {
+                    granted: *granted,
+                    ..field
+                })
+            })
             .collect::<Result<_, _>>()?;
         Ok(Projection {
             root,
@@ -249,6 +271,7 @@ fn resolve(layouts: &Layouts, root: MessageId, path: &str) -> Result<Field, Proj
             leaf,
             guard,
             place: (id, index),
+            granted: true,
         });
     }
     unreachable!("split yields at least one name, and the last one returns")
