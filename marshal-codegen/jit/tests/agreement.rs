@@ -6,7 +6,7 @@
 #[path = "../../marshal/tests/common/mod.rs"]
 mod common;
 
-use common::{Random, Subject, malformed, nested, schema, subject, subjects};
+use common::{Random, Subject, leaves, malformed, nested, scalar, schema, subject, subjects};
 use proptest::prelude::*;
 use std::sync::{Arc, LazyLock};
 use tollgate_jit::{Codec, CompileError, Compiled, CompiledWire, Projector, compile, compile_wire};
@@ -38,26 +38,6 @@ static COMPILED: LazyLock<Vec<(Subject, Compiled, Projector)>> = LazyLock::new(|
     };
     subjects().into_iter().map(compiled).collect()
 });
-
-/// The paths of all singular leaves, at most three messages deep, as far as a projection has room.
-fn leaves(layouts: &Layouts, root: MessageId) -> Vec<String> {
-    let mut paths = Vec::new();
-    let mut open = vec![(String::new(), root, 0)];
-    while let Some((prefix, id, depth)) = open.pop() {
-        for field in &layouts.get(id).fields {
-            match (field.kind, field.cardinality) {
-                (_, Cardinality::Repeated | Cardinality::Map) => {}
-                (Kind::Message(next), _) if depth < 2 => {
-                    open.push((format!("{prefix}{}.", field.name), next, depth + 1));
-                }
-                (Kind::Message(_), _) => {}
-                _ => paths.push(format!("{prefix}{}", field.name)),
-            }
-        }
-    }
-    paths.truncate(256);
-    paths
-}
 
 type Gathered = Result<(usize, [u32; MAX_EXTENTS]), Fault>;
 
@@ -314,19 +294,6 @@ fn append(data: &mut Vec<u8>, start: usize, bytes: &[u8]) -> (u32, u32, u64) {
     let at = start + data.len();
     data.extend(bytes);
     (1, bytes.len() as u32, at as u64)
-}
-
-fn scalar(value: &Value) -> u64 {
-    match *value {
-        Value::Bool(v) => u64::from(v),
-        Value::I32(v) | Value::EnumNumber(v) => i64::from(v) as u64,
-        Value::I64(v) => v as u64,
-        Value::U32(v) => u64::from(v),
-        Value::U64(v) => v,
-        Value::F32(v) => u64::from(v.to_bits()),
-        Value::F64(v) => v.to_bits(),
-        _ => unreachable!("not a scalar"),
-    }
 }
 
 fn leaf_value(message: &DynamicMessage, path: &str) -> Option<Value> {

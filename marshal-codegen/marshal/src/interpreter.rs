@@ -8,7 +8,7 @@ pub use crate::encode::encode;
 use crate::extents::{Gathered, Placed};
 use crate::limits::MAX_VIEW;
 use crate::program::{Guard, Op, Program, Step, StructProgram};
-use crate::projection::{ENTRY_LEN, Field, HEADER_LEN, Leaf, Projection};
+use crate::projection::{ENTRY_LEN, Field, HEADER_LEN, Leaf, Projection, find_struct, is_set};
 use crate::wire::check_unknown;
 use crate::{Fault, FaultCode, MAX_DEPTH, MAX_EXTENTS};
 use tollgate_schema::layout::align_up;
@@ -270,11 +270,7 @@ impl<M: Memory> Walk<'_, M> {
     }
 
     fn is_set(&self, guard: Guard, at: usize) -> Result<bool, FaultCode> {
-        Ok(match guard {
-            Guard::None => true,
-            Guard::Bit { word, mask } => self.u32(at + word as usize)? & mask != 0,
-            Guard::Case { at: case, number } => self.u32(at + case as usize)? == number,
-        })
+        is_set(guard, self.memory.bytes(), at)
     }
 
     fn bools(&self, start: usize, len: usize) -> Result<(), FaultCode> {
@@ -421,35 +417,12 @@ fn project_field(
     Ok(entry)
 }
 
-/// Follows the path to the leaf's offset in the image; `None` if something on the way isn't set.
+/// The leaf's offset in the image; `None` if it, or something on the way to it, isn't set.
 fn find_leaf(field: &Field, image: &[u8]) -> Result<Option<usize>, FaultCode> {
-    let u32_in = |at| u32_at(image, at).ok_or(FaultCode::Truncated);
-    let is_set = |guard, at| {
-        Ok(match guard {
-            Guard::None => true,
-            Guard::Bit { word, mask } => u32_in(at + word as usize)? & mask != 0,
-            Guard::Case { at: case, number } => u32_in(at + case as usize)? == number,
-        })
+    let Some(at) = find_struct(field, image)? else {
+        return Ok(None);
     };
-    let mut at = 0;
-    for hop in &field.hops {
-        if !is_set(hop.guard, at)? {
-            return Ok(None);
-        }
-        let off = u32_in(at + hop.reference as usize)?;
-        if off == 0 {
-            return Ok(None);
-        }
-        at = off as usize;
-        if image
-            .len()
-            .checked_sub(hop.size as usize)
-            .is_none_or(|last| at > last)
-        {
-            return Err(FaultCode::Truncated);
-        }
-    }
-    Ok(is_set(field.guard, at)?.then_some(at + field.at as usize))
+    Ok(is_set(field.guard, image, at)?.then_some(at + field.at as usize))
 }
 
 /// The bytes of a value, wherever they are. Text of an extent hasn't been checked before.

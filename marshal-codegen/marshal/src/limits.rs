@@ -8,6 +8,9 @@ pub const MAX_VIEW: usize = 64 << 10;
 /// Most fields that one projection copies.
 pub const MAX_VIEW_FIELDS: usize = 256;
 
+/// Most fields that a policy may change in one message. A `u32` notes which of them it has changed.
+pub const MAX_CHANGES: usize = 32;
+
 /// Most groups inside each other among unknown fields.
 pub const MAX_GROUP_DEPTH: usize = 64;
 

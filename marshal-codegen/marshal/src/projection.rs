@@ -25,6 +25,7 @@
 
 use tollgate_schema::{Cardinality, FieldLayout, Kind, Layouts, MessageId, MessageLayout};
 
+use crate::bytes::u32_at;
 use crate::limits::MAX_VIEW_FIELDS;
 use crate::program::Guard;
 use crate::{Fault, FaultCode, MAX_DEPTH};
@@ -103,7 +104,7 @@ pub enum ProjectError {
     },
     /// A field on the path is repeated or a map.
     #[error(
-        "field {path:?}: {message}.{field} is repeated or a map; a policy can only read singular fields"
+        "field {path:?}: {message}.{field} is repeated or a map; a policy can only read and change singular fields"
     )]
     Repeated {
         /// The whole path.
@@ -142,10 +143,12 @@ pub enum ProjectError {
         path: String,
     },
     /// Too many paths.
-    #[error("{count} fields are declared, the limit is {MAX_VIEW_FIELDS}")]
+    #[error("{count} fields are declared, the limit is {limit}")]
     TooManyFields {
         /// How many.
         count: usize,
+        /// How many a view, or a list of changes, may have.
+        limit: usize,
     },
 }
 
@@ -168,7 +171,10 @@ impl Projection {
         paths: &[(impl AsRef<str>, bool)],
     ) -> Result<Projection, ProjectError> {
         if paths.len() > MAX_VIEW_FIELDS {
-            return Err(ProjectError::TooManyFields { count: paths.len() });
+            return Err(ProjectError::TooManyFields {
+                count: paths.len(),
+                limit: MAX_VIEW_FIELDS,
+            });
         }
         let fields = paths
             .iter()
@@ -223,7 +229,46 @@ impl Field {
     }
 }
 
-fn resolve(layouts: &Layouts, root: MessageId, path: &str) -> Result<Field, ProjectError> {
+/// Follows a field's path to the struct that holds it; `None` if a message on the way isn't set.
+pub(crate) fn find_struct(field: &Field, image: &[u8]) -> Result<Option<usize>, FaultCode> {
+    let mut at = 0;
+    for hop in &field.hops {
+        if !is_set(hop.guard, image, at)? {
+            return Ok(None);
+        }
+        let reference = u32_at(image, at + hop.reference as usize);
+        let off = reference.ok_or(FaultCode::Truncated)?;
+        if off == 0 {
+            return Ok(None);
+        }
+        at = off as usize;
+        if image
+            .len()
+            .checked_sub(hop.size as usize)
+            .is_none_or(|last| at > last)
+        {
+            return Err(FaultCode::Truncated);
+        }
+    }
+    Ok(Some(at))
+}
+
+/// Whether the struct at `at` says that a field is set.
+pub(crate) fn is_set(guard: Guard, image: &[u8], at: usize) -> Result<bool, FaultCode> {
+    let u32_in = |at| u32_at(image, at).ok_or(FaultCode::Truncated);
+    Ok(match guard {
+        Guard::None => true,
+        Guard::Bit { word, mask } => u32_in(at + word as usize)? & mask != 0,
+        Guard::Case { at: case, number } => u32_in(at + case as usize)? == number,
+    })
+}
+
+/// Resolves one path, which may be copied or changed.
+pub(crate) fn resolve(
+    layouts: &Layouts,
+    root: MessageId,
+    path: &str,
+) -> Result<Field, ProjectError> {
     let mut hops = Vec::new();
     let mut id = root;
     let mut names = path.split('.').peekable();

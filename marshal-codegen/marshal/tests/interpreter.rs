@@ -196,7 +196,7 @@ fn a_path_that_can_not_be_projected_is_refused_by_name() {
         ),
         (
             "hotel_ids",
-            "field \"hotel_ids\": hotel.ReserveRequest.hotel_ids is repeated or a map; a policy can only read singular fields",
+            "field \"hotel_ids\": hotel.ReserveRequest.hotel_ids is repeated or a map; a policy can only read and change singular fields",
         ),
         (
             "coupon.length",
@@ -214,6 +214,9 @@ fn a_path_that_can_not_be_projected_is_refused_by_name() {
     assert!(many(MAX_VIEW_FIELDS).is_ok());
     assert!(matches!(
         many(MAX_VIEW_FIELDS + 1).unwrap_err(),
-        ProjectError::TooManyFields { count: 257 }
+        ProjectError::TooManyFields {
+            count: 257,
+            limit: 256
+        }
     ));
 }

@@ -10,6 +10,7 @@ use tollgate_schema::dynamic::{Parts, write_parts};
 use tollgate_schema::prost_reflect::{
     Cardinality, DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, Syntax, Value,
 };
+use tollgate_schema::{Cardinality as LayoutCardinality, Kind as LayoutKind};
 use tollgate_schema::{EXTENT_FLAG, Layouts, MessageId, Schema};
 
 /// A message type of one of the test schemas.
@@ -90,6 +91,40 @@ impl Subject {
     }
 }
 
+/// The paths of all singular leaves, at most three messages deep, as far as a projection has room.
+pub(crate) fn leaves(layouts: &Layouts, root: MessageId) -> Vec<String> {
+    let mut paths = Vec::new();
+    let mut open = vec![(String::new(), root, 0)];
+    while let Some((prefix, id, depth)) = open.pop() {
+        for field in &layouts.get(id).fields {
+            match (field.kind, field.cardinality) {
+                (_, LayoutCardinality::Repeated | LayoutCardinality::Map) => {}
+                (LayoutKind::Message(next), _) if depth < 2 => {
+                    open.push((format!("{prefix}{}.", field.name), next, depth + 1));
+                }
+                (LayoutKind::Message(_), _) => {}
+                _ => paths.push(format!("{prefix}{}", field.name)),
+            }
+        }
+    }
+    paths.truncate(256);
+    paths
+}
+
+/// A scalar as a view has it.
+pub(crate) fn scalar(value: &Value) -> u64 {
+    match *value {
+        Value::Bool(v) => u64::from(v),
+        Value::I32(v) | Value::EnumNumber(v) => i64::from(v) as u64,
+        Value::I64(v) => v as u64,
+        Value::U32(v) => u64::from(v),
+        Value::U64(v) => v,
+        Value::F32(v) => u64::from(v.to_bits()),
+        Value::F64(v) => v.to_bits(),
+        _ => unreachable!("not a scalar"),
+    }
+}
+
 /// A small generator of pseudo-random numbers (SplitMix64); one seed, one message.
 pub(crate) struct Random(pub(crate) u64);
 
@@ -130,7 +165,7 @@ impl Random {
         (0..len).map(|_| alphabet[self.below(letters)]).collect()
     }
 
-    fn value(&mut self, kind: &Kind, depth: usize) -> Value {
+    pub(crate) fn value(&mut self, kind: &Kind, depth: usize) -> Value {
         match kind {
             Kind::Double => Value::F64((self.number() as i64) as f64 / 3.0),
             Kind::Float => Value::F32((self.number() as i32) as f32 / 3.0),
