@@ -69,7 +69,8 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         &[],
     ),
     // What a policy's author links, and the policies.
-    ("tollgate-policy", &[], &[]),
+    ("tollgate-policy", &["tollgate-policy-macros"], &[]),
+    ("tollgate-policy-macros", &["tollgate-schema"], &[]),
     ("policy-null", &["tollgate-policy"], &[]),
     ("policy-acl", &["tollgate-policy"], &[]),
     ("policy-spin", &["tollgate-policy"], &[]),

@@ -1,26 +1,30 @@
 #![doc = include_str!("../README.md")]
 //! # How this crate is built
 //!
-//! [`Policy`] is what an author writes, [`Call`] what it reads, [`Verdict`] what it answers, [`policy!`] what
-//! turns it into a module. `rt.rs` moves bytes between the ABI's buffer and those types, in safe Rust and on any target,
+//! [`policy`] turns an author's functions into a [`Policy`] and types for what they read, [`export!`] turns that into a
+//! module. [`Call`] is a call before it has types, [`Verdict`] what a function answers. `rt.rs` moves bytes between the ABI's buffer and those types, in safe Rust and on any target,
 //! which is how the vectors are checked natively; only `wasm.rs`,
 //! which has the imports and the exports, is about WebAssembly. Absent on purpose:
 //! allocation per allowed call, any dependency.
 
 mod call;
+mod changes;
 mod names;
 #[doc(hidden)]
 pub mod rt;
+#[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
 mod verdict;
 mod wasm;
 
 pub use call::Call;
+pub use changes::{Changes, NewValue};
 pub use names::NameSet;
+pub use tollgate_policy_macros::policy;
 pub use verdict::{Status, Verdict};
 #[doc(hidden)]
 pub use wasm::log_panics;
-pub use wasm::{Counter, Level, log};
+pub use wasm::{Counter, Gauge, Histogram, Level, log, now_ms, random, state};
 
 /// A policy: made from its configuration, then asked about calls.
 ///
@@ -49,5 +53,24 @@ pub trait Policy: Sized {
             Status::INTERNAL,
             "the policy declares a reply hook and has none",
         )
+    }
+
+    /// Time has passed: the manifest's `tick_ms`.
+    fn tick(&mut self) {}
+
+    /// What the next version of the policy needs in order to go on where this one stops.
+    fn save(&mut self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Goes on where another instance has stopped; `version` is the one that its manifest declared for its state.
+    ///
+    /// # Errors
+    /// A sentence for the log; the upgrade is refused then.
+    fn restore(&mut self, version: u32, state: &[u8]) -> Result<(), String> {
+        let _ = state;
+        Err(format!(
+            "there is no way to read state of version {version}"
+        ))
     }
 }

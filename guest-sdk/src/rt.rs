@@ -5,17 +5,30 @@
 //!             view_off view_len method verdict status msg_off msg_len zero
 //! ```
 //!
-//! Messages are collected in an arena of their own, which lives until the next judgement: the host reads them
+//! Messages and changes are collected in an arena of their own, which lives until the next judgement: the host reads them
 //! after the function has returned.
+//!
+//! ```text
+//!   changes: | record 0 | record 1 | ... | their bytes     record, 16 bytes: kind u32 | field u32 | value u64
+//! ```
 
 use crate::call::word;
-use crate::{Call, Policy, Verdict};
+use crate::{Call, Changes, Level, NewValue, Policy, Verdict};
 
 const ENTRY_BYTES: usize = 32;
 const VERDICT_AT: usize = 12;
 
 /// Bytes of a message that the host reads.
 const MESSAGE_BYTES: usize = 1024;
+
+const RECORD_BYTES: usize = 16;
+const ALLOW: u32 = 1;
+const DENY: u32 = 2;
+const CHANGE: u32 = 3;
+/// The kinds of a record.
+const CLEAR: u32 = 1;
+const SET_BITS: u32 = 2;
+const SET_BYTES: u32 = 3;
 
 /// A policy and its buffer.
 #[derive(Debug)]
@@ -25,7 +38,8 @@ pub struct Runtime<P> {
     room: Vec<u8>,
     /// Where in `room` the buffer begins.
     begin: usize,
-    messages: Vec<u8>,
+    /// Messages and changes of one judgement, or saved state.
+    arena: Vec<u8>,
 }
 
 impl<P> Default for Runtime<P> {
@@ -41,13 +55,18 @@ impl<P> Runtime<P> {
             policy: None,
             room: Vec::new(),
             begin: 0,
-            messages: Vec::new(),
+            arena: Vec::new(),
         }
     }
 
     /// The buffer's bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.room[self.begin..]
+    }
+
+    /// Messages and changes of the last judgement.
+    pub fn arena(&self) -> &[u8] {
+        &self.arena
     }
 }
 
@@ -98,38 +117,107 @@ impl<P: Policy> Runtime<P> {
             .policy
             .as_mut()
             .expect("the host configures before it judges");
-        self.messages.clear();
+        self.arena.clear();
         let (entries, views) = self.room[self.begin..].split_at_mut(count as usize * ENTRY_BYTES);
         for entry in entries.chunks_exact_mut(ENTRY_BYTES) {
             let view = &views[word(entry, 0) as usize - count as usize * ENTRY_BYTES..]
                 [..word(entry, 4) as usize];
             let answer = match hook(policy, &Call::new(word(entry, 8), view)) {
-                Verdict::Allow => [1, 0, 0, 0],
+                Verdict::Allow => [ALLOW, 0, 0, 0],
                 Verdict::Deny(status, message) => {
-                    let begin = self.messages.len() as u32;
+                    let begin = self.arena.len() as u32;
                     let len = message.floor_char_boundary(MESSAGE_BYTES);
-                    self.messages.extend_from_slice(&message.as_bytes()[..len]);
-                    [2, status.code(), begin, len as u32]
+                    self.arena.extend_from_slice(&message.as_bytes()[..len]);
+                    [DENY, status.code(), begin, len as u32]
+                }
+                Verdict::Change(changes) => {
+                    let begin = self.arena.len() as u32;
+                    [CHANGE, 0, begin, append(&mut self.arena, &changes)]
                 }
             };
             write_words(&mut entry[VERDICT_AT..], answer);
         }
-        if !self.messages.is_empty() {
-            place_messages(entries, address(&self.messages));
+        if !self.arena.is_empty() {
+            place(entries, &mut self.arena);
         }
         0
     }
+
+    /// `tollgate_tick`.
+    pub fn tick(&mut self) -> u32 {
+        let policy = self.policy.as_mut();
+        policy.expect("the host configures before it ticks").tick();
+        0
+    }
+
+    /// `tollgate_save`.
+    pub fn save(&mut self) -> u64 {
+        let policy = self.policy.as_mut();
+        self.arena = policy.expect("the host configures before it saves").save();
+        u64::from(address(&self.arena)) | (self.arena.len() as u64) << 32
+    }
+
+    /// `tollgate_restore`.
+    pub fn restore(&mut self, version: u32, len: u32) -> u32 {
+        let policy = self.policy.as_mut();
+        let policy = policy.expect("the host configures before it restores");
+        match policy.restore(version, &self.room[self.begin..][..len as usize]) {
+            Ok(()) => 0,
+            Err(reason) => {
+                crate::log(Level::Error, &reason);
+                1
+            }
+        }
+    }
+}
+
+/// Writes changes behind what the arena has; answers the length of their records. Places in them count from the arena's
+/// start as yet.
+#[cold]
+fn append(arena: &mut Vec<u8>, changes: &Changes) -> u32 {
+    let begin = arena.len();
+    arena.resize(begin + changes.iter().count() * RECORD_BYTES, 0);
+    let end = arena.len();
+    for ((field, value), at) in changes.iter().zip((begin..end).step_by(RECORD_BYTES)) {
+        let record = match value {
+            NewValue::Clear => [CLEAR, field, 0, 0],
+            NewValue::Bits(bits) => [SET_BITS, field, *bits as u32, (*bits >> 32) as u32],
+            NewValue::Bytes(bytes) => {
+                let place = arena.len() as u32;
+                arena.extend_from_slice(bytes);
+                [SET_BYTES, field, place, bytes.len() as u32]
+            }
+        };
+        write_words(&mut arena[at..], record);
+    }
+    (end - begin) as u32
 }
 
 /// Turns offsets in the arena into addresses, now that the arena doesn't move any more.
 #[cold]
-fn place_messages(entries: &mut [u8], base: u32) {
+fn place(entries: &mut [u8], arena: &mut [u8]) {
+    let base = address(arena);
     for entry in entries.chunks_exact_mut(ENTRY_BYTES) {
-        if word(entry, 24) > 0 {
-            let at = base.wrapping_add(word(entry, 20));
-            write_words(&mut entry[20..], [at]);
+        let (begin, len) = (word(entry, 20) as usize, word(entry, 24) as usize);
+        if len == 0 {
+            continue;
         }
+        if word(entry, VERDICT_AT) == CHANGE {
+            for record in arena[begin..][..len].chunks_exact_mut(RECORD_BYTES) {
+                if word(record, 0) == SET_BYTES {
+                    let at = base.wrapping_add(word(record, 8));
+                    write_words(&mut record[8..], [at]);
+                }
+            }
+        }
+        write_words(&mut entry[20..], [base.wrapping_add(begin as u32)]);
     }
+}
+
+/// A field has no value, though it always has one: the operator withholds it. The policy can't judge, and says why.
+#[cold]
+pub fn withheld(field: &str) -> ! {
+    panic!("this policy needs the field `{field}`, which it isn't allowed to see")
 }
 
 fn write_words<const N: usize>(bytes: &mut [u8], words: [u32; N]) {

@@ -1,10 +1,39 @@
-//! Views for a policy's own tests, which run natively with `cargo test`.
+//! A desk to test policies on: natively, with `cargo test`, without a daemon.
 //!
 //! ```
-//! use tollgate_policy::{Call, testing::{Field, view}};
-//! let view = view(&[Field::Text("alice"), Field::Absent]);
-//! assert_eq!(Call::new(0, &view).text(0), Some("alice"));
+//! use tollgate_policy::testing::{Answer, Desk, Field, counter, set_now_ms};
+//! use tollgate_policy::{Call, Status, Verdict, policy};
+//!
+//! #[derive(Default)]
+//! struct OfficeHours;
+//!
+//! #[policy(name = "office-hours", proto = "tests/desk.proto", counters(late), capabilities(clock))]
+//! impl OfficeHours {
+//!     #[request("desk.Desk/Ask", reads(name))]
+//!     fn ask(&mut self, request: &Ask<'_>) -> Verdict<'_> {
+//!         if request.name() != "boss" && tollgate_policy::now_ms() / 3_600_000 % 24 >= 17 {
+//!             LATE.add(1);
+//!             return Verdict::deny(Status::UNAVAILABLE, "come back tomorrow");
+//!         }
+//!         Verdict::Allow
+//!     }
+//! }
+//!
+//! let mut desk = Desk::<OfficeHours>::new("").unwrap();
+//! set_now_ms(18 * 3_600_000);
+//! let answer = desk.request("desk.Desk/Ask", &[("name", Field::Text("Ada"))]);
+//! assert_eq!(answer, Answer::deny(Status::UNAVAILABLE, "come back tomorrow"));
+//! assert_eq!(counter(0), 1);
+//! assert_eq!(desk.request("desk.Desk/Ask", &[("name", Field::Text("boss"))]), Answer::Allow);
 //! ```
+//!
+//! The host functions work on one host per thread, which [`Desk::new`] empties: the clock stands until it is set, random
+//! bytes are those of a seed. What a call doesn't mention has the value that protobuf gives it: zero, empty, or absent.
+//! What needs the real sandbox (budgets, memory) is tested with `tollgate policy test`.
+
+use crate::{Call, Changes, NewValue, Policy, Status, Verdict};
+
+pub use desk::{counter, gauge, histogram, log, set_now_ms, set_state_room};
 
 /// A field's value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,4 +90,392 @@ fn append(data: &mut Vec<u8>, at: &mut usize, bytes: &[u8]) -> (usize, u64) {
     data.extend(bytes);
     *at += bytes.len();
     (bytes.len(), begin)
+}
+
+/// What a field is.
+#[allow(missing_docs, reason = "the variants are those of `Field`")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Int,
+    Uint,
+    Bool,
+    Float,
+    Double,
+    Text,
+    Bytes,
+}
+
+/// A field that a policy declares.
+#[derive(Clone, Copy, Debug)]
+pub struct FieldInfo {
+    /// As the manifest has it.
+    pub path: &'static str,
+    /// Its type.
+    pub kind: Kind,
+    /// It can be absent.
+    pub optional: bool,
+}
+
+/// One direction of a method.
+#[derive(Clone, Copy, Debug)]
+pub struct HookInfo {
+    /// The policy has a function for it.
+    pub judged: bool,
+    /// What it reads, in the order of the view.
+    pub reads: &'static [FieldInfo],
+    /// What it may change.
+    pub changes: &'static [FieldInfo],
+}
+
+/// An entry of the manifest's `methods`.
+#[derive(Clone, Copy, Debug)]
+pub struct MethodInfo {
+    /// The method, or the wildcard.
+    pub pattern: &'static str,
+    /// Requests.
+    pub request: HookInfo,
+    /// Replies.
+    pub reply: HookInfo,
+}
+
+/// A policy whose fields are known by name; [`policy`](crate::policy) says so.
+pub trait Described {
+    /// The manifest's methods.
+    const METHODS: &'static [MethodInfo];
+}
+
+/// What became of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// It passes as it is.
+    Allow,
+    /// It passes with these fields changed.
+    Change(Vec<(&'static str, Changed)>),
+    /// It ends with this status and message.
+    Deny(Status, String),
+}
+
+/// What a field was changed to.
+#[allow(missing_docs, reason = "the variants are those of `Field`")]
+#[derive(Clone, Debug, PartialEq)]
+pub enum Changed {
+    Clear,
+    Int(i64),
+    Uint(u64),
+    Bool(bool),
+    Float(f32),
+    Double(f64),
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl Answer {
+    /// A denial.
+    pub fn deny(status: Status, message: &str) -> Answer {
+        Answer::Deny(status, message.to_owned())
+    }
+
+    /// True unless it was denied.
+    pub fn passes(&self) -> bool {
+        !matches!(self, Answer::Deny(..))
+    }
+}
+
+/// A policy with a configuration, on the desk.
+#[derive(Debug)]
+pub struct Desk<P> {
+    policy: P,
+}
+
+impl<P: Policy + Described> Desk<P> {
+    /// Configures the policy, on a host that has just been emptied.
+    ///
+    /// # Errors
+    /// The policy's own sentence about its configuration.
+    pub fn new(config: &str) -> Result<Desk<P>, String> {
+        desk::reset();
+        Desk::beside(config)
+    }
+
+    /// Configures another instance, on the host as it is: what several runtimes, or two versions, do.
+    ///
+    /// # Errors
+    /// The policy's own sentence about its configuration.
+    pub fn beside(config: &str) -> Result<Desk<P>, String> {
+        let policy = P::configure(config.as_bytes())?;
+        Ok(Desk { policy })
+    }
+
+    /// The policy itself.
+    pub fn policy(&mut self) -> &mut P {
+        &mut self.policy
+    }
+
+    /// Asks for a verdict on a request to `service/method`, a full name.
+    ///
+    /// # Panics
+    /// If the policy doesn't judge it, or declares no such field, or one of another type: the test is wrong then.
+    pub fn request(&mut self, method: &str, fields: &[(&str, Field<'_>)]) -> Answer {
+        let (index, entry) = find::<P>(method);
+        let view = view_of(&entry.request, method, fields);
+        answer(
+            self.policy.request(&Call::new(index, &view)),
+            &entry.request,
+        )
+    }
+
+    /// Asks for a verdict on a reply.
+    ///
+    /// # Panics
+    /// As [`Desk::request`].
+    pub fn reply(&mut self, method: &str, fields: &[(&str, Field<'_>)]) -> Answer {
+        let (index, entry) = find::<P>(method);
+        let view = view_of(&entry.reply, method, fields);
+        answer(self.policy.reply(&Call::new(index, &view)), &entry.reply)
+    }
+}
+
+/// The most exact entry, as the host chooses it.
+fn find<P: Described>(method: &str) -> (u32, &'static MethodInfo) {
+    let wildcard = method
+        .split_once('/')
+        .map(|(service, _)| format!("{service}/*"));
+    let candidates = [Some(method), wildcard.as_deref(), Some("*")];
+    let found = candidates.iter().flatten().find_map(|pattern| {
+        let at = P::METHODS.iter().position(|m| m.pattern == *pattern)?;
+        Some((at as u32, &P::METHODS[at]))
+    });
+    found.unwrap_or_else(|| panic!("the policy doesn't judge {method}"))
+}
+
+fn view_of(hook: &HookInfo, method: &str, given: &[(&str, Field<'_>)]) -> Vec<u8> {
+    assert!(hook.judged, "the policy has no such hook for {method}");
+    for (path, _) in given {
+        let known = hook.reads.iter().any(|field| field.path == *path);
+        assert!(known, "the policy doesn't read `{path}` of {method}");
+    }
+    let fields: Vec<Field<'_>> = hook
+        .reads
+        .iter()
+        .map(
+            |field| match given.iter().find(|(path, _)| *path == field.path) {
+                Some((_, value)) => {
+                    let fits = value.kind().is_none_or(|kind| kind == field.kind);
+                    assert!(fits, "`{}` is {:?}, not {value:?}", field.path, field.kind);
+                    *value
+                }
+                None if field.optional => Field::Absent,
+                None => Field::zero(field.kind),
+            },
+        )
+        .collect();
+    view(&fields)
+}
+
+impl Field<'_> {
+    fn kind(&self) -> Option<Kind> {
+        Some(match self {
+            Field::Absent => return None,
+            Field::Int(_) => Kind::Int,
+            Field::Uint(_) => Kind::Uint,
+            Field::Bool(_) => Kind::Bool,
+            Field::Float(_) => Kind::Float,
+            Field::Double(_) => Kind::Double,
+            Field::Text(_) => Kind::Text,
+            Field::Bytes(_) => Kind::Bytes,
+        })
+    }
+
+    const fn zero(kind: Kind) -> Field<'static> {
+        match kind {
+            Kind::Int => Field::Int(0),
+            Kind::Uint => Field::Uint(0),
+            Kind::Bool => Field::Bool(false),
+            Kind::Float => Field::Float(0.0),
+            Kind::Double => Field::Double(0.0),
+            Kind::Text => Field::Text(""),
+            Kind::Bytes => Field::Bytes(&[]),
+        }
+    }
+}
+
+fn answer(verdict: Verdict<'_>, hook: &HookInfo) -> Answer {
+    match verdict {
+        Verdict::Allow => Answer::Allow,
+        Verdict::Deny(status, message) => Answer::Deny(status, message.into_owned()),
+        Verdict::Change(changes) => Answer::Change(changed(&changes, hook)),
+    }
+}
+
+fn changed(changes: &Changes, hook: &HookInfo) -> Vec<(&'static str, Changed)> {
+    let value = |kind: Kind, value: &NewValue| match (value, kind) {
+        (NewValue::Clear, _) => Changed::Clear,
+        (NewValue::Bits(bits), Kind::Int) => Changed::Int(bits.cast_signed()),
+        (NewValue::Bits(bits), Kind::Bool) => Changed::Bool(*bits != 0),
+        (NewValue::Bits(bits), Kind::Float) => Changed::Float(f32::from_bits(*bits as u32)),
+        (NewValue::Bits(bits), Kind::Double) => Changed::Double(f64::from_bits(*bits)),
+        (NewValue::Bits(bits), _) => Changed::Uint(*bits),
+        (NewValue::Bytes(bytes), Kind::Text) => {
+            Changed::Text(String::from_utf8(bytes.clone()).expect("setters take `&str`"))
+        }
+        (NewValue::Bytes(bytes), _) => Changed::Bytes(bytes.clone()),
+    };
+    let named = |field: u32| hook.changes[field as usize];
+    changes
+        .iter()
+        .map(|(field, new)| (named(field).path, value(named(field).kind, new)))
+        .collect()
+}
+
+/// The host functions, natively. They keep to the limits that the daemon has by default.
+pub(crate) mod desk {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
+    use crate::Level;
+
+    #[derive(Default)]
+    struct Host {
+        log: Vec<(Level, String)>,
+        counters: BTreeMap<u32, u64>,
+        gauges: BTreeMap<u32, i64>,
+        histograms: BTreeMap<u32, Vec<i64>>,
+        state: BTreeMap<Vec<u8>, Vec<u8>>,
+        /// `None`: no limit.
+        state_room: Option<usize>,
+        now_ms: u64,
+        random: u64,
+    }
+
+    thread_local! {
+        static HOST: RefCell<Host> = RefCell::default();
+    }
+
+    fn with<R>(f: impl FnOnce(&mut Host) -> R) -> R {
+        HOST.with_borrow_mut(f)
+    }
+
+    pub(crate) fn reset() {
+        with(|host| *host = Host::default());
+    }
+
+    /// Takes the log's lines.
+    pub fn log() -> Vec<(Level, String)> {
+        with(|host| std::mem::take(&mut host.log))
+    }
+
+    /// A counter's value, by its position in the manifest.
+    pub fn counter(id: u32) -> u64 {
+        with(|host| host.counters.get(&id).copied().unwrap_or(0))
+    }
+
+    /// A gauge's value.
+    pub fn gauge(id: u32) -> Option<i64> {
+        with(|host| host.gauges.get(&id).copied())
+    }
+
+    /// What a histogram was given.
+    pub fn histogram(id: u32) -> Vec<i64> {
+        with(|host| host.histograms.get(&id).cloned().unwrap_or_default())
+    }
+
+    /// Sets the clock.
+    pub fn set_now_ms(now: u64) {
+        with(|host| host.now_ms = now);
+    }
+
+    /// How many keys the shared state takes from now on: what a policy does when it is full.
+    pub fn set_state_room(keys: usize) {
+        with(|host| host.state_room = Some(keys));
+    }
+
+    pub(crate) mod calls {
+        use super::{Level, with};
+
+        pub(crate) fn log(level: u32, line: &str) {
+            let level = match level {
+                1 => Level::Error,
+                2 => Level::Warning,
+                3 => Level::Info,
+                _ => Level::Debug,
+            };
+            let kept = &line[..line.floor_char_boundary(512)];
+            with(|host| host.log.push((level, kept.to_owned())));
+        }
+
+        pub(crate) fn counter(id: u32, delta: u64) {
+            with(|host| {
+                let value = host.counters.entry(id).or_default();
+                *value = value.wrapping_add(delta);
+            });
+        }
+
+        pub(crate) fn gauge(id: u32, value: i64) {
+            with(|host| host.gauges.insert(id, value));
+        }
+
+        pub(crate) fn histogram(id: u32, value: i64) {
+            with(|host| host.histograms.entry(id).or_default().push(value));
+        }
+
+        pub(crate) fn now_ms() -> u64 {
+            with(|host| host.now_ms)
+        }
+
+        pub(crate) fn state_get(key: &[u8], room: &mut [u8]) -> Option<usize> {
+            with(|host| {
+                let value = host.state.get(key)?;
+                let copied = value.len().min(room.len());
+                room[..copied].copy_from_slice(&value[..copied]);
+                Some(value.len())
+            })
+        }
+
+        pub(crate) fn state_set(key: &[u8], value: &[u8]) -> bool {
+            with(|host| {
+                let full = host.state_room.is_some_and(|room| host.state.len() >= room);
+                if full && !host.state.contains_key(key) {
+                    return false;
+                }
+                host.state.insert(key.to_owned(), value.to_owned());
+                true
+            })
+        }
+
+        pub(crate) fn state_delete(key: &[u8]) {
+            with(|host| host.state.remove(key));
+        }
+
+        pub(crate) fn state_add(key: &[u8], delta: i64) -> i64 {
+            let mut old = [0; 8];
+            let len = state_get(key, &mut old).unwrap_or(8);
+            assert_eq!(
+                len, 8,
+                "state_add found a value of {len} bytes; an integer has 8"
+            );
+            let sum = i64::from_le_bytes(old).wrapping_add(delta);
+            assert!(
+                state_set(key, &sum.to_le_bytes()),
+                "the shared state is full"
+            );
+            sum
+        }
+
+        pub(crate) fn random(bytes: &mut [u8]) {
+            assert!(
+                bytes.len() <= 256,
+                "random was asked for {} bytes",
+                bytes.len()
+            );
+            with(|host| {
+                for byte in bytes {
+                    // splitmix64, one byte of each step.
+                    host.random = host.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                    let mixed =
+                        (host.random ^ host.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                    *byte = (mixed >> 40) as u8;
+                }
+            });
+        }
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::Changes;
+
 /// A gRPC status code that is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(u32);
@@ -43,6 +45,8 @@ impl Status {
 pub enum Verdict<'a> {
     /// It passes.
     Allow,
+    /// It passes with some fields changed. Needs the capability `change`.
+    Change(Changes),
     /// It ends with an error. The caller sees 1,024 bytes of the message at most.
     Deny(Status, Cow<'a, str>),
 }
@@ -51,5 +55,14 @@ impl<'a> Verdict<'a> {
     /// A denial, with a message that the policy owns or makes up.
     pub fn deny(status: Status, message: impl Into<Cow<'a, str>>) -> Verdict<'a> {
         Verdict::Deny(status, message.into())
+    }
+
+    /// The same verdict with these changes, if it allows.
+    #[must_use]
+    pub fn with_changes(self, changes: Changes) -> Verdict<'a> {
+        match self {
+            Verdict::Allow if !changes.is_empty() => Verdict::Change(changes),
+            verdict => verdict,
+        }
     }
 }

@@ -1,13 +1,9 @@
 //! Denies reservations for customers on a block list.
-//!
-//! Configuration: `{ "blocked": ["name", ...], "message": "what the caller is told" }`, the message optional.
 
 #![forbid(unsafe_code)]
 
 use serde::Deserialize;
-use tollgate_policy::{Call, Counter, NameSet, Policy, Status, Verdict};
-
-const DENIED: Counter = Counter(0);
+use tollgate_policy::{NameSet, Status, Verdict, policy};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -27,7 +23,13 @@ pub struct Acl {
     message: String,
 }
 
-impl Policy for Acl {
+#[policy(
+    name = "acl",
+    version = "1.0",
+    proto = "../../conformance/proto/hotel.proto",
+    counters(denied)
+)]
+impl Acl {
     fn configure(config: &[u8]) -> Result<Acl, String> {
         let config: Config = serde_json::from_slice(config).map_err(|e| e.to_string())?;
         Ok(Acl {
@@ -36,20 +38,12 @@ impl Policy for Acl {
         })
     }
 
-    fn request(&mut self, call: &Call<'_>) -> Verdict<'_> {
-        let customer_name = call.bytes(0).unwrap_or_default();
-        if self.blocked.contains(customer_name) {
+    #[request("hotel.Reservation/Reserve", reads(customer_name))]
+    fn reserve(&mut self, request: &Reserve<'_>) -> Verdict<'_> {
+        if self.blocked.contains(request.customer_name_bytes()) {
             DENIED.add(1);
             return Verdict::deny(Status::PERMISSION_DENIED, &self.message);
         }
         Verdict::Allow
     }
 }
-
-tollgate_policy::policy!(
-    Acl,
-    r#"{
-        "abi": 1, "name": "acl", "version": "1.0", "hooks": ["request"], "counters": ["denied"],
-        "methods": [{ "method": "hotel.Reservation/Reserve", "fields": ["customer_name"] }]
-    }"#
-);

@@ -2,22 +2,16 @@
 
 #![forbid(unsafe_code)]
 
-use tollgate_policy::{Call, Policy, Verdict};
+use tollgate_policy::{Call, Verdict, policy};
 
 /// No state.
+#[derive(Default)]
 pub struct Null;
 
-impl Policy for Null {
-    fn configure(_config: &[u8]) -> Result<Null, String> {
-        Ok(Null)
-    }
-
-    fn request(&mut self, _call: &Call<'_>) -> Verdict<'_> {
+#[policy(name = "null")]
+impl Null {
+    #[request("*")]
+    fn any(&mut self, _call: &Call<'_>) -> Verdict<'_> {
         Verdict::Allow
     }
 }
-
-tollgate_policy::policy!(
-    Null,
-    r#"{ "abi": 1, "name": "null", "hooks": ["request"], "methods": [{ "method": "*" }] }"#
-);

@@ -41,7 +41,7 @@ fn spin() -> ! {
     }
 }
 
-tollgate_policy::policy!(
+tollgate_policy::export!(
     Spin,
     r#"{ "abi": 1, "name": "spin", "hooks": ["request"], "methods": [{ "method": "*" }] }"#
 );

@@ -1,0 +1,499 @@
+//! From what was written and what the schema says to code: view types, constants, the manifest and the dispatch.
+
+use std::path::Path;
+
+use proc_macro2::{Span, TokenStream};
+use quote::{format_ident, quote};
+use serde_json::{Map, Value, json};
+use syn::{Error, Ident, ItemImpl, LitStr, Result};
+
+use crate::resolve::{self, Field, Fields, Proto, Type};
+use crate::spec::{self, Direction, HookFn, Spec};
+
+/// A hook with its fields resolved.
+struct Hook {
+    written: HookFn,
+    fields: Fields,
+}
+
+/// The whole expansion. `directory` is where the crate's `Cargo.toml` is.
+pub(crate) fn policy(
+    arguments: TokenStream,
+    item: TokenStream,
+    directory: &Path,
+) -> Result<TokenStream> {
+    let spec: Spec = syn::parse2(arguments)?;
+    let mut block: ItemImpl = syn::parse2(item)?;
+    let proto = Proto::compile(&spec, directory)?;
+    let hooks = spec::hooks(&mut block)?
+        .into_iter()
+        .map(|written| {
+            let fields = resolve::fields(proto.as_ref(), &written)?;
+            Ok(Hook { written, fields })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    check(&spec, &block, &hooks)?;
+    let entries = entries(&hooks)?;
+    let manifest = manifest(&spec, &hooks, &entries)?;
+    let views = views(&hooks)?;
+    let constants = constants(&spec);
+    let policy = implementation(&spec, &block, &hooks, &entries);
+    let described = described(&block, &hooks, &entries);
+    let watched = spec.proto.as_ref().map(|proto| {
+        // So that the policy is built again when its schema changes.
+        quote! { const _: &str = ::core::include_str!(::core::concat!(::core::env!("CARGO_MANIFEST_DIR"), "/", #proto)); }
+    });
+    let ty = &block.self_ty;
+    Ok(quote! {
+        #block
+        #constants
+        #(#views)*
+        #policy
+        #described
+        #watched
+        ::tollgate_policy::export!(#ty, #manifest);
+    })
+}
+
+fn check(spec: &Spec, block: &ItemImpl, hooks: &[Hook]) -> Result<()> {
+    let here = Span::call_site();
+    if spec.name.is_none() {
+        return Err(Error::new(here, "say name = \"...\" in #[policy(..)]"));
+    }
+    if hooks.is_empty() {
+        return Err(Error::new(
+            here,
+            "nothing is judged: put #[request(\"package.Service/Method\")] or #[reply(..)] on a function",
+        ));
+    }
+    for (function, argument, said) in [
+        ("tick", "tick_ms", spec.tick_ms.is_some()),
+        ("save", "state_version", spec.state_version.is_some()),
+        ("restore", "state_version", spec.state_version.is_some()),
+    ] {
+        match (spec::has_function(block, function), said) {
+            (true, false) => {
+                return Err(Error::new(
+                    here,
+                    format!("there is `fn {function}`: say {argument} = ... in #[policy(..)]"),
+                ));
+            }
+            (false, true) => {
+                return Err(Error::new(
+                    here,
+                    format!("{argument} is said, and there is no `fn {function}`"),
+                ));
+            }
+            _ => {}
+        }
+    }
+    for hook in hooks {
+        let written = &hook.written;
+        if !hook.fields.changes.is_empty() && (written.is_untyped() || !written.by_mut) {
+            return Err(Error::new(
+                written.view.span(),
+                format!(
+                    "fn {} changes fields: let it take &mut of a view type of its own",
+                    written.function
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// An entry of the manifest's `methods`: a pattern, and the hook of each direction.
+struct Entry<'h> {
+    pattern: String,
+    request: Option<&'h Hook>,
+    reply: Option<&'h Hook>,
+}
+
+fn entries(hooks: &[Hook]) -> Result<Vec<Entry<'_>>> {
+    let mut entries: Vec<Entry<'_>> = Vec::new();
+    for hook in hooks {
+        for pattern in &hook.written.patterns {
+            let text = pattern.value();
+            let at = match entries.iter().position(|entry| entry.pattern == text) {
+                Some(at) => at,
+                None => {
+                    entries.push(Entry {
+                        pattern: text,
+                        request: None,
+                        reply: None,
+                    });
+                    entries.len() - 1
+                }
+            };
+            let slot = match hook.written.direction {
+                Direction::Request => &mut entries[at].request,
+                Direction::Reply => &mut entries[at].reply,
+            };
+            if slot.replace(hook).is_some() {
+                return Err(Error::new(
+                    pattern.span(),
+                    format!("two functions judge {}", pattern.value()),
+                ));
+            }
+        }
+    }
+    Ok(entries)
+}
+
+fn manifest(spec: &Spec, hooks: &[Hook], entries: &[Entry<'_>]) -> Result<String> {
+    let mut manifest = Map::new();
+    let text = |literal: &Option<LitStr>| literal.as_ref().map(LitStr::value);
+    manifest.insert("abi".to_owned(), json!(1));
+    manifest.insert("name".to_owned(), json!(text(&spec.name)));
+    if let Some(version) = text(&spec.version) {
+        manifest.insert("version".to_owned(), json!(version));
+    }
+    let has = |direction| hooks.iter().any(|h| h.written.direction == direction);
+    let mut names = Vec::new();
+    names.extend(has(Direction::Request).then_some("request"));
+    names.extend(has(Direction::Reply).then_some("reply"));
+    names.extend(spec.tick_ms.as_ref().map(|_| "tick"));
+    manifest.insert("hooks".to_owned(), json!(names));
+    let methods: Vec<Value> = entries.iter().map(entry_json).collect();
+    manifest.insert("methods".to_owned(), json!(methods));
+    let words = |idents: &[Ident]| -> Vec<String> { idents.iter().map(Ident::to_string).collect() };
+    let mut capabilities = words(&spec.capabilities);
+    if hooks.iter().any(|h| !h.fields.changes.is_empty()) {
+        capabilities.push("change".to_owned());
+    }
+    for (key, list) in [
+        ("counters", words(&spec.counters)),
+        ("gauges", words(&spec.gauges)),
+        ("histograms", words(&spec.histograms)),
+        ("capabilities", capabilities),
+    ] {
+        if !list.is_empty() {
+            manifest.insert(key.to_owned(), json!(list));
+        }
+    }
+    if let Some(tick) = &spec.tick_ms {
+        manifest.insert("tick_ms".to_owned(), json!(tick.base10_parse::<u64>()?));
+    }
+    if let Some(version) = &spec.state_version {
+        let version = version.base10_parse::<u32>()?;
+        manifest.insert("state".to_owned(), json!({ "version": version }));
+    }
+    Ok(Value::Object(manifest).to_string())
+}
+
+fn entry_json(entry: &Entry<'_>) -> Value {
+    let mut json = Map::new();
+    json.insert("method".to_owned(), json!(entry.pattern));
+    let mut insert = |key: &str, fields: &[Field]| {
+        if !fields.is_empty() {
+            let paths: Vec<&str> = fields.iter().map(|f| f.path.as_str()).collect();
+            json.insert(key.to_owned(), json!(paths));
+        }
+    };
+    if let Some(hook) = entry.request {
+        insert("fields", &hook.fields.reads);
+        insert("changes", &hook.fields.changes);
+    }
+    if let Some(hook) = entry.reply {
+        insert("reply_fields", &hook.fields.reads);
+        insert("reply_changes", &hook.fields.changes);
+    }
+    Value::Object(json)
+}
+
+/// `denied` becomes `const DENIED: Counter`.
+fn constants(spec: &Spec) -> TokenStream {
+    let kinds = [
+        (&spec.counters, format_ident!("Counter")),
+        (&spec.gauges, format_ident!("Gauge")),
+        (&spec.histograms, format_ident!("Histogram")),
+    ];
+    let constants = kinds.iter().flat_map(|(names, kind)| {
+        names.iter().zip(0u32..).map(move |(name, id)| {
+            let constant = Ident::new(&name.to_string().to_uppercase(), name.span());
+            quote! { const #constant: ::tollgate_policy::#kind = ::tollgate_policy::#kind(#id); }
+        })
+    });
+    quote! { #(#constants)* }
+}
+
+/// One view type per name; functions may share one if it means the same in both.
+fn views(hooks: &[Hook]) -> Result<Vec<TokenStream>> {
+    let mut made: Vec<(&Ident, &Fields)> = Vec::new();
+    let mut views = Vec::new();
+    for hook in hooks.iter().filter(|hook| !hook.written.is_untyped()) {
+        let name = &hook.written.view;
+        match made.iter().find(|(known, _)| *known == name) {
+            Some((_, fields)) if **fields == hook.fields => {}
+            Some(_) => {
+                return Err(Error::new(
+                    name.span(),
+                    format!("`{name}` has other fields in another function; choose another name"),
+                ));
+            }
+            None => {
+                made.push((name, &hook.fields));
+                views.push(view(name, &hook.fields)?);
+            }
+        }
+    }
+    Ok(views)
+}
+
+fn view(name: &Ident, fields: &Fields) -> Result<TokenStream> {
+    let mut taken: Vec<String> = Vec::new();
+    let mut getters = Vec::new();
+    for (field, index) in fields.reads.iter().zip(0u32..) {
+        let base = base_name(field);
+        if taken.contains(&base) {
+            return Err(Error::new(
+                name.span(),
+                format!("two fields of `{name}` would be read by `{base}()`"),
+            ));
+        }
+        getters.push(getter(field, &base, index));
+        taken.push(base);
+    }
+    let setters = fields
+        .changes
+        .iter()
+        .zip(0u32..)
+        .map(|(field, index)| setter(field, &base_name(field), index));
+    Ok(quote! {
+        /// A call, reduced to the fields that the policy declares.
+        #[allow(dead_code, reason = "a policy need not use all that it declares")]
+        struct #name<'a> {
+            call: ::tollgate_policy::Call<'a>,
+            changes: ::tollgate_policy::Changes,
+        }
+
+        #[allow(dead_code, non_snake_case, clippy::all, reason = "the schema chose the names")]
+        impl<'a> #name<'a> {
+            fn new(call: &::tollgate_policy::Call<'a>) -> #name<'a> {
+                #name { call: *call, changes: ::tollgate_policy::Changes::new() }
+            }
+            #(#getters)*
+            #(#setters)*
+        }
+    })
+}
+
+/// `stay.in_date` is read by `stay_in_date()`.
+fn base_name(field: &Field) -> String {
+    field.path.replace('.', "_")
+}
+
+fn method_name(name: &str) -> Ident {
+    match name {
+        "self" | "super" | "crate" | "Self" | "new" => format_ident!("{name}_"),
+        _ => syn::parse_str::<Ident>(name)
+            .unwrap_or_else(|_| Ident::new_raw(name, Span::call_site())),
+    }
+}
+
+fn getter(field: &Field, base: &str, index: u32) -> TokenStream {
+    let (ty, read) = match field.ty {
+        Type::Text => (quote!(&'a str), quote!(self.call.text(#index))),
+        Type::Bytes => (quote!(&'a [u8]), quote!(self.call.bytes(#index))),
+        Type::I32 | Type::Enum => (quote!(i32), quote!(self.call.int(#index).map(|v| v as i32))),
+        Type::I64 => (quote!(i64), quote!(self.call.int(#index))),
+        Type::U32 => (
+            quote!(u32),
+            quote!(self.call.uint(#index).map(|v| v as u32)),
+        ),
+        Type::U64 => (quote!(u64), quote!(self.call.uint(#index))),
+        Type::F32 => (quote!(f32), quote!(self.call.float(#index))),
+        Type::F64 => (quote!(f64), quote!(self.call.double(#index))),
+        Type::Bool => (quote!(bool), quote!(self.call.boolean(#index))),
+    };
+    let mut getter = one_getter(field, base, &ty, &read);
+    if field.ty == Type::Text {
+        // Cheaper where it is only compared.
+        let bytes = format!("{base}_bytes");
+        let read = quote!(self.call.bytes(#index));
+        getter.extend(one_getter(field, &bytes, &quote!(&'a [u8]), &read));
+    }
+    getter
+}
+
+/// A field that can be absent is an `Option`. Another one always has a value, unless the operator withholds it: then
+/// asking for it ends the policy, so that calls fail closed, and `..._if_granted` answers `None`.
+fn one_getter(field: &Field, base: &str, ty: &TokenStream, read: &TokenStream) -> TokenStream {
+    let name = method_name(base);
+    let path = &field.path;
+    if field.optional {
+        let doc = format!("`{path}`, if it is there.");
+        return quote! {
+            #[doc = #doc]
+            #[inline]
+            fn #name(&self) -> ::core::option::Option<#ty> { #read }
+        };
+    }
+    let if_granted = format_ident!("{base}_if_granted");
+    let doc = format!("`{path}`. Ends the policy if the operator doesn't let it see that.");
+    let granted_doc = format!("`{path}`, if the operator lets the policy see that.");
+    quote! {
+        #[doc = #doc]
+        #[inline]
+        fn #name(&self) -> #ty {
+            match #read {
+                ::core::option::Option::Some(value) => value,
+                ::core::option::Option::None => ::tollgate_policy::rt::withheld(#path),
+            }
+        }
+        #[doc = #granted_doc]
+        #[inline]
+        fn #if_granted(&self) -> ::core::option::Option<#ty> { #read }
+    }
+}
+
+fn setter(field: &Field, base: &str, index: u32) -> TokenStream {
+    let (set, clear) = (format_ident!("set_{base}"), format_ident!("clear_{base}"));
+    let (ty, store) = match field.ty {
+        Type::Text => (quote!(&str), quote!(bytes(#index, value.as_bytes()))),
+        Type::Bytes => (quote!(&[u8]), quote!(bytes(#index, value))),
+        Type::I32 | Type::Enum => (quote!(i32), quote!(bits(#index, i64::from(value) as u64))),
+        Type::I64 => (quote!(i64), quote!(bits(#index, value as u64))),
+        Type::U32 => (quote!(u32), quote!(bits(#index, u64::from(value)))),
+        Type::U64 => (quote!(u64), quote!(bits(#index, value))),
+        Type::F32 => (
+            quote!(f32),
+            quote!(bits(#index, u64::from(value.to_bits()))),
+        ),
+        Type::F64 => (quote!(f64), quote!(bits(#index, value.to_bits()))),
+        Type::Bool => (quote!(bool), quote!(bits(#index, u64::from(value)))),
+    };
+    let set_doc = format!("Changes `{}` if the verdict is to allow.", field.path);
+    let clear_doc = format!("Empties `{}` if the verdict is to allow.", field.path);
+    quote! {
+        #[doc = #set_doc]
+        fn #set(&mut self, value: #ty) { self.changes.#store; }
+        #[doc = #clear_doc]
+        fn #clear(&mut self) { self.changes.clear(#index); }
+    }
+}
+
+fn implementation(
+    spec: &Spec,
+    block: &ItemImpl,
+    hooks: &[Hook],
+    entries: &[Entry<'_>],
+) -> TokenStream {
+    let ty = &block.self_ty;
+    let configure = if spec::has_function(block, "configure") {
+        quote! { <#ty>::configure(config) }
+    } else {
+        quote! {
+            if !config.is_empty() {
+                return ::core::result::Result::Err(::std::string::String::from("this policy has no configuration"));
+            }
+            ::core::result::Result::Ok(::core::default::Default::default())
+        }
+    };
+    let judge = |direction: Direction, name: Ident| {
+        hooks.iter().any(|h| h.written.direction == direction).then(|| {
+            let arms = entries.iter().zip(0u32..).filter_map(|(entry, index)| {
+                let hook = match direction {
+                    Direction::Request => entry.request?,
+                    Direction::Reply => entry.reply?,
+                };
+                let body = dispatch(hook);
+                Some(quote! { #index => { #body } })
+            });
+            quote! {
+                #[inline]
+                fn #name(&mut self, call: &::tollgate_policy::Call<'_>) -> ::tollgate_policy::Verdict<'_> {
+                    match call.method() {
+                        #(#arms)*
+                        _ => ::tollgate_policy::Verdict::Allow,
+                    }
+                }
+            }
+        })
+    };
+    let request = judge(Direction::Request, format_ident!("request"));
+    let reply = judge(Direction::Reply, format_ident!("reply"));
+    let tick = spec.tick_ms.as_ref().map(|_| {
+        quote! {
+            fn tick(&mut self) { <#ty>::tick(self); }
+        }
+    });
+    let state = spec.state_version.as_ref().map(|_| quote! {
+        fn save(&mut self) -> ::std::vec::Vec<u8> { <#ty>::save(self) }
+        fn restore(&mut self, version: u32, state: &[u8]) -> ::core::result::Result<(), ::std::string::String> {
+            <#ty>::restore(self, version, state)
+        }
+    });
+    quote! {
+        impl ::tollgate_policy::Policy for #ty {
+            fn configure(config: &[u8]) -> ::core::result::Result<Self, ::std::string::String> { #configure }
+            #request
+            #reply
+            #tick
+            #state
+        }
+    }
+}
+
+fn dispatch(hook: &Hook) -> TokenStream {
+    let (function, view) = (&hook.written.function, &hook.written.view);
+    if hook.written.is_untyped() {
+        return quote! { self.#function(call) };
+    }
+    if !hook.written.by_mut {
+        return quote! { self.#function(&#view::new(call)) };
+    }
+    quote! {
+        let mut view = #view::new(call);
+        let verdict = self.#function(&mut view);
+        verdict.with_changes(view.changes)
+    }
+}
+
+/// The table by which `tollgate_policy::testing` knows fields by name.
+fn described(block: &ItemImpl, hooks: &[Hook], entries: &[Entry<'_>]) -> TokenStream {
+    let ty = &block.self_ty;
+    let _ = hooks;
+    let list =
+        |fields: Option<&[Field]>| {
+            let fields = fields.unwrap_or_default().iter().map(|field| {
+            let (path, optional) = (&field.path, field.optional);
+            let kind = format_ident!("{}", match field.ty {
+                Type::Text => "Text",
+                Type::Bytes => "Bytes",
+                Type::I32 | Type::I64 | Type::Enum => "Int",
+                Type::U32 | Type::U64 => "Uint",
+                Type::F32 => "Float",
+                Type::F64 => "Double",
+                Type::Bool => "Bool",
+            });
+            quote! {
+                ::tollgate_policy::testing::FieldInfo {
+                    path: #path, kind: ::tollgate_policy::testing::Kind::#kind, optional: #optional,
+                }
+            }
+        });
+            quote! { &[#(#fields),*] }
+        };
+    let methods = entries.iter().map(|entry| {
+        let pattern = &entry.pattern;
+        let side = |hook: Option<&Hook>| {
+            let judged = hook.is_some();
+            let reads = list(hook.map(|h| &h.fields.reads[..]));
+            let changes = list(hook.map(|h| &h.fields.changes[..]));
+            quote! {
+                ::tollgate_policy::testing::HookInfo { judged: #judged, reads: #reads, changes: #changes }
+            }
+        };
+        let (request, reply) = (side(entry.request), side(entry.reply));
+        quote! {
+            ::tollgate_policy::testing::MethodInfo { pattern: #pattern, request: #request, reply: #reply }
+        }
+    });
+    quote! {
+        #[cfg(not(target_arch = "wasm32"))]
+        impl ::tollgate_policy::testing::Described for #ty {
+            const METHODS: &'static [::tollgate_policy::testing::MethodInfo] = &[#(#methods),*];
+        }
+    }
+}

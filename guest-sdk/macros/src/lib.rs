@@ -1,0 +1,54 @@
+//! `#[policy]`: from an `impl` block and a `.proto` to a module with typed views.
+//!
+//! ```text
+//!   #[policy(..)] impl Acl { #[request("hotel.Reservation/Reserve", reads(customer_name))] fn .. }
+//!        |                        |
+//!     spec.rs: what was written   +--> resolve.rs: what the schema says about each field
+//!        |                                 |
+//!        +---------- expand.rs: view types, manifest, dispatch ----> tollgate_policy::export!
+//! ```
+//!
+//! Everything that the manifest says is written once, beside the code that relies on it, and checked against the schema
+//! while the policy compiles: a wrong name is an error at that name. Absent on purpose: any code that runs in the
+//! policy but getters, setters and one `match`.
+
+#![forbid(unsafe_code)]
+
+mod expand;
+mod resolve;
+mod spec;
+#[cfg(test)]
+mod tests;
+
+use proc_macro::TokenStream;
+
+/// Makes a policy of an `impl` block. `guest-sdk/README.md` is the tutorial; in short:
+///
+/// ```text
+/// #[policy(
+///     name = "acl",                    // required; the rest is optional
+///     version = "1.0",
+///     proto = "hotel.proto",           // beside Cargo.toml; needed for `reads` and `changes`
+///     includes("proto"),               // where the proto's imports are; its own directory by default
+///     counters(denied), gauges(depth), histograms(length),   // become the constants DENIED, DEPTH, LENGTH
+///     capabilities(state, clock),      // host functions beyond log and metrics
+///     tick_ms = 1000,                  // with `fn tick`
+///     state_version = 2,               // with `fn save` and `fn restore`
+/// )]
+/// impl Acl {
+///     fn configure(config: &[u8]) -> Result<Acl, String> { .. }   // without it: Default, and no configuration
+///
+///     #[request("hotel.Reservation/Reserve", reads(customer_name, stay.in_date), changes(coupon))]
+///     fn reserve(&mut self, request: &mut Reserve<'_>) -> Verdict<'_> { .. }    // makes the type `Reserve`
+///
+///     #[reply("hotel.Reservation/*")]
+///     fn others(&mut self, call: &Call<'_>) -> Verdict<'_> { .. }               // `Call`: nothing is read
+/// }
+/// ```
+#[proc_macro_attribute]
+pub fn policy(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    let directory = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
+    expand::policy(arguments.into(), item.into(), directory.as_ref())
+        .unwrap_or_else(|error| error.into_compile_error())
+        .into()
+}

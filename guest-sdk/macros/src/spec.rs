@@ -1,0 +1,246 @@
+//! What the author wrote: the arguments of `#[policy]`, and the hooks among the functions of the `impl` block.
+
+use proc_macro2::Span;
+use syn::ext::IdentExt;
+use syn::parse::{Parse, ParseStream};
+use syn::punctuated::Punctuated;
+use syn::spanned::Spanned;
+use syn::{
+    Attribute, Error, FnArg, Ident, ImplItem, ImplItemFn, ItemImpl, LitInt, LitStr, Result, Token,
+    Type, parenthesized,
+};
+
+/// The arguments of `#[policy(...)]`.
+#[derive(Default)]
+pub(crate) struct Spec {
+    pub(crate) name: Option<LitStr>,
+    pub(crate) version: Option<LitStr>,
+    pub(crate) proto: Option<LitStr>,
+    pub(crate) includes: Vec<LitStr>,
+    pub(crate) counters: Vec<Ident>,
+    pub(crate) gauges: Vec<Ident>,
+    pub(crate) histograms: Vec<Ident>,
+    pub(crate) capabilities: Vec<Ident>,
+    pub(crate) tick_ms: Option<LitInt>,
+    pub(crate) state_version: Option<LitInt>,
+}
+
+impl Parse for Spec {
+    fn parse(input: ParseStream<'_>) -> Result<Spec> {
+        let mut spec = Spec::default();
+        let mut seen: Vec<Ident> = Vec::new();
+        while !input.is_empty() {
+            let key: Ident = input.call(Ident::parse_any)?;
+            if seen.contains(&key) {
+                return Err(Error::new(key.span(), format!("`{key}` is said twice")));
+            }
+            match key.to_string().as_str() {
+                "name" => spec.name = Some(value(input)?),
+                "version" => spec.version = Some(value(input)?),
+                "proto" => spec.proto = Some(value(input)?),
+                "tick_ms" => spec.tick_ms = Some(value(input)?),
+                "state_version" => spec.state_version = Some(value(input)?),
+                "includes" => spec.includes = list(input)?,
+                "counters" => spec.counters = list(input)?,
+                "gauges" => spec.gauges = list(input)?,
+                "histograms" => spec.histograms = list(input)?,
+                "capabilities" => spec.capabilities = list(input)?,
+                _ => {
+                    return Err(Error::new(
+                        key.span(),
+                        format!(
+                            "`{key}` is unknown; there are name, version, proto, includes, counters, gauges, histograms, \
+                             capabilities, tick_ms and state_version"
+                        ),
+                    ));
+                }
+            }
+            seen.push(key);
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        Ok(spec)
+    }
+}
+
+fn value<T: Parse>(input: ParseStream<'_>) -> Result<T> {
+    input.parse::<Token![=]>()?;
+    input.parse()
+}
+
+fn list<T: Parse>(input: ParseStream<'_>) -> Result<Vec<T>> {
+    let content;
+    parenthesized!(content in input);
+    let items = Punctuated::<T, Token![,]>::parse_terminated(&content)?;
+    Ok(items.into_iter().collect())
+}
+
+/// Where in a call's life a function is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Request,
+    Reply,
+}
+
+/// A dotted path such as `stay.in_date`.
+#[derive(Clone)]
+pub(crate) struct FieldPath(Vec<Ident>);
+
+impl FieldPath {
+    /// As the manifest writes it.
+    pub(crate) fn text(&self) -> String {
+        let names: Vec<String> = self.0.iter().map(|name| name.unraw().to_string()).collect();
+        names.join(".")
+    }
+
+    /// Where it was written: its last name, which is what points at a wrong one best.
+    pub(crate) fn span(&self) -> Span {
+        self.0.last().map_or_else(Span::call_site, Ident::span)
+    }
+}
+
+impl Parse for FieldPath {
+    fn parse(input: ParseStream<'_>) -> Result<FieldPath> {
+        let mut names = vec![input.call(Ident::parse_any)?];
+        while input.parse::<Option<Token![.]>>()?.is_some() {
+            names.push(input.call(Ident::parse_any)?);
+        }
+        Ok(FieldPath(names))
+    }
+}
+
+/// A function that judges.
+pub(crate) struct HookFn {
+    pub(crate) direction: Direction,
+    pub(crate) patterns: Vec<LitStr>,
+    pub(crate) reads: Vec<FieldPath>,
+    pub(crate) changes: Vec<FieldPath>,
+    pub(crate) function: Ident,
+    /// The type of its second parameter, without lifetimes.
+    pub(crate) view: Ident,
+    /// It takes `&mut View`.
+    pub(crate) by_mut: bool,
+}
+
+impl HookFn {
+    /// It takes the untyped `Call`.
+    pub(crate) fn is_untyped(&self) -> bool {
+        self.view == "Call"
+    }
+}
+
+struct HookArguments {
+    patterns: Vec<LitStr>,
+    reads: Vec<FieldPath>,
+    changes: Vec<FieldPath>,
+}
+
+impl Parse for HookArguments {
+    fn parse(input: ParseStream<'_>) -> Result<HookArguments> {
+        let mut arguments = HookArguments {
+            patterns: Vec::new(),
+            reads: Vec::new(),
+            changes: Vec::new(),
+        };
+        while !input.is_empty() {
+            if input.peek(LitStr) {
+                arguments.patterns.push(input.parse()?);
+            } else {
+                let key: Ident = input.parse()?;
+                match key.to_string().as_str() {
+                    "reads" => arguments.reads = list(input)?,
+                    "changes" => arguments.changes = list(input)?,
+                    _ => {
+                        return Err(Error::new(
+                            key.span(),
+                            format!(
+                                "`{key}` is unknown; a hook has methods as strings, reads(..) and changes(..)"
+                            ),
+                        ));
+                    }
+                }
+            }
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        if arguments.patterns.is_empty() {
+            return Err(input.error(
+                "say which method: \"package.Service/Method\", \"package.Service/*\" or \"*\"",
+            ));
+        }
+        Ok(arguments)
+    }
+}
+
+/// Takes the hooks out of the block: their attributes are removed, the functions stay.
+pub(crate) fn hooks(block: &mut ItemImpl) -> Result<Vec<HookFn>> {
+    let mut hooks = Vec::new();
+    for item in &mut block.items {
+        let ImplItem::Fn(function) = item else {
+            continue;
+        };
+        let attributes = std::mem::take(&mut function.attrs);
+        for attribute in attributes {
+            let direction = if attribute.path().is_ident("request") {
+                Direction::Request
+            } else if attribute.path().is_ident("reply") {
+                Direction::Reply
+            } else {
+                function.attrs.push(attribute);
+                continue;
+            };
+            hooks.push(hook(direction, &attribute, function)?);
+        }
+    }
+    Ok(hooks)
+}
+
+fn hook(direction: Direction, attribute: &Attribute, function: &ImplItemFn) -> Result<HookFn> {
+    let arguments: HookArguments = attribute.parse_args()?;
+    let (view, by_mut) = view_type(function)?;
+    Ok(HookFn {
+        direction,
+        patterns: arguments.patterns,
+        reads: arguments.reads,
+        changes: arguments.changes,
+        function: function.sig.ident.clone(),
+        view,
+        by_mut,
+    })
+}
+
+/// The type of the second parameter, and whether it is taken mutably.
+fn view_type(function: &ImplItemFn) -> Result<(Ident, bool)> {
+    let wrong = |span| {
+        Error::new(
+            span,
+            "a hook is fn(&mut self, &View<'_>) -> Verdict<'_>, with a name of your choice for View, or with Call",
+        )
+    };
+    let inputs: Vec<_> = function.sig.inputs.iter().collect();
+    let [FnArg::Receiver(_), FnArg::Typed(parameter)] = inputs[..] else {
+        return Err(wrong(function.sig.span()));
+    };
+    let Type::Reference(reference) = &*parameter.ty else {
+        return Err(wrong(parameter.ty.span()));
+    };
+    let Type::Path(path) = &*reference.elem else {
+        return Err(wrong(parameter.ty.span()));
+    };
+    let last = path.path.segments.last();
+    let name = last
+        .ok_or_else(|| wrong(parameter.ty.span()))?
+        .ident
+        .clone();
+    Ok((name, reference.mutability.is_some()))
+}
+
+/// Whether the block has a function of this name.
+pub(crate) fn has_function(block: &ItemImpl, name: &str) -> bool {
+    block
+        .items
+        .iter()
+        .any(|item| matches!(item, ImplItem::Fn(function) if function.sig.ident == name))
+}

@@ -1,0 +1,214 @@
+//! What the macro refuses, and with which sentence; what it writes into the manifest. That its code compiles and works is
+//! shown where it is used: `guest-sdk/tests/typed.rs`.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+use proc_macro2::TokenStream;
+use quote::quote;
+
+use crate::expand;
+
+const RESERVE: &str = r#"#[request("hotel.Reservation/Reserve", reads(customer_name))]"#;
+
+fn expand(arguments: TokenStream, block: &str) -> Result<String, String> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/proto");
+    let block: TokenStream = block.parse().unwrap();
+    expand::policy(arguments, block, &directory)
+        .map(|code| code.to_string())
+        .map_err(|error| error.to_string())
+}
+
+/// The error for a policy with this attribute on its one hook.
+fn refusal(attribute: &str) -> String {
+    let block =
+        format!("impl P {{ {attribute} fn f(&mut self, v: &mut V<'_>) -> Verdict<'_> {{}} }}");
+    expand(quote!(name = "p", proto = "hotel.proto"), &block).unwrap_err()
+}
+
+#[test]
+fn a_wrong_name_is_an_error_that_names_it_and_what_there_is() {
+    for (attribute, expected) in [
+        (
+            r#"#[request("hotel.Reservation/Reserve", reads(custmer_name))]"#,
+            "message hotel.ReserveRequest has no field `custmer_name`; did you mean `customer_name`? It has customer_name, \
+             hotel_ids, stay, room_count, coupon",
+        ),
+        (
+            r#"#[request("hotel.Reservation/Reserve", reads(stay.arrival))]"#,
+            "message hotel.Stay has no field `arrival`; it has in_date, out_date",
+        ),
+        (
+            r#"#[request("hotel.Reservation/Reserve", changes(cupon))]"#,
+            "message hotel.ReserveRequest has no field `cupon`; did you mean `coupon`? It has customer_name, hotel_ids, stay, \
+             room_count, coupon",
+        ),
+        (
+            r#"#[reply("hotel.Reservation/Reserve", reads(customer_name))]"#,
+            "message hotel.ReserveReply has no field `customer_name`; it has reservation_id, hotel_ids",
+        ),
+        (
+            r#"#[request("hotel.Reservation/Reserv", reads(customer_name))]"#,
+            "service hotel.Reservation has no method `Reserv`; did you mean `Reserve`? It has Reserve, CheckAvailability",
+        ),
+        (
+            r#"#[request("hotel.Booking/Reserve", reads(customer_name))]"#,
+            "the schema has no service \"hotel.Booking\"; it has hotel.Reservation, hotel.Echo",
+        ),
+        (
+            r#"#[request("hotel.Reservation/Reserve", reads(hotel_ids))]"#,
+            "hotel.ReserveRequest.hotel_ids is repeated or a map; a policy can only read singular fields",
+        ),
+        (
+            r#"#[request("hotel.Reservation/Reserve", reads(stay))]"#,
+            "hotel.ReserveRequest.stay is a message; name one of its fields, such as stay.in_date",
+        ),
+        (
+            r#"#[request("hotel.Reservation/Reserve", reads(coupon.code))]"#,
+            "hotel.ReserveRequest.coupon is not a message, so nothing can be named inside it",
+        ),
+        (
+            r#"#[request("hotel.Reservation/Reserve", reads(coupon, coupon))]"#,
+            "`coupon` is listed twice",
+        ),
+        (
+            r#"#[request("hotel.Reservation/*", reads(coupon))]"#,
+            "hotel.Reservation/* has no fields: only an exact method has a known message",
+        ),
+        (
+            r#"#[request("Reserve")]"#,
+            "\"Reserve\" is no method; write package.Service/Method, package.Service/* or *",
+        ),
+        (
+            r#"#[request("hotel.Reservation/Reserve", "hotel.Echo/Echo", reads(customer_name))]"#,
+            "message hotel.EchoMessage has no field `customer_name`; it has payload",
+        ),
+        (
+            r#"#[request("hotel.Reservation/Reserve", raeds(coupon))]"#,
+            "`raeds` is unknown; a hook has methods as strings, reads(..) and changes(..)",
+        ),
+    ] {
+        assert_eq!(refusal(attribute), expected, "{attribute}");
+    }
+}
+
+#[test]
+fn functions_that_do_not_fit_are_refused() {
+    let all = quote!(name = "p", proto = "hotel.proto");
+    let change = r#"#[request("hotel.Reservation/Reserve", changes(coupon))]"#;
+    for (arguments, block, expected) in [
+        (
+            quote!(proto = "hotel.proto"),
+            "impl P {}",
+            "say name = \"...\" in #[policy(..)]",
+        ),
+        (
+            all.clone(),
+            "impl P {}",
+            "nothing is judged: put #[request(\"package.Service/Method\")] or #[reply(..)] on a function",
+        ),
+        (
+            quote!(name = "p", counter(denied)),
+            "impl P {}",
+            "`counter` is unknown; there are name, version, proto, includes, counters, gauges, histograms, capabilities, \
+             tick_ms and state_version",
+        ),
+        (
+            quote!(name = "p", name = "q"),
+            "impl P {}",
+            "`name` is said twice",
+        ),
+        (
+            quote!(name = "p"),
+            &format!("impl P {{ {RESERVE} fn f(&self, v: &V) {{}} }}"),
+            "fields need a schema: say proto = \"file.proto\" in #[policy(..)]",
+        ),
+        (
+            all.clone(),
+            &format!("impl P {{ {RESERVE} fn f(&self) {{}} }}"),
+            "a hook is fn(&mut self, &View<'_>) -> Verdict<'_>, with a name of your choice for View, or with Call",
+        ),
+        (
+            all.clone(),
+            &format!("impl P {{ {change} fn f(&mut self, v: &V<'_>) {{}} }}"),
+            "fn f changes fields: let it take &mut of a view type of its own",
+        ),
+        (
+            all.clone(),
+            &format!(
+                "impl P {{ {RESERVE} fn f(&mut self, v: &V<'_>) {{}} {RESERVE} fn g(&mut self, v: &V<'_>) {{}} }}"
+            ),
+            "two functions judge hotel.Reservation/Reserve",
+        ),
+        (
+            all.clone(),
+            &format!(
+                "impl P {{ {RESERVE} fn f(&mut self, v: &V<'_>) {{}} #[reply(\"hotel.Echo/Echo\", reads(payload))] fn g(&mut self, v: &V<'_>) {{}} }}"
+            ),
+            "`V` has other fields in another function; choose another name",
+        ),
+        (
+            all,
+            &format!(
+                "impl P {{ {RESERVE} fn f(&mut self, v: &V<'_>) {{}} fn tick(&mut self) {{}} }}"
+            ),
+            "there is `fn tick`: say tick_ms = ... in #[policy(..)]",
+        ),
+        (
+            quote!(name = "p", state_version = 2),
+            "impl P { #[request(\"*\")] fn f(&mut self, c: &Call<'_>) {} fn save(&mut self) {} }",
+            "state_version is said, and there is no `fn restore`",
+        ),
+    ] {
+        assert_eq!(expand(arguments, block).unwrap_err(), expected);
+    }
+    let missing = expand(
+        quote!(name = "p", proto = "motel.proto"),
+        &format!("impl P {{ {RESERVE} fn f(&self, v: &V) {{}} }}"),
+    );
+    let missing = missing.unwrap_err();
+    assert!(missing.contains("motel.proto"), "{missing}");
+}
+
+#[test]
+fn the_manifest_is_what_the_functions_say() {
+    let block = r#"impl P {
+        #[request("hotel.Reservation/Reserve", reads(customer_name, stay.in_date), changes(coupon))]
+        fn f(&mut self, v: &mut V<'_>) -> Verdict<'_> {}
+        #[reply("hotel.Reservation/Reserve", reads(reservation_id))]
+        fn g(&mut self, v: &W<'_>) -> Verdict<'_> {}
+        #[request("hotel.Reservation/*", "*")]
+        fn h(&mut self, c: &Call<'_>) -> Verdict<'_> {}
+        fn tick(&mut self) {}
+    }"#;
+    let arguments = quote!(
+        name = "p",
+        version = "2.0",
+        proto = "hotel.proto",
+        counters(a, b),
+        histograms(c),
+        capabilities(state, clock),
+        tick_ms = 500
+    );
+    let code = expand(arguments, block).unwrap();
+    let literal = code.split("export ! (P , ").nth(1).unwrap();
+    let literal = literal.split(") ;").next().unwrap();
+    let manifest: syn::LitStr = syn::parse_str(literal).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&manifest.value()).unwrap();
+    assert_eq!(
+        manifest,
+        serde_json::json!({
+            "abi": 1, "name": "p", "version": "2.0", "hooks": ["request", "reply", "tick"], "tick_ms": 500,
+            "methods": [
+                {
+                    "method": "hotel.Reservation/Reserve",
+                    "fields": ["customer_name", "stay.in_date"], "changes": ["coupon"],
+                    "reply_fields": ["reservation_id"]
+                },
+                { "method": "hotel.Reservation/*" },
+                { "method": "*" }
+            ],
+            "counters": ["a", "b"], "histograms": ["c"], "capabilities": ["state", "clock", "change"]
+        })
+    );
+}

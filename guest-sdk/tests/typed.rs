@@ -1,0 +1,278 @@
+//! Typed views: what a getter reads is what the host wrote, for every type; what a setter sets is what the host reads.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use tollgate_policy::rt::Runtime;
+use tollgate_policy::testing::{
+    Answer, Changed, Desk, Field, counter, gauge, histogram, log, set_state_room,
+};
+use tollgate_policy::{Call, Level, Policy, Status, Verdict, policy, state};
+
+/// Reads everything, and changes what it is asked to.
+#[derive(Default)]
+struct Reader {
+    saw: String,
+}
+
+#[policy(
+    name = "reader",
+    proto = "tests/desk.proto",
+    counters(asked),
+    gauges(depth),
+    histograms(lengths),
+    capabilities(state)
+)]
+impl Reader {
+    #[request("desk.Desk/Ask", "desk.Desk/AskAgain", reads(name, topic, place.city, place.floor, type), changes(name, topic, place.floor))]
+    fn ask(&mut self, ask: &mut Ask<'_>) -> Verdict<'_> {
+        ASKED.add(1);
+        DEPTH.set(7);
+        LENGTHS.record(ask.name().len() as i64);
+        self.saw = format!(
+            "{} {:?} {:?} {:?} {}",
+            ask.name(),
+            ask.topic(),
+            ask.place_city(),
+            ask.place_floor(),
+            ask.r#type()
+        );
+        match ask.name() {
+            "rename" => ask.set_name("renamed"),
+            "twice" => {
+                ask.set_name("once");
+                ask.set_name("twice over");
+                ask.clear_topic();
+                ask.set_place_floor(-3);
+            }
+            "change and deny" => {
+                ask.clear_name();
+                return Verdict::deny(Status::NOT_FOUND, "no");
+            }
+            _ => {}
+        }
+        Verdict::Allow
+    }
+
+    #[reply("desk.Desk/Ask", reads(text, raw))]
+    fn answered(&mut self, reply: &Answered<'_>) -> Verdict<'_> {
+        self.saw = format!(
+            "{} {:?} {:?}",
+            reply.text(),
+            reply.raw(),
+            reply.text_if_granted()
+        );
+        Verdict::Allow
+    }
+
+    #[request(
+        "desk.Desk/Count",
+        reads(small, large, count, mask, ratio, share, flag, colour),
+        changes(small, large, count, mask, ratio, share, flag, colour)
+    )]
+    fn count(&mut self, n: &mut Count<'_>) -> Verdict<'_> {
+        n.set_small(-n.small());
+        n.set_large(n.large() - 1);
+        n.set_count(n.count() + 1);
+        n.set_mask(!n.mask());
+        n.set_ratio(n.ratio() * 2.0);
+        n.set_share(n.share() / 2.0);
+        n.set_flag(!n.flag());
+        n.set_colour(n.colour() + 1);
+        Verdict::Allow
+    }
+
+    #[request("desk.Desk/*")]
+    fn others(&mut self, call: &Call<'_>) -> Verdict<'_> {
+        Verdict::deny(
+            Status::UNAVAILABLE,
+            format!("{} fields", call.field_count()),
+        )
+    }
+}
+
+fn desk() -> Desk<Reader> {
+    Desk::new("").unwrap()
+}
+
+#[test]
+fn strings_are_read_with_their_presence() {
+    let mut desk = desk();
+    let all = [
+        ("name", Field::Text("Ada")),
+        ("topic", Field::Text("")),
+        ("place.city", Field::Text("Ulm")),
+        ("place.floor", Field::Int(-1)),
+        ("type", Field::Text("t")),
+    ];
+    assert_eq!(desk.request("desk.Desk/Ask", &all), Answer::Allow);
+    assert_eq!(desk.policy().saw, "Ada Some(\"\") Some(\"Ulm\") Some(-1) t");
+    assert_eq!(desk.request("desk.Desk/AskAgain", &[]), Answer::Allow);
+    assert_eq!(desk.policy().saw, " None None None ");
+    assert_eq!(
+        (counter(0), gauge(0), histogram(0)),
+        (2, Some(7), vec![3, 0])
+    );
+    desk.reply("desk.Desk/Ask", &[("raw", Field::Bytes(&[0, 255]))]);
+    assert_eq!(desk.policy().saw, " [0, 255] Some(\"\")");
+}
+
+#[test]
+fn numbers_are_read_and_written_at_their_edges() {
+    let answer = desk().request(
+        "desk.Desk/Count",
+        &[
+            ("small", Field::Int(i64::from(i32::MAX))),
+            ("large", Field::Int(i64::MIN + 1)),
+            ("count", Field::Uint(u64::from(u32::MAX) - 1)),
+            ("mask", Field::Uint(1)),
+            ("ratio", Field::Float(-1.5)),
+            ("share", Field::Double(0.5)),
+            ("flag", Field::Bool(true)),
+            ("colour", Field::Int(-2)),
+        ],
+    );
+    let expected = vec![
+        ("small", Changed::Int(-i64::from(i32::MAX))),
+        ("large", Changed::Int(i64::MIN)),
+        ("count", Changed::Uint(u64::from(u32::MAX))),
+        ("mask", Changed::Uint(u64::MAX - 1)),
+        ("ratio", Changed::Float(-3.0)),
+        ("share", Changed::Double(0.25)),
+        ("flag", Changed::Bool(false)),
+        ("colour", Changed::Int(-1)),
+    ];
+    assert_eq!(answer, Answer::Change(expected));
+}
+
+#[test]
+fn the_last_change_of_a_field_counts_and_a_denial_drops_them() {
+    let mut desk = desk();
+    let mut ask = |name| desk.request("desk.Desk/Ask", &[("name", Field::Text(name))]);
+    assert_eq!(
+        ask("rename"),
+        Answer::Change(vec![("name", Changed::Text("renamed".to_owned()))])
+    );
+    let twice = vec![
+        ("name", Changed::Text("twice over".to_owned())),
+        ("topic", Changed::Clear),
+        ("place.floor", Changed::Int(-3)),
+    ];
+    assert_eq!(ask("twice"), Answer::Change(twice));
+    assert_eq!(
+        ask("change and deny"),
+        Answer::deny(Status::NOT_FOUND, "no")
+    );
+}
+
+#[test]
+fn the_most_exact_function_judges() {
+    let mut desk = desk();
+    assert_eq!(
+        desk.request("desk.Desk/Other", &[]),
+        Answer::deny(Status::UNAVAILABLE, "0 fields")
+    );
+}
+
+#[test]
+#[should_panic(expected = "this policy needs the field `name`, which it isn't allowed to see")]
+fn a_withheld_field_ends_the_policy() {
+    desk().request("desk.Desk/Ask", &[("name", Field::Absent)]);
+}
+
+#[test]
+fn a_withheld_field_can_be_asked_for() {
+    let view = tollgate_policy::testing::view(&[Field::Absent, Field::Bytes(b"x")]);
+    let mut reader = Reader::default();
+    let call = Call::new(0, &view);
+    assert_eq!(Answered::new(&call).text_if_granted(), None);
+    assert_eq!(Answered::new(&call).raw_if_granted(), Some(&b"x"[..]));
+    assert_eq!(
+        reader.others(&call),
+        Verdict::deny(Status::UNAVAILABLE, "2 fields")
+    );
+}
+
+#[test]
+#[should_panic(expected = "the policy doesn't read `nmae` of desk.Desk/Ask")]
+fn a_test_with_a_wrong_field_fails() {
+    desk().request("desk.Desk/Ask", &[("nmae", Field::Text("x"))]);
+}
+
+#[test]
+#[should_panic(expected = "`name` is Text, not Int(3)")]
+fn a_test_with_a_wrong_type_fails() {
+    desk().request("desk.Desk/Ask", &[("name", Field::Int(3))]);
+}
+
+#[test]
+fn the_manifest_is_the_modules() {
+    let manifest: serde_json::Value = serde_json::from_str(MANIFEST).unwrap();
+    assert_eq!(manifest["name"], "reader");
+    assert_eq!(manifest["methods"][2]["method"], "desk.Desk/Count");
+    assert_eq!(
+        Reader::configure(b"{}").err().unwrap(),
+        "this policy has no configuration"
+    );
+}
+
+/// What the host finds in memory after a judgement with changes. (Addresses are cut on this machine: they are compared by
+/// their distance.)
+#[test]
+fn changes_are_written_as_the_abi_says() {
+    let view = tollgate_policy::testing::view(&[
+        Field::Text("twice"),
+        Field::Absent,
+        Field::Absent,
+        Field::Absent,
+        Field::Text(""),
+    ]);
+    let mut runtime = Runtime::<Reader>::new();
+    runtime.buffer(4096);
+    assert_eq!(runtime.configure(0), 0);
+    let buffer = runtime.bytes_mut();
+    buffer[..4].copy_from_slice(&32u32.to_le_bytes());
+    buffer[4..8].copy_from_slice(&(view.len() as u32).to_le_bytes());
+    buffer[32..32 + view.len()].copy_from_slice(&view);
+    assert_eq!(runtime.request(1), 0);
+    let word = |at: usize, bytes: &[u8]| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let entry = runtime.bytes_mut()[..32].to_vec();
+    assert_eq!(
+        (word(12, &entry), word(16, &entry), word(24, &entry)),
+        (3, 0, 48)
+    );
+    let arena = runtime.arena().to_vec();
+    let records: Vec<u32> = (0..12).map(|i| word(4 * i, &arena)).collect();
+    assert_eq!(records[..2], [3, 0], "bytes, the first field");
+    assert_eq!(
+        records[2].wrapping_sub(word(20, &entry)),
+        48,
+        "behind the three records"
+    );
+    assert_eq!(records[3], 10);
+    assert_eq!(records[4..6], [1, 1], "clear, the second field");
+    assert_eq!(
+        records[8..],
+        [2, 2, (-3i32).cast_unsigned(), u32::MAX],
+        "bits, the third field, sign-extended"
+    );
+    assert_eq!(&arena[48..], b"twice over");
+}
+
+#[test]
+fn the_desks_state_is_shared_until_a_new_desk() {
+    let _first = desk();
+    assert!(state::set(b"k", b"value"));
+    let _second = Desk::<Reader>::beside("").unwrap();
+    let mut room = [0; 3];
+    assert_eq!((state::get(b"k", &mut room), &room), (Some(5), b"val"));
+    assert_eq!((state::add(b"n", 5), state::add(b"n", -7)), (5, -2));
+    set_state_room(2);
+    assert!(!state::set(b"another", b""));
+    state::delete(b"k");
+    assert!(state::set(b"another", b""));
+    tollgate_policy::log(Level::Info, "a line");
+    assert_eq!(log(), vec![(Level::Info, "a line".to_owned())]);
+    let _third = desk();
+    assert_eq!(state::get(b"n", &mut room), None);
+}
