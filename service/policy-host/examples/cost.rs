@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use tollgate_policy_host::{
-    FUEL_PER_MICROSECOND, Hook, Host, HostConfig, Instance, TenantLimits, Verdict,
+    FUEL_PER_MICROSECOND, Hook, Host, HostConfig, Instance, Setup, TenantLimits, Verdict,
 };
 
 type Outcome = Result<(), Box<dyn Error>>;
@@ -30,6 +30,13 @@ fn main() -> Outcome {
     })?;
     judgements(&host, Path::new(&dir))?;
     fuel(&host)
+}
+
+fn setup<'a>(limits: &'a TenantLimits, config: Option<&'a [u8]>) -> Setup<'a> {
+    Setup {
+        config,
+        ..Setup::new(limits)
+    }
 }
 
 /// CPU time of this thread: what others do on the machine doesn't count.
@@ -64,7 +71,7 @@ fn median(n: usize, mut run: impl FnMut(usize)) -> f64 {
 
 fn judgements(host: &Host, dir: &Path) -> Outcome {
     let null = load(host, &dir.join("null.wasm"))?;
-    let mut null = null.instantiate(&TenantLimits::default(), None)?;
+    let mut null = null.instantiate(&setup(&TenantLimits::default(), None))?;
     println!(
         "{:<36}{:>8.1} ns",
         "null, empty view",
@@ -77,7 +84,7 @@ fn judgements(host: &Host, dir: &Path) -> Outcome {
     let config = serde_json::json!({ "blocked": names }).to_string();
     let acl = load(host, &dir.join("acl.wasm"))?;
     let start = Clock::start();
-    let mut acl = acl.instantiate(&TenantLimits::default(), Some(config.as_bytes()))?;
+    let mut acl = acl.instantiate(&setup(&TenantLimits::default(), Some(config.as_bytes())))?;
     println!(
         "{:<36}{:>8.1} us",
         "ACL, instantiate with 1,000 names",
@@ -185,7 +192,7 @@ fn fuel(host: &Host) -> Outcome {
         };
         let mut samples: Vec<f64> = Vec::new();
         for _ in 0..5 {
-            let mut instance = policy.instantiate(&limits, None)?;
+            let mut instance = policy.instantiate(&setup(&limits, None))?;
             let start = Clock::start();
             let verdict = instance.judge::<Infallible>(Hook::Request, 0, 0, |_| Ok(0));
             samples.push(start.elapsed().as_nanos() as f64 / fuel_per_call as f64);

@@ -9,14 +9,18 @@
 //! left something. What the host wrote it doesn't read back: offsets and lengths that the guest may have
 //! changed play no role.
 
+use crate::effects::{self, part};
 use crate::imports::text;
-use crate::{Fault, Hook, Instance, JudgeError, Misuse, Verdict, limits};
+use crate::{Capabilities, Fault, Hook, Instance, JudgeError, Misuse, Verdict, cost, limits};
 
 /// Bytes of one entry.
 pub(crate) const ENTRY_BYTES: usize = 32;
 
 const ALLOW: u32 = 1;
 const DENY: u32 = 2;
+const CHANGE: u32 = 3;
+
+const _: () = assert!(limits::METHODS <= 256, "a method's index is a byte");
 
 /// The last status code of gRPC.
 const STATUS_MAX: u32 = 16;
@@ -30,6 +34,8 @@ pub struct Batch<'a> {
     room: usize,
     /// Entries written.
     count: usize,
+    /// Their methods: what the entries in the guest's memory say is the guest's.
+    methods: [u8; limits::BATCH],
     /// Where the next view begins, from the buffer's start; a multiple of 8.
     next: usize,
     /// Where the views' room ends.
@@ -49,6 +55,7 @@ impl<'a> Batch<'a> {
             hook,
             room,
             count: 0,
+            methods: [0; limits::BATCH],
             next: room * ENTRY_BYTES,
             end,
         }
@@ -99,6 +106,7 @@ impl<'a> Batch<'a> {
         for (bytes, word) in entry.chunks_exact_mut(4).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
+        self.methods[self.count] = method as u8;
         self.count += 1;
         // Should this batch be dropped, the next one clears what it left.
         self.instance.used = self.instance.used.max(self.next);
@@ -141,11 +149,12 @@ impl<'a> Batch<'a> {
             instance,
             hook,
             count,
+            methods,
             ..
         } = self;
         instance.run(hook, count)?;
-        for index in 0..count {
-            match read_verdict(instance, index) {
+        for (index, method) in methods[..count].iter().enumerate() {
+            match read_verdict(instance, hook, (*method).into(), index) {
                 Ok(verdict) => each(index, verdict),
                 Err(fault) => return Err(instance.kill(fault)),
             }
@@ -171,7 +180,12 @@ impl<'a> Batch<'a> {
 
 /// Reads one entry's outcome. The guest has stopped; everything here is its own claim.
 #[inline]
-fn read_verdict(instance: &Instance, index: usize) -> Result<Verdict, Fault> {
+fn read_verdict(
+    instance: &mut Instance,
+    hook: Hook,
+    method: usize,
+    index: usize,
+) -> Result<Verdict, Fault> {
     let memory = instance.memory.data(&instance.store);
     let entry = &memory[instance.buffer.clone()][index * ENTRY_BYTES..][..ENTRY_BYTES];
     let word = |i: usize| {
@@ -182,36 +196,48 @@ fn read_verdict(instance: &Instance, index: usize) -> Result<Verdict, Fault> {
             entry[i * 4 + 3],
         ])
     };
+    let (status, at) = (word(4), (word(5), word(6)));
     match word(3) {
         ALLOW => Ok(Verdict::Allow),
+        DENY if !(1..=STATUS_MAX).contains(&status) => Err(Fault::BadStatus { index, status }),
         DENY => {
-            let (status, address, len) = (word(4), word(5), word(6));
-            if !(1..=STATUS_MAX).contains(&status) {
-                return Err(Fault::BadStatus { index, status });
-            }
-            let message = read_message(memory, address, len)?;
+            let message = read_message(memory, at, |units| instance.budget.charge(units))?;
             Ok(Verdict::Deny {
                 code: status,
                 message,
+            })
+        }
+        CHANGE => {
+            let policy = instance.policy.manifest();
+            if !policy.capabilities().contains(Capabilities::CHANGE) {
+                return Err(Fault::MayNotChange { index });
+            }
+            let fields = policy.methods()[method].changes(hook).len();
+            let charge = |units| instance.budget.charge(units);
+            let changes = effects::read(memory, at, index, fields, charge)?;
+            Ok(match changes.is_empty() {
+                true => Verdict::Allow,
+                false => Verdict::Change(changes),
             })
         }
         verdict => Err(Fault::BadVerdict { index, verdict }),
     }
 }
 
-fn read_message(memory: &[u8], address: u32, len: u32) -> Result<String, Fault> {
+fn read_message(
+    memory: &[u8],
+    (address, len): (u32, u32),
+    mut charge: impl FnMut(u64) -> Result<(), Fault>,
+) -> Result<String, Fault> {
     if len == 0 {
         return Ok(String::new());
     }
-    let bytes = memory
-        .get(address as usize..)
-        .and_then(|rest| rest.get(..len as usize));
-    match bytes {
-        Some(bytes) => Ok(text(bytes, limits::MESSAGE_BYTES)),
-        None => Err(Fault::BadMessage {
-            address,
-            len,
-            memory: memory.len(),
-        }),
-    }
+    let bytes = part(memory, address, len).ok_or(Fault::BadMessage {
+        address,
+        len,
+        memory: memory.len(),
+    })?;
+    let bytes_read = bytes.len().min(limits::MESSAGE_BYTES);
+    charge(cost::MESSAGE + bytes_read as u64)?;
+    Ok(text(bytes, limits::MESSAGE_BYTES))
 }

@@ -1,6 +1,8 @@
 //! What an operator can set: once per host, and per tenant.
 
-use crate::limits;
+use std::time::Duration;
+
+use crate::{Capabilities, Rate, SharedState, limits};
 
 /// The host's configuration. Fixed for its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +40,26 @@ pub struct TenantLimits {
     /// Fuel for start function, first buffer and configuration together. Default 350,000,000 units, at most about 100 ms.
     /// Spent by the thread that instantiates, off the datapath.
     pub fuel_for_setup: u64,
+    /// Fuel for `tollgate_save`, and as much for `tollgate_restore`. Default 7,000,000 units, at most about 2 ms.
+    /// Spent on the datapath, once per upgrade.
+    pub fuel_for_handover: u64,
+}
+
+impl TenantLimits {
+    /// The defaults, with `per_call` of CPU time for judging one call (cut to between 5 us and 10 ms) and every budget in units of
+    /// this machine.
+    pub fn for_cpu(per_call: Duration, rate: Rate) -> TenantLimits {
+        let bounds =
+            Duration::from_micros(limits::CPU_US_MIN)..=Duration::from_micros(limits::CPU_US_MAX);
+        let per_call = per_call.clamp(*bounds.start(), *bounds.end());
+        let fuel = |budget: u64| rate.fuel(Rate::default().time(budget));
+        TenantLimits {
+            fuel_per_call: rate.fuel(per_call),
+            fuel_for_setup: fuel(limits::FUEL_FOR_SETUP),
+            fuel_for_handover: fuel(limits::FUEL_FOR_HANDOVER),
+            ..TenantLimits::default()
+        }
+    }
 }
 
 impl Default for TenantLimits {
@@ -47,6 +69,32 @@ impl Default for TenantLimits {
             table_elements: limits::TABLE_ELEMENTS,
             fuel_per_call: limits::FUEL_PER_CALL,
             fuel_for_setup: limits::FUEL_FOR_SETUP,
+            fuel_for_handover: limits::FUEL_FOR_HANDOVER,
+        }
+    }
+}
+
+/// What an instance is made with, besides its policy.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup<'a> {
+    /// What it may use.
+    pub limits: &'a TenantLimits,
+    /// Its configuration; none is the same as an empty one.
+    pub config: Option<&'a [u8]>,
+    /// What it may do. All that its manifest declares must be in it.
+    pub granted: Capabilities,
+    /// The state that it shares with other instances. Without one it gets its own.
+    pub state: Option<&'a SharedState>,
+}
+
+impl<'a> Setup<'a> {
+    /// No configuration, the default capabilities, no sharing.
+    pub fn new(limits: &'a TenantLimits) -> Setup<'a> {
+        Setup {
+            limits,
+            config: None,
+            granted: Capabilities::default(),
+            state: None,
         }
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! Text that comes out of a module is quoted, cut and never interpreted.
 
-use crate::{Hook, limits};
+use crate::{Capabilities, Hook, limits};
 
 /// Why a module can't become a policy, or a policy an instance.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +39,9 @@ pub enum LoadError {
         max: u64,
     },
     /// An import that isn't offered.
-    #[error("the module imports {module:?} {name:?}; only log and counter of tollgate are offered")]
+    #[error(
+        "the module imports {module:?} {name:?}, which isn't offered; guest-sdk/ABI.md lists what tollgate offers"
+    )]
     UnknownImport {
         /// The import's module.
         module: String,
@@ -56,6 +58,19 @@ pub enum LoadError {
         /// What there is.
         expected: &'static str,
     },
+    /// An import whose capability the manifest doesn't declare.
+    #[error(
+        "the module imports tollgate {name:?}, but its manifest doesn't declare the capability {capability}"
+    )]
+    UndeclaredImport {
+        /// The import's name.
+        name: &'static str,
+        /// What the manifest lacks.
+        capability: Capabilities,
+    },
+    /// Capabilities that the manifest declares and nobody granted.
+    #[error("the policy needs capabilities that aren't granted: {0}")]
+    NotGranted(Capabilities),
     /// A required export isn't there, or is something else.
     #[error("the module's export {name:?} is {found}; ABI 1 needs {expected}")]
     Export {
@@ -120,16 +135,18 @@ pub enum Fault {
     /// It trapped; the text is the trap's.
     #[error("the policy trapped: {0}")]
     Trap(String),
-    /// The hook returned something else than 0.
-    #[error("the policy's {hook} function returned {returned}; 0 means done")]
+    /// A function returned something else than 0.
+    #[error("the policy's {function} function returned {returned}; 0 means done")]
     BadReturn {
-        /// Which hook.
-        hook: Hook,
+        /// "request", "reply" or "tick".
+        function: &'static str,
         /// What it returned.
         returned: u32,
     },
     /// A verdict that doesn't exist, or none.
-    #[error("the policy left verdict {verdict} for call {index} of its batch; 1 allows, 2 denies")]
+    #[error(
+        "the policy left verdict {verdict} for call {index} of its batch; 1 allows, 2 denies, 3 changes"
+    )]
     BadVerdict {
         /// Index in the batch.
         index: usize,
@@ -154,6 +171,65 @@ pub enum Fault {
         /// Bytes of memory.
         memory: usize,
     },
+    /// A change without the capability for it.
+    #[error(
+        "the policy changes call {index} of its batch, but its manifest doesn't declare the capability change"
+    )]
+    MayNotChange {
+        /// Index in the batch.
+        index: usize,
+    },
+    /// An effect list that breaks a rule.
+    #[error(
+        "the policy's effects for call {index} of its batch have an impossible {what}: {value}"
+    )]
+    BadEffect {
+        /// Index in the batch.
+        index: usize,
+        /// Which part of the list or of a record.
+        what: &'static str,
+        /// The number found.
+        value: u64,
+    },
+    /// An effect list, or a value in it, outside of memory.
+    #[error(
+        "the policy's effects for call {index} of its batch name {address}+{len}, outside of its {memory} bytes of memory"
+    )]
+    EffectOutside {
+        /// Index in the batch.
+        index: usize,
+        /// Where it should begin.
+        address: u32,
+        /// Its length.
+        len: u32,
+        /// Bytes of memory.
+        memory: usize,
+    },
+    /// A saved state that is too long, or outside of memory.
+    #[error(
+        "the policy's saved state at {address}+{len} is longer than {max} or outside of its {memory} bytes of memory"
+    )]
+    BadSave {
+        /// Where it should begin.
+        address: u32,
+        /// Its length.
+        len: u32,
+        /// The limit.
+        max: usize,
+        /// Bytes of memory.
+        memory: usize,
+    },
+    /// The state of another version that it couldn't use.
+    #[error("the policy refuses the state of version {version}: restore returned {returned}")]
+    RestoreRefused {
+        /// The state's version.
+        version: u32,
+        /// What the function returned.
+        returned: u32,
+    },
+    /// A hand-over to a policy that declares no state.
+    #[error("the policy declares no state, so there is nothing to restore")]
+    NoState,
     /// A buffer outside of memory or not aligned to 8.
     #[error(
         "the policy's buffer at {address}+{len} is not an 8-aligned part of its {memory} bytes of memory"

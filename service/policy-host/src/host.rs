@@ -12,7 +12,8 @@ use wasmtime::{
 use crate::imports::{self, State};
 use crate::scan::{self, FEATURES};
 use crate::{
-    Hook, HostConfig, Instance, LoadError, Manifest, TenantLimits, cost, error::cut, limits,
+    Capabilities, Hook, HostConfig, Instance, LoadError, Manifest, Setup, TenantLimits, cost,
+    error::cut, limits,
 };
 
 /// The engine: compiles policies and holds the pool that their instances live in.
@@ -58,7 +59,7 @@ impl Host {
         let manifest = Manifest::parse(scan::scan(wasm)?).map_err(LoadError::Manifest)?;
         let module = Module::new(&self.engine, wasm)
             .map_err(|e| LoadError::Compile(cut(&format!("{e:#}"))))?;
-        check_imports(&module)?;
+        check_imports(&module, &manifest)?;
         check_exports(&module, &manifest)?;
         check_memory(&module, self.config.memory_bytes_max)?;
         let pre = self
@@ -77,9 +78,9 @@ impl Host {
     }
 }
 
-/// Refuses imports that exist with another type; the scan has refused those that don't.
-fn check_imports(module: &Module) -> Result<(), LoadError> {
-    for (name, expected) in imports::FUNCTIONS {
+/// Refuses imports that exist with another type or aren't declared; the scan has refused those that don't exist.
+fn check_imports(module: &Module, manifest: &Manifest) -> Result<(), LoadError> {
+    for (name, expected, capability) in imports::FUNCTIONS {
         for import in module.imports().filter(|import| import.name() == name) {
             let found = describe(&import.ty());
             if found != expected {
@@ -88,6 +89,9 @@ fn check_imports(module: &Module) -> Result<(), LoadError> {
                     found,
                     expected,
                 });
+            }
+            if !manifest.capabilities().contains(capability) {
+                return Err(LoadError::UndeclaredImport { name, capability });
             }
         }
     }
@@ -170,24 +174,32 @@ impl Policy {
         self.0.wasm_bytes
     }
 
-    /// Starts an instance with a configuration (none is the same as an empty one).
+    /// Starts and configures an instance.
     ///
-    /// Runs guest code, up to `limits.fuel_for_setup`: not for the datapath.
+    /// Runs guest code, up to `setup.limits.fuel_for_setup`.
     ///
     /// # Errors
-    /// The configuration is too large or refused, the module fails while it starts, or the pool is full.
-    pub fn instantiate(
-        &self,
-        limits: &TenantLimits,
-        config: Option<&[u8]>,
-    ) -> Result<Instance, LoadError> {
+    /// A declared capability isn't granted, the configuration is too large or refused, the module fails while it starts, or the
+    /// pool is full.
+    pub fn instantiate(&self, setup: &Setup<'_>) -> Result<Instance, LoadError> {
+        let missing = self.0.manifest.capabilities().without(setup.granted);
+        if !missing.without(Capabilities::ALWAYS).is_empty() {
+            return Err(LoadError::NotGranted(missing));
+        }
         let limits = TenantLimits {
-            memory_bytes: limits.memory_bytes.min(self.0.host.memory_bytes_max),
-            table_elements: limits.table_elements.min(self.0.host.table_elements_max),
-            ..limits.clone()
+            memory_bytes: setup.limits.memory_bytes.min(self.0.host.memory_bytes_max),
+            table_elements: setup
+                .limits
+                .table_elements
+                .min(self.0.host.table_elements_max),
+            ..setup.limits.clone()
         };
         check_memory(self.0.pre.module(), limits.memory_bytes)?;
-        Instance::new(self, &self.0.pre, limits, config.unwrap_or_default())
+        let setup = Setup {
+            limits: &limits,
+            ..*setup
+        };
+        Instance::new(self, &self.0.pre, &setup)
     }
 }
 
@@ -201,6 +213,11 @@ fn required_exports(manifest: &Manifest) -> impl Iterator<Item = (&'static str, 
         Some(("tollgate_configure", CALL)),
         hook(Hook::Request, "tollgate_request"),
         hook(Hook::Reply, "tollgate_reply"),
+        manifest.state_version().map(|_| ("tollgate_save", SAVE)),
+        manifest
+            .state_version()
+            .map(|_| ("tollgate_restore", RESTORE)),
+        manifest.tick().map(|_| ("tollgate_tick", TICK)),
     ]
     .into_iter()
     .flatten()
@@ -209,6 +226,9 @@ fn required_exports(manifest: &Manifest) -> impl Iterator<Item = (&'static str, 
 const MEMORY: &str = "a memory";
 const MARKER: &str = "a function () or a global";
 const CALL: &str = "function (i32) -> (i32)";
+const SAVE: &str = "function () -> (i64)";
+const RESTORE: &str = "function (i32, i32) -> (i32)";
+const TICK: &str = "function () -> (i32)";
 
 fn check_exports(module: &Module, manifest: &Manifest) -> Result<(), LoadError> {
     for (name, expected) in required_exports(manifest) {
@@ -216,8 +236,8 @@ fn check_exports(module: &Module, manifest: &Manifest) -> Result<(), LoadError> 
         let fits = match (&found, expected) {
             (Some(ExternType::Memory(_)), MEMORY) | (Some(ExternType::Global(_)), MARKER) => true,
             (Some(ty), MARKER) => describe(ty) == "function ()",
-            (Some(ty), CALL) => describe(ty) == CALL,
-            _ => false,
+            (Some(ty), function) => describe(ty) == function,
+            (None, _) => false,
         };
         if !fits {
             let found = found.map_or_else(|| "missing".to_owned(), |ty| describe(&ty));

@@ -1,17 +1,44 @@
-//! The two functions a policy can call, and what they leave behind for the daemon to collect.
+//! The functions that a policy can call, and what they leave behind for the daemon to collect.
 //!
-//! Both charge fuel for the host's work, so that calling them in a loop is bounded like everything else.
+//! Each charges fuel for the host's work before it does it, so that calling it in a loop is bounded like everything else.
+//! An address that doesn't lie in memory is a fault, and so is an id that isn't declared. None of them reaches a
+//! message, a file, a socket, or another owner's state.
 
 use wasmtime::{Caller, Engine, Linker, Memory, StoreLimits};
 
-use crate::{cost, limits};
+use crate::state::Unstored;
+use crate::{Capabilities, Metrics, SharedState, cost, limits};
 
 /// The module name of the imports.
 pub(crate) const MODULE: &str = "tollgate";
-/// The imports: name and type, as shown to an author.
-pub(crate) const FUNCTIONS: [(&str, &str); 2] = [
-    ("log", "function (i32, i32, i32)"),
-    ("counter", "function (i32, i64)"),
+/// The imports: name, type as shown to an author, and the capability that they belong to.
+pub(crate) const FUNCTIONS: [(&str, &str, Capabilities); 10] = [
+    ("log", "function (i32, i32, i32)", Capabilities::LOG),
+    ("counter", "function (i32, i64)", Capabilities::METRICS),
+    ("gauge", "function (i32, i64)", Capabilities::METRICS),
+    ("histogram", "function (i32, i64)", Capabilities::METRICS),
+    (
+        "state_get",
+        "function (i32, i32, i32, i32) -> (i32)",
+        Capabilities::STATE,
+    ),
+    (
+        "state_set",
+        "function (i32, i32, i32, i32) -> (i32)",
+        Capabilities::STATE,
+    ),
+    (
+        "state_delete",
+        "function (i32, i32) -> (i32)",
+        Capabilities::STATE,
+    ),
+    (
+        "state_add",
+        "function (i32, i32, i64) -> (i64)",
+        Capabilities::STATE,
+    ),
+    ("now_ms", "function () -> (i64)", Capabilities::CLOCK),
+    ("random", "function (i32, i32)", Capabilities::RANDOM),
 ];
 
 /// How much a log line matters.
@@ -40,44 +67,75 @@ pub struct LogLine {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) limiter: StoreLimits,
-    /// Known once the module is instantiated, so a start function can't log.
+    /// Known once the module is instantiated, so a start function can't use functions that take addresses.
     pub(crate) memory: Option<Memory>,
     pub(crate) log: Vec<LogLine>,
     pub(crate) log_dropped: u64,
-    pub(crate) counters: Box<[u64]>,
+    pub(crate) metrics: Metrics,
+    pub(crate) shared: SharedState,
+    /// Unix time, as the host last set it.
+    pub(crate) now_ms: u64,
 }
 
-/// Defines both functions.
+type Guest<'a> = Caller<'a, State>;
+
+/// Defines all functions.
 pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     let mut linker = Linker::new(engine);
     linker.func_wrap(MODULE, "log", log)?;
     linker.func_wrap(MODULE, "counter", counter)?;
+    linker.func_wrap(MODULE, "gauge", gauge)?;
+    linker.func_wrap(MODULE, "histogram", histogram)?;
+    linker.func_wrap(MODULE, "state_get", state_get)?;
+    linker.func_wrap(MODULE, "state_set", state_set)?;
+    linker.func_wrap(MODULE, "state_delete", state_delete)?;
+    linker.func_wrap(MODULE, "state_add", state_add)?;
+    linker.func_wrap(MODULE, "now_ms", now_ms)?;
+    linker.func_wrap(MODULE, "random", random)?;
     Ok(linker)
 }
 
-fn charge(caller: &mut Caller<'_, State>, units: u64) -> wasmtime::Result<()> {
-    let left = caller.get_fuel()?;
+fn charge(guest: &mut Guest<'_>, units: u64) -> wasmtime::Result<()> {
+    let left = guest.get_fuel()?;
     match left.checked_sub(units) {
-        Some(rest) => caller.set_fuel(rest),
+        Some(rest) => guest.set_fuel(rest),
         None => Err(wasmtime::Trap::OutOfFuel.into()),
     }
 }
 
-fn log(mut caller: Caller<'_, State>, level: u32, address: u32, len: u32) -> wasmtime::Result<()> {
-    charge(&mut caller, cost::LOG + u64::from(len))?;
-    let memory = caller
-        .data()
-        .memory
-        .ok_or_else(|| wasmtime::Error::msg("log was called before the instance was complete"))?;
-    let (bytes, state) = memory.data_and_store_mut(&mut caller);
-    let line = bytes
-        .get(address as usize..)
-        .and_then(|b| b.get(..len as usize))
-        .ok_or_else(|| {
-            wasmtime::Error::msg(format!(
-                "the log line at {address}+{len} is outside of memory"
-            ))
-        })?;
+/// The guest's whole memory beside the store's data.
+fn memory<'a>(
+    guest: &'a mut Guest<'_>,
+    function: &str,
+) -> wasmtime::Result<(&'a mut [u8], &'a mut State)> {
+    let memory = guest.data().memory.ok_or_else(|| {
+        wasmtime::Error::msg(format!(
+            "{function} was called before the instance was complete"
+        ))
+    })?;
+    Ok(memory.data_and_store_mut(guest))
+}
+
+/// A range of memory that the guest named.
+fn range(
+    memory: &[u8],
+    what: &str,
+    address: u32,
+    len: u32,
+) -> wasmtime::Result<std::ops::Range<usize>> {
+    let (begin, len) = (address as usize, len as usize);
+    if begin > memory.len() || memory.len() - begin < len {
+        return Err(wasmtime::Error::msg(format!(
+            "the {what} at {begin}+{len} is outside of memory"
+        )));
+    }
+    Ok(begin..begin + len)
+}
+
+fn log(mut guest: Guest<'_>, level: u32, address: u32, len: u32) -> wasmtime::Result<()> {
+    charge(&mut guest, cost::LOG + u64::from(len))?;
+    let (bytes, state) = memory(&mut guest, "log")?;
+    let line = &bytes[range(bytes, "log line", address, len)?];
     if state.log.len() == limits::LOG_LINES {
         state.log_dropped += 1;
         return Ok(());
@@ -95,15 +153,115 @@ fn log(mut caller: Caller<'_, State>, level: u32, address: u32, len: u32) -> was
     Ok(())
 }
 
-fn counter(mut caller: Caller<'_, State>, id: u32, delta: u64) -> wasmtime::Result<()> {
-    charge(&mut caller, cost::COUNTER)?;
-    let counters = &mut caller.data_mut().counters;
-    let count = counters.len();
-    let value = counters.get_mut(id as usize).ok_or_else(|| {
-        wasmtime::Error::msg(format!("counter {id} is not among the manifest's {count}"))
-    })?;
+/// The metric that the guest means.
+fn metric<'a, T>(list: &'a mut [T], what: &str, id: u32) -> wasmtime::Result<&'a mut T> {
+    let count = list.len();
+    list.get_mut(id as usize).ok_or_else(|| {
+        wasmtime::Error::msg(format!("{what} {id} is not among the manifest's {count}"))
+    })
+}
+
+fn counter(mut guest: Guest<'_>, id: u32, delta: u64) -> wasmtime::Result<()> {
+    charge(&mut guest, cost::METRIC)?;
+    let value = metric(&mut guest.data_mut().metrics.counters, "counter", id)?;
     *value = value.wrapping_add(delta);
     Ok(())
+}
+
+fn gauge(mut guest: Guest<'_>, id: u32, value: i64) -> wasmtime::Result<()> {
+    charge(&mut guest, cost::METRIC)?;
+    *metric(&mut guest.data_mut().metrics.gauges, "gauge", id)? = Some(value);
+    Ok(())
+}
+
+fn histogram(mut guest: Guest<'_>, id: u32, value: i64) -> wasmtime::Result<()> {
+    charge(&mut guest, cost::METRIC)?;
+    metric(&mut guest.data_mut().metrics.histograms, "histogram", id)?.record(value);
+    Ok(())
+}
+
+fn state_get(
+    mut guest: Guest<'_>,
+    key: u32,
+    key_len: u32,
+    room: u32,
+    room_len: u32,
+) -> wasmtime::Result<i32> {
+    // The whole room is paid, and what stays empty is paid back.
+    charge(
+        &mut guest,
+        cost::STATE + u64::from(key_len) + u64::from(room_len),
+    )?;
+    let (memory, state) = memory(&mut guest, "state_get")?;
+    let key = range(memory, "key", key, key_len)?;
+    let room = range(memory, "room for a value", room, room_len)?;
+    let len = state.shared.read(memory, key, room);
+    let copied = len.unwrap_or(0).min(room_len as usize) as u64;
+    let left = guest.get_fuel()?;
+    guest.set_fuel(left + u64::from(room_len) - copied)?;
+    Ok(len.map_or(-1, |len| len as i32))
+}
+
+fn state_set(
+    mut guest: Guest<'_>,
+    key: u32,
+    key_len: u32,
+    value: u32,
+    value_len: u32,
+) -> wasmtime::Result<u32> {
+    let bytes = u64::from(key_len) + u64::from(value_len);
+    charge(&mut guest, cost::STATE_SET + bytes)?;
+    let (memory, state) = memory(&mut guest, "state_set")?;
+    let key = &memory[range(memory, "key", key, key_len)?];
+    let value = &memory[range(memory, "value", value, value_len)?];
+    Ok(state.shared.set(key, value).is_err().into())
+}
+
+fn state_delete(mut guest: Guest<'_>, key: u32, key_len: u32) -> wasmtime::Result<u32> {
+    charge(&mut guest, cost::STATE_SET + u64::from(key_len))?;
+    let (memory, state) = memory(&mut guest, "state_delete")?;
+    let key = &memory[range(memory, "key", key, key_len)?];
+    Ok(state.shared.delete(key).into())
+}
+
+fn state_add(mut guest: Guest<'_>, key: u32, key_len: u32, delta: i64) -> wasmtime::Result<i64> {
+    charge(&mut guest, cost::STATE_SET + u64::from(key_len))?;
+    let (memory, state) = memory(&mut guest, "state_add")?;
+    let key = &memory[range(memory, "key", key, key_len)?];
+    state.shared.add(key, delta).map_err(|error| {
+        wasmtime::Error::msg(match error {
+            Unstored::Full => format!(
+                "state_add has no room for a key of {key_len} bytes among {} keys of {} bytes",
+                state.shared.keys(),
+                state.shared.bytes()
+            ),
+            Unstored::NoInteger(len) => {
+                format!("state_add found a value of {len} bytes; an integer has 8")
+            }
+        })
+    })
+}
+
+fn now_ms(mut guest: Guest<'_>) -> wasmtime::Result<u64> {
+    charge(&mut guest, cost::METRIC)?;
+    Ok(guest.data().now_ms)
+}
+
+fn random(mut guest: Guest<'_>, address: u32, len: u32) -> wasmtime::Result<()> {
+    charge(
+        &mut guest,
+        cost::RANDOM + u64::from(len) * cost::RANDOM_BYTE,
+    )?;
+    if len as usize > limits::RANDOM_BYTES {
+        return Err(wasmtime::Error::msg(format!(
+            "random was asked for {len} bytes; {} are allowed",
+            limits::RANDOM_BYTES
+        )));
+    }
+    let (memory, _) = memory(&mut guest, "random")?;
+    let room = range(memory, "room for random bytes", address, len)?;
+    getrandom::fill(&mut memory[room])
+        .map_err(|e| wasmtime::Error::msg(format!("the kernel gives no random bytes: {e}")))
 }
 
 /// Text from a guest: cut at a character to at most `max` bytes, with what isn't UTF-8 replaced.

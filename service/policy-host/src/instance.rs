@@ -6,6 +6,7 @@
 //!                                       +--any fault--> dead   (every later judgement: Fault::Dead)
 //! ```
 //!
+//! Every call into the guest has its own budget of fuel, and afterwards it is known how much of it was used.
 //! The typed functions and the memory are looked up once, here; a judgement does none of that.
 
 use std::ops::Range;
@@ -13,10 +14,11 @@ use std::ops::Range;
 use wasmtime::{InstancePre, Memory, Store, StoreLimitsBuilder, Trap, TypedFunc};
 
 use crate::batch::{Batch, ENTRY_BYTES};
+use crate::effects::part;
 use crate::imports::{State, text};
 use crate::{
-    BatchError, Fault, Hook, JudgeError, LoadError, LogLine, Misuse, Policy, TenantLimits, Verdict,
-    error::cut, limits,
+    BatchError, Fault, Hook, JudgeError, LoadError, LogLine, Metrics, Misuse, Policy, Setup,
+    SharedState, StateLimits, Verdict, error::cut, limits,
 };
 
 /// Bytes of the first buffer: enough for one call with small fields.
@@ -27,10 +29,12 @@ pub struct Instance {
     pub(crate) store: Store<State>,
     pub(crate) memory: Memory,
     exports: Exports,
-    policy: Policy,
+    pub(crate) policy: Policy,
     /// Entries of the manifest's methods.
     pub(crate) methods: u32,
     fuel_per_call: u64,
+    fuel_for_handover: u64,
+    pub(crate) budget: Budget,
     /// The guest's buffer, within its memory and 8-aligned.
     pub(crate) buffer: Range<usize>,
     /// Bytes from the buffer's start that may hold something of an earlier judgement.
@@ -43,6 +47,48 @@ struct Exports {
     configure: TypedFunc<u32, u32>,
     request: Option<TypedFunc<u32, u32>>,
     reply: Option<TypedFunc<u32, u32>>,
+    save: Option<TypedFunc<(), u64>>,
+    restore: Option<TypedFunc<(u32, u32), u32>>,
+    tick: Option<TypedFunc<(), u32>>,
+}
+
+/// The fuel of one judgement, which may take several calls into the guest.
+#[derive(Debug, Default)]
+pub(crate) struct Budget {
+    /// Used by earlier calls into the guest.
+    earlier: u64,
+    /// What the last one was given.
+    granted: u64,
+    /// What it left.
+    left: u64,
+}
+
+impl Budget {
+    fn used(&self) -> u64 {
+        self.earlier + (self.granted - self.left)
+    }
+
+    fn grant(&mut self, fuel: u64) {
+        *self = Budget {
+            earlier: self.used(),
+            granted: fuel,
+            left: fuel,
+        };
+    }
+
+    /// Pays for work that the host does on the guest's behalf after it has stopped.
+    pub(crate) fn charge(&mut self, units: u64) -> Result<(), Fault> {
+        match self.left.checked_sub(units) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => {
+                self.left = 0;
+                Err(Fault::OutOfFuel { fuel: self.granted })
+            }
+        }
+    }
 }
 
 impl std::fmt::Debug for Instance {
@@ -58,21 +104,22 @@ impl Instance {
     pub(crate) fn new(
         policy: &Policy,
         pre: &InstancePre<State>,
-        limits: TenantLimits,
-        config: &[u8],
+        setup: &Setup<'_>,
     ) -> Result<Instance, LoadError> {
+        let (limits, config) = (setup.limits, setup.config.unwrap_or_default());
         if config.len() > limits::CONFIG_BYTES {
             return Err(LoadError::ConfigTooLarge {
                 bytes: config.len(),
                 max: limits::CONFIG_BYTES,
             });
         }
-        let mut store = Store::new(pre.module().engine(), state(policy, &limits));
+        let mut store = Store::new(pre.module().engine(), state(policy, setup));
         store.limiter(|state| &mut state.limiter);
+        let mut budget = Budget::default();
+        budget.grant(limits.fuel_for_setup);
         store
             .set_fuel(limits.fuel_for_setup)
             .expect("the engine counts fuel");
-        let setup = |step, fault| LoadError::Setup { step, fault };
         let instance = pre
             .instantiate(&mut store)
             .map_err(|e| start_error(&e, limits.fuel_for_setup))?;
@@ -80,30 +127,24 @@ impl Instance {
             .get_memory(&mut store, "memory")
             .expect("load checked the exported memory");
         store.data_mut().memory = Some(memory);
-        let mut function = |name| instance.get_typed_func::<u32, u32>(&mut store, name).ok();
-        let hooks = policy.manifest().hooks();
-        let exports = Exports {
-            buffer: function("tollgate_buffer").expect("load checked this export"),
-            configure: function("tollgate_configure").expect("load checked this export"),
-            request: function("tollgate_request").filter(|_| hooks.contains(&Hook::Request)),
-            reply: function("tollgate_reply").filter(|_| hooks.contains(&Hook::Reply)),
-        };
         let mut instance = Instance {
+            exports: Exports::of(&instance, &mut store, policy.manifest()),
             store,
             memory,
-            exports,
             policy: policy.clone(),
             methods: policy.manifest().methods().len() as u32,
             fuel_per_call: limits.fuel_per_call,
+            fuel_for_handover: limits.fuel_for_handover,
+            budget,
             buffer: 0..0,
             used: 0,
             dead: false,
         };
-        let fuel = limits.fuel_for_setup;
+        let failed = |step| move |fault| LoadError::Setup { step, fault };
         instance
-            .ask_buffer(config.len().max(FIRST_BUFFER_BYTES), fuel)
-            .map_err(|fault| setup("buffer", fault))?;
-        instance.configure(config, fuel)?;
+            .ask_buffer(config.len().max(FIRST_BUFFER_BYTES))
+            .map_err(failed("buffer"))?;
+        instance.configure(config)?;
         Ok(instance)
     }
 
@@ -119,7 +160,23 @@ impl Instance {
 
     /// Values of the manifest's counters, wrapping. Also readable after a fault.
     pub fn counters(&self) -> &[u64] {
-        &self.store.data().counters
+        &self.metrics().counters
+    }
+
+    /// All that the policy counts and measures. Also readable after a fault.
+    pub fn metrics(&self) -> &Metrics {
+        &self.store.data().metrics
+    }
+
+    /// Units of fuel that the last judgement, tick, save or restore used; before any, what the set-up used. Work that the
+    /// host did for the guest is in it. A trap leaves no exact count behind, so it counts as all that was given.
+    pub fn fuel_used(&self) -> u64 {
+        self.budget.used()
+    }
+
+    /// Sets the clock that the policy reads, in milliseconds of Unix time; 0 before.
+    pub fn set_time_ms(&mut self, now_ms: u64) {
+        self.store.data_mut().now_ms = now_ms;
     }
 
     /// Takes the log lines since the last time, and how many more were dropped. Also works after a fault.
@@ -164,9 +221,7 @@ impl Instance {
         count: usize,
         views_len_max: usize,
     ) -> Result<Batch<'_>, BatchError> {
-        if self.dead {
-            return Err(Fault::Dead.into());
-        }
+        self.check_alive()?;
         let exists = match hook {
             Hook::Request => self.exports.request.is_some(),
             Hook::Reply => self.exports.reply.is_some(),
@@ -190,28 +245,131 @@ impl Instance {
             .into());
         }
         let len = count * ENTRY_BYTES + views_len_max.next_multiple_of(8);
-        if len > self.buffer.len() {
-            let fuel = self.fuel_per_call;
-            self.store.set_fuel(fuel).expect("the engine counts fuel");
-            self.ask_buffer(len.next_power_of_two(), fuel)?;
-        }
+        self.budget = Budget::default();
+        self.make_room(len)?;
         Ok(Batch::new(self, hook, count, len))
+    }
+
+    /// Runs the policy's tick, with the fuel of one call; nothing if it has none.
+    ///
+    /// # Errors
+    /// The policy failed and is dead.
+    pub fn tick(&mut self) -> Result<(), Fault> {
+        self.check_alive()?;
+        self.budget = Budget::default();
+        self.grant(self.fuel_per_call);
+        match self
+            .enter(|exports, store| exports.tick.as_ref().map_or(Ok(0), |f| f.call(store, ())))
+        {
+            Ok(0) => Ok(()),
+            Ok(returned) => Err(self.kill(Fault::BadReturn {
+                function: "tick",
+                returned,
+            })),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// The state that the next version may go on with, in the format of the manifest's [`crate::Manifest::state_version`];
+    /// `None` if the policy declares none. The instance lives on.
+    ///
+    /// # Errors
+    /// The policy failed and is dead.
+    pub fn save(&mut self) -> Result<Option<Vec<u8>>, Fault> {
+        self.check_alive()?;
+        let Some(save) = self.exports.save.clone() else {
+            return Ok(None);
+        };
+        self.budget = Budget::default();
+        self.grant(self.fuel_for_handover);
+        let place = self.enter(|_, store| save.call(store, ()))?;
+        let (address, len) = (place as u32, (place >> 32) as u32);
+        let memory = self.memory.data(&self.store);
+        let saved = part(memory, address, len).filter(|saved| saved.len() <= limits::SAVED_BYTES);
+        let Some(saved) = saved else {
+            let fault = Fault::BadSave {
+                address,
+                len,
+                max: limits::SAVED_BYTES,
+                memory: memory.len(),
+            };
+            return Err(self.kill(fault));
+        };
+        match self.budget.charge(saved.len() as u64) {
+            Ok(()) => Ok(Some(saved.to_vec())),
+            Err(fault) => Err(self.kill(fault)),
+        }
+    }
+
+    /// Gives the policy what another instance has saved, perhaps of another version.
+    ///
+    /// # Errors
+    /// The policy failed or refuses, and is dead; or it declares no state, and lives on.
+    pub fn restore(&mut self, version: u32, saved: &[u8]) -> Result<(), Fault> {
+        self.check_alive()?;
+        let Some(restore) = self.exports.restore.clone() else {
+            return Err(Fault::NoState);
+        };
+        self.budget = Budget::default();
+        self.make_room(saved.len())?;
+        self.buffer_mut()[..saved.len()].copy_from_slice(saved);
+        self.used = self.used.max(saved.len());
+        self.grant(self.fuel_for_handover);
+        let params = (version, saved.len() as u32);
+        match self.enter(|_, store| restore.call(store, params))? {
+            0 => Ok(()),
+            returned => Err(self.kill(Fault::RestoreRefused { version, returned })),
+        }
     }
 }
 
+impl Exports {
+    /// Those that the manifest declares; load checked that they are there.
+    fn of(
+        instance: &wasmtime::Instance,
+        store: &mut Store<State>,
+        manifest: &crate::Manifest,
+    ) -> Exports {
+        let hooks = manifest.hooks();
+        let has_state = manifest.state_version().is_some();
+        let mut function = |name| instance.get_typed_func::<u32, u32>(&mut *store, name).ok();
+        Exports {
+            buffer: function("tollgate_buffer").expect("load checked this export"),
+            configure: function("tollgate_configure").expect("load checked this export"),
+            request: function("tollgate_request").filter(|_| hooks.contains(&Hook::Request)),
+            reply: function("tollgate_reply").filter(|_| hooks.contains(&Hook::Reply)),
+            save: typed(instance, store, "tollgate_save").filter(|_| has_state),
+            restore: typed(instance, store, "tollgate_restore").filter(|_| has_state),
+            tick: typed(instance, store, "tollgate_tick").filter(|_| manifest.tick().is_some()),
+        }
+    }
+}
+
+fn typed<P: wasmtime::WasmParams, R: wasmtime::WasmResults>(
+    instance: &wasmtime::Instance,
+    store: &mut Store<State>,
+    name: &str,
+) -> Option<TypedFunc<P, R>> {
+    instance.get_typed_func(store, name).ok()
+}
+
 impl Instance {
-    fn configure(&mut self, config: &[u8], fuel: u64) -> Result<(), LoadError> {
-        let setup = |fault| LoadError::Setup {
-            step: "configure",
-            fault,
-        };
+    fn check_alive(&self) -> Result<(), Fault> {
+        match self.dead {
+            true => Err(Fault::Dead),
+            false => Ok(()),
+        }
+    }
+
+    fn configure(&mut self, config: &[u8]) -> Result<(), LoadError> {
         self.buffer_mut()[..config.len()].copy_from_slice(config);
         self.used = config.len();
-        let returned = self
-            .exports
-            .configure
-            .call(&mut self.store, config.len() as u32);
-        let len = returned.map_err(|e| setup(self.fault_of(&e, fuel)))? as usize;
+        let len = self
+            .enter(|exports, store| exports.configure.call(store, config.len() as u32))
+            .map_err(|fault| LoadError::Setup {
+                step: "configure",
+                fault,
+            })? as usize;
         if len == 0 {
             return Ok(());
         }
@@ -224,10 +382,19 @@ impl Instance {
         )))
     }
 
-    /// Asks the guest for a buffer of at least `len` bytes; burns fuel that is already set.
-    fn ask_buffer(&mut self, len: usize, fuel: u64) -> Result<(), Fault> {
-        let returned = self.exports.buffer.call(&mut self.store, len as u32);
-        let address = returned.map_err(|e| self.fault_of(&e, fuel))?;
+    /// Sees to it that the buffer has `len` bytes; a longer one is asked for with the fuel of a call.
+    #[inline]
+    fn make_room(&mut self, len: usize) -> Result<(), Fault> {
+        if len <= self.buffer.len() {
+            return Ok(());
+        }
+        self.grant(self.fuel_per_call);
+        self.ask_buffer(len.next_power_of_two())
+    }
+
+    /// Asks the guest for a buffer of at least `len` bytes; burns fuel that is already granted.
+    fn ask_buffer(&mut self, len: usize) -> Result<(), Fault> {
+        let address = self.enter(|exports, store| exports.buffer.call(store, len as u32))?;
         let memory = self.memory.data_size(&self.store);
         let begin = address as usize;
         if !begin.is_multiple_of(8) || begin > memory || memory - begin < len {
@@ -251,19 +418,49 @@ impl Instance {
     /// Runs a hook on the `count` entries in the buffer.
     #[inline]
     pub(crate) fn run(&mut self, hook: Hook, count: usize) -> Result<(), Fault> {
-        let function = match hook {
-            Hook::Request => &self.exports.request,
-            Hook::Reply => &self.exports.reply,
-        };
-        let function = function
-            .as_ref()
-            .expect("a batch exists only for a hook that exists");
-        let fuel = self.fuel_per_call.saturating_mul(count as u64);
+        self.grant(self.fuel_per_call.saturating_mul(count as u64));
+        let returned = self.enter(|exports, store| {
+            let function = match hook {
+                Hook::Request => &exports.request,
+                Hook::Reply => &exports.reply,
+            };
+            let function = function
+                .as_ref()
+                .expect("a batch exists only for a hook that exists");
+            function.call(store, count as u32)
+        })?;
+        match returned {
+            0 => Ok(()),
+            returned => Err(self.kill(Fault::BadReturn {
+                function: hook.name(),
+                returned,
+            })),
+        }
+    }
+
+    /// Sets the fuel for the next call into the guest.
+    #[inline]
+    fn grant(&mut self, fuel: u64) {
+        self.budget.grant(fuel);
         self.store.set_fuel(fuel).expect("the engine counts fuel");
-        match function.call(&mut self.store, count as u32) {
-            Ok(0) => Ok(()),
-            Ok(returned) => Err(self.kill(Fault::BadReturn { hook, returned })),
-            Err(error) => Err(self.fault_of(&error, fuel)),
+    }
+
+    /// Calls into the guest with the fuel that is left of what was granted.
+    #[inline]
+    fn enter<R>(
+        &mut self,
+        call: impl FnOnce(&Exports, &mut Store<State>) -> wasmtime::Result<R>,
+    ) -> Result<R, Fault> {
+        match call(&self.exports, &mut self.store) {
+            Ok(returned) => {
+                self.budget.left = self.store.get_fuel().expect("the engine counts fuel");
+                Ok(returned)
+            }
+            Err(error) => {
+                self.budget.left = 0;
+                let fault = fault(&error, self.budget.granted);
+                Err(self.kill(fault))
+            }
         }
     }
 
@@ -273,28 +470,25 @@ impl Instance {
         self.dead = true;
         fault
     }
-
-    #[cold]
-    fn fault_of(&mut self, error: &wasmtime::Error, fuel: u64) -> Fault {
-        self.kill(fault(error, fuel))
-    }
 }
 
-fn state(policy: &Policy, limits: &TenantLimits) -> State {
+fn state(policy: &Policy, setup: &Setup<'_>) -> State {
     let limiter = StoreLimitsBuilder::new()
-        .memory_size(limits.memory_bytes)
-        .table_elements(limits.table_elements)
+        .memory_size(setup.limits.memory_bytes)
+        .table_elements(setup.limits.table_elements)
         .instances(1)
         .memories(1)
         .tables(1)
         .build();
-    let counters = vec![0; policy.manifest().counters().len()].into();
+    let own = || SharedState::new(&StateLimits::default());
     State {
         limiter,
         memory: None,
         log: Vec::new(),
         log_dropped: 0,
-        counters,
+        metrics: Metrics::of(policy.manifest()),
+        shared: setup.state.cloned().unwrap_or_else(own),
+        now_ms: 0,
     }
 }
 

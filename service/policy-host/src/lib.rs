@@ -19,37 +19,46 @@
 //! 3. An address or length from the guest is checked against its memory each time, after the guest has stopped.
 //! 4. After any fault the instance never runs again: a trap leaves the guest's own stack pointer behind.
 //! 5. The guest sees the views written for it and no bytes of an earlier, longer judgement behind them.
-//! 6. Judging allocates nothing on the host, unless the verdict is a denial with a message.
+//! 6. Judging allocates nothing on the host, unless the verdict is a denial with a message, or changes something.
+//! 7. Work that the host does for a guest is paid with the guest's fuel before it is done.
 //!
-//! The interface to the guest is `guest-sdk/ABI.md`. Absent on purpose: WASI, any import besides `log` and `counter`,
-//! SIMD, threads, 64-bit memories, tail calls, exceptions, GC, components. Not here yet: compilation in a confined
-//! worker process, state hand-over between versions, the proxy-wasm ABI.
+//! The interface to the guest is `guest-sdk/ABI.md`. Absent on purpose: WASI, any import besides the ten of
+//! `imports.rs`, SIMD, threads, 64-bit memories, tail calls, exceptions, GC, components. Not here yet: compilation in a confined
+//! worker process, the proxy-wasm ABI.
 
 #![forbid(unsafe_code)]
 
 mod batch;
+mod capabilities;
 mod config;
 mod cost;
+mod effects;
 mod error;
 mod host;
 mod imports;
 mod instance;
 pub mod limits;
 mod manifest;
+mod metrics;
+mod rate;
 mod scan;
+mod state;
 
 pub use batch::Batch;
-pub use config::{HostConfig, TenantLimits};
+pub use capabilities::{Capabilities, UnknownCapability};
+pub use config::{HostConfig, Setup, TenantLimits};
 pub use cost::FUEL_PER_MICROSECOND;
 pub use error::{BatchError, Fault, JudgeError, LoadError, Misuse};
 pub use host::{Host, Policy};
 pub use imports::{LogLevel, LogLine};
 pub use instance::Instance;
 pub use manifest::{Manifest, Method};
+pub use metrics::{BUCKETS, Histogram, Metrics};
+pub use rate::Rate;
+pub use state::{SharedState, StateLimits};
 
 /// Where in a call's life a policy is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hook {
     /// The request, on its way to the server.
     Request,
@@ -59,10 +68,17 @@ pub enum Hook {
 
 impl std::fmt::Display for Hook {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
+        f.write_str(self.name())
+    }
+}
+
+impl Hook {
+    /// As manifests write it.
+    pub fn name(self) -> &'static str {
+        match self {
             Hook::Request => "request",
             Hook::Reply => "reply",
-        })
+        }
     }
 }
 
@@ -78,4 +94,26 @@ pub enum Verdict {
         /// Text for the caller, at most [`limits::MESSAGE_BYTES`].
         message: String,
     },
+    /// Let it pass, with these fields changed: at least one, each once.
+    Change(Vec<FieldChange>),
+}
+
+/// A field's new value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldChange {
+    /// Index into the method's [`Method::changes`].
+    pub field: u32,
+    /// Unchecked: whether it fits the field's type is for whoever knows the schema.
+    pub value: Value,
+}
+
+/// What a policy wants a field to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Absent.
+    Clear,
+    /// A scalar, as a view has it.
+    Bits(u64),
+    /// A string or bytes; at most [`limits::CHANGED_BYTES`] in one verdict.
+    Bytes(Vec<u8>),
 }

@@ -2,8 +2,9 @@
 //!
 //! What one tenant can hold: per instance, its memory ([`MEMORY_BYTES`] by default), its table
 //! ([`TABLE_ELEMENTS`] x 8 bytes), a 128 KiB share of the calling thread's stack while it runs
-//! ([`STACK_BYTES`]), [`LOG_LINES`] x [`LOG_LINE_BYTES`] of log and [`COUNTERS`] x 8 bytes of
-//! counters; per loaded policy, its machine code, about ten times [`MODULE_BYTES`] at the very worst.
+//! ([`STACK_BYTES`]), [`LOG_LINES`] x [`LOG_LINE_BYTES`] of log, [`COUNTERS`] x 8 bytes of counters, [`GAUGES`] x 16 of
+//! gauges and [`HISTOGRAMS`] x 520 of histograms; per policy of an owner, [`STATE_BYTES`] of shared state; per loaded policy, its machine code, about ten times
+//! [`MODULE_BYTES`] at the very worst.
 
 /// Bytes of a module as uploaded. Checked before anything else looks at it.
 pub const MODULE_BYTES: usize = 1 << 20;
@@ -21,8 +22,18 @@ pub const POLICY_NAME_BYTES: usize = 64;
 pub const METHODS: usize = 64;
 /// Declared fields per method and direction.
 pub const FIELDS: usize = 32;
+/// Fields that a policy may change, per method and direction.
+pub const CHANGES: usize = 32;
 /// Counters of a policy.
 pub const COUNTERS: usize = 64;
+/// Gauges of a policy.
+pub const GAUGES: usize = 64;
+/// Histograms of a policy.
+pub const HISTOGRAMS: usize = 64;
+/// Milliseconds between two ticks, at least: a tick costs as much as a call.
+pub const TICK_MS_MIN: u32 = 100;
+/// Milliseconds between two ticks, at most: an hour.
+pub const TICK_MS_MAX: u32 = 3_600_000;
 
 /// Functions that a module defines.
 pub const FUNCTIONS: u32 = 10_000;
@@ -40,7 +51,7 @@ pub const BLOCKS_TIMES_LOCALS: u64 = 300_000;
 pub const COMPILE_COST: u64 = 1_000_000;
 /// Exports of a module.
 pub const EXPORTS: u32 = 256;
-/// Imports of a module; two exist.
+/// Imports of a module; ten exist.
 pub const IMPORTS: u32 = 16;
 /// Globals of a module.
 pub const GLOBALS: u32 = 1024;
@@ -64,6 +75,12 @@ pub const VIEW_BYTES: usize = 64 << 10;
 pub const BATCH: usize = 64;
 /// Bytes of a denial's message that reach the caller.
 pub const MESSAGE_BYTES: usize = 1024;
+/// Bytes of all values of one verdict that changes fields; what one view can hold.
+pub const CHANGED_BYTES: usize = 64 << 10;
+/// Bytes that a policy hands over to its next version.
+pub const SAVED_BYTES: usize = 1 << 20;
+/// Bytes of one request for random bytes.
+pub const RANDOM_BYTES: usize = 256;
 /// Bytes of a configuration error's text that reach the operator.
 pub const CONFIG_ERROR_BYTES: usize = 1024;
 
@@ -72,7 +89,24 @@ pub const LOG_LINE_BYTES: usize = 512;
 /// Log lines kept until they are collected; later ones are counted and dropped.
 pub const LOG_LINES: usize = 64;
 
+/// Keys of one shared state, by default.
+pub const STATE_KEYS: usize = 4096;
+/// Bytes of a key of shared state, by default.
+pub const STATE_KEY_BYTES: usize = 256;
+/// Bytes of a value of shared state, by default.
+pub const STATE_VALUE_BYTES: usize = 64 << 10;
+/// Bytes of one shared state, by default.
+pub const STATE_BYTES: usize = 1 << 20;
+/// What an entry of shared state is taken to occupy besides its bytes: its place in the map and two allocations.
+pub const STATE_ENTRY_BYTES: usize = 96;
+
+/// Microseconds that one call may be given, at least: entering and leaving a guest alone takes a twentieth of it.
+pub const CPU_US_MIN: u64 = 5;
+/// Microseconds that one call may be given, at most: so long may one call hold up all others of its runtime.
+pub const CPU_US_MAX: u64 = 10_000;
 /// Fuel for judging one call: 100 us ([`crate::cost`] has the unit).
 pub const FUEL_PER_CALL: u64 = 100 * crate::cost::FUEL_PER_MICROSECOND;
 /// Fuel for start function, first buffer and configuration together: 100 ms.
 pub const FUEL_FOR_SETUP: u64 = 100_000 * crate::cost::FUEL_PER_MICROSECOND;
+/// Fuel for saving the state, and again for restoring it: 2 ms. It is spent on the datapath, between two calls.
+pub const FUEL_FOR_HANDOVER: u64 = 2_000 * crate::cost::FUEL_PER_MICROSECOND;

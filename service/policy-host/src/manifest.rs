@@ -4,12 +4,13 @@
 //! what a policy declares here is what it will be shown.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::{Hook, limits};
+use crate::{Capabilities, Hook, limits};
 
-/// A policy's declaration of name, hooks, methods, fields and counters, in bounds.
+/// A policy's declaration of name, hooks, methods, fields, capabilities and metrics, in bounds.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -17,10 +18,53 @@ pub struct Manifest {
     name: String,
     #[serde(default)]
     version: Option<String>,
+    #[serde(rename = "hooks")]
+    declared_hooks: Vec<DeclaredHook>,
+    /// Those of a call, from `declared_hooks`.
+    #[serde(skip)]
     hooks: Vec<Hook>,
+    #[serde(default)]
+    tick_ms: Option<u32>,
     methods: Vec<Method>,
     #[serde(default)]
+    capabilities: Vec<Capability>,
+    #[serde(default)]
+    state: Option<State>,
+    #[serde(default)]
     counters: Vec<String>,
+    #[serde(default)]
+    gauges: Vec<String>,
+    #[serde(default)]
+    histograms: Vec<String>,
+}
+
+/// An entry of `hooks`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum DeclaredHook {
+    Request,
+    Reply,
+    Tick,
+}
+
+/// An entry of `capabilities`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(try_from = "String")]
+struct Capability(Capabilities);
+
+impl TryFrom<String> for Capability {
+    type Error = crate::UnknownCapability;
+
+    fn try_from(name: String) -> Result<Capability, Self::Error> {
+        name.parse().map(Capability)
+    }
+}
+
+/// The state that the policy can hand over to its next version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct State {
+    version: u32,
 }
 
 /// One entry of the manifest's `methods`.
@@ -32,6 +76,10 @@ pub struct Method {
     fields: Vec<String>,
     #[serde(default)]
     reply_fields: Vec<String>,
+    #[serde(default)]
+    changes: Vec<String>,
+    #[serde(default)]
+    reply_changes: Vec<String>,
 }
 
 impl Method {
@@ -45,6 +93,15 @@ impl Method {
         match hook {
             Hook::Request => &self.fields,
             Hook::Reply => &self.reply_fields,
+        }
+    }
+
+    /// Dotted paths of the fields that the policy may change at this hook; an index into this list is what
+    /// [`crate::FieldChange`] has.
+    pub fn changes(&self, hook: Hook) -> &[String] {
+        match hook {
+            Hook::Request => &self.changes,
+            Hook::Reply => &self.reply_changes,
         }
     }
 
@@ -64,7 +121,7 @@ impl Manifest {
         self.version.as_deref()
     }
 
-    /// Where in a call's life the policy wants to be asked.
+    /// Where in a call's life the policy wants to be asked; empty if it only ticks.
     pub fn hooks(&self) -> &[Hook] {
         &self.hooks
     }
@@ -77,6 +134,32 @@ impl Manifest {
     /// Names of the counters, in the order of [`crate::Instance::counters`].
     pub fn counters(&self) -> &[String] {
         &self.counters
+    }
+
+    /// Names of the gauges, in the order of [`crate::Metrics::gauges`].
+    pub fn gauges(&self) -> &[String] {
+        &self.gauges
+    }
+
+    /// Names of the histograms, in the order of [`crate::Metrics::histograms`].
+    pub fn histograms(&self) -> &[String] {
+        &self.histograms
+    }
+
+    /// What the policy wants to do, with what everybody may.
+    pub fn capabilities(&self) -> Capabilities {
+        let all = self.capabilities.iter();
+        all.fold(Capabilities::ALWAYS, |all, one| all | one.0)
+    }
+
+    /// The version of the state that it saves; `None` if it hands nothing over.
+    pub fn state_version(&self) -> Option<u32> {
+        self.state.map(|state| state.version)
+    }
+
+    /// How often it wants to be ticked, if at all.
+    pub fn tick(&self) -> Option<Duration> {
+        self.tick_ms.map(|ms| Duration::from_millis(ms.into()))
     }
 
     /// The index of the entry that applies to a method: the most exact pattern wins. `None` if the policy doesn't
@@ -104,9 +187,17 @@ impl Manifest {
                 limits::MANIFEST_BYTES
             ));
         }
-        let manifest: Manifest =
+        let mut manifest: Manifest =
             serde_json::from_slice(bytes).map_err(|e| format!("doesn't parse: {e}"))?;
         manifest.check()?;
+        let declared = manifest.declared_hooks.iter();
+        manifest.hooks = declared
+            .filter_map(|hook| match hook {
+                DeclaredHook::Request => Some(Hook::Request),
+                DeclaredHook::Reply => Some(Hook::Reply),
+                DeclaredHook::Tick => None,
+            })
+            .collect();
         Ok(manifest)
     }
 
@@ -118,17 +209,47 @@ impl Manifest {
         if let Some(version) = &self.version {
             check_length("version", version)?;
         }
-        check_list("hooks", self.hooks.iter(), 1..=2)?;
+        check_list("hooks", self.declared_hooks.iter(), 1..=3)?;
+        self.check_tick()?;
         check_list(
             "methods",
             self.methods.iter().map(|m| &m.method),
             1..=limits::METHODS,
         )?;
-        check_list("counters", self.counters.iter(), 0..=limits::COUNTERS)?;
-        self.counters
+        let capabilities = self.capabilities.iter();
+        check_list("capabilities", capabilities.map(|c| c.0.to_string()), 0..=6)?;
+        let metrics = [
+            ("counter", "counters", &self.counters, limits::COUNTERS),
+            ("gauge", "gauges", &self.gauges, limits::GAUGES),
+            (
+                "histogram",
+                "histograms",
+                &self.histograms,
+                limits::HISTOGRAMS,
+            ),
+        ];
+        for (one, many, names, max) in metrics {
+            check_list(many, names.iter(), 0..=max)?;
+            names.iter().try_for_each(|name| check_length(one, name))?;
+        }
+        let may_change = self.capabilities().contains(Capabilities::CHANGE);
+        self.methods
             .iter()
-            .try_for_each(|name| check_length("counter", name))?;
-        self.methods.iter().try_for_each(check_method)
+            .try_for_each(|entry| check_method(entry, may_change))
+    }
+
+    fn check_tick(&self) -> Result<(), String> {
+        let (min, max) = (limits::TICK_MS_MIN, limits::TICK_MS_MAX);
+        match (
+            self.declared_hooks.contains(&DeclaredHook::Tick),
+            self.tick_ms,
+        ) {
+            (true, Some(ms)) if (min..=max).contains(&ms) => Ok(()),
+            (true, Some(ms)) => Err(format!("has the tick_ms {ms}; {min} to {max} are allowed")),
+            (true, None) => Err("has the hook tick, but no tick_ms".to_owned()),
+            (false, Some(_)) => Err("has a tick_ms, but not the hook tick".to_owned()),
+            (false, None) => Ok(()),
+        }
     }
 }
 
@@ -144,7 +265,7 @@ fn check_policy_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn check_method(entry: &Method) -> Result<(), String> {
+fn check_method(entry: &Method, may_change: bool) -> Result<(), String> {
     let pattern = &entry.method;
     check_length("method", pattern)?;
     let well_formed = match pattern.split_once('/') {
@@ -160,23 +281,29 @@ fn check_method(entry: &Method) -> Result<(), String> {
         ));
     }
     for hook in [Hook::Request, Hook::Reply] {
-        let fields = entry.fields(hook);
-        check_list(
-            &format!("fields of {pattern}"),
-            fields.iter(),
-            0..=limits::FIELDS,
-        )?;
-        fields
-            .iter()
-            .try_for_each(|field| check_length("field", field))?;
-        if entry.is_wildcard() && !fields.is_empty() {
+        check_paths(entry, "fields", entry.fields(hook), limits::FIELDS)?;
+        check_paths(entry, "changes", entry.changes(hook), limits::CHANGES)?;
+        if let (Some(path), false) = (entry.changes(hook).first(), may_change) {
             return Err(format!(
-                "declares the field {:?} for {pattern}; only an exact method has a known schema",
-                fields[0]
+                "lists {path:?} among the changes of {pattern}, but doesn't declare the capability change"
             ));
         }
     }
     Ok(())
+}
+
+fn check_paths(entry: &Method, what: &str, paths: &[String], max: usize) -> Result<(), String> {
+    let pattern = &entry.method;
+    check_list(&format!("{what} of {pattern}"), paths.iter(), 0..=max)?;
+    paths
+        .iter()
+        .try_for_each(|path| check_length("field", path))?;
+    match paths.first() {
+        Some(path) if entry.is_wildcard() => Err(format!(
+            "declares the field {path:?} for {pattern}; only an exact method has a known schema"
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn check_length(what: &str, text: &str) -> Result<(), String> {

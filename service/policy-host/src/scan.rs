@@ -111,7 +111,7 @@ fn check_imports(section: wasmparser::ImportSectionReader<'_>) -> Result<(), Loa
         };
         let offered = imports::FUNCTIONS
             .iter()
-            .any(|(name, _)| *name == import.name);
+            .any(|(name, ..)| *name == import.name);
         if import.module != imports::MODULE || !offered {
             return Err(LoadError::UnknownImport {
                 module: cut(import.module),

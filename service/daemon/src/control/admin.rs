@@ -7,7 +7,7 @@ use std::rc::Rc;
 use serde_json::json;
 use tollgate_control::{Attachment, Cause, Detach, PolicyVersion, Side, StoreError, Target};
 use tollgate_engine::Status;
-use tollgate_policy_host::{Instance, Policy, limits as policy_limits};
+use tollgate_policy_host::{Instance, Policy, Setup, limits as policy_limits};
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages::{
@@ -283,9 +283,14 @@ impl Control {
         config: Option<Vec<u8>>,
     ) -> Result<Instance, Status> {
         let limits = self.limits.clone();
-        let made =
-            tokio::task::spawn_blocking(move || policy.instantiate(&limits, config.as_deref()))
-                .await;
+        let made = tokio::task::spawn_blocking(move || {
+            let config = config.as_deref();
+            policy.instantiate(&Setup {
+                config,
+                ..Setup::new(&limits)
+            })
+        })
+        .await;
         let made = made.map_err(|error| {
             Status::new(
                 Code::INTERNAL,

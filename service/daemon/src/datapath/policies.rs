@@ -313,6 +313,11 @@ impl Slot {
                 denied += 1;
                 questions[asked[at]].denied = Some(Status::new(Code(code), message));
             }
+            tollgate_policy_host::Verdict::Change(_) => {
+                denied += 1;
+                let text = "the policy changes the message, and changes are not applied yet";
+                questions[asked[at]].denied = Some(Status::new(Code::INTERNAL, text.to_owned()));
+            }
         });
         match judged {
             Ok(()) => (self.allowed, self.denied) = (self.allowed + allowed, self.denied + denied),

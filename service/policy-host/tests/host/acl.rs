@@ -6,12 +6,12 @@ use std::convert::Infallible;
 use proptest::prelude::*;
 use tollgate_policy_host::{Hook, Instance, JudgeError, Verdict};
 
-use crate::guests::{guest, limits, view, write};
+use crate::guests::{guest, limits, setup, view, write};
 
 fn acl(blocked: &[String]) -> Instance {
     let config = serde_json::json!({ "blocked": blocked }).to_string();
     guest("acl")
-        .instantiate(&limits(), Some(config.as_bytes()))
+        .instantiate(&setup(&limits(), Some(config.as_bytes())))
         .unwrap()
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
 
-use tollgate_policy_host::{Host, HostConfig, Policy, TenantLimits};
+use tollgate_policy_host::{Host, HostConfig, Policy, Setup, TenantLimits};
 
 /// One small pool for all tests of the process.
 pub(crate) static HOST: LazyLock<Host> = LazyLock::new(|| {
@@ -50,6 +50,13 @@ pub(crate) fn guest(name: &str) -> Policy {
 
 pub(crate) fn limits() -> TenantLimits {
     TenantLimits::default()
+}
+
+pub(crate) fn setup<'a>(limits: &'a TenantLimits, config: Option<&'a [u8]>) -> Setup<'a> {
+    Setup {
+        config,
+        ..Setup::new(limits)
+    }
 }
 
 /// The view of string fields, written here again so that host and SDK are held to the same page by a third party.

@@ -8,7 +8,7 @@ use tollgate_policy_host::{
     Verdict, limits,
 };
 
-use crate::guests::{guest, limits, view, write};
+use crate::guests::{guest, limits, setup, view, write};
 use crate::wat::{ALLOW, Parts, buffer};
 
 fn judge(instance: &mut Instance) -> Result<Verdict, JudgeError<Infallible>> {
@@ -38,7 +38,7 @@ fn request_fault(body: &str) -> Fault {
 
 #[test]
 fn the_null_policy_allows() {
-    let mut instance = guest("null").instantiate(&limits(), None).unwrap();
+    let mut instance = guest("null").instantiate(&setup(&limits(), None)).unwrap();
     for _ in 0..1000 {
         assert_eq!(judge(&mut instance), Ok(Verdict::Allow));
     }
@@ -58,7 +58,7 @@ fn an_endless_loop_ends() {
         Fault::OutOfFuel { fuel }
     );
     let mut spin = guest("spin")
-        .instantiate(&limits(), Some(b"calls 3"))
+        .instantiate(&setup(&limits(), Some(b"calls 3")))
         .unwrap();
     for _ in 0..3 {
         assert_eq!(judge(&mut spin), Ok(Verdict::Allow));
@@ -68,12 +68,12 @@ fn an_endless_loop_ends() {
 
 #[test]
 fn one_tenants_loop_leaves_the_others_alone() {
-    let mut evil = guest("spin").instantiate(&limits(), None).unwrap();
-    let mut good = guest("null").instantiate(&limits(), None).unwrap();
+    let mut evil = guest("spin").instantiate(&setup(&limits(), None)).unwrap();
+    let mut good = guest("null").instantiate(&setup(&limits(), None)).unwrap();
     fault(&mut evil);
     assert_eq!(judge(&mut good), Ok(Verdict::Allow));
     let mut again = guest("spin")
-        .instantiate(&limits(), Some(b"calls 1"))
+        .instantiate(&setup(&limits(), Some(b"calls 1")))
         .unwrap();
     assert_eq!(judge(&mut again), Ok(Verdict::Allow));
 }
@@ -85,13 +85,13 @@ fn the_budget_is_per_call_and_exact() {
     ));
     let policy = parts.load().unwrap();
     let with = |fuel_per_call| {
-        policy.instantiate(
+        policy.instantiate(&setup(
             &TenantLimits {
                 fuel_per_call,
                 ..limits()
             },
             None,
-        )
+        ))
     };
     let mut enough = with(20_000).unwrap();
     for _ in 0..100 {
@@ -141,7 +141,7 @@ fn a_return_value_other_than_zero_is_a_fault() {
     assert_eq!(
         request_fault(&format!("{ALLOW} i32.const -1")),
         Fault::BadReturn {
-            hook: Hook::Request,
+            function: "request",
             returned: u32::MAX
         }
     );
@@ -169,13 +169,13 @@ fn memory_growth_is_capped() {
     let policy = parts.load().unwrap();
     for (memory_bytes, pages) in [(limits::MEMORY_BYTES, 64), (3 << 16, 3), (usize::MAX, 256)] {
         let mut instance = policy
-            .instantiate(
+            .instantiate(&setup(
                 &TenantLimits {
                     memory_bytes,
                     ..limits()
                 },
                 None,
-            )
+            ))
             .unwrap();
         let Ok(Verdict::Deny { code: 8, message }) = judge(&mut instance) else {
             panic!("denied")
@@ -197,13 +197,13 @@ fn table_growth_is_capped() {
     let policy = parts.load().unwrap();
     for (table_elements, expected) in [(limits::TABLE_ELEMENTS, 1024), (128, 128)] {
         let mut instance = policy
-            .instantiate(
+            .instantiate(&setup(
                 &TenantLimits {
                     table_elements,
                     ..limits()
                 },
                 None,
-            )
+            ))
             .unwrap();
         let Ok(Verdict::Deny { message, .. }) = judge(&mut instance) else {
             panic!("denied")
@@ -265,7 +265,7 @@ fn the_largest_view_arrives_whole() {
 #[test]
 fn misuse_is_reported_and_kills_nobody() {
     let mut instance = guest("acl")
-        .instantiate(&limits(), Some(br#"{"blocked":[]}"#))
+        .instantiate(&setup(&limits(), Some(br#"{"blocked":[]}"#)))
         .unwrap();
     let misuse = |result: Result<Verdict, JudgeError<Infallible>>| match result {
         Err(JudgeError::Misuse(misuse)) => misuse,
@@ -309,7 +309,7 @@ fn misuse_is_reported_and_kills_nobody() {
 
 #[test]
 fn a_view_that_fails_asks_nobody() {
-    let mut instance = guest("spin").instantiate(&limits(), None).unwrap();
+    let mut instance = guest("spin").instantiate(&setup(&limits(), None)).unwrap();
     let verdict = instance.judge(Hook::Request, 0, 8, |_| Err("too large"));
     assert_eq!(verdict, Err(JudgeError::View("too large")));
     assert!(!instance.is_dead());
@@ -318,7 +318,9 @@ fn a_view_that_fails_asks_nobody() {
 #[test]
 fn a_batch_is_judged_call_by_call() {
     let config = br#"{"blocked":["bob","eve"],"message":"no"}"#;
-    let mut acl = guest("acl").instantiate(&limits(), Some(config)).unwrap();
+    let mut acl = guest("acl")
+        .instantiate(&setup(&limits(), Some(config)))
+        .unwrap();
     let names: Vec<String> = (0..limits::BATCH)
         .map(|i| {
             if i % 3 == 0 {
@@ -363,7 +365,7 @@ fn a_batch_is_judged_call_by_call() {
 
 #[test]
 fn a_batch_can_end_early_or_empty() {
-    let mut instance = guest("null").instantiate(&limits(), None).unwrap();
+    let mut instance = guest("null").instantiate(&setup(&limits(), None)).unwrap();
     let batch = instance.batch(Hook::Request, 4, 64).unwrap();
     batch
         .judge(|_, _| panic!("nobody was asked about"))
@@ -465,7 +467,7 @@ fn nothing_of_the_configuration_is_left_behind() {
     let mut instance = exhibit()
         .load()
         .unwrap()
-        .instantiate(&limits(), Some(&SECRET))
+        .instantiate(&setup(&limits(), Some(&SECRET)))
         .unwrap();
     assert_eq!(shown(&mut instance, b"short"), "short");
 }
@@ -593,7 +595,7 @@ fn a_reply_hook_is_its_own_function() {
 
 #[test]
 fn an_instance_moves_between_threads() {
-    let mut instance = guest("null").instantiate(&limits(), None).unwrap();
+    let mut instance = guest("null").instantiate(&setup(&limits(), None)).unwrap();
     std::thread::spawn(move || assert_eq!(judge(&mut instance), Ok(Verdict::Allow)))
         .join()
         .unwrap();
@@ -615,13 +617,15 @@ fn puppet(words: [u32; 4]) -> Instance {
             .unwrap()
         });
     let config: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    POLICY.instantiate(&limits(), Some(&config)).unwrap()
+    POLICY
+        .instantiate(&setup(&limits(), Some(&config)))
+        .unwrap()
 }
 
 proptest! {
     #[test]
     fn whatever_a_guest_answers_is_a_verdict_or_a_fault(
-        verdict in prop_oneof![0u32..4, any::<u32>()],
+        verdict in prop_oneof![0u32..5, any::<u32>()],
         status in prop_oneof![0u32..18, any::<u32>()],
         at in prop_oneof![0u32..70_000, any::<u32>()],
         len in prop_oneof![0u32..70_000, any::<u32>()],
@@ -635,8 +639,9 @@ proptest! {
                 prop_assert!(message.len() <= limits::MESSAGE_BYTES);
             }
             Err(JudgeError::Fault(Fault::BadVerdict { index: 0, verdict: v })) => {
-                prop_assert!(v == verdict && v != 1 && v != 2);
+                prop_assert!(v == verdict && !(1..=3).contains(&v));
             }
+            Err(JudgeError::Fault(Fault::MayNotChange { index: 0 })) => prop_assert_eq!(verdict, 3),
             Err(JudgeError::Fault(Fault::BadStatus { index: 0, status: s })) => {
                 prop_assert!(s == status && !(1..=16).contains(&s) && verdict == 2);
             }

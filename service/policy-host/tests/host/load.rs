@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use proptest::prelude::*;
 use tollgate_policy_host::{Hook, Host, HostConfig, LoadError, limits};
 
-use crate::guests::{HOST, guest};
+use crate::guests::{HOST, guest, setup};
 use crate::wat::{MANIFEST, Parts};
 
 /// The sentence that `load` answers.
@@ -189,7 +189,7 @@ fn foreign_imports_are_named() {
     };
     assert_eq!(
         import(r#"(import "wasi_snapshot_preview1" "fd_write" (func))"#),
-        "the module imports \"wasi_snapshot_preview1\" \"fd_write\"; only log and counter of tollgate are offered"
+        "the module imports \"wasi_snapshot_preview1\" \"fd_write\", which isn't offered; guest-sdk/ABI.md lists what tollgate offers"
     );
     check_contains(
         &import(r#"(import "tollgate" "clock" (func))"#),
@@ -304,15 +304,15 @@ fn garbled_manifests_are_explained() {
         ),
         (
             &MANIFEST.replace("\"request\"", ""),
-            "lists 0 hooks; 1 to 2 are allowed",
+            "lists 0 hooks; 1 to 3 are allowed",
         ),
         (
             &MANIFEST.replace("\"request\"", "\"request\",\"request\""),
             "lists Request twice in hooks",
         ),
         (
-            &MANIFEST.replace("\"request\"", "\"tick\""),
-            "unknown variant `tick`",
+            &MANIFEST.replace("\"request\"", "\"tock\""),
+            "unknown variant `tock`",
         ),
         (
             &MANIFEST.replace("a.B/C", "a.B"),
@@ -511,7 +511,7 @@ proptest! {
             wasm.truncate(index.index(wasm.len()));
         }
         let Ok(policy) = HOST.load(&wasm) else { return Ok(()) };
-        let Ok(mut instance) = policy.instantiate(&crate::guests::limits(), None) else { return Ok(()) };
+        let Ok(mut instance) = policy.instantiate(&setup(&crate::guests::limits(), None)) else { return Ok(()) };
         let _ = instance.judge::<Infallible>(Hook::Request, 0, 8, |_| Ok(8));
     }
 

@@ -2,7 +2,7 @@
 
 use tollgate_policy_host::{Fault, Host, HostConfig, LoadError, TenantLimits, limits};
 
-use crate::guests::{guest, limits};
+use crate::guests::{guest, limits, setup};
 use crate::wat::{Parts, buffer, configure};
 
 const LOOP: &str = "(loop br 0) unreachable";
@@ -133,7 +133,7 @@ fn a_policy_can_refuse_its_configuration() {
 fn the_policies_explain_what_they_dislike() {
     let refusal = |name, config: &str| {
         guest(name)
-            .instantiate(&limits(), Some(config.as_bytes()))
+            .instantiate(&setup(&limits(), Some(config.as_bytes())))
             .unwrap_err()
             .to_string()
     };
@@ -145,7 +145,7 @@ fn the_policies_explain_what_they_dislike() {
     assert!(refusal("spin", "faster").contains("is neither"));
     assert!(matches!(
         guest("spin")
-            .instantiate(&limits(), Some(b"configure"))
+            .instantiate(&setup(&limits(), Some(b"configure")))
             .unwrap_err(),
         LoadError::Setup {
             step: "configure",
@@ -167,11 +167,15 @@ fn the_configuration_arrives_whole_up_to_its_limit() {
     let policy = parts.load().unwrap();
     let mut config = vec![b'.'; limits::CONFIG_BYTES];
     *config.last_mut().unwrap() = b'Z';
-    let refusal = policy.instantiate(&limits(), Some(&config)).unwrap_err();
+    let refusal = policy
+        .instantiate(&setup(&limits(), Some(&config)))
+        .unwrap_err();
     assert_eq!(refusal, LoadError::ConfigRefused("Z".to_owned()));
     config.push(b'!');
     assert_eq!(
-        policy.instantiate(&limits(), Some(&config)).unwrap_err(),
+        policy
+            .instantiate(&setup(&limits(), Some(&config)))
+            .unwrap_err(),
         LoadError::ConfigTooLarge {
             bytes: limits::CONFIG_BYTES + 1,
             max: limits::CONFIG_BYTES
@@ -187,14 +191,14 @@ fn the_pool_has_an_end_and_gives_back() {
     })
     .unwrap();
     let policy = host.load(&Parts::default().wasm()).unwrap();
-    let first = policy.instantiate(&limits(), None).unwrap();
-    let _second = policy.instantiate(&limits(), None).unwrap();
-    let LoadError::PoolFull(text) = policy.instantiate(&limits(), None).unwrap_err() else {
+    let first = policy.instantiate(&setup(&limits(), None)).unwrap();
+    let _second = policy.instantiate(&setup(&limits(), None)).unwrap();
+    let LoadError::PoolFull(text) = policy.instantiate(&setup(&limits(), None)).unwrap_err() else {
         panic!("the pool has two")
     };
     assert!(text.contains('2'), "{text}");
     drop(first);
-    policy.instantiate(&limits(), None).unwrap();
+    policy.instantiate(&setup(&limits(), None)).unwrap();
 }
 
 #[test]
@@ -210,5 +214,5 @@ fn limits_are_cut_to_the_hosts() {
         memory_bytes: usize::MAX,
         ..limits()
     };
-    policy.instantiate(&generous, None).unwrap();
+    policy.instantiate(&setup(&generous, None)).unwrap();
 }

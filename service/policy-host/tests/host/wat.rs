@@ -2,7 +2,7 @@
 
 use tollgate_policy_host::{Instance, LoadError, Policy};
 
-use crate::guests::{HOST, limits};
+use crate::guests::{HOST, limits, setup};
 
 pub(crate) const MANIFEST: &str =
     r#"{"abi":1,"name":"t","hooks":["request"],"methods":[{"method":"a.B/C","fields":["x"]}]}"#;
@@ -81,6 +81,6 @@ impl Parts {
     }
 
     pub(crate) fn instantiate(&self) -> Result<Instance, LoadError> {
-        self.load().unwrap().instantiate(&limits(), None)
+        self.load().unwrap().instantiate(&setup(&limits(), None))
     }
 }

@@ -1,0 +1,142 @@
+//! What a policy may do besides reading its views and answering: the host functions and the effects, in six groups.
+//!
+//! A manifest declares them, an operator grants them, and an instance exists only if all that is declared is granted. A
+//! function of a group that isn't declared can't be imported.
+
+use std::fmt;
+use std::ops::BitOr;
+use std::str::FromStr;
+
+/// A set of capabilities.
+///
+/// Log and metrics are in every set: they are bounded, and give the policy nothing that it didn't have.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Capabilities(u8);
+
+impl Capabilities {
+    /// `log`: lines of text for the operator.
+    pub const LOG: Capabilities = Capabilities(1);
+    /// `counter`, `gauge`, `histogram`.
+    pub const METRICS: Capabilities = Capabilities(2);
+    /// `state_get`, `state_set`, `state_delete`, `state_add`: the shared state.
+    pub const STATE: Capabilities = Capabilities(4);
+    /// `now_ms`. Has to be granted by name: with a clock a policy can measure what others do.
+    pub const CLOCK: Capabilities = Capabilities(8);
+    /// `random`. Has to be granted by name: with it a policy's verdicts can't be repeated.
+    pub const RANDOM: Capabilities = Capabilities(16);
+    /// Changing the fields that the manifest lists.
+    pub const CHANGE: Capabilities = Capabilities(32);
+    /// What everybody has.
+    pub const ALWAYS: Capabilities = Capabilities(1 | 2);
+    /// All of them.
+    pub const ALL: Capabilities = Capabilities(63);
+
+    const NAMES: [(&'static str, Capabilities); 6] = [
+        ("log", Capabilities::LOG),
+        ("metrics", Capabilities::METRICS),
+        ("state", Capabilities::STATE),
+        ("clock", Capabilities::CLOCK),
+        ("random", Capabilities::RANDOM),
+        ("change", Capabilities::CHANGE),
+    ];
+
+    /// True if all of `other` is in this set.
+    pub const fn contains(self, other: Capabilities) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// What is in this set and not in `other`.
+    pub const fn without(self, other: Capabilities) -> Capabilities {
+        Capabilities(self.0 & !other.0)
+    }
+
+    /// True if nothing is in it.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The names of the members, in a fixed order.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let members = Capabilities::NAMES.into_iter();
+        members
+            .filter(move |(_, one)| self.contains(*one))
+            .map(|(name, _)| name)
+    }
+}
+
+impl Default for Capabilities {
+    /// Log, metrics, state and change: what stays within the tenant's own calls.
+    fn default() -> Capabilities {
+        Capabilities::ALWAYS | Capabilities::STATE | Capabilities::CHANGE
+    }
+}
+
+impl BitOr for Capabilities {
+    type Output = Capabilities;
+
+    fn bitor(self, other: Capabilities) -> Capabilities {
+        Capabilities(self.0 | other.0)
+    }
+}
+
+impl FromStr for Capabilities {
+    type Err = UnknownCapability;
+
+    /// The set of one, by its name.
+    fn from_str(name: &str) -> Result<Capabilities, UnknownCapability> {
+        let found = Capabilities::NAMES.iter().find(|(known, _)| *known == name);
+        found
+            .map(|(_, one)| *one)
+            .ok_or_else(|| UnknownCapability(crate::error::cut(name)))
+    }
+}
+
+impl fmt::Display for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, name) in self.names().enumerate() {
+            let space = if index > 0 { " " } else { "" };
+            write!(f, "{space}{name}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Capabilities({self})")
+    }
+}
+
+/// A word that names no capability.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no capability {0:?}; there are log, metrics, state, clock, random and change")]
+pub struct UnknownCapability(String);
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn every_name_reads_as_itself() {
+        for (name, one) in Capabilities::NAMES {
+            assert_eq!(name.parse::<Capabilities>().unwrap(), one);
+            assert_eq!(one.to_string(), name);
+        }
+        assert_eq!(
+            Capabilities::ALL.to_string(),
+            "log metrics state clock random change"
+        );
+        assert_eq!(
+            "Clock".parse::<Capabilities>().unwrap_err().to_string(),
+            "there is no capability \"Clock\"; there are log, metrics, state, clock, random and change"
+        );
+    }
+
+    #[test]
+    fn clock_and_random_are_granted_by_name_only() {
+        let rest = Capabilities::ALL.without(Capabilities::default());
+        assert_eq!(rest, Capabilities::CLOCK | Capabilities::RANDOM);
+        assert!(!rest.is_empty() && rest.without(Capabilities::ALL).is_empty());
+    }
+}

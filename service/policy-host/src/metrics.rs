@@ -1,0 +1,140 @@
+//! What a policy counts and measures: arrays of fixed length, so that no policy can flood a monitoring system with names.
+
+/// Buckets of a histogram: one for values up to 0, and one for each power of two.
+pub const BUCKETS: usize = 64;
+
+/// How often values of which size were recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    /// `buckets[0]` counts values up to 0, `buckets[i]` those from 2^(i-1) to below 2^i.
+    pub buckets: [u64; BUCKETS],
+    /// Their sum, wrapping.
+    pub sum: i64,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram {
+            buckets: [0; BUCKETS],
+            sum: 0,
+        }
+    }
+}
+
+impl Histogram {
+    pub(crate) fn record(&mut self, value: i64) {
+        let bucket = match u64::try_from(value) {
+            Ok(value) => (u64::BITS - value.leading_zeros()) as usize,
+            Err(_) => 0,
+        };
+        let count = &mut self.buckets[bucket];
+        *count = count.wrapping_add(1);
+        self.sum = self.sum.wrapping_add(value);
+    }
+}
+
+/// All metrics of an instance, in the order of the manifest's lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metrics {
+    /// Wrapping.
+    pub counters: Box<[u64]>,
+    /// `None` until it is set for the first time.
+    pub gauges: Box<[Option<i64>]>,
+    /// See [`Histogram`].
+    pub histograms: Box<[Histogram]>,
+}
+
+impl Metrics {
+    pub(crate) fn of(manifest: &crate::Manifest) -> Metrics {
+        Metrics {
+            counters: vec![0; manifest.counters().len()].into(),
+            gauges: vec![None; manifest.gauges().len()].into(),
+            histograms: vec![Histogram::default(); manifest.histograms().len()].into(),
+        }
+    }
+
+    /// Adds what a later instance of a policy of the same manifest has collected: how instances that live for one call
+    /// get a sum. Where the other has more (another version's manifest), that is added at the end.
+    pub fn absorb(&mut self, later: &Metrics) {
+        extend(&mut self.counters, later.counters.len(), 0);
+        extend(&mut self.gauges, later.gauges.len(), None);
+        extend(
+            &mut self.histograms,
+            later.histograms.len(),
+            Histogram::default(),
+        );
+        for (sum, more) in self.counters.iter_mut().zip(&later.counters) {
+            *sum = sum.wrapping_add(*more);
+        }
+        for (last, newer) in self.gauges.iter_mut().zip(&later.gauges) {
+            *last = newer.or(*last);
+        }
+        for (sum, more) in self.histograms.iter_mut().zip(&later.histograms) {
+            for (sum, more) in sum.buckets.iter_mut().zip(&more.buckets) {
+                *sum = sum.wrapping_add(*more);
+            }
+            sum.sum = sum.sum.wrapping_add(more.sum);
+        }
+    }
+}
+
+/// Lengthens a list to `len`; almost always it is that long.
+fn extend<T: Clone>(list: &mut Box<[T]>, len: usize, value: T) {
+    if list.len() < len {
+        let mut longer = std::mem::take(list).into_vec();
+        longer.resize(len, value);
+        *list = longer.into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_fall_between_powers_of_two() {
+        let cases = [
+            (i64::MIN, 0),
+            (-1, 0),
+            (0, 0),
+            (1, 1),
+            (2, 2),
+            (3, 2),
+            (4, 3),
+            (1023, 10),
+            (1024, 11),
+            (i64::MAX, 63),
+        ];
+        for (value, bucket) in cases {
+            let mut histogram = Histogram::default();
+            histogram.record(value);
+            assert_eq!(histogram.buckets[bucket], 1, "{value}");
+            assert_eq!(histogram.sum, value);
+        }
+    }
+
+    #[test]
+    fn absorbing_adds_counts_and_keeps_the_last_gauge() {
+        let mut histogram = Histogram::default();
+        histogram.record(5);
+        let one = Metrics {
+            counters: [1, u64::MAX].into(),
+            gauges: [Some(7), None].into(),
+            histograms: [histogram].into(),
+        };
+        let mut sum = Metrics::default();
+        sum.absorb(&one);
+        assert_eq!(sum, one);
+        let two = Metrics {
+            gauges: [None, Some(3)].into(),
+            ..one.clone()
+        };
+        sum.absorb(&two);
+        assert_eq!(sum.counters[..], [2, u64::MAX - 1]);
+        assert_eq!(sum.gauges[..], [Some(7), Some(3)]);
+        assert_eq!(
+            (sum.histograms[0].buckets[3], sum.histograms[0].sum),
+            (2, 10)
+        );
+    }
+}

@@ -1,0 +1,261 @@
+//! The state that instances of one policy share: keys and values, capped.
+//!
+//! It belongs to an owner and a policy's name, outlives instances, and ends with the daemon. An ordered map rather than
+//! a hash table: no operation is much slower than the others, whatever keys a tenant chooses, so its price can be fixed.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::limits;
+
+/// How much one shared state may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateLimits {
+    /// Keys at once. Default 4,096.
+    pub keys: usize,
+    /// Bytes of one key. Default 256; an empty key is none.
+    pub key_bytes: usize,
+    /// Bytes of one value. Default 64 KiB.
+    pub value_bytes: usize,
+    /// Bytes of all keys and values, with [`limits::STATE_ENTRY_BYTES`] for each entry. Default 1 MiB.
+    pub total_bytes: usize,
+}
+
+impl Default for StateLimits {
+    fn default() -> StateLimits {
+        StateLimits {
+            keys: limits::STATE_KEYS,
+            key_bytes: limits::STATE_KEY_BYTES,
+            value_bytes: limits::STATE_VALUE_BYTES,
+            total_bytes: limits::STATE_BYTES,
+        }
+    }
+}
+
+/// The shared state of an owner's policy. Clones are the same state.
+#[derive(Clone)]
+pub struct SharedState(Arc<Mutex<Entries>>);
+
+struct Entries {
+    limits: StateLimits,
+    map: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    /// As [`StateLimits::total_bytes`] counts.
+    bytes: usize,
+}
+
+/// Why something wasn't stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unstored {
+    /// One more key, or more bytes, than there may be.
+    Full,
+    /// The value that is there doesn't have eight bytes; it has so many.
+    NoInteger(usize),
+}
+
+impl std::fmt::Debug for SharedState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedState")
+            .field("keys", &self.keys())
+            .field("bytes", &self.bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+impl SharedState {
+    /// Nothing yet.
+    pub fn new(limits: &StateLimits) -> SharedState {
+        SharedState(Arc::new(Mutex::new(Entries {
+            limits: *limits,
+            map: BTreeMap::new(),
+            bytes: 0,
+        })))
+    }
+
+    /// How many keys there are.
+    pub fn keys(&self) -> usize {
+        self.lock().map.len()
+    }
+
+    /// Bytes held, as [`StateLimits::total_bytes`] counts them.
+    pub fn bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
+    /// A copy of a key's value.
+    pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.lock().map.get(key).map(|value| value.to_vec())
+    }
+
+    /// Copies the value of the key that lies at `key` in a guest's memory to `room` in the same memory, as much as fits, and
+    /// returns its whole length.
+    pub(crate) fn read(
+        &self,
+        memory: &mut [u8],
+        key: Range<usize>,
+        room: Range<usize>,
+    ) -> Option<usize> {
+        let entries = self.lock();
+        let value = entries.map.get(&memory[key])?;
+        let len = value.len().min(room.len());
+        memory[room][..len].copy_from_slice(&value[..len]);
+        Some(value.len())
+    }
+
+    pub(crate) fn set(&self, key: &[u8], value: &[u8]) -> Result<(), Unstored> {
+        self.lock().set(key, value)
+    }
+
+    /// True if there was something to delete.
+    pub(crate) fn delete(&self, key: &[u8]) -> bool {
+        let mut entries = self.lock();
+        match entries.map.remove(key) {
+            Some(value) => {
+                entries.bytes -= size(key.len(), value.len());
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Adds to the integer that a key's value is (an absent one is 0), wrapping, and returns the sum.
+    pub(crate) fn add(&self, key: &[u8], delta: i64) -> Result<i64, Unstored> {
+        let mut entries = self.lock();
+        if let Some(value) = entries.map.get_mut(key) {
+            let Ok(bytes) = <&mut [u8; 8]>::try_from(&mut value[..]) else {
+                return Err(Unstored::NoInteger(value.len()));
+            };
+            let sum = i64::from_le_bytes(*bytes).wrapping_add(delta);
+            *bytes = sum.to_le_bytes();
+            return Ok(sum);
+        }
+        entries.set(key, &delta.to_le_bytes())?;
+        Ok(delta)
+    }
+
+    /// A panic elsewhere leaves the map whole: every change of it is one call.
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entries {
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Unstored> {
+        let StateLimits {
+            keys,
+            key_bytes,
+            value_bytes,
+            total_bytes,
+        } = self.limits;
+        if key.is_empty() || key.len() > key_bytes || value.len() > value_bytes {
+            return Err(Unstored::Full);
+        }
+        let old = self.map.get(key).map(|old| size(key.len(), old.len()));
+        let bytes = self.bytes - old.unwrap_or(0) + size(key.len(), value.len());
+        if bytes > total_bytes || (old.is_none() && self.map.len() >= keys) {
+            return Err(Unstored::Full);
+        }
+        self.bytes = bytes;
+        match self.map.get_mut(key) {
+            // In place if it fits: the common case is a value of fixed size.
+            Some(there) if there.len() == value.len() => there.copy_from_slice(value),
+            Some(there) => *there = value.into(),
+            None => drop(self.map.insert(key.into(), value.into())),
+        }
+        Ok(())
+    }
+}
+
+fn size(key: usize, value: usize) -> usize {
+    key + value + limits::STATE_ENTRY_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Set(Vec<u8>, Vec<u8>),
+        Delete(Vec<u8>),
+        Add(Vec<u8>, i64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let key = || proptest::collection::vec(0u8..3, 0..4);
+        let value = proptest::collection::vec(any::<u8>(), 0..12);
+        prop_oneof![
+            (key(), value).prop_map(|(key, value)| Step::Set(key, value)),
+            key().prop_map(Step::Delete),
+            (key(), any::<i64>()).prop_map(|(key, delta)| Step::Add(key, delta)),
+        ]
+    }
+
+    const SMALL: StateLimits = StateLimits {
+        keys: 5,
+        key_bytes: 2,
+        value_bytes: 9,
+        total_bytes: 4 * (limits::STATE_ENTRY_BYTES + 8),
+    };
+
+    /// What `set` must do, said again over a plain map.
+    fn set(oracle: &mut HashMap<Vec<u8>, Vec<u8>>, key: &[u8], value: &[u8]) -> bool {
+        let mut after = oracle.clone();
+        after.insert(key.to_vec(), value.to_vec());
+        let sizes = after
+            .iter()
+            .map(|(key, value)| key.len() + value.len() + limits::STATE_ENTRY_BYTES);
+        let fits = (1..=2).contains(&key.len())
+            && value.len() <= 9
+            && after.len() <= 5
+            && sizes.sum::<usize>() <= SMALL.total_bytes;
+        if fits {
+            *oracle = after;
+        }
+        fits
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_plain_map(steps in proptest::collection::vec(step(), 0..60)) {
+            let state = SharedState::new(&SMALL);
+            let mut oracle = HashMap::new();
+            for step in steps {
+                match step {
+                    Step::Set(key, value) => {
+                        prop_assert_eq!(state.set(&key, &value).is_ok(), set(&mut oracle, &key, &value));
+                    }
+                    Step::Delete(key) => {
+                        prop_assert_eq!(state.delete(&key), oracle.remove(&key).is_some());
+                    }
+                    Step::Add(key, delta) => match oracle.get(&key).map(|v| <[u8; 8]>::try_from(&v[..])) {
+                        Some(Err(_)) => {
+                            let len = oracle[&key].len();
+                            prop_assert_eq!(state.add(&key, delta), Err(Unstored::NoInteger(len)));
+                        }
+                        there => {
+                            let old = there.and_then(Result::ok).map_or(0, i64::from_le_bytes);
+                            let sum = old.wrapping_add(delta);
+                            let stored = set(&mut oracle, &key, &sum.to_le_bytes());
+                            prop_assert_eq!(state.add(&key, delta), if stored { Ok(sum) } else { Err(Unstored::Full) });
+                        }
+                    },
+                }
+                let sizes = oracle.iter().map(|(k, v)| size(k.len(), v.len()));
+                prop_assert_eq!(state.bytes(), sizes.sum::<usize>());
+                prop_assert_eq!(state.keys(), oracle.len());
+                for (key, value) in &oracle {
+                    prop_assert_eq!(&state.get(key), &Some(value.clone()));
+                    // The room begins with the key's last byte.
+                    let mut memory = [key.as_slice(), &[7; 4]].concat();
+                    let room = key.len() - 1..key.len() + 1;
+                    prop_assert_eq!(state.read(&mut memory, 0..key.len(), room.clone()), Some(value.len()));
+                    let len = value.len().min(2);
+                    prop_assert_eq!(&memory[room][..len], &value[..len]);
+                }
+            }
+        }
+    }
+}
