@@ -48,6 +48,15 @@ impl<M> Engine<M> {
         }
     }
 
+    /// A chain changed a request's size, before it leaves its caller's daemon: what is sent is what counts for credit.
+    pub fn resized(&mut self, call: CallKey, bytes: u64) {
+        if let Some(call) = self.calls.get_mut(call)
+            && call.state == State::Judging(Stage::ClientRequest)
+        {
+            call.bytes = bytes;
+        }
+    }
+
     /// A serving application answered with a message. `false`: the call is none of that application's.
     ///
     /// An answer to a call that has ended meanwhile is dropped: the application can't know.

@@ -22,6 +22,7 @@
 
 mod answers;
 mod calls;
+pub mod chain;
 pub mod limits;
 mod requests;
 pub mod slots;
