@@ -28,17 +28,18 @@ stage() {
 # need COMMAND WHY: what a fresh machine must bring along itself.
 need() { command -v "$1" >/dev/null || die "\`$1\` is missing: $2"; }
 
-# need_package COMMAND WHY: as `need`, for what the Debian package of the same name has; root gets it installed.
+# need_package COMMAND WHY [PACKAGE]: as `need`, for what the Debian package (of the same name) has; root gets it installed.
 need_package() {
+    local package=${3:-$1}
     command -v "$1" >/dev/null && return
     if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
-        say "installing $1 through apt"
+        say "installing $package through apt"
         apt-get -qq update >/dev/null 2>&1 || true
-        apt-get -qq install --yes --no-install-recommends "$1" >/dev/null 2>&1 ||
-            die "apt could not install $1 ($2); is the network reachable?"
+        apt-get -qq install --yes --no-install-recommends "$package" >/dev/null 2>&1 ||
+            die "apt could not install $package ($2); is the network reachable?"
         return
     fi
-    need "$1" "$2; install it as root: apt-get install $1"
+    need "$1" "$2; install it as root: apt-get install $package"
 }
 
 # The wasm policies, each built to a core module of a few kilobytes.

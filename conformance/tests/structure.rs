@@ -54,6 +54,9 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ("tollgate-transport", &["tollgate-shm-abi"], &[]),
     ("tollgate-policy-host", &[], &[]),
     ("tollgate-control", &[], &[]),
+    // Where modules come from: bytes and signatures; and the network.
+    ("tollgate-provenance", &[], &[]),
+    ("tollgate-registry", &["tollgate-provenance"], &[]),
     (
         "tollgate-daemon",
         &[
@@ -118,7 +121,11 @@ const FENCED: &[(&str, &[&str])] = &[
     ("redb", &["tollgate-control"]),
     ("protox", &["tollgate-schema"]),
     ("prost-reflect", &["tollgate-schema"]),
-    ("tokio", &["tollgate-benches", "tollgate-daemon"]),
+    ("oci-client", &["tollgate-registry"]),
+    (
+        "tokio",
+        &["tollgate-benches", "tollgate-daemon", "tollgate-registry"],
+    ),
     ("opentelemetry*", &[]),
     ("tonic*", &["tollgate-benches"]),
 ];

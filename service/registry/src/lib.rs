@@ -1,0 +1,514 @@
+//! Modules from an OCI registry: `oci://ghcr.io/acme/acl:1.2`, or pinned, `oci://ghcr.io/acme/acl@sha256:...`.
+//!
+//! ```text
+//!   reference ─▶ manifest (an index leads to one) ─▶ the layer with the module ─▶ module
+//!                    └─▶ sha256-<digest>.sig: cosign's signatures of this image, if there are any
+//! ```
+//!
+//! Used by whoever pushes a policy; the daemon has no network of its own. What is fetched is as untrusted as any upload:
+//! [`Fetched`] keeps the manifest, the layer and the signatures, so that the daemon can check them itself.
+//!
+//! Credentials are those of `docker login` (`~/.docker/config.json`, also through credential helpers), or none. Registries on this
+//! host are asked over plain HTTP, all others over TLS.
+
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use docker_credential::{CredentialRetrievalError, DockerCredential};
+use oci_client::client::{ClientConfig, ClientProtocol};
+use oci_client::errors::OciDistributionError;
+use oci_client::secrets::RegistryAuth;
+use oci_client::{Client, Reference};
+use serde::Deserialize;
+use tollgate_provenance::{Image, ImageError, Layout, limits as provenance};
+
+/// What a reference begins with, to be told from a file's path.
+pub const SCHEME: &str = "oci://";
+
+/// The longest that a fetch may take as a whole.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Signatures of one image that are fetched; further ones are left alone.
+pub const SIGNATURES: usize = 8;
+
+const MANIFESTS: [&str; 4] = [
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+];
+
+/// The annotation that cosign keeps a signature in.
+const COSIGN_ANNOTATION: &str = "dev.cosignproject.cosign/signature";
+
+/// A module, and all that is needed to prove where it comes from.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    /// The module.
+    pub module: Vec<u8>,
+    /// The image's name by content: `ghcr.io/acme/acl@sha256:...`.
+    pub pinned: String,
+    /// How the image holds it.
+    pub layout: Layout,
+    /// The image's manifest.
+    pub manifest: Vec<u8>,
+    /// The layer, as the registry has it.
+    pub layer: Vec<u8>,
+    /// cosign's signatures, not checked.
+    pub signatures: Vec<ImageSignature>,
+}
+
+/// One of cosign's signatures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageSignature {
+    /// What was signed.
+    pub payload: Vec<u8>,
+    /// The signature in base64.
+    pub signature: Vec<u8>,
+}
+
+/// Why there is no module. Each names the image.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// The reference is none.
+    #[error(
+        "{text:?} is no reference to an image ({reason}); write oci://HOST/NAME:TAG or oci://HOST/NAME@sha256:DIGEST"
+    )]
+    Reference {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The registry refused.
+    #[error("{image} needs a login: run `docker login {registry}` first ({reason})")]
+    Unauthorized {
+        /// The image.
+        image: String,
+        /// Its registry.
+        registry: String,
+        /// What it said.
+        reason: String,
+    },
+    /// There is no such image.
+    #[error("{image} doesn't exist, or isn't shown without a login")]
+    NotFound {
+        /// The image.
+        image: String,
+    },
+    /// The stored credentials can't be used.
+    #[error("the credentials for {registry} can't be used: {reason}")]
+    Credentials {
+        /// The registry.
+        registry: String,
+        /// Why.
+        reason: String,
+    },
+    /// The registry can't be reached or talks nonsense.
+    #[error("{image} can't be fetched: {reason}")]
+    Registry {
+        /// The image.
+        image: String,
+        /// What happened.
+        reason: String,
+    },
+    /// It took too long.
+    #[error("{image} wasn't fetched within {} s", TIMEOUT.as_secs())]
+    Timeout {
+        /// The image.
+        image: String,
+    },
+    /// An index of several images, none of them for Wasm.
+    #[error(
+        "{image} is an index of {count} images, none of architecture wasm; name one by its digest"
+    )]
+    Index {
+        /// The index.
+        image: String,
+        /// Images in it.
+        count: usize,
+    },
+    /// The image has no module.
+    #[error("{image}: {error}")]
+    Image {
+        /// The image.
+        image: String,
+        /// Why not.
+        error: ImageError,
+    },
+}
+
+/// Fetches the module of an image. Blocks; not for a reactor's thread.
+///
+/// # Errors
+/// See [`FetchError`].
+pub fn fetch(reference: &str) -> Result<Fetched, FetchError> {
+    let image = parse(reference)?;
+    let name = image.whole();
+    let broken = |error: std::io::Error| FetchError::Registry {
+        image: name.clone(),
+        reason: error.to_string(),
+    };
+    let reactor = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(broken)?;
+    reactor.block_on(async {
+        let registry = Registry::of(&image)?;
+        let fetched = tokio::time::timeout(TIMEOUT, registry.fetch(image.clone()));
+        fetched.await.map_err(|_elapsed| FetchError::Timeout {
+            image: name.clone(),
+        })?
+    })
+}
+
+fn parse(text: &str) -> Result<Reference, FetchError> {
+    let bare = text.strip_prefix(SCHEME).unwrap_or(text);
+    bare.parse::<Reference>()
+        .map_err(|error| FetchError::Reference {
+            text: text.to_owned(),
+            reason: error.to_string(),
+        })
+}
+
+/// A registry that we may ask.
+struct Registry {
+    client: Client,
+    auth: RegistryAuth,
+}
+
+impl Registry {
+    fn of(image: &Reference) -> Result<Registry, FetchError> {
+        // Only one provider is built in; somebody else may have chosen it already.
+        let _chosen_before = rustls::crypto::ring::default_provider().install_default();
+        let registry = image.resolve_registry();
+        let protocol = if is_this_host(registry) {
+            ClientProtocol::Http
+        } else {
+            ClientProtocol::Https
+        };
+        let config = ClientConfig {
+            protocol,
+            connect_timeout: Some(TIMEOUT / 4),
+            user_agent: concat!("tollgate/", env!("CARGO_PKG_VERSION")),
+            ..ClientConfig::default()
+        };
+        Ok(Registry {
+            client: Client::new(config),
+            auth: credentials(registry)?,
+        })
+    }
+
+    async fn fetch(&self, image: Reference) -> Result<Fetched, FetchError> {
+        let name = image.whole();
+        let no_module = |error| FetchError::Image {
+            image: name.clone(),
+            error,
+        };
+        let (image, manifest, digest) = self.manifest(image).await?;
+        let found = Image::parse(&manifest).map_err(no_module)?;
+        let layer = self.blob(&image, &found.layer().digest).await?;
+        let module = found.open(&layer).map_err(no_module)?;
+        Ok(Fetched {
+            module,
+            pinned: format!("{}/{}@{digest}", image.registry(), image.repository()),
+            layout: found.layout(),
+            signatures: self.signatures(&image, &digest).await?,
+            manifest,
+            layer,
+        })
+    }
+
+    /// The image's manifest and digest; through an index, if that is what the reference names.
+    async fn manifest(&self, image: Reference) -> Result<(Reference, Vec<u8>, String), FetchError> {
+        let (manifest, digest) = self.raw_manifest(&image).await?;
+        let Some(chosen) = chosen_of_index(&manifest, &image)? else {
+            return Ok((image, manifest, digest));
+        };
+        let image = image.clone_with_digest(chosen);
+        let (manifest, digest) = self.raw_manifest(&image).await?;
+        Ok((image, manifest, digest))
+    }
+
+    async fn raw_manifest(&self, image: &Reference) -> Result<(Vec<u8>, String), FetchError> {
+        let pulled = self
+            .client
+            .pull_manifest_raw(image, &self.auth, &MANIFESTS)
+            .await;
+        let (manifest, digest) = pulled.map_err(|error| failed(image, error))?;
+        Ok((manifest.to_vec(), digest))
+    }
+
+    async fn blob(&self, image: &Reference, digest: &str) -> Result<Vec<u8>, FetchError> {
+        let mut bytes = Bounded::default();
+        let pulled = self.client.pull_blob(image, digest, &mut bytes).await;
+        pulled.map_err(|error| failed(image, error))?;
+        Ok(bytes.0)
+    }
+
+    /// What cosign left beside the image.
+    async fn signatures(
+        &self,
+        image: &Reference,
+        digest: &str,
+    ) -> Result<Vec<ImageSignature>, FetchError> {
+        let tag = format!("{}.sig", digest.replace(':', "-"));
+        let (registry, repository) = (image.registry().to_owned(), image.repository().to_owned());
+        let beside = Reference::with_tag(registry, repository, tag);
+        let manifest = match self.raw_manifest(&beside).await {
+            Ok((manifest, _)) => manifest,
+            Err(FetchError::NotFound { .. }) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let listed: SignatureManifest =
+            serde_json::from_slice(&manifest).map_err(|error| FetchError::Registry {
+                image: beside.whole(),
+                reason: error.to_string(),
+            })?;
+        let mut signatures = Vec::new();
+        for layer in listed.layers.into_iter().take(SIGNATURES) {
+            let Some(signature) = layer.annotations.get(COSIGN_ANNOTATION) else {
+                continue;
+            };
+            signatures.push(ImageSignature {
+                payload: self.blob(&beside, &layer.digest).await?,
+                signature: signature.clone().into_bytes(),
+            });
+        }
+        Ok(signatures)
+    }
+}
+
+#[derive(Deserialize)]
+struct SignatureManifest {
+    #[serde(default)]
+    layers: Vec<SignatureLayer>,
+}
+
+#[derive(Deserialize)]
+struct SignatureLayer {
+    digest: String,
+    #[serde(default)]
+    annotations: std::collections::HashMap<String, String>,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    manifests: Vec<IndexEntry>,
+}
+
+#[derive(Deserialize)]
+struct IndexEntry {
+    digest: String,
+    platform: Option<Platform>,
+}
+
+#[derive(Deserialize)]
+struct Platform {
+    architecture: String,
+}
+
+/// The image to take if this is an index: the only one, or the first for Wasm.
+fn chosen_of_index(manifest: &[u8], image: &Reference) -> Result<Option<String>, FetchError> {
+    let Ok(Index { manifests }) = serde_json::from_slice(manifest) else {
+        return Ok(None);
+    };
+    let for_wasm = |entry: &&IndexEntry| {
+        entry
+            .platform
+            .as_ref()
+            .is_some_and(|platform| platform.architecture == "wasm")
+    };
+    match (&manifests[..], manifests.iter().find(for_wasm)) {
+        ([only], None) => Ok(Some(only.digest.clone())),
+        (_, Some(entry)) => Ok(Some(entry.digest.clone())),
+        (_, None) => Err(FetchError::Index {
+            image: image.whole(),
+            count: manifests.len(),
+        }),
+    }
+}
+
+/// `host` or `host:port` of a loopback address.
+fn is_this_host(registry: &str) -> bool {
+    let host = match registry.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,
+        _ => registry,
+    };
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost"
+        || address
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
+}
+
+fn credentials(registry: &str) -> Result<RegistryAuth, FetchError> {
+    use CredentialRetrievalError::{ConfigNotFound, ConfigReadError, NoCredentialConfigured};
+    match docker_credential::get_credential(registry) {
+        Ok(DockerCredential::UsernamePassword(user, password)) => {
+            Ok(RegistryAuth::Basic(user, password))
+        }
+        Ok(DockerCredential::IdentityToken(token)) => Ok(RegistryAuth::Bearer(token)),
+        Err(ConfigNotFound | NoCredentialConfigured) => Ok(RegistryAuth::Anonymous),
+        // Also said of a file that isn't there.
+        Err(ConfigReadError) if !login_file().is_some_and(|path| path.exists()) => {
+            Ok(RegistryAuth::Anonymous)
+        }
+        Err(error) => Err(FetchError::Credentials {
+            registry: registry.to_owned(),
+            reason: error.to_string(),
+        }),
+    }
+}
+
+/// Where `docker login` leaves its credentials.
+fn login_file() -> Option<PathBuf> {
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".docker"));
+    let directory = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
+    Some(directory.or_else(home)?.join("config.json"))
+}
+
+fn failed(image: &Reference, error: OciDistributionError) -> FetchError {
+    let name = image.whole();
+    match error {
+        OciDistributionError::ImageManifestNotFoundError(_)
+        | OciDistributionError::ServerError { code: 404, .. } => {
+            FetchError::NotFound { image: name }
+        }
+        OciDistributionError::RegistryError { ref envelope, .. }
+            if envelope.errors.iter().any(|error| {
+                use oci_client::errors::OciErrorCode::{ManifestUnknown, NameUnknown, NotFound};
+                matches!(error.code, ManifestUnknown | NameUnknown | NotFound)
+            }) =>
+        {
+            FetchError::NotFound { image: name }
+        }
+        OciDistributionError::AuthenticationFailure(_)
+        | OciDistributionError::UnauthorizedError { .. } => FetchError::Unauthorized {
+            image: name,
+            registry: image.resolve_registry().to_owned(),
+            reason: error.to_string(),
+        },
+        error => FetchError::Registry {
+            image: name,
+            reason: with_sources(&error),
+        },
+    }
+}
+
+/// An error and what caused it, in one line.
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Takes a layer's bytes, up to the limit.
+#[derive(Default)]
+struct Bounded(Vec<u8>);
+
+impl tokio::io::AsyncWrite for Bounded {
+    fn poll_write(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+        bytes: &[u8],
+    ) -> std::task::Poll<std::io::Result<usize>> {
+        let max = provenance::LAYER_BYTES;
+        if self.0.len() + bytes.len() > max {
+            let text = format!("the layer has more than {max} bytes");
+            return std::task::Poll::Ready(Err(std::io::Error::other(text)));
+        }
+        self.0.extend_from_slice(bytes);
+        std::task::Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn references_are_parsed_or_refused_with_the_reason() {
+        let whole = |text| parse(text).unwrap().whole();
+        assert_eq!(whole("oci://localhost:5000/acl:1"), "localhost:5000/acl:1");
+        assert_eq!(whole("oci://ghcr.io/acme/acl"), "ghcr.io/acme/acl:latest");
+        let error = parse("oci://ghcr.io/ACME/acl").unwrap_err().to_string();
+        assert!(
+            error.starts_with("\"oci://ghcr.io/ACME/acl\" is no reference to an image ("),
+            "{error}"
+        );
+        assert!(parse("oci://").is_err());
+    }
+
+    #[test]
+    fn only_this_host_is_asked_without_tls() {
+        for here in [
+            "localhost",
+            "localhost:5000",
+            "127.0.0.1:1",
+            "127.9.9.9",
+            "[::1]:5000",
+            "[::1]",
+        ] {
+            assert!(is_this_host(here), "{here}");
+        }
+        for elsewhere in [
+            "ghcr.io",
+            "localhost.example.com",
+            "10.0.0.1:5000",
+            "127.0.0.1.nip.io",
+            "[2001:db8::1]:80",
+        ] {
+            assert!(!is_this_host(elsewhere), "{elsewhere}");
+        }
+    }
+
+    #[test]
+    fn of_an_index_the_only_image_or_the_one_for_wasm_is_taken() {
+        let image = parse("oci://localhost/acl:1").unwrap();
+        let entry = |digest: &str, architecture: &str| serde_json::json!({"digest": digest, "platform": {"architecture": architecture, "os": "linux"}});
+        let chosen = |entries: &[serde_json::Value]| {
+            let index = serde_json::json!({"schemaVersion": 2, "manifests": entries});
+            chosen_of_index(index.to_string().as_bytes(), &image)
+        };
+        let (arm, wasm) = (entry("sha256:a", "arm64"), entry("sha256:b", "wasm"));
+        assert_eq!(
+            chosen(&[arm.clone(), wasm.clone()]).unwrap().unwrap(),
+            "sha256:b"
+        );
+        assert_eq!(
+            chosen(std::slice::from_ref(&arm)).unwrap().unwrap(),
+            "sha256:a"
+        );
+        let error = chosen(&[arm.clone(), arm]).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "localhost/acl:1 is an index of 2 images, none of architecture wasm; name one by its digest"
+        );
+        assert_eq!(chosen_of_index(b"{\"layers\": []}", &image).unwrap(), None);
+    }
+}
