@@ -44,6 +44,17 @@ pub const RELOAD_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Durat
 /// A policy without a fault for this long starts over with the first pause.
 pub const FAULT_MEMORY: Duration = Duration::from_secs(10);
 
+/// What the policies of one tenant may use, in percent of a core.
+pub const CPU_SHARE_PERCENT: u8 = 25;
+
+/// Versions that are no longer in an attachment's place and whose counts are still reported.
+pub const RETIRED_VERSIONS: usize = 8;
+
+/// Views that one attachment keeps for comparing versions, and their bytes. A runtime keeps none unless told to.
+pub const RECORDED_CALLS: usize = 10_000;
+/// See [`RECORDED_CALLS`]. 4 MiB.
+pub const RECORDED_BYTES: usize = 4 << 20;
+
 /// A command from the control plane that a runtime has not answered in this time is reported as an error.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 

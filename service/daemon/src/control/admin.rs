@@ -21,7 +21,7 @@ use crate::control::connection::Answer;
 use crate::control::policies::{Live, by_policy, check_relevant, steps_of};
 use crate::control::{Control, DaemonError};
 use crate::datapath::Command;
-use crate::datapath::command::{Installed, PolicyChange, Report};
+use crate::datapath::command::{How, PolicyChange, Report};
 use crate::limits::MAX_ATTACHMENTS;
 
 /// Refuses everybody but root and the daemon's own user.
@@ -190,7 +190,6 @@ async fn attach(control: &Control, request: PolicyAttach) -> Result<(), Status> 
             attachments.live.remove(id);
         }
         live.attachment = attachment;
-        let label = live.label();
         let id = attachments.live.insert(live).ok_or_else(|| {
             Status::new(
                 Code::RESOURCE_EXHAUSTED,
@@ -198,13 +197,9 @@ async fn attach(control: &Control, request: PolicyAttach) -> Result<(), Status> 
             )
         })?;
         let chains = attachments.changed_chains(&order, &target, runtime)?;
-        let install = vec![Installed {
-            id,
-            label,
-            instance: Some(Box::new(instance)),
-        }];
+        let live = attachments.live.get(id).expect("it was just inserted");
         PolicyChange {
-            install,
+            install: vec![live.installed(id, How::Kept(Box::new(instance)))],
             chains,
             remove: replaced.into_iter().collect(),
         }
@@ -345,8 +340,8 @@ impl Control {
             .map_err(|error| DaemonError(format!("the store can't be read: {error}")))?;
         for attachment in order {
             let runtime = self.runtime_of(&attachment.target.tenant);
-            let (live, instance) = match self.revive(&attachment).await {
-                Ok((live, instance)) => (live, Some(Box::new(instance))),
+            let (live, how) = match self.revive(&attachment).await {
+                Ok((live, instance)) => (live, How::Kept(Box::new(instance))),
                 Err(status) => {
                     tracing::error!(
                         "{} of tenant {} refuses its calls: {}",
@@ -354,23 +349,23 @@ impl Control {
                         attachment.target.tenant,
                         status.message
                     );
-                    (Live::new(attachment, None, None), None)
+                    let reason = "it could not be loaded when the daemon started";
+                    let live = Live::new(attachment, None, None);
+                    (live, How::Broken(reason.to_owned()))
                 }
             };
-            let label = live.label();
-            let id = self.attachments.borrow_mut().live.insert(live);
-            let id = id.ok_or_else(|| {
-                DaemonError(format!(
-                    "more than {MAX_ATTACHMENTS} attachments are stored"
-                ))
-            })?;
-            let change = PolicyChange {
-                install: vec![Installed {
-                    id,
-                    label,
-                    instance,
-                }],
-                ..Default::default()
+            let change = {
+                let mut attachments = self.attachments.borrow_mut();
+                let id = attachments.live.insert(live).ok_or_else(|| {
+                    DaemonError(format!(
+                        "more than {MAX_ATTACHMENTS} attachments are stored"
+                    ))
+                })?;
+                let live = attachments.live.get(id).expect("it was just inserted");
+                PolicyChange {
+                    install: vec![live.installed(id, how)],
+                    ..Default::default()
+                }
             };
             let applied = self.apply(runtime, change).await;
             applied.map_err(|status| {
@@ -451,6 +446,7 @@ async fn status(control: &Control) -> Result<Answer, Status> {
         "links": report.links,
         "services": report.services,
         "policies": policy_status(control, &report)?,
+        "accounts": report.accounts,
         "calls": report.calls,
         "bytes": report.bytes,
         "schemas": control.schemas.borrow().counters(),
@@ -472,10 +468,10 @@ fn policy_status(control: &Control, report: &Report) -> Result<Vec<serde_json::V
         .policies()
         .map_err(|error| store_failed(&error))?;
     let attachments = control.attachments.borrow();
-    let counted: HashMap<u32, _> = report
+    let counted: HashMap<_, _> = report
         .policies
         .iter()
-        .map(|policy| (policy.id, policy))
+        .map(|policy| ((policy.id, policy.version), policy))
         .collect();
     let one = |info: &tollgate_control::PolicyInfo| {
         let (mut allowed, mut denied, mut faults, mut refused) = (0, 0, 0, 0);
@@ -485,17 +481,18 @@ fn policy_status(control: &Control, report: &Report) -> Result<Vec<serde_json::V
             if target.tenant != info.tenant || *policy != info.policy {
                 continue;
             }
-            let Some(counts) = counted.get(&id) else {
+            let Some(judged) = counted.get(&(id, policy.version)) else {
                 continue;
             };
+            let counts = &judged.counts;
             (allowed, denied) = (allowed + counts.allowed, denied + counts.denied);
             (faults, refused) = (faults + counts.faults, refused + counts.refused);
             places.push(json!({
                 "service": target.service,
                 "method": target.method,
                 "side": match target.side { Side::Client => "client", Side::Server => "server" },
-                "alive": counts.alive,
-                "last_fault": counts.last_fault,
+                "alive": judged.alive,
+                "last_fault": judged.last_fault,
             }));
         }
         json!({

@@ -25,7 +25,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tollgate_control::Store;
 use tollgate_engine::{SessionId, Status};
-use tollgate_policy_host::{Host, HostConfig, TenantLimits};
+use tollgate_policy_host::{Host, HostConfig, Rate, TenantLimits};
 use tollgate_shm_abi::control::ControlListener;
 use tollgate_shm_abi::status::Code;
 use tollgate_transport::{LinkConfig, PresharedKey};
@@ -33,9 +33,9 @@ use tollgate_transport::{LinkConfig, PresharedKey};
 use crate::config::Config;
 use crate::control::policies::Attachments;
 use crate::control::schemas::Schemas;
-use crate::datapath::command::{Installed, PolicyChange};
+use crate::datapath::command::{How, PolicyChange};
 use crate::datapath::{Command, Event, Handle, Options, runtime_of, spawn};
-use crate::limits::{COMMAND_TIMEOUT, MAX_CONNECTIONS};
+use crate::limits::{COMMAND_TIMEOUT, CPU_SHARE_PERCENT, MAX_CONNECTIONS};
 
 /// Why a daemon doesn't start, or stops: a sentence for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -198,6 +198,8 @@ fn start_runtimes(
             core: config.cores.get(index).copied(),
             spin: config.spin(),
             link: link.clone(),
+            cpu_share_percent: CPU_SHARE_PERCENT,
+            rate: Rate::default(),
         };
         let started = spawn(options, events.clone(), Arc::clone(&siblings));
         let (handle, thread) = started.map_err(|error| failed("a runtime can't start")(&error))?;
@@ -303,8 +305,22 @@ impl Control {
                         });
                     });
                 }
-                Event::PolicyFaulted { id, reason } => {
+                Event::PolicyFaulted { id, reason, .. } => {
                     tokio::task::spawn_local(Rc::clone(&self).reload(id, reason));
+                }
+                Event::CandidateFailed {
+                    id,
+                    version,
+                    reason,
+                } => {
+                    tracing::warn!(
+                        "version {version} of attachment {id} ended its trial: {reason}"
+                    );
+                }
+                Event::Throttled { tenant, refused } => {
+                    tracing::warn!(
+                        "{refused} calls of tenant {tenant} were refused: its policies have used up their CPU share"
+                    );
                 }
                 Event::PolicyLogged {
                     label,
@@ -329,7 +345,7 @@ impl Control {
             let Some(live) = attachments.live.get_mut(id) else {
                 return;
             };
-            (live.label(), live.faulted())
+            (live.attachment.policy.to_string(), live.faulted())
         };
         tracing::warn!(
             policy = label,
@@ -353,11 +369,12 @@ impl Control {
         };
         match self.instantiate(policy, config).await {
             Ok(instance) => {
-                let install = vec![Installed {
-                    id,
-                    label,
-                    instance: Some(Box::new(instance)),
-                }];
+                let how = How::Kept(Box::new(instance));
+                let installed = {
+                    let attachments = self.attachments.borrow();
+                    attachments.live.get(id).map(|live| live.installed(id, how))
+                };
+                let install = Vec::from_iter(installed);
                 let _runtime_ended = self
                     .apply(
                         runtime,
@@ -398,7 +415,9 @@ impl Control {
     }
 
     async fn apply(&self, runtime: usize, change: PolicyChange) -> Result<(), Status> {
-        self.ask(runtime, |done| Command::Policies { change, done })
-            .await
+        let applied = self.ask(runtime, |done| Command::Policies { change, done });
+        applied
+            .await?
+            .map_err(|refusal| Status::new(Code::FAILED_PRECONDITION, refusal))
     }
 }

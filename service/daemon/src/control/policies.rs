@@ -13,15 +13,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tollgate_control::{Attachment, PolicyVersion, Side, Target};
+use tollgate_engine::chain::{OnFault, Party};
 use tollgate_engine::slots::Slots;
 use tollgate_engine::{ServiceId, SessionId, Status};
 use tollgate_jit::Projector;
+use tollgate_marshal::{Patch, ProjectError};
 use tollgate_policy_host::{Hook, Policy};
 use tollgate_schema::MessageId;
 use tollgate_shm_abi::status::Code;
 
 use crate::control::schemas::BoundSchema;
-use crate::datapath::command::{LazyProjector, MethodSteps, Scope, Step};
+use crate::datapath::command::{
+    Ask, How, Installed, LazyProjector, MethodSteps, Patcher, Place, Running, Scope, Step,
+};
 use crate::limits::{COMPILED_POLICIES, FAULT_MEMORY, RELOAD_PAUSE};
 
 /// What one attachment runs.
@@ -49,12 +53,32 @@ impl Live {
         }
     }
 
-    /// `acl@1 of tenant acme`.
+    /// `acl of tenant acme`.
     pub(crate) fn label(&self) -> String {
         format!(
             "{} of tenant {}",
-            self.attachment.policy, self.attachment.target.tenant
+            self.attachment.policy.name, self.attachment.target.tenant
         )
+    }
+
+    /// What a runtime is told: this version is in force.
+    pub(crate) fn installed(&self, id: u32, how: How) -> Installed {
+        Installed {
+            id,
+            label: self.label(),
+            party: Party::Tenant,
+            account: self.attachment.target.tenant.as_str().into(),
+            on_fault: OnFault::Reload,
+            max_worse: 0,
+            stable: Place::Put(Running {
+                version: self.attachment.policy.version,
+                how,
+                inherit: false,
+            }),
+            candidate: Place::Empty,
+            trial: None,
+            record: 0,
+        }
     }
 
     /// Notes a fault; returns how long to wait before the next instance.
@@ -270,23 +294,36 @@ pub(crate) fn steps_of(
             Hook::Request => (layout.input, &mut steps.request),
             Hook::Reply => (layout.output, &mut steps.reply),
         };
-        let fields = manifest.methods()[index as usize].fields(hook);
-        let projector =
-            Projector::new(&schema.layout.layouts, message, fields).map_err(|error| {
-                let text = format!(
-                    "policy {version} doesn't fit the schema of {}/{method}: {error}",
-                    schema.layout.name
-                );
-                Status::new(Code::FAILED_PRECONDITION, text)
-            })?;
+        let entry = &manifest.methods()[index as usize];
+        let layouts = &schema.layout.layouts;
+        let unfit = |error: ProjectError| {
+            let text = format!(
+                "policy {version} doesn't fit the schema of {}/{method}: {error}",
+                schema.layout.name
+            );
+            Status::new(Code::FAILED_PRECONDITION, text)
+        };
+        let projector = Projector::new(layouts, message, entry.fields(hook)).map_err(unfit)?;
+        let patch = match entry.changes(hook) {
+            [] => None,
+            changes => {
+                let patch = Patch::new(layouts, message, changes).map_err(unfit)?;
+                let layouts = Arc::clone(layouts);
+                Some(Arc::new(Patcher { patch, layouts }))
+            }
+        };
         let label = format!(
             "what policy {version} reads of {}/{method}",
             schema.layout.name
         );
         place.push(Step {
             policy: id,
-            method: index,
-            projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
+            stable: Some(Ask {
+                method: index,
+                projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
+                patch,
+            }),
+            candidate: None,
         });
     }
     Ok(steps)
@@ -305,8 +342,12 @@ fn refuse_all(id: u32, schema: &BoundSchema, method: &str) -> Result<MethodSteps
     );
     let request = vec![Step {
         policy: id,
-        method: 0,
-        projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
+        stable: Some(Ask {
+            method: 0,
+            projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
+            patch: None,
+        }),
+        candidate: None,
     }];
     Ok(MethodSteps {
         request,
@@ -385,7 +426,7 @@ mod tests {
             version: 1,
         };
         let mut live = Live::new(Attachment { target, policy }, None, None);
-        assert_eq!(live.label(), "spin@1 of tenant evil");
+        assert_eq!(live.label(), "spin of tenant evil");
         let pauses: Vec<u128> = (0..9).map(|_| live.faulted().as_millis()).collect();
         assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
         live.last_fault = Instant::now().checked_sub(FAULT_MEMORY + Duration::from_secs(1));

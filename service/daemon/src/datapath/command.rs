@@ -9,8 +9,13 @@ use std::sync::{Arc, mpsc};
 
 use serde::Serialize;
 use tokio::sync::oneshot;
+use tollgate_engine::chain::{OnFault, Party, Trial};
 use tollgate_engine::{ServiceId, SessionId, Status};
-use tollgate_policy_host::Instance;
+use tollgate_marshal::Patch;
+use tollgate_policy_host::{
+    Capabilities, Hook, Instance, LoadError, Policy, Setup, SharedState, TenantLimits,
+};
+use tollgate_schema::Layouts;
 use tollgate_schema::evolution::MethodMatch;
 use tollgate_shm_abi::descriptor::HeapSizes;
 use tollgate_shm_abi::session::DaemonEnd;
@@ -29,14 +34,31 @@ pub(crate) struct ServiceSchema {
     pub(crate) methods: Vec<Arc<Method>>,
 }
 
-/// One policy of a chain, prepared for one method.
+/// One attachment in a chain, prepared for one method. A version that has nothing to say about the method isn't asked: the call
+/// passes it.
 #[derive(Clone)]
 pub(crate) struct Step {
-    /// The installed instance.
+    /// The attachment's [`Installed::id`].
     pub(crate) policy: u32,
-    /// The method's index in the policy's manifest.
+    pub(crate) stable: Option<Ask>,
+    pub(crate) candidate: Option<Ask>,
+}
+
+/// What one version is shown of a message.
+#[derive(Clone)]
+pub(crate) struct Ask {
+    /// The method's index in the version's manifest.
     pub(crate) method: u32,
     pub(crate) projector: Arc<LazyProjector>,
+    /// What it may change; `None`: nothing.
+    pub(crate) patch: Option<Arc<Patcher>>,
+}
+
+/// The fields that a version may change of a message.
+pub(crate) struct Patcher {
+    pub(crate) patch: Patch,
+    /// Those that the patch was made with.
+    pub(crate) layouts: Arc<Layouts>,
 }
 
 /// The chains of one method on one side; empty: none.
@@ -55,14 +77,63 @@ pub(crate) enum Scope {
     Server { service: ServiceId, method: u16 },
 }
 
-/// A policy's instance for one attachment.
+/// An attachment's place in a runtime: what is in force, and what is on trial.
 pub(crate) struct Installed {
     /// Chosen by the control plane.
     pub(crate) id: u32,
-    /// `acl@1 of tenant acme`.
+    /// `acl of tenant acme`.
     pub(crate) label: String,
-    /// `None`: it couldn't be loaded; its calls are refused.
-    pub(crate) instance: Option<Box<Instance>>,
+    pub(crate) party: Party,
+    /// The tenant that pays for its judgements; empty: the provider, who doesn't.
+    pub(crate) account: Arc<str>,
+    pub(crate) on_fault: OnFault,
+    /// Percentage points by which a canary may err more often than the stable.
+    pub(crate) max_worse: u8,
+    pub(crate) stable: Place,
+    pub(crate) candidate: Place,
+    pub(crate) trial: Option<Trial>,
+    /// How many of the last views to keep for [`Command::Recorded`]; 0: none.
+    pub(crate) record: u32,
+}
+
+/// What becomes of one of the two places.
+#[allow(dead_code, reason = "the control plane is to use it")]
+pub(crate) enum Place {
+    /// It stays as it is; empty, in a new attachment.
+    Keep,
+    Empty,
+    Put(Running),
+    /// For the stable's: what is on trial moves here as it is, and its own place is free.
+    FromCandidate,
+}
+
+/// A version that is to run.
+#[allow(dead_code, reason = "the control plane is to use it")]
+pub(crate) struct Running {
+    pub(crate) version: u32,
+    pub(crate) how: How,
+    /// It goes on from the state of the stable that is there now.
+    pub(crate) inherit: bool,
+}
+
+/// How a version runs.
+#[allow(dead_code, reason = "the control plane is to use it")]
+pub(crate) enum How {
+    /// One instance for all calls.
+    Kept(Box<Instance>),
+    /// A new instance for every call.
+    Fresh(Box<Recipe>),
+    /// Not at all, and why: its calls fare as [`Installed::on_fault`] says.
+    Broken(String),
+}
+
+/// What makes an instance.
+pub(crate) struct Recipe {
+    pub(crate) policy: Policy,
+    pub(crate) limits: TenantLimits,
+    pub(crate) config: Option<Arc<[u8]>>,
+    pub(crate) granted: Capabilities,
+    pub(crate) state: Option<SharedState>,
 }
 
 /// What an application binds.
@@ -110,6 +181,7 @@ pub(crate) struct PolicyChange {
 }
 
 /// From the control plane to a runtime.
+#[allow(dead_code, reason = "the control plane is to use it")]
 pub(crate) enum Command {
     OpenSession {
         end: Box<DaemonEnd>,
@@ -152,7 +224,13 @@ pub(crate) enum Command {
     },
     Policies {
         change: PolicyChange,
-        done: oneshot::Sender<()>,
+        /// An error says why nothing has changed.
+        done: oneshot::Sender<Result<(), String>>,
+    },
+    /// The last views that an attachment's stable was shown, oldest first.
+    Recorded {
+        id: u32,
+        reply: oneshot::Sender<Vec<RecordedView>>,
     },
     Report {
         reply: oneshot::Sender<Report>,
@@ -169,6 +247,7 @@ pub(crate) struct PendingBind {
 }
 
 /// From a runtime to the control plane.
+#[allow(dead_code, reason = "the control plane is to use it")]
 pub(crate) enum Event {
     /// The runtime ended a session that broke the rules.
     SessionEnded {
@@ -184,8 +263,20 @@ pub(crate) enum Event {
         ours: Arc<ServiceSchema>,
         theirs: String,
     },
-    /// A policy's instance died and its calls fail closed: it wants a fresh one.
-    PolicyFaulted { id: u32, reason: String },
+    /// The version in force failed and is out of order: it wants a fresh instance.
+    PolicyFaulted {
+        id: u32,
+        version: u32,
+        reason: String,
+    },
+    /// The version on trial failed, or errs more often than the stable: it is gone from its place.
+    CandidateFailed {
+        id: u32,
+        version: u32,
+        reason: String,
+    },
+    /// Calls were refused because their tenant's policies had used up their share. At most once a second per tenant.
+    Throttled { tenant: Arc<str>, refused: u64 },
     /// Lines that a policy logged.
     PolicyLogged {
         label: String,
@@ -218,6 +309,7 @@ pub(crate) struct Report {
     pub(crate) links: Vec<LinkReport>,
     pub(crate) services: Vec<ServiceReport>,
     pub(crate) policies: Vec<PolicyReport>,
+    pub(crate) accounts: Vec<AccountReport>,
     pub(crate) calls: CallCounters,
     pub(crate) bytes: ByteCounters,
     pub(crate) live_calls: usize,
@@ -230,6 +322,7 @@ impl Report {
         self.links.extend(part.links);
         self.services.extend(part.services);
         self.policies.extend(part.policies);
+        self.accounts.extend(part.accounts);
         self.live_calls += part.live_calls;
         let (sum, more) = (&mut self.calls, part.calls);
         sum.posted += more.posted;
@@ -344,15 +437,90 @@ pub(crate) struct ServiceReport {
     pub(crate) compiled_wire: usize,
 }
 
-/// One attached policy's instance.
+/// One version in an attachment's place, or one that was there.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct PolicyReport {
     pub(crate) id: u32,
-    pub(crate) allowed: u64,
-    pub(crate) denied: u64,
-    pub(crate) faults: u64,
-    /// Calls refused because the instance was dead.
-    pub(crate) refused: u64,
+    pub(crate) version: u32,
+    /// Where it is: in force, on trial, or neither any more.
+    pub(crate) place: ReportedPlace,
+    #[serde(flatten)]
+    pub(crate) counts: Counts,
     pub(crate) alive: bool,
     pub(crate) last_fault: Option<String>,
+}
+
+/// See [`PolicyReport::place`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ReportedPlace {
+    Stable,
+    Candidate,
+    Retired,
+}
+
+/// What came of asking one version. A call that it was asked about is in exactly one of the first five.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Counts {
+    pub(crate) allowed: u64,
+    pub(crate) denied: u64,
+    /// Allowed with other contents.
+    pub(crate) changed: u64,
+    /// Refused without a judgement: it was out of order, or the message didn't fit into its view.
+    pub(crate) refused: u64,
+    /// Passed, or judged by the stable instead, because it had failed or was out of order.
+    pub(crate) unjudged: u64,
+    /// Times that it failed; the calls concerned are among the refused or the unjudged.
+    pub(crate) faults: u64,
+    /// In a shadow, among the above: calls that it would have denied.
+    pub(crate) would_deny: u64,
+    /// In a shadow: calls about which it said something else than the stable.
+    pub(crate) differs: u64,
+    pub(crate) cpu_ns: u64,
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, more: &Counts) {
+        self.allowed += more.allowed;
+        self.denied += more.denied;
+        self.changed += more.changed;
+        self.refused += more.refused;
+        self.unjudged += more.unjudged;
+        self.faults += more.faults;
+        self.would_deny += more.would_deny;
+        self.differs += more.differs;
+        self.cpu_ns += more.cpu_ns;
+    }
+}
+
+impl Recipe {
+    /// A new instance. Runs the guest's set-up.
+    pub(crate) fn instantiate(&self) -> Result<Instance, LoadError> {
+        self.policy.instantiate(&Setup {
+            limits: &self.limits,
+            config: self.config.as_deref(),
+            granted: self.granted,
+            state: self.state.as_ref(),
+        })
+    }
+}
+
+/// What the policies of one tenant have used.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct AccountReport {
+    pub(crate) tenant: String,
+    pub(crate) share_percent: u8,
+    pub(crate) cpu_ns: u64,
+    /// Calls refused because the share was used up.
+    pub(crate) throttled: u64,
+}
+
+/// A view as a policy was shown it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RecordedView {
+    /// Whose manifest `method` is an index into.
+    pub(crate) version: u32,
+    pub(crate) hook: Hook,
+    pub(crate) method: u32,
+    pub(crate) view: Vec<u8>,
 }

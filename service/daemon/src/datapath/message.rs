@@ -12,7 +12,7 @@
 //! the receiving daemon validates its own copy of them.
 
 use tollgate_engine::SessionId;
-use tollgate_marshal::MAX_EXTENTS;
+use tollgate_marshal::{MAX_EXTENTS, Patched};
 use tollgate_shm_abi::heap::{Block, Span};
 use tollgate_shm_abi::io::Part;
 use tollgate_transport::Image as WireImage;
@@ -68,6 +68,21 @@ impl Message {
         Message {
             body,
             inline_len,
+            total_len,
+        }
+    }
+
+    /// An image that a policy's changes were written into: its extents are named by index, as they travel.
+    pub(crate) fn patched(bytes: Vec<u8>, patched: Patched) -> Self {
+        let total_len = bytes.len() as u32;
+        let body = Body::Private {
+            bytes,
+            accepted: false,
+            extents: patched.extents,
+        };
+        Message {
+            body,
+            inline_len: patched.inline_len as u32,
             total_len,
         }
     }

@@ -9,12 +9,15 @@
 //!   (sessions.rs)             (its own crate)          (links.rs)
 //!                           │               │
 //!                 chains (policies.rs)   two schemas (crossing.rs)
+//!                           │
+//!            slot.rs: who decides → version.rs: an instance is asked
 //! ```
 //!
 //! A runtime is one thread, and shares nothing with the others: a tenant's sessions, links, services and policies all live on
 //! the runtime that [`runtime_of`] names, so no call ever crosses threads. Absent on purpose: locks, async, and waiting for
 //! the control plane.
 
+mod account;
 pub(crate) mod command;
 mod crossing;
 mod links;
@@ -22,8 +25,12 @@ mod message;
 mod policies;
 mod pool;
 mod ports;
+mod question;
+mod recorder;
 mod runtime;
 mod sessions;
+mod slot;
+mod version;
 
 pub(crate) use command::{Command, Event, Handle};
 pub(crate) use runtime::{Options, spawn};

@@ -1,20 +1,25 @@
-//! Chains of policies, and the instances that they ask.
+//! Chains of policies, and the attachments that they ask.
 //!
-//! Invariants: a chain is asked about private images only (P2); it gets the fields that its projector copies and nothing else
-//! (P4); the first denial ends it; a fault refuses the call (fail closed), the instance is gone with it, and until the control
-//! plane has installed a fresh one its calls are refused without running anything (P6).
+//! Invariants: a change is applied as a whole or not at all, between two calls; a chain stands in the order of its parties,
+//! and the first denial ends it. What one attachment does about a call is told in `slot.rs`.
 
 use tokio::sync::mpsc::UnboundedSender;
+use tollgate_engine::chain::is_ordered;
 use tollgate_engine::slots::Slots;
-use tollgate_engine::{CallKey, ChainId, Engine, MethodChains, Stage, Status};
-use tollgate_policy_host::{BatchError, Fault, Hook, Instance, limits::VIEW_BYTES};
+use tollgate_engine::{ChainId, Engine, MethodChains, Stage, Status};
+use tollgate_policy_host::{Hook, Rate};
 use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::wait::now_ns;
 
+use crate::datapath::account::Accounts;
 use crate::datapath::command::{
-    Event, Installed, MethodSteps, PolicyChange, PolicyReport, Scope, Step,
+    AccountReport, Event, Installed, MethodSteps, PolicyChange, PolicyReport, RecordedView, Scope,
+    Step,
 };
-use crate::datapath::message::{Message, Source};
+use crate::datapath::message::Message;
 use crate::datapath::pool::Pool;
+use crate::datapath::question::{Asking, FuelTime, Meter, Question};
+use crate::datapath::slot::Slot;
 
 /// Calls that a policy is asked about at once. A batch costs less per call, and a looping policy burns the fuel of a whole batch
 /// before it is stopped: 8 x 100 us.
@@ -23,28 +28,75 @@ pub(crate) const JUDGED_AT_ONCE: usize = 8;
 /// How often the lines that policies logged are collected. 200 ms.
 const LOG_PERIOD_NS: u64 = 200_000_000;
 
-struct Slot {
-    label: String,
-    /// None after a fault.
-    instance: Option<Box<Instance>>,
-    allowed: u64,
-    denied: u64,
-    faults: u64,
-    refused: u64,
-    last_fault: Option<String>,
-}
+/// How often throttled tenants are told of. 1 s.
+const THROTTLED_PERIOD_NS: u64 = 1_000_000_000;
 
-/// All chains and instances of one runtime.
-#[derive(Default)]
+/// All chains and attachments of one runtime.
 pub(crate) struct Policies {
     installed: Slots<Slot>,
     chains: Slots<Vec<Step>>,
+    accounts: Accounts,
+    fuel_time: FuelTime,
+    clock: CoarseClock,
     logs_due_ns: u64,
+    throttled_due_ns: u64,
+    /// `None`: no policy ticks.
+    ticks_due_ns: Option<u64>,
+}
+
+/// Unix time as policies see it: this runtime's own clock, and now and then the system's.
+#[derive(Default)]
+struct CoarseClock {
+    ahead_ms: i64,
+}
+
+impl CoarseClock {
+    fn set(&mut self, now_ns: u64) {
+        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let unix_ms = unix.map_or(0, |time| time.as_millis() as i64);
+        self.ahead_ms = unix_ms - (now_ns / 1_000_000) as i64;
+    }
+
+    #[inline]
+    fn time_ms(&self, now_ns: u64) -> u64 {
+        (now_ns / 1_000_000).saturating_add_signed(self.ahead_ms)
+    }
 }
 
 impl Policies {
-    /// Applies a change as a whole. Called between two calls, so each call meets one version.
-    pub(crate) fn apply(&mut self, change: PolicyChange, engine: &mut Engine<Message>) {
+    /// A tenant's policies may use so much of a core; fuel stands for time at `rate`.
+    pub(crate) fn new(cpu_share_percent: u8, rate: Rate) -> Self {
+        let mut clock = CoarseClock::default();
+        clock.set(now_ns());
+        Self {
+            installed: Slots::default(),
+            chains: Slots::default(),
+            accounts: Accounts::new(cpu_share_percent),
+            fuel_time: FuelTime::new(rate),
+            clock,
+            logs_due_ns: 0,
+            throttled_due_ns: 0,
+            ticks_due_ns: None,
+        }
+    }
+
+    /// Applies a change as a whole, or says why not. Called between two calls, so each call meets one version.
+    pub(crate) fn apply(
+        &mut self,
+        mut change: PolicyChange,
+        engine: &mut Engine<Message>,
+        events: &UnboundedSender<Event>,
+    ) -> Result<(), String> {
+        for installed in &change.install {
+            let slot = self.installed.get(installed.id);
+            if let Some(refusal) = Slot::refusal_of(slot, installed) {
+                return Err(refusal);
+            }
+        }
+        let chains = change.chains.iter().map(|(_, steps)| steps);
+        self.check_order(chains, &change.install)?;
+        self.hand_over(&mut change.install, events)?;
+        // From here on nothing fails.
         for installed in change.install {
             self.install(installed);
         }
@@ -54,36 +106,73 @@ impl Policies {
             };
             let before = *place;
             *place = self.make_chains(steps);
-            for chain in [before.request, before.reply].into_iter().flatten() {
-                self.chains.remove(chain.0);
-            }
+            self.drop_chains(before);
         }
         for id in change.remove {
             self.installed.remove(id);
         }
+        Ok(())
     }
 
-    /// A fresh instance takes the place, and the counters, of the one that died.
-    fn install(&mut self, installed: Installed) {
-        let Installed {
-            id,
-            label,
-            instance,
-        } = installed;
-        if let Some(slot) = self.installed.get_mut(id) {
-            slot.instance = instance;
-            return;
-        }
-        let slot = Slot {
-            label,
-            instance,
-            allowed: 0,
-            denied: 0,
-            faults: 0,
-            refused: 0,
-            last_fault: None,
+    /// Whether chains stand in the order of their parties, once `install` is in place.
+    pub(crate) fn check_order<'s>(
+        &self,
+        chains: impl Iterator<Item = &'s MethodSteps>,
+        install: &[Installed],
+    ) -> Result<(), String> {
+        let party = |step: &Step| {
+            let new = install.iter().find(|new| new.id == step.policy);
+            let old = || self.installed.get(step.policy).map(Slot::party);
+            new.map(|new| new.party).or_else(old)
         };
-        self.installed.insert_at(id, slot);
+        for chain in chains.flat_map(|steps| [&steps.request, &steps.reply]) {
+            let lost = chain.iter().find(|step| party(step).is_none());
+            if let Some(step) = lost {
+                return Err(format!("the daemon knows no policy {}", step.policy));
+            }
+            if !is_ordered(chain.iter().filter_map(party)) {
+                return Err(
+                    "a chain asks the provider's first policies, then the tenant's, then the provider's last"
+                        .to_owned(),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives new versions the state of those in force. A policy that can't save or restore refuses the whole change.
+    fn hand_over(
+        &mut self,
+        install: &mut [Installed],
+        events: &UnboundedSender<Event>,
+    ) -> Result<(), String> {
+        for installed in install {
+            let Some(slot) = self.installed.get_mut(installed.id) else {
+                continue;
+            };
+            let now_ns = now_ns();
+            let mut meter = Meter {
+                now_ns,
+                time_ms: self.clock.time_ms(now_ns),
+                fuel_time: self.fuel_time,
+                accounts: &mut self.accounts,
+                events,
+            };
+            slot.hand_over(installed, &mut meter)?;
+        }
+        Ok(())
+    }
+
+    fn install(&mut self, installed: Installed) {
+        // The new versions' ticks are looked for.
+        self.ticks_due_ns = Some(0);
+        let account = self.accounts.of(&installed.account, now_ns());
+        match self.installed.get_mut(installed.id) {
+            Some(slot) => slot.install(installed, account),
+            None => self
+                .installed
+                .insert_at(installed.id, Slot::new(installed, account)),
+        }
     }
 
     /// Chains for one method; the engine is told of none where there are no steps.
@@ -108,8 +197,7 @@ impl Policies {
         }
     }
 
-    /// Asks the chain's policies in order about the questions, several at once; each gets its verdict. A message of which a
-    /// policy reads an extent is made private for it.
+    /// Asks the chain's policies in order about the questions, several at once; each that is denied gets its status.
     pub(crate) fn judge(
         &mut self,
         chain: ChainId,
@@ -125,9 +213,18 @@ impl Policies {
         let Some(steps) = self.chains.get(chain.0) else {
             return refuse(questions, &format!("the daemon lost chain {}", chain.0));
         };
+        let now_ns = now_ns();
+        let meter = Meter {
+            now_ns,
+            time_ms: self.clock.time_ms(now_ns),
+            fuel_time: self.fuel_time,
+            accounts: &mut self.accounts,
+            events,
+        };
+        let mut asking = Asking { hook, pool, meter };
         for step in steps {
             match self.installed.get_mut(step.policy) {
-                Some(slot) => slot.ask_all(step, hook, questions, pool, events),
+                Some(slot) => slot.judge(step, &mut asking, questions),
                 None => refuse(
                     questions,
                     &format!("the daemon lost policy {}", step.policy),
@@ -136,71 +233,57 @@ impl Policies {
         }
     }
 
-    /// Hands the lines that policies logged to the control plane, now and then.
-    pub(crate) fn collect_logs(&mut self, now_ns: u64, events: &UnboundedSender<Event>) {
-        if now_ns < self.logs_due_ns {
-            return;
+    /// Lets policies tick that are due, and tells the control plane now and then what they logged and who was throttled.
+    pub(crate) fn tend(&mut self, now_ns: u64, events: &UnboundedSender<Event>) {
+        if self.ticks_due_ns.is_some_and(|due| due <= now_ns) {
+            self.tick(now_ns, events);
         }
-        self.logs_due_ns = now_ns + LOG_PERIOD_NS;
-        for (_, slot) in self.installed.iter_mut() {
-            let Some(instance) = &mut slot.instance else {
-                continue;
-            };
-            let (lines, dropped) = instance.take_log();
-            if !lines.is_empty() || dropped > 0 {
-                let lines = lines
-                    .into_iter()
-                    .map(|line| format!("{:?}: {}", line.level, line.text))
-                    .collect();
-                let _control_ended = events.send(Event::PolicyLogged {
-                    label: slot.label.clone(),
-                    lines,
-                    dropped,
-                });
+        if now_ns >= self.logs_due_ns {
+            self.logs_due_ns = now_ns + LOG_PERIOD_NS;
+            self.clock.set(now_ns);
+            for (_, slot) in self.installed.iter_mut() {
+                slot.tell_logs(events);
             }
         }
+        if now_ns >= self.throttled_due_ns {
+            self.throttled_due_ns = now_ns + THROTTLED_PERIOD_NS;
+            self.accounts.tell(events);
+        }
+    }
+
+    fn tick(&mut self, now_ns: u64, events: &UnboundedSender<Event>) {
+        let mut meter = Meter {
+            now_ns,
+            time_ms: self.clock.time_ms(now_ns),
+            fuel_time: self.fuel_time,
+            accounts: &mut self.accounts,
+            events,
+        };
+        let slots = self.installed.iter_mut();
+        self.ticks_due_ns = slots.filter_map(|(_, slot)| slot.tick(&mut meter)).min();
+    }
+
+    /// When [`tend`](Self::tend) has something to do even if nobody calls.
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+        self.ticks_due_ns
+    }
+
+    pub(crate) fn recorded(&self, id: u32) -> Vec<RecordedView> {
+        self.installed
+            .get(id)
+            .map(Slot::recorded)
+            .unwrap_or_default()
     }
 
     pub(crate) fn report(&self) -> Vec<PolicyReport> {
-        let report = |(id, slot): (u32, &Slot)| PolicyReport {
-            id,
-            allowed: slot.allowed,
-            denied: slot.denied,
-            faults: slot.faults,
-            refused: slot.refused,
-            alive: slot.instance.is_some(),
-            last_fault: slot.last_fault.clone(),
-        };
-        self.installed.iter().map(report).collect()
-    }
-}
-
-/// A call that a chain is asked about.
-pub(crate) struct Question {
-    pub(crate) call: CallKey,
-    pub(crate) message: Message,
-    /// Whether the policy that was asked last got its view.
-    shown: bool,
-    /// `None` while nobody has denied it.
-    pub(crate) denied: Option<Status>,
-    /// The block that came free when the message was made private.
-    pub(crate) freed: Option<Source>,
-}
-
-impl Question {
-    pub(crate) fn new(call: CallKey, message: Message) -> Self {
-        Self {
-            call,
-            message,
-            shown: false,
-            denied: None,
-            freed: None,
-        }
+        self.installed
+            .iter()
+            .flat_map(|(_, slot)| slot.report())
+            .collect()
     }
 
-    /// Room that the view of the fields can take at most.
-    fn view_max(&self, step: &Step) -> usize {
-        (step.projector.fixed_len() + self.message.judged().0.len()).min(VIEW_BYTES)
+    pub(crate) fn report_accounts(&self) -> Vec<AccountReport> {
+        self.accounts.report()
     }
 }
 
@@ -211,154 +294,6 @@ fn refuse(questions: &mut [Question], text: &str) {
         .filter(|question| question.denied.is_none())
     {
         question.denied = Some(Status::new(Code::INTERNAL, text.to_owned()));
-    }
-}
-
-impl Slot {
-    /// Asks about all questions that are open, in batches whose views fit one view's limit together.
-    fn ask_all(
-        &mut self,
-        step: &Step,
-        hook: Hook,
-        questions: &mut [Question],
-        pool: &mut Pool,
-        events: &UnboundedSender<Event>,
-    ) {
-        let mut rest = questions;
-        while !rest.is_empty() {
-            let (mut count, mut bytes) = (0, 0);
-            for question in rest.iter() {
-                bytes += question.view_max(step).next_multiple_of(8);
-                if count == JUDGED_AT_ONCE || (count > 0 && bytes > VIEW_BYTES) {
-                    break;
-                }
-                count += 1;
-            }
-            let (batch, later) = rest.split_at_mut(count);
-            self.ask(step, hook, batch, events);
-            for question in batch
-                .iter_mut()
-                .filter(|question| question.denied.is_none())
-            {
-                if !question.shown {
-                    question.freed = question.message.make_private(pool).or(question.freed);
-                    self.ask(step, hook, std::slice::from_mut(question), events);
-                    self.refuse_unshown(question);
-                }
-            }
-            rest = later;
-        }
-    }
-
-    /// One batch. A question whose view can't be written is left unshown.
-    fn ask(
-        &mut self,
-        step: &Step,
-        hook: Hook,
-        questions: &mut [Question],
-        events: &UnboundedSender<Event>,
-    ) {
-        let open = |question: &&mut Question| question.denied.is_none();
-        let Some(instance) = &mut self.instance else {
-            self.refused += questions.iter_mut().filter(open).count() as u64;
-            let why = self
-                .last_fault
-                .as_deref()
-                .unwrap_or("it could not be loaded when the daemon started");
-            return refuse(
-                questions,
-                &format!(
-                    "policy {} is out of order, so the call is refused: {why}",
-                    self.label
-                ),
-            );
-        };
-        let sizes = questions
-            .iter()
-            .filter(|q| q.denied.is_none())
-            .map(|q| q.view_max(step).next_multiple_of(8));
-        let (count, bytes) = sizes.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
-        let mut batch = match instance.batch(hook, count, bytes) {
-            Ok(batch) => batch,
-            Err(BatchError::Fault(fault)) => {
-                return self.fail(step.policy, questions, &fault, events);
-            }
-            Err(BatchError::Misuse(misuse)) => {
-                return refuse(
-                    questions,
-                    &format!("the daemon asked policy {} wrongly: {misuse}", self.label),
-                );
-            }
-        };
-        let mut asked = [0; JUDGED_AT_ONCE];
-        for (k, question) in questions
-            .iter_mut()
-            .enumerate()
-            .filter(|(_, q)| q.denied.is_none())
-        {
-            let view_max = question.view_max(step);
-            let (image, extents) = question.message.judged();
-            let pushed = batch.push(step.method, view_max, |view| {
-                step.projector.project(image, extents, view)
-            });
-            question.shown = pushed.is_ok();
-            if pushed.is_ok() {
-                asked[batch.len() - 1] = k;
-            }
-        }
-        let (mut allowed, mut denied) = (0, 0);
-        let judged = batch.judge(|at, verdict| match verdict {
-            tollgate_policy_host::Verdict::Allow => allowed += 1,
-            tollgate_policy_host::Verdict::Deny { code, message } => {
-                denied += 1;
-                questions[asked[at]].denied = Some(Status::new(Code(code), message));
-            }
-            tollgate_policy_host::Verdict::Change(_) => {
-                denied += 1;
-                let text = "the policy changes the message, and changes are not applied yet";
-                questions[asked[at]].denied = Some(Status::new(Code::INTERNAL, text.to_owned()));
-            }
-        });
-        match judged {
-            Ok(()) => (self.allowed, self.denied) = (self.allowed + allowed, self.denied + denied),
-            Err(fault) => self.fail(step.policy, questions, &fault, events),
-        }
-    }
-
-    /// The policy failed: its instance is gone, and the calls that it was asked about are refused.
-    fn fail(
-        &mut self,
-        id: u32,
-        questions: &mut [Question],
-        fault: &Fault,
-        events: &UnboundedSender<Event>,
-    ) {
-        let reason = fault.to_string();
-        self.faults += 1;
-        self.instance = None;
-        let _control_ended = events.send(Event::PolicyFaulted {
-            id,
-            reason: reason.clone(),
-        });
-        refuse(
-            questions,
-            &format!(
-                "policy {} failed, so the call is refused: {reason}",
-                self.label
-            ),
-        );
-        self.last_fault = Some(reason);
-    }
-
-    fn refuse_unshown(&mut self, question: &mut Question) {
-        if question.denied.is_none() && !question.shown {
-            self.refused += 1;
-            let text = format!(
-                "the fields that policy {} reads of this message don't fit into its view",
-                self.label
-            );
-            question.denied = Some(Status::new(Code::RESOURCE_EXHAUSTED, text));
-        }
     }
 }
 

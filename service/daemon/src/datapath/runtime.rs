@@ -26,6 +26,7 @@ use tollgate_engine::{
     CallKey, ChainId, Encoding, Engine, LinkId, Output, ServiceId, SessionId, Stage, Status,
     Verdict,
 };
+use tollgate_policy_host::Rate;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::{Patience, Step, now_ns};
 use tollgate_transport::{CallHead, LinkConfig};
@@ -34,9 +35,10 @@ use crate::datapath::command::{
     ByteCounters, CallCounters, Command, Event, Handle, Report, ServiceSchema,
 };
 use crate::datapath::message::{Body, Message, Source};
-use crate::datapath::policies::{JUDGED_AT_ONCE, Policies, Question};
+use crate::datapath::policies::{JUDGED_AT_ONCE, Policies};
 use crate::datapath::pool::Pool;
 use crate::datapath::ports::{LinkPort, RemoteBinding, SessionPort};
+use crate::datapath::question::Question;
 use crate::datapath::runtime_of;
 
 /// How one runtime is set up.
@@ -47,6 +49,10 @@ pub(crate) struct Options {
     pub(crate) core: Option<usize>,
     pub(crate) spin: Duration,
     pub(crate) link: LinkConfig,
+    /// What the policies of one tenant may use, in percent of a core.
+    pub(crate) cpu_share_percent: u8,
+    /// How much fuel a policy burns in a microsecond.
+    pub(crate) rate: Rate,
 }
 
 /// What epoll reports by: the kind above, the key below.
@@ -125,6 +131,7 @@ pub(crate) fn spawn(
         doorbell,
     };
     let name = format!("runtime-{}", options.index);
+    let policies = Policies::new(options.cpu_share_percent, options.rate);
     let runtime = Runtime {
         options,
         epoll,
@@ -139,7 +146,7 @@ pub(crate) fn spawn(
         redials: Vec::new(),
         opened: Vec::new(),
         stuck: Vec::new(),
-        policies: Policies::default(),
+        policies,
         questions: Vec::with_capacity(JUDGED_AT_ONCE),
         pool: Pool::new(),
         sending: HashMap::new(),
@@ -245,8 +252,11 @@ impl Runtime {
             Command::Accept { stream } => self.accept(stream),
             Command::Adopt { port, bind } => self.adopt(port, bind),
             Command::Policies { change, done } => {
-                self.policies.apply(change, &mut self.engine);
-                let _asker_gone = done.send(());
+                let applied = self.policies.apply(change, &mut self.engine, &self.events);
+                let _asker_gone = done.send(applied);
+            }
+            Command::Recorded { id, reply } => {
+                let _asker_gone = reply.send(self.policies.recorded(id));
             }
             Command::Report { reply } => {
                 let _asker_gone = reply.send(self.report());
@@ -284,7 +294,7 @@ impl Runtime {
                 worked = true;
             }
         }
-        self.policies.collect_logs(self.now_ns, &self.events);
+        self.policies.tend(self.now_ns, &self.events);
         worked | self.retry_due()
     }
 
@@ -395,12 +405,16 @@ impl Runtime {
             message,
             denied,
             freed,
+            changed,
             ..
         } in questions.drain(..)
         {
-            if let Some(source) = freed {
-                self.bytes.send_heap_to_private += u64::from(message.total_len);
+            if let Some((source, bytes)) = freed {
+                self.bytes.send_heap_to_private += u64::from(bytes);
                 self.reclaim(source);
+            }
+            if changed {
+                self.engine.resized(call, u64::from(message.total_len));
             }
             self.engine
                 .verdict(call, denied.map_or(Verdict::Allow, Verdict::Deny), message);
@@ -485,6 +499,7 @@ impl Runtime {
             .chain(links)
             .chain(redials)
             .chain(rebinds)
+            .chain(self.policies.next_due_ns())
             .min();
         // An application that is behind makes room in its ring without ringing.
         let backlog = self
@@ -581,6 +596,7 @@ impl Runtime {
                 .map(|(service, id)| service.report(self.engine.servers_of(ServiceId(id))))
                 .collect(),
             policies: self.policies.report(),
+            accounts: self.policies.report_accounts(),
             calls: self.counters,
             bytes,
             live_calls: self.engine.live_calls(),

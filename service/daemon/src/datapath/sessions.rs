@@ -124,6 +124,10 @@ impl Runtime {
             let _asker_gone = reply.send(Err(Status::new(Code::RESOURCE_EXHAUSTED, text)));
             return;
         }
+        if let Err(refusal) = self.policies.check_order(chains.iter(), &[]) {
+            let _asker_gone = reply.send(Err(Status::new(Code::INTERNAL, refusal)));
+            return;
+        }
         let tenant = Arc::clone(&port.tenant);
         match bind {
             BindAs::Server => {
@@ -248,7 +252,9 @@ impl Runtime {
             chains: change.collect(),
             ..Default::default()
         };
-        self.policies.apply(change, &mut self.engine);
+        self.policies
+            .apply(change, &mut self.engine, &self.events)
+            .map_err(|refusal| Status::new(Code::INTERNAL, refusal))?;
         let not_callable = Status::new(
             Code::UNIMPLEMENTED,
             "the application serves this method, it hasn't bound it to call it",

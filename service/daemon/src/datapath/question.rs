@@ -1,0 +1,242 @@
+//! A call on its way through a chain, and what the version that was asked last said about it.
+
+use tokio::sync::mpsc::UnboundedSender;
+use tollgate_engine::chain::cost_ns;
+use tollgate_engine::{CallKey, Status};
+use tollgate_marshal::{Change, NewValue, PatchError};
+use tollgate_policy_host::{FieldChange, Hook, Rate, Value, limits::VIEW_BYTES};
+use tollgate_shm_abi::wait::now_ns;
+
+use crate::datapath::account::{AccountId, Accounts};
+use crate::datapath::command::{Ask, Event, Patcher};
+use crate::datapath::message::{Body, Message, Source};
+use crate::datapath::pool::Pool;
+
+/// A call that a chain is asked about.
+pub(crate) struct Question {
+    pub(crate) call: CallKey,
+    pub(crate) message: Message,
+    /// `None` while nobody has denied it.
+    pub(crate) denied: Option<Status>,
+    /// The block that came free when the message was made private, and how many bytes that copied.
+    pub(crate) freed: Option<(Source, u32)>,
+    /// A policy has changed the message.
+    pub(crate) changed: bool,
+    pub(super) said: Said,
+    /// What a shadow said, until the stable has spoken.
+    pub(super) shadow: Option<Said>,
+}
+
+/// What came of asking one version about one call.
+#[derive(Debug, Default)]
+pub(super) enum Said {
+    /// It isn't asked.
+    #[default]
+    Nothing,
+    /// It is to be asked.
+    Wanted,
+    Allow,
+    Deny(Status),
+    Change(Vec<FieldChange>),
+    /// It failed while this call was among those that it judged.
+    Failed,
+    /// It had failed before.
+    Down,
+    /// The message doesn't fit into its view.
+    Unshown,
+    /// The host has no room for another instance.
+    NoRoom(String),
+    /// It wants to change what can't be changed, and isn't to blame.
+    Unchanged(Unchanged),
+    /// Its account is overdrawn.
+    Throttled,
+}
+
+impl Said {
+    /// It judged.
+    pub(super) fn is_verdict(&self) -> bool {
+        matches!(self, Said::Allow | Said::Deny(_) | Said::Change(_))
+    }
+}
+
+impl Question {
+    pub(crate) fn new(call: CallKey, message: Message) -> Self {
+        Self {
+            call,
+            message,
+            denied: None,
+            freed: None,
+            changed: false,
+            said: Said::Nothing,
+            shadow: None,
+        }
+    }
+
+    /// The next version is to be asked about it, unless it has been denied.
+    #[inline]
+    pub(super) fn want(&mut self) {
+        if self.denied.is_none() {
+            self.said = Said::Wanted;
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_wanted(&self) -> bool {
+        matches!(self.said, Said::Wanted)
+    }
+
+    /// Room that the view of the fields can take at most.
+    #[inline]
+    pub(super) fn view_max(&self, ask: &Ask) -> usize {
+        (ask.projector.fixed_len() + self.message.judged().0.len()).min(VIEW_BYTES)
+    }
+
+    /// Makes the message private, so that all of it can be shown.
+    pub(super) fn make_private(&mut self, pool: &mut Pool) {
+        let bytes = self.message.total_len;
+        if let Some(source) = self.message.make_private(pool) {
+            self.freed = Some((source, bytes));
+        }
+    }
+
+    /// Makes a policy's changes to the message: what later policies are shown, and what is sent.
+    pub(super) fn change(
+        &mut self,
+        patcher: Option<&Patcher>,
+        changes: &[FieldChange],
+        pool: &mut Pool,
+    ) -> Result<(), Unchanged> {
+        let Some(Patcher { patch, layouts }) = patcher else {
+            return Err(Unchanged::Policy(
+                "it changes a message of which it declares no changes".to_owned(),
+            ));
+        };
+        self.make_private(pool);
+        let Body::Private { bytes, extents, .. } = &self.message.body else {
+            return Err(Unchanged::Late);
+        };
+        let changes: Vec<Change> = changes.iter().map(patch_change).collect();
+        let mut out = pool.take(0);
+        let inline_len = self.message.inline_len as usize;
+        match patch.apply(layouts, bytes, inline_len, extents, &changes, &mut out) {
+            Ok(patched) => {
+                let changed = Message::patched(out, patched);
+                if let Body::Private { bytes, .. } =
+                    std::mem::replace(&mut self.message, changed).body
+                {
+                    pool.give(bytes);
+                }
+                self.changed = true;
+                Ok(())
+            }
+            Err(error) => {
+                pool.give(out);
+                Err(match error {
+                    PatchError::Malformed(_) => Unchanged::Malformed(error.to_string()),
+                    _ => Unchanged::Policy(error.to_string()),
+                })
+            }
+        }
+    }
+}
+
+/// Why a change wasn't made.
+#[derive(Debug)]
+pub(super) enum Unchanged {
+    /// It can't be made: the policy's fault.
+    Policy(String),
+    /// The message lies where it is going already: it was on its way when the policy was attached.
+    Late,
+    /// The sender's message has a part that is wrong, which nobody had to look into before.
+    Malformed(String),
+}
+
+fn patch_change(change: &FieldChange) -> Change<'_> {
+    let value = match &change.value {
+        Value::Clear => NewValue::Clear,
+        Value::Bits(bits) => NewValue::Bits(*bits),
+        Value::Bytes(bytes) => NewValue::Bytes(bytes),
+    };
+    Change {
+        field: change.field,
+        value,
+    }
+}
+
+/// The time that fuel stands for, without a division.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FuelTime {
+    /// Nanoseconds per unit, times 2^20.
+    scaled: u64,
+}
+
+impl FuelTime {
+    pub(super) fn new(rate: Rate) -> Self {
+        let units = rate.units_per_microsecond();
+        Self {
+            scaled: (1000 << 20) / units,
+        }
+    }
+
+    #[inline]
+    pub(super) fn ns(self, fuel: u64) -> u64 {
+        // A batch's fuel is below 2^32: 8 x 10 ms.
+        fuel.saturating_mul(self.scaled) >> 20
+    }
+}
+
+/// What judging needs besides the policies.
+pub(super) struct Asking<'a> {
+    pub(super) hook: Hook,
+    pub(super) pool: &'a mut Pool,
+    pub(super) meter: Meter<'a>,
+}
+
+/// Who pays for what is run, and how much.
+pub(super) struct Meter<'a> {
+    /// When the last step ended: one look at the clock per step.
+    pub(super) now_ns: u64,
+    /// What the policies' clock shows.
+    pub(super) time_ms: u64,
+    pub(super) fuel_time: FuelTime,
+    pub(super) accounts: &'a mut Accounts,
+    pub(super) events: &'a UnboundedSender<Event>,
+}
+
+impl Meter<'_> {
+    #[inline]
+    pub(super) fn may_spend(&mut self, account: Option<AccountId>) -> bool {
+        account.is_none_or(|id| self.accounts.may_spend(id, self.now_ns))
+    }
+
+    /// What was run since the last look at the clock is over, and has used so much fuel. Returns what it cost.
+    #[inline]
+    pub(super) fn charge(&mut self, account: Option<AccountId>, fuel: u64) -> u64 {
+        let now = now_ns();
+        let wall = now.saturating_sub(std::mem::replace(&mut self.now_ns, now));
+        let cost = cost_ns(self.fuel_time.ns(fuel), wall);
+        if let Some(id) = account {
+            self.accounts.charge(id, cost);
+        }
+        cost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fuel_stands_for_time_to_a_thousandth() {
+        for units in [1, 7, 350, 3_499, 3_500] {
+            let rate = Rate::new(units);
+            let time = FuelTime::new(rate);
+            for fuel in [0, 100, 350_000, 280_000_000] {
+                let exact = rate.time(fuel).as_nanos() as u64;
+                let off = exact.abs_diff(time.ns(fuel));
+                assert!(off <= 1 + exact / 1000, "{fuel} at {units}: off by {off}");
+            }
+        }
+        assert_eq!(FuelTime::new(Rate::default()).ns(350_000) / 1000, 99);
+    }
+}

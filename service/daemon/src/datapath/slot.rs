@@ -1,0 +1,566 @@
+//! One attachment's place in a runtime: the version in force, the version on trial, and what came of asking them.
+//!
+//! ```text
+//!   wanted ── ask ──▶ said ── settle ──▶ passed, changed, denied, refused
+//!                              └─ the candidate failed: wanted again, of the stable
+//! ```
+//!
+//! Invariants: a call is settled by exactly one version, and counted by each that it was asked of in exactly one of
+//! [`Counts`]' first five, unless its tenant was throttled. What a caller is told of a provider's policy that failed names
+//! nothing.
+
+use tollgate_engine::Status;
+use tollgate_engine::chain::{Meaning, OnFault, Outcome, Party, Trial, Which, decider, meaning};
+use tollgate_shm_abi::status::Code;
+
+use crate::datapath::account::AccountId;
+use crate::datapath::command::{
+    Ask, Counts, Event, How, Installed, Place, PolicyReport, RecordedView, ReportedPlace, Running,
+    Step,
+};
+use crate::datapath::question::{Asking, Meter, Question, Said, Unchanged};
+use crate::datapath::recorder::Recorder;
+use crate::datapath::version::{HandOver, Version};
+use crate::limits::RETIRED_VERSIONS;
+
+/// What a caller is told of a provider's policy that failed.
+const BY_PROVIDER: &str = "the call was refused by the provider";
+
+/// An attachment in a runtime.
+pub(super) struct Slot {
+    id: u32,
+    label: String,
+    party: Party,
+    account: Option<AccountId>,
+    on_fault: OnFault,
+    max_worse: u8,
+    trial: Option<Trial>,
+    stable: Option<Version>,
+    candidate: Option<Version>,
+    /// The counts of versions that were here, the latest last.
+    retired: Vec<(u32, Counts)>,
+    recorder: Option<Box<Recorder>>,
+}
+
+/// Being put in place.
+impl Slot {
+    pub(super) fn new(installed: Installed, account: Option<AccountId>) -> Self {
+        let mut slot = Self {
+            id: installed.id,
+            label: String::new(),
+            party: installed.party,
+            account,
+            on_fault: installed.on_fault,
+            max_worse: installed.max_worse,
+            trial: None,
+            stable: None,
+            candidate: None,
+            retired: Vec::new(),
+            recorder: None,
+        };
+        slot.install(installed, account);
+        slot
+    }
+
+    /// Why the places can't be changed like that.
+    pub(super) fn refusal_of(slot: Option<&Slot>, installed: &Installed) -> Option<String> {
+        let candidate = slot.and_then(|slot| slot.candidate.as_ref());
+        match (&installed.stable, &installed.candidate, candidate) {
+            (Place::FromCandidate, _, None) => Some(format!(
+                "policy {} has no version on trial",
+                installed.label
+            )),
+            (_, Place::FromCandidate, _) => Some(format!(
+                "the candidate of policy {} can't come from its own place",
+                installed.label
+            )),
+            _ => None,
+        }
+    }
+
+    /// Gives the versions that are to come the state of the one in force. Nothing changes here, unless that one fails as it
+    /// saves: then it is out of order as after any fault.
+    pub(super) fn hand_over(
+        &mut self,
+        installed: &mut Installed,
+        meter: &mut Meter,
+    ) -> Result<(), String> {
+        for place in [&mut installed.stable, &mut installed.candidate] {
+            let Place::Put(Running {
+                version,
+                how: How::Kept(heir),
+                inherit: true,
+            }) = place
+            else {
+                continue;
+            };
+            let Some(stable) = &mut self.stable else {
+                continue;
+            };
+            let handed = stable.hand_over(heir, self.account, meter);
+            let (from, to) = (self.name(self.number(Which::Stable)), self.name(*version));
+            match handed {
+                Ok(()) => {}
+                Err(HandOver::Save(reason)) => {
+                    self.stable_failed(reason.clone(), meter);
+                    return Err(format!("policy {from} can't save its state: {reason}"));
+                }
+                Err(HandOver::Restore(reason)) => {
+                    let text =
+                        format!("policy {to} can't go on from the state of {from}: {reason}");
+                    return Err(text);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets its versions tick if they are due; when one is due next.
+    pub(super) fn tick(&mut self, meter: &mut Meter) -> Option<u64> {
+        let mut next = None;
+        for which in [Which::Stable, Which::Candidate] {
+            let account = self.account;
+            let Some(version) = self.place(which) else {
+                continue;
+            };
+            if let Some(reason) = version.tick_if_due(account, meter) {
+                self.failed(which, reason, meter);
+            }
+            let due = self.place(which).as_ref().and_then(Version::tick_due_ns);
+            next = next.into_iter().chain(due).min();
+        }
+        next
+    }
+
+    /// Changes the places. The caller has asked [`refusal_of`](Self::refusal_of) before.
+    pub(super) fn install(&mut self, installed: Installed, account: Option<AccountId>) {
+        self.label = installed.label;
+        self.party = installed.party;
+        self.account = account;
+        self.on_fault = installed.on_fault;
+        self.max_worse = installed.max_worse;
+        match &mut self.recorder {
+            Some(recorder) if installed.record > 0 => recorder.resize(installed.record),
+            recorder => *recorder = Recorder::new(installed.record),
+        }
+        match installed.stable {
+            Place::Keep => {}
+            Place::Empty => self.retire(Which::Stable),
+            Place::Put(running) => self.put(Which::Stable, running),
+            Place::FromCandidate => {
+                let candidate = self.candidate.take();
+                self.retire(Which::Stable);
+                self.stable = candidate;
+            }
+        }
+        match installed.candidate {
+            Place::Keep | Place::FromCandidate => {}
+            Place::Empty => self.retire(Which::Candidate),
+            Place::Put(running) => self.put(Which::Candidate, running),
+        }
+        self.trial = installed.trial.filter(|_| self.candidate.is_some());
+    }
+
+    /// A fresh instance of the version that is there goes on with its counts.
+    fn put(&mut self, which: Which, running: Running) {
+        if let Some(version) = self.place(which)
+            && version.number == running.version
+        {
+            return version.run(running.how);
+        }
+        self.retire(which);
+        let known = self
+            .retired
+            .iter()
+            .position(|(number, _)| *number == running.version);
+        let counts = known.map_or_else(Counts::default, |at| self.retired.remove(at).1);
+        *self.place(which) = Some(Version::new(running, counts));
+    }
+
+    /// Empties a place; of what was there the counts stay, for a while.
+    fn retire(&mut self, which: Which) {
+        let Some(version) = self.place(which).take() else {
+            return;
+        };
+        if self.retired.len() >= RETIRED_VERSIONS {
+            self.retired.remove(0);
+        }
+        self.retired.push((version.number, version.counts));
+    }
+
+    fn place(&mut self, which: Which) -> &mut Option<Version> {
+        match which {
+            Which::Stable => &mut self.stable,
+            Which::Candidate => &mut self.candidate,
+        }
+    }
+}
+
+/// Judging.
+impl Slot {
+    pub(super) fn party(&self) -> Party {
+        self.party
+    }
+
+    /// Asks about all questions that are open; each passes, maybe changed, or is denied.
+    #[inline]
+    pub(super) fn judge(&mut self, step: &Step, asking: &mut Asking, questions: &mut [Question]) {
+        match self.trial {
+            None => {
+                questions.iter_mut().for_each(Question::want);
+                self.decide(Which::Stable, step, asking, questions);
+            }
+            Some(Trial::Shadow) => {
+                self.hear(step, asking, questions);
+                questions.iter_mut().for_each(Question::want);
+                self.decide(Which::Stable, step, asking, questions);
+            }
+            Some(Trial::Canary(_)) => self.judge_canary(step, asking, questions),
+        }
+    }
+
+    fn judge_canary(&mut self, step: &Step, asking: &mut Asking, questions: &mut [Question]) {
+        let (trial, salt) = (self.trial, self.id);
+        let want = |questions: &mut [Question], which| {
+            let of_it = |question: &&mut Question| decider(trial, question.call, salt) == which;
+            questions.iter_mut().filter(of_it).for_each(Question::want);
+        };
+        want(questions, Which::Candidate);
+        // What it couldn't judge is wanted still, of the stable.
+        self.decide(Which::Candidate, step, asking, questions);
+        want(questions, Which::Stable);
+        self.decide(Which::Stable, step, asking, questions);
+        if let (Some(candidate), Some(stable)) = (&self.candidate, &self.stable)
+            && candidate.tally.is_worse_than(&stable.tally, self.max_worse)
+        {
+            let reason = format!(
+                "it erred in {} of {} calls, the version in force in {} of {}",
+                candidate.tally.errors(),
+                candidate.tally.judged(),
+                stable.tally.errors(),
+                stable.tally.judged()
+            );
+            self.drop_candidate(reason, &asking.meter);
+        }
+    }
+
+    /// Asks a shadow, and keeps what it says until the stable has spoken.
+    fn hear(&mut self, step: &Step, asking: &mut Asking, questions: &mut [Question]) {
+        questions.iter_mut().for_each(Question::want);
+        let (Some(version), Some(ask)) = (&mut self.candidate, &step.candidate) else {
+            // It lets pass what it doesn't care about.
+            for question in questions.iter_mut().filter(|question| question.is_wanted()) {
+                question.shadow = Some(Said::Allow);
+            }
+            return;
+        };
+        let failed = version.ask_all(ask, self.account, None, asking, questions);
+        for question in questions.iter_mut() {
+            let said = std::mem::take(&mut question.said);
+            let counts = &mut version.counts;
+            match said {
+                Said::Nothing | Said::Wanted | Said::Throttled => continue,
+                Said::Allow => counts.allowed += 1,
+                Said::Change(_) => counts.changed += 1,
+                Said::Deny(_) => {
+                    counts.denied += 1;
+                    counts.would_deny += 1;
+                }
+                Said::Failed
+                | Said::Down
+                | Said::Unshown
+                | Said::NoRoom(_)
+                | Said::Unchanged(_) => {
+                    counts.unjudged += 1;
+                    continue;
+                }
+            }
+            question.shadow = Some(said);
+        }
+        if let Some(reason) = failed {
+            self.drop_candidate(reason, &asking.meter);
+        }
+    }
+
+    /// Has one version decide what is wanted of it.
+    fn decide(
+        &mut self,
+        which: Which,
+        step: &Step,
+        asking: &mut Asking,
+        questions: &mut [Question],
+    ) {
+        let account = self.account;
+        let (version, ask, recorder) = match which {
+            Which::Stable => (&mut self.stable, &step.stable, self.recorder.as_deref_mut()),
+            Which::Candidate => (&mut self.candidate, &step.candidate, None),
+        };
+        let failed = match (version, ask) {
+            (Some(version), Some(ask)) => {
+                let failed = version.ask_all(ask, account, recorder, asking, questions);
+                let unfit = self.settle(which, ask, asking, questions);
+                failed.or(unfit)
+            }
+            // It has nothing to say about this method: they pass.
+            _ => {
+                self.pass(questions);
+                None
+            }
+        };
+        if let Some(reason) = failed {
+            self.failed(which, reason, &asking.meter);
+        }
+    }
+
+    fn pass(&mut self, questions: &mut [Question]) {
+        for question in questions.iter_mut() {
+            question.said = Said::Nothing;
+            if let Some(shadow) = question.shadow.take() {
+                self.compare(&shadow, &Said::Allow);
+            }
+        }
+    }
+
+    /// Makes what was said true of the calls. Returns how the version failed, if a change can't be made that it wants.
+    fn settle(
+        &mut self,
+        which: Which,
+        ask: &Ask,
+        asking: &mut Asking,
+        questions: &mut [Question],
+    ) -> Option<String> {
+        let (mut counts, mut failures, mut unfit) = (Counts::default(), 0, None);
+        for question in questions.iter_mut() {
+            let mut said = std::mem::take(&mut question.said);
+            if let Some(shadow) = question.shadow.take() {
+                self.compare(&shadow, &said);
+            }
+            if let Said::Change(changes) = &said {
+                match question.change(ask.patch.as_deref(), changes, asking.pool) {
+                    Ok(()) => {}
+                    Err(Unchanged::Policy(reason)) => {
+                        unfit = Some(self.fail(which, reason));
+                        said = Said::Failed;
+                    }
+                    Err(error) => said = Said::Unchanged(error),
+                }
+            }
+            match said {
+                Said::Nothing | Said::Wanted => {}
+                Said::Allow => counts.allowed += 1,
+                Said::Change(_) => counts.changed += 1,
+                Said::Deny(status) => {
+                    counts.denied += 1;
+                    question.denied = Some(status);
+                }
+                Said::Throttled => question.denied = self.throttled(asking),
+                Said::Unshown | Said::NoRoom(_) | Said::Unchanged(_) => {
+                    counts.refused += 1;
+                    question.denied = Some(self.unable(which, &said));
+                }
+                Said::Failed | Said::Down => {
+                    failures += u32::from(matches!(said, Said::Failed));
+                    match meaning(Outcome::Fault, which, self.on_fault) {
+                        Meaning::Pass => counts.unjudged += 1,
+                        Meaning::Fallback => {
+                            counts.unjudged += 1;
+                            question.said = Said::Wanted;
+                        }
+                        Meaning::Refuse | Meaning::Deny | Meaning::Apply => {
+                            counts.refused += 1;
+                            question.denied = Some(self.out_of_order(which, &said));
+                        }
+                    }
+                }
+            }
+        }
+        if let Some(version) = self.place(which) {
+            version.count(&counts, failures);
+        }
+        unfit
+    }
+
+    fn fail(&mut self, which: Which, reason: String) -> String {
+        if let Some(version) = self.place(which) {
+            version.fail(&reason);
+        }
+        reason
+    }
+
+    /// Notes whether a shadow and the stable disagree about a call that both have judged.
+    fn compare(&mut self, shadow: &Said, stable: &Said) {
+        let differs = match (shadow, stable) {
+            (Said::Allow, Said::Allow) => false,
+            (Said::Deny(a), Said::Deny(b)) => a.code != b.code,
+            (Said::Change(a), Said::Change(b)) => a != b,
+            (shadow, stable) => shadow.is_verdict() && stable.is_verdict(),
+        };
+        if let Some(candidate) = &mut self.candidate {
+            candidate.counts.differs += u64::from(differs);
+        }
+    }
+}
+
+/// What fails, and what callers are told of it.
+impl Slot {
+    /// `acl@1 of tenant acme`.
+    fn name(&self, version: u32) -> String {
+        match self.label.split_once(' ') {
+            Some((policy, owner)) => format!("{policy}@{version} {owner}"),
+            None => format!("{}@{version}", self.label),
+        }
+    }
+
+    fn number(&self, which: Which) -> u32 {
+        let version = match which {
+            Which::Stable => &self.stable,
+            Which::Candidate => &self.candidate,
+        };
+        version.as_ref().map_or(0, |version| version.number)
+    }
+
+    /// A refusal that isn't a policy's own denial: the provider's policies are never named.
+    fn refusal(&self, code: Code, text: String) -> Status {
+        match self.party {
+            Party::Tenant => Status::new(code, text),
+            Party::ProviderPre | Party::ProviderPost => Status::new(Code::INTERNAL, BY_PROVIDER),
+        }
+    }
+
+    #[cold]
+    fn out_of_order(&self, which: Which, said: &Said) -> Status {
+        let version = match which {
+            Which::Stable => &self.stable,
+            Which::Candidate => &self.candidate,
+        };
+        let name = self.name(self.number(which));
+        let why = version
+            .as_ref()
+            .and_then(|version| version.last_fault.as_deref())
+            .unwrap_or_default();
+        let how = match said {
+            Said::Failed => "failed",
+            _ => "is out of order",
+        };
+        let text = format!("policy {name} {how}, so the call is refused: {why}");
+        self.refusal(Code::INTERNAL, text)
+    }
+
+    /// Nobody failed, and yet the version can't have its say.
+    #[cold]
+    fn unable(&self, which: Which, said: &Said) -> Status {
+        let name = self.name(self.number(which));
+        let (code, text) = match said {
+            Said::NoRoom(why) => (
+                Code::RESOURCE_EXHAUSTED,
+                format!("policy {name} can't have an instance for the call: {why}"),
+            ),
+            Said::Unchanged(Unchanged::Malformed(why)) => (
+                Code::INVALID_ARGUMENT,
+                format!("what policy {name} wants to change can't be changed: {why}"),
+            ),
+            Said::Unchanged(_) => (
+                Code::FAILED_PRECONDITION,
+                format!(
+                    "policy {name} came when the message was on its way already, too late to change it"
+                ),
+            ),
+            _ => (
+                Code::RESOURCE_EXHAUSTED,
+                format!(
+                    "the fields that policy {name} reads of this message don't fit into its view"
+                ),
+            ),
+        };
+        self.refusal(code, text)
+    }
+
+    #[cold]
+    fn throttled(&self, asking: &mut Asking) -> Option<Status> {
+        let text = asking.meter.accounts.throttle(self.account?, 1);
+        Some(Status::new(Code::RESOURCE_EXHAUSTED, text))
+    }
+
+    #[cold]
+    fn failed(&mut self, which: Which, reason: String, meter: &Meter) {
+        match which {
+            Which::Candidate => self.drop_candidate(reason, meter),
+            Which::Stable => self.stable_failed(reason, meter),
+        }
+    }
+
+    fn stable_failed(&self, reason: String, meter: &Meter) {
+        let version = self.number(Which::Stable);
+        let id = self.id;
+        let _control_ended = meter.events.send(Event::PolicyFaulted {
+            id,
+            version,
+            reason,
+        });
+    }
+
+    /// Ends the trial.
+    #[cold]
+    fn drop_candidate(&mut self, reason: String, meter: &Meter) {
+        let version = self.number(Which::Candidate);
+        self.retire(Which::Candidate);
+        self.trial = None;
+        let id = self.id;
+        let _control_ended = meter.events.send(Event::CandidateFailed {
+            id,
+            version,
+            reason,
+        });
+    }
+
+    /// Hands the lines that its versions logged to the control plane.
+    pub(super) fn tell_logs(&mut self, events: &tokio::sync::mpsc::UnboundedSender<Event>) {
+        for which in [Which::Stable, Which::Candidate] {
+            let Some(version) = self.place(which) else {
+                continue;
+            };
+            let number = version.number;
+            if let Some((lines, dropped)) = version.take_log() {
+                let _control_ended = events.send(Event::PolicyLogged {
+                    label: self.name(number),
+                    lines,
+                    dropped,
+                });
+            }
+        }
+    }
+
+    pub(super) fn recorded(&self) -> Vec<RecordedView> {
+        self.recorder
+            .as_ref()
+            .map(|recorder| recorder.views())
+            .unwrap_or_default()
+    }
+
+    pub(super) fn report(&self) -> impl Iterator<Item = PolicyReport> {
+        let there = [
+            (ReportedPlace::Stable, &self.stable),
+            (ReportedPlace::Candidate, &self.candidate),
+        ];
+        let there = there.into_iter().filter_map(|(place, version)| {
+            let version = version.as_ref()?;
+            Some(PolicyReport {
+                id: self.id,
+                version: version.number,
+                place,
+                counts: version.counts,
+                alive: version.is_alive(),
+                last_fault: version.last_fault.clone(),
+            })
+        });
+        let gone = self.retired.iter().map(|&(version, counts)| PolicyReport {
+            id: self.id,
+            version,
+            place: ReportedPlace::Retired,
+            counts,
+            alive: false,
+            last_fault: None,
+        });
+        there.chain(gone)
+    }
+}

@@ -1,0 +1,373 @@
+//! One version of a policy in a runtime: its instance, and how it is asked about several calls at once.
+//!
+//! Invariants: it gets the fields that its projector copies and nothing else (P4), of private bytes only (P2); an extent that it
+//! reads makes the message private first. A fault ends the instance, and nothing is run until a fresh one is put in place.
+
+use tollgate_engine::Status;
+use tollgate_engine::chain::Tally;
+use tollgate_policy_host::{
+    Batch, BatchError, Fault, Hook, Instance, JudgeError, LoadError, Verdict, limits::VIEW_BYTES,
+};
+use tollgate_shm_abi::status::Code;
+
+use crate::datapath::account::AccountId;
+use crate::datapath::command::{Ask, Counts, How, Recipe, RecordedView, Running};
+use crate::datapath::policies::JUDGED_AT_ONCE;
+use crate::datapath::question::{Asking, Meter, Question, Said};
+use crate::datapath::recorder::Recorder;
+
+/// A version in one of an attachment's places.
+pub(super) struct Version {
+    pub(super) number: u32,
+    body: Body,
+    pub(super) counts: Counts,
+    pub(super) tally: Tally,
+    /// Why it is down, or was.
+    pub(super) last_fault: Option<String>,
+    tick_due_ns: Option<u64>,
+}
+
+enum Body {
+    Kept(Box<Instance>),
+    Fresh(Box<Recipe>),
+    Down,
+}
+
+impl Version {
+    pub(super) fn new(running: Running, counts: Counts) -> Self {
+        let mut version = Self {
+            number: running.version,
+            body: Body::Down,
+            counts,
+            tally: Tally::default(),
+            last_fault: None,
+            tick_due_ns: None,
+        };
+        version.run(running.how);
+        version
+    }
+
+    /// Goes on with another instance of the same version.
+    pub(super) fn run(&mut self, how: How) {
+        self.body = match how {
+            How::Kept(instance) => Body::Kept(instance),
+            How::Fresh(recipe) => Body::Fresh(recipe),
+            How::Broken(reason) => {
+                self.last_fault = Some(reason);
+                Body::Down
+            }
+        };
+    }
+
+    /// It failed.
+    pub(super) fn fail(&mut self, reason: &str) {
+        self.body = Body::Down;
+        self.counts.faults += 1;
+        self.last_fault = Some(reason.to_owned());
+    }
+
+    /// Counts what came of asking it, and how often it failed meanwhile.
+    pub(super) fn count(&mut self, counts: &Counts, failures: u32) {
+        let judged = (counts.allowed + counts.denied + counts.changed) as u32;
+        self.counts.add(counts);
+        self.tally
+            .count(judged + failures, counts.denied as u32 + failures);
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        !matches!(self.body, Body::Down)
+    }
+
+    /// The lines it has logged, and how many more were dropped.
+    pub(super) fn take_log(&mut self) -> Option<(Vec<String>, u64)> {
+        let Body::Kept(instance) = &mut self.body else {
+            return None;
+        };
+        let (lines, dropped) = instance.take_log();
+        let lines = lines
+            .into_iter()
+            .map(|line| format!("{:?}: {}", line.level, line.text))
+            .collect::<Vec<_>>();
+        (!lines.is_empty() || dropped > 0).then_some((lines, dropped))
+    }
+
+    /// Asks about all questions that are wanted, in batches whose views fit one view's limit together. Afterwards none is wanted
+    /// any more. Returns how it failed.
+    pub(super) fn ask_all(
+        &mut self,
+        ask: &Ask,
+        account: Option<AccountId>,
+        mut recorder: Option<&mut Recorder>,
+        asking: &mut Asking,
+        questions: &mut [Question],
+    ) -> Option<String> {
+        let mut failed = None;
+        let mut rest = questions;
+        while !rest.is_empty() {
+            let (mut count, mut bytes) = (0, 0);
+            for question in rest.iter() {
+                if question.is_wanted() {
+                    bytes += question.view_max(ask).next_multiple_of(8);
+                }
+                if count == JUDGED_AT_ONCE || (count > 0 && bytes > VIEW_BYTES) {
+                    break;
+                }
+                count += 1;
+            }
+            let (batch, later) = rest.split_at_mut(count);
+            let mut run = |version: &mut Self, asking: &mut Asking, batch: &mut [Question]| {
+                let fault = version.ask_batch(ask, account, recorder.as_deref_mut(), asking, batch);
+                if let Err(fault) = fault {
+                    let reason = fault.to_string();
+                    version.fail(&reason);
+                    failed = Some(reason);
+                }
+            };
+            run(self, asking, batch);
+            for question in batch
+                .iter_mut()
+                .filter(|question| matches!(question.said, Said::Unshown))
+            {
+                question.make_private(asking.pool);
+                question.want();
+                run(self, asking, std::slice::from_mut(question));
+            }
+            rest = later;
+        }
+        failed
+    }
+}
+
+impl Version {
+    /// One batch. A question whose view can't be written is left unshown.
+    fn ask_batch(
+        &mut self,
+        ask: &Ask,
+        account: Option<AccountId>,
+        recorder: Option<&mut Recorder>,
+        asking: &mut Asking,
+        questions: &mut [Question],
+    ) -> Result<(), Fault> {
+        if !asking.meter.may_spend(account) {
+            return set_wanted(questions, || Said::Throttled);
+        }
+        let mut judging = Judging {
+            version: self.number,
+            ask,
+            hook: asking.hook,
+            time_ms: asking.meter.time_ms,
+            recorder,
+            fuel: 0,
+        };
+        let judged = match &mut self.body {
+            Body::Down => return set_wanted(questions, || Said::Down),
+            Body::Kept(instance) => judging.judge(instance, questions),
+            Body::Fresh(recipe) => judging.judge_afresh(recipe, questions),
+        };
+        self.counts.cpu_ns += asking.meter.charge(account, judging.fuel);
+        judged
+    }
+
+    /// Runs what the policy does from time to time, if it is time and its account can pay. Returns how it failed.
+    pub(super) fn tick_if_due(
+        &mut self,
+        account: Option<AccountId>,
+        meter: &mut Meter,
+    ) -> Option<String> {
+        let Body::Kept(instance) = &mut self.body else {
+            self.tick_due_ns = None;
+            return None;
+        };
+        let Some(period) = instance.policy().manifest().tick() else {
+            self.tick_due_ns = None;
+            return None;
+        };
+        let due = self.tick_due_ns.is_some_and(|due| due <= meter.now_ns);
+        if due || self.tick_due_ns.is_none() {
+            self.tick_due_ns = Some(meter.now_ns + period.as_nanos() as u64);
+        }
+        if !due || !meter.may_spend(account) {
+            return None;
+        }
+        instance.set_time_ms(meter.time_ms);
+        let ticked = instance.tick();
+        self.counts.cpu_ns += meter.charge(account, instance.fuel_used());
+        let reason = ticked.err()?.to_string();
+        self.fail(&reason);
+        Some(reason)
+    }
+
+    /// When it ticks next.
+    pub(super) fn tick_due_ns(&self) -> Option<u64> {
+        self.tick_due_ns
+    }
+
+    /// Gives `heir` the state that this version would go on with. The error ends the heir; a fault of this version's own is a fault
+    /// as any other, and told besides.
+    pub(super) fn hand_over(
+        &mut self,
+        heir: &mut Instance,
+        account: Option<AccountId>,
+        meter: &mut Meter,
+    ) -> Result<(), HandOver> {
+        let Body::Kept(instance) = &mut self.body else {
+            // Nothing is kept, or nothing is left: the heir begins anew.
+            return Ok(());
+        };
+        let saved = instance.save();
+        let version = instance.policy().manifest().state_version().unwrap_or(0);
+        self.counts.cpu_ns += meter.charge(account, instance.fuel_used());
+        let saved = saved.map_err(|fault| {
+            let reason = fault.to_string();
+            self.fail(&reason);
+            HandOver::Save(reason)
+        })?;
+        let heirs_own = heir.policy().manifest().state_version();
+        let (Some(saved), Some(_)) = (saved, heirs_own) else {
+            return Ok(());
+        };
+        let restored = heir.restore(version, &saved);
+        meter.charge(account, heir.fuel_used());
+        restored.map_err(|fault| HandOver::Restore(fault.to_string()))
+    }
+}
+
+/// Why state wasn't handed over.
+pub(super) enum HandOver {
+    /// The version in force failed.
+    Save(String),
+    /// The new one did, or refused.
+    Restore(String),
+}
+
+fn set_wanted(questions: &mut [Question], said: impl Fn() -> Said) -> Result<(), Fault> {
+    for question in questions.iter_mut().filter(|q| q.is_wanted()) {
+        question.said = said();
+    }
+    Ok(())
+}
+
+/// One batch of questions for one version.
+struct Judging<'a> {
+    version: u32,
+    ask: &'a Ask,
+    hook: Hook,
+    time_ms: u64,
+    recorder: Option<&'a mut Recorder>,
+    /// What was used up.
+    fuel: u64,
+}
+
+impl Judging<'_> {
+    /// Each call gets an instance of its own.
+    fn judge_afresh(&mut self, recipe: &Recipe, questions: &mut [Question]) -> Result<(), Fault> {
+        for at in 0..questions.len() {
+            if !questions[at].is_wanted() {
+                continue;
+            }
+            let judged = match recipe.instantiate() {
+                Ok(mut instance) => {
+                    self.fuel += instance.fuel_used();
+                    self.judge(&mut instance, &mut questions[at..=at])
+                }
+                Err(LoadError::PoolFull(text)) => {
+                    questions[at].said = Said::NoRoom(text);
+                    Ok(())
+                }
+                Err(error) => {
+                    self.fuel += recipe.limits.fuel_for_setup;
+                    Err(Fault::Trap(error.to_string()))
+                }
+            };
+            if judged.is_err() {
+                set_wanted(questions, || Said::Failed)?;
+                return judged;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has one instance judge what is wanted. A question whose view can't be written is left unshown.
+    fn judge(&mut self, instance: &mut Instance, questions: &mut [Question]) -> Result<(), Fault> {
+        let sizes = questions
+            .iter()
+            .filter(|question| question.is_wanted())
+            .map(|question| question.view_max(self.ask).next_multiple_of(8));
+        let (count, bytes) = sizes.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
+        if count == 0 {
+            return Ok(());
+        }
+        instance.set_time_ms(self.time_ms);
+        let judged = match instance.batch(self.hook, count, bytes) {
+            Ok(batch) => self.judge_batch(batch, questions),
+            Err(BatchError::Fault(fault)) => Err(fault),
+            Err(BatchError::Misuse(misuse)) => {
+                let text = format!("the daemon asked a policy wrongly: {misuse}");
+                let status = Status::new(Code::INTERNAL, text);
+                return set_wanted(questions, || Said::Deny(status.clone()));
+            }
+        };
+        self.fuel += instance.fuel_used();
+        if judged.is_err() {
+            set_wanted(questions, || Said::Failed)?;
+        }
+        judged
+    }
+
+    fn judge_batch(
+        &mut self,
+        mut batch: Batch<'_>,
+        questions: &mut [Question],
+    ) -> Result<(), Fault> {
+        let mut asked = [0; JUDGED_AT_ONCE];
+        for (k, question) in questions.iter_mut().enumerate() {
+            if !question.is_wanted() {
+                continue;
+            }
+            match self.show(&mut batch, question) {
+                Ok(()) => asked[batch.len() - 1] = k,
+                Err(_unwritten) => question.said = Said::Unshown,
+            }
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let count = batch.len();
+        let judged = batch.judge(|at, verdict| {
+            questions[asked[at]].said = match verdict {
+                Verdict::Allow => Said::Allow,
+                Verdict::Deny { code, message } => Said::Deny(Status::new(Code(code), message)),
+                Verdict::Change(changes) => Said::Change(changes),
+            };
+        });
+        if judged.is_err() {
+            // Even what it said before it failed.
+            for &k in &asked[..count] {
+                questions[k].said = Said::Failed;
+            }
+        }
+        judged
+    }
+
+    #[inline]
+    fn show(
+        &mut self,
+        batch: &mut Batch<'_>,
+        question: &Question,
+    ) -> Result<(), JudgeError<tollgate_marshal::Fault>> {
+        let view_max = question.view_max(self.ask);
+        let (image, extents) = question.message.judged();
+        batch.push(self.ask.method, view_max, |view| {
+            let len = self.ask.projector.project(image, extents, view)?;
+            if let Some(recorder) = self.recorder.as_deref_mut() {
+                recorder.keep(RecordedView {
+                    version: self.version,
+                    hook: self.hook,
+                    method: self.ask.method,
+                    view: view[..len].to_vec(),
+                });
+            }
+            Ok(len)
+        })
+    }
+}
