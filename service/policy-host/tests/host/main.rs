@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod acl;
+mod functions;
 mod guests;
 mod judge;
 mod load;

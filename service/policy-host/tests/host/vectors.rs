@@ -1,7 +1,9 @@
 //! The host against the ABI's vectors: it writes what they say and reads what they say.
 
 use serde_json::Value;
-use tollgate_policy_host::{Fault, Hook, Instance, JudgeError, Verdict};
+use tollgate_policy_host::{
+    Fault, FieldChange, Hook, Instance, JudgeError, Value as NewValue, Verdict,
+};
 
 use crate::guests::write;
 use crate::wat::Parts;
@@ -118,6 +120,14 @@ fn answers_are_read_as_the_vectors_say() {
 
 /// Judges with a guest that leaves these words and bytes.
 fn read(answer: &Value) -> Result<Verdict, Fault> {
+    judge(&Parts {
+        rest: data(&answer["message_bytes"]),
+        ..Parts::with_request(&leave(answer))
+    })
+}
+
+/// A request function that leaves these words in the first entry.
+fn leave(answer: &Value) -> String {
     let mut body = String::new();
     for (index, word) in answer["words"].as_array().unwrap().iter().enumerate() {
         body += &format!(
@@ -125,22 +135,88 @@ fn read(answer: &Value) -> Result<Verdict, Fault> {
             1036 + 4 * index
         );
     }
-    let data = answer["message_bytes"]
-        .is_string()
-        .then(|| bytes(&answer["message_bytes"]));
-    let escaped: String = data
+    body + " i32.const 0"
+}
+
+/// A data segment of these bytes (none, if it isn't a string) at 4096.
+fn data(hex: &Value) -> String {
+    let bytes = hex.is_string().then(|| bytes(hex));
+    let escaped: String = bytes
         .iter()
         .flatten()
         .map(|byte| format!("\\{byte:02x}"))
         .collect();
-    let parts = Parts {
-        rest: format!("(data (i32.const 4096) \"{escaped}\")"),
-        ..Parts::with_request(&format!("{body} i32.const 0"))
-    };
+    format!("(data (i32.const 4096) \"{escaped}\")")
+}
+
+fn judge(parts: &Parts) -> Result<Verdict, Fault> {
     let mut instance = parts.instantiate().unwrap();
     match instance.judge(Hook::Request, 0, 8, write(&[8, 0, 0, 0, 0, 0, 0, 0])) {
         Ok(verdict) => Ok(verdict),
         Err(JudgeError::Fault(fault)) => Err(fault),
         Err(other) => panic!("{other:?}"),
     }
+}
+
+/// Judges with a guest whose method may change so many fields.
+fn effects(vector: &Value) -> Result<Verdict, Fault> {
+    let changes: Vec<String> = (0..vector["changes"].as_u64().unwrap())
+        .map(|i| format!("f{i}"))
+        .collect();
+    let manifest = serde_json::json!({
+        "abi": 1, "name": "t", "hooks": ["request"], "capabilities": ["change"],
+        "methods": [{ "method": "a.B/C", "changes": changes }],
+    })
+    .to_string();
+    judge(&Parts {
+        manifest: format!("(@custom \"tollgate.manifest\" {manifest:?})"),
+        rest: data(&vector["memory"]),
+        ..Parts::with_request(&leave(vector))
+    })
+}
+
+#[test]
+fn effects_are_read_as_the_vectors_say() {
+    for vector in vectors("effects.json") {
+        let name = &vector["name"];
+        match effects(&vector) {
+            Ok(Verdict::Allow) => assert_eq!(vector["allow"], true, "{name}"),
+            Ok(Verdict::Change(changes)) => check_changes(&vector, &changes),
+            Ok(other) => panic!("{name}: {other:?}"),
+            Err(fault) => {
+                assert_eq!(
+                    fault.to_string(),
+                    vector["fault"].as_str().unwrap_or("no"),
+                    "{name}"
+                );
+            }
+        }
+    }
+}
+
+fn check_changes(vector: &Value, changes: &[FieldChange]) {
+    let name = &vector["name"];
+    if let Some(lengths) = vector["lengths"].as_array() {
+        for (change, len) in changes.iter().zip(lengths) {
+            let NewValue::Bytes(bytes) = &change.value else {
+                panic!("{name}: bytes")
+            };
+            assert_eq!(bytes.len() as u64, len.as_u64().unwrap(), "{name}");
+        }
+        return assert_eq!(changes.len(), lengths.len());
+    }
+    let expected: Vec<FieldChange> = vector["change"]
+        .as_array()
+        .unwrap_or_else(|| panic!("{name}: {changes:?}"))
+        .iter()
+        .map(|change| FieldChange {
+            field: change[0].as_u64().unwrap() as u32,
+            value: match change[1].as_object().unwrap().iter().next().unwrap() {
+                (kind, _) if kind == "clear" => NewValue::Clear,
+                (kind, bits) if kind == "bits" => NewValue::Bits(bits.as_u64().unwrap()),
+                (_, hex) => NewValue::Bytes(bytes(hex)),
+            },
+        })
+        .collect();
+    assert_eq!(changes, expected, "{name}");
 }
