@@ -29,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod calibrate;
 mod capabilities;
 mod config;
 mod cost;

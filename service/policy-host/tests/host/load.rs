@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use proptest::prelude::*;
-use tollgate_policy_host::{Hook, Host, HostConfig, LoadError, limits};
+use tollgate_policy_host::{Capabilities, Hook, Host, HostConfig, LoadError, limits};
 
 use crate::guests::{HOST, guest, setup};
 use crate::wat::{MANIFEST, Parts};
@@ -248,6 +248,11 @@ fn memories_of_other_kinds_are_refused() {
     }
 }
 
+/// The default manifest with another entry.
+fn extended(entry: &str) -> String {
+    MANIFEST.replacen("{", &format!("{{{entry},"), 1)
+}
+
 fn section(manifest: &str) -> String {
     format!("(@custom \"tollgate.manifest\" {manifest:?})")
 }
@@ -337,6 +342,35 @@ fn garbled_manifests_are_explained() {
         ),
         (&MANIFEST.replace("\"x\"", "\"\""), "has a field of 0 bytes"),
         (
+            &MANIFEST.replace("\"fields\"", "\"changes\""),
+            "lists \"x\" among the changes of a.B/C, but doesn't declare the capability change",
+        ),
+        (
+            &extended(r#""capabilities":["fly"]"#),
+            "there is no capability \"fly\"; there are log, metrics, state, clock, random and change",
+        ),
+        (
+            &extended(r#""capabilities":["log","log"]"#),
+            "lists \"log\" twice in capabilities",
+        ),
+        (
+            &extended(r#""tick_ms":500"#),
+            "has a tick_ms, but not the hook tick",
+        ),
+        (
+            &MANIFEST.replace("\"request\"", "\"request\",\"tick\""),
+            "has the hook tick, but no tick_ms",
+        ),
+        (
+            &extended(r#""tick_ms":99"#).replace("\"request\"", "\"tick\""),
+            "has the tick_ms 99; 100 to 3600000 are allowed",
+        ),
+        (
+            &extended(r#""tick_ms":3600001"#).replace("\"request\"", "\"tick\""),
+            "has the tick_ms 3600001; 100 to 3600000 are allowed",
+        ),
+        (&extended(r#""state":{}"#), "missing field `version`"),
+        (
             &MANIFEST.replace("\"x\"", &format!("{:?}", "f".repeat(257))),
             "has a field of 257 bytes",
         ),
@@ -357,18 +391,43 @@ fn manifest_limits_hold_at_their_edges() {
             &list(n, &|i| format!("{{\"method\":\"a.B/M{i}\"}}")),
         )
     };
-    let counters = |n| {
-        MANIFEST.replace(
-            "}]}",
-            &format!("}}],\"counters\":[{}]}}", list(n, &|i| format!("\"c{i}\""))),
+    let metrics = |kind: &'static str| {
+        move |n| {
+            let names: Vec<_> = (0..n).map(|i| format!("\"c{i}\"")).collect();
+            extended(&format!("\"{kind}\":[{}]", names.join(",")))
+        }
+    };
+    let changes = |n| {
+        extended("\"capabilities\":[\"change\"]").replace(
+            "\"fields\":[\"x\"]",
+            &format!("\"changes\":[{}]", list(n, &|i| format!("\"x{i}\""))),
         )
     };
     let padded = |n: usize| format!("{MANIFEST}{}", " ".repeat(n - MANIFEST.len()));
     type Make<'a> = &'a dyn Fn(usize) -> String;
-    let cases: [(Make<'_>, usize, &str); 4] = [
+    let cases: [(Make<'_>, usize, &str); 7] = [
         (&fields, limits::FIELDS, "lists 33 fields of a.B/C; 0 to 32"),
         (&methods, limits::METHODS, "lists 65 methods; 1 to 64"),
-        (&counters, limits::COUNTERS, "lists 65 counters; 0 to 64"),
+        (
+            &changes,
+            limits::CHANGES,
+            "lists 33 changes of a.B/C; 0 to 32",
+        ),
+        (
+            &metrics("counters"),
+            limits::COUNTERS,
+            "lists 65 counters; 0 to 64",
+        ),
+        (
+            &metrics("gauges"),
+            limits::GAUGES,
+            "lists 65 gauges; 0 to 64",
+        ),
+        (
+            &metrics("histograms"),
+            limits::HISTOGRAMS,
+            "lists 65 histograms; 0 to 64",
+        ),
         (
             &padded,
             limits::MANIFEST_BYTES,
@@ -518,5 +577,78 @@ proptest! {
     #[test]
     fn garbage_behind_the_preamble_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         prop_assert!(HOST.load(&[b"\0asm\x01\0\0\0".as_slice(), &bytes].concat()).is_err());
+    }
+}
+
+/// Names, patterns, words and numbers, right and wrong.
+fn json_word() -> impl Strategy<Value = serde_json::Value> {
+    use serde_json::{Value, json};
+    let word = prop_oneof![
+        Just("a.B/C".to_owned()),
+        Just("*".to_owned()),
+        Just("request".to_owned()),
+        Just("tick".to_owned()),
+        Just("change".to_owned()),
+        Just("clock".to_owned()),
+        "[a-c.*/]{0,6}",
+        "\\PC{0,6}",
+    ];
+    prop_oneof![
+        8 => word.prop_map(Value::from),
+        1 => any::<i64>().prop_map(Value::from),
+        1 => Just(json!(null)),
+        1 => Just(json!({})),
+    ]
+}
+
+proptest! {
+    /// A manifest of plausible parts is refused with a sentence, or all that it says is in bounds.
+    #[test]
+    fn any_manifest_is_in_bounds_or_refused(
+        hooks in proptest::collection::vec(json_word(), 0..4),
+        method in json_word(),
+        fields in proptest::collection::vec(json_word(), 0..4),
+        changes in proptest::collection::vec(json_word(), 0..4),
+        capabilities in proptest::collection::vec(json_word(), 0..4),
+        tick_ms in proptest::option::of(prop_oneof![0u64..200, any::<u64>()]),
+        version in proptest::option::of(any::<u64>()),
+        gauges in proptest::collection::vec(json_word(), 0..3),
+    ) {
+        use serde_json::json;
+        let mut manifest = json!({
+            "abi": 1, "name": "t", "hooks": hooks, "capabilities": capabilities, "gauges": gauges,
+            "methods": [{ "method": method, "fields": fields, "changes": changes }],
+        });
+        if let Some(ms) = tick_ms {
+            manifest["tick_ms"] = ms.into();
+        }
+        if let Some(version) = version {
+            manifest["state"] = json!({ "version": version });
+        }
+        let rest = r#"(func (export "tollgate_reply") (param i32) (result i32) i32.const 0)
+            (func (export "tollgate_save") (result i64) i64.const 0)
+            (func (export "tollgate_restore") (param i32 i32) (result i32) i32.const 0)
+            (func (export "tollgate_tick") (result i32) i32.const 0)"#;
+        let bytes = manifest.to_string();
+        let escaped: String = bytes.bytes().map(|b| format!("\\{b:02x}")).collect();
+        let parts = Parts {
+            manifest: format!("(@custom \"tollgate.manifest\" \"{escaped}\")"),
+            rest: rest.to_owned(),
+            ..Parts::default()
+        };
+        match parts.load() {
+            Err(LoadError::Manifest(text)) => prop_assert!(!text.is_empty() && text.len() < 1000),
+            Err(other) => prop_assert!(false, "{other}"),
+            Ok(policy) => {
+                let manifest = policy.manifest();
+                let ms = manifest.tick().map(|t| t.as_millis());
+                prop_assert!(ms.is_none_or(|ms| (100..=3_600_000).contains(&ms)));
+                prop_assert_eq!(ms.is_some(), hooks.iter().any(|h| h == "tick"));
+                let entry = &manifest.methods()[0];
+                prop_assert!(changes.is_empty() || manifest.capabilities().contains(Capabilities::CHANGE));
+                prop_assert_eq!(entry.changes(Hook::Request).len(), changes.len());
+                prop_assert_eq!(entry.fields(Hook::Request).len(), fields.len());
+            }
+        }
     }
 }

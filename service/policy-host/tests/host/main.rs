@@ -8,8 +8,10 @@
 mod acl;
 mod functions;
 mod guests;
+mod isolation;
 mod judge;
 mod load;
+mod price;
 mod setup;
 mod vectors;
 mod wat;
