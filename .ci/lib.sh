@@ -44,8 +44,42 @@ need_package() {
 
 # The wasm policies, each built to a core module of a few kilobytes.
 build_policies() {
-    cargo build --locked --profile policy --target wasm32-unknown-unknown \
-        -p policy-null -p policy-acl -p policy-spin
+    local crates=()
+    for crate in policies-wasm/*/Cargo.toml; do
+        crates+=(-p "policy-$(basename "$(dirname "$crate")")")
+    done
+    cargo build --locked --profile policy --target wasm32-unknown-unknown "${crates[@]}"
+}
+
+# The policies in other languages than Rust: examples, and the witnesses that the vectors are checked with. They go to
+# guests/LANGUAGE below the target directory. Needs clang, lld and Node.js; AssemblyScript's compiler comes from npm, in the
+# version that package-lock.json pins.
+build_guests() {
+    need_package clang "the C policies are compiled with it"
+    need_package lld "it links the C policies"
+    need node "the AssemblyScript policies are compiled with it: install Node.js 20 or newer (Debian: apt-get install nodejs npm)"
+    need npm "AssemblyScript's compiler is installed with it (Debian: apt-get install npm)"
+    local out=${CARGO_TARGET_DIR:-target}/guests name
+    mkdir -p "$out/c" "$out/assemblyscript"
+    out=$(cd "$out" && pwd)
+    for name in witness examples/room_limit; do
+        clang --target=wasm32 -std=c11 -Wall -Wextra -Werror -O2 -mbulk-memory -ffreestanding -nostdlib \
+            -Wl,--no-entry,--strip-all -o "$out/c/$(basename "$name").wasm" "guest-sdk/c/$name.c" ||
+            die "clang can't compile guest-sdk/c/$name.c for wasm32; it has to be 14 or newer"
+    done
+    # In a copy: node_modules is no part of the sources.
+    local work=$out/assemblyscript.work
+    mkdir -p "$work"
+    cp -r guest-sdk/assemblyscript/. "$work"
+    if ! cmp -s "$work/package-lock.json" "$work/installed.json"; then
+        say "installing AssemblyScript through npm"
+        (cd "$work" && npm ci --silent --no-audit --no-fund && cp package-lock.json installed.json) ||
+            die "npm could not install AssemblyScript; is the network reachable?"
+    fi
+    for name in witness examples/room_limit; do
+        node "$work/build.mjs" "$work/$name.ts" "$out/assemblyscript/$(basename "$name").wasm" ||
+            die "guest-sdk/assemblyscript/$name.ts can't be compiled"
+    done
 }
 
 # The toolchain, the guests' target and the linters, as rust-toolchain.toml names them.

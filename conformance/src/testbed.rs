@@ -379,6 +379,22 @@ pub fn policy_file(name: &str) -> PathBuf {
     path
 }
 
+/// A policy of another language than Rust, compiled to Wasm: `c/witness`, `assemblyscript/room_limit`.
+///
+/// # Panics
+/// If it isn't built, with the command that builds it.
+pub fn guest_file(name: &str) -> PathBuf {
+    let programs = programs();
+    let target = programs.parent().unwrap_or(&programs);
+    let path = target.join("guests").join(format!("{name}.wasm"));
+    assert!(
+        path.exists(),
+        "{} is not built; run `. .ci/lib.sh; build_guests` first (it needs clang, lld and Node.js)",
+        path.display()
+    );
+    path
+}
+
 /// A file of `conformance/proto`.
 pub fn proto_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

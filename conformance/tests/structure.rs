@@ -77,6 +77,13 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ("policy-null", &["tollgate-policy"], &[]),
     ("policy-acl", &["tollgate-policy"], &[]),
     ("policy-spin", &["tollgate-policy"], &[]),
+    ("policy-witness", &["tollgate-policy"], &[]),
+    ("policy-rate-limit", &["tollgate-policy"], &[]),
+    ("policy-quota", &["tollgate-policy"], &[]),
+    ("policy-concurrency-limit", &["tollgate-policy"], &[]),
+    ("policy-redact", &["tollgate-policy"], &[]),
+    ("policy-fault-injection", &["tollgate-policy"], &[]),
+    ("policy-access-log", &["tollgate-policy"], &[]),
     // Attacks, demo, benches: outside of the product.
     (
         "tollgate-conformance",
@@ -86,7 +93,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
             "tollgate-schema",
             "tollgate-shm-abi",
         ],
-        &["tollgate-gen", "tollgate-marshal"],
+        &["tollgate-gen", "tollgate-marshal", "tollgate-policy-host"],
     ),
     (
         "tollgate-bench-marshal",

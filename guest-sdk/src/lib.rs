@@ -12,6 +12,7 @@ mod changes;
 mod names;
 #[doc(hidden)]
 pub mod rt;
+pub mod table;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
 mod verdict;

@@ -1,0 +1,286 @@
+//! The ABI's vectors against the SDK of each language, through the real host.
+//!
+//! A witness in each language says what it reads from the views that the host writes, and answers as it is told; the
+//! host must then know what was meant. `guest-sdk/vectors/README.md` has the witness's language.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use serde_json::Value;
+use tollgate_conformance::testbed::{guest_file, policy_file};
+use tollgate_policy_host::{
+    FieldChange, Hook, Host, HostConfig, Instance, LoadError, Policy, Setup, TenantLimits,
+    Value as NewValue, Verdict,
+};
+
+static HOST: LazyLock<Host> = LazyLock::new(|| {
+    let config = HostConfig {
+        instances: 50,
+        ..HostConfig::default()
+    };
+    Host::new(config).unwrap()
+});
+
+fn load(file: PathBuf) -> Policy {
+    HOST.load(&std::fs::read(file).unwrap()).unwrap()
+}
+
+/// The same policy, in each language.
+fn witnesses() -> [(&'static str, Policy); 3] {
+    [
+        ("Rust", load(policy_file("witness"))),
+        ("C", load(guest_file("c/witness"))),
+        ("AssemblyScript", load(guest_file("assemblyscript/witness"))),
+    ]
+}
+
+fn configured(policy: &Policy, config: &str) -> Result<Instance, LoadError> {
+    policy.instantiate(&Setup {
+        config: Some(config.as_bytes()),
+        ..Setup::new(&TenantLimits::default())
+    })
+}
+
+fn vectors(name: &str) -> Vec<Value> {
+    let path = format!("{}/../guest-sdk/vectors/{name}", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits = hex.as_bytes().chunks(2);
+    digits
+        .map(|d| u8::from_str_radix(str::from_utf8(d).unwrap(), 16).unwrap())
+        .collect()
+}
+
+/// A field's letter, and what a witness says about it.
+fn said(field: &Value) -> (char, String) {
+    let (kind, value) = field.as_object().unwrap().iter().next().unwrap();
+    match kind.as_str() {
+        "absent" => ('t', "-".to_owned()),
+        "text" => ('t', value.as_str().unwrap().to_owned()),
+        "bytes" => ('x', value.as_str().unwrap().to_owned()),
+        "int" => ('i', value.to_string()),
+        "uint" => ('u', value.to_string()),
+        "bool" => ('b', if value == true { "T" } else { "F" }.to_owned()),
+        "float" => ('f', (value.as_f64().unwrap() as f32).to_bits().to_string()),
+        "double" => ('d', value.as_f64().unwrap().to_bits().to_string()),
+        other => panic!("unknown kind {other}"),
+    }
+}
+
+/// What a call's method and fields are, in the witness's configuration and in its answer.
+fn expected(call: &Value) -> (String, String) {
+    let mut kinds = String::new();
+    let mut text = call["method"].to_string();
+    for field in call["fields"].as_array().unwrap() {
+        let (kind, value) = said(field);
+        kinds.push(kind);
+        text += &format!("|{value}");
+    }
+    (kinds, text)
+}
+
+#[test]
+fn every_language_reads_what_the_host_writes() {
+    let mut checked = 0;
+    for (language, witness) in witnesses() {
+        for batch in vectors("batches.json") {
+            let calls = batch["calls"].as_array().unwrap();
+            let (kinds, texts): (Vec<_>, Vec<_>) = calls.iter().map(expected).unzip();
+            for hook in [Hook::Request, Hook::Reply] {
+                let config = format!("w\n{}", kinds.join("\n"));
+                let mut witness = configured(&witness, &config).unwrap();
+                let announced = batch["announced"].as_u64().unwrap() as usize;
+                let mut room = witness.batch(hook, announced, 4096).unwrap();
+                for call in calls {
+                    let view = bytes(call["view"].as_str().unwrap());
+                    let method = call["method"].as_u64().unwrap() as u32;
+                    let write = |room: &mut [u8]| {
+                        room[..view.len()].copy_from_slice(&view);
+                        Ok::<_, Infallible>(view.len())
+                    };
+                    room.push(method, view.len(), write).unwrap();
+                }
+                let mut answers = Vec::new();
+                room.judge(|_, verdict| answers.push(verdict)).unwrap();
+                let denied = texts.iter().map(|text| Verdict::Deny {
+                    code: 13,
+                    message: text.clone(),
+                });
+                let denied: Vec<Verdict> = denied.collect();
+                assert_eq!(answers, denied, "{language}: {}", batch["name"]);
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked >= 3 * 2 * 6, "{checked}");
+}
+
+/// One judgement of an empty view by a witness that was told what to answer.
+fn parrot(witness: &Policy, lines: &str) -> Verdict {
+    let mut parrot = configured(witness, &format!("p\n{lines}")).unwrap();
+    let empty = [8, 0, 0, 0, 0, 0, 0, 0];
+    let write = |room: &mut [u8]| {
+        room[..8].copy_from_slice(&empty);
+        Ok::<_, Infallible>(8)
+    };
+    parrot.judge(Hook::Request, 0, 8, write).unwrap()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn the_host_reads_what_every_language_answers() {
+    let mut checked = 0;
+    for (language, witness) in witnesses() {
+        for answer in vectors("answers.json") {
+            let name = &answer["name"];
+            let (lines, expected) = if answer["allow"] == true {
+                (String::new(), Verdict::Allow)
+            } else if let Some(deny) = answer["deny"].as_array() {
+                let (code, message) = (
+                    deny[0].as_u64().unwrap() as u32,
+                    deny[1].as_str().unwrap().to_owned(),
+                );
+                let lines = format!("d {code} {}", hex(message.as_bytes()));
+                (lines, Verdict::Deny { code, message })
+            } else {
+                continue; // A fault: no SDK has a way to write it.
+            };
+            assert_eq!(parrot(&witness, &lines), expected, "{language}: {name}");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 3 * 6, "{checked}");
+}
+
+#[test]
+fn the_host_reads_what_every_language_changes() {
+    let mut checked = 0;
+    for (language, witness) in witnesses() {
+        for effect in vectors("effects.json") {
+            let name = &effect["name"];
+            // The witness declares three fields that it may change.
+            let Some(changes) = effect["change"]
+                .as_array()
+                .filter(|list| list.iter().all(|c| c[0].as_u64() < Some(3)))
+            else {
+                continue;
+            };
+            let mut lines = Vec::new();
+            let mut expected = Vec::new();
+            for change in changes {
+                let (field, new) = (change[0].as_u64().unwrap() as u32, &change[1]);
+                let value = if let Some(bits) = new["bits"].as_u64() {
+                    lines.push(format!("u {field} {bits}"));
+                    NewValue::Bits(bits)
+                } else if let Some(value) = new["bytes"].as_str() {
+                    lines.push(format!("x {field} {value}"));
+                    NewValue::Bytes(bytes(value))
+                } else {
+                    lines.push(format!("c {field}"));
+                    NewValue::Clear
+                };
+                expected.push(FieldChange { field, value });
+            }
+            assert_eq!(
+                parrot(&witness, &lines.join("\n")),
+                Verdict::Change(expected),
+                "{language}: {name}"
+            );
+            checked += 1;
+        }
+        let twice = parrot(&witness, "u 1 5\nc 0\nx 1 6869");
+        let last = vec![
+            FieldChange {
+                field: 1,
+                value: NewValue::Bytes(b"hi".to_vec()),
+            },
+            FieldChange {
+                field: 0,
+                value: NewValue::Clear,
+            },
+        ];
+        assert_eq!(
+            twice,
+            Verdict::Change(last),
+            "{language}: a field that is changed twice"
+        );
+    }
+    assert!(checked >= 3 * 8, "{checked}");
+}
+
+#[test]
+fn every_language_refuses_a_configuration_with_its_sentence() {
+    for (language, witness) in witnesses() {
+        let refused = configured(&witness, "x").unwrap_err().to_string();
+        assert!(
+            refused.contains("the first letter is w or p"),
+            "{language}: {refused}"
+        );
+    }
+}
+
+/// The examples of both tutorials, against one table.
+#[test]
+fn the_room_limit_is_the_same_in_both_languages() {
+    for language in ["c", "assemblyscript"] {
+        let policy = load(guest_file(&format!("{language}/room_limit")));
+        let refused = configured(&policy, "many").unwrap_err().to_string();
+        assert!(
+            refused.contains("the configuration is the number of rooms, in digits"),
+            "{language}: {refused}"
+        );
+        let mut limit = configured(&policy, "4").unwrap();
+        let coupon = Verdict::Change(vec![FieldChange {
+            field: 0,
+            value: NewValue::Bytes(b"walk-in".to_vec()),
+        }]);
+        let deny = |code, message: &str| Verdict::Deny {
+            code,
+            message: message.to_owned(),
+        };
+        for (rooms, with_coupon, expected) in [
+            (Some(4), true, Verdict::Allow),
+            (Some(4), false, coupon),
+            (Some(5), true, deny(7, "so many rooms need a group booking")),
+            (None, true, deny(9, "the policy isn't shown room_count")),
+        ] {
+            let mut view = [40u32, 2, 0, 0, 0, 0, 0, 0, 40, 0];
+            if let Some(rooms) = rooms {
+                (view[2], view[4]) = (1, rooms);
+            }
+            view[6] = with_coupon.into();
+            let view: Vec<u8> = view.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let write = |room: &mut [u8]| {
+                room[..view.len()].copy_from_slice(&view);
+                Ok::<_, Infallible>(view.len())
+            };
+            let verdict = limit.judge(Hook::Request, 0, view.len(), write).unwrap();
+            assert_eq!(verdict, expected, "{language}: {rooms:?} {with_coupon}");
+        }
+        assert_eq!(limit.metrics().counters[..], [1], "{language}");
+    }
+}
+
+/// A collector that only ever grew would meet the limit of memory; one that is slow, that of fuel.
+#[test]
+fn collected_garbage_stays_within_memory_and_fuel() {
+    let witness = load(guest_file("assemblyscript/witness"));
+    let mut parrot = configured(&witness, "p").unwrap();
+    let empty = [8, 0, 0, 0, 0, 0, 0, 0];
+    for call in 0..100_000 {
+        let write = |room: &mut [u8]| {
+            room[..8].copy_from_slice(&empty);
+            Ok::<_, Infallible>(8)
+        };
+        let verdict = parrot.judge(Hook::Request, 0, 8, write);
+        assert_eq!(verdict, Ok(Verdict::Allow), "call {call}");
+    }
+}

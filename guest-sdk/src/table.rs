@@ -1,0 +1,175 @@
+//! A bounded table of small records in the shared state: what a limit per customer needs.
+//!
+//! ```text
+//!   key --hash--> set (one entry of the shared state, 8 ways) --hash--> way: hash u64 | record 2 x u64
+//! ```
+//!
+//! All instances of a policy see it, it survives upgrades and reloads, its size doesn't depend on how many keys callers
+//! make up, and no operation looks at more than one set. Two keys share a record when their hashes are equal, or when a set
+//! has no way that may be forgotten: a limit is then stricter than it should be, never laxer.
+//!
+//! Looking and writing are two host calls: two runtimes that do both at once lose one of the updates. Only a provider's
+//! policy lives on several.
+
+use crate::state;
+
+const WAYS: usize = 8;
+const WAY_BYTES: usize = 24;
+
+/// What a table keeps for a key; `[0, 0]` if it has never met it.
+pub type Record = [u64; 2];
+
+/// The shared state has no room for the table: other entries of the policy fill it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// A table for about so many keys.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    sets: u64,
+}
+
+impl Table {
+    /// Room for `keys` keys, at least; at most 16,384, which takes more than half of the shared state.
+    pub const fn new(keys: u32) -> Table {
+        let keys = if keys > 16_384 { 16_384 } else { keys };
+        Table {
+            sets: (keys as u64).div_ceil(WAYS as u64).next_power_of_two(),
+        }
+    }
+
+    /// Lets `change` look at a key's record and change it.
+    ///
+    /// `worth` says what would be lost if a record were forgotten: nothing (0), or more. When a set is full, the new key
+    /// takes the place of a record that is worth nothing; if there is none, it shares the one that is worth least.
+    ///
+    /// # Errors
+    /// [`Full`]; the change is not kept then.
+    pub fn update<R>(
+        &self,
+        key: &[u8],
+        worth: impl Fn(&Record) -> u64,
+        change: impl FnOnce(&mut Record) -> R,
+    ) -> Result<R, Full> {
+        let hash = hash(key);
+        let set = ((hash % self.sets) as u32).to_le_bytes();
+        let mut bytes = [0; WAYS * WAY_BYTES];
+        let used = state::get(&set, &mut bytes).unwrap_or(0).min(bytes.len()) / WAY_BYTES;
+        let (way, mut record) = choose(&bytes, used, hash, &worth);
+        let result = change(&mut record);
+        let words = [hash, record[0], record[1]];
+        for (place, word) in bytes[way * WAY_BYTES..].chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        let len = used.max(way + 1) * WAY_BYTES;
+        match state::set(&set, &bytes[..len]) {
+            true => Ok(result),
+            false => Err(Full),
+        }
+    }
+}
+
+/// The way for this hash, and the record to begin with.
+fn choose(
+    bytes: &[u8],
+    used: usize,
+    hash: u64,
+    worth: &impl Fn(&Record) -> u64,
+) -> (usize, Record) {
+    let word = |at: usize| {
+        let bytes = &bytes[at..][..8];
+        bytes
+            .iter()
+            .rev()
+            .fold(0, |word, byte| word << 8 | u64::from(*byte))
+    };
+    let record = |way: usize| [word(way * WAY_BYTES + 8), word(way * WAY_BYTES + 16)];
+    if let Some(way) = (0..used).find(|way| word(way * WAY_BYTES) == hash) {
+        return (way, record(way));
+    }
+    if used < WAYS {
+        return (used, [0, 0]);
+    }
+    let least = (0..WAYS)
+        .min_by_key(|way| worth(&record(*way)))
+        .unwrap_or(0);
+    match worth(&record(least)) {
+        0 => (least, [0, 0]),
+        _ => (least, record(least)),
+    }
+}
+
+/// FNV-1a with a last mix, so that both the set and the tag are spread.
+fn hash(key: &[u8]) -> u64 {
+    let mut hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    hash = (hash ^ hash >> 32).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash ^ hash >> 29
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::collections::HashMap;
+
+    fn add(table: &Table, key: &str) -> u64 {
+        let worth = |record: &Record| record[0];
+        let change = |record: &mut Record| {
+            record[0] += 1;
+            record[0]
+        };
+        table.update(key.as_bytes(), worth, change).unwrap()
+    }
+
+    #[test]
+    fn keys_are_counted_apart_while_there_is_room() {
+        let table = Table::new(4096);
+        let mut oracle: HashMap<String, u64> = HashMap::new();
+        for i in 0..4_000 {
+            let key = format!("customer-{}", i % 1_000);
+            let expected = oracle.entry(key.clone()).or_default();
+            *expected += 1;
+            assert_eq!(add(&table, &key), *expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn too_many_keys_share_and_never_count_less() {
+        let table = Table::new(8);
+        let mut oracle: HashMap<String, u64> = HashMap::new();
+        for i in 0..300 {
+            let key = format!("{}", i % 30);
+            let expected = oracle.entry(key.clone()).or_default();
+            *expected += 1;
+            assert!(add(&table, &key) >= 1);
+        }
+        // Eight records hold what 300 updates added: nothing was forgotten.
+        let mut bytes = [0; WAYS * WAY_BYTES];
+        assert_eq!(state::get(&[0; 4], &mut bytes), Some(bytes.len()));
+        let sum: u64 = bytes
+            .chunks_exact(WAY_BYTES)
+            .map(|way| u64::from_le_bytes(way[8..16].try_into().unwrap()))
+            .sum();
+        assert!(sum >= 300, "{sum}");
+    }
+
+    #[test]
+    fn a_worthless_record_makes_room() {
+        let table = Table::new(8);
+        let keep = |_: &Record| 0;
+        for i in 0..100u64 {
+            let seen = table.update(&i.to_le_bytes(), keep, |record| {
+                std::mem::replace(record, [i + 1, 0])
+            });
+            assert_eq!(seen, Ok([0, 0]), "a new key begins anew");
+        }
+    }
+
+    #[test]
+    fn a_full_state_is_an_error() {
+        crate::testing::set_state_room(0);
+        assert_eq!(Table::new(8).update(b"k", |_| 0, |_| ()), Err(Full));
+    }
+}

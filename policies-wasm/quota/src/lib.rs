@@ -1,0 +1,126 @@
+//! Lets each customer make so many reservations per window of time: an hour, a day.
+//!
+//! Windows begin at multiples of their length since 1970 (UTC), the same for everybody. Counts lie in the shared state.
+
+#![forbid(unsafe_code)]
+
+use serde::Deserialize;
+use tollgate_policy::table::{Record, Table};
+use tollgate_policy::{Status, Verdict, now_ms, policy};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    calls: u32,
+    window_s: u32,
+    #[serde(default = "default_keys")]
+    keys: u32,
+}
+
+fn default_keys() -> u32 {
+    4096
+}
+
+/// The quota and its counts. A record is `[calls, number of the window]`.
+pub struct Quota {
+    calls: u64,
+    window_ms: u64,
+    counts: Table,
+}
+
+#[policy(
+    name = "quota",
+    version = "1.0",
+    proto = "../../conformance/proto/hotel.proto",
+    counters(exceeded),
+    capabilities(state, clock)
+)]
+impl Quota {
+    fn configure(config: &[u8]) -> Result<Quota, String> {
+        let config: Config = serde_json::from_slice(config).map_err(|e| e.to_string())?;
+        if !(1..=31_622_400).contains(&config.window_s) {
+            let window = config.window_s;
+            return Err(format!(
+                "window_s is {window}; 1 to 31622400 (a year) are allowed"
+            ));
+        }
+        if !(8..=16_384).contains(&config.keys) {
+            return Err(format!("keys is {}; 8 to 16384 are allowed", config.keys));
+        }
+        Ok(Quota {
+            calls: config.calls.into(),
+            window_ms: u64::from(config.window_s) * 1000,
+            counts: Table::new(config.keys),
+        })
+    }
+
+    #[request("hotel.Reservation/Reserve", reads(customer_name))]
+    fn reserve(&mut self, request: &Reserve<'_>) -> Verdict<'_> {
+        let now = now_ms();
+        let window = now / self.window_ms;
+        let so_far = |record: &Record| if record[1] == window { record[0] } else { 0 };
+        let count = |record: &mut Record| {
+            let calls = so_far(record);
+            *record = [self.calls.min(calls + 1), window];
+            calls < self.calls
+        };
+        let key = request.customer_name_bytes();
+        match self.counts.update(key, so_far, count) {
+            Ok(true) => Verdict::Allow,
+            Ok(false) => {
+                EXCEEDED.add(1);
+                let rest_s = (self.window_ms - now % self.window_ms).div_ceil(1000);
+                let message = format!(
+                    "the quota of {} reservations is used up; the next one begins in {rest_s} s",
+                    self.calls
+                );
+                Verdict::deny(Status::RESOURCE_EXHAUSTED, message)
+            }
+            Err(_) => Verdict::deny(
+                Status::RESOURCE_EXHAUSTED,
+                "the policy's shared state is full",
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use tollgate_policy::testing::{Answer, Desk, Field, counter, set_now_ms};
+
+    fn ask(desk: &mut Desk<Quota>, name: &str) -> Answer {
+        desk.request(
+            "hotel.Reservation/Reserve",
+            &[("customer_name", Field::Text(name))],
+        )
+    }
+
+    #[test]
+    fn a_window_has_its_calls_and_the_next_one_too() {
+        let mut desk = Desk::<Quota>::new(r#"{"calls": 2, "window_s": 60}"#).unwrap();
+        set_now_ms(30_000);
+        assert_eq!(
+            [ask(&mut desk, "Ada"), ask(&mut desk, "Ada")],
+            [Answer::Allow, Answer::Allow]
+        );
+        let message = "the quota of 2 reservations is used up; the next one begins in 30 s";
+        assert_eq!(
+            ask(&mut desk, "Ada"),
+            Answer::deny(Status::RESOURCE_EXHAUSTED, message)
+        );
+        assert_eq!(ask(&mut desk, "Bob"), Answer::Allow);
+        set_now_ms(59_999);
+        assert!(!ask(&mut desk, "Ada").passes());
+        set_now_ms(60_000);
+        assert!(ask(&mut desk, "Ada").passes());
+        assert_eq!(counter(0), 2);
+    }
+
+    #[test]
+    fn no_calls_at_all_is_a_quota() {
+        let mut desk = Desk::<Quota>::new(r#"{"calls": 0, "window_s": 1}"#).unwrap();
+        assert!(!ask(&mut desk, "Ada").passes());
+    }
+}
