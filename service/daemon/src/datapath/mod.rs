@@ -30,6 +30,8 @@ mod recorder;
 mod runtime;
 mod sessions;
 mod slot;
+#[cfg(test)]
+mod tests;
 mod version;
 
 pub(crate) use command::{Command, Event, Handle};

@@ -260,7 +260,9 @@ impl Policies {
             events,
         };
         let slots = self.installed.iter_mut();
-        self.ticks_due_ns = slots.filter_map(|(_, slot)| slot.tick(&mut meter)).min();
+        self.ticks_due_ns = slots
+            .filter_map(|(_, slot)| slot.tick(now_ns, &mut meter))
+            .min();
     }
 
     /// When [`tend`](Self::tend) has something to do even if nobody calls.
@@ -273,6 +275,11 @@ impl Policies {
             .get(id)
             .map(Slot::recorded)
             .unwrap_or_default()
+    }
+
+    #[cfg(test)]
+    pub(super) fn instance_of(&mut self, id: u32) -> Option<&mut tollgate_policy_host::Instance> {
+        self.installed.get_mut(id)?.instance()
     }
 
     pub(crate) fn report(&self) -> Vec<PolicyReport> {

@@ -116,14 +116,14 @@ impl Slot {
     }
 
     /// Lets its versions tick if they are due; when one is due next.
-    pub(super) fn tick(&mut self, meter: &mut Meter) -> Option<u64> {
+    pub(super) fn tick(&mut self, now_ns: u64, meter: &mut Meter) -> Option<u64> {
         let mut next = None;
         for which in [Which::Stable, Which::Candidate] {
             let account = self.account;
             let Some(version) = self.place(which) else {
                 continue;
             };
-            if let Some(reason) = version.tick_if_due(account, meter) {
+            if let Some(reason) = version.tick_if_due(now_ns, account, meter) {
                 self.failed(which, reason, meter);
             }
             let due = self.place(which).as_ref().and_then(Version::tick_due_ns);
@@ -528,6 +528,11 @@ impl Slot {
                 });
             }
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn instance(&mut self) -> Option<&mut tollgate_policy_host::Instance> {
+        self.stable.as_mut()?.instance()
     }
 
     pub(super) fn recorded(&self) -> Vec<RecordedView> {

@@ -6,7 +6,8 @@
 use tollgate_engine::Status;
 use tollgate_engine::chain::Tally;
 use tollgate_policy_host::{
-    Batch, BatchError, Fault, Hook, Instance, JudgeError, LoadError, Verdict, limits::VIEW_BYTES,
+    Batch, BatchError, Fault, Hook, Instance, JudgeError, LoadError, Verdict,
+    limits::{LOG_LINES, VIEW_BYTES},
 };
 use tollgate_shm_abi::status::Code;
 
@@ -25,6 +26,29 @@ pub(super) struct Version {
     /// Why it is down, or was.
     pub(super) last_fault: Option<String>,
     tick_due_ns: Option<u64>,
+    log: Log,
+}
+
+/// What was logged by instances that are gone by now.
+#[derive(Default)]
+struct Log {
+    lines: Vec<String>,
+    dropped: u64,
+}
+
+impl Log {
+    #[inline]
+    fn take_from(&mut self, instance: &mut Instance) {
+        let (lines, dropped) = instance.take_log();
+        self.dropped += dropped;
+        for line in lines {
+            if self.lines.len() < LOG_LINES {
+                self.lines.push(format!("{:?}: {}", line.level, line.text));
+            } else {
+                self.dropped += 1;
+            }
+        }
+    }
 }
 
 enum Body {
@@ -42,6 +66,7 @@ impl Version {
             tally: Tally::default(),
             last_fault: None,
             tick_due_ns: None,
+            log: Log::default(),
         };
         version.run(running.how);
         version
@@ -61,6 +86,10 @@ impl Version {
 
     /// It failed.
     pub(super) fn fail(&mut self, reason: &str) {
+        // Its last words.
+        if let Body::Kept(instance) = &mut self.body {
+            self.log.take_from(instance);
+        }
         self.body = Body::Down;
         self.counts.faults += 1;
         self.last_fault = Some(reason.to_owned());
@@ -74,20 +103,24 @@ impl Version {
             .count(judged + failures, counts.denied as u32 + failures);
     }
 
+    #[cfg(test)]
+    pub(super) fn instance(&mut self) -> Option<&mut Instance> {
+        match &mut self.body {
+            Body::Kept(instance) => Some(instance),
+            Body::Fresh(_) | Body::Down => None,
+        }
+    }
+
     pub(super) fn is_alive(&self) -> bool {
         !matches!(self.body, Body::Down)
     }
 
     /// The lines it has logged, and how many more were dropped.
     pub(super) fn take_log(&mut self) -> Option<(Vec<String>, u64)> {
-        let Body::Kept(instance) = &mut self.body else {
-            return None;
-        };
-        let (lines, dropped) = instance.take_log();
-        let lines = lines
-            .into_iter()
-            .map(|line| format!("{:?}: {}", line.level, line.text))
-            .collect::<Vec<_>>();
+        if let Body::Kept(instance) = &mut self.body {
+            self.log.take_from(instance);
+        }
+        let Log { lines, dropped } = std::mem::take(&mut self.log);
         (!lines.is_empty() || dropped > 0).then_some((lines, dropped))
     }
 
@@ -162,7 +195,7 @@ impl Version {
         let judged = match &mut self.body {
             Body::Down => return set_wanted(questions, || Said::Down),
             Body::Kept(instance) => judging.judge(instance, questions),
-            Body::Fresh(recipe) => judging.judge_afresh(recipe, questions),
+            Body::Fresh(recipe) => judging.judge_afresh(recipe, &mut self.log, questions),
         };
         self.counts.cpu_ns += asking.meter.charge(account, judging.fuel);
         judged
@@ -171,6 +204,7 @@ impl Version {
     /// Runs what the policy does from time to time, if it is time and its account can pay. Returns how it failed.
     pub(super) fn tick_if_due(
         &mut self,
+        now_ns: u64,
         account: Option<AccountId>,
         meter: &mut Meter,
     ) -> Option<String> {
@@ -182,9 +216,9 @@ impl Version {
             self.tick_due_ns = None;
             return None;
         };
-        let due = self.tick_due_ns.is_some_and(|due| due <= meter.now_ns);
+        let due = self.tick_due_ns.is_some_and(|due| due <= now_ns);
         if due || self.tick_due_ns.is_none() {
-            self.tick_due_ns = Some(meter.now_ns + period.as_nanos() as u64);
+            self.tick_due_ns = Some(now_ns + period.as_nanos() as u64);
         }
         if !due || !meter.may_spend(account) {
             return None;
@@ -260,7 +294,12 @@ struct Judging<'a> {
 
 impl Judging<'_> {
     /// Each call gets an instance of its own.
-    fn judge_afresh(&mut self, recipe: &Recipe, questions: &mut [Question]) -> Result<(), Fault> {
+    fn judge_afresh(
+        &mut self,
+        recipe: &Recipe,
+        log: &mut Log,
+        questions: &mut [Question],
+    ) -> Result<(), Fault> {
         for at in 0..questions.len() {
             if !questions[at].is_wanted() {
                 continue;
@@ -268,7 +307,9 @@ impl Judging<'_> {
             let judged = match recipe.instantiate() {
                 Ok(mut instance) => {
                     self.fuel += instance.fuel_used();
-                    self.judge(&mut instance, &mut questions[at..=at])
+                    let judged = self.judge(&mut instance, &mut questions[at..=at]);
+                    log.take_from(&mut instance);
+                    judged
                 }
                 Err(LoadError::PoolFull(text)) => {
                     questions[at].said = Said::NoRoom(text);

@@ -1,0 +1,480 @@
+//! How versions come, are tried, fail, hand over and go; what they may spend, see and remember.
+
+use std::time::Instant;
+
+use tollgate_engine::chain::{Account, OnFault, Trial};
+use tollgate_policy_host::Hook;
+
+use super::puppet::{
+    ALL, Act, CANT_RESTORE, CANT_SAVE, Fate, Rig, SAVES_ALL, fresh, heir, installed, kept, put,
+    read_view, ticking,
+};
+use crate::datapath::command::{Event, How, Installed, Place, ReportedPlace, Step};
+
+fn passed(n: u64) -> Fate {
+    Fate::Passed(n, "as it was".to_owned())
+}
+
+/// An attachment of one version that is in force.
+fn only(id: u32, how: How) -> Installed {
+    Installed {
+        stable: put(1, how),
+        ..installed(id)
+    }
+}
+
+fn code(fate: &Fate) -> Option<u32> {
+    match fate {
+        Fate::Denied(code, _) => Some(*code),
+        Fate::Passed(..) => None,
+    }
+}
+
+#[test]
+fn a_changed_string_is_what_the_next_step_sees_and_what_is_sent() {
+    let mut rig = Rig::new();
+    let watch = |id| Installed {
+        record: 10,
+        ..only(id, kept(Act::Allow, 0))
+    };
+    rig.apply(vec![
+        watch(0),
+        only(1, kept(Act::Write, b'x')),
+        watch(2),
+        only(3, kept(Act::Change, 4)),
+        watch(4),
+    ])
+    .unwrap();
+    let chain = rig.chain(&[0, 1, 2, 3, 4]);
+    let long = "x".repeat(100);
+    let fates = rig.judge(chain, Hook::Request, &[(0, 1), (1, 2)]);
+    let want = [35, 66].map(|n| Fate::Passed(n, long.clone()));
+    assert_eq!(fates, want);
+    let saw = |id| {
+        let views = rig.policies.recorded(id).into_iter();
+        views.map(|kept| read_view(&kept.view)).collect::<Vec<_>>()
+    };
+    let rows = |n: [u64; 2], text: &str| n.map(|n| (n, text.to_owned()));
+    assert_eq!(saw(0), rows([1, 2], "as it was"));
+    assert_eq!(saw(2), rows([1, 2], &long));
+    assert_eq!(saw(4), rows([35, 66], &long));
+    assert_eq!(saw(1), [], "not recorded unless told to");
+}
+
+#[test]
+fn a_version_that_says_nothing_about_a_method_lets_it_pass() {
+    let mut rig = Rig::new();
+    let deny = Installed {
+        candidate: put(2, kept(Act::Deny, 9)),
+        trial: Some(Trial::Canary(50)),
+        ..only(0, kept(Act::Deny, 8))
+    };
+    rig.apply(vec![deny]).unwrap();
+    let ask = rig.world.ask([true, true]);
+    let step = |stable: bool, candidate: bool| Step {
+        policy: 0,
+        stable: stable.then(|| ask.clone()),
+        candidate: candidate.then(|| ask.clone()),
+    };
+    let calls: Vec<(u64, u64)> = (0..8).map(|key| (key, key)).collect();
+    for (stable, candidate) in [(true, false), (false, true), (false, false)] {
+        let chain = rig.chain_of(vec![step(stable, candidate)]);
+        let codes: Vec<_> = rig
+            .judge(chain, Hook::Request, &calls)
+            .iter()
+            .map(code)
+            .collect();
+        assert_eq!(codes.contains(&Some(8)), stable, "{codes:?}");
+        assert_eq!(codes.contains(&Some(9)), candidate, "{codes:?}");
+        assert!(codes.contains(&None), "{codes:?}");
+    }
+}
+
+#[test]
+fn state_is_handed_over_and_promotion_moves_the_instance() {
+    let mut rig = Rig::new();
+    rig.apply(vec![only(0, kept(Act::Count, 0))]).unwrap();
+    let chain = rig.chain(&[0]);
+    let next = |rig: &mut Rig| code(&rig.judge_one(chain, 0)).unwrap();
+    assert_eq!([next(&mut rig), next(&mut rig)], [1, 2]);
+    let upgrade = Installed {
+        candidate: heir(2, kept(Act::Count, 0)),
+        trial: ALL,
+        ..installed(0)
+    };
+    rig.apply(vec![upgrade]).unwrap();
+    assert_eq!(next(&mut rig), 3, "the candidate goes on from the stable");
+    let promote = || Installed {
+        stable: Place::FromCandidate,
+        candidate: Place::Empty,
+        ..installed(0)
+    };
+    rig.apply(vec![promote()]).unwrap();
+    assert_eq!(next(&mut rig), 4, "the very instance");
+    let report = rig.report(0, ReportedPlace::Stable).unwrap();
+    assert_eq!((report.version, report.counts.denied), (2, 2));
+    let retired = rig.report(0, ReportedPlace::Retired).unwrap();
+    assert_eq!((retired.version, retired.counts.denied), (1, 2));
+    let error = rig.apply(vec![promote()]).unwrap_err();
+    assert!(error.contains("no version on trial"), "{error}");
+    let anew = put(3, kept(Act::Count, 0));
+    rig.apply(vec![Installed {
+        stable: anew,
+        ..installed(0)
+    }])
+    .unwrap();
+    assert_eq!(next(&mut rig), 1, "nothing is inherited unasked");
+}
+
+#[test]
+fn a_hand_over_that_fails_changes_nothing() {
+    let mut rig = Rig::new();
+    rig.apply(vec![
+        only(0, kept(Act::Count, 0)),
+        only(1, kept(Act::Allow, 0)),
+    ])
+    .unwrap();
+    let chain = rig.chain(&[0]);
+    let next = |rig: &mut Rig| code(&rig.judge_one(chain, 0)).unwrap();
+    assert_eq!(next(&mut rig), 1);
+    // The other attachment of the same change isn't changed either, before or behind.
+    for at in [0, 1] {
+        let mut change = vec![Installed {
+            stable: put(9, kept(Act::Deny, 5)),
+            ..installed(1)
+        }];
+        let refuses = Installed {
+            stable: heir(2, kept(Act::Count, CANT_RESTORE)),
+            ..installed(0)
+        };
+        change.insert(at, refuses);
+        let error = rig.apply(change).unwrap_err();
+        assert!(
+            error.contains("p0@2 of tenant t") && error.contains("p0@1"),
+            "{error}"
+        );
+    }
+    assert_eq!(next(&mut rig), 2, "the old instance is there");
+    assert_eq!(rig.report(1, ReportedPlace::Stable).unwrap().version, 1);
+    assert!(rig.events().is_empty());
+}
+
+#[test]
+fn a_version_that_cant_save_is_out_of_order_and_can_be_replaced() {
+    let mut rig = Rig::new();
+    rig.apply(vec![only(0, kept(Act::Allow, CANT_SAVE))])
+        .unwrap();
+    let upgrade = || Installed {
+        stable: heir(2, kept(Act::Allow, 0)),
+        ..installed(0)
+    };
+    let error = rig.apply(vec![upgrade()]).unwrap_err();
+    assert!(error.contains("p0@1 of tenant t can't save"), "{error}");
+    let events = rig.events();
+    assert!(
+        matches!(events[..], [Event::PolicyFaulted { version: 1, .. }]),
+        "a fault as any other"
+    );
+    rig.apply(vec![upgrade()])
+        .expect("of a version that is out of order nothing is left to inherit");
+    let chain = rig.chain(&[0]);
+    assert_eq!(rig.judge_one(chain, 0), passed(1));
+}
+
+#[test]
+fn fresh_gives_every_call_a_new_instance() {
+    let mut rig = Rig::new();
+    rig.apply(vec![
+        only(0, fresh(Act::Count, 0)),
+        only(1, kept(Act::Count, 0)),
+    ])
+    .unwrap();
+    let calls = [(0, 1), (1, 1), (2, 1)];
+    let mut codes = |id| {
+        let chain = rig.chain(&[id]);
+        let fates = rig.judge(chain, Hook::Request, &calls);
+        fates.iter().filter_map(code).collect::<Vec<_>>()
+    };
+    assert_eq!(codes(0), [1, 1, 1]);
+    assert_eq!(codes(1), [1, 2, 3]);
+    let cpu = |rig: &Rig, id| {
+        let report = rig.report(id, ReportedPlace::Stable).unwrap();
+        report.counts.cpu_ns
+    };
+    assert!(
+        cpu(&rig, 0) > 0 && cpu(&rig, 1) > 0,
+        "set-up and judgements are charged"
+    );
+    rig.apply(vec![Installed {
+        stable: put(2, fresh(Act::Trap, 0)),
+        ..installed(0)
+    }])
+    .unwrap();
+    let chain = rig.chain(&[0]);
+    let fates = rig.judge(chain, Hook::Request, &calls);
+    assert!(fates.iter().all(|fate| code(fate) == Some(13)), "{fates:?}");
+    assert_eq!(rig.events().len(), 1, "one fault, and it is out of order");
+}
+
+#[test]
+fn a_candidate_that_denies_more_is_dropped_and_its_calls_are_judged_as_before() {
+    let mut rig = Rig::new();
+    let trial = |candidate| Installed {
+        candidate,
+        trial: Some(Trial::Canary(50)),
+        ..only(0, kept(Act::Allow, 0))
+    };
+    rig.apply(vec![trial(put(2, kept(Act::Deny, 7)))]).unwrap();
+    let chain = rig.chain(&[0]);
+    let (mut denied, mut calls) = (0, 0);
+    while rig.report(0, ReportedPlace::Candidate).is_some() {
+        calls += 1;
+        denied += u64::from(rig.judge_one(chain, calls) != passed(1));
+        assert!(calls < 2_000, "it is never dropped");
+    }
+    assert!((200..250).contains(&denied), "after {denied} denials");
+    let events = rig.events();
+    let [
+        Event::CandidateFailed {
+            id: 0,
+            version: 2,
+            reason,
+        },
+    ] = &events[..]
+    else {
+        panic!("{} events", events.len());
+    };
+    assert!(reason.contains("it erred in"), "{reason}");
+    for key in 0..100 {
+        assert_eq!(rig.judge_one(chain, key), passed(1));
+    }
+    rig.apply(vec![trial(put(2, kept(Act::Allow, 0)))]).unwrap();
+    (0..2_000).for_each(|key| assert_eq!(rig.judge_one(chain, key), passed(1)));
+    assert!(
+        rig.report(0, ReportedPlace::Candidate).is_some(),
+        "one that is as good stays"
+    );
+}
+
+#[test]
+fn a_policy_that_fails_on_every_call_answers_every_call_and_harms_no_other() {
+    for act in [Act::Trap, Act::Loop, Act::BadChange] {
+        let mut rig = Rig::new();
+        let other = Installed {
+            account: "other".into(),
+            ..only(1, kept(Act::Allow, 0))
+        };
+        rig.apply(vec![only(0, kept(act, 0)), other]).unwrap();
+        let (evil, good) = (rig.chain(&[0]), rig.chain(&[1]));
+        for key in 0..100 {
+            assert_eq!(code(&rig.judge_one(evil, key)), Some(13), "{act:?}");
+            assert_eq!(rig.judge_one(good, key), passed(1), "{act:?}");
+            // Reloaded after every fault.
+            rig.apply(vec![only(0, kept(act, 0))]).unwrap();
+        }
+        let counts = rig.report(0, ReportedPlace::Stable).unwrap().counts;
+        assert_eq!((counts.faults, counts.refused), (100, 100), "{act:?}");
+        assert_eq!(rig.events().len(), 100, "{act:?}");
+    }
+}
+
+#[test]
+fn what_is_broken_fares_as_its_attachment_says() {
+    let mut rig = Rig::new();
+    let broken = |id, on_fault| Installed {
+        on_fault,
+        ..only(id, How::Broken("its file is lost".to_owned()))
+    };
+    rig.apply(vec![
+        broken(0, OnFault::Open),
+        broken(1, OnFault::Reload),
+        broken(2, OnFault::Closed),
+    ])
+    .unwrap();
+    let open = rig.chain(&[0]);
+    assert_eq!(rig.judge_one(open, 0), passed(1));
+    for id in [1, 2] {
+        let chain = rig.chain(&[id]);
+        let Fate::Denied(13, text) = rig.judge_one(chain, 0) else {
+            panic!("it passed");
+        };
+        assert!(text.contains("its file is lost"), "{text}");
+    }
+    assert!(rig.events().is_empty(), "nothing has failed");
+}
+
+#[test]
+fn a_tenant_that_has_used_up_its_share_is_refused_and_others_are_not() {
+    let mut rig = Rig::with_share(1);
+    let other = Installed {
+        account: "other".into(),
+        ..only(1, kept(Act::Allow, 0))
+    };
+    rig.apply(vec![only(0, kept(Act::Burn, 0)), other]).unwrap();
+    let (busy, idle) = (rig.chain(&[0]), rig.chain(&[1]));
+    let begin = Instant::now();
+    let mut refused = 0;
+    for key in 0..5_000 {
+        match rig.judge_one(busy, key) {
+            Fate::Passed(..) => {}
+            Fate::Denied(code, text) => {
+                let want = "tenant t has used up its CPU share for policies (1% of a core)";
+                assert_eq!((code, text.as_str()), (8, want));
+                refused += 1;
+            }
+        }
+        assert_eq!(rig.judge_one(idle, key), passed(1));
+    }
+    let elapsed = begin.elapsed().as_nanos() as u64;
+    assert!(refused > 0, "5,000 calls of some 50 us each");
+    let accounts = rig.policies.report_accounts();
+    assert_eq!(accounts.len(), 2);
+    assert_eq!(accounts[0].throttled, refused);
+    assert_eq!(accounts[1].throttled, 0);
+    // The last judgement may overdraw it, by at most its bound taken as wall time.
+    let most = Account::BURST_NS as u64 + elapsed / 100 + 16 * 100_000;
+    let spent = accounts[0].cpu_ns;
+    assert!(spent <= most, "{spent} ns spent of {most}");
+    let counts = rig.report(0, ReportedPlace::Stable).unwrap().counts;
+    assert_eq!(counts.allowed + refused, 5_000);
+    assert_eq!(counts.cpu_ns, spent);
+    rig.tend(u64::MAX / 2);
+    let [
+        Event::Throttled {
+            tenant,
+            refused: told,
+        },
+    ] = &rig.events()[..]
+    else {
+        panic!("one event tells of it");
+    };
+    assert_eq!((&**tenant, *told), ("t", refused));
+    rig.tend(u64::MAX / 2 + 10_000_000_000);
+    assert!(rig.events().is_empty(), "only once");
+}
+
+#[test]
+fn the_provider_has_no_account() {
+    let mut rig = Rig::with_share(1);
+    let provider = Installed {
+        account: "".into(),
+        ..only(0, kept(Act::Burn, 0))
+    };
+    rig.apply(vec![provider]).unwrap();
+    let chain = rig.chain(&[0]);
+    for key in 0..1_000 {
+        assert_eq!(rig.judge_one(chain, key), passed(1));
+    }
+    assert!(rig.policies.report_accounts().is_empty());
+}
+
+#[test]
+fn attaching_again_fills_no_account() {
+    let mut rig = Rig::with_share(1);
+    let mut passed_calls = 0;
+    for _ in 0..20 {
+        rig.apply(vec![only(0, kept(Act::Burn, 0))]).unwrap();
+        let chain = rig.chain(&[0]);
+        for key in 0..200 {
+            passed_calls += u64::from(code(&rig.judge_one(chain, key)).is_none());
+        }
+        rig.drop_chain(chain);
+        rig.remove(vec![0]);
+    }
+    assert!(passed_calls < 4_000, "all of them passed");
+    assert_eq!(rig.policies.report_accounts().len(), 1);
+}
+
+#[test]
+fn ticks_come_when_they_are_due_and_a_tick_that_fails_is_a_fault() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.policies.next_due_ns(), None);
+    rig.apply(vec![only(0, ticking(0)), only(1, ticking(3))])
+        .unwrap();
+    let second = 1_000_000_000;
+    // The clock is the caller's.
+    let start = u64::MAX / 4;
+    rig.tend(start);
+    assert!(rig.events().is_empty());
+    assert_eq!(
+        rig.policies.next_due_ns(),
+        Some(start + second / 10),
+        "100 ms later"
+    );
+    rig.tend(start + second / 20);
+    assert!(rig.events().is_empty(), "not yet");
+    rig.tend(start + second / 10);
+    let events = rig.events();
+    assert!(
+        matches!(events[..], [Event::PolicyFaulted { id: 1, .. }]),
+        "{} events",
+        events.len()
+    );
+    assert!(rig.policies.next_due_ns().is_some(), "the other ticks on");
+    assert!(rig.report(0, ReportedPlace::Stable).unwrap().alive);
+    rig.remove(vec![0]);
+    rig.tend(start + second);
+    assert_eq!(
+        rig.policies.next_due_ns(),
+        None,
+        "what is out of order doesn't"
+    );
+}
+
+#[test]
+fn what_isnt_granted_never_enters_the_sandbox() {
+    // Two runs that differ in one field only; the memory afterwards, all of it.
+    let memory = |granted: bool, secret: u64| {
+        let mut rig = Rig::new();
+        rig.apply(vec![only(0, kept(Act::Allow, SAVES_ALL))])
+            .unwrap();
+        let ask = rig.world.ask([granted, true]);
+        let chain = rig.chain_of(vec![Step {
+            policy: 0,
+            stable: Some(ask),
+            candidate: None,
+        }]);
+        for calls in [&[(0, secret)][..], &[(1, 7), (2, secret), (3, secret)]] {
+            let fates = rig.judge(chain, Hook::Request, calls);
+            assert!(fates.iter().all(|fate| code(fate).is_none()));
+        }
+        rig.memory(0)
+    };
+    let (one, other) = (0x5eaf_00d5_eaf0_0d11, 0x1122_3344_5566_7788);
+    let hidden = memory(false, one);
+    assert_eq!(hidden.len(), 256 << 10, "all of the memory");
+    assert!(
+        hidden == memory(false, other),
+        "a hidden field left a trace"
+    );
+    assert!(
+        memory(true, one) != memory(true, other),
+        "a granted one is seen, so the comparison sees it"
+    );
+}
+
+#[test]
+fn every_call_meets_exactly_one_version_however_often_it_is_swapped() {
+    let mut rig = Rig::new();
+    rig.apply(vec![only(0, kept(Act::Count, 0))]).unwrap();
+    let chain = rig.chain(&[0]);
+    let mut asked = 0;
+    for swap in 0..1_000u64 {
+        let version = 1 + (swap % 3) as u32;
+        let change = Installed {
+            stable: heir(version, kept(Act::Count, 0)),
+            ..installed(0)
+        };
+        rig.apply(vec![change]).unwrap();
+        let calls: Vec<(u64, u64)> = (0..=swap % 8).map(|at| (swap * 8 + at, 1)).collect();
+        let codes = rig.judge(chain, Hook::Request, &calls);
+        for fate in &codes {
+            // The count goes on through every swap: none was lost, none came twice.
+            assert_eq!(code(fate), Some(1 + asked % 16), "swap {swap}");
+            asked += 1;
+        }
+    }
+    let total: u64 = rig.policies.report().iter().map(|r| r.counts.denied).sum();
+    assert_eq!(total, u64::from(asked), "all versions together");
+    assert!(rig.events().is_empty());
+}

@@ -1,0 +1,435 @@
+//! A policy that does what its configuration says, and a runtime's policies around it.
+
+use std::sync::{Arc, LazyLock};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tollgate_engine::chain::{OnFault, Party, Trial};
+use tollgate_engine::{CallKey, ChainId, Engine, Stage, Status};
+use tollgate_jit::{Codec, Projector};
+use tollgate_marshal::Patch;
+use tollgate_policy_host::{
+    Capabilities, Hook, Host, HostConfig, Instance, Policy, Rate, Setup, TenantLimits,
+};
+use tollgate_schema::{Layouts, MessageId, Schema};
+
+use crate::datapath::command::{
+    Ask, Event, How, Installed, LazyProjector, MethodSteps, Patcher, Place, PolicyChange,
+    PolicyReport, Recipe, ReportedPlace, Running, Step,
+};
+use crate::datapath::message::{Body, Message};
+use crate::datapath::policies::Policies;
+use crate::datapath::pool::Pool;
+use crate::datapath::question::Question;
+use crate::machine_code::Compiler;
+
+/// What a puppet does with each call that it is asked about; the second byte of its configuration is `k`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    Allow = 0,
+    /// With status `k`.
+    Deny = 1,
+    /// `n` becomes `n * 31 + k`.
+    Change = 2,
+    Trap = 3,
+    Loop = 4,
+    /// It sets a string to a number.
+    BadChange = 5,
+    /// `text` becomes 100 times `k`, as a letter.
+    Write = 6,
+    /// It denies with the number of calls that this instance has judged, 1 to 16 and again from 1.
+    Count = 7,
+    /// It works for most of its bound.
+    Burn = 8,
+}
+
+const WAT: &str = r#"(module
+  (memory (export "memory") 4)
+  (func (export "tollgate_abi_v1"))
+  (func (export "tollgate_buffer") (param i32) (result i32)
+    (if (i32.gt_u (local.get 0) (i32.const 250000)) (then unreachable))
+    (i32.const 4096))
+  (func (export "tollgate_configure") (param i32) (result i32)
+    (i32.store8 (i32.const 16) (i32.load8_u (i32.const 4096)))
+    (i32.store8 (i32.const 17) (i32.load8_u (i32.const 4097)))
+    (memory.fill (i32.const 2048) (i32.load8_u (i32.const 17)) (i32.const 100))
+    (i32.const 0))
+  (func $effect (param $entry i32) (param $i i32) (param $kind i32) (param $field i32) (param $value i64)
+    (local $record i32)
+    (local.set $record (i32.add (i32.const 1024) (i32.mul (local.get $i) (i32.const 16))))
+    (i32.store (local.get $record) (local.get $kind))
+    (i32.store offset=4 (local.get $record) (local.get $field))
+    (i64.store offset=8 (local.get $record) (local.get $value))
+    (i32.store offset=12 (local.get $entry) (i32.const 3))
+    (i32.store offset=20 (local.get $entry) (local.get $record))
+    (i32.store offset=24 (local.get $entry) (i32.const 16)))
+  (func $judge (param $count i32) (result i32)
+    (local $entry i32) (local $i i32) (local $n i64) (local $act i32) (local $k i32)
+    (local.set $act (i32.load8_u (i32.const 16)))
+    (local.set $k (i32.load8_u (i32.const 17)))
+    (local.set $entry (i32.const 4096))
+    (block $done (loop $next
+      (br_if $done (i32.ge_u (local.get $i) (local.get $count)))
+      (local.set $n (i64.load offset=16 (i32.add (i32.const 4096) (i32.load (local.get $entry)))))
+      (i64.store (i32.const 24) (i64.add (i64.load (i32.const 24)) (i64.const 1)))
+      (if (i32.eq (local.get $act) (i32.const 0))
+        (then (i32.store offset=12 (local.get $entry) (i32.const 1))))
+      (if (i32.eq (local.get $act) (i32.const 1))
+        (then (i32.store offset=12 (local.get $entry) (i32.const 2))
+              (i32.store offset=16 (local.get $entry) (local.get $k))))
+      (if (i32.eq (local.get $act) (i32.const 2))
+        (then (call $effect (local.get $entry) (local.get $i) (i32.const 2) (i32.const 0)
+          (i64.add (i64.mul (local.get $n) (i64.const 31)) (i64.extend_i32_u (local.get $k))))))
+      (if (i32.eq (local.get $act) (i32.const 3)) (then unreachable))
+      (if (i32.eq (local.get $act) (i32.const 4)) (then (loop $ever (br $ever))))
+      (if (i32.eq (local.get $act) (i32.const 5))
+        (then (call $effect (local.get $entry) (local.get $i) (i32.const 2) (i32.const 1) (i64.const 1))))
+      (if (i32.eq (local.get $act) (i32.const 6))
+        (then (call $effect (local.get $entry) (local.get $i) (i32.const 3) (i32.const 1)
+          (i64.or (i64.const 2048) (i64.shl (i64.const 100) (i64.const 32))))))
+      (if (i32.eq (local.get $act) (i32.const 7))
+        (then (i32.store offset=12 (local.get $entry) (i32.const 2))
+              (i64.store32 offset=16 (local.get $entry) (i64.add (i64.const 1) (i64.and (i64.const 15)
+                (i64.sub (i64.load (i32.const 24)) (i64.const 1)))))))
+      (if (i32.eq (local.get $act) (i32.const 8))
+        (then (local.set $n (i64.const 30000))
+              (loop $work (br_if $work (i64.ne (i64.const 0)
+                (local.tee $n (i64.sub (local.get $n) (i64.const 1))))))
+              (i32.store offset=12 (local.get $entry) (i32.const 1))))
+      (local.set $entry (i32.add (local.get $entry) (i32.const 32)))
+      (local.set $i (i32.add (local.get $i) (i32.const 1)))
+      (br $next)))
+    (i32.const 0))
+  (export "tollgate_request" (func $judge))
+  (export "tollgate_reply" (func $judge))
+  (func (export "tollgate_tick") (result i32)
+    (i64.store (i32.const 32) (i64.add (i64.load (i32.const 32)) (i64.const 1)))
+    (i32.load8_u (i32.const 17)))
+  (func (export "tollgate_save") (result i64)
+    (if (i32.eq (i32.load8_u (i32.const 17)) (i32.const 99)) (then unreachable))
+    (if (i32.eq (i32.load8_u (i32.const 17)) (i32.const 97))
+      (then (return (i64.shl (i64.const 262144) (i64.const 32)))))
+    (i64.or (i64.const 24) (i64.shl (i64.const 8) (i64.const 32))))
+  (func (export "tollgate_restore") (param $version i32) (param $len i32) (result i32)
+    (i64.store (i32.const 24) (i64.load (i32.const 4096)))
+    (i32.eq (i32.load8_u (i32.const 17)) (i32.const 98)))
+  (@custom "tollgate.manifest" MANIFEST)
+)"#;
+
+fn manifest(extra: &str) -> String {
+    format!(
+        r#"{{"abi":1,"name":"puppet","capabilities":["change"],{extra}
+        "methods":[{{"method":"t.S/M","fields":["n","text"],"changes":["n","text"],
+        "reply_fields":["n","text"],"reply_changes":["n","text"]}}]}}"#
+    )
+}
+
+fn load(manifest: &str) -> Policy {
+    let text = WAT.replace("MANIFEST", &format!("{manifest:?}"));
+    HOST.load(&wat::parse_str(text).unwrap()).unwrap()
+}
+
+static HOST: LazyLock<Host> = LazyLock::new(|| Host::new(HostConfig::default()).unwrap());
+
+static PUPPET: LazyLock<Policy> = LazyLock::new(|| {
+    load(&manifest(
+        r#""hooks":["request","reply"],"state":{"version":1},"#,
+    ))
+});
+
+static TICKING: LazyLock<Policy> =
+    LazyLock::new(|| load(&manifest(r#""hooks":["request","tick"],"tick_ms":100,"#)));
+
+/// The limits of every puppet: its memory is small.
+pub(super) fn limits() -> TenantLimits {
+    TenantLimits {
+        memory_bytes: 256 << 10,
+        ..TenantLimits::default()
+    }
+}
+
+fn instance_of(policy: &Policy, act: Act, k: u8) -> Box<Instance> {
+    let limits = limits();
+    let setup = Setup {
+        config: Some(&[act as u8, k]),
+        granted: Capabilities::ALL,
+        ..Setup::new(&limits)
+    };
+    Box::new(policy.instantiate(&setup).unwrap())
+}
+
+/// A puppet whose save is a fault.
+pub(super) const CANT_SAVE: u8 = 99;
+/// A puppet that restores nothing.
+pub(super) const CANT_RESTORE: u8 = 98;
+/// A puppet that saves all of its memory.
+pub(super) const SAVES_ALL: u8 = 97;
+
+pub(super) fn kept(act: Act, k: u8) -> How {
+    How::Kept(instance_of(&PUPPET, act, k))
+}
+
+/// It ticks every 100 ms; its tick fails unless `k` is 0.
+pub(super) fn ticking(k: u8) -> How {
+    How::Kept(instance_of(&TICKING, Act::Allow, k))
+}
+
+pub(super) fn fresh(act: Act, k: u8) -> How {
+    How::Fresh(Box::new(Recipe {
+        policy: PUPPET.clone(),
+        limits: limits(),
+        config: Some(Arc::new([act as u8, k])),
+        granted: Capabilities::ALL,
+        state: None,
+    }))
+}
+
+pub(super) fn put(version: u32, how: How) -> Place {
+    Place::Put(Running {
+        version,
+        how,
+        inherit: false,
+    })
+}
+
+pub(super) fn heir(version: u32, how: How) -> Place {
+    Place::Put(Running {
+        version,
+        how,
+        inherit: true,
+    })
+}
+
+/// An attachment of tenant `t` that has nothing in its places.
+pub(super) fn installed(id: u32) -> Installed {
+    Installed {
+        id,
+        label: format!("p{id} of tenant t"),
+        party: Party::Tenant,
+        account: "t".into(),
+        on_fault: OnFault::Reload,
+        max_worse: 5,
+        stable: Place::Keep,
+        candidate: Place::Keep,
+        trial: None,
+        record: 0,
+    }
+}
+
+/// One method whose request and reply are `{ uint64 n = 1; string text = 2; }`.
+pub(super) struct World {
+    layouts: Arc<Layouts>,
+    root: MessageId,
+    codec: Codec,
+    compiler: Compiler,
+}
+
+impl World {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("t.proto");
+        let proto = r#"syntax = "proto3"; package t; message A { uint64 n = 1; string text = 2; }"#;
+        std::fs::write(&file, proto).unwrap();
+        let schema = Schema::compile_proto(&[&file], &[directory.path()]).unwrap();
+        let layouts = Arc::new(schema.layouts(&["t.A"]).unwrap());
+        let root = layouts.find("t.A").unwrap();
+        let codec = Codec::new(&layouts, root);
+        Self {
+            layouts,
+            root,
+            codec,
+            compiler: Compiler::idle(1).0,
+        }
+    }
+
+    pub(super) fn message(&self, n: u64, text: &str) -> Message {
+        let mut protobuf = vec![8];
+        let mut rest = n;
+        while rest >= 128 {
+            protobuf.push(rest as u8 | 128);
+            rest >>= 7;
+        }
+        protobuf.extend([rest as u8, 18, text.len() as u8]);
+        protobuf.extend(text.as_bytes());
+        let mut image = Vec::new();
+        self.codec.decode(&protobuf, &mut image).unwrap();
+        let inline_len = image.len() as u32;
+        Message::accepted(image, inline_len)
+    }
+
+    /// The bytes that a message is sent as, understood.
+    pub(super) fn read(&self, message: &mut Message) -> (u64, String) {
+        let Body::Private {
+            bytes, accepted, ..
+        } = &mut message.body
+        else {
+            panic!("every message here is private");
+        };
+        if !*accepted {
+            let inline_len = message.inline_len as usize;
+            self.codec.accept(bytes, inline_len).unwrap();
+            *accepted = true;
+        }
+        let mut view = vec![0; 64 << 10];
+        let projector = Projector::new(&self.layouts, self.root, &["n", "text"]).unwrap();
+        let len = projector.project(bytes, &[], &mut view).unwrap();
+        read_view(&view[..len])
+    }
+
+    /// How a puppet is asked, with these of its fields granted.
+    pub(super) fn ask(&self, granted: [bool; 2]) -> Ask {
+        let fields = [("n", granted[0]), ("text", granted[1])];
+        let projector = Projector::new_granted(&self.layouts, self.root, &fields).unwrap();
+        let label = "what a puppet reads".to_owned();
+        let patch = Patch::new(&self.layouts, self.root, &["n", "text"]).unwrap();
+        Ask {
+            method: 0,
+            projector: Arc::new(LazyProjector::new(projector, label, &self.compiler)),
+            patch: Some(Arc::new(Patcher {
+                patch,
+                layouts: Arc::clone(&self.layouts),
+            })),
+        }
+    }
+}
+
+/// What a view shows of `n` and `text`.
+pub(super) fn read_view(view: &[u8]) -> (u64, String) {
+    let u64_at = |at: usize| u64::from_le_bytes(view[at..at + 8].try_into().unwrap());
+    let u32_at = |at: usize| u32::from_le_bytes(view[at..at + 4].try_into().unwrap()) as usize;
+    let text = &view[u64_at(32) as usize..][..u32_at(28)];
+    (u64_at(16), String::from_utf8(text.to_vec()).unwrap())
+}
+
+/// A runtime's policies, and what they are judged with.
+pub(super) struct Rig {
+    pub(super) world: World,
+    pub(super) policies: Policies,
+    engine: Engine<Message>,
+    pool: Pool,
+    sender: UnboundedSender<Event>,
+    pub(super) events: UnboundedReceiver<Event>,
+}
+
+/// What became of a call.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Passed(u64, String),
+    Denied(u32, String),
+}
+
+impl Rig {
+    pub(super) fn new() -> Self {
+        Self::with_share(100)
+    }
+
+    pub(super) fn with_share(percent: u8) -> Self {
+        let (sender, events) = unbounded_channel();
+        Self {
+            world: World::new(),
+            policies: Policies::new(percent, Rate::default()),
+            engine: Engine::new(),
+            pool: Pool::new(),
+            sender,
+            events,
+        }
+    }
+
+    pub(super) fn apply(&mut self, install: Vec<Installed>) -> Result<(), String> {
+        let change = PolicyChange {
+            install,
+            ..Default::default()
+        };
+        self.policies.apply(change, &mut self.engine, &self.sender)
+    }
+
+    pub(super) fn remove(&mut self, remove: Vec<u32>) {
+        let change = PolicyChange {
+            remove,
+            ..Default::default()
+        };
+        self.policies
+            .apply(change, &mut self.engine, &self.sender)
+            .unwrap();
+    }
+
+    /// A chain of these attachments, each of which cares about the method in both versions.
+    pub(super) fn chain(&mut self, ids: &[u32]) -> ChainId {
+        let ask = self.world.ask([true, true]);
+        let step = |&policy: &u32| Step {
+            policy,
+            stable: Some(ask.clone()),
+            candidate: Some(ask.clone()),
+        };
+        self.chain_of(ids.iter().map(step).collect())
+    }
+
+    pub(super) fn chain_of(&mut self, request: Vec<Step>) -> ChainId {
+        let steps = MethodSteps {
+            request,
+            reply: Vec::new(),
+        };
+        self.policies
+            .check_order([&steps].into_iter(), &[])
+            .unwrap();
+        self.policies.make_chains(steps).request.unwrap()
+    }
+
+    pub(super) fn drop_chain(&mut self, chain: ChainId) {
+        self.policies.drop_chains(tollgate_engine::MethodChains {
+            request: Some(chain),
+            reply: None,
+        });
+    }
+
+    /// Judges calls with these keys and contents together.
+    pub(super) fn judge(&mut self, chain: ChainId, hook: Hook, calls: &[(u64, u64)]) -> Vec<Fate> {
+        let stage = match hook {
+            Hook::Request => Stage::ClientRequest,
+            Hook::Reply => Stage::ServerReply,
+        };
+        let question = |&(key, n): &(u64, u64)| {
+            Question::new(CallKey::from_wire(key), self.world.message(n, "as it was"))
+        };
+        let mut questions: Vec<Question> = calls.iter().map(question).collect();
+        self.policies
+            .judge(chain, stage, &mut questions, &mut self.pool, &self.sender);
+        let fate = |mut question: Question| match question.denied {
+            Some(Status { code, message }) => Fate::Denied(code.0, message.into_owned()),
+            None => {
+                let (n, text) = self.world.read(&mut question.message);
+                Fate::Passed(n, text)
+            }
+        };
+        questions.into_iter().map(fate).collect()
+    }
+
+    /// Judges one request.
+    pub(super) fn judge_one(&mut self, chain: ChainId, key: u64) -> Fate {
+        self.judge(chain, Hook::Request, &[(key, 1)]).remove(0)
+    }
+
+    pub(super) fn tend(&mut self, now_ns: u64) {
+        self.policies.tend(now_ns, &self.sender);
+    }
+
+    pub(super) fn events(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.events.try_recv().ok()).collect()
+    }
+
+    /// All of the memory of an attachment's stable, which is a puppet that [`SAVES_ALL`].
+    pub(super) fn memory(&mut self, id: u32) -> Vec<u8> {
+        let instance = self.policies.instance_of(id).unwrap();
+        instance.save().unwrap().unwrap()
+    }
+
+    /// What an attachment's version has counted.
+    pub(super) fn report(&self, id: u32, place: ReportedPlace) -> Option<PolicyReport> {
+        let reports = self.policies.report().into_iter();
+        reports
+            .filter(|report| report.id == id && report.place == place)
+            .last()
+    }
+}
+
+/// A trial that decides every call.
+pub(super) const ALL: Option<Trial> = Some(Trial::Canary(100));
