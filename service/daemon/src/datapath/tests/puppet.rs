@@ -424,10 +424,8 @@ impl Rig {
 
     /// What an attachment's version has counted.
     pub(super) fn report(&self, id: u32, place: ReportedPlace) -> Option<PolicyReport> {
-        let reports = self.policies.report().into_iter();
-        reports
-            .filter(|report| report.id == id && report.place == place)
-            .last()
+        let mut reports = self.policies.report().into_iter();
+        reports.rfind(|report| report.id == id && report.place == place)
     }
 }
 
