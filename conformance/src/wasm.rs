@@ -36,6 +36,31 @@ pub fn with_manifest(module: &[u8], manifest: Option<&str>) -> Vec<u8> {
     changed
 }
 
+/// The module with a memory of `pages` pages (64 KiB each), without a limit of its own.
+///
+/// # Panics
+/// If `module` isn't a Wasm module: it is one that this repository built.
+pub fn with_memory(module: &[u8], pages: usize) -> Vec<u8> {
+    const MEMORY_SECTION: u8 = 5;
+    let mut rest = module
+        .strip_prefix(HEADER)
+        .expect("a Wasm module begins with its header");
+    let mut changed = HEADER.to_vec();
+    while let Some((&id, after)) = rest.split_first() {
+        let (len, after) = read_leb(after);
+        let (body, after) = after.split_at(len);
+        if id == MEMORY_SECTION {
+            let mut memory = vec![1, 0];
+            write_leb(&mut memory, pages);
+            section(&mut changed, id, &memory);
+        } else {
+            section(&mut changed, id, body);
+        }
+        rest = after;
+    }
+    changed
+}
+
 /// A module that is nothing but one imported function without parameters.
 pub fn importing(module: &str, function: &str) -> Vec<u8> {
     let mut wasm = HEADER.to_vec();
@@ -81,6 +106,15 @@ fn read_leb(bytes: &[u8]) -> (usize, &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_memory_has_as_many_pages_as_it_is_given() {
+        let mut module = HEADER.to_vec();
+        section(&mut module, 5, &[1, 1, 17, 32]);
+        section(&mut module, 11, &[0]);
+        let changed = with_memory(&module, 200);
+        assert_eq!(changed[8..], [5, 4, 1, 0, 200, 1, 11, 1, 0]);
+    }
 
     #[test]
     fn a_manifest_comes_and_goes() {

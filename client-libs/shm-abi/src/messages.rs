@@ -12,8 +12,38 @@ use alloc::vec::Vec;
 pub const SIDE_CLIENT: i32 = 0;
 /// The server's side of a call.
 pub const SIDE_SERVER: i32 = 1;
-/// Either side; only in [`PolicyDetach`].
+/// Either side; only in [`PolicySelection`].
 pub const SIDE_ANY: i32 = -1;
+
+/// The tenant's part of a chain, in `party` fields: what requests without such a field mean.
+pub const PARTY_TENANT: i32 = 0;
+/// The provider's part before the tenant's.
+pub const PARTY_PROVIDER_PRE: i32 = 1;
+/// The provider's part after the tenant's.
+pub const PARTY_PROVIDER_POST: i32 = 2;
+/// Either part of the provider's; only in [`PolicySelection`].
+pub const PARTY_PROVIDER: i32 = 3;
+
+/// The version decides, in `mode` fields.
+pub const MODE_ENFORCE: i32 = 0;
+/// The version is asked, and decides nothing.
+pub const MODE_SHADOW: i32 = 1;
+/// The version decides `percent` of the calls.
+pub const MODE_CANARY: i32 = 2;
+
+/// What [`PolicyStep`] does: the version on trial decides from now on.
+pub const STEP_PROMOTE: i32 = 1;
+/// The trial ends, or what decided before decides again.
+pub const STEP_ROLLBACK: i32 = 2;
+/// A quarantine ends, or a policy that stays closed after a fault gets a fresh instance.
+pub const STEP_RELEASE: i32 = 3;
+
+/// After a fault: refuse calls until a fresh instance is there, in `on_fault` fields.
+pub const ON_FAULT_RELOAD: i32 = 0;
+/// After a fault: refuse calls until an operator acts.
+pub const ON_FAULT_CLOSED: i32 = 1;
+/// After a fault: let calls pass until a fresh instance is there.
+pub const ON_FAULT_OPEN: i32 = 2;
 
 /// One question to the daemon.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -22,7 +52,10 @@ pub struct Request {
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// What is asked.
-    #[prost(oneof = "RequestBody", tags = "10, 11, 20, 21, 22, 23, 24, 25, 26")]
+    #[prost(
+        oneof = "RequestBody",
+        tags = "10, 11, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32"
+    )]
     pub body: Option<RequestBody>,
 }
 
@@ -49,13 +82,31 @@ pub enum RequestBody {
     PolicyAttach(PolicyAttach),
     /// Detach a policy.
     #[prost(message, tag = "24")]
-    PolicyDetach(PolicyDetach),
+    PolicyDetach(PolicySelection),
     /// List policies and attachments.
     #[prost(message, tag = "25")]
     PolicyList(Empty),
     /// Report the daemon's state.
     #[prost(message, tag = "26")]
     Status(Empty),
+    /// Put a version on trial beside the one that decides.
+    #[prost(message, tag = "27")]
+    PolicyUpgrade(PolicyUpgrade),
+    /// Promote, roll back or release.
+    #[prost(message, tag = "28")]
+    PolicyStep(PolicyStep),
+    /// Describe a policy.
+    #[prost(message, tag = "29")]
+    PolicyShow(PolicyShow),
+    /// Compare what two versions decide about recorded calls.
+    #[prost(message, tag = "30")]
+    PolicyDiff(PolicyDiff),
+    /// Show the audit log's end.
+    #[prost(message, tag = "31")]
+    AuditShow(AuditShow),
+    /// Verify the audit log.
+    #[prost(message, tag = "32")]
+    AuditVerify(Empty),
 }
 
 /// One answer of the daemon.
@@ -65,7 +116,7 @@ pub struct Response {
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// The answer.
-    #[prost(oneof = "ResponseBody", tags = "2, 10, 11, 20, 21, 22, 23, 25, 26")]
+    #[prost(oneof = "ResponseBody", tags = "2, 10, 11, 20, 21, 22, 23, 26")]
     pub body: Option<ResponseBody>,
 }
 
@@ -93,12 +144,9 @@ pub enum ResponseBody {
     /// To `PolicyAttach` and `PolicyDetach`.
     #[prost(message, tag = "23")]
     Done(Empty),
-    /// To `PolicyList`.
-    #[prost(message, tag = "25")]
-    Policies(Policies),
-    /// To `Status`.
+    /// To all other requests of an operator; what they answer grows with every version, and with the number of policies.
     #[prost(message, tag = "26")]
-    Status(StatusReport),
+    Report(Report),
 }
 
 /// Nothing to say.
@@ -234,6 +282,9 @@ pub struct PolicyPush {
     /// Whether a configuration comes along.
     #[prost(bool, tag = "3")]
     pub has_config: bool,
+    /// It is the provider's, and `tenant` means nothing.
+    #[prost(bool, tag = "4")]
+    pub provider: bool,
 }
 
 /// The policy is there.
@@ -253,10 +304,10 @@ pub struct PolicyAttach {
     /// `name@version`.
     #[prost(string, tag = "1")]
     pub policy: String,
-    /// Whose policy, and whose calls.
+    /// Whose calls, and whose policy unless it is the provider's, which may say `*` for every tenant's.
     #[prost(string, tag = "2")]
     pub tenant: String,
-    /// The service's full name.
+    /// The service's full name; `*` for every one, for the provider.
     #[prost(string, tag = "3")]
     pub service: String,
     /// The method's name within the service; empty for all.
@@ -265,76 +316,156 @@ pub struct PolicyAttach {
     /// [`SIDE_CLIENT`] or [`SIDE_SERVER`].
     #[prost(int32, tag = "5")]
     pub side: i32,
+    /// [`PARTY_TENANT`], [`PARTY_PROVIDER_PRE`] or [`PARTY_PROVIDER_POST`].
+    #[prost(int32, tag = "6")]
+    pub party: i32,
+    /// [`MODE_ENFORCE`], [`MODE_SHADOW`] or [`MODE_CANARY`].
+    #[prost(int32, tag = "7")]
+    pub mode: i32,
+    /// Of a canary, 1 to 100.
+    #[prost(uint32, tag = "8")]
+    pub percent: u32,
+    /// Conditions. None: what is attached there keeps its own, and what isn't gets the defaults.
+    #[prost(message, optional, tag = "9")]
+    pub options: Option<PolicyOptions>,
 }
 
-/// Detach a policy.
+/// Under which conditions a policy is attached. What is left out stays as it is, or as it is by default.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct PolicyDetach {
+pub struct PolicyOptions {
+    /// [`ON_FAULT_RELOAD`], [`ON_FAULT_CLOSED`] or [`ON_FAULT_OPEN`].
+    #[prost(int32, optional, tag = "1")]
+    pub on_fault: Option<i32>,
+    /// The hooks at which it may be asked.
+    #[prost(message, optional, tag = "2")]
+    pub hooks: Option<Names>,
+    /// The fields that it may be shown.
+    #[prost(message, optional, tag = "3")]
+    pub fields: Option<Names>,
+    /// What it may use beside `log` and `metrics`.
+    #[prost(message, optional, tag = "4")]
+    pub capabilities: Option<Names>,
+    /// CPU microseconds per call.
+    #[prost(uint32, optional, tag = "5")]
+    pub cpu_us: Option<u32>,
+    /// A new instance for every call.
+    #[prost(bool, optional, tag = "6")]
+    pub fresh: Option<bool>,
+    /// Views kept for [`PolicyDiff`].
+    #[prost(uint32, optional, tag = "7")]
+    pub record: Option<u32>,
+    /// Percentage points by which a candidate's error rate may be worse.
+    #[prost(uint32, optional, tag = "8")]
+    pub max_worse: Option<u32>,
+}
+
+/// A list that may be empty, which isn't the same as none.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Names {
+    /// Its entries.
+    #[prost(string, repeated, tag = "1")]
+    pub names: Vec<String>,
+}
+
+/// Some attachments of a policy.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PolicySelection {
     /// Its name, whatever the version.
     #[prost(string, tag = "1")]
     pub policy: String,
-    /// Whose policy.
+    /// Whose calls, and whose policy unless it is the provider's; for the provider, empty for any.
     #[prost(string, tag = "2")]
     pub tenant: String,
-    /// The service's full name.
+    /// The service's full name; empty for any.
     #[prost(string, tag = "3")]
     pub service: String,
-    /// The method's name within the service; empty for all.
+    /// The method's name within the service; empty for any.
     #[prost(string, tag = "4")]
     pub method: String,
     /// [`SIDE_CLIENT`], [`SIDE_SERVER`] or [`SIDE_ANY`].
     #[prost(int32, tag = "5")]
     pub side: i32,
+    /// [`PARTY_TENANT`], [`PARTY_PROVIDER_PRE`], [`PARTY_PROVIDER_POST`] or [`PARTY_PROVIDER`].
+    #[prost(int32, tag = "6")]
+    pub party: i32,
 }
 
-/// All policies.
+/// Put a version on trial beside the one that decides.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Policies {
-    /// Sorted by tenant, name and version.
-    #[prost(message, repeated, tag = "1")]
-    pub policies: Vec<PolicyInfo>,
-}
-
-/// One policy.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PolicyInfo {
-    /// Whose it is.
-    #[prost(string, tag = "1")]
-    pub tenant: String,
-    /// Its name.
-    #[prost(string, tag = "2")]
-    pub name: String,
-    /// Its version.
-    #[prost(uint32, tag = "3")]
+pub struct PolicyUpgrade {
+    /// The version.
+    #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// Bytes of its module.
-    #[prost(uint64, tag = "4")]
-    pub module_bytes: u64,
-    /// SHA-256 of its module, in hex.
-    #[prost(string, tag = "5")]
-    pub digest: String,
-    /// Where it is attached.
-    #[prost(message, repeated, tag = "6")]
-    pub attachments: Vec<AttachmentInfo>,
-}
-
-/// Where a policy is attached.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct AttachmentInfo {
-    /// The service's full name.
-    #[prost(string, tag = "1")]
-    pub service: String,
-    /// The method's name within the service; empty for all.
-    #[prost(string, tag = "2")]
-    pub method: String,
-    /// [`SIDE_CLIENT`] or [`SIDE_SERVER`].
+    /// Of which policy, and where.
+    #[prost(message, optional, tag = "2")]
+    pub at: Option<PolicySelection>,
+    /// [`MODE_SHADOW`] or [`MODE_CANARY`].
     #[prost(int32, tag = "3")]
-    pub side: i32,
+    pub mode: i32,
+    /// Of a canary, 1 to 100.
+    #[prost(uint32, tag = "4")]
+    pub percent: u32,
+    /// After this time without a failure the daemon promotes it; none: an operator does.
+    #[prost(uint64, optional, tag = "5")]
+    pub probation_ms: Option<u64>,
 }
 
-/// The daemon's state. Descriptor: a blob with JSON.
+/// Promote, roll back or release.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PolicyStep {
+    /// Which policy, and where.
+    #[prost(message, optional, tag = "1")]
+    pub at: Option<PolicySelection>,
+    /// [`STEP_PROMOTE`], [`STEP_ROLLBACK`] or [`STEP_RELEASE`].
+    #[prost(int32, tag = "2")]
+    pub step: i32,
+}
+
+/// Describe a policy.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PolicyShow {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub policy: String,
+    /// One version of it; 0 for the newest.
+    #[prost(uint32, tag = "2")]
+    pub version: u32,
+    /// Whose.
+    #[prost(string, tag = "3")]
+    pub tenant: String,
+    /// It is the provider's, and `tenant` means nothing.
+    #[prost(bool, tag = "4")]
+    pub provider: bool,
+}
+
+/// Compare what two versions decide about recorded calls.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PolicyDiff {
+    /// Which policy, and where its calls were recorded.
+    #[prost(message, optional, tag = "1")]
+    pub at: Option<PolicySelection>,
+    /// The version that decisions are compared with.
+    #[prost(uint32, tag = "2")]
+    pub before: u32,
+    /// The version whose decisions may be others.
+    #[prost(uint32, tag = "3")]
+    pub after: u32,
+    /// The most calls, the newest ones.
+    #[prost(uint32, tag = "4")]
+    pub last: u32,
+}
+
+/// Show the audit log's end.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct StatusReport {}
+pub struct AuditShow {
+    /// The most records.
+    #[prost(uint32, tag = "1")]
+    pub last: u32,
+}
+
+/// What an operator asked for. Descriptor: a blob with JSON.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Report {}
 
 #[cfg(test)]
 mod tests;

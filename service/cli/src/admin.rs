@@ -1,33 +1,30 @@
-//! Tenants, policies and status: one request to the daemon, one answer.
+//! Tenants and status, and how any administrative request is asked: one request to the daemon, one answer.
 //!
 //! The daemon authorises these by the user id that the kernel reports, so there is no password to
 //! ask for; a refusal says who may. What doesn't fit a packet travels as a sealed memfd. Each command
 //! returns what it prints.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
-use tollgate_shm_abi::blob::{blob_create, blob_read};
+use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::{ControlError, ControlSocket};
 use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
-use tollgate_shm_abi::messages::{
-    Empty, PolicyAttach, PolicyDetach, PolicyInfo, PolicyPush, Request, RequestBody, Response,
-    ResponseBody, SIDE_ANY, SIDE_CLIENT, SIDE_SERVER, TenantAdd,
-};
+use tollgate_shm_abi::messages::{Empty, Request, RequestBody, Response, ResponseBody, TenantAdd};
 use tollgate_shm_abi::status::Code;
 
-use crate::args::{Attach, Detach, Policy, Push, Side, Status, Tenant};
+use crate::args::{Status, Tenant};
 use crate::failure::Failure;
 
 /// How long the daemon may take for one answer. Compiling a large policy takes the longest.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The largest status report that is read: 16 MiB.
-const MAX_STATUS_BYTES: usize = 16 << 20;
+/// The largest report that is read: 64 MiB.
+const MAX_REPORT_BYTES: usize = 64 << 20;
 
 /// `tollgate tenant …`
 pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure> {
@@ -46,105 +43,32 @@ pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure>
     }
 }
 
-/// `tollgate policy …`
-pub(crate) fn policy(socket: &Path, command: &Policy) -> Result<String, Failure> {
-    match command {
-        Policy::Push(args) => push(socket, args),
-        Policy::Attach(args) => attach(socket, args),
-        Policy::Detach(args) => detach(socket, args),
-        Policy::List => match ask(socket, RequestBody::PolicyList(Empty {}), &[])? {
-            (ResponseBody::Policies(found), _) => {
-                let policies: Vec<_> = found.policies.iter().map(describe).collect();
-                Ok(lines(&policies))
-            }
-            (other, _) => Err(unexpected(&other)),
-        },
-    }
-}
-
 /// `tollgate status`
 pub(crate) fn status(socket: &Path, args: &Status) -> Result<String, Failure> {
-    let (answer, fds) = ask(socket, RequestBody::Status(Empty {}), &[])?;
-    let (ResponseBody::Status(_), Some(blob)) = (&answer, fds.first()) else {
-        return Err(unexpected(&answer));
-    };
-    let wrong = |what: &dyn std::fmt::Display| {
-        Failure::new(Code::INTERNAL, format_args!("the status report: {what}"))
-    };
-    let json = blob_read(blob, MAX_STATUS_BYTES).map_err(|error| wrong(&error))?;
+    let report = report(socket, RequestBody::Status(Empty {}))?;
     if args.json {
-        let mut json = json;
-        json.push(b'\n');
-        return Ok(String::from_utf8_lossy(&json).into_owned());
+        return Ok(format!("{report}\n"));
     }
-    let report: Value = serde_json::from_slice(&json).map_err(|error| wrong(&error))?;
     let mut text = String::new();
     outline(&mut text, 0, &report);
     Ok(text)
 }
 
-fn push(socket: &Path, args: &Push) -> Result<String, Failure> {
-    let blob = |path: &Path| {
-        let bytes = std::fs::read(path).map_err(|error| Failure::file(path, &error))?;
-        let failed = |errno| {
-            Failure::new(
-                Code::RESOURCE_EXHAUSTED,
-                format_args!("no memory for {}: {errno}", path.display()),
-            )
-        };
-        blob_create(&bytes).map_err(failed)
+/// A request that is answered with JSON.
+pub(crate) fn report(socket: &Path, body: RequestBody) -> Result<Value, Failure> {
+    let (answer, fds) = ask(socket, body, &[])?;
+    let (ResponseBody::Report(_), Some(blob)) = (&answer, fds.first()) else {
+        return Err(unexpected(&answer));
     };
-    let mut blobs = vec![blob(&args.module)?];
-    if let Some(config) = &args.config {
-        blobs.push(blob(config)?);
-    }
-    let push = PolicyPush {
-        tenant: args.tenant.clone(),
-        name: args.name.clone(),
-        has_config: args.config.is_some(),
+    let wrong = |what: &dyn std::fmt::Display| {
+        Failure::new(Code::INTERNAL, format_args!("the daemon's report: {what}"))
     };
-    let fds: Vec<_> = blobs.iter().map(AsFd::as_fd).collect();
-    match ask(socket, RequestBody::PolicyPush(push), &fds)? {
-        (ResponseBody::PolicyPushed(pushed), _) => {
-            Ok(format!("{}@{}\n", pushed.name, pushed.version))
-        }
-        (other, _) => Err(unexpected(&other)),
-    }
-}
-
-fn attach(socket: &Path, args: &Attach) -> Result<String, Failure> {
-    let place = &args.place;
-    let attach = PolicyAttach {
-        policy: args.policy.clone(),
-        tenant: place.tenant.clone(),
-        service: place.service.clone(),
-        method: place.method.clone().unwrap_or_default(),
-        side: number(args.side),
-    };
-    done(socket, RequestBody::PolicyAttach(attach))
-}
-
-fn detach(socket: &Path, args: &Detach) -> Result<String, Failure> {
-    let place = &args.place;
-    let detach = PolicyDetach {
-        policy: args.name.clone(),
-        tenant: place.tenant.clone(),
-        service: place.service.clone(),
-        method: place.method.clone().unwrap_or_default(),
-        side: args.side.map_or(SIDE_ANY, number),
-    };
-    done(socket, RequestBody::PolicyDetach(detach))
-}
-
-fn done(socket: &Path, body: RequestBody) -> Result<String, Failure> {
-    match ask(socket, body, &[])? {
-        (ResponseBody::Done(_), _) => Ok(String::new()),
-        (other, _) => Err(unexpected(&other)),
-    }
+    let json = blob_read(blob, MAX_REPORT_BYTES).map_err(|error| wrong(&error))?;
+    serde_json::from_slice(&json).map_err(|error| wrong(&error))
 }
 
 /// One request, one answer; the daemon's refusal is the failure.
-fn ask(
+pub(crate) fn ask(
     socket: &Path,
     body: RequestBody,
     fds: &[BorrowedFd<'_>],
@@ -223,59 +147,19 @@ pub(crate) fn unreachable(socket: &Path, why: &str) -> Failure {
         .hint("tollgate up --config FILE, or another --socket PATH")
 }
 
-fn unexpected(answer: &ResponseBody) -> Failure {
+pub(crate) fn unexpected(answer: &ResponseBody) -> Failure {
     Failure::new(
         Code::INTERNAL,
         format_args!("the daemon answered something else: {answer:?}"),
     )
 }
 
-fn number(side: Side) -> i32 {
-    match side {
-        Side::Client => SIDE_CLIENT,
-        Side::Server => SIDE_SERVER,
-    }
-}
-
-/// `acme  acl@2  1823 bytes  sha256:5f0c…  client hotel.Reservation/Reserve`
-fn describe(policy: &PolicyInfo) -> String {
-    let PolicyInfo {
-        tenant,
-        name,
-        version,
-        module_bytes,
-        digest,
-        attachments,
-    } = policy;
-    let place = |at: &tollgate_shm_abi::messages::AttachmentInfo| {
-        let side = if at.side == SIDE_CLIENT {
-            "client"
-        } else {
-            "server"
-        };
-        let method = if at.method.is_empty() {
-            "*"
-        } else {
-            &at.method
-        };
-        format!("{side} {}/{method}", at.service)
-    };
-    let places: Vec<_> = attachments.iter().map(place).collect();
-    let places = if places.is_empty() {
-        "not attached".to_owned()
-    } else {
-        places.join(", ")
-    };
-    let digest: String = digest.chars().take(12).collect();
-    format!("{tenant}  {name}@{version}  {module_bytes} bytes  sha256:{digest}  {places}")
-}
-
-fn lines(items: &[String]) -> String {
+pub(crate) fn lines(items: &[String]) -> String {
     items.iter().map(|item| format!("{item}\n")).collect()
 }
 
 /// JSON as an indented outline: whatever a daemon reports, older and newer ones too.
-fn outline(text: &mut String, depth: usize, value: &Value) {
+pub(crate) fn outline(text: &mut String, depth: usize, value: &Value) {
     let indent = "  ".repeat(depth);
     let children: Vec<(String, &Value)> = match value {
         Value::Object(fields) => fields
@@ -342,28 +226,5 @@ mod tests {
         let expected = "links none\nname a\npolicies\n  -\n    attachments\n      - service=hotel.Reservation\n    name acl\n\
                         sessions\n  - session=1 tenant=acme\n  - session=2 tenant=acme\ntenants acme evil\n";
         assert_eq!(text, expected);
-    }
-
-    #[test]
-    fn a_policy_is_a_line() {
-        let attachments = vec![tollgate_shm_abi::messages::AttachmentInfo {
-            service: "hotel.Reservation".to_owned(),
-            method: String::new(),
-            side: SIDE_SERVER,
-        }];
-        let mut policy = PolicyInfo {
-            tenant: "acme".to_owned(),
-            name: "acl".to_owned(),
-            version: 2,
-            module_bytes: 1823,
-            digest: "0123456789abcdef".to_owned(),
-            attachments,
-        };
-        assert_eq!(
-            describe(&policy),
-            "acme  acl@2  1823 bytes  sha256:0123456789ab  server hotel.Reservation/*"
-        );
-        policy.attachments.clear();
-        assert!(describe(&policy).ends_with("  not attached"));
     }
 }

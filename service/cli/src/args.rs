@@ -1,7 +1,7 @@
 //! The command line, as others script against it.
 //!
 //! Everything a user can type is in this file, with its help; what it does is in the siblings
-//! ([`crate::admin`], [`crate::rpc`], [`crate::stubs`], [`crate::up`]). Values are parsed here, once: what leaves
+//! ([`crate::admin`], [`crate::policy`], [`crate::audit`], [`crate::rpc`], [`crate::stubs`], [`crate::up`]). Values are parsed here, once: what leaves
 //! this file has its final type.
 
 use std::path::PathBuf;
@@ -39,9 +39,12 @@ pub(crate) enum Command {
     /// Add and list tenants
     #[command(subcommand)]
     Tenant(Tenant),
-    /// Push, attach, detach and list tenants' policies
+    /// Push policies, put them in force, try and compare versions
     #[command(subcommand)]
     Policy(Policy),
+    /// Show and verify the log of all administration and of policies' faults
+    #[command(subcommand)]
+    Audit(Audit),
     /// Show what the daemon is doing
     Status(Status),
     /// Call a method of any service, with JSON in and JSON out
@@ -80,22 +83,56 @@ pub(crate) enum Tenant {
 pub(crate) enum Policy {
     /// Upload a policy and print its name@version
     Push(Push),
-    /// Let a policy judge a service's calls
+    /// Let a policy judge calls: at once, or on trial where nothing decides yet
     Attach(Attach),
-    /// Stop a policy from judging a service's calls
-    Detach(Detach),
+    /// Stop a policy from judging calls
+    Detach(Select),
+    /// Put another version on trial beside the one that decides
+    Upgrade(Upgrade),
+    /// Let the version on trial decide from now on
+    Promote(Select),
+    /// End the trial; without one, let the version before decide again
+    Rollback(Select),
+    /// End a quarantine, or give a policy that stays closed after a fault a fresh instance
+    Release(Select),
+    /// Show a policy: manifest, versions, where it is attached, what it has judged
+    Show(Show),
+    /// Compare what two versions decide about recorded calls; the exit status is 0 if nothing changes
+    Diff(Diff),
     /// List the policies and where they are attached
     List,
 }
 
+/// Whose policy it is.
 #[derive(Debug, Args)]
+pub(crate) struct Owner {
+    /// The tenant whose policy it is, and whose calls it judges; with --provider, all tenants' if left out
+    #[arg(long, required_unless_present = "provider")]
+    pub(crate) tenant: Option<String>,
+    /// It is the provider's policy, which tenants don't see
+    #[arg(long)]
+    pub(crate) provider: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples: tollgate policy push ./acl.wasm --tenant acme --name acl --config acl.json\n          \
+         tollgate policy push ./audit.wasm --provider --name audit"
+)]
 pub(crate) struct Push {
     /// The policy: a core WebAssembly module with a manifest
     #[arg(value_name = "FILE.wasm")]
     pub(crate) module: PathBuf,
     /// The tenant whose calls it may judge
+    #[arg(
+        long,
+        required_unless_present = "provider",
+        conflicts_with = "provider"
+    )]
+    pub(crate) tenant: Option<String>,
+    /// It is the provider's policy and may judge every tenant's calls
     #[arg(long)]
-    pub(crate) tenant: String,
+    pub(crate) provider: bool,
     /// The policy's name; pushing it again makes the next version
     #[arg(long)]
     pub(crate) name: String,
@@ -105,39 +142,255 @@ pub(crate) struct Push {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples: tollgate policy attach acl@1 --tenant acme --service hotel.Reservation --side client\n          \
+         tollgate policy attach acl@1 --tenant acme --service hotel.Reservation --side client --mode shadow\n          \
+         tollgate policy attach audit@1 --provider --post --side server --on-fault open\n          \
+         tollgate policy attach quota@2 --tenant acme --service a.B --side client --grant state,clock --cpu-us 20"
+)]
 pub(crate) struct Attach {
     /// The policy, as `policy push` printed it
     #[arg(value_name = "NAME@VERSION")]
     pub(crate) policy: String,
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) owner: Owner,
+    /// The provider's policy is asked before the tenant's; this is the default
+    #[arg(long, requires = "provider", conflicts_with = "post")]
+    pub(crate) pre: bool,
+    /// The provider's policy is asked after the tenant's, and sees what is sent
+    #[arg(long, requires = "provider")]
+    pub(crate) post: bool,
+    /// The service, such as hotel.Reservation; with --provider, all if left out
+    #[arg(long, required_unless_present = "provider")]
+    pub(crate) service: Option<String>,
+    /// One method of the service; all if left out
+    #[arg(long)]
+    pub(crate) method: Option<String>,
     /// Where it judges: before the call leaves its host, or before the server sees it
     #[arg(long)]
     pub(crate) side: Side,
+    /// enforce: it decides; shadow: it is asked and decides nothing; canary=N%: it decides N percent of the calls
+    #[arg(long, default_value = "enforce")]
+    pub(crate) mode: Mode,
+    #[command(flatten)]
+    pub(crate) options: Options,
+}
+
+/// Under which conditions it judges. What is left out stays as it is there.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Conditions, which stay as they are if left out")]
+pub(crate) struct Options {
+    /// After a fault, its calls are refused until a fresh instance is there (reload), refused until somebody acts (closed),
+    /// or pass unjudged until a fresh instance is there (open)
+    #[arg(long)]
+    pub(crate) on_fault: Option<OnFault>,
+    /// What it may use beside log and metrics: state, change, clock, random; none. At first: state,change
+    #[arg(long, value_name = "CAPABILITIES", value_delimiter = ',')]
+    pub(crate) grant: Option<Vec<String>>,
+    /// The declared fields that it may see, as dotted paths; none. At first: all of them
+    #[arg(long, value_name = "PATHS", value_delimiter = ',')]
+    pub(crate) fields: Option<Vec<String>>,
+    /// The declared hooks at which it is asked: request, reply, tick. At first: all of them
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) hooks: Option<Vec<String>>,
+    /// Its CPU time per call in microseconds, 5 to 10000; at first what the daemon's configuration says
+    #[arg(long, value_name = "US")]
+    pub(crate) cpu_us: Option<u32>,
+    /// Every call gets a new instance: nothing stays from one call to the next
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) fresh: Option<bool>,
+    /// How many views of judged calls the daemon keeps in memory for `policy diff`; at first 0
+    #[arg(long, value_name = "CALLS")]
+    pub(crate) record: Option<u32>,
+    /// Percentage points by which a canary's rate of denials and faults may be above the stable's; at first 5
+    #[arg(long, value_name = "POINTS")]
+    pub(crate) max_worse: Option<u32>,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Detach {
+#[command(
+    after_help = "Examples: tollgate policy promote acl --tenant acme\n          \
+         tollgate policy rollback acl --tenant acme --service hotel.Reservation --side client\n          \
+         tollgate policy detach audit --provider --post"
+)]
+pub(crate) struct Select {
     /// The policy's name
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) place: Place,
-    /// Only this side; both if left out
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without --mode the new version decides all calls at once, takes over the old one's state, and becomes the \
+         stable after the probation; the first fault puts the old one back, and the call that met it is judged by that.\n\n\
+         Examples: tollgate policy upgrade acl@2 --tenant acme\n          \
+         tollgate policy upgrade acl@2 --tenant acme --mode canary=10%"
+)]
+pub(crate) struct Upgrade {
+    /// The new version, as `policy push` printed it
+    #[arg(value_name = "NAME@VERSION")]
+    pub(crate) policy: VersionName,
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// shadow or canary=N%, until `policy promote` or `policy rollback`
+    #[arg(long)]
+    pub(crate) mode: Option<Mode>,
+    /// How long it has to go without a fault before it is promoted, such as 60s; with --mode, it isn't promoted if left out
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) probation: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example: tollgate policy show acl@2 --tenant acme --json")]
+pub(crate) struct Show {
+    /// The policy; without a version, the newest
+    #[arg(value_name = "NAME[@VERSION]")]
+    pub(crate) policy: String,
+    #[command(flatten)]
+    pub(crate) owner: Owner,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Views are recorded where the policy is attached with --record N.\n\n\
+         Example: tollgate policy diff acl@3 acl@4 --tenant acme --last 1000"
+)]
+pub(crate) struct Diff {
+    /// The version that decisions are compared with
+    #[arg(value_name = "BEFORE")]
+    pub(crate) before: VersionName,
+    /// The version whose decisions may be others
+    #[arg(value_name = "AFTER")]
+    pub(crate) after: VersionName,
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// The most calls, the newest ones
+    #[arg(long, value_name = "CALLS", default_value_t = 1_000)]
+    pub(crate) last: u32,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which attachments of a policy are meant: all, unless something restricts them.
+#[derive(Debug, Args)]
+pub(crate) struct Place {
+    #[command(flatten)]
+    pub(crate) owner: Owner,
+    /// Only the provider's before the tenant's
+    #[arg(long, requires = "provider", conflicts_with = "post")]
+    pub(crate) pre: bool,
+    /// Only the provider's after the tenant's
+    #[arg(long, requires = "provider")]
+    pub(crate) post: bool,
+    /// Only to this service; all if left out
+    #[arg(long)]
+    pub(crate) service: Option<String>,
+    /// Only to this method; all if left out
+    #[arg(long)]
+    pub(crate) method: Option<String>,
+    /// Only on this side; both if left out
     #[arg(long)]
     pub(crate) side: Option<Side>,
 }
 
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum OnFault {
+    /// Refused until a fresh instance is there
+    Reload,
+    /// Refused until somebody acts
+    Closed,
+    /// Unjudged until a fresh instance is there
+    Open,
+}
+
+/// How much a version decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Enforce,
+    Shadow,
+    Canary(u32),
+}
+
+impl std::str::FromStr for Mode {
+    type Err = String;
+
+    /// `enforce`, `shadow`, and `canary` with its percentage after `=`, `:` or a space.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let canary = || {
+            let percent = text.strip_prefix("canary")?.strip_prefix(['=', ':', ' '])?;
+            let percent = percent.trim().strip_suffix('%').unwrap_or(percent);
+            percent.parse().ok().filter(|n| (1..=100).contains(n))
+        };
+        match text {
+            "enforce" => Ok(Mode::Enforce),
+            "shadow" => Ok(Mode::Shadow),
+            _ => canary().map(Mode::Canary).ok_or_else(|| {
+                "a mode is enforce, shadow, or canary=N% with N from 1 to 100".to_owned()
+            }),
+        }
+    }
+}
+
+/// A policy's version, `name@version`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VersionName {
+    pub(crate) name: String,
+    pub(crate) version: u32,
+}
+
+impl std::str::FromStr for VersionName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parsed = text.split_once('@').and_then(|(name, version)| {
+            Some((name.to_owned(), version.parse().ok().filter(|v| *v > 0)?))
+        });
+        let (name, version) = parsed.ok_or_else(|| {
+            "a version of a policy is written name@version, like acl@1".to_owned()
+        })?;
+        Ok(VersionName { name, version })
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Audit {
+    /// Print the newest records, oldest first
+    Show {
+        /// The most records
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        last: u32,
+        /// Print the records' own lines, which are JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Find any edit of the log; the exit status is 0 if there is none, and 15 (DATA_LOSS) if there is
+    Verify(Verify),
+    /// Print where the log ends, as SEQ:HASH: kept elsewhere, it gives away a log that was rewritten
+    Head,
+}
+
 #[derive(Debug, Args)]
-pub(crate) struct Place {
-    /// The tenant
-    #[arg(long)]
-    pub(crate) tenant: String,
-    /// The service, such as hotel.Reservation
-    #[arg(long)]
-    pub(crate) service: String,
-    /// One method of the service; all if left out
-    #[arg(long)]
-    pub(crate) method: Option<String>,
+#[command(
+    after_help = "Without an option the running daemon verifies its own log.\n\n\
+         Examples: tollgate audit verify\n          \
+         tollgate audit verify --state /var/lib/tollgate\n          \
+         tollgate audit verify --file copy.jsonl --head 41:5f0c..."
+)]
+pub(crate) struct Verify {
+    /// Verify the log in this state directory, which no daemon may be using
+    #[arg(long, value_name = "DIR", conflicts_with = "file")]
+    pub(crate) state: Option<PathBuf>,
+    /// Verify this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// What `audit head` printed once; the log has to contain it
+    #[arg(long, value_name = "SEQ:HASH", requires = "file")]
+    pub(crate) head: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -351,7 +604,22 @@ mod tests {
             "tollgate policy push ./acl.wasm --tenant acme --name acl --config F.json --socket P",
             "tollgate policy attach acl@1 --tenant acme --service hotel.Reservation --method Reserve --side client",
             "tollgate policy attach acl@1 --tenant acme --service hotel.Reservation --side server",
+            "tollgate policy attach acl@1 --tenant acme --service a.B --side client --mode canary=10%",
+            "tollgate policy attach acl@1 --provider --post --side server --on-fault open --fresh --record 1000",
+            "tollgate policy attach acl@1 --provider --tenant acme --service a.B --side client --grant state,clock",
+            "tollgate policy push ./acl.wasm --provider --name acl",
             "tollgate policy detach acl --tenant acme --service hotel.Reservation",
+            "tollgate policy upgrade acl@2 --tenant acme --probation 60s",
+            "tollgate policy upgrade acl@2 --tenant acme --mode shadow --side client",
+            "tollgate policy promote acl --provider --pre",
+            "tollgate policy rollback acl --tenant acme",
+            "tollgate policy release acl --tenant acme --service a.B --method C",
+            "tollgate policy show acl --tenant acme --json",
+            "tollgate policy diff acl@3 acl@4 --tenant acme --last 1000",
+            "tollgate audit show --last 5 --json",
+            "tollgate audit verify --file audit.jsonl --head 7:ab",
+            "tollgate audit verify --state DIR",
+            "tollgate audit head",
             "tollgate --socket P status --json",
             "tollgate serve --token T --proto hotel.proto --service hotel.Reservation --reply {}",
             "tollgate serve --token T --proto hotel.proto --service hotel.Echo --echo --print-requests",
@@ -376,11 +644,44 @@ mod tests {
             "tollgate call --token T --proto hotel.proto Reserve {}",
             "tollgate call --token T hotel.Reservation/Reserve {}",
             "tollgate policy attach acl@1 --tenant acme --service hotel.Reservation --side middle",
+            "tollgate policy attach acl@1 --service hotel.Reservation --side client",
+            "tollgate policy attach acl@1 --tenant acme --side client",
+            "tollgate policy attach acl@1 --tenant acme --service a.B --side client --post",
+            "tollgate policy attach acl@1 --provider --pre --post --side client",
+            "tollgate policy attach acl@1 --tenant acme --service a.B --side client --mode canary=0%",
+            "tollgate policy push ./acl.wasm --provider --tenant acme --name acl",
+            "tollgate policy upgrade acl --tenant acme",
+            "tollgate policy promote acl",
+            "tollgate audit verify --state DIR --file F",
+            "tollgate audit verify --head 7:ab",
             "tollgate gen --lang go --out stubs hotel.proto",
             "tollgate gen --lang c --out stubs",
             "tollgate gen --lang c hotel.proto",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn modes_have_their_percentage() {
+        let check = |text: &str, expected| assert_eq!(text.parse().ok(), expected, "{text}");
+        check("enforce", Some(Mode::Enforce));
+        check("shadow", Some(Mode::Shadow));
+        for canary in ["canary=10%", "canary 10%", "canary:10", "canary=10"] {
+            check(canary, Some(Mode::Canary(10)));
+        }
+        check("canary=100%", Some(Mode::Canary(100)));
+        for wrong in [
+            "",
+            "canary",
+            "canary=",
+            "canary=0%",
+            "canary=101%",
+            "canary=-1",
+            "canary10",
+            "Shadow",
+        ] {
+            check(wrong, None);
         }
     }
 

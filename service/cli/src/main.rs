@@ -1,8 +1,9 @@
 //! `tollgate`: the command line of a Tollgate daemon.
 //!
 //! ```text
-//! args      what can be typed              ┌─ admin   tenants, policies, status: one request, one answer
-//!           (clap), parsed once  ── main ──┤
+//! args      what can be typed              ┌─ admin   tenants and status: one request, one answer
+//!           (clap), parsed once  ── main ──┼─ policy  policies, and audit the log of what was done to them
+//!                                          │
 //! failure   a sentence, a code, a hint     ├─ rpc     call and serve, over the client library
 //! schema    .proto and JSON                ├─ stubs   code for applications
 //!                                          └─ up      becomes the daemon
@@ -15,8 +16,10 @@
 
 mod admin;
 mod args;
+mod audit;
 mod failure;
 mod output;
+mod policy;
 mod rpc;
 mod schema;
 mod stubs;
@@ -49,7 +52,8 @@ fn run(cli: &Cli) -> Result<String, Failure> {
     match &cli.command {
         Command::Up(args) => up::up(args).map(|never| match never {}),
         Command::Tenant(command) => admin::tenant(&cli.socket, command),
-        Command::Policy(command) => admin::policy(&cli.socket, command),
+        Command::Policy(command) => policy::policy(&cli.socket, command),
+        Command::Audit(command) => audit::audit(&cli.socket, command),
         Command::Status(args) => admin::status(&cli.socket, args),
         Command::Call(args) => rpc::call(cli, args),
         Command::Serve(args) => rpc::serve(cli, args).map(|()| String::new()),

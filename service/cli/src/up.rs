@@ -16,11 +16,13 @@ use crate::failure::Failure;
 /// Replaces this process by `tollgated --config FILE`; returns only if that fails.
 pub(crate) fn up(args: &Up) -> Result<Infallible, Failure> {
     std::fs::metadata(&args.config).map_err(|error| Failure::file(&args.config, &error))?;
+    become_daemon(&["--config".into(), args.config.clone().into_os_string()])
+}
+
+/// Replaces this process by `tollgated WORDS`; returns only if that fails.
+pub(crate) fn become_daemon(words: &[OsString]) -> Result<Infallible, Failure> {
     let daemon = beside_us().unwrap_or_else(|| "tollgated".into());
-    let error = Command::new(&daemon)
-        .arg("--config")
-        .arg(&args.config)
-        .exec();
+    let error = Command::new(&daemon).args(words).exec();
     let sentence = format!("{} can't be started: {error}", daemon.display());
     Err(Failure::new(Code::NOT_FOUND, sentence)
         .hint("install tollgated beside tollgate, or into a directory of PATH"))

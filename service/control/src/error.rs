@@ -1,7 +1,8 @@
 //! What the store refuses, and what can break underneath it.
 
 use crate::limits;
-use crate::model::PolicyVersion;
+use crate::model::{Owner, PolicyVersion};
+use crate::slot::SlotError;
 
 /// What kind of answer the administrator gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +13,8 @@ pub enum Cause {
     Exists,
     /// What the request names doesn't exist: NOT_FOUND.
     Missing,
+    /// The request makes no sense now: FAILED_PRECONDITION.
+    State,
     /// A named limit is reached: RESOURCE_EXHAUSTED.
     Limit,
     /// The file or the machine: INTERNAL.
@@ -41,13 +44,25 @@ pub enum StoreError {
     TenantExists { tenant: String },
     #[error("there is no tenant {tenant:?}")]
     NoTenant { tenant: String },
-    #[error("tenant {tenant:?} has no policy {policy}")]
-    NoPolicy {
-        tenant: String,
-        policy: PolicyVersion,
+    #[error("{owner} has no policy {policy}")]
+    NoPolicy { owner: Owner, policy: PolicyVersion },
+    #[error("policy {policy:?} of {owner} isn't attached there")]
+    NotAttached { owner: Owner, policy: String },
+    #[error("at {place}, {why}")]
+    Step { place: String, why: SlotError },
+    #[error("{what} {value} is out of range: {least} to {most} are allowed")]
+    OutOfRange {
+        what: &'static str,
+        value: u32,
+        least: u32,
+        most: u32,
     },
-    #[error("policy {policy:?} of tenant {tenant:?} isn't attached there")]
-    NotAttached { tenant: String, policy: String },
+    #[error("there are {count} {what}; the limit is {limit}")]
+    TooMany {
+        what: &'static str,
+        count: usize,
+        limit: usize,
+    },
     #[error("there are {limit} {what} already, which is the limit")]
     Full { what: &'static str, limit: usize },
     #[error("another daemon uses the state in {path}")]
@@ -58,6 +73,10 @@ pub enum StoreError {
         found: u32,
         expected: u32,
     },
+    #[error("the state has an attachment that this daemon can't read: {error}")]
+    Unreadable { error: serde_json::Error },
+    #[error("the audit log {path} can't be written, so nothing is changed: {error}")]
+    Audit { path: String, error: std::io::Error },
     #[error("the state lost module {digest}, which a policy needs")]
     ModuleLost { digest: String },
     #[error("the state directory {path} can't be used: {error}")]
@@ -73,14 +92,20 @@ impl StoreError {
     pub fn cause(&self) -> Cause {
         use StoreError as E;
         match self {
-            E::Name { .. } | E::Identifier { .. } | E::Reference { .. } | E::TooLarge { .. } => {
-                Cause::Invalid
-            }
+            E::Name { .. }
+            | E::Identifier { .. }
+            | E::Reference { .. }
+            | E::TooLarge { .. }
+            | E::OutOfRange { .. }
+            | E::TooMany { .. } => Cause::Invalid,
+            E::Step { .. } => Cause::State,
             E::TenantExists { .. } => Cause::Exists,
             E::NoTenant { .. } | E::NoPolicy { .. } | E::NotAttached { .. } => Cause::Missing,
             E::Full { .. } => Cause::Limit,
             E::InUse { .. }
             | E::Format { .. }
+            | E::Unreadable { .. }
+            | E::Audit { .. }
             | E::ModuleLost { .. }
             | E::Directory { .. }
             | E::Random { .. }

@@ -3,20 +3,28 @@
 //! [`Store`] keeps it in one file and survives crashes and restarts; [`Store::in_memory`] keeps it for the life of the
 //! process. The calls are synchronous and belong on the control thread: nothing on the datapath reads the store.
 //!
+//! Every change is recorded in an [audit log](audit), in the same transaction.
+//!
 //! Deliberately absent: validation of modules (whoever pushes one has loaded it), and a watch: the one daemon that
 //! writes is the one that reads.
 
 #![forbid(unsafe_code)]
 
+pub mod audit;
 mod error;
 pub mod limits;
 mod model;
+mod repeats;
+mod slot;
 mod store;
 
 pub use error::{Cause, StoreError};
 pub use model::{
-    Attachment, Detach, PolicyBytes, PolicyInfo, PolicyVersion, Side, Target, Token, hex,
+    ALL, Attachment, OnFault, Options, Owner, Party, PolicyBytes, PolicyInfo, PolicyVersion,
+    Selection, Side, Target, Token, hex,
 };
+pub use repeats::{Due, Repeats};
+pub use slot::{Candidate, Slot, SlotError, Trial};
 pub use store::Store;
 
 #[cfg(test)]

@@ -13,8 +13,25 @@ pub const MAX_POLICIES: usize = 64;
 /// Versions kept of one policy. A push beyond it drops the oldest version that isn't attached.
 pub const MAX_VERSIONS: usize = 32;
 
-/// Attachments of one tenant.
+/// Attachments of one tenant, and of the provider.
 pub const MAX_ATTACHMENTS: usize = 256;
+
+/// CPU microseconds per call that an attachment may ask for, least and most.
+pub const CPU_US: (u32, u32) = (5, 10_000);
+
+/// Views of calls that an attachment may keep for `policy diff`.
+pub const MAX_RECORD: u32 = 10_000;
+
+/// Views that it keeps unless it is told otherwise: none, so that no call's data stays around by default.
+pub const DEFAULT_RECORD: u32 = 0;
+
+/// Percentage points by which a candidate's error rate may be worse than the stable's, unless the attachment says otherwise.
+pub const DEFAULT_MAX_WORSE: u8 = 5;
+
+/// Names in one list of grants, and bytes of each: a manifest can't declare more.
+pub const MAX_GRANTS: usize = 256;
+/// See [`MAX_GRANTS`].
+pub const MAX_GRANT: usize = 512;
 
 /// Bytes of a module.
 pub const MAX_MODULE_BYTES: usize = 1 << 20;
@@ -30,3 +47,24 @@ pub const MAX_SERVICE: usize = 256;
 
 /// Bytes of cached pages; the store is read at start and on change, never by a call.
 pub const CACHE_BYTES: usize = 8 << 20;
+
+/// Bytes of the details of one audit record. Longer ones are replaced by their length, which is visible.
+pub const MAX_DETAILS_BYTES: usize = 16 << 10;
+
+/// Bytes of one line of the audit log that a reader accepts: details, and what is around them.
+pub const MAX_LINE_BYTES: usize = MAX_DETAILS_BYTES + 4096;
+
+/// Audit records that a daemon without a state directory keeps.
+pub const AUDIT_RING: usize = 1_024;
+
+/// Audit records that are shown at once.
+pub const MAX_SHOWN: usize = 1_000;
+
+/// Repeated events of one kind and culprit (faults, mostly) are recorded once in this time, with how often they happened.
+pub const REPEAT_WINDOW: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Culprits whose repetitions are counted apart; beyond them, repetitions are counted together.
+pub const REPEAT_KEYS: usize = 1_024;
+
+/// Records that repeated events may add in one [`REPEAT_WINDOW`], over all culprits: at 300 bytes each, at most 16 MB a day.
+pub const REPEATS_PER_WINDOW: u32 = 6;

@@ -3,8 +3,93 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::StoreError;
 use crate::limits;
+use crate::slot::Slot;
+
+/// Whose a policy is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Owner {
+    /// The operator of the daemon's: it may judge every tenant's calls.
+    Provider,
+    /// A tenant's: it judges that tenant's calls only.
+    Tenant(String),
+}
+
+impl Owner {
+    /// As keys have it: the tenant's name, which is never empty, or nothing.
+    pub(crate) fn key(&self) -> &str {
+        match self {
+            Owner::Provider => "",
+            Owner::Tenant(tenant) => tenant,
+        }
+    }
+
+    pub(crate) fn from_key(key: &str) -> Owner {
+        match key {
+            "" => Owner::Provider,
+            tenant => Owner::Tenant(tenant.to_owned()),
+        }
+    }
+
+    /// The tenant, if it is one.
+    pub fn tenant(&self) -> Option<&str> {
+        match self {
+            Owner::Provider => None,
+            Owner::Tenant(tenant) => Some(tenant),
+        }
+    }
+}
+
+/// `tenant "acme"` or `the provider`.
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Owner::Provider => f.write_str("the provider"),
+            Owner::Tenant(tenant) => write!(f, "tenant {tenant:?}"),
+        }
+    }
+}
+
+/// Which part of a chain an attachment belongs to, in the order in which they are asked, for requests and for replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Party {
+    /// The provider's, before the tenant's.
+    ProviderPre,
+    /// The tenant's own.
+    Tenant,
+    /// The provider's, after the tenant's: it sees what is sent.
+    ProviderPost,
+}
+
+impl Party {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Party::ProviderPre => 0,
+            Party::Tenant => 1,
+            Party::ProviderPost => 2,
+        }
+    }
+
+    pub(crate) fn from_code(code: u8) -> Party {
+        match code {
+            0 => Party::ProviderPre,
+            1 => Party::Tenant,
+            _ => Party::ProviderPost,
+        }
+    }
+
+    /// `provider-pre`, `tenant` or `provider-post`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Party::ProviderPre => "provider-pre",
+            Party::Tenant => "tenant",
+            Party::ProviderPost => "provider-post",
+        }
+    }
+}
 
 /// Which daemon of a call a policy judges in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,6 +113,14 @@ impl Side {
             Side::Client
         } else {
             Side::Server
+        }
+    }
+
+    /// `client` or `server`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Client => "client",
+            Side::Server => "server",
         }
     }
 }
@@ -66,12 +159,17 @@ impl FromStr for PolicyVersion {
     }
 }
 
+/// What stands for every tenant, or every service, in a target of the provider's.
+pub const ALL: &str = "*";
+
 /// Where a policy judges. A tenant's policies judge only its own calls.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Target {
-    /// Whose calls.
+    /// In which part of the chain, and so whose policy.
+    pub party: Party,
+    /// Whose calls; [`ALL`] is for the provider only.
     pub tenant: String,
-    /// The service's full name, like `hotel.Reservation`.
+    /// The service's full name, like `hotel.Reservation`; [`ALL`] is for the provider only.
     pub service: String,
     /// The method's name, or empty for every method of the service.
     pub method: String,
@@ -79,18 +177,166 @@ pub struct Target {
     pub side: Side,
 }
 
-/// A policy at a target.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+impl Target {
+    /// Whose policies are attached here.
+    pub fn owner(&self) -> Owner {
+        match self.party {
+            Party::Tenant => Owner::Tenant(self.tenant.clone()),
+            Party::ProviderPre | Party::ProviderPost => Owner::Provider,
+        }
+    }
+
+    /// Whether calls of a tenant, service, method and side are judged here.
+    pub fn covers(&self, tenant: &str, service: &str, method: &str, side: Side) -> bool {
+        let matches = |mine: &str, theirs: &str| mine == ALL || mine == theirs;
+        matches(&self.tenant, tenant)
+            && matches(&self.service, service)
+            && self.side == side
+            && (self.method.is_empty() || self.method == method)
+    }
+}
+
+/// `client hotel.Reservation/Reserve`, and for the provider's also which part of the chain and whose calls.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let method = match self.method.as_str() {
+            "" => ALL,
+            method => method,
+        };
+        write!(f, "{} {}/{method}", self.side.name(), self.service)?;
+        match self.party {
+            Party::Tenant => Ok(()),
+            party => write!(f, " of tenant {} ({})", self.tenant, party.name()),
+        }
+    }
+}
+
+/// A policy at a target: which of its versions are in force there, and under which conditions.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
     /// Where.
     pub target: Target,
-    /// What.
-    pub policy: PolicyVersion,
+    /// The policy's name; whose follows from the target.
+    pub policy: String,
+    /// The versions.
+    pub slot: Slot,
+    /// The conditions.
+    pub options: Options,
 }
 
-/// Which attachments to end; a field that is `None` doesn't restrict.
+/// What happens to the calls of a policy that has failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnFault {
+    /// They are refused until a fresh instance is in place, which comes after a pause that grows.
+    #[default]
+    Reload,
+    /// They are refused until an operator acts.
+    Closed,
+    /// They pass unjudged until a fresh instance is in place.
+    Open,
+}
+
+impl OnFault {
+    /// `reload`, `closed` or `open`.
+    pub fn name(self) -> &'static str {
+        match self {
+            OnFault::Reload => "reload",
+            OnFault::Closed => "closed",
+            OnFault::Open => "open",
+        }
+    }
+}
+
+/// The conditions under which a policy is attached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    /// What becomes of its calls after a fault.
+    pub on_fault: OnFault,
+    /// The hooks at which it is asked; none: all that it declares.
+    pub hooks: Option<Vec<String>>,
+    /// The fields that it is shown; none: all that it declares.
+    pub fields: Option<Vec<String>>,
+    /// What it may use beside `log` and `metrics`; none: `state` and `change`.
+    pub capabilities: Option<Vec<String>>,
+    /// Its CPU time per call; none: what the daemon's configuration says.
+    pub cpu_us: Option<u32>,
+    /// Whether each call gets an instance of its own.
+    pub fresh: bool,
+    /// How many views of the stable are kept for `policy diff`.
+    pub record: u32,
+    /// By how many percentage points a candidate's error rate may be worse than the stable's.
+    pub max_worse: u8,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            on_fault: OnFault::default(),
+            hooks: None,
+            fields: None,
+            capabilities: None,
+            cpu_us: None,
+            fresh: false,
+            record: limits::DEFAULT_RECORD,
+            max_worse: limits::DEFAULT_MAX_WORSE,
+        }
+    }
+}
+
+impl Options {
+    /// Bounds what reaches the file; what the names mean is for those who attach.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        let range = |what, value: u32, range: std::ops::RangeInclusive<u32>| {
+            if range.contains(&value) {
+                return Ok(());
+            }
+            let (least, most) = range.into_inner();
+            Err(StoreError::OutOfRange {
+                what,
+                value,
+                least,
+                most,
+            })
+        };
+        let (least, most) = limits::CPU_US;
+        range("cpu-us", self.cpu_us.unwrap_or(least), least..=most)?;
+        range("record", self.record, 0..=limits::MAX_RECORD)?;
+        range("max-worse", u32::from(self.max_worse), 0..=100)?;
+        let lists = [
+            ("granted hooks", &self.hooks),
+            ("granted fields", &self.fields),
+            ("granted capabilities", &self.capabilities),
+        ];
+        for (what, list) in lists {
+            let list = list.as_deref().unwrap_or_default();
+            if list.len() > limits::MAX_GRANTS {
+                return Err(StoreError::TooMany {
+                    what,
+                    count: list.len(),
+                    limit: limits::MAX_GRANTS,
+                });
+            }
+            if let Some(long) = list.iter().find(|item| item.len() > limits::MAX_GRANT) {
+                return Err(StoreError::TooLarge {
+                    what,
+                    bytes: long.len(),
+                    limit: limits::MAX_GRANT,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which attachments of a policy are meant; a field that is `None` doesn't restrict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Detach {
+pub struct Selection {
+    /// In this part of the chain.
+    pub party: Option<Party>,
+    /// To calls of this tenant, `Some("*")` being those to every tenant's.
+    pub tenant: Option<String>,
     /// Of this service.
     pub service: Option<String>,
     /// Of this method, `Some("")` being those to every method.
@@ -99,17 +345,33 @@ pub struct Detach {
     pub side: Option<Side>,
 }
 
+impl Selection {
+    /// Whether this attachment is meant.
+    pub fn selects(&self, target: &Target) -> bool {
+        fn allows<T: PartialEq>(wanted: &Option<T>, found: &T) -> bool {
+            wanted.as_ref().is_none_or(|wanted| wanted == found)
+        }
+        allows(&self.party, &target.party)
+            && allows(&self.tenant, &target.tenant)
+            && allows(&self.service, &target.service)
+            && allows(&self.method, &target.method)
+            && allows(&self.side, &target.side)
+    }
+}
+
 /// A stored version of a policy, without its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyInfo {
     /// Whose.
-    pub tenant: String,
+    pub owner: Owner,
     /// Which.
     pub policy: PolicyVersion,
     /// SHA-256 of the module.
     pub digest: [u8; 32],
     /// Bytes of the module.
     pub module_bytes: u64,
+    /// SHA-256 of the configuration, if it was pushed with one.
+    pub config_digest: Option<[u8; 32]>,
 }
 
 /// A stored version of a policy, to be loaded.
@@ -171,7 +433,11 @@ pub(crate) fn check_name(what: &'static str, value: &str) -> Result<(), StoreErr
 
 /// A target's names, as they may be stored.
 pub(crate) fn check_target(target: &Target) -> Result<(), StoreError> {
-    check_name("tenant", &target.tenant)?;
+    let provider = target.party != Party::Tenant;
+    let all = |text: &str| provider && text == ALL;
+    if !all(&target.tenant) {
+        check_name("tenant", &target.tenant)?;
+    }
     let identifier = |text: &str, dots: bool| {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || (dots && b == b'.');
         text.len() <= limits::MAX_SERVICE && text.bytes().all(allowed)
@@ -182,10 +448,11 @@ pub(crate) fn check_target(target: &Target) -> Result<(), StoreError> {
             value: value.to_owned(),
         })
     };
-    if target.service.is_empty() || !identifier(&target.service, true) {
+    let service_ok = !target.service.is_empty() && identifier(&target.service, true);
+    if !service_ok && !all(&target.service) {
         return error("service", &target.service);
     }
-    if !identifier(&target.method, false) {
+    if !identifier(&target.method, false) || (all(&target.service) && !target.method.is_empty()) {
         return error("method", &target.method);
     }
     Ok(())

@@ -1,36 +1,47 @@
-//! The store: six tables in one file, every change one transaction.
+//! The store: seven tables in one file, every change one transaction.
 //!
 //! ```text
-//!   meta         "format"                                   -> 1;  "sequence" -> next place in a chain
-//!   tenants      tenant                                     -> SHA-256 of its token
-//!   tokens       SHA-256 of a token                         -> tenant
-//!   modules      SHA-256 of a module                        -> (versions that use it, module)
-//!   policies     (tenant, policy, version)                  -> (SHA-256 of its module, configuration or none)
-//!   counters     (tenant, policy)                           -> the last version given out
-//!   attachments  (tenant, service, method, side, policy)    -> (place in the chain, version)
+//!   meta         "format"                                           -> 2;  "sequence" -> next place in a chain
+//!   tenants      tenant                                             -> SHA-256 of its token
+//!   tokens       SHA-256 of a token                                 -> tenant
+//!   modules      SHA-256 of a module                                -> (versions that use it, module)
+//!   policies     (owner, policy, version)                           -> (SHA-256 of its module, configuration or none)
+//!   counters     (owner, policy)                                    -> the last version given out
+//!   slots        (owner, tenant, service, method, side, party, policy) -> (place in the chain, versions and options as JSON)
+//!   audit        "last"                                             -> the audit log's newest line
 //! ```
 //!
+//! An owner is a tenant's name, or nothing for the provider. Format 1 had no owners, and `attachments` (tenant, service, method,
+//! side, policy) -> (place, version) instead of `slots`; a file of it is carried over when it is opened, as a whole.
+//!
 //! Invariants: `tokens` is `tenants` turned round; every policy's module is in `modules` with the number of
-//! its users, and no other; every attachment's
-//! version is in `policies`. A crash leaves the state before or after a change, never between. A module is validated
+//! its users, and no other; every version that a slot names is in `policies`; a change and its audit record are one
+//! transaction. A crash leaves the state before or after a change, never between. A module is validated
 //! before it is pushed: the store takes its caller's word for that, and only bounds its size.
 
+use std::io::Error as IoError;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use redb::backends::InMemoryBackend;
 use redb::{
     Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata,
     TableDefinition, WriteTransaction,
 };
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use crate::audit::{self, Actor, Event, Found, Head, Log, Note, Verification};
 use crate::error::StoreError;
 use crate::limits;
 use crate::model::{
-    Attachment, Detach, PolicyBytes, PolicyInfo, PolicyVersion, Side, Target, Token, check_name,
-    check_target, hex,
+    Attachment, Options, Owner, Party, PolicyBytes, PolicyInfo, PolicyVersion, Selection, Side,
+    Target, Token, check_name, check_target, hex,
 };
+use crate::slot::Slot;
 
 type Digest = [u8; 32];
 
@@ -40,27 +51,55 @@ const TOKENS: TableDefinition<Digest, &str> = TableDefinition::new("tokens");
 const MODULES: TableDefinition<Digest, (u32, &[u8])> = TableDefinition::new("modules");
 const POLICIES: TableDefinition<PolicyKey, PolicyRow> = TableDefinition::new("policies");
 const COUNTERS: TableDefinition<(&str, &str), u32> = TableDefinition::new("counters");
-const ATTACHMENTS: TableDefinition<Place, (u64, u32)> = TableDefinition::new("attachments");
+const SLOTS: TableDefinition<Place, (u64, &[u8])> = TableDefinition::new("slots");
+const AUDIT: TableDefinition<&str, &str> = TableDefinition::new("audit");
 
-/// Tenant, policy, version.
+/// Of format 1.
+const ATTACHMENTS_1: TableDefinition<Place1, (u64, u32)> = TableDefinition::new("attachments");
+
+/// Owner, policy, version.
 type PolicyKey = (&'static str, &'static str, u32);
 
 /// The module's digest, and the configuration.
 type PolicyRow = (Digest, Option<&'static [u8]>);
 
+/// Owner, tenant, service, method, side, party, policy.
+type Place = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+    u8,
+    u8,
+    &'static str,
+);
+
 /// Tenant, service, method, side, policy.
-type Place = (&'static str, &'static str, &'static str, u8, &'static str);
+type Place1 = (&'static str, &'static str, &'static str, u8, &'static str);
+
+/// What a slot's row has beside its place.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    slot: Slot,
+    options: Options,
+}
 
 /// The file's layout, as documented above.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// The file's name in the state directory.
 const FILE: &str = "tollgate.redb";
+
+/// The key of the audit log's newest line.
+const LAST: &str = "last";
 
 /// What a daemon was told to do, kept across restarts.
 #[derive(Debug)]
 pub struct Store {
     database: Database,
+    /// Locked for the whole of a change, so that records and changes have one order.
+    log: Mutex<Log>,
 }
 
 impl Store {
@@ -78,14 +117,31 @@ impl Store {
             path: path.clone(),
             error,
         })?;
-        let opened = Builder::new()
-            .set_cache_size(limits::CACHE_BYTES)
-            .create(state.join(FILE));
-        let database = match opened {
-            Err(DatabaseError::DatabaseAlreadyOpen) => return Err(StoreError::InUse { path }),
-            opened => opened?,
+        let database = open_database(state)?;
+        let before = prepare(&database, &path)?;
+        let anchor = last_record(&database)?;
+        let opened = Log::open(state, anchor.as_deref());
+        let (log, found) = opened.map_err(|error| audit_failed(state, error))?;
+        let store = Store {
+            database,
+            log: Mutex::new(log),
         };
-        Store::prepare(database, path)
+        if let Some(from) = before {
+            let details = json!({"from": from, "to": FORMAT});
+            store.record(Actor::Daemon, Event::Migrated, details)?;
+        }
+        match found {
+            Found::Whole => {}
+            Found::Healed { seq } => {
+                let details =
+                    json!({"record": seq, "why": "the daemon ended before the log had it"});
+                store.record(Actor::Daemon, Event::Healed, details)?;
+            }
+            Found::Broken { ends } => {
+                store.record(Actor::Daemon, Event::Broken, json!({"ends": ends}))?;
+            }
+        }
+        Ok(store)
     }
 
     /// A store that ends with the process.
@@ -97,32 +153,11 @@ impl Store {
         let database = Builder::new()
             .set_cache_size(limits::CACHE_BYTES)
             .create_with_backend(backend)?;
-        Store::prepare(database, "memory".to_owned())
-    }
-
-    fn prepare(database: Database, path: String) -> Result<Store, StoreError> {
-        let store = Store { database };
-        store.change(|change| {
-            let mut meta = change.open_table(META)?;
-            let found = meta.get("format")?.map(|format| format.value());
-            let found = u32::try_from(found.unwrap_or(FORMAT.into())).unwrap_or(u32::MAX);
-            if found != FORMAT {
-                return Err(StoreError::Format {
-                    path,
-                    found,
-                    expected: FORMAT,
-                });
-            }
-            meta.insert("format", u64::from(FORMAT))?;
-            change.open_table(TENANTS)?;
-            change.open_table(TOKENS)?;
-            change.open_table(MODULES)?;
-            change.open_table(POLICIES)?;
-            change.open_table(COUNTERS)?;
-            change.open_table(ATTACHMENTS)?;
-            Ok(())
-        })?;
-        Ok(store)
+        prepare(&database, "memory")?;
+        Ok(Store {
+            database,
+            log: Mutex::new(Log::in_memory()),
+        })
     }
 
     // ---- tenants ----
@@ -131,7 +166,7 @@ impl Store {
     ///
     /// # Errors
     /// The name is none, taken, or one too many.
-    pub fn add_tenant(&self, tenant: &str) -> Result<Token, StoreError> {
+    pub fn add_tenant(&self, actor: Actor, tenant: &str) -> Result<Token, StoreError> {
         check_name("tenant", tenant)?;
         let token = Token::random()?;
         self.change(|change| {
@@ -147,7 +182,7 @@ impl Store {
             let digest = sha256(token.reveal().as_bytes());
             tenants.insert(tenant, digest)?;
             change.open_table(TOKENS)?.insert(digest, tenant)?;
-            Ok(())
+            Ok(((), note(actor, Event::TenantAdd, json!({"tenant": tenant}))))
         })?;
         Ok(token)
     }
@@ -182,7 +217,8 @@ impl Store {
     /// The tenant doesn't exist, the name is none, something is too large, or there are too many.
     pub fn push_policy(
         &self,
-        tenant: &str,
+        actor: Actor,
+        owner: &Owner,
         name: &str,
         wasm: &[u8],
         config: Option<&[u8]>,
@@ -195,25 +231,31 @@ impl Store {
             limits::MAX_CONFIG_BYTES,
         )?;
         self.change(|change| {
-            require_tenant(change, tenant)?;
+            require_owner(change, owner)?;
+            let key = owner.key();
             let mut counters = change.open_table(COUNTERS)?;
-            let last = counters.get((tenant, name))?.map(|last| last.value());
-            if last.is_none() && policies_of(&counters, tenant)? >= limits::MAX_POLICIES {
-                return Err(full("policies of this tenant", limits::MAX_POLICIES));
+            let last = counters.get((key, name))?.map(|last| last.value());
+            if last.is_none() && policies_of(&counters, key)? >= limits::MAX_POLICIES {
+                return Err(full("policies of this owner", limits::MAX_POLICIES));
             }
             let exhausted = full("versions of this policy", u32::MAX as usize);
             let version = last.unwrap_or(0).checked_add(1).ok_or(exhausted)?;
-            make_room(change, tenant, name)?;
-            counters.insert((tenant, name), version)?;
+            make_room(change, owner, name)?;
+            counters.insert((key, name), version)?;
             let digest = sha256(wasm);
             use_module(change, digest, wasm)?;
             change
                 .open_table(POLICIES)?
-                .insert((tenant, name, version), (digest, config))?;
-            Ok(PolicyVersion {
+                .insert((key, name, version), (digest, config))?;
+            let pushed = PolicyVersion {
                 name: name.to_owned(),
                 version,
-            })
+            };
+            let details = json!({
+                "owner": owner.to_string(), "policy": pushed.to_string(), "module": hex(&digest), "bytes": wasm.len(),
+                "configuration": config.map(|config| hex(&sha256(config))),
+            });
+            Ok((pushed, note(actor, Event::Push, details)))
         })
     }
 
@@ -221,11 +263,11 @@ impl Store {
     ///
     /// # Errors
     /// There is none, or its module is lost.
-    pub fn policy(&self, tenant: &str, policy: &PolicyVersion) -> Result<PolicyBytes, StoreError> {
+    pub fn policy(&self, owner: &Owner, policy: &PolicyVersion) -> Result<PolicyBytes, StoreError> {
         let read = self.database.begin_read()?;
         let row = read.open_table(POLICIES)?;
-        let row = row.get((tenant, policy.name.as_str(), policy.version))?;
-        let row = row.ok_or_else(|| no_policy(tenant, policy))?;
+        let row = row.get((owner.key(), policy.name.as_str(), policy.version))?;
+        let row = row.ok_or_else(|| no_policy(owner, policy))?;
         let (digest, config) = row.value();
         let module = read.open_table(MODULES)?.get(digest)?;
         let module = module.ok_or_else(|| StoreError::ModuleLost {
@@ -239,7 +281,7 @@ impl Store {
         })
     }
 
-    /// All versions of all policies, by tenant, name and version.
+    /// All versions of all policies, by owner, name and version.
     ///
     /// # Errors
     /// The file failed, or lost a module.
@@ -249,19 +291,20 @@ impl Store {
         let mut infos = Vec::new();
         for row in read.open_table(POLICIES)?.iter()? {
             let (key, value) = row?;
-            let ((tenant, name, version), (digest, _)) = (key.value(), value.value());
+            let ((owner, name, version), (digest, config)) = (key.value(), value.value());
             let module = modules.get(digest)?;
             let module = module.ok_or_else(|| StoreError::ModuleLost {
                 digest: hex(&digest),
             })?;
             infos.push(PolicyInfo {
-                tenant: tenant.to_owned(),
+                owner: Owner::from_key(owner),
                 policy: PolicyVersion {
                     name: name.to_owned(),
                     version,
                 },
                 digest,
                 module_bytes: module.value().1.len() as u64,
+                config_digest: config.map(sha256),
             });
         }
         Ok(infos)
@@ -269,133 +312,332 @@ impl Store {
 
     // ---- attachments ----
 
-    /// Attaches a policy at the end of the target's chain, or puts this version in the place of another.
+    /// Stores attachments as they are from now on, all or none: each at the end of its target's chain, or in the place that it
+    /// has there.
     ///
     /// # Errors
-    /// The target's names are none, there is no such tenant or policy, or there are too many attachments.
-    pub fn attach(&self, attachment: &Attachment) -> Result<(), StoreError> {
-        let Attachment { target, policy } = attachment;
-        check_target(target)?;
-        let tenant = target.tenant.as_str();
+    /// A target's names are none, there is no such tenant or version, an option is out of range, or there are too many.
+    pub fn put(
+        &self,
+        actor: Actor,
+        event: Event,
+        details: Value,
+        attachments: &[Attachment],
+    ) -> Result<(), StoreError> {
+        for attachment in attachments {
+            check_target(&attachment.target)?;
+            check_name("policy", &attachment.policy)?;
+            attachment.options.check()?;
+        }
         self.change(|change| {
-            require_tenant(change, tenant)?;
-            let policies = change.open_table(POLICIES)?;
-            if policies
-                .get((tenant, policy.name.as_str(), policy.version))?
-                .is_none()
-            {
-                return Err(no_policy(tenant, policy));
+            for attachment in attachments {
+                put(change, attachment)?;
             }
-            let mut attachments = change.open_table(ATTACHMENTS)?;
-            let (service, method) = (target.service.as_str(), target.method.as_str());
-            let key = (
-                tenant,
-                service,
-                method,
-                target.side.code(),
-                policy.name.as_str(),
-            );
-            let place = attachments.get(key)?.map(|row| row.value().0);
-            let place = match place {
-                Some(place) => place,
-                None => {
-                    if attached_to(&attachments, tenant)?.len() >= limits::MAX_ATTACHMENTS {
-                        return Err(full("attachments of this tenant", limits::MAX_ATTACHMENTS));
-                    }
-                    next_place(change)?
-                }
-            };
-            attachments.insert(key, (place, policy.version))?;
-            Ok(())
+            Ok(((), note(actor, event, details)))
         })
     }
 
-    /// Ends a policy's attachments, of whatever version, that `which` selects; returns them.
+    /// Ends a policy's attachments that `which` selects; returns them.
     ///
     /// # Errors
     /// There is no such tenant, or nothing was selected.
     pub fn detach(
         &self,
-        tenant: &str,
+        actor: Actor,
+        owner: &Owner,
         policy: &str,
-        which: &Detach,
+        which: &Selection,
     ) -> Result<Vec<Attachment>, StoreError> {
         self.change(|change| {
-            require_tenant(change, tenant)?;
-            let mut attachments = change.open_table(ATTACHMENTS)?;
-            let selected = |Attachment {
-                                target,
-                                policy: version,
-                            }: &Attachment| {
-                version.name == policy
-                    && which
-                        .service
-                        .as_ref()
-                        .is_none_or(|service| *service == target.service)
-                    && which
-                        .method
-                        .as_ref()
-                        .is_none_or(|method| *method == target.method)
-                    && which.side.is_none_or(|side| side == target.side)
-            };
-            let mut ended = attached_to(&attachments, tenant)?;
-            ended.retain(selected);
+            require_owner(change, owner)?;
+            let mut slots = change.open_table(SLOTS)?;
+            let mut ended = attached_to(&slots, owner)?;
+            ended.retain(|a| a.policy == policy && which.selects(&a.target));
             if ended.is_empty() {
-                let (tenant, policy) = (tenant.to_owned(), policy.to_owned());
-                return Err(StoreError::NotAttached { tenant, policy });
+                let (owner, policy) = (owner.clone(), policy.to_owned());
+                return Err(StoreError::NotAttached { owner, policy });
             }
-            for Attachment { target, .. } in &ended {
-                let (service, method) = (target.service.as_str(), target.method.as_str());
-                attachments.remove((tenant, service, method, target.side.code(), policy))?;
+            for attachment in &ended {
+                slots.remove(key_of(attachment, owner.key()))?;
             }
-            Ok(ended)
+            let places = ended.iter().map(|a| a.target.to_string());
+            let details = json!({
+                "owner": owner.to_string(), "policy": policy, "places": places.collect::<Vec<_>>(),
+            });
+            Ok((ended, note(actor, Event::Detach, details)))
         })
     }
 
-    /// All attachments; those of one target follow each other in the chain's order.
+    /// All attachments; those of one target and party follow each other in the chain's order.
     ///
     /// # Errors
     /// The file failed.
     pub fn attachments(&self) -> Result<Vec<Attachment>, StoreError> {
-        let attachments = self.database.begin_read()?.open_table(ATTACHMENTS)?;
-        in_order(attachments.iter()?)
+        let slots = self.database.begin_read()?.open_table(SLOTS)?;
+        in_order(slots.iter()?)
+    }
+
+    // ---- audit ----
+
+    /// Records what changes nothing in the store.
+    ///
+    /// # Errors
+    /// The file failed.
+    pub fn record(&self, actor: Actor, event: Event, details: Value) -> Result<(), StoreError> {
+        self.change(|_| Ok(((), note(actor, event, details))))
+    }
+
+    /// Where the audit log ends.
+    pub fn audit_head(&self) -> Head {
+        self.log().head
+    }
+
+    /// The audit log's file; none: its newest [`limits::AUDIT_RING`] records are in memory.
+    pub fn audit_file(&self) -> Option<std::path::PathBuf> {
+        self.log().path().map(Path::to_owned)
+    }
+
+    /// The newest audit records, oldest first.
+    ///
+    /// # Errors
+    /// The log can't be read.
+    pub fn audit_last(&self, count: usize) -> Result<Vec<String>, StoreError> {
+        let log = self.log();
+        log.last(count).map_err(|error| log_failed(&log, error))
+    }
+
+    /// How to compare the audit log with what was written.
+    ///
+    /// # Errors
+    /// The log can't be read.
+    pub fn audit_verification(&self) -> Result<Verification, StoreError> {
+        let log = self.log();
+        log.verification().map_err(|error| log_failed(&log, error))
+    }
+
+    /// Where the audit log of a state directory has to end. For when no daemon uses it.
+    ///
+    /// # Errors
+    /// The directory has no state, or a daemon uses it.
+    pub fn audit_anchor(state: &Path) -> Result<Head, StoreError> {
+        let file = state.join(FILE);
+        let missing = |error| StoreError::Directory {
+            path: state.display().to_string(),
+            error,
+        };
+        std::fs::metadata(&file).map_err(missing)?;
+        let line = last_record(&open_database(state)?)?;
+        audit::head_of(line.as_deref()).map_err(|what| missing(IoError::other(what)))
     }
 
     // ---- inside ----
 
-    /// One transaction: all of what `make` does, or, if it fails, nothing.
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One transaction: all of what `make` does and its record, or, if it fails, nothing.
     fn change<T>(
         &self,
-        make: impl FnOnce(&WriteTransaction) -> Result<T, StoreError>,
+        make: impl FnOnce(&WriteTransaction) -> Result<(T, Note), StoreError>,
     ) -> Result<T, StoreError> {
+        let mut log = self.log();
+        log.settle().map_err(|error| log_failed(&log, error))?;
         let change = self.database.begin_write()?;
         let made = make(&change);
-        match made {
-            Ok(_) => change.commit()?,
-            Err(_) => change.abort()?,
-        }
-        made
+        let (made, note) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                change.abort()?;
+                return Err(error);
+            }
+        };
+        let (line, head) = audit::line(&log.head, SystemTime::now(), &note);
+        change.open_table(AUDIT)?.insert(LAST, line.as_str())?;
+        change.commit()?;
+        // The change is made. What the file lacks now, the next change or start appends; until then no other is made.
+        let _owed = log.committed(line, head);
+        Ok(made)
     }
 }
 
+fn note(actor: Actor, event: Event, details: Value) -> Note {
+    Note {
+        actor,
+        event,
+        details,
+    }
+}
+
+fn log_failed(log: &Log, error: IoError) -> StoreError {
+    audit_failed(log.path().unwrap_or(Path::new("memory")), error)
+}
+
+fn audit_failed(path: &Path, error: IoError) -> StoreError {
+    let path = path.display().to_string();
+    StoreError::Audit { path, error }
+}
+
+fn open_database(state: &Path) -> Result<Database, StoreError> {
+    let opened = Builder::new()
+        .set_cache_size(limits::CACHE_BYTES)
+        .create(state.join(FILE));
+    match opened {
+        Err(DatabaseError::DatabaseAlreadyOpen) => Err(StoreError::InUse {
+            path: state.display().to_string(),
+        }),
+        opened => Ok(opened?),
+    }
+}
+
+fn last_record(database: &Database) -> Result<Option<String>, StoreError> {
+    let audit = database.begin_read()?.open_table(AUDIT)?;
+    let line = audit.get(LAST)?;
+    Ok(line.map(|line| line.value().to_owned()))
+}
+
+/// Makes the tables; carries a file of an older format over, and says which that was.
+fn prepare(database: &Database, path: &str) -> Result<Option<u32>, StoreError> {
+    let change = database.begin_write()?;
+    let prepared = (|| {
+        let mut meta = change.open_table(META)?;
+        let found = meta.get("format")?.map(|format| format.value());
+        let found = u32::try_from(found.unwrap_or(FORMAT.into())).unwrap_or(u32::MAX);
+        if !(1..=FORMAT).contains(&found) {
+            return Err(StoreError::Format {
+                path: path.to_owned(),
+                found,
+                expected: FORMAT,
+            });
+        }
+        meta.insert("format", u64::from(FORMAT))?;
+        change.open_table(TENANTS)?;
+        change.open_table(TOKENS)?;
+        change.open_table(MODULES)?;
+        change.open_table(POLICIES)?;
+        change.open_table(COUNTERS)?;
+        change.open_table(SLOTS)?;
+        change.open_table(AUDIT)?;
+        if found == 1 {
+            carry_over(&change)?;
+        }
+        Ok((found != FORMAT).then_some(found))
+    })();
+    match prepared {
+        Ok(_) => change.commit()?,
+        Err(_) => change.abort()?,
+    }
+    prepared
+}
+
+/// Format 1's attachments, each a version that decides under today's default conditions, which are those that it had.
+fn carry_over(change: &WriteTransaction) -> Result<(), StoreError> {
+    {
+        let old = change.open_table(ATTACHMENTS_1)?;
+        let mut slots = change.open_table(SLOTS)?;
+        for row in old.iter()? {
+            let (key, value) = row?;
+            let ((tenant, service, method, side, name), (place, version)) =
+                (key.value(), value.value());
+            let row = encode(&Slot::enforcing(version), &Options::default())?;
+            let party = Party::Tenant.code();
+            let key = (tenant, tenant, service, method, side, party, name);
+            slots.insert(key, (place, row.as_slice()))?;
+        }
+    }
+    change.delete_table(ATTACHMENTS_1)?;
+    Ok(())
+}
+
+fn encode(slot: &Slot, options: &Options) -> Result<Vec<u8>, StoreError> {
+    let row = Row {
+        slot: slot.clone(),
+        options: options.clone(),
+    };
+    serde_json::to_vec(&row).map_err(|error| StoreError::Unreadable { error })
+}
+
+type KeyOf<'a> = (&'a str, &'a str, &'a str, &'a str, u8, u8, &'a str);
+
+fn key_of<'a>(attachment: &'a Attachment, owner: &'a str) -> KeyOf<'a> {
+    let Target {
+        party,
+        tenant,
+        service,
+        method,
+        side,
+    } = &attachment.target;
+    let (side, party) = (side.code(), party.code());
+    (
+        owner,
+        tenant,
+        service,
+        method,
+        side,
+        party,
+        &attachment.policy,
+    )
+}
+
+fn put(change: &WriteTransaction, attachment: &Attachment) -> Result<(), StoreError> {
+    let owner = attachment.target.owner();
+    if attachment.target.tenant != crate::model::ALL {
+        let tenant = attachment.target.tenant.clone();
+        require_owner(change, &Owner::Tenant(tenant))?;
+    }
+    let policies = change.open_table(POLICIES)?;
+    for version in attachment.slot.versions() {
+        let name = attachment.policy.as_str();
+        if policies.get((owner.key(), name, version))?.is_none() {
+            let name = name.to_owned();
+            return Err(no_policy(&owner, &PolicyVersion { name, version }));
+        }
+    }
+    let mut slots = change.open_table(SLOTS)?;
+    let key = key_of(attachment, owner.key());
+    let place = slots.get(key)?.map(|row| row.value().0);
+    let place = match place {
+        Some(place) => place,
+        None => {
+            if attached_to(&slots, &owner)?.len() >= limits::MAX_ATTACHMENTS {
+                return Err(full("attachments of this owner", limits::MAX_ATTACHMENTS));
+            }
+            next_place(change)?
+        }
+    };
+    let row = encode(&attachment.slot, &attachment.options)?;
+    slots.insert(key, (place, row.as_slice()))?;
+    Ok(())
+}
+
 /// Rows as attachments, in the order in which they were attached.
-fn in_order(rows: redb::Range<'_, Place, (u64, u32)>) -> Result<Vec<Attachment>, StoreError> {
+fn in_order(
+    rows: redb::Range<'_, Place, (u64, &'static [u8])>,
+) -> Result<Vec<Attachment>, StoreError> {
     let mut placed = Vec::new();
     for row in rows {
         let (key, value) = row?;
-        let ((tenant, service, method, side, name), (place, version)) =
+        let ((_, tenant, service, method, side, party, name), (place, row)) =
             (key.value(), value.value());
         let target = Target {
+            party: Party::from_code(party),
             tenant: tenant.to_owned(),
             service: service.to_owned(),
             method: method.to_owned(),
             side: Side::from_code(side),
         };
-        let policy = PolicyVersion {
-            name: name.to_owned(),
-            version,
-        };
-        placed.push((place, Attachment { target, policy }));
+        let row = serde_json::from_slice(row).map_err(|error| StoreError::Unreadable { error });
+        let Row { slot, options } = row?;
+        let policy = name.to_owned();
+        placed.push((
+            place,
+            Attachment {
+                target,
+                policy,
+                slot,
+                options,
+            },
+        ));
     }
     placed.sort_by_key(|(place, _)| *place);
     Ok(placed
@@ -405,19 +647,20 @@ fn in_order(rows: redb::Range<'_, Place, (u64, u32)>) -> Result<Vec<Attachment>,
 }
 
 fn attached_to(
-    attachments: &impl ReadableTable<Place, (u64, u32)>,
-    tenant: &str,
+    slots: &impl ReadableTable<Place, (u64, &'static [u8])>,
+    owner: &Owner,
 ) -> Result<Vec<Attachment>, StoreError> {
-    let after = successor(tenant);
-    in_order(attachments.range((tenant, "", "", 0, "")..(after.as_str(), "", "", 0, ""))?)
+    let after = successor(owner.key());
+    let (first, last) = (owner.key(), after.as_str());
+    in_order(slots.range((first, "", "", "", 0, 0, "")..(last, "", "", "", 0, 0, ""))?)
 }
 
 fn policies_of(
     counters: &impl ReadableTable<(&'static str, &'static str), u32>,
-    tenant: &str,
+    owner: &str,
 ) -> Result<usize, StoreError> {
-    let after = successor(tenant);
-    Ok(counters.range((tenant, "")..(after.as_str(), ""))?.count())
+    let after = successor(owner);
+    Ok(counters.range((owner, "")..(after.as_str(), ""))?.count())
 }
 
 /// The least string above `text`.
@@ -433,27 +676,29 @@ fn next_place(change: &WriteTransaction) -> Result<u64, StoreError> {
     Ok(place)
 }
 
-/// Drops the oldest version that isn't attached if the policy has as many as are kept.
-fn make_room(change: &WriteTransaction, tenant: &str, name: &str) -> Result<(), StoreError> {
+/// Drops the oldest version that no slot needs if the policy has as many as are kept.
+fn make_room(change: &WriteTransaction, owner: &Owner, name: &str) -> Result<(), StoreError> {
+    let key = owner.key();
     let mut policies = change.open_table(POLICIES)?;
     let mut kept = Vec::new();
-    for row in policies.range((tenant, name, 0)..=(tenant, name, u32::MAX))? {
+    for row in policies.range((key, name, 0)..=(key, name, u32::MAX))? {
         kept.push(row?.0.value().2);
     }
     if kept.len() < limits::MAX_VERSIONS {
         return Ok(());
     }
-    let attached = attached_to(&change.open_table(ATTACHMENTS)?, tenant)?;
+    let attached = attached_to(&change.open_table(SLOTS)?, owner)?;
     let in_use = |version: u32| {
-        attached
-            .iter()
-            .any(|a| a.policy.name == name && a.policy.version == version)
+        let of_this_policy = attached.iter().filter(|a| a.policy == name);
+        of_this_policy
+            .flat_map(|a| a.slot.versions())
+            .any(|v| v == version)
     };
     let oldest = kept.into_iter().find(|version| !in_use(*version));
     let oldest =
         oldest.ok_or_else(|| full("attached versions of this policy", limits::MAX_VERSIONS))?;
     let digest = policies
-        .remove((tenant, name, oldest))?
+        .remove((key, name, oldest))?
         .map(|row| row.value().0);
     match digest {
         Some(digest) => drop_module(change, digest),
@@ -482,11 +727,15 @@ fn drop_module(change: &WriteTransaction, digest: Digest) -> Result<(), StoreErr
     Ok(())
 }
 
-fn require_tenant(change: &WriteTransaction, tenant: &str) -> Result<(), StoreError> {
-    match change.open_table(TENANTS)?.get(tenant)? {
+/// The provider is always there.
+fn require_owner(change: &WriteTransaction, owner: &Owner) -> Result<(), StoreError> {
+    let Owner::Tenant(tenant) = owner else {
+        return Ok(());
+    };
+    match change.open_table(TENANTS)?.get(tenant.as_str())? {
         Some(_) => Ok(()),
         None => Err(StoreError::NoTenant {
-            tenant: tenant.to_owned(),
+            tenant: tenant.clone(),
         }),
     }
 }
@@ -503,9 +752,9 @@ fn full(what: &'static str, limit: usize) -> StoreError {
     StoreError::Full { what, limit }
 }
 
-fn no_policy(tenant: &str, policy: &PolicyVersion) -> StoreError {
+fn no_policy(owner: &Owner, policy: &PolicyVersion) -> StoreError {
     StoreError::NoPolicy {
-        tenant: tenant.to_owned(),
+        owner: owner.clone(),
         policy: policy.clone(),
     }
 }

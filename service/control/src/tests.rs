@@ -8,16 +8,44 @@ use std::path::Path;
 use proptest::prelude::*;
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
 
+use serde_json::json;
+
+use crate::audit::{Actor, Event};
 use crate::{
-    Attachment, Cause, Detach, PolicyVersion, Side, Store, StoreError, Target, hex, limits,
+    ALL, Attachment, Candidate, Cause, Options, Owner, Party, PolicyVersion, Selection, Side, Slot,
+    SlotError, Store, StoreError, Target, Trial, hex, limits,
 };
+
+const ADMIN: Actor = Actor::Admin { uid: 0, pid: 1 };
+
+fn owner(tenant: &str) -> Owner {
+    Owner::Tenant(tenant.to_owned())
+}
+
+/// Attaches, or changes what is attached.
+fn put(store: &Store, attachment: &Attachment) -> Result<(), StoreError> {
+    store.put(
+        ADMIN,
+        Event::Attach,
+        json!({}),
+        std::slice::from_ref(attachment),
+    )
+}
+
+fn detach(store: &Store, policy: &str, which: &Selection) -> Result<Vec<Attachment>, StoreError> {
+    store.detach(ADMIN, &owner("acme"), policy, which)
+}
+
+fn shown(attachment: &Attachment) -> String {
+    format!("{}@{}", attachment.policy, attachment.slot.stable.unwrap())
+}
 
 /// A store with tenant `acme` and its policy `acl@1`.
 fn acme() -> Store {
     let store = Store::in_memory().unwrap();
-    store.add_tenant("acme").unwrap();
+    store.add_tenant(ADMIN, "acme").unwrap();
     store
-        .push_policy("acme", "acl", b"module one", None)
+        .push_policy(ADMIN, &owner("acme"), "acl", b"module one", None)
         .unwrap();
     store
 }
@@ -29,14 +57,18 @@ fn version(text: &str) -> PolicyVersion {
 fn at(service: &str, method: &str, side: Side, policy: &str) -> Attachment {
     let (service, method) = (service.to_owned(), method.to_owned());
     let target = Target {
+        party: Party::Tenant,
         tenant: "acme".to_owned(),
         service,
         method,
         side,
     };
+    let PolicyVersion { name, version } = version(policy);
     Attachment {
         target,
-        policy: version(policy),
+        policy: name,
+        slot: Slot::enforcing(version),
+        options: Options::default(),
     }
 }
 
@@ -50,8 +82,8 @@ fn refused<T: std::fmt::Debug>(result: Result<T, StoreError>, cause: Cause, word
 #[test]
 fn a_token_opens_its_tenant_and_nothing_else() {
     let store = Store::in_memory().unwrap();
-    let acme = store.add_tenant("acme").unwrap();
-    let evil = store.add_tenant("evil").unwrap();
+    let acme = store.add_tenant(ADMIN, "acme").unwrap();
+    let evil = store.add_tenant(ADMIN, "evil").unwrap();
     assert_eq!(acme.reveal().len(), 3 + 64);
     assert!(acme.reveal().starts_with("tg_") && acme != evil);
     assert_eq!(format!("{acme:?}"), "Token(..)");
@@ -79,38 +111,38 @@ fn what_is_refused_and_how() {
     let long = "n".repeat(limits::MAX_NAME + 1);
     for wrong in ["", "Acme", "a b", "a/b", "é", &long] {
         refused(
-            store.add_tenant(wrong),
+            store.add_tenant(ADMIN, wrong),
             Cause::Invalid,
             &name("tenant", wrong),
         );
-        let pushed = store.push_policy("acme", wrong, b"", None);
+        let pushed = store.push_policy(ADMIN, &owner("acme"), wrong, b"", None);
         refused(pushed, Cause::Invalid, &name("policy", wrong));
     }
     refused(
-        store.add_tenant("acme"),
+        store.add_tenant(ADMIN, "acme"),
         Cause::Exists,
         "tenant \"acme\" exists already",
     );
     let nobody = "there is no tenant \"nobody\"";
     refused(
-        store.push_policy("nobody", "acl", b"", None),
+        store.push_policy(ADMIN, &owner("nobody"), "acl", b"", None),
         Cause::Missing,
         nobody,
     );
     refused(
-        store.detach("nobody", "acl", &Detach::default()),
+        store.detach(ADMIN, &owner("nobody"), "acl", &Selection::default()),
         Cause::Missing,
         nobody,
     );
 
     let acl2 = "tenant \"acme\" has no policy acl@2";
     refused(
-        store.policy("acme", &version("acl@2")),
+        store.policy(&owner("acme"), &version("acl@2")),
         Cause::Missing,
         acl2,
     );
     refused(
-        store.attach(&at("s", "", Side::Client, "acl@2")),
+        put(&store, &at("s", "", Side::Client, "acl@2")),
         Cause::Missing,
         acl2,
     );
@@ -118,21 +150,21 @@ fn what_is_refused_and_how() {
         format!("the {what} {value:?} isn't the full name of one: use letters, digits, '_' and '.'")
     };
     refused(
-        store.attach(&at("", "", Side::Client, "acl@1")),
+        put(&store, &at("", "", Side::Client, "acl@1")),
         Cause::Invalid,
         &identifier("service", ""),
     );
     refused(
-        store.attach(&at("a-b", "", Side::Client, "acl@1")),
+        put(&store, &at("a-b", "", Side::Client, "acl@1")),
         Cause::Invalid,
         &identifier("service", "a-b"),
     );
     refused(
-        store.attach(&at("a", "b.c", Side::Client, "acl@1")),
+        put(&store, &at("a", "b.c", Side::Client, "acl@1")),
         Cause::Invalid,
         &identifier("method", "b.c"),
     );
-    let detached = store.detach("acme", "acl", &Detach::default());
+    let detached = detach(&store, "acl", &Selection::default());
     refused(
         detached,
         Cause::Missing,
@@ -142,13 +174,13 @@ fn what_is_refused_and_how() {
     let module = vec![0; limits::MAX_MODULE_BYTES + 1];
     let words = "the module has 1048577 bytes; the limit is 1048576";
     refused(
-        store.push_policy("acme", "acl", &module, None),
+        store.push_policy(ADMIN, &owner("acme"), "acl", &module, None),
         Cause::Invalid,
         words,
     );
     let words = "the configuration has 1048577 bytes; the limit is 1048576";
     refused(
-        store.push_policy("acme", "acl", b"", Some(&module)),
+        store.push_policy(ADMIN, &owner("acme"), "acl", b"", Some(&module)),
         Cause::Invalid,
         words,
     );
@@ -183,13 +215,13 @@ fn versions_count_up_and_equal_modules_are_kept_once() {
     let store = acme();
     assert_eq!(
         store
-            .push_policy("acme", "acl", b"module one", Some(b"{}"))
+            .push_policy(ADMIN, &owner("acme"), "acl", b"module one", Some(b"{}"))
             .unwrap(),
         version("acl@2")
     );
     assert_eq!(
         store
-            .push_policy("acme", "log", b"module two", None)
+            .push_policy(ADMIN, &owner("acme"), "log", b"module two", None)
             .unwrap(),
         version("log@1")
     );
@@ -201,13 +233,16 @@ fn versions_count_up_and_equal_modules_are_kept_once() {
     assert_eq!(names, ["acl@1", "acl@2", "log@1"]);
     assert_eq!(policies[0].digest, policies[1].digest);
     assert_eq!(policies[2].module_bytes, 10);
-    let bytes = store.policy("acme", &version("acl@2")).unwrap();
+    let bytes = store.policy(&owner("acme"), &version("acl@2")).unwrap();
     assert_eq!(
         (bytes.wasm.as_slice(), bytes.config.as_deref()),
         (&b"module one"[..], Some(&b"{}"[..]))
     );
     assert_eq!(
-        store.policy("acme", &version("acl@1")).unwrap().config,
+        store
+            .policy(&owner("acme"), &version("acl@1"))
+            .unwrap()
+            .config,
         None
     );
     let digest = "6150e4ce733e2d6dcb08d247325a76fdb494b49c7256563cac3e9677a4dabb14";
@@ -218,22 +253,15 @@ fn versions_count_up_and_equal_modules_are_kept_once() {
 fn a_chain_keeps_the_order_of_attachment() {
     let store = acme();
     for name in ["zeta", "beta"] {
-        store.push_policy("acme", name, b"m", None).unwrap();
+        store
+            .push_policy(ADMIN, &owner("acme"), name, b"m", None)
+            .unwrap();
     }
-    store.push_policy("acme", "zeta", b"m", None).unwrap();
-    let attach = |policy| {
-        store
-            .attach(&at("hotel.Reservation", "", Side::Client, policy))
-            .unwrap()
-    };
-    let chain = || -> Vec<String> {
-        store
-            .attachments()
-            .unwrap()
-            .iter()
-            .map(|a| a.policy.to_string())
-            .collect()
-    };
+    store
+        .push_policy(ADMIN, &owner("acme"), "zeta", b"m", None)
+        .unwrap();
+    let attach = |policy| put(&store, &at("hotel.Reservation", "", Side::Client, policy)).unwrap();
+    let chain = || -> Vec<String> { store.attachments().unwrap().iter().map(shown).collect() };
     for policy in ["zeta@1", "acl@1", "beta@1"] {
         attach(policy);
     }
@@ -244,7 +272,7 @@ fn a_chain_keeps_the_order_of_attachment() {
         ["zeta@2", "acl@1", "beta@1"],
         "an upgrade keeps its place"
     );
-    store.detach("acme", "zeta", &Detach::default()).unwrap();
+    detach(&store, "zeta", &Selection::default()).unwrap();
     attach("zeta@1");
     assert_eq!(chain(), ["acl@1", "beta@1", "zeta@1"]);
 }
@@ -258,18 +286,16 @@ fn detaching_selects() {
         at("b", "M", Side::Client, "acl@1"),
         at("a", "M", Side::Client, "other@1"),
     ];
-    let check = |which: Detach, ended: &[usize]| {
+    let check = |which: Selection, ended: &[usize]| {
         let store = acme();
-        store.push_policy("acme", "other", b"m", None).unwrap();
+        store
+            .push_policy(ADMIN, &owner("acme"), "other", b"m", None)
+            .unwrap();
         every
             .iter()
-            .for_each(|attachment| store.attach(attachment).unwrap());
+            .for_each(|attachment| put(&store, attachment).unwrap());
         let ended: Vec<Attachment> = ended.iter().map(|i| every[*i].clone()).collect();
-        assert_eq!(
-            store.detach("acme", "acl", &which).unwrap(),
-            ended,
-            "{which:?}"
-        );
+        assert_eq!(detach(&store, "acl", &which).unwrap(), ended, "{which:?}");
         let left: Vec<Attachment> = every
             .iter()
             .filter(|a| !ended.contains(a))
@@ -278,40 +304,41 @@ fn detaching_selects() {
         assert_eq!(store.attachments().unwrap(), left, "{which:?}");
     };
     let some = |text: &str| Some(text.to_owned());
-    check(Detach::default(), &[0, 1, 2, 3]);
+    check(Selection::default(), &[0, 1, 2, 3]);
     check(
-        Detach {
+        Selection {
             service: some("a"),
-            ..Detach::default()
+            ..Selection::default()
         },
         &[0, 1, 2],
     );
     check(
-        Detach {
+        Selection {
             method: some("M"),
-            ..Detach::default()
+            ..Selection::default()
         },
         &[1, 2, 3],
     );
     check(
-        Detach {
+        Selection {
             method: some(""),
-            ..Detach::default()
+            ..Selection::default()
         },
         &[0],
     );
     check(
-        Detach {
+        Selection {
             side: Some(Side::Server),
-            ..Detach::default()
+            ..Selection::default()
         },
         &[2],
     );
     check(
-        Detach {
+        Selection {
             service: some("a"),
             method: some("M"),
             side: Some(Side::Client),
+            ..Selection::default()
         },
         &[1],
     );
@@ -321,14 +348,16 @@ fn detaching_selects() {
 fn tenants_with_a_common_prefix_stay_apart() {
     let store = acme();
     for tenant in ["acm", "acme-2", "acme.x"] {
-        store.add_tenant(tenant).unwrap();
-        store.push_policy(tenant, "acl", b"m", None).unwrap();
+        store.add_tenant(ADMIN, tenant).unwrap();
+        store
+            .push_policy(ADMIN, &owner(tenant), "acl", b"m", None)
+            .unwrap();
         let mut attachment = at("s", "", Side::Client, "acl@1");
         attachment.target.tenant = tenant.to_owned();
-        store.attach(&attachment).unwrap();
+        put(&store, &attachment).unwrap();
     }
-    store.attach(&at("s", "", Side::Client, "acl@1")).unwrap();
-    let ended = store.detach("acme", "acl", &Detach::default()).unwrap();
+    put(&store, &at("s", "", Side::Client, "acl@1")).unwrap();
+    let ended = detach(&store, "acl", &Selection::default()).unwrap();
     assert_eq!(ended, [at("s", "", Side::Client, "acl@1")]);
     assert_eq!(store.attachments().unwrap().len(), 3);
 }
@@ -336,10 +365,10 @@ fn tenants_with_a_common_prefix_stay_apart() {
 #[test]
 fn old_versions_make_room_unless_attached() {
     let store = acme();
-    store.attach(&at("s", "", Side::Client, "acl@1")).unwrap();
+    put(&store, &at("s", "", Side::Client, "acl@1")).unwrap();
     for n in 2..=40_u32 {
         store
-            .push_policy("acme", "acl", &n.to_le_bytes(), None)
+            .push_policy(ADMIN, &owner("acme"), "acl", &n.to_le_bytes(), None)
             .unwrap();
     }
     let kept: Vec<u32> = store
@@ -357,16 +386,18 @@ fn old_versions_make_room_unless_attached() {
     );
 
     for version in kept.iter().skip(1) {
-        store
-            .attach(&at(
+        put(
+            &store,
+            &at(
                 &format!("s{version}"),
                 "",
                 Side::Client,
                 &format!("acl@{version}"),
-            ))
-            .unwrap();
+            ),
+        )
+        .unwrap();
     }
-    let pushed = store.push_policy("acme", "acl", b"one more", None);
+    let pushed = store.push_policy(ADMIN, &owner("acme"), "acl", b"one more", None);
     refused(
         pushed,
         Cause::Limit,
@@ -379,39 +410,39 @@ fn limits_are_reached() {
     let store = acme();
     for n in 1..limits::MAX_POLICIES {
         store
-            .push_policy("acme", &format!("p{n}"), b"m", None)
+            .push_policy(ADMIN, &owner("acme"), &format!("p{n}"), b"m", None)
             .unwrap();
     }
-    let pushed = store.push_policy("acme", "last", b"m", None);
+    let pushed = store.push_policy(ADMIN, &owner("acme"), "last", b"m", None);
     refused(
         pushed,
         Cause::Limit,
-        "there are 64 policies of this tenant already, which is the limit",
+        "there are 64 policies of this owner already, which is the limit",
     );
-    store.push_policy("acme", "acl", b"m", None).unwrap();
+    store
+        .push_policy(ADMIN, &owner("acme"), "acl", b"m", None)
+        .unwrap();
 
     for n in 0..limits::MAX_ATTACHMENTS {
-        store
-            .attach(&at(&format!("s{n}"), "", Side::Client, "acl@1"))
-            .unwrap();
+        put(&store, &at(&format!("s{n}"), "", Side::Client, "acl@1")).unwrap();
     }
-    let attached = store.attach(&at("more", "", Side::Client, "acl@1"));
+    let attached = put(&store, &at("more", "", Side::Client, "acl@1"));
     refused(
         attached,
         Cause::Limit,
-        "there are 256 attachments of this tenant already, which is the limit",
+        "there are 256 attachments of this owner already, which is the limit",
     );
-    store.attach(&at("s7", "", Side::Client, "acl@2")).unwrap();
+    put(&store, &at("s7", "", Side::Client, "acl@2")).unwrap();
 }
 
 #[test]
 fn ten_thousand_tenants_fit_and_no_more() {
     let store = Store::in_memory().unwrap();
     for n in 0..limits::MAX_TENANTS {
-        store.add_tenant(&format!("t{n}")).unwrap();
+        store.add_tenant(ADMIN, &format!("t{n}")).unwrap();
     }
     refused(
-        store.add_tenant("more"),
+        store.add_tenant(ADMIN, "more"),
         Cause::Limit,
         "there are 10000 tenants already, which is the limit",
     );
@@ -422,13 +453,15 @@ fn everything_survives_a_restart() {
     let state = tempfile::tempdir().unwrap();
     let directory = state.path().join("not").join("there yet");
     let store = Store::open(&directory).unwrap();
-    let token = store.add_tenant("acme").unwrap();
+    let token = store.add_tenant(ADMIN, "acme").unwrap();
     store
-        .push_policy("acme", "acl", b"module", Some(b"config"))
+        .push_policy(ADMIN, &owner("acme"), "acl", b"module", Some(b"config"))
         .unwrap();
-    store
-        .attach(&at("hotel.Reservation", "Reserve", Side::Server, "acl@1"))
-        .unwrap();
+    put(
+        &store,
+        &at("hotel.Reservation", "Reserve", Side::Server, "acl@1"),
+    )
+    .unwrap();
 
     let path = directory.display();
     refused(
@@ -443,7 +476,7 @@ fn everything_survives_a_restart() {
         store.authenticate(token.reveal()).unwrap().as_deref(),
         Some("acme")
     );
-    let bytes = store.policy("acme", &version("acl@1")).unwrap();
+    let bytes = store.policy(&owner("acme"), &version("acl@1")).unwrap();
     assert_eq!(
         (bytes.wasm.as_slice(), bytes.config.as_deref()),
         (&b"module"[..], Some(&b"config"[..]))
@@ -453,7 +486,9 @@ fn everything_survives_a_restart() {
         [at("hotel.Reservation", "Reserve", Side::Server, "acl@1")]
     );
     assert_eq!(
-        store.push_policy("acme", "acl", b"module", None).unwrap(),
+        store
+            .push_policy(ADMIN, &owner("acme"), "acl", b"module", None)
+            .unwrap(),
         version("acl@2")
     );
 
@@ -503,15 +538,22 @@ fn bend(state: &Path, bend: impl FnOnce(&redb::WriteTransaction)) {
 fn a_module_is_forgotten_after_its_last_version() {
     let state = tempfile::tempdir().unwrap();
     let store = Store::open(state.path()).unwrap();
-    store.add_tenant("acme").unwrap();
-    let push = |module: &[u8]| store.push_policy("acme", "acl", module, None).unwrap();
+    store.add_tenant(ADMIN, "acme").unwrap();
+    let push = |module: &[u8]| {
+        store
+            .push_policy(ADMIN, &owner("acme"), "acl", module, None)
+            .unwrap()
+    };
     push(b"shared");
     push(b"shared");
     for n in 2..=limits::MAX_VERSIONS {
         push(&n.to_le_bytes());
     }
     assert_eq!(
-        store.policy("acme", &version("acl@2")).unwrap().wasm,
+        store
+            .policy(&owner("acme"), &version("acl@2"))
+            .unwrap()
+            .wasm,
         b"shared",
         "one version still uses it"
     );
@@ -538,11 +580,11 @@ fn a_file_of_another_format_is_left_alone() {
         change
             .open_table(META)
             .unwrap()
-            .insert("format", 2)
+            .insert("format", 3)
             .unwrap();
     });
     let words = format!(
-        "the state in {} has format 2; this daemon reads format 1",
+        "the state in {} has format 3; this daemon reads format 2",
         state.path().display()
     );
     refused(Store::open(state.path()), Cause::Broken, &words);
@@ -552,8 +594,10 @@ fn a_file_of_another_format_is_left_alone() {
 fn a_lost_module_is_named() {
     let state = tempfile::tempdir().unwrap();
     let store = Store::open(state.path()).unwrap();
-    store.add_tenant("acme").unwrap();
-    store.push_policy("acme", "acl", b"module", None).unwrap();
+    store.add_tenant(ADMIN, "acme").unwrap();
+    store
+        .push_policy(ADMIN, &owner("acme"), "acl", b"module", None)
+        .unwrap();
     let digest = store.policies().unwrap()[0].digest;
     drop(store);
     bend(state.path(), |change| {
@@ -571,10 +615,309 @@ fn a_lost_module_is_named() {
     );
     refused(store.policies(), Cause::Broken, &words);
     refused(
-        store.policy("acme", &version("acl@1")),
+        store.policy(&owner("acme"), &version("acl@1")),
         Cause::Broken,
         &words,
     );
+}
+
+// ---- versions, options, the provider ----
+
+#[test]
+fn a_slot_with_its_options_is_kept_as_it_is() {
+    let store = acme();
+    for _ in 0..3 {
+        store
+            .push_policy(ADMIN, &owner("acme"), "acl", b"m", None)
+            .unwrap();
+    }
+    let mut attachment = at("s", "M", Side::Server, "acl@1");
+    attachment.slot = Slot {
+        stable: Some(2),
+        candidate: Some(Candidate {
+            version: 3,
+            trial: Trial::Canary(10),
+            probation_ms: Some(60_000),
+        }),
+        previous: Some(1),
+        quarantine: Some("five faults".to_owned()),
+    };
+    attachment.options = Options {
+        on_fault: crate::OnFault::Open,
+        hooks: Some(vec!["request".to_owned()]),
+        fields: Some(vec![]),
+        capabilities: Some(vec!["clock".to_owned()]),
+        cpu_us: Some(5),
+        fresh: true,
+        record: 1_000,
+        max_worse: 0,
+    };
+    put(&store, &attachment).unwrap();
+    assert_eq!(store.attachments().unwrap(), [attachment.clone()]);
+    for n in 4..40_u32 {
+        store
+            .push_policy(ADMIN, &owner("acme"), "acl", &n.to_le_bytes(), None)
+            .unwrap();
+    }
+    for n in 1..=3 {
+        let version = format!("acl@{n}").parse().unwrap();
+        assert!(
+            store.policy(&owner("acme"), &version).is_ok(),
+            "{version} is needed"
+        );
+    }
+    assert!(store.policy(&owner("acme"), &version("acl@4")).is_err());
+    attachment.slot.candidate = Some(Candidate {
+        version: 99,
+        trial: Trial::Shadow,
+        probation_ms: None,
+    });
+    refused(
+        put(&store, &attachment),
+        Cause::Missing,
+        "tenant \"acme\" has no policy acl@99",
+    );
+}
+
+#[test]
+fn options_out_of_range_are_named() {
+    let store = acme();
+    let check = |words: &str, bend: &dyn Fn(&mut Options)| {
+        let mut attachment = at("s", "", Side::Client, "acl@1");
+        bend(&mut attachment.options);
+        refused(put(&store, &attachment), Cause::Invalid, words);
+    };
+    check("cpu-us 4 is out of range: 5 to 10000 are allowed", &|o| {
+        o.cpu_us = Some(4)
+    });
+    check(
+        "cpu-us 10001 is out of range: 5 to 10000 are allowed",
+        &|o| o.cpu_us = Some(10_001),
+    );
+    check(
+        "record 10001 is out of range: 0 to 10000 are allowed",
+        &|o| o.record = 10_001,
+    );
+    check(
+        "max-worse 101 is out of range: 0 to 100 are allowed",
+        &|o| o.max_worse = 101,
+    );
+    check("there are 257 granted fields; the limit is 256", &|o| {
+        o.fields = Some(vec!["f".to_owned(); 257])
+    });
+    check("the granted hooks has 513 bytes; the limit is 512", &|o| {
+        o.hooks = Some(vec!["h".repeat(513)])
+    });
+    assert!(store.attachments().unwrap().is_empty());
+}
+
+/// An attachment of the provider's.
+fn of_provider(party: Party, tenant: &str, service: &str, policy: &str) -> Attachment {
+    let mut attachment = at("s", "", Side::Client, policy);
+    attachment.target.party = party;
+    attachment.target.tenant = tenant.to_owned();
+    attachment.target.service = service.to_owned();
+    attachment
+}
+
+#[test]
+fn the_provider_has_policies_of_its_own_for_every_tenant() {
+    let store = acme();
+    let pushed = store
+        .push_policy(ADMIN, &Owner::Provider, "acl", b"other", None)
+        .unwrap();
+    assert_eq!(
+        pushed,
+        version("acl@1"),
+        "the tenant's acl@1 is another one"
+    );
+    put(&store, &of_provider(Party::ProviderPre, ALL, ALL, "acl@1")).unwrap();
+    put(
+        &store,
+        &of_provider(Party::ProviderPost, "acme", "s", "acl@1"),
+    )
+    .unwrap();
+    put(&store, &at("s", "", Side::Client, "acl@1")).unwrap();
+    assert_eq!(store.attachments().unwrap().len(), 3);
+    let refused_as = |attachment: Attachment, cause, words: &str| {
+        refused(put(&store, &attachment), cause, words);
+    };
+    let nobody = of_provider(Party::ProviderPre, "nobody", ALL, "acl@1");
+    refused_as(nobody, Cause::Missing, "there is no tenant \"nobody\"");
+    let two = of_provider(Party::ProviderPre, ALL, ALL, "acl@2");
+    refused_as(two, Cause::Missing, "the provider has no policy acl@2");
+    let mut method = of_provider(Party::ProviderPre, ALL, ALL, "acl@1");
+    method.target.method = "M".to_owned();
+    let words = "the method \"M\" isn't the full name of one: use letters, digits, '_' and '.'";
+    refused_as(method, Cause::Invalid, words);
+    let mut all = at("s", "", Side::Client, "acl@1");
+    all.target.tenant = ALL.to_owned();
+    let words = "the tenant \"*\" isn't a name: use 1 to 64 of a-z, 0-9, '-', '_' and '.'";
+    refused_as(all, Cause::Invalid, words);
+    let pre = Selection {
+        party: Some(Party::ProviderPre),
+        ..Selection::default()
+    };
+    let ended = store.detach(ADMIN, &Owner::Provider, "acl", &pre).unwrap();
+    assert_eq!(ended, [of_provider(Party::ProviderPre, ALL, ALL, "acl@1")]);
+    refused(
+        store.detach(ADMIN, &Owner::Provider, "acl", &pre),
+        Cause::Missing,
+        "policy \"acl\" of the provider isn't attached there",
+    );
+    assert_eq!(store.attachments().unwrap().len(), 2);
+}
+
+#[test]
+fn a_target_covers_what_it_says() {
+    let of_acme = at("hotel.Reservation", "Reserve", Side::Client, "acl@1").target;
+    let covers = |target: &Target, tenant, service, method, side| {
+        target.covers(tenant, service, method, side)
+    };
+    let (client, server) = (Side::Client, Side::Server);
+    assert!(covers(
+        &of_acme,
+        "acme",
+        "hotel.Reservation",
+        "Reserve",
+        client
+    ));
+    assert!(!covers(
+        &of_acme,
+        "acme",
+        "hotel.Reservation",
+        "Cancel",
+        client
+    ));
+    assert!(!covers(
+        &of_acme,
+        "acme",
+        "hotel.Reservation",
+        "Reserve",
+        server
+    ));
+    assert!(!covers(
+        &of_acme,
+        "evil",
+        "hotel.Reservation",
+        "Reserve",
+        client
+    ));
+    let every = of_provider(Party::ProviderPost, ALL, ALL, "acl@1").target;
+    assert!(covers(&every, "evil", "a.B", "C", client));
+    assert!(!covers(&every, "evil", "a.B", "C", server));
+    assert_eq!(of_acme.to_string(), "client hotel.Reservation/Reserve");
+    assert_eq!(every.to_string(), "client */* of tenant * (provider-post)");
+}
+
+#[test]
+fn several_attachments_change_together_or_not_at_all() {
+    let store = acme();
+    let good = at("a", "", Side::Client, "acl@1");
+    let bad = at("b", "", Side::Client, "acl@7");
+    let both = store.put(ADMIN, Event::Upgrade, json!({}), &[good, bad]);
+    refused(both, Cause::Missing, "tenant \"acme\" has no policy acl@7");
+    assert!(store.attachments().unwrap().is_empty());
+    let step = StoreError::Step {
+        place: "client a/*".to_owned(),
+        why: SlotError::NoTrial {
+            policy: "acl".to_owned(),
+        },
+    };
+    let words = "at client a/*, no version of acl is on trial, so none can be promoted";
+    refused(Err::<(), _>(step), Cause::State, words);
+}
+
+// ---- format 1 ----
+
+/// A file as the daemons before this format made it, with its tables and rows written out here.
+fn format_1(state: &Path, token: &str) {
+    use sha2::Digest;
+    type Place = (&'static str, &'static str, &'static str, u8, &'static str);
+    type Row = ([u8; 32], Option<&'static [u8]>);
+    const TENANTS: TableDefinition<&str, [u8; 32]> = TableDefinition::new("tenants");
+    const TOKENS: TableDefinition<[u8; 32], &str> = TableDefinition::new("tokens");
+    const POLICIES: TableDefinition<(&str, &str, u32), Row> = TableDefinition::new("policies");
+    const COUNTERS: TableDefinition<(&str, &str), u32> = TableDefinition::new("counters");
+    const ATTACHMENTS: TableDefinition<Place, (u64, u32)> = TableDefinition::new("attachments");
+    const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+    let digest = |bytes: &[u8]| -> [u8; 32] { sha2::Sha256::digest(bytes).into() };
+    let database = redb::Database::create(state.join("tollgate.redb")).unwrap();
+    let change = database.begin_write().unwrap();
+    {
+        let mut meta = change.open_table(META).unwrap();
+        meta.insert("format", 1).unwrap();
+        meta.insert("sequence", 2).unwrap();
+        let token = digest(token.as_bytes());
+        change
+            .open_table(TENANTS)
+            .unwrap()
+            .insert("acme", token)
+            .unwrap();
+        change
+            .open_table(TOKENS)
+            .unwrap()
+            .insert(token, "acme")
+            .unwrap();
+        let module = digest(b"module");
+        change
+            .open_table(MODULES)
+            .unwrap()
+            .insert(module, (2, &b"module"[..]))
+            .unwrap();
+        let mut policies = change.open_table(POLICIES).unwrap();
+        policies.insert(("acme", "acl", 1), (module, None)).unwrap();
+        policies
+            .insert(("acme", "acl", 2), (module, Some(&b"{}"[..])))
+            .unwrap();
+        change
+            .open_table(COUNTERS)
+            .unwrap()
+            .insert(("acme", "acl"), 2)
+            .unwrap();
+        let mut attachments = change.open_table(ATTACHMENTS).unwrap();
+        attachments
+            .insert(("acme", "b", "M", 1, "acl"), (0, 2))
+            .unwrap();
+        attachments
+            .insert(("acme", "a", "", 0, "acl"), (1, 1))
+            .unwrap();
+    }
+    change.commit().unwrap();
+}
+
+#[test]
+fn a_file_of_format_1_is_carried_over_as_a_whole() {
+    let state = tempfile::tempdir().unwrap();
+    format_1(state.path(), "tg_old");
+    for opened in 0..2 {
+        let store = Store::open(state.path()).unwrap();
+        let attachments = store.attachments().unwrap();
+        let expected = [
+            at("b", "M", Side::Server, "acl@2"),
+            at("a", "", Side::Client, "acl@1"),
+        ];
+        assert_eq!(attachments, expected);
+        assert_eq!(
+            store.authenticate("tg_old").unwrap().as_deref(),
+            Some("acme")
+        );
+        let second = store.policy(&owner("acme"), &version("acl@2")).unwrap();
+        assert_eq!(
+            (second.wasm, second.config),
+            (b"module".to_vec(), Some(b"{}".to_vec()))
+        );
+        let log = store.audit_last(10).unwrap();
+        assert_eq!(log.len(), 1 + opened, "the carrying over is recorded once");
+        assert!(
+            log[0].contains(r#""event":"migrated","details":{"from":1,"to":2}"#),
+            "{log:?}"
+        );
+        let pushed = store
+            .push_policy(ADMIN, &owner("acme"), "acl", b"module", None)
+            .unwrap();
+        assert_eq!(pushed.version, 3 + opened as u32);
+    }
 }
 
 /// What a tenant may do to its policies, for the comparison with a plain map.
@@ -601,26 +944,26 @@ proptest! {
     #[test]
     fn the_store_agrees_with_a_map(steps in steps()) {
         let store = Store::in_memory().unwrap();
-        store.add_tenant("acme").unwrap();
+        store.add_tenant(ADMIN, "acme").unwrap();
         let mut last: BTreeMap<u8, u32> = BTreeMap::new();
         let mut attached: BTreeMap<(u8, u8), u32> = BTreeMap::new();
         for step in steps {
             match step {
                 Step::Push(policy) => {
-                    let pushed = store.push_policy("acme", &format!("p{policy}"), &[policy], None).unwrap();
+                    let pushed = store.push_policy(ADMIN, &owner("acme"), &format!("p{policy}"), &[policy], None).unwrap();
                     *last.entry(policy).or_insert(0) += 1;
                     prop_assert_eq!(pushed.version, last[&policy]);
                 }
                 Step::Attach(policy, version, service) => {
                     let attachment = at(&format!("s{service}"), "", Side::Client, &format!("p{policy}@{version}"));
                     let exists = last.get(&policy).is_some_and(|last| version <= *last);
-                    prop_assert_eq!(store.attach(&attachment).is_ok(), exists);
+                    prop_assert_eq!(put(&store, &attachment).is_ok(), exists);
                     if exists {
                         attached.insert((policy, service), version);
                     }
                 }
                 Step::Detach(policy) => {
-                    let ended = store.detach("acme", &format!("p{policy}"), &Detach::default()).unwrap_or_default();
+                    let ended = detach(&store, &format!("p{policy}"), &Selection::default()).unwrap_or_default();
                     let before = attached.len();
                     attached.retain(|(p, _), _| *p != policy);
                     prop_assert_eq!(ended.len(), before - attached.len());
@@ -631,7 +974,7 @@ proptest! {
             .attachments()
             .unwrap()
             .into_iter()
-            .map(|a| (a.policy.to_string(), a.target.service))
+            .map(|a| (shown(&a), a.target.service))
             .collect();
         found.sort();
         let mut expected: Vec<(String, String)> =

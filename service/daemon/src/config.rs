@@ -35,6 +35,93 @@ pub struct Config {
     /// Sleeping costs no CPU; waking up costs up to 60 us across cores. While it looks, a runtime yields to whoever else
     /// wants the core.
     pub spin_us: u64,
+    /// What policies may use.
+    pub policies: Policies,
+}
+
+/// What policies may use: the section `[policies]`. An attachment can change the first one for itself.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Policies {
+    /// CPU time of one judgement in microseconds, 5 to 10,000. Default 100.
+    ///
+    /// Lower protects the other tenants' latency, higher allows more thinking.
+    pub cpu_us: u32,
+    /// What the policies of one tenant may use together, in percent of one core, 1 to 100. Default 25.
+    pub cpu_share_percent: u8,
+    /// Linear memory of an instance in KiB, 64 to 16,384. Default 4,096. A policy in Rust needs 1,200.
+    pub memory_kib: u32,
+    /// Instances alive at once, over all tenants, 1 to 20,000. Default 1,000.
+    ///
+    /// Each reserves 4 GiB of address space and up to 4 memory mappings (`vm.max_map_count` bounds them, 65,530 by default).
+    pub instances: u32,
+    /// Faults within `quarantine_window_s` after which a policy gets no fresh instance until an operator acts, 1 to 1,000.
+    /// Default 5.
+    pub quarantine_faults: u32,
+    /// See `quarantine_faults`. In seconds, 1 to 3,600. Default 60.
+    pub quarantine_window_s: u32,
+}
+
+impl Default for Policies {
+    fn default() -> Self {
+        Self {
+            cpu_us: 100,
+            cpu_share_percent: 25,
+            memory_kib: 4_096,
+            instances: 1_000,
+            quarantine_faults: 5,
+            quarantine_window_s: 60,
+        }
+    }
+}
+
+impl Policies {
+    fn check(&self) -> Result<(), ConfigError> {
+        let settings = [
+            ("policies.cpu_us", self.cpu_us, 5..=10_000, "5 to 10000"),
+            (
+                "policies.cpu_share_percent",
+                self.cpu_share_percent.into(),
+                1..=100,
+                "1 to 100",
+            ),
+            (
+                "policies.memory_kib",
+                self.memory_kib,
+                64..=16_384,
+                "64 to 16384",
+            ),
+            (
+                "policies.instances",
+                self.instances,
+                1..=20_000,
+                "1 to 20000",
+            ),
+            (
+                "policies.quarantine_faults",
+                self.quarantine_faults,
+                1..=1_000,
+                "1 to 1000",
+            ),
+            (
+                "policies.quarantine_window_s",
+                self.quarantine_window_s,
+                1..=3_600,
+                "1 to 3600",
+            ),
+        ];
+        for (setting, value, range, expected) in settings {
+            if !range.contains(&value) {
+                let value = value.to_string();
+                return Err(ConfigError::OutOfRange {
+                    setting,
+                    value,
+                    expected,
+                });
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Default for Config {
@@ -47,6 +134,7 @@ impl Default for Config {
             psk_file: None,
             cores: Vec::new(),
             spin_us: 50,
+            policies: Policies::default(),
         }
     }
 }
@@ -124,7 +212,7 @@ impl Config {
                 expected: "at most 64 entries",
             });
         }
-        Ok(())
+        self.policies.check()
     }
 
     /// Where the Unix socket is.
@@ -163,6 +251,19 @@ mod tests {
     }
 
     #[test]
+    fn a_section_is_about_policies() {
+        let config = parse("[policies]\ncpu_us = 5\ncpu_share_percent = 100").unwrap();
+        assert_eq!(
+            (config.policies.cpu_us, config.policies.cpu_share_percent),
+            (5, 100)
+        );
+        assert_eq!(
+            config.policies.quarantine_faults, 5,
+            "what isn't said is the default"
+        );
+    }
+
+    #[test]
     fn refusals_name_the_setting_and_the_value() {
         let check = |text: &str, expected: &str| {
             let error = parse(text).unwrap_err();
@@ -173,6 +274,20 @@ mod tests {
         check("spin_us = 10001", "spin_us = 10001: 0 to 10000");
         check(&format!("cores = {:?}", vec![0; 65]), "cores = 65 entries");
         check("listen = 'nowhere'", "listen");
+        check("[policies]\ncpu = 1", "cpu");
+        for (setting, value, expected) in [
+            ("cpu_us", 4, "5 to 10000"),
+            ("cpu_us", 10_001, "5 to 10000"),
+            ("cpu_share_percent", 0, "1 to 100"),
+            ("cpu_share_percent", 101, "1 to 100"),
+            ("memory_kib", 63, "64 to 16384"),
+            ("instances", 20_001, "1 to 20000"),
+            ("quarantine_faults", 0, "1 to 1000"),
+            ("quarantine_window_s", 3_601, "1 to 3600"),
+        ] {
+            let words = format!("policies.{setting} = {value}: {expected}");
+            check(&format!("[policies]\n{setting} = {value}"), &words);
+        }
         assert!(
             Config::read(std::path::Path::new("/nonexistent.toml"))
                 .unwrap_err()

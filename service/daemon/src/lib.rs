@@ -9,5 +9,6 @@ mod control;
 mod datapath;
 pub mod limits;
 mod machine_code;
+pub mod verify_audit;
 
 pub use control::{DaemonError, run};

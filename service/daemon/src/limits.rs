@@ -44,8 +44,14 @@ pub const RELOAD_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Durat
 /// A policy without a fault for this long starts over with the first pause.
 pub const FAULT_MEMORY: Duration = Duration::from_secs(10);
 
-/// What the policies of one tenant may use, in percent of a core.
-pub const CPU_SHARE_PERCENT: u8 = 25;
+/// How often repeated events are looked for that the audit log lacks the count of.
+pub const AUDIT_FLUSH: Duration = Duration::from_secs(2);
+
+/// Decisions that a comparison of two versions shows; it counts all of them.
+pub const SHOWN_DIFFERENCES: usize = 1_000;
+
+/// Fresh instances that a comparison of two versions makes at most, one per fault.
+pub const REPLAY_INSTANCES: usize = 100;
 
 /// Versions that are no longer in an attachment's place and whose counts are still reported.
 pub const RETIRED_VERSIONS: usize = 8;

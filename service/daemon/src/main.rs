@@ -5,16 +5,19 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use tollgate_daemon::config::Config;
+use tollgate_daemon::verify_audit;
 
 /// The Tollgate daemon: one per host, reached by applications through shared memory.
 ///
 /// Options override what the configuration file says. The log goes to standard error; TOLLGATE_LOG sets its filter
 /// (default: warn,tollgate_daemon=info). SIGINT and SIGTERM end the daemon.
 #[derive(Parser)]
-#[command(name = "tollgated", version)]
+#[command(name = "tollgated", version, args_conflicts_with_subcommands = true)]
 struct Arguments {
+    #[command(subcommand)]
+    instead: Option<Instead>,
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -41,6 +44,40 @@ struct Arguments {
     spin_us: Option<u64>,
 }
 
+/// What the program does instead of running a daemon.
+#[derive(Subcommand)]
+enum Instead {
+    /// Find any edit of an audit log that no daemon is writing; `tollgate audit verify` runs this
+    VerifyAudit {
+        /// The state directory
+        #[arg(long, value_name = "DIR", required_unless_present = "file")]
+        #[arg(conflicts_with = "file")]
+        state: Option<PathBuf>,
+        /// The log alone
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+        /// What `tollgate audit head` printed once
+        #[arg(long, value_name = "SEQ:HASH", requires = "file")]
+        head: Option<String>,
+    },
+}
+
+impl Instead {
+    fn run(self) -> ExitCode {
+        let Instead::VerifyAudit { state, file, head } = self;
+        match verify_audit::verify(state.as_deref(), file.as_deref(), head.as_deref()) {
+            Ok(sentence) => {
+                println!("{sentence}");
+                ExitCode::SUCCESS
+            }
+            Err((exit, sentence)) => {
+                eprintln!("tollgated: {sentence}");
+                ExitCode::from(exit)
+            }
+        }
+    }
+}
+
 impl Arguments {
     fn into_config(self) -> Result<Config, String> {
         let mut config = match &self.config {
@@ -65,7 +102,10 @@ impl Arguments {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let mut arguments = Arguments::parse();
+    if let Some(instead) = arguments.instead.take() {
+        return instead.run();
+    }
     let filter = tracing_subscriber::EnvFilter::try_from_env("TOLLGATE_LOG");
     tracing_subscriber::fmt()
         .with_env_filter(filter.unwrap_or_else(|_| "warn,tollgate_daemon=info".into()))

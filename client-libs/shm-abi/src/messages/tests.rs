@@ -45,9 +45,15 @@ fn every_request_and_response_has_its_number() {
         (21, RequestBody::TenantList(Empty {})),
         (22, RequestBody::PolicyPush(PolicyPush::default())),
         (23, RequestBody::PolicyAttach(PolicyAttach::default())),
-        (24, RequestBody::PolicyDetach(PolicyDetach::default())),
+        (24, RequestBody::PolicyDetach(PolicySelection::default())),
         (25, RequestBody::PolicyList(Empty {})),
         (26, RequestBody::Status(Empty {})),
+        (27, RequestBody::PolicyUpgrade(PolicyUpgrade::default())),
+        (28, RequestBody::PolicyStep(PolicyStep::default())),
+        (29, RequestBody::PolicyShow(PolicyShow::default())),
+        (30, RequestBody::PolicyDiff(PolicyDiff::default())),
+        (31, RequestBody::AuditShow(AuditShow::default())),
+        (32, RequestBody::AuditVerify(Empty {})),
     ];
     for (number, body) in requests {
         let request = Request {
@@ -65,8 +71,7 @@ fn every_request_and_response_has_its_number() {
         (21, ResponseBody::Tenants(Tenants::default())),
         (22, ResponseBody::PolicyPushed(PolicyPushed::default())),
         (23, ResponseBody::Done(Empty {})),
-        (25, ResponseBody::Policies(Policies::default())),
-        (26, ResponseBody::Status(StatusReport {})),
+        (26, ResponseBody::Report(Report {})),
     ];
     for (number, body) in responses {
         let response = Response {
@@ -79,6 +84,35 @@ fn every_request_and_response_has_its_number() {
             Ok(response)
         );
     }
+}
+
+#[test]
+fn an_attachment_has_these_bytes() {
+    let options = PolicyOptions {
+        on_fault: Some(ON_FAULT_RELOAD),
+        hooks: Some(Names { names: vec![] }),
+        capabilities: Some(Names {
+            names: vec!["clock".into()],
+        }),
+        cpu_us: Some(50),
+        ..PolicyOptions::default()
+    };
+    let attach = PolicyAttach {
+        policy: "acl@2".into(),
+        tenant: "*".into(),
+        service: "a.B".into(),
+        method: String::new(),
+        side: SIDE_SERVER,
+        party: PARTY_PROVIDER_POST,
+        mode: MODE_CANARY,
+        percent: 10,
+        options: Some(options),
+    };
+    // What is left out, and what is given as empty or 0, are different bytes.
+    let bytes = b"\x0a\x05acl@2\x12\x01*\x1a\x03a.B\x28\x01\x30\x02\x38\x02\x40\x0a\
+        \x4a\x0f\x08\x00\x12\x00\x22\x07\x0a\x05clock\x28\x32";
+    assert_eq!(attach.encode_to_vec(), bytes);
+    assert_eq!(PolicyAttach::decode(&bytes[..]), Ok(attach));
 }
 
 /// The bytes are one empty message field of this number.

@@ -220,8 +220,8 @@ async fn handle(
             )),
         },
         Some(body) => {
-            admin::authorize(&socket.get_ref().0)?;
-            Ok((admin::handle(control, body, fds).await?, None))
+            let actor = admin::authorize(&socket.get_ref().0)?;
+            Ok((admin::handle(control, actor, body, fds).await?, None))
         }
     }
 }
@@ -343,14 +343,11 @@ async fn bind(
         },
     };
     let generation = control.attachments.borrow().generation;
-    let order = control
-        .store
-        .attachments()
-        .map_err(|error| admin::store_failed(&error))?;
-    let chains = control
-        .attachments
-        .borrow()
-        .chains_for(&order, &open.tenant, &schema, side)?;
+    let chains =
+        control
+            .attachments
+            .borrow()
+            .chains_for(open.runtime, &open.tenant, &schema, side)?;
     let service = Arc::clone(&schema.service);
     let session = open.session;
     let bind = |bind, chains| {
@@ -426,11 +423,7 @@ async fn settle(control: &Control, binding: LiveBinding, generation: u64) -> Res
         let mut attachments = control.attachments.borrow_mut();
         let changed = attachments.generation != generation;
         let chains = if changed {
-            let order = control
-                .store
-                .attachments()
-                .map_err(|error| admin::store_failed(&error))?;
-            attachments.rebound(&order, &binding)?
+            attachments.rebound(&binding)?
         } else {
             Vec::new()
         };

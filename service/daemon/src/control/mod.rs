@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   Unix socket ── connection.rs ──┬─ sessions and bindings ──▶ Command ──▶ the tenant's runtime
-//!                                  └─ admin.rs: tenants, policies, status
+//!                                  └─ admin.rs ──┬─ lifecycle.rs: attachments, and what becomes of their versions
+//!                                                └─ report.rs, replay.rs: status, audit log, comparisons
 //!   TCP listener ── Accept ──▶ a runtime                 runtime ── Event ──▶ events (below)
 //! ```
 //!
@@ -11,7 +12,10 @@
 
 mod admin;
 mod connection;
+mod lifecycle;
 mod policies;
+mod replay;
+mod report;
 mod schemas;
 
 use std::cell::RefCell;
@@ -23,9 +27,9 @@ use std::sync::{Arc, OnceLock};
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
-use tollgate_control::Store;
+use tollgate_control::{Repeats, Store, audit};
 use tollgate_engine::{SessionId, Status};
-use tollgate_policy_host::{Host, HostConfig, Rate, TenantLimits};
+use tollgate_policy_host::{Host, HostConfig, Rate};
 use tollgate_shm_abi::control::ControlListener;
 use tollgate_shm_abi::status::Code;
 use tollgate_transport::{LinkConfig, PresharedKey};
@@ -33,9 +37,9 @@ use tollgate_transport::{LinkConfig, PresharedKey};
 use crate::config::Config;
 use crate::control::policies::Attachments;
 use crate::control::schemas::Schemas;
-use crate::datapath::command::{How, PolicyChange};
+use crate::datapath::command::PolicyChange;
 use crate::datapath::{Command, Event, Handle, Options, runtime_of, spawn};
-use crate::limits::{COMMAND_TIMEOUT, CPU_SHARE_PERCENT, MAX_CONNECTIONS};
+use crate::limits::{COMMAND_TIMEOUT, MAX_CONNECTIONS};
 
 /// Why a daemon doesn't start, or stops: a sentence for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -69,12 +73,15 @@ struct Control {
     config: Config,
     store: Store,
     host: Host,
-    limits: TenantLimits,
+    /// How fast this machine burns policies' fuel.
+    rate: Rate,
     runtimes: Vec<Handle>,
     schemas: RefCell<Schemas>,
     attachments: RefCell<Attachments>,
     /// One administrative change at a time.
     changing: tokio::sync::Mutex<()>,
+    /// Faults and the like, which the audit log has coalesced.
+    repeats: RefCell<Repeats<(audit::Event, serde_json::Value)>>,
     /// Where to tell a session's connection that the runtime ended it.
     sessions: RefCell<HashMap<(usize, SessionId), oneshot::Sender<String>>>,
     connections: RefCell<usize>,
@@ -97,8 +104,11 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         None => Store::in_memory(),
     };
     let store = store.map_err(|error| failed("the store can't be opened")(&error))?;
-    let host = Host::new(HostConfig::default())
-        .map_err(|error| failed("the policy host can't start")(&error))?;
+    let host = HostConfig {
+        instances: config.policies.instances,
+        ..HostConfig::default()
+    };
+    let host = Host::new(host).map_err(|error| failed("the policy host can't start")(&error))?;
     let link = link_config(&config)?;
     let socket = config.socket_path();
     let sessions = listen_unix(&socket)?;
@@ -118,22 +128,25 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
     let (events, inbox) = mpsc::unbounded_channel();
     let compiler = crate::machine_code::start()
         .map_err(|error| failed("the compile thread can't start")(&error))?;
-    let (runtimes, threads) = start_runtimes(&config, &link, &events)?;
+    let rate = host.calibrated();
+    let (runtimes, threads) = start_runtimes(&config, rate, &link, &events)?;
     let control = Rc::new(Control {
         config,
         store,
         host,
-        limits: TenantLimits::default(),
+        rate,
         runtimes,
         schemas: RefCell::new(Schemas::new(compiler)),
         attachments: RefCell::default(),
         changing: tokio::sync::Mutex::new(()),
+        repeats: RefCell::default(),
         sessions: RefCell::default(),
         connections: RefCell::new(0),
         listen,
     });
     control.restore().await?;
     tokio::task::spawn_local(Rc::clone(&control).follow_events(inbox));
+    tokio::task::spawn_local(Rc::clone(&control).follow_repeats());
     tokio::task::spawn_local(Rc::clone(&control).accept_applications(sessions));
     if let Some(peers) = peers {
         tokio::task::spawn_local(Rc::clone(&control).accept_peers(peers));
@@ -186,6 +199,7 @@ type Threads = Vec<std::thread::JoinHandle<()>>;
 
 fn start_runtimes(
     config: &Config,
+    rate: Rate,
     link: &LinkConfig,
     events: &mpsc::UnboundedSender<Event>,
 ) -> Result<(Vec<Handle>, Threads), DaemonError> {
@@ -198,8 +212,8 @@ fn start_runtimes(
             core: config.cores.get(index).copied(),
             spin: config.spin(),
             link: link.clone(),
-            cpu_share_percent: CPU_SHARE_PERCENT,
-            rate: Rate::default(),
+            cpu_share_percent: config.policies.cpu_share_percent,
+            rate,
         };
         let started = spawn(options, events.clone(), Arc::clone(&siblings));
         let (handle, thread) = started.map_err(|error| failed("a runtime can't start")(&error))?;
@@ -305,22 +319,26 @@ impl Control {
                         });
                     });
                 }
-                Event::PolicyFaulted { id, reason, .. } => {
-                    tokio::task::spawn_local(Rc::clone(&self).reload(id, reason));
+                Event::PolicyFaulted {
+                    id,
+                    version,
+                    reason,
+                } => {
+                    tokio::task::spawn_local(Rc::clone(&self).faulted(id, version, reason));
                 }
                 Event::CandidateFailed {
                     id,
                     version,
                     reason,
                 } => {
-                    tracing::warn!(
-                        "version {version} of attachment {id} ended its trial: {reason}"
-                    );
+                    tokio::task::spawn_local(Rc::clone(&self).trial_failed(id, version, reason));
                 }
                 Event::Throttled { tenant, refused } => {
                     tracing::warn!(
                         "{refused} calls of tenant {tenant} were refused: its policies have used up their CPU share"
                     );
+                    let details = serde_json::json!({"tenant": &*tenant, "refused": refused});
+                    self.happened(audit::Event::Throttled, &tenant, details);
                 }
                 Event::PolicyLogged {
                     label,
@@ -335,57 +353,6 @@ impl Control {
                     }
                 }
             }
-        }
-    }
-
-    /// Gives a faulted policy a fresh instance, after a pause that grows with every fault.
-    async fn reload(self: Rc<Self>, id: u32, reason: String) {
-        let (label, pause) = {
-            let mut attachments = self.attachments.borrow_mut();
-            let Some(live) = attachments.live.get_mut(id) else {
-                return;
-            };
-            (live.attachment.policy.to_string(), live.faulted())
-        };
-        tracing::warn!(
-            policy = label,
-            "failed: {reason}; a fresh instance in {} ms",
-            pause.as_millis()
-        );
-        tokio::time::sleep(pause).await;
-        let (policy, config, runtime) = {
-            let attachments = self.attachments.borrow();
-            let Some(live) = attachments.live.get(id) else {
-                return;
-            };
-            let Some(policy) = live.policy.clone() else {
-                return;
-            };
-            (
-                policy,
-                live.config.clone(),
-                self.runtime_of(&live.attachment.target.tenant),
-            )
-        };
-        match self.instantiate(policy, config).await {
-            Ok(instance) => {
-                let how = How::Kept(Box::new(instance));
-                let installed = {
-                    let attachments = self.attachments.borrow();
-                    attachments.live.get(id).map(|live| live.installed(id, how))
-                };
-                let install = Vec::from_iter(installed);
-                let _runtime_ended = self
-                    .apply(
-                        runtime,
-                        PolicyChange {
-                            install,
-                            ..Default::default()
-                        },
-                    )
-                    .await;
-            }
-            Err(status) => tracing::warn!(policy = label, "stays out of order: {}", status.message),
         }
     }
 

@@ -1,99 +1,149 @@
-//! Attachments in force: which instance judges which method of which application, and how that changes while calls flow.
+//! Attachments in force: which versions judge which methods of which applications, and how that changes while calls flow.
 //!
 //! ```text
-//!   attach:  load (compile) → check against every known schema → instantiate, configure → store → one command to the
-//!            tenant's runtime: install, chains, remove the old version → answered when it is in force
-//!   fault:   the runtime refuses the calls → a pause that grows → a fresh instance
+//!   stored attachment ──▶ one Live per runtime that its calls can be on (a tenant's: one; for every tenant's: all)
+//!                           ├─ stable, candidate: loaded versions
+//!                           └─ chains: per binding and method, the steps of all Lives that cover it, by party, then by place
 //! ```
 //!
-//! Invariant: what can fail comes before the store is changed, so a refused attach leaves everything as it was.
+//! Here is what they are and what follows from them; [`super::lifecycle`] changes them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tollgate_control::{Attachment, PolicyVersion, Side, Target};
-use tollgate_engine::chain::{OnFault, Party};
+use tollgate_control::{Attachment, OnFault, Options, Owner, Party, Side, Target, Trial};
 use tollgate_engine::slots::Slots;
-use tollgate_engine::{ServiceId, SessionId, Status};
+use tollgate_engine::{ServiceId, SessionId, Status, chain};
 use tollgate_jit::Projector;
 use tollgate_marshal::{Patch, ProjectError};
-use tollgate_policy_host::{Hook, Policy};
-use tollgate_schema::MessageId;
+use tollgate_policy_host::{Capabilities, Hook, Policy, SharedState, StateLimits};
+use tollgate_schema::{MessageId, MethodLayout};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::schemas::BoundSchema;
 use crate::datapath::command::{
-    Ask, How, Installed, LazyProjector, MethodSteps, Patcher, Place, Running, Scope, Step,
+    Ask, Installed, LazyProjector, MethodSteps, Patcher, Place, Scope, Step,
 };
 use crate::limits::{COMPILED_POLICIES, FAULT_MEMORY, RELOAD_PAUSE};
 
-/// What one attachment runs.
-pub(crate) struct Live {
-    pub(crate) attachment: Attachment,
-    /// `None`: it couldn't be loaded at start-up; its calls are refused.
-    pub(crate) policy: Option<Policy>,
-    pub(crate) config: Option<Vec<u8>>,
-    faults_in_a_row: u32,
-    last_fault: Option<Instant>,
+/// A version of a policy in one of an attachment's places.
+#[derive(Clone)]
+pub(crate) struct Version {
+    pub(crate) number: u32,
+    /// Or why it can't run: its calls fare as the attachment says.
+    pub(crate) loaded: Result<Loaded, String>,
 }
 
-impl Live {
-    pub(crate) fn new(
-        attachment: Attachment,
-        policy: Option<Policy>,
-        config: Option<Vec<u8>>,
-    ) -> Self {
-        Self {
-            attachment,
-            policy,
-            config,
-            faults_in_a_row: 0,
-            last_fault: None,
-        }
-    }
+/// A compiled module and its configuration.
+#[derive(Clone)]
+pub(crate) struct Loaded {
+    pub(crate) policy: Policy,
+    pub(crate) config: Option<Arc<[u8]>>,
+}
 
-    /// `acl of tenant acme`.
-    pub(crate) fn label(&self) -> String {
-        format!(
-            "{} of tenant {}",
-            self.attachment.policy.name, self.attachment.target.tenant
-        )
-    }
+/// An attachment on one runtime.
+#[derive(Clone)]
+pub(crate) struct Live {
+    /// As it is stored.
+    pub(crate) attachment: Attachment,
+    pub(crate) runtime: usize,
+    /// Its order among those of its party.
+    pub(crate) place: u64,
+    pub(crate) stable: Option<Version>,
+    pub(crate) candidate: Option<Version>,
+    /// Why the stable isn't the one that is stored: that couldn't be loaded when the daemon started.
+    pub(crate) fallback: Option<String>,
+    /// Rises whenever something is put into a place, so that what was waited for meanwhile is noticed to be gone.
+    pub(crate) incarnation: u64,
+    pub(crate) faults: Faults,
+}
 
-    /// What a runtime is told: this version is in force.
-    pub(crate) fn installed(&self, id: u32, how: How) -> Installed {
-        Installed {
-            id,
-            label: self.label(),
-            party: Party::Tenant,
-            account: self.attachment.target.tenant.as_str().into(),
-            on_fault: OnFault::Reload,
-            max_worse: 0,
-            stable: Place::Put(Running {
-                version: self.attachment.policy.version,
-                how,
-                inherit: false,
-            }),
-            candidate: Place::Empty,
-            trial: None,
-            record: 0,
-        }
-    }
+/// The faults of a stable, for the pause before the next instance and for the circuit breaker.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Faults {
+    in_a_row: u32,
+    last: Option<Instant>,
+    recent: VecDeque<Instant>,
+}
 
+impl Faults {
     /// Notes a fault; returns how long to wait before the next instance.
-    pub(crate) fn faulted(&mut self) -> std::time::Duration {
-        let recent = self
-            .last_fault
-            .is_some_and(|at| at.elapsed() < FAULT_MEMORY);
-        self.faults_in_a_row = if recent {
-            (self.faults_in_a_row + 1).min(16)
+    pub(crate) fn pause(&mut self, now: Instant) -> Duration {
+        let recent = self.last.is_some_and(|at| now < at + FAULT_MEMORY);
+        self.in_a_row = if recent {
+            (self.in_a_row + 1).min(16)
         } else {
             0
         };
-        self.last_fault = Some(Instant::now());
+        self.last = Some(now);
         let (first, longest) = RELOAD_PAUSE;
-        (first * (1 << self.faults_in_a_row)).min(longest)
+        (first * (1 << self.in_a_row)).min(longest)
+    }
+
+    /// Notes a fault; returns whether there have been `most` within `window`.
+    pub(crate) fn breaks(&mut self, now: Instant, most: u32, window: Duration) -> bool {
+        self.recent.push_back(now);
+        while self.recent.front().is_some_and(|at| now >= *at + window) {
+            self.recent.pop_front();
+        }
+        // No more than what decides is kept.
+        while self.recent.len() > most as usize {
+            self.recent.pop_front();
+        }
+        self.recent.len() >= most as usize
+    }
+}
+
+impl Live {
+    /// `acl of tenant acme`, `acl of the provider`.
+    pub(crate) fn label(&self) -> String {
+        let name = &self.attachment.policy;
+        match self.attachment.target.owner() {
+            Owner::Provider => format!("{name} of the provider"),
+            Owner::Tenant(tenant) => format!("{name} of tenant {tenant}"),
+        }
+    }
+
+    /// What a runtime is told, beside what to put into the places.
+    pub(crate) fn installed(&self, id: u32, stable: Place, candidate: Place) -> Installed {
+        let Attachment {
+            target,
+            slot,
+            options,
+            ..
+        } = &self.attachment;
+        let account = match target.party {
+            Party::Tenant => target.tenant.as_str(),
+            Party::ProviderPre | Party::ProviderPost => "",
+        };
+        Installed {
+            id,
+            label: self.label(),
+            party: party(target.party),
+            account: account.into(),
+            on_fault: match options.on_fault {
+                OnFault::Reload => chain::OnFault::Reload,
+                OnFault::Closed => chain::OnFault::Closed,
+                OnFault::Open => chain::OnFault::Open,
+            },
+            max_worse: options.max_worse,
+            stable,
+            candidate,
+            trial: slot.candidate.map(|candidate| match candidate.trial {
+                Trial::Shadow => chain::Trial::Shadow,
+                Trial::Canary(percent) => chain::Trial::Canary(percent),
+            }),
+            record: options.record,
+        }
+    }
+}
+
+fn party(party: Party) -> chain::Party {
+    match party {
+        Party::ProviderPre => chain::Party::ProviderPre,
+        Party::Tenant => chain::Party::Tenant,
+        Party::ProviderPost => chain::Party::ProviderPost,
     }
 }
 
@@ -135,99 +185,106 @@ pub(crate) struct Attachments {
     pub(crate) bindings: Vec<LiveBinding>,
     /// Rises with every change, so that a binding made meanwhile notices.
     pub(crate) generation: u64,
+    places: u64,
+    states: HashMap<(Owner, String), SharedState>,
     compiled: VecDeque<([u8; 32], Policy)>,
 }
 
 impl Attachments {
-    /// The installed id of an attachment's place: same target, same policy name.
-    pub(crate) fn id_at(&self, target: &Target, name: &str) -> Option<u32> {
+    /// The lives of an attachment: same target, same policy name; by runtime.
+    pub(crate) fn ids_at(&self, target: &Target, name: &str) -> Vec<u32> {
         let same =
-            |live: &Live| live.attachment.target == *target && live.attachment.policy.name == name;
-        self.live
-            .iter()
-            .find(|(_, live)| same(live))
-            .map(|(id, _)| id)
+            |live: &Live| live.attachment.target == *target && live.attachment.policy == name;
+        let ids = self.live.iter().filter(|(_, live)| same(live));
+        ids.map(|(id, _)| id).collect()
+    }
+
+    /// The attachment at a target, as it is stored.
+    pub(crate) fn at(&self, target: &Target, name: &str) -> Option<Attachment> {
+        let id = self.ids_at(target, name).first().copied()?;
+        self.live.get(id).map(|live| live.attachment.clone())
+    }
+
+    /// The end of every chain.
+    pub(crate) fn next_place(&mut self) -> u64 {
+        self.places += 1;
+        self.places
+    }
+
+    /// What all instances of a policy share, from the first attachment to the last.
+    pub(crate) fn state_of(&mut self, owner: Owner, policy: &str) -> SharedState {
+        let state = self.states.entry((owner, policy.to_owned()));
+        let fresh = || SharedState::new(&StateLimits::default());
+        state.or_insert_with(fresh).clone()
+    }
+
+    /// Forgets what policies shared that are attached nowhere any more.
+    pub(crate) fn drop_idle_states(&mut self) {
+        let live = &self.live;
+        self.states.retain(|(owner, policy), _| {
+            let mut all = live.iter().map(|(_, live)| &live.attachment);
+            all.any(|a| a.policy == *policy && a.target.owner() == *owner)
+        });
     }
 
     /// The chains of every method of a service, for one side of one tenant.
     pub(crate) fn chains_for(
         &self,
-        order: &[Attachment],
+        runtime: usize,
         tenant: &str,
         schema: &BoundSchema,
         side: Side,
     ) -> Result<Vec<MethodSteps>, Status> {
+        let lives = self.covering(runtime, tenant, &schema.layout.name, side);
         let methods = schema.layout.methods.iter();
         methods
-            .map(|method| self.chain_for(order, tenant, schema, &method.name, side))
+            .map(|method| chain_for(&lives, schema, method))
             .collect()
     }
 
-    fn chain_for(
+    /// What covers some of a service's calls, in the order of a chain.
+    fn covering(
         &self,
-        order: &[Attachment],
+        runtime: usize,
         tenant: &str,
-        schema: &BoundSchema,
-        method: &str,
+        service: &str,
         side: Side,
-    ) -> Result<MethodSteps, Status> {
-        let mut chain = MethodSteps::default();
-        for attachment in order {
-            if !covers(
-                &attachment.target,
-                tenant,
-                &schema.layout.name,
-                method,
-                side,
-            ) {
-                continue;
-            }
-            let Some(id) = self.id_at(&attachment.target, &attachment.policy.name) else {
-                continue;
-            };
-            let Some(live) = self.live.get(id) else {
-                continue;
-            };
-            let steps = match &live.policy {
-                Some(policy) => steps_of(id, policy, &attachment.policy, schema, method)?,
-                None => refuse_all(id, schema, method)?,
-            };
-            chain.request.extend(steps.request);
-            chain.reply.extend(steps.reply);
-        }
-        Ok(chain)
+    ) -> Vec<(u32, &Live)> {
+        let covers = |live: &Live| {
+            let target = &live.attachment.target;
+            let method = target.method.as_str();
+            live.runtime == runtime && target.covers(tenant, service, method, side)
+        };
+        let mut lives: Vec<_> = self.live.iter().filter(|(_, live)| covers(live)).collect();
+        lives.sort_by_key(|(_, live)| (live.attachment.target.party, live.place));
+        lives
     }
 
-    /// The changed chains of every binding that `target` covers.
+    /// The changed chains of every binding on a runtime that one of the targets covers.
     pub(crate) fn changed_chains(
         &self,
-        order: &[Attachment],
-        target: &Target,
+        targets: &[&Target],
         runtime: usize,
     ) -> Result<Vec<(Scope, MethodSteps)>, Status> {
         let mut changed = Vec::new();
-        for binding in self
-            .bindings
-            .iter()
-            .filter(|binding| binding.runtime == runtime)
-        {
-            for (method, k) in binding.schema.layout.methods.iter().zip(0u16..) {
-                if covers(
-                    target,
-                    &binding.tenant,
-                    &binding.schema.layout.name,
-                    &method.name,
-                    binding.side(),
-                ) {
-                    let steps = self.chain_for(
-                        order,
-                        &binding.tenant,
-                        &binding.schema,
-                        &method.name,
-                        binding.side(),
-                    )?;
-                    changed.push((binding.scope(k), steps));
-                }
+        for binding in self.bindings.iter().filter(|b| b.runtime == runtime) {
+            let (service, side) = (&binding.schema.layout.name, binding.side());
+            let covered = |method: &MethodLayout| {
+                let mut all = targets.iter();
+                all.any(|target| target.covers(&binding.tenant, service, &method.name, side))
+            };
+            let methods = &binding.schema.layout.methods;
+            if !methods.iter().any(covered) {
+                continue;
+            }
+            let lives = self.covering(runtime, &binding.tenant, service, side);
+            for (method, k) in methods
+                .iter()
+                .zip(0u16..)
+                .filter(|(method, _)| covered(method))
+            {
+                let steps = chain_for(&lives, &binding.schema, method)?;
+                changed.push((binding.scope(k), steps));
             }
         }
         Ok(changed)
@@ -236,10 +293,14 @@ impl Attachments {
     /// The chains of one binding, all methods.
     pub(crate) fn rebound(
         &self,
-        order: &[Attachment],
         binding: &LiveBinding,
     ) -> Result<Vec<(Scope, MethodSteps)>, Status> {
-        let chains = self.chains_for(order, &binding.tenant, &binding.schema, binding.side())?;
+        let chains = self.chains_for(
+            binding.runtime,
+            &binding.tenant,
+            &binding.schema,
+            binding.side(),
+        )?;
         Ok(chains
             .into_iter()
             .zip(0u16..)
@@ -265,102 +326,213 @@ impl Attachments {
     }
 }
 
-/// Whether an attachment applies to calls of a method.
-fn covers(target: &Target, tenant: &str, service: &str, method: &str, side: Side) -> bool {
-    target.tenant == tenant
-        && target.service == service
-        && target.side == side
-        && (target.method.is_empty() || target.method == method)
+fn chain_for(
+    lives: &[(u32, &Live)],
+    schema: &BoundSchema,
+    method: &MethodLayout,
+) -> Result<MethodSteps, Status> {
+    let mut chain = MethodSteps::default();
+    for (id, live) in lives {
+        let target = &live.attachment.target;
+        if !target.method.is_empty() && target.method != method.name {
+            continue;
+        }
+        let steps = steps_of(*id, live, schema, method).map_err(|status| match target.party {
+            Party::Tenant => status,
+            // A tenant doesn't learn what the provider has there.
+            Party::ProviderPre | Party::ProviderPost => {
+                tracing::warn!("a binding is refused: {}", status.message);
+                Status::new(
+                    Code::FAILED_PRECONDITION,
+                    "the binding was refused by the provider",
+                )
+            }
+        })?;
+        chain.request.extend(steps.request);
+        chain.reply.extend(steps.reply);
+    }
+    Ok(chain)
 }
 
-/// What `policy` does about one method: a step per hook that it has.
+/// What an attachment does about one method: a step per hook at which one of its versions is asked.
 pub(crate) fn steps_of(
     id: u32,
-    policy: &Policy,
-    version: &PolicyVersion,
+    live: &Live,
     schema: &BoundSchema,
-    method: &str,
+    method: &MethodLayout,
 ) -> Result<MethodSteps, Status> {
-    let manifest = policy.manifest();
     let mut steps = MethodSteps::default();
-    let Some(index) = manifest.method_index(&schema.layout.name, method) else {
-        return Ok(steps);
-    };
-    let Some(layout) = schema.layout.methods.iter().find(|m| m.name == method) else {
-        return Ok(steps);
-    };
-    for &hook in manifest.hooks() {
-        let (message, place) = match hook {
-            Hook::Request => (layout.input, &mut steps.request),
-            Hook::Reply => (layout.output, &mut steps.reply),
+    for (hook, place) in [
+        (Hook::Request, &mut steps.request),
+        (Hook::Reply, &mut steps.reply),
+    ] {
+        let ask = |version: &Option<Version>| match version {
+            Some(version) => ask_of(&live.attachment, version, schema, method, hook),
+            None => Ok(None),
         };
-        let entry = &manifest.methods()[index as usize];
-        let layouts = &schema.layout.layouts;
-        let unfit = |error: ProjectError| {
-            let text = format!(
-                "policy {version} doesn't fit the schema of {}/{method}: {error}",
-                schema.layout.name
-            );
-            Status::new(Code::FAILED_PRECONDITION, text)
-        };
-        let projector = Projector::new(layouts, message, entry.fields(hook)).map_err(unfit)?;
-        let patch = match entry.changes(hook) {
-            [] => None,
-            changes => {
-                let patch = Patch::new(layouts, message, changes).map_err(unfit)?;
-                let layouts = Arc::clone(layouts);
-                Some(Arc::new(Patcher { patch, layouts }))
-            }
-        };
-        let label = format!(
-            "what policy {version} reads of {}/{method}",
-            schema.layout.name
-        );
-        place.push(Step {
-            policy: id,
-            stable: Some(Ask {
-                method: index,
-                projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
-                patch,
-            }),
-            candidate: None,
-        });
+        let (stable, candidate) = (ask(&live.stable)?, ask(&live.candidate)?);
+        if stable.is_some() || candidate.is_some() {
+            place.push(Step {
+                policy: id,
+                stable,
+                candidate,
+            });
+        }
     }
     Ok(steps)
 }
 
-/// A policy that couldn't be loaded refuses every call: fail closed.
-fn refuse_all(id: u32, schema: &BoundSchema, method: &str) -> Result<MethodSteps, Status> {
-    let layout = schema.layout.methods.iter().find(|m| m.name == method);
-    let message = layout.map_or(MessageId(0), |layout| layout.input);
+/// What one version is shown of a message, and may change of it; `None`: it isn't asked.
+fn ask_of(
+    attachment: &Attachment,
+    version: &Version,
+    schema: &BoundSchema,
+    method: &MethodLayout,
+    hook: Hook,
+) -> Result<Option<Ask>, Status> {
+    let layouts = &schema.layout.layouts;
+    let message = match hook {
+        Hook::Request => method.input,
+        Hook::Reply => method.output,
+    };
+    let place = format!("{}/{}", schema.layout.name, method.name);
+    let name = format!("{}@{}", attachment.policy, version.number);
+    let Ok(Loaded { policy, .. }) = &version.loaded else {
+        return match hook {
+            Hook::Request => ask_in_vain(schema, method.input, &name, &place).map(Some),
+            Hook::Reply => Ok(None),
+        };
+    };
+    let (manifest, options) = (policy.manifest(), &attachment.options);
+    let granted = |list: &Option<Vec<String>>, item: &str| {
+        list.as_ref()
+            .is_none_or(|list| list.iter().any(|granted| granted == item))
+    };
+    if !manifest.hooks().contains(&hook) || !granted(&options.hooks, &hook.to_string()) {
+        return Ok(None);
+    }
+    let Some(index) = manifest.method_index(&schema.layout.name, &method.name) else {
+        return Ok(None);
+    };
+    let entry = &manifest.methods()[index as usize];
+    let unfit = |error: ProjectError| {
+        let text = format!("policy {name} doesn't fit the schema of {place}: {error}");
+        Status::new(Code::FAILED_PRECONDITION, text)
+    };
+    let fields = entry.fields(hook).iter();
+    let fields: Vec<_> = fields
+        .map(|field| (field, granted(&options.fields, field)))
+        .collect();
+    let projector = Projector::new_granted(layouts, message, &fields).map_err(unfit)?;
+    let patch = match entry.changes(hook) {
+        [] => None,
+        changes => {
+            let patch = Patch::new(layouts, message, changes).map_err(unfit)?;
+            let layouts = Arc::clone(layouts);
+            Some(Arc::new(Patcher { patch, layouts }))
+        }
+    };
+    let label = format!("what policy {name} reads of {place}");
+    Ok(Some(Ask {
+        method: index,
+        projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
+        patch,
+    }))
+}
+
+/// A version that can't run is asked about every request, so that its calls fare as the attachment says.
+fn ask_in_vain(
+    schema: &BoundSchema,
+    message: MessageId,
+    name: &str,
+    place: &str,
+) -> Result<Ask, Status> {
     let nothing: [&str; 0] = [];
     let projector = Projector::new(&schema.layout.layouts, message, &nothing)
         .map_err(|error| Status::new(Code::INTERNAL, error.to_string()))?;
-    let label = format!(
-        "what a lost policy reads of {}/{method}",
-        schema.layout.name
-    );
-    let request = vec![Step {
-        policy: id,
-        stable: Some(Ask {
-            method: 0,
-            projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
-            patch: None,
-        }),
-        candidate: None,
-    }];
-    Ok(MethodSteps {
-        request,
-        reply: Vec::new(),
+    let label = format!("what policy {name}, which can't run, reads of {place}");
+    Ok(Ask {
+        method: 0,
+        projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
+        patch: None,
     })
 }
 
+fn invalid(text: String) -> Status {
+    Status::new(Code::INVALID_ARGUMENT, text)
+}
+
+/// What an attachment may use.
+pub(crate) fn granted(options: &Options) -> Result<Capabilities, Status> {
+    let Some(names) = &options.capabilities else {
+        return Ok(Capabilities::default());
+    };
+    let mut granted = Capabilities::ALWAYS;
+    for name in names {
+        let one = name.parse::<Capabilities>();
+        granted = granted | one.map_err(|error| invalid(format!("--grant {name}: {error}")))?;
+    }
+    Ok(granted)
+}
+
+/// Whether what is granted and what the manifest declares agree; otherwise what to change.
+pub(crate) fn check_grants(policy: &Policy, name: &str, options: &Options) -> Result<(), Status> {
+    let manifest = policy.manifest();
+    let granted = granted(options)?;
+    let missing = manifest.capabilities().without(granted);
+    if let Some(first) = missing.names().next() {
+        let all = granted | missing;
+        let flag: Vec<_> = all.without(Capabilities::ALWAYS).names().collect();
+        return Err(invalid(format!(
+            "policy {name} needs the capability {first}, which isn't granted: attach it with --grant {}",
+            flag.join(",")
+        )));
+    }
+    let mut hooks: Vec<String> = manifest.hooks().iter().map(Hook::to_string).collect();
+    hooks.extend(manifest.tick().map(|_| "tick".to_owned()));
+    for hook in options.hooks.iter().flatten() {
+        if !hooks.contains(hook) {
+            let hooks = hooks.join(", ");
+            let text = format!("--hooks {hook}: policy {name} declares the hooks {hooks}");
+            return Err(invalid(text));
+        }
+    }
+    if options.hooks.is_some() && manifest.tick().is_some() {
+        let listed = options.hooks.iter().flatten().any(|hook| hook == "tick");
+        if !listed {
+            let text =
+                format!("policy {name} ticks, which can't be held back: add tick to --hooks");
+            return Err(invalid(text));
+        }
+    }
+    let Some(fields) = &options.fields else {
+        return Ok(());
+    };
+    let of = |paths: fn(&tollgate_policy_host::Method, Hook) -> &[String]| {
+        let entries = manifest.methods().iter();
+        let both = entries.flat_map(move |entry| {
+            [Hook::Request, Hook::Reply].map(|hook| paths(entry, hook).to_vec())
+        });
+        both.flatten().collect::<Vec<String>>()
+    };
+    let (read, changed) = (of(|e, hook| e.fields(hook)), of(|e, hook| e.changes(hook)));
+    if let Some(unknown) = fields
+        .iter()
+        .find(|f| !read.contains(f) && !changed.contains(f))
+    {
+        let text = format!("--fields {unknown}: policy {name} doesn't declare that field");
+        return Err(invalid(text));
+    }
+    if let Some(held) = changed.iter().find(|field| !fields.contains(field)) {
+        return Err(invalid(format!(
+            "policy {name} changes the field {held}, which isn't granted: add it to --fields"
+        )));
+    }
+    Ok(())
+}
+
 /// Whether the policy has anything to say about the target, by its manifest; otherwise why not.
-pub(crate) fn check_relevant(
-    policy: &Policy,
-    version: &PolicyVersion,
-    target: &Target,
-) -> Result<(), Status> {
+pub(crate) fn check_relevant(policy: &Policy, name: &str, target: &Target) -> Result<(), Status> {
     let manifest = policy.manifest();
     let of_service = |pattern: &str| {
         pattern == "*"
@@ -368,11 +540,11 @@ pub(crate) fn check_relevant(
                 .rsplit_once('/')
                 .is_some_and(|(service, _)| service == target.service)
     };
-    let relevant = if target.method.is_empty() {
-        manifest
-            .methods()
-            .iter()
-            .any(|method| of_service(method.pattern()))
+    let mut patterns = manifest.methods().iter().map(|method| method.pattern());
+    let relevant = if target.service == tollgate_control::ALL {
+        true
+    } else if target.method.is_empty() {
+        patterns.clone().any(of_service)
     } else {
         manifest
             .method_index(&target.service, &target.method)
@@ -381,83 +553,51 @@ pub(crate) fn check_relevant(
     if relevant {
         return Ok(());
     }
-    let patterns: Vec<&str> = manifest
-        .methods()
-        .iter()
-        .map(|method| method.pattern())
-        .collect();
+    let first = patterns.next().unwrap_or_default().to_owned();
+    let patterns = patterns.fold(first, |all, pattern| format!("{all}, {pattern}"));
     let what = if target.method.is_empty() {
         target.service.clone()
     } else {
         format!("{}/{}", target.service, target.method)
     };
-    let text = format!(
-        "policy {version} is for {}, not for {what}",
-        patterns.join(", ")
-    );
-    Err(Status::new(Code::INVALID_ARGUMENT, text))
-}
-
-/// Live attachments by what they say, for `policy list` and status.
-pub(crate) fn by_policy(order: &[Attachment]) -> HashMap<(String, PolicyVersion), Vec<Target>> {
-    let mut map: HashMap<_, Vec<Target>> = HashMap::new();
-    for attachment in order {
-        let key = (attachment.target.tenant.clone(), attachment.policy.clone());
-        map.entry(key).or_default().push(attachment.target.clone());
-    }
-    map
+    let text = format!("policy {name} is for {patterns}, not for {what}");
+    Err(invalid(text))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn pauses_between_instances_double_up_to_the_limit() {
-        let target = Target {
-            tenant: "evil".to_owned(),
-            service: "hotel.Reservation".to_owned(),
-            method: String::new(),
-            side: Side::Client,
-        };
-        let policy = PolicyVersion {
-            name: "spin".to_owned(),
-            version: 1,
-        };
-        let mut live = Live::new(Attachment { target, policy }, None, None);
-        assert_eq!(live.label(), "spin of tenant evil");
-        let pauses: Vec<u128> = (0..9).map(|_| live.faulted().as_millis()).collect();
+        let (mut faults, start) = (Faults::default(), Instant::now());
+        let pauses: Vec<u128> = (0..9).map(|_| faults.pause(start).as_millis()).collect();
         assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
-        live.last_fault = Instant::now().checked_sub(FAULT_MEMORY + Duration::from_secs(1));
+        let later = start + FAULT_MEMORY;
         assert_eq!(
-            live.faulted(),
+            faults.pause(later),
             RELOAD_PAUSE.0,
             "forgiven after {FAULT_MEMORY:?} without a fault"
         );
     }
 
     #[test]
-    fn an_attachment_covers_its_method_or_all_of_its_side() {
-        let target = |method: &str| Target {
-            tenant: "acme".to_owned(),
-            service: "hotel.Reservation".to_owned(),
-            method: method.to_owned(),
-            side: Side::Client,
-        };
-        let reserve = |target: &Target, tenant, side| {
-            covers(target, tenant, "hotel.Reservation", "Reserve", side)
-        };
-        assert!(reserve(&target(""), "acme", Side::Client));
-        assert!(reserve(&target("Reserve"), "acme", Side::Client));
-        assert!(!reserve(&target("Cancel"), "acme", Side::Client));
-        assert!(
-            !reserve(&target(""), "evil", Side::Client),
-            "another tenant's calls"
-        );
-        assert!(
-            !reserve(&target(""), "acme", Side::Server),
-            "the other side"
+    fn the_circuit_breaks_at_the_fifth_fault_within_the_window() {
+        let (start, window) = (Instant::now(), Duration::from_secs(60));
+        let at = |secs| start + Duration::from_secs(secs);
+        let mut faults = Faults::default();
+        let broken: Vec<bool> = [0, 1, 2, 59, 59]
+            .map(|s| faults.breaks(at(s), 5, window))
+            .into();
+        assert_eq!(broken, [false, false, false, false, true]);
+        let mut faults = Faults::default();
+        let broken: Vec<bool> = [0, 20, 40, 59, 60, 80, 99]
+            .map(|s| faults.breaks(at(s), 5, window))
+            .into();
+        assert_eq!(
+            broken,
+            [false, false, false, false, false, false, true],
+            "the first was forgiven at 60"
         );
     }
 }

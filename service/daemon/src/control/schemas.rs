@@ -151,14 +151,9 @@ impl Schemas {
         }
     }
 
-    /// Every cached schema of a service.
-    pub(crate) fn named<'a>(
-        &'a self,
-        service: &'a str,
-    ) -> impl Iterator<Item = &'a Arc<BoundSchema>> {
-        self.by_hash
-            .values()
-            .filter(move |schema| schema.layout.name == service)
+    /// Every cached schema.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<BoundSchema>> {
+        self.by_hash.values()
     }
 
     pub(crate) fn counters(&self) -> SchemaCounters {

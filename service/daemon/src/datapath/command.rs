@@ -97,7 +97,6 @@ pub(crate) struct Installed {
 }
 
 /// What becomes of one of the two places.
-#[allow(dead_code, reason = "the control plane is to use it")]
 pub(crate) enum Place {
     /// It stays as it is; empty, in a new attachment.
     Keep,
@@ -108,7 +107,6 @@ pub(crate) enum Place {
 }
 
 /// A version that is to run.
-#[allow(dead_code, reason = "the control plane is to use it")]
 pub(crate) struct Running {
     pub(crate) version: u32,
     pub(crate) how: How,
@@ -117,7 +115,6 @@ pub(crate) struct Running {
 }
 
 /// How a version runs.
-#[allow(dead_code, reason = "the control plane is to use it")]
 pub(crate) enum How {
     /// One instance for all calls.
     Kept(Box<Instance>),
@@ -181,7 +178,6 @@ pub(crate) struct PolicyChange {
 }
 
 /// From the control plane to a runtime.
-#[allow(dead_code, reason = "the control plane is to use it")]
 pub(crate) enum Command {
     OpenSession {
         end: Box<DaemonEnd>,
@@ -247,7 +243,6 @@ pub(crate) struct PendingBind {
 }
 
 /// From a runtime to the control plane.
-#[allow(dead_code, reason = "the control plane is to use it")]
 pub(crate) enum Event {
     /// The runtime ended a session that broke the rules.
     SessionEnded {

@@ -1,0 +1,100 @@
+//! `tollgate audit …`: the log of all administration and of policies' faults.
+//!
+//! A running daemon shows and verifies its own. A file is verified by the daemon's program, which wrote it: this one shares no
+//! code with it, and becomes it instead, as for `up`.
+
+use std::convert::Infallible;
+use std::path::Path;
+
+use serde_json::Value;
+use tollgate_shm_abi::messages::{AuditShow, Empty, RequestBody};
+use tollgate_shm_abi::status::Code;
+
+use crate::admin::report;
+use crate::args::{Audit, Verify};
+use crate::failure::Failure;
+use crate::up;
+
+/// Carries out one command.
+pub(crate) fn audit(socket: &Path, command: &Audit) -> Result<String, Failure> {
+    match command {
+        Audit::Show { last, json } => {
+            let shown = report(socket, RequestBody::AuditShow(AuditShow { last: *last }))?;
+            Ok(show(&shown, *json))
+        }
+        Audit::Head => {
+            let shown = report(socket, RequestBody::AuditShow(AuditShow { last: 0 }))?;
+            let head = shown["head"].as_str().unwrap_or_default();
+            Ok(format!("{head}\n"))
+        }
+        Audit::Verify(args) if args.state.is_some() || args.file.is_some() => {
+            offline(args).map(|never| match never {})
+        }
+        Audit::Verify(_) => {
+            let found = report(socket, RequestBody::AuditVerify(Empty {}))?;
+            let sentence = found["sentence"].as_str().unwrap_or_default();
+            if found["edited"] == Value::Bool(false) {
+                return Ok(format!("{sentence}\n"));
+            }
+            Err(Failure::new(Code::DATA_LOSS, sentence))
+        }
+    }
+}
+
+fn offline(args: &Verify) -> Result<Infallible, Failure> {
+    let mut words = vec!["verify-audit".into()];
+    let options = [
+        ("--state", args.state.as_ref().map(|path| path.as_os_str())),
+        ("--file", args.file.as_ref().map(|path| path.as_os_str())),
+        ("--head", args.head.as_ref().map(|head| head.as_ref())),
+    ];
+    for (option, value) in options {
+        if let Some(value) = value {
+            words.extend([option.into(), value.to_owned()]);
+        }
+    }
+    up::become_daemon(&words)
+}
+
+fn show(shown: &Value, json: bool) -> String {
+    let records = shown["records"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut text = String::new();
+    if let (Some(kept), false) = (shown["kept"].as_u64(), json) {
+        text += &format!(
+            "kept in memory only, the newest {kept} records: the daemon has no state directory\n"
+        );
+    }
+    for record in records.iter().filter_map(Value::as_str) {
+        match serde_json::from_str(record) {
+            Ok(value) if !json => text += &readable(&value),
+            _ => text += &format!("{record}\n"),
+        }
+    }
+    text
+}
+
+/// `7 2026-11-21T15:46:02.120Z uid 0 pid 4711: attach {"policy":"acl@2", …}`
+fn readable(record: &Value) -> String {
+    let word = |key: &str| record[key].as_str().unwrap_or("?").to_owned();
+    let (seq, details) = (&record["seq"], &record["details"]);
+    let (time, actor, event) = (word("time"), word("actor"), word("event"));
+    format!("{seq} {time} {actor}: {event} {details}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn records_are_lines_and_a_broken_one_is_shown_as_it_is() {
+        let record = r#"{"seq":1,"time":"T","prev":"","actor":"daemon","event":"push","details":{"n":1},"hash":""}"#;
+        let shown = json!({"records": [record, "no record"], "kept": 1024});
+        let memory =
+            "kept in memory only, the newest 1024 records: the daemon has no state directory\n";
+        let line = "1 T daemon: push {\"n\":1}\n";
+        assert_eq!(show(&shown, false), format!("{memory}{line}no record\n"));
+        assert_eq!(show(&shown, true), format!("{record}\nno record\n"));
+    }
+}

@@ -1,0 +1,399 @@
+//! `tollgate policy …`: from what was typed to a request, and from the daemon's report to lines.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use serde_json::Value;
+use tollgate_shm_abi::blob::blob_create;
+use tollgate_shm_abi::messages::{
+    Empty, MODE_CANARY, MODE_ENFORCE, MODE_SHADOW, Names, ON_FAULT_CLOSED, ON_FAULT_OPEN,
+    ON_FAULT_RELOAD, PARTY_PROVIDER, PARTY_PROVIDER_POST, PARTY_PROVIDER_PRE, PARTY_TENANT,
+    PolicyAttach, PolicyDiff, PolicyOptions, PolicyPush, PolicySelection, PolicyShow, PolicyStep,
+    PolicyUpgrade, RequestBody, ResponseBody, SIDE_ANY, SIDE_CLIENT, SIDE_SERVER, STEP_PROMOTE,
+    STEP_RELEASE, STEP_ROLLBACK,
+};
+use tollgate_shm_abi::status::Code;
+
+use crate::admin::{ask, lines, outline, report, unexpected};
+use crate::args::{
+    Attach, Diff, Mode, OnFault, Options, Place, Policy, Push, Select, Show, Side, Upgrade,
+    VersionName,
+};
+use crate::failure::Failure;
+
+/// How long an upgraded version is watched unless it is told otherwise.
+const PROBATION_MS: u64 = 60_000;
+
+/// Carries out one command.
+pub(crate) fn policy(socket: &Path, command: &Policy) -> Result<String, Failure> {
+    match command {
+        Policy::Push(args) => push(socket, args),
+        Policy::Attach(args) => attach(socket, args),
+        Policy::Detach(args) => done(
+            socket,
+            RequestBody::PolicyDetach(selection(&args.name, &args.place)),
+        ),
+        Policy::Upgrade(args) => upgrade(socket, args),
+        Policy::Promote(args) => step(socket, args, STEP_PROMOTE),
+        Policy::Rollback(args) => step(socket, args, STEP_ROLLBACK),
+        Policy::Release(args) => step(socket, args, STEP_RELEASE),
+        Policy::Show(args) => show(socket, args),
+        Policy::Diff(args) => diff(socket, args),
+        Policy::List => {
+            let report = report(socket, RequestBody::PolicyList(Empty {}))?;
+            let policies: Vec<_> = items(&report["policies"]).iter().map(describe).collect();
+            Ok(lines(&policies))
+        }
+    }
+}
+
+fn push(socket: &Path, args: &Push) -> Result<String, Failure> {
+    let blob = |path: &Path| {
+        let bytes = std::fs::read(path).map_err(|error| Failure::file(path, &error))?;
+        let failed = |errno| {
+            Failure::new(
+                Code::RESOURCE_EXHAUSTED,
+                format_args!("no memory for {}: {errno}", path.display()),
+            )
+        };
+        blob_create(&bytes).map_err(failed)
+    };
+    let mut blobs = vec![blob(&args.module)?];
+    if let Some(config) = &args.config {
+        blobs.push(blob(config)?);
+    }
+    let push = PolicyPush {
+        tenant: args.tenant.clone().unwrap_or_default(),
+        name: args.name.clone(),
+        has_config: args.config.is_some(),
+        provider: args.provider,
+    };
+    let fds: Vec<_> = blobs.iter().map(AsFd::as_fd).collect();
+    match ask(socket, RequestBody::PolicyPush(push), &fds)? {
+        (ResponseBody::PolicyPushed(pushed), _) => {
+            Ok(format!("{}@{}\n", pushed.name, pushed.version))
+        }
+        (other, _) => Err(unexpected(&other)),
+    }
+}
+
+fn attach(socket: &Path, args: &Attach) -> Result<String, Failure> {
+    let all = || "*".to_owned();
+    let (mode, percent) = numbers(args.mode);
+    let attach = PolicyAttach {
+        policy: args.policy.clone(),
+        tenant: args.owner.tenant.clone().unwrap_or_else(all),
+        service: args.service.clone().unwrap_or_else(all),
+        method: args.method.clone().unwrap_or_default(),
+        side: number(args.side),
+        party: match (args.owner.provider, args.post) {
+            (false, _) => PARTY_TENANT,
+            (true, false) => PARTY_PROVIDER_PRE,
+            (true, true) => PARTY_PROVIDER_POST,
+        },
+        mode,
+        percent,
+        options: Some(options(&args.options)),
+    };
+    done(socket, RequestBody::PolicyAttach(attach))
+}
+
+fn upgrade(socket: &Path, args: &Upgrade) -> Result<String, Failure> {
+    let probation = args.probation.map(|time| time.as_millis() as u64);
+    let (mode, probation_ms) = match args.mode {
+        Some(Mode::Enforce) => {
+            let sentence = "--mode enforce decides without a trial";
+            return Err(Failure::input(sentence).hint("tollgate policy attach"));
+        }
+        Some(mode) => (mode, probation),
+        None => (Mode::Canary(100), Some(probation.unwrap_or(PROBATION_MS))),
+    };
+    let (mode, percent) = numbers(mode);
+    let VersionName { name, version } = &args.policy;
+    let upgrade = PolicyUpgrade {
+        version: *version,
+        at: Some(selection(name, &args.place)),
+        mode,
+        percent,
+        probation_ms,
+    };
+    attachments(socket, RequestBody::PolicyUpgrade(upgrade))
+}
+
+fn step(socket: &Path, args: &Select, step: i32) -> Result<String, Failure> {
+    let at = Some(selection(&args.name, &args.place));
+    attachments(socket, RequestBody::PolicyStep(PolicyStep { at, step }))
+}
+
+fn show(socket: &Path, args: &Show) -> Result<String, Failure> {
+    let (policy, version) = match args.policy.split_once('@') {
+        None => (args.policy.clone(), 0),
+        Some(_) => {
+            let VersionName { name, version } = args.policy.parse().map_err(Failure::input)?;
+            (name, version)
+        }
+    };
+    let request = PolicyShow {
+        policy,
+        version,
+        tenant: args.owner.tenant.clone().unwrap_or_default(),
+        provider: args.owner.provider,
+    };
+    let report = report(socket, RequestBody::PolicyShow(request))?;
+    if args.json {
+        return Ok(format!("{report}\n"));
+    }
+    let mut text = String::new();
+    outline(&mut text, 0, &report);
+    Ok(text)
+}
+
+fn diff(socket: &Path, args: &Diff) -> Result<String, Failure> {
+    let (before, after) = (&args.before, &args.after);
+    if before.name != after.name {
+        let (one, other) = (&before.name, &after.name);
+        let sentence = format!("{one} and {other} aren't two versions of one policy");
+        return Err(Failure::input(sentence));
+    }
+    let request = PolicyDiff {
+        at: Some(selection(&before.name, &args.place)),
+        before: before.version,
+        after: after.version,
+        last: args.last,
+    };
+    let report = report(socket, RequestBody::PolicyDiff(request))?;
+    let text = if args.json {
+        format!("{report}\n")
+    } else {
+        differences(&report)
+    };
+    match report["changed"].as_u64() {
+        Some(0) => Ok(text),
+        changed => {
+            // What was asked for, and an exit status that says that there is something to see.
+            crate::output::print(&text);
+            let sentence = format!("{} decisions would change", changed.unwrap_or_default());
+            Err(Failure::new(Code::FAILED_PRECONDITION, sentence))
+        }
+    }
+}
+
+/// A line per decision that would change, and a summary.
+fn differences(report: &Value) -> String {
+    let mut text = String::new();
+    for change in items(&report["changes"]) {
+        let word = |key: &str| change[key].as_str().unwrap_or("?").to_owned();
+        text += &format!(
+            "{} {}: {} -> {}  {}\n",
+            word("hook"),
+            word("method"),
+            word("before"),
+            word("after"),
+            change["view"]
+        );
+    }
+    let unshown = report["unshown"].as_u64().unwrap_or_default();
+    if unshown > 0 {
+        text += &format!("and {unshown} more\n");
+    }
+    let number = |key: &str| report[key].as_u64().unwrap_or_default();
+    text + &format!(
+        "{} of {} recorded decisions change\n",
+        number("changed"),
+        number("replayed")
+    )
+}
+
+fn selection(name: &str, place: &Place) -> PolicySelection {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    PolicySelection {
+        policy: name.to_owned(),
+        tenant: text(&place.owner.tenant),
+        service: text(&place.service),
+        method: text(&place.method),
+        side: place.side.map_or(SIDE_ANY, number),
+        party: match (place.owner.provider, place.pre, place.post) {
+            (false, ..) => PARTY_TENANT,
+            (true, true, _) => PARTY_PROVIDER_PRE,
+            (true, _, true) => PARTY_PROVIDER_POST,
+            (true, false, false) => PARTY_PROVIDER,
+        },
+    }
+}
+
+fn options(options: &Options) -> PolicyOptions {
+    // `none` is how an empty list is typed.
+    let names = |list: &Option<Vec<String>>| {
+        let listed = list.as_ref()?.iter();
+        let names = listed.filter(|name| *name != "none").cloned().collect();
+        Some(Names { names })
+    };
+    PolicyOptions {
+        on_fault: options.on_fault.map(|mode| match mode {
+            OnFault::Reload => ON_FAULT_RELOAD,
+            OnFault::Closed => ON_FAULT_CLOSED,
+            OnFault::Open => ON_FAULT_OPEN,
+        }),
+        hooks: names(&options.hooks),
+        fields: names(&options.fields),
+        capabilities: names(&options.grant),
+        cpu_us: options.cpu_us,
+        fresh: options.fresh,
+        record: options.record,
+        max_worse: options.max_worse,
+    }
+}
+
+fn numbers(mode: Mode) -> (i32, u32) {
+    match mode {
+        Mode::Enforce => (MODE_ENFORCE, 0),
+        Mode::Shadow => (MODE_SHADOW, 0),
+        Mode::Canary(percent) => (MODE_CANARY, percent),
+    }
+}
+
+fn number(side: Side) -> i32 {
+    match side {
+        Side::Client => SIDE_CLIENT,
+        Side::Server => SIDE_SERVER,
+    }
+}
+
+fn done(socket: &Path, body: RequestBody) -> Result<String, Failure> {
+    match ask(socket, body, &[])? {
+        (ResponseBody::Done(_), _) => Ok(String::new()),
+        (other, _) => Err(unexpected(&other)),
+    }
+}
+
+/// A request that is answered with the attachments that it changed: a line each.
+fn attachments(socket: &Path, body: RequestBody) -> Result<String, Failure> {
+    let report = report(socket, body)?;
+    let changed: Vec<_> = items(&report["attachments"]).iter().map(in_force).collect();
+    Ok(lines(&changed))
+}
+
+fn items(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// `client hotel.Reservation/*: acl@1 decides, acl@2 on trial (canary 10%)`
+fn in_force(attachment: &Value) -> String {
+    let name = attachment["policy"].as_str().unwrap_or("?");
+    let stable = match attachment["stable"].as_u64() {
+        Some(version) => format!("{name}@{version} decides"),
+        None => "nothing decides".to_owned(),
+    };
+    let candidate = &attachment["candidate"];
+    let candidate = match (candidate["version"].as_u64(), candidate["mode"].as_str()) {
+        (Some(version), Some(mode)) => {
+            let promoted = candidate["probation_ms"].as_u64();
+            let promoted = promoted.map_or(String::new(), |ms| {
+                format!(", promoted after {} s without a failure", ms / 1_000)
+            });
+            format!(", {name}@{version} on trial ({mode}{promoted})")
+        }
+        _ => String::new(),
+    };
+    let quarantine = match attachment["quarantine"].as_str() {
+        Some(why) => format!(", quarantined: {why}"),
+        None => String::new(),
+    };
+    let place = attachment["place"].as_str().unwrap_or("?");
+    format!("{place}: {stable}{candidate}{quarantine}")
+}
+
+/// `acme  acl@2  1823 bytes  sha256:5f0c…  client hotel.Reservation/Reserve`
+fn describe(policy: &Value) -> String {
+    let word = |key: &str| policy[key].as_str().unwrap_or("?").to_owned();
+    let place = |at: &Value| {
+        let place = at["place"].as_str().unwrap_or("?");
+        match at["role"].as_str() {
+            None | Some("stable") => place.to_owned(),
+            Some(role) => format!("{place} ({role})"),
+        }
+    };
+    let places: Vec<_> = items(&policy["attachments"]).iter().map(place).collect();
+    let places = if places.is_empty() {
+        "not attached".to_owned()
+    } else {
+        places.join(", ")
+    };
+    let digest: String = word("digest").chars().take(12).collect();
+    let (owner, name) = (word("owner"), word("name"));
+    let (version, bytes) = (&policy["version"], &policy["module_bytes"]);
+    format!("{owner}  {name}@{version}  {bytes} bytes  sha256:{digest}  {places}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_policy_is_a_line() {
+        let place = json!({"place": "server hotel.Reservation/*", "role": "stable"});
+        let trial = json!({"place": "client a.B/*", "role": "canary 10%"});
+        let mut policy = json!({
+            "owner": "acme", "name": "acl", "version": 2, "module_bytes": 1823,
+            "digest": "0123456789abcdef", "attachments": [place, trial],
+        });
+        assert_eq!(
+            describe(&policy),
+            "acme  acl@2  1823 bytes  sha256:0123456789ab  server hotel.Reservation/*, client a.B/* (canary 10%)"
+        );
+        policy["attachments"] = json!([]);
+        assert!(describe(&policy).ends_with("  not attached"));
+    }
+
+    #[test]
+    fn an_attachment_is_a_line() {
+        let attachment = json!({
+            "place": "client a.B/*", "policy": "acl", "stable": 1, "quarantine": null,
+            "candidate": {"version": 2, "mode": "canary 100%", "probation_ms": 60_000},
+        });
+        let trial = "acl@2 on trial (canary 100%, promoted after 60 s without a failure)";
+        assert_eq!(
+            in_force(&attachment),
+            format!("client a.B/*: acl@1 decides, {trial}")
+        );
+        let empty = json!({"place": "client a.B/*", "policy": "acl", "candidate": null, "quarantine": "5 faults"});
+        assert_eq!(
+            in_force(&empty),
+            "client a.B/*: nothing decides, quarantined: 5 faults"
+        );
+    }
+
+    #[test]
+    fn differences_end_with_a_summary() {
+        let report = json!({
+            "replayed": 9, "changed": 2, "unshown": 1,
+            "changes": [{
+                "hook": "request", "method": "a.B/C", "before": "allow", "after": "deny 7",
+                "view": {"customer_name": "Ada"},
+            }],
+        });
+        let expected = "request a.B/C: allow -> deny 7  {\"customer_name\":\"Ada\"}\nand 1 more\n\
+                        2 of 9 recorded decisions change\n";
+        assert_eq!(differences(&report), expected);
+    }
+
+    #[test]
+    fn none_is_an_empty_list_and_nothing_is_no_list() {
+        let typed = Options {
+            on_fault: None,
+            grant: Some(vec!["none".to_owned()]),
+            fields: Some(vec!["a".to_owned(), "b.c".to_owned()]),
+            hooks: None,
+            cpu_us: None,
+            fresh: None,
+            record: Some(0),
+            max_worse: None,
+        };
+        let sent = options(&typed);
+        assert_eq!(sent.capabilities, Some(Names { names: Vec::new() }));
+        assert_eq!(sent.fields.map(|fields| fields.names.len()), Some(2));
+        assert_eq!((sent.hooks, sent.record), (None, Some(0)));
+    }
+}

@@ -1,0 +1,293 @@
+//! `tollgate policy diff`: what two versions decide about the calls that were recorded.
+//!
+//! ```text
+//!   runtime's recorded views of the stable ─▶ the newest N ─▶ both versions, in instances that are thrown away ─▶ differences
+//! ```
+//!
+//! A view was written for the version that was in force then. It says the same to another version only if that declares the same
+//! fields for the same method; otherwise nothing is compared, and the answer says which fields differ. Instances begin without
+//! state, so versions that count calls see only those that are replayed.
+
+use serde_json::{Value, json};
+use tollgate_control::{Attachment, PolicyVersion};
+use tollgate_engine::Status;
+use tollgate_policy_host::{Hook, Instance, LoadError, Manifest, Setup, TenantLimits, Verdict};
+use tollgate_shm_abi::messages::PolicyDiff;
+use tollgate_shm_abi::status::Code;
+
+use crate::control::Control;
+use crate::control::admin::{invalid, store_failed};
+use crate::control::lifecycle::selection_of;
+use crate::control::policies::{Loaded, granted};
+use crate::datapath::Command;
+use crate::datapath::command::RecordedView;
+use crate::limits::{REPLAY_INSTANCES, SHOWN_DIFFERENCES};
+
+/// The longest text of a view that is shown, in characters.
+const SHOWN_TEXT: usize = 200;
+
+/// One version that views are replayed through.
+struct Replayed {
+    name: String,
+    loaded: Loaded,
+    limits: TenantLimits,
+    attachment: Attachment,
+    instance: Option<Instance>,
+    made: usize,
+}
+
+/// Carries out a comparison.
+pub(super) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value, Status> {
+    let at = request.at.unwrap_or_default();
+    let (owner, which) = selection_of(&at)?;
+    control.require_owner(&owner)?;
+    let lives: Vec<_> = {
+        let attachments = control.attachments.borrow();
+        let lives = attachments.live.iter().filter(|(_, live)| {
+            let attachment = &live.attachment;
+            attachment.policy == at.policy
+                && attachment.target.owner() == owner
+                && which.selects(&attachment.target)
+        });
+        lives
+            .map(|(id, live)| (id, live.runtime, live.attachment.clone()))
+            .collect()
+    };
+    let Some((_, _, attachment)) = lives.first().cloned() else {
+        let (owner, policy) = (owner.clone(), at.policy.clone());
+        return Err(store_failed(&tollgate_control::StoreError::NotAttached {
+            owner,
+            policy,
+        }));
+    };
+    let mut views = Vec::new();
+    for (id, runtime, _) in &lives {
+        let recorded = control
+            .ask(*runtime, |reply| Command::Recorded { id: *id, reply })
+            .await?;
+        views.extend(recorded);
+    }
+    views.drain(..views.len().saturating_sub(request.last as usize));
+    if views.is_empty() {
+        let text = format!(
+            "no call of {} is recorded: attach it with --record N, and wait for calls",
+            at.policy
+        );
+        return Err(Status::new(Code::FAILED_PRECONDITION, text));
+    }
+    let load = async |version: u32| {
+        let found = control.version(&owner, &at.policy, version).await?;
+        let name = PolicyVersion {
+            name: at.policy.clone(),
+            version,
+        }
+        .to_string();
+        let loaded = found
+            .loaded
+            .map_err(|why| invalid(format!("{name}: {why}")))?;
+        Ok::<_, Status>(Replayed {
+            name,
+            loaded,
+            limits: control.limits_for(attachment.options.cpu_us),
+            attachment: attachment.clone(),
+            instance: None,
+            made: 0,
+        })
+    };
+    let (before, after) = (load(request.before).await?, load(request.after).await?);
+    let mut recorders = Vec::new();
+    for view in &views {
+        if !recorders
+            .iter()
+            .any(|(version, _)| *version == view.version)
+        {
+            let loaded = control
+                .version(&owner, &at.policy, view.version)
+                .await?
+                .loaded;
+            let loaded = loaded.map_err(invalid)?;
+            recorders.push((view.version, loaded));
+        }
+    }
+    let compared = tokio::task::spawn_blocking(move || compare(&views, &recorders, before, after));
+    compared.await.unwrap_or_else(|error| {
+        let text = format!("comparing the versions failed: {error}");
+        Err(Status::new(Code::INTERNAL, text))
+    })
+}
+
+fn compare(
+    views: &[RecordedView],
+    recorders: &[(u32, Loaded)],
+    mut before: Replayed,
+    mut after: Replayed,
+) -> Result<Value, Status> {
+    let (mut replayed, mut changed, mut changes) = (0u64, 0u64, Vec::new());
+    for view in views {
+        let recorder = recorders
+            .iter()
+            .find(|(version, _)| *version == view.version);
+        let Some(manifest) = recorder.map(|(_, loaded)| loaded.policy.manifest()) else {
+            continue;
+        };
+        let Some(entry) = manifest.methods().get(view.method as usize) else {
+            continue;
+        };
+        let fields = entry.fields(view.hook);
+        let one = before.decide(view, entry.pattern(), fields)?;
+        let other = after.decide(view, entry.pattern(), fields)?;
+        replayed += 1;
+        if one == other {
+            continue;
+        }
+        changed += 1;
+        if changes.len() < SHOWN_DIFFERENCES {
+            changes.push(json!({
+                "hook": view.hook.to_string(), "method": entry.pattern(), "before": one, "after": other,
+                "view": readable(&view.view, fields),
+            }));
+        }
+    }
+    let unshown = changed - changes.len() as u64;
+    Ok(json!({
+        "before": before.name, "after": after.name, "replayed": replayed, "changed": changed,
+        "unshown": unshown, "changes": changes,
+    }))
+}
+
+impl Replayed {
+    /// What this version says about a view that was written for these fields of a method.
+    fn decide(
+        &mut self,
+        view: &RecordedView,
+        pattern: &str,
+        fields: &[String],
+    ) -> Result<String, Status> {
+        let manifest: &Manifest = self.loaded.policy.manifest();
+        let declared = manifest.methods().iter().zip(0u32..);
+        let entry = declared
+            .into_iter()
+            .find(|(entry, _)| entry.pattern() == pattern);
+        let (true, Some((entry, index))) = (manifest.hooks().contains(&view.hook), entry) else {
+            // It isn't asked about such calls, so they pass.
+            return Ok("allow".to_owned());
+        };
+        if entry.fields(view.hook) != fields {
+            let text = format!(
+                "the recorded calls can't be replayed: they show [{}] of {pattern} at the {} hook, and {} declares [{}]",
+                fields.join(", "),
+                view.hook,
+                self.name,
+                entry.fields(view.hook).join(", ")
+            );
+            return Err(Status::new(Code::FAILED_PRECONDITION, text));
+        }
+        let instance = match &mut self.instance {
+            Some(instance) if !instance.is_dead() => instance,
+            place => {
+                if self.made >= REPLAY_INSTANCES {
+                    return Ok("fault (too many to go on)".to_owned());
+                }
+                self.made += 1;
+                let granted = granted(&self.attachment.options)? | manifest.capabilities();
+                let setup = Setup {
+                    limits: &self.limits,
+                    config: self.loaded.config.as_deref(),
+                    granted,
+                    state: None,
+                };
+                let made: Result<Instance, LoadError> = self.loaded.policy.instantiate(&setup);
+                let made = made.map_err(|error| invalid(format!("{}: {error}", self.name)))?;
+                place.insert(made)
+            }
+        };
+        let bytes = &view.view;
+        let verdict = instance.judge(view.hook, index, bytes.len(), |out| {
+            out[..bytes.len()].copy_from_slice(bytes);
+            Ok::<_, std::convert::Infallible>(bytes.len())
+        });
+        Ok(match verdict {
+            Ok(Verdict::Allow) => "allow".to_owned(),
+            Ok(Verdict::Deny { code, message }) => format!("deny {code} {message:?}"),
+            Ok(Verdict::Change(changes)) => {
+                let paths = entry_changes(self.loaded.policy.manifest(), index, view.hook);
+                let named = changes.iter().map(|change| {
+                    let path = paths.get(change.field as usize).map_or("?", String::as_str);
+                    format!("{path} = {:?}", change.value)
+                });
+                format!("change {}", named.collect::<Vec<_>>().join(", "))
+            }
+            Err(error) => format!("fault: {error}"),
+        })
+    }
+}
+
+fn entry_changes(manifest: &Manifest, index: u32, hook: Hook) -> &[String] {
+    let entry = manifest.methods().get(index as usize);
+    entry.map_or(&[], |entry| entry.changes(hook))
+}
+
+/// A view by its fields' paths. Views have no types: what points to bytes is text if it is UTF-8, anything else a number.
+fn readable(view: &[u8], fields: &[String]) -> Value {
+    let word = |at: usize| -> Option<u32> {
+        let bytes = view.get(at..at + 4)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?))
+    };
+    let mut shown = serde_json::Map::new();
+    for (path, k) in fields.iter().zip(0usize..) {
+        let at = 8 + 16 * k;
+        let (Some(1), Some(len)) = (word(at), word(at + 4)) else {
+            continue;
+        };
+        let (Some(low), Some(high)) = (word(at + 8), word(at + 12)) else {
+            continue;
+        };
+        let value = u64::from(high) << 32 | u64::from(low);
+        let bytes = usize::try_from(value)
+            .ok()
+            .and_then(|begin| view.get(begin..begin.checked_add(len as usize)?));
+        let value = match bytes {
+            Some(bytes) if len > 0 => match std::str::from_utf8(bytes) {
+                Ok(text) => text.chars().take(SHOWN_TEXT).collect::<String>().into(),
+                Err(_) => format!("{len} bytes").into(),
+            },
+            _ => value.cast_signed().into(),
+        };
+        shown.insert(path.clone(), value);
+    }
+    Value::Object(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(present: u32, len: u32, value: u64) -> Vec<u8> {
+        [
+            &present.to_le_bytes()[..],
+            &len.to_le_bytes(),
+            &value.to_le_bytes(),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn a_view_is_shown_by_its_paths() {
+        let fields: Vec<String> = ["name", "nights", "absent", "raw", "lie"]
+            .map(str::to_owned)
+            .into();
+        let fixed = 8 + 16 * 5;
+        let mut view = [&92u32.to_le_bytes()[..], &5u32.to_le_bytes()].concat();
+        view.extend(field(1, 3, fixed));
+        view.extend(field(1, 0, u64::MAX));
+        view.extend(field(0, 0, 0));
+        view.extend(field(1, 1, fixed + 3));
+        view.extend(field(1, 9, u64::MAX - 3));
+        view.extend(b"Ada\xff");
+        let expected = json!({"name": "Ada", "nights": -1, "raw": "1 bytes", "lie": -4});
+        assert_eq!(readable(&view, &fields), expected);
+        for cut in 0..view.len() {
+            let _no_panic = readable(&view[..cut], &fields);
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! What operators are told, as JSON: status, policies, the audit log.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::{Value, json};
+use tollgate_control::{Attachment, Owner, PolicyInfo, Slot, Store, hex, limits};
+use tollgate_engine::Status;
+use tollgate_policy_host::{Hook, Manifest};
+use tollgate_shm_abi::blob::blob_create;
+use tollgate_shm_abi::messages::{PolicyShow, Report as Blob, ResponseBody};
+use tollgate_shm_abi::status::Code;
+
+use crate::control::Control;
+use crate::control::admin::{invalid, store_failed};
+use crate::control::connection::Answer;
+use crate::control::policies::Live;
+use crate::datapath::Command;
+use crate::datapath::command::{Counts, PolicyReport, Report};
+use crate::verify_audit::sentence;
+
+/// A report as an answer.
+pub(super) fn answer(report: &Value) -> Result<Answer, Status> {
+    let blob = blob_create(report.to_string().as_bytes());
+    let blob = blob.map_err(|error| Status::new(Code::RESOURCE_EXHAUSTED, error.to_string()))?;
+    Ok(Answer {
+        body: ResponseBody::Report(Blob {}),
+        fds: vec![blob],
+    })
+}
+
+fn internal(error: impl std::fmt::Display) -> Status {
+    Status::new(Code::INTERNAL, error.to_string())
+}
+
+/// The attachments that a change was about.
+pub(super) fn changed(attachments: &[Attachment]) -> Value {
+    let all: Vec<_> = attachments.iter().map(of_attachment).collect();
+    json!({"attachments": all})
+}
+
+/// As `policy list` shows it: a tenant's name, or `provider`, which as a tenant's name is one of many.
+fn owner_name(owner: &Owner) -> &str {
+    owner.tenant().unwrap_or("(provider)")
+}
+
+fn of_attachment(attachment: &Attachment) -> Value {
+    let Attachment {
+        target,
+        policy,
+        slot,
+        options,
+    } = attachment;
+    let candidate = slot.candidate.map(|candidate| {
+        json!({
+            "version": candidate.version, "mode": candidate.trial.to_string(),
+            "probation_ms": candidate.probation_ms,
+        })
+    });
+    json!({
+        "owner": owner_name(&target.owner()), "policy": policy, "place": target.to_string(),
+        "party": target.party.name(), "tenant": target.tenant, "service": target.service,
+        "method": target.method, "side": target.side.name(),
+        "stable": slot.stable, "candidate": candidate, "previous": slot.previous,
+        "quarantine": slot.quarantine, "options": options,
+    })
+}
+
+/// What a version is in a slot; `None`: nothing that judges.
+fn role(slot: &Slot, version: u32) -> Option<String> {
+    let candidate = slot
+        .candidate
+        .filter(|candidate| candidate.version == version);
+    if slot.stable == Some(version) {
+        return Some("stable".to_owned());
+    }
+    candidate.map(|candidate| candidate.trial.to_string())
+}
+
+/// Everything about attachments, joined with what the runtimes have counted.
+struct Joined<'a> {
+    /// By attachment, in the chain's order of their places.
+    by_attachment: BTreeMap<u64, Vec<(u32, &'a Live)>>,
+    counted: HashMap<u32, Vec<&'a PolicyReport>>,
+}
+
+impl<'a> Joined<'a> {
+    fn new(lives: impl Iterator<Item = (u32, &'a Live)>, report: &'a Report) -> Self {
+        let mut by_attachment: BTreeMap<u64, Vec<_>> = BTreeMap::new();
+        for (id, live) in lives {
+            by_attachment
+                .entry(live.place)
+                .or_default()
+                .push((id, live));
+        }
+        let mut counted: HashMap<u32, Vec<_>> = HashMap::new();
+        for policy in &report.policies {
+            counted.entry(policy.id).or_default().push(policy);
+        }
+        Joined {
+            by_attachment,
+            counted,
+        }
+    }
+
+    /// What the versions of an attachment have counted, over all runtimes.
+    fn versions(&self, lives: &[(u32, &Live)]) -> Vec<Value> {
+        struct Sum<'a> {
+            counts: Counts,
+            alive: bool,
+            place: Value,
+            last_fault: Option<&'a str>,
+        }
+        let mut sums: BTreeMap<u32, Sum<'_>> = BTreeMap::new();
+        for policy in lives
+            .iter()
+            .flat_map(|(id, _)| self.counted.get(id).into_iter().flatten())
+        {
+            let sum = sums.entry(policy.version).or_insert_with(|| Sum {
+                counts: Counts::default(),
+                alive: true,
+                place: json!(policy.place),
+                last_fault: None,
+            });
+            sum.counts.add(&policy.counts);
+            sum.alive &= policy.alive;
+            sum.last_fault = sum.last_fault.or(policy.last_fault.as_deref());
+        }
+        let one = |(version, sum): (u32, Sum<'_>)| {
+            let mut value = json!(sum.counts);
+            value["version"] = version.into();
+            value["place"] = sum.place;
+            value["alive"] = sum.alive.into();
+            value["last_fault"] = sum.last_fault.into();
+            value
+        };
+        sums.into_iter().map(one).collect()
+    }
+
+    fn attachment(&self, lives: &[(u32, &Live)]) -> Value {
+        let Some((_, first)) = lives.first() else {
+            return Value::Null;
+        };
+        let mut value = of_attachment(&first.attachment);
+        let fallback = lives.iter().find_map(|(_, live)| {
+            let running = live.stable.as_ref().map(|stable| stable.number);
+            let why = live.fallback.as_ref()?;
+            Some(json!({"running": running, "why": why}))
+        });
+        value["fallback"] = fallback.into();
+        value["versions"] = self.versions(lives).into();
+        value
+    }
+}
+
+/// All runtimes' reports.
+async fn gather(control: &Control) -> Result<Report, Status> {
+    let mut report = Report::default();
+    for runtime in 0..control.runtimes.len() {
+        let part = control
+            .ask(runtime, |reply| Command::Report { reply })
+            .await?;
+        report.absorb(part);
+    }
+    Ok(report)
+}
+
+/// `tollgate status`.
+pub(super) async fn status(control: &Control) -> Result<Value, Status> {
+    let report = gather(control).await?;
+    let store = &control.store;
+    let failed = |error| store_failed(&error);
+    let stored = store.policies().map_err(failed)?;
+    let attachments = control.attachments.borrow();
+    let joined = Joined::new(attachments.live.iter(), &report);
+    let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
+    let places = joined.by_attachment.values();
+    let places: Vec<_> = places.map(|lives| joined.attachment(lives)).collect();
+    Ok(json!({
+        "name": control.config.name,
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "socket": control.config.socket_path(),
+        "listen": control.listen.map(|address| address.to_string()),
+        "runtimes": control.runtimes.len(),
+        "tenants": store.tenants().map_err(failed)?,
+        "sessions": report.sessions,
+        "links": report.links,
+        "services": report.services,
+        "policies": policies,
+        "attachments": places,
+        "accounts": report.accounts,
+        "audit": {"head": store.audit_head().to_string(), "file": store.audit_file()},
+        "calls": report.calls,
+        "bytes": report.bytes,
+        "schemas": control.schemas.borrow().counters(),
+        "live_calls": report.live_calls,
+    }))
+}
+
+/// A stored version, where it judges, and what it has judged.
+fn of_policy(info: &PolicyInfo, joined: &Joined<'_>) -> Value {
+    let mut sum = Counts::default();
+    let mut places = Vec::new();
+    for lives in joined.by_attachment.values() {
+        let Some((_, first)) = lives.first() else {
+            continue;
+        };
+        let Attachment {
+            target,
+            policy,
+            slot,
+            ..
+        } = &first.attachment;
+        if target.owner() != info.owner || *policy != info.policy.name {
+            continue;
+        }
+        let ids = lives
+            .iter()
+            .flat_map(|(id, _)| joined.counted.get(id).into_iter().flatten());
+        let of_version: Vec<_> = ids.filter(|p| p.version == info.policy.version).collect();
+        of_version.iter().for_each(|policy| sum.add(&policy.counts));
+        let Some(role) = role(slot, info.policy.version) else {
+            continue;
+        };
+        let last_fault = of_version
+            .iter()
+            .find_map(|policy| policy.last_fault.as_deref());
+        places.push(json!({
+            "place": target.to_string(), "role": role, "party": target.party.name(), "tenant": target.tenant,
+            "service": target.service, "method": target.method, "side": target.side.name(),
+            "alive": of_version.iter().all(|policy| policy.alive), "last_fault": last_fault,
+            "quarantine": slot.quarantine.as_ref().filter(|_| role == "stable"),
+        }));
+    }
+    let mut value = json!(sum);
+    value["tenant"] = info.owner.tenant().into();
+    value["owner"] = owner_name(&info.owner).into();
+    value["name"] = info.policy.name.as_str().into();
+    value["version"] = info.policy.version.into();
+    value["digest"] = hex(&info.digest).into();
+    value["module_bytes"] = info.module_bytes.into();
+    value["configuration"] = info.config_digest.map(|digest| hex(&digest)).into();
+    value["attachments"] = places.into();
+    value
+}
+
+/// `tollgate policy list`: without what the runtimes have counted.
+pub(super) fn list(control: &Control) -> Result<Value, Status> {
+    let stored = control
+        .store
+        .policies()
+        .map_err(|error| store_failed(&error))?;
+    let (attachments, report) = (control.attachments.borrow(), Report::default());
+    let joined = Joined::new(attachments.live.iter(), &report);
+    let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
+    Ok(json!({"policies": policies}))
+}
+
+/// `tollgate policy show`.
+pub(super) async fn show(control: &Control, request: PolicyShow) -> Result<Value, Status> {
+    let owner = if request.provider {
+        Owner::Provider
+    } else {
+        Owner::Tenant(request.tenant)
+    };
+    control.require_owner(&owner)?;
+    let mut stored = control
+        .store
+        .policies()
+        .map_err(|error| store_failed(&error))?;
+    stored.retain(|info| info.owner == owner && info.policy.name == request.policy);
+    let chosen = match request.version {
+        0 => stored.last(),
+        version => stored.iter().find(|info| info.policy.version == version),
+    };
+    let Some(chosen) = chosen else {
+        let version = match request.version {
+            0 => String::new(),
+            version => format!("@{version}"),
+        };
+        let text = format!("{owner} has no policy {}{version}", request.policy);
+        return Err(Status::new(Code::NOT_FOUND, text));
+    };
+    let loaded = control
+        .version(&owner, &request.policy, chosen.policy.version)
+        .await;
+    let manifest = match loaded.map(|version| version.loaded) {
+        Ok(Ok(loaded)) => of_manifest(loaded.policy.manifest()),
+        Ok(Err(why)) => json!({"error": why}),
+        Err(status) => json!({"error": status.message}),
+    };
+    let report = gather(control).await?;
+    let attachments = control.attachments.borrow();
+    let joined = Joined::new(attachments.live.iter(), &report);
+    let places = joined.by_attachment.values().filter(|lives| {
+        lives.iter().any(|(_, live)| {
+            live.attachment.policy == request.policy && live.attachment.target.owner() == owner
+        })
+    });
+    let places: Vec<_> = places.map(|lives| joined.attachment(lives)).collect();
+    let mut value = of_policy(chosen, &joined);
+    value["manifest"] = manifest;
+    value["versions"] = stored.iter().map(|info| info.policy.version).collect();
+    value["attachments"] = places.into();
+    Ok(value)
+}
+
+fn of_manifest(manifest: &Manifest) -> Value {
+    let methods: Vec<_> = manifest
+        .methods()
+        .iter()
+        .map(|method| {
+            json!({
+                "method": method.pattern(),
+                "fields": method.fields(Hook::Request), "reply_fields": method.fields(Hook::Reply),
+                "changes": method.changes(Hook::Request), "reply_changes": method.changes(Hook::Reply),
+            })
+        })
+        .collect();
+    let hooks: Vec<_> = manifest.hooks().iter().map(Hook::to_string).collect();
+    json!({
+        "name": manifest.name(), "version": manifest.version(), "hooks": hooks, "methods": methods,
+        "capabilities": manifest.capabilities().names().collect::<Vec<_>>(),
+        "state_version": manifest.state_version(), "tick_ms": manifest.tick().map(|tick| tick.as_millis() as u64),
+        "counters": manifest.counters(), "gauges": manifest.gauges(), "histograms": manifest.histograms(),
+    })
+}
+
+/// `tollgate audit show` and `head`.
+pub(super) fn audit(control: &Control, last: u32) -> Result<Value, Status> {
+    let store = &control.store;
+    if last as usize > limits::MAX_SHOWN {
+        let most = limits::MAX_SHOWN;
+        return Err(invalid(format!(
+            "{last} records are too many at once; {most} can be shown"
+        )));
+    }
+    let records = store
+        .audit_last(last as usize)
+        .map_err(|error| store_failed(&error))?;
+    let file = store.audit_file();
+    let kept = file.is_none().then_some(limits::AUDIT_RING);
+    let head = store.audit_head().to_string();
+    Ok(json!({"head": head, "file": file, "kept": kept, "records": records}))
+}
+
+/// `tollgate audit verify`, on a blocking thread.
+pub(super) async fn verify(control: &Control) -> Result<Value, Status> {
+    let store: &Store = &control.store;
+    let verification = store
+        .audit_verification()
+        .map_err(|error| store_failed(&error))?;
+    let found = tokio::task::spawn_blocking(|| verification.run()).await;
+    Ok(match found.map_err(internal)? {
+        Ok(verified) => {
+            json!({"edited": false, "records": verified.records, "sentence": sentence(&verified)})
+        }
+        Err(edited) => {
+            let sentence = format!("the audit log was edited: {edited}");
+            json!({"edited": true, "line": edited.line, "sentence": sentence})
+        }
+    })
+}
