@@ -688,6 +688,7 @@ fn descriptors_that_are_no_blobs_are_refused_and_closed() {
             tenant: "mallory".to_owned(),
             name: "p".to_owned(),
             has_config: true,
+            provider: false,
         };
         let answer = wire.ask(RequestBody::PolicyPush(push), &[fd, fd]);
         assert!(
