@@ -289,7 +289,7 @@ fn module(loops: &[(String, String)]) -> Parts {
             "(func $loop{index} (local $i i32) (local $l i64) (local $d f64) (local $f f32) (local $n i32)
                (local.set $n (i32.const 250)) (local.set $l (i64.const 0x7fffffffffffffff))
                (local.set $d (f64.const 1e300)) (local.set $f (f32.const 1e30)) (local.set $i (i32.const 8))
-               (loop $again {} (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1))))))\n",
+               (loop $again {} (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1))))))",
             body.repeat(8)
         )
         .unwrap();
