@@ -8,7 +8,8 @@ use crate::{Capabilities, Rate, SharedState, limits};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostConfig {
     /// Instances alive at once, over all tenants and threads. Default 1,000. Each reserves 4 GiB of
-    /// address space (of 128 TiB) and up to 4 memory mappings (`vm.max_map_count`, 65,530 by default, bounds it).
+    /// address space (of 128 TiB) and up to 4 memory mappings (`vm.max_map_count`, 65,530 by default, bounds it): 10,000 fit. What
+    /// they touch stays resident, zeroed, up to [`limits::KEPT_MEMORY_BYTES`] for each, when they have ended.
     pub instances: u32,
     /// Bytes of linear memory that [`TenantLimits::memory_bytes`] may reach. Default 16 MiB.
     pub memory_bytes_max: usize,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use wasmparser::WasmFeatures;
 use wasmtime::{
-    Config, Engine, ExternType, InstanceAllocationStrategy, InstancePre, Linker, Module, OptLevel,
-    PoolingAllocationConfig,
+    Config, Enabled, Engine, ExternType, InstanceAllocationStrategy, InstancePre, Linker, Module,
+    OptLevel, PoolingAllocationConfig,
 };
 
 use crate::imports::{self, State};
@@ -119,7 +119,12 @@ fn engine_config(host: &HostConfig) -> Config {
         .max_memories_per_module(1)
         .max_tables_per_module(1)
         .max_memory_size(host.memory_bytes_max)
-        .table_elements(host.table_elements_max);
+        .table_elements(host.table_elements_max)
+        // What an instance has touched is zeroed in place and stays mapped, up to a bound; the kernel says what that is. For an
+        // instance per call that is two to three times as fast as giving pages back and faulting them in again.
+        .linear_memory_keep_resident(limits::KEPT_MEMORY_BYTES)
+        .table_keep_resident(limits::KEPT_TABLE_BYTES)
+        .pagemap_scan(Enabled::Auto);
     let mut config = Config::new();
     config
         .wasm_features(WasmFeatures::all(), false)

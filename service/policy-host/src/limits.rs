@@ -69,6 +69,12 @@ pub const STACK_BYTES: usize = 128 << 10;
 /// Instances alive at once in one host, by default. Each reserves 4 GiB of address space, no memory.
 pub const INSTANCES: u32 = 1000;
 
+/// Bytes of memory that a place of the pool keeps, zeroed, between two instances: more than an honest policy touches, and
+/// little enough that hostile ones can't leave much behind (64 MiB in 1,000 places).
+pub const KEPT_MEMORY_BYTES: usize = 64 << 10;
+/// Bytes of a table that a place of the pool keeps, zeroed, between two instances.
+pub const KEPT_TABLE_BYTES: usize = 4 << 10;
+
 /// Bytes of one view; the marshaller promises the same.
 pub const VIEW_BYTES: usize = 64 << 10;
 /// Views in one batch.
