@@ -1,7 +1,7 @@
 //! Arbitrary bytes as a block, or as an image with extents, of a type of the zoo: `[type][extents][bytes]`.
 //!
 //! Machine code and interpreter agree on every verdict, length, view, patched and written byte; what was accepted and
-//! encoded can be decoded again.
+//! encoded can be decoded again, and what was accepted and then changed is accepted again.
 
 #![no_main]
 #![forbid(unsafe_code)]
@@ -9,7 +9,7 @@
 use libfuzzer_sys::fuzz_target;
 use tollgate_fuzz::{Subject, choose};
 use tollgate_jit::{Codec, Projector};
-use tollgate_marshal::MAX_EXTENTS;
+use tollgate_marshal::{Change, MAX_EXTENTS, NewValue, PatchError};
 
 /// Room for a view; small, so that views don't fit as well.
 const VIEW: usize = 512;
@@ -56,7 +56,48 @@ fn accept(subject: &Subject, bytes: &[u8], inline_len: usize) {
     if let Ok(image) = interpreted {
         project(subject, &image);
         encode(subject, &image);
+        patch(subject, &image, inline_len);
     }
+}
+
+/// Changes the fields to what the image's own last bytes say: first each by itself, then together those that could be.
+fn patch(subject: &Subject, image: &[u8], inline_len: usize) {
+    let Some((patch, count)) = &subject.patch else {
+        return;
+    };
+    let mut out = Vec::new();
+    let mut apply = |changes: &[Change<'_>]| {
+        let layouts = &subject.layouts;
+        let patched = patch.apply(layouts, image, inline_len, &[], changes, &mut out)?;
+        let accepted = subject.interpreter.accept(&mut out, patched.inline_len);
+        assert_eq!(accepted, Ok(()), "what was changed is valid");
+        Ok::<_, PatchError>(())
+    };
+    let mut together = Vec::new();
+    for (field, tail) in (0..*count as u32).zip(image.rchunks(8).cycle()) {
+        let mut bits = [0; 8];
+        bits[..tail.len()].copy_from_slice(tail);
+        let bits = u64::from_le_bytes(bits);
+        let values = [
+            NewValue::Clear,
+            NewValue::Bits(bits),
+            NewValue::Bits(bits & 1),
+            NewValue::Bytes(&tail[..tail.len() / 2]),
+        ];
+        let chosen = bits as usize % values.len();
+        for value in [values[chosen], values[1], values[3]] {
+            let change = Change { field, value };
+            if apply(&[change]).is_ok()
+                && together
+                    .last()
+                    .is_none_or(|c: &Change<'_>| c.field != field)
+            {
+                together.push(change);
+            }
+        }
+        together.rotate_left(usize::from(tail[0] & 1));
+    }
+    let _one_may_take_away_the_message_of_another = apply(&together);
 }
 
 fn project(subject: &Subject, image: &[u8]) {

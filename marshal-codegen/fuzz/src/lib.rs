@@ -5,8 +5,10 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use tollgate_jit::{Codec, Projector};
+use tollgate_marshal::Patch;
+use tollgate_marshal::limits::MAX_CHANGES;
 use tollgate_schema::prost_reflect::MessageDescriptor;
-use tollgate_schema::{Cardinality, FieldLayout, Layouts, MessageId, Schema};
+use tollgate_schema::{Cardinality, FieldLayout, Kind, Layouts, MessageId, Schema};
 
 /// The types, by the file that declares them. An input's first byte chooses one: append only.
 const ZOO: [(&str, &[&str]); 3] = [
@@ -49,8 +51,10 @@ pub struct Subject {
     /// `prost-reflect` reads all fields as we do: no maps, which it takes for entries whatever their wire type says, and
     /// no closed enums, whose undeclared values it keeps; and it doesn't ask for required fields.
     pub is_plain: bool,
-    /// All fields of the root that can be projected; never compiled, and compiled.
+    /// Fields of the root and of what is in it that can be projected; never compiled, and compiled.
     pub projectors: Option<(Projector, Projector)>,
+    /// Those of these fields that a policy can change at once, and how many there are.
+    pub patch: Option<(Patch, usize)>,
 }
 
 /// All of the zoo, made on first use.
@@ -98,6 +102,7 @@ impl Subject {
             descriptor: schema.message(name).expect("it is declared"),
             interpreter: Codec::new(&layouts, id),
             projectors: projectors(&layouts, id),
+            patch: patch(&layouts, id),
             is_plain: layouts
                 .messages
                 .iter()
@@ -115,16 +120,33 @@ fn is_plain(field: &FieldLayout) -> bool {
 }
 
 fn projectors(layouts: &Layouts, id: MessageId) -> Option<(Projector, Projector)> {
-    let fields = layouts
-        .get(id)
-        .fields
-        .iter()
-        .map(|field| field.name.as_str());
-    let paths: Vec<_> = fields
-        .filter(|path| Projector::new(layouts, id, &[path]).is_ok())
-        .collect();
+    let paths = leaves(layouts, id);
     let interpreted = Projector::new(layouts, id, &paths).ok()?;
     let compiled = Projector::new(layouts, id, &paths).ok()?;
     compiled.compile().expect("the host has machine code");
     Some((interpreted, compiled))
+}
+
+fn patch(layouts: &Layouts, id: MessageId) -> Option<(Patch, usize)> {
+    let mut paths = leaves(layouts, id);
+    paths.truncate(MAX_CHANGES);
+    let patch = Patch::new(layouts, id, &paths).ok()?;
+    Some((patch, paths.len()))
+}
+
+/// The root's fields that can be projected, and some of those of the messages in it.
+fn leaves(layouts: &Layouts, id: MessageId) -> Vec<String> {
+    let names = |id| {
+        let fields = layouts.get(id).fields.iter();
+        fields.map(|field: &FieldLayout| field.name.clone())
+    };
+    let mut paths: Vec<String> = Vec::new();
+    for (name, field) in names(id).zip(&layouts.get(id).fields) {
+        paths.push(name.clone());
+        if let Kind::Message(inner) = field.kind {
+            paths.extend(names(inner).take(3).map(|below| format!("{name}.{below}")));
+        }
+    }
+    paths.retain(|path| Projector::new(layouts, id, &[path]).is_ok());
+    paths
 }
