@@ -179,6 +179,17 @@ impl Policy {
         self.0.wasm_bytes
     }
 
+    /// Names of the host functions that the module can call.
+    pub fn imports(&self) -> Vec<&str> {
+        let imports = self.0.pre.module().imports();
+        imports.map(|import| import.name()).collect()
+    }
+
+    /// Bytes of its machine code.
+    pub fn code_bytes(&self) -> usize {
+        self.0.pre.module().text().len()
+    }
+
     /// Starts and configures an instance.
     ///
     /// Runs guest code, up to `setup.limits.fuel_for_setup`.

@@ -174,6 +174,11 @@ impl Instance {
         self.budget.used()
     }
 
+    /// Bytes of its linear memory.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory.data_size(&self.store)
+    }
+
     /// Sets the clock that the policy reads, in milliseconds of Unix time; 0 before.
     pub fn set_time_ms(&mut self, now_ms: u64) {
         self.store.data_mut().now_ms = now_ms;
