@@ -37,6 +37,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         "tollgate-cli",
         &[
             "tollgate",
+            "tollgate-desk",
             "tollgate-gen",
             "tollgate-schema",
             "tollgate-shm-abi",
@@ -68,6 +69,18 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
             "tollgate-schema",
             "tollgate-shm-abi",
             "tollgate-transport",
+        ],
+        &[],
+    ),
+    // What the daemon does to a policy, without a daemon: for the command line.
+    (
+        "tollgate-desk",
+        &[
+            "tollgate-jit",
+            "tollgate-marshal",
+            "tollgate-policy-host",
+            "tollgate-schema",
+            "tollgate-shm-abi",
         ],
         &[],
     ),
@@ -107,8 +120,9 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ),
 ];
 
-/// The crates of either side; what both reach may only be [`SHARED`].
-const CLIENT_SIDE: &[&str] = &["tollgate-core", "tollgate", "tollgate-cli"];
+/// The crates of either side; what both reach may only be [`SHARED`]. The command line stands on both: it calls through the
+/// client library, and runs the policies' sandbox for `policy test`.
+const CLIENT_SIDE: &[&str] = &["tollgate-core", "tollgate"];
 const SERVICE_SIDE: &[&str] = &[
     "tollgate-engine",
     "tollgate-transport",
@@ -116,6 +130,7 @@ const SERVICE_SIDE: &[&str] = &[
     "tollgate-control",
     "tollgate-marshal",
     "tollgate-jit",
+    "tollgate-desk",
     "tollgate-daemon",
 ];
 const SHARED: &[&str] = &["tollgate-schema", "tollgate-shm-abi"];

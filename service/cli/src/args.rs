@@ -11,6 +11,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use tollgate_gen::Language;
 
+use crate::desk::Desk;
+
 /// Drives a Tollgate daemon: tenants, policies, and calls by hand.
 ///
 /// The exit status is 0, or the number of the status code that says what went wrong
@@ -101,6 +103,8 @@ pub(crate) enum Policy {
     Diff(Diff),
     /// List the policies and where they are attached
     List,
+    #[command(flatten)]
+    Desk(Desk),
 }
 
 /// Whose policy it is.
@@ -620,6 +624,10 @@ mod tests {
             "tollgate audit verify --file audit.jsonl --head 7:ab",
             "tollgate audit verify --state DIR",
             "tollgate audit head",
+            "tollgate policy test ./acl.wasm --cases cases.json --proto hotel.proto -I proto --json",
+            "tollgate policy bench ./acl.wasm --config F.json",
+            "tollgate policy bench ./acl.wasm --cases cases.json --json",
+            "tollgate policy inspect ./acl.wasm",
             "tollgate --socket P status --json",
             "tollgate serve --token T --proto hotel.proto --service hotel.Reservation --reply {}",
             "tollgate serve --token T --proto hotel.proto --service hotel.Echo --echo --print-requests",
@@ -654,6 +662,8 @@ mod tests {
             "tollgate policy promote acl",
             "tollgate audit verify --state DIR --file F",
             "tollgate audit verify --head 7:ab",
+            "tollgate policy test ./acl.wasm --proto hotel.proto",
+            "tollgate policy bench ./acl.wasm --cases cases.json --config F.json",
             "tollgate gen --lang go --out stubs hotel.proto",
             "tollgate gen --lang c --out stubs",
             "tollgate gen --lang c hotel.proto",

@@ -3,20 +3,22 @@
 //! ```text
 //! args      what can be typed              ┌─ admin   tenants and status: one request, one answer
 //!           (clap), parsed once  ── main ──┼─ policy  policies, and audit the log of what was done to them
-//!                                          │
+//!                                          ├─ desk    policies without a daemon
 //! failure   a sentence, a code, a hint     ├─ rpc     call and serve, over the client library
 //! schema    .proto and JSON                ├─ stubs   code for applications
 //!                                          └─ up      becomes the daemon
 //! ```
 //!
 //! Every failure is one sentence on standard error, and its status code is the exit status.
-//! Deliberately absent: state of its own, and any reach into the daemon's crates.
+//! Deliberately absent: state of its own, and any reach into the daemon's crates but for `desk`, which runs the policies'
+//! sandbox right here.
 
 #![forbid(unsafe_code)]
 
 mod admin;
 mod args;
 mod audit;
+mod desk;
 mod failure;
 mod output;
 mod policy;
@@ -30,7 +32,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Command, Policy};
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
@@ -38,6 +40,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return explain(error),
     };
+    if let Command::Policy(Policy::Desk(command)) = &cli.command {
+        return desk::run(command).unwrap_or_else(|failure| fail(&failure));
+    }
     match run(&cli) {
         Ok(text) => {
             output::print(&text);

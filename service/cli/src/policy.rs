@@ -39,6 +39,7 @@ pub(crate) fn policy(socket: &Path, command: &Policy) -> Result<String, Failure>
         Policy::Release(args) => step(socket, args, STEP_RELEASE),
         Policy::Show(args) => show(socket, args),
         Policy::Diff(args) => diff(socket, args),
+        Policy::Desk(_) => unreachable!("main runs what needs no daemon"),
         Policy::List => {
             let report = report(socket, RequestBody::PolicyList(Empty {}))?;
             let policies: Vec<_> = items(&report["policies"]).iter().map(describe).collect();

@@ -1,0 +1,167 @@
+//! `tollgate policy test`, `bench` and `inspect`: a module on its author's desk. No daemon takes part.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use tollgate_desk::{Bench, Cases, DeskError, Module, Setting};
+use tollgate_schema::Schema;
+use tollgate_shm_abi::status::Code;
+
+use crate::failure::Failure;
+use crate::output;
+
+/// The exit status when cases failed: 1, as of all test runners, and of no other failure that these commands have.
+const CASES_FAILED: u8 = 1;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Desk {
+    /// Judge a file of cases with a module, without a daemon
+    #[command(after_help = "The exit status is 1 if a case failed.\n\n\
+         Example: tollgate policy test ./acl.wasm --cases cases.json --proto hotel.proto")]
+    Test(Test),
+    /// Measure what a module costs per call, without a daemon
+    #[command(after_help = "Example: tollgate policy bench ./acl.wasm --config acl.json")]
+    Bench(Measure),
+    /// Show a module's manifest, imports and size
+    Inspect(Inspect),
+}
+
+/// What defines the services of the cases.
+#[derive(Debug, Args)]
+pub(crate) struct Protos {
+    /// What defines the services, besides the `proto` of the cases: .proto files, directories, descriptor sets
+    #[arg(long, value_name = "PATH")]
+    pub(crate) proto: Vec<PathBuf>,
+    /// Where imports are, besides the `include` of the cases
+    #[arg(long, short = 'I', value_name = "DIR")]
+    pub(crate) include: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Test {
+    /// The policy: a core WebAssembly module with a manifest
+    #[arg(value_name = "FILE.wasm")]
+    pub(crate) module: PathBuf,
+    /// The cases, in JSON
+    #[arg(long, value_name = "FILE.json")]
+    pub(crate) cases: PathBuf,
+    #[command(flatten)]
+    pub(crate) protos: Protos,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Measure {
+    /// The policy: a core WebAssembly module with a manifest
+    #[arg(value_name = "FILE.wasm")]
+    pub(crate) module: PathBuf,
+    /// Messages to measure with; messages without any field if left out
+    #[arg(long, value_name = "FILE.json")]
+    pub(crate) cases: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) protos: Protos,
+    /// The policy's configuration, if there are no cases that have one
+    #[arg(long, value_name = "FILE.json", conflicts_with = "cases")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Inspect {
+    /// The policy: a core WebAssembly module with a manifest
+    #[arg(value_name = "FILE.wasm")]
+    pub(crate) module: PathBuf,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Does what was asked and prints the answer; what is wrong with a case is an answer, too.
+pub(crate) fn run(command: &Desk) -> Result<ExitCode, Failure> {
+    match command {
+        Desk::Test(args) => test(args),
+        Desk::Bench(args) => bench(args),
+        Desk::Inspect(args) => {
+            let module = load(&args.module)?;
+            print(args.json, &module, Module::to_json);
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn test(args: &Test) -> Result<ExitCode, Failure> {
+    let module = load(&args.module)?;
+    let (cases, schema) = cases(&args.cases, &args.protos)?;
+    let report = tollgate_desk::test(module.policy(), &schema, &cases).map_err(failure)?;
+    print(args.json, &report, tollgate_desk::Report::to_json);
+    Ok(match report.failed() {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::from(CASES_FAILED),
+    })
+}
+
+fn bench(args: &Measure) -> Result<ExitCode, Failure> {
+    let module = load(&args.module)?;
+    let bench = match &args.cases {
+        Some(file) => {
+            let (cases, schema) = cases(file, &args.protos)?;
+            tollgate_desk::bench_cases(&module, &schema, &cases)
+        }
+        None => {
+            let config = args.config.as_deref().map(read).transpose()?;
+            let setting = Setting {
+                config: config.unwrap_or_default(),
+                ..Setting::default()
+            };
+            tollgate_desk::bench(&module, &setting)
+        }
+    };
+    print(args.json, &bench.map_err(failure)?, Bench::to_json);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn load(path: &Path) -> Result<Module, Failure> {
+    Module::load(&read(path)?).map_err(failure)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|error| Failure::file(path, &error))
+}
+
+/// The cases, and the schema of all that defines their services.
+fn cases(file: &Path, protos: &Protos) -> Result<(Cases, Schema), Failure> {
+    let cases = Cases::read(file).map_err(failure)?;
+    let proto = [&cases.proto[..], &protos.proto].concat();
+    let include = [&cases.include[..], &protos.include].concat();
+    if proto.is_empty() {
+        let sentence = "nothing defines the services of the cases";
+        return Err(Failure::input(sentence).hint("--proto FILE.proto"));
+    }
+    for file in &proto {
+        std::fs::metadata(file).map_err(|error| Failure::file(file, &error))?;
+    }
+    let schema = Schema::load(&proto, &include).map_err(Failure::input)?;
+    Ok((cases, schema))
+}
+
+fn print<T: std::fmt::Display>(json: bool, answer: &T, to_json: impl Fn(&T) -> serde_json::Value) {
+    let text = if json {
+        format!("{:#}\n", to_json(answer))
+    } else {
+        answer.to_string()
+    };
+    output::print(&text);
+}
+
+fn failure(error: DeskError) -> Failure {
+    match error {
+        DeskError::File { .. } => Failure::new(Code::NOT_FOUND, error),
+        DeskError::Internal { .. } => Failure::new(Code::INTERNAL, error),
+        _ => Failure::input(error),
+    }
+}

@@ -1,0 +1,171 @@
+//! A method's message as a policy is asked about it: from JSON to a block, to a view, to a changed block, and back.
+//!
+//! Projection and patch are the daemon's own.
+
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+use tollgate_jit::Projector;
+use tollgate_marshal::limits::MAX_VIEW;
+use tollgate_marshal::{Change, NewValue, Patch, PatchError, Program, interpreter};
+use tollgate_policy_host::{FieldChange, Hook, Manifest, Value};
+use tollgate_schema::dynamic::{from_json, read_block, to_json, write_block};
+use tollgate_schema::prost_reflect::MessageDescriptor;
+use tollgate_schema::{Layouts, MessageId, Schema};
+
+use crate::cases::Grant;
+use crate::{Case, DeskError};
+
+/// One side of one method, bound to a schema and a manifest.
+pub(crate) struct Asked {
+    pub(crate) hook: Hook,
+    /// What the policy knows of it, if it cares about the method at this hook.
+    pub(crate) entry: Option<Entry>,
+    layouts: Arc<Layouts>,
+    id: MessageId,
+    descriptor: MessageDescriptor,
+    program: Arc<Program>,
+}
+
+/// The manifest's entry for a method, resolved.
+pub(crate) struct Entry {
+    /// What `judge` takes.
+    pub(crate) method: u32,
+    projector: Projector,
+    patch: Patch,
+}
+
+impl Asked {
+    pub(crate) fn new(
+        schema: &Schema,
+        manifest: &Manifest,
+        grant: &Grant,
+        case: &Case,
+    ) -> Result<Asked, DeskError> {
+        let service = schema.service(&case.service).map_err(|e| case.error(e))?;
+        let method = service.methods.iter().find(|m| m.name == case.method);
+        let method = method.ok_or_else(|| {
+            let names: Vec<_> = service.methods.iter().map(|m| m.name.as_str()).collect();
+            let (name, names) = (&case.method, names.join(", "));
+            case.error(format!(
+                "service {} has no method {name:?}; it has {names}",
+                service.name
+            ))
+        })?;
+        let id = match case.hook {
+            Hook::Request => method.input,
+            Hook::Reply => method.output,
+        };
+        let layouts = Arc::clone(&service.layouts);
+        let name = &layouts.get(id).name;
+        Ok(Asked {
+            hook: case.hook,
+            entry: Entry::new(&layouts, id, manifest, grant, case)?,
+            descriptor: schema.message(name).map_err(DeskError::schema)?,
+            program: Program::new(&layouts, id),
+            layouts,
+            id,
+        })
+    }
+
+    /// The block of a message written as JSON, or what is wrong with it.
+    pub(crate) fn block(&self, json: &Json) -> Result<Vec<u8>, String> {
+        let message = from_json(&self.descriptor, &json.to_string()).map_err(|e| e.to_string())?;
+        write_block(&self.layouts, self.id, &message).map_err(|e| e.to_string())
+    }
+
+    /// A block as JSON.
+    pub(crate) fn json(&self, block: &[u8]) -> Result<String, DeskError> {
+        let message = read_block(&self.layouts, self.id, &self.descriptor, block);
+        let json = message.and_then(|message| to_json(&message));
+        json.map_err(DeskError::internal)
+    }
+}
+
+impl Entry {
+    fn new(
+        layouts: &Layouts,
+        id: MessageId,
+        manifest: &Manifest,
+        grant: &Grant,
+        case: &Case,
+    ) -> Result<Option<Entry>, DeskError> {
+        let granted = |hook: &str| match &grant.hooks {
+            Some(hooks) => hooks.iter().any(|granted| granted == hook),
+            None => true,
+        };
+        let is_hooked = manifest.hooks().contains(&case.hook) && granted(case.hook.name());
+        let index = manifest.method_index(&case.service, &case.method);
+        let Some(index) = index.filter(|_| is_hooked) else {
+            return Ok(None);
+        };
+        let method = &manifest.methods()[index as usize];
+        let fields: Vec<_> = method
+            .fields(case.hook)
+            .iter()
+            .map(|path| {
+                let listed = grant.fields.as_ref();
+                (path, listed.is_none_or(|fields| fields.contains(path)))
+            })
+            .collect();
+        let misfit = |error| {
+            let method = case.full_method();
+            DeskError::schema(format!("the policy doesn't fit {method}: {error}"))
+        };
+        let projector = Projector::new_granted(layouts, id, &fields).map_err(misfit)?;
+        let patch = Patch::new(layouts, id, method.changes(case.hook)).map_err(misfit)?;
+        Ok(Some(Entry {
+            method: index,
+            projector,
+            patch,
+        }))
+    }
+
+    /// Room that the view of a block can take at most.
+    pub(crate) fn view_max(&self, block: &[u8]) -> usize {
+        let fixed = self.projector.projection().fixed_len();
+        (fixed + block.len()).min(MAX_VIEW)
+    }
+}
+
+impl Asked {
+    /// Writes the view of a block, or says why it can't be shown.
+    pub(crate) fn project(
+        &self,
+        entry: &Entry,
+        block: &[u8],
+        view: &mut [u8],
+    ) -> Result<usize, String> {
+        let written = entry.projector.project(block, &[], view);
+        written.map_err(|fault| self.program.explain(&fault))
+    }
+
+    /// The block with a policy's changes, or why they can't be made.
+    pub(crate) fn change(
+        &self,
+        entry: &Entry,
+        block: &[u8],
+        changes: &[FieldChange],
+    ) -> Result<Vec<u8>, PatchError> {
+        let changes: Vec<_> = changes
+            .iter()
+            .map(|change| Change {
+                field: change.field,
+                value: match &change.value {
+                    Value::Clear => NewValue::Clear,
+                    Value::Bits(bits) => NewValue::Bits(*bits),
+                    Value::Bytes(bytes) => NewValue::Bytes(bytes),
+                },
+            })
+            .collect();
+        let mut out = Vec::new();
+        let (layouts, len) = (&self.layouts, block.len());
+        let patched = entry
+            .patch
+            .apply(layouts, block, len, &[], &changes, &mut out)?;
+        // As a receiver would: a patch that made something else is ours to blame.
+        let accepted = interpreter::accept(&self.program, &mut out, patched.inline_len);
+        accepted.map_err(|fault| PatchError::Malformed(fault.code))?;
+        Ok(out)
+    }
+}

@@ -1,0 +1,433 @@
+//! The file of cases: parsed once, with every key known and every expectation possible.
+//!
+//! Its format is described in the crate's README. What is refused here is named by case and field; what needs the schema
+//! (methods, messages) is refused by [`crate::test`].
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+use tollgate_policy_host::Hook;
+use tollgate_shm_abi::status::Code;
+
+use crate::{DeskError, limits};
+
+/// A parsed file of cases.
+#[derive(Debug)]
+pub struct Cases {
+    /// What defines the services, relative to the file.
+    pub proto: Vec<PathBuf>,
+    /// Where imports are, relative to the file.
+    pub include: Vec<PathBuf>,
+    /// How the policy is set up.
+    pub setting: Setting,
+    /// In the order of the file, which is the order in which they are judged.
+    pub cases: Vec<Case>,
+}
+
+/// How a policy is set up: as an operator would attach it.
+#[derive(Debug, Default, Clone)]
+pub struct Setting {
+    /// The bytes of the configuration.
+    pub config: Vec<u8>,
+    /// What it is granted.
+    pub grant: Grant,
+    /// The clock at the first case, in milliseconds of Unix time.
+    pub time_ms: u64,
+    /// CPU time for judging one call, in microseconds; the daemon's default if not given.
+    pub cpu_us: Option<u64>,
+    /// Every call meets a new instance.
+    pub fresh: bool,
+}
+
+/// What an operator grants; what isn't listed is as the manifest declares it.
+#[derive(Debug, Default, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grant {
+    /// Hooks at which the policy is asked.
+    pub hooks: Option<Vec<String>>,
+    /// Paths of the fields that it sees.
+    pub fields: Option<Vec<String>>,
+    /// Names of its capabilities.
+    pub capabilities: Option<Vec<String>>,
+}
+
+/// A message, and what the policy should say to it.
+#[derive(Debug)]
+pub struct Case {
+    /// Its place in the file, from 1.
+    pub number: usize,
+    /// Its name.
+    pub name: String,
+    /// `package.Service`.
+    pub service: String,
+    /// The method's name inside the service.
+    pub method: String,
+    /// Whether the message is a request or a reply.
+    pub hook: Hook,
+    /// The message.
+    pub message: Value,
+    /// How often the policy is asked; each time it should say the same.
+    pub repeat: u32,
+    /// How far the clock goes on before the first time.
+    pub advance_ms: u64,
+    /// What it should say.
+    pub expect: Expect,
+}
+
+/// What a policy should say.
+#[derive(Debug)]
+pub enum Expect {
+    /// It isn't asked: it has no such hook, or doesn't care about the method.
+    Unasked,
+    /// The call passes as it is.
+    Allow,
+    /// The call ends.
+    Deny {
+        /// With this code.
+        status: Option<Code>,
+        /// With a text that contains this.
+        message: Option<String>,
+    },
+    /// The call passes with another message.
+    Change {
+        /// It becomes this one.
+        message: Option<Value>,
+    },
+    /// The policy fails.
+    Fault {
+        /// For a reason that contains this.
+        message: Option<String>,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFile {
+    #[serde(default)]
+    proto: Vec<PathBuf>,
+    #[serde(default)]
+    include: Vec<PathBuf>,
+    #[serde(default)]
+    config: Option<Value>,
+    #[serde(default)]
+    grant: Grant,
+    #[serde(default)]
+    time_ms: u64,
+    #[serde(default)]
+    cpu_us: Option<u64>,
+    #[serde(default)]
+    fresh: bool,
+    cases: Vec<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawCase {
+    name: String,
+    method: String,
+    request: Option<Value>,
+    reply: Option<Value>,
+    #[serde(default = "once")]
+    repeat: u32,
+    #[serde(default)]
+    advance_ms: u64,
+    expect: RawExpect,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawExpect {
+    verdict: RawVerdict,
+    status: Option<String>,
+    message: Option<String>,
+    request: Option<Value>,
+    reply: Option<Value>,
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum RawVerdict {
+    Unasked,
+    Allow,
+    Deny,
+    Change,
+    Fault,
+}
+
+fn once() -> u32 {
+    1
+}
+
+impl Cases {
+    /// Reads a file; the paths in it are relative to where it is.
+    pub fn read(path: &Path) -> Result<Cases, DeskError> {
+        let failed = |reason: String| DeskError::File {
+            path: path.to_owned(),
+            reason,
+        };
+        let len = std::fs::metadata(path).map_err(|e| failed(e.to_string()))?;
+        if len.len() > limits::FILE_BYTES {
+            let (len, max) = (len.len(), limits::FILE_BYTES);
+            return Err(failed(format!("it has {len} bytes, the limit is {max}")));
+        }
+        let text = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
+        let mut cases = Cases::parse(&text)?;
+        let home = path.parent().unwrap_or(Path::new("."));
+        for path in cases.proto.iter_mut().chain(&mut cases.include) {
+            *path = home.join(&path);
+        }
+        Ok(cases)
+    }
+
+    /// Parses the text of a file.
+    pub fn parse(text: &str) -> Result<Cases, DeskError> {
+        let wrong = |reason: String| DeskError::Cases { reason };
+        let file: RawFile = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+        if !(1..=limits::CASES).contains(&file.cases.len()) {
+            let (count, max) = (file.cases.len(), limits::CASES);
+            return Err(wrong(format!("there are {count}; 1 to {max} are allowed")));
+        }
+        let cases = (1..).zip(file.cases);
+        let cases = cases.map(|(number, case)| Case::parse(number, case));
+        Ok(Cases {
+            proto: file.proto,
+            include: file.include,
+            setting: Setting {
+                config: config_bytes(file.config),
+                grant: file.grant,
+                time_ms: file.time_ms,
+                cpu_us: file.cpu_us,
+                fresh: file.fresh,
+            },
+            cases: cases.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// Text is given to the policy as it is; all else as JSON.
+fn config_bytes(config: Option<Value>) -> Vec<u8> {
+    match config {
+        None => Vec::new(),
+        Some(Value::String(text)) => text.into_bytes(),
+        Some(value) => value.to_string().into_bytes(),
+    }
+}
+
+impl Case {
+    fn parse(number: usize, case: Value) -> Result<Case, DeskError> {
+        let name = case.get("name").and_then(Value::as_str).unwrap_or("");
+        let name = name.to_owned();
+        let parsed = serde_json::from_value(case).map_err(|e| e.to_string());
+        parsed
+            .and_then(|raw: RawCase| raw.check(number))
+            .map_err(|reason| DeskError::Case {
+                number,
+                name,
+                reason,
+            })
+    }
+
+    /// `package.Service/Method`.
+    pub fn full_method(&self) -> String {
+        format!("{}/{}", self.service, self.method)
+    }
+
+    /// An error of this case.
+    pub(crate) fn error(&self, reason: impl std::fmt::Display) -> DeskError {
+        DeskError::Case {
+            number: self.number,
+            name: self.name.clone(),
+            reason: reason.to_string(),
+        }
+    }
+}
+
+impl RawCase {
+    /// The case, or the rest of a sentence about it.
+    fn check(self, number: usize) -> Result<Case, String> {
+        let (hook, message) = match (self.request, self.reply) {
+            (Some(message), None) => (Hook::Request, message),
+            (None, Some(message)) => (Hook::Reply, message),
+            (Some(_), Some(_)) => return Err("has both `request` and `reply`".to_owned()),
+            (None, None) => return Err("has neither `request` nor `reply`".to_owned()),
+        };
+        let (service, method) = match self.method.split_once('/') {
+            Some((s, m)) if !s.is_empty() && !m.is_empty() => (s.to_owned(), m.to_owned()),
+            _ => {
+                return Err(format!(
+                    "method {:?} isn't package.Service/Method",
+                    self.method
+                ));
+            }
+        };
+        if !(1..=limits::REPEAT).contains(&self.repeat) {
+            let (repeat, max) = (self.repeat, limits::REPEAT);
+            return Err(format!("repeat {repeat} isn't between 1 and {max}"));
+        }
+        Ok(Case {
+            number,
+            expect: self.expect.check(hook)?,
+            name: self.name,
+            service,
+            method,
+            hook,
+            message,
+            repeat: self.repeat,
+            advance_ms: self.advance_ms,
+        })
+    }
+}
+
+impl RawExpect {
+    fn check(self, hook: Hook) -> Result<Expect, String> {
+        let verdict = self.verdict;
+        let goes_with = |key: &str, given: bool, verdicts: &[RawVerdict]| {
+            if given && !verdicts.contains(&verdict) {
+                return Err(format!("expect.{key} doesn't go with this verdict"));
+            }
+            Ok(())
+        };
+        let (deny, fault, change) = (RawVerdict::Deny, RawVerdict::Fault, RawVerdict::Change);
+        goes_with("status", self.status.is_some(), &[deny])?;
+        goes_with("message", self.message.is_some(), &[deny, fault])?;
+        goes_with("request", self.request.is_some(), &[change])?;
+        goes_with("reply", self.reply.is_some(), &[change])?;
+        let message = match (hook, self.request, self.reply) {
+            (Hook::Request, message, None) | (Hook::Reply, None, message) => message,
+            _ => return Err(format!("expects another message than its {hook}")),
+        };
+        Ok(match verdict {
+            RawVerdict::Unasked => Expect::Unasked,
+            RawVerdict::Allow => Expect::Allow,
+            RawVerdict::Deny => Expect::Deny {
+                status: self.status.map(|name| code(&name)).transpose()?,
+                message: self.message,
+            },
+            RawVerdict::Change => Expect::Change { message },
+            RawVerdict::Fault => Expect::Fault {
+                message: self.message,
+            },
+        })
+    }
+}
+
+fn code(name: &str) -> Result<Code, String> {
+    let code = Code::from_name(name).filter(|code| *code != Code::OK);
+    code.ok_or_else(|| {
+        format!("expect.status {name:?} isn't a status code such as PERMISSION_DENIED")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        Cases::parse(text).unwrap_err().to_string()
+    }
+
+    /// A file of one case that says this beside its name and method.
+    fn case(rest: &str) -> String {
+        format!(r#"{{"cases":[{{"name":"a","method":"p.S/M",{rest}}}]}}"#)
+    }
+
+    #[test]
+    fn a_whole_file_is_parsed() {
+        let text = r#"{
+            "proto": ["a.proto"], "include": ["."], "config": {"blocked": []}, "time_ms": 5, "cpu_us": 50, "fresh": true,
+            "grant": {"hooks": ["request"], "fields": ["a.b"], "capabilities": ["state"]},
+            "cases": [
+                {"name": "one", "method": "p.S/M", "request": {}, "expect": {"verdict": "allow"}},
+                {"name": "two", "method": "p.S/M", "reply": {"x": 1}, "repeat": 3, "advance_ms": 7,
+                 "expect": {"verdict": "deny", "status": "PERMISSION_DENIED", "message": "no"}},
+                {"name": "three", "method": "p.S/M", "reply": {}, "expect": {"verdict": "change", "reply": {"x": 2}}}
+            ]
+        }"#;
+        let file = Cases::parse(text).unwrap();
+        assert_eq!(file.setting.config, br#"{"blocked":[]}"#);
+        assert_eq!(file.cases[1].repeat, 3);
+        assert_eq!(file.cases[1].full_method(), "p.S/M");
+        assert!(matches!(
+            file.cases[1].expect,
+            Expect::Deny {
+                status: Some(Code::PERMISSION_DENIED),
+                message: Some(_)
+            }
+        ));
+        let text = r#"{"config": "calls 2", "cases": [{"name": "n", "method": "p.S/M", "request": {}, "expect": {"verdict": "unasked"}}]}"#;
+        assert_eq!(Cases::parse(text).unwrap().setting.config, b"calls 2");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_case_and_field() {
+        let allow = r#""expect":{"verdict":"allow"}"#;
+        for (text, words) in [
+            ("{".to_owned(), "the cases: EOF"),
+            (
+                r#"{"cases":[]}"#.to_owned(),
+                "there are 0; 1 to 10000 are allowed",
+            ),
+            (
+                format!(
+                    r#"{{"cases":[{}]}}"#,
+                    vec!["0"; limits::CASES + 1].join(",")
+                ),
+                "there are 10001; 1 to 10000 are allowed",
+            ),
+            (
+                r#"{"cases":[],"protos":[]}"#.to_owned(),
+                "unknown field `protos`",
+            ),
+            (
+                case(&format!(r#""request":{{}},"requests":1,{allow}"#)),
+                r#"case 1 ("a"): unknown field `requests`"#,
+            ),
+            (
+                case(r#""request":{},"expect":{"verdict":"permit"}"#),
+                r#"case 1 ("a"): unknown variant `permit`"#,
+            ),
+            (
+                case(r#""request":{},"expect":{"verdict":"deny","code":7}"#),
+                "unknown field `code`",
+            ),
+            (case(allow), r#"case 1 ("a"): has neither"#),
+            (
+                case(&format!(r#""request":{{}},"reply":{{}},{allow}"#)),
+                "has both",
+            ),
+            (
+                case(&format!(r#""request":{{}},"repeat":0,{allow}"#)),
+                "repeat 0 isn't between 1 and 1000000",
+            ),
+            (
+                case(&format!(r#""request":{{}},"repeat":1000001,{allow}"#)),
+                "repeat 1000001",
+            ),
+            (
+                case(r#""request":{},"expect":{"verdict":"allow","status":"INTERNAL"}"#),
+                "expect.status doesn't go with",
+            ),
+            (
+                case(r#""request":{},"expect":{"verdict":"deny","status":"FORBIDDEN"}"#),
+                "expect.status \"FORBIDDEN\" isn't",
+            ),
+            (
+                case(r#""request":{},"expect":{"verdict":"deny","status":"OK"}"#),
+                "expect.status \"OK\" isn't",
+            ),
+            (
+                case(r#""request":{},"expect":{"verdict":"change","reply":{}}"#),
+                "expects another message than its request",
+            ),
+            (
+                case(&format!(r#""request":{{}},{allow}"#)).replace("p.S/M", "Reserve"),
+                "method \"Reserve\" isn't",
+            ),
+        ] {
+            let sentence = refused(&text);
+            assert!(sentence.contains(words), "{sentence} lacks {words}");
+        }
+    }
+}

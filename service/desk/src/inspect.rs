@@ -1,0 +1,137 @@
+//! What can be said about a module without asking it anything.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tollgate_policy_host::{Capabilities, Hook, Host, HostConfig, Policy};
+
+use crate::{DeskError, limits};
+
+/// A loaded module.
+#[derive(Debug)]
+pub struct Module {
+    policy: Policy,
+    compile: Duration,
+}
+
+impl Module {
+    /// Scans and compiles it, exactly as a daemon does.
+    pub fn load(wasm: &[u8]) -> Result<Module, DeskError> {
+        let config = HostConfig {
+            instances: limits::INSTANCES,
+            ..HostConfig::default()
+        };
+        let host = Host::new(config).map_err(DeskError::internal)?;
+        let start = Instant::now();
+        let policy = host.load(wasm)?;
+        Ok(Module {
+            policy,
+            compile: start.elapsed(),
+        })
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// For programs.
+    pub fn to_json(&self) -> serde_json::Value {
+        let (policy, manifest) = (&self.policy, self.policy.manifest());
+        let hooks = manifest.hooks().iter().map(|hook| hook.name());
+        let methods = manifest.methods().iter().map(|method| {
+            json!({
+                "method": method.pattern(),
+                "fields": method.fields(Hook::Request),
+                "reply_fields": method.fields(Hook::Reply),
+                "changes": method.changes(Hook::Request),
+                "reply_changes": method.changes(Hook::Reply),
+            })
+        });
+        json!({
+            "name": manifest.name(),
+            "version": manifest.version(),
+            "digest": hex(policy.digest()),
+            "hooks": hooks.collect::<Vec<_>>(),
+            "methods": methods.collect::<Vec<_>>(),
+            "capabilities": self.capabilities(),
+            "imports": policy.imports(),
+            "counters": manifest.counters(),
+            "gauges": manifest.gauges(),
+            "histograms": manifest.histograms(),
+            "state_version": manifest.state_version(),
+            "tick_ms": manifest.tick().map(|tick| tick.as_millis()),
+            "module_bytes": policy.wasm_bytes(),
+            "code_bytes": policy.code_bytes(),
+            "compile_us": self.compile.as_micros(),
+        })
+    }
+
+    fn capabilities(&self) -> Vec<&'static str> {
+        let granted = Capabilities::ALWAYS | self.policy.manifest().capabilities();
+        granted.names().collect()
+    }
+}
+
+impl fmt::Display for Module {
+    /// A line per fact.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (policy, manifest) = (&self.policy, self.policy.manifest());
+        let list = |items: &[&str]| match items {
+            [] => "none".to_owned(),
+            items => items.join(", "),
+        };
+        let strings =
+            |items: &[String]| list(&items.iter().map(String::as_str).collect::<Vec<_>>());
+        let hooks: Vec<_> = manifest.hooks().iter().map(|hook| hook.name()).collect();
+        let imports: Vec<_> = policy.imports();
+        let mut line = |what: &str, text: String| writeln!(f, "{what:13} {text}");
+        let version = manifest
+            .version()
+            .map_or(String::new(), |v| format!(" {v:?}"));
+        line("policy", format!("{}{version}", manifest.name()))?;
+        line("sha256", hex(policy.digest()))?;
+        line("hooks", list(&hooks))?;
+        for method in manifest.methods() {
+            line("method", method.pattern().to_owned())?;
+            for hook in [Hook::Request, Hook::Reply] {
+                let (fields, changes) = (method.fields(hook), method.changes(hook));
+                if !fields.is_empty() {
+                    line("", format!("reads of the {hook}: {}", strings(fields)))?;
+                }
+                if !changes.is_empty() {
+                    line("", format!("changes in the {hook}: {}", strings(changes)))?;
+                }
+            }
+        }
+        line("capabilities", list(&self.capabilities()))?;
+        line("imports", list(&imports))?;
+        for (what, names) in [
+            ("counters", manifest.counters()),
+            ("gauges", manifest.gauges()),
+            ("histograms", manifest.histograms()),
+        ] {
+            if !names.is_empty() {
+                line(what, strings(names))?;
+            }
+        }
+        if let Some(version) = manifest.state_version() {
+            line("state", format!("is handed over, version {version}"))?;
+        }
+        if let Some(tick) = manifest.tick() {
+            line("tick", format!("every {} ms", tick.as_millis()))?;
+        }
+        let (module, artifact) = (policy.wasm_bytes(), policy.code_bytes());
+        line("module", format!("{module} bytes"))?;
+        let compile = self.compile.as_micros() as f64 / 1e3;
+        line(
+            "machine code",
+            format!("{artifact} bytes, made in {compile:.1} ms"),
+        )
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,295 @@
+//! Judges cases, and tells which of them didn't go as expected.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use serde_json::json;
+use tollgate_policy_host::{Hook, LogLine, Policy, Rate};
+use tollgate_schema::Schema;
+use tollgate_shm_abi::status::Code;
+
+use crate::asked::Asked;
+use crate::session::Session;
+use crate::{Case, Cases, DeskError, Expect, Seen};
+
+/// What became of all cases, in their order.
+#[derive(Debug)]
+pub struct Report {
+    /// One each.
+    pub outcomes: Vec<Outcome>,
+}
+
+/// What became of a case.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Its name.
+    pub name: String,
+    /// What the policy said the last time that it was asked.
+    pub seen: Seen,
+    /// The changed message, if it was changed, as JSON.
+    pub changed: Option<String>,
+    /// What isn't as expected: nothing, if it passed.
+    pub differences: Vec<Difference>,
+    /// The most fuel that it took.
+    pub fuel: u64,
+    /// What the policy logged the last time.
+    pub log: Vec<LogLine>,
+}
+
+/// An expectation that wasn't met.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The key in the file, such as `verdict`.
+    pub what: &'static str,
+    /// What the file says.
+    pub expected: String,
+    /// What happened.
+    pub got: String,
+}
+
+/// Judges the cases in their order with one policy.
+pub fn test(policy: &Policy, schema: &Schema, cases: &Cases) -> Result<Report, DeskError> {
+    check_grant(policy, cases)?;
+    let mut methods: HashMap<(String, Hook), Asked> = HashMap::new();
+    for case in &cases.cases {
+        let key = (case.full_method(), case.hook);
+        if !methods.contains_key(&key) {
+            let asked = Asked::new(schema, policy.manifest(), &cases.setting.grant, case)?;
+            methods.insert(key, asked);
+        }
+    }
+    // The same fuel on every machine: whether a case passes doesn't depend on where it is tested.
+    let mut session = Session::new(policy, &cases.setting, Rate::default())?;
+    let outcomes = cases.cases.iter().map(|case| {
+        let asked = &methods[&(case.full_method(), case.hook)];
+        judge(&mut session, asked, case)
+    });
+    Ok(Report {
+        outcomes: outcomes.collect::<Result<_, _>>()?,
+    })
+}
+
+/// A grant that names what the manifest doesn't declare is a mistyped one.
+fn check_grant(policy: &Policy, cases: &Cases) -> Result<(), DeskError> {
+    let (manifest, grant) = (policy.manifest(), &cases.setting.grant);
+    let wrong = |reason| Err(DeskError::Cases { reason });
+    for name in grant.hooks.iter().flatten() {
+        if !manifest.hooks().iter().any(|hook| hook.name() == name) {
+            return wrong(format!(
+                "grant.hooks: the manifest declares no hook {name:?}"
+            ));
+        }
+    }
+    for path in grant.fields.iter().flatten() {
+        let declares = |hook| {
+            let mut methods = manifest.methods().iter();
+            methods.any(|method| method.fields(hook).contains(path))
+        };
+        if !declares(Hook::Request) && !declares(Hook::Reply) {
+            return wrong(format!(
+                "grant.fields: the manifest declares no field {path:?}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn judge(session: &mut Session<'_>, asked: &Asked, case: &Case) -> Result<Outcome, DeskError> {
+    let key = case.hook.name();
+    let block = asked.block(&case.message);
+    let block = block.map_err(|reason| case.error(format!("{key}: {reason}")))?;
+    let expected = match &case.expect {
+        Expect::Change { message } => message.as_ref().map(|message| {
+            let block = asked.block(message);
+            block.map_err(|reason| case.error(format!("expect.{key}: {reason}")))
+        }),
+        _ => None,
+    };
+    let expected = expected.transpose()?;
+    session.now_ms = session.now_ms.saturating_add(case.advance_ms);
+    let mut outcome = Outcome {
+        name: case.name.clone(),
+        seen: Seen::Unasked,
+        changed: None,
+        differences: Vec::new(),
+        fuel: 0,
+        log: Vec::new(),
+    };
+    for _ in 0..case.repeat {
+        if let Some(entry) = &asked.entry {
+            let judged = session.judge(asked, entry, &block)?;
+            outcome.fuel = outcome.fuel.max(judged.fuel);
+            (outcome.seen, outcome.log) = (judged.seen, judged.log);
+        }
+        if let Seen::Change { block } = &outcome.seen {
+            outcome.changed = Some(asked.json(block)?);
+        }
+        outcome.compare(case, expected.as_deref(), asked)?;
+        if !outcome.differences.is_empty() {
+            break;
+        }
+    }
+    Ok(outcome)
+}
+
+impl Outcome {
+    fn compare(
+        &mut self,
+        case: &Case,
+        expected: Option<&[u8]>,
+        asked: &Asked,
+    ) -> Result<(), DeskError> {
+        let mut differ = |what, expected: String, got: String| {
+            self.differences.push(Difference {
+                what,
+                expected,
+                got,
+            });
+        };
+        match (&case.expect, &self.seen) {
+            (Expect::Unasked, Seen::Unasked) | (Expect::Allow, Seen::Allow) => {}
+            (Expect::Deny { status, message }, Seen::Deny { code, message: got }) => {
+                if let Some(status) = status.filter(|status| status != code) {
+                    differ("status", status.to_string(), code.to_string());
+                }
+                if let Some(words) = message.as_ref().filter(|words| !got.contains(*words)) {
+                    differ("message", format!("{words:?} in it"), format!("{got:?}"));
+                }
+            }
+            (Expect::Fault { message }, Seen::Fault(got)) => {
+                if let Some(words) = message.as_ref().filter(|words| !got.contains(*words)) {
+                    differ("message", format!("{words:?} in it"), format!("{got:?}"));
+                }
+            }
+            (Expect::Change { .. }, Seen::Change { block }) => {
+                if let Some(expected) = expected.filter(|expected| expected != block) {
+                    let json = asked.json(expected)?;
+                    let got = self.changed.clone().unwrap_or_default();
+                    differ(case.hook.name(), json, got);
+                }
+            }
+            (expected, seen) => differ("verdict", verdict(expected).to_owned(), seen.to_string()),
+        }
+        Ok(())
+    }
+
+    /// Whether everything was as expected.
+    pub fn passed(&self) -> bool {
+        self.differences.is_empty()
+    }
+}
+
+fn verdict(expect: &Expect) -> &'static str {
+    match expect {
+        Expect::Unasked => "unasked",
+        Expect::Allow => "allow",
+        Expect::Deny { .. } => "deny",
+        Expect::Change { .. } => "change",
+        Expect::Fault { .. } => "fault",
+    }
+}
+
+impl Seen {
+    /// As the file of cases writes it.
+    pub fn verdict(&self) -> &'static str {
+        match self {
+            Seen::Unasked => "unasked",
+            Seen::Allow => "allow",
+            Seen::Deny { .. } => "deny",
+            Seen::Change { .. } => "change",
+            Seen::Fault(_) => "fault",
+        }
+    }
+
+    fn status(&self) -> Option<Code> {
+        match self {
+            Seen::Deny { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+
+    fn message(&self) -> Option<&str> {
+        match self {
+            Seen::Deny { message, .. } | Seen::Fault(message) => Some(message),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.verdict())?;
+        if let Some(code) = self.status() {
+            write!(f, " {code}")?;
+        }
+        match self.message() {
+            Some(message) => write!(f, " {message:?}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Report {
+    /// How many cases didn't pass.
+    pub fn failed(&self) -> usize {
+        let failed = self.outcomes.iter().filter(|outcome| !outcome.passed());
+        failed.count()
+    }
+
+    /// For programs.
+    pub fn to_json(&self) -> serde_json::Value {
+        let outcomes = self.outcomes.iter().map(|outcome| {
+            let differences = outcome
+                .differences
+                .iter()
+                .map(|d| json!({ "what": d.what, "expected": d.expected, "got": d.got }));
+            let log = outcome.log.iter().map(|line| &line.text);
+            json!({
+                "name": outcome.name,
+                "passed": outcome.passed(),
+                "verdict": outcome.seen.verdict(),
+                "status": outcome.seen.status().map(|code| code.to_string()),
+                "message": outcome.seen.message(),
+                "changed": outcome.changed,
+                "fuel": outcome.fuel,
+                "log": log.collect::<Vec<_>>(),
+                "differences": differences.collect::<Vec<_>>(),
+            })
+        });
+        json!({
+            "cases": outcomes.collect::<Vec<_>>(),
+            "passed": self.outcomes.len() - self.failed(),
+            "failed": self.failed(),
+        })
+    }
+}
+
+impl fmt::Display for Report {
+    /// A line per case, more for one that failed, and a summary.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let widths = self
+            .outcomes
+            .iter()
+            .map(|outcome| outcome.name.chars().count());
+        let width = widths.max().unwrap_or(0).min(60);
+        for outcome in &self.outcomes {
+            let word = if outcome.passed() { "ok" } else { "FAILED" };
+            let (name, verdict, fuel) = (&outcome.name, outcome.seen.verdict(), outcome.fuel);
+            writeln!(f, "{word:6}  {name:width$}  {verdict:7}  {fuel:>7} fuel")?;
+            for Difference {
+                what,
+                expected,
+                got,
+            } in &outcome.differences
+            {
+                writeln!(f, "        {what}: expected {expected}, got {got}")?;
+            }
+            let log = outcome.log.iter().filter(|_| !outcome.passed());
+            for line in log {
+                writeln!(f, "        it logged {:?}", line.text)?;
+            }
+        }
+        let (all, failed) = (self.outcomes.len(), self.failed());
+        writeln!(f, "{all} cases, {} passed, {failed} failed", all - failed)
+    }
+}
