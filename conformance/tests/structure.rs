@@ -140,6 +140,7 @@ const SHARED: &[&str] = &["tollgate-schema", "tollgate-shm-abi"];
 const FENCED: &[(&str, &[&str])] = &[
     ("wasmtime*", &["tollgate-policy-host"]),
     ("cranelift*", &["tollgate-jit"]),
+    ("seccompiler", &["tollgate-policy-host"]),
     ("redb", &["tollgate-control"]),
     ("protox", &["tollgate-schema"]),
     ("prost-reflect", &["tollgate-schema"]),
@@ -196,10 +197,19 @@ const UNSAFE_FILES: &[&str] = &[
     "marshal-codegen/jit/src/machine.rs",
     // Pages without access around the buffers of a test.
     "marshal-codegen/jit/tests/guard.rs",
+    // Loading the machine code that a compile worker made.
+    "service/policy-host/src/artifact.rs",
+    // System calls by number, to see that a confined process dies of them.
+    "service/policy-host/src/bin/compile-worker.rs",
 ];
 
 /// The crates that fence `unsafe`; every other crate root says `#![forbid(unsafe_code)]`.
-const UNSAFE_CRATES: &[&str] = &["tollgate-shm-abi", "tollgate-jit", "tollgate-policy"];
+const UNSAFE_CRATES: &[&str] = &[
+    "tollgate-shm-abi",
+    "tollgate-jit",
+    "tollgate-policy",
+    "tollgate-policy-host",
+];
 
 #[test]
 fn crates_import_what_the_table_says() {

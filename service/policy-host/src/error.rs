@@ -2,7 +2,7 @@
 //!
 //! | type | culprit |
 //! |---|---|
-//! | [`LoadError`] | the module or its configuration; [`LoadError::PoolFull`] the operator's limits |
+//! | [`LoadError`] | the module or its configuration; [`LoadError::PoolFull`] and [`LoadError::NoCompiler`] the operator's machine |
 //! | [`Fault`] | the policy, at run time |
 //! | [`Misuse`] | the daemon: a bug |
 //!
@@ -98,6 +98,29 @@ pub enum LoadError {
     /// The compiler refused.
     #[error("the module doesn't compile: {0}")]
     Compile(String),
+    /// The compiler was killed because it took too long. Remembered for [`limits::REFUSAL_PAUSE`].
+    #[error("compiling the module took more than {ms} ms; it isn't tried again for some minutes")]
+    CompileTimeout {
+        /// The limit.
+        ms: u128,
+    },
+    /// The compiler wanted more memory than it gets. Remembered for [`limits::REFUSAL_PAUSE`].
+    #[error(
+        "compiling the module takes more than {bytes} bytes of memory; it isn't tried again for some minutes"
+    )]
+    CompileMemory {
+        /// The limit.
+        bytes: u64,
+    },
+    /// The compiler didn't survive the module. Remembered for [`limits::REFUSAL_PAUSE`].
+    #[error("the compiler died of the module ({how}); it isn't tried again for some minutes")]
+    CompilerDied {
+        /// The signal or exit status, and its last words.
+        how: String,
+    },
+    /// No worker process could be started or confined: the machine's fault.
+    #[error("no compile worker: {0}")]
+    NoCompiler(String),
     /// More bytes than [`limits::CONFIG_BYTES`].
     #[error("the configuration has {bytes} bytes, above the limit of {max}")]
     ConfigTooLarge {

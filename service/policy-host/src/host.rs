@@ -51,31 +51,51 @@ impl Host {
         })
     }
 
-    /// Scans, compiles and checks a module. Takes milliseconds: not for the datapath.
+    /// Scans, compiles and checks a module in this very process, for modules whose author is trusted with it: on a desk, in
+    /// tests. A daemon has a [`crate::Compiler`].
     ///
     /// # Errors
     /// Says what is wrong with the module; nothing of it is kept.
     pub fn load(&self, wasm: &[u8]) -> Result<Policy, LoadError> {
-        let manifest = Manifest::parse(scan::scan(wasm)?).map_err(LoadError::Manifest)?;
-        let module = Module::new(&self.engine, wasm)
-            .map_err(|e| LoadError::Compile(cut(&format!("{e:#}"))))?;
-        check_imports(&module, &manifest)?;
-        check_exports(&module, &manifest)?;
-        check_memory(&module, self.config.memory_bytes_max)?;
-        let pre = self
-            .linker
-            .instantiate_pre(&module)
-            .map_err(|e| LoadError::Compile(cut(&format!("{e:#}"))))?;
-        let digest = Sha256::digest(wasm).into();
+        let manifest = Host::scan(wasm)?;
+        let module = Module::new(&self.engine, wasm).map_err(refused)?;
+        self.accept(&module, manifest, Sha256::digest(wasm).into(), wasm.len())
+    }
+
+    /// Looks at a module without compiling it.
+    pub(crate) fn scan(wasm: &[u8]) -> Result<Manifest, LoadError> {
+        Manifest::parse(scan::scan(wasm)?).map_err(LoadError::Manifest)
+    }
+
+    /// Checks a compiled module against its manifest and the ABI.
+    pub(crate) fn accept(
+        &self,
+        module: &Module,
+        manifest: Manifest,
+        digest: [u8; 32],
+        wasm_bytes: usize,
+    ) -> Result<Policy, LoadError> {
+        check_imports(module, &manifest)?;
+        check_exports(module, &manifest)?;
+        check_memory(module, self.config.memory_bytes_max)?;
+        let pre = self.linker.instantiate_pre(module).map_err(refused)?;
         let policy = Loaded {
             pre,
             manifest,
             digest,
-            wasm_bytes: wasm.len(),
+            wasm_bytes,
             host: self.config.clone(),
         };
         Ok(Policy(Arc::new(policy)))
     }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+fn refused(error: wasmtime::Error) -> LoadError {
+    LoadError::Compile(cut(&format!("{error:#}")))
 }
 
 /// Refuses imports that exist with another type or aren't declared; the scan has refused those that don't exist.
@@ -125,6 +145,13 @@ fn engine_config(host: &HostConfig) -> Config {
         .linear_memory_keep_resident(limits::KEPT_MEMORY_BYTES)
         .table_keep_resident(limits::KEPT_TABLE_BYTES)
         .pagemap_scan(Enabled::Auto);
+    let mut config = compiler_config();
+    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    config
+}
+
+/// What decides about the code that comes out; a compile worker has nothing else.
+pub(crate) fn compiler_config() -> Config {
     let mut config = Config::new();
     config
         .wasm_features(WasmFeatures::all(), false)
@@ -133,7 +160,6 @@ fn engine_config(host: &HostConfig) -> Config {
         .operator_cost(cost::operators())
         .max_wasm_stack(limits::STACK_BYTES)
         .cranelift_opt_level(OptLevel::Speed)
-        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
         // Traps are reported by kind; nobody reads a guest's backtrace.
         .wasm_backtrace_max_frames(None)
         .generate_address_map(false)

@@ -1,12 +1,13 @@
 //! The sandbox for tenants' policies: load an uploaded module, limit it, ask it for verdicts.
 //!
 //! ```text
-//!   bytes --Host::load--> Policy --instantiate--> Instance --judge--> Verdict
+//!   bytes --Compiler--> Policy --instantiate--> Instance --judge--> Verdict
 //!          scan, compile          memory, set-up            |
-//!          manifest               within fuel               +-- Fault: the instance is dead
+//!          (worker process)       within fuel               +-- Fault: the instance is dead
 //! ```
 //!
 //! - [`Host`]: the engine, its pool of instances and its price list. One per daemon; cheap to clone.
+//! - [`Compiler`]: has modules compiled in confined worker processes ([`worker`]), and remembers the outcome.
 //! - [`Policy`]: a compiled module and its [`Manifest`]. Immutable, shared; cheap to clone.
 //! - [`Instance`]: a policy with its own memory and one configuration, owned by one thread at a time.
 //!   Two tenants, or two configurations, never share one.
@@ -14,7 +15,8 @@
 //! Trust: the module, its manifest, its configuration and every byte that it writes back are hostile. The
 //! invariants:
 //!
-//! 1. A module reaches the compiler only after a scan has bounded the work that the compiler can have ([`limits`]).
+//! 1. A module reaches the compiler only after a scan has bounded the work that the compiler can have ([`limits`]); and a daemon's
+//!    compiler is a process that can do nothing else and is killed at its limits.
 //! 2. Guest code runs only with fuel set for that very call, from the first instruction of its start function on.
 //! 3. An address or length from the guest is checked against its memory each time, after the guest has stopped.
 //! 4. After any fault the instance never runs again: a trap leaves the guest's own stack pointer behind.
@@ -23,14 +25,19 @@
 //! 7. Work that the host does for a guest is paid with the guest's fuel before it is done.
 //!
 //! The interface to the guest is `guest-sdk/ABI.md`. Absent on purpose: WASI, any import besides the ten of
-//! `imports.rs`, SIMD, threads, 64-bit memories, tail calls, exceptions, GC, components. Not here yet: compilation in a confined
-//! worker process, the proxy-wasm ABI.
+//! `imports.rs`, SIMD, threads, 64-bit memories, tail calls, exceptions, GC, components. Not here yet: the
+//! proxy-wasm ABI.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+// The one `unsafe`: machine code that a compile worker made.
+#[allow(unsafe_code)]
+mod artifact;
 mod batch;
+mod cache;
 mod calibrate;
 mod capabilities;
+mod compile;
 mod config;
 mod cost;
 mod effects;
@@ -44,9 +51,11 @@ mod metrics;
 mod rate;
 mod scan;
 mod state;
+pub mod worker;
 
 pub use batch::Batch;
 pub use capabilities::{Capabilities, UnknownCapability};
+pub use compile::{Compiler, CompilerConfig, CompilerCounters};
 pub use config::{HostConfig, Setup, TenantLimits};
 pub use cost::FUEL_PER_MICROSECOND;
 pub use error::{BatchError, Fault, JudgeError, LoadError, Misuse};

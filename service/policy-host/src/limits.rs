@@ -5,6 +5,11 @@
 //! ([`STACK_BYTES`]), [`LOG_LINES`] x [`LOG_LINE_BYTES`] of log, [`COUNTERS`] x 8 bytes of counters, [`GAUGES`] x 16 of
 //! gauges and [`HISTOGRAMS`] x 520 of histograms; per policy of an owner, [`STATE_BYTES`] of shared state; per loaded policy, its machine code, about ten times
 //! [`MODULE_BYTES`] at the very worst.
+//!
+//! What compiling costs the daemon, over all tenants: per worker, a module and its code ([`MODULE_BYTES`], twice
+//! [`ARTIFACT_BYTES`] for the moment of loading it); [`REFUSALS`] x 1 KiB; and [`ARTIFACTS_IN_MEMORY_BYTES`] without a directory.
+
+use std::time::Duration;
 
 /// Bytes of a module as uploaded. Checked before anything else looks at it.
 pub const MODULE_BYTES: usize = 1 << 20;
@@ -59,6 +64,25 @@ pub const GLOBALS: u32 = 1024;
 pub const DATA_SEGMENTS: u32 = 4096;
 /// Types of a module.
 pub const TYPES: u32 = 4096;
+
+/// How long a worker may compile one module, by default.
+pub const COMPILE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of a compile worker's address space, by default.
+pub const COMPILE_MEMORY_BYTES: u64 = 512 << 20;
+/// Bytes of a compile worker's stack.
+pub const COMPILER_STACK_BYTES: u64 = 8 << 20;
+/// Bytes of machine code that a worker may write.
+pub const ARTIFACT_BYTES: usize = 32 << 20;
+/// Compiled modules that are kept.
+pub const ARTIFACTS: usize = 1024;
+/// Bytes of compiled modules that are kept in a directory.
+pub const ARTIFACTS_BYTES: u64 = 256 << 20;
+/// Bytes of compiled modules that are kept in memory, if there is no directory.
+pub const ARTIFACTS_IN_MEMORY_BYTES: u64 = 16 << 20;
+/// Refused modules that are remembered, with up to 1 KiB of reason each.
+pub const REFUSALS: usize = 4096;
+/// How long a module isn't tried again that the compiler was killed for: it may have been the machine's fault.
+pub const REFUSAL_PAUSE: Duration = Duration::from_secs(300);
 
 /// Bytes of linear memory an instance may have, by default: the shadow stack of a Rust guest takes 1 MiB.
 pub const MEMORY_BYTES: usize = 4 << 20;

@@ -44,8 +44,11 @@ static ARTIFACTS: LazyLock<PathBuf> = LazyLock::new(|| {
 
 /// A policy's module, by the name of its library.
 pub(crate) fn guest(name: &str) -> Policy {
-    let wasm = std::fs::read(ARTIFACTS.join(name).with_extension("wasm")).unwrap();
-    HOST.load(&wasm).unwrap()
+    HOST.load(&guest_bytes(name)).unwrap()
+}
+
+pub(crate) fn guest_bytes(name: &str) -> Vec<u8> {
+    std::fs::read(ARTIFACTS.join(name).with_extension("wasm")).unwrap()
 }
 
 pub(crate) fn limits() -> TenantLimits {

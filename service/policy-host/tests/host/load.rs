@@ -222,6 +222,24 @@ fn features_that_are_off_are_refused() {
             "threads",
         ),
         (r#"(func (param externref))"#, ""),
+        (
+            r#"(func (param v128) (drop (i32x4.relaxed_trunc_f32x4_s (local.get 0))))"#,
+            "SIMD",
+        ),
+        (
+            r#"(type $f (func)) (func (param (ref $f)))"#,
+            "function references",
+        ),
+        (
+            r#"(func (drop (i64.add128 (i64.const 0) (i64.const 0) (i64.const 0) (i64.const 0))) drop)"#,
+            "wide arithmetic",
+        ),
+        (
+            r#"(global i32 (i32.add (i32.const 1) (i32.const 2)))"#,
+            "constant expression",
+        ),
+        (r#"(type $f (func)) (type $c (cont $f))"#, "stack switching"),
+        (r#"(table 1 i64 funcref)"#, ""),
     ];
     for (rest, expected) in cases {
         let parts = Parts {
@@ -239,6 +257,10 @@ fn memories_of_other_kinds_are_refused() {
     for (memory, expected) in [
         (r#"(memory (export "memory") i64 1)"#, "memory64"),
         (r#"(memory (export "memory") 1 1 shared)"#, "threads"),
+        (
+            r#"(memory (export "memory") 1 (pagesize 1))"#,
+            "custom page sizes",
+        ),
     ] {
         let refusal = refusal(&Parts {
             memory,

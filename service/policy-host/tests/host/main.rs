@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod acl;
+mod compiler;
 mod functions;
 mod guests;
 mod isolation;
@@ -15,3 +16,4 @@ mod price;
 mod setup;
 mod vectors;
 mod wat;
+mod worker;

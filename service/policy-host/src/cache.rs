@@ -1,0 +1,277 @@
+//! What the compiler remembers: machine code of modules that it accepted, and the reasons why it refused others.
+//!
+//! Both are bounded, by count and (code) by bytes. Code is kept in a directory if there is one, so that a daemon that starts again
+//! compiles nothing, or else in memory. Invariants: nobody but this process's user can write what is read back, or it isn't;
+//! a file appears under its name when it is complete; one that is damaged is deleted and its module is compiled again.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::artifact::{Artifact, Key};
+use crate::{LoadError, limits};
+
+/// What a look into the cache of code finds.
+pub(crate) enum Found {
+    Nothing,
+    /// It was there and is deleted.
+    Damaged,
+    Code(Artifact),
+}
+
+/// Compiled modules, the least recently used of which make room.
+pub(crate) struct Artifacts {
+    place: Place,
+    entries: HashMap<Key, Entry>,
+    bytes: u64,
+    /// Rises with every use.
+    clock: u64,
+}
+
+struct Entry {
+    bytes: u64,
+    used: u64,
+}
+
+enum Place {
+    Memory(HashMap<Key, Vec<u8>>),
+    Directory(PathBuf),
+}
+
+impl Artifacts {
+    /// Keeps code in memory.
+    pub(crate) fn in_memory() -> Artifacts {
+        Artifacts::new(Place::Memory(HashMap::new()))
+    }
+
+    fn new(place: Place) -> Artifacts {
+        Artifacts {
+            place,
+            entries: HashMap::new(),
+            bytes: 0,
+            clock: 0,
+        }
+    }
+
+    /// Keeps code in `directory`, which is made if it isn't there; finds what an earlier process left for `engine` and
+    /// deletes what one left for another engine.
+    pub(crate) fn in_directory(directory: &Path, engine: u64) -> io::Result<Artifacts> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)?;
+        let meta = std::fs::metadata(directory)?;
+        if !ours_alone(&meta) {
+            let text = "others than the daemon's user can write there, and code that is loaded from it runs in the daemon";
+            return Err(io::Error::other(text));
+        }
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(directory)? {
+            let entry = entry?;
+            let (path, meta) = (entry.path(), entry.metadata()?);
+            match key_of(&path).filter(|key| key.engine == engine) {
+                Some(key) => found.push((meta.modified()?, key, meta.len())),
+                // A temporary file, or an older engine's.
+                None if is_ours(&path) => std::fs::remove_file(&path)?,
+                None => {}
+            }
+        }
+        found.sort_by_key(|(used, ..)| *used);
+        let mut artifacts = Artifacts::new(Place::Directory(directory.to_owned()));
+        for (_, key, bytes) in found {
+            artifacts.note(key, bytes);
+        }
+        artifacts.make_room();
+        Ok(artifacts)
+    }
+
+    pub(crate) fn find(&mut self, key: &Key) -> Found {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return Found::Nothing;
+        };
+        self.clock += 1;
+        entry.used = self.clock;
+        let file = match &self.place {
+            Place::Memory(files) => files.get(key).cloned(),
+            Place::Directory(directory) => read(&directory.join(name_of(key))).ok(),
+        };
+        match file.and_then(|file| Artifact::from_file(file, key)) {
+            Some(artifact) => Found::Code(artifact),
+            None => {
+                self.remove(key);
+                Found::Damaged
+            }
+        }
+    }
+
+    /// Keeps `artifact`, if it isn't larger than everything that may be kept.
+    pub(crate) fn keep(&mut self, key: Key, artifact: &Artifact) -> io::Result<()> {
+        let file = artifact.to_file(&key);
+        let bytes = file.len() as u64;
+        if bytes > self.most_bytes() {
+            return Ok(());
+        }
+        match &mut self.place {
+            Place::Memory(files) => {
+                files.insert(key, file);
+            }
+            Place::Directory(directory) => write(directory, &name_of(&key), &file)?,
+        }
+        self.note(key, bytes);
+        self.make_room();
+        Ok(())
+    }
+
+    fn most_bytes(&self) -> u64 {
+        match self.place {
+            Place::Memory(_) => limits::ARTIFACTS_IN_MEMORY_BYTES,
+            Place::Directory(_) => limits::ARTIFACTS_BYTES,
+        }
+    }
+
+    fn note(&mut self, key: Key, bytes: u64) {
+        self.clock += 1;
+        let entry = Entry {
+            bytes,
+            used: self.clock,
+        };
+        self.bytes += bytes;
+        if let Some(replaced) = self.entries.insert(key, entry) {
+            self.bytes -= replaced.bytes;
+        }
+    }
+
+    fn make_room(&mut self) {
+        while self.entries.len() > limits::ARTIFACTS || self.bytes > self.most_bytes() {
+            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
+            let Some((&key, _)) = oldest else { return };
+            self.remove(&key);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: &Key) {
+        if let Some(entry) = self.entries.remove(key) {
+            self.bytes -= entry.bytes;
+        }
+        match &mut self.place {
+            Place::Memory(files) => {
+                files.remove(key);
+            }
+            Place::Directory(directory) => {
+                // It may be gone already: then nothing is left to do.
+                let _gone = std::fs::remove_file(directory.join(name_of(key)));
+            }
+        }
+    }
+}
+
+const SUFFIX: &str = ".code";
+const TEMPORARY: &str = ".code.new";
+
+fn name_of(key: &Key) -> String {
+    let module: String = key.module.iter().map(|b| format!("{b:02x}")).collect();
+    format!("{module}-{:016x}{SUFFIX}", key.engine)
+}
+
+fn key_of(path: &Path) -> Option<Key> {
+    let name = path.file_name()?.to_str()?.strip_suffix(SUFFIX)?;
+    let (hex, engine) = name.split_once('-')?;
+    let engine = u64::from_str_radix(engine, 16).ok()?;
+    let mut module = [0; 32];
+    if hex.len() != 64 || !hex.is_ascii() {
+        return None;
+    }
+    for (i, byte) in module.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).ok()?;
+    }
+    let key = Key { module, engine };
+    (path.file_name()?.to_str()? == name_of(&key)).then_some(key)
+}
+
+fn is_ours(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.ends_with(TEMPORARY)) || key_of(path).is_some()
+}
+
+fn ours_alone(meta: &std::fs::Metadata) -> bool {
+    meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o022 == 0
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() || !ours_alone(&meta) || meta.len() > limits::ARTIFACTS_BYTES {
+        return Err(io::Error::other(
+            "not a file that this user alone can write",
+        ));
+    }
+    let mut bytes = Vec::new();
+    (&file)
+        .take(limits::ARTIFACTS_BYTES)
+        .read_to_end(&mut bytes)?;
+    // The order in which files make room, after the next start. If it can't be kept, the order is another one.
+    let _unordered = file.set_modified(SystemTime::now());
+    Ok(bytes)
+}
+
+fn write(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let temporary = directory.join(format!("{name}{}", &TEMPORARY[SUFFIX.len()..]));
+    let made = (|| {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&temporary)?;
+        file.write_all(bytes)?;
+        std::fs::rename(&temporary, directory.join(name))
+    })();
+    if made.is_err() {
+        let _gone = std::fs::remove_file(&temporary);
+    }
+    made
+}
+
+/// Modules that were refused, and why, so that pushing one again costs a look-up. The oldest make room.
+#[derive(Default)]
+pub(crate) struct Refusals {
+    entries: HashMap<[u8; 32], (LoadError, Option<Instant>)>,
+    order: VecDeque<[u8; 32]>,
+}
+
+impl Refusals {
+    /// The refusal that still holds.
+    pub(crate) fn find(&mut self, module: &[u8; 32], now: Instant) -> Option<LoadError> {
+        let (error, until) = self.entries.get(module)?;
+        let holds = until.is_none_or(|until| now < until);
+        let error = error.clone();
+        if !holds {
+            self.entries.remove(module);
+            self.order.retain(|kept| kept != module);
+        }
+        holds.then_some(error)
+    }
+
+    /// Remembers a refusal; `lasting`: for how long, if it might be the machine's fault.
+    pub(crate) fn keep(
+        &mut self,
+        module: [u8; 32],
+        error: LoadError,
+        now: Instant,
+        lasting: Option<Duration>,
+    ) {
+        let until = lasting.map(|lasting| now + lasting);
+        if self.entries.insert(module, (error, until)).is_none() {
+            self.order.push_back(module);
+        }
+        if self.order.len() > limits::REFUSALS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.entries.remove(&oldest);
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! From uploaded bytes to a policy, with the compiler kept at arm's length: what the daemon does instead of [`Host::load`].
+//!
+//! ```text
+//!   bytes ─▶ refused before? ─▶ scan ─▶ compiled before? ─▶ worker process ─▶ load ─▶ Policy
+//!              │ the reason      │ why    │ code               │ killed at its limits
+//! ```
+//!
+//! Invariant: the compiler runs in a worker ([`crate::worker`]) and never in this process; a worker is gone, and reaped, when the
+//! function that started it returns. Functions here block: how many compile at once, and in whose order, is the
+//! caller's business.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use sha2::{Digest, Sha256};
+
+use crate::artifact::{Artifact, Key, engine_number};
+use crate::cache::{Artifacts, Found, Refusals};
+use crate::error::cut;
+use crate::worker::{self, WorkerLimits};
+use crate::{Host, LoadError, Manifest, Policy, limits};
+
+/// How a [`Compiler`] works. Fixed for its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompilerConfig {
+    /// How long a worker may take before it is killed. Default 10 s. The scan lets nothing pass that takes an idle machine
+    /// longer than about 2 s; a machine that is full gives a worker a tenth of a core.
+    pub timeout: Duration,
+    /// Bytes of address space of a worker. Default 512 MiB. Ordinary policies take 60 MB.
+    pub memory_bytes: u64,
+    /// Directory for compiled code. None (default): it is kept in memory, and forgotten at the end.
+    pub artifacts: Option<PathBuf>,
+    /// The program that becomes a worker if its first argument is [`worker::ARGUMENT`]. Default: the running one.
+    pub program: PathBuf,
+}
+
+impl Default for CompilerConfig {
+    fn default() -> CompilerConfig {
+        CompilerConfig {
+            timeout: limits::COMPILE_TIMEOUT,
+            memory_bytes: limits::COMPILE_MEMORY_BYTES,
+            artifacts: None,
+            // The file that is being executed, even if another one has its name by now.
+            program: PathBuf::from("/proc/self/exe"),
+        }
+    }
+}
+
+/// What a compiler has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct CompilerCounters {
+    /// Worker processes started.
+    pub workers_started: u64,
+    /// Those that didn't end by themselves: out of time, out of memory, killed, crashed.
+    pub workers_killed: u64,
+    /// Modules whose code was found in the cache.
+    pub found_compiled: u64,
+    /// Modules that had been refused before.
+    pub found_refused: u64,
+    /// Files of the cache that were deleted because they were damaged.
+    pub damaged: u64,
+    /// Modules whose code couldn't be kept (a full disk, say), so that it will be compiled again.
+    pub not_kept: u64,
+}
+
+/// Compiles policies for one [`Host`].
+pub struct Compiler {
+    host: Host,
+    config: CompilerConfig,
+    engine: u64,
+    artifacts: Mutex<Artifacts>,
+    refusals: Mutex<Refusals>,
+    counts: Counts,
+    /// Readable as soon as every worker is to be killed.
+    stop: OwnedFd,
+}
+
+#[derive(Default)]
+struct Counts {
+    workers_started: AtomicU64,
+    workers_killed: AtomicU64,
+    found_compiled: AtomicU64,
+    found_refused: AtomicU64,
+    damaged: AtomicU64,
+    not_kept: AtomicU64,
+}
+
+impl std::fmt::Debug for Compiler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Compiler")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Compiler {
+    /// Opens the caches.
+    ///
+    /// # Errors
+    /// A sentence, if the directory for compiled code can't be used.
+    pub fn new(host: Host, config: CompilerConfig) -> Result<Compiler, String> {
+        let engine = engine_number(host.engine());
+        let artifacts = match &config.artifacts {
+            None => Artifacts::in_memory(),
+            Some(directory) => Artifacts::in_directory(directory, engine).map_err(|error| {
+                format!(
+                    "{} can't keep compiled policies: {error}",
+                    directory.display()
+                )
+            })?,
+        };
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| format!("no eventfd for the compiler: {error}"))?;
+        Ok(Compiler {
+            host,
+            config,
+            engine,
+            artifacts: Mutex::new(artifacts),
+            refusals: Mutex::default(),
+            counts: Counts::default(),
+            stop,
+        })
+    }
+
+    /// Answers without the compiler, if it has been asked before or the scan refuses the module. Takes milliseconds.
+    pub fn recall(&self, wasm: &[u8]) -> Option<Result<Policy, LoadError>> {
+        let (module, manifest) = match self.look(wasm) {
+            Ok(looked) => looked,
+            Err(error) => return Some(Err(error)),
+        };
+        self.find(wasm, module, &manifest)
+    }
+
+    /// Answers, by a worker if need be. Takes up to the configured time.
+    ///
+    /// # Errors
+    /// Says what is wrong with the module, or which limit its compilation met.
+    pub fn compile(&self, wasm: &[u8]) -> Result<Policy, LoadError> {
+        let (module, manifest) = self.look(wasm)?;
+        if let Some(known) = self.find(wasm, module, &manifest) {
+            return known;
+        }
+        let made = self.run(wasm).and_then(|artifact| {
+            let policy = self.accept(&artifact, wasm, module, manifest)?;
+            Ok((artifact, policy))
+        });
+        match made {
+            Ok((artifact, policy)) => {
+                let kept = lock(&self.artifacts).keep(self.key(module), &artifact);
+                if kept.is_err() {
+                    count(&self.counts.not_kept);
+                }
+                Ok(policy)
+            }
+            Err(error) => Err(self.refuse(module, error)),
+        }
+    }
+
+    /// Kills all workers, and those that are started from now on.
+    pub fn stop(&self) {
+        // Fails only if it was full, and so readable.
+        let _readable = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> CompilerCounters {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CompilerCounters {
+            workers_started: read(&self.counts.workers_started),
+            workers_killed: read(&self.counts.workers_killed),
+            found_compiled: read(&self.counts.found_compiled),
+            found_refused: read(&self.counts.found_refused),
+            damaged: read(&self.counts.damaged),
+            not_kept: read(&self.counts.not_kept),
+        }
+    }
+
+    fn key(&self, module: [u8; 32]) -> Key {
+        Key {
+            module,
+            engine: self.engine,
+        }
+    }
+
+    /// The module's digest and manifest, or why it is refused, which is remembered.
+    fn look(&self, wasm: &[u8]) -> Result<([u8; 32], Manifest), LoadError> {
+        if wasm.len() > limits::MODULE_BYTES {
+            return Host::scan(wasm).map(|manifest| ([0; 32], manifest));
+        }
+        let module = Sha256::digest(wasm).into();
+        if let Some(error) = lock(&self.refusals).find(&module, Instant::now()) {
+            count(&self.counts.found_refused);
+            return Err(error);
+        }
+        let manifest = Host::scan(wasm).map_err(|error| self.refuse(module, error))?;
+        Ok((module, manifest))
+    }
+
+    fn refuse(&self, module: [u8; 32], error: LoadError) -> LoadError {
+        let lasting = match error {
+            LoadError::NoCompiler(_) => return error,
+            LoadError::CompileTimeout { .. }
+            | LoadError::CompileMemory { .. }
+            | LoadError::CompilerDied { .. } => Some(limits::REFUSAL_PAUSE),
+            _ => None,
+        };
+        lock(&self.refusals).keep(module, error.clone(), Instant::now(), lasting);
+        error
+    }
+
+    fn find(
+        &self,
+        wasm: &[u8],
+        module: [u8; 32],
+        manifest: &Manifest,
+    ) -> Option<Result<Policy, LoadError>> {
+        let key = self.key(module);
+        let artifact = match lock(&self.artifacts).find(&key) {
+            Found::Nothing => return None,
+            Found::Code(artifact) => artifact,
+            Found::Damaged => {
+                count(&self.counts.damaged);
+                return None;
+            }
+        };
+        match self.accept(&artifact, wasm, module, manifest.clone()) {
+            // The engine doesn't want it, although the checksum was right.
+            Err(LoadError::Compile(_)) => {
+                lock(&self.artifacts).remove(&key);
+                count(&self.counts.damaged);
+                None
+            }
+            result => {
+                count(&self.counts.found_compiled);
+                Some(result)
+            }
+        }
+    }
+
+    fn accept(
+        &self,
+        artifact: &Artifact,
+        wasm: &[u8],
+        digest: [u8; 32],
+        manifest: Manifest,
+    ) -> Result<Policy, LoadError> {
+        let module = artifact
+            .load(self.host.engine())
+            .map_err(|e| LoadError::Compile(cut(&format!("{e:#}"))))?;
+        self.host.accept(&module, manifest, digest, wasm.len())
+    }
+
+    /// Has a worker compile a module.
+    fn run(&self, wasm: &[u8]) -> Result<Artifact, LoadError> {
+        let missing = |error: io::Error| LoadError::NoCompiler(error.to_string());
+        let module = memfd("tollgate-module").map_err(missing)?;
+        module.write_all_at(wasm, 0).map_err(missing)?;
+        let result = memfd("tollgate-artifact").map_err(missing)?;
+        let said = memfd("tollgate-worker").map_err(missing)?;
+        let mut worker = self.start(&module, &result, &said).map_err(missing)?;
+        count(&self.counts.workers_started);
+        let ended = worker
+            .wait(self.config.timeout, &self.stop)
+            .map_err(missing)?;
+        drop(worker);
+        let artifact = match ended {
+            Ended::Itself(status) => self.judge(status, result, said),
+            Ended::TooSlow => Err(LoadError::CompileTimeout {
+                ms: self.config.timeout.as_millis(),
+            }),
+            Ended::Stopped => Err(LoadError::NoCompiler("the daemon is ending".to_owned())),
+        };
+        if let Err(error) = &artifact
+            && !matches!(error, LoadError::Compile(_))
+        {
+            count(&self.counts.workers_killed);
+        }
+        artifact
+    }
+
+    fn start(&self, module: &File, result: &File, said: &File) -> io::Result<Worker> {
+        let mut command = Command::new(&self.config.program);
+        command
+            .arg0("tollgated")
+            .arg(worker::ARGUMENT)
+            .arg(std::process::id().to_string())
+            .arg(self.config.memory_bytes.to_string())
+            .arg(self.limits().cpu_seconds.to_string())
+            .env_clear()
+            .current_dir("/")
+            .stdin(module.try_clone()?)
+            .stdout(result.try_clone()?)
+            .stderr(said.try_clone()?);
+        command.spawn().map(Worker)
+    }
+
+    fn limits(&self) -> WorkerLimits {
+        WorkerLimits {
+            memory_bytes: self.config.memory_bytes,
+            // Met only by a worker that nobody watches any more.
+            cpu_seconds: self.config.timeout.as_secs() + 2,
+        }
+    }
+
+    /// What a worker that has ended leaves.
+    fn judge(&self, status: ExitStatus, result: File, said: File) -> Result<Artifact, LoadError> {
+        let read = |file, most| {
+            read(file, most).map_err(|error| LoadError::CompilerDied {
+                how: format!("what it wrote can't be read: {error}"),
+            })
+        };
+        let text = |file| {
+            read(file, limits::CONFIG_ERROR_BYTES).map(|text| cut(&String::from_utf8_lossy(&text)))
+        };
+        if status.success() {
+            return read(result, limits::ARTIFACT_BYTES).map(Artifact::from_worker);
+        }
+        if status.code() == Some(worker::REFUSED.into()) {
+            return Err(LoadError::Compile(text(result)?));
+        }
+        let last_words = text(said)?;
+        if status.code() == Some(worker::UNCONFINED.into()) {
+            return Err(LoadError::NoCompiler(last_words));
+        }
+        let signal = status.signal().and_then(Signal::from_named_raw);
+        Err(match signal {
+            Some(Signal::XCPU) => LoadError::CompileTimeout {
+                ms: self.config.timeout.as_millis(),
+            },
+            // How Rust's library ends a process whose allocation failed.
+            Some(Signal::ABORT) if last_words.contains("memory allocation of") => {
+                LoadError::CompileMemory {
+                    bytes: self.config.memory_bytes,
+                }
+            }
+            _ => LoadError::CompilerDied {
+                how: cut(&format!("{status} {last_words}")).trim_end().to_owned(),
+            },
+        })
+    }
+}
+
+/// A worker that is killed, and reaped, at the latest when this is dropped.
+struct Worker(Child);
+
+enum Ended {
+    Itself(ExitStatus),
+    TooSlow,
+    Stopped,
+}
+
+impl Worker {
+    fn wait(&mut self, timeout: Duration, stop: &OwnedFd) -> io::Result<Ended> {
+        let pid = Pid::from_child(&self.0);
+        let ended = pidfd_open(pid, PidfdFlags::empty())?;
+        let deadline = Instant::now() + timeout;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(io::Error::other)?;
+            let mut fds = [
+                PollFd::new(&ended, PollFlags::IN),
+                PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
+            ];
+            match poll(&mut fds, Some(&left)) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+                Ok(0) => return Ok(Ended::TooSlow),
+                Ok(_) if fds[0].revents().is_empty() => return Ok(Ended::Stopped),
+                Ok(_) => return self.0.wait().map(Ended::Itself),
+            }
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Both fail only if it is reaped already.
+        let _gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+fn memfd(name: &str) -> io::Result<File> {
+    Ok(File::from(memfd_create(name, MemfdFlags::CLOEXEC)?))
+}
+
+/// A file's bytes; an error if there are more than `most`.
+fn read(mut file: File, most: usize) -> io::Result<Vec<u8>> {
+    let bytes = file.metadata()?.len();
+    if bytes > most as u64 {
+        return Err(io::Error::other(format!(
+            "{bytes} bytes, above the limit of {most}"
+        )));
+    }
+    let mut content = Vec::new();
+    file.rewind()?;
+    file.take(most as u64).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
