@@ -5,8 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
+use tollgate_policy_host::CompilerConfig;
 
-use crate::limits::{MAX_RUNTIMES, MAX_SPIN};
+use crate::limits::{
+    COMPILE_MEMORY_BYTES, COMPILE_TIMEOUT_MS, MAX_COMPILE_WORKERS, MAX_RUNTIMES, MAX_SPIN,
+};
 
 /// The daemon's configuration. Every field has a default, so a file may be empty.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
@@ -37,6 +40,8 @@ pub struct Config {
     pub spin_us: u64,
     /// What policies may use.
     pub policies: Policies,
+    /// How tenants' policies are compiled.
+    pub compile: CompileConfig,
 }
 
 /// What policies may use: the section `[policies]`. An attachment can change the first one for itself.
@@ -71,6 +76,33 @@ impl Default for Policies {
             instances: 1_000,
             quarantine_faults: 5,
             quarantine_window_s: 60,
+        }
+    }
+}
+
+/// What compiling tenants' policies may take. Each module is compiled by a process of its own, which is killed at these limits.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct CompileConfig {
+    /// Milliseconds for one module, 100 to 600,000. Default 10,000.
+    ///
+    /// The largest modules that are accepted at all take an idle machine about 2 s; more leaves room for a machine that is full.
+    pub timeout_ms: u64,
+    /// Bytes of memory for one module, 64 MiB to 8 GiB. Default 512 MiB.
+    pub memory_bytes: u64,
+    /// Modules compiled at once, over all tenants, 1 to 16. Default 2.
+    ///
+    /// A tenant has one at a time. More make pushes of many tenants faster and take CPU from their calls, at low priority.
+    pub workers: usize,
+}
+
+impl Default for CompileConfig {
+    fn default() -> Self {
+        let default = CompilerConfig::default();
+        Self {
+            timeout_ms: u64::try_from(default.timeout.as_millis()).unwrap_or(u64::MAX),
+            memory_bytes: default.memory_bytes,
+            workers: 2,
         }
     }
 }
@@ -124,6 +156,47 @@ impl Policies {
     }
 }
 
+impl CompileConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        let within = |setting, value: u64, (least, most): (u64, u64), expected| {
+            if (least..=most).contains(&value) {
+                return Ok(());
+            }
+            let value = value.to_string();
+            Err(ConfigError::OutOfRange {
+                setting,
+                value,
+                expected,
+            })
+        };
+        within(
+            "compile.timeout_ms",
+            self.timeout_ms,
+            COMPILE_TIMEOUT_MS,
+            "100 to 600000",
+        )?;
+        let memory = "64 MiB (67108864) to 8 GiB (8589934592)";
+        within(
+            "compile.memory_bytes",
+            self.memory_bytes,
+            COMPILE_MEMORY_BYTES,
+            memory,
+        )?;
+        let workers = (1, MAX_COMPILE_WORKERS as u64);
+        within("compile.workers", self.workers as u64, workers, "1 to 16")
+    }
+
+    /// As the compiler wants it; code is kept in `state`, if there is one.
+    pub(crate) fn compiler(&self, state: Option<&std::path::Path>) -> CompilerConfig {
+        CompilerConfig {
+            timeout: Duration::from_millis(self.timeout_ms),
+            memory_bytes: self.memory_bytes,
+            artifacts: state.map(|state| state.join("compiled")),
+            ..CompilerConfig::default()
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -135,6 +208,7 @@ impl Default for Config {
             cores: Vec::new(),
             spin_us: 50,
             policies: Policies::default(),
+            compile: CompileConfig::default(),
         }
     }
 }
@@ -212,7 +286,8 @@ impl Config {
                 expected: "at most 64 entries",
             });
         }
-        self.policies.check()
+        self.policies.check()?;
+        self.compile.check()
     }
 
     /// Where the Unix socket is.
@@ -288,6 +363,16 @@ mod tests {
             let words = format!("policies.{setting} = {value}: {expected}");
             check(&format!("[policies]\n{setting} = {value}"), &words);
         }
+        check(
+            "[compile]\ntimeout_ms = 99",
+            "compile.timeout_ms = 99: 100 to",
+        );
+        check(
+            "[compile]\nmemory_bytes = 1",
+            "compile.memory_bytes = 1: 64 MiB",
+        );
+        check("[compile]\nworkers = 0", "compile.workers = 0: 1 to 16");
+        check("[compile]\nworkers = 17", "compile.workers = 17: 1 to 16");
         assert!(
             Config::read(std::path::Path::new("/nonexistent.toml"))
                 .unwrap_err()

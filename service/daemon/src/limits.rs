@@ -64,7 +64,22 @@ pub const RECORDED_BYTES: usize = 4 << 20;
 /// A command from the control plane that a runtime has not answered in this time is reported as an error.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Policy versions with compiled code held in memory. Older ones are compiled again when they are attached.
+/// Policies' modules that wait for a compile worker or are being compiled, of one tenant and of all. Each holds its bytes, at
+/// most 1 MiB.
+pub const COMPILATIONS_QUEUED_PER_TENANT: usize = 8;
+/// See [`COMPILATIONS_QUEUED_PER_TENANT`].
+pub const COMPILATIONS_QUEUED: usize = 64;
+
+/// Compile workers that the configuration accepts.
+pub const MAX_COMPILE_WORKERS: usize = 16;
+
+/// Shortest and longest time for compiling a module that the configuration accepts, in milliseconds.
+pub const COMPILE_TIMEOUT_MS: (u64, u64) = (100, 600_000);
+
+/// Smallest and largest memory of a compile worker that the configuration accepts. 64 MiB compile ordinary policies.
+pub const COMPILE_MEMORY_BYTES: (u64, u64) = (64 << 20, 8 << 30);
+
+/// Policy versions with compiled code held in memory. Older ones are loaded again when they are attached.
 pub const COMPILED_POLICIES: usize = 64;
 
 /// Schemas of services held in memory. One that nobody uses any more is forgotten when the table is full.

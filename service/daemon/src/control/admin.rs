@@ -140,7 +140,7 @@ async fn push(
     };
     // A tenant that doesn't exist shall not make us compile.
     control.require_owner(&owner)?;
-    let (policy, wasm) = control.load(wasm).await?;
+    let (policy, wasm) = control.load(&owner, wasm).await?;
     // A configuration that the policy refuses is refused now, not when it is attached.
     control.check_configuration(policy, config.clone()).await?;
     let pushed = control
@@ -164,19 +164,13 @@ impl Control {
         Err(store_failed(&StoreError::NoTenant { tenant }))
     }
 
-    /// Compiles a module, or finds it compiled; gives the bytes back.
-    pub(super) async fn load(&self, wasm: Vec<u8>) -> Result<(Policy, Vec<u8>), Status> {
-        let host = self.host.clone();
-        let loaded =
-            tokio::task::spawn_blocking(move || host.load(&wasm).map(|policy| (policy, wasm)))
-                .await;
-        let loaded = loaded.map_err(|error| {
-            Status::new(
-                Code::INTERNAL,
-                format!("loading the module failed: {error}"),
-            )
-        })?;
-        let (policy, wasm) = loaded.map_err(|error| invalid(error.to_string()))?;
+    /// Compiles an owner's module, or finds it compiled; gives the bytes back.
+    pub(super) async fn load(
+        &self,
+        owner: &Owner,
+        wasm: Vec<u8>,
+    ) -> Result<(Policy, Vec<u8>), Status> {
+        let (policy, wasm) = self.compilation.load(&owner.to_string(), wasm).await?;
         self.attachments
             .borrow_mut()
             .remember(*policy.digest(), policy.clone());

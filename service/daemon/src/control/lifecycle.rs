@@ -438,7 +438,7 @@ impl Control {
         let compiled = self.attachments.borrow().compiled(&stored.digest);
         let policy = match compiled {
             Some(policy) => policy,
-            None => self.load(stored.wasm).await?.0,
+            None => self.load(owner, stored.wasm).await?.0,
         };
         let config = stored.config.map(Arc::from);
         Ok(Version {

@@ -11,6 +11,7 @@
 //! waited for by the datapath.
 
 mod admin;
+mod compile;
 mod connection;
 mod lifecycle;
 mod policies;
@@ -29,12 +30,13 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tollgate_control::{Repeats, Store, audit};
 use tollgate_engine::{SessionId, Status};
-use tollgate_policy_host::{Host, HostConfig, Rate};
+use tollgate_policy_host::{Compiler, Host, HostConfig, Rate};
 use tollgate_shm_abi::control::ControlListener;
 use tollgate_shm_abi::status::Code;
 use tollgate_transport::{LinkConfig, PresharedKey};
 
 use crate::config::Config;
+use crate::control::compile::Compilation;
 use crate::control::policies::Attachments;
 use crate::control::schemas::Schemas;
 use crate::datapath::command::PolicyChange;
@@ -72,7 +74,7 @@ fn watch<T: AsFd>(inner: T) -> std::io::Result<AsyncFd<Watched<T>>> {
 struct Control {
     config: Config,
     store: Store,
-    host: Host,
+    compilation: Compilation,
     /// How fast this machine burns policies' fuel.
     rate: Rate,
     runtimes: Vec<Handle>,
@@ -92,7 +94,8 @@ struct Control {
 pub fn run(config: Config) -> Result<(), DaemonError> {
     let reactor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(2)
+        // Each worker has one that waits for it; two for what is short.
+        .max_blocking_threads(2 + config.compile.workers)
         .build()
         .map_err(|error| failed("the control plane can't start")(&error))?;
     tokio::task::LocalSet::new().block_on(&reactor, serve(config))
@@ -109,6 +112,10 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         ..HostConfig::default()
     };
     let host = Host::new(host).map_err(|error| failed("the policy host can't start")(&error))?;
+    let rate = host.calibrated();
+    let compiler = Compiler::new(host, config.compile.compiler(config.state.as_deref()))
+        .map_err(|error| failed("policies can't be compiled")(&error))?;
+    let compilation = Compilation::new(compiler, config.compile.workers);
     let link = link_config(&config)?;
     let socket = config.socket_path();
     let sessions = listen_unix(&socket)?;
@@ -128,12 +135,11 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
     let (events, inbox) = mpsc::unbounded_channel();
     let compiler = crate::machine_code::start()
         .map_err(|error| failed("the compile thread can't start")(&error))?;
-    let rate = host.calibrated();
     let (runtimes, threads) = start_runtimes(&config, rate, &link, &events)?;
     let control = Rc::new(Control {
         config,
         store,
-        host,
+        compilation,
         rate,
         runtimes,
         schemas: RefCell::new(Schemas::new(compiler)),
@@ -158,6 +164,7 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         socket.display()
     );
     until_told_to_stop().await?;
+    control.compilation.stop();
     for runtime in &control.runtimes {
         runtime.send(Command::Stop);
     }

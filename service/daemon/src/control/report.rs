@@ -193,6 +193,7 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
         "calls": report.calls,
         "bytes": report.bytes,
         "schemas": control.schemas.borrow().counters(),
+        "compiler": control.compilation.report(),
         "live_calls": report.live_calls,
     }))
 }
