@@ -7,6 +7,7 @@
 //! - [`hostile`] is an application that keeps no promise, for the attacks.
 //! - [`peer`] is a daemon that keeps no promise.
 //! - [`wasm`] takes policies apart and puts them together wrongly.
+//! - [`bombs`] are modules that no compiler should meet.
 //! - [`source`] reads Rust source for the repository's checks of itself (`tests/structure.rs`).
 //!
 //! Nothing here is part of the product: no crate of the datapath depends on this one.
@@ -18,6 +19,7 @@ pub mod hotel {
     tollgate::include_proto!("hotel");
 }
 
+pub mod bombs;
 pub mod hostile;
 pub mod peer;
 pub mod process;

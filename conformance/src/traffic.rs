@@ -6,13 +6,16 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tollgate::{Session, SessionOptions, block_on};
 use tollgate_schema::Schema;
 use tollgate_schema::dynamic::{from_json, write_block};
 
 use crate::testbed::{Daemon, SOON, eventually, proto_file};
+
+/// Latencies kept until they are taken.
+const LATENCIES: usize = 1 << 20;
 
 /// The service that echoes.
 pub const ECHO: &str = "hotel.Echo";
@@ -30,6 +33,8 @@ pub struct Traffic {
 struct Shared {
     stop: AtomicBool,
     answered: AtomicU64,
+    /// Of the answers since they were last taken, in nanoseconds; bounded.
+    latencies: Mutex<Vec<u64>>,
     failure: Mutex<Option<String>>,
 }
 
@@ -97,6 +102,19 @@ impl Traffic {
         });
     }
 
+    /// The latencies of the calls that are answered while `meanwhile` runs, sorted, in nanoseconds.
+    pub fn latencies(&self, meanwhile: impl FnOnce()) -> Vec<u64> {
+        let take = || {
+            let kept = self.shared.latencies.lock();
+            std::mem::take(&mut *kept.unwrap_or_else(PoisonError::into_inner))
+        };
+        let _before = take();
+        meanwhile();
+        let mut latencies = take();
+        latencies.sort_unstable();
+        latencies
+    }
+
     fn assert_unharmed(&self) {
         let failure = self
             .shared
@@ -157,6 +175,7 @@ fn flow(session: &Session, schema: &Schema, target: &str, shared: &Shared) -> Re
             .map_err(failed)?;
         let handle = binding.handle("Echo").ok_or("the binding lacks Echo")?;
         while !shared.stop.load(Ordering::Relaxed) {
+            let begin = Instant::now();
             let reply = session
                 .call_raw(handle, &request, Some(Duration::from_secs(20)))
                 .await
@@ -165,6 +184,13 @@ fn flow(session: &Session, schema: &Schema, target: &str, shared: &Shared) -> Re
                 return Err("an answer differs from its request".to_owned());
             }
             shared.answered.fetch_add(1, Ordering::Relaxed);
+            let mut latencies = shared
+                .latencies
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if latencies.len() < LATENCIES {
+                latencies.push(begin.elapsed().as_nanos() as u64);
+            }
         }
         Ok(())
     })

@@ -73,20 +73,20 @@ pub fn importing(module: &str, function: &str) -> Vec<u8> {
     wasm
 }
 
-fn section(wasm: &mut Vec<u8>, id: u8, body: &[u8]) {
+pub(crate) fn section(wasm: &mut Vec<u8>, id: u8, body: &[u8]) {
     wasm.push(id);
     write_leb(wasm, body.len());
     wasm.extend_from_slice(body);
 }
 
-fn name(text: &str) -> Vec<u8> {
+pub(crate) fn name(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     write_leb(&mut bytes, text.len());
     bytes.extend_from_slice(text.as_bytes());
     bytes
 }
 
-fn write_leb(bytes: &mut Vec<u8>, mut value: usize) {
+pub(crate) fn write_leb(bytes: &mut Vec<u8>, mut value: usize) {
     while value >= 0x80 {
         bytes.push(value as u8 | 0x80);
         value >>= 7;
