@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tollgate_policy_host::{Compiler, CompilerConfig, CompilerCounters, LoadError};
+use tollgate_policy_host::{Compiler, CompilerConfig, CompilerCounters, LoadError, Setup};
 
 use crate::guests::{HOST, guest_bytes, limits, view, write};
 use crate::wat::Parts;
@@ -66,7 +66,12 @@ fn a_worker_compiles_what_the_host_would() {
     assert_eq!(policy.digest(), HOST.load(&wasm).unwrap().digest());
     assert_eq!(policy.wasm_bytes(), wasm.len());
     let config = br#"{"blocked":["Mallory"]}"#;
-    let mut instance = policy.instantiate(&limits(), Some(config)).unwrap();
+    let mut instance = policy
+        .instantiate(&Setup {
+            config: Some(config),
+            ..Setup::new(&limits())
+        })
+        .unwrap();
     let method = policy
         .manifest()
         .method_index("hotel.Reservation", "Reserve")
@@ -114,7 +119,7 @@ fn another_process_finds_the_code_in_the_directory() {
         .recall(&wasm)
         .unwrap()
         .unwrap()
-        .instantiate(&limits(), None)
+        .instantiate(&Setup::new(&limits()))
         .unwrap();
     assert_eq!(again.counters().workers_started, 0);
 }
