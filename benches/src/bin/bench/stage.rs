@@ -15,7 +15,7 @@ use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, policy_file}
 use tollgate_conformance::workload::acl_config;
 
 use crate::machine::cpu_seconds;
-use crate::scenario::{Policy, Scenario, Subject};
+use crate::scenario::{Attached, Policy, Scenario, Subject};
 
 const TENANT: &str = "bench";
 const SERVICE: &str = "hotel.Reservation";
@@ -187,12 +187,11 @@ impl Tollgate {
         let server = start("bench-server", &server_args)?;
         server.line(SOON, |line| line == "ready")?;
         let config = bed.file("acl.json", acl_config().to_string());
-        push(&a, Policy::Null, &[])?;
-        push(
-            &a,
-            Policy::Acl,
-            &["--config", &config.display().to_string()],
-        )?;
+        let tenant = ["--tenant", TENANT];
+        push(&a, "null", &tenant, &[])?;
+        push(&a, "null", &["--provider"], &[])?;
+        let config = config.display().to_string();
+        push(&a, "acl", &tenant, &["--config", &config])?;
         Ok(Tollgate {
             pids: [server.pid(), a.process().pid(), b.process().pid()],
             _server: server,
@@ -214,28 +213,42 @@ impl Tollgate {
             format!("token={}", self.token),
             format!("to={}", self.b.listen()),
         ];
-        let here = ["--tenant", TENANT, "--service", SERVICE, "--side", "client"];
-        if let Some(name) = policy.name() {
-            let version = format!("{name}@1");
+        for attached in policy.attached() {
+            let version = format!("{}@1", attached.name);
+            let place = place(attached);
             run(
                 &self.a,
-                &[&["policy", "attach", &version], &here[..]].concat(),
+                &[&["policy", "attach", &version], &place[..]].concat(),
             )?;
         }
         let client = start("bench-client", &[args, &own].concat())?;
         let result = drive(client, &self.pids, window);
-        if let Some(name) = policy.name() {
-            run(&self.a, &[&["policy", "detach", name], &here[..]].concat())?;
+        for attached in policy.attached() {
+            let place = place(attached);
+            run(
+                &self.a,
+                &[&["policy", "detach", attached.name], &place[..]].concat(),
+            )?;
         }
         result
     }
 }
 
-fn push(daemon: &Daemon, policy: Policy, config: &[&str]) -> Result<(), String> {
-    let name = policy.name().expect("only real policies are pushed");
+/// Where a policy is attached, as the command line says it.
+fn place(attached: &Attached) -> Vec<&'static str> {
+    let here = ["--tenant", TENANT, "--service", SERVICE, "--side", "client"];
+    let method = match attached.method {
+        "" => vec![],
+        method => vec!["--method", method],
+    };
+    [&here[..], attached.party, &method].concat()
+}
+
+/// Pushes a module under its own name.
+fn push(daemon: &Daemon, name: &str, owner: &[&str], config: &[&str]) -> Result<(), String> {
     let file = policy_file(name).display().to_string();
-    let push = ["policy", "push", &file, "--tenant", TENANT, "--name", name];
-    run(daemon, &[&push[..], config].concat())
+    let push = ["policy", "push", &file, "--name", name];
+    run(daemon, &[&push[..], owner, config].concat())
 }
 
 /// Runs `tollgate` to its end and expects success.
