@@ -21,9 +21,9 @@ fn push(daemon: &Daemon, tenant: &str, module: &str) -> Outcome {
     daemon.tollgate(args)
 }
 
-fn acl() -> String {
+fn null() -> String {
     let target = programs().parent().unwrap().to_owned();
-    let path = target.join("wasm32-unknown-unknown/policy/acl.wasm");
+    let path = target.join("wasm32-unknown-unknown/policy/null.wasm");
     assert!(path.exists(), "{} is not built", path.display());
     path.display().to_string()
 }
@@ -152,7 +152,7 @@ fn a_worker_killed_in_the_middle_costs_its_push_only() {
     assert_eq!(counter(&daemon, "workers_killed"), 1);
     assert_eq!(workers(pid), []);
     honest.assert_flows();
-    let next = push(&daemon, "mallory", &acl());
+    let next = push(&daemon, "mallory", &null());
     assert_eq!(next.code, 0, "{next}");
 }
 
@@ -166,14 +166,14 @@ fn a_restarted_daemon_compiles_nothing_again() {
     let mut daemon = bed.daemon_with("a", &options);
     daemon.tenant("acme");
     let begin = Instant::now();
-    assert_eq!(push(&daemon, "acme", &acl()).code, 0);
+    assert_eq!(push(&daemon, "acme", &null()).code, 0);
     let compiled = begin.elapsed();
     assert_eq!(counter(&daemon, "workers_started"), 1);
     daemon.process().signal(Signal::TERM);
     assert!(daemon.process().ended(SOON).is_some());
     let daemon = bed.daemon_with("a", &options);
     let begin = Instant::now();
-    assert_eq!(push(&daemon, "acme", &acl()).code, 0);
+    assert_eq!(push(&daemon, "acme", &null()).code, 0);
     println!(
         "a push that compiles: {compiled:?}, one that doesn't: {:?}",
         begin.elapsed()

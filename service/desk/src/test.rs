@@ -1,6 +1,7 @@
 //! Judges cases, and tells which of them didn't go as expected.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 
 use serde_json::json;
@@ -52,10 +53,9 @@ pub fn test(policy: &Policy, schema: &Schema, cases: &Cases) -> Result<Report, D
     check_grant(policy, cases)?;
     let mut methods: HashMap<(String, Hook), Asked> = HashMap::new();
     for case in &cases.cases {
-        let key = (case.full_method(), case.hook);
-        if !methods.contains_key(&key) {
-            let asked = Asked::new(schema, policy.manifest(), &cases.setting.grant, case)?;
-            methods.insert(key, asked);
+        if let Entry::Vacant(place) = methods.entry((case.full_method(), case.hook)) {
+            let grant = &cases.setting.grant;
+            place.insert(Asked::new(schema, policy.manifest(), grant, case)?);
         }
     }
     // The same fuel on every machine: whether a case passes doesn't depend on where it is tested.

@@ -304,7 +304,8 @@ fn a_log_that_somebody_changed_is_not_healed() {
             .map(str::to_owned)
             .collect()
     };
-    let edits: [(&str, fn(&mut Vec<String>), u64); 4] = [
+    type Edit = fn(&mut Vec<String>);
+    let edits: [(&str, Edit, u64); 4] = [
         ("two records cut", |lines| lines.truncate(1), 2),
         ("all cut", Vec::clear, 1),
         ("one added", |lines| lines.push("{}".to_owned()), 4),

@@ -175,6 +175,9 @@ pub(super) async fn upgrade(
     Ok(changed)
 }
 
+/// A step of one slot, given the policy's name.
+type Move = fn(&Slot, &str) -> Result<Slot, SlotError>;
+
 /// Promotes, rolls back or releases, everywhere that the selection says or nowhere.
 pub(super) async fn step(
     control: &Rc<Control>,
@@ -182,7 +185,7 @@ pub(super) async fn step(
     request: PolicyStep,
 ) -> Result<Vec<Attachment>, Status> {
     let (selected, _) = control.selected(&request.at.unwrap_or_default())?;
-    let (event, one): (_, fn(&Slot, &str) -> Result<Slot, SlotError>) = match request.step {
+    let (event, one): (_, Move) = match request.step {
         STEP_PROMOTE => (Event::Promote, |slot, policy| slot.promote(policy)),
         STEP_ROLLBACK => (Event::Rollback, |slot, policy| slot.roll_back(policy)),
         STEP_RELEASE => (Event::Release, |slot, _| Ok(slot.released())),

@@ -140,14 +140,15 @@ fn damaged_code_is_deleted_and_compiled_again() {
     kept_in(directory.path()).compile(&wasm).unwrap();
     let file = only_file(directory.path());
     let whole = std::fs::read(&file).unwrap();
-    let damages: [(&str, &dyn Fn(&mut Vec<u8>)); 7] = [
-        ("magic", &|b| b[0] ^= 1),
-        ("engine", &|b| b[8] ^= 1),
-        ("module", &|b| b[16] ^= 1),
-        ("length", &|b| b[48] ^= 1),
-        ("a bit of the code", &|b| *b.last_mut().unwrap() ^= 0x80),
-        ("cut short", &|b| b.truncate(b.len() / 2)),
-        ("empty", &|b| b.clear()),
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [(&str, Damage); 7] = [
+        ("magic", |b| b[0] ^= 1),
+        ("engine", |b| b[8] ^= 1),
+        ("module", |b| b[16] ^= 1),
+        ("length", |b| b[48] ^= 1),
+        ("a bit of the code", |b| *b.last_mut().unwrap() ^= 0x80),
+        ("cut short", |b| b.truncate(b.len() / 2)),
+        ("empty", |b| b.clear()),
     ];
     for (what, damage) in damages {
         let mut bytes = whole.clone();
@@ -263,17 +264,17 @@ fn a_worker_out_of_time_is_killed_and_reaped() {
 #[test]
 fn a_worker_out_of_memory_is_named_so() {
     let compiler = compiler(CompilerConfig {
-        memory_bytes: 32 << 20,
+        memory_bytes: 28 << 20,
         ..config()
     });
     let step =
         "(i64.store (i32.const 8) (i64.mul (i64.load (i32.const 16)) (i64.load (i32.const 24))))";
     let large = Parts {
-        rest: format!("(func {})", step.repeat(5_000)).repeat(14),
+        rest: format!("(func {})", step.repeat(4_000)).repeat(15),
         ..Parts::default()
     };
     let error = compiler.compile(&large.wasm()).unwrap_err();
-    assert_eq!(error, LoadError::CompileMemory { bytes: 32 << 20 });
+    assert_eq!(error, LoadError::CompileMemory { bytes: 28 << 20 });
 }
 
 #[test]

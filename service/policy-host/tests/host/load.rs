@@ -239,7 +239,7 @@ fn features_that_are_off_are_refused() {
             "constant expression",
         ),
         (r#"(type $f (func)) (type $c (cont $f))"#, "stack switching"),
-        (r#"(table 1 i64 funcref)"#, ""),
+        (r#"(table i64 1 funcref)"#, "memory64"),
     ];
     for (rest, expected) in cases {
         let parts = Parts {
