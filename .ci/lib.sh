@@ -57,8 +57,8 @@ build_policies() {
 build_guests() {
     need_package clang "the C policies are compiled with it"
     need_package lld "it links the C policies"
-    need node "the AssemblyScript policies are compiled with it: install Node.js 20 or newer (Debian: apt-get install nodejs npm)"
-    need npm "AssemblyScript's compiler is installed with it (Debian: apt-get install npm)"
+    need_package node "the AssemblyScript policies are compiled with Node.js, 18 or newer" nodejs
+    need_package npm "AssemblyScript's compiler is installed with it"
     local out=${CARGO_TARGET_DIR:-target}/guests name
     mkdir -p "$out/c" "$out/assemblyscript"
     out=$(cd "$out" && pwd)

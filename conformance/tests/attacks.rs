@@ -689,6 +689,7 @@ fn descriptors_that_are_no_blobs_are_refused_and_closed() {
             name: "p".to_owned(),
             has_config: true,
             provider: false,
+            has_proof: false,
         };
         let answer = wire.ask(RequestBody::PolicyPush(push), &[fd, fd]);
         assert!(

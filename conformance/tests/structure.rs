@@ -39,6 +39,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
             "tollgate",
             "tollgate-desk",
             "tollgate-gen",
+            "tollgate-registry",
             "tollgate-schema",
             "tollgate-shm-abi",
         ],
@@ -66,6 +67,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
             "tollgate-jit",
             "tollgate-marshal",
             "tollgate-policy-host",
+            "tollgate-provenance",
             "tollgate-schema",
             "tollgate-shm-abi",
             "tollgate-transport",
@@ -106,7 +108,13 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
             "tollgate-schema",
             "tollgate-shm-abi",
         ],
-        &["tollgate-gen", "tollgate-marshal", "tollgate-policy-host"],
+        &[
+            "tollgate-gen",
+            "tollgate-marshal",
+            "tollgate-policy-host",
+            "tollgate-provenance",
+            "tollgate-registry",
+        ],
     ),
     (
         "tollgate-bench-marshal",
@@ -133,7 +141,7 @@ const SERVICE_SIDE: &[&str] = &[
     "tollgate-desk",
     "tollgate-daemon",
 ];
-const SHARED: &[&str] = &["tollgate-schema", "tollgate-shm-abi"];
+const SHARED: &[&str] = &["tollgate-shm-abi"];
 
 /// Dependencies that a crate exists to fence: each is named by these crates' code and by no other.
 /// An entry that ends in `*` stands for a family.

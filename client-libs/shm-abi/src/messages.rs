@@ -285,6 +285,34 @@ pub struct PolicyPush {
     /// It is the provider's, and `tenant` means nothing.
     #[prost(bool, tag = "4")]
     pub provider: bool,
+    /// Whether a blob with a [`PolicyProof`] comes along, last.
+    #[prost(bool, tag = "5")]
+    pub has_proof: bool,
+}
+
+/// Who signed a module, if its signature isn't inside it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PolicyProof {
+    /// Of the module's bytes; or, if there is a manifest, of the image that it was in. One of them has to hold.
+    #[prost(message, repeated, tag = "1")]
+    pub signatures: Vec<PolicySignature>,
+    /// The image's manifest; empty: the module wasn't in one.
+    #[prost(bytes = "vec", tag = "2")]
+    pub manifest: Vec<u8>,
+    /// The image's layer with the module.
+    #[prost(bytes = "vec", tag = "3")]
+    pub layer: Vec<u8>,
+}
+
+/// One signature, as cosign makes it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PolicySignature {
+    /// In base64.
+    #[prost(bytes = "vec", tag = "1")]
+    pub signature: Vec<u8>,
+    /// What was signed, for an image; for a module its bytes were.
+    #[prost(bytes = "vec", tag = "2")]
+    pub payload: Vec<u8>,
 }
 
 /// The policy is there.

@@ -121,12 +121,15 @@ pub(crate) struct Owner {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples: tollgate policy push ./acl.wasm --tenant acme --name acl --config acl.json\n          \
-         tollgate policy push ./audit.wasm --provider --name audit"
+         tollgate policy push oci://ghcr.io/acme/audit:1.2 --provider --name audit"
 )]
 pub(crate) struct Push {
-    /// The policy: a core WebAssembly module with a manifest
-    #[arg(value_name = "FILE.wasm")]
-    pub(crate) module: PathBuf,
+    /// The policy: a core WebAssembly module with a manifest, in a file or an OCI registry
+    #[arg(value_name = "FILE.wasm|oci://IMAGE")]
+    pub(crate) module: String,
+    /// A signature of the file's bytes, as `cosign sign-blob` prints it; images bring theirs along
+    #[arg(long, value_name = "FILE.sig")]
+    pub(crate) signature: Option<PathBuf>,
     /// The tenant whose calls it may judge
     #[arg(
         long,
@@ -612,6 +615,8 @@ mod tests {
             "tollgate policy attach acl@1 --provider --post --side server --on-fault open --fresh --record 1000",
             "tollgate policy attach acl@1 --provider --tenant acme --service a.B --side client --grant state,clock",
             "tollgate policy push ./acl.wasm --provider --name acl",
+            "tollgate policy push oci://ghcr.io/acme/acl:1.2 --tenant acme --name acl",
+            "tollgate policy push ./acl.wasm --signature acl.wasm.sig --tenant acme --name acl",
             "tollgate policy detach acl --tenant acme --service hotel.Reservation",
             "tollgate policy upgrade acl@2 --tenant acme --probation 60s",
             "tollgate policy upgrade acl@2 --tenant acme --mode shadow --side client",

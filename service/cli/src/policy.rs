@@ -1,16 +1,18 @@
 //! `tollgate policy …`: from what was typed to a request, and from the daemon's report to lines.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use prost::Message as _;
 use serde_json::Value;
+use tollgate_registry::{FetchError, SCHEME};
 use tollgate_shm_abi::blob::blob_create;
 use tollgate_shm_abi::messages::{
     Empty, MODE_CANARY, MODE_ENFORCE, MODE_SHADOW, Names, ON_FAULT_CLOSED, ON_FAULT_OPEN,
     ON_FAULT_RELOAD, PARTY_PROVIDER, PARTY_PROVIDER_POST, PARTY_PROVIDER_PRE, PARTY_TENANT,
-    PolicyAttach, PolicyDiff, PolicyOptions, PolicyPush, PolicySelection, PolicyShow, PolicyStep,
-    PolicyUpgrade, RequestBody, ResponseBody, SIDE_ANY, SIDE_CLIENT, SIDE_SERVER, STEP_PROMOTE,
-    STEP_RELEASE, STEP_ROLLBACK,
+    PolicyAttach, PolicyDiff, PolicyOptions, PolicyProof, PolicyPush, PolicySelection, PolicyShow,
+    PolicySignature, PolicyStep, PolicyUpgrade, RequestBody, ResponseBody, SIDE_ANY, SIDE_CLIENT,
+    SIDE_SERVER, STEP_PROMOTE, STEP_RELEASE, STEP_ROLLBACK,
 };
 use tollgate_shm_abi::status::Code;
 
@@ -49,25 +51,20 @@ pub(crate) fn policy(socket: &Path, command: &Policy) -> Result<String, Failure>
 }
 
 fn push(socket: &Path, args: &Push) -> Result<String, Failure> {
-    let blob = |path: &Path| {
-        let bytes = std::fs::read(path).map_err(|error| Failure::file(path, &error))?;
-        let failed = |errno| {
-            Failure::new(
-                Code::RESOURCE_EXHAUSTED,
-                format_args!("no memory for {}: {errno}", path.display()),
-            )
-        };
-        blob_create(&bytes).map_err(failed)
-    };
-    let mut blobs = vec![blob(&args.module)?];
-    if let Some(config) = &args.config {
-        blobs.push(blob(config)?);
+    let (module, proof) = origin(args)?;
+    let mut blobs = vec![blob("the module", &module)?];
+    if let Some(path) = &args.config {
+        blobs.push(blob("the configuration", &read(path)?)?);
+    }
+    if let Some(proof) = &proof {
+        blobs.push(blob("the signature", &proof.encode_to_vec())?);
     }
     let push = PolicyPush {
         tenant: args.tenant.clone().unwrap_or_default(),
         name: args.name.clone(),
         has_config: args.config.is_some(),
         provider: args.provider,
+        has_proof: proof.is_some(),
     };
     let fds: Vec<_> = blobs.iter().map(AsFd::as_fd).collect();
     match ask(socket, RequestBody::PolicyPush(push), &fds)? {
@@ -76,6 +73,77 @@ fn push(socket: &Path, args: &Push) -> Result<String, Failure> {
         }
         (other, _) => Err(unexpected(&other)),
     }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|error| Failure::file(path, &error))
+}
+
+fn blob(what: &str, bytes: &[u8]) -> Result<OwnedFd, Failure> {
+    let failed = |errno| {
+        Failure::new(
+            Code::RESOURCE_EXHAUSTED,
+            format_args!("no memory for {what}: {errno}"),
+        )
+    };
+    blob_create(bytes).map_err(failed)
+}
+
+/// The module, and what proves where it comes from, if it isn't inside.
+fn origin(args: &Push) -> Result<(Vec<u8>, Option<PolicyProof>), Failure> {
+    if args.module.starts_with(SCHEME) {
+        return image(args);
+    }
+    let module = read(Path::new(&args.module))?;
+    let Some(path) = &args.signature else {
+        return Ok((module, None));
+    };
+    let signature = PolicySignature {
+        signature: read(path)?,
+        payload: Vec::new(),
+    };
+    let proof = PolicyProof {
+        signatures: vec![signature],
+        ..PolicyProof::default()
+    };
+    Ok((module, Some(proof)))
+}
+
+fn image(args: &Push) -> Result<(Vec<u8>, Option<PolicyProof>), Failure> {
+    if args.signature.is_some() {
+        return Err(Failure::new(
+            Code::INVALID_ARGUMENT,
+            format_args!(
+                "--signature is for a file; the signatures of {} are those beside it in its registry",
+                args.module
+            ),
+        ));
+    }
+    let fetched = tollgate_registry::fetch(&args.module).map_err(|error| {
+        let code = match error {
+            FetchError::Reference { .. } | FetchError::Image { .. } | FetchError::Index { .. } => {
+                Code::INVALID_ARGUMENT
+            }
+            FetchError::NotFound { .. } => Code::NOT_FOUND,
+            FetchError::Unauthorized { .. } | FetchError::Credentials { .. } => {
+                Code::UNAUTHENTICATED
+            }
+            FetchError::Registry { .. } | FetchError::Timeout { .. } => Code::UNAVAILABLE,
+        };
+        Failure::new(code, error)
+    })?;
+    eprintln!("fetched {} ({} layout)", fetched.pinned, fetched.layout);
+    let signatures = fetched.signatures.into_iter().map(|one| PolicySignature {
+        signature: one.signature,
+        payload: one.payload,
+    });
+    let proof = PolicyProof {
+        signatures: signatures.collect(),
+        manifest: fetched.manifest,
+        layer: fetched.layer,
+    };
+    let signed = !proof.signatures.is_empty();
+    Ok((fetched.module, signed.then_some(proof)))
 }
 
 fn attach(socket: &Path, args: &Attach) -> Result<String, Failure> {

@@ -65,6 +65,9 @@ pub struct Policies {
     pub quarantine_faults: u32,
     /// See `quarantine_faults`. In seconds, 1 to 3,600. Default 60.
     pub quarantine_window_s: u32,
+    /// Files with public keys: PEM (Ed25519, or ECDSA P-256 as cosign writes it), or in wasmsign2's format. With any, only modules
+    /// that one of them has signed are accepted. Default: none.
+    pub trusted_keys: Vec<PathBuf>,
 }
 
 impl Default for Policies {
@@ -76,6 +79,7 @@ impl Default for Policies {
             instances: 1_000,
             quarantine_faults: 5,
             quarantine_window_s: 60,
+            trusted_keys: Vec::new(),
         }
     }
 }

@@ -101,3 +101,9 @@ pub const MAX_SPIN: Duration = Duration::from_millis(10);
 
 /// Runtime threads that the configuration accepts.
 pub const MAX_RUNTIMES: usize = 64;
+
+/// Bytes of what proves a module's origin: an image's layer, its manifest and some signatures.
+pub const PROOF_BYTES: usize = 4 << 20;
+
+/// Signatures of one module that are looked at.
+pub const SIGNATURES: usize = 8;

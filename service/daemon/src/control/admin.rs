@@ -6,6 +6,7 @@
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
+use prost::Message as _;
 use tollgate_control::audit::Actor;
 use tollgate_control::{Cause, Owner, PolicyVersion, StoreError};
 use tollgate_engine::Status;
@@ -13,12 +14,13 @@ use tollgate_policy_host::{Capabilities, Policy, Setup, limits as policy_limits}
 use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages::{
-    Empty, PolicyPush, PolicyPushed, RequestBody, ResponseBody, TenantAdded, Tenants,
+    Empty, PolicyProof, PolicyPush, PolicyPushed, RequestBody, ResponseBody, TenantAdded, Tenants,
 };
 use tollgate_shm_abi::status::Code;
 
 use crate::control::connection::Answer;
-use crate::control::{Control, lifecycle, replay, report};
+use crate::control::{Control, lifecycle, origin, replay, report};
+use crate::limits::PROOF_BYTES;
 
 /// Refuses everybody but root and the daemon's own user; says who it is.
 pub(crate) fn authorize(socket: &ControlSocket) -> Result<Actor, Status> {
@@ -117,29 +119,31 @@ async fn push(
     request: PolicyPush,
     fds: Vec<OwnedFd>,
 ) -> Result<ResponseBody, Status> {
-    let (module, config) = match (fds.as_slice(), request.has_config) {
-        ([module], false) => (module, None),
-        ([module, config], true) => (module, Some(config)),
-        _ => {
-            return Err(invalid(format!(
-                "a push carries a module and maybe a configuration; this one carried {} descriptors",
-                fds.len()
-            )));
-        }
+    let expected = 1 + usize::from(request.has_config) + usize::from(request.has_proof);
+    let Some((module, others)) = fds.split_first().filter(|_| fds.len() == expected) else {
+        return Err(invalid(format!(
+            "a push carries a module, and maybe a configuration and a proof of its origin; this one announced {expected} \
+             descriptors and carried {}",
+            fds.len()
+        )));
     };
+    let config = others.first().filter(|_| request.has_config);
+    let proof = others.last().filter(|_| request.has_proof);
     let wasm = blob_read(module, policy_limits::MODULE_BYTES)
         .map_err(|error| invalid(format!("the module can't be read: {error}")))?;
     let config = config
         .map(|config| blob_read(config, policy_limits::CONFIG_BYTES))
         .transpose()
         .map_err(|error| invalid(format!("the configuration can't be read: {error}")))?;
+    let proof = proof.map(read_proof).transpose()?;
     let owner = if request.provider {
         Owner::Provider
     } else {
         Owner::Tenant(request.tenant)
     };
-    // A tenant that doesn't exist shall not make us compile.
+    // A tenant that doesn't exist shall not make us compile, nor a module of unknown origin.
     control.require_owner(&owner)?;
+    origin::check(&control.trusted, &wasm, proof.as_ref())?;
     let (policy, wasm) = control.load(&owner, wasm).await?;
     // A configuration that the policy refuses is refused now, not when it is attached.
     control.check_configuration(policy, config.clone()).await?;
@@ -148,6 +152,13 @@ async fn push(
         .push_policy(actor, &owner, &request.name, &wasm, config.as_deref());
     let PolicyVersion { name, version } = pushed.map_err(|error| store_failed(&error))?;
     Ok(ResponseBody::PolicyPushed(PolicyPushed { name, version }))
+}
+
+fn read_proof(blob: &OwnedFd) -> Result<PolicyProof, Status> {
+    let bytes = blob_read(blob, PROOF_BYTES)
+        .map_err(|error| invalid(format!("the proof of origin can't be read: {error}")))?;
+    PolicyProof::decode(&bytes[..])
+        .map_err(|error| invalid(format!("the proof of origin doesn't parse: {error}")))
 }
 
 impl Control {

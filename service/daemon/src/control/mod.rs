@@ -14,6 +14,7 @@ mod admin;
 mod compile;
 mod connection;
 mod lifecycle;
+mod origin;
 mod policies;
 mod replay;
 mod report;
@@ -31,6 +32,7 @@ use tokio::sync::{mpsc, oneshot};
 use tollgate_control::{Repeats, Store, audit};
 use tollgate_engine::{SessionId, Status};
 use tollgate_policy_host::{Compiler, Host, HostConfig, Rate};
+use tollgate_provenance::TrustedKeys;
 use tollgate_shm_abi::control::ControlListener;
 use tollgate_shm_abi::status::Code;
 use tollgate_transport::{LinkConfig, PresharedKey};
@@ -75,6 +77,8 @@ struct Control {
     config: Config,
     store: Store,
     compilation: Compilation,
+    /// Who may have signed a policy; none: nobody needs to.
+    trusted: TrustedKeys,
     /// How fast this machine burns policies' fuel.
     rate: Rate,
     runtimes: Vec<Handle>,
@@ -116,6 +120,7 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
     let compiler = Compiler::new(host, config.compile.compiler(config.state.as_deref()))
         .map_err(|error| failed("policies can't be compiled")(&error))?;
     let compilation = Compilation::new(compiler, config.compile.workers);
+    let trusted = origin::trusted_keys(&config)?;
     let link = link_config(&config)?;
     let socket = config.socket_path();
     let sessions = listen_unix(&socket)?;
@@ -140,6 +145,7 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         config,
         store,
         compilation,
+        trusted,
         rate,
         runtimes,
         schemas: RefCell::new(Schemas::new(compiler)),

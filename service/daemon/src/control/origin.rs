@@ -1,0 +1,69 @@
+//! Whether a module comes from somebody whom the operator trusts.
+//!
+//! Invariant: with a trusted key, no module reaches the scan or the compiler that none of them has signed, whoever uploads it.
+
+use tollgate_engine::Status;
+use tollgate_provenance::{Proof, TrustedKeys};
+use tollgate_shm_abi::messages::PolicyProof;
+use tollgate_shm_abi::status::Code;
+
+use crate::config::Config;
+use crate::control::{DaemonError, failed};
+use crate::limits::SIGNATURES;
+
+/// Reads the keys that the configuration names.
+pub(crate) fn trusted_keys(config: &Config) -> Result<TrustedKeys, DaemonError> {
+    let mut keys = TrustedKeys::default();
+    for path in &config.policies.trusted_keys {
+        let doing = format!("the key in {} can't be used", path.display());
+        let bytes = std::fs::read(path).map_err(|error| failed(&doing)(&error))?;
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        keys.add(&name.to_string_lossy(), &bytes)
+            .map_err(|error| failed(&doing)(&error))?;
+    }
+    Ok(keys)
+}
+
+/// Refuses a module that none of the keys has signed; if there are no keys, nothing.
+pub(crate) fn check(
+    keys: &TrustedKeys,
+    module: &[u8],
+    proof: Option<&PolicyProof>,
+) -> Result<(), Status> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let refused = |error: &dyn std::fmt::Display| {
+        Err(Status::new(Code::PERMISSION_DENIED, error.to_string()))
+    };
+    let mut outcome = keys.verify(module, &Proof::Embedded);
+    for proof in proof.into_iter().flat_map(proofs).take(SIGNATURES) {
+        if outcome.is_ok() {
+            break;
+        }
+        outcome = keys.verify(module, &proof);
+    }
+    match outcome {
+        Ok(name) => {
+            tracing::info!("a module signed with {name} was pushed");
+            Ok(())
+        }
+        Err(error) => refused(&error),
+    }
+}
+
+fn proofs(proof: &PolicyProof) -> impl Iterator<Item = Proof<'_>> {
+    proof.signatures.iter().map(|one| {
+        if proof.manifest.is_empty() {
+            return Proof::Blob {
+                signature: &one.signature,
+            };
+        }
+        Proof::Image {
+            manifest: &proof.manifest,
+            layer: &proof.layer,
+            payload: &one.payload,
+            signature: &one.signature,
+        }
+    })
+}
