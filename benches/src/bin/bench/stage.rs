@@ -314,7 +314,8 @@ fn check(
     if count("ok") == 0 {
         return Err("no call was answered".to_owned());
     }
-    let judged = subject == Subject::Tollgate(Policy::Acl) && scenario.method == Method::Hotel;
+    let has_acl = matches!(subject, Subject::Tollgate(Policy::Acl | Policy::Chain));
+    let judged = has_acl && scenario.method == Method::Hotel;
     let expected = if judged { count("blocked") } else { 0 };
     if count("denied") != expected {
         let denied = count("denied");
