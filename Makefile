@@ -1,7 +1,8 @@
 # Tollgate. `make` alone lists what there is; each target is one command in .ci/.
 #
 # Needed beforehand: rustup, git, make and a C compiler; for the tests also a
-# C++ compiler and Python. The rest (the Rust
+# C++ compiler and Python, and, unless apt can install them, clang and lld,
+# Node.js with npm, and Go. The rest (the Rust
 # toolchain named in rust-toolchain.toml, the guests' target, Miri) is installed
 # through rustup when a target needs it, and said aloud.
 
