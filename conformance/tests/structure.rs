@@ -109,6 +109,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
             "tollgate-shm-abi",
         ],
         &[
+            "tollgate-desk",
             "tollgate-gen",
             "tollgate-marshal",
             "tollgate-policy-host",
