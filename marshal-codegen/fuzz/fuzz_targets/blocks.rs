@@ -95,7 +95,8 @@ fn patch(subject: &Subject, image: &[u8], inline_len: usize) {
                 together.push(change);
             }
         }
-        together.rotate_left(usize::from(tail[0] & 1));
+        let turn = usize::from(tail[0] & 1).min(together.len());
+        together.rotate_left(turn);
     }
     let _one_may_take_away_the_message_of_another = apply(&together);
 }
