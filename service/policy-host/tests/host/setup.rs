@@ -142,7 +142,7 @@ fn the_policies_explain_what_they_dislike() {
         "the policy refuses its configuration: \"unknown field `blokced`, expected `blocked` or `message` at line 1 column 10\""
     );
     assert!(refusal("acl", "").contains("EOF while parsing"));
-    assert!(refusal("spin", "faster").contains("is neither"));
+    assert!(refusal("spin", "faster").contains("is none of"));
     assert!(matches!(
         guest("spin")
             .instantiate(&setup(&limits(), Some(b"configure")))
