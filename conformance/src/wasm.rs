@@ -12,22 +12,13 @@ const HEADER: &[u8] = b"\0asm\x01\0\0\0";
 /// # Panics
 /// If `module` isn't a Wasm module: it is one that this repository built.
 pub fn with_manifest(module: &[u8], manifest: Option<&str>) -> Vec<u8> {
-    let mut rest = module
-        .strip_prefix(HEADER)
-        .expect("a Wasm module begins with its header");
-    let mut changed = HEADER.to_vec();
-    while let Some((&id, after)) = rest.split_first() {
-        let (len, after) = read_leb(after);
-        let (body, after) = after.split_at(len);
+    let mut changed = rebuilt(module, |id, body| {
         let is_manifest = id == 0 && {
             let (name_len, name) = read_leb(body);
             &name[..name_len] == MANIFEST.as_bytes()
         };
-        if !is_manifest {
-            section(&mut changed, id, body);
-        }
-        rest = after;
-    }
+        (!is_manifest).then(|| body.to_vec())
+    });
     if let Some(manifest) = manifest {
         let mut body = name(MANIFEST);
         body.extend_from_slice(manifest.as_bytes());
@@ -42,6 +33,18 @@ pub fn with_manifest(module: &[u8], manifest: Option<&str>) -> Vec<u8> {
 /// If `module` isn't a Wasm module: it is one that this repository built.
 pub fn with_memory(module: &[u8], pages: usize) -> Vec<u8> {
     const MEMORY_SECTION: u8 = 5;
+    rebuilt(module, |id, body| {
+        if id != MEMORY_SECTION {
+            return Some(body.to_vec());
+        }
+        let mut memory = vec![1, 0];
+        write_leb(&mut memory, pages);
+        Some(memory)
+    })
+}
+
+/// The module with each section's bytes as `change` gives them back, or without the section.
+fn rebuilt(module: &[u8], change: impl Fn(u8, &[u8]) -> Option<Vec<u8>>) -> Vec<u8> {
     let mut rest = module
         .strip_prefix(HEADER)
         .expect("a Wasm module begins with its header");
@@ -49,12 +52,8 @@ pub fn with_memory(module: &[u8], pages: usize) -> Vec<u8> {
     while let Some((&id, after)) = rest.split_first() {
         let (len, after) = read_leb(after);
         let (body, after) = after.split_at(len);
-        if id == MEMORY_SECTION {
-            let mut memory = vec![1, 0];
-            write_leb(&mut memory, pages);
-            section(&mut changed, id, &memory);
-        } else {
-            section(&mut changed, id, body);
+        if let Some(body) = change(id, body) {
+            section(&mut changed, id, &body);
         }
         rest = after;
     }

@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 use tollgate_conformance::process::{Process, program};
 use tollgate_conformance::testbed::{Daemon, Outcome, Testbed, policy_file};
 use tollgate_provenance::{Layout, limits};
-use tollgate_registry::{FetchError, fetch};
+use tollgate_registry::{FetchError, SIGNATURES, fetch};
 use wasmsign2::{KeyPair, Module, SecretKey};
 
 const OCI: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -105,14 +105,18 @@ impl Registry {
         self.push(name, OCI, &[b"{}", layer], &manifest(layer_type, layer))
     }
 
-    /// Puts a signature where cosign does.
-    fn sign(&self, repository: &str, digest: &str, payload: &[u8], signature: &str) {
-        let simple = "application/vnd.dev.cosign.simplesigning.v1+json";
-        let mut layer = descriptor(simple, payload);
-        layer["annotations"] = json!({"dev.cosignproject.cosign/signature": signature});
+    /// Puts signatures where cosign does.
+    fn sign(&self, repository: &str, digest: &str, payload: &[u8], signatures: &[String]) {
+        let layer = |signature: &String| {
+            let simple = "application/vnd.dev.cosign.simplesigning.v1+json";
+            let mut layer = descriptor(simple, payload);
+            layer["annotations"] = json!({"dev.cosignproject.cosign/signature": signature});
+            layer
+        };
+        let layers: Vec<Value> = signatures.iter().map(layer).collect();
         let config = descriptor("application/vnd.oci.image.config.v1+json", b"{}");
         let manifest =
-            json!({"schemaVersion": 2, "mediaType": OCI, "config": config, "layers": [layer]});
+            json!({"schemaVersion": 2, "mediaType": OCI, "config": config, "layers": layers});
         let beside = format!("{repository}:{}.sig", digest.replace(':', "-"));
         self.push(&beside, OCI, &[b"{}", payload], &manifest);
     }
@@ -206,7 +210,7 @@ fn an_index_leads_to_its_image() {
 fn the_signatures_beside_an_image_come_with_it() {
     let registry = Registry::start();
     let digest = registry.push_module("acl:1", "application/wasm", b"module");
-    registry.sign("acl", &digest, b"payload", "c2lnbmF0dXJl");
+    registry.sign("acl", &digest, b"payload", &["c2lnbmF0dXJl".to_owned()]);
     let fetched = registry.fetch("acl:1").unwrap();
     assert_eq!(fetched.signatures.len(), 1);
     assert_eq!(fetched.signatures[0].payload, b"payload");
@@ -380,7 +384,7 @@ fn a_demanding_daemon_takes_images_that_a_trusted_key_signed() {
     ] {
         let digest = registry.push_module(&format!("{name}:1"), layer_type, layer);
         let payload = simple_signing(&digest);
-        registry.sign(name, &digest, &payload, &cosign(&scene.cosign, &payload));
+        registry.sign(name, &digest, &payload, &[cosign(&scene.cosign, &payload)]);
         scene.accepts(&image(&format!("{name}:1")), &[]);
         scene.accepts(&image(&format!("{name}@{digest}")), &[]);
     }
@@ -393,7 +397,7 @@ fn a_demanding_daemon_takes_images_that_a_trusted_key_signed() {
         "acme/other",
         &other,
         &payload,
-        &cosign(&scene.cosign, &payload),
+        &[cosign(&scene.cosign, &payload)],
     );
     scene.refuses(
         &image("acme/other:1"),
@@ -409,6 +413,23 @@ fn a_demanding_daemon_takes_images_that_a_trusted_key_signed() {
         INVALID_ARGUMENT,
         "--signature is for a file",
     );
+}
+
+#[test]
+fn of_many_signatures_the_first_eight_count() {
+    let (scene, registry) = (Demanding::start(), Registry::start());
+    let module = std::fs::read(policy_file("null")).unwrap();
+    let stranger = SigningKey::from_slice(&[9; 32]).unwrap();
+    for (name, strangers) in [("late", SIGNATURES), ("in-time", SIGNATURES - 1)] {
+        let digest = registry.push_module(&format!("{name}:1"), "application/wasm", &module);
+        let payload = simple_signing(&digest);
+        let mut signatures = vec![cosign(&stranger, &payload); strangers];
+        signatures.push(cosign(&scene.cosign, &payload));
+        registry.sign(name, &digest, &payload, &signatures);
+    }
+    let image = |name: &str| format!("oci://{}/{name}:1", registry.host);
+    scene.refuses(&image("late"), &[], PERMISSION_DENIED, "none of the keys");
+    scene.accepts(&image("in-time"), &[]);
 }
 
 #[test]

@@ -11,6 +11,8 @@
 //! Looking and writing are two host calls: two runtimes that do both at once lose one of the updates. Only a provider's
 //! policy lives on several.
 
+use std::ops::RangeInclusive;
+
 use crate::state;
 
 const WAYS: usize = 8;
@@ -30,12 +32,24 @@ pub struct Table {
 }
 
 impl Table {
-    /// Room for `keys` keys, at least; at most 16,384, which takes more than half of the shared state.
-    pub const fn new(keys: u32) -> Table {
-        let keys = if keys > 16_384 { 16_384 } else { keys };
-        Table {
-            sets: (keys as u64).div_ceil(WAYS as u64).next_power_of_two(),
+    /// What a table may be made for: from one set to what takes more than half of the shared state.
+    pub const KEYS: RangeInclusive<u32> = WAYS as u32..=16_384;
+
+    /// What a policy's configuration needn't say.
+    pub const DEFAULT_KEYS: u32 = 4096;
+
+    /// Room for `keys` keys, at least.
+    ///
+    /// # Errors
+    /// A sentence for whoever configured the policy: `keys` isn't among [`Table::KEYS`].
+    pub fn new(keys: u32) -> Result<Table, String> {
+        let (least, most) = (Table::KEYS.start(), Table::KEYS.end());
+        if !Table::KEYS.contains(&keys) {
+            return Err(format!("keys is {keys}; {least} to {most} are allowed"));
         }
+        Ok(Table {
+            sets: u64::from(keys).div_ceil(WAYS as u64).next_power_of_two(),
+        })
     }
 
     /// Lets `change` look at a key's record and change it.
@@ -125,7 +139,7 @@ mod tests {
 
     #[test]
     fn keys_are_counted_apart_while_there_is_room() {
-        let table = Table::new(4096);
+        let table = Table::new(Table::DEFAULT_KEYS).unwrap();
         let mut oracle: HashMap<String, u64> = HashMap::new();
         for i in 0..4_000 {
             let key = format!("customer-{}", i % 1_000);
@@ -137,7 +151,7 @@ mod tests {
 
     #[test]
     fn too_many_keys_share_and_never_count_less() {
-        let table = Table::new(8);
+        let table = Table::new(8).unwrap();
         let mut oracle: HashMap<String, u64> = HashMap::new();
         for i in 0..300 {
             let key = format!("{}", i % 30);
@@ -157,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_worthless_record_makes_room() {
-        let table = Table::new(8);
+        let table = Table::new(8).unwrap();
         let keep = |_: &Record| 0;
         for i in 0..100u64 {
             let seen = table.update(&i.to_le_bytes(), keep, |record| {
@@ -170,6 +184,9 @@ mod tests {
     #[test]
     fn a_full_state_is_an_error() {
         crate::testing::set_state_room(0);
-        assert_eq!(Table::new(8).update(b"k", |_| 0, |_| ()), Err(Full));
+        assert_eq!(
+            Table::new(8).unwrap().update(b"k", |_| 0, |_| ()),
+            Err(Full)
+        );
     }
 }

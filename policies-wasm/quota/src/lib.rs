@@ -18,7 +18,7 @@ struct Config {
 }
 
 fn default_keys() -> u32 {
-    4096
+    Table::DEFAULT_KEYS
 }
 
 /// The quota and its counts. A record is `[calls, number of the window]`.
@@ -44,13 +44,10 @@ impl Quota {
                 "window_s is {window}; 1 to 31622400 (a year) are allowed"
             ));
         }
-        if !(8..=16_384).contains(&config.keys) {
-            return Err(format!("keys is {}; 8 to 16384 are allowed", config.keys));
-        }
         Ok(Quota {
             calls: config.calls.into(),
             window_ms: u64::from(config.window_s) * 1000,
-            counts: Table::new(config.keys),
+            counts: Table::new(config.keys)?,
         })
     }
 

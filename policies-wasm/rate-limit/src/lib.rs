@@ -22,7 +22,7 @@ struct Config {
 }
 
 fn default_keys() -> u32 {
-    4096
+    Table::DEFAULT_KEYS
 }
 
 /// The limit and its buckets. A record is `[thousandths that are missing, when that was so]`: a new one is full.
@@ -55,13 +55,10 @@ impl RateLimit {
                 config.burst
             ));
         }
-        if !(8..=16_384).contains(&config.keys) {
-            return Err(format!("keys is {}; 8 to 16384 are allowed", config.keys));
-        }
         Ok(RateLimit {
             rate: (config.per_second * TOKEN as f64) as u64,
             capacity: u64::from(config.burst) * TOKEN,
-            buckets: Table::new(config.keys),
+            buckets: Table::new(config.keys)?,
         })
     }
 

@@ -33,9 +33,6 @@ pub(crate) fn check(
     if keys.is_empty() {
         return Ok(());
     }
-    let refused = |error: &dyn std::fmt::Display| {
-        Err(Status::new(Code::PERMISSION_DENIED, error.to_string()))
-    };
     let mut outcome = keys.verify(module, &Proof::Embedded);
     for proof in proof.into_iter().flat_map(proofs).take(SIGNATURES) {
         if outcome.is_ok() {
@@ -43,13 +40,9 @@ pub(crate) fn check(
         }
         outcome = keys.verify(module, &proof);
     }
-    match outcome {
-        Ok(name) => {
-            tracing::info!("a module signed with {name} was pushed");
-            Ok(())
-        }
-        Err(error) => refused(&error),
-    }
+    let name = outcome.map_err(|error| Status::new(Code::PERMISSION_DENIED, error.to_string()))?;
+    tracing::info!("a module signed with {name} was pushed");
+    Ok(())
 }
 
 fn proofs(proof: &PolicyProof) -> impl Iterator<Item = Proof<'_>> {
