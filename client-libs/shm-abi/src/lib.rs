@@ -57,6 +57,7 @@ extern crate std;
 
 pub mod descriptor;
 pub mod limits;
+pub mod metadata;
 pub mod misbehaved;
 pub mod ring;
 pub mod status;

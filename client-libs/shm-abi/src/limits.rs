@@ -54,6 +54,15 @@ pub const EXTENT_MIN_BYTES: usize = 4096;
 /// The longest text of a status, in bytes. Writers cut theirs to it.
 pub const MAX_STATUS_TEXT_BYTES: u32 = 4096;
 
+/// The longest metadata block, in bytes: all pairs of one request or reply.
+pub const MAX_METADATA_BYTES: usize = 8 << 10;
+
+/// The most pairs in a metadata block.
+pub const MAX_METADATA_PAIRS: u16 = 64;
+
+/// The longest metadata key, in bytes.
+pub const MAX_METADATA_KEY_BYTES: usize = 128;
+
 /// The most offsets that one RELEASE or RECLAIM carries: what fits behind a descriptor's first 16 bytes.
 pub const MAX_OFFSETS: usize = 6;
 
