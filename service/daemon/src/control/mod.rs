@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Unix socket ── connection.rs ──┬─ sessions and bindings ──▶ Command ──▶ the tenant's runtime
-//!                                  └─ admin.rs ──┬─ lifecycle.rs: attachments, and what becomes of their versions
+//!                                  └─ admin.rs ──┬─ lifecycle/: attachments, and what becomes of their versions
 //!                                                └─ report.rs, replay.rs: status, audit log, comparisons
 //!   TCP listener ── Accept ──▶ a runtime                 runtime ── Event ──▶ events (below)
 //! ```
@@ -16,6 +16,7 @@ mod connection;
 mod lifecycle;
 mod origin;
 mod policies;
+mod repeats;
 mod replay;
 mod report;
 mod schemas;

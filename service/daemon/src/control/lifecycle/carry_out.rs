@@ -1,0 +1,200 @@
+//! Plans become true: in the store, in memory, on the runtimes; or nothing of them does.
+//!
+//! What can fail without a runtime comes first. Then the store, then the runtimes; but if state is to be handed over, the runtimes
+//! first, for only they can find that it can't be, and what they refuse is taken back.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use tollgate_control::{ALL, Target};
+use tollgate_engine::Status;
+use tollgate_shm_abi::status::Code;
+
+use crate::control::Control;
+use crate::control::lifecycle::{Next, Plan, Told, refused};
+use crate::control::policies::{Attachments, Faults, Live};
+use crate::datapath::command::{Place, PolicyChange};
+use crate::limits::MAX_ATTACHMENTS;
+
+impl Control {
+    /// All of the plans, or nothing of them.
+    pub(super) async fn carry_out(
+        self: &Rc<Self>,
+        plans: Vec<Plan>,
+        told: Told,
+    ) -> Result<(), Status> {
+        let hands_over = plans
+            .iter()
+            .any(|plan| matches!(plan.candidate, Next::Put { inherit: true, .. }));
+        // What can fail without a runtime.
+        let mut works = Vec::new();
+        for plan in &plans {
+            for runtime in self.runtimes_of(&plan.attachment.target) {
+                let stable = self.place(&plan.attachment, &plan.stable).await?;
+                let candidate = self.place(&plan.attachment, &plan.candidate).await?;
+                works.push((plan, runtime, stable, candidate));
+            }
+        }
+        let store = |told: Told| {
+            let attachments: Vec<_> = plans.iter().map(|plan| plan.attachment.clone()).collect();
+            self.store
+                .put(told.actor, told.event, told.details, &attachments)
+                .map_err(refused)
+        };
+        let mut told = Some(told);
+        if !hands_over && let Some(told) = told.take() {
+            store(told)?;
+        }
+        let before = self.settle(&plans)?;
+        let applied = self.apply_all(&plans, works).await;
+        let settled = match (applied, told.take()) {
+            (Ok(()), Some(told)) => store(told),
+            (applied, _) => applied,
+        };
+        if let Err(status) = settled {
+            if hands_over {
+                self.take_back(&plans, before).await;
+            }
+            return Err(status);
+        }
+        for plan in &plans {
+            self.watch(&plan.attachment);
+        }
+        Ok(())
+    }
+
+    /// The runtimes on which an attachment's calls can be.
+    pub(super) fn runtimes_of(&self, target: &Target) -> Vec<usize> {
+        if target.tenant == ALL {
+            (0..self.runtimes.len()).collect()
+        } else {
+            vec![self.runtime_of(&target.tenant)]
+        }
+    }
+
+    /// Makes the plans true of the lives in memory; returns those as they were, by id, and `None` for those that are new.
+    fn settle(&self, plans: &[Plan]) -> Result<Vec<(u32, Option<Live>)>, Status> {
+        let mut attachments = self.attachments.borrow_mut();
+        attachments.generation += 1;
+        let mut before = Vec::new();
+        for plan in plans {
+            let target = &plan.attachment.target;
+            let ids = attachments.ids_at(target, &plan.attachment.policy);
+            if ids.is_empty() {
+                let place = attachments.next_place();
+                for runtime in self.runtimes_of(target) {
+                    let mut live = Live {
+                        attachment: plan.attachment.clone(),
+                        runtime,
+                        place,
+                        stable: None,
+                        candidate: None,
+                        fallback: None,
+                        incarnation: 0,
+                        faults: Faults::default(),
+                    };
+                    take_over(&mut live, plan);
+                    before.push((insert(&mut attachments, live)?, None));
+                }
+            }
+            for id in ids {
+                if let Some(live) = attachments.live.get_mut(id) {
+                    before.push((id, Some(live.clone())));
+                    take_over(live, plan);
+                }
+            }
+        }
+        Ok(before)
+    }
+
+    async fn apply_all(
+        &self,
+        plans: &[Plan],
+        works: Vec<(&Plan, usize, Place, Place)>,
+    ) -> Result<(), Status> {
+        let changes = {
+            let attachments = self.attachments.borrow();
+            let mut changes: BTreeMap<usize, PolicyChange> = BTreeMap::new();
+            for (plan, runtime, stable, candidate) in works {
+                let ids = attachments.ids_at(&plan.attachment.target, &plan.attachment.policy);
+                for id in ids {
+                    if let Some(live) = attachments.live.get(id)
+                        && live.runtime == runtime
+                    {
+                        let installed = live.installed(id, stable, candidate);
+                        changes.entry(runtime).or_default().install.push(installed);
+                        break;
+                    }
+                }
+            }
+            let targets: Vec<_> = plans.iter().map(|plan| &plan.attachment.target).collect();
+            for (runtime, change) in &mut changes {
+                change.chains = attachments.changed_chains(&targets, *runtime)?;
+            }
+            changes
+        };
+        for (runtime, change) in changes {
+            self.apply(runtime, change).await?;
+        }
+        Ok(())
+    }
+
+    /// An upgrade that a runtime refused, or that couldn't be stored: what was on trial before it, if anything, is gone, and
+    /// what decides stays.
+    async fn take_back(&self, plans: &[Plan], before: Vec<(u32, Option<Live>)>) {
+        let changes = {
+            let mut attachments = self.attachments.borrow_mut();
+            attachments.generation += 1;
+            let mut changes: BTreeMap<usize, PolicyChange> = BTreeMap::new();
+            for (id, was) in before {
+                let (Some(was), Some(live)) = (was, attachments.live.get_mut(id)) else {
+                    continue;
+                };
+                *live = was;
+                let installed = live.installed(id, Place::Keep, Place::Empty);
+                let change = changes.entry(live.runtime).or_default();
+                change.install.push(installed);
+            }
+            let targets: Vec<_> = plans.iter().map(|plan| &plan.attachment.target).collect();
+            for (runtime, change) in &mut changes {
+                let chains = attachments.changed_chains(&targets, *runtime);
+                change.chains = chains.unwrap_or_default();
+            }
+            changes
+        };
+        for (runtime, change) in changes {
+            if let Err(status) = self.apply(runtime, change).await {
+                tracing::error!("an upgrade can't be taken back: {}", status.message);
+            }
+        }
+    }
+}
+
+pub(super) fn insert(attachments: &mut Attachments, live: Live) -> Result<u32, Status> {
+    attachments.live.insert(live).ok_or_else(|| {
+        let text = format!("the daemon has {MAX_ATTACHMENTS} attachments, which is the limit");
+        Status::new(Code::RESOURCE_EXHAUSTED, text)
+    })
+}
+
+/// What the runtime does to its places, done to what the control plane knows of them.
+fn take_over(live: &mut Live, plan: &Plan) {
+    live.attachment = plan.attachment.clone();
+    let stable_stays = matches!(plan.stable, Next::Keep);
+    if !stable_stays {
+        live.fallback = None;
+        live.faults = Faults::default();
+    }
+    match &plan.stable {
+        Next::Keep => {}
+        Next::Empty => live.stable = None,
+        Next::FromCandidate => live.stable = live.candidate.take(),
+        Next::Put { version, .. } => live.stable = Some(version.clone()),
+    }
+    match &plan.candidate {
+        Next::Keep | Next::FromCandidate => {}
+        Next::Empty => live.candidate = None,
+        Next::Put { version, .. } => live.candidate = Some(version.clone()),
+    }
+    live.incarnation += 1;
+}

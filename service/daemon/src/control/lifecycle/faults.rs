@@ -1,0 +1,123 @@
+//! What becomes of a version that decides and fails: a fresh instance after a pause that grows, until it has failed too often.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tollgate_control::OnFault;
+use tollgate_control::audit::{Actor, Event};
+
+use crate::control::Control;
+use crate::control::lifecycle::Next;
+use crate::datapath::command::{Place, PolicyChange};
+
+impl Control {
+    /// The stable failed: a fresh instance after a pause, unless it stays closed or has failed too often.
+    pub(in crate::control) async fn faulted(self: Rc<Self>, id: u32, version: u32, reason: String) {
+        let now = Instant::now();
+        let config = &self.config.policies;
+        let (most, window) = (
+            config.quarantine_faults,
+            Duration::from_secs(config.quarantine_window_s.into()),
+        );
+        let found = {
+            let mut attachments = self.attachments.borrow_mut();
+            attachments.live.get_mut(id).map(|live| {
+                let broken = live.faults.breaks(now, most, window);
+                let label = format!("{} version {version}", live.label());
+                let options = &live.attachment.options;
+                let (pause, on_fault) = (live.faults.pause(now), options.on_fault);
+                (label, pause, broken, on_fault, live.incarnation)
+            })
+        };
+        let Some((label, pause, broken, on_fault, incarnation)) = found else {
+            return;
+        };
+        let details = json!({"policy": label, "reason": reason});
+        self.happened(Event::Fault, &label, details);
+        if broken {
+            let why = format!(
+                "{most} faults within {} s, the last one: {reason}",
+                window.as_secs()
+            );
+            return self.quarantine(id, version, &why).await;
+        }
+        if on_fault == OnFault::Closed {
+            tracing::warn!(policy = label, "failed: {reason}; it stays closed");
+            return;
+        }
+        tracing::warn!(
+            policy = label,
+            "failed: {reason}; a fresh instance in {} ms",
+            pause.as_millis()
+        );
+        tokio::time::sleep(pause).await;
+        self.reload(id, incarnation, &label).await;
+    }
+
+    /// A fresh instance of the stable, unless it has been replaced meanwhile.
+    async fn reload(&self, id: u32, incarnation: u64, label: &str) {
+        let _one_at_a_time = self.changing.lock().await;
+        let found = {
+            let attachments = self.attachments.borrow();
+            attachments.live.get(id).cloned()
+        };
+        let Some(live) = found.filter(|live| live.incarnation == incarnation) else {
+            return;
+        };
+        let (Some(version), None) = (live.stable.clone(), &live.attachment.slot.quarantine) else {
+            return;
+        };
+        let put = Next::Put {
+            version,
+            inherit: false,
+        };
+        match self.place(&live.attachment, &put).await {
+            Ok(place) => {
+                let install = vec![live.installed(id, place, Place::Keep)];
+                let change = PolicyChange {
+                    install,
+                    ..Default::default()
+                };
+                if let Err(status) = self.apply(live.runtime, change).await {
+                    tracing::warn!(policy = label, "stays out of order: {}", status.message);
+                }
+            }
+            Err(status) => tracing::warn!(policy = label, "stays out of order: {}", status.message),
+        }
+    }
+
+    /// No more instances of the stable until an operator acts.
+    async fn quarantine(&self, id: u32, version: u32, why: &str) {
+        let _one_at_a_time = self.changing.lock().await;
+        let found = {
+            let attachments = self.attachments.borrow();
+            attachments.live.get(id).map(|live| live.attachment.clone())
+        };
+        let Some(mut attachment) = found.filter(|a| a.slot.quarantine.is_none()) else {
+            return;
+        };
+        attachment.slot = attachment.slot.quarantined(why);
+        let details = json!({
+            "owner": attachment.target.owner().to_string(), "policy": attachment.policy, "version": version,
+            "place": attachment.target.to_string(), "reason": why,
+        });
+        tracing::warn!(
+            "{} version {version} is quarantined: {why}",
+            attachment.policy
+        );
+        let only = std::slice::from_ref(&attachment);
+        if let Err(error) = self
+            .store
+            .put(Actor::Daemon, Event::Quarantine, details, only)
+        {
+            tracing::error!("a quarantine can't be stored: {error}");
+        }
+        let mut attachments = self.attachments.borrow_mut();
+        for id in attachments.ids_at(&attachment.target, &attachment.policy) {
+            if let Some(live) = attachments.live.get_mut(id) {
+                live.attachment = attachment.clone();
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! How a trial ends without an operator: rolled back by a runtime's word, or promoted when its probation is over.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::json;
+use tollgate_control::audit::{Actor, Event};
+use tollgate_control::{Attachment, Candidate};
+
+use crate::control::Control;
+use crate::control::lifecycle::{Next, Plan, Told};
+
+impl Control {
+    /// A runtime has ended a trial: so it is ended everywhere, and in the store.
+    pub(in crate::control) async fn trial_failed(
+        self: Rc<Self>,
+        id: u32,
+        version: u32,
+        reason: String,
+    ) {
+        let _one_at_a_time = self.changing.lock().await;
+        let found = {
+            let attachments = self.attachments.borrow();
+            attachments.live.get(id).map(|live| live.attachment.clone())
+        };
+        let on_trial = |a: &Attachment| a.slot.candidate.is_some_and(|c| c.version == version);
+        let Some(before) = found.filter(on_trial) else {
+            return;
+        };
+        let mut slot = before.slot.clone();
+        slot.candidate = None;
+        let details = json!({
+            "owner": before.target.owner().to_string(), "policy": before.policy, "version": version,
+            "place": before.target.to_string(), "slot": slot, "reason": reason,
+        });
+        tracing::warn!("{}@{version} was rolled back: {reason}", before.policy);
+        let plan = Plan {
+            attachment: Attachment { slot, ..before },
+            stable: Next::Keep,
+            candidate: Next::Empty,
+        };
+        let told = Told {
+            actor: Actor::Daemon,
+            event: Event::Rollback,
+            details,
+        };
+        if let Err(status) = self.carry_out(vec![plan], told).await {
+            tracing::error!("a roll-back can't be carried out: {}", status.message);
+        }
+    }
+
+    /// Promotes what is on trial when its probation is over, unless something has changed until then.
+    pub(super) fn watch(self: &Rc<Self>, attachment: &Attachment) {
+        let Some(Candidate {
+            version,
+            probation_ms: Some(ms),
+            ..
+        }) = attachment.slot.candidate
+        else {
+            return;
+        };
+        let ids = {
+            let attachments = self.attachments.borrow();
+            attachments.ids_at(&attachment.target, &attachment.policy)
+        };
+        let incarnation = |control: &Control, id: u32| {
+            let attachments = control.attachments.borrow();
+            attachments.live.get(id).map(|live| live.incarnation)
+        };
+        let Some((id, began)) = ids
+            .first()
+            .and_then(|id| Some((*id, incarnation(self, *id)?)))
+        else {
+            return;
+        };
+        let (control, target, policy) = (
+            Rc::clone(self),
+            attachment.target.clone(),
+            attachment.policy.clone(),
+        );
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+            let _one_at_a_time = control.changing.lock().await;
+            let known = control.attachments.borrow().at(&target, &policy);
+            let (Some(before), true) = (known, incarnation(&control, id) == Some(began)) else {
+                return;
+            };
+            let Ok(slot) = before.slot.promote(&policy) else {
+                return;
+            };
+            let details = json!({
+                "owner": target.owner().to_string(), "policy": policy, "version": version,
+                "place": target.to_string(), "slot": slot, "reason": format!("{ms} ms without a failure"),
+            });
+            let plan = control.plan(Event::Promote, &before, slot).await;
+            let told = Told {
+                actor: Actor::Daemon,
+                event: Event::Promote,
+                details,
+            };
+            let carried_out = match plan {
+                Ok(plan) => control.carry_out(vec![plan], told).await,
+                Err(status) => Err(status),
+            };
+            if let Err(status) = carried_out {
+                tracing::error!("{policy}@{version} can't be promoted: {}", status.message);
+            }
+        });
+    }
+}
