@@ -123,7 +123,8 @@ impl Projector {
         Ok(Projector::of(Projection::new_granted(layouts, id, paths)?))
     }
 
-    fn of(projection: Projection) -> Projector {
+    /// Of a projection that has been made.
+    pub fn of(projection: Projection) -> Projector {
         Projector {
             projection: Arc::new(projection),
             compiled: OnceLock::new(),

@@ -295,8 +295,10 @@ impl CompiledWire {
 impl CompiledProjection {
     /// Compiles a projection.
     pub(crate) fn new(projection: &Arc<Projection>) -> Result<CompiledProjection, CompileError> {
-        let steps = projection.fields().iter().map(|f| 1 + f.hops.len()).sum();
-        let mut unit = Unit::new(steps)?;
+        let fields = projection.fields().iter();
+        let steps: usize = fields.map(|f| 1 + f.hops.len()).sum();
+        let spare = projection.entries() - projection.fields().len();
+        let mut unit = Unit::new(steps + spare)?;
         let id = unit.function(VIEW, |emit, params| {
             view::emit_projection(emit, params, projection)
         })?;

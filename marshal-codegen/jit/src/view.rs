@@ -44,7 +44,10 @@ pub(crate) fn emit_projection(mut emit: Emit<'_, '_>, params: &[Value], projecti
             body.absent(entry);
         }
     }
-    let count = emit.constant((projection.fields().len() as i64) << 32);
+    for i in projection.fields().len()..projection.entries() {
+        body.absent((HEADER_LEN + i * ENTRY_LEN) as u32);
+    }
+    let count = emit.constant((projection.entries() as i64) << 32);
     let header = emit.builder.ins().bor(count, end);
     emit.store(header, view, 0);
     emit.close(end);

@@ -10,7 +10,7 @@ use common::{Random, Subject, leaves, malformed, nested, scalar, schema, subject
 use proptest::prelude::*;
 use std::sync::{Arc, LazyLock};
 use tollgate_jit::{Codec, CompileError, Compiled, CompiledWire, Projector, compile, compile_wire};
-use tollgate_marshal::{Fault, MAX_EXTENTS, Program, interpreter};
+use tollgate_marshal::{Fault, MAX_EXTENTS, Program, Projection, interpreter};
 use tollgate_schema::prost_reflect::{DynamicMessage, Kind as ProtoKind, Value};
 use tollgate_schema::{Cardinality, Kind, Layouts, MessageId};
 
@@ -182,15 +182,18 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn on_what_is_granted(seed: u64, percent in 0..100_usize) {
+    fn on_what_is_granted(seed: u64, percent in 0..100_usize, spare in 0..4_usize) {
         for (subject, _, _) in COMPILED.iter() {
             let mut random = Random(seed);
             let message = random.message(&subject.descriptor, 0);
-            let paths: Vec<_> = leaves(&subject.layouts, subject.id)
+            let mut paths: Vec<_> = leaves(&subject.layouts, subject.id)
                 .into_iter()
                 .map(|path| (path, random.chance(percent)))
                 .collect();
-            let projector = Projector::new_granted(&subject.layouts, subject.id, &paths).unwrap();
+            let projection = Projection::new_granted(&subject.layouts, subject.id, &paths).unwrap();
+            let projector = Projector::of(projection.with_spare(spare).unwrap());
+            // A spare entry looks like one that isn't granted.
+            paths.extend(vec![(String::new(), false); spare]);
             projector.compile().unwrap();
             let mut left = MAX_EXTENTS;
             let parts = subject.parts(&message, |_| left > 0 && random.chance(30) && { left -= 1; true });
@@ -269,7 +272,7 @@ fn expected_granted(message: &DynamicMessage, paths: &[(String, bool)]) -> Vec<u
     let mut data = Vec::new();
     let start = 8 + paths.len() * 16;
     for (path, granted) in paths {
-        let value = leaf_value(message, path).filter(|_| *granted);
+        let value = granted.then(|| leaf_value(message, path)).flatten();
         let (present, len, value) = match value {
             None => (0, 0, 0),
             Some(Value::String(text)) => append(&mut data, start, text.as_bytes()),

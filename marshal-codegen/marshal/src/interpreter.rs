@@ -81,8 +81,11 @@ pub fn project(
             .map_err(|code| field.fault(code))?;
         put(view, at, &entry).ok_or(at_root)?;
     }
+    for i in projection.fields().len()..projection.entries() {
+        put(view, HEADER_LEN + i * ENTRY_LEN, &[0; ENTRY_LEN]).ok_or(at_root)?;
+    }
     put(view, 0, &(end as u32).to_le_bytes()).ok_or(at_root)?;
-    put(view, 4, &(projection.fields().len() as u32).to_le_bytes()).ok_or(at_root)?;
+    put(view, 4, &(projection.entries() as u32).to_le_bytes()).ok_or(at_root)?;
     Ok(end)
 }
 

@@ -21,6 +21,9 @@
 //! A field that the policy declares but wasn't granted has an entry, so that the others keep their places, and that entry
 //! is all zero whatever the message holds: nothing on its path is read. The policy can't tell it from an absent one.
 //!
+//! Behind the fields' entries there may be spare ones, which count as fields and are all zero: whoever shows a policy more than
+//! the message holds fills them in.
+//!
 //! Absent: repeated fields, maps, and whole messages; a path that names one is refused when the policy is attached.
 
 use tollgate_schema::{Cardinality, FieldLayout, Kind, Layouts, MessageId, MessageLayout};
@@ -41,6 +44,7 @@ pub struct Projection {
     root: MessageId,
     root_size: u32,
     fields: Vec<Field>,
+    spare: usize,
 }
 
 /// One path.
@@ -190,7 +194,18 @@ impl Projection {
             root,
             root_size: layouts.get(root).size,
             fields,
+            spare: 0,
         })
+    }
+
+    /// The same, with so many spare entries behind those of the fields.
+    pub fn with_spare(self, spare: usize) -> Result<Projection, ProjectError> {
+        let count = self.fields.len().saturating_add(spare);
+        if count > MAX_VIEW_FIELDS {
+            let limit = MAX_VIEW_FIELDS;
+            return Err(ProjectError::TooManyFields { count, limit });
+        }
+        Ok(Projection { spare, ..self })
     }
 
     /// In the order of the paths.
@@ -205,7 +220,12 @@ impl Projection {
 
     /// Bytes of a view before the first string's: the length of a view in which all strings are empty.
     pub fn fixed_len(&self) -> usize {
-        HEADER_LEN + self.fields.len() * ENTRY_LEN
+        HEADER_LEN + self.entries() * ENTRY_LEN
+    }
+
+    /// Entries of a view: those of the fields, and the spare ones.
+    pub fn entries(&self) -> usize {
+        self.fields.len() + self.spare
     }
 
     /// A fault of the message as a whole.

@@ -219,4 +219,10 @@ fn a_path_that_can_not_be_projected_is_refused_by_name() {
             limit: 256
         }
     ));
+    let spare = |spare| many(MAX_VIEW_FIELDS - 1).unwrap().with_spare(spare);
+    assert_eq!(spare(1).unwrap().entries(), MAX_VIEW_FIELDS);
+    assert_eq!(
+        spare(2).unwrap_err(),
+        many(MAX_VIEW_FIELDS + 1).unwrap_err()
+    );
 }
