@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 use tollgate_conformance::testbed::{guest_file, policy_file};
 use tollgate_policy_host::{
-    FieldChange, Hook, Host, HostConfig, Instance, LoadError, Policy, Setup, TenantLimits,
+    Effects, FieldChange, Hook, Host, HostConfig, Instance, LoadError, Policy, Setup, TenantLimits,
     Value as NewValue, Verdict,
 };
 
@@ -131,6 +131,13 @@ fn parrot(witness: &Policy, lines: &str) -> Verdict {
     parrot.judge(Hook::Request, 0, 8, write).unwrap()
 }
 
+fn changed(fields: Vec<FieldChange>) -> Verdict {
+    Verdict::Effects(Box::new(Effects {
+        fields,
+        ..Effects::default()
+    }))
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -191,7 +198,7 @@ fn the_host_reads_what_every_language_changes() {
             }
             assert_eq!(
                 parrot(&witness, &lines.join("\n")),
-                Verdict::Change(expected),
+                changed(expected),
                 "{language}: {name}"
             );
             checked += 1;
@@ -209,7 +216,7 @@ fn the_host_reads_what_every_language_changes() {
         ];
         assert_eq!(
             twice,
-            Verdict::Change(last),
+            changed(last),
             "{language}: a field that is changed twice"
         );
     }
@@ -238,7 +245,7 @@ fn the_room_limit_is_the_same_in_both_languages() {
             "{language}: {refused}"
         );
         let mut limit = configured(&policy, "4").unwrap();
-        let coupon = Verdict::Change(vec![FieldChange {
+        let coupon = changed(vec![FieldChange {
             field: 0,
             value: NewValue::Bytes(b"walk-in".to_vec()),
         }]);

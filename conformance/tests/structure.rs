@@ -54,7 +54,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ),
     ("tollgate-engine", &["tollgate-shm-abi"], &[]),
     ("tollgate-transport", &["tollgate-shm-abi"], &[]),
-    ("tollgate-policy-host", &[], &[]),
+    ("tollgate-policy-host", &["tollgate-shm-abi"], &[]),
     ("tollgate-control", &[], &[]),
     // Where modules come from: bytes and signatures; and the network.
     ("tollgate-provenance", &[], &[]),

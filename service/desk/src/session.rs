@@ -129,7 +129,7 @@ impl<'a> Session<'a> {
                 code: Code(code),
                 message,
             },
-            Ok(Verdict::Change(changes)) => match asked.change(entry, block, &changes) {
+            Ok(Verdict::Effects(effects)) => match asked.change(entry, block, &effects.fields) {
                 Ok(block) => Seen::Change { block },
                 Err(error) => Seen::Fault(format!("its changes can't be made: {error}")),
             },

@@ -9,16 +9,16 @@
 //! left something. What the host wrote it doesn't read back: offsets and lengths that the guest may have
 //! changed play no role.
 
-use crate::effects::{self, part};
+use crate::effects::{self, Subject, part};
 use crate::imports::text;
-use crate::{Capabilities, Fault, Hook, Instance, JudgeError, Misuse, Verdict, cost, limits};
+use crate::{Fault, Hook, Instance, JudgeError, Misuse, Verdict, cost, limits};
 
 /// Bytes of one entry.
 pub(crate) const ENTRY_BYTES: usize = 32;
 
 const ALLOW: u32 = 1;
 const DENY: u32 = 2;
-const CHANGE: u32 = 3;
+const EFFECTS: u32 = 3;
 
 const _: () = assert!(limits::METHODS <= 256, "a method's index is a byte");
 
@@ -207,17 +207,19 @@ fn read_verdict(
                 message,
             })
         }
-        CHANGE => {
-            let policy = instance.policy.manifest();
-            if !policy.capabilities().contains(Capabilities::CHANGE) {
-                return Err(Fault::MayNotChange { index });
-            }
-            let fields = policy.methods()[method].changes(hook).len();
+        EFFECTS => {
+            let manifest = instance.policy.manifest();
+            let subject = Subject {
+                index,
+                hook,
+                method: &manifest.methods()[method],
+                capabilities: manifest.capabilities(),
+            };
             let charge = |units| instance.budget.charge(units);
-            let changes = effects::read(memory, at, index, fields, charge)?;
-            Ok(match changes.is_empty() {
+            let effects = effects::read(memory, at, subject, charge)?;
+            Ok(match effects.is_empty() {
                 true => Verdict::Allow,
-                false => Verdict::Change(changes),
+                false => Verdict::Effects(Box::new(effects)),
             })
         }
         verdict => Err(Fault::BadVerdict { index, verdict }),

@@ -1,4 +1,4 @@
-//! What a policy may do besides reading its views and answering: the host functions and the effects, in six groups.
+//! What a policy may do besides reading its views and answering: the host functions and the effects, in nine groups.
 //!
 //! A manifest declares them, an operator grants them, and an instance exists only if all that is declared is granted. A
 //! function of a group that isn't declared can't be imported.
@@ -11,7 +11,7 @@ use std::str::FromStr;
 ///
 /// Log and metrics are in every set: they are bounded, and give the policy nothing that it didn't have.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Capabilities(u8);
+pub struct Capabilities(u16);
 
 impl Capabilities {
     /// `log`: lines of text for the operator.
@@ -24,25 +24,41 @@ impl Capabilities {
     pub const CLOCK: Capabilities = Capabilities(8);
     /// `random`. Has to be granted by name: with it a policy's verdicts can't be repeated.
     pub const RANDOM: Capabilities = Capabilities(16);
-    /// Changing the fields that the manifest lists.
+    /// Changing the fields and the metadata that the manifest lists.
     pub const CHANGE: Capabilities = Capabilities(32);
+    /// Delaying calls. Has to be granted by name: a call that waits holds memory of the daemon's.
+    pub const DELAY: Capabilities = Capabilities(64);
+    /// Giving calls a priority. Has to be granted by name: what is sooner makes others later.
+    pub const PRIORITY: Capabilities = Capabilities(128);
+    /// Choosing a request's route. Has to be granted by name: it decides who answers.
+    pub const ROUTE: Capabilities = Capabilities(256);
+    /// Any of these makes an effect possible.
+    pub const EFFECTS: Capabilities = Capabilities(32 | 64 | 128 | 256);
     /// What everybody has.
     pub const ALWAYS: Capabilities = Capabilities(1 | 2);
     /// All of them.
-    pub const ALL: Capabilities = Capabilities(63);
+    pub const ALL: Capabilities = Capabilities(511);
 
-    const NAMES: [(&'static str, Capabilities); 6] = [
+    const NAMES: [(&'static str, Capabilities); 9] = [
         ("log", Capabilities::LOG),
         ("metrics", Capabilities::METRICS),
         ("state", Capabilities::STATE),
         ("clock", Capabilities::CLOCK),
         ("random", Capabilities::RANDOM),
         ("change", Capabilities::CHANGE),
+        ("delay", Capabilities::DELAY),
+        ("priority", Capabilities::PRIORITY),
+        ("route", Capabilities::ROUTE),
     ];
 
     /// True if all of `other` is in this set.
     pub const fn contains(self, other: Capabilities) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// True if anything is in both.
+    pub const fn intersects(self, other: Capabilities) -> bool {
+        self.0 & other.0 != 0
     }
 
     /// What is in this set and not in `other`.
@@ -109,7 +125,9 @@ impl fmt::Debug for Capabilities {
 
 /// A word that names no capability.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no capability {0:?}; there are log, metrics, state, clock, random and change")]
+#[error(
+    "there is no capability {0:?}; there are log, metrics, state, clock, random, change, delay, priority and route"
+)]
 pub struct UnknownCapability(String);
 
 #[cfg(test)]
@@ -125,18 +143,23 @@ mod tests {
         }
         assert_eq!(
             Capabilities::ALL.to_string(),
-            "log metrics state clock random change"
+            "log metrics state clock random change delay priority route"
         );
         assert_eq!(
             "Clock".parse::<Capabilities>().unwrap_err().to_string(),
-            "there is no capability \"Clock\"; there are log, metrics, state, clock, random and change"
+            "there is no capability \"Clock\"; there are log, metrics, state, clock, random, change, delay, priority and route"
         );
     }
 
     #[test]
-    fn clock_and_random_are_granted_by_name_only() {
+    fn what_reaches_beyond_the_call_is_granted_by_name_only() {
         let rest = Capabilities::ALL.without(Capabilities::default());
-        assert_eq!(rest, Capabilities::CLOCK | Capabilities::RANDOM);
+        let by_name = Capabilities::CLOCK
+            | Capabilities::RANDOM
+            | Capabilities::DELAY
+            | Capabilities::PRIORITY
+            | Capabilities::ROUTE;
+        assert_eq!(rest, by_name);
         assert!(!rest.is_empty() && rest.without(Capabilities::ALL).is_empty());
     }
 }

@@ -8,6 +8,8 @@
 //!
 //! Text that comes out of a module is quoted, cut and never interpreted.
 
+use tollgate_shm_abi::metadata::MetadataError;
+
 use crate::{Capabilities, Hook, limits};
 
 /// Why a module can't become a policy, or a policy an instance.
@@ -129,6 +131,9 @@ pub enum LoadError {
         /// The limit.
         max: usize,
     },
+    /// The manifest leaves metadata keys to the configuration, and that names none, or wrong ones.
+    #[error("the configuration {0}")]
+    ConfigKeys(String),
     /// The policy read its configuration and said no.
     #[error("the policy refuses its configuration: {0:?}")]
     ConfigRefused(String),
@@ -168,7 +173,7 @@ pub enum Fault {
     },
     /// A verdict that doesn't exist, or none.
     #[error(
-        "the policy left verdict {verdict} for call {index} of its batch; 1 allows, 2 denies, 3 changes"
+        "the policy left verdict {verdict} for call {index} of its batch; 1 allows, 2 denies, 3 allows with effects"
     )]
     BadVerdict {
         /// Index in the batch.
@@ -194,13 +199,15 @@ pub enum Fault {
         /// Bytes of memory.
         memory: usize,
     },
-    /// A change without the capability for it.
+    /// An effect without the capability for it.
     #[error(
-        "the policy changes call {index} of its batch, but its manifest doesn't declare the capability change"
+        "the policy has an effect on call {index} of its batch, but its manifest doesn't declare the capability {capability}"
     )]
-    MayNotChange {
+    MayNot {
         /// Index in the batch.
         index: usize,
+        /// What the manifest lacks.
+        capability: Capabilities,
     },
     /// An effect list that breaks a rule.
     #[error(
@@ -213,6 +220,14 @@ pub enum Fault {
         what: &'static str,
         /// The number found.
         value: u64,
+    },
+    /// A value that a metadata key can't have.
+    #[error("the policy's effects for call {index} of its batch can't set metadata: {why}")]
+    BadMetadata {
+        /// Index in the batch.
+        index: usize,
+        /// The rule that the value breaks.
+        why: MetadataError,
     },
     /// An effect list, or a value in it, outside of memory.
     #[error(

@@ -216,7 +216,28 @@ impl Policy {
         self.0.pre.module().text().len()
     }
 
-    /// Starts and configures an instance.
+    /// The policy as this configuration makes it: with the metadata keys that its manifest leaves to the configuration.
+    /// A manifest that leaves nothing to it is as it was.
+    ///
+    /// # Errors
+    /// The configuration doesn't say which keys, or names impossible ones.
+    pub fn configured(&self, config: Option<&[u8]>) -> Result<Policy, LoadError> {
+        if !self.0.manifest.is_configurable() {
+            return Ok(self.clone());
+        }
+        let config = config.unwrap_or_default();
+        check_config_length(config)?;
+        let manifest = self.0.manifest.configured(config);
+        let loaded = Loaded {
+            manifest: manifest.map_err(LoadError::ConfigKeys)?,
+            pre: self.0.pre.clone(),
+            host: self.0.host.clone(),
+            ..*self.0
+        };
+        Ok(Policy(Arc::new(loaded)))
+    }
+
+    /// Starts and configures an instance of the policy as [`Policy::configured`] makes it.
     ///
     /// Runs guest code, up to `setup.limits.fuel_for_setup`.
     ///
@@ -241,7 +262,16 @@ impl Policy {
             limits: &limits,
             ..*setup
         };
-        Instance::new(self, &self.0.pre, &setup)
+        check_config_length(setup.config.unwrap_or_default())?;
+        Instance::new(&self.configured(setup.config)?, &self.0.pre, &setup)
+    }
+}
+
+fn check_config_length(config: &[u8]) -> Result<(), LoadError> {
+    let (bytes, max) = (config.len(), limits::CONFIG_BYTES);
+    match bytes > max {
+        true => Err(LoadError::ConfigTooLarge { bytes, max }),
+        false => Ok(()),
     }
 }
 

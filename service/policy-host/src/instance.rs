@@ -107,12 +107,6 @@ impl Instance {
         setup: &Setup<'_>,
     ) -> Result<Instance, LoadError> {
         let (limits, config) = (setup.limits, setup.config.unwrap_or_default());
-        if config.len() > limits::CONFIG_BYTES {
-            return Err(LoadError::ConfigTooLarge {
-                bytes: config.len(),
-                max: limits::CONFIG_BYTES,
-            });
-        }
         let mut store = Store::new(pre.module().engine(), state(policy, setup));
         store.limiter(|state| &mut state.limiter);
         let mut budget = Budget::default();

@@ -21,7 +21,7 @@
 //! 3. An address or length from the guest is checked against its memory each time, after the guest has stopped.
 //! 4. After any fault the instance never runs again: a trap leaves the guest's own stack pointer behind.
 //! 5. The guest sees the views written for it and no bytes of an earlier, longer judgement behind them.
-//! 6. Judging allocates nothing on the host, unless the verdict is a denial with a message, or changes something.
+//! 6. Judging allocates nothing on the host, unless the verdict is a denial with a message, or has effects.
 //! 7. Work that the host does for a guest is paid with the guest's fuel before it is done.
 //!
 //! The interface to the guest is `guest-sdk/ABI.md`. Absent on purpose: WASI, any import besides the ten of
@@ -104,8 +104,30 @@ pub enum Verdict {
         /// Text for the caller, at most [`limits::MESSAGE_BYTES`].
         message: String,
     },
-    /// Let it pass, with these fields changed: at least one, each once.
-    Change(Vec<FieldChange>),
+    /// Let it pass, with this done to it: something, at least.
+    Effects(Box<Effects>),
+}
+
+/// What a policy does to a call that it lets pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// Fields of the message, each once.
+    pub fields: Vec<FieldChange>,
+    /// Keys of the metadata, each once.
+    pub metadata: Vec<MetadataChange>,
+    /// How long the call waits before it goes on, at most [`limits::DELAY_US`]; 0: not at all.
+    pub delay_us: u32,
+    /// How urgent the call is from here on, at most [`limits::PRIORITY`]: higher is sooner, 0 is what all calls have.
+    pub priority: Option<u8>,
+    /// The label of the route that the request takes: 1 to [`limits::ROUTE_BYTES`] of `a-z 0-9 - _ .`.
+    pub route: Option<String>,
+}
+
+impl Effects {
+    /// True if they do nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Effects::default()
+    }
 }
 
 /// A field's new value.
@@ -115,6 +137,15 @@ pub struct FieldChange {
     pub field: u32,
     /// Unchecked: whether it fits the field's type is for whoever knows the schema.
     pub value: Value,
+}
+
+/// A metadata key's new value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetadataChange {
+    /// Index into the method's [`Method::metadata_changes`].
+    pub key: u32,
+    /// The one value that it has from now on, fit for its key; `None`: it has none.
+    pub value: Option<Vec<u8>>,
 }
 
 /// What a policy wants a field to be.

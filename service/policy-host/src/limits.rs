@@ -29,6 +29,8 @@ pub const METHODS: usize = 64;
 pub const FIELDS: usize = 32;
 /// Fields that a policy may change, per method and direction.
 pub const CHANGES: usize = 32;
+/// Metadata keys that a policy reads, and as many again that it may change, per method and direction.
+pub const METADATA_KEYS: usize = 16;
 /// Counters of a policy.
 pub const COUNTERS: usize = 64;
 /// Gauges of a policy.
@@ -105,8 +107,16 @@ pub const VIEW_BYTES: usize = 64 << 10;
 pub const BATCH: usize = 64;
 /// Bytes of a denial's message that reach the caller.
 pub const MESSAGE_BYTES: usize = 1024;
-/// Bytes of all values of one verdict that changes fields; what one view can hold.
+/// Records of one effect list: every field and every metadata key once, and a delay, a priority and a route.
+pub const EFFECTS: usize = CHANGES + METADATA_KEYS + 3;
+/// Bytes of all values of one verdict with effects; what one view can hold.
 pub const CHANGED_BYTES: usize = 64 << 10;
+/// Microseconds by which a policy delays a call, at most: a second. A call that waits holds memory.
+pub const DELAY_US: u32 = 1_000_000;
+/// The most urgent priority.
+pub const PRIORITY: u8 = 7;
+/// Bytes of a route's label.
+pub const ROUTE_BYTES: usize = 64;
 /// Bytes that a policy hands over to its next version.
 pub const SAVED_BYTES: usize = 1 << 20;
 /// Bytes of one request for random bytes.

@@ -2,11 +2,16 @@
 //!
 //! It comes from the tenant, so unknown keys, doubled entries and odd names are refused rather than guessed at:
 //! what a policy declares here is what it will be shown.
+//!
+//! Everything in it is fixed when the policy is built, but for one thing: a list of metadata keys that is `["*"]` stands for
+//! the list of the same name in the policy's configuration, and becomes that before anybody looks at it
+//! ([`crate::Policy::configured`]). So a policy for any key needs no new build, and still declares what it reads.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use serde::Deserialize;
+use tollgate_shm_abi::metadata::{check_key, is_reserved};
 
 use crate::{Capabilities, Hook, limits};
 
@@ -80,7 +85,18 @@ pub struct Method {
     changes: Vec<String>,
     #[serde(default)]
     reply_changes: Vec<String>,
+    #[serde(default)]
+    metadata: Vec<String>,
+    #[serde(default)]
+    reply_metadata: Vec<String>,
+    #[serde(default)]
+    metadata_changes: Vec<String>,
+    #[serde(default)]
+    reply_metadata_changes: Vec<String>,
 }
+
+/// What a list of metadata keys holds, alone, that the configuration is to name.
+const CONFIGURED: &str = "*";
 
 impl Method {
     /// `package.Service/Method`, `package.Service/*` or `*`.
@@ -105,8 +121,44 @@ impl Method {
         }
     }
 
+    /// Keys of the metadata that the policy wants to see at this hook, in the order of the view.
+    pub fn metadata(&self, hook: Hook) -> &[String] {
+        match hook {
+            Hook::Request => &self.metadata,
+            Hook::Reply => &self.reply_metadata,
+        }
+    }
+
+    /// Keys of the metadata that the policy may change at this hook; an index into this list is what
+    /// [`crate::MetadataChange`] has.
+    pub fn metadata_changes(&self, hook: Hook) -> &[String] {
+        match hook {
+            Hook::Request => &self.metadata_changes,
+            Hook::Reply => &self.reply_metadata_changes,
+        }
+    }
+
     fn is_wildcard(&self) -> bool {
         self.method.ends_with('*')
+    }
+
+    /// The lists of metadata keys, by their names.
+    fn key_lists(&self) -> [(&'static str, &Vec<String>); 4] {
+        [
+            ("metadata", &self.metadata),
+            ("reply_metadata", &self.reply_metadata),
+            ("metadata_changes", &self.metadata_changes),
+            ("reply_metadata_changes", &self.reply_metadata_changes),
+        ]
+    }
+
+    fn key_list_mut(&mut self, name: &str) -> &mut Vec<String> {
+        match name {
+            "metadata" => &mut self.metadata,
+            "reply_metadata" => &mut self.reply_metadata,
+            "metadata_changes" => &mut self.metadata_changes,
+            _ => &mut self.reply_metadata_changes,
+        }
     }
 }
 
@@ -178,6 +230,44 @@ impl Manifest {
             .map(|(_, index)| index)
     }
 
+    /// True if a configuration has to name some of the metadata's keys.
+    pub(crate) fn is_configurable(&self) -> bool {
+        let lists = self.methods.iter().flat_map(Method::key_lists);
+        lists.into_iter().any(|(_, keys)| is_configured(keys))
+    }
+
+    /// The manifest with the keys that a configuration names; the error is the rest of a sentence that begins with "the
+    /// configuration".
+    pub(crate) fn configured(&self, config: &[u8]) -> Result<Manifest, String> {
+        let mut manifest = self.clone();
+        let config: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(config).map_err(|e| format!("isn't a JSON object: {e}"))?;
+        for entry in &mut manifest.methods {
+            for name in [
+                "metadata",
+                "reply_metadata",
+                "metadata_changes",
+                "reply_metadata_changes",
+            ] {
+                let list = entry.key_list_mut(name);
+                if !is_configured(list) {
+                    continue;
+                }
+                let named = config
+                    .get(name)
+                    .cloned()
+                    .unwrap_or(serde_json::Value::Array(Vec::new()));
+                *list = serde_json::from_value(named)
+                    .map_err(|_| format!("has a {name:?} that isn't a list of keys"))?;
+                if list.iter().any(|key| key == CONFIGURED) {
+                    return Err(format!("lists the key {CONFIGURED:?} in {name:?}"));
+                }
+                check_keys(&format!("{name:?}"), list)?;
+            }
+        }
+        Ok(manifest)
+    }
+
     /// Parses the section's bytes; the error is the rest of a sentence that begins with "the manifest".
     pub(crate) fn parse(bytes: &[u8]) -> Result<Manifest, String> {
         if bytes.len() > limits::MANIFEST_BYTES {
@@ -217,7 +307,7 @@ impl Manifest {
             1..=limits::METHODS,
         )?;
         let capabilities = self.capabilities.iter();
-        check_list("capabilities", capabilities.map(|c| c.0.to_string()), 0..=6)?;
+        check_list("capabilities", capabilities.map(|c| c.0.to_string()), 0..=9)?;
         let metrics = [
             ("counter", "counters", &self.counters, limits::COUNTERS),
             ("gauge", "gauges", &self.gauges, limits::GAUGES),
@@ -286,6 +376,32 @@ fn check_method(entry: &Method, may_change: bool) -> Result<(), String> {
         if let (Some(path), false) = (entry.changes(hook).first(), may_change) {
             return Err(format!(
                 "lists {path:?} among the changes of {pattern}, but doesn't declare the capability change"
+            ));
+        }
+        if let (Some(key), false) = (entry.metadata_changes(hook).first(), may_change) {
+            return Err(format!(
+                "lists {key:?} among the metadata_changes of {pattern}, but doesn't declare the capability change"
+            ));
+        }
+    }
+    let lists = entry.key_lists().into_iter();
+    lists
+        .filter(|(_, keys)| !is_configured(keys))
+        .try_for_each(|(what, keys)| check_keys(&format!("{what} of {pattern}"), keys))
+}
+
+fn is_configured(keys: &[String]) -> bool {
+    matches!(keys, [key] if key == CONFIGURED)
+}
+
+/// Whether these are metadata keys that a policy may name.
+fn check_keys(what: &str, keys: &[String]) -> Result<(), String> {
+    check_list(what, keys.iter(), 0..=limits::METADATA_KEYS)?;
+    for key in keys {
+        check_key(key.as_bytes()).map_err(|e| format!("lists a wrong key in {what}: {e}"))?;
+        if is_reserved(key) {
+            return Err(format!(
+                "lists {key:?} in {what}; keys that begin with grpc- or tollgate- are the daemon's own"
             ));
         }
     }

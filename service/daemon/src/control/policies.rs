@@ -462,6 +462,9 @@ fn invalid(text: String) -> Status {
     Status::new(Code::INVALID_ARGUMENT, text)
 }
 
+/// Effects that policies can be written for and that nothing carries out here: they can't be granted.
+const NOT_CARRIED_OUT: Capabilities = Capabilities::EFFECTS.without(Capabilities::CHANGE);
+
 /// What an attachment may use.
 pub(crate) fn granted(options: &Options) -> Result<Capabilities, Status> {
     let Some(names) = &options.capabilities else {
@@ -470,7 +473,12 @@ pub(crate) fn granted(options: &Options) -> Result<Capabilities, Status> {
     let mut granted = Capabilities::ALWAYS;
     for name in names {
         let one = name.parse::<Capabilities>();
-        granted = granted | one.map_err(|error| invalid(format!("--grant {name}: {error}")))?;
+        let one = one.map_err(|error| invalid(format!("--grant {name}: {error}")))?;
+        if one.intersects(NOT_CARRIED_OUT) {
+            let text = format!("--grant {name}: this daemon doesn't carry out that effect yet");
+            return Err(invalid(text));
+        }
+        granted = granted | one;
     }
     Ok(granted)
 }
@@ -487,6 +495,15 @@ pub(crate) fn check_grants(policy: &Policy, name: &str, options: &Options) -> Re
             "policy {name} needs the capability {first}, which isn't granted: attach it with --grant {}",
             flag.join(",")
         )));
+    }
+    let has_metadata = |entry: &tollgate_policy_host::Method| {
+        [Hook::Request, Hook::Reply].into_iter().any(|hook| {
+            !entry.metadata(hook).is_empty() || !entry.metadata_changes(hook).is_empty()
+        })
+    };
+    if manifest.methods().iter().any(has_metadata) {
+        let text = format!("policy {name} uses metadata, which this daemon doesn't show yet");
+        return Err(invalid(text));
     }
     let mut hooks: Vec<String> = manifest.hooks().iter().map(Hook::to_string).collect();
     hooks.extend(manifest.tick().map(|_| "tick".to_owned()));

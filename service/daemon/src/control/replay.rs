@@ -11,7 +11,9 @@
 use serde_json::{Value, json};
 use tollgate_control::{Attachment, PolicyVersion};
 use tollgate_engine::Status;
-use tollgate_policy_host::{Hook, Instance, LoadError, Manifest, Setup, TenantLimits, Verdict};
+use tollgate_policy_host::{
+    Effects, Hook, Instance, LoadError, Manifest, Method, Setup, TenantLimits, Verdict,
+};
 use tollgate_shm_abi::messages::PolicyDiff;
 use tollgate_shm_abi::status::Code;
 
@@ -209,22 +211,40 @@ impl Replayed {
         Ok(match verdict {
             Ok(Verdict::Allow) => "allow".to_owned(),
             Ok(Verdict::Deny { code, message }) => format!("deny {code} {message:?}"),
-            Ok(Verdict::Change(changes)) => {
-                let paths = entry_changes(self.loaded.policy.manifest(), index, view.hook);
-                let named = changes.iter().map(|change| {
-                    let path = paths.get(change.field as usize).map_or("?", String::as_str);
-                    format!("{path} = {:?}", change.value)
-                });
-                format!("change {}", named.collect::<Vec<_>>().join(", "))
+            Ok(Verdict::Effects(effects)) => {
+                let entry = self.loaded.policy.manifest().methods().get(index as usize);
+                entry.map_or_else(String::new, |entry| told(entry, view.hook, &effects))
             }
             Err(error) => format!("fault: {error}"),
         })
     }
 }
 
-fn entry_changes(manifest: &Manifest, index: u32, hook: Hook) -> &[String] {
-    let entry = manifest.methods().get(index as usize);
-    entry.map_or(&[], |entry| entry.changes(hook))
+/// `change room = Bits(3), metadata x-user removed; delay 5 us`
+fn told(entry: &Method, hook: Hook, effects: &Effects) -> String {
+    fn name(names: &[String], at: u32) -> &str {
+        names.get(at as usize).map_or("?", String::as_str)
+    }
+    let fields = effects.fields.iter().map(|change| {
+        let path = name(entry.changes(hook), change.field);
+        format!("{path} = {:?}", change.value)
+    });
+    let keys = effects.metadata.iter().map(|change| {
+        let key = name(entry.metadata_changes(hook), change.key);
+        match &change.value {
+            Some(value) => format!("metadata {key} = {:?}", value.escape_ascii().to_string()),
+            None => format!("metadata {key} removed"),
+        }
+    });
+    let changes: Vec<_> = fields.chain(keys).collect();
+    let changes = (!changes.is_empty()).then(|| format!("change {}", changes.join(", ")));
+    let delay = (effects.delay_us > 0).then(|| format!("delay {} us", effects.delay_us));
+    let priority = effects
+        .priority
+        .map(|priority| format!("priority {priority}"));
+    let route = effects.route.as_ref().map(|route| format!("route {route}"));
+    let all = [changes, delay, priority, route].into_iter().flatten();
+    all.collect::<Vec<_>>().join("; ")
 }
 
 /// A view by its fields' paths. Views have no types: what points to bytes is text if it is UTF-8, anything else a number.

@@ -4,7 +4,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::chain::cost_ns;
 use tollgate_engine::{CallKey, Status};
 use tollgate_marshal::{Change, NewValue, PatchError};
-use tollgate_policy_host::{FieldChange, Hook, Rate, Value, limits::VIEW_BYTES};
+use tollgate_policy_host::{Effects, FieldChange, Hook, Rate, Value, limits::VIEW_BYTES};
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::datapath::account::{AccountId, Accounts};
@@ -37,7 +37,8 @@ pub(super) enum Said {
     Wanted,
     Allow,
     Deny(Status),
-    Change(Vec<FieldChange>),
+    /// Let it pass, with something done to it.
+    Effects(Box<Effects>),
     /// It failed while this call was among those that it judged.
     Failed,
     /// It had failed before.
@@ -55,7 +56,7 @@ pub(super) enum Said {
 impl Said {
     /// It judged.
     pub(super) fn is_verdict(&self) -> bool {
-        matches!(self, Said::Allow | Said::Deny(_) | Said::Change(_))
+        matches!(self, Said::Allow | Said::Deny(_) | Said::Effects(_))
     }
 }
 

@@ -261,7 +261,7 @@ impl Slot {
             match said {
                 Said::Nothing | Said::Wanted | Said::Throttled => continue,
                 Said::Allow => counts.allowed += 1,
-                Said::Change(_) => counts.changed += 1,
+                Said::Effects(_) => counts.changed += 1,
                 Said::Deny(_) => {
                     counts.denied += 1;
                     counts.would_deny += 1;
@@ -335,8 +335,8 @@ impl Slot {
             if let Some(shadow) = question.shadow.take() {
                 self.compare(&shadow, &said);
             }
-            if let Said::Change(changes) = &said {
-                match question.change(ask.patch.as_deref(), changes, asking.pool) {
+            if let Said::Effects(effects) = &said {
+                match question.change(ask.patch.as_deref(), &effects.fields, asking.pool) {
                     Ok(()) => {}
                     Err(Unchanged::Policy(reason)) => {
                         unfit = Some(self.fail(which, reason));
@@ -348,7 +348,7 @@ impl Slot {
             match said {
                 Said::Nothing | Said::Wanted => {}
                 Said::Allow => counts.allowed += 1,
-                Said::Change(_) => counts.changed += 1,
+                Said::Effects(_) => counts.changed += 1,
                 Said::Deny(status) => {
                     counts.denied += 1;
                     question.denied = Some(status);
@@ -392,7 +392,7 @@ impl Slot {
         let differs = match (shadow, stable) {
             (Said::Allow, Said::Allow) => false,
             (Said::Deny(a), Said::Deny(b)) => a.code != b.code,
-            (Said::Change(a), Said::Change(b)) => a != b,
+            (Said::Effects(a), Said::Effects(b)) => a != b,
             (shadow, stable) => shadow.is_verdict() && stable.is_verdict(),
         };
         if let Some(candidate) = &mut self.candidate {

@@ -378,7 +378,7 @@ impl Judging<'_> {
             questions[asked[at]].said = match verdict {
                 Verdict::Allow => Said::Allow,
                 Verdict::Deny { code, message } => Said::Deny(Status::new(Code(code), message)),
-                Verdict::Change(changes) => Said::Change(changes),
+                Verdict::Effects(effects) => Said::Effects(effects),
             };
         });
         if judged.is_err() {

@@ -641,7 +641,7 @@ proptest! {
             Err(JudgeError::Fault(Fault::BadVerdict { index: 0, verdict: v })) => {
                 prop_assert!(v == verdict && !(1..=3).contains(&v));
             }
-            Err(JudgeError::Fault(Fault::MayNotChange { index: 0 })) => prop_assert_eq!(verdict, 3),
+            Err(JudgeError::Fault(Fault::MayNot { index: 0, .. })) => prop_assert_eq!(verdict, 3),
             Err(JudgeError::Fault(Fault::BadStatus { index: 0, status: s })) => {
                 prop_assert!(s == status && !(1..=16).contains(&s) && verdict == 2);
             }

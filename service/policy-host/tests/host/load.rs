@@ -368,8 +368,32 @@ fn garbled_manifests_are_explained() {
             "lists \"x\" among the changes of a.B/C, but doesn't declare the capability change",
         ),
         (
+            &MANIFEST.replace("\"fields\"", "\"metadata_changes\""),
+            "lists \"x\" among the metadata_changes of a.B/C, but doesn't declare the capability change",
+        ),
+        (
+            &MANIFEST.replace("\"fields\":[\"x\"]", "\"metadata\":[\"X\"]"),
+            "lists a wrong key in metadata of a.B/C: the metadata key \"X\" has the byte 0x58",
+        ),
+        (
+            &MANIFEST.replace("\"fields\":[\"x\"]", "\"reply_metadata\":[\"\"]"),
+            "lists a wrong key in reply_metadata of a.B/C: a metadata key's length of 0 bytes",
+        ),
+        (
+            &MANIFEST.replace("\"fields\":[\"x\"]", "\"metadata\":[\"grpc-timeout\"]"),
+            "lists \"grpc-timeout\" in metadata of a.B/C; keys that begin with grpc- or tollgate- are",
+        ),
+        (
+            &MANIFEST.replace("\"fields\":[\"x\"]", "\"metadata\":[\"x\",\"*\"]"),
+            "the metadata key \"*\" has the byte 0x2a",
+        ),
+        (
+            &MANIFEST.replace("\"fields\":[\"x\"]", "\"metadata\":[\"x\",\"x\"]"),
+            "lists \"x\" twice in metadata of a.B/C",
+        ),
+        (
             &extended(r#""capabilities":["fly"]"#),
-            "there is no capability \"fly\"; there are log, metrics, state, clock, random and change",
+            "there is no capability \"fly\"; there are log, metrics, state, clock, random, change, delay, priority and route",
         ),
         (
             &extended(r#""capabilities":["log","log"]"#),
@@ -425,9 +449,24 @@ fn manifest_limits_hold_at_their_edges() {
             &format!("\"changes\":[{}]", list(n, &|i| format!("\"x{i}\""))),
         )
     };
+    let keys = |n| {
+        MANIFEST.replace(
+            "\"fields\":[\"x\"]",
+            &format!("\"metadata\":[{}]", list(n, &|i| format!("\"x{i}\""))),
+        )
+    };
+    let key_bytes = |n| {
+        let key = "k".repeat(n);
+        MANIFEST.replace(
+            "\"fields\":[\"x\"]",
+            &format!("\"reply_metadata\":[\"{key}\"]"),
+        )
+    };
+    let changed_keys = |n| keys(n).replace("\"metadata\"", "\"metadata_changes\"");
+    let changed_keys = |n| changed_keys(n).replacen('{', "{\"capabilities\":[\"change\"],", 1);
     let padded = |n: usize| format!("{MANIFEST}{}", " ".repeat(n - MANIFEST.len()));
     type Make<'a> = &'a dyn Fn(usize) -> String;
-    let cases: [(Make<'_>, usize, &str); 7] = [
+    let cases: [(Make<'_>, usize, &str); 10] = [
         (&fields, limits::FIELDS, "lists 33 fields of a.B/C; 0 to 32"),
         (&methods, limits::METHODS, "lists 65 methods; 1 to 64"),
         (
@@ -435,6 +474,17 @@ fn manifest_limits_hold_at_their_edges() {
             limits::CHANGES,
             "lists 33 changes of a.B/C; 0 to 32",
         ),
+        (
+            &keys,
+            limits::METADATA_KEYS,
+            "lists 17 metadata of a.B/C; 0 to 16",
+        ),
+        (
+            &changed_keys,
+            limits::METADATA_KEYS,
+            "lists 17 metadata_changes of a.B/C; 0 to 16",
+        ),
+        (&key_bytes, 128, "a metadata key's length of 129 bytes"),
         (
             &metrics("counters"),
             limits::COUNTERS,
@@ -463,6 +513,64 @@ fn manifest_limits_hold_at_their_edges() {
         };
         parts.load().unwrap();
         check_contains(&manifest_refusal(&make(max + 1)), expected);
+    }
+}
+
+/// A manifest may leave its metadata's keys to the configuration: then that says what it is shown, within the same rules.
+#[test]
+fn a_configuration_names_the_keys_that_a_manifest_leaves_to_it() {
+    let manifest = r#"{"abi":1,"name":"t","hooks":["request"],"capabilities":["change"],"methods":[
+        {"method":"*","metadata":["*"],"reply_metadata":["fixed"],"metadata_changes":["*"]}]}"#;
+    let policy = Parts {
+        manifest: section(manifest),
+        ..Parts::default()
+    };
+    let policy = policy.load().unwrap();
+    let config = br#"{"metadata":["x-a","x-b"],"reply_metadata":["ignored"],"rest":1}"#;
+    let configured = policy.configured(Some(config)).unwrap();
+    let entry = &configured.manifest().methods()[0];
+    assert_eq!(entry.metadata(Hook::Request), ["x-a", "x-b"]);
+    assert_eq!(entry.metadata(Hook::Reply), ["fixed"]);
+    assert_eq!(
+        entry.metadata_changes(Hook::Request),
+        [""; 0],
+        "none are named"
+    );
+    // An instance is of the policy as its configuration makes it, whoever asked for which.
+    for policy in [&policy, &configured] {
+        let limits = crate::guests::limits();
+        let instance = policy.instantiate(&crate::guests::setup(&limits, Some(config)));
+        let instance = instance.unwrap();
+        let entry = &instance.policy().manifest().methods()[0];
+        assert_eq!(entry.metadata(Hook::Request), ["x-a", "x-b"]);
+    }
+    let many: Vec<String> = (0..17).map(|i| format!("k{i}")).collect();
+    for (config, expected) in [
+        ("", "the configuration isn't a JSON object: EOF"),
+        ("[]", "the configuration isn't a JSON object: "),
+        (
+            r#"{"metadata":"x"}"#,
+            "the configuration has a \"metadata\" that isn't a list of keys",
+        ),
+        (
+            r#"{"metadata":["*"]}"#,
+            "the configuration lists the key \"*\" in \"metadata\"",
+        ),
+        (
+            r#"{"metadata_changes":["A"]}"#,
+            "the configuration lists a wrong key in \"metadata_changes\": the metadata key \"A\"",
+        ),
+        (
+            r#"{"metadata":["tollgate-route"]}"#,
+            "lists \"tollgate-route\" in \"metadata\"; keys that begin with",
+        ),
+        (
+            &serde_json::json!({ "metadata": many }).to_string(),
+            "lists 17 \"metadata\"; 0 to 16 are allowed",
+        ),
+    ] {
+        let refused = policy.configured(Some(config.as_bytes())).unwrap_err();
+        check_contains(&refused.to_string(), expected);
     }
 }
 
@@ -631,6 +739,7 @@ proptest! {
         method in json_word(),
         fields in proptest::collection::vec(json_word(), 0..4),
         changes in proptest::collection::vec(json_word(), 0..4),
+        keys in proptest::collection::vec(json_word(), 0..4),
         capabilities in proptest::collection::vec(json_word(), 0..4),
         tick_ms in proptest::option::of(prop_oneof![0u64..200, any::<u64>()]),
         version in proptest::option::of(any::<u64>()),
@@ -639,7 +748,7 @@ proptest! {
         use serde_json::json;
         let mut manifest = json!({
             "abi": 1, "name": "t", "hooks": hooks, "capabilities": capabilities, "gauges": gauges,
-            "methods": [{ "method": method, "fields": fields, "changes": changes }],
+            "methods": [{ "method": method, "fields": fields, "changes": changes, "metadata": keys }],
         });
         if let Some(ms) = tick_ms {
             manifest["tick_ms"] = ms.into();
@@ -670,6 +779,7 @@ proptest! {
                 prop_assert!(changes.is_empty() || manifest.capabilities().contains(Capabilities::CHANGE));
                 prop_assert_eq!(entry.changes(Hook::Request).len(), changes.len());
                 prop_assert_eq!(entry.fields(Hook::Request).len(), fields.len());
+                prop_assert_eq!(entry.metadata(Hook::Request).len(), keys.len());
             }
         }
     }

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 use tollgate_policy_host::{
-    Fault, FieldChange, Hook, Instance, JudgeError, Value as NewValue, Verdict,
+    Capabilities, Effects, Fault, FieldChange, Hook, Instance, JudgeError, MetadataChange, Setup,
+    Value as NewValue, Verdict,
 };
 
 use crate::guests::write;
@@ -120,10 +121,11 @@ fn answers_are_read_as_the_vectors_say() {
 
 /// Judges with a guest that leaves these words and bytes.
 fn read(answer: &Value) -> Result<Verdict, Fault> {
-    judge(&Parts {
+    let parts = Parts {
         rest: data(&answer["message_bytes"]),
         ..Parts::with_request(&leave(answer))
-    })
+    };
+    judge(&parts, Hook::Request)
 }
 
 /// A request function that leaves these words in the first entry.
@@ -149,30 +151,52 @@ fn data(hex: &Value) -> String {
     format!("(data (i32.const 4096) \"{escaped}\")")
 }
 
-fn judge(parts: &Parts) -> Result<Verdict, Fault> {
-    let mut instance = parts.instantiate().unwrap();
-    match instance.judge(Hook::Request, 0, 8, write(&[8, 0, 0, 0, 0, 0, 0, 0])) {
+fn judge(parts: &Parts, hook: Hook) -> Result<Verdict, Fault> {
+    let limits = crate::guests::limits();
+    let setup = Setup {
+        granted: Capabilities::ALL,
+        ..Setup::new(&limits)
+    };
+    let mut instance = parts.load().unwrap().instantiate(&setup).unwrap();
+    match instance.judge(hook, 0, 8, write(&[8, 0, 0, 0, 0, 0, 0, 0])) {
         Ok(verdict) => Ok(verdict),
         Err(JudgeError::Fault(fault)) => Err(fault),
         Err(other) => panic!("{other:?}"),
     }
 }
 
-/// Judges with a guest whose method may change so many fields.
+/// Judges with a guest whose method may change so many fields and these keys.
 fn effects(vector: &Value) -> Result<Verdict, Fault> {
     let changes: Vec<String> = (0..vector["changes"].as_u64().unwrap())
         .map(|i| format!("f{i}"))
         .collect();
+    let or = |key: &str, default: Value| match &vector[key] {
+        Value::Null => default,
+        given => given.clone(),
+    };
+    let keys = or("keys", serde_json::json!([]));
+    let hook = match vector["hook"].as_str() {
+        Some("reply") => Hook::Reply,
+        _ => Hook::Request,
+    };
+    let (list, key_list) = match hook {
+        Hook::Request => ("changes", "metadata_changes"),
+        Hook::Reply => ("reply_changes", "reply_metadata_changes"),
+    };
     let manifest = serde_json::json!({
-        "abi": 1, "name": "t", "hooks": ["request"], "capabilities": ["change"],
-        "methods": [{ "method": "a.B/C", "changes": changes }],
+        "abi": 1, "name": "t", "hooks": [hook.name()],
+        "capabilities": or("capabilities", serde_json::json!(["change"])),
+        "methods": [{ "method": "a.B/C", list: changes, key_list: keys }],
     })
     .to_string();
-    judge(&Parts {
+    let request = Parts::with_request(&leave(vector)).request;
+    let parts = Parts {
         manifest: format!("(@custom \"tollgate.manifest\" {manifest:?})"),
         rest: data(&vector["memory"]),
-        ..Parts::with_request(&leave(vector))
-    })
+        request: request.replace("tollgate_request", &format!("tollgate_{}", hook.name())),
+        ..Parts::default()
+    };
+    judge(&parts, hook)
 }
 
 #[test]
@@ -181,7 +205,7 @@ fn effects_are_read_as_the_vectors_say() {
         let name = &vector["name"];
         match effects(&vector) {
             Ok(Verdict::Allow) => assert_eq!(vector["allow"], true, "{name}"),
-            Ok(Verdict::Change(changes)) => check_changes(&vector, &changes),
+            Ok(Verdict::Effects(effects)) => check_effects(&vector, &effects),
             Ok(other) => panic!("{name}: {other:?}"),
             Err(fault) => {
                 assert_eq!(
@@ -194,8 +218,8 @@ fn effects_are_read_as_the_vectors_say() {
     }
 }
 
-fn check_changes(vector: &Value, changes: &[FieldChange]) {
-    let name = &vector["name"];
+fn check_effects(vector: &Value, effects: &Effects) {
+    let (name, changes) = (&vector["name"], &effects.fields);
     if let Some(lengths) = vector["lengths"].as_array() {
         for (change, len) in changes.iter().zip(lengths) {
             let NewValue::Bytes(bytes) = &change.value else {
@@ -205,18 +229,31 @@ fn check_changes(vector: &Value, changes: &[FieldChange]) {
         }
         return assert_eq!(changes.len(), lengths.len());
     }
-    let expected: Vec<FieldChange> = vector["change"]
-        .as_array()
-        .unwrap_or_else(|| panic!("{name}: {changes:?}"))
-        .iter()
-        .map(|change| FieldChange {
-            field: change[0].as_u64().unwrap() as u32,
-            value: match change[1].as_object().unwrap().iter().next().unwrap() {
-                (kind, _) if kind == "clear" => NewValue::Clear,
-                (kind, bits) if kind == "bits" => NewValue::Bits(bits.as_u64().unwrap()),
-                (_, hex) => NewValue::Bytes(bytes(hex)),
-            },
-        })
-        .collect();
-    assert_eq!(changes, expected, "{name}");
+    let meant = match &vector["effects"] {
+        Value::Null => &serde_json::json!({ "fields": vector["change"] }),
+        effects => effects,
+    };
+    let number = |value: &Value| value.as_u64().map(|number| number as u32);
+    let list = |key: &str| meant[key].as_array().cloned().unwrap_or_default();
+    let fields = list("fields").into_iter().map(|change| FieldChange {
+        field: number(&change[0]).unwrap(),
+        value: match change[1].as_object().unwrap().iter().next().unwrap() {
+            (kind, _) if kind == "clear" => NewValue::Clear,
+            (kind, bits) if kind == "bits" => NewValue::Bits(bits.as_u64().unwrap()),
+            (_, hex) => NewValue::Bytes(bytes(hex)),
+        },
+    });
+    let metadata = list("metadata").into_iter().map(|change| MetadataChange {
+        key: number(&change[0]).unwrap(),
+        value: change[1].is_string().then(|| bytes(&change[1])),
+    });
+    let expected = Effects {
+        fields: fields.collect(),
+        metadata: metadata.collect(),
+        delay_us: number(&meant["delay_us"]).unwrap_or(0),
+        priority: number(&meant["priority"]).map(|priority| priority as u8),
+        route: meant["route"].as_str().map(str::to_owned),
+    };
+    assert!(!expected.is_empty(), "{name}: {effects:?}");
+    assert_eq!(*effects, expected, "{name}");
 }
