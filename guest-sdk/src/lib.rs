@@ -9,6 +9,7 @@
 
 mod call;
 mod changes;
+mod config;
 mod names;
 #[doc(hidden)]
 pub mod rt;
@@ -20,6 +21,7 @@ mod wasm;
 
 pub use call::Call;
 pub use changes::{Changes, NewValue};
+pub use config::json_object;
 pub use names::NameSet;
 pub use tollgate_policy_macros::policy;
 pub use verdict::{Status, Verdict};

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use serde::Deserialize;
-use tollgate_policy::{Level, Verdict, log, policy};
+use tollgate_policy::{Level, Verdict, json_object, log, policy};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,7 +33,8 @@ pub struct AccessLog {
 )]
 impl AccessLog {
     fn configure(config: &[u8]) -> Result<AccessLog, String> {
-        let config: Config = serde_json::from_slice(config).map_err(|e| e.to_string())?;
+        let config: Config =
+            serde_json::from_slice(json_object(config)?).map_err(|e| e.to_string())?;
         if !(0.0..=100.0).contains(&config.percent) {
             return Err(format!(
                 "percent is {}; 0 to 100 are allowed",

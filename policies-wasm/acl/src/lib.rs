@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use serde::Deserialize;
-use tollgate_policy::{NameSet, Status, Verdict, policy};
+use tollgate_policy::{NameSet, Status, Verdict, json_object, policy};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,7 +31,8 @@ pub struct Acl {
 )]
 impl Acl {
     fn configure(config: &[u8]) -> Result<Acl, String> {
-        let config: Config = serde_json::from_slice(config).map_err(|e| e.to_string())?;
+        let config: Config =
+            serde_json::from_slice(json_object(config)?).map_err(|e| e.to_string())?;
         Ok(Acl {
             blocked: config.blocked.iter().collect(),
             message: config.message,

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use serde::Deserialize;
-use tollgate_policy::{Call, Status, Verdict, now_ms, policy};
+use tollgate_policy::{Call, Status, Verdict, json_object, now_ms, policy};
 
 /// Calls of one sixteenth of the time to forget are counted together.
 const SLOTS: u64 = 16;
@@ -39,7 +39,8 @@ pub struct ConcurrencyLimit {
 )]
 impl ConcurrencyLimit {
     fn configure(config: &[u8]) -> Result<ConcurrencyLimit, String> {
-        let config: Config = serde_json::from_slice(config).map_err(|e| e.to_string())?;
+        let config: Config =
+            serde_json::from_slice(json_object(config)?).map_err(|e| e.to_string())?;
         if config.calls == 0 {
             return Err("calls is 0; to stop all calls, detach the service instead".to_owned());
         }

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use serde::Deserialize;
-use tollgate_policy::{Call, Status, Verdict, policy};
+use tollgate_policy::{Call, Status, Verdict, json_object, policy};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,7 +40,8 @@ pub struct FaultInjection {
 #[policy(name = "fault-injection", version = "1.0", counters(injected))]
 impl FaultInjection {
     fn configure(config: &[u8]) -> Result<FaultInjection, String> {
-        let config: Config = serde_json::from_slice(config).map_err(|e| e.to_string())?;
+        let config: Config =
+            serde_json::from_slice(json_object(config)?).map_err(|e| e.to_string())?;
         if !(0.0..=100.0).contains(&config.percent) {
             return Err(format!(
                 "percent is {}; 0 to 100 are allowed",

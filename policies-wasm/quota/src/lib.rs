@@ -6,7 +6,7 @@
 
 use serde::Deserialize;
 use tollgate_policy::table::{Record, Table};
-use tollgate_policy::{Status, Verdict, now_ms, policy};
+use tollgate_policy::{Status, Verdict, json_object, now_ms, policy};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,7 +37,8 @@ pub struct Quota {
 )]
 impl Quota {
     fn configure(config: &[u8]) -> Result<Quota, String> {
-        let config: Config = serde_json::from_slice(config).map_err(|e| e.to_string())?;
+        let config: Config =
+            serde_json::from_slice(json_object(config)?).map_err(|e| e.to_string())?;
         if !(1..=31_622_400).contains(&config.window_s) {
             let window = config.window_s;
             return Err(format!(

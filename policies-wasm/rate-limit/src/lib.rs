@@ -7,7 +7,7 @@
 
 use serde::Deserialize;
 use tollgate_policy::table::{Record, Table};
-use tollgate_policy::{Status, Verdict, now_ms, policy};
+use tollgate_policy::{Status, Verdict, json_object, now_ms, policy};
 
 /// Tokens are counted in thousandths.
 const TOKEN: u64 = 1000;
@@ -42,7 +42,8 @@ pub struct RateLimit {
 )]
 impl RateLimit {
     fn configure(config: &[u8]) -> Result<RateLimit, String> {
-        let config: Config = serde_json::from_slice(config).map_err(|e| e.to_string())?;
+        let config: Config =
+            serde_json::from_slice(json_object(config)?).map_err(|e| e.to_string())?;
         if !(0.001..=1_000_000.0).contains(&config.per_second) {
             let rate = config.per_second;
             return Err(format!(

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use serde::Deserialize;
-use tollgate_policy::{Verdict, policy};
+use tollgate_policy::{Verdict, json_object, policy};
 
 /// What is changed, and how.
 #[derive(Deserialize)]
@@ -23,7 +23,8 @@ pub struct Redact {
 )]
 impl Redact {
     fn configure(config: &[u8]) -> Result<Redact, String> {
-        let redact: Redact = serde_json::from_slice(config).map_err(|e| e.to_string())?;
+        let redact: Redact =
+            serde_json::from_slice(json_object(config)?).map_err(|e| e.to_string())?;
         if redact.keep_of_name.is_none() && !redact.remove_coupon {
             return Err("nothing is redacted: set keep_of_name, remove_coupon or both".to_owned());
         }
