@@ -140,7 +140,12 @@ fn configurations_are_refused_with_a_sentence() {
             r#"{"percent": -1}"#,
             "percent is -1; 0 to 100 are allowed",
         ),
-        ("access-log", "", "EOF while parsing"),
+        (
+            "access-log",
+            "",
+            "there is none, and this policy needs one: push it with --config",
+        ),
+        ("quota", "[1, 60]", "it isn't a JSON object"),
     ] {
         let refused = instance(&load(name), config, &TenantLimits::default());
         let refused = refused
@@ -154,6 +159,38 @@ fn configurations_are_refused_with_a_sentence() {
             refused.to_string().contains(expected),
             "{name} {config}: {refused}"
         );
+    }
+}
+
+/// What has cases is a policy of the catalogue: it is judged here, and listed where people look for it.
+#[test]
+fn the_catalogue_is_whole() {
+    let overview = std::fs::read_to_string(home("README.md")).unwrap();
+    let mut found: Vec<String> = std::fs::read_dir(home("."))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("cases.json").is_file())
+        .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
+        .collect();
+    found.sort();
+    let mut judged = POLICIES;
+    judged.sort_unstable();
+    assert_eq!(found, judged);
+    for name in POLICIES {
+        let row = format!("| [{name}]({name}/README.md) | ");
+        assert!(overview.contains(&row), "{name} is not in the overview");
+        let readme = std::fs::read_to_string(home(name).join("README.md")).unwrap();
+        for command in [
+            "policy test",
+            "policy bench",
+            "policy push",
+            "policy attach",
+        ] {
+            assert!(
+                readme.contains(command),
+                "{name}: no {command} in its README"
+            );
+        }
     }
 }
 
