@@ -36,6 +36,13 @@ pub(crate) const EFFECT: u64 = 100;
 /// Fuel taken for a denial's message, besides one unit per byte.
 pub(crate) const MESSAGE: u64 = 100;
 
+/// Fuel taken for a call of most functions that foreign modules know, besides one unit per byte that goes in or out.
+pub(crate) const FOREIGN: u64 = 300;
+/// Fuel taken for each header that is looked at, besides one unit per byte.
+pub(crate) const HEADER: u64 = 60;
+/// Fuel taken for a judgement by a foreign module, besides what the host copies for it.
+pub(crate) const FOREIGN_CALL: u64 = 5000;
+
 /// The price list.
 pub(crate) fn operators() -> OperatorCost {
     let mut cost = OperatorCost::default();

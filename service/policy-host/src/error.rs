@@ -50,6 +50,59 @@ pub enum LoadError {
         /// The import's name.
         name: String,
     },
+    /// An import of a foreign module that isn't offered.
+    #[error("the module imports {module:?} {name:?}, which isn't offered; {page} lists what is")]
+    UnknownForeignImport {
+        /// The import's module.
+        module: String,
+        /// The import's name.
+        name: String,
+        /// Where to read more.
+        page: &'static str,
+    },
+    /// A foreign module's export isn't there, or is something else.
+    #[error("the module's export {name:?} isn't what its interface says: {found}")]
+    ForeignExport {
+        /// The export's name.
+        name: &'static str,
+        /// What is wrong with it.
+        found: String,
+    },
+    /// Neither a manifest nor exports that tell what the module was made for.
+    #[error(
+        "the module doesn't say what it was made for: it has no manifest, and no exports of proxy-wasm 0.2 or OPA"
+    )]
+    UnknownAbi,
+    /// A description for a module that has a manifest.
+    #[error("the module has a manifest of its own, so it can't be described")]
+    Described,
+    /// A module of another version of OPA's interface.
+    #[error(
+        "the module has version {major}.{minor} of OPA's interface; 1.2 and later 1.x are understood"
+    )]
+    OpaVersion {
+        /// The first number; 0 if it has none.
+        major: i32,
+        /// The second.
+        minor: i32,
+    },
+    /// Built-in functions that OPA's compiler leaves to the host.
+    #[error("the policy needs built-in functions that aren't offered: {0}")]
+    Builtins(String),
+    /// A decision that the module doesn't make.
+    #[error("the policy has no entrypoint {wanted:?}; there are {there}")]
+    Entrypoint {
+        /// Which one the description names.
+        wanted: String,
+        /// Those that there are.
+        there: String,
+    },
+    /// A foreign module where a policy of this project's own interface is needed, or the reverse.
+    #[error("the module can't be used here: its interface is {abi}")]
+    WrongInterface {
+        /// Which it has.
+        abi: &'static str,
+    },
     /// An import that is offered, with another type.
     #[error("the module imports tollgate {name:?} as {found}; it is {expected}")]
     ImportType {
@@ -243,6 +296,15 @@ pub enum Fault {
         /// Bytes of memory.
         memory: usize,
     },
+    /// A foreign module's change of what it may not change.
+    #[error("the policy changes {what}, which it isn't granted")]
+    NotItsToChange {
+        /// What it wants to change.
+        what: String,
+    },
+    /// An answer of a foreign module that means nothing.
+    #[error("the policy's answer can't be used: {0}")]
+    BadAnswer(String),
     /// A saved state that is too long, or outside of memory.
     #[error(
         "the policy's saved state at {address}+{len} is longer than {max} or outside of its {memory} bytes of memory"

@@ -9,7 +9,10 @@ use wasmtime::{
     OptLevel, PoolingAllocationConfig,
 };
 
+use crate::foreign::{Abi, ForeignInstance};
 use crate::imports::{self, State};
+use crate::opa::{self, Evaluation, Rego};
+use crate::proxy_wasm::{self, Filter, Proxy};
 use crate::scan::{self, FEATURES};
 use crate::{
     Capabilities, Hook, HostConfig, Instance, LoadError, Manifest, Setup, TenantLimits, cost,
@@ -21,9 +24,26 @@ use crate::{
 /// Cheap to clone; all clones share the engine and the pool.
 #[derive(Clone)]
 pub struct Host {
-    linker: Arc<Linker<State>>,
+    linkers: Arc<Linkers>,
     engine: Engine,
     config: HostConfig,
+}
+
+/// What each interface's modules can import.
+struct Linkers {
+    own: Linker<State>,
+    proxy_wasm: Linker<Proxy>,
+    opa: Linker<Evaluation>,
+}
+
+impl Linkers {
+    fn new(engine: &Engine) -> wasmtime::Result<Linkers> {
+        Ok(Linkers {
+            own: imports::linker(engine)?,
+            proxy_wasm: proxy_wasm::linker(engine)?,
+            opa: opa::linker(engine)?,
+        })
+    }
 }
 
 impl std::fmt::Debug for Host {
@@ -42,10 +62,10 @@ impl Host {
     pub fn new(config: HostConfig) -> Result<Host, String> {
         let engine = Engine::new(&engine_config(&config))
             .map_err(|e| format!("the policy engine doesn't start: {e:#}"))?;
-        let linker = imports::linker(&engine)
+        let linkers = Linkers::new(&engine)
             .map_err(|e| format!("the policy engine lacks its imports: {e:#}"))?;
         Ok(Host {
-            linker: Arc::new(linker),
+            linkers: Arc::new(linkers),
             engine,
             config,
         })
@@ -75,12 +95,21 @@ impl Host {
         digest: [u8; 32],
         wasm_bytes: usize,
     ) -> Result<Policy, LoadError> {
-        check_imports(module, &manifest)?;
-        check_exports(module, &manifest)?;
         check_memory(module, self.config.memory_bytes_max)?;
-        let pre = self.linker.instantiate_pre(module).map_err(refused)?;
+        let code = match manifest.foreign().map(|foreign| foreign.abi()) {
+            None => {
+                check_imports(module, &manifest)?;
+                check_exports(module, &manifest)?;
+                Code::Own(self.linkers.own.instantiate_pre(module).map_err(refused)?)
+            }
+            Some(Abi::ProxyWasm) => {
+                let pre = self.linkers.proxy_wasm.instantiate_pre(module);
+                Code::ProxyWasm(pre.map_err(refused)?)
+            }
+            Some(Abi::Opa) => Code::Opa(Arc::clone(&self.linkers), module.clone()),
+        };
         let policy = Loaded {
-            pre,
+            code,
             manifest,
             digest,
             wasm_bytes,
@@ -173,8 +202,27 @@ pub(crate) fn compiler_config() -> Config {
 #[derive(Clone)]
 pub struct Policy(Arc<Loaded>);
 
+/// Machine code, ready to be instantiated.
+#[derive(Clone)]
+enum Code {
+    Own(InstancePre<State>),
+    ProxyWasm(InstancePre<Proxy>),
+    /// Its memory is an import, and so an instance's own.
+    Opa(Arc<Linkers>, Module),
+}
+
+impl Code {
+    fn module(&self) -> &Module {
+        match self {
+            Code::Own(pre) => pre.module(),
+            Code::ProxyWasm(pre) => pre.module(),
+            Code::Opa(_, module) => module,
+        }
+    }
+}
+
 struct Loaded {
-    pre: InstancePre<State>,
+    code: Code,
     manifest: Manifest,
     digest: [u8; 32],
     wasm_bytes: usize,
@@ -207,13 +255,13 @@ impl Policy {
 
     /// Names of the host functions that the module can call.
     pub fn imports(&self) -> Vec<&str> {
-        let imports = self.0.pre.module().imports();
+        let imports = self.0.code.module().imports();
         imports.map(|import| import.name()).collect()
     }
 
     /// Bytes of its machine code.
     pub fn code_bytes(&self) -> usize {
-        self.0.pre.module().text().len()
+        self.0.code.module().text().len()
     }
 
     /// The policy as this configuration makes it: with the metadata keys that its manifest leaves to the configuration.
@@ -230,7 +278,7 @@ impl Policy {
         let manifest = self.0.manifest.configured(config);
         let loaded = Loaded {
             manifest: manifest.map_err(LoadError::ConfigKeys)?,
-            pre: self.0.pre.clone(),
+            code: self.0.code.clone(),
             host: self.0.host.clone(),
             ..*self.0
         };
@@ -243,8 +291,51 @@ impl Policy {
     ///
     /// # Errors
     /// A declared capability isn't granted, the configuration is too large or refused, the module fails while it starts, or the
-    /// pool is full.
+    /// pool is full; or it is a foreign module.
     pub fn instantiate(&self, setup: &Setup<'_>) -> Result<Instance, LoadError> {
+        let limits = self.limits(setup)?;
+        let setup = Setup {
+            limits: &limits,
+            ..*setup
+        };
+        match &self.0.code {
+            Code::Own(pre) => {
+                check_config_length(setup.config.unwrap_or_default())?;
+                Instance::new(&self.configured(setup.config)?, pre, &setup)
+            }
+            Code::ProxyWasm(_) | Code::Opa(..) => Err(self.wrong_interface()),
+        }
+    }
+
+    /// Starts and configures an instance of a foreign module.
+    ///
+    /// Runs guest code, up to `setup.limits.fuel_for_setup`.
+    ///
+    /// # Errors
+    /// As [`Policy::instantiate`]; or it isn't a foreign module.
+    pub fn instantiate_foreign(&self, setup: &Setup<'_>) -> Result<ForeignInstance, LoadError> {
+        let limits = self.limits(setup)?;
+        let setup = Setup {
+            limits: &limits,
+            ..*setup
+        };
+        match &self.0.code {
+            Code::Own(_) => Err(self.wrong_interface()),
+            Code::ProxyWasm(pre) => Filter::new(self, pre, &setup).map(ForeignInstance::filter),
+            Code::Opa(linkers, module) => {
+                Rego::new(self, &linkers.opa, module, &setup).map(ForeignInstance::rego)
+            }
+        }
+    }
+
+    fn wrong_interface(&self) -> LoadError {
+        let foreign = self.0.manifest.foreign();
+        let abi = foreign.map_or("tollgate's own", |foreign| foreign.abi().name());
+        LoadError::WrongInterface { abi }
+    }
+
+    /// What an instance may use at most, if it may exist.
+    fn limits(&self, setup: &Setup<'_>) -> Result<TenantLimits, LoadError> {
         let missing = self.0.manifest.capabilities().without(setup.granted);
         if !missing.without(Capabilities::ALWAYS).is_empty() {
             return Err(LoadError::NotGranted(missing));
@@ -257,13 +348,8 @@ impl Policy {
                 .min(self.0.host.table_elements_max),
             ..setup.limits.clone()
         };
-        check_memory(self.0.pre.module(), limits.memory_bytes)?;
-        let setup = Setup {
-            limits: &limits,
-            ..*setup
-        };
-        check_config_length(setup.config.unwrap_or_default())?;
-        Instance::new(&self.configured(setup.config)?, &self.0.pre, &setup)
+        check_memory(self.0.code.module(), limits.memory_bytes)?;
+        Ok(limits)
     }
 }
 

@@ -41,6 +41,11 @@ pub(crate) const FUNCTIONS: [(&str, &str, Capabilities); 10] = [
     ("random", "function (i32, i32)", Capabilities::RANDOM),
 ];
 
+/// Whether a policy can import this.
+pub(crate) fn offers(module: &str, name: &str) -> bool {
+    module == MODULE && FUNCTIONS.iter().any(|(offered, ..)| *offered == name)
+}
+
 /// How much a log line matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {

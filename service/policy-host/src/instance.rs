@@ -64,16 +64,31 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.earlier + (self.granted - self.left)
     }
 
-    fn grant(&mut self, fuel: u64) {
+    pub(crate) fn grant(&mut self, fuel: u64) {
         *self = Budget {
             earlier: self.used(),
             granted: fuel,
             left: fuel,
         };
+    }
+
+    /// What the guest was given.
+    pub(crate) fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    /// What it has left.
+    pub(crate) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// What it has left after running.
+    pub(crate) fn set_left(&mut self, left: u64) {
+        self.left = left;
     }
 
     /// Pays for work that the host does on the guest's behalf after it has stopped.
@@ -492,7 +507,7 @@ fn state(policy: &Policy, setup: &Setup<'_>) -> State {
 }
 
 /// What a failed call into the guest means.
-fn fault(error: &wasmtime::Error, fuel: u64) -> Fault {
+pub(crate) fn fault(error: &wasmtime::Error, fuel: u64) -> Fault {
     match error.downcast_ref::<Trap>() {
         Some(Trap::OutOfFuel) => Fault::OutOfFuel { fuel },
         Some(trap) => Fault::Trap(
@@ -505,7 +520,7 @@ fn fault(error: &wasmtime::Error, fuel: u64) -> Fault {
 }
 
 /// What a failed instantiation means.
-fn start_error(error: &wasmtime::Error, fuel: u64) -> LoadError {
+pub(crate) fn start_error(error: &wasmtime::Error, fuel: u64) -> LoadError {
     if error.is::<wasmtime::PoolConcurrencyLimitError>() {
         return LoadError::PoolFull(cut(&error.to_string()));
     }

@@ -24,9 +24,11 @@
 //! 6. Judging allocates nothing on the host, unless the verdict is a denial with a message, or has effects.
 //! 7. Work that the host does for a guest is paid with the guest's fuel before it is done.
 //!
-//! The interface to the guest is `guest-sdk/ABI.md`. Absent on purpose: WASI, any import besides the ten of
-//! `imports.rs`, SIMD, threads, 64-bit memories, tail calls, exceptions, GC, components. Not here yet: the
-//! proxy-wasm ABI.
+//! The interface to the guest is `guest-sdk/ABI.md`. Absent on purpose: any import besides the ten of
+//! `imports.rs`, SIMD, threads, 64-bit memories, tail calls, exceptions, GC, components.
+//!
+//! Modules that were made for other hosts run beside these, in sandboxes of the same kind, with the interface that they know:
+//! [`foreign`], PROXY_WASM.md, OPA.md.
 
 #![deny(unsafe_code)]
 
@@ -42,12 +44,15 @@ mod config;
 mod cost;
 mod effects;
 mod error;
+pub mod foreign;
 mod host;
 mod imports;
 mod instance;
 pub mod limits;
 mod manifest;
 mod metrics;
+mod opa;
+mod proxy_wasm;
 mod rate;
 mod scan;
 mod state;
@@ -59,11 +64,13 @@ pub use compile::{Compiler, CompilerConfig, CompilerCounters};
 pub use config::{HostConfig, Setup, TenantLimits};
 pub use cost::FUEL_PER_MICROSECOND;
 pub use error::{BatchError, Fault, JudgeError, LoadError, Misuse};
+pub use foreign::{ForeignCall, ForeignChange, ForeignInstance, ForeignVerdict, KeyChange, Shown};
 pub use host::{Host, Policy};
 pub use imports::{LogLevel, LogLine};
 pub use instance::Instance;
 pub use manifest::{Manifest, Method};
 pub use metrics::{BUCKETS, Histogram, Metrics};
+pub use proxy_wasm::{MeasuredMetric, MetricKind};
 pub use rate::Rate;
 pub use state::{SharedState, StateLimits};
 

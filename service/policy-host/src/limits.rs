@@ -150,3 +150,36 @@ pub const FUEL_PER_CALL: u64 = 100 * crate::cost::FUEL_PER_MICROSECOND;
 pub const FUEL_FOR_SETUP: u64 = 100_000 * crate::cost::FUEL_PER_MICROSECOND;
 /// Fuel for saving the state, and again for restoring it: 2 ms. It is spent on the datapath, between two calls.
 pub const FUEL_FOR_HANDOVER: u64 = 2_000 * crate::cost::FUEL_PER_MICROSECOND;
+
+/// Bytes of a foreign module as uploaded, its description included: filters carry a language's library along.
+pub const FOREIGN_MODULE_BYTES: usize = 4 << 20;
+/// Functions that a foreign module defines.
+pub const FOREIGN_FUNCTIONS: u32 = 20_000;
+/// Data segments, and element segments, of a foreign module.
+pub const FOREIGN_DATA_SEGMENTS: u32 = 32_768;
+/// Imports of a foreign module; 63 exist.
+pub const FOREIGN_IMPORTS: u32 = 64;
+/// As [`COMPILE_COST`], for foreign modules: within a worker's time and memory, which are the same.
+pub const FOREIGN_COMPILE_COST: u64 = 4_000_000;
+/// Keys in each of a description's lists.
+pub const FOREIGN_KEYS: usize = 64;
+/// Bytes of a message, or of the fields of one, that a foreign module is shown, and of one that it makes.
+pub const FOREIGN_BODY_BYTES: usize = 1 << 20;
+
+/// Headers of one message that a filter has.
+pub const HEADERS: usize = 128;
+/// Bytes of those headers, names included, and 32 for each.
+pub const HEADER_BYTES: usize = 32 << 10;
+/// Calls of one instance whose request was judged and whose reply wasn't yet; each keeps up to twice [`HEADER_BYTES`] for its
+/// headers, and [`PROPERTY_BYTES`].
+pub const OPEN_CALLS: usize = 256;
+/// Bytes of the properties that a filter sets on one call, with [`STATE_ENTRY_BYTES`] for each.
+pub const PROPERTY_BYTES: usize = 4 << 10;
+/// Queues of one instance.
+pub const QUEUES: usize = 16;
+/// Bytes in all queues of one instance, with [`STATE_ENTRY_BYTES`] for each item.
+pub const QUEUED_BYTES: usize = 64 << 10;
+/// Parts of one write, and subscriptions of one wait.
+pub const WRITE_VECTORS: usize = 64;
+/// Bytes of a decision of OPA's, as JSON.
+pub const DECISION_BYTES: usize = 64 << 10;

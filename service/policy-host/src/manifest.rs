@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tollgate_shm_abi::metadata::{check_key, is_reserved};
 
+use crate::foreign::{Abi, Foreign};
 use crate::{Capabilities, Hook, limits};
 
 /// A policy's declaration of name, hooks, methods, fields, capabilities and metrics, in bounds.
@@ -41,6 +42,8 @@ pub struct Manifest {
     gauges: Vec<String>,
     #[serde(default)]
     histograms: Vec<String>,
+    #[serde(default)]
+    foreign: Option<Foreign>,
 }
 
 /// An entry of `hooks`.
@@ -209,7 +212,17 @@ impl Manifest {
         self.state.map(|state| state.version)
     }
 
-    /// How often it wants to be ticked, if at all.
+    /// How the module was described, if it was made for another host.
+    pub fn foreign(&self) -> Option<&Foreign> {
+        self.foreign.as_ref()
+    }
+
+    /// Whether it is ticked, if it wants to be.
+    pub(crate) fn ticks(&self) -> bool {
+        self.declared_hooks.contains(&DeclaredHook::Tick)
+    }
+
+    /// How often it wants to be ticked, if at all; a foreign module says so itself, whenever it likes.
     pub fn tick(&self) -> Option<Duration> {
         self.tick_ms.map(|ms| Duration::from_millis(ms.into()))
     }
@@ -301,6 +314,7 @@ impl Manifest {
         }
         check_list("hooks", self.declared_hooks.iter(), 1..=3)?;
         self.check_tick()?;
+        self.check_foreign()?;
         check_list(
             "methods",
             self.methods.iter().map(|m| &m.method),
@@ -328,6 +342,31 @@ impl Manifest {
             .try_for_each(|entry| check_method(entry, may_change))
     }
 
+    fn check_foreign(&self) -> Result<(), String> {
+        let Some(foreign) = &self.foreign else {
+            return Ok(());
+        };
+        foreign.check()?;
+        let may_change = self.capabilities().contains(Capabilities::CHANGE);
+        if foreign.changes() && !may_change {
+            return Err("describes changes, but doesn't declare the capability change".to_owned());
+        }
+        let reads = |entry: &Method| !entry.fields.is_empty() || !entry.reply_fields.is_empty();
+        let changes = |entry: &Method| !entry.changes.is_empty() || !entry.reply_changes.is_empty();
+        match self
+            .methods
+            .iter()
+            .find(|entry| changes(entry) || (foreign.abi() == Abi::ProxyWasm && reads(entry)))
+        {
+            Some(entry) => Err(format!(
+                "lists fields of {} that a module of {} can't be shown, or can't change",
+                entry.method,
+                foreign.abi()
+            )),
+            None => Ok(()),
+        }
+    }
+
     fn check_tick(&self) -> Result<(), String> {
         let (min, max) = (limits::TICK_MS_MIN, limits::TICK_MS_MAX);
         match (
@@ -336,6 +375,8 @@ impl Manifest {
         ) {
             (true, Some(ms)) if (min..=max).contains(&ms) => Ok(()),
             (true, Some(ms)) => Err(format!("has the tick_ms {ms}; {min} to {max} are allowed")),
+            // A foreign module sets its timer itself.
+            (true, None) if self.foreign.is_some() => Ok(()),
             (true, None) => Err("has the hook tick, but no tick_ms".to_owned()),
             (false, Some(_)) => Err("has a tick_ms, but not the hook tick".to_owned()),
             (false, None) => Ok(()),

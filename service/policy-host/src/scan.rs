@@ -10,10 +10,11 @@ use wasmparser::{
     ValidPayload, Validator, ValidatorResources, WasmFeatures,
 };
 
-use crate::{LoadError, error::cut, imports, limits};
+use crate::foreign::{self, Abi};
+use crate::{LoadError, error::cut, imports, limits, opa, proxy_wasm};
 
 /// The custom section that holds the manifest.
-const MANIFEST_SECTION: &str = "tollgate.manifest";
+pub(crate) const MANIFEST_SECTION: &str = "tollgate.manifest";
 
 /// Everything a module may use beyond WebAssembly 1.0; the engine is configured with the same set.
 pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
@@ -24,12 +25,50 @@ pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::REFERENCE_TYPES)
     .union(WasmFeatures::FLOATS);
 
+/// The limits that differ between interfaces.
+struct Bounds {
+    module_bytes: usize,
+    functions: u32,
+    segments: u32,
+    imports: u32,
+    cost: u64,
+}
+
+/// By which rules a module is scanned: those of the interface that its manifest says, if any.
+struct Rules {
+    abi: Option<Abi>,
+    bounds: Bounds,
+}
+
+impl Rules {
+    fn of(abi: Option<Abi>) -> Rules {
+        let bounds = match abi {
+            None => Bounds {
+                module_bytes: limits::MODULE_BYTES,
+                functions: limits::FUNCTIONS,
+                segments: limits::DATA_SEGMENTS,
+                imports: limits::IMPORTS,
+                cost: limits::COMPILE_COST,
+            },
+            Some(_) => Bounds {
+                module_bytes: limits::FOREIGN_MODULE_BYTES,
+                functions: limits::FOREIGN_FUNCTIONS,
+                segments: limits::FOREIGN_DATA_SEGMENTS,
+                imports: limits::FOREIGN_IMPORTS,
+                cost: limits::FOREIGN_COMPILE_COST,
+            },
+        };
+        Rules { abi, bounds }
+    }
+}
+
 /// Scans a module and returns its manifest's bytes.
 pub(crate) fn scan(wasm: &[u8]) -> Result<&[u8], LoadError> {
-    if wasm.len() > limits::MODULE_BYTES {
+    let rules = Rules::of(foreign::peek(wasm));
+    if wasm.len() > rules.bounds.module_bytes {
         return Err(LoadError::TooLarge {
             bytes: wasm.len(),
-            max: limits::MODULE_BYTES,
+            max: rules.bounds.module_bytes,
         });
     }
     check_preamble(wasm)?;
@@ -39,7 +78,7 @@ pub(crate) fn scan(wasm: &[u8]) -> Result<&[u8], LoadError> {
     let mut manifests = Vec::new();
     for payload in Parser::new(0).parse_all(wasm) {
         let payload = payload.map_err(invalid)?;
-        check_section(&payload)?;
+        check_section(&payload, &rules)?;
         if let Payload::CustomSection(section) = &payload
             && section.name() == MANIFEST_SECTION
         {
@@ -48,7 +87,7 @@ pub(crate) fn scan(wasm: &[u8]) -> Result<&[u8], LoadError> {
         if let ValidPayload::Func(func, body) = validator.payload(&payload).map_err(invalid)? {
             // Counted first: validation itself must not meet a bomb.
             cost += function_cost(&body)?;
-            bound("units of compile cost", cost, limits::COMPILE_COST)?;
+            bound("units of compile cost", cost, rules.bounds.cost)?;
             allocations = validate(func, &body, allocations)?;
         }
     }
@@ -71,7 +110,7 @@ fn check_preamble(wasm: &[u8]) -> Result<(), LoadError> {
     }
 }
 
-fn invalid(error: wasmparser::BinaryReaderError) -> LoadError {
+pub(crate) fn invalid(error: wasmparser::BinaryReaderError) -> LoadError {
     LoadError::Invalid(cut(&error.to_string()))
 }
 
@@ -85,39 +124,50 @@ fn bound(what: &'static str, count: u64, max: impl Into<u64>) -> Result<(), Load
 }
 
 /// Bounds the counts that sections announce, before anybody iterates over them.
-fn check_section(payload: &Payload<'_>) -> Result<(), LoadError> {
+fn check_section(payload: &Payload<'_>, rules: &Rules) -> Result<(), LoadError> {
+    let bounds = &rules.bounds;
     let (what, count, max) = match payload {
         Payload::TypeSection(s) => ("types", s.count(), limits::TYPES),
-        Payload::FunctionSection(s) => ("functions", s.count(), limits::FUNCTIONS),
+        Payload::FunctionSection(s) => ("functions", s.count(), bounds.functions),
         Payload::GlobalSection(s) => ("globals", s.count(), limits::GLOBALS),
         Payload::ExportSection(s) => ("exports", s.count(), limits::EXPORTS),
-        Payload::ElementSection(s) => ("element segments", s.count(), limits::DATA_SEGMENTS),
-        Payload::DataSection(s) => ("data segments", s.count(), limits::DATA_SEGMENTS),
-        Payload::ImportSection(s) => ("imports", s.count(), limits::IMPORTS),
+        Payload::ElementSection(s) => ("element segments", s.count(), bounds.segments),
+        Payload::DataSection(s) => ("data segments", s.count(), bounds.segments),
+        Payload::ImportSection(s) => ("imports", s.count(), bounds.imports),
         _ => return Ok(()),
     };
     bound(what, count.into(), max)?;
     match payload {
-        Payload::ImportSection(section) => check_imports(section.clone()),
+        Payload::ImportSection(section) => check_imports(section.clone(), rules.abi),
         _ => Ok(()),
     }
 }
 
-fn check_imports(section: wasmparser::ImportSectionReader<'_>) -> Result<(), LoadError> {
+fn check_imports(
+    section: wasmparser::ImportSectionReader<'_>,
+    abi: Option<Abi>,
+) -> Result<(), LoadError> {
     for group in section {
         // Compact import groups belong to a feature that is off; the validator refuses them by name.
         let Imports::Single(_, import) = group.map_err(invalid)? else {
             continue;
         };
-        let offered = imports::FUNCTIONS
-            .iter()
-            .any(|(name, ..)| *name == import.name);
-        if import.module != imports::MODULE || !offered {
-            return Err(LoadError::UnknownImport {
-                module: cut(import.module),
-                name: cut(import.name),
-            });
+        let (module, name) = (import.module, import.name);
+        let offered = match abi {
+            None => imports::offers(module, name),
+            Some(Abi::ProxyWasm) => proxy_wasm::offers(module, name),
+            Some(Abi::Opa) => opa::offers(module, name),
+        };
+        if offered {
+            continue;
         }
+        let (module, name) = (cut(module), cut(name));
+        let page = match abi {
+            None => return Err(LoadError::UnknownImport { module, name }),
+            Some(Abi::ProxyWasm) => "service/policy-host/PROXY_WASM.md",
+            Some(Abi::Opa) => "service/policy-host/OPA.md",
+        };
+        return Err(LoadError::UnknownForeignImport { module, name, page });
     }
     Ok(())
 }

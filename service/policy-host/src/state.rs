@@ -106,6 +106,21 @@ impl SharedState {
         self.lock().set(key, value)
     }
 
+    /// Sets a value behind its compare-and-swap number, which is another one afterwards. False if `cas` is neither 0 nor the
+    /// number that is there; an absent key's is 0. Four bytes before each value, so foreign policies see their own values only.
+    pub(crate) fn exchange(&self, key: &[u8], value: &[u8], cas: u32) -> Result<bool, Unstored> {
+        let mut entries = self.lock();
+        let there = entries.map.get(key);
+        let there = there.and_then(|there| there.first_chunk::<4>());
+        let there = there.map_or(0, |number| u32::from_le_bytes(*number));
+        if cas != 0 && cas != there {
+            return Ok(false);
+        }
+        let next = there.checked_add(1).unwrap_or(1);
+        entries.set(key, &[&next.to_le_bytes()[..], value].concat())?;
+        Ok(true)
+    }
+
     /// True if there was something to delete.
     pub(crate) fn delete(&self, key: &[u8]) -> bool {
         let mut entries = self.lock();

@@ -7,6 +7,8 @@
 
 mod acl;
 mod compiler;
+mod foreign;
+mod foreign_opa;
 mod functions;
 mod guests;
 mod isolation;

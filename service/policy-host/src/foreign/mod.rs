@@ -1,0 +1,180 @@
+//! Modules that were made for another host: filters for Envoy (proxy-wasm), policies that OPA compiled.
+//!
+//! ```text
+//!   module + description ──▶ Policy ──instantiate_foreign──▶ ForeignInstance ──judge(ForeignCall)──▶ ForeignVerdict
+//!            a manifest with the key `foreign`                    │
+//!                                                                 └─ Fault: the instance is dead
+//! ```
+//!
+//! Such a module runs unmodified and has no manifest. Whoever pushes it describes it, and the description is appended as the
+//! manifest that the module lacks ([`description`]): so names, versions, grants and the audit know no difference.
+//!
+//! Invariants: a module is shown what its description names and nothing else; what isn't in a [`ForeignCall`] can't be reached by any
+//! of its functions. Each call of a function of the host is paid with fuel before it is carried out. One call is judged at a time, in
+//! one budget for all callbacks that it takes. After a fault nothing is ever called on the instance again.
+//!
+//! Absent: batches. These interfaces have none.
+
+mod description;
+mod verdict;
+
+use std::time::Duration;
+
+pub(crate) use description::peek;
+pub use description::{Abi, Body, Description, Foreign, describe, detect};
+pub use verdict::{ForeignCall, ForeignChange, ForeignVerdict, KeyChange, Shown};
+
+use wasmtime::{Instance, Store, StoreLimits, StoreLimitsBuilder, TypedFunc};
+
+use crate::opa::Rego;
+use crate::proxy_wasm::Filter;
+use crate::{Fault, LoadError, LogLine, MeasuredMetric, Policy, Setup, TenantLimits, limits};
+
+/// A foreign module with a memory of its own, ready to judge. May move between threads, but serves one at a time.
+#[derive(Debug)]
+pub struct ForeignInstance(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Filter(Box<Filter>),
+    Rego(Box<Rego>),
+}
+
+impl ForeignInstance {
+    pub(crate) fn filter(filter: Filter) -> ForeignInstance {
+        ForeignInstance(Kind::Filter(Box::new(filter)))
+    }
+
+    pub(crate) fn rego(rego: Rego) -> ForeignInstance {
+        ForeignInstance(Kind::Rego(Box::new(rego)))
+    }
+
+    /// Asks for a verdict on one call.
+    ///
+    /// # Errors
+    /// The module failed and is dead. Nothing but [`ForeignVerdict::Allow`] and [`ForeignVerdict::Change`] let a call pass.
+    pub fn judge(&mut self, call: &ForeignCall<'_>) -> Result<ForeignVerdict, Fault> {
+        match &mut self.0 {
+            Kind::Filter(filter) => filter.judge(call),
+            Kind::Rego(rego) => rego.judge(call),
+        }
+    }
+
+    /// How often it wants to be ticked at the moment, if at all.
+    pub fn tick_period(&self) -> Option<Duration> {
+        match &self.0 {
+            Kind::Filter(filter) => filter.tick_period(),
+            Kind::Rego(_) => None,
+        }
+    }
+
+    /// Runs what it does from time to time, with the fuel of one call; nothing if it has none.
+    ///
+    /// # Errors
+    /// The module failed and is dead.
+    pub fn tick(&mut self) -> Result<(), Fault> {
+        match &mut self.0 {
+            Kind::Filter(filter) => filter.tick(),
+            Kind::Rego(_) => Ok(()),
+        }
+    }
+
+    /// The policy that this is an instance of.
+    pub fn policy(&self) -> &Policy {
+        match &self.0 {
+            Kind::Filter(filter) => filter.policy(),
+            Kind::Rego(rego) => rego.policy(),
+        }
+    }
+
+    /// True after a fault: discard the instance, or replace it by a fresh one.
+    pub fn is_dead(&self) -> bool {
+        match &self.0 {
+            Kind::Filter(filter) => filter.is_dead(),
+            Kind::Rego(rego) => rego.is_dead(),
+        }
+    }
+
+    /// Units of fuel that the last judgement or tick used; before any, what the set-up used.
+    pub fn fuel_used(&self) -> u64 {
+        match &self.0 {
+            Kind::Filter(filter) => filter.fuel_used(),
+            Kind::Rego(rego) => rego.fuel_used(),
+        }
+    }
+
+    /// Sets the clock that the module reads if it may, in milliseconds of Unix time; 0 before.
+    pub fn set_time_ms(&mut self, now_ms: u64) {
+        match &mut self.0 {
+            Kind::Filter(filter) => filter.set_time_ms(now_ms),
+            Kind::Rego(_) => {}
+        }
+    }
+
+    /// Takes the log lines since the last time, and how many more were dropped. Also works after a fault.
+    pub fn take_log(&mut self) -> (Vec<LogLine>, u64) {
+        match &mut self.0 {
+            Kind::Filter(filter) => filter.take_log(),
+            Kind::Rego(_) => (Vec::new(), 0),
+        }
+    }
+
+    /// The metrics that the module has defined.
+    pub fn metrics(&self) -> &[MeasuredMetric] {
+        match &self.0 {
+            Kind::Filter(filter) => filter.metrics(),
+            Kind::Rego(_) => &[],
+        }
+    }
+}
+
+/// What an instance may use, as the engine enforces it. A module that imports its memory has it in an instance of the host's.
+pub(crate) fn limiter(limits: &TenantLimits) -> StoreLimits {
+    StoreLimitsBuilder::new()
+        .memory_size(limits.memory_bytes)
+        .table_elements(limits.table_elements)
+        .instances(2)
+        .memories(1)
+        .tables(1)
+        .build()
+}
+
+/// Refuses a configuration that is too long.
+pub(crate) fn configuration<'a>(setup: &Setup<'a>) -> Result<&'a [u8], LoadError> {
+    let config = setup.config.unwrap_or_default();
+    if config.len() > limits::CONFIG_BYTES {
+        return Err(LoadError::ConfigTooLarge {
+            bytes: config.len(),
+            max: limits::CONFIG_BYTES,
+        });
+    }
+    Ok(config)
+}
+
+/// An export that a module may lack; one of another type is refused.
+pub(crate) fn optional<T, P: wasmtime::WasmParams, R: wasmtime::WasmResults>(
+    instance: &Instance,
+    store: &mut Store<T>,
+    name: &'static str,
+) -> Result<Option<TypedFunc<P, R>>, LoadError> {
+    if instance.get_export(&mut *store, name).is_none() {
+        return Ok(None);
+    }
+    let found = instance.get_typed_func(&mut *store, name);
+    found.map(Some).map_err(|error| LoadError::ForeignExport {
+        name,
+        found: crate::error::cut(&format!("{:#}", error)),
+    })
+}
+
+/// An export that a module must have.
+pub(crate) fn required<T, P: wasmtime::WasmParams, R: wasmtime::WasmResults>(
+    instance: &Instance,
+    store: &mut Store<T>,
+    name: &'static str,
+) -> Result<TypedFunc<P, R>, LoadError> {
+    optional(instance, store, name)?.ok_or_else(|| LoadError::ForeignExport {
+        name,
+        found: "missing".to_owned(),
+    })
+}

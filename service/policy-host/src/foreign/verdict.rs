@@ -1,0 +1,74 @@
+//! What a foreign module is asked, and what it answers.
+
+use crate::Hook;
+
+/// One call as a foreign module may see it: whoever fills it in has taken away what isn't granted.
+#[derive(Clone, Copy, Debug)]
+pub struct ForeignCall<'a> {
+    /// The same number for a call's request and its reply, and for no other call that is under way.
+    pub call: u64,
+    /// Which of the two.
+    pub hook: Hook,
+    /// `package.Service/Method`.
+    pub path: &'a str,
+    /// The granted pairs of its metadata, in order. Keys may repeat.
+    pub metadata: &'a [(&'a str, &'a [u8])],
+    /// What it sees of the message.
+    pub message: Shown<'a>,
+}
+
+/// What a foreign module sees of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown<'a> {
+    /// Nothing.
+    Nothing,
+    /// All of it, as protobuf; at most [`crate::limits::FOREIGN_BODY_BYTES`].
+    Protobuf(&'a [u8]),
+    /// Some of its fields, as a JSON object; at most [`crate::limits::FOREIGN_BODY_BYTES`].
+    Json(&'a str),
+}
+
+impl Shown<'_> {
+    /// Its bytes.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Shown::Nothing => 0,
+            Shown::Protobuf(bytes) => bytes.len(),
+            Shown::Json(text) => text.len(),
+        }
+    }
+}
+
+/// What a foreign module decided about a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ForeignVerdict {
+    /// Let it pass.
+    Allow,
+    /// End it with an error.
+    Deny {
+        /// The gRPC status code, 1 to 16.
+        code: u32,
+        /// Text for the caller, at most [`crate::limits::MESSAGE_BYTES`].
+        message: String,
+    },
+    /// Let it pass, with this changed.
+    Change(ForeignChange),
+}
+
+/// What a foreign module wants to be otherwise: only what its description lets it change, and not checked beyond that.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForeignChange {
+    /// Each key once.
+    pub metadata: Vec<KeyChange>,
+    /// The message, as protobuf.
+    pub body: Option<Vec<u8>>,
+}
+
+/// A key's new values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyChange {
+    /// Lower-case.
+    pub key: String,
+    /// All of them; none: the key is gone.
+    pub values: Vec<Vec<u8>>,
+}

@@ -1,0 +1,403 @@
+//! Policies that OPA compiled: `opa build -t wasm`. OPA.md says what a policy is asked and what it may answer.
+//!
+//! ```text
+//!   memory (the host makes it) ─▶ instantiate ─▶ builtins? entrypoints? ─▶ the configuration becomes `data`
+//!        ─▶ { input as JSON at the heap's end ─▶ opa_eval ─▶ [{"result": decision}] }*
+//! ```
+//!
+//! Invariants: an evaluation begins with the heap as it was after set-up, so nothing of one adds up with another; the guest has
+//! stopped when its answer is read, and the answer is looked for in memory, up to its end and a limit. What the policy can call on the host is one
+//! function that ends it, and built-in functions, of which none is offered: who needs one is refused by its name.
+
+mod decision;
+mod input;
+
+use wasmtime::{
+    Caller, Engine, ExternType, Linker, Memory, MemoryType, Module, Store, StoreLimits, TypedFunc,
+};
+
+use crate::foreign::{self, ForeignCall, ForeignVerdict};
+use crate::instance::{Budget, fault, start_error};
+use crate::{Fault, LoadError, Policy, Setup, cost, error::cut, imports::text, limits};
+
+/// The module name of the imports.
+const MODULE: &str = "env";
+/// The memory, which this interface has the host make.
+const MEMORY: &str = "memory";
+
+/// The functions of the interface.
+const FUNCTIONS: [&str; 7] = [
+    "opa_abort",
+    "opa_println",
+    "opa_builtin0",
+    "opa_builtin1",
+    "opa_builtin2",
+    "opa_builtin3",
+    "opa_builtin4",
+];
+
+/// Whether a policy can import this.
+pub(crate) fn offers(module: &str, name: &str) -> bool {
+    module == MODULE && (name == MEMORY || FUNCTIONS.contains(&name))
+}
+
+/// A store's data.
+pub(crate) struct Evaluation {
+    limiter: StoreLimits,
+    memory: Option<Memory>,
+}
+
+type Guest<'a> = Caller<'a, Evaluation>;
+
+/// Defines all functions; the memory is an instance's own.
+pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Evaluation>> {
+    let mut linker = Linker::new(engine);
+    linker.func_wrap(MODULE, "opa_abort", abort)?;
+    linker.func_wrap(MODULE, "opa_println", |_: Guest<'_>, _text: u32| {})?;
+    linker.func_wrap(MODULE, "opa_builtin0", |_: Guest<'_>, id: u32, _c: u32| {
+        builtin(id)
+    })?;
+    linker.func_wrap(
+        MODULE,
+        "opa_builtin1",
+        |_: Guest<'_>, id: u32, _c: u32, _1: u32| builtin(id),
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "opa_builtin2",
+        |_: Guest<'_>, id: u32, _c: u32, _1: u32, _2: u32| builtin(id),
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "opa_builtin3",
+        |_: Guest<'_>, id: u32, _c: u32, _1: u32, _2: u32, _3: u32| builtin(id),
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "opa_builtin4",
+        |_: Guest<'_>, id: u32, _c: u32, _1: u32, _2: u32, _3: u32, _4: u32| builtin(id),
+    )?;
+    Ok(linker)
+}
+
+fn builtin(id: u32) -> wasmtime::Result<u32> {
+    Err(wasmtime::Error::msg(format!(
+        "it calls the built-in function {id}, which it doesn't contain and isn't offered"
+    )))
+}
+
+fn abort(guest: Guest<'_>, address: u32) -> wasmtime::Result<()> {
+    let memory = guest
+        .data()
+        .memory
+        .map_or(&[][..], |memory| memory.data(&guest));
+    let said = zero_ended(memory, address, limits::CONFIG_ERROR_BYTES).unwrap_or_default();
+    let said = text(said, limits::NAME_BYTES);
+    Err(wasmtime::Error::msg(format!("it aborted: {said}")))
+}
+
+/// Text up to the zero byte that ends it, if it ends within memory and `max`.
+fn zero_ended(memory: &[u8], address: u32, max: usize) -> Option<&[u8]> {
+    let rest = memory.get(address as usize..)?;
+    let rest = &rest[..rest.len().min(max + 1)];
+    let end = rest.iter().position(|byte| *byte == 0)?;
+    Some(&rest[..end])
+}
+
+/// Unused, entrypoint, data, input, its length, the heap's end, format 0 (JSON); gives the decision's address.
+type Eval = TypedFunc<(u32, u32, u32, u32, u32, u32, u32), u32>;
+
+/// A policy of OPA's with its own memory.
+pub(crate) struct Rego {
+    store: Store<Evaluation>,
+    memory: Memory,
+    eval: Eval,
+    policy: Policy,
+    fuel_per_call: u64,
+    budget: Budget,
+    /// The number of the decision that is asked for.
+    entrypoint: u32,
+    /// Where the document `data` is.
+    data: u32,
+    /// Where the heap ends without an evaluation.
+    heap: u32,
+    dead: bool,
+}
+
+impl std::fmt::Debug for Rego {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rego")
+            .field("policy", &self.policy.manifest().name())
+            .field("dead", &self.dead)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The type of the memory that a module imports.
+fn memory_type(module: &Module) -> Option<MemoryType> {
+    let mut imports = module.imports();
+    let import = imports.find(|import| import.module() == MODULE && import.name() == MEMORY)?;
+    match import.ty() {
+        ExternType::Memory(memory) => Some(memory),
+        _ => None,
+    }
+}
+
+/// The set-up.
+impl Rego {
+    pub(crate) fn new(
+        policy: &Policy,
+        linker: &Linker<Evaluation>,
+        module: &Module,
+        setup: &Setup<'_>,
+    ) -> Result<Rego, LoadError> {
+        let config = foreign::configuration(setup)?;
+        let limits = setup.limits;
+        let evaluation = Evaluation {
+            limiter: foreign::limiter(limits),
+            memory: None,
+        };
+        let mut store = Store::new(module.engine(), evaluation);
+        store.limiter(|state| &mut state.limiter);
+        let mut budget = Budget::default();
+        budget.grant(limits.fuel_for_setup);
+        store
+            .set_fuel(limits.fuel_for_setup)
+            .expect("the engine counts fuel");
+        let ty = memory_type(module).ok_or(LoadError::ForeignExport {
+            name: "memory",
+            found: "not an import, as OPA's interface has it".to_owned(),
+        })?;
+        let max = limits.memory_bytes as u64;
+        let bytes = ty.minimum() * ty.page_size();
+        if bytes > max {
+            return Err(LoadError::Memory { bytes, max });
+        }
+        let started = |error: wasmtime::Error| start_error(&error, limits.fuel_for_setup);
+        let memory = Memory::new(&mut store, ty).map_err(started)?;
+        store.data_mut().memory = Some(memory);
+        let mut linker = linker.clone();
+        linker
+            .define(&store, MODULE, MEMORY, memory)
+            .map_err(started)?;
+        let instance = linker.instantiate(&mut store, module).map_err(started)?;
+        check_version(&instance, &mut store)?;
+        let mut rego = Rego {
+            eval: foreign::required(&instance, &mut store, "opa_eval")?,
+            store,
+            memory,
+            policy: policy.clone(),
+            fuel_per_call: limits.fuel_per_call,
+            budget,
+            entrypoint: 0,
+            data: 0,
+            heap: 0,
+            dead: false,
+        };
+        rego.check_builtins(&instance)?;
+        rego.entrypoint = rego.find_entrypoint(&instance)?;
+        rego.load_data(&instance, config)?;
+        Ok(rego)
+    }
+
+    /// A JSON document that the module keeps, given by one of its functions.
+    fn document(
+        &mut self,
+        instance: &wasmtime::Instance,
+        name: &'static str,
+    ) -> Result<serde_json::Map<String, serde_json::Value>, LoadError> {
+        let failed = |fault| LoadError::Setup { step: name, fault };
+        let value: TypedFunc<(), u32> = foreign::required(instance, &mut self.store, name)?;
+        let dump: TypedFunc<u32, u32> =
+            foreign::required(instance, &mut self.store, "opa_json_dump")?;
+        let value = self.enter(|store| value.call(store, ())).map_err(failed)?;
+        let address = self
+            .enter(|store| dump.call(store, value))
+            .map_err(failed)?;
+        let memory = self.memory.data(&self.store);
+        let json = zero_ended(memory, address, limits::DECISION_BYTES);
+        let json = json.and_then(|json| serde_json::from_slice(json).ok());
+        json.ok_or_else(|| {
+            failed(Fault::BadAnswer(format!(
+                "what {name} gives isn't a JSON object"
+            )))
+        })
+    }
+
+    fn check_builtins(&mut self, instance: &wasmtime::Instance) -> Result<(), LoadError> {
+        let needed = self.document(instance, "builtins")?;
+        if needed.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<_> = needed.keys().map(String::as_str).collect();
+        Err(LoadError::Builtins(cut(&names.join(", "))))
+    }
+
+    fn find_entrypoint(&mut self, instance: &wasmtime::Instance) -> Result<u32, LoadError> {
+        let there = self.document(instance, "entrypoints")?;
+        let wanted = self
+            .policy
+            .manifest()
+            .foreign()
+            .and_then(|foreign| foreign.entrypoint());
+        let Some(wanted) = wanted else {
+            return Ok(0);
+        };
+        let number = there.get(wanted).and_then(serde_json::Value::as_u64);
+        number
+            .and_then(|number| u32::try_from(number).ok())
+            .ok_or_else(|| {
+                let names: Vec<_> = there.keys().map(String::as_str).collect();
+                LoadError::Entrypoint {
+                    wanted: wanted.to_owned(),
+                    there: cut(&names.join(", ")),
+                }
+            })
+    }
+
+    /// The configuration becomes the document `data`.
+    fn load_data(&mut self, instance: &wasmtime::Instance, config: &[u8]) -> Result<(), LoadError> {
+        let failed = |fault| LoadError::Setup {
+            step: "data",
+            fault,
+        };
+        let json = if config.is_empty() { b"{}" } else { config };
+        let store = &mut self.store;
+        let malloc: TypedFunc<u32, u32> = foreign::required(instance, store, "opa_malloc")?;
+        let parse: TypedFunc<(u32, u32), u32> =
+            foreign::required(instance, store, "opa_json_parse")?;
+        let heap: TypedFunc<(), u32> = foreign::required(instance, store, "opa_heap_ptr_get")?;
+        let len = json.len() as u32;
+        let place = self
+            .enter(|store| malloc.call(store, len))
+            .map_err(failed)?;
+        self.write(place, json).map_err(failed)?;
+        self.data = self
+            .enter(|store| parse.call(store, (place, len)))
+            .map_err(failed)?;
+        if self.data == 0 {
+            let text = "the configuration isn't JSON; it becomes the document `data`".to_owned();
+            return Err(LoadError::ConfigRefused(text));
+        }
+        self.heap = self.enter(|store| heap.call(store, ())).map_err(failed)?;
+        Ok(())
+    }
+}
+
+/// ABI 1.2 is the first with `opa_eval`.
+fn check_version(
+    instance: &wasmtime::Instance,
+    store: &mut Store<Evaluation>,
+) -> Result<(), LoadError> {
+    let mut version = |name| {
+        let global = instance.get_global(&mut *store, name)?;
+        global.get(&mut *store).i32()
+    };
+    let (major, minor) = (
+        version("opa_wasm_abi_version"),
+        version("opa_wasm_abi_minor_version"),
+    );
+    match (major, minor) {
+        (Some(1), Some(2..)) => Ok(()),
+        _ => Err(LoadError::OpaVersion {
+            major: major.unwrap_or(0),
+            minor: minor.unwrap_or(0),
+        }),
+    }
+}
+
+/// Judging.
+impl Rego {
+    pub(crate) fn judge(&mut self, call: &ForeignCall<'_>) -> Result<ForeignVerdict, Fault> {
+        if self.dead {
+            return Err(Fault::Dead);
+        }
+        self.budget = Budget::default();
+        self.budget.grant(self.fuel_per_call);
+        let input = input::json(call);
+        // Written here, copied there.
+        self.charge(cost::FOREIGN_CALL + 2 * input.len() as u64)?;
+        self.store
+            .set_fuel(self.budget.left())
+            .expect("the engine counts fuel");
+        self.write(self.heap, input.as_bytes())?;
+        let (len, heap) = (input.len() as u32, self.heap);
+        let arguments = (0, self.entrypoint, self.data, heap, len, heap + len, 0);
+        let eval = self.eval.clone();
+        let address = self.enter(|store| eval.call(store, arguments))?;
+        let answer = zero_ended(
+            self.memory.data(&self.store),
+            address,
+            limits::DECISION_BYTES,
+        );
+        let Some(answer) = answer.map(<[u8]>::to_vec) else {
+            return Err(self.kill(Fault::BadAnswer(format!(
+                "the decision at {address} has no end within {} bytes",
+                limits::DECISION_BYTES
+            ))));
+        };
+        self.charge(4 * answer.len() as u64)?;
+        let grants = self.policy.manifest().foreign();
+        let may_change =
+            |key: &str| grants.is_some_and(|grants| grants.changes_key(call.hook, key));
+        decision::read(&answer, may_change).map_err(|fault| self.kill(fault))
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead
+    }
+
+    pub(crate) fn fuel_used(&self) -> u64 {
+        self.budget.used()
+    }
+
+    /// Writes to memory, which grows if it has to and may.
+    fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), Fault> {
+        let (begin, end) = (address as usize, address as usize + bytes.len());
+        let there = self.memory.data_size(&self.store);
+        if end > there {
+            let pages = (end - there).div_ceil(self.memory.page_size(&self.store) as usize);
+            let grown = self.memory.grow(&mut self.store, pages as u64);
+            grown.map_err(|_| {
+                self.kill(Fault::BadAnswer(format!(
+                    "there is no memory for {} bytes at {address}, beside the {there} that it has",
+                    bytes.len()
+                )))
+            })?;
+        }
+        self.memory.data_mut(&mut self.store)[begin..end].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn charge(&mut self, units: u64) -> Result<(), Fault> {
+        self.budget.charge(units).map_err(|fault| self.kill(fault))
+    }
+
+    fn enter<R>(
+        &mut self,
+        call: impl FnOnce(&mut Store<Evaluation>) -> wasmtime::Result<R>,
+    ) -> Result<R, Fault> {
+        match call(&mut self.store) {
+            Ok(returned) => {
+                let left = self.store.get_fuel().expect("the engine counts fuel");
+                self.budget.set_left(left);
+                Ok(returned)
+            }
+            Err(error) => {
+                self.budget.set_left(0);
+                let fault = fault(&error, self.budget.granted());
+                Err(self.kill(fault))
+            }
+        }
+    }
+
+    #[cold]
+    fn kill(&mut self, fault: Fault) -> Fault {
+        self.dead = true;
+        fault
+    }
+}

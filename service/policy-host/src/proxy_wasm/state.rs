@@ -1,0 +1,149 @@
+//! What a filter has on the host's side. Everything that it makes grow has a limit of its own in [`crate::limits`].
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+
+use wasmtime::{Memory, StoreLimits, TypedFunc};
+
+use super::headers::Headers;
+use super::metrics::Defined;
+use super::properties::Properties;
+use super::shared::Queues;
+use crate::{Capabilities, Hook, LogLevel, LogLine, SharedState, imports::text, limits};
+
+/// A store's data.
+pub(crate) struct Proxy {
+    pub(super) limiter: StoreLimits,
+    /// Known once the module is instantiated.
+    pub(super) memory: Option<Memory>,
+    pub(super) allocate: Option<TypedFunc<u32, u32>>,
+    /// The filter's allocator runs.
+    pub(super) allocating: bool,
+    /// What it declares and was granted.
+    pub(super) capabilities: Capabilities,
+    pub(super) config: Box<[u8]>,
+    /// The policy's name, and the root context's.
+    pub(super) name: String,
+    pub(super) root_id: String,
+    pub(super) log: Vec<LogLine>,
+    pub(super) log_dropped: u64,
+    pub(super) shared: SharedState,
+    pub(super) queues: Queues,
+    pub(super) metrics: Defined,
+    /// Unix time, as the host last set it.
+    pub(super) now_ms: u64,
+    /// 0: it doesn't tick.
+    pub(super) tick_ms: u32,
+    /// The context whose functions are called.
+    pub(super) effective: u32,
+    /// The call that is being judged.
+    pub(super) stream: Option<Box<Stream>>,
+    /// Calls whose request was judged and whose reply wasn't yet, the oldest first.
+    pub(super) open: VecDeque<Box<Stream>>,
+}
+
+/// The context of every filter that outlives calls.
+pub(super) const ROOT: u32 = 1;
+
+/// One call, from its request to its reply.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) context: u32,
+    pub(super) call: u64,
+    pub(super) path: String,
+    pub(super) request: Headers,
+    pub(super) reply: Headers,
+    /// Which of the two may be changed now.
+    pub(super) hook: Hook,
+    /// The message as a gRPC frame, while its callback may read it.
+    pub(super) body: Option<Vec<u8>>,
+    pub(super) body_changed: bool,
+    /// The response that ends the call.
+    pub(super) local: Option<Local>,
+    pub(super) paused: bool,
+    pub(super) properties: Properties,
+}
+
+/// A response by the filter itself.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Local {
+    pub(super) code: u32,
+    pub(super) message: String,
+}
+
+impl Proxy {
+    /// Keeps a line for the operator, as far as there is room.
+    pub(super) fn log(&mut self, level: LogLevel, line: &[u8]) {
+        if self.log.len() >= limits::LOG_LINES {
+            self.log_dropped += 1;
+            return;
+        }
+        self.log.push(LogLine {
+            level,
+            text: text(line, limits::LOG_LINE_BYTES),
+        });
+    }
+
+    /// The call that is being judged, if that is whose functions are called.
+    pub(super) fn current(&mut self) -> Option<&mut Stream> {
+        let effective = self.effective;
+        self.stream
+            .as_deref_mut()
+            .filter(|stream| stream.context == effective)
+    }
+
+    /// Any call that isn't over.
+    pub(super) fn knows(&self, context: u32) -> bool {
+        let all = self.stream.iter().chain(&self.open);
+        context == ROOT
+            || all
+                .map(|stream| stream.context)
+                .any(|known| known == context)
+    }
+
+    pub(super) fn may(&self, capability: Capabilities) -> bool {
+        self.capabilities.contains(capability)
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_tests() -> Proxy {
+        Proxy {
+            limiter: StoreLimits::default(),
+            memory: None,
+            allocate: None,
+            allocating: false,
+            capabilities: Capabilities::default(),
+            config: Box::default(),
+            name: "test".to_owned(),
+            root_id: String::new(),
+            log: Vec::new(),
+            log_dropped: 0,
+            shared: SharedState::new(&crate::StateLimits::default()),
+            queues: Queues::default(),
+            metrics: Defined::default(),
+            now_ms: 0,
+            tick_ms: 0,
+            effective: ROOT,
+            stream: None,
+            open: VecDeque::new(),
+        }
+    }
+}
+
+impl Stream {
+    /// The headers that may be changed now.
+    pub(super) fn headers(&mut self) -> &mut Headers {
+        match self.hook {
+            Hook::Request => &mut self.request,
+            Hook::Reply => &mut self.reply,
+        }
+    }
+
+    /// Whether the next callback is still wanted.
+    pub(super) fn goes_on(&self) -> ControlFlow<()> {
+        match self.local {
+            Some(_) => ControlFlow::Break(()),
+            None => ControlFlow::Continue(()),
+        }
+    }
+}
