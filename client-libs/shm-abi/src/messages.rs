@@ -270,7 +270,8 @@ pub struct Tenants {
     pub names: Vec<String>,
 }
 
-/// Upload a policy. Descriptors: a blob with the module, and one with the configuration if `has_config`.
+/// Upload a policy. Descriptors: a blob with the module, and one with the configuration if `has_config`, with the manifest of a
+/// module that has none if `has_description`, and with the proof if `has_proof`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PolicyPush {
     /// Whose policy.
@@ -288,6 +289,9 @@ pub struct PolicyPush {
     /// Whether a blob with a [`PolicyProof`] comes along, last.
     #[prost(bool, tag = "5")]
     pub has_proof: bool,
+    /// Whether a manifest comes along, for a module that was made for another host.
+    #[prost(bool, tag = "6")]
+    pub has_description: bool,
 }
 
 /// Who signed a module, if its signature isn't inside it.

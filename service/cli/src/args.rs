@@ -84,7 +84,7 @@ pub(crate) enum Tenant {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Policy {
     /// Upload a policy and print its name@version
-    Push(Push),
+    Push(Box<Push>),
     /// Let a policy judge calls: at once, or on trial where nothing decides yet
     Attach(Attach),
     /// Stop a policy from judging calls
@@ -146,6 +146,78 @@ pub(crate) struct Push {
     /// The policy's configuration, in the format that the policy defines
     #[arg(long, value_name = "FILE.json")]
     pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) described: Described,
+}
+
+/// What a module may see that was made for another host, and so has no manifest. Without any of these it sees which method is called.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "For modules that were made for Envoy or by OPA")]
+pub(crate) struct Described {
+    /// What the module was made for, if its exports don't say it
+    #[arg(long, value_enum)]
+    pub(crate) abi: Option<Abi>,
+    /// When it is asked: request, reply, tick; request if left out
+    #[arg(long, value_name = "HOOK,..", value_delimiter = ',')]
+    pub(crate) hooks: Vec<String>,
+    /// Which methods it is for: package.Service/Method, package.Service/*, or all if left out
+    #[arg(long, value_name = "METHOD,..", value_delimiter = ',')]
+    pub(crate) methods: Vec<String>,
+    /// Keys of the request's metadata that it reads; * for all
+    #[arg(long, value_name = "KEY,..", value_delimiter = ',')]
+    pub(crate) metadata: Vec<String>,
+    /// Keys of the reply's metadata that it reads; * for all
+    #[arg(long, value_name = "KEY,..", value_delimiter = ',')]
+    pub(crate) reply_metadata: Vec<String>,
+    /// Keys of the request's metadata that it changes; * for all
+    #[arg(long, value_name = "KEY,..", value_delimiter = ',')]
+    pub(crate) metadata_changes: Vec<String>,
+    /// Keys of the reply's metadata that it changes; * for all
+    #[arg(long, value_name = "KEY,..", value_delimiter = ',')]
+    pub(crate) reply_metadata_changes: Vec<String>,
+    /// What a filter does with the request's bytes; none if left out
+    #[arg(long, value_enum)]
+    pub(crate) body: Option<Body>,
+    /// What a filter does with the reply's bytes; none if left out
+    #[arg(long, value_enum)]
+    pub(crate) reply_body: Option<Body>,
+    /// Fields of the request that a policy of OPA's is shown
+    #[arg(long, value_name = "FIELD,..", value_delimiter = ',')]
+    pub(crate) fields: Vec<String>,
+    /// Fields of the reply that a policy of OPA's is shown
+    #[arg(long, value_name = "FIELD,..", value_delimiter = ',')]
+    pub(crate) reply_fields: Vec<String>,
+    /// What it needs besides: clock, random
+    #[arg(long, value_name = "CAPABILITY,..", value_delimiter = ',')]
+    pub(crate) needs: Vec<String>,
+    /// The name of a filter's root context, if it has several
+    #[arg(long, value_name = "NAME")]
+    pub(crate) root_id: Option<String>,
+    /// The decision that a policy of OPA's is asked for, if it makes several
+    #[arg(long, value_name = "PATH")]
+    pub(crate) entrypoint: Option<String>,
+}
+
+/// An interface between a host and a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Abi {
+    /// Tollgate's own: the module has a manifest.
+    Tollgate,
+    /// Envoy's.
+    ProxyWasm,
+    /// OPA's.
+    Opa,
+}
+
+/// What a filter does with a message's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Body {
+    /// It doesn't see them.
+    None,
+    /// It sees them.
+    Read,
+    /// It replaces them.
+    Change,
 }
 
 #[derive(Debug, Args)]
@@ -222,20 +294,9 @@ pub(crate) struct Options {
 )]
 pub(crate) struct Select {
     /// The policy's name
-    #[arg(value_parser = bare_name)]
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) place: Place,
-}
-
-/// What is done to an attachment is done to all versions of a policy there, so none is named.
-fn bare_name(text: &str) -> Result<String, String> {
-    match text.split_once('@') {
-        Some((name, _)) => Err(format!(
-            "this takes the policy's name without a version: {name}"
-        )),
-        None => Ok(text.to_owned()),
-    }
 }
 
 #[derive(Debug, Args)]
@@ -676,7 +737,6 @@ mod tests {
             "tollgate policy push ./acl.wasm --provider --tenant acme --name acl",
             "tollgate policy upgrade acl --tenant acme",
             "tollgate policy promote acl",
-            "tollgate policy detach acl@1 --tenant acme",
             "tollgate audit verify --state DIR --file F",
             "tollgate audit verify --head 7:ab",
             "tollgate policy test ./acl.wasm --proto hotel.proto",

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use prost::Message as _;
 use serde_json::Value;
+use tollgate_desk::{LoadError, foreign};
 use tollgate_registry::{FetchError, SCHEME};
 use tollgate_shm_abi::blob::blob_create;
 use tollgate_shm_abi::messages::{
@@ -18,8 +19,8 @@ use tollgate_shm_abi::status::Code;
 
 use crate::admin::{ask, lines, outline, report, unexpected};
 use crate::args::{
-    Attach, Diff, Mode, OnFault, Options, Place, Policy, Push, Select, Show, Side, Upgrade,
-    VersionName,
+    Abi, Attach, Body, Described, Diff, Mode, OnFault, Options, Place, Policy, Push, Select, Show,
+    Side, Upgrade, VersionName,
 };
 use crate::failure::Failure;
 
@@ -56,6 +57,10 @@ fn push(socket: &Path, args: &Push) -> Result<String, Failure> {
     if let Some(path) = &args.config {
         blobs.push(blob("the configuration", &read(path)?)?);
     }
+    let description = description(args, &module)?;
+    if let Some(manifest) = &description {
+        blobs.push(blob("the description", manifest.as_bytes())?);
+    }
     if let Some(proof) = &proof {
         blobs.push(blob("the signature", &proof.encode_to_vec())?);
     }
@@ -65,6 +70,7 @@ fn push(socket: &Path, args: &Push) -> Result<String, Failure> {
         has_config: args.config.is_some(),
         provider: args.provider,
         has_proof: proof.is_some(),
+        has_description: description.is_some(),
     };
     let fds: Vec<_> = blobs.iter().map(AsFd::as_fd).collect();
     match ask(socket, RequestBody::PolicyPush(push), &fds)? {
@@ -72,6 +78,73 @@ fn push(socket: &Path, args: &Push) -> Result<String, Failure> {
             Ok(format!("{}@{}\n", pushed.name, pushed.version))
         }
         (other, _) => Err(unexpected(&other)),
+    }
+}
+
+/// The manifest for a module that was made for another host.
+fn description(args: &Push, module: &[u8]) -> Result<Option<String>, Failure> {
+    let failed = |error: LoadError| Failure::new(Code::INVALID_ARGUMENT, error);
+    let typed = &args.described;
+    let abi = match typed.abi {
+        Some(Abi::Tollgate) => None,
+        Some(Abi::ProxyWasm) => Some(foreign::Abi::ProxyWasm),
+        Some(Abi::Opa) => Some(foreign::Abi::Opa),
+        // What is no module at all is the daemon's to refuse.
+        None => foreign::detect(module).unwrap_or(None),
+    };
+    let Some(abi) = abi else {
+        return match typed.is_empty() {
+            true => Ok(None),
+            false => Err(Failure::input(
+                "the module has its own manifest, or doesn't say what it was made for, so it can't be described",
+            )
+            .hint("--abi proxy-wasm or --abi opa, for a module without a manifest")),
+        };
+    };
+    let body = |body: Option<Body>| match body {
+        None | Some(Body::None) => foreign::Body::None,
+        Some(Body::Read) => foreign::Body::Read,
+        Some(Body::Change) => foreign::Body::Change,
+    };
+    let description = foreign::Description {
+        abi: Some(abi),
+        name: args.name.clone(),
+        hooks: typed.hooks.clone(),
+        methods: typed.methods.clone(),
+        fields: typed.fields.clone(),
+        reply_fields: typed.reply_fields.clone(),
+        metadata: typed.metadata.clone(),
+        reply_metadata: typed.reply_metadata.clone(),
+        metadata_changes: typed.metadata_changes.clone(),
+        reply_metadata_changes: typed.reply_metadata_changes.clone(),
+        body: body(typed.body),
+        reply_body: body(typed.reply_body),
+        capabilities: typed.needs.clone(),
+        root_id: typed.root_id.clone(),
+        entrypoint: typed.entrypoint.clone(),
+    };
+    description.to_manifest(module).map(Some).map_err(failed)
+}
+
+impl Described {
+    /// Whether nothing was typed that describes a module.
+    fn is_empty(&self) -> bool {
+        let lists = [
+            &self.hooks,
+            &self.methods,
+            &self.metadata,
+            &self.reply_metadata,
+            &self.metadata_changes,
+            &self.reply_metadata_changes,
+            &self.fields,
+            &self.reply_fields,
+            &self.needs,
+        ];
+        let names = [&self.root_id, &self.entrypoint];
+        let bodies = [self.body, self.reply_body];
+        lists.into_iter().all(Vec::is_empty)
+            && names.into_iter().all(Option::is_none)
+            && bodies.into_iter().all(|body| body.is_none())
     }
 }
 

@@ -28,3 +28,5 @@ pub use error::DeskError;
 pub use inspect::Module;
 pub use session::Seen;
 pub use test::{Difference, Outcome, Report, test};
+/// Describing modules that were made for other hosts.
+pub use tollgate_policy_host::{LoadError, foreign};

@@ -10,7 +10,7 @@ use prost::Message as _;
 use tollgate_control::audit::Actor;
 use tollgate_control::{Cause, Owner, PolicyVersion, StoreError};
 use tollgate_engine::Status;
-use tollgate_policy_host::{Capabilities, Policy, Setup, limits as policy_limits};
+use tollgate_policy_host::{Capabilities, Policy, Setup, foreign, limits as policy_limits};
 use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages::{
@@ -119,17 +119,25 @@ async fn push(
     request: PolicyPush,
     fds: Vec<OwnedFd>,
 ) -> Result<ResponseBody, Status> {
-    let expected = 1 + usize::from(request.has_config) + usize::from(request.has_proof);
+    let announced = [
+        request.has_config,
+        request.has_description,
+        request.has_proof,
+    ];
+    let expected = 1 + announced.into_iter().map(usize::from).sum::<usize>();
     let Some((module, others)) = fds.split_first().filter(|_| fds.len() == expected) else {
         return Err(invalid(format!(
-            "a push carries a module, and maybe a configuration and a proof of its origin; this one announced {expected} \
-             descriptors and carried {}",
+            "a push carries a module, and maybe a configuration, a description and a proof of its origin; this one announced \
+             {expected} descriptors and carried {}",
             fds.len()
         )));
     };
     let config = others.first().filter(|_| request.has_config);
     let proof = others.last().filter(|_| request.has_proof);
-    let wasm = blob_read(module, policy_limits::MODULE_BYTES)
+    let description = others
+        .get(usize::from(request.has_config))
+        .filter(|_| request.has_description);
+    let wasm = blob_read(module, policy_limits::FOREIGN_MODULE_BYTES)
         .map_err(|error| invalid(format!("the module can't be read: {error}")))?;
     let config = config
         .map(|config| blob_read(config, policy_limits::CONFIG_BYTES))
@@ -144,6 +152,10 @@ async fn push(
     // A tenant that doesn't exist shall not make us compile, nor a module of unknown origin.
     control.require_owner(&owner)?;
     origin::check(&control.trusted, &wasm, proof.as_ref())?;
+    let wasm = match description {
+        Some(description) => described(&wasm, description)?,
+        None => wasm,
+    };
     let (policy, wasm) = control.load(&owner, wasm).await?;
     // A configuration that the policy refuses is refused now, not when it is attached.
     control.check_configuration(policy, config.clone()).await?;
@@ -152,6 +164,15 @@ async fn push(
         .push_policy(actor, &owner, &request.name, &wasm, config.as_deref());
     let PolicyVersion { name, version } = pushed.map_err(|error| store_failed(&error))?;
     Ok(ResponseBody::PolicyPushed(PolicyPushed { name, version }))
+}
+
+/// The module with the manifest that it lacks; its origin was proved by the bytes that its author knows.
+fn described(wasm: &[u8], description: &OwnedFd) -> Result<Vec<u8>, Status> {
+    let manifest = blob_read(description, policy_limits::MANIFEST_BYTES)
+        .map_err(|error| invalid(format!("the description can't be read: {error}")))?;
+    let manifest = std::str::from_utf8(&manifest)
+        .map_err(|error| invalid(format!("the description isn't text: {error}")))?;
+    foreign::describe(wasm, manifest).map_err(|error| invalid(error.to_string()))
 }
 
 fn read_proof(blob: &OwnedFd) -> Result<PolicyProof, Status> {
@@ -201,7 +222,10 @@ impl Control {
                 granted: Capabilities::ALL,
                 ..Setup::new(&limits)
             };
-            policy.instantiate(&setup).map(drop)
+            match policy.manifest().foreign() {
+                None => policy.instantiate(&setup).map(drop),
+                Some(_) => policy.instantiate_foreign(&setup).map(drop),
+            }
         });
         let checked = checked.await.map_err(|error| {
             let text = format!("checking the configuration failed: {error}");

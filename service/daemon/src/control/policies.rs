@@ -17,6 +17,7 @@ use tollgate_engine::slots::Slots;
 use tollgate_engine::{ServiceId, SessionId, Status, chain};
 use tollgate_jit::Projector;
 use tollgate_marshal::{Patch, ProjectError};
+use tollgate_policy_host::foreign::Body;
 use tollgate_policy_host::{Capabilities, Hook, Policy, SharedState, StateLimits};
 use tollgate_schema::{MessageId, MethodLayout};
 use tollgate_shm_abi::status::Code;
@@ -25,6 +26,7 @@ use crate::control::schemas::BoundSchema;
 use crate::datapath::command::{
     Ask, Installed, LazyProjector, MethodSteps, Patcher, Place, Scope, Step,
 };
+use crate::datapath::foreign::{ForeignAsk, JsonField};
 use crate::limits::{COMPILED_POLICIES, FAULT_MEMORY, RELOAD_PAUSE};
 
 /// A version of a policy in one of an attachment's places.
@@ -432,11 +434,13 @@ fn ask_of(
             Some(Arc::new(Patcher { patch, layouts }))
         }
     };
+    let foreign = foreign_of(attachment, policy, schema, method, hook, &projector)?;
     let label = format!("what policy {name} reads of {place}");
     Ok(Some(Ask {
         method: index,
         projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
         patch,
+        foreign,
     }))
 }
 
@@ -455,7 +459,53 @@ fn ask_in_vain(
         method: 0,
         projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
         patch: None,
+        foreign: None,
     })
+}
+
+/// What stands for the whole message in an attachment's list of granted fields.
+const BODY: &str = "body";
+
+/// What a foreign module is shown of a message; `None` for a policy of this project's own interface.
+fn foreign_of(
+    attachment: &Attachment,
+    policy: &Policy,
+    schema: &BoundSchema,
+    method: &MethodLayout,
+    hook: Hook,
+    projector: &Projector,
+) -> Result<Option<Arc<ForeignAsk>>, Status> {
+    let manifest = policy.manifest();
+    let Some(description) = manifest.foreign() else {
+        return Ok(None);
+    };
+    let lost = || Status::new(Code::INTERNAL, "the daemon lost a method of a bound schema");
+    let methods = &schema.layout.methods;
+    let place = methods.iter().position(|known| known.name == method.name);
+    let programs = place.and_then(|place| schema.service.methods.get(place));
+    let fields = &attachment.options.fields;
+    let body = match fields {
+        Some(fields) if !fields.iter().any(|field| field == BODY) => Body::None,
+        _ => description.body(hook),
+    };
+    let index = manifest.method_index(&schema.layout.name, &method.name);
+    let entry = index.and_then(|index| manifest.methods().get(index as usize));
+    let paths = entry.map_or(&[][..], |entry| entry.fields(hook));
+    let shown = paths.iter().zip(projector.projection().fields());
+    let shown = shown.map(|(path, field)| {
+        let (id, index) = field.place;
+        let layout = schema.layout.layouts.get(id).fields.get(usize::from(index));
+        Some(JsonField {
+            path: path.split('.').map(str::to_owned).collect(),
+            kind: layout?.kind,
+        })
+    });
+    Ok(Some(Arc::new(ForeignAsk {
+        hook,
+        method: Arc::clone(programs.ok_or_else(lost)?),
+        body,
+        fields: shown.collect::<Option<_>>().ok_or_else(lost)?,
+    })))
 }
 
 fn invalid(text: String) -> Status {

@@ -13,7 +13,8 @@ use tollgate_engine::chain::{OnFault, Party, Trial};
 use tollgate_engine::{ServiceId, SessionId, Status};
 use tollgate_marshal::Patch;
 use tollgate_policy_host::{
-    Capabilities, Hook, Instance, LoadError, Policy, Setup, SharedState, TenantLimits,
+    Capabilities, ForeignInstance, Hook, Instance, LoadError, Policy, Setup, SharedState,
+    TenantLimits,
 };
 use tollgate_schema::Layouts;
 use tollgate_schema::evolution::MethodMatch;
@@ -21,6 +22,7 @@ use tollgate_shm_abi::descriptor::HeapSizes;
 use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_transport::Moved;
 
+use crate::datapath::foreign::ForeignAsk;
 use crate::datapath::ports::LinkPort;
 pub(crate) use crate::machine_code::{LazyProjector, Method};
 
@@ -52,6 +54,8 @@ pub(crate) struct Ask {
     pub(crate) projector: Arc<LazyProjector>,
     /// What it may change; `None`: nothing.
     pub(crate) patch: Option<Arc<Patcher>>,
+    /// What it is shown instead of a view, if it was made for another host.
+    pub(crate) foreign: Option<Arc<ForeignAsk>>,
 }
 
 /// The fields that a version may change of a message.
@@ -118,6 +122,8 @@ pub(crate) struct Running {
 pub(crate) enum How {
     /// One instance for all calls.
     Kept(Box<Instance>),
+    /// One instance of a foreign module for all calls.
+    Foreign(Box<ForeignInstance>),
     /// A new instance for every call.
     Fresh(Box<Recipe>),
     /// Not at all, and why: its calls fare as [`Installed::on_fault`] says.
@@ -491,12 +497,25 @@ impl Counts {
 impl Recipe {
     /// A new instance. Runs the guest's set-up.
     pub(crate) fn instantiate(&self) -> Result<Instance, LoadError> {
-        self.policy.instantiate(&Setup {
+        self.policy.instantiate(&self.setup())
+    }
+
+    /// A new instance of a foreign module. Runs the guest's set-up.
+    pub(crate) fn instantiate_foreign(&self) -> Result<ForeignInstance, LoadError> {
+        self.policy.instantiate_foreign(&self.setup())
+    }
+
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.policy.manifest().foreign().is_some()
+    }
+
+    fn setup(&self) -> Setup<'_> {
+        Setup {
             limits: &self.limits,
             config: self.config.as_deref(),
             granted: self.granted,
             state: self.state.as_ref(),
-        })
+        }
     }
 }
 

@@ -20,6 +20,7 @@
 mod account;
 pub(crate) mod command;
 mod crossing;
+pub(crate) mod foreign;
 mod links;
 mod message;
 mod policies;

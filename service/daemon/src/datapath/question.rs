@@ -4,7 +4,9 @@ use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::chain::cost_ns;
 use tollgate_engine::{CallKey, Status};
 use tollgate_marshal::{Change, NewValue, PatchError};
-use tollgate_policy_host::{Effects, FieldChange, Hook, Rate, Value, limits::VIEW_BYTES};
+use tollgate_policy_host::{
+    Effects, FieldChange, ForeignChange, Hook, Rate, Value, limits::VIEW_BYTES,
+};
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::datapath::account::{AccountId, Accounts};
@@ -39,12 +41,16 @@ pub(super) enum Said {
     Deny(Status),
     /// Let it pass, with something done to it.
     Effects(Box<Effects>),
+    /// A foreign module's changes.
+    Replace(Box<ForeignChange>),
     /// It failed while this call was among those that it judged.
     Failed,
     /// It had failed before.
     Down,
     /// The message doesn't fit into its view.
     Unshown,
+    /// The message has a part that is wrong, so it can't be shown.
+    Unreadable(String),
     /// The host has no room for another instance.
     NoRoom(String),
     /// It wants to change what can't be changed, and isn't to blame.
@@ -56,7 +62,10 @@ pub(super) enum Said {
 impl Said {
     /// It judged.
     pub(super) fn is_verdict(&self) -> bool {
-        matches!(self, Said::Allow | Said::Deny(_) | Said::Effects(_))
+        matches!(
+            self,
+            Said::Allow | Said::Deny(_) | Said::Effects(_) | Said::Replace(_)
+        )
     }
 }
 

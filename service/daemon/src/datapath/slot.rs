@@ -261,7 +261,7 @@ impl Slot {
             match said {
                 Said::Nothing | Said::Wanted | Said::Throttled => continue,
                 Said::Allow => counts.allowed += 1,
-                Said::Effects(_) => counts.changed += 1,
+                Said::Effects(_) | Said::Replace(_) => counts.changed += 1,
                 Said::Deny(_) => {
                     counts.denied += 1;
                     counts.would_deny += 1;
@@ -269,6 +269,7 @@ impl Slot {
                 Said::Failed
                 | Said::Down
                 | Said::Unshown
+                | Said::Unreadable(_)
                 | Said::NoRoom(_)
                 | Said::Unchanged(_) => {
                     counts.unjudged += 1;
@@ -335,26 +336,33 @@ impl Slot {
             if let Some(shadow) = question.shadow.take() {
                 self.compare(&shadow, &said);
             }
-            if let Said::Effects(effects) = &said {
-                match question.change(ask.patch.as_deref(), &effects.fields, asking.pool) {
-                    Ok(()) => {}
-                    Err(Unchanged::Policy(reason)) => {
-                        unfit = Some(self.fail(which, reason));
-                        said = Said::Failed;
-                    }
-                    Err(error) => said = Said::Unchanged(error),
+            let made = match &said {
+                Said::Effects(effects) => {
+                    question.change(ask.patch.as_deref(), &effects.fields, asking.pool)
                 }
+                Said::Replace(change) => {
+                    question.replace(ask.foreign.as_deref(), change, asking.pool)
+                }
+                _ => Ok(()),
+            };
+            match made {
+                Ok(()) => {}
+                Err(Unchanged::Policy(reason)) => {
+                    unfit = Some(self.fail(which, reason));
+                    said = Said::Failed;
+                }
+                Err(error) => said = Said::Unchanged(error),
             }
             match said {
                 Said::Nothing | Said::Wanted => {}
                 Said::Allow => counts.allowed += 1,
-                Said::Effects(_) => counts.changed += 1,
+                Said::Effects(_) | Said::Replace(_) => counts.changed += 1,
                 Said::Deny(status) => {
                     counts.denied += 1;
                     question.denied = Some(status);
                 }
                 Said::Throttled => question.denied = self.throttled(asking),
-                Said::Unshown | Said::NoRoom(_) | Said::Unchanged(_) => {
+                Said::Unshown | Said::Unreadable(_) | Said::NoRoom(_) | Said::Unchanged(_) => {
                     counts.refused += 1;
                     question.denied = Some(self.unable(which, &said));
                 }
@@ -393,6 +401,7 @@ impl Slot {
             (Said::Allow, Said::Allow) => false,
             (Said::Deny(a), Said::Deny(b)) => a.code != b.code,
             (Said::Effects(a), Said::Effects(b)) => a != b,
+            (Said::Replace(a), Said::Replace(b)) => a != b,
             (shadow, stable) => shadow.is_verdict() && stable.is_verdict(),
         };
         if let Some(candidate) = &mut self.candidate {
@@ -454,6 +463,10 @@ impl Slot {
             Said::NoRoom(why) => (
                 Code::RESOURCE_EXHAUSTED,
                 format!("policy {name} can't have an instance for the call: {why}"),
+            ),
+            Said::Unreadable(why) => (
+                Code::INVALID_ARGUMENT,
+                format!("policy {name} can't be shown the message: {why}"),
             ),
             Said::Unchanged(Unchanged::Malformed(why)) => (
                 Code::INVALID_ARGUMENT,

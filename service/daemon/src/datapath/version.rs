@@ -6,13 +6,15 @@
 use tollgate_engine::Status;
 use tollgate_engine::chain::Tally;
 use tollgate_policy_host::{
-    Batch, BatchError, Fault, Hook, Instance, JudgeError, LoadError, Verdict,
+    Batch, BatchError, Fault, ForeignInstance, ForeignVerdict, Hook, Instance, JudgeError,
+    LoadError, LogLine, Verdict,
     limits::{LOG_LINES, VIEW_BYTES},
 };
 use tollgate_shm_abi::status::Code;
 
 use crate::datapath::account::AccountId;
 use crate::datapath::command::{Ask, Counts, How, Recipe, RecordedView, Running};
+use crate::datapath::foreign::Unreadable;
 use crate::datapath::policies::JUDGED_AT_ONCE;
 use crate::datapath::question::{Asking, Meter, Question, Said};
 use crate::datapath::recorder::Recorder;
@@ -38,8 +40,7 @@ struct Log {
 
 impl Log {
     #[inline]
-    fn take_from(&mut self, instance: &mut Instance) {
-        let (lines, dropped) = instance.take_log();
+    fn take(&mut self, (lines, dropped): (Vec<LogLine>, u64)) {
         self.dropped += dropped;
         for line in lines {
             if self.lines.len() < LOG_LINES {
@@ -53,6 +54,7 @@ impl Log {
 
 enum Body {
     Kept(Box<Instance>),
+    Foreign(Box<ForeignInstance>),
     Fresh(Box<Recipe>),
     Down,
 }
@@ -76,6 +78,7 @@ impl Version {
     pub(super) fn run(&mut self, how: How) {
         self.body = match how {
             How::Kept(instance) => Body::Kept(instance),
+            How::Foreign(instance) => Body::Foreign(instance),
             How::Fresh(recipe) => Body::Fresh(recipe),
             How::Broken(reason) => {
                 self.last_fault = Some(reason);
@@ -87,12 +90,18 @@ impl Version {
     /// It failed.
     pub(super) fn fail(&mut self, reason: &str) {
         // Its last words.
-        if let Body::Kept(instance) = &mut self.body {
-            self.log.take_from(instance);
-        }
+        self.collect_log();
         self.body = Body::Down;
         self.counts.faults += 1;
         self.last_fault = Some(reason.to_owned());
+    }
+
+    fn collect_log(&mut self) {
+        match &mut self.body {
+            Body::Kept(instance) => self.log.take(instance.take_log()),
+            Body::Foreign(instance) => self.log.take(instance.take_log()),
+            Body::Fresh(_) | Body::Down => {}
+        }
     }
 
     /// Counts what came of asking it, and how often it failed meanwhile.
@@ -107,7 +116,7 @@ impl Version {
     pub(super) fn instance(&mut self) -> Option<&mut Instance> {
         match &mut self.body {
             Body::Kept(instance) => Some(instance),
-            Body::Fresh(_) | Body::Down => None,
+            Body::Foreign(_) | Body::Fresh(_) | Body::Down => None,
         }
     }
 
@@ -117,9 +126,7 @@ impl Version {
 
     /// The lines it has logged, and how many more were dropped.
     pub(super) fn take_log(&mut self) -> Option<(Vec<String>, u64)> {
-        if let Body::Kept(instance) = &mut self.body {
-            self.log.take_from(instance);
-        }
+        self.collect_log();
         let Log { lines, dropped } = std::mem::take(&mut self.log);
         (!lines.is_empty() || dropped > 0).then_some((lines, dropped))
     }
@@ -195,7 +202,8 @@ impl Version {
         let judged = match &mut self.body {
             Body::Down => return set_wanted(questions, || Said::Down),
             Body::Kept(instance) => judging.judge(instance, questions),
-            Body::Fresh(recipe) => judging.judge_afresh(recipe, &mut self.log, questions),
+            Body::Foreign(instance) => judging.judge_foreign(instance, asking, questions),
+            Body::Fresh(recipe) => judging.judge_afresh(recipe, &mut self.log, asking, questions),
         };
         self.counts.cpu_ns += asking.meter.charge(account, judging.fuel);
         judged
@@ -208,11 +216,12 @@ impl Version {
         account: Option<AccountId>,
         meter: &mut Meter,
     ) -> Option<String> {
-        let Body::Kept(instance) = &mut self.body else {
-            self.tick_due_ns = None;
-            return None;
+        let period = match &self.body {
+            Body::Kept(instance) => instance.policy().manifest().tick(),
+            Body::Foreign(instance) => instance.tick_period(),
+            Body::Fresh(_) | Body::Down => None,
         };
-        let Some(period) = instance.policy().manifest().tick() else {
+        let Some(period) = period else {
             self.tick_due_ns = None;
             return None;
         };
@@ -223,9 +232,18 @@ impl Version {
         if !due || !meter.may_spend(account) {
             return None;
         }
-        instance.set_time_ms(meter.time_ms);
-        let ticked = instance.tick();
-        self.counts.cpu_ns += meter.charge(account, instance.fuel_used());
+        let (ticked, fuel) = match &mut self.body {
+            Body::Kept(instance) => {
+                instance.set_time_ms(meter.time_ms);
+                (instance.tick(), instance.fuel_used())
+            }
+            Body::Foreign(instance) => {
+                instance.set_time_ms(meter.time_ms);
+                (instance.tick(), instance.fuel_used())
+            }
+            Body::Fresh(_) | Body::Down => return None,
+        };
+        self.counts.cpu_ns += meter.charge(account, fuel);
         let reason = ticked.err()?.to_string();
         self.fail(&reason);
         Some(reason)
@@ -298,19 +316,30 @@ impl Judging<'_> {
         &mut self,
         recipe: &Recipe,
         log: &mut Log,
+        asking: &mut Asking,
         questions: &mut [Question],
     ) -> Result<(), Fault> {
         for at in 0..questions.len() {
             if !questions[at].is_wanted() {
                 continue;
             }
-            let judged = match recipe.instantiate() {
-                Ok(mut instance) => {
+            let one = &mut questions[at..=at];
+            let judged = match recipe.is_foreign() {
+                false => recipe.instantiate().map(|mut instance| {
                     self.fuel += instance.fuel_used();
-                    let judged = self.judge(&mut instance, &mut questions[at..=at]);
-                    log.take_from(&mut instance);
+                    let judged = self.judge(&mut instance, one);
+                    log.take(instance.take_log());
                     judged
-                }
+                }),
+                true => recipe.instantiate_foreign().map(|mut instance| {
+                    self.fuel += instance.fuel_used();
+                    let judged = self.judge_foreign(&mut instance, asking, one);
+                    log.take(instance.take_log());
+                    judged
+                }),
+            };
+            let judged = match judged {
+                Ok(judged) => judged,
                 Err(LoadError::PoolFull(text)) => {
                     questions[at].said = Said::NoRoom(text);
                     Ok(())
@@ -326,6 +355,59 @@ impl Judging<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Has a foreign module judge what is wanted, one by one.
+    fn judge_foreign(
+        &mut self,
+        instance: &mut ForeignInstance,
+        asking: &mut Asking,
+        questions: &mut [Question],
+    ) -> Result<(), Fault> {
+        instance.set_time_ms(self.time_ms);
+        for at in 0..questions.len() {
+            if !questions[at].is_wanted() {
+                continue;
+            }
+            match self.ask_foreign(instance, asking, &mut questions[at]) {
+                Ok(said) => questions[at].said = said,
+                Err(fault) => {
+                    set_wanted(questions, || Said::Failed)?;
+                    return Err(fault);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn ask_foreign(
+        &mut self,
+        instance: &mut ForeignInstance,
+        asking: &mut Asking,
+        question: &mut Question,
+    ) -> Result<Said, Fault> {
+        let Some(ask) = &self.ask.foreign else {
+            let text = "the daemon asked a foreign module as if it were none";
+            return Ok(Said::Deny(Status::new(Code::INTERNAL, text)));
+        };
+        if ask.shows_message() {
+            question.make_private(asking.pool);
+        }
+        let made = match ask.make(&self.ask.projector, &question.message, asking.pool) {
+            Ok(made) => made,
+            Err(Unreadable::TooLong) => return Ok(Said::Unshown),
+            Err(Unreadable::Malformed(why)) => return Ok(Said::Unreadable(why)),
+        };
+        let metadata = ask.metadata(&question.message);
+        let judged = instance.judge(&ask.call(question, &metadata, &made));
+        self.fuel += instance.fuel_used();
+        drop(metadata);
+        made.give_back(asking.pool);
+        Ok(match judged? {
+            ForeignVerdict::Allow => Said::Allow,
+            ForeignVerdict::Deny { code, message } => Said::Deny(Status::new(Code(code), message)),
+            ForeignVerdict::Change(change) => Said::Replace(Box::new(change)),
+        })
     }
 
     /// Has one instance judge what is wanted. A question whose view can't be written is left unshown.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tollgate_control::{ALL, Attachment, Owner, PolicyVersion};
 use tollgate_engine::Status;
-use tollgate_policy_host::{Setup, SharedState, TenantLimits};
+use tollgate_policy_host::{SharedState, TenantLimits};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::Control;
@@ -120,24 +120,25 @@ impl Control {
             state: Some(self.state_of(attachment)),
         };
         let made = tokio::task::spawn_blocking(move || {
-            let setup = Setup {
-                limits: &recipe.limits,
-                config: recipe.config.as_deref(),
-                granted: recipe.granted,
-                state: recipe.state.as_ref(),
+            let made = match recipe.is_foreign() {
+                false => recipe
+                    .instantiate()
+                    .map(|instance| How::Kept(Box::new(instance))),
+                true => recipe
+                    .instantiate_foreign()
+                    .map(|instance| How::Foreign(Box::new(instance))),
             };
-            let made = recipe.policy.instantiate(&setup);
-            made.map(|instance| (instance, recipe))
+            made.map(|kept| (kept, recipe))
         });
         let made = made.await.map_err(|error| {
             let text = format!("instantiating the policy failed: {error}");
             Status::new(Code::INTERNAL, text)
         })?;
-        let (instance, recipe) = made.map_err(|error| invalid(error.to_string()))?;
+        let (kept, recipe) = made.map_err(|error| invalid(error.to_string()))?;
         Ok(if attachment.options.fresh {
             How::Fresh(Box::new(recipe))
         } else {
-            How::Kept(Box::new(instance))
+            kept
         })
     }
 

@@ -288,6 +288,7 @@ impl World {
                 patch,
                 layouts: Arc::clone(&self.layouts),
             })),
+            foreign: None,
         }
     }
 }

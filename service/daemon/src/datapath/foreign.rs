@@ -1,0 +1,358 @@
+//! Foreign modules on the datapath: what one is shown of a message, and what becomes of what it changes.
+//!
+//! ```text
+//!   private image ── encode ──▶ protobuf ── filter ──▶ protobuf ── decode ──▶ a new private message
+//!                 └─ project ─▶ view ─▶ JSON ── OPA ──▶ metadata
+//! ```
+//!
+//! Invariants: only what the description names and the attachment grants is made at all (P4), from the private bytes that are sent
+//! (P2). What a filter makes of a message is decoded like a stranger's: what isn't valid for the type is the policy's fault.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use tollgate_jit::Codec;
+use tollgate_policy_host::foreign::Body as Grant;
+use tollgate_policy_host::{
+    ForeignCall, ForeignChange, Hook, KeyChange, Shown, limits::FOREIGN_BODY_BYTES,
+};
+use tollgate_schema::Kind;
+
+use crate::datapath::command::{LazyProjector, Method};
+use crate::datapath::message::{Body, Message};
+use crate::datapath::pool::Pool;
+use crate::datapath::question::{Question, Unchanged};
+
+/// What a foreign module is shown of a method's messages at one hook.
+pub(crate) struct ForeignAsk {
+    pub(crate) hook: Hook,
+    /// Its programs, and its name.
+    pub(crate) method: Arc<Method>,
+    /// What it may do with the whole message.
+    pub(crate) body: Grant,
+    /// The fields that it is shown, in the order of the projector's.
+    pub(crate) fields: Vec<JsonField>,
+}
+
+/// A field as it becomes JSON.
+pub(crate) struct JsonField {
+    /// The names on its path.
+    pub(crate) path: Vec<String>,
+    pub(crate) kind: Kind,
+}
+
+/// Why a message can't be shown.
+#[derive(Debug)]
+pub(super) enum Unreadable {
+    /// It is longer than foreign modules are shown.
+    TooLong,
+    /// The sender's message has a part that is wrong.
+    Malformed(String),
+}
+
+/// What was made of a message to be shown.
+pub(super) enum Made {
+    Nothing,
+    Protobuf { bytes: Vec<u8>, start: usize },
+    Json(String),
+}
+
+impl Made {
+    pub(super) fn shown(&self) -> Shown<'_> {
+        match self {
+            Made::Nothing => Shown::Nothing,
+            Made::Protobuf { bytes, start } => Shown::Protobuf(&bytes[*start..]),
+            Made::Json(text) => Shown::Json(text),
+        }
+    }
+
+    pub(super) fn give_back(self, pool: &mut Pool) {
+        if let Made::Protobuf { bytes, .. } = self {
+            pool.give(bytes);
+        }
+    }
+}
+
+impl ForeignAsk {
+    fn codec(&self) -> &Codec {
+        match self.hook {
+            Hook::Request => &self.method.request,
+            Hook::Reply => &self.method.reply,
+        }
+    }
+
+    /// Whether it sees anything of the message itself.
+    pub(super) fn shows_message(&self) -> bool {
+        self.body != Grant::None || !self.fields.is_empty()
+    }
+
+    /// The pairs of the metadata that it sees: calls carry none yet.
+    pub(super) fn metadata<'m>(&self, _message: &'m Message) -> Vec<(&'m str, &'m [u8])> {
+        Vec::new()
+    }
+
+    /// What the module sees of a message, which is private.
+    pub(super) fn make(
+        &self,
+        projector: &Arc<LazyProjector>,
+        message: &Message,
+        pool: &mut Pool,
+    ) -> Result<Made, Unreadable> {
+        if self.body != Grant::None {
+            return self.protobuf(message, pool);
+        }
+        if self.fields.is_empty() {
+            return Ok(Made::Nothing);
+        }
+        let (image, extents) = message.judged();
+        let mut view = pool.take(projector.fixed_len() + image.len().min(FOREIGN_BODY_BYTES));
+        let made = projector.project(image, extents, &mut view);
+        let made = match made {
+            Ok(len) => Ok(Made::Json(json(&view[..len], &self.fields))),
+            Err(fault) if fault.code == tollgate_marshal::FaultCode::TooLarge => {
+                Err(Unreadable::TooLong)
+            }
+            Err(fault) => Err(Unreadable::Malformed(self.codec().explain(&fault))),
+        };
+        pool.give(view);
+        made
+    }
+
+    fn protobuf(&self, message: &Message, pool: &mut Pool) -> Result<Made, Unreadable> {
+        if message.total_len as usize > FOREIGN_BODY_BYTES {
+            return Err(Unreadable::TooLong);
+        }
+        self.method.crosses();
+        let malformed =
+            |fault: tollgate_marshal::Fault| Unreadable::Malformed(self.codec().explain(&fault));
+        let image = self.accepted(message, pool).map_err(malformed)?;
+        let mut bytes = pool.take(0);
+        let encoded = self.codec().encode(&image, &mut bytes);
+        if let Cow::Owned(copy) = image {
+            pool.give(copy);
+        }
+        let start = match encoded {
+            Ok(start) => start,
+            Err(fault) => {
+                pool.give(bytes);
+                return Err(malformed(fault));
+            }
+        };
+        if bytes.len() - start > FOREIGN_BODY_BYTES {
+            pool.give(bytes);
+            return Err(Unreadable::TooLong);
+        }
+        Ok(Made::Protobuf { bytes, start })
+    }
+
+    /// The image with its extents in their places. What is sent keeps naming them, so this is done to a copy.
+    fn accepted<'m>(
+        &self,
+        message: &'m Message,
+        pool: &mut Pool,
+    ) -> Result<Cow<'m, [u8]>, tollgate_marshal::Fault> {
+        let Body::Private {
+            bytes,
+            accepted: false,
+            ..
+        } = &message.body
+        else {
+            return Ok(Cow::Borrowed(message.judged().0));
+        };
+        let mut copy = pool.take(bytes.len());
+        copy.copy_from_slice(bytes);
+        match self.codec().accept(&mut copy, message.inline_len as usize) {
+            Ok(()) => Ok(Cow::Owned(copy)),
+            Err(fault) => {
+                pool.give(copy);
+                Err(fault)
+            }
+        }
+    }
+
+    /// The call as the module sees it.
+    pub(super) fn call<'a>(
+        &'a self,
+        question: &Question,
+        metadata: &'a [(&'a str, &'a [u8])],
+        made: &'a Made,
+    ) -> ForeignCall<'a> {
+        ForeignCall {
+            call: question.call.to_wire(),
+            hook: self.hook,
+            path: &self.method.name,
+            metadata,
+            message: made.shown(),
+        }
+    }
+}
+
+impl Question {
+    /// Makes a foreign module's changes to the message: what later policies are shown, and what is sent.
+    pub(super) fn replace(
+        &mut self,
+        ask: Option<&ForeignAsk>,
+        change: &ForeignChange,
+        pool: &mut Pool,
+    ) -> Result<(), Unchanged> {
+        let Some(ask) = ask else {
+            let text = "it changes a message, and was described for none".to_owned();
+            return Err(Unchanged::Policy(text));
+        };
+        if let Some(KeyChange { key, .. }) = change.metadata.first() {
+            let text = format!("it changes the metadata {key:?}, and calls carry none");
+            return Err(Unchanged::Policy(text));
+        }
+        self.make_private(pool);
+        if !matches!(self.message.body, Body::Private { .. }) {
+            return Err(Unchanged::Late);
+        }
+        if let Some(body) = &change.body {
+            let mut block = pool.take(0);
+            if let Err(fault) = ask.codec().decode(body, &mut block) {
+                pool.give(block);
+                let why = ask.codec().explain(&fault);
+                return Err(Unchanged::Policy(format!(
+                    "it makes a message that isn't one of its type: {why}"
+                )));
+            }
+            let inline_len = block.len() as u32;
+            let changed = Message::accepted(block, inline_len);
+            let before = std::mem::replace(&mut self.message, changed);
+            if let Body::Private { bytes, .. } = before.body {
+                pool.give(bytes);
+            }
+        }
+        self.changed = true;
+        Ok(())
+    }
+}
+
+/// A view as a JSON object: absent fields are missing, numbers are numbers (enums by number), bytes are in base64.
+fn json(view: &[u8], fields: &[JsonField]) -> String {
+    let word = |at: usize| -> Option<u32> {
+        Some(u32::from_le_bytes(*view.get(at..)?.first_chunk::<4>()?))
+    };
+    let mut message = Map::new();
+    for (field, k) in fields.iter().zip(0usize..) {
+        let at = 8 + 16 * k;
+        let entry = || Some((word(at)?, word(at + 4)?, word(at + 8)?, word(at + 12)?));
+        let Some((1, len, low, high)) = entry() else {
+            continue;
+        };
+        let bits = u64::from(high) << 32 | u64::from(low);
+        let bytes = || {
+            let rest = view.get(usize::try_from(bits).ok()?..)?;
+            rest.get(..len as usize)
+        };
+        let value = match field.kind {
+            Kind::Bool => Value::Bool(bits != 0),
+            Kind::I32 | Kind::I64 | Kind::Enum => bits.cast_signed().into(),
+            Kind::U32 | Kind::U64 => bits.into(),
+            Kind::F32 => f64::from(f32::from_bits(low)).into(),
+            Kind::F64 => f64::from_bits(bits).into(),
+            Kind::String => String::from_utf8_lossy(bytes().unwrap_or_default()).into(),
+            Kind::Bytes => base64(bytes().unwrap_or_default()).into(),
+            Kind::Message(_) => continue,
+        };
+        insert(&mut message, &field.path, value);
+    }
+    Value::Object(message).to_string()
+}
+
+fn insert(message: &mut Map<String, Value>, path: &[String], value: Value) {
+    match path {
+        [] => {}
+        [leaf] => drop(message.insert(leaf.clone(), value)),
+        [name, rest @ ..] => {
+            let inner = message
+                .entry(name.clone())
+                .or_insert_with(|| Value::Object(Map::new()));
+            if let Value::Object(inner) = inner {
+                insert(inner, rest, value);
+            }
+        }
+    }
+}
+
+/// Standard base64, padded.
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let at = |k: usize| chunk.get(k).copied().map_or(0, u32::from);
+        let bits = at(0) << 16 | at(1) << 8 | at(2);
+        for k in 0..4 {
+            let place = (bits >> (18 - 6 * k)) as usize & 63;
+            let is_padding = k > chunk.len();
+            text.push(if is_padding {
+                '='
+            } else {
+                char::from(ALPHABET[place])
+            });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(path: &str, kind: Kind) -> JsonField {
+        let path = path.split('.').map(str::to_owned).collect();
+        JsonField { path, kind }
+    }
+
+    fn entry(present: u32, len: u32, value: u64) -> Vec<u8> {
+        [
+            &present.to_le_bytes()[..],
+            &len.to_le_bytes(),
+            &value.to_le_bytes(),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn a_view_becomes_an_object_with_types() {
+        let fields = [
+            field("name", Kind::String),
+            field("stay.nights", Kind::I32),
+            field("stay.paid", Kind::Bool),
+            field("rate", Kind::F32),
+            field("absent", Kind::U64),
+            field("most", Kind::U64),
+            field("raw", Kind::Bytes),
+        ];
+        let fixed = 8 + 16 * fields.len() as u64;
+        let mut view = vec![0; 8];
+        view.extend(entry(1, 3, fixed));
+        view.extend(entry(1, 0, u64::MAX));
+        view.extend(entry(1, 0, 1));
+        view.extend(entry(1, 0, 1.5f32.to_bits().into()));
+        view.extend(entry(0, 0, 0));
+        view.extend(entry(1, 0, u64::MAX));
+        view.extend(entry(1, 2, fixed + 3));
+        view.extend(b"Ada\xff\x00");
+        let text = r#"{"most":18446744073709551615,"name":"Ada","rate":1.5,"raw":"/wA=","stay":{"nights":-1,"paid":true}}"#;
+        assert_eq!(json(&view, &fields), text);
+        for cut in 0..view.len() {
+            let _no_panic = json(&view[..cut], &fields);
+        }
+    }
+
+    #[test]
+    fn base64_is_the_standard_one() {
+        let cases = [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+    }
+}
