@@ -294,9 +294,20 @@ pub(crate) struct Options {
 )]
 pub(crate) struct Select {
     /// The policy's name
+    #[arg(value_parser = bare_name)]
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) place: Place,
+}
+
+/// What is done to an attachment is done to all versions of a policy there, so none is named.
+fn bare_name(text: &str) -> Result<String, String> {
+    match text.split_once('@') {
+        Some((name, _)) => Err(format!(
+            "this takes the policy's name without a version: {name}"
+        )),
+        None => Ok(text.to_owned()),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -737,6 +748,7 @@ mod tests {
             "tollgate policy push ./acl.wasm --provider --tenant acme --name acl",
             "tollgate policy upgrade acl --tenant acme",
             "tollgate policy promote acl",
+            "tollgate policy detach acl@1 --tenant acme",
             "tollgate audit verify --state DIR --file F",
             "tollgate audit verify --head 7:ab",
             "tollgate policy test ./acl.wasm --proto hotel.proto",

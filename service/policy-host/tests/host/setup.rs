@@ -141,7 +141,7 @@ fn the_policies_explain_what_they_dislike() {
         refusal("acl", r#"{"blokced": []}"#),
         "the policy refuses its configuration: \"unknown field `blokced`, expected `blocked` or `message` at line 1 column 10\""
     );
-    assert!(refusal("acl", "").contains("EOF while parsing"));
+    assert!(refusal("acl", "").contains("there is none, and this policy needs one"));
     assert!(refusal("spin", "faster").contains("is none of"));
     assert!(matches!(
         guest("spin")
