@@ -54,6 +54,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ),
     ("tollgate-engine", &["tollgate-shm-abi"], &[]),
     ("tollgate-transport", &["tollgate-shm-abi"], &[]),
+    // Rings, heaps and waiting: a policy process and the daemon trust each other no more than an application and the daemon do.
     ("tollgate-policy-host", &["tollgate-shm-abi"], &[]),
     ("tollgate-control", &[], &[]),
     // Where modules come from: bytes and signatures; and the network.
@@ -206,7 +207,7 @@ const UNSAFE_FILES: &[&str] = &[
     "marshal-codegen/jit/src/machine.rs",
     // Pages without access around the buffers of a test.
     "marshal-codegen/jit/tests/guard.rs",
-    // Loading the machine code that a compile worker made.
+    // Loading the machine code that a compile worker made, here or in a policy process.
     "service/policy-host/src/artifact.rs",
     // System calls by number, to see that a confined process dies of them.
     "service/policy-host/src/bin/compile-worker.rs",

@@ -44,6 +44,11 @@ impl Artifact {
         Artifact(code)
     }
 
+    /// What a policy process gets over its socket.
+    pub(crate) fn from_daemon(code: Vec<u8>) -> Artifact {
+        Artifact(code)
+    }
+
     /// The file that keeps it.
     pub(crate) fn to_file(&self, key: &Key) -> Vec<u8> {
         let mut file = Vec::with_capacity(HEADER + self.0.len());
@@ -81,7 +86,8 @@ impl Artifact {
         // SAFETY: `deserialize` demands bytes that `Engine::precompile_module` wrote and nobody changed. `from_worker` gets the
         // whole output of a worker that ended with success, which is that function's result and nothing else: the worker
         // is this very executable, and alone held the memfd's writing end while it lived. `from_file` gets what `to_file`
-        // wrote, by its checksum, from a directory that only the daemon's user can write. That engine, settings and CPU fit is
+        // wrote, by its checksum, from a directory that only the daemon's user can write. `from_daemon` gets what the daemon holds as the
+        // code of a module that it has loaded in one of these ways; the socket that it came over has no other end. That engine, settings and CPU fit is
         // checked by `deserialize` itself.
         unsafe { Module::deserialize(engine, &self.0) }
     }

@@ -11,7 +11,7 @@
 
 use crate::effects::{self, Subject, part};
 use crate::imports::text;
-use crate::{Fault, Hook, Instance, JudgeError, Misuse, Verdict, cost, limits};
+use crate::{Fault, Hook, Instance, JudgeError, Manifest, Misuse, Verdict, cost, limits};
 
 /// Bytes of one entry.
 pub(crate) const ENTRY_BYTES: usize = 32;
@@ -187,42 +187,76 @@ fn read_verdict(
     index: usize,
 ) -> Result<Verdict, Fault> {
     let memory = instance.memory.data(&instance.store);
-    let entry = &memory[instance.buffer.clone()][index * ENTRY_BYTES..][..ENTRY_BYTES];
-    let word = |i: usize| {
-        u32::from_le_bytes([
-            entry[i * 4],
-            entry[i * 4 + 1],
-            entry[i * 4 + 2],
-            entry[i * 4 + 3],
-        ])
+    let entry = instance.buffer.start + index * ENTRY_BYTES;
+    let claim = Claim {
+        memory,
+        entry: &memory[entry..][..ENTRY_BYTES],
+        manifest: instance.policy.manifest(),
+        hook,
+        method,
+        index,
     };
-    let (status, at) = (word(4), (word(5), word(6)));
-    match word(3) {
-        ALLOW => Ok(Verdict::Allow),
-        DENY if !(1..=STATUS_MAX).contains(&status) => Err(Fault::BadStatus { index, status }),
-        DENY => {
-            let message = read_message(memory, at, |units| instance.budget.charge(units))?;
-            Ok(Verdict::Deny {
+    claim.read(|units| instance.budget.charge(units))
+}
+
+/// What a guest, or the process that it runs in, has left about one call of a batch.
+pub(crate) struct Claim<'a> {
+    /// Where addresses point.
+    pub(crate) memory: &'a [u8],
+    /// The call's entry.
+    pub(crate) entry: &'a [u8],
+    pub(crate) manifest: &'a Manifest,
+    pub(crate) hook: Hook,
+    /// The entry of the manifest's methods that the call came with.
+    pub(crate) method: usize,
+    /// The call's place in its batch.
+    pub(crate) index: usize,
+}
+
+impl Claim<'_> {
+    /// Checks it; `charge` takes fuel for what is copied.
+    #[inline]
+    pub(crate) fn read(
+        &self,
+        charge: impl FnMut(u64) -> Result<(), Fault>,
+    ) -> Result<Verdict, Fault> {
+        let Claim {
+            memory,
+            entry,
+            index,
+            ..
+        } = *self;
+        let word = |i: usize| {
+            u32::from_le_bytes([
+                entry[i * 4],
+                entry[i * 4 + 1],
+                entry[i * 4 + 2],
+                entry[i * 4 + 3],
+            ])
+        };
+        let (status, at) = (word(4), (word(5), word(6)));
+        match word(3) {
+            ALLOW => Ok(Verdict::Allow),
+            DENY if !(1..=STATUS_MAX).contains(&status) => Err(Fault::BadStatus { index, status }),
+            DENY => Ok(Verdict::Deny {
                 code: status,
-                message,
-            })
+                message: read_message(memory, at, charge)?,
+            }),
+            EFFECTS => {
+                let subject = Subject {
+                    index,
+                    hook: self.hook,
+                    method: &self.manifest.methods()[self.method],
+                    capabilities: self.manifest.capabilities(),
+                };
+                let effects = effects::read(memory, at, subject, charge)?;
+                Ok(match effects.is_empty() {
+                    true => Verdict::Allow,
+                    false => Verdict::Effects(Box::new(effects)),
+                })
+            }
+            verdict => Err(Fault::BadVerdict { index, verdict }),
         }
-        EFFECTS => {
-            let manifest = instance.policy.manifest();
-            let subject = Subject {
-                index,
-                hook,
-                method: &manifest.methods()[method],
-                capabilities: manifest.capabilities(),
-            };
-            let charge = |units| instance.budget.charge(units);
-            let effects = effects::read(memory, at, subject, charge)?;
-            Ok(match effects.is_empty() {
-                true => Verdict::Allow,
-                false => Verdict::Effects(Box::new(effects)),
-            })
-        }
-        verdict => Err(Fault::BadVerdict { index, verdict }),
     }
 }
 

@@ -71,6 +71,23 @@ impl Host {
         })
     }
 
+    /// A host without a pool, for a policy process: its instances are few, and its memory is limited as a whole.
+    pub(crate) fn for_process() -> Result<Host, String> {
+        let failed = |error: wasmtime::Error| format!("the policy engine doesn't start: {error:#}");
+        let engine = Engine::new(&compiler_config()).map_err(failed)?;
+        let linkers = Linkers::new(&engine).map_err(failed)?;
+        Ok(Host {
+            linkers: Arc::new(linkers),
+            engine,
+            // The daemon has cut its tenants' limits to its own maxima.
+            config: HostConfig {
+                instances: u32::MAX,
+                memory_bytes_max: usize::MAX,
+                table_elements_max: usize::MAX,
+            },
+        })
+    }
+
     /// Scans, compiles and checks a module in this very process, for modules whose author is trusted with it: on a desk, in
     /// tests. A daemon has a [`crate::Compiler`].
     ///
@@ -264,6 +281,21 @@ impl Policy {
         self.0.code.module().text().len()
     }
 
+    /// The machine code as another engine of the same settings loads it.
+    pub(crate) fn code(&self) -> Result<Vec<u8>, LoadError> {
+        self.0.code.module().serialize().map_err(refused)
+    }
+
+    /// What an instance gets of `limits`.
+    pub(crate) fn cut(&self, limits: &TenantLimits) -> TenantLimits {
+        let host = &self.0.host;
+        TenantLimits {
+            memory_bytes: limits.memory_bytes.min(host.memory_bytes_max),
+            table_elements: limits.table_elements.min(host.table_elements_max),
+            ..limits.clone()
+        }
+    }
+
     /// The policy as this configuration makes it: with the metadata keys that its manifest leaves to the configuration.
     /// A manifest that leaves nothing to it is as it was.
     ///
@@ -340,14 +372,7 @@ impl Policy {
         if !missing.without(Capabilities::ALWAYS).is_empty() {
             return Err(LoadError::NotGranted(missing));
         }
-        let limits = TenantLimits {
-            memory_bytes: setup.limits.memory_bytes.min(self.0.host.memory_bytes_max),
-            table_elements: setup
-                .limits
-                .table_elements
-                .min(self.0.host.table_elements_max),
-            ..setup.limits.clone()
-        };
+        let limits = self.cut(setup.limits);
         check_memory(self.0.code.module(), limits.memory_bytes)?;
         Ok(limits)
     }

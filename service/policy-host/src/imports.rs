@@ -59,6 +59,18 @@ pub enum LogLevel {
     Debug,
 }
 
+impl LogLevel {
+    /// As a guest numbers them.
+    pub(crate) fn of(level: u32) -> LogLevel {
+        match level {
+            2 => LogLevel::Warning,
+            3 => LogLevel::Info,
+            4 => LogLevel::Debug,
+            _ => LogLevel::Error,
+        }
+    }
+}
+
 /// One line of a policy's log. The text is the tenant's: quote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
@@ -145,14 +157,8 @@ fn log(mut guest: Guest<'_>, level: u32, address: u32, len: u32) -> wasmtime::Re
         state.log_dropped += 1;
         return Ok(());
     }
-    let level = match level {
-        2 => LogLevel::Warning,
-        3 => LogLevel::Info,
-        4 => LogLevel::Debug,
-        _ => LogLevel::Error,
-    };
     state.log.push(LogLine {
-        level,
+        level: LogLevel::of(level),
         text: text(line, limits::LOG_LINE_BYTES),
     });
     Ok(())

@@ -202,6 +202,17 @@ impl Instance {
         )
     }
 
+    /// Takes over what another instance has logged and nobody has collected.
+    pub(crate) fn inherit_log(&mut self, other: &mut Instance) {
+        let (mut lines, dropped) = other.take_log();
+        let state = self.store.data_mut();
+        lines.append(&mut state.log);
+        let surplus = lines.len().saturating_sub(limits::LOG_LINES);
+        lines.truncate(limits::LOG_LINES);
+        state.log = lines;
+        state.log_dropped += dropped + surplus as u64;
+    }
+
     /// Asks for a verdict on one call.
     ///
     /// `method` is an index into the manifest's methods. `write_view` writes a view of at most `view_len_max` bytes to

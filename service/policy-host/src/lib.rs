@@ -9,6 +9,7 @@
 //! - [`Host`]: the engine, its pool of instances and its price list. One per daemon; cheap to clone.
 //! - [`Compiler`]: has modules compiled in confined worker processes ([`worker`]), and remembers the outcome.
 //! - [`Policy`]: a compiled module and its [`Manifest`]. Immutable, shared; cheap to clone.
+//! - [`apart`]: a process of its own for a tenant's instances, and the daemon's end of it.
 //! - [`Instance`]: a policy with its own memory and one configuration, owned by one thread at a time.
 //!   Two tenants, or two configurations, never share one.
 //!
@@ -32,6 +33,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod apart;
 // The one `unsafe`: machine code that a compile worker made.
 #[allow(unsafe_code)]
 mod artifact;

@@ -11,6 +11,8 @@
 
 use std::time::Duration;
 
+use tollgate_shm_abi::session::SessionShape;
+
 /// Bytes of a module as uploaded. Checked before anything else looks at it.
 pub const MODULE_BYTES: usize = 1 << 20;
 
@@ -86,6 +88,42 @@ pub const REFUSALS: usize = 4096;
 /// How long a module isn't tried again that the compiler was killed for: it may have been the machine's fault.
 pub const REFUSAL_PAUSE: Duration = Duration::from_secs(300);
 
+/// Orders under way to a policy process at once.
+pub const APART_ORDERS: usize = 256;
+/// Calls in one order.
+pub const APART_CALLS: usize = 8;
+/// Bytes of the views of one order: as many as one view may have, and what precedes and aligns them.
+pub const APART_VIEWS_BYTES: usize = VIEW_BYTES + APART_CALLS * 24;
+/// Bytes of all views under way to one process.
+pub const APART_VIEWS_HEAP_BYTES: usize = 4 << 20;
+/// Bytes of an answer: eight lists of effects, or eight messages, and a full log.
+pub const APART_ANSWER_BYTES: usize = 1 << 20;
+/// Bytes of all answers that haven't been taken. A process that wants more at once dies of it.
+pub const APART_ANSWERS_HEAP_BYTES: usize = 16 << 20;
+/// Instances in one policy process.
+pub const APART_SEATS: usize = 256;
+/// Bytes of last words that a policy process may leave.
+pub const APART_WORDS_BYTES: u64 = 16 << 10;
+/// Bytes of writable memory of a policy process, by default, and what it may keep resident.
+pub const APART_MEMORY_BYTES: u64 = 256 << 20;
+/// How much later than its budget allows an order may be answered: a machine that is full gives a process its turn late.
+pub const APART_MARGIN: Duration = Duration::from_millis(100);
+/// How long a policy process may take to start, or to give an instance its seat.
+pub const APART_SETUP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The shared memory of a policy process: 20 MiB, if both heaps were full.
+pub(crate) fn apart_shape() -> SessionShape {
+    SessionShape {
+        ring_capacity: 4 * APART_ORDERS as u32,
+        send_heap_bytes: APART_ANSWERS_HEAP_BYTES as u64,
+        receive_heap_bytes: APART_VIEWS_HEAP_BYTES as u64,
+    }
+}
+
+const _: () = assert!(
+    APART_CALLS * (CHANGED_BYTES + 4096) + LOG_LINES * (LOG_LINE_BYTES + 8) <= APART_ANSWER_BYTES,
+    "what an answer can hold fits"
+);
 /// Bytes of linear memory an instance may have, by default: the shadow stack of a Rust guest takes 1 MiB.
 pub const MEMORY_BYTES: usize = 4 << 20;
 /// Elements of an instance's table, by default.

@@ -29,6 +29,9 @@ pub struct Manifest {
     /// Those of a call, from `declared_hooks`.
     #[serde(skip)]
     hooks: Vec<Hook>,
+    /// What was parsed: how a policy process gets to know it.
+    #[serde(skip)]
+    source: std::sync::Arc<[u8]>,
     #[serde(default)]
     tick_ms: Option<u32>,
     methods: Vec<Method>,
@@ -281,6 +284,11 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// The section's bytes.
+    pub(crate) fn source(&self) -> &[u8] {
+        &self.source
+    }
+
     /// Parses the section's bytes; the error is the rest of a sentence that begins with "the manifest".
     pub(crate) fn parse(bytes: &[u8]) -> Result<Manifest, String> {
         if bytes.len() > limits::MANIFEST_BYTES {
@@ -293,6 +301,7 @@ impl Manifest {
         let mut manifest: Manifest =
             serde_json::from_slice(bytes).map_err(|e| format!("doesn't parse: {e}"))?;
         manifest.check()?;
+        manifest.source = bytes.into();
         let declared = manifest.declared_hooks.iter();
         manifest.hooks = declared
             .filter_map(|hook| match hook {

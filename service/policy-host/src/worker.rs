@@ -85,20 +85,35 @@ fn compile(arguments: impl Iterator<Item = OsString>) -> Result<(), (u8, String)
     write_all(1, &code).map_err(|error| refused(format!("the code can't be written: {error}")))
 }
 
-fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<(i32, WorkerLimits), String> {
-    let mut number = |what: &str| {
-        let word = arguments.next().and_then(|word| word.into_string().ok());
-        let number = word.and_then(|word| word.parse::<u64>().ok());
-        number
-            .ok_or_else(|| format!("a compile worker is started by the daemon; {what} is missing"))
-    };
-    let parent = number("the daemon's process id")?;
+fn parse(arguments: impl Iterator<Item = OsString>) -> Result<(i32, WorkerLimits), String> {
+    let names = [
+        "the daemon's process id",
+        "the limit of memory",
+        "the limit of CPU time",
+    ];
+    let [parent, memory_bytes, cpu_seconds] = numbers(arguments, "a compile worker", names)?;
     let parent = i32::try_from(parent).map_err(|error| format!("process id {parent}: {error}"))?;
     let limits = WorkerLimits {
-        memory_bytes: number("the limit of memory")?,
-        cpu_seconds: number("the limit of CPU time")?,
+        memory_bytes,
+        cpu_seconds,
     };
     Ok((parent, limits))
+}
+
+/// The numbers that a process of the daemon's is started with, in their order.
+pub(crate) fn numbers<const N: usize>(
+    mut arguments: impl Iterator<Item = OsString>,
+    who: &str,
+    names: [&str; N],
+) -> Result<[u64; N], String> {
+    let mut numbers = [0; N];
+    for (number, name) in numbers.iter_mut().zip(names) {
+        let word = arguments.next().and_then(|word| word.into_string().ok());
+        let parsed = word.and_then(|word| word.parse().ok());
+        *number =
+            parsed.ok_or_else(|| format!("{who} is started by the daemon; {name} is missing"))?;
+    }
+    Ok(numbers)
 }
 
 /// Takes everything from this process but what compiling needs; returns the engine, which was made before the last door
@@ -115,7 +130,7 @@ pub fn confine(parent: i32, limits: &WorkerLimits) -> Result<Engine, String> {
     }
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("dumpable"))?;
     setpriority_process(None, NICE).map_err(failed("priority"))?;
-    let fixed = [
+    limit_resources(&[
         (Resource::Core, 0),
         (Resource::Nproc, 0),
         (Resource::Nofile, 0),
@@ -125,18 +140,23 @@ pub fn confine(parent: i32, limits: &WorkerLimits) -> Result<Engine, String> {
         (Resource::Stack, limits::COMPILER_STACK_BYTES),
         (Resource::As, limits.memory_bytes),
         (Resource::Cpu, limits.cpu_seconds),
-    ];
-    for (resource, most) in fixed {
-        let limit = Rlimit {
-            current: Some(most),
-            maximum: Some(most),
-        };
-        setrlimit(resource, limit).map_err(failed("resource limits"))?;
-    }
+    ])
+    .map_err(failed("resource limits"))?;
     let engine = Engine::new(&compiler_config()).map_err(|error| format!("engine: {error:#}"))?;
     let filter = filter().map_err(|error| format!("system call filter: {error}"))?;
     seccompiler::apply_filter(&filter).map_err(|error| format!("system call filter: {error}"))?;
     Ok(engine)
+}
+
+/// Sets limits that can't be raised again.
+pub(crate) fn limit_resources(limits: &[(Resource, u64)]) -> Result<(), rustix::io::Errno> {
+    limits.iter().try_for_each(|&(resource, most)| {
+        let limit = Rlimit {
+            current: Some(most),
+            maximum: Some(most),
+        };
+        setrlimit(resource, limit)
+    })
 }
 
 /// System calls that are allowed whatever their arguments: memory, random seeds for hash tables, the clock, and what ends a

@@ -1,11 +1,13 @@
-//! A compile worker outside of the daemon, for this crate's tests; and one that tries what a worker must not do.
+//! A compile worker and a policy process outside of the daemon, for this crate's tests; and one that tries what they must not do.
 //!
 //! ```text
 //!   compile-worker compile-worker PARENT MEMORY CPU   the worker, as the daemon starts it
-//!   compile-worker try PARENT MEMORY CPU WHAT...      confined in the same way, then WHAT
+//!   compile-worker policy-process PARENT MEMORY SPIN  the policy process, as the daemon starts it
+//!   compile-worker try PARENT MEMORY CPU WHAT...      confined as a worker is, then WHAT
+//!   compile-worker try-apart PARENT MEMORY 0 WHAT...  confined as a policy process is, then WHAT
 //! ```
 //!
-//! Never installed: the daemon becomes a worker by executing itself.
+//! Never installed: the daemon becomes both by executing itself.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,18 +15,33 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
+use tollgate_policy_host::apart::{self, Doors, ProcessLimits};
 use tollgate_policy_host::worker::{self, WorkerLimits};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
         Some(first) if first == worker::ARGUMENT => worker::main(arguments),
-        Some(first) if first == "try" => attempt(arguments),
+        Some(first) if first == apart::ARGUMENT => apart::main(arguments),
+        Some(first) if first == "try" => attempt(arguments, |parent, limits| {
+            worker::confine(parent, &limits).map(|_| ())
+        }),
+        Some(first) if first == "try-apart" => attempt(arguments, |parent, limits| {
+            let memory_bytes = limits.memory_bytes;
+            let doors = Doors {
+                doorbell: 3,
+                wake: 4,
+            };
+            apart::confine(parent, &ProcessLimits { memory_bytes }, doors)
+        }),
         _ => ExitCode::from(64),
     }
 }
 
-fn attempt(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+fn attempt(
+    arguments: impl Iterator<Item = OsString>,
+    confine: impl FnOnce(i32, WorkerLimits) -> Result<(), String>,
+) -> ExitCode {
     let words: Vec<String> = arguments
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
@@ -38,7 +55,7 @@ fn attempt(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         cpu_seconds,
     };
     let parent = i32::try_from(parent).unwrap_or_default();
-    if let Err(error) = worker::confine(parent, &limits) {
+    if let Err(error) = confine(parent, limits) {
         eprintln!("{error}");
         return ExitCode::from(65);
     }

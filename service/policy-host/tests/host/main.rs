@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod acl;
+mod apart;
 mod compiler;
 mod foreign;
 mod foreign_opa;

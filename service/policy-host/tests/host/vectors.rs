@@ -6,6 +6,7 @@ use tollgate_policy_host::{
     Value as NewValue, Verdict,
 };
 
+use crate::apart::judge_apart;
 use crate::guests::write;
 use crate::wat::Parts;
 
@@ -151,6 +152,7 @@ fn data(hex: &Value) -> String {
     format!("(data (i32.const 4096) \"{escaped}\")")
 }
 
+/// Judges here, and in a process of the policy's own: both must say the same.
 fn judge(parts: &Parts, hook: Hook) -> Result<Verdict, Fault> {
     let limits = crate::guests::limits();
     let setup = Setup {
@@ -158,11 +160,19 @@ fn judge(parts: &Parts, hook: Hook) -> Result<Verdict, Fault> {
         ..Setup::new(&limits)
     };
     let mut instance = parts.load().unwrap().instantiate(&setup).unwrap();
-    match instance.judge(hook, 0, 8, write(&[8, 0, 0, 0, 0, 0, 0, 0])) {
+    let view = [8, 0, 0, 0, 0, 0, 0, 0];
+    let here = match instance.judge(hook, 0, 8, write(&view)) {
         Ok(verdict) => Ok(verdict),
         Err(JudgeError::Fault(fault)) => Err(fault),
         Err(other) => panic!("{other:?}"),
-    }
+    };
+    let apart = judge_apart(parts, hook, &view);
+    // A reason is cut on its way.
+    let said = here
+        .clone()
+        .map_err(|fault| fault.to_string().chars().take(256).collect());
+    assert_eq!(apart, said);
+    here
 }
 
 /// Judges with a guest whose method may change so many fields and these keys.

@@ -34,7 +34,7 @@ fn system_call(number: i64, arguments: [i64; 6]) -> ExitStatus {
     attempt(&words.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-fn check_killed(what: &str, status: ExitStatus, by: Signal) {
+pub(crate) fn check_killed(what: &str, status: ExitStatus, by: Signal) {
     assert_eq!(status.signal(), Some(by.as_raw()), "{what}: {status}");
 }
 

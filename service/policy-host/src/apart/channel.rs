@@ -1,0 +1,637 @@
+//! A policy process as a runtime holds it: orders go out, answers are checked and come in, and nothing here waits.
+//!
+//! ```text
+//!   batch, tick, hand_over ─▶ under way, in order ─▶ take: the answer to the oldest
+//!                                  │ the process ended, overdue, nonsense
+//!                                  └──────────────▶ take: lost, every one of them
+//! ```
+//!
+//! Invariant: every order that was posted yields exactly one [`Answer`], with its own ticket, in the order of posting; and after
+//! the first lost one no other outcome comes.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, pidfd_send_signal};
+use tollgate_shm_abi::heap::Block;
+use tollgate_shm_abi::ring::PushError;
+use tollgate_shm_abi::session::DaemonEnd;
+
+use crate::apart::wire::{
+    AnswerEntry, OrderEntry, Result8, SeatId, Task, put_view, read_log, views_at,
+};
+use crate::batch::{Claim, ENTRY_BYTES};
+use crate::error::cut;
+use crate::imports::text;
+use crate::{Fault, Hook, JudgeError, LogLine, Misuse, Policy, Verdict, limits};
+
+/// Names one order of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(u64);
+
+/// A policy's place in a policy process. Dropping it gives the place up: what was ordered before is done first.
+#[derive(Debug)]
+pub struct Seat {
+    pub(super) id: SeatId,
+    /// How many there are in the process.
+    pub(super) taken: Arc<AtomicUsize>,
+    pub(super) leave: mpsc::Sender<SeatId>,
+}
+
+impl Seat {
+    /// Its number in the process.
+    pub fn id(&self) -> SeatId {
+        self.id
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.taken.fetch_sub(1, Ordering::Relaxed);
+        // Without a channel there is nobody to be told.
+        let _no_channel = self.leave.send(self.id);
+    }
+}
+
+/// What came of an order.
+#[derive(Debug)]
+pub struct Answer {
+    /// Which order.
+    pub ticket: Ticket,
+    /// The seat that it was for.
+    pub seat: SeatId,
+    /// See [`Outcome`].
+    pub outcome: Outcome,
+    /// How long the process had it to itself, by the daemon's clock: from the answer before it, or its own posting, to this one.
+    pub cost_ns: u64,
+    /// The lines that the seat has logged since its last answer, and how many more were dropped.
+    pub log: (Vec<LogLine>, u64),
+}
+
+/// How an order came out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The verdicts, in the order of the pushes.
+    Judged(Vec<Verdict>),
+    /// The tick or the hand-over is done.
+    Done,
+    /// The policy failed, and its seat is dead.
+    Failed(String),
+    /// Of a hand-over: the heir failed, and its seat is dead.
+    HeirFailed(String),
+    /// The process is gone.
+    Lost(String),
+}
+
+/// Why nothing was posted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// As many orders are under way as there may be.
+    #[error(
+        "the tenant's policy process is {} orders behind",
+        limits::APART_ORDERS
+    )]
+    Busy,
+    /// The process is gone.
+    #[error("{0}")]
+    Ended(String),
+    /// The daemon asked wrongly.
+    #[error(transparent)]
+    Misuse(#[from] Misuse),
+}
+
+/// An order under way.
+struct Pending {
+    ticket: Ticket,
+    seat: SeatId,
+    /// Where its views lie.
+    views: Option<u64>,
+    kind: Kind,
+    posted_ns: u64,
+    budget_ns: u64,
+}
+
+enum Kind {
+    Judge {
+        policy: Policy,
+        hook: Hook,
+        methods: [u8; limits::APART_CALLS],
+        count: usize,
+    },
+    Tick,
+    HandOver,
+}
+
+/// A runtime's end of the line to a policy process. Dropping it doesn't end the process.
+pub struct Channel {
+    end: DaemonEnd,
+    /// Readable once the process has ended.
+    process: OwnedFd,
+    watched_by: Option<Arc<OwnedFd>>,
+    pending: VecDeque<Pending>,
+    next_ticket: u64,
+    /// Since when the oldest order has had the process to itself.
+    head_since_ns: u64,
+    /// Seats that were given up.
+    leaving: mpsc::Receiver<SeatId>,
+    /// The one that the ring had no room for.
+    unsaid: Option<SeatId>,
+    unrung: bool,
+    /// Answers are copied here.
+    copied: Vec<u8>,
+    ended: Option<String>,
+}
+
+impl std::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Channel")
+            .field("pending", &self.pending.len())
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What an order is given besides its content.
+#[derive(Clone, Copy, Debug)]
+pub struct Order<'s> {
+    /// Whom it is for.
+    pub seat: &'s Seat,
+    /// Now, by the monotonic clock.
+    pub now_ns: u64,
+    /// The clock that the policy reads.
+    pub time_ms: u64,
+    /// How long the process may take, once it is the order's turn; [`limits::APART_MARGIN`] is added.
+    pub budget_ns: u64,
+}
+
+impl Channel {
+    pub(super) fn new(
+        end: DaemonEnd,
+        process: OwnedFd,
+        leaving: mpsc::Receiver<SeatId>,
+    ) -> Channel {
+        Channel {
+            end,
+            process,
+            watched_by: None,
+            pending: VecDeque::with_capacity(limits::APART_ORDERS),
+            next_ticket: 0,
+            head_since_ns: 0,
+            leaving,
+            unsaid: None,
+            unrung: false,
+            copied: Vec::new(),
+            ended: None,
+        }
+    }
+
+    /// Has `epoll` report an answer, and the process's end, as an event that carries `token`.
+    ///
+    /// # Errors
+    /// What epoll_ctl says: out of memory, or too many watches.
+    pub fn watch(&mut self, epoll: &Arc<OwnedFd>, token: u64) -> rustix::io::Result<()> {
+        self.end.doorbell.watch(epoll, token)?;
+        let flags = EventFlags::IN | EventFlags::ET;
+        epoll::add(&**epoll, &self.process, EventData::new_u64(token), flags)?;
+        self.watched_by = Some(Arc::clone(epoll));
+        Ok(())
+    }
+
+    /// Begins an order to judge up to `count` calls at a seat of `policy`, with views of up to `bytes` together, each rounded up
+    /// to a multiple of 8. Nothing is under way before [`Judgement::post`].
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn judgement<'c>(
+        &'c mut self,
+        order: Order<'c>,
+        policy: &'c Policy,
+        hook: Hook,
+        count: usize,
+        bytes: usize,
+    ) -> Result<Judgement<'c>, PostError> {
+        self.check_room()?;
+        if !policy.manifest().hooks().contains(&hook) {
+            return Err(Misuse::NoHook(hook).into());
+        }
+        let max = limits::APART_CALLS;
+        if count > max {
+            return Err(Misuse::BatchTooLong { count, max }.into());
+        }
+        let next = views_at(count);
+        let (end, max) = (next + bytes.next_multiple_of(8), limits::APART_VIEWS_BYTES);
+        if end > max {
+            return Err(Misuse::ViewTooLong { len: end, max }.into());
+        }
+        let block = self.end.receive_heap.alloc(end).ok_or(PostError::Busy)?;
+        Ok(Judgement {
+            channel: self,
+            block: Some(block),
+            order,
+            policy,
+            hook,
+            room: count,
+            count: 0,
+            methods: [0; limits::APART_CALLS],
+            next,
+        })
+    }
+
+    /// Orders a tick.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn tick(&mut self, order: Order<'_>) -> Result<Ticket, PostError> {
+        self.check_room()?;
+        self.post(order, Task::Tick, Kind::Tick, None)
+    }
+
+    /// Orders that `heir` goes on from the state of the order's seat, which has the format `version`. What is ordered of the
+    /// heir afterwards, it does with that state.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn hand_over(
+        &mut self,
+        order: Order<'_>,
+        heir: &Seat,
+        version: u32,
+    ) -> Result<Ticket, PostError> {
+        self.check_room()?;
+        let heir = heir.id;
+        let task = Task::HandOver { heir, version };
+        self.post(order, task, Kind::HandOver, None)
+    }
+
+    /// Tells the process of what was posted and which seats were given up, if it sleeps. To be called after posting, once for
+    /// several.
+    #[inline]
+    pub fn flush(&mut self) {
+        self.say_leaving();
+        if std::mem::take(&mut self.unrung) && self.end.completions.needs_wake() {
+            self.end.wake.wake();
+        }
+    }
+
+    /// The next answer, if there is one.
+    pub fn take(&mut self, now_ns: u64) -> Option<Answer> {
+        if self.ended.is_none() {
+            match self.take_alleged(now_ns) {
+                Ok(Some(answer)) => return Some(answer),
+                Ok(None) => {}
+                Err(nonsense) => self.end(format!("it was killed: {nonsense}")),
+            }
+        }
+        let why = self.ended.clone()?;
+        let lost = self.pending.pop_front()?;
+        Some(self.answered(lost, Outcome::Lost(why), now_ns))
+    }
+
+    /// Whether an answer waits, or the process's end: one load, for spinning.
+    #[inline]
+    pub fn has_news(&mut self) -> bool {
+        self.ended.is_some() || !matches!(self.end.submissions.is_empty(), Ok(true))
+    }
+
+    /// Looks whether the process has ended by itself; what it has answered before counts still.
+    pub fn look_after(&mut self) {
+        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
+        let ended = poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);
+        if ended && self.ended.is_none() && matches!(self.end.submissions.is_empty(), Ok(true)) {
+            self.end("it died".to_owned());
+        }
+    }
+
+    /// Kills the process if it is behind with the oldest order. Whether it was.
+    pub fn expire(&mut self, now_ns: u64) -> bool {
+        let overdue = self.ended.is_none() && self.next_due_ns().is_some_and(|due| due <= now_ns);
+        if overdue {
+            let waited = now_ns.saturating_sub(self.head_since_ns) / 1_000_000;
+            self.end(format!(
+                "it was killed: it has not answered for {waited} ms"
+            ));
+        }
+        overdue
+    }
+
+    /// When [`expire`](Self::expire) has something to do, if no answer comes.
+    pub fn next_due_ns(&self) -> Option<u64> {
+        let oldest = self.pending.front()?;
+        let margin = limits::APART_MARGIN.as_nanos() as u64;
+        Some(self.head_since_ns + oldest.budget_ns + margin)
+    }
+
+    /// Says that the runtime is going to sleep: `false`, if there is an answer. See [`tollgate_shm_abi::ring::Consumer`].
+    pub fn announce_sleep(&mut self) -> bool {
+        self.ended.is_none() && self.end.submissions.announce_sleep()
+    }
+
+    /// The runtime is awake.
+    pub fn cancel_sleep(&mut self) {
+        self.end.submissions.cancel_sleep();
+    }
+
+    /// Why nothing can be posted any more, once the process has ended.
+    pub fn has_ended(&self) -> Option<&str> {
+        self.ended.as_deref()
+    }
+
+    /// Orders under way.
+    pub fn under_way(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// The process is of no use any more.
+    #[cold]
+    pub fn end(&mut self, why: String) {
+        // Fails only if it is gone.
+        let _gone = pidfd_send_signal(&self.process, Signal::KILL);
+        self.ended
+            .get_or_insert(format!("the tenant's policy process ended: {why}"));
+    }
+}
+
+impl Channel {
+    fn check_room(&self) -> Result<(), PostError> {
+        match &self.ended {
+            Some(why) => Err(PostError::Ended(why.clone())),
+            None if self.pending.len() >= limits::APART_ORDERS => Err(PostError::Busy),
+            None => Ok(()),
+        }
+    }
+
+    fn post(
+        &mut self,
+        order: Order<'_>,
+        task: Task,
+        kind: Kind,
+        views: Option<u64>,
+    ) -> Result<Ticket, PostError> {
+        let ticket = Ticket(self.next_ticket);
+        let entry = OrderEntry {
+            seat: order.seat.id,
+            ticket: ticket.0,
+            time_ms: order.time_ms,
+            taken: self
+                .pending
+                .front()
+                .map_or(ticket.0, |oldest| oldest.ticket.0),
+            task,
+        };
+        match self.end.completions.push(&entry.to_entry()) {
+            Ok(()) => {}
+            // Only seats that were given up can be so many.
+            Err(PushError::Full) => return Err(PostError::Busy),
+            Err(PushError::Misbehaved(how)) => {
+                self.end(format!("it was killed: {how}"));
+                self.check_room()?;
+            }
+        }
+        self.unrung = true;
+        self.next_ticket += 1;
+        if self.pending.is_empty() {
+            self.head_since_ns = order.now_ns;
+        }
+        self.pending.push_back(Pending {
+            ticket,
+            seat: order.seat.id,
+            views,
+            kind,
+            posted_ns: order.now_ns,
+            budget_ns: order.budget_ns,
+        });
+        Ok(ticket)
+    }
+
+    fn say_leaving(&mut self) {
+        while let Some(seat) = self.unsaid.take().or_else(|| self.leaving.try_recv().ok()) {
+            let entry = OrderEntry {
+                seat,
+                ticket: 0,
+                time_ms: 0,
+                taken: 0,
+                task: Task::Leave,
+            };
+            // A full ring takes it later; one that is broken is noticed by whoever posts.
+            if self.end.completions.push(&entry.to_entry()).is_err() {
+                self.unsaid = Some(seat);
+                return;
+            }
+            self.unrung = true;
+        }
+    }
+
+    fn take_alleged(&mut self, now_ns: u64) -> Result<Option<Answer>, String> {
+        let popped = self.end.submissions.pop().map_err(|how| how.to_string())?;
+        let Some(entry) = popped else {
+            return Ok(None);
+        };
+        let alleged = AnswerEntry::of_entry(&entry)?;
+        let Some(oldest) = self.pending.front() else {
+            return Err(format!(
+                "it answered order {}, and none is under way",
+                alleged.ticket
+            ));
+        };
+        if oldest.ticket.0 != alleged.ticket {
+            return Err(format!(
+                "it answered order {} when it was order {}'s turn",
+                alleged.ticket, oldest.ticket.0
+            ));
+        }
+        self.copied.resize(alleged.len as usize, 0);
+        let copied = self.end.send_heap.copy_in(alleged.offset, &mut self.copied);
+        copied.map_err(|how| how.to_string())?;
+        let (said, log) = self.copied.split_at(alleged.log_at as usize);
+        let outcome = outcome(&oldest.kind, alleged.result, said)?;
+        let log = (read_log(log, alleged.log_lines), alleged.log_dropped);
+        let pending = self.pending.pop_front().expect("the oldest was looked at");
+        let mut answer = self.answered(pending, outcome, now_ns);
+        answer.log = log;
+        Ok(Some(answer))
+    }
+
+    fn answered(&mut self, pending: Pending, outcome: Outcome, now_ns: u64) -> Answer {
+        if let Some(offset) = pending.views {
+            let freed = self.end.receive_heap.free(offset);
+            debug_assert!(freed.is_ok(), "what was committed can be freed once");
+        }
+        let cost_ns = now_ns.saturating_sub(self.head_since_ns.max(pending.posted_ns));
+        self.head_since_ns = now_ns;
+        Answer {
+            ticket: pending.ticket,
+            seat: pending.seat,
+            outcome,
+            cost_ns,
+            log: Default::default(),
+        }
+    }
+}
+
+/// What the copied bytes of an answer say; the error is what they can't.
+fn outcome(kind: &Kind, result: Result8, said: &[u8]) -> Result<Outcome, String> {
+    let reason = || cut(&text(said, limits::CONFIG_ERROR_BYTES));
+    match (result, kind) {
+        (Result8::Failed, _) => Ok(Outcome::Failed(reason())),
+        (Result8::HeirFailed, Kind::HandOver) => Ok(Outcome::HeirFailed(reason())),
+        (Result8::HeirFailed, _) => Err("it blamed an heir where there is none".to_owned()),
+        (Result8::Done, Kind::Tick | Kind::HandOver) => Ok(Outcome::Done),
+        (
+            Result8::Done,
+            Kind::Judge {
+                policy,
+                hook,
+                methods,
+                count,
+            },
+        ) => {
+            let entry = |index: usize| said.get(index * ENTRY_BYTES..)?.get(..ENTRY_BYTES);
+            let verdicts = (0..*count).map(|index| {
+                let claim = Claim {
+                    memory: said,
+                    entry: entry(index).ok_or("its answer lacks verdicts".to_owned())?,
+                    manifest: policy.manifest(),
+                    hook: *hook,
+                    method: methods[index].into(),
+                    index,
+                };
+                // Whatever a guest may not say was stopped in the process: if it comes through, the process lies.
+                claim
+                    .read(|_| Ok(()))
+                    .map_err(|fault: Fault| fault.to_string())
+            });
+            verdicts.collect::<Result<_, _>>().map(Outcome::Judged)
+        }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        if let Some(epoll) = self.watched_by.take() {
+            // The control plane holds the process, too; closing this descriptor alone would leave the watch.
+            let _gone = epoll::delete(&*epoll, self.process.as_fd());
+        }
+    }
+}
+
+/// Calls on their way into one order. Dropping it forgets them.
+#[derive(Debug)]
+pub struct Judgement<'c> {
+    channel: &'c mut Channel,
+    /// Until it is posted: where the views are written.
+    block: Option<Block>,
+    order: Order<'c>,
+    policy: &'c Policy,
+    hook: Hook,
+    /// Calls there is room for.
+    room: usize,
+    count: usize,
+    methods: [u8; limits::APART_CALLS],
+    /// Where the next view begins.
+    next: usize,
+}
+
+impl Judgement<'_> {
+    /// Calls pushed so far.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// True if nothing was pushed.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Adds a call; arguments as for [`crate::Batch::push`]. The view is written once, into memory that the process can only read.
+    ///
+    /// # Errors
+    /// The writer failed, or the call doesn't fit. The order is as before, and can go on.
+    pub fn push<E>(
+        &mut self,
+        method: u32,
+        view_len_max: usize,
+        write_view: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<(), JudgeError<E>> {
+        self.check(method, view_len_max)?;
+        let (at, max) = (self.next, view_len_max);
+        let Some(block) = &mut self.block else {
+            return Err(Misuse::ViewTooLong { len: max, max: 0 }.into());
+        };
+        let len = write_view(&mut block[at..at + max]).map_err(JudgeError::View)?;
+        if len > max {
+            return Err(Misuse::ViewTooLong { len, max }.into());
+        }
+        put_view(block, self.count, method, at, len);
+        self.next = (at + len).next_multiple_of(8);
+        self.methods[self.count] = method as u8;
+        self.count += 1;
+        Ok(())
+    }
+
+    fn check(&self, method: u32, view_len_max: usize) -> Result<(), Misuse> {
+        let room = self
+            .block
+            .as_ref()
+            .map_or(0, |block| block.len() - self.next);
+        let max = limits::VIEW_BYTES.min(room);
+        let methods = self.policy.manifest().methods().len();
+        if self.count == self.room {
+            Err(Misuse::BatchTooLong {
+                count: self.count + 1,
+                max: self.room,
+            })
+        } else if view_len_max > max {
+            Err(Misuse::ViewTooLong {
+                len: view_len_max,
+                max,
+            })
+        } else if method as usize >= methods {
+            Err(Misuse::Method {
+                index: method,
+                count: methods,
+            })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Puts the order under way.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn post(mut self) -> Result<Ticket, PostError> {
+        let kind = Kind::Judge {
+            policy: self.policy.clone(),
+            hook: self.hook,
+            methods: self.methods,
+            count: self.count,
+        };
+        let block = self.block.take().ok_or(PostError::Busy)?;
+        let heap = &mut self.channel.end.receive_heap;
+        let offset = heap.commit(block);
+        let task = Task::Judge {
+            hook: self.hook,
+            count: self.count as u16,
+            offset,
+            len: self.next as u32,
+        };
+        let posted = self.channel.post(self.order, task, kind, Some(offset));
+        if posted.is_err() {
+            let freed = self.channel.end.receive_heap.free(offset);
+            debug_assert!(freed.is_ok(), "what was committed can be freed once");
+        }
+        posted
+    }
+}
+
+impl Drop for Judgement<'_> {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            self.channel.end.receive_heap.discard(block);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! A policy process as the control plane holds it: starts it, gives policies their seats in it, looks at what it uses, ends it.
+//!
+//! What is here blocks (a seat's set-up takes up to its budget), except [`Process::start`], which takes as long as a fork. It is to be
+//! called by a thread that lives as long as the process shall: the kernel ends the process with that thread.
+
+use std::fs::File;
+use std::io::{self, IoSlice, Read, Seek};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tollgate_shm_abi::session::{SessionFds, create};
+
+use crate::apart::channel::{Channel, Seat};
+use crate::apart::seats::ARGUMENT;
+use crate::apart::wire::{SeatId, SeatReply, SeatRequest, receive, send};
+use crate::error::cut;
+use crate::{Capabilities, LoadError, Policy, TenantLimits, limits};
+
+/// How a policy process is started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessConfig {
+    /// Bytes of writable memory. Default 256 MiB: what all instances of a tenant have together.
+    pub memory_bytes: u64,
+    /// How long it looks for orders before it sleeps. Default 50 us. Longer answers sooner and burns more.
+    pub spin: Duration,
+    /// The program that becomes a policy process if its first argument is [`ARGUMENT`]. Default: the running one.
+    pub program: PathBuf,
+}
+
+impl Default for ProcessConfig {
+    fn default() -> ProcessConfig {
+        ProcessConfig {
+            memory_bytes: limits::APART_MEMORY_BYTES,
+            spin: Duration::from_micros(50),
+            // The file that is being executed, even if another one has its name by now.
+            program: PathBuf::from("/proc/self/exe"),
+        }
+    }
+}
+
+/// A policy's way into a seat.
+#[derive(Clone, Copy, Debug)]
+pub struct Seating<'a> {
+    /// Which policy.
+    pub policy: &'a Policy,
+    /// What its instance may use.
+    pub limits: &'a TenantLimits,
+    /// Its configuration.
+    pub config: Option<&'a [u8]>,
+    /// What it may do.
+    pub granted: Capabilities,
+    /// Instances in this process that name the same share their state.
+    pub state: &'a str,
+    /// Whether each call gets an instance of its own.
+    pub fresh: bool,
+}
+
+/// Why a policy has no seat.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SeatError {
+    /// The policy's or its configuration's fault, in the words of a [`LoadError`].
+    #[error("{0}")]
+    Refused(String),
+    /// As many seats as there may be.
+    #[error("the tenant's policy process has {0} instances, which is the limit")]
+    Full(usize),
+    /// The process died, or never was what it should be.
+    #[error("the tenant's policy process is of no use: {0}")]
+    Process(String),
+}
+
+/// A process that runs one tenant's policies; killed, and reaped, at the latest when this is dropped.
+#[derive(Debug)]
+pub struct Process {
+    child: Mutex<Child>,
+    pid: i32,
+    socket: Mutex<Socket>,
+    words: File,
+    /// Seats that there are.
+    taken: Arc<AtomicUsize>,
+    /// Tells the channel of those that are given up.
+    leave: mpsc::Sender<SeatId>,
+}
+
+#[derive(Debug)]
+struct Socket {
+    stream: UnixStream,
+    ready: bool,
+    next_seat: u32,
+}
+
+impl Process {
+    /// Starts one, with the channel that the runtime gets.
+    ///
+    /// # Errors
+    /// If the machine is short of processes, memory or descriptors.
+    pub fn start(config: &ProcessConfig) -> io::Result<(Process, Channel)> {
+        let (end, fds) = create(&limits::apart_shape()).map_err(io::Error::other)?;
+        let (ours, theirs) = UnixStream::pair()?;
+        for timeout in [UnixStream::set_read_timeout, UnixStream::set_write_timeout] {
+            timeout(&ours, Some(limits::APART_SETUP_TIMEOUT))?;
+        }
+        let words = File::from(memfd_create("tollgate-policies", MemfdFlags::CLOEXEC)?);
+        let child = Command::new(&config.program)
+            .arg0("tollgated")
+            .arg(ARGUMENT)
+            .arg(std::process::id().to_string())
+            .arg(config.memory_bytes.to_string())
+            .arg(config.spin.as_micros().to_string())
+            .env_clear()
+            .current_dir("/")
+            .stdin(OwnedFd::from(theirs))
+            .stdout(words.try_clone()?)
+            .stderr(words.try_clone()?)
+            .spawn()?;
+        let pid = Pid::from_child(&child);
+        let (leave, leaving) = mpsc::channel();
+        // Whatever fails from here on, dropping this kills it.
+        let process = Process {
+            child: Mutex::new(child),
+            pid: pid.as_raw_nonzero().get(),
+            socket: Mutex::new(Socket {
+                stream: ours,
+                ready: false,
+                next_seat: 0,
+            }),
+            words,
+            taken: Arc::default(),
+            leave,
+        };
+        send_fds(&lock(&process.socket).stream, &fds)?;
+        let ended = pidfd_open(pid, PidfdFlags::empty())?;
+        Ok((process, Channel::new(end, ended, leaving)))
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Has the process load a policy and make an instance. Runs the guest's set-up, there.
+    ///
+    /// # Errors
+    /// See [`SeatError`]. After [`SeatError::Process`] the process has been killed.
+    pub fn seat(&self, seating: &Seating<'_>) -> Result<Seat, SeatError> {
+        let mut socket = lock(&self.socket);
+        // Only this function adds to them, one at a time.
+        let taken = self.taken.load(Ordering::Relaxed);
+        if taken >= limits::APART_SEATS {
+            return Err(SeatError::Full(taken));
+        }
+        if let Some(foreign) = seating.policy.manifest().foreign() {
+            let abi = foreign.abi().name();
+            let text = format!("a module that speaks {abi} can't run in a process of its own yet");
+            return Err(SeatError::Refused(text));
+        }
+        let code = seating.policy.code();
+        let code = code.map_err(|error: LoadError| SeatError::Refused(error.to_string()))?;
+        let id = SeatId(socket.next_seat);
+        socket.next_seat += 1;
+        match socket.ask(id, seating, &code) {
+            Ok(SeatReply::Seated(seated)) if seated == id => {
+                self.taken.fetch_add(1, Ordering::Relaxed);
+                Ok(Seat {
+                    id,
+                    taken: Arc::clone(&self.taken),
+                    leave: self.leave.clone(),
+                })
+            }
+            Ok(SeatReply::Refused(why)) => Err(SeatError::Refused(cut(&why))),
+            Ok(reply) => Err(self.useless(&format!("it answered {reply:?} out of turn"))),
+            Err(error) => Err(self.useless(&error.to_string())),
+        }
+    }
+
+    /// Seats that there are.
+    pub fn seats(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    fn useless(&self, why: &str) -> SeatError {
+        self.kill();
+        let status = lock(&self.child).wait();
+        let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+        let words = self.last_words();
+        let text = format!("{why}, {status} {words}");
+        SeatError::Process(cut(&text).trim_end().to_owned())
+    }
+
+    /// Ends it.
+    pub fn kill(&self) {
+        // Fails only if it is reaped already.
+        let _gone = lock(&self.child).kill();
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&self) -> Option<ExitStatus> {
+        lock(&self.child).try_wait().ok().flatten()
+    }
+
+    /// What it said about its end, cut.
+    pub fn last_words(&self) -> String {
+        let mut words = Vec::new();
+        let mut file = &self.words;
+        let read = file.rewind().and_then(|()| {
+            let mut limited = file.take(limits::CONFIG_ERROR_BYTES as u64);
+            limited.read_to_end(&mut words)
+        });
+        match read {
+            Ok(_) => cut(&String::from_utf8_lossy(&words)).trim_end().to_owned(),
+            Err(error) => format!("(its last words can't be read: {error})"),
+        }
+    }
+
+    /// Bytes of memory that it keeps resident, as the kernel counts them; `None` once it is gone.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        let statm = std::fs::read_to_string(format!("/proc/{}/statm", self.pid)).ok()?;
+        let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
+        Some(pages * rustix::param::page_size() as u64)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let mut child = lock(&self.child);
+        // Both fail only if it is reaped already.
+        let _gone = child.kill();
+        let _reaped = child.wait();
+    }
+}
+
+impl Socket {
+    fn ask(&mut self, seat: SeatId, seating: &Seating<'_>, code: &[u8]) -> io::Result<SeatReply> {
+        if !self.ready {
+            match receive(&mut self.stream)? {
+                SeatReply::Ready => self.ready = true,
+                reply => return Ok(reply),
+            }
+        }
+        let limits = seating.policy.cut(seating.limits);
+        let manifest = seating.policy.manifest().source();
+        let request = SeatRequest {
+            seat,
+            code_bytes: code.len(),
+            manifest_bytes: manifest.len(),
+            config_bytes: seating.config.map(<[u8]>::len),
+            fresh: seating.fresh,
+            granted: seating.granted.names().map(str::to_owned).collect(),
+            state: seating.state.to_owned(),
+            memory_bytes: limits.memory_bytes,
+            table_elements: limits.table_elements,
+            fuel_per_call: limits.fuel_per_call,
+            fuel_for_setup: limits.fuel_for_setup,
+            fuel_for_handover: limits.fuel_for_handover,
+        };
+        let config = seating.config.unwrap_or_default();
+        send(&mut self.stream, &request, &[code, manifest, config])?;
+        receive(&mut self.stream)
+    }
+}
+
+/// Hands over the shared memory.
+fn send_fds(socket: &UnixStream, fds: &SessionFds) -> io::Result<()> {
+    let fds = fds.as_array();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+    let byte = [IoSlice::new(&[0])];
+    sendmsg(socket.as_fd(), &byte, &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

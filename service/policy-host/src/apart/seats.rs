@@ -1,0 +1,500 @@
+//! The policy process itself: two threads, and seats between them.
+//!
+//! ```text
+//!   set-up thread:  socket ─▶ load, instantiate ─▶ seat ──(queue)──▶ judge thread:  order ─▶ seat ─▶ answer
+//! ```
+//!
+//! Invariant: a seat is in the judge thread's queue before the daemon is told of it, so no order names a seat that isn't there. The
+//! daemon is trusted here; what it gets wrong ends the process, which it notices.
+
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::io::{self, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use tollgate_shm_abi::session::{AppEnd, SessionFds};
+use tollgate_shm_abi::wait::{Patience, Step, now_ns};
+
+use crate::apart::confine::{Doors, ProcessLimits, confine};
+use crate::apart::wire::{
+    AnswerEntry, OrderEntry, Result8, SeatId, SeatReply, SeatRequest, Task, Writer, receive,
+    receive_part, send, view,
+};
+use crate::artifact::Artifact;
+use crate::{
+    BatchError, Capabilities, Fault, Hook, Host, Instance, LoadError, LogLine, Manifest, Policy,
+    Setup, SharedState, StateLimits, TenantLimits, limits, worker,
+};
+
+/// The first argument of a process that is to run a tenant's policies.
+pub const ARGUMENT: &str = "policy-process";
+
+/// What a process does whose first argument was [`ARGUMENT`]: `arguments` are those after it.
+pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    match run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("{text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
+    let [parent, memory_bytes, spin_us] = worker::numbers(
+        arguments,
+        "a policy process",
+        [
+            "the daemon's process id",
+            "the limit of memory",
+            "the time to spin",
+        ],
+    )?;
+    let parent = i32::try_from(parent).map_err(|error| format!("process id {parent}: {error}"))?;
+    let socket = Socket(io::stdin());
+    let fds = receive_fds(&socket).map_err(|error| format!("no shared memory: {error}"))?;
+    let [.., doorbell, wake] = fds.as_array();
+    let doors = Doors {
+        doorbell: doorbell.as_raw_fd(),
+        wake: wake.as_raw_fd(),
+    };
+    let end = AppEnd::attach(&limits::apart_shape(), fds).map_err(|error| error.to_string())?;
+    let judge = Judge::new(end, Duration::from_micros(spin_us));
+    // The first look at the clock asks the kernel where the clock is, and later that would kill.
+    let _the_time = now_ns();
+    let host = Host::for_process()?;
+    let (seats, seated) = mpsc::channel();
+    let (confined, go) = mpsc::channel::<()>();
+    let (begun, has_begun) = mpsc::channel::<()>();
+    // Made before the door closes behind which no thread is made.
+    let set_up = move || {
+        if begun.send(()).is_ok() && go.recv().is_ok() {
+            let ended = Setting {
+                host,
+                socket,
+                seats,
+                states: HashMap::new(),
+            }
+            .run();
+            if let Err(error) = ended {
+                eprintln!("set-up: {error}");
+            }
+        }
+        // The daemon is gone, or this process isn't what it should be.
+        std::process::exit(0);
+    };
+    let spawned = std::thread::Builder::new()
+        .name("set-up".to_owned())
+        .spawn(set_up);
+    spawned.map_err(|error| format!("no thread: {error}"))?;
+    // What a thread does as it begins isn't allowed any more later.
+    has_begun.recv().map_err(|error| error.to_string())?;
+    confine(parent, &ProcessLimits { memory_bytes }, doors)?;
+    confined.send(()).map_err(|error| error.to_string())?;
+    judge.run(&seated)
+}
+
+/// Descriptor 0, which is a socket to the daemon: no other number would pass the filter.
+#[derive(Debug)]
+struct Socket(io::Stdin);
+
+impl Read for Socket {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(self.0.as_fd(), bytes)?)
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(self.0.as_fd(), bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The five descriptors of the shared memory, which come first.
+fn receive_fds(socket: &Socket) -> io::Result<SessionFds> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut into = [IoSliceMut::new(&mut byte)];
+    recvmsg(
+        socket.0.as_fd(),
+        &mut into,
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let mut fds: Vec<OwnedFd> = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    SessionFds::from_packet(fds).map_err(io::Error::other)
+}
+
+// ---- set-up ----
+
+/// What is in a seat.
+struct Seated {
+    policy: Policy,
+    state: SharedState,
+    request: SeatRequest,
+    config: Option<Vec<u8>>,
+    /// None: each call gets an instance of its own.
+    instance: Option<Instance>,
+}
+
+impl Seated {
+    fn instantiate(&self) -> Result<Instance, LoadError> {
+        let request = &self.request;
+        let granted = request.granted.iter().filter_map(|name| name.parse().ok());
+        self.policy.instantiate(&Setup {
+            limits: &TenantLimits {
+                memory_bytes: request.memory_bytes,
+                table_elements: request.table_elements,
+                fuel_per_call: request.fuel_per_call,
+                fuel_for_setup: request.fuel_for_setup,
+                fuel_for_handover: request.fuel_for_handover,
+            },
+            config: self.config.as_deref(),
+            granted: granted.fold(Capabilities::ALWAYS, |all, one| all | one),
+            state: Some(&self.state),
+        })
+    }
+}
+
+/// The set-up thread.
+struct Setting {
+    host: Host,
+    socket: Socket,
+    seats: mpsc::Sender<(SeatId, Box<Seated>)>,
+    states: HashMap<String, SharedState>,
+}
+
+impl Setting {
+    /// Until the daemon closes the socket.
+    fn run(mut self) -> io::Result<()> {
+        send(&mut self.socket, &SeatReply::Ready, &[])?;
+        loop {
+            let request: SeatRequest = receive(&mut self.socket)?;
+            let code = receive_part(&mut self.socket, request.code_bytes)?;
+            let manifest = receive_part(&mut self.socket, request.manifest_bytes)?;
+            let config = match request.config_bytes {
+                Some(bytes) => Some(receive_part(&mut self.socket, bytes)?),
+                None => None,
+            };
+            let seat = request.seat;
+            let reply = match self.seat(request, code, &manifest, config) {
+                Ok(seated) => {
+                    let queued = self.seats.send((seat, Box::new(seated)));
+                    queued.map_err(io::Error::other)?;
+                    SeatReply::Seated(seat)
+                }
+                Err(error) => SeatReply::Refused(error.to_string()),
+            };
+            send(&mut self.socket, &reply, &[])?;
+        }
+    }
+
+    fn seat(
+        &mut self,
+        request: SeatRequest,
+        code: Vec<u8>,
+        manifest: &[u8],
+        config: Option<Vec<u8>>,
+    ) -> Result<Seated, LoadError> {
+        let manifest = Manifest::parse(manifest).map_err(LoadError::Manifest)?;
+        let module = Artifact::from_daemon(code).load(self.host.engine());
+        let module = module.map_err(|error| LoadError::Compile(format!("{error:#}")))?;
+        let policy = self.host.accept(&module, manifest, [0; 32], 0)?;
+        let fresh = || SharedState::new(&StateLimits::default());
+        let state = self
+            .states
+            .entry(request.state.clone())
+            .or_insert_with(fresh);
+        let mut seated = Seated {
+            policy,
+            state: state.clone(),
+            request,
+            config,
+            instance: None,
+        };
+        let instance = seated.instantiate()?;
+        seated.instance = (!seated.request.fresh).then_some(instance);
+        Ok(seated)
+    }
+}
+
+// ---- judging ----
+
+/// The judge thread.
+struct Judge {
+    end: AppEnd,
+    patience: Patience,
+    seats: HashMap<SeatId, Box<Seated>>,
+    /// Answers whose parts the daemon may still read: their tickets, and where they lie.
+    read_still: VecDeque<(u64, u64)>,
+}
+
+/// What came of an order.
+struct Done {
+    result: Result8,
+    fuel: u64,
+    part: Writer,
+    log: (Vec<LogLine>, u64),
+}
+
+impl Judge {
+    fn new(end: AppEnd, spin: Duration) -> Judge {
+        Judge {
+            end,
+            patience: Patience::new(spin),
+            seats: HashMap::new(),
+            read_still: VecDeque::new(),
+        }
+    }
+
+    fn run(mut self, seated: &mpsc::Receiver<(SeatId, Box<Seated>)>) -> Result<(), String> {
+        loop {
+            let order = self.end.completions.pop();
+            let Some(entry) = order.map_err(|error| error.to_string())? else {
+                self.wait()?;
+                continue;
+            };
+            self.patience.reset();
+            self.seats.extend(seated.try_iter());
+            let order = OrderEntry::of_entry(&entry).ok_or("an order of an unknown kind")?;
+            self.obey(&order)?;
+        }
+    }
+
+    fn wait(&mut self) -> Result<(), String> {
+        if self.patience.step() == Step::Look {
+            return Ok(());
+        }
+        if self.end.completions.announce_sleep() {
+            let waited = self.end.wake.wait(None);
+            waited.map_err(|error| format!("waiting: {error}"))?;
+        }
+        self.end.completions.cancel_sleep();
+        self.patience.reset();
+        Ok(())
+    }
+
+    fn obey(&mut self, order: &OrderEntry) -> Result<(), String> {
+        if order.task == Task::Leave {
+            self.seats.remove(&order.seat);
+            return Ok(());
+        }
+        while let Some(&(ticket, offset)) = self.read_still.front()
+            && ticket < order.taken
+        {
+            self.read_still.pop_front();
+            let freed = self.end.send_heap.free(offset);
+            freed.map_err(|error| error.to_string())?;
+        }
+        let done = self.carry_out(order)?;
+        self.answer(order.ticket, done)
+    }
+
+    fn answer(&mut self, ticket: u64, done: Done) -> Result<(), String> {
+        let Done {
+            result,
+            fuel,
+            mut part,
+            log: (lines, dropped),
+        } = done;
+        let log_at = part.0.len();
+        part.log(&lines);
+        let block = self.end.send_heap.alloc(part.0.len());
+        let mut block = block.ok_or("the heap has no room for an answer")?;
+        block.copy_from_slice(&part.0);
+        let offset = self.end.send_heap.commit(block);
+        self.read_still.push_back((ticket, offset));
+        let answer = AnswerEntry {
+            result,
+            ticket,
+            fuel,
+            offset,
+            len: part.0.len() as u32,
+            log_at: log_at as u32,
+            log_lines: lines.len() as u32,
+            log_dropped: dropped,
+        };
+        let pushed = self.end.submissions.push(&answer.to_entry());
+        pushed.map_err(|error| error.to_string())?;
+        if self.end.submissions.needs_wake() {
+            self.end.doorbell.ring();
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, order: &OrderEntry) -> Result<Done, String> {
+        let mut heir = match order.task {
+            Task::HandOver { heir, .. } => Some(self.seats.remove(&heir).ok_or("no such heir")?),
+            _ => None,
+        };
+        let seated = self.seats.get_mut(&order.seat);
+        let seated = seated.ok_or_else(|| format!("no seat {}", order.seat.0))?;
+        let mut fresh = None;
+        let (ended, fuel) = match order.task {
+            Task::Judge {
+                hook,
+                count,
+                offset,
+                len,
+            } => {
+                let views = self.end.receive_heap.claim(offset, len as usize);
+                let mut judging = Judging {
+                    hook,
+                    time_ms: order.time_ms,
+                    views: &views.map_err(|error| error.to_string())?,
+                    fuel: 0,
+                    part: Writer::new(count.into()),
+                };
+                let judged = judging.judge(seated, &mut fresh, count.into());
+                (judged.map(|()| judging.part), judging.fuel)
+            }
+            Task::Tick => tick(seated, order.time_ms),
+            Task::HandOver { version, .. } => hand_over(seated, heir.as_deref_mut(), version),
+            Task::Leave => (Ok(Writer::new(0)), 0),
+        };
+        let logger = fresh.as_mut().or(seated.instance.as_mut());
+        let log = logger.map(Instance::take_log).unwrap_or_default();
+        if let (Task::HandOver { heir: seat, .. }, Some(heir)) = (order.task, heir) {
+            self.seats.insert(seat, heir);
+        }
+        let done = |result, part| Done {
+            result,
+            fuel,
+            part,
+            log,
+        };
+        let reason = |fault: Fault| Writer(crate::error::cut(&fault.to_string()).into());
+        match ended {
+            Ok(part) => Ok(done(Result8::Done, part)),
+            Err(Failed::Seat(fault)) => Ok(done(Result8::Failed, reason(fault))),
+            Err(Failed::Heir(fault)) => Ok(done(Result8::HeirFailed, reason(fault))),
+            Err(Failed::Daemon(text)) => Err(text),
+        }
+    }
+}
+
+/// Who failed.
+enum Failed {
+    Seat(Fault),
+    Heir(Fault),
+    /// The daemon asked for nonsense.
+    Daemon(String),
+}
+
+/// What came of it, and the fuel that it took.
+type Ended = (Result<Writer, Failed>, u64);
+
+fn tick(seated: &mut Seated, time_ms: u64) -> Ended {
+    let Some(instance) = &mut seated.instance else {
+        return (Ok(Writer::new(0)), 0);
+    };
+    instance.set_time_ms(time_ms);
+    let ticked = instance.tick();
+    let ended = ticked.map(|()| Writer::new(0)).map_err(Failed::Seat);
+    (ended, instance.fuel_used())
+}
+
+/// Gives the heir what the seat holds; the fuel is that of both.
+fn hand_over(seated: &mut Seated, heir: Option<&mut Seated>, version: u32) -> Ended {
+    let nothing = || Ok(Writer::new(0));
+    let heir = heir.and_then(|heir| heir.instance.as_mut());
+    let (Some(instance), Some(heir)) = (&mut seated.instance, heir) else {
+        // Nothing is kept: the heir begins anew.
+        return (nothing(), 0);
+    };
+    let saved = instance.save();
+    let mut fuel = instance.fuel_used();
+    let saved = match saved {
+        Ok(saved) => saved,
+        Err(fault) => return (Err(Failed::Seat(fault)), fuel),
+    };
+    let heirs_own = heir.policy().manifest().state_version();
+    let (Some(saved), Some(_)) = (saved, heirs_own) else {
+        return (nothing(), fuel);
+    };
+    let restored = heir.restore(version, &saved);
+    fuel += heir.fuel_used();
+    let ended = restored.map(|()| Writer::new(0)).map_err(Failed::Heir);
+    (ended, fuel)
+}
+
+/// One batch.
+struct Judging<'a> {
+    hook: Hook,
+    time_ms: u64,
+    views: &'a [u8],
+    fuel: u64,
+    part: Writer,
+}
+
+impl Judging<'_> {
+    /// `fresh` is the last instance that was made for a call.
+    fn judge(
+        &mut self,
+        seated: &mut Seated,
+        fresh: &mut Option<Instance>,
+        count: usize,
+    ) -> Result<(), Failed> {
+        if let Some(instance) = &mut seated.instance {
+            return self.ask(instance, 0..count);
+        }
+        for index in 0..count {
+            let mut instance = seated.instantiate().map_err(|error| {
+                self.fuel += seated.request.fuel_for_setup;
+                Failed::Seat(Fault::Trap(error.to_string()))
+            })?;
+            self.fuel += instance.fuel_used();
+            // Those before it are gone: what they logged goes with the next.
+            if let Some(before) = fresh.as_mut() {
+                instance.inherit_log(before);
+            }
+            let asked = self.ask(&mut instance, index..index + 1);
+            *fresh = Some(instance);
+            asked?;
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, instance: &mut Instance, calls: Range<usize>) -> Result<(), Failed> {
+        let (begin, count) = (calls.start, calls.len());
+        let views = calls.map(|index| view(self.views, index));
+        let views: Option<Vec<(u32, &[u8])>> = views.collect();
+        let views = views.ok_or_else(|| Failed::Daemon("a view is missing".to_owned()))?;
+        instance.set_time_ms(self.time_ms);
+        let sizes = views.iter().map(|(_, view)| view.len().next_multiple_of(8));
+        let judged = match instance.batch(self.hook, count, sizes.sum()) {
+            Err(BatchError::Fault(fault)) => Err(fault),
+            Err(BatchError::Misuse(misuse)) => return Err(Failed::Daemon(misuse.to_string())),
+            Ok(mut batch) => {
+                for (method, view) in views {
+                    let pushed = batch.push(method, view.len(), |room| {
+                        room[..view.len()].copy_from_slice(view);
+                        Ok::<_, Infallible>(view.len())
+                    });
+                    pushed.map_err(|error| Failed::Daemon(error.to_string()))?;
+                }
+                let part = &mut self.part;
+                batch.judge(|index, verdict| part.verdict(begin + index, &verdict))
+            }
+        };
+        self.fuel += instance.fuel_used();
+        judged.map_err(Failed::Seat)
+    }
+}

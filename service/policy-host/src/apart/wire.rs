@@ -1,0 +1,427 @@
+//! The bytes between the daemon and a policy process.
+//!
+//! ```text
+//!   order:   kind 1 | hook 1 | count 2 | seat 4 | heir 4 | version 4 | ticket 8 | time_ms 8 | offset 8 | len 4 | zero 4
+//!            | taken 8 | zero                                                                                         64 bytes
+//!   its part of the daemon's heap:   count x (method 4 | view_off 4 | view_len 4 | zero 4) | views, each 8-aligned
+//!
+//!   answer:  kind 1 | zero 3 | len 4 | ticket 8 | fuel 8 | offset 8 | log_at 4 | log_lines 4 | log_dropped 8 | zero        64 bytes
+//!   its part of the process's heap, `len` bytes:
+//!     done, of a judgement   count x entry, as a guest leaves it (32 bytes), with addresses from the part's start | what they name
+//!     failed                 the reason, UTF-8
+//!     then the log:          log_lines x (level 4 | len 4 | text)
+//! ```
+//!
+//! Little-endian, like everything else. The daemon's side of it is trusted by the process; the process's side is checked here, after it
+//! was copied out. Verdicts are kept in the guests' own form, so that one reader checks both.
+//!
+//! `taken` is the first ticket whose answer the daemon hasn't copied out: the parts of all earlier ones are free.
+//!
+//! Set-up travels over a socket: a header in JSON with its length before it, then the parts that it announces.
+
+use std::io::{self, Read, Write};
+
+use serde::{Deserialize, Serialize};
+use tollgate_shm_abi::descriptor::Entry;
+
+use crate::batch::ENTRY_BYTES;
+use crate::imports::text;
+use crate::{
+    Effects, FieldChange, Hook, LogLevel, LogLine, MetadataChange, Value, Verdict, limits,
+};
+
+/// An instance's place in a policy process; the daemon numbers them, and never uses a number twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SeatId(pub(super) u32);
+
+/// What the daemon wants done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    /// Judge `count` calls, whose views are in the daemon's heap at `offset`.
+    Judge {
+        hook: Hook,
+        count: u16,
+        offset: u64,
+        len: u32,
+    },
+    Tick,
+    /// Save the seat's state and restore it in `heir`; it has the format `version`.
+    HandOver {
+        heir: SeatId,
+        version: u32,
+    },
+    /// The seat is given up; there is no answer.
+    Leave,
+}
+
+/// One entry of the ring from the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OrderEntry {
+    pub(super) seat: SeatId,
+    pub(super) ticket: u64,
+    pub(super) time_ms: u64,
+    pub(super) taken: u64,
+    pub(super) task: Task,
+}
+
+const JUDGE: u8 = 1;
+const TICK: u8 = 2;
+const HAND_OVER: u8 = 3;
+const LEAVE: u8 = 4;
+
+impl OrderEntry {
+    pub(super) fn to_entry(self) -> Entry {
+        let mut entry = [0; 64];
+        let mut hook = 0;
+        entry[0] = match self.task {
+            Task::Judge {
+                hook: at,
+                count,
+                offset,
+                len,
+            } => {
+                hook = u8::from(at == Hook::Reply);
+                entry[2..4].copy_from_slice(&count.to_le_bytes());
+                entry[32..40].copy_from_slice(&offset.to_le_bytes());
+                entry[40..44].copy_from_slice(&len.to_le_bytes());
+                JUDGE
+            }
+            Task::Tick => TICK,
+            Task::HandOver { heir, version } => {
+                entry[8..12].copy_from_slice(&heir.0.to_le_bytes());
+                entry[12..16].copy_from_slice(&version.to_le_bytes());
+                HAND_OVER
+            }
+            Task::Leave => LEAVE,
+        };
+        entry[1] = hook;
+        entry[4..8].copy_from_slice(&self.seat.0.to_le_bytes());
+        entry[16..24].copy_from_slice(&self.ticket.to_le_bytes());
+        entry[24..32].copy_from_slice(&self.time_ms.to_le_bytes());
+        entry[48..56].copy_from_slice(&self.taken.to_le_bytes());
+        entry
+    }
+
+    /// `None`: no order has that kind.
+    pub(super) fn of_entry(entry: &Entry) -> Option<OrderEntry> {
+        let task = match entry[0] {
+            JUDGE => Task::Judge {
+                hook: match entry[1] {
+                    0 => Hook::Request,
+                    _ => Hook::Reply,
+                },
+                count: u16::from_le_bytes([entry[2], entry[3]]),
+                offset: word64(entry, 32),
+                len: word32(entry, 40),
+            },
+            TICK => Task::Tick,
+            HAND_OVER => Task::HandOver {
+                heir: SeatId(word32(entry, 8)),
+                version: word32(entry, 12),
+            },
+            LEAVE => Task::Leave,
+            _ => return None,
+        };
+        Some(OrderEntry {
+            seat: SeatId(word32(entry, 4)),
+            ticket: word64(entry, 16),
+            time_ms: word64(entry, 24),
+            taken: word64(entry, 48),
+            task,
+        })
+    }
+}
+
+/// How an order came out, as the first byte of an answer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Result8 {
+    Done,
+    /// The seat failed, or of a hand-over the one that saves; it is dead.
+    Failed,
+    /// Of a hand-over the heir failed, and is dead.
+    HeirFailed,
+}
+
+/// One entry of the ring from the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AnswerEntry {
+    pub(super) result: Result8,
+    pub(super) ticket: u64,
+    pub(super) fuel: u64,
+    pub(super) offset: u64,
+    pub(super) len: u32,
+    pub(super) log_at: u32,
+    pub(super) log_lines: u32,
+    pub(super) log_dropped: u64,
+}
+
+impl AnswerEntry {
+    pub(super) fn to_entry(self) -> Entry {
+        let mut entry = [0; 64];
+        entry[0] = match self.result {
+            Result8::Done => 1,
+            Result8::Failed => 2,
+            Result8::HeirFailed => 3,
+        };
+        entry[4..8].copy_from_slice(&self.len.to_le_bytes());
+        entry[8..16].copy_from_slice(&self.ticket.to_le_bytes());
+        entry[16..24].copy_from_slice(&self.fuel.to_le_bytes());
+        entry[24..32].copy_from_slice(&self.offset.to_le_bytes());
+        entry[32..36].copy_from_slice(&self.log_at.to_le_bytes());
+        entry[36..40].copy_from_slice(&self.log_lines.to_le_bytes());
+        entry[40..48].copy_from_slice(&self.log_dropped.to_le_bytes());
+        entry
+    }
+
+    /// What the process alleges; the error says what can't be.
+    pub(super) fn of_entry(entry: &Entry) -> Result<AnswerEntry, String> {
+        let result = match entry[0] {
+            1 => Result8::Done,
+            2 => Result8::Failed,
+            3 => Result8::HeirFailed,
+            other => return Err(format!("an answer has the kind {other}; 1 to 3 exist")),
+        };
+        let answer = AnswerEntry {
+            result,
+            len: word32(entry, 4),
+            ticket: word64(entry, 8),
+            fuel: word64(entry, 16),
+            offset: word64(entry, 24),
+            log_at: word32(entry, 32),
+            log_lines: word32(entry, 36),
+            log_dropped: word64(entry, 40),
+        };
+        let most = limits::APART_ANSWER_BYTES;
+        if answer.len as usize > most {
+            return Err(format!(
+                "an answer has {} bytes, above the limit of {most}",
+                answer.len
+            ));
+        }
+        if answer.log_at > answer.len || answer.log_lines as usize > limits::LOG_LINES {
+            return Err(format!(
+                "an answer of {} bytes has {} log lines at {}",
+                answer.len, answer.log_lines, answer.log_at
+            ));
+        }
+        Ok(answer)
+    }
+}
+
+fn word32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn word64(bytes: &[u8], at: usize) -> u64 {
+    u64::from(word32(bytes, at)) | u64::from(word32(bytes, at + 4)) << 32
+}
+
+// ---- the views of a judgement ----
+
+/// Bytes of what precedes the views, per call.
+pub(super) const VIEW_HEAD_BYTES: usize = 16;
+
+/// Where the views of a batch begin.
+pub(super) const fn views_at(room: usize) -> usize {
+    room * VIEW_HEAD_BYTES
+}
+
+/// Notes a view.
+pub(super) fn put_view(block: &mut [u8], index: usize, method: u32, at: usize, len: usize) {
+    let head = &mut block[index * VIEW_HEAD_BYTES..][..VIEW_HEAD_BYTES];
+    for (bytes, word) in head
+        .as_chunks_mut::<4>()
+        .0
+        .iter_mut()
+        .zip([method, at as u32, len as u32, 0])
+    {
+        *bytes = word.to_le_bytes();
+    }
+}
+
+/// A view and its method; `None` if the batch has no such call.
+pub(super) fn view(block: &[u8], index: usize) -> Option<(u32, &[u8])> {
+    let head = block
+        .get(index * VIEW_HEAD_BYTES..)?
+        .get(..VIEW_HEAD_BYTES)?;
+    let (at, len) = (word32(head, 4) as usize, word32(head, 8) as usize);
+    Some((word32(head, 0), block.get(at..)?.get(..len)?))
+}
+
+// ---- verdicts and logs ----
+
+/// An answer's part, as it is put together.
+pub(super) struct Writer(pub(super) Vec<u8>);
+
+impl Writer {
+    /// Leaves room for the entries of `count` verdicts.
+    pub(super) fn new(count: usize) -> Writer {
+        Writer(vec![0; count * ENTRY_BYTES])
+    }
+
+    /// Adds bytes; returns where they begin.
+    pub(super) fn put(&mut self, bytes: &[u8]) -> u32 {
+        let at = self.0.len() as u32;
+        self.0.extend_from_slice(bytes);
+        at
+    }
+
+    /// Notes the verdict about one call.
+    pub(super) fn verdict(&mut self, index: usize, verdict: &Verdict) {
+        let words = match verdict {
+            Verdict::Allow => [1, 0, 0, 0],
+            Verdict::Deny { code, message } => {
+                let at = self.put(message.as_bytes());
+                [2, *code, at, message.len() as u32]
+            }
+            Verdict::Effects(effects) => {
+                let list = self.effects(effects);
+                [3, 0, self.put(&list), list.len() as u32]
+            }
+        };
+        let entry = &mut self.0[index * ENTRY_BYTES + 12..][..16];
+        for (bytes, word) in entry.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
+        }
+    }
+
+    /// The list that a guest would have written.
+    fn effects(&mut self, effects: &Effects) -> Vec<u8> {
+        let mut list = Vec::new();
+        for FieldChange { field, value } in &effects.fields {
+            match value {
+                Value::Clear => record(&mut list, 1, *field, 0),
+                Value::Bits(bits) => record(&mut list, 2, *field, *bits),
+                Value::Bytes(bytes) => record(&mut list, 3, *field, self.place_of(bytes)),
+            }
+        }
+        for MetadataChange { key, value } in &effects.metadata {
+            match value {
+                Some(value) => record(&mut list, 4, *key, self.place_of(value)),
+                None => record(&mut list, 5, *key, 0),
+            }
+        }
+        if effects.delay_us > 0 {
+            record(&mut list, 6, 0, effects.delay_us.into());
+        }
+        if let Some(priority) = effects.priority {
+            record(&mut list, 7, 0, priority.into());
+        }
+        if let Some(route) = &effects.route {
+            record(&mut list, 8, 0, self.place_of(route.as_bytes()));
+        }
+        list
+    }
+
+    fn place_of(&mut self, bytes: &[u8]) -> u64 {
+        u64::from(self.put(bytes)) | (bytes.len() as u64) << 32
+    }
+
+    /// Adds the log.
+    pub(super) fn log(&mut self, lines: &[LogLine]) {
+        for line in lines {
+            let level: u32 = match line.level {
+                LogLevel::Error => 1,
+                LogLevel::Warning => 2,
+                LogLevel::Info => 3,
+                LogLevel::Debug => 4,
+            };
+            self.put(&level.to_le_bytes());
+            self.put(&(line.text.len() as u32).to_le_bytes());
+            self.put(line.text.as_bytes());
+        }
+    }
+}
+
+fn record(list: &mut Vec<u8>, kind: u32, field: u32, value: u64) {
+    list.extend_from_slice(&kind.to_le_bytes());
+    list.extend_from_slice(&field.to_le_bytes());
+    list.extend_from_slice(&value.to_le_bytes());
+}
+
+/// The log lines at the end of an answer, as far as they are whole.
+pub(super) fn read_log(mut log: &[u8], lines: u32) -> Vec<LogLine> {
+    let mut read = Vec::new();
+    for _ in 0..lines {
+        let Some((head, rest)) = log.split_at_checked(8) else {
+            break;
+        };
+        let Some((line, rest)) = rest.split_at_checked(word32(head, 4) as usize) else {
+            break;
+        };
+        read.push(LogLine {
+            level: LogLevel::of(word32(head, 0)),
+            text: text(line, limits::LOG_LINE_BYTES),
+        });
+        log = rest;
+    }
+    read
+}
+
+// ---- set-up ----
+
+/// A policy that is to have an instance.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SeatRequest {
+    pub(super) seat: SeatId,
+    pub(super) code_bytes: usize,
+    pub(super) manifest_bytes: usize,
+    /// None: it has no configuration.
+    pub(super) config_bytes: Option<usize>,
+    /// Whether each call gets an instance of its own.
+    pub(super) fresh: bool,
+    pub(super) granted: Vec<String>,
+    /// Instances with the same name share their state.
+    pub(super) state: String,
+    pub(super) memory_bytes: usize,
+    pub(super) table_elements: usize,
+    pub(super) fuel_per_call: u64,
+    pub(super) fuel_for_setup: u64,
+    pub(super) fuel_for_handover: u64,
+}
+
+/// What became of it.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) enum SeatReply {
+    /// The process is confined, and waits for policies.
+    Ready,
+    Seated(SeatId),
+    Refused(String),
+}
+
+/// Bytes of one header.
+const HEADER_BYTES: usize = 16 << 10;
+
+/// Writes a header and its parts.
+pub(super) fn send<T: Serialize>(
+    to: &mut impl Write,
+    header: &T,
+    parts: &[&[u8]],
+) -> io::Result<()> {
+    let header = serde_json::to_vec(header)?;
+    to.write_all(&(header.len() as u32).to_le_bytes())?;
+    to.write_all(&header)?;
+    parts.iter().try_for_each(|part| to.write_all(part))
+}
+
+/// Reads a header.
+pub(super) fn receive<T: for<'de> Deserialize<'de>>(from: &mut impl Read) -> io::Result<T> {
+    let mut len = [0; 4];
+    from.read_exact(&mut len)?;
+    let len = u32::from_le_bytes(len) as usize;
+    if len > HEADER_BYTES {
+        let text = format!("a header of {len} bytes, above the limit of {HEADER_BYTES}");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    let header = receive_part(from, len)?;
+    serde_json::from_slice(&header).map_err(io::Error::from)
+}
+
+/// Reads a part.
+pub(super) fn receive_part(from: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
+    let mut part = vec![0; len];
+    from.read_exact(&mut part)?;
+    Ok(part)
+}
