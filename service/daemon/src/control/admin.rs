@@ -75,22 +75,18 @@ pub(crate) async fn handle(
         }
         RequestBody::PolicyPush(request) => push(control, actor, request, fds).await?.into(),
         RequestBody::PolicyAttach(request) => {
-            let _one_at_a_time = control.changing.lock().await;
             lifecycle::attach(control, actor, request).await?;
             ResponseBody::Done(Empty {}).into()
         }
         RequestBody::PolicyDetach(request) => {
-            let _one_at_a_time = control.changing.lock().await;
             lifecycle::detach(control, actor, &request).await?;
             ResponseBody::Done(Empty {}).into()
         }
         RequestBody::PolicyUpgrade(request) => {
-            let _one_at_a_time = control.changing.lock().await;
             let changed = lifecycle::upgrade(control, actor, request).await?;
             report::answer(&report::changed(&changed))?
         }
         RequestBody::PolicyStep(request) => {
-            let _one_at_a_time = control.changing.lock().await;
             let changed = lifecycle::step(control, actor, request).await?;
             report::answer(&report::changed(&changed))?
         }

@@ -2,9 +2,11 @@
 //!
 //! Nothing here changes anything that is in force.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::MutexGuard;
 use tollgate_control::{ALL, Attachment, Owner, PolicyVersion};
 use tollgate_engine::Status;
 use tollgate_policy_host::{SharedState, TenantLimits};
@@ -12,7 +14,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::control::Control;
 use crate::control::admin::invalid;
-use crate::control::lifecycle::{Next, refused};
+use crate::control::lifecycle::{Next, Plan, refused};
 use crate::control::policies::{
     Faults, Live, Loaded, Version, check_grants, check_relevant, granted, steps_of,
 };
@@ -43,26 +45,69 @@ impl Control {
         })
     }
 
-    /// A version that may be put where the attachment is: it concerns that place, fits what is known to be called there, and is
+    /// The sketched plans with the versions that they put into place, and the lock of changes.
+    ///
+    /// A version that fell out of all caches is compiled by a worker, which takes as long as it takes: so the lock is taken
+    /// afterwards, and the plans are made once more, for what is in force may have changed meanwhile. What a stored version is
+    /// never changes.
+    pub(super) async fn loaded(
+        &self,
+        sketch: impl Fn() -> Result<Vec<Plan<u32>>, Status>,
+    ) -> Result<(Vec<Plan<Version>>, MutexGuard<'_, ()>), Status> {
+        let mut versions: BTreeMap<u32, Version> = BTreeMap::new();
+        for plan in sketch()? {
+            self.load_missing(&plan, &mut versions).await?;
+        }
+        loop {
+            let one_at_a_time = self.changing.lock().await;
+            let sketched = sketch()?;
+            let Some(missing) = sketched.iter().find(|plan| plan.lacks(&versions)) else {
+                let plans = sketched.into_iter().map(|plan| plan.with(&versions));
+                return Ok((plans.collect(), one_at_a_time));
+            };
+            drop(one_at_a_time);
+            self.load_missing(missing, &mut versions).await?;
+        }
+    }
+
+    /// All plans of a request are of one policy, so a number says which version.
+    async fn load_missing(
+        &self,
+        plan: &Plan<u32>,
+        versions: &mut BTreeMap<u32, Version>,
+    ) -> Result<(), Status> {
+        let Attachment { target, policy, .. } = &plan.attachment;
+        let owner = target.owner();
+        self.require_owner(&owner)?;
+        for number in plan.numbers() {
+            if !versions.contains_key(&number) {
+                let version = self.version(&owner, policy, number).await?;
+                versions.insert(number, version);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether what is put may be where the attachment is: it concerns that place, fits what is known to be called there, and is
     /// granted what it needs.
-    pub(super) async fn checked(
+    pub(super) fn check(
         &self,
         attachment: &Attachment,
-        number: u32,
-    ) -> Result<Version, Status> {
+        next: &Next<Version>,
+    ) -> Result<(), Status> {
         let Attachment {
             target,
             policy: name,
             options,
             ..
         } = attachment;
-        let owner = target.owner();
-        self.require_owner(&owner)?;
-        let version = self.version(&owner, name, number).await?;
-        let Ok(Loaded { policy, .. }) = &version.loaded else {
-            return Ok(version);
+        let Next::Put { version, .. } = next else {
+            return Ok(());
         };
-        let name = format!("{name}@{number}");
+        let Ok(Loaded { policy, .. }) = &version.loaded else {
+            return Ok(());
+        };
+        let name = format!("{name}@{}", version.number);
         check_relevant(policy, &name, target)?;
         check_grants(policy, &name, options)?;
         let live = Live {
@@ -90,7 +135,7 @@ impl Control {
                 }
             }
         }
-        Ok(version)
+        Ok(())
     }
 
     /// CPU and memory of an instance.
@@ -145,7 +190,7 @@ impl Control {
     pub(super) async fn place(
         &self,
         attachment: &Attachment,
-        next: &Next,
+        next: &Next<Version>,
     ) -> Result<Place, Status> {
         Ok(match next {
             Next::Keep => Place::Keep,
@@ -163,5 +208,39 @@ impl Control {
         let owner = attachment.target.owner();
         let mut attachments = self.attachments.borrow_mut();
         attachments.state_of(owner, &attachment.policy)
+    }
+}
+
+impl Plan<u32> {
+    fn numbers(&self) -> impl Iterator<Item = u32> {
+        let of = |next: &Next<u32>| match next {
+            Next::Put { version, .. } => Some(*version),
+            _ => None,
+        };
+        [of(&self.stable), of(&self.candidate)]
+            .into_iter()
+            .flatten()
+    }
+
+    fn lacks(&self, versions: &BTreeMap<u32, Version>) -> bool {
+        self.numbers().any(|number| !versions.contains_key(&number))
+    }
+
+    /// With the versions in the places of their numbers; none is lacking.
+    fn with(self, versions: &BTreeMap<u32, Version>) -> Plan<Version> {
+        let of = |next: Next<u32>| match next {
+            Next::Keep => Next::Keep,
+            Next::Empty => Next::Empty,
+            Next::FromCandidate => Next::FromCandidate,
+            Next::Put { version, inherit } => Next::Put {
+                version: versions[&version].clone(),
+                inherit,
+            },
+        };
+        Plan {
+            attachment: self.attachment,
+            stable: of(self.stable),
+            candidate: of(self.candidate),
+        }
     }
 }

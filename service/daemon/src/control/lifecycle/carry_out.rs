@@ -12,7 +12,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::control::Control;
 use crate::control::lifecycle::{Next, Plan, Told, refused};
-use crate::control::policies::{Attachments, Faults, Live};
+use crate::control::policies::{Attachments, Faults, Live, Version};
 use crate::datapath::command::{Place, PolicyChange};
 use crate::limits::MAX_ATTACHMENTS;
 
@@ -20,7 +20,7 @@ impl Control {
     /// All of the plans, or nothing of them.
     pub(super) async fn carry_out(
         self: &Rc<Self>,
-        plans: Vec<Plan>,
+        plans: Vec<Plan<Version>>,
         told: Told,
     ) -> Result<(), Status> {
         let hands_over = plans
@@ -73,7 +73,7 @@ impl Control {
     }
 
     /// Makes the plans true of the lives in memory; returns those as they were, by id, and `None` for those that are new.
-    fn settle(&self, plans: &[Plan]) -> Result<Vec<(u32, Option<Live>)>, Status> {
+    fn settle(&self, plans: &[Plan<Version>]) -> Result<Vec<(u32, Option<Live>)>, Status> {
         let mut attachments = self.attachments.borrow_mut();
         attachments.generation += 1;
         let mut before = Vec::new();
@@ -109,8 +109,8 @@ impl Control {
 
     async fn apply_all(
         &self,
-        plans: &[Plan],
-        works: Vec<(&Plan, usize, Place, Place)>,
+        plans: &[Plan<Version>],
+        works: Vec<(&Plan<Version>, usize, Place, Place)>,
     ) -> Result<(), Status> {
         let changes = {
             let attachments = self.attachments.borrow();
@@ -141,7 +141,7 @@ impl Control {
 
     /// An upgrade that a runtime refused, or that couldn't be stored: what was on trial before it, if anything, is gone, and
     /// what decides stays.
-    async fn take_back(&self, plans: &[Plan], before: Vec<(u32, Option<Live>)>) {
+    async fn take_back(&self, plans: &[Plan<Version>], before: Vec<(u32, Option<Live>)>) {
         let changes = {
             let mut attachments = self.attachments.borrow_mut();
             attachments.generation += 1;
@@ -178,7 +178,7 @@ pub(super) fn insert(attachments: &mut Attachments, live: Live) -> Result<u32, S
 }
 
 /// What the runtime does to its places, done to what the control plane knows of them.
-fn take_over(live: &mut Live, plan: &Plan) {
+fn take_over(live: &mut Live, plan: &Plan<Version>) {
     live.attachment = plan.attachment.clone();
     let stable_stays = matches!(plan.stable, Next::Keep);
     if !stable_stays {

@@ -12,7 +12,7 @@
 //!             ─▶ store + audit record ─▶ one command per runtime ─▶ in force         carry_out.rs; when the daemon starts: start.rs
 //! ```
 //!
-//! Invariants: one change at a time ([`Control::changing`]); what can fail comes before the store is changed, so what is refused
+//! Invariants: one change at a time ([`super::Control::changing`]), and nothing is compiled during one; what can fail comes before the store is changed, so what is refused
 //! leaves everything as it was. Handing state over is the one thing that only a runtime can find to fail: an upgrade asks the
 //! runtimes first and stores what they have accepted.
 
@@ -26,30 +26,28 @@ mod words;
 
 use serde_json::{Value, json};
 use tollgate_control::audit::{Actor, Event};
-use tollgate_control::{Attachment, Slot, StoreError};
+use tollgate_control::{Attachment, StoreError};
 use tollgate_engine::Status;
 
-use crate::control::Control;
 use crate::control::admin::store_failed;
-use crate::control::policies::Version;
 
 pub(super) use operator::{attach, detach, step, upgrade};
 pub(super) use words::selection_of;
 
-/// What goes into one of an attachment's two places.
+/// What goes into one of an attachment's two places: a version's number in a sketch, the version itself in a plan.
 #[derive(Clone)]
-enum Next {
+enum Next<V> {
     Keep,
     Empty,
     FromCandidate,
-    Put { version: Version, inherit: bool },
+    Put { version: V, inherit: bool },
 }
 
 /// An attachment as it shall be.
-struct Plan {
+struct Plan<V> {
     attachment: Attachment,
-    stable: Next,
-    candidate: Next,
+    stable: Next<V>,
+    candidate: Next<V>,
 }
 
 /// Who wants it, and how the audit log tells it.
@@ -57,36 +55,6 @@ struct Told {
     actor: Actor,
     event: Event,
     details: Value,
-}
-
-impl Control {
-    /// How a slot becomes the next one, without a new candidate.
-    async fn plan(&self, event: Event, before: &Attachment, slot: Slot) -> Result<Plan, Status> {
-        let attachment = Attachment {
-            slot,
-            ..before.clone()
-        };
-        let (stable, candidate) = match (event, attachment.slot.stable) {
-            (Event::Promote, _) => (Next::FromCandidate, Next::Keep),
-            (Event::Rollback, Some(previous)) if before.slot.candidate.is_none() => {
-                let version = self.checked(&attachment, previous).await?;
-                let inherit = false;
-                (Next::Put { version, inherit }, Next::Keep)
-            }
-            (Event::Rollback, _) => (Next::Keep, Next::Empty),
-            (_, Some(stable)) => {
-                let version = self.checked(&attachment, stable).await?;
-                let inherit = false;
-                (Next::Put { version, inherit }, Next::Keep)
-            }
-            (_, None) => (Next::Keep, Next::Keep),
-        };
-        Ok(Plan {
-            attachment,
-            stable,
-            candidate,
-        })
-    }
 }
 
 fn details_of(attachment: &Attachment) -> Value {

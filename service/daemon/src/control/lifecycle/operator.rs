@@ -1,16 +1,14 @@
 //! What an operator asks for: attach, upgrade, promote, roll back, release, detach.
 //!
-//! Each becomes plans for the attachments that it names, and all of them are carried out or none is. The caller holds the lock of
-//! changes ([`Control::changing`]).
+//! Each becomes plans for the attachments that it names, and all of them are carried out or none is. What the plans put into place
+//! is loaded first and may have to be compiled; the lock of changes is taken when it is there ([`Control::loaded`]).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use serde_json::{Value, json};
 use tollgate_control::audit::{Actor, Event};
-use tollgate_control::{
-    Attachment, Candidate, Owner, PolicyVersion, Slot, SlotError, StoreError, Target,
-};
+use tollgate_control::{Attachment, Candidate, PolicyVersion, SlotError, StoreError, Target};
 use tollgate_engine::Status;
 use tollgate_shm_abi::messages::{
     MODE_ENFORCE, PolicyAttach, PolicySelection, PolicyStep, PolicyUpgrade, STEP_PROMOTE,
@@ -21,6 +19,7 @@ use crate::control::Control;
 use crate::control::admin::{invalid, store_failed};
 use crate::control::lifecycle::words::{merge, party_of, selection_of, side_of, trial_of};
 use crate::control::lifecycle::{Next, Plan, Told, details_of, refused};
+use crate::control::policies::Version;
 use crate::datapath::command::PolicyChange;
 
 /// Puts a version in force, or on trial where nothing decides.
@@ -29,50 +28,19 @@ pub(in crate::control) async fn attach(
     actor: Actor,
     request: PolicyAttach,
 ) -> Result<(), Status> {
-    let PolicyVersion { name, version } = request.policy.parse().map_err(refused)?;
-    let trial = match request.mode {
-        MODE_ENFORCE => None,
-        mode => Some(trial_of(mode, request.percent)?),
-    };
-    let target = Target {
-        party: party_of(request.party)?,
-        tenant: request.tenant,
-        service: request.service,
-        method: request.method,
-        side: side_of(request.side)?,
-    };
-    let known = control.attachments.borrow().at(&target, &name);
-    let (slot, mut options) = known.map_or_else(Default::default, |a| (a.slot, a.options));
-    merge(&mut options, request.options.unwrap_or_default())?;
-    let slot = slot.attach(&name, version, trial);
-    let slot = slot.map_err(|why| step_refused(&target, why))?;
-    let attachment = Attachment {
-        target,
-        policy: name,
-        slot,
-        options,
-    };
-    let version = control.checked(&attachment, version).await?;
-    let put = Next::Put {
-        version,
-        inherit: false,
-    };
-    let (stable, candidate) = match trial {
-        None => (put, Next::Empty),
-        Some(_) => (Next::Keep, put),
-    };
-    let details = details_of(&attachment);
-    let plan = Plan {
-        attachment,
-        stable,
-        candidate,
-    };
+    let sketch = || Ok(vec![control.attaching(&request)?]);
+    let (plans, _one_at_a_time) = control.loaded(sketch).await?;
+    for plan in &plans {
+        control.check(&plan.attachment, &plan.stable)?;
+        control.check(&plan.attachment, &plan.candidate)?;
+    }
+    let details = plans.first().map(|plan| details_of(&plan.attachment));
     let told = Told {
         actor,
         event: Event::Attach,
-        details,
+        details: details.unwrap_or_default(),
     };
-    control.carry_out(vec![plan], told).await
+    control.carry_out(plans, told).await
 }
 
 /// Puts a version on trial beside the one that decides, everywhere that the selection says or nowhere.
@@ -81,56 +49,12 @@ pub(in crate::control) async fn upgrade(
     actor: Actor,
     request: PolicyUpgrade,
 ) -> Result<Vec<Attachment>, Status> {
-    let (selected, owner) = control.selected(&request.at.unwrap_or_default())?;
-    let wanted = Candidate {
-        version: request.version,
-        trial: trial_of(request.mode, request.percent)?,
-        probation_ms: request.probation_ms,
-    };
-    let mut plans = Vec::new();
-    for (before, quarantined) in selected {
-        let slot = before.slot.upgrade(&before.policy, wanted);
-        let slot = slot.map_err(|why| step_refused(&before.target, why))?;
-        let runs = before.slot.candidate.map(|c| c.version) == Some(wanted.version);
-        let attachment = Attachment {
-            slot,
-            ..before.clone()
-        };
-        let candidate = if runs {
-            Next::Keep
-        } else {
-            let version = control.checked(&attachment, wanted.version).await?;
-            Next::Put {
-                version,
-                inherit: !quarantined,
-            }
-        };
-        let stable = match before.slot.stable {
-            Some(stable) if quarantined => Next::Put {
-                version: control.version(&owner, &before.policy, stable).await?,
-                inherit: false,
-            },
-            _ => Next::Keep,
-        };
-        plans.push(Plan {
-            attachment,
-            stable,
-            candidate,
-        });
+    let (plans, _one_at_a_time) = control.loaded(|| control.upgrading(&request)).await?;
+    for plan in &plans {
+        control.check(&plan.attachment, &plan.candidate)?;
     }
-    let changed: Vec<_> = plans.iter().map(|plan| plan.attachment.clone()).collect();
-    let details = details_of_all(&changed);
-    let told = Told {
-        actor,
-        event: Event::Upgrade,
-        details,
-    };
-    control.carry_out(plans, told).await?;
-    Ok(changed)
+    carry_out_all(control, actor, Event::Upgrade, plans).await
 }
-
-/// A step of one slot, given the policy's name.
-type Move = fn(&Slot, &str) -> Result<Slot, SlotError>;
 
 /// Promotes, rolls back or releases, everywhere that the selection says or nowhere.
 pub(in crate::control) async fn step(
@@ -138,23 +62,30 @@ pub(in crate::control) async fn step(
     actor: Actor,
     request: PolicyStep,
 ) -> Result<Vec<Attachment>, Status> {
-    let (selected, _) = control.selected(&request.at.unwrap_or_default())?;
-    let (event, one): (_, Move) = match request.step {
-        STEP_PROMOTE => (Event::Promote, |slot, policy| slot.promote(policy)),
-        STEP_ROLLBACK => (Event::Rollback, |slot, policy| slot.roll_back(policy)),
-        STEP_RELEASE => (Event::Release, |slot, _| Ok(slot.released())),
+    let event = match request.step {
+        STEP_PROMOTE => Event::Promote,
+        STEP_ROLLBACK => Event::Rollback,
+        STEP_RELEASE => Event::Release,
         other => {
             return Err(invalid(format!(
                 "step {other} is neither promote (1), rollback (2) nor release (3)"
             )));
         }
     };
-    let mut plans = Vec::new();
-    for (before, _) in selected {
-        let slot = one(&before.slot, &before.policy);
-        let slot = slot.map_err(|why| step_refused(&before.target, why))?;
-        plans.push(control.plan(event, &before, slot).await?);
+    let at = request.at.unwrap_or_default();
+    let (plans, _one_at_a_time) = control.loaded(|| control.stepping(event, &at)).await?;
+    for plan in &plans {
+        control.check(&plan.attachment, &plan.stable)?;
     }
+    carry_out_all(control, actor, event, plans).await
+}
+
+async fn carry_out_all(
+    control: &Rc<Control>,
+    actor: Actor,
+    event: Event,
+    plans: Vec<Plan<Version>>,
+) -> Result<Vec<Attachment>, Status> {
     let changed: Vec<_> = plans.iter().map(|plan| plan.attachment.clone()).collect();
     let details = details_of_all(&changed);
     let told = Told {
@@ -173,6 +104,7 @@ pub(in crate::control) async fn detach(
     request: &PolicySelection,
 ) -> Result<(), Status> {
     let (owner, which) = selection_of(request)?;
+    let _one_at_a_time = control.changing.lock().await;
     let ended = control
         .store
         .detach(actor, &owner, &request.policy, &which)
@@ -217,28 +149,125 @@ fn details_of_all(changed: &[Attachment]) -> Value {
     json!({"owner": first.target.owner().to_string(), "policy": first.policy, "places": places})
 }
 
+// ---- what follows from a request and from what is in force ----
+
 impl Control {
-    /// The selected attachments, each with whether its stable is out of order until somebody acts.
-    fn selected(
-        &self,
-        request: &PolicySelection,
-    ) -> Result<(Vec<(Attachment, bool)>, Owner), Status> {
+    fn attaching(&self, request: &PolicyAttach) -> Result<Plan<u32>, Status> {
+        let PolicyVersion { name, version } = request.policy.parse().map_err(refused)?;
+        let trial = match request.mode {
+            MODE_ENFORCE => None,
+            mode => Some(trial_of(mode, request.percent)?),
+        };
+        let target = Target {
+            party: party_of(request.party)?,
+            tenant: request.tenant.clone(),
+            service: request.service.clone(),
+            method: request.method.clone(),
+            side: side_of(request.side)?,
+        };
+        let known = self.attachments.borrow().at(&target, &name);
+        let (slot, mut options) = known.map_or_else(Default::default, |a| (a.slot, a.options));
+        merge(&mut options, request.options.clone().unwrap_or_default())?;
+        let slot = slot.attach(&name, version, trial);
+        let slot = slot.map_err(|why| step_refused(&target, why))?;
+        let put = Next::Put {
+            version,
+            inherit: false,
+        };
+        let (stable, candidate) = match trial {
+            None => (put, Next::Empty),
+            Some(_) => (Next::Keep, put),
+        };
+        let attachment = Attachment {
+            target,
+            policy: name,
+            slot,
+            options,
+        };
+        Ok(Plan {
+            attachment,
+            stable,
+            candidate,
+        })
+    }
+
+    fn upgrading(&self, request: &PolicyUpgrade) -> Result<Vec<Plan<u32>>, Status> {
+        let wanted = Candidate {
+            version: request.version,
+            trial: trial_of(request.mode, request.percent)?,
+            probation_ms: request.probation_ms,
+        };
+        let selected = self.selected(&request.at.clone().unwrap_or_default())?;
+        let plan = |before: Attachment| {
+            let slot = before.slot.upgrade(&before.policy, wanted);
+            let slot = slot.map_err(|why| step_refused(&before.target, why))?;
+            // Out of order until somebody acts, which is now.
+            let quarantined = before.slot.quarantine.is_some();
+            let runs = before.slot.candidate.map(|c| c.version) == Some(wanted.version);
+            let candidate = match runs {
+                true => Next::Keep,
+                false => Next::Put {
+                    version: wanted.version,
+                    inherit: !quarantined,
+                },
+            };
+            let stable = match before.slot.stable {
+                Some(version) if quarantined => Next::Put {
+                    version,
+                    inherit: false,
+                },
+                _ => Next::Keep,
+            };
+            Ok(Plan {
+                attachment: Attachment { slot, ..before },
+                stable,
+                candidate,
+            })
+        };
+        selected.into_iter().map(plan).collect()
+    }
+
+    fn stepping(&self, event: Event, at: &PolicySelection) -> Result<Vec<Plan<u32>>, Status> {
+        let plan = |before: Attachment| {
+            let slot = match event {
+                Event::Promote => before.slot.promote(&before.policy),
+                Event::Rollback => before.slot.roll_back(&before.policy),
+                _ => Ok(before.slot.released()),
+            };
+            let slot = slot.map_err(|why| step_refused(&before.target, why))?;
+            let had_candidate = before.slot.candidate.is_some();
+            let (stable, candidate) = match (event, slot.stable) {
+                (Event::Promote, _) => (Next::FromCandidate, Next::Keep),
+                (Event::Rollback, _) if had_candidate => (Next::Keep, Next::Empty),
+                (_, Some(version)) => {
+                    let inherit = false;
+                    (Next::Put { version, inherit }, Next::Keep)
+                }
+                (Event::Rollback, None) => (Next::Keep, Next::Empty),
+                (_, None) => (Next::Keep, Next::Keep),
+            };
+            Ok(Plan {
+                attachment: Attachment { slot, ..before },
+                stable,
+                candidate,
+            })
+        };
+        self.selected(at)?.into_iter().map(plan).collect()
+    }
+
+    /// The selected attachments.
+    fn selected(&self, request: &PolicySelection) -> Result<Vec<Attachment>, Status> {
         let (owner, which) = selection_of(request)?;
         self.require_owner(&owner)?;
         let all = self.store.attachments().map_err(refused)?;
         let selected = all.into_iter().filter(|a| {
             a.policy == request.policy && a.target.owner() == owner && which.selects(&a.target)
         });
-        let selected: Vec<_> = selected
-            .map(|attachment| {
-                let quarantined = attachment.slot.quarantine.is_some();
-                (attachment, quarantined)
-            })
-            .collect();
+        let selected: Vec<_> = selected.collect();
         if selected.is_empty() {
             let policy = request.policy.clone();
             return Err(store_failed(&StoreError::NotAttached { owner, policy }));
         }
-        Ok((selected, owner))
+        Ok(selected)
     }
 }

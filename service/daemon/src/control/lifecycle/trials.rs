@@ -92,16 +92,17 @@ impl Control {
                 "owner": target.owner().to_string(), "policy": policy, "version": version,
                 "place": target.to_string(), "slot": slot, "reason": format!("{ms} ms without a failure"),
             });
-            let plan = control.plan(Event::Promote, &before, slot).await;
+            let plan = Plan {
+                attachment: Attachment { slot, ..before },
+                stable: Next::FromCandidate,
+                candidate: Next::Keep,
+            };
             let told = Told {
                 actor: Actor::Daemon,
                 event: Event::Promote,
                 details,
             };
-            let carried_out = match plan {
-                Ok(plan) => control.carry_out(vec![plan], told).await,
-                Err(status) => Err(status),
-            };
+            let carried_out = control.carry_out(vec![plan], told).await;
             if let Err(status) = carried_out {
                 tracing::error!("{policy}@{version} can't be promoted: {}", status.message);
             }
