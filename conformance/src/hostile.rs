@@ -82,7 +82,8 @@ impl Wire {
             return None;
         }
         loop {
-            let (response, fds) = self.receive(Duration::from_secs(10))?;
+            // As long as the command line waits: a push may be compiling on a busy machine.
+            let (response, fds) = self.receive(Duration::from_secs(60))?;
             if response.id == id {
                 return Some((response.body?, fds));
             }

@@ -2,12 +2,13 @@
 //!
 //! - [`testbed`] starts real daemons and runs the real command line against them, and leaves nothing
 //!   running; [`process`] is how it makes sure of that.
+//! - [`admin`] is an administrator in a hurry: one connection, many requests.
 //! - [`traffic`] is an honest tenant's calls, which must go on whatever happens next door.
 //! - [`hotel`] are the generated stubs, and [`workload`] is the synthetic hotel traffic, the same wherever it flows.
 //! - [`hostile`] is an application that keeps no promise, for the attacks.
 //! - [`peer`] is a daemon that keeps no promise.
 //! - [`wasm`] takes policies apart and puts them together wrongly.
-//! - [`bombs`] are modules that no compiler should meet.
+//! - [`module`] are policies as text; [`bombs`] are modules that no compiler should meet.
 //! - [`source`] reads Rust source for the repository's checks of itself (`tests/structure.rs`).
 //!
 //! Nothing here is part of the product: no crate of the datapath depends on this one.
@@ -19,8 +20,10 @@ pub mod hotel {
     tollgate::include_proto!("hotel");
 }
 
+pub mod admin;
 pub mod bombs;
 pub mod hostile;
+pub mod module;
 pub mod peer;
 pub mod process;
 pub mod source;

@@ -45,6 +45,8 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
     /// Whether it keeps its state on disk. Default: no.
     pub durable: bool,
+    /// What its configuration file says besides, such as a table `[policies]`. Default: nothing, and there is no file.
+    pub config: String,
 }
 
 /// A running `tollgated`.
@@ -117,6 +119,10 @@ impl Testbed {
         }
         if let Some(cores) = &options.cores {
             args.extend(["--cores".to_owned(), cores.clone()]);
+        }
+        if !options.config.is_empty() {
+            let file = self.file(&format!("{name}.toml"), &options.config);
+            args.extend(["--config".to_owned(), file.display().to_string()]);
         }
         let process =
             Process::start(&program("tollgated"), &args).expect("tollgated can be started");
@@ -211,6 +217,71 @@ impl Daemon {
             .line(SOON, |line| line.starts_with("serving "))
             .unwrap_or_else(|error| panic!("{error}"));
         process
+    }
+
+    /// Runs a line of the command line, split at spaces.
+    pub fn run(&self, line: &str) -> Outcome {
+        self.tollgate(line.split(' '))
+    }
+
+    /// A line that has to work; what it printed.
+    ///
+    /// # Panics
+    /// If it fails, with what it said.
+    #[track_caller]
+    pub fn ok(&self, line: &str) -> String {
+        let outcome = self.run(line);
+        assert_eq!(outcome.code, 0, "{line}: {outcome}");
+        outcome.out
+    }
+
+    /// Pushes a policy of `policies-wasm` for an owner (`--tenant NAME`, `--provider`) under a name; returns `NAME@VERSION`.
+    ///
+    /// # Panics
+    /// If it is refused.
+    #[track_caller]
+    pub fn push(&self, owner: &str, policy: &str, name: &str, config: Option<&Path>) -> String {
+        let file = policy_file(policy);
+        let mut line = format!("policy push {} {owner} --name {name}", file.display());
+        if let Some(config) = config {
+            line.push_str(&format!(" --config {}", config.display()));
+        }
+        self.ok(&line).trim().to_owned()
+    }
+
+    /// Serves a service of `hotel.proto` for a tenant: how it answers is further arguments, such as `--echo`.
+    ///
+    /// # Panics
+    /// If it doesn't come to serve.
+    pub fn serve_hotel(&self, token: &str, service: &str, answer: &[&str]) -> Process {
+        let proto = proto_file("hotel.proto").display().to_string();
+        let args = ["--token", token, "--proto", &proto, "--service", service];
+        self.serve(args.iter().chain(answer))
+    }
+
+    /// Calls a method of `hotel.proto`; `to` is the peer's address, empty for this host.
+    pub fn call_hotel(&self, token: &str, to: &str, method: &str, request: &str) -> Outcome {
+        let proto = proto_file("hotel.proto").display().to_string();
+        let mut args = vec!["call", "--token", token, "--proto", &proto];
+        if !to.is_empty() {
+            args.extend(["--to", to]);
+        }
+        args.extend([method, request]);
+        self.tollgate(args)
+    }
+
+    /// The one attachment of a policy, as `status --json` has it.
+    ///
+    /// # Panics
+    /// If there is none, or more than one.
+    #[track_caller]
+    pub fn attachment(&self, policy: &str) -> Value {
+        let status = self.status();
+        let all = status["attachments"].as_array();
+        let of_it = all.into_iter().flatten().filter(|a| a["policy"] == policy);
+        let of_it: Vec<_> = of_it.collect();
+        assert_eq!(of_it.len(), 1, "attachments of {policy} in {status}");
+        of_it[0].clone()
     }
 
     /// Creates a tenant; returns its token.

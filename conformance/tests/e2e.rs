@@ -4,12 +4,13 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use tollgate_conformance::process::{Process, program};
 use tollgate_conformance::testbed::{
-    Daemon, Options, Outcome, SOON, Testbed, eventually, policy_file, proto_file, run,
+    Daemon, Options, Outcome, SOON, Testbed, eventually, proto_file, run,
 };
 
 const RESERVE: &str = "hotel.Reservation/Reserve";
@@ -66,26 +67,11 @@ impl Hosts {
 }
 
 fn serve(daemon: &Daemon, token: &str, service: &str, answer: &[&str]) -> Process {
-    let proto = proto_file("hotel.proto").display().to_string();
-    let args = [
-        "--token",
-        token,
-        "--proto",
-        &proto,
-        "--service",
-        service,
-        "--print-requests",
-    ];
-    daemon.serve(args.iter().chain(answer))
+    daemon.serve_hotel(token, service, &[&["--print-requests"], answer].concat())
 }
 
 fn call(daemon: &Daemon, token: &str, to: &str, method: &str, request: &str) -> Outcome {
-    let proto = proto_file("hotel.proto").display().to_string();
-    let to: &[&str] = if to.is_empty() { &[] } else { &["--to", to] };
-    let args = ["call", "--token", token, "--proto", &proto]
-        .into_iter()
-        .chain(to.iter().copied());
-    daemon.tollgate(args.chain([method, request]))
+    daemon.call_hotel(token, to, method, request)
 }
 
 fn assert_ok(outcome: &Outcome) {
@@ -93,26 +79,14 @@ fn assert_ok(outcome: &Outcome) {
 }
 
 fn push(daemon: &Daemon, tenant: &str, policy: &str, config: Option<&str>) -> String {
-    let file = policy_file(policy).display().to_string();
-    let config: Vec<&str> = config.map_or(vec![], |config| vec!["--config", config]);
-    let args = [
-        "policy", "push", &file, "--tenant", tenant, "--name", policy,
-    ];
-    let outcome = daemon.tollgate(args.into_iter().chain(config));
-    assert_ok(&outcome);
-    outcome.out.trim().to_owned()
+    let owner = format!("--tenant {tenant}");
+    daemon.push(&owner, policy, policy, config.map(Path::new))
 }
 
 fn attach(daemon: &Daemon, tenant: &str, policy: &str, side: &str) {
-    let place = [
-        "--tenant",
-        tenant,
-        "--service",
-        "hotel.Reservation",
-        "--side",
-        side,
-    ];
-    assert_ok(&daemon.tollgate(["policy", "attach", policy].into_iter().chain(place)));
+    daemon.ok(&format!(
+        "policy attach {policy} --tenant {tenant} --service hotel.Reservation --side {side}"
+    ));
 }
 
 #[test]

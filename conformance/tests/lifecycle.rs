@@ -6,7 +6,7 @@
 use serde_json::Value;
 use tollgate_conformance::process::{Process, program};
 use tollgate_conformance::testbed::{
-    Daemon, Options, Outcome, SOON, Testbed, eventually, policy_file, proto_file, run,
+    Daemon, Options, Outcome, SOON, Testbed, eventually, policy_file, run,
 };
 use tollgate_conformance::wasm::{with_manifest, with_memory};
 
@@ -40,27 +40,20 @@ impl Host {
 
     /// Runs a line of the command line, split at spaces.
     fn run(&self, line: &str) -> Outcome {
-        self.daemon.tollgate(line.split(' '))
+        self.daemon.run(line)
     }
 
     /// A line that has to work; what it printed.
     #[track_caller]
     fn ok(&self, line: &str) -> String {
-        let outcome = self.run(line);
-        assert_eq!(outcome.code, 0, "{line}: {outcome}");
-        outcome.out
+        self.daemon.ok(line)
     }
 
     /// Pushes a policy of `policies-wasm` under a name.
     #[track_caller]
     fn push(&self, owner: &str, policy: &str, name: &str, config: &str) -> String {
         let config = self.bed.file(&format!("{name}.config"), config);
-        let (file, config) = (policy_file(policy), config.display().to_string());
-        let line = format!(
-            "policy push {} {owner} --name {name} --config {config}",
-            file.display()
-        );
-        self.ok(&line).trim().to_owned()
+        self.daemon.push(owner, policy, name, Some(&config))
     }
 
     fn book(&self, customer: &str) -> Outcome {
@@ -69,7 +62,7 @@ impl Host {
 
     /// The one attachment of a policy, as `status --json` has it.
     fn attachment(&self, policy: &str) -> Value {
-        attachment(&self.daemon, policy)
+        self.daemon.attachment(policy)
     }
 
     /// What the audit log's events are called, oldest first.
@@ -84,25 +77,12 @@ impl Host {
 }
 
 fn serve(daemon: &Daemon, token: &str) -> Process {
-    let proto = proto_file("hotel.proto").display().to_string();
-    let service = ["--service", "hotel.Reservation", "--reply", "{}"];
-    daemon.serve(["--token", token, "--proto", &proto].iter().chain(&service))
+    daemon.serve_hotel(token, "hotel.Reservation", &["--reply", "{}"])
 }
 
 fn book(daemon: &Daemon, token: &str, customer: &str) -> Outcome {
-    let proto = proto_file("hotel.proto").display().to_string();
     let request = format!("{{\"customer_name\": \"{customer}\"}}");
-    daemon.tollgate([
-        "call", "--token", token, "--proto", &proto, RESERVE, &request,
-    ])
-}
-
-fn attachment(daemon: &Daemon, policy: &str) -> Value {
-    let status = daemon.status();
-    let all = status["attachments"].as_array().unwrap();
-    let of_it: Vec<_> = all.iter().filter(|a| a["policy"] == policy).collect();
-    assert_eq!(of_it.len(), 1, "{status}");
-    of_it[0].clone()
+    daemon.call_hotel(token, "", RESERVE, &request)
 }
 
 /// What a version of an attachment has counted.
@@ -550,54 +530,32 @@ fn without_a_state_directory_the_log_says_that_it_is_in_memory() {
 fn a_version_that_cannot_be_loaded_at_the_start_leaves_its_place_to_the_one_before() {
     let bed = Testbed::new();
     let start = |memory_kib: u32| {
-        let (socket, state) = (bed.path("a.sock"), bed.path("a.state"));
-        let config = format!(
-            "name = \"a\"\nsocket = {socket:?}\nlisten = \"127.0.0.1:0\"\nstate = {state:?}\n[policies]\nmemory_kib = {memory_kib}\n"
-        );
-        let config = bed.file("a.toml", config);
-        let args = ["--config".as_ref(), config.as_os_str()];
-        Daemon::ready(Process::start(&program("tollgated"), args).unwrap())
+        let options = Options {
+            durable: true,
+            config: format!("[policies]\nmemory_kib = {memory_kib}\n"),
+            ..Options::default()
+        };
+        bed.daemon_with("a", &options)
     };
     let daemon = start(4_096);
     let token = daemon.tenant("acme");
     let acl = std::fs::read(policy_file("acl")).unwrap();
-    let large = bed
-        .file("large.wasm", with_memory(&acl, 48))
-        .display()
-        .to_string();
-    let small = policy_file("acl").display().to_string();
-    let config = |who: &str| {
-        bed.file(&format!("{who}.json"), blocks(who, "no"))
-            .display()
-            .to_string()
-    };
-    let ok = |daemon: &Daemon, line: String| {
-        let outcome = daemon.tollgate(line.split(' '));
-        assert_eq!(outcome.code, 0, "{line}: {outcome}");
-        outcome.out
-    };
-    ok(
-        &daemon,
-        format!(
-            "policy push {small} --tenant acme --name acl --config {}",
-            config("Mallory")
-        ),
-    );
-    ok(
-        &daemon,
-        format!(
-            "policy push {large} --tenant acme --name acl --config {}",
-            config("Ada")
-        ),
-    );
+    let large = bed.file("large.wasm", with_memory(&acl, 48));
+    let config = |who: &str| bed.file(&format!("{who}.json"), blocks(who, "no"));
+    daemon.push("--tenant acme", "acl", "acl", Some(&config("Mallory")));
+    daemon.ok(&format!(
+        "policy push {} --tenant acme --name acl --config {}",
+        large.display(),
+        config("Ada").display()
+    ));
     for version in [1, 2] {
-        ok(&daemon, format!("policy attach acl@{version} {AT}"));
+        daemon.ok(&format!("policy attach acl@{version} {AT}"));
     }
     drop(daemon);
 
     let daemon = start(2_048);
     let _server = serve(&daemon, &token);
-    let found = attachment(&daemon, "acl");
+    let found = daemon.attachment("acl");
     assert_eq!(
         (&found["stable"], &found["fallback"]["running"]),
         (&Value::from(2), &Value::from(1))
@@ -613,7 +571,11 @@ fn a_version_that_cannot_be_loaded_at_the_start_leaves_its_place_to_the_one_befo
         ["Ada", "Mallory"].map(|who| book(&daemon, &token, who).code),
         [0, 7]
     );
-    assert!(ok(&daemon, "audit show --last 1".to_owned()).contains("daemon: load-failed"));
+    assert!(
+        daemon
+            .ok("audit show --last 1")
+            .contains("daemon: load-failed")
+    );
     drop(daemon);
 
     let daemon = start(4_096);

@@ -7,22 +7,9 @@ use std::time::Duration;
 use tollgate::{Channel, Code, Request, Session, SessionOptions, block_on};
 use tollgate_conformance::hotel::EchoMessage;
 use tollgate_conformance::hotel::echo_client::EchoClient;
-use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, proto_file};
+use tollgate_conformance::testbed::{Options, SOON, Testbed, eventually};
 
 const ECHO: &str = "hotel.Echo";
-
-fn serve_echo(daemon: &Daemon, token: &str) -> tollgate_conformance::process::Process {
-    let proto = proto_file("hotel.proto").display().to_string();
-    daemon.serve([
-        "--token",
-        token,
-        "--proto",
-        &proto,
-        "--service",
-        ECHO,
-        "--echo",
-    ])
-}
 
 fn echo(client: &EchoClient, session: &Session, payload: &[u8]) -> Result<Vec<u8>, Code> {
     let mut request = Request::new(EchoMessage {
@@ -54,8 +41,8 @@ fn every_tenant_is_served_whichever_runtime_is_its_home() {
     for k in 0..8 {
         let tenant = format!("tenant-{k}");
         let (token_a, token_b) = (a.tenant(&tenant), b.tenant(&tenant));
-        let server = serve_echo(&b, &token_b);
-        let local = serve_echo(&a, &token_a);
+        let server = b.serve_hotel(&token_b, ECHO, &["--echo"]);
+        let local = a.serve_hotel(&token_a, ECHO, &["--echo"]);
         let session = Session::open(SessionOptions::new(a.socket(), token_a)).unwrap();
         for (target, payload) in [
             (target.as_str(), &[k as u8; 100][..]),
@@ -95,7 +82,7 @@ fn a_lost_peer_is_dialled_again_under_an_open_session() {
     let session = Session::open(SessionOptions::new(a.socket(), token_a)).unwrap();
     let client = EchoClient::new(Channel::new(&session, &b.listen().to_string()));
     for round in 0..3u8 {
-        let mut server = serve_echo(&b, &token_b);
+        let mut server = b.serve_hotel(&token_b, ECHO, &["--echo"]);
         let answered = || echo(&client, &session, &[round; 64]) == Ok(vec![round; 64]);
         eventually(SOON, answered).unwrap_or_else(|_| panic!("round {round}: no answer"));
         b.process().kill();

@@ -1,0 +1,154 @@
+//! An application of a tenant, and daemons for it to attack.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tollgate::{Session, SessionOptions, Status, block_on};
+use tollgate_conformance::testbed::{Daemon, Options, Testbed};
+use tollgate_conformance::traffic::{ECHO, echo_block, hotel};
+
+/// How often which outcome was seen: `ok`, or the status with its message.
+pub(crate) type Outcomes = BTreeMap<String, u64>;
+
+/// A call without an answer for this long is a lost call.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A daemon that leaves faulting policies in the game (quarantine would end these attacks after five faults), with further
+/// lines of `[policies]`.
+pub(crate) fn patient_daemon(bed: &Testbed, more: &str) -> Daemon {
+    let config = format!("[policies]\nquarantine_faults = 1000\n{more}\n");
+    bed.daemon_with("a", &with_config(&config))
+}
+
+pub(crate) fn with_config(config: &str) -> Options {
+    Options {
+        config: config.to_owned(),
+        ..Options::default()
+    }
+}
+
+/// An application that serves echoes and calls itself, one call at a time.
+pub(crate) struct Caller {
+    session: Session,
+    handle: u32,
+    request: Vec<u8>,
+}
+
+impl Caller {
+    pub(crate) fn new(daemon: &Daemon, token: String) -> Caller {
+        Caller::with_payload(daemon, token, "Y2FsbA==")
+    }
+
+    /// With another payload, in base64.
+    pub(crate) fn with_payload(daemon: &Daemon, token: String, payload: &str) -> Caller {
+        let session = Session::open(SessionOptions::new(daemon.socket(), token)).unwrap();
+        let echo = |_, request: &[u8]| Ok(request.to_vec());
+        let schema = hotel();
+        let serving = session.serve_raw(schema.descriptor_set(), ECHO, echo);
+        block_on(&session, serving).unwrap();
+        let binding = session.bind_client(schema.descriptor_set(), ECHO, "");
+        let handle = block_on(&session, binding).unwrap().handle("Echo").unwrap();
+        Caller {
+            session,
+            handle,
+            request: echo_block(&schema, payload),
+        }
+    }
+
+    /// One call: answered with its request, or with a status.
+    pub(crate) fn call(&self) -> Result<(), Status> {
+        block_on(&self.session, async {
+            let called = self
+                .session
+                .call_raw(self.handle, &self.request, Some(PATIENCE));
+            let reply = called.await?;
+            assert_eq!(*reply, *self.request, "a wrong reply");
+            Ok(())
+        })
+    }
+
+    /// One call, and what became of it.
+    pub(crate) fn outcome(&self) -> String {
+        match self.call() {
+            Ok(()) => "ok".to_owned(),
+            Err(status) => status.to_string(),
+        }
+    }
+
+    /// One call, and how long it took.
+    pub(crate) fn timed(&self) -> (String, Duration) {
+        let begin = Instant::now();
+        let outcome = self.outcome();
+        (outcome, begin.elapsed())
+    }
+
+    /// One call that is judged: while the tenant's account is overdrawn it is tried again.
+    pub(crate) fn judged(&self) -> String {
+        loop {
+            let outcome = self.outcome();
+            if !outcome.contains("has used up its CPU share for policies") {
+                return outcome;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// That many calls that are judged.
+    pub(crate) fn calls(&self, times: u64) -> Outcomes {
+        let mut outcomes = Outcomes::new();
+        for _ in 0..times {
+            *outcomes.entry(self.judged()).or_default() += 1;
+        }
+        outcomes
+    }
+
+    /// Calls until told to stop.
+    pub(crate) fn call_until(&self, stop: &AtomicBool) -> Outcomes {
+        let mut outcomes = Outcomes::new();
+        while !stop.load(Ordering::Relaxed) {
+            *outcomes.entry(self.outcome()).or_default() += 1;
+        }
+        outcomes
+    }
+
+    /// Calls while `meanwhile` runs.
+    pub(crate) fn call_while(&self, meanwhile: impl FnOnce()) -> Outcomes {
+        call_all_while(std::slice::from_ref(self), meanwhile)
+    }
+}
+
+/// All of them call while `meanwhile` runs.
+pub(crate) fn call_all_while(callers: &[Caller], meanwhile: impl FnOnce()) -> Outcomes {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let calling: Vec<_> = callers
+            .iter()
+            .map(|caller| scope.spawn(|| caller.call_until(&stop)))
+            .collect();
+        meanwhile();
+        stop.store(true, Ordering::Relaxed);
+        let mut all = Outcomes::new();
+        for outcomes in calling {
+            for (text, times) in outcomes.join().unwrap() {
+                *all.entry(text).or_default() += times;
+            }
+        }
+        all
+    })
+}
+
+/// How many calls ended with a text that has `part` in it.
+pub(crate) fn with_text(outcomes: &Outcomes, part: &str) -> u64 {
+    let matching = outcomes.iter().filter(|(text, _)| text.contains(part));
+    matching.map(|(_, times)| times).sum()
+}
+
+/// How many calls were answered with their request.
+pub(crate) fn passed(outcomes: &Outcomes) -> u64 {
+    outcomes.get("ok").copied().unwrap_or(0)
+}
+
+pub(crate) fn total(outcomes: &Outcomes) -> u64 {
+    outcomes.values().sum()
+}

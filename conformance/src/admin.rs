@@ -1,0 +1,225 @@
+//! An administrator with one connection to a daemon: what the command line asks with a process per request, asked as often as
+//! the daemon answers.
+//!
+//! For tests that need thousands of changes. What a user meets is the command line, so a test that can wait for it uses
+//! [`crate::testbed::Daemon::tollgate`].
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use serde_json::Value;
+use tollgate_shm_abi::blob::{blob_create, blob_read};
+use tollgate_shm_abi::messages::{
+    Empty, Failure, PARTY_PROVIDER_POST, PARTY_PROVIDER_PRE, PARTY_TENANT, PolicyAttach,
+    PolicyOptions, PolicyPush, PolicySelection, RequestBody, ResponseBody, SIDE_CLIENT,
+    SIDE_SERVER, TenantAdd,
+};
+
+use crate::hostile::Wire;
+use crate::testbed::Daemon;
+
+/// The largest report that is read.
+const REPORT_BYTES: usize = 64 << 20;
+
+/// A connection on which requests are asked one after the other.
+#[derive(Debug)]
+pub struct Admin {
+    wire: Wire,
+}
+
+/// Whose a policy is, and which calls it is put before.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Whose calls; `*` for every tenant's, of the provider's policies only.
+    pub tenant: String,
+    /// Of which service.
+    pub service: String,
+    /// [`SIDE_CLIENT`] or [`SIDE_SERVER`].
+    pub side: i32,
+    /// [`PARTY_TENANT`], [`PARTY_PROVIDER_PRE`] or [`PARTY_PROVIDER_POST`].
+    pub party: i32,
+    /// What is different from the default.
+    pub options: PolicyOptions,
+}
+
+impl Place {
+    /// A tenant's own policy, before the calls that its applications make of a service.
+    pub fn client(tenant: &str, service: &str) -> Place {
+        Place {
+            tenant: tenant.to_owned(),
+            service: service.to_owned(),
+            side: SIDE_CLIENT,
+            party: PARTY_TENANT,
+            options: PolicyOptions::default(),
+        }
+    }
+
+    /// The same place on the server's side.
+    pub fn at_server(self) -> Place {
+        Place {
+            side: SIDE_SERVER,
+            ..self
+        }
+    }
+
+    /// The same place, for the provider's policies before the tenant's.
+    pub fn pre(self) -> Place {
+        Place {
+            party: PARTY_PROVIDER_PRE,
+            ..self
+        }
+    }
+
+    /// The same place, for the provider's policies after the tenant's.
+    pub fn post(self) -> Place {
+        Place {
+            party: PARTY_PROVIDER_POST,
+            ..self
+        }
+    }
+
+    /// The same place with other conditions.
+    pub fn with(self, options: PolicyOptions) -> Place {
+        Place { options, ..self }
+    }
+
+    fn is_providers(&self) -> bool {
+        self.party != PARTY_TENANT
+    }
+}
+
+impl Admin {
+    /// Connects.
+    ///
+    /// # Panics
+    /// If nobody listens.
+    pub fn connect(daemon: &Daemon) -> Admin {
+        Admin {
+            wire: Wire::connect(daemon.socket()),
+        }
+    }
+
+    /// Asks; a refusal is the error.
+    ///
+    /// # Errors
+    /// The daemon's refusal.
+    ///
+    /// # Panics
+    /// If no answer comes.
+    pub fn ask(
+        &mut self,
+        body: RequestBody,
+        blobs: &[&[u8]],
+    ) -> Result<(ResponseBody, Vec<OwnedFd>), Failure> {
+        let made = blobs
+            .iter()
+            .map(|bytes| blob_create(bytes).expect("there is memory for a blob"));
+        let made: Vec<OwnedFd> = made.collect();
+        let fds: Vec<_> = made.iter().map(AsFd::as_fd).collect();
+        match self.wire.ask(body, &fds).expect("the daemon answers") {
+            (ResponseBody::Failure(failure), _) => Err(failure),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Creates a tenant; returns its token.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn tenant(&mut self, name: &str) -> String {
+        let name = name.to_owned();
+        match self.ask(RequestBody::TenantAdd(TenantAdd { name }), &[]) {
+            Ok((ResponseBody::TenantAdded(added), _)) => added.token,
+            other => panic!("no tenant: {other:?}"),
+        }
+    }
+
+    /// Pushes a module as the owner of `place`; returns its version.
+    ///
+    /// # Errors
+    /// The daemon's refusal.
+    pub fn push(
+        &mut self,
+        place: &Place,
+        name: &str,
+        module: &[u8],
+        config: Option<&[u8]>,
+    ) -> Result<u32, Failure> {
+        let provider = place.is_providers();
+        let push = PolicyPush {
+            tenant: if provider {
+                String::new()
+            } else {
+                place.tenant.clone()
+            },
+            name: name.to_owned(),
+            has_config: config.is_some(),
+            provider,
+            ..PolicyPush::default()
+        };
+        let blobs: Vec<&[u8]> = std::iter::once(module).chain(config).collect();
+        match self.ask(RequestBody::PolicyPush(push), &blobs)? {
+            (ResponseBody::PolicyPushed(pushed), _) => Ok(pushed.version),
+            other => panic!("a push was answered with {other:?}"),
+        }
+    }
+
+    /// Puts a version in force.
+    ///
+    /// # Errors
+    /// The daemon's refusal.
+    pub fn attach(&mut self, place: &Place, name: &str, version: u32) -> Result<(), Failure> {
+        let attach = PolicyAttach {
+            policy: format!("{name}@{version}"),
+            tenant: place.tenant.clone(),
+            service: place.service.clone(),
+            side: place.side,
+            party: place.party,
+            options: Some(place.options.clone()),
+            ..PolicyAttach::default()
+        };
+        self.ask(RequestBody::PolicyAttach(attach), &[]).map(drop)
+    }
+
+    /// Pushes a module, and puts it in force.
+    ///
+    /// # Panics
+    /// If either is refused.
+    #[track_caller]
+    pub fn install(&mut self, place: &Place, name: &str, module: &[u8], config: &[u8]) {
+        let config = (!config.is_empty()).then_some(config);
+        let version = self.push(place, name, module, config);
+        let version = version.unwrap_or_else(|failure| panic!("push {name}: {failure:?}"));
+        self.attach(place, name, version)
+            .unwrap_or_else(|failure| panic!("attach {name}@{version}: {failure:?}"));
+    }
+
+    /// Ends an attachment.
+    ///
+    /// # Errors
+    /// The daemon's refusal.
+    pub fn detach(&mut self, place: &Place, name: &str) -> Result<(), Failure> {
+        let selection = PolicySelection {
+            policy: name.to_owned(),
+            tenant: place.tenant.clone(),
+            service: place.service.clone(),
+            side: place.side,
+            party: place.party,
+            ..PolicySelection::default()
+        };
+        self.ask(RequestBody::PolicyDetach(selection), &[])
+            .map(drop)
+    }
+
+    /// What `tollgate status --json` says.
+    ///
+    /// # Panics
+    /// If the daemon has no status to tell.
+    pub fn status(&mut self) -> Value {
+        let (_, fds) = self
+            .ask(RequestBody::Status(Empty {}), &[])
+            .expect("an administrator is told the status");
+        let blob = fds.first().expect("a report comes as a memory file");
+        let json = blob_read(blob, REPORT_BYTES).expect("the report can be read");
+        serde_json::from_slice(&json).expect("the report is JSON")
+    }
+}

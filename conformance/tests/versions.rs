@@ -1,0 +1,366 @@
+//! Versions whose trial ends badly, whose state can't be handed over, that run on several runtimes, that are compiled again: what
+//! an operator sees of it, through real daemons.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tollgate::{Session, SessionOptions, block_on};
+use tollgate_conformance::admin::{Admin, Place};
+use tollgate_conformance::module::Module;
+use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, policy_file};
+use tollgate_conformance::traffic::{ECHO, echo_block, hotel};
+
+/// An application of a tenant that calls its own echo server.
+struct App {
+    session: Session,
+    handle: u32,
+    request: Vec<u8>,
+}
+
+impl App {
+    fn new(daemon: &Daemon, token: String) -> App {
+        let session = Session::open(SessionOptions::new(daemon.socket(), token)).unwrap();
+        let schema = hotel();
+        let echo = |_, request: &[u8]| Ok(request.to_vec());
+        block_on(
+            &session,
+            session.serve_raw(schema.descriptor_set(), ECHO, echo),
+        )
+        .unwrap();
+        let bound = block_on(
+            &session,
+            session.bind_client(schema.descriptor_set(), ECHO, ""),
+        );
+        let handle = bound.unwrap().handle("Echo").unwrap();
+        App {
+            session,
+            handle,
+            request: echo_block(&schema, "Y2FsbA=="),
+        }
+    }
+
+    /// `ok`, or the status.
+    fn call(&self) -> String {
+        let timeout = Some(Duration::from_secs(20));
+        let call = self.session.call_raw(self.handle, &self.request, timeout);
+        match block_on(&self.session, call) {
+            Ok(_) => "ok".to_owned(),
+            Err(status) => status.to_string(),
+        }
+    }
+}
+
+fn injecting(percent: u32) -> Vec<u8> {
+    format!("{{\"percent\": {percent}, \"status\": 10, \"message\": \"injected\"}}").into_bytes()
+}
+
+/// It decides, it is sound, and it denies more than the version before: that is enough.
+#[test]
+fn a_canary_that_errs_more_often_is_rolled_back_by_itself() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let mut admin = Admin::connect(&daemon);
+    let app = App::new(&daemon, admin.tenant("acme"));
+    let fault = std::fs::read(policy_file("fault_injection")).unwrap();
+    let place = Place::client("acme", ECHO);
+    admin.install(&place, "f", &fault, &injecting(0));
+    // A tenth more of its calls end badly; five percentage points are let pass.
+    admin
+        .push(&place, "f", &fault, Some(&injecting(10)))
+        .unwrap();
+    daemon.ok("policy upgrade f@2 --tenant acme --mode canary=50%");
+    let mut injected = 0;
+    let mut on_trial = true;
+    for _ in 0..5_000 {
+        match app.call().as_str() {
+            "ok" => {}
+            text if text.contains("injected") => injected += 1,
+            other => panic!("{other}"),
+        }
+        on_trial = daemon.attachment("f")["candidate"] != Value::Null;
+        if !on_trial {
+            break;
+        }
+    }
+    assert!(
+        !on_trial,
+        "{injected} of 5,000 calls were denied, and it is still on trial"
+    );
+    assert!(injected > 0);
+    let now = daemon.attachment("f");
+    assert_eq!(
+        (&now["stable"], &now["candidate"]),
+        (&Value::from(1), &Value::Null),
+        "{now}"
+    );
+    // Two hundred judgements of each are what it takes.
+    let versions = now["versions"].as_array().unwrap();
+    let first = versions.iter().find(|v| v["version"] == 1).unwrap();
+    assert!(first["allowed"].as_u64().unwrap() >= 200, "{now}");
+    let last = daemon.ok("audit show --last 1");
+    assert!(last.contains("daemon: rollback"), "{last}");
+    for _ in 0..50 {
+        assert_eq!(
+            app.call(),
+            "ok",
+            "the version before decides all calls again"
+        );
+    }
+}
+
+/// A policy that hands over a word, and takes one over or refuses it.
+fn stateful(restore: &str) -> Vec<u8> {
+    let module = Module {
+        manifest: r#""state":{"version":1},"#.to_owned(),
+        rest: format!(
+            r#"(func (export "tollgate_save") (result i64) (i64.const 0x800000400))
+               (func (export "tollgate_restore") (param i32 i32) (result i32) {restore})"#
+        ),
+        ..Module::default()
+    };
+    module.wasm()
+}
+
+#[test]
+fn an_upgrade_whose_state_is_refused_leaves_everything_as_it_was() {
+    let bed = Testbed::new();
+    let options = Options {
+        durable: true,
+        ..Options::default()
+    };
+    let mut daemon = bed.daemon_with("a", &options);
+    let mut admin = Admin::connect(&daemon);
+    let token = admin.tenant("acme");
+    let app = App::new(&daemon, token);
+    let place = Place::client("acme", ECHO);
+    admin.install(&place, "s", &stateful("i32.const 0"), b"");
+    assert_eq!(app.call(), "ok");
+    for (number, module, words) in [
+        (2, stateful("i32.const 7"), "restore returned 7"),
+        (3, stateful("unreachable"), "trapped"),
+        (
+            4,
+            stateful("(loop $ever (br $ever)) unreachable"),
+            "exceeded its budget",
+        ),
+    ] {
+        admin.push(&place, "s", &module, None).unwrap();
+        let before = daemon.ok("audit head");
+        let refused =
+            daemon.tollgate(format!("policy upgrade s@{number} --tenant acme").split(' '));
+        assert_ne!(refused.code, 0, "{refused}");
+        assert!(refused.err.contains(words), "{words:?} isn't in {refused}");
+        assert_eq!(refused.err.lines().count(), 1, "{refused}");
+        let now = daemon.attachment("s");
+        assert_eq!(
+            (&now["stable"], &now["candidate"]),
+            (&Value::from(1), &Value::Null),
+            "{now}"
+        );
+        assert_eq!(
+            daemon.ok("audit head"),
+            before,
+            "what is refused isn't recorded as done"
+        );
+        assert_eq!(app.call(), "ok");
+    }
+    admin
+        .push(&place, "s", &stateful("i32.const 0"), None)
+        .unwrap();
+    daemon.ok("policy upgrade s@5 --tenant acme");
+    daemon.ok("policy promote s --tenant acme");
+    assert_eq!(app.call(), "ok");
+    drop(app);
+    daemon.process().kill();
+    let daemon = bed.daemon_with("a", &options);
+    let now = daemon.attachment("s");
+    assert_eq!(
+        (&now["stable"], &now["candidate"]),
+        (&Value::from(5), &Value::Null),
+        "{now}"
+    );
+}
+
+/// A provider's policy for every tenant has an instance on each runtime; an operator sees one attachment.
+#[test]
+fn a_providers_policy_for_every_tenant_judges_on_every_runtime() {
+    let bed = Testbed::new();
+    let options = Options {
+        cores: Some("0,1".to_owned()),
+        ..Options::default()
+    };
+    let daemon = bed.daemon_with("a", &options);
+    let mut admin = Admin::connect(&daemon);
+    let fault = std::fs::read(policy_file("fault_injection")).unwrap();
+    let everywhere = Place::client("*", "*").pre();
+    // Eight tenants meet both runtimes.
+    let apps: Vec<App> = (0..8)
+        .map(|n| App::new(&daemon, admin.tenant(&format!("tenant-{n}"))))
+        .collect();
+    admin.install(&everywhere, "f", &fault, &injecting(100));
+    let calls = || apps.iter().map(App::call).collect::<Vec<_>>();
+    assert!(
+        calls().iter().all(|text| text.contains("injected")),
+        "{:?}",
+        calls()
+    );
+    let one = daemon.attachment("f");
+    let judged = one["versions"][0]["denied"].as_u64().unwrap();
+    assert_eq!(judged, 8, "counted over all runtimes: {one}");
+    admin
+        .push(&everywhere, "f", &fault, Some(&injecting(0)))
+        .unwrap();
+    daemon.ok("policy upgrade f@2 --provider");
+    assert!(calls().iter().all(|text| text == "ok"), "{:?}", calls());
+    daemon.ok("policy rollback f --provider");
+    assert!(
+        calls().iter().all(|text| text.contains("injected")),
+        "{:?}",
+        calls()
+    );
+    // A tenant that comes later meets it, too.
+    let late = App::new(&daemon, admin.tenant("late"));
+    assert!(late.call().contains("injected"));
+    daemon.ok("policy detach f --provider");
+    assert!(calls().iter().all(|text| text == "ok"), "{:?}", calls());
+    let runtimes = [&apps[0], &late].map(|app| app.session.id());
+    assert_ne!(runtimes[0], runtimes[1]);
+}
+
+/// The daemon's children.
+fn workers(daemon: u32) -> Vec<Pid> {
+    let tasks = std::fs::read_dir(format!("/proc/{daemon}/task")).unwrap();
+    let lists: Vec<String> = tasks
+        .flatten()
+        .map(|task| std::fs::read_to_string(task.path().join("children")).unwrap_or_default())
+        .collect();
+    let words = lists.iter().flat_map(|list| list.split_whitespace());
+    words
+        .map(|word| Pid::from_raw(word.parse().unwrap()).unwrap())
+        .collect()
+}
+
+/// A version that has fallen out of all caches is compiled when it is attached, which takes as long as it takes: others change what
+/// they like meanwhile.
+#[test]
+fn nobody_waits_while_another_tenants_policy_is_compiled_again() {
+    let bed = Testbed::new();
+    let options = Options {
+        durable: true,
+        ..Options::default()
+    };
+    let mut daemon = bed.daemon_with("a", &options);
+    let mut admin = Admin::connect(&daemon);
+    admin.tenant("slow");
+    let token = admin.tenant("acme");
+    let [null, acl] = ["null", "acl"].map(|name| std::fs::read(policy_file(name)).unwrap());
+    let slow = Place::client("slow", "hotel.Reservation");
+    let acme = Place::client("acme", ECHO);
+    admin.install(&acme, "null", &null, b"");
+    let compiled = || {
+        let files = std::fs::read_dir(bed.path("a.state").join("compiled")).unwrap();
+        let paths = files.map(|file| file.unwrap().path());
+        paths.collect::<Vec<_>>()
+    };
+    let attached = compiled();
+    let blocked = br#"{"blocked": ["Ada"]}"#;
+    admin.push(&slow, "p", &acl, Some(blocked)).unwrap();
+    daemon.process().signal(Signal::TERM);
+    assert!(daemon.process().ended(SOON).is_some());
+    // What isn't attached has to be compiled when it is.
+    for path in compiled() {
+        if !attached.contains(&path) {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    let mut daemon = bed.daemon_with("a", &options);
+    let app = App::new(&daemon, token);
+    let pid = daemon.process().pid();
+    let (mut attacker, mut admin) = (Admin::connect(&daemon), Admin::connect(&daemon));
+    std::thread::scope(|scope| {
+        let attaching = scope.spawn(|| attacker.attach(&slow, "p", 1));
+        let found = eventually(SOON, || !workers(pid).is_empty());
+        assert!(found.is_ok(), "a worker compiles");
+        let held = workers(pid)[0];
+        kill_process(held, Signal::STOP).unwrap();
+        // The worker stands still, so these end only if they don't wait for it.
+        admin.attach(&acme, "null", 1).unwrap();
+        admin.detach(&acme, "null").unwrap();
+        admin.attach(&acme, "null", 1).unwrap();
+        assert_eq!(app.call(), "ok");
+        assert_eq!(workers(pid), [held], "it is still being compiled");
+        assert!(!attaching.is_finished());
+        kill_process(held, Signal::CONT).unwrap();
+        attaching.join().unwrap().unwrap();
+    });
+    let found = daemon.attachment("p");
+    assert_eq!(found["stable"], 1, "{found}");
+}
+
+/// `RETIRED_VERSIONS` of the daemon: what left its place longer ago is forgotten, so that a busy operator fills no memory.
+#[test]
+fn of_versions_that_have_left_their_place_the_last_eight_are_reported() {
+    const RETIRED: u64 = 8;
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let mut admin = Admin::connect(&daemon);
+    admin.tenant("acme");
+    let fault = std::fs::read(policy_file("fault_injection")).unwrap();
+    let place = Place::client("acme", ECHO);
+    let versions = RETIRED + 4;
+    for percent in 0..versions as u32 {
+        admin.install(&place, "f", &fault, &injecting(percent));
+    }
+    let now = daemon.attachment("f");
+    let reported = now["versions"].as_array().unwrap().iter();
+    let reported: Vec<u64> = reported.map(|v| v["version"].as_u64().unwrap()).collect();
+    let expected: Vec<u64> = (versions - RETIRED..=versions).collect();
+    assert_eq!(
+        reported, expected,
+        "the one in force and the eight before: {now}"
+    );
+}
+
+/// `COMPILED_POLICIES` of the daemon: an older one is loaded from its artifact when it is attached, and nothing is compiled.
+#[test]
+fn the_newest_compiled_policies_are_at_hand_and_older_ones_are_loaded() {
+    const AT_HAND: u32 = 64;
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let mut admin = Admin::connect(&daemon);
+    admin.tenant("acme");
+    let place = Place::client("acme", ECHO);
+    let name = |number: u32| format!("p{}", number / 8);
+    for number in 0..=AT_HAND {
+        // Modules that differ, so that each is compiled; eight versions of each policy.
+        let module = Module::that(&format!("(local.set $n (i32.const {number}))"));
+        let pushed = admin.push(&place, &name(number), &module.wasm(), None);
+        assert_eq!(pushed, Ok(1 + number % 8));
+    }
+    let counter = |admin: &mut Admin, name: &str| admin.status()["compiler"][name].as_u64();
+    let workers = counter(&mut admin, "workers_started");
+    assert_eq!(workers, Some(u64::from(AT_HAND) + 1));
+    assert_eq!(counter(&mut admin, "found_compiled"), Some(0));
+    admin
+        .attach(&place, &name(AT_HAND), 1 + AT_HAND % 8)
+        .unwrap();
+    assert_eq!(
+        counter(&mut admin, "found_compiled"),
+        Some(0),
+        "the newest is at hand"
+    );
+    admin.attach(&place, &name(0), 1).unwrap();
+    assert_eq!(
+        counter(&mut admin, "found_compiled"),
+        Some(1),
+        "the oldest was loaded"
+    );
+    assert_eq!(
+        counter(&mut admin, "workers_started"),
+        workers,
+        "and not compiled"
+    );
+}
