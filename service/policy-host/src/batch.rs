@@ -9,6 +9,8 @@
 //! left something. What the host wrote it doesn't read back: offsets and lengths that the guest may have
 //! changed play no role.
 
+use std::ops::Range;
+
 use crate::effects::{self, Subject, part};
 use crate::imports::text;
 use crate::{Fault, Hook, Instance, JudgeError, Manifest, Misuse, Verdict, cost, limits};
@@ -81,58 +83,29 @@ impl<'a> Batch<'a> {
         view_len_max: usize,
         write_view: impl FnOnce(&mut [u8]) -> Result<usize, E>,
     ) -> Result<(), JudgeError<E>> {
-        self.check(method, view_len_max)?;
-        let (begin, view_end) = (self.next, self.next + view_len_max);
-        let buffer = self.instance.buffer_mut();
-        let len = match write_view(&mut buffer[begin..view_end]) {
-            Ok(len) if len <= view_len_max => len,
-            refused => {
-                // Half a view may be there; the next judgement clears it.
-                self.instance.used = self.instance.used.max(view_end);
-                return Err(match refused {
-                    Ok(len) => Misuse::ViewTooLong {
-                        len,
-                        max: view_len_max,
-                    }
-                    .into(),
-                    Err(error) => JudgeError::View(error),
-                });
-            }
-        };
-        self.next = (begin + len).next_multiple_of(8);
-        buffer[begin + len..self.next].fill(0);
-        let entry = &mut buffer[self.count * ENTRY_BYTES..][..ENTRY_BYTES];
-        let words = [begin as u32, len as u32, method, 0, 0, 0, 0, 0];
-        for (bytes, word) in entry.chunks_exact_mut(4).zip(words) {
-            bytes.copy_from_slice(&word.to_le_bytes());
-        }
-        self.methods[self.count] = method as u8;
-        self.count += 1;
-        // Should this batch be dropped, the next one clears what it left.
-        self.instance.used = self.instance.used.max(self.next);
-        Ok(())
+        self.fill().push(method, view_len_max, write_view)
     }
 
+    /// For adding several calls: the guest's buffer is looked up once for all of them.
     #[inline]
-    fn check(&self, method: u32, view_len_max: usize) -> Result<(), Misuse> {
-        let max = limits::VIEW_BYTES.min(self.end - self.next);
-        if self.count == self.room {
-            Err(Misuse::BatchTooLong {
-                count: self.count + 1,
-                max: self.room,
-            })
-        } else if view_len_max > max {
-            Err(Misuse::ViewTooLong {
-                len: view_len_max,
-                max,
-            })
-        } else if method >= self.instance.methods {
-            Err(Misuse::Method {
-                index: method,
-                count: self.instance.methods as usize,
-            })
-        } else {
-            Ok(())
+    pub fn fill(&mut self) -> Filling<'_> {
+        let Instance {
+            memory,
+            store,
+            buffer,
+            used,
+            methods: methods_max,
+            ..
+        } = &mut *self.instance;
+        Filling {
+            buffer: &mut memory.data_mut(store)[buffer.clone()],
+            used,
+            methods_max: *methods_max,
+            room: self.room,
+            count: &mut self.count,
+            methods: &mut self.methods,
+            next: &mut self.next,
+            end: self.end,
         }
     }
 
@@ -153,10 +126,17 @@ impl<'a> Batch<'a> {
             ..
         } = self;
         instance.run(hook, count)?;
-        for (index, method) in methods[..count].iter().enumerate() {
-            match read_verdict(instance, hook, (*method).into(), index) {
-                Ok(verdict) => each(index, verdict),
-                Err(fault) => return Err(instance.kill(fault)),
+        let mut at = 0;
+        while at < count {
+            let allowed = count_allowed(instance, at..count);
+            (at..at + allowed).for_each(|index| each(index, Verdict::Allow));
+            at += allowed;
+            if at < count {
+                match read_verdict(instance, hook, methods[at].into(), at) {
+                    Ok(verdict) => each(at, verdict),
+                    Err(fault) => return Err(instance.kill(fault)),
+                }
+                at += 1;
             }
         }
         Ok(())
@@ -176,6 +156,96 @@ impl<'a> Batch<'a> {
         }
         self.instance.used = next;
     }
+}
+
+/// A batch that calls are being added to.
+#[derive(Debug)]
+pub struct Filling<'b> {
+    buffer: &'b mut [u8],
+    used: &'b mut usize,
+    methods_max: u32,
+    room: usize,
+    count: &'b mut usize,
+    methods: &'b mut [u8; limits::BATCH],
+    next: &'b mut usize,
+    end: usize,
+}
+
+impl Filling<'_> {
+    /// As [`Batch::push`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn push<E>(
+        &mut self,
+        method: u32,
+        view_len_max: usize,
+        write_view: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<(), JudgeError<E>> {
+        self.check(method, view_len_max)?;
+        let (begin, view_end) = (*self.next, *self.next + view_len_max);
+        let len = match write_view(&mut self.buffer[begin..view_end]) {
+            Ok(len) if len <= view_len_max => len,
+            refused => {
+                // Half a view may be there; the next judgement clears it.
+                *self.used = (*self.used).max(view_end);
+                return Err(match refused {
+                    Ok(len) => Misuse::ViewTooLong {
+                        len,
+                        max: view_len_max,
+                    }
+                    .into(),
+                    Err(error) => JudgeError::View(error),
+                });
+            }
+        };
+        let count = *self.count;
+        *self.next = (begin + len).next_multiple_of(8);
+        self.buffer[begin + len..*self.next].fill(0);
+        let entry = &mut self.buffer[count * ENTRY_BYTES..][..ENTRY_BYTES];
+        let words = [begin as u32, len as u32, method, 0, 0, 0, 0, 0];
+        for (bytes, word) in entry.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
+        }
+        self.methods[count] = method as u8;
+        *self.count += 1;
+        // Should this batch be dropped, the next one clears what it left.
+        *self.used = (*self.used).max(*self.next);
+        Ok(())
+    }
+
+    #[inline]
+    fn check(&self, method: u32, view_len_max: usize) -> Result<(), Misuse> {
+        let max = limits::VIEW_BYTES.min(self.end - *self.next);
+        if *self.count == self.room {
+            Err(Misuse::BatchTooLong {
+                count: *self.count + 1,
+                max: self.room,
+            })
+        } else if view_len_max > max {
+            Err(Misuse::ViewTooLong {
+                len: view_len_max,
+                max,
+            })
+        } else if method >= self.methods_max {
+            Err(Misuse::Method {
+                index: method,
+                count: self.methods_max as usize,
+            })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// How many entries from the first of `range` on say nothing but the usual: one look at the memory for all of them.
+#[inline]
+fn count_allowed(instance: &Instance, range: Range<usize>) -> usize {
+    let memory = instance.memory.data(&instance.store);
+    let (entries, _) = memory[instance.buffer.clone()].as_chunks::<ENTRY_BYTES>();
+    let is_allowed = |entry: &&[u8; ENTRY_BYTES]| entry[12..16] == ALLOW.to_le_bytes();
+    entries[range].iter().take_while(is_allowed).count()
 }
 
 /// Reads one entry's outcome. The guest has stopped; everything here is its own claim.
