@@ -124,6 +124,15 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         &[],
     ),
     (
+        "tollgate-bench-sandbox",
+        &[
+            "tollgate-bench-marshal",
+            "tollgate-jit",
+            "tollgate-policy-host",
+        ],
+        &[],
+    ),
+    (
         "tollgate-benches",
         &["tollgate", "tollgate-conformance"],
         &["tollgate-gen"],

@@ -10,11 +10,12 @@
 //! | `project` | machine code, interpreter | |
 //!
 //! A crate of its own and small, since CI builds it optimised to count instructions (`marshal-instructions`); times are
-//! measured with it by `tollgate-benches`.
+//! measured with it by `tollgate-benches`. [`counting`] serves the sandbox's counts, too.
 
 #![forbid(unsafe_code)]
 
 pub mod contenders;
+pub mod counting;
 pub mod hand;
 pub mod messages;
 

@@ -3,8 +3,8 @@
 //! For each repetition, each scenario, each subject in rotated order: start, warm up, measure one
 //! window, stop. So everything that changes while a run lasts (heat, neighbours) hits all subjects
 //! alike, and ratios are taken within a repetition ([`report`]). [`scenario`] says what is compared
-//! and claimed, [`stage`] starts and stops it, [`machine`] says where. What the marshalling costs by itself is measured by
-//! `marshal-bench`, which runs first and alone ([`marshal`]).
+//! and claimed, [`stage`] starts and stops it, [`machine`] says where. What the marshalling and the sandbox cost by themselves is
+//! measured by `marshal-bench` and `policy-bench`, which run first, one at a time ([`part`]).
 //!
 //! Writes `benches/out/results.json`; with `--record` also `benches/results.json` and
 //! `benches/RESULTS.md`, which are committed. A claim that falls short is reported as such and is no
@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod machine;
-mod marshal;
+mod part;
 mod report;
 mod scenario;
 mod stage;
@@ -26,7 +26,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use tollgate_benches::measure::exit;
 
-use crate::marshal::Marshalling;
+use crate::part::{Found, PARTS, Part, Recorded};
 use crate::report::{Sample, Samples};
 use crate::scenario::{SCENARIOS, Scenario, Subject};
 use crate::stage::{Placement, Stage, Window};
@@ -69,8 +69,8 @@ struct Plan {
     repetitions: usize,
     window: Window,
     placement: Placement,
-    /// `marshal-bench` runs, too.
-    marshalling: bool,
+    /// Measured alone.
+    parts: Vec<Part>,
 }
 
 /// Warm-up before a window, as a part of it.
@@ -95,13 +95,14 @@ impl Plan {
             .filter(|(_, subjects)| !subjects.is_empty())
             .collect();
         let everything = args.only.is_empty() && args.subjects.is_empty();
-        let marshalling = everything || args.only.iter().any(|part| marshal::NAME.contains(part));
-        if chosen.is_empty() && !marshalling {
-            let names = SCENARIOS.map(|scenario| scenario.name).join(", ");
-            return Err(format!(
-                "nothing to measure; the scenarios are {names}, {}",
-                marshal::NAME
-            ));
+        let asked = |part: &Part| args.only.iter().any(|name| part.name.contains(name));
+        let parts = PARTS.into_iter().filter(|part| everything || asked(part));
+        let parts: Vec<_> = parts.collect();
+        if chosen.is_empty() && parts.is_empty() {
+            let scenarios = SCENARIOS.iter().map(|scenario| scenario.name);
+            let names: Vec<_> = scenarios.chain(PARTS.map(|part| part.name)).collect();
+            let names = names.join(", ");
+            return Err(format!("nothing to measure; the scenarios are {names}"));
         }
         let secs = if args.smoke { SHORT_SECS } else { args.secs };
         Ok(Plan {
@@ -116,7 +117,7 @@ impl Plan {
                 warmup: secs * WARMUP,
             },
             placement: args.placement,
-            marshalling,
+            parts,
         })
     }
 
@@ -148,13 +149,13 @@ fn bench(args: &Args) -> Result<(), String> {
         run[key] = value;
     }
     fs::create_dir_all(home.join("out")).map_err(|error| format!("cannot make out/: {error}"))?;
-    let marshalling = match plan.marshalling {
-        true => Some(marshal::measure(&home.join("out"), args.smoke)?),
-        false => None,
-    };
+    let parts = plan.parts.iter();
+    let found: Vec<Found> = parts
+        .map(|part| part::measure(*part, &home.join("out"), args.smoke))
+        .collect::<Result<_, _>>()?;
     let samples = measure(&plan)?;
     run["load_after"] = json!(machine::load());
-    write(home, args.record, &run, &samples, marshalling.as_ref())?;
+    write(home, args.record, &run, &samples, found)?;
     match samples.failures().count() {
         0 => Ok(()),
         failed => Err(format!("{failed} of {} windows failed", plan.windows())),
@@ -218,24 +219,37 @@ fn write(
     record: bool,
     run: &Value,
     samples: &Samples,
-    marshalling: Option<&Marshalling>,
+    found: Vec<Found>,
 ) -> Result<(), String> {
-    // A record of the marshalling alone leaves that of the scenarios as it is.
-    let keep = record && marshalling.is_some() && samples.0.is_empty();
-    let (mut json, mut markdown) = match keep {
+    // What wasn't measured this time is recorded as it was.
+    let (mut json, recorded) = match record {
         true => kept(home)?,
-        false => (
-            report::to_json(run, samples),
-            report::to_markdown(run, samples),
-        ),
+        false => (json!({}), Recorded::cut("")),
     };
-    if let Some(measured) = marshalling {
-        json["marshalling"] = measured.json.clone();
-        json["marshalling_run"] = run.clone();
-        markdown.push_str(&format!("{}\n\n", marshal::HEADING));
-        markdown.push_str(&report::machine_lines(run));
-        markdown.push_str(&measured.markdown);
+    let mut markdown = recorded.scenarios;
+    if !samples.0.is_empty() || !record {
+        let mut fresh = report::to_json(run, samples);
+        for part in PARTS {
+            for key in [part.name.to_owned(), run_of(part)] {
+                fresh[&key] = json[&key].take();
+            }
+        }
+        json = fresh;
+        markdown = report::to_markdown(run, samples);
     }
+    for (part, recorded) in PARTS.into_iter().zip(recorded.parts) {
+        match found.iter().find(|found| found.part == part) {
+            Some(found) => {
+                json[part.name] = found.json.clone();
+                json[run_of(part)] = run.clone();
+                markdown.push_str(&format!("{}\n\n", part.heading));
+                markdown.push_str(&report::machine_lines(run));
+                markdown.push_str(&format!("{}\n\n", found.markdown.trim_end()));
+            }
+            None => markdown.push_str(&recorded),
+        }
+    }
+    let markdown = format!("{}\n", markdown.trim_end());
     let json = serde_json::to_string_pretty(&json).map_err(|error| error.to_string())? + "\n";
     let put = |name: &str, text: &str| {
         let path = home.join(name);
@@ -251,8 +265,13 @@ fn write(
     Ok(())
 }
 
-/// The recorded results without those of the marshalling.
-fn kept(home: &Path) -> Result<(Value, String), String> {
+/// The key of the run in which a part was measured.
+fn run_of(part: Part) -> String {
+    format!("{}_run", part.name)
+}
+
+/// The recorded results.
+fn kept(home: &Path) -> Result<(Value, Recorded), String> {
     let read = |name: &str| {
         let path = home.join(name);
         fs::read_to_string(&path)
@@ -260,9 +279,7 @@ fn kept(home: &Path) -> Result<(Value, String), String> {
     };
     let json = serde_json::from_str(&read("results.json")?)
         .map_err(|error| format!("results.json is not JSON: {error}"))?;
-    let markdown = read("RESULTS.md")?;
-    let scenarios = markdown.split(marshal::HEADING).next().unwrap_or_default();
-    Ok((json, format!("{}\n\n", scenarios.trim_end())))
+    Ok((json, Recorded::cut(&read("RESULTS.md")?)))
 }
 
 #[cfg(test)]
@@ -293,7 +310,14 @@ mod tests {
         );
         let all = names(&[]).map(|all| all.len());
         assert_eq!(all, Ok(SCENARIOS.len()));
+        let parts = |args: &[&str]| {
+            let plan = plan(args).map_err(|error| error.to_owned());
+            plan.map(|p| p.parts.iter().map(|part| part.name).collect::<Vec<_>>())
+        };
         assert_eq!(names(&["--only", "marshal"]), Ok(vec![]));
+        assert_eq!(parts(&["--only", "marshal"]), Ok(vec!["marshalling"]));
+        assert_eq!(parts(&["--only", "sandbox"]), Ok(vec!["sandbox"]));
+        assert_eq!(parts(&["--only", "latency"]), Ok(vec![]));
         let error = names(&["--only", "nothing"]).unwrap_err();
         assert!(
             error.starts_with("nothing to measure; the scenarios are bind, "),
@@ -312,6 +336,7 @@ mod tests {
         assert_eq!(plan.chosen.len(), SCENARIOS.len());
         assert_eq!(plan.repetitions, 1);
         assert!(plan.window.secs + plan.window.warmup < 0.2);
-        assert!(plan.needs_tollgate() && plan.marshalling);
+        assert!(plan.needs_tollgate());
+        assert_eq!(plan.parts, PARTS);
     }
 }

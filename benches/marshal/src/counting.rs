@@ -1,0 +1,245 @@
+//! How many instructions a call takes: what `.ci/instructions` runs, `PROGRAM [--bless] FILE`, where `FILE` holds the numbers to keep.
+//! `PROGRAM --print` keeps nothing and prints them as JSON.
+//!
+//! The program runs itself under valgrind's callgrind, which counts nothing but what happens inside of [`counted_region`] and
+//! writes down the count whenever it returns. So the numbers are exact, free of set-up and of noise, and CI can hold them to a few
+//! per cent; times are for the benches.
+//!
+//! Machine code and library functions depend on what the processor can do. Valgrind offers its own model of one, which is
+//! the same on all machines that have AVX2; what it offers is kept with the numbers, and other numbers aren't compared.
+
+use serde_json::{Map, Value, json};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+/// Something whose instructions are counted.
+pub struct Counted {
+    /// As the file of kept numbers has it.
+    pub name: String,
+    /// Others are there for comparison: they change with the C library's allocator, and fail nothing.
+    pub ours: bool,
+    /// Does it this many times, a multiple of 64.
+    pub work: Box<dyn FnMut(u32)>,
+}
+
+/// Calls that are counted at once.
+const CALLS: u32 = 64;
+
+/// Calls before that.
+const WARM_UP: u32 = 64;
+/// More instructions than this, relative to the kept number, fail.
+const TOLERANCE: f64 = 0.05;
+
+/// Below this many instructions per call a change is no news: a few of them come from how a loop was laid out.
+const NOISE: f64 = 3.0;
+
+/// The argument by which this program is told that it runs under valgrind.
+const COUNTED: &str = "--counted";
+
+/// The whole program; `all` makes what is counted.
+pub fn main(all: impl FnOnce() -> Result<Vec<Counted>, String>) -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match args[..] {
+        [COUNTED] => all().map(counted),
+        ["--print"] => count().map(|counts| println!("{}", to_json(counts))),
+        ["--bless", file] => bless(Path::new(file)),
+        [file] if !file.starts_with('-') => compare(Path::new(file)),
+        _ => Err("usage: [--bless] FILE | --print".to_owned()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("error: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Callgrind counts from here to the return, by this function's name.
+#[inline(never)]
+fn counted_region(work: &mut dyn FnMut(u32), calls: u32) {
+    written_down(work, calls);
+    std::hint::black_box(calls);
+}
+
+/// When this returns, callgrind writes down what it has counted, by this function's name. It wouldn't if it stopped counting
+/// at the same time; hence two functions.
+#[inline(never)]
+fn written_down(work: &mut dyn FnMut(u32), calls: u32) {
+    work(calls);
+    std::hint::black_box(calls);
+}
+
+/// Under valgrind: first nothing, which is what counting costs, then each in turn. Prints who was counted.
+fn counted(all: Vec<Counted>) {
+    println!("{}", features());
+    counted_region(&mut |_| {}, CALLS);
+    for mut one in all {
+        (one.work)(WARM_UP);
+        counted_region(&mut one.work, CALLS);
+        println!("{}{}", if one.ours { "" } else { THEIRS }, one.name);
+    }
+}
+
+/// Begins the line of one that isn't ours.
+const THEIRS: &str = "theirs: ";
+
+/// What the processor, as valgrind shows it, offers to those who ask.
+fn features() -> String {
+    #[cfg(target_arch = "x86_64")]
+    let found = [
+        ("sse4.2", is_x86_feature_detected!("sse4.2")),
+        ("popcnt", is_x86_feature_detected!("popcnt")),
+        ("avx", is_x86_feature_detected!("avx")),
+        ("avx2", is_x86_feature_detected!("avx2")),
+        ("bmi1", is_x86_feature_detected!("bmi1")),
+        ("bmi2", is_x86_feature_detected!("bmi2")),
+        ("lzcnt", is_x86_feature_detected!("lzcnt")),
+        ("fma", is_x86_feature_detected!("fma")),
+        ("avx512f", is_x86_feature_detected!("avx512f")),
+    ];
+    #[cfg(not(target_arch = "x86_64"))]
+    let found = [("another architecture", true)];
+    let names: Vec<_> = found.iter().filter(|f| f.1).map(|f| f.0).collect();
+    names.join(" ")
+}
+
+/// What a run found.
+struct Counts {
+    features: String,
+    /// In the order of the counting.
+    each: Vec<Count>,
+}
+
+struct Count {
+    name: String,
+    ours: bool,
+    /// Instructions per call.
+    per_call: f64,
+}
+
+fn count() -> Result<Counts, String> {
+    let directory = std::env::temp_dir().join(format!("instructions-{}", std::process::id()));
+    fs::create_dir_all(&directory)
+        .map_err(|e| format!("can't make {}: {e}", directory.display()))?;
+    let counts = count_in(&directory);
+    // What is left behind would only take room.
+    let _ = fs::remove_dir_all(&directory);
+    counts
+}
+
+fn count_in(directory: &Path) -> Result<Counts, String> {
+    let program = std::env::current_exe().map_err(|e| format!("can't find this program: {e}"))?;
+    let run = Command::new("valgrind")
+        .args(["--tool=callgrind", "--collect-atstart=no"])
+        .arg("--toggle-collect=*counted_region*")
+        .arg("--dump-after=*written_down*")
+        .arg(format!(
+            "--callgrind-out-file={}",
+            directory.join("out").display()
+        ))
+        .arg(program)
+        .arg(COUNTED)
+        .output()
+        .map_err(|e| {
+            format!("can't run valgrind: {e}; install it (Debian: apt-get install valgrind)")
+        })?;
+    if !run.status.success() {
+        let words = String::from_utf8_lossy(&run.stderr);
+        return Err(format!("the run under valgrind failed: {}", words.trim()));
+    }
+    let said = String::from_utf8_lossy(&run.stdout);
+    let mut lines = said.lines();
+    let features = lines.next().unwrap_or_default().to_owned();
+    let file = |part: usize| directory.join(format!("out.{part}"));
+    let nothing = total(&file(1))?;
+    let mut each = Vec::new();
+    for (line, part) in lines.zip(2..) {
+        let theirs = line.strip_prefix(THEIRS);
+        each.push(Count {
+            name: theirs.unwrap_or(line).to_owned(),
+            ours: theirs.is_none(),
+            per_call: (total(&file(part))? - nothing).max(0.0) / f64::from(CALLS),
+        });
+    }
+    Ok(Counts { features, each })
+}
+
+/// The count in one of callgrind's files.
+fn total(file: &Path) -> Result<f64, String> {
+    let text = fs::read_to_string(file)
+        .map_err(|e| format!("callgrind didn't write {}: {e}", file.display()))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("totals: "));
+    let number = line.and_then(|line| line.trim().parse().ok());
+    number.ok_or_else(|| format!("{} has no total", file.display()))
+}
+
+fn bless(file: &Path) -> Result<(), String> {
+    let text = to_json(count()?);
+    let text = serde_json::to_string_pretty(&text).map_err(|e| e.to_string())? + "\n";
+    fs::write(file, text).map_err(|e| format!("can't write {}: {e}", file.display()))
+}
+
+fn to_json(counts: Counts) -> Value {
+    let tenths = |count: f64| json!((count * 10.0).round() / 10.0);
+    let each = counts.each.into_iter();
+    let each: Map<_, _> = each
+        .map(|count| (count.name, tenths(count.per_call)))
+        .collect();
+    json!({"features": counts.features, "instructions_per_call": each})
+}
+
+fn compare(file: &Path) -> Result<(), String> {
+    let kept = read(file)?;
+    let counts = count()?;
+    if kept["features"] != counts.features.as_str() {
+        return Err(format!(
+            "{} was counted on a processor with {}, and valgrind offers {} here: the numbers can't be compared",
+            file.display(),
+            kept["features"],
+            counts.features
+        ));
+    }
+    let kept = &kept["instructions_per_call"];
+    let (mut worse, mut unknown) = (0, 0);
+    println!("{:46} {:>9} {:>9}", "instructions per call", "kept", "now");
+    for Count {
+        name,
+        ours,
+        per_call: now,
+    } in &counts.each
+    {
+        let Some(old) = kept[name].as_f64() else {
+            unknown += 1;
+            println!("{name:46} {:>9} {now:9.1}  new", "-");
+            continue;
+        };
+        let change = now / old - 1.0;
+        let verdict = match () {
+            () if (now - old).abs() <= NOISE || change.abs() <= TOLERANCE => String::new(),
+            () if !ours => format!("  {:+.0} %", change * 100.0),
+            () if change > 0.0 => {
+                worse += 1;
+                format!("  {:+.0} %, too many", change * 100.0)
+            }
+            () => format!("  {:+.0} %, better", change * 100.0),
+        };
+        println!("{name:46} {old:9.1} {now:9.1}{verdict}");
+    }
+    if worse + unknown > 0 {
+        return Err(format!(
+            "{worse} of {} counts are more than {} % above the kept ones, {unknown} are new; if that is meant, keep them: .ci/instructions --bless",
+            counts.each.len(),
+            TOLERANCE * 100.0
+        ));
+    }
+    Ok(())
+}
+
+fn read(file: &Path) -> Result<Value, String> {
+    let text = fs::read_to_string(file)
+        .map_err(|e| format!("can't read {}: {e}; write it with --bless", file.display()))?;
+    serde_json::from_str(&text).map_err(|e| format!("{} is not JSON: {e}", file.display()))
+}

@@ -1,0 +1,165 @@
+//! What instances cost: to make, to keep, to swap, to lose.
+
+use std::convert::Infallible;
+
+use tollgate_bench_sandbox::guests::{Guests, TRAP};
+use tollgate_bench_sandbox::judging::view_of;
+use tollgate_policy_host::{Hook, Instance, Policy, SharedState, StateLimits};
+
+use crate::{Clock, Effort};
+
+/// What was found.
+pub(crate) struct Life {
+    /// Instances that were alive at once, each of another tenant, each having judged a call.
+    pub(crate) instances: u32,
+    /// What they added to the process' resident memory, in bytes.
+    pub(crate) resident: u64,
+    /// Nanoseconds for each, in places of the pool that were never used before.
+    pub(crate) first_ns: f64,
+    /// By repetition, what is done to one instance after the other.
+    pub(crate) each: Vec<(&'static str, Vec<f64>)>,
+}
+
+/// The names of [`Life::each`].
+pub(crate) const AGAIN: &str = "an instance of null in a used place, and its end";
+const FRESH: &str = "a fresh instance of null per call";
+const FRESH_ACL: &str = "a fresh instance of the ACL with 10 names per call";
+const SWAP: &str = "swap to a compiled module";
+const SWAP_STATE: &str = "swap with 48 KiB of state";
+const TRAPPED: &str = "a judgement that traps";
+
+pub(crate) fn measure(effort: Effort) -> Result<Life, String> {
+    let guests = Guests::new(effort.instances)?;
+    // What the first one touches belongs to nobody.
+    drop(judged(guests.start(&guests.null, None)?)?);
+    let (resident, first_ns) = alive_at_once(&guests, effort.instances)?;
+    let mut each: Vec<(&'static str, Vec<f64>)> = Vec::new();
+    for _ in 0..effort.repetitions {
+        for (name, ns) in lives(&guests, effort.lives)? {
+            match each.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, all)) => all.push(ns),
+                None => each.push((name, vec![ns])),
+            }
+        }
+    }
+    Ok(Life {
+        instances: effort.instances,
+        resident,
+        first_ns,
+        each,
+    })
+}
+
+fn alive_at_once(guests: &Guests, count: u32) -> Result<(u64, f64), String> {
+    let before = resident()?;
+    let mut all = Vec::with_capacity(count as usize);
+    let clock = Clock::start();
+    for _ in 0..count {
+        all.push(guests.start(&guests.null, None)?);
+    }
+    let first_ns = clock.ns_each(count);
+    // A tenant's policy has a state, too, and has judged.
+    let states: Vec<_> = all
+        .iter()
+        .map(|_| SharedState::new(&StateLimits::default()))
+        .collect();
+    let all: Vec<_> = all.into_iter().map(judged).collect::<Result<_, _>>()?;
+    let after = resident()?;
+    drop((all, states));
+    Ok((after.saturating_sub(before), first_ns))
+}
+
+/// It judges a call.
+fn judged(mut instance: Instance) -> Result<Instance, String> {
+    let verdict = instance.judge::<Infallible>(Hook::Request, 0, 8, |room| {
+        room.copy_from_slice(&[8, 0, 0, 0, 0, 0, 0, 0]);
+        Ok(8)
+    });
+    verdict.map_err(|error| error.to_string())?;
+    Ok(instance)
+}
+
+/// This process' resident memory.
+fn resident() -> Result<u64, String> {
+    let status = std::fs::read_to_string("/proc/self/status")
+        .map_err(|error| format!("cannot read /proc/self/status: {error}"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map(|kib| kib << 10)
+        .ok_or_else(|| "/proc/self/status has no VmRSS".to_owned())
+}
+
+fn lives(guests: &Guests, count: u32) -> Result<Vec<(&'static str, f64)>, String> {
+    let timed = |once: &mut dyn FnMut() -> Result<(), String>| {
+        let clock = Clock::start();
+        for _ in 0..count {
+            once()?;
+        }
+        Ok::<_, String>(clock.ns_each(count))
+    };
+    let (config, honest) = (names(10), view_of("honest customer"));
+    let (null, acl, deed) = (&guests.null, &guests.acl, guests.deed("")?);
+    let mut stable = guests.start(null, None)?;
+    let mut stateful = guests.start(&deed, None)?;
+    Ok(vec![
+        (AGAIN, timed(&mut || guests.start(null, None).map(drop))?),
+        (
+            FRESH,
+            timed(&mut || judged(guests.start(null, None)?).map(drop))?,
+        ),
+        (
+            FRESH_ACL,
+            timed(&mut || judged_by(guests, acl, &config, &honest))?,
+        ),
+        (
+            SWAP,
+            timed(&mut || {
+                stable = guests.start(null, None)?;
+                Ok(())
+            })?,
+        ),
+        (
+            SWAP_STATE,
+            timed(&mut || {
+                let mut heir = guests.start(&deed, None)?;
+                let saved = stateful.save().map_err(|fault| fault.to_string())?;
+                let saved = saved.ok_or("the module has a state")?;
+                heir.restore(1, &saved).map_err(|fault| fault.to_string())?;
+                stateful = heir;
+                Ok(())
+            })?,
+        ),
+        (TRAPPED, trapped(guests, count.min(50))?),
+    ])
+}
+
+fn names(count: usize) -> String {
+    let names: Vec<String> = (0..count).map(|k| format!("customer {k}")).collect();
+    serde_json::json!({ "blocked": names }).to_string()
+}
+
+/// A call by a customer who isn't on the list.
+fn judged_by(guests: &Guests, policy: &Policy, config: &str, view: &[u8]) -> Result<(), String> {
+    let mut instance = guests.start(policy, Some(config.as_bytes()))?;
+    let verdict = instance.judge::<Infallible>(Hook::Request, 0, view.len(), |room| {
+        room.copy_from_slice(view);
+        Ok(view.len())
+    });
+    verdict.map(drop).map_err(|error| error.to_string())
+}
+
+/// The judgements alone: the instances are made before and end after.
+fn trapped(guests: &Guests, count: u32) -> Result<f64, String> {
+    let policy = guests.deed(TRAP)?;
+    let mut all = (0..count)
+        .map(|_| guests.start(&policy, None))
+        .collect::<Result<Vec<_>, _>>()?;
+    let clock = Clock::start();
+    for instance in &mut all {
+        let verdict = instance.judge::<Infallible>(Hook::Request, 0, 8, |_| Ok(8));
+        if verdict.is_ok() {
+            return Err("a module that traps has judged".to_owned());
+        }
+    }
+    Ok(clock.ns_each(count))
+}

@@ -1,0 +1,28 @@
+//! How many instructions a judgement takes: `policy-instructions [--bless] FILE`; see [`tollgate_bench_marshal::counting`].
+//!
+//! CI keeps the counts of the tests' build, which are two to three times those of a release, and guards against regressions.
+//! The claim that a null call costs at most 60 ns is about a release: `policy-bench` makes it, of time and of instructions.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use tollgate_bench_marshal::counting::{self, Counted};
+use tollgate_bench_sandbox::guests::Guests;
+use tollgate_bench_sandbox::judging::{Part, jobs};
+
+fn main() -> ExitCode {
+    counting::main(|| {
+        let guests = Guests::new(4)?;
+        let counted = jobs(&guests)?.into_iter().map(|job| Counted {
+            name: match job.part {
+                Part::Judgement => job.name,
+                Part::Hook => format!("hook {}", job.name),
+                Part::HostFunction => format!("in a batch of 64: {}", job.name),
+            },
+            ours: true,
+            work: job.work,
+        });
+        Ok(counted.collect())
+    })
+}
