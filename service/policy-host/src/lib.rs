@@ -60,7 +60,7 @@ mod scan;
 mod state;
 pub mod worker;
 
-pub use batch::Batch;
+pub use batch::{Batch, Filling};
 pub use capabilities::{Capabilities, UnknownCapability};
 pub use compile::{Compiler, CompilerConfig, CompilerCounters};
 pub use config::{HostConfig, Setup, TenantLimits};
