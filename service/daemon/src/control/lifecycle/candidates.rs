@@ -3,6 +3,7 @@
 //! Nothing here changes anything that is in force.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,9 +81,8 @@ impl Control {
         let owner = target.owner();
         self.require_owner(&owner)?;
         for number in plan.numbers() {
-            if !versions.contains_key(&number) {
-                let version = self.version(&owner, policy, number).await?;
-                versions.insert(number, version);
+            if let Entry::Vacant(lacking) = versions.entry(number) {
+                lacking.insert(self.version(&owner, policy, number).await?);
             }
         }
         Ok(())
