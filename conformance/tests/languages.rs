@@ -12,8 +12,8 @@ use std::sync::LazyLock;
 use serde_json::Value;
 use tollgate_conformance::testbed::{guest_file, policy_file};
 use tollgate_policy_host::{
-    Effects, FieldChange, Hook, Host, HostConfig, Instance, LoadError, Policy, Setup, TenantLimits,
-    Value as NewValue, Verdict,
+    Capabilities, Effects, FieldChange, Hook, Host, HostConfig, Instance, LoadError,
+    MetadataChange, Policy, Setup, TenantLimits, Value as NewValue, Verdict,
 };
 
 static HOST: LazyLock<Host> = LazyLock::new(|| {
@@ -40,6 +40,7 @@ fn witnesses() -> [(&'static str, Policy); 3] {
 fn configured(policy: &Policy, config: &str) -> Result<Instance, LoadError> {
     policy.instantiate(&Setup {
         config: Some(config.as_bytes()),
+        granted: Capabilities::ALL,
         ..Setup::new(&TenantLimits::default())
     })
 }
@@ -63,6 +64,13 @@ fn said(field: &Value) -> (char, String) {
         "absent" => ('t', "-".to_owned()),
         "text" => ('t', value.as_str().unwrap().to_owned()),
         "bytes" => ('x', value.as_str().unwrap().to_owned()),
+        "values" => match &value.as_array().unwrap()[..] {
+            [] => ('v', "-".to_owned()),
+            values => {
+                let texts: Vec<_> = values.iter().map(|hex| hex.as_str().unwrap()).collect();
+                ('v', format!("{}:{}", texts.len(), texts.join(",")))
+            }
+        },
         "int" => ('i', value.to_string()),
         "uint" => ('u', value.to_string()),
         "bool" => ('b', if value == true { "T" } else { "F" }.to_owned()),
@@ -165,6 +173,88 @@ fn the_host_reads_what_every_language_answers() {
         }
     }
     assert!(checked >= 3 * 6, "{checked}");
+}
+
+#[test]
+fn the_host_reads_every_effect_of_every_language() {
+    let mut checked = 0;
+    for (language, witness) in witnesses() {
+        for effect in vectors("effects.json") {
+            // Replies have the same keys, and the witness has those that the vectors have.
+            let meant = &effect["effects"];
+            if meant.is_null() || effect["hook"] == "reply" {
+                continue;
+            }
+            let (lines, expected) = told(meant);
+            assert_eq!(
+                parrot(&witness, &lines.join("\n")),
+                Verdict::Effects(Box::new(expected)),
+                "{language}: {}",
+                effect["name"]
+            );
+            checked += 1;
+        }
+        // The same number is another thing for each kind, and what is said last counts.
+        let lines = "u 0 5\nm 0 61\nw 7\np 1\nl a\nr 0\nw 0\np 2\nl b\nw 9";
+        let expected = Effects {
+            fields: vec![FieldChange {
+                field: 0,
+                value: NewValue::Bits(5),
+            }],
+            metadata: vec![MetadataChange {
+                key: 0,
+                value: None,
+            }],
+            delay_us: 9,
+            priority: Some(2),
+            route: Some("b".to_owned()),
+        };
+        let verdict = Verdict::Effects(Box::new(expected));
+        assert_eq!(parrot(&witness, lines), verdict, "{language}: twice");
+    }
+    assert!(checked >= 3 * 12, "{checked}");
+}
+
+/// A parrot's lines, and what the host must make of them.
+fn told(meant: &Value) -> (Vec<String>, Effects) {
+    let mut lines = Vec::new();
+    let mut effects = Effects::default();
+    let list = |key: &str| meant[key].as_array().cloned().unwrap_or_default();
+    for change in list("fields") {
+        let (field, bits) = (
+            change[0].as_u64().unwrap(),
+            change[1]["bits"].as_u64().unwrap(),
+        );
+        lines.push(format!("u {field} {bits}"));
+        effects.fields.push(FieldChange {
+            field: field as u32,
+            value: NewValue::Bits(bits),
+        });
+    }
+    for change in list("metadata") {
+        let (key, value) = (change[0].as_u64().unwrap(), change[1].as_str());
+        lines.push(match value {
+            Some(hex) => format!("m {key} {hex}"),
+            None => format!("r {key}"),
+        });
+        effects.metadata.push(MetadataChange {
+            key: key as u32,
+            value: value.map(bytes),
+        });
+    }
+    if let Some(us) = meant["delay_us"].as_u64() {
+        lines.push(format!("w {us}"));
+        effects.delay_us = us as u32;
+    }
+    if let Some(priority) = meant["priority"].as_u64() {
+        lines.push(format!("p {priority}"));
+        effects.priority = Some(priority as u8);
+    }
+    if let Some(route) = meant["route"].as_str() {
+        lines.push(format!("l {route}"));
+        effects.route = Some(route.to_owned());
+    }
+    (lines, effects)
 }
 
 #[test]

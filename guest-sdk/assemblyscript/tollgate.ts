@@ -91,7 +91,7 @@ export function abort(message: string | null, file: string | null, line: u32, co
   unreachable();
 }
 
-/** A call, reduced to the fields that the manifest declares. */
+/** A call, reduced to the fields and metadata keys that the manifest declares. */
 export class Call {
   constructor(
     /** A position in the manifest's `methods`. */
@@ -124,6 +124,24 @@ export class Call {
     return bytes;
   }
 
+  // Metadata keys are numbered behind the fields.
+  /** How many values a metadata key has: none if it is absent or withheld. */
+  valueCount(entry: u32): i32 { return this.has(entry) ? load<u32>(this.entry(entry)) : 0; }
+  /** The value of a metadata key at a place, from 0; null if there is none. */
+  value(entry: u32, place: i32 = 0): Uint8Array | null {
+    if (place >= this.valueCount(entry)) return null;
+    let at = this.view + load<u32>(this.entry(entry), 8);
+    for (; place > 0; place--) at += 4 + load<u32>(at);
+    const bytes = new Uint8Array(load<u32>(at));
+    memory.copy(bytes.dataStart, at + 4, bytes.length);
+    return bytes;
+  }
+  /** The same as text, which it is unless the key ends in -bin. */
+  valueText(entry: u32, place: i32 = 0): string | null {
+    const bytes = this.value(entry, place);
+    return bytes ? String.UTF8.decode(bytes.buffer) : null;
+  }
+
   private entry(field: u32): usize { return this.view + 8 + 16 * field; }
   private present(field: u32): usize {
     if (!this.has(field)) throw new Error(`field ${field} is absent, or the policy isn't allowed to see it`);
@@ -134,6 +152,9 @@ export class Call {
 class Record {
   constructor(public kind: u32, public field: u32, public value: u64, public bytes: ArrayBuffer | null) {}
 }
+
+/** Kinds 1 to 3 are about one field, 4 and 5 about one metadata key, each later one about the call. */
+function about(kind: u32): u32 { return kind <= 3 ? 1 : kind <= 5 ? 4 : kind; }
 
 /** What becomes of a call: it passes, unless something is said here. */
 export class Answer {
@@ -162,9 +183,25 @@ export class Answer {
     this.put(new Record(3, field, 0, value.buffer.slice(value.byteOffset, value.byteOffset + value.length)));
   }
 
+  // The metadata of an allowed call; `key` is a position in the manifest's `metadata_changes` (or `reply_metadata_changes`).
+  /** One value instead of all that the key has: printable ASCII. */
+  setMetadata(key: u32, value: string): void { this.put(new Record(4, key, 0, String.UTF8.encode(value))); }
+  /** The same for a key that ends in -bin. */
+  setMetadataBytes(key: u32, value: Uint8Array): void {
+    this.put(new Record(4, key, 0, value.buffer.slice(value.byteOffset, value.byteOffset + value.length)));
+  }
+  removeMetadata(key: u32): void { this.put(new Record(5, key, 0, null)); }
+
+  /** Lets an allowed call wait, a second at most: capability `delay`. */
+  delay(microseconds: u32): void { this.put(new Record(6, 0, microseconds, null)); }
+  /** 0, what all calls have, to 7, which comes first: capability `priority`. */
+  priority(priority: u32): void { this.put(new Record(7, 0, priority, null)); }
+  /** The route of an allowed request, 1 to 64 of a-z 0-9 - _ . : capability `route`. */
+  route(label: string): void { this.put(new Record(8, 0, 0, String.UTF8.encode(label))); }
+
   private put(record: Record): void {
     for (let i = 0; i < this.records.length; i++) {
-      if (this.records[i].field == record.field) {
+      if (this.records[i].field == record.field && about(this.records[i].kind) == about(record.kind)) {
         this.records[i] = record;
         return;
       }

@@ -25,12 +25,21 @@ class Witness extends Policy {
     answer.deny(Status.Internal, text);
   }
 
-  // `d STATUS HEX`, or any of `c FIELD`, `u FIELD NUMBER`, `x FIELD HEX`, one after the other.
+  // `d STATUS HEX`, or any of `c FIELD`, `u FIELD NUMBER`, `x FIELD HEX`, `m KEY HEX`, `r KEY`, `w MICROSECONDS`, `p PRIORITY`,
+  // `l LABEL`, one after the other.
   private parrot(answer: Answer): void {
     for (let line = this.line(); line.length > 0; line = this.line()) {
       const words = line.split(" ");
+      if (words[0] == "l") {
+        answer.route(words[1]);
+        continue;
+      }
       const first = u32.parse(words[1]);
       if (words[0] == "c") answer.clear(first);
+      else if (words[0] == "m") answer.setMetadataBytes(first, unhex(words.length > 2 ? words[2] : ""));
+      else if (words[0] == "r") answer.removeMetadata(first);
+      else if (words[0] == "w") answer.delay(first);
+      else if (words[0] == "p") answer.priority(first);
       else if (words[0] == "u") answer.setUint(first, u64.parse(words[2]));
       else if (words[0] == "x") answer.setBytes(first, unhex(words[2]));
       else answer.denyBytes(first, unhex(words[2]).buffer);
@@ -40,6 +49,11 @@ class Witness extends Policy {
 
 function read(call: Call, field: u32, kind: string): string {
   if (!call.has(field)) return "-";
+  if (kind == "v") {
+    let text = call.valueCount(field).toString();
+    for (let i = 0; i < call.valueCount(field); i++) text += (i == 0 ? ":" : ",") + hex(call.value(field, i)!);
+    return text;
+  }
   if (kind == "t") return call.text(field);
   if (kind == "x") return hex(call.bytes(field));
   if (kind == "u") return call.uint(field).toString();

@@ -18,7 +18,7 @@
 //
 // A call that isn't denied passes. Fields are numbered as the manifest lists them, from 0; a getter answers false if the
 // field is absent or withheld: decide what that means, because a policy that lets pass what it doesn't see is no policy.
-// Messages and values are copied. There is no malloc and no libc; a broken promise (a field that the manifest doesn't declare,
+// Metadata keys are numbered behind the fields. Messages and values are copied. There is no malloc and no libc; a broken promise (a field that the manifest doesn't declare,
 // more than 64 KiB of changes) is a trap, which ends the instance and denies the call. `guest-sdk/ABI.md` has the bytes.
 
 #ifndef TOLLGATE_POLICY_H
@@ -137,6 +137,22 @@ static inline bool tg_string(const tg_call *call, uint32_t field, tg_bytes *valu
     return true;
 }
 
+// How many values a metadata key has: none if it is absent or withheld.
+static inline uint32_t tg_value_count(const tg_call *call, uint32_t entry) {
+    const uint8_t *words = tg_entry(call, entry);
+    return words ? tg_word(words) : 0;
+}
+
+// The value of a metadata key at a place, from 0: printable ASCII, or any bytes if the key ends in -bin.
+static inline bool tg_value(const tg_call *call, uint32_t entry, uint32_t place, tg_bytes *value) {
+    if (place >= tg_value_count(call, entry)) return false;
+    const uint8_t *at = call->view + tg_word(tg_entry(call, entry) + 8);
+    for (; place > 0; place--) at += 4 + tg_word(at);
+    value->data = at + 4;
+    value->len = tg_word(at);
+    return true;
+}
+
 static inline uint32_t tg_length(const char *text) {
     uint32_t len = 0;
     while (text[len]) len++;
@@ -152,8 +168,8 @@ static inline bool tg_equals(tg_bytes bytes, const char *text) {
 
 // ---- Answering.
 
-// Messages, records and values of one judgement: 64 denials of 1 KiB, or 64 lists of 512 bytes and their values.
-enum { TG_ARENA_BYTES = 256 << 10, TG_MESSAGE_BYTES = 1024, TG_CHANGES = 32, TG_CHANGED_BYTES = 64 << 10 };
+// Messages, records and values of one judgement: 64 denials of 1 KiB, or 64 lists of 816 bytes and their values.
+enum { TG_ARENA_BYTES = 256 << 10, TG_MESSAGE_BYTES = 1024, TG_EFFECTS = 51, TG_CHANGED_BYTES = 64 << 10 };
 static uint8_t tg_arena[TG_ARENA_BYTES];
 static uint32_t tg_arena_used;
 
@@ -180,14 +196,18 @@ static inline void tg_deny(tg_answer *answer, uint32_t status, const char *messa
     tg_deny_bytes(answer, status, message, tg_length(message));
 }
 
-// A record of the effect list; one that is there for this field is written over.
+// Kinds 1 to 3 are about one field, 4 and 5 about one metadata key, each later one about the call.
+static inline uint32_t tg_about(uint32_t kind) { return kind <= 3 ? 1 : kind <= 5 ? 4 : kind; }
+
+// A record of the effect list; one that is there for this field, key or kind is written over.
 static inline void tg_record(tg_answer *answer, uint32_t kind, uint32_t field, uint32_t low, uint32_t high) {
     if (answer->verdict != 3)
-        *answer = (tg_answer){3, 0, (uint32_t)(uintptr_t)tg_take(16 * TG_CHANGES), 0};
+        *answer = (tg_answer){3, 0, (uint32_t)(uintptr_t)tg_take(16 * TG_EFFECTS), 0};
     uint8_t *list = (uint8_t *)(uintptr_t)answer->address, *record = list;
-    while (record < list + answer->len && tg_word(record + 4) != field) record += 16;
+    while (record < list + answer->len && (tg_word(record + 4) != field || tg_about(tg_word(record)) != tg_about(kind)))
+        record += 16;
     if (record == list + answer->len) {
-        if (answer->len == 16 * TG_CHANGES) __builtin_trap();
+        if (answer->len == 16 * TG_EFFECTS) __builtin_trap();
         answer->len += 16;
     }
     tg_put_word(record, kind);
@@ -207,6 +227,24 @@ static inline void tg_set_int(tg_answer *answer, uint32_t field, int64_t value) 
 static inline void tg_set_string(tg_answer *answer, uint32_t field, const void *data, uint32_t len) {
     if (len > TG_CHANGED_BYTES) __builtin_trap();
     tg_record(answer, 3, field, (uint32_t)(uintptr_t)tg_copy(data, len), len);
+}
+
+// The metadata of an allowed call; `key` is a position in the manifest's `metadata_changes` (or `reply_metadata_changes`).
+// One value instead of all that the key has: printable ASCII, or any bytes if the key ends in -bin.
+static inline void tg_set_metadata(tg_answer *answer, uint32_t key, const void *data, uint32_t len) {
+    if (len > TG_CHANGED_BYTES) __builtin_trap();
+    tg_record(answer, 4, key, (uint32_t)(uintptr_t)tg_copy(data, len), len);
+}
+static inline void tg_remove_metadata(tg_answer *answer, uint32_t key) { tg_record(answer, 5, key, 0, 0); }
+
+// Lets an allowed call wait, a second at most: capability `delay`.
+static inline void tg_delay(tg_answer *answer, uint32_t microseconds) { tg_record(answer, 6, 0, microseconds, 0); }
+// 0, what all calls have, to 7, which comes first: capability `priority`.
+static inline void tg_priority(tg_answer *answer, uint32_t priority) { tg_record(answer, 7, 0, priority, 0); }
+// The route of an allowed request, 1 to 64 of a-z 0-9 - _ . : capability `route`.
+static inline void tg_route(tg_answer *answer, const void *label, uint32_t len) {
+    if (len > 64) __builtin_trap();
+    tg_record(answer, 8, 0, (uint32_t)(uintptr_t)tg_copy(label, len), len);
 }
 
 // ---- The exports.

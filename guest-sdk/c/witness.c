@@ -5,9 +5,11 @@
 #include "tollgate_policy.h"
 
 TG_MANIFEST({
-    "abi": 1, "name": "witness", "hooks": ["request", "reply"], "capabilities": ["change"],
+    "abi": 1, "name": "witness", "hooks": ["request", "reply"],
+    "capabilities": ["change", "delay", "priority", "route"],
     "methods": [
-        { "method": "a.B/C", "changes": ["a", "b", "c"], "reply_changes": ["a", "b", "c"] },
+        { "method": "a.B/C", "changes": ["a", "b", "c"], "reply_changes": ["a", "b", "c"],
+          "metadata_changes": ["x-a", "x-b-bin"], "reply_metadata_changes": ["x-a", "x-b-bin"] },
         { "method": "a.B/D" }
     ]
 })
@@ -55,6 +57,14 @@ static void put_field(const tg_call *call, uint32_t field, char kind) {
     union { double value; uint64_t bits; } d;
     if (kind == 't' && tg_string(call, field, &bytes)) {
         for (uint32_t at = 0; at < bytes.len; at++) put((char)bytes.data[at]);
+    } else if (kind == 'v') {
+        uint32_t count = tg_value_count(call, field);
+        if (count == 0) put('-');
+        else put_number(count);
+        for (uint32_t at = 0; at < count && tg_value(call, field, at, &bytes); at++) {
+            put(at == 0 ? ':' : ',');
+            put_hex(bytes);
+        }
     } else if (kind == 'x' && tg_string(call, field, &bytes)) {
         put_hex(bytes);
     } else if (kind == 'u' && tg_uint(call, field, &u)) {
@@ -102,20 +112,32 @@ static uint64_t number(tg_bytes line, uint32_t *at) {
 
 static uint8_t digit(uint8_t c) { return c <= '9' ? c - '0' : c - 'a' + 10; }
 
-// `d STATUS HEX`, or any of `c FIELD`, `u FIELD NUMBER`, `x FIELD HEX`, one after the other: a parrot's line each.
+// `d STATUS HEX`, or any of `c FIELD`, `u FIELD NUMBER`, `x FIELD HEX`, `m KEY HEX`, `r KEY`, `w MICROSECONDS`, `p PRIORITY`,
+// `l LABEL`, one after the other: a parrot's line each.
 static void parrot(tg_answer *answer) {
     for (tg_bytes l = line(); l.len > 0; l = line()) {
         uint32_t at = 2;
+        if (l.data[0] == 'l') {
+            tg_route(answer, l.data + at, l.len - at);
+            continue;
+        }
         uint32_t first = (uint32_t)number(l, &at);
         static uint8_t bytes[4096];
         uint32_t len = 0;
         if (l.data[0] == 'c') {
             tg_clear(answer, first);
+        } else if (l.data[0] == 'r') {
+            tg_remove_metadata(answer, first);
+        } else if (l.data[0] == 'w') {
+            tg_delay(answer, first);
+        } else if (l.data[0] == 'p') {
+            tg_priority(answer, first);
         } else if (l.data[0] == 'u') {
             tg_set_uint(answer, first, number(l, &at));
         } else {
             for (; at + 1 < l.len; at += 2) bytes[len++] = digit(l.data[at]) << 4 | digit(l.data[at + 1]);
             if (l.data[0] == 'd') tg_deny_bytes(answer, first, bytes, len);
+            else if (l.data[0] == 'm') tg_set_metadata(answer, first, bytes, len);
             else tg_set_string(answer, first, bytes, len);
         }
     }

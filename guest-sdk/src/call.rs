@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   0 total length u32 | 4 field count u32
-//!   then per field, 16 bytes: present u32 | len u32 | value u64
-//!   then the bytes of strings and bytes fields
+//!   then per field, and per metadata key, 16 bytes: present u32 | len u32 | value u64
+//!   then the bytes of strings and bytes fields, and the values of metadata keys, each: len u32 | bytes
 //! ```
 //!
 //! The view comes from the host, which a policy has to trust anyway. One that contradicts itself still ends in a panic, so
@@ -12,7 +12,7 @@
 /// A call, reduced to the fields that the manifest declares.
 ///
 /// Fields are numbered as the manifest lists them, from 0. A getter returns `None` if the field is absent, and panics if
-/// the manifest doesn't declare so many fields. Which getter fits a field is known from the schema: the view has no types.
+/// the manifest doesn't declare so many fields. Metadata keys are numbered behind the fields. Which getter fits a field is known from the schema: the view has no types.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     method: u32,
@@ -30,7 +30,7 @@ impl<'a> Call<'a> {
         self.method
     }
 
-    /// How many fields there are.
+    /// How many fields and metadata keys there are.
     pub fn field_count(&self) -> u32 {
         word(self.view, 4)
     }
@@ -74,6 +74,21 @@ impl<'a> Call<'a> {
         Some(f64::from_bits(self.uint(field)?))
     }
 
+    /// The values of a metadata key: none if it is absent, or the operator withholds it.
+    #[inline]
+    pub fn values(&self, entry: u32) -> Values<'a> {
+        match self.entry(entry) {
+            Some(words) => {
+                let begin = word(words, 8) as usize;
+                Values {
+                    list: &self.view[begin..][..word(words, 4) as usize],
+                    count: word(words, 0),
+                }
+            }
+            None => Values::default(),
+        }
+    }
+
     /// The field's 16 bytes, if it is present.
     #[inline]
     fn entry(&self, field: u32) -> Option<&'a [u8]> {
@@ -81,6 +96,49 @@ impl<'a> Call<'a> {
         assert!(field < count, "the manifest declares fewer fields");
         let entry = &self.view[8 + 16 * field as usize..][..16];
         (word(entry, 0) != 0).then_some(entry)
+    }
+}
+
+/// The values of a metadata key, in the order of the call's metadata.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Values<'a> {
+    list: &'a [u8],
+    count: u32,
+}
+
+impl<'a> Values<'a> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The first one.
+    #[inline]
+    pub fn first(mut self) -> Option<&'a [u8]> {
+        self.next()
+    }
+
+    /// The first one as text, which it is unless the key ends in `-bin`.
+    #[inline]
+    pub fn first_text(self) -> Option<&'a str> {
+        Some(str::from_utf8(self.first()?).expect("the host checked that the value is ASCII"))
+    }
+}
+
+impl<'a> Iterator for Values<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.count = self.count.checked_sub(1)?;
+        let (value, rest) = self.list[4..].split_at(word(self.list, 0) as usize);
+        self.list = rest;
+        Some(value)
     }
 }
 

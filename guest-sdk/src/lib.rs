@@ -8,8 +8,8 @@
 //! allocation per allowed call, any dependency.
 
 mod call;
-mod changes;
 mod config;
+mod effects;
 mod names;
 #[doc(hidden)]
 pub mod rt;
@@ -19,9 +19,9 @@ pub mod testing;
 mod verdict;
 mod wasm;
 
-pub use call::Call;
-pub use changes::{Changes, NewValue};
+pub use call::{Call, Values};
 pub use config::json_object;
+pub use effects::{Effect, Effects, NewValue, Route};
 pub use names::NameSet;
 pub use tollgate_policy_macros::policy;
 pub use verdict::{Status, Verdict};

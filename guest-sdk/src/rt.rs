@@ -5,15 +5,15 @@
 //!             view_off view_len method verdict status msg_off msg_len zero
 //! ```
 //!
-//! Messages and changes are collected in an arena of their own, which lives until the next judgement: the host reads them
+//! Messages and effects are collected in an arena of their own, which lives until the next judgement: the host reads them
 //! after the function has returned.
 //!
 //! ```text
-//!   changes: | record 0 | record 1 | ... | their bytes     record, 16 bytes: kind u32 | field u32 | value u64
+//!   effects: | record 0 | record 1 | ... | their bytes     record, 16 bytes: kind u32 | field u32 | value u64
 //! ```
 
 use crate::call::word;
-use crate::{Call, Changes, Level, NewValue, Policy, Verdict};
+use crate::{Call, Effect, Effects, Level, NewValue, Policy, Verdict};
 
 const ENTRY_BYTES: usize = 32;
 const VERDICT_AT: usize = 12;
@@ -24,11 +24,16 @@ const MESSAGE_BYTES: usize = 1024;
 const RECORD_BYTES: usize = 16;
 const ALLOW: u32 = 1;
 const DENY: u32 = 2;
-const CHANGE: u32 = 3;
+const EFFECTS: u32 = 3;
 /// The kinds of a record.
 const CLEAR: u32 = 1;
 const SET_BITS: u32 = 2;
 const SET_BYTES: u32 = 3;
+const SET_METADATA: u32 = 4;
+const REMOVE_METADATA: u32 = 5;
+const DELAY: u32 = 6;
+const PRIORITY: u32 = 7;
+const ROUTE: u32 = 8;
 
 /// A policy and its buffer.
 #[derive(Debug)]
@@ -38,7 +43,7 @@ pub struct Runtime<P> {
     room: Vec<u8>,
     /// Where in `room` the buffer begins.
     begin: usize,
-    /// Messages and changes of one judgement, or saved state.
+    /// Messages and effects of one judgement, or saved state.
     arena: Vec<u8>,
 }
 
@@ -64,7 +69,7 @@ impl<P> Runtime<P> {
         &mut self.room[self.begin..]
     }
 
-    /// Messages and changes of the last judgement.
+    /// Messages and effects of the last judgement.
     pub fn arena(&self) -> &[u8] {
         &self.arena
     }
@@ -130,9 +135,9 @@ impl<P: Policy> Runtime<P> {
                     self.arena.extend_from_slice(&message.as_bytes()[..len]);
                     [DENY, status.code(), begin, len as u32]
                 }
-                Verdict::Change(changes) => {
+                Verdict::Effects(effects) => {
                     let begin = self.arena.len() as u32;
-                    [CHANGE, 0, begin, append(&mut self.arena, &changes)]
+                    [EFFECTS, 0, begin, append(&mut self.arena, &effects)]
                 }
             };
             write_words(&mut entry[VERDICT_AT..], answer);
@@ -171,26 +176,37 @@ impl<P: Policy> Runtime<P> {
     }
 }
 
-/// Writes changes behind what the arena has; answers the length of their records. Places in them count from the arena's
+/// Writes effects behind what the arena has; answers the length of their records. Places in them count from the arena's
 /// start as yet.
 #[cold]
-fn append(arena: &mut Vec<u8>, changes: &Changes) -> u32 {
+fn append(arena: &mut Vec<u8>, effects: &Effects) -> u32 {
     let begin = arena.len();
-    arena.resize(begin + changes.iter().count() * RECORD_BYTES, 0);
+    arena.resize(begin + effects.iter().len() * RECORD_BYTES, 0);
     let end = arena.len();
-    for ((field, value), at) in changes.iter().zip((begin..end).step_by(RECORD_BYTES)) {
-        let record = match value {
-            NewValue::Clear => [CLEAR, field, 0, 0],
-            NewValue::Bits(bits) => [SET_BITS, field, *bits as u32, (*bits >> 32) as u32],
-            NewValue::Bytes(bytes) => {
-                let place = arena.len() as u32;
-                arena.extend_from_slice(bytes);
-                [SET_BYTES, field, place, bytes.len() as u32]
+    for (effect, at) in effects.iter().zip((begin..end).step_by(RECORD_BYTES)) {
+        let (kind, field, [low, high]) = match effect {
+            Effect::Field(field, NewValue::Clear) => (CLEAR, *field, [0, 0]),
+            Effect::Field(field, NewValue::Bits(bits)) => {
+                (SET_BITS, *field, [*bits as u32, (*bits >> 32) as u32])
             }
+            Effect::Field(field, NewValue::Bytes(bytes)) => (SET_BYTES, *field, keep(arena, bytes)),
+            Effect::Metadata(key, Some(value)) => (SET_METADATA, *key, keep(arena, value)),
+            Effect::Metadata(key, None) => (REMOVE_METADATA, *key, [0, 0]),
+            Effect::Delay(us) => (DELAY, 0, [*us, 0]),
+            Effect::Priority(priority) => (PRIORITY, 0, [u32::from(*priority), 0]),
+            Effect::Route(route) => (ROUTE, 0, keep(arena, route.label().as_bytes())),
         };
+        let record = [kind, field, low, high];
         write_words(&mut arena[at..], record);
     }
     (end - begin) as u32
+}
+
+/// Puts a value behind what the arena has; answers its place and length.
+fn keep(arena: &mut Vec<u8>, bytes: &[u8]) -> [u32; 2] {
+    let place = arena.len() as u32;
+    arena.extend_from_slice(bytes);
+    [place, bytes.len() as u32]
 }
 
 /// Turns offsets in the arena into addresses, now that the arena doesn't move any more.
@@ -202,9 +218,9 @@ fn place(entries: &mut [u8], arena: &mut [u8]) {
         if len == 0 {
             continue;
         }
-        if word(entry, VERDICT_AT) == CHANGE {
+        if word(entry, VERDICT_AT) == EFFECTS {
             for record in arena[begin..][..len].chunks_exact_mut(RECORD_BYTES) {
-                if word(record, 0) == SET_BYTES {
+                if matches!(word(record, 0), SET_BYTES | SET_METADATA | ROUTE) {
                     let at = base.wrapping_add(word(record, 8));
                     write_words(&mut record[8..], [at]);
                 }

@@ -31,7 +31,9 @@
 //! bytes are those of a seed. What a call doesn't mention has the value that protobuf gives it: zero, empty, or absent.
 //! What needs the real sandbox (budgets, memory) is tested with `tollgate policy test`.
 
-use crate::{Call, Changes, NewValue, Policy, Status, Verdict};
+use std::time::Duration;
+
+use crate::{Call, Effect, Effects, NewValue, Policy, Status, Verdict};
 
 pub use desk::{counter, gauge, histogram, log, set_now_ms, set_state_room};
 
@@ -54,6 +56,8 @@ pub enum Field<'a> {
     Text(&'a str),
     /// A bytes field.
     Bytes(&'a [u8]),
+    /// The values of a metadata key; none is the same as [`Field::Absent`].
+    Values(&'a [&'a [u8]]),
 }
 
 /// Writes the view of these fields, as the host would.
@@ -71,8 +75,13 @@ pub fn view(fields: &[Field<'_>]) -> Vec<u8> {
             Field::Double(value) => (0, value.to_bits()),
             Field::Text(text) => append(&mut data, &mut data_at, text.as_bytes()),
             Field::Bytes(bytes) => append(&mut data, &mut data_at, bytes),
+            Field::Values([]) => (0, 0),
+            Field::Values(values) => append(&mut data, &mut data_at, &list(values)),
         };
-        let present = u32::from(*field != Field::Absent);
+        let present = match field {
+            Field::Values(values) => values.len() as u32,
+            field => u32::from(*field != Field::Absent),
+        };
         view.extend(present.to_le_bytes());
         view.extend((len as u32).to_le_bytes());
         view.extend(value.to_le_bytes());
@@ -90,6 +99,12 @@ fn append(data: &mut Vec<u8>, at: &mut usize, bytes: &[u8]) -> (usize, u64) {
     data.extend(bytes);
     *at += bytes.len();
     (bytes.len(), begin)
+}
+
+/// The values of a metadata key, as a view has them.
+fn list(values: &[&[u8]]) -> Vec<u8> {
+    let one = |value: &&[u8]| [&(value.len() as u32).to_le_bytes()[..], value].concat();
+    values.iter().flat_map(one).collect()
 }
 
 /// What a field is.
@@ -125,6 +140,19 @@ pub struct HookInfo {
     pub reads: &'static [FieldInfo],
     /// What it may change.
     pub changes: &'static [FieldInfo],
+    /// The metadata keys that it reads, in the order of the view.
+    pub metadata: Keys,
+    /// The metadata keys that it may change.
+    pub metadata_changes: Keys,
+}
+
+/// Metadata keys that a policy declares.
+#[derive(Clone, Copy, Debug)]
+pub enum Keys {
+    /// These.
+    Listed(&'static [&'static str]),
+    /// Those that its configuration lists.
+    Configured,
 }
 
 /// An entry of the manifest's `methods`.
@@ -149,10 +177,27 @@ pub trait Described {
 pub enum Answer {
     /// It passes as it is.
     Allow,
-    /// It passes with these fields changed.
+    /// It passes with these fields changed, and nothing else done to it.
     Change(Vec<(&'static str, Changed)>),
+    /// It passes, with something done to it.
+    Effects(Done),
     /// It ends with this status and message.
     Deny(Status, String),
+}
+
+/// What was done to a call.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Done {
+    /// Fields that were changed.
+    pub fields: Vec<(&'static str, Changed)>,
+    /// Metadata keys that have this one value now, or none.
+    pub metadata: Vec<(String, Option<Vec<u8>>)>,
+    /// How long it waits.
+    pub delay: Duration,
+    /// Its priority, if that was set.
+    pub priority: Option<u8>,
+    /// The label of its route, if one was chosen.
+    pub route: Option<String>,
 }
 
 /// What a field was changed to.
@@ -185,6 +230,8 @@ impl Answer {
 #[derive(Debug)]
 pub struct Desk<P> {
     policy: P,
+    /// What the configuration lists, for policies that leave keys to it: of `metadata`, and of `metadata_changes`.
+    keys: [Vec<String>; 2],
 }
 
 impl<P: Policy + Described> Desk<P> {
@@ -203,7 +250,17 @@ impl<P: Policy + Described> Desk<P> {
     /// The policy's own sentence about its configuration.
     pub fn beside(config: &str) -> Result<Desk<P>, String> {
         let policy = P::configure(config.as_bytes())?;
-        Ok(Desk { policy })
+        let keys = Default::default();
+        Ok(Desk { policy, keys })
+    }
+
+    /// Says again what the configuration lists as `metadata` and as `metadata_changes`, for a policy that leaves keys to it:
+    /// the desk doesn't read configurations.
+    #[must_use]
+    pub fn with_keys(mut self, metadata: &[&str], changes: &[&str]) -> Desk<P> {
+        self.keys =
+            [metadata, changes].map(|keys| keys.iter().map(|key| (*key).to_owned()).collect());
+        self
     }
 
     /// The policy itself.
@@ -216,12 +273,24 @@ impl<P: Policy + Described> Desk<P> {
     /// # Panics
     /// If the policy doesn't judge it, or declares no such field, or one of another type: the test is wrong then.
     pub fn request(&mut self, method: &str, fields: &[(&str, Field<'_>)]) -> Answer {
+        self.request_with(method, fields, &[])
+    }
+
+    /// Asks for a verdict on a request with metadata: pairs of key and value, of which the policy sees what it declares.
+    ///
+    /// # Panics
+    /// As [`Desk::request`].
+    pub fn request_with(
+        &mut self,
+        method: &str,
+        fields: &[(&str, Field<'_>)],
+        metadata: &[(&str, &[u8])],
+    ) -> Answer {
         let (index, entry) = find::<P>(method);
-        let view = view_of(&entry.request, method, fields);
-        answer(
-            self.policy.request(&Call::new(index, &view)),
-            &entry.request,
-        )
+        let [keys, changes] = &self.keys;
+        let view = view_of(&entry.request, method, fields, metadata, keys);
+        let verdict = self.policy.request(&Call::new(index, &view));
+        answer(verdict, &entry.request, changes)
     }
 
     /// Asks for a verdict on a reply.
@@ -229,9 +298,24 @@ impl<P: Policy + Described> Desk<P> {
     /// # Panics
     /// As [`Desk::request`].
     pub fn reply(&mut self, method: &str, fields: &[(&str, Field<'_>)]) -> Answer {
+        self.reply_with(method, fields, &[])
+    }
+
+    /// Asks for a verdict on a reply with metadata.
+    ///
+    /// # Panics
+    /// As [`Desk::request`].
+    pub fn reply_with(
+        &mut self,
+        method: &str,
+        fields: &[(&str, Field<'_>)],
+        metadata: &[(&str, &[u8])],
+    ) -> Answer {
         let (index, entry) = find::<P>(method);
-        let view = view_of(&entry.reply, method, fields);
-        answer(self.policy.reply(&Call::new(index, &view)), &entry.reply)
+        let [keys, changes] = &self.keys;
+        let view = view_of(&entry.reply, method, fields, metadata, keys);
+        let verdict = self.policy.reply(&Call::new(index, &view));
+        answer(verdict, &entry.reply, changes)
     }
 }
 
@@ -248,13 +332,29 @@ fn find<P: Described>(method: &str) -> (u32, &'static MethodInfo) {
     found.unwrap_or_else(|| panic!("the policy doesn't judge {method}"))
 }
 
-fn view_of(hook: &HookInfo, method: &str, given: &[(&str, Field<'_>)]) -> Vec<u8> {
+impl Keys {
+    /// With what the configuration lists.
+    fn names<'a>(&self, configured: &'a [String]) -> Vec<&'a str> {
+        match self {
+            Keys::Listed(keys) => keys.to_vec(),
+            Keys::Configured => configured.iter().map(String::as_str).collect(),
+        }
+    }
+}
+
+fn view_of(
+    hook: &HookInfo,
+    method: &str,
+    given: &[(&str, Field<'_>)],
+    metadata: &[(&str, &[u8])],
+    configured: &[String],
+) -> Vec<u8> {
     assert!(hook.judged, "the policy has no such hook for {method}");
     for (path, _) in given {
         let known = hook.reads.iter().any(|field| field.path == *path);
         assert!(known, "the policy doesn't read `{path}` of {method}");
     }
-    let fields: Vec<Field<'_>> = hook
+    let mut fields: Vec<Field<'_>> = hook
         .reads
         .iter()
         .map(
@@ -269,13 +369,22 @@ fn view_of(hook: &HookInfo, method: &str, given: &[(&str, Field<'_>)]) -> Vec<u8
             },
         )
         .collect();
+    let keys = hook.metadata.names(configured);
+    let lists: Vec<Vec<&[u8]>> = keys
+        .iter()
+        .map(|key| {
+            let pairs = metadata.iter().filter(|(found, _)| found == key);
+            pairs.map(|(_, value)| *value).collect()
+        })
+        .collect();
+    fields.extend(lists.iter().map(|values| Field::Values(values)));
     view(&fields)
 }
 
 impl Field<'_> {
     fn kind(&self) -> Option<Kind> {
         Some(match self {
-            Field::Absent => return None,
+            Field::Absent | Field::Values(_) => return None,
             Field::Int(_) => Kind::Int,
             Field::Uint(_) => Kind::Uint,
             Field::Bool(_) => Kind::Bool,
@@ -299,16 +408,45 @@ impl Field<'_> {
     }
 }
 
-fn answer(verdict: Verdict<'_>, hook: &HookInfo) -> Answer {
+fn answer(verdict: Verdict<'_>, hook: &HookInfo, configured: &[String]) -> Answer {
     match verdict {
         Verdict::Allow => Answer::Allow,
         Verdict::Deny(status, message) => Answer::Deny(status, message.into_owned()),
-        Verdict::Change(changes) => Answer::Change(changed(&changes, hook)),
+        Verdict::Effects(effects) => {
+            let done = done(&effects, hook, configured);
+            let rest = Done {
+                fields: Vec::new(),
+                ..done.clone()
+            };
+            match rest == Done::default() {
+                true => Answer::Change(done.fields),
+                false => Answer::Effects(done),
+            }
+        }
     }
 }
 
-fn changed(changes: &Changes, hook: &HookInfo) -> Vec<(&'static str, Changed)> {
-    let value = |kind: Kind, value: &NewValue| match (value, kind) {
+fn done(effects: &Effects, hook: &HookInfo, configured: &[String]) -> Done {
+    let keys = hook.metadata_changes.names(configured);
+    let mut done = Done::default();
+    for effect in effects.iter() {
+        match effect {
+            Effect::Field(field, value) => done.fields.push(changed(*field, value, hook)),
+            Effect::Metadata(key, value) => {
+                let key = keys[*key as usize].to_owned();
+                done.metadata.push((key, value.clone()));
+            }
+            Effect::Delay(us) => done.delay = Duration::from_micros((*us).into()),
+            Effect::Priority(priority) => done.priority = Some(*priority),
+            Effect::Route(route) => done.route = Some(route.label().to_owned()),
+        }
+    }
+    done
+}
+
+fn changed(field: u32, value: &NewValue, hook: &HookInfo) -> (&'static str, Changed) {
+    let FieldInfo { path, kind, .. } = hook.changes[field as usize];
+    let value = match (value, kind) {
         (NewValue::Clear, _) => Changed::Clear,
         (NewValue::Bits(bits), Kind::Int) => Changed::Int(bits.cast_signed()),
         (NewValue::Bits(bits), Kind::Bool) => Changed::Bool(*bits != 0),
@@ -320,11 +458,7 @@ fn changed(changes: &Changes, hook: &HookInfo) -> Vec<(&'static str, Changed)> {
         }
         (NewValue::Bytes(bytes), _) => Changed::Bytes(bytes.clone()),
     };
-    let named = |field: u32| hook.changes[field as usize];
-    changes
-        .iter()
-        .map(|(field, new)| (named(field).path, value(named(field).kind, new)))
-        .collect()
+    (path, value)
 }
 
 /// The host functions, natively. They keep to the limits that the daemon has by default.

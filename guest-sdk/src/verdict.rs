@@ -1,8 +1,9 @@
 //! What a policy answers.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
-use crate::Changes;
+use crate::{Effects, Route};
 
 /// A gRPC status code that is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +46,8 @@ impl Status {
 pub enum Verdict<'a> {
     /// It passes.
     Allow,
-    /// It passes with some fields changed. Needs the capability `change`.
-    Change(Changes),
+    /// It passes, with something done to it. What is done needs its capability: `change`, `delay`, `priority` or `route`.
+    Effects(Effects),
     /// It ends with an error. The caller sees 1,024 bytes of the message at most.
     Deny(Status, Cow<'a, str>),
 }
@@ -57,12 +58,44 @@ impl<'a> Verdict<'a> {
         Verdict::Deny(status, message.into())
     }
 
-    /// The same verdict with these changes, if it allows.
+    /// The same verdict with these effects, if it allows.
     #[must_use]
-    pub fn with_changes(self, changes: Changes) -> Verdict<'a> {
-        match self {
-            Verdict::Allow if !changes.is_empty() => Verdict::Change(changes),
-            verdict => verdict,
+    pub fn with_effects(self, more: Effects) -> Verdict<'a> {
+        if more.is_empty() {
+            return self;
         }
+        match self {
+            Verdict::Allow => Verdict::Effects(more),
+            Verdict::Effects(mut effects) => {
+                effects.extend(more);
+                Verdict::Effects(effects)
+            }
+            denial @ Verdict::Deny(..) => denial,
+        }
+    }
+
+    /// The call passes after it has waited, a second at most; a denial stays one. Needs the capability `delay`.
+    #[must_use]
+    pub fn with_delay(self, delay: Duration) -> Verdict<'a> {
+        let mut effects = Effects::new();
+        effects.delay(delay);
+        self.with_effects(effects)
+    }
+
+    /// The call passes with this priority, 0 to 7: 0 is what all calls have, higher is sooner. A denial stays one. Needs the
+    /// capability `priority`.
+    #[must_use]
+    pub fn with_priority(self, priority: u8) -> Verdict<'a> {
+        let mut effects = Effects::new();
+        effects.priority(priority);
+        self.with_effects(effects)
+    }
+
+    /// The request passes, along this route; a denial stays one. For requests only. Needs the capability `route`.
+    #[must_use]
+    pub fn with_route(self, route: &Route) -> Verdict<'a> {
+        let mut effects = Effects::new();
+        effects.route(route);
+        self.with_effects(effects)
     }
 }

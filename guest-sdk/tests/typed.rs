@@ -3,11 +3,13 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use std::time::Duration;
 use tollgate_policy::rt::Runtime;
+
 use tollgate_policy::testing::{
-    Answer, Changed, Desk, Field, counter, gauge, histogram, log, set_state_room,
+    Answer, Changed, Desk, Done, Field, counter, gauge, histogram, log, set_state_room,
 };
-use tollgate_policy::{Call, Level, Policy, Status, Verdict, policy, state};
+use tollgate_policy::{Call, Level, Policy, Route, Status, Verdict, policy, state};
 
 /// Reads everything, and changes what it is asked to.
 #[derive(Default)]
@@ -275,4 +277,134 @@ fn the_desks_state_is_shared_until_a_new_desk() {
     assert_eq!(log(), vec![(Level::Info, "a line".to_owned())]);
     let _third = desk();
     assert_eq!(state::get(b"n", &mut room), None);
+}
+
+/// Reads and changes metadata, and does everything else that can be done to a call.
+mod metadata {
+    use super::*;
+
+    #[derive(Default)]
+    struct Keys {
+        saw: String,
+    }
+
+    #[policy(
+        name = "keys",
+        proto = "tests/desk.proto",
+        capabilities(delay, priority, route)
+    )]
+    impl Keys {
+        #[request(
+            "desk.Desk/Ask",
+            reads(name),
+            changes(name),
+            metadata("x-user", "trace-bin"),
+            metadata_changes("x-user", "trace-bin")
+        )]
+        fn ask(&mut self, ask: &mut Asked<'_>) -> Verdict<'_> {
+            self.saw = format!(
+                "{} {:?} {:?} {}",
+                ask.name(),
+                ask.metadata_x_user(),
+                ask.metadata_trace_bin(),
+                ask.metadata_x_user_values().len()
+            );
+            match ask.name() {
+                "all" => {
+                    ask.set_name("done");
+                    ask.set_metadata_x_user("ada");
+                    ask.set_metadata_trace_bin(&[0, 255]);
+                    ask.remove_metadata_trace_bin();
+                    Verdict::Allow
+                        .with_delay(Duration::from_millis(3))
+                        .with_priority(4)
+                        .with_route(&Route::new("canary").unwrap())
+                }
+                "deny" => {
+                    ask.remove_metadata_x_user();
+                    Verdict::deny(Status::NOT_FOUND, "no").with_priority(1)
+                }
+                _ => Verdict::Allow,
+            }
+        }
+    }
+
+    #[test]
+    fn metadata_is_read_by_its_key_and_changed_beside_all_else() {
+        let mut desk = Desk::<Keys>::new("").unwrap();
+        let pairs: [(&str, &[u8]); 4] = [
+            ("x-user", b"one"),
+            ("other", b"unseen"),
+            ("trace-bin", &[1]),
+            ("x-user", b"two"),
+        ];
+        let name = |name| [("name", Field::Text(name))];
+        let answer = desk.request_with("desk.Desk/Ask", &name("read"), &pairs);
+        assert_eq!(answer, Answer::Allow);
+        assert_eq!(desk.policy().saw, r#"read Some("one") Some([1]) 2"#);
+        let answer = desk.request("desk.Desk/Ask", &name("all"));
+        let expected = Done {
+            fields: vec![("name", Changed::Text("done".to_owned()))],
+            metadata: vec![
+                ("x-user".to_owned(), Some(b"ada".to_vec())),
+                ("trace-bin".to_owned(), None),
+            ],
+            delay: Duration::from_millis(3),
+            priority: Some(4),
+            route: Some("canary".to_owned()),
+        };
+        // The verdict's own effects come before those of setters; of each kind they are told together.
+        assert_eq!(answer, Answer::Effects(expected));
+        assert_eq!(desk.policy().saw, "all None None 0");
+        let answer = desk.request("desk.Desk/Ask", &name("deny"));
+        assert_eq!(answer, Answer::deny(Status::NOT_FOUND, "no"));
+    }
+
+    #[test]
+    fn the_manifest_lists_the_keys() {
+        for part in [
+            r#""metadata":["x-user","trace-bin"]"#,
+            r#""metadata_changes":["x-user","trace-bin"]"#,
+            r#""capabilities":["delay","priority","route","change"]"#,
+        ] {
+            assert!(MANIFEST.contains(part), "{MANIFEST} lacks {part}");
+        }
+    }
+}
+
+/// Keys that the configuration lists have numbers.
+mod configured {
+    use super::*;
+
+    #[derive(Default)]
+    struct Swap;
+
+    #[policy(name = "swap")]
+    impl Swap {
+        #[reply("*", metadata(*), metadata_changes(*))]
+        fn any(&mut self, call: &mut Any<'_>) -> Verdict<'_> {
+            match call.metadata(1).first() {
+                Some(value) => call.set_metadata(0, value),
+                None => call.remove_metadata(0),
+            }
+            Verdict::Allow
+        }
+    }
+
+    #[test]
+    fn keys_are_those_of_the_configuration() {
+        assert!(MANIFEST.contains(r#""reply_metadata":["*"],"reply_metadata_changes":["*"]"#));
+        let mut desk = Desk::<Swap>::new("")
+            .unwrap()
+            .with_keys(&["a", "b"], &["c"]);
+        let pairs: [(&str, &[u8]); 1] = [("b", b"1")];
+        let changed = |value: Option<&[u8]>| {
+            Answer::Effects(Done {
+                metadata: vec![("c".to_owned(), value.map(<[u8]>::to_vec))],
+                ..Done::default()
+            })
+        };
+        assert_eq!(desk.reply_with("a.B/C", &[], &pairs), changed(Some(b"1")));
+        assert_eq!(desk.reply("a.B/C", &[]), changed(None));
+    }
 }

@@ -36,8 +36,16 @@ fn field<'a>(value: &'a Value, raw: &'a mut Vec<u8>) -> Field<'a> {
             *raw = bytes(value);
             Field::Bytes(raw)
         }
+        "values" => Field::Values(values(value)),
         other => panic!("unknown kind {other}"),
     }
+}
+
+/// What lives as long as the test does is simply kept.
+fn values(list: &Value) -> &'static [&'static [u8]] {
+    let one = |hex: &Value| -> &'static [u8] { bytes(hex).leak() };
+    let list: Vec<&[u8]> = list.as_array().unwrap().iter().map(one).collect();
+    list.leak()
 }
 
 fn check_field(call: &Call<'_>, index: u32, expected: Field<'_>) {
@@ -53,6 +61,15 @@ fn check_field(call: &Call<'_>, index: u32, expected: Field<'_>) {
         Field::Double(value) => assert_eq!(call.double(index), Some(value)),
         Field::Text(value) => assert_eq!(call.text(index), Some(value)),
         Field::Bytes(value) => assert_eq!(call.bytes(index), Some(value)),
+        Field::Values(expected) => {
+            let values = call.values(index);
+            assert_eq!(
+                (values.len(), values.is_empty()),
+                (expected.len(), expected.is_empty())
+            );
+            assert_eq!(values.first(), expected.first().copied());
+            assert!(values.eq(expected.iter().copied()));
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use quote::{format_ident, quote};
 use serde_json::{Map, Value, json};
 use syn::{Error, Ident, ItemImpl, LitStr, Result};
 
+use crate::keys::Keys;
 use crate::resolve::{self, Field, Fields, Proto, Type};
 use crate::spec::{self, Direction, HookFn, Spec};
 
@@ -89,11 +90,22 @@ fn check(spec: &Spec, block: &ItemImpl, hooks: &[Hook]) -> Result<()> {
     }
     for hook in hooks {
         let written = &hook.written;
-        if !hook.fields.changes.is_empty() && (written.is_untyped() || !written.by_mut) {
+        let fields = &hook.fields;
+        let changes = !fields.changes.is_empty() || !fields.metadata_changes.is_empty();
+        if changes && (written.is_untyped() || !written.by_mut) {
             return Err(Error::new(
                 written.view.span(),
                 format!(
                     "fn {} changes fields: let it take &mut of a view type of its own",
+                    written.function
+                ),
+            ));
+        }
+        if !fields.metadata.is_empty() && written.is_untyped() {
+            return Err(Error::new(
+                written.view.span(),
+                format!(
+                    "fn {} reads metadata: let it take a view type of its own",
                     written.function
                 ),
             ));
@@ -158,7 +170,8 @@ fn manifest(spec: &Spec, hooks: &[Hook], entries: &[Entry<'_>]) -> Result<String
     manifest.insert("methods".to_owned(), json!(methods));
     let words = |idents: &[Ident]| -> Vec<String> { idents.iter().map(Ident::to_string).collect() };
     let mut capabilities = words(&spec.capabilities);
-    if hooks.iter().any(|h| !h.fields.changes.is_empty()) {
+    let changes = |f: &Fields| !f.changes.is_empty() || !f.metadata_changes.is_empty();
+    if hooks.iter().any(|h| changes(&h.fields)) {
         capabilities.push("change".to_owned());
     }
     for (key, list) in [
@@ -184,19 +197,23 @@ fn manifest(spec: &Spec, hooks: &[Hook], entries: &[Entry<'_>]) -> Result<String
 fn entry_json(entry: &Entry<'_>) -> Value {
     let mut json = Map::new();
     json.insert("method".to_owned(), json!(entry.pattern));
-    let mut insert = |key: &str, fields: &[Field]| {
-        if !fields.is_empty() {
-            let paths: Vec<&str> = fields.iter().map(|f| f.path.as_str()).collect();
-            json.insert(key.to_owned(), json!(paths));
+    for (hook, prefix) in [(entry.request, ""), (entry.reply, "reply_")] {
+        let Some(Hook { fields, .. }) = hook else {
+            continue;
+        };
+        let paths =
+            |fields: &[Field]| -> Vec<String> { fields.iter().map(|f| f.path.clone()).collect() };
+        let keys = |keys: &Keys| keys.listed().into_iter().map(str::to_owned).collect();
+        for (key, list) in [
+            ("fields", paths(&fields.reads)),
+            ("changes", paths(&fields.changes)),
+            ("metadata", keys(&fields.metadata)),
+            ("metadata_changes", keys(&fields.metadata_changes)),
+        ] {
+            if !list.is_empty() {
+                json.insert(format!("{prefix}{key}"), json!(list));
+            }
         }
-    };
-    if let Some(hook) = entry.request {
-        insert("fields", &hook.fields.reads);
-        insert("changes", &hook.fields.changes);
-    }
-    if let Some(hook) = entry.reply {
-        insert("reply_fields", &hook.fields.reads);
-        insert("reply_changes", &hook.fields.changes);
     }
     Value::Object(json)
 }
@@ -254,26 +271,38 @@ fn view(name: &Ident, fields: &Fields) -> Result<TokenStream> {
         getters.push(getter(field, &base, index));
         taken.push(base);
     }
+    for base in fields.metadata.getter_names() {
+        if taken.contains(&base) {
+            return Err(Error::new(
+                name.span(),
+                format!("two fields or metadata keys of `{name}` would be read by `{base}()`"),
+            ));
+        }
+        taken.push(base);
+    }
+    getters.push(fields.metadata.getters(fields.reads.len() as u32));
     let setters = fields
         .changes
         .iter()
         .zip(0u32..)
         .map(|(field, index)| setter(field, &base_name(field), index));
+    let key_setters = fields.metadata_changes.setters();
     Ok(quote! {
-        /// A call, reduced to the fields that the policy declares.
+        /// A call, reduced to the fields and metadata keys that the policy declares.
         #[allow(dead_code, reason = "a policy need not use all that it declares")]
         struct #name<'a> {
             call: ::tollgate_policy::Call<'a>,
-            changes: ::tollgate_policy::Changes,
+            effects: ::tollgate_policy::Effects,
         }
 
         #[allow(dead_code, non_snake_case, clippy::all, reason = "the schema chose the names")]
         impl<'a> #name<'a> {
             fn new(call: &::tollgate_policy::Call<'a>) -> #name<'a> {
-                #name { call: *call, changes: ::tollgate_policy::Changes::new() }
+                #name { call: *call, effects: ::tollgate_policy::Effects::new() }
             }
             #(#getters)*
             #(#setters)*
+            #key_setters
         }
     })
 }
@@ -367,9 +396,9 @@ fn setter(field: &Field, base: &str, index: u32) -> TokenStream {
     let clear_doc = format!("Empties `{}` if the verdict is to allow.", field.path);
     quote! {
         #[doc = #set_doc]
-        fn #set(&mut self, value: #ty) { self.changes.#store; }
+        fn #set(&mut self, value: #ty) { self.effects.#store; }
         #[doc = #clear_doc]
-        fn #clear(&mut self) { self.changes.clear(#index); }
+        fn #clear(&mut self) { self.effects.clear(#index); }
     }
 }
 
@@ -446,7 +475,7 @@ fn dispatch(hook: &Hook) -> TokenStream {
     quote! {
         let mut view = #view::new(call);
         let verdict = self.#function(&mut view);
-        verdict.with_changes(view.changes)
+        verdict.with_effects(view.effects)
     }
 }
 
@@ -481,8 +510,13 @@ fn described(block: &ItemImpl, hooks: &[Hook], entries: &[Entry<'_>]) -> TokenSt
             let judged = hook.is_some();
             let reads = list(hook.map(|h| &h.fields.reads[..]));
             let changes = list(hook.map(|h| &h.fields.changes[..]));
+            let keys = |keys: Option<&Keys>| keys.cloned().unwrap_or_default().described();
+            let metadata = keys(hook.map(|h| &h.fields.metadata));
+            let metadata_changes = keys(hook.map(|h| &h.fields.metadata_changes));
             quote! {
-                ::tollgate_policy::testing::HookInfo { judged: #judged, reads: #reads, changes: #changes }
+                ::tollgate_policy::testing::HookInfo {
+                    judged: #judged, reads: #reads, changes: #changes, metadata: #metadata, metadata_changes: #metadata_changes,
+                }
             }
         };
         let (request, reply) = (side(entry.request), side(entry.reply));

@@ -3,7 +3,7 @@
 //! ```text
 //!   #[policy(..)] impl Acl { #[request("hotel.Reservation/Reserve", reads(customer_name))] fn .. }
 //!        |                        |
-//!     spec.rs: what was written   +--> resolve.rs: what the schema says about each field
+//!     spec.rs: what was written   +--> resolve.rs: what the schema says about each field; keys.rs: metadata
 //!        |                                 |
 //!        +---------- expand.rs: view types, manifest, dispatch ----> tollgate_policy::export!
 //! ```
@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod expand;
+mod keys;
 mod resolve;
 mod spec;
 #[cfg(test)]
@@ -31,7 +32,7 @@ use proc_macro::TokenStream;
 ///     proto = "hotel.proto",           // beside Cargo.toml; needed for `reads` and `changes`
 ///     includes("proto"),               // where the proto's imports are; its own directory by default
 ///     counters(denied), gauges(depth), histograms(length),   // become the constants DENIED, DEPTH, LENGTH
-///     capabilities(state, clock),      // host functions beyond log and metrics
+///     capabilities(state, clock),      // host functions beyond log and metrics; delay, priority, route for such verdicts
 ///     tick_ms = 1000,                  // with `fn tick`
 ///     state_version = 2,               // with `fn save` and `fn restore`
 /// )]
@@ -40,6 +41,9 @@ use proc_macro::TokenStream;
 ///
 ///     #[request("hotel.Reservation/Reserve", reads(customer_name, stay.in_date), changes(coupon))]
 ///     fn reserve(&mut self, request: &mut Reserve<'_>) -> Verdict<'_> { .. }    // makes the type `Reserve`
+///
+///     #[request("hotel.Reservation/Cancel", metadata("authorization"), metadata_changes("x-user"))]   // or (*): as configured
+///     fn cancel(&mut self, request: &mut Cancel<'_>) -> Verdict<'_> { .. }      // .metadata_authorization(), .set_metadata_x_user(..)
 ///
 ///     #[reply("hotel.Reservation/*")]
 ///     fn others(&mut self, call: &Call<'_>) -> Verdict<'_> { .. }               // `Call`: nothing is read

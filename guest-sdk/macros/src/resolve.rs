@@ -5,6 +5,7 @@ use std::path::Path;
 use syn::{Error, LitStr, Result};
 use tollgate_schema::{Cardinality, FieldLayout, Kind, MessageLayout, Schema, ServiceLayout};
 
+use crate::keys::Keys;
 use crate::spec::{Direction, FieldPath, HookFn, Spec};
 
 /// How Rust sees a field.
@@ -32,11 +33,13 @@ pub(crate) struct Field {
     pub(crate) optional: bool,
 }
 
-/// The fields of one hook, alike in all of its methods.
+/// The fields and metadata keys of one hook, alike in all of its methods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields {
     pub(crate) reads: Vec<Field>,
     pub(crate) changes: Vec<Field>,
+    pub(crate) metadata: Keys,
+    pub(crate) metadata_changes: Keys,
 }
 
 /// The compiled `.proto`.
@@ -88,7 +91,11 @@ pub(crate) fn fields(proto: Option<&Proto>, hook: &HookFn) -> Result<Fields> {
             None => resolved = Some((fields, pattern)),
         }
     }
-    Ok(resolved.map(|(fields, _)| fields).unwrap_or_default())
+    Ok(Fields {
+        metadata: hook.metadata.clone(),
+        metadata_changes: hook.metadata_changes.clone(),
+        ..resolved.map(|(fields, _)| fields).unwrap_or_default()
+    })
 }
 
 fn fields_in(proto: Option<&Proto>, hook: &HookFn, pattern: &LitStr) -> Result<Fields> {
@@ -151,6 +158,7 @@ fn fields_in(proto: Option<&Proto>, hook: &HookFn, pattern: &LitStr) -> Result<F
     Ok(Fields {
         reads: all(&hook.reads)?,
         changes: all(&hook.changes)?,
+        ..Fields::default()
     })
 }
 

@@ -10,6 +10,8 @@ use syn::{
     Type, parenthesized,
 };
 
+use crate::keys::Keys;
+
 /// The arguments of `#[policy(...)]`.
 #[derive(Default)]
 pub(crate) struct Spec {
@@ -116,6 +118,8 @@ pub(crate) struct HookFn {
     pub(crate) patterns: Vec<LitStr>,
     pub(crate) reads: Vec<FieldPath>,
     pub(crate) changes: Vec<FieldPath>,
+    pub(crate) metadata: Keys,
+    pub(crate) metadata_changes: Keys,
     pub(crate) function: Ident,
     /// The type of its second parameter, without lifetimes.
     pub(crate) view: Ident,
@@ -130,19 +134,18 @@ impl HookFn {
     }
 }
 
+#[derive(Default)]
 struct HookArguments {
     patterns: Vec<LitStr>,
     reads: Vec<FieldPath>,
     changes: Vec<FieldPath>,
+    metadata: Keys,
+    metadata_changes: Keys,
 }
 
 impl Parse for HookArguments {
     fn parse(input: ParseStream<'_>) -> Result<HookArguments> {
-        let mut arguments = HookArguments {
-            patterns: Vec::new(),
-            reads: Vec::new(),
-            changes: Vec::new(),
-        };
+        let mut arguments = HookArguments::default();
         while !input.is_empty() {
             if input.peek(LitStr) {
                 arguments.patterns.push(input.parse()?);
@@ -151,11 +154,14 @@ impl Parse for HookArguments {
                 match key.to_string().as_str() {
                     "reads" => arguments.reads = list(input)?,
                     "changes" => arguments.changes = list(input)?,
+                    "metadata" => arguments.metadata = input.parse()?,
+                    "metadata_changes" => arguments.metadata_changes = input.parse()?,
                     _ => {
                         return Err(Error::new(
                             key.span(),
                             format!(
-                                "`{key}` is unknown; a hook has methods as strings, reads(..) and changes(..)"
+                                "`{key}` is unknown; a hook has methods as strings, reads(..), changes(..), metadata(..) and \
+                                 metadata_changes(..)"
                             ),
                         ));
                     }
@@ -205,6 +211,8 @@ fn hook(direction: Direction, attribute: &Attribute, function: &ImplItemFn) -> R
         patterns: arguments.patterns,
         reads: arguments.reads,
         changes: arguments.changes,
+        metadata: arguments.metadata,
+        metadata_changes: arguments.metadata_changes,
         function: function.sig.ident.clone(),
         view,
         by_mut,

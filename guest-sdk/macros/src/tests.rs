@@ -30,6 +30,23 @@ fn refusal(attribute: &str) -> String {
 fn a_wrong_name_is_an_error_that_names_it_and_what_there_is() {
     for (attribute, expected) in [
         (
+            r#"#[request("*", metadata("X-User"))]"#,
+            "\"X-User\" is no metadata key; a key is 1 to 128 of a-z 0-9 - _ .",
+        ),
+        (
+            r#"#[request("*", metadata_changes("grpc-timeout"))]"#,
+            "\"grpc-timeout\" is the daemon's own, as all keys that begin with grpc- or tollgate-",
+        ),
+        (
+            r#"#[request("*", metadata("a", "b", "a"))]"#,
+            "\"a\" is listed twice",
+        ),
+        (r#"#[request("*", metadata(*, "a"))]"#, "`*` stands alone"),
+        (
+            r#"#[request("*", metadata("a-b", "a.b"))]"#,
+            "two fields or metadata keys of `V` would be read by `metadata_a_b()`",
+        ),
+        (
             r#"#[request("hotel.Reservation/Reserve", reads(custmer_name))]"#,
             "message hotel.ReserveRequest has no field `custmer_name`; did you mean `customer_name`? It has customer_name, \
              hotel_ids, stay, room_count, coupon",
@@ -85,7 +102,7 @@ fn a_wrong_name_is_an_error_that_names_it_and_what_there_is() {
         ),
         (
             r#"#[request("hotel.Reservation/Reserve", raeds(coupon))]"#,
-            "`raeds` is unknown; a hook has methods as strings, reads(..) and changes(..)",
+            "`raeds` is unknown; a hook has methods as strings, reads(..), changes(..), metadata(..) and metadata_changes(..)",
         ),
     ] {
         assert_eq!(refusal(attribute), expected, "{attribute}");

@@ -6,8 +6,9 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::time::Duration;
 
-use tollgate_policy::{Call, Changes, Policy, Status, Verdict};
+use tollgate_policy::{Call, Effects, Policy, Route, Status, Verdict};
 
 /// The lines of the configuration that are left, last first.
 pub struct Witness {
@@ -45,18 +46,27 @@ impl Witness {
         }
     }
 
-    /// `d STATUS HEX`, or any of `c FIELD`, `u FIELD NUMBER`, `x FIELD HEX`, one after the other.
+    /// `d STATUS HEX`, or any of `c FIELD`, `u FIELD NUMBER`, `x FIELD HEX`, `m KEY HEX`, `r KEY`, `w MICROSECONDS`,
+    /// `p PRIORITY`, `l LABEL`, one after the other.
     fn parrot(&mut self) -> Verdict<'_> {
-        let mut changes = Changes::new();
+        let mut effects = Effects::new();
         while let Some(line) = self.lines.pop().filter(|line| !line.is_empty()) {
             let mut words = line.split(' ');
             let mut word = || words.next().unwrap_or_default();
-            let (kind, first) = (word(), number(word()));
-            let field = first as u32;
+            let (kind, first) = (word(), word());
+            if kind == "l" {
+                effects.route(&Route::new(first).expect("the vectors have labels"));
+                continue;
+            }
+            let field = number(first) as u32;
             match kind {
-                "c" => changes.clear(field),
-                "u" => changes.bits(field, number(word())),
-                "x" => changes.bytes(field, &unhex(word())),
+                "c" => effects.clear(field),
+                "u" => effects.bits(field, number(word())),
+                "x" => effects.bytes(field, &unhex(word())),
+                "m" => effects.set_metadata(field, &unhex(word())),
+                "r" => effects.remove_metadata(field),
+                "w" => effects.delay(Duration::from_micros(field.into())),
+                "p" => effects.priority(field as u8),
                 _ => {
                     let status = Status::new(field).expect("the vectors deny with an error");
                     let message =
@@ -65,7 +75,7 @@ impl Witness {
                 }
             }
         }
-        Verdict::Allow.with_changes(changes)
+        Verdict::Allow.with_effects(effects)
     }
 }
 
@@ -84,18 +94,24 @@ fn say(call: &Call<'_>, kinds: &str) -> String {
 fn read(call: &Call<'_>, field: u32, kind: char) -> Option<String> {
     Some(match kind {
         't' => call.text(field)?.to_owned(),
-        'x' => call
-            .bytes(field)?
-            .iter()
-            .fold(String::new(), |mut hex, byte| {
-                let _ = write!(hex, "{byte:02x}");
-                hex
-            }),
+        'x' => hex(call.bytes(field)?),
+        'v' => {
+            let values = call.values(field);
+            let texts: Vec<String> = values.map(hex).collect();
+            format!("{}:{}", texts.len(), texts.join(","))
+        }
         'u' => call.uint(field)?.to_string(),
         'i' => call.int(field)?.to_string(),
         'b' => if call.boolean(field)? { "T" } else { "F" }.to_owned(),
         'f' => call.float(field)?.to_bits().to_string(),
         _ => call.double(field)?.to_bits().to_string(),
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
     })
 }
 
@@ -118,9 +134,13 @@ fn unhex(word: &str) -> Vec<u8> {
 tollgate_policy::export!(
     Witness,
     r#"{
-        "abi": 1, "name": "witness", "hooks": ["request", "reply"], "capabilities": ["change"],
+        "abi": 1, "name": "witness", "hooks": ["request", "reply"],
+        "capabilities": ["change", "delay", "priority", "route"],
         "methods": [
-            { "method": "a.B/C", "changes": ["a", "b", "c"], "reply_changes": ["a", "b", "c"] },
+            {
+                "method": "a.B/C", "changes": ["a", "b", "c"], "reply_changes": ["a", "b", "c"],
+                "metadata_changes": ["x-a", "x-b-bin"], "reply_metadata_changes": ["x-a", "x-b-bin"]
+            },
             { "method": "a.B/D" }
         ]
     }"#
