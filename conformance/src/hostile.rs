@@ -163,6 +163,7 @@ impl Hostile {
             app: "hostile".to_owned(),
             send_heap_bytes: heap_bytes,
             receive_heap_bytes: heap_bytes,
+            ..OpenSession::default()
         };
         let (body, fds) = wire
             .ask(RequestBody::OpenSession(open), &[])
@@ -248,6 +249,7 @@ impl Hostile {
             offset: self.app.send_heap.commit(block),
             len: inline.len() as u32,
             extents: extents.len() as u16,
+            metadata: 0,
         };
         let call = Submission::Call {
             method,

@@ -104,6 +104,7 @@ fn call(method: u32, call: u64, offset: u64, len: u32) -> Submission {
         offset,
         len,
         extents: 0,
+        metadata: 0,
     };
     Submission::Call {
         method,
@@ -188,6 +189,7 @@ fn a_broken_descriptor_ends_its_session() {
                     offset: 0,
                     len: 8,
                     extents: 0,
+                    metadata: 0,
                 },
             }
             .encode(),
@@ -636,6 +638,7 @@ fn an_abi_or_a_heap_size_that_does_not_exist_is_refused() {
         app: "odd".repeat(10_000),
         send_heap_bytes,
         receive_heap_bytes: 0,
+        ..OpenSession::default()
     };
     for request in [
         open(2, 0),

@@ -266,6 +266,7 @@ fn call(method: u32, call: u64, len: u32) -> Entry {
         offset: 0,
         len,
         extents: 0,
+        metadata: 0,
     };
     Submission::Call {
         method,

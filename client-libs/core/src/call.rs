@@ -10,6 +10,8 @@ use std::time::Duration;
 use tollgate_shm_abi::Code;
 use tollgate_shm_abi::descriptor::Image;
 use tollgate_shm_abi::heap::Delivered;
+use tollgate_shm_abi::messages::FEATURE_METADATA;
+use tollgate_shm_abi::metadata::{Metadata, MetadataBuf};
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::Status;
@@ -17,7 +19,7 @@ use crate::calls::{Outcome, Removed};
 use crate::codec::{Encode, Measured, RawBlock};
 use crate::session::{Inner, Session};
 use crate::space::Ticket;
-use crate::submit::{Envelope, Locked};
+use crate::submit::{Envelope, Letter, Locked};
 
 impl Session {
     /// Calls a method with a message. The message is written into shared memory when the future is first polled; if there
@@ -31,6 +33,7 @@ impl Session {
             session: self.clone(),
             state: State::New { handle, timeout },
             message,
+            metadata: MetadataBuf::new(),
             measured: None,
             ticket: None,
         }
@@ -58,6 +61,7 @@ pub struct Call<E> {
     session: Session,
     state: State,
     message: E,
+    metadata: MetadataBuf,
     measured: Option<Measured>,
     ticket: Option<Ticket>,
 }
@@ -113,6 +117,7 @@ impl<E: Encode> Call<E> {
     ) -> Poll<Result<ReceivedBlock, Status>> {
         let inner = Arc::clone(self.session.inner());
         let measured = measure(&self.message, &inner)?;
+        check_metadata(&self.metadata, &inner)?;
         let deadline_ns = timeout.map_or(0, |timeout| {
             now_ns().saturating_add(timeout.as_nanos() as u64).max(1)
         });
@@ -164,11 +169,16 @@ impl<E: Encode> Call<E> {
             .measured
             .as_ref()
             .expect("a call is measured before it waits");
-        match shared.poll_space(measured.allocation, &mut self.ticket, cx.waker()) {
+        let letter = Letter {
+            message: &self.message,
+            measured,
+            metadata: self.metadata.as_bytes(),
+        };
+        match shared.poll_space(letter.room(), &mut self.ticket, cx.waker()) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Err(status)) => Poll::Ready(Err(status)),
             Poll::Ready(Ok(block)) => {
-                shared.submit(&self.message, measured, block, envelope)?;
+                shared.submit(letter, block, envelope)?;
                 self.state = State::Submitted { id };
                 Poll::Pending
             }
@@ -177,6 +187,12 @@ impl<E: Encode> Call<E> {
 }
 
 impl<E> Call<E> {
+    /// Sends this metadata beside the message. A reserved key in it makes the call fail with INVALID_ARGUMENT.
+    pub fn with_metadata(mut self, metadata: MetadataBuf) -> Call<E> {
+        self.metadata = metadata;
+        self
+    }
+
     /// Leaves the table and the queue, wherever the call stands.
     fn finish(&mut self) {
         let id = match std::mem::replace(&mut self.state, State::Finished) {
@@ -220,6 +236,19 @@ pub(crate) fn measure(message: &impl Encode, inner: &Inner) -> Result<Measured, 
     Ok(measured)
 }
 
+/// Whether metadata may be sent: the daemon would end the session for less.
+pub(crate) fn check_metadata(metadata: &MetadataBuf, inner: &Inner) -> Result<(), Status> {
+    if metadata.is_empty() {
+        return Ok(());
+    }
+    if inner.opened.features & FEATURE_METADATA == 0 {
+        let text = "this host's daemon is of a version whose calls carry no metadata";
+        return Err(Status::new(Code::UNIMPLEMENTED, text));
+    }
+    Metadata::check_application(metadata.as_bytes())?;
+    Ok(())
+}
+
 fn take_outcome(
     inner: &Arc<Inner>,
     id: u64,
@@ -244,21 +273,44 @@ fn received(inner: &Arc<Inner>, outcome: Outcome) -> Result<ReceivedBlock, Statu
 pub struct ReceivedBlock {
     /// Taken in drop only.
     delivered: Option<Delivered>,
+    /// Of the block; the metadata lies behind it.
+    total_len: usize,
+    metadata: MetadataBuf,
     inner: Arc<Inner>,
 }
 
 impl ReceivedBlock {
     pub(crate) fn claim(inner: &Arc<Inner>, image: &Image) -> Result<ReceivedBlock, Status> {
+        let broke = |error: &dyn std::fmt::Display| {
+            Status::unavailable(format!("the daemon broke the protocol: {error}"))
+        };
         let delivered = inner
             .receive_heap
-            .claim(image.offset, image.total_len as usize);
-        let delivered = delivered.map_err(|error| {
-            Status::unavailable(format!("the daemon broke the protocol: {error}"))
-        })?;
-        Ok(ReceivedBlock {
+            .claim(image.offset, image.held_bytes())
+            .map_err(|error| broke(&error))?;
+        let mut block = ReceivedBlock {
             delivered: Some(delivered),
+            total_len: image.total_len as usize,
+            metadata: MetadataBuf::new(),
             inner: Arc::clone(inner),
-        })
+        };
+        if image.metadata > 0 {
+            let held = block.delivered.as_deref().unwrap_or_default();
+            let bytes = &held[image.held_bytes() - image.metadata as usize..];
+            block.metadata =
+                MetadataBuf::from_bytes(bytes.to_vec()).map_err(|error| broke(&error))?;
+        }
+        Ok(block)
+    }
+
+    /// What came beside the message.
+    pub fn metadata(&self) -> &MetadataBuf {
+        &self.metadata
+    }
+
+    /// Takes what came beside the message out.
+    pub fn take_metadata(&mut self) -> MetadataBuf {
+        std::mem::take(&mut self.metadata)
     }
 }
 
@@ -266,7 +318,8 @@ impl Deref for ReceivedBlock {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.delivered.as_deref().unwrap_or_default()
+        let held = self.delivered.as_deref().unwrap_or_default();
+        &held[..self.total_len]
     }
 }
 

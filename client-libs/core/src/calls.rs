@@ -252,6 +252,7 @@ mod tests {
             offset,
             inline_len: 8,
             total_len: 8,
+            metadata: 0,
         })
     }
 

@@ -37,4 +37,4 @@ pub use driver::block_on;
 pub use serve::{HandlerFuture, Incoming, Responder, Service, ServiceInfo};
 pub use session::{Binding, BoundMethod, Session, SessionOptions};
 pub use status::Status;
-pub use tollgate_shm_abi::Code;
+pub use tollgate_shm_abi::{Code, metadata};

@@ -22,15 +22,16 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use tollgate_shm_abi::Code;
+use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::Status;
-use crate::call::{ReceivedBlock, measure};
+use crate::call::{ReceivedBlock, check_metadata, measure};
 use crate::codec::{Encode, RawBlock};
 use crate::limits::MAX_HANDLERS;
 use crate::nudge::Nudge;
 use crate::session::{Inner, Session};
-use crate::submit::Envelope;
+use crate::submit::{Envelope, Letter};
 
 /// What identifies a service to the daemon.
 #[derive(Clone, Copy, Debug)]
@@ -84,8 +85,15 @@ pub struct Responder {
 
 impl Responder {
     /// Answers with a message, once there is room for it. A message that may not be sent becomes a status.
-    pub async fn reply(mut self, message: &impl Encode) {
-        let measured = match measure(message, &self.inner) {
+    pub async fn reply(self, message: &impl Encode) {
+        self.reply_with(message, &MetadataBuf::new()).await;
+    }
+
+    /// As [`Responder::reply`], with metadata beside the message. A reserved key in it becomes a status, too.
+    pub async fn reply_with(mut self, message: &impl Encode, metadata: &MetadataBuf) {
+        let measured =
+            check_metadata(metadata, &self.inner).and_then(|()| measure(message, &self.inner));
+        let measured = match measured {
             Ok(measured) => measured,
             Err(status) => return self.fail(&status),
         };
@@ -95,13 +103,16 @@ impl Responder {
         };
         let replied = std::future::poll_fn(|cx| {
             let mut shared = place.inner.lock();
-            match shared.poll_space(measured.allocation, &mut place.ticket, cx.waker()) {
-                Poll::Ready(Ok(block)) => Poll::Ready(shared.submit(
-                    message,
-                    &measured,
-                    block,
-                    Envelope::Reply { call: self.call },
-                )),
+            let letter = Letter {
+                message,
+                measured: &measured,
+                metadata: metadata.as_bytes(),
+            };
+            match shared.poll_space(letter.room(), &mut place.ticket, cx.waker()) {
+                Poll::Ready(Ok(block)) => {
+                    let envelope = Envelope::Reply { call: self.call };
+                    Poll::Ready(shared.submit(letter, block, envelope))
+                }
                 Poll::Ready(Err(status)) => Poll::Ready(Err(status)),
                 Poll::Pending => Poll::Pending,
             }
@@ -157,6 +168,25 @@ impl Session {
         service: &str,
         handler: impl Fn(usize, &[u8]) -> Result<Vec<u8>, Status> + Send + Sync + 'static,
     ) -> Result<(), Status> {
+        let handler = move |method, request: &[u8], _: &MetadataBuf| {
+            handler(method, request).map(|reply| (reply, MetadataBuf::new()))
+        };
+        self.serve_raw_with(descriptor_set, service, handler).await
+    }
+
+    /// As [`Session::serve_raw`], with metadata: `handler` gets the request's and answers with the reply's.
+    ///
+    /// # Errors
+    /// As of [`Session::bind_server`].
+    pub async fn serve_raw_with(
+        &self,
+        descriptor_set: &[u8],
+        service: &str,
+        handler: impl Fn(usize, &[u8], &MetadataBuf) -> Result<(Vec<u8>, MetadataBuf), Status>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Result<(), Status> {
         let service = RawService {
             name: service.to_owned(),
             descriptor_set: descriptor_set.to_owned(),
@@ -172,8 +202,12 @@ struct RawService<F> {
     handler: F,
 }
 
-impl<F: Fn(usize, &[u8]) -> Result<Vec<u8>, Status> + Send + Sync + 'static> Service
-    for RawService<F>
+impl<F> Service for RawService<F>
+where
+    F: Fn(usize, &[u8], &MetadataBuf) -> Result<(Vec<u8>, MetadataBuf), Status>
+        + Send
+        + Sync
+        + 'static,
 {
     fn info(&self) -> ServiceInfo<'_> {
         ServiceInfo {
@@ -184,14 +218,14 @@ impl<F: Fn(usize, &[u8]) -> Result<Vec<u8>, Status> + Send + Sync + 'static> Ser
     }
 
     fn call(&self, method: usize, call: Incoming) -> HandlerFuture {
-        let answer = (self.handler)(method, &call.request);
+        let answer = (self.handler)(method, &call.request, call.request.metadata());
         Box::pin(async move {
             let Incoming {
                 request, responder, ..
             } = call;
             drop(request);
             match answer {
-                Ok(block) => responder.reply(&RawBlock(block)).await,
+                Ok((block, metadata)) => responder.reply_with(&RawBlock(block), &metadata).await,
                 Err(status) => responder.fail(&status),
             }
         })

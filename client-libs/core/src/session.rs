@@ -15,8 +15,8 @@ use tollgate_shm_abi::control::{ControlError, ControlSocket};
 use tollgate_shm_abi::heap::DeliveredHeap;
 use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
 use tollgate_shm_abi::messages::{
-    Bind, OpenSession, Request, RequestBody, Response, ResponseBody, SIDE_CLIENT, SIDE_SERVER,
-    SessionOpened,
+    Bind, FEATURE_METADATA, OpenSession, Request, RequestBody, Response, ResponseBody, SIDE_CLIENT,
+    SIDE_SERVER, SessionOpened,
 };
 use tollgate_shm_abi::segment::ABI_VERSION;
 use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape};
@@ -421,6 +421,7 @@ fn handshake(
         app: options.app.clone(),
         send_heap_bytes: options.send_heap_bytes,
         receive_heap_bytes: options.receive_heap_bytes,
+        features: FEATURE_METADATA,
     };
     let request = Request {
         id: 1,

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use tollgate_shm_abi::Code;
+use tollgate_shm_abi::metadata::MetadataError;
 
 /// A code (gRPC's numbers) and one sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,13 @@ impl Status {
     /// A limit is reached.
     pub fn resource_exhausted(message: impl Into<String>) -> Status {
         Status::new(Code::RESOURCE_EXHAUSTED, message)
+    }
+}
+
+/// What can't become metadata is the fault of whoever gave it.
+impl From<MetadataError> for Status {
+    fn from(error: MetadataError) -> Status {
+        Status::new(Code::INVALID_ARGUMENT, error.to_string())
     }
 }
 

@@ -82,6 +82,20 @@ pub(crate) enum Envelope {
     },
 }
 
+/// What goes into a block: a message that was measured, and the metadata beside it.
+pub(crate) struct Letter<'m, E> {
+    pub(crate) message: &'m E,
+    pub(crate) measured: &'m Measured,
+    pub(crate) metadata: &'m [u8],
+}
+
+impl<E> Letter<'_, E> {
+    /// Bytes that its block takes.
+    pub(crate) fn room(&self) -> usize {
+        self.measured.allocation_with(self.metadata.len())
+    }
+}
+
 impl Envelope {
     fn around(self, block: BlockRef) -> Submission {
         match self {
@@ -225,7 +239,7 @@ impl Shared {
     }
 
     pub(crate) fn release_image(&mut self, image: &Image) {
-        self.release(image.offset, image.total_len as usize);
+        self.release(image.offset, image.held_bytes());
     }
 
     /// Tells the daemon of the blocks released so far.
@@ -368,8 +382,11 @@ impl<'i> Locked<'i> {
     /// Writes a block into memory from [`Shared::poll_space`] and submits it.
     pub(crate) fn submit(
         mut self,
-        message: &impl Encode,
-        measured: &Measured,
+        Letter {
+            message,
+            measured,
+            metadata,
+        }: Letter<'_, impl Encode>,
         mut block: Block,
         envelope: Envelope,
     ) -> Result<(), Status> {
@@ -378,20 +395,21 @@ impl<'i> Locked<'i> {
             let inner = self.inner;
             self.reserve();
             drop(self);
-            message.write(&mut HeapSink::new(&mut block, offset, measured));
+            message.write(&mut HeapSink::new(&mut block, offset, measured, metadata));
             self = inner.lock();
             self.redeem();
             if let Some(status) = self.ended() {
                 return Err(status.clone());
             }
         } else {
-            message.write(&mut HeapSink::new(&mut block, offset, measured));
+            message.write(&mut HeapSink::new(&mut block, offset, measured, metadata));
         }
         self.heap.commit(block);
         let block = BlockRef {
             offset,
             len: measured.inline as u32,
             extents: measured.extents,
+            metadata: metadata.len() as u32,
         };
         if let Envelope::Call { call, .. } = envelope {
             self.calls.mark_submitted(call);

@@ -30,6 +30,7 @@ fn main() -> Result<(), Status> {
                 coupon: None,
             });
             request.set_timeout(Duration::from_secs(5));
+            request.metadata_mut().insert("purpose", "holiday")?;
             let reply = client.reserve(request).await?;
             println!("reservation {}", reply.get_ref().view().reservation_id());
         }

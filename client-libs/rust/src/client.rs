@@ -74,12 +74,17 @@ impl Client {
             )
         })?;
         let timeout = request.timeout();
-        let block = self
+        let (metadata, message) = request.into_parts();
+        let mut block = self
             .channel
             .session
-            .call(handle, request.into_inner(), timeout)
+            .call(handle, message, timeout)
+            .with_metadata(metadata.into_buf())
             .await?;
-        Ok(Response::new(Received::new(block)))
+        let metadata = block.take_metadata();
+        let mut response = Response::new(Received::new(block));
+        *response.metadata_mut() = metadata.into();
+        Ok(response)
     }
 
     /// Binds the service now rather than with the first call.

@@ -18,21 +18,26 @@
 //! Futures are woken by the session's own thread, whatever executor polls them; [`block_on`] instead drives the session on
 //! the calling thread, with the fewest wake-ups. Dropping a call's future cancels it.
 //!
+//! Beside its message, a [`Request`] or [`Response`] carries a [`MetadataMap`].
+//!
 //! Programs without generated code use [`Session::bind_client`], [`Session::call_raw`] and [`Session::serve_raw`].
 //!
-//! Absent so far: streams, metadata, and reconnection: a session that ended stays ended.
+//! Absent so far: streams, the metadata of a [`Status`], and reconnection: a session that ended stays ended.
 
 #![forbid(unsafe_code)]
 
 mod client;
+mod metadata;
 mod received;
 mod request;
 mod server;
 
 pub use client::{Channel, Client};
+pub use metadata::MetadataMap;
 pub use received::Received;
 pub use request::{IntoRequest, Reply, Request, Response};
 pub use server::{Server, accept, respond, unimplemented};
+pub use tollgate_core::metadata::{Metadata, MetadataBuf, MetadataError};
 pub use tollgate_core::{
     Binding, BoundMethod, Call, Code, HandlerFuture, Incoming, ReceivedBlock, Responder, Service,
     ServiceInfo, Session, SessionOptions, Status, block_on, codec, limits,

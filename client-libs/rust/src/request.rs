@@ -6,6 +6,8 @@ use std::time::Duration;
 use tollgate_core::Status;
 use tollgate_core::codec::{Encode, Message};
 
+use crate::MetadataMap;
+
 /// How a call ends: with a response or a status.
 pub type Reply<T> = Result<Response<T>, Status>;
 
@@ -14,6 +16,7 @@ pub type Reply<T> = Result<Response<T>, Status>;
 pub struct Request<T> {
     message: T,
     timeout: Option<Duration>,
+    metadata: MetadataMap,
 }
 
 impl<T> Request<T> {
@@ -22,6 +25,7 @@ impl<T> Request<T> {
         Request {
             message,
             timeout: None,
+            metadata: MetadataMap::new(),
         }
     }
 
@@ -33,6 +37,16 @@ impl<T> Request<T> {
     /// The timeout. At a server: what was left of it when the request arrived.
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
+    }
+
+    /// What is sent beside the message. At a server: what came beside it.
+    pub fn metadata(&self) -> &MetadataMap {
+        &self.metadata
+    }
+
+    /// What is sent beside the message, to be changed.
+    pub fn metadata_mut(&mut self) -> &mut MetadataMap {
+        &mut self.metadata
     }
 
     /// The message.
@@ -48,6 +62,11 @@ impl<T> Request<T> {
     /// The message alone.
     pub fn into_inner(self) -> T {
         self.message
+    }
+
+    /// The message and what goes beside it.
+    pub fn into_parts(self) -> (MetadataMap, T) {
+        (self.metadata, self.message)
     }
 }
 
@@ -97,12 +116,26 @@ impl<M: Message> IntoRequest<M> for Request<Arc<M>> {
 #[derive(Clone, Debug)]
 pub struct Response<T> {
     message: T,
+    metadata: MetadataMap,
 }
 
 impl<T> Response<T> {
     /// A response.
     pub fn new(message: T) -> Response<T> {
-        Response { message }
+        Response {
+            message,
+            metadata: MetadataMap::new(),
+        }
+    }
+
+    /// What is sent beside the message. At a client: what came beside it.
+    pub fn metadata(&self) -> &MetadataMap {
+        &self.metadata
+    }
+
+    /// What is sent beside the message, to be changed.
+    pub fn metadata_mut(&mut self) -> &mut MetadataMap {
+        &mut self.metadata
     }
 
     /// The message.
@@ -118,6 +151,11 @@ impl<T> Response<T> {
     /// The message alone.
     pub fn into_inner(self) -> T {
         self.message
+    }
+
+    /// The message and what came, or goes, beside it.
+    pub fn into_parts(self) -> (MetadataMap, T) {
+        (self.metadata, self.message)
     }
 }
 

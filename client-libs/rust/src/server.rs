@@ -61,7 +61,10 @@ impl Server {
 /// Takes an incoming call apart. For generated code.
 pub fn accept<M: Message>(call: Incoming) -> (Request<Received<M>>, Responder) {
     let time_left = call.time_left();
-    let mut request = Request::new(Received::new(call.request));
+    let mut block = call.request;
+    let metadata = block.take_metadata();
+    let mut request = Request::new(Received::new(block));
+    *request.metadata_mut() = metadata.into();
     if let Some(left) = time_left {
         request.set_timeout(left);
     }
@@ -71,7 +74,10 @@ pub fn accept<M: Message>(call: Incoming) -> (Request<Received<M>>, Responder) {
 /// Answers an incoming call. For generated code.
 pub async fn respond<M: Message>(responder: Responder, reply: Reply<M>) {
     match reply {
-        Ok(response) => responder.reply(response.get_ref()).await,
+        Ok(response) => {
+            let metadata = response.metadata().as_buf();
+            responder.reply_with(response.get_ref(), metadata).await;
+        }
         Err(status) => responder.fail(&status),
     }
 }

@@ -7,7 +7,7 @@
 //!     16 ├──────┴───────┴─────────┼────────────┼───────────┬──────────┤ 32
 //!        │ offset                              │ len (24)  │ status   │
 //!     32 ├────────────────────────┬────────────┼───────────┴──────────┤ 48
-//!        │ deadline               │ total (40) │ zero (44)            │
+//!        │ deadline               │ total (40) │ metadata (44)        │
 //!     48 ├────────────────────────┴────────────┴──────────────────────┤ 64
 //!        │ zero                                                       │
 //!        └────────────────────────────────────────────────────────────┘
@@ -15,12 +15,12 @@
 //! ```
 //!
 //! All integers are little-endian. `kind` is a u8, `count` a u8, `extents` a u16, `method`, `len`,
-//! `status` and `total` are u32, `call`, `offset` and `deadline` u64.
+//! `status`, `total` and `metadata` are u32, `call`, `offset` and `deadline` u64.
 //!
 //! | kind | submission (app → daemon) | completion (daemon → app) |
 //! |---|---|---|
-//! | 1 | CALL: method call offset len extents deadline | CALL: method call offset len total deadline |
-//! | 2 | REPLY: call offset len extents | REPLY: call offset len total |
+//! | 1 | CALL: method call offset len extents deadline metadata | CALL: method call offset len total deadline metadata |
+//! | 2 | REPLY: call offset len extents metadata | REPLY: call offset len total metadata |
 //! | 3 | STATUS: call status [offset len] | STATUS: call status [offset len] |
 //! | 4 | CANCEL: call | CANCEL: call |
 //! | 5 | RELEASE: blocks of the receive heap | RECLAIM: blocks of the send heap |
@@ -36,13 +36,22 @@
 //! next multiple of 8: per extent `{offset u64, len u32, zero u32}`, heap ranges of large values.
 //! A delivered block has none: it is one image of `total` bytes whose first `len` were inline.
 //!
+//! # Metadata
+//!
+//! With `metadata` > 0 a block of [`metadata`](crate::metadata) of that many bytes lies at the next multiple of 8: behind the
+//! inline part and its extent table when submitted, behind the image when delivered. It belongs to the same heap block, so it
+//! comes and goes with it. The daemon delivers none to a session that didn't ask for it when it was opened, and whether a
+//! daemon takes any its answer said ([`FEATURE_METADATA`](crate::messages::FEATURE_METADATA)). A STATUS has none: there is
+//! nothing yet that a failed call has to say beyond its code and its text.
+//!
 //! # Invariant
 //!
 //! Bytes from a ring are [`Alleged`] until checked, and every descriptor has exactly one encoding:
 //! what a kind doesn't use is zero. So a checked value says all there was to say.
 
 use crate::limits::{
-    ENTRY_BYTES, MAX_EXTENTS, MAX_MESSAGE_BYTES, MAX_OFFSETS, MAX_STATUS_TEXT_BYTES,
+    ENTRY_BYTES, MAX_EXTENTS, MAX_MESSAGE_BYTES, MAX_METADATA_BYTES, MAX_OFFSETS,
+    MAX_STATUS_TEXT_BYTES,
 };
 use crate::status::Code;
 use core::fmt;
@@ -80,6 +89,8 @@ pub struct BlockRef {
     pub len: u32,
     /// Entries of the extent table behind the inline part.
     pub extents: u16,
+    /// Bytes of the metadata block behind the extent table; 0 for none.
+    pub metadata: u32,
 }
 
 impl BlockRef {
@@ -94,6 +105,12 @@ impl BlockRef {
     pub fn table_len(&self) -> usize {
         usize::from(self.extents) * EXTENT_ENTRY_BYTES
     }
+
+    /// Where the metadata block begins in the heap: behind the extent table, whose end is aligned to 8.
+    #[inline]
+    pub fn metadata_offset(&self) -> u64 {
+        self.table_offset() + self.table_len() as u64
+    }
 }
 
 /// A delivered block: one contiguous image in the receive heap.
@@ -105,6 +122,26 @@ pub struct Image {
     pub inline_len: u32,
     /// Bytes of the whole image; equals `inline_len` when no value was an extent.
     pub total_len: u32,
+    /// Bytes of the metadata block behind the image; 0 for none.
+    pub metadata: u32,
+}
+
+impl Image {
+    /// Bytes of image and metadata together: what the heap holds of it.
+    #[inline]
+    pub fn held_bytes(&self) -> usize {
+        held_bytes(self.total_len as usize, self.metadata as usize)
+    }
+}
+
+/// What an image of `total` bytes and `metadata` bytes of metadata take in a heap.
+#[inline]
+pub const fn held_bytes(total: usize, metadata: usize) -> usize {
+    if metadata == 0 {
+        total
+    } else {
+        total.next_multiple_of(8) + metadata
+    }
 }
 
 /// The text of a status: UTF-8 by agreement, unchecked here.
@@ -320,6 +357,7 @@ impl Alleged {
             offset: self.u64_at(16),
             len: self.u32_at(24),
             extents: self.u16_at(2),
+            metadata: self.u32_at(44),
         };
         if block.extents > MAX_EXTENTS {
             return Err(DescriptorError::TooManyExtents {
@@ -331,6 +369,10 @@ impl Alleged {
         if block.extents > 0 {
             check_range(block.table_offset(), block.table_len() as u64, heap_len)?;
         }
+        if block.metadata > 0 {
+            check_len(block.metadata, MAX_METADATA_BYTES as u32)?;
+            check_range(block.metadata_offset(), block.metadata.into(), heap_len)?;
+        }
         Ok(block)
     }
 
@@ -340,6 +382,7 @@ impl Alleged {
             offset: self.u64_at(16),
             inline_len: self.u32_at(24),
             total_len: self.u32_at(40),
+            metadata: self.u32_at(44),
         };
         check_len(image.total_len, MAX_MESSAGE_BYTES)?;
         if image.total_len < image.inline_len {
@@ -348,7 +391,8 @@ impl Alleged {
                 total_len: image.total_len,
             });
         }
-        check_range(image.offset, u64::from(image.total_len), heap_len)?;
+        check_len(image.metadata, MAX_METADATA_BYTES as u32)?;
+        check_range(image.offset, image.held_bytes() as u64, heap_len)?;
         Ok(image)
     }
 
@@ -504,6 +548,7 @@ struct Fields {
     status: u32,
     deadline_ns: u64,
     total: u32,
+    metadata: u32,
 }
 
 impl Fields {
@@ -513,6 +558,7 @@ impl Fields {
             offset,
             len,
             extents,
+            metadata,
         } = block;
         Fields {
             kind,
@@ -520,6 +566,7 @@ impl Fields {
             offset,
             len,
             extents,
+            metadata,
             ..Fields::default()
         }
     }
@@ -530,6 +577,7 @@ impl Fields {
             offset,
             inline_len: len,
             total_len: total,
+            metadata,
         } = image;
         Fields {
             kind,
@@ -537,6 +585,7 @@ impl Fields {
             offset,
             len,
             total,
+            metadata,
             ..Fields::default()
         }
     }
@@ -562,7 +611,7 @@ impl Fields {
             self.offset,
             u64::from(self.len) | u64::from(self.status) << 32,
             self.deadline_ns,
-            u64::from(self.total),
+            u64::from(self.total) | u64::from(self.metadata) << 32,
             0,
             0,
         ]

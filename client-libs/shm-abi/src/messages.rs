@@ -45,6 +45,9 @@ pub const ON_FAULT_CLOSED: i32 = 1;
 /// After a fault: let calls pass until a fresh instance is there.
 pub const ON_FAULT_OPEN: i32 = 2;
 
+/// Calls may carry metadata, in `features` fields.
+pub const FEATURE_METADATA: u32 = 1;
+
 /// One question to the daemon.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Request {
@@ -182,6 +185,9 @@ pub struct OpenSession {
     /// Bytes of the receive heap; 0 for the default.
     #[prost(uint64, tag = "5")]
     pub receive_heap_bytes: u64,
+    /// What the library understands beyond the first version: [`FEATURE_METADATA`]. Without it, received metadata is left out.
+    #[prost(uint32, tag = "6")]
+    pub features: u32,
 }
 
 /// The session is there. Descriptors: those of [`SessionFds`](crate::session::SessionFds).
@@ -208,6 +214,9 @@ pub struct SessionOpened {
     /// The most calls that may be outstanding at once.
     #[prost(uint32, tag = "7")]
     pub max_outstanding: u32,
+    /// As [`OpenSession::features`], of the daemon: what the library may send.
+    #[prost(uint32, tag = "8")]
+    pub features: u32,
 }
 
 /// Use or serve a service. Descriptor: a blob with its `google.protobuf.FileDescriptorSet`.

@@ -21,7 +21,7 @@
 //!
 //! # Invariant
 //!
-//! [`Metadata`] and [`MetadataBuf`] are checked: the same pairs in the same order are the same bytes, in
+//! [`Metadata`] and [`MetadataBuf`] have been checked: the same pairs in the same order are the same bytes, in
 //! shared memory, in frames and in a policy's view. Whether a key is reserved is another question, which
 //! the receiver of an application's block asks ([`Metadata::check_application`]).
 
@@ -131,6 +131,14 @@ impl<'a> Metadata<'a> {
             return Err(MetadataError::Trailing { len: rest.len() });
         }
         Ok(Metadata { bytes })
+    }
+
+    /// A block that [`check`](Self::check) has accepted before, kept as bytes meanwhile. Other bytes would do no more harm than
+    /// to end an iteration early.
+    #[inline]
+    pub fn of_checked(bytes: &'a [u8]) -> Metadata<'a> {
+        debug_assert!(Metadata::check(bytes).is_ok(), "it was checked before");
+        Metadata { bytes }
     }
 
     /// As [`check`](Self::check), of what an application or a policy wrote: it can't have used a reserved key.

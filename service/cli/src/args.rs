@@ -12,6 +12,7 @@ use clap_complete::Shell;
 use tollgate_gen::Language;
 
 use crate::desk::Desk;
+use crate::metadata::Pair;
 
 /// Drives a Tollgate daemon: tenants, policies, and calls by hand.
 ///
@@ -531,6 +532,12 @@ pub(crate) struct Call {
     /// Give up after this time, such as 500ms, 5s or 1m
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
     pub(crate) deadline: Duration,
+    /// Send this beside the request; in base64 if the key ends in -bin. Repeat for more, also of one key
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) metadata: Vec<Pair>,
+    /// Print what came beside the reply, as a further line of JSON
+    #[arg(long)]
+    pub(crate) show_metadata: bool,
     /// The method, such as hotel.Reservation/Reserve
     #[arg(value_name = "SERVICE/METHOD")]
     pub(crate) method: MethodName,
@@ -553,6 +560,12 @@ pub(crate) struct Serve {
     /// Print every request as one line of JSON
     #[arg(long)]
     pub(crate) print_requests: bool,
+    /// Send this beside every reply; in base64 if the key ends in -bin. Repeat for more, also of one key
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) metadata: Vec<Pair>,
+    /// Print what came beside a request, too, as a further line of JSON
+    #[arg(long, requires = "print_requests")]
+    pub(crate) show_metadata: bool,
 }
 
 #[derive(Debug, Args)]
@@ -561,7 +574,7 @@ pub(crate) struct Answer {
     /// Answer every request with this reply, as JSON; `-` reads it from standard input
     #[arg(long, value_name = "JSON")]
     pub(crate) reply: Option<String>,
-    /// Answer every request with itself, where request and reply have one type
+    /// Answer every request with itself and its metadata, where request and reply have one type
     #[arg(long)]
     pub(crate) echo: bool,
 }
@@ -721,6 +734,8 @@ mod tests {
             "tollgate serve --token T --proto hotel.proto --service hotel.Echo --echo --print-requests",
             "tollgate call --token T --proto hotel.proto --to 127.0.0.1:7472 hotel.Reservation/Reserve {}",
             "tollgate call --token T --proto hotel.proto hotel.Reservation/Reserve --deadline 5s -",
+            "tollgate call --token T --proto p --metadata user=Ada --metadata t-bin=AA== --show-metadata a.B/C",
+            "tollgate serve --token T --proto p --service a.B --echo --metadata a=b --print-requests --show-metadata",
             "tollgate call --token T --proto protos --proto set.binpb -I third_party hotel.Reservation/Reserve",
             "tollgate up --config host-a.toml",
             "tollgate gen --lang rust --out stubs hotel.proto",
@@ -738,6 +753,8 @@ mod tests {
             "tollgate serve --token T --proto hotel.proto --service hotel.Echo",
             "tollgate serve --token T --proto hotel.proto --service hotel.Echo --echo --reply {}",
             "tollgate call --token T --proto hotel.proto Reserve {}",
+            "tollgate call --token T --proto hotel.proto a.B/C --metadata user",
+            "tollgate serve --token T --proto hotel.proto --service a.B --echo --show-metadata",
             "tollgate call --token T hotel.Reservation/Reserve {}",
             "tollgate policy attach acl@1 --tenant acme --service hotel.Reservation --side middle",
             "tollgate policy attach acl@1 --service hotel.Reservation --side client",

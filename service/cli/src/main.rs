@@ -5,6 +5,7 @@
 //!           (clap), parsed once  ── main ──┼─ policy  policies, and audit the log of what was done to them
 //!                                          ├─ desk    policies without a daemon
 //! failure   a sentence, a code, a hint     ├─ rpc     call and serve, over the client library
+//! metadata  key=value                      │
 //! schema    .proto and JSON                ├─ stubs   code for applications
 //!                                          └─ up      becomes the daemon
 //! ```
@@ -20,6 +21,7 @@ mod args;
 mod audit;
 mod desk;
 mod failure;
+mod metadata;
 mod output;
 mod policy;
 mod rpc;

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tollgate::{Session, SessionOptions, Status, block_on};
+use tollgate::{MetadataBuf, Session, SessionOptions, Status, block_on};
 use tollgate_shm_abi::status::Code;
 
 use crate::admin::unreachable;
 use crate::args::{Call, Cli, Serve};
 use crate::failure::Failure;
+use crate::metadata;
 use crate::output;
 use crate::schema::{Method, Service};
 
@@ -25,6 +26,7 @@ pub(crate) fn call(cli: &Cli, args: &Call) -> Result<String, Failure> {
     let service = Service::load(&args.schema, &args.method.service)?;
     let method = service.method(&args.method.method)?;
     let request = method.request(&argument_or_stdin(&args.request)?)?;
+    let sent = metadata::collect(&args.metadata)?;
     let session = open(cli, &args.schema.token)?;
     // The deadline is for everything from here on, binding included: a daemon or peer that takes
     // its time must not keep a script waiting. So the work has a thread, and this one the clock.
@@ -49,8 +51,9 @@ pub(crate) fn call(cli: &Cli, args: &Call) -> Result<String, Failure> {
                 .max(Duration::from_millis(1));
             session
                 .call_raw(handle, &request, Some(left))
+                .with_metadata(sent)
                 .await
-                .map(|reply| reply.to_vec())
+                .map(|mut reply| (reply.take_metadata(), reply.to_vec()))
         };
         // The receiver is gone when the deadline has passed, and the process with it.
         let _late = sender.send(block_on(&session, exchange));
@@ -65,14 +68,25 @@ pub(crate) fn call(cli: &Cli, args: &Call) -> Result<String, Failure> {
                 format_args!("no answer after {deadline:?}"),
             )
         })?;
-    let json = method.reply_json(&reply.map_err(ended)?)?;
-    Ok(format!("{json}\n"))
+    let (came, reply) = reply.map_err(ended)?;
+    let json = method.reply_json(&reply)?;
+    Ok(if args.show_metadata {
+        format!("{json}\n{}\n", metadata::json(&came))
+    } else {
+        format!("{json}\n")
+    })
 }
 
 /// Serves until a signal comes, or the daemon ends the session.
 pub(crate) fn serve(cli: &Cli, args: &Serve) -> Result<(), Failure> {
     let service = Service::load(&args.schema, &args.service)?;
-    let replies = replies(&service, args)?;
+    let answers = Answers {
+        replies: replies(&service, args)?,
+        metadata: metadata::collect(&args.metadata)?,
+        print_requests: args.print_requests,
+        show_metadata: args.show_metadata,
+        service: Service::load(&args.schema, &args.service)?,
+    };
     // Installed before anything else happens, so that no moment is left in which a signal kills.
     let signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| {
         Failure::new(Code::INTERNAL, format_args!("no signal handlers: {error}"))
@@ -82,10 +96,11 @@ pub(crate) fn serve(cli: &Cli, args: &Serve) -> Result<(), Failure> {
         service.descriptor_set().to_owned(),
         service.name().to_owned(),
     );
-    let print = args.print_requests;
-    let handler =
-        move |index: usize, request: &[u8]| answer(&service, &replies, print, index, request);
-    block_on(&session, session.serve_raw(&descriptor_set, &name, handler)).map_err(ended)?;
+    let handler = move |index: usize, request: &[u8], came: &MetadataBuf| {
+        answers.answer(index, request, came)
+    };
+    let served = session.serve_raw_with(&descriptor_set, &name, handler);
+    block_on(&session, served).map_err(ended)?;
     eprintln!("serving {name} on {}", cli.socket.display());
     wait_for_the_end(session, signals)
 }
@@ -126,34 +141,57 @@ fn echo(method: &Method<'_>) -> Result<Reply, Failure> {
     Err(Failure::input(sentence).hint("--reply '{}'"))
 }
 
-fn answer(
-    service: &Service,
-    replies: &[Reply],
-    print: bool,
-    index: usize,
-    request: &[u8],
-) -> Result<Vec<u8>, Status> {
-    let unknown = || {
-        Status::new(
-            Code::UNIMPLEMENTED,
-            format!("{} has no method number {index}", service.name()),
-        )
-    };
-    let reply = replies.get(index).ok_or_else(unknown)?;
-    if print {
-        let methods = service.methods().map_err(Failure::into_status)?;
-        let json = methods[index]
-            .request_json(request)
-            .map_err(Failure::into_status)?;
-        output::print(&format!("{json}\n"));
+/// What this server has to say.
+struct Answers {
+    service: Service,
+    replies: Vec<Reply>,
+    /// Beside every reply.
+    metadata: MetadataBuf,
+    print_requests: bool,
+    show_metadata: bool,
+}
+
+impl Answers {
+    fn answer(
+        &self,
+        index: usize,
+        request: &[u8],
+        came: &MetadataBuf,
+    ) -> Result<(Vec<u8>, MetadataBuf), Status> {
+        let unknown = || {
+            Status::new(
+                Code::UNIMPLEMENTED,
+                format!("{} has no method number {index}", self.service.name()),
+            )
+        };
+        let reply = self.replies.get(index).ok_or_else(unknown)?;
+        if self.print_requests {
+            self.print(index, request, came)
+                .map_err(Failure::into_status)?;
+        }
+        match reply {
+            Reply::Fixed(block) => Ok((block.clone(), self.metadata.clone())),
+            Reply::Echo => {
+                let mut metadata = came.clone();
+                for (key, value) in self.metadata.view().iter() {
+                    metadata.push(key, value)?;
+                }
+                Ok((request.to_vec(), metadata))
+            }
+            Reply::None(why) => Err(Status::new(
+                Code::UNIMPLEMENTED,
+                format!("this server has no reply: {why}"),
+            )),
+        }
     }
-    match reply {
-        Reply::Fixed(block) => Ok(block.clone()),
-        Reply::Echo => Ok(request.to_vec()),
-        Reply::None(why) => Err(Status::new(
-            Code::UNIMPLEMENTED,
-            format!("this server has no reply: {why}"),
-        )),
+
+    fn print(&self, index: usize, request: &[u8], came: &MetadataBuf) -> Result<(), Failure> {
+        let json = self.service.methods()?[index].request_json(request)?;
+        output::print(&format!("{json}\n"));
+        if self.show_metadata {
+            output::print(&format!("{}\n", metadata::json(came)));
+        }
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 //! [`LinkError`] ends the link; every call on it becomes UNAVAILABLE. [`SendError`] refuses one frame and changes nothing.
 
 use rustix::io::Errno;
+use tollgate_shm_abi::metadata::MetadataError;
 
 use crate::frame::Kind;
 use crate::limits;
@@ -34,6 +35,8 @@ pub enum LinkError {
     Malformed { kind: Kind, len: u32 },
     #[error("the peer sent {kind} with an illegal value in its field `{field}`")]
     Reserved { kind: Kind, field: &'static str },
+    #[error("the peer sent {kind} with metadata that isn't any: {error}")]
+    Metadata { kind: Kind, error: MetadataError },
     #[error("the peer sent {kind} with text that isn't UTF-8")]
     NotUtf8 { kind: Kind },
     #[error(
@@ -100,6 +103,7 @@ impl LinkError {
             | E::TooLong { .. }
             | E::Malformed { .. }
             | E::Reserved { .. }
+            | E::Metadata { .. }
             | E::NotUtf8 { .. }
             | E::BindId { .. }
             | E::CreditOverrun { .. }

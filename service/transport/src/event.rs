@@ -1,9 +1,11 @@
 //! The words between a link and its daemon: what a peer can say, and what can be said to it.
 
 use tollgate_shm_abi::Code;
+use tollgate_shm_abi::metadata::Metadata;
 
 use crate::Part;
 use crate::error::Reason;
+use crate::frame::metadata_room;
 
 /// A call's beginning, either direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,28 @@ pub enum Body<'a> {
     Large(usize),
 }
 
+/// A message, as it arrives.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Came<'a> {
+    /// Bytes of the image's inline part; 0 of protobuf.
+    pub inline_len: u32,
+    /// What came beside it.
+    pub metadata: Metadata<'a>,
+    /// Image, or protobuf.
+    pub body: Body<'a>,
+}
+
+impl Came<'_> {
+    /// What it takes of the credit, if it is a call's.
+    pub fn credit_bytes(&self) -> u64 {
+        let body = match &self.body {
+            Body::Whole(bytes) => bytes.len(),
+            Body::Large(len) => *len,
+        };
+        (body + metadata_room(self.metadata.as_bytes().len())) as u64
+    }
+}
+
 /// What the peer said. Texts borrow from the receive buffer.
 #[derive(Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each variant's sentence defines its fields")]
@@ -54,17 +78,12 @@ pub enum Event<'a> {
         description: &'a str,
     },
     /// A call to answer exactly once, by REPLY or STATUS.
-    Call {
-        head: CallHead,
-        inline_len: u32,
-        body: Body<'a>,
-    },
+    Call { head: CallHead, came: Came<'a> },
     /// A call of this end succeeded.
     Reply {
         call: u64,
         protobuf: bool,
-        inline_len: u32,
-        body: Body<'a>,
+        came: Came<'a>,
     },
     /// A call of this end failed.
     Status {
@@ -88,6 +107,8 @@ pub struct Image<'a> {
     pub inline: &'a [u8],
     /// The extents in order: shared spans travel without a copy, private bytes (what a policy has read) with one.
     pub extents: &'a [Part<'a>],
+    /// What goes beside it.
+    pub metadata: Metadata<'a>,
 }
 
 impl<'a> Image<'a> {
@@ -96,10 +117,17 @@ impl<'a> Image<'a> {
         Image {
             inline,
             extents: &[],
+            metadata: Metadata::default(),
         }
     }
 
-    /// Bytes on the wire.
+    /// The same message with metadata beside it.
+    #[must_use]
+    pub fn with_metadata(self, metadata: Metadata<'a>) -> Image<'a> {
+        Image { metadata, ..self }
+    }
+
+    /// Bytes of the message on the wire.
     pub(crate) fn len(&self) -> usize {
         self.extents.iter().fold(self.inline.len(), |end, part| {
             end.next_multiple_of(8) + part_len(part)

@@ -18,8 +18,8 @@
 //! | 3 | BIND | | | | id | | | schema hash \[32\], tenant length u16, service length u16, tenant, service |
 //! | 4 | BOUND | | | | id | description length | | a piece of the server's schema description |
 //! | 5 | REFUSED | | | | id | code | sentence length | sentence, then the refuser's schema description (may be empty) |
-//! | 6 | CALL | E P | index | id | id | inline length | deadline | image, or protobuf |
-//! | 7 | REPLY | E P | | id | | inline length | | image, or protobuf |
+//! | 6 | CALL | E P M | index | id | id | inline length | deadline | \[metadata,\] image, or protobuf |
+//! | 7 | REPLY | E P M | | id | | inline length | | \[metadata,\] image, or protobuf |
 //! | 8 | STATUS | E | | id | | code | | text |
 //! | 9 | CANCEL | | | id | | | | |
 //! | 10 | CREDIT | | | | | calls | bytes | |
@@ -41,10 +41,20 @@
 //!
 //! Flags: bit 0, **E**, END_STREAM: the last message of this direction of the call; every frame marked E above must carry it
 //! in version 1, which has only unary calls. Bit 1, TRACE, is reserved for [`TRACE_ROOM`] bytes of W3C trace context
-//! (trace id \[16\], parent id \[8\], flags u8, zero \[7\]) between header and payload, and bit 2, METADATA, for a block of
-//! key-value pairs. Bit 3, **P**, PROTOBUF: the payload is the message's protobuf encoding, and the inline length is zero.
+//! (trace id \[16\], parent id \[8\], flags u8, zero \[7\]) between header and payload. Bit 2, **M**, METADATA: the payload begins
+//! with a block of pairs, see below. Bit 3, **P**, PROTOBUF: the message is its protobuf encoding, and the inline length is zero.
 //! Bits 1 to 3 become legal when both HELLOs offer the feature bit of the same position; this code offers [`FEATURES`].
 //! Streams will send further CALL and REPLY frames of one call without E; kinds 14 to 31 are theirs.
+//!
+//! # Metadata
+//!
+//! ```text
+//! length u32 (1 to 8192) | block of that many bytes, canonical: see `tollgate_shm_abi::metadata` | image, or protobuf
+//! ```
+//!
+//! All of it is the frame's payload, so it counts as bytes of credit; the message is what remains, at most 16 MiB. A STATUS
+//! carries none. An end that can't send metadata, because its peer doesn't offer the feature, refuses the call and drops a
+//! reply's: a server may decide by its request's metadata, but a handler that has run can't be undone.
 //!
 //! # Schemas that differ
 //!
@@ -75,17 +85,25 @@ pub const FLAG_END_STREAM: u8 = 1;
 /// Reserved: a block of trace context follows the header.
 pub const FLAG_TRACE: u8 = 2;
 
-/// Reserved: a block of metadata follows the header.
+/// The payload begins with metadata.
 pub const FLAG_METADATA: u8 = 4;
 
 /// The payload is protobuf.
 pub const FLAG_PROTOBUF: u8 = 8;
 
 /// What this code offers in its HELLO. The bits are those of the frame flags that they make legal.
-pub const FEATURES: u32 = FLAG_PROTOBUF as u32;
+pub const FEATURES: u32 = (FLAG_PROTOBUF | FLAG_METADATA) as u32;
 
 /// Bytes of trace context that [`FLAG_TRACE`] will announce.
 pub const TRACE_ROOM: usize = 32;
+
+/// Bytes before a frame's block of metadata.
+pub(crate) const METADATA_FIXED: usize = 4;
+
+/// Bytes of a frame's payload that a block of metadata takes; none if there is none.
+pub const fn metadata_room(len: usize) -> usize {
+    if len == 0 { 0 } else { METADATA_FIXED + len }
+}
 
 /// Bytes of a BIND's payload before the names.
 pub(crate) const BIND_FIXED: usize = 36;
@@ -207,6 +225,11 @@ impl Header {
         self.flags & FLAG_PROTOBUF != 0
     }
 
+    /// Whether the payload begins with metadata.
+    pub(crate) fn has_metadata(&self) -> bool {
+        self.flags & FLAG_METADATA != 0
+    }
+
     /// The first field that this kind must leave zero but that isn't, or a flag that isn't legal; `features` are those that
     /// both ends offer.
     pub(crate) fn reserved(&self, features: u32) -> Option<&'static str> {
@@ -215,7 +238,7 @@ impl Header {
         let expected = if unary { FLAG_END_STREAM } else { 0 };
         let has_body = self.kind == Kind::CALL || self.kind == Kind::REPLY;
         let choice = if has_body {
-            features as u8 & FLAG_PROTOBUF
+            features as u8 & (FLAG_PROTOBUF | FLAG_METADATA)
         } else {
             0
         };

@@ -19,7 +19,8 @@ mod tx;
 
 pub use config::{ConfigError, LinkConfig, PresharedKey, Role};
 pub use error::{Blame, LinkError, Reason, SendError};
-pub use event::{Body, CallHead, Credit, Event, Image, Moved, Queued};
+pub use event::{Body, CallHead, Came, Credit, Event, Image, Moved, Queued};
+pub use frame::metadata_room;
 pub use io::{BodyOutcome, FlushOutcome, OpenError, ReadOutcome, TcpLink};
 pub use proto::{Link, LinkSetup};
 pub use tollgate_shm_abi::heap::Span;

@@ -22,7 +22,10 @@ pub const HEADER: usize = 32;
 /// Largest image of a message, bytes: what fits into a heap fits onto a link.
 pub const MAX_MESSAGE: u32 = shared::MAX_MESSAGE_BYTES;
 
-/// Payloads up to this many bytes are delivered whole out of the receive buffer; larger ones go straight from the
+/// Longest block of metadata, bytes.
+pub const MAX_METADATA: usize = shared::MAX_METADATA_BYTES;
+
+/// Messages up to this many bytes are delivered whole out of the receive buffer; larger ones go straight from the
 /// socket into the caller's buffer.
 pub const SMALL_BODY: u32 = 64 << 10;
 

@@ -26,7 +26,7 @@ use crate::Part;
 use crate::config::{ConfigError, LinkConfig, Role};
 use crate::error::LinkError;
 use crate::event::{Credit, Event, Moved};
-use crate::frame::{FLAG_PROTOBUF, Header, Kind};
+use crate::frame::{FLAG_METADATA, FLAG_PROTOBUF, Header, Kind};
 use crate::handshake::{Handshake, State};
 use crate::limits;
 use crate::rx::Rx;
@@ -149,6 +149,11 @@ impl Link {
     /// Whether bodies may travel as protobuf: both ends offer it.
     pub fn carries_protobuf(&self) -> bool {
         self.features() & u32::from(FLAG_PROTOBUF) != 0
+    }
+
+    /// Whether messages may have metadata beside them: both ends offer it.
+    pub fn carries_metadata(&self) -> bool {
+        self.features() & u32::from(FLAG_METADATA) != 0
     }
 
     /// What both ends offer; nothing before the peer's HELLO was read.

@@ -55,9 +55,9 @@ impl Rx {
         self.buf[self.head..self.tail].first_chunk()
     }
 
-    pub(crate) fn consume(&mut self, n: usize) {
-        assert!(n <= self.tail - self.head, "bytes that are here");
-        self.head += n;
+    /// The first bytes of the next frame's payload, if they are here.
+    pub(crate) fn payload(&self, len: usize) -> Option<&[u8]> {
+        self.buf[self.head..self.tail].get(HEADER..HEADER + len)
     }
 
     /// Consumes the next header and its payload of `len` bytes, if all of it is here; returns where the payload lies until the

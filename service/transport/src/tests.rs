@@ -11,12 +11,13 @@ mod tcp;
 mod wire;
 
 use tollgate_shm_abi::descriptor::HeapSizes;
+use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::session::{self, AppEnd, SessionShape};
 
 use crate::Span;
 use crate::config::{LinkConfig, PresharedKey, Role};
 use crate::error::LinkError;
-use crate::event::{Body, CallHead, Event, Image};
+use crate::event::{Body, CallHead, Came, Event, Image};
 use crate::frame::{Header, Kind};
 use crate::proto::{Link, LinkSetup};
 use crate::tx::Token;
@@ -124,14 +125,10 @@ impl End {
                 return Ok(());
             };
             let large = match &event {
-                Event::Call {
-                    body: Body::Large(len),
-                    ..
-                }
-                | Event::Reply {
-                    body: Body::Large(len),
-                    ..
-                } => Some(*len),
+                Event::Call { came, .. } | Event::Reply { came, .. } => match came.body {
+                    Body::Large(len) => Some(len),
+                    Body::Whole(_) => None,
+                },
                 _ => None,
             };
             let words = words(event);
@@ -156,11 +153,7 @@ impl End {
 
 fn words(event: Event<'_>) -> String {
     match event {
-        Event::Call {
-            head,
-            inline_len,
-            body,
-        } => {
+        Event::Call { head, came } => {
             let CallHead {
                 call,
                 bind,
@@ -168,18 +161,17 @@ fn words(event: Event<'_>) -> String {
                 deadline_us,
                 protobuf,
             } = head;
-            let form = form(protobuf, inline_len);
+            let form = form(protobuf, &came);
             format!(
                 "Call {call} bind {bind} method {method} deadline {deadline_us} {form}: {}",
-                of(body)
+                of(came.body)
             )
         }
         Event::Reply {
             call,
             protobuf,
-            inline_len,
-            body,
-        } => format!("Reply {call} {}: {}", form(protobuf, inline_len), of(body)),
+            came,
+        } => format!("Reply {call} {}: {}", form(protobuf, &came), of(came.body)),
         Event::Bound { bind, description } if description.len() > 64 => {
             format!("Bound {bind}: {}", summary(description.as_bytes()))
         }
@@ -187,12 +179,17 @@ fn words(event: Event<'_>) -> String {
     }
 }
 
-fn form(protobuf: bool, inline_len: u32) -> String {
-    if protobuf {
-        assert_eq!(inline_len, 0);
+fn form(protobuf: bool, came: &Came<'_>) -> String {
+    let form = if protobuf {
+        assert_eq!(came.inline_len, 0);
         "protobuf".to_owned()
     } else {
-        format!("inline {inline_len}")
+        format!("inline {}", came.inline_len)
+    };
+    match came.metadata.as_bytes().len() {
+        0 => form,
+        1..=64 => format!("{form} {:?}", came.metadata),
+        len => format!("{form} and {len} bytes of metadata"),
     }
 }
 

@@ -1,10 +1,10 @@
 //! Where encoders write: the measuring pass, a heap block, a vector.
 //!
 //! ```text
-//! heap block:  [inline][pad to 8][table: n x {offset u64, len u32, zero u32}][pad to 8][extent 0][pad to 8]...
+//! heap block:  [inline][pad to 8][table: n x {offset u64, len u32, zero u32}][metadata][pad to 8][extent 0][pad to 8]...
 //! ```
 //!
-//! The block, its extent table and its extents are one allocation: what is allocated once is reclaimed once, and writing
+//! The block, its extent table, its metadata and its extents are one allocation: what is allocated once is reclaimed once, and writing
 //! can't run out of memory half-way. Extents' table offsets are heap offsets.
 
 use tollgate_shm_abi::limits::MAX_EXTENTS;
@@ -97,6 +97,18 @@ pub struct Measured {
     pub allocation: usize,
     /// The value nests deeper than [`MAX_DEPTH`]; the other fields mean nothing then.
     pub too_deep: bool,
+}
+
+impl Measured {
+    /// Bytes to allocate with so much metadata beside the message.
+    #[inline]
+    pub(crate) fn allocation_with(&self, metadata: usize) -> usize {
+        match (metadata, self.extents) {
+            (0, _) => self.allocation,
+            (_, 0) => align_up(self.inline, 8) + metadata,
+            _ => self.allocation + align_up(metadata, 8),
+        }
+    }
 }
 
 /// The first pass: counts, writes nothing.
@@ -195,10 +207,19 @@ pub(crate) struct HeapSink<'b> {
 }
 
 impl<'b> HeapSink<'b> {
-    /// Writes into `block`, which has the measured length and lies at `base` in its heap.
-    pub(crate) fn new(block: &'b mut [u8], base: u64, measured: &Measured) -> HeapSink<'b> {
+    /// Writes into `block`, which has the measured length with `metadata` and lies at `base` in its heap.
+    pub(crate) fn new(
+        block: &'b mut [u8],
+        base: u64,
+        measured: &Measured,
+        metadata: &[u8],
+    ) -> HeapSink<'b> {
         let table = align_up(measured.inline, 8);
-        let extent_end = extents_at(measured.inline, measured.extents);
+        let mut extent_end = extents_at(measured.inline, measured.extents);
+        if !metadata.is_empty() {
+            block[extent_end..extent_end + metadata.len()].copy_from_slice(metadata);
+            extent_end += metadata.len();
+        }
         HeapSink {
             block,
             base,
@@ -298,7 +319,7 @@ pub fn encode_inline(message: &impl super::Encode) -> Option<Vec<u8>> {
     Some(sink.bytes)
 }
 
-/// Where the first extent begins in the allocation.
+/// Where the extent table ends in the allocation: there lies the metadata, or the first extent.
 fn extents_at(inline: usize, extents: u16) -> usize {
     align_up(inline, 8) + usize::from(extents) * EXTENT_ENTRY
 }

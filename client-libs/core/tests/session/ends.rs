@@ -130,6 +130,7 @@ fn forged_completions_never_panic() {
         offset: 0,
         inline_len: 8,
         total_len: 8,
+        metadata: 0,
     };
     let misaligned = Image {
         offset: 12,

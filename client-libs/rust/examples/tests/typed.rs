@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::codec::{Message, Place, encode_inline};
-use tollgate::{Channel, Code, Received, Reply, Request, Response, Server, Status, block_on};
+use tollgate::{
+    Channel, Code, MetadataBuf, Received, Reply, Request, Response, Server, Status, block_on,
+};
 use tollgate_examples::hotel::echo_client::EchoClient;
 use tollgate_examples::hotel::reservation_client::ReservationClient;
 use tollgate_examples::hotel::reservation_server::{Reservation, ReservationServer};
@@ -68,6 +70,51 @@ fn payloads_of_every_size_come_back() {
     });
     // 4,096 bytes and more went as extents, by the same one block each.
     daemon.wait_until(|fake| fake.end.receive_heap.in_use() == 0);
+}
+
+#[test]
+fn metadata_goes_beside_messages_of_every_size() {
+    let (session, daemon) = fake::start(hotel_limits(), fake::echo());
+    let client = EchoClient::new(Channel::new(&session, ""));
+    for len in [0, 1, 4_095, 100_000] {
+        let payload = vec![7; len];
+        let mut request = Request::new(EchoMessage { payload });
+        let metadata = request.metadata_mut();
+        metadata.append("tag", "one").unwrap();
+        metadata.append("tag", "two").unwrap();
+        metadata.insert_bin("trace-bin", &[0, 255]).unwrap();
+        let sent = metadata.clone();
+        let reply = block_on(&session, client.echo(request)).unwrap();
+        assert_eq!(reply.metadata(), &sent, "{len} bytes");
+        let (metadata, message) = reply.into_parts();
+        assert_eq!(metadata.get_all("tag").collect::<Vec<_>>(), ["one", "two"]);
+        assert_eq!(message.view().payload(), vec![7; len]);
+    }
+    let reply = block_on(&session, client.echo(EchoMessage::default())).unwrap();
+    assert!(reply.metadata().is_empty());
+    daemon.wait_until(|fake| fake.end.receive_heap.in_use() == 0);
+}
+
+#[test]
+fn metadata_that_may_not_be_sent_fails_its_call_only() {
+    let (session, _daemon) = fake::start(hotel_limits(), fake::echo());
+    let mut reserved = MetadataBuf::new();
+    reserved.push_any("tollgate-route", b"blue").unwrap();
+    let call = session.call_raw(fake::FIRST_HANDLE, [0; 8], None);
+    let refused = block_on(&session, call.with_metadata(reserved)).unwrap_err();
+    assert_eq!(refused.code, Code::INVALID_ARGUMENT, "{refused}");
+    assert!(block_on(&session, session.call_raw(fake::FIRST_HANDLE, [0; 8], None)).is_ok());
+
+    let old = fake::Limits {
+        features: 0,
+        ..hotel_limits()
+    };
+    let (session, _daemon) = fake::start(old, fake::echo());
+    let mut metadata = MetadataBuf::new();
+    metadata.push("tag", b"one").unwrap();
+    let call = session.call_raw(fake::FIRST_HANDLE, [0; 8], None);
+    let refused = block_on(&session, call.with_metadata(metadata)).unwrap_err();
+    assert_eq!(refused.code, Code::UNIMPLEMENTED, "{refused}");
 }
 
 #[test]

@@ -37,13 +37,15 @@ fn submissions_have_these_bytes() {
         offset: 0x10_2030,
         len: 0x40_5060,
         extents: 3,
+        metadata: 0x1020,
     };
-    let block_bytes: [(usize, &[u8]); 3] = [
+    let block_bytes: [(usize, &[u8]); 4] = [
         (2, &[3, 0]),
         (16, &[0x30, 0x20, 0x10]),
         (24, &[0x60, 0x50, 0x40]),
+        (44, &[0x20, 0x10]),
     ];
-    let [extents, offset, len] = block_bytes;
+    let [extents, offset, len, metadata] = block_bytes;
     check(
         Submission::Call {
             method: 0xa1b2_c3d4,
@@ -59,11 +61,12 @@ fn submissions_have_these_bytes() {
             offset,
             len,
             (32, &[8, 7, 6, 5, 4, 3, 2, 1]),
+            metadata,
         ],
     );
     check(
         Submission::Reply { call, block },
-        &[(0, &[2]), ID, extents, offset, len],
+        &[(0, &[2]), ID, extents, offset, len, metadata],
     );
     check(
         Submission::Status {
@@ -103,11 +106,12 @@ fn completions_have_these_bytes() {
         offset: 0x10_2030,
         inline_len: 0x5060,
         total_len: 0x40_5060,
+        metadata: 0x2000,
     };
     let image_bytes: [(usize, &[u8]); 3] = [
         (16, &[0x30, 0x20, 0x10]),
         (24, &[0x60, 0x50]),
-        (40, &[0x60, 0x50, 0x40]),
+        (40, &[0x60, 0x50, 0x40, 0, 0, 0x20]),
     ];
     let [offset, len, total] = image_bytes;
     check(
@@ -155,6 +159,7 @@ fn a_wrong_submission_is_told_by_its_numbers() {
             offset: 64,
             len: 100,
             extents: 0,
+            metadata: 0,
         },
         deadline_ns: 0,
     }
@@ -173,7 +178,7 @@ fn a_wrong_submission_is_told_by_its_numbers() {
     for kind in [0, 6, 255] {
         check(call, &[(0, &[kind])], E::UnknownKind { kind });
     }
-    for at in [1, 28, 31, 40, 43, 44, 48, 63] {
+    for at in [1, 28, 31, 40, 43, 48, 63] {
         check(call, &[(at, &[1])], E::NotZero { at });
     }
     check(call, &[(16, &[65])], E::Unaligned { offset: 65 });
@@ -231,12 +236,41 @@ fn a_wrong_submission_is_told_by_its_numbers() {
         },
     );
 
+    check(
+        call,
+        &[(44, &u32s(8193))],
+        E::TooLong {
+            len: 8193,
+            limit: 8192,
+        },
+    );
+    check(
+        call,
+        &[(16, &u64s(send - 104)), (44, &[1])],
+        E::OutOfHeap {
+            offset: send,
+            len: 1,
+            heap_len: send,
+        },
+    );
+    // Behind the table, if there is one.
+    check(
+        call,
+        &[(16, &u64s(send - 120)), (2, &[1]), (44, &[1])],
+        E::OutOfHeap {
+            offset: send,
+            len: 1,
+            heap_len: send,
+        },
+    );
+
     let reply = Submission::Reply {
         call: 2,
         block: BlockRef {
             offset: 64,
             len: 100,
             extents: 0,
+            metadata: 0,
         },
     }
     .encode();
@@ -250,6 +284,7 @@ fn a_wrong_submission_is_told_by_its_numbers() {
     }
     .encode();
     check(status, &[(28, &[0])], E::StatusIsOk);
+    check(status, &[(44, &[1])], E::NotZero { at: 44 });
     check(status, &[(16, &[64])], E::NotZero { at: 16 });
     check(status, &[(2, &[1])], E::NotZero { at: 2 });
     check(
@@ -301,6 +336,7 @@ fn a_wrong_completion_is_told_by_its_numbers() {
             offset: 64,
             inline_len: 50,
             total_len: 100,
+            metadata: 0,
         },
     }
     .encode();
@@ -339,6 +375,21 @@ fn a_wrong_completion_is_told_by_its_numbers() {
         },
     );
     check(&[(16, &[1])], E::Unaligned { offset: 1 });
+    check(
+        &[(44, &8193u32.to_le_bytes())],
+        E::TooLong {
+            len: 8193,
+            limit: 8192,
+        },
+    );
+    check(
+        &[(16, &(receive - 104).to_le_bytes()), (44, &[1])],
+        E::OutOfHeap {
+            offset: receive - 104,
+            len: 105,
+            heap_len: receive,
+        },
+    );
 }
 
 #[test]
@@ -347,6 +398,7 @@ fn limits_themselves_are_allowed() {
         offset: 0,
         len: MAX_MESSAGE_BYTES,
         extents: MAX_EXTENTS,
+        metadata: 0,
     };
     let reply = Submission::Reply { call: 0, block };
     assert_eq!(Alleged::from(reply.encode()).submission(&HEAPS), Ok(reply));
@@ -354,6 +406,7 @@ fn limits_themselves_are_allowed() {
         offset: HEAPS.send - 8,
         len: 8,
         extents: 0,
+        metadata: 0,
     };
     let reply = Submission::Reply {
         call: u64::MAX,
@@ -373,12 +426,24 @@ fn limits_themselves_are_allowed() {
         Alleged::from(status.encode()).submission(&HEAPS),
         Ok(status)
     );
+    let full = BlockRef {
+        offset: HEAPS.send - 8200,
+        len: 3,
+        extents: 0,
+        metadata: MAX_METADATA_BYTES as u32,
+    };
+    let reply = Submission::Reply {
+        call: 1,
+        block: full,
+    };
+    assert_eq!(Alleged::from(reply.encode()).submission(&HEAPS), Ok(reply));
     let empty = Submission::Reply {
         call: 1,
         block: BlockRef {
             offset: HEAPS.send,
             len: 0,
             extents: 0,
+            metadata: 0,
         },
     };
     assert_eq!(Alleged::from(empty.encode()).submission(&HEAPS), Ok(empty));
@@ -401,8 +466,11 @@ fn extent_tables_begin_aligned_and_their_entries_are_checked() {
         offset: 64,
         len: 13,
         extents: 2,
+        metadata: 0,
     };
     assert_eq!((block.table_offset(), block.table_len()), (80, 32));
+    assert_eq!(block.metadata_offset(), 112);
+    assert_eq!((held_bytes(13, 0), held_bytes(13, 5)), (13, 21));
     let extent = Extent {
         offset: 0x0102,
         len: 0x0304,

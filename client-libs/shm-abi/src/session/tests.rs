@@ -41,6 +41,7 @@ fn a_call_goes_there_and_back() {
         offset,
         len: 5,
         extents: 0,
+        metadata: 0,
     };
     let call = Submission::Call {
         method: 3,
@@ -65,6 +66,7 @@ fn a_call_goes_there_and_back() {
         offset: daemon.receive_heap.commit(reply),
         inline_len: 7,
         total_len: 7,
+        metadata: 0,
     };
     let reclaim = Completion::Reclaim(Offsets::take_from(&[offset]).unwrap());
     daemon.completions.push(&reclaim.encode()).unwrap();

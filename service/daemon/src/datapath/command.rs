@@ -191,6 +191,8 @@ pub(crate) enum Command {
         tenant: Arc<str>,
         app: String,
         pid: i32,
+        /// What its library understands.
+        features: u32,
         reply: oneshot::Sender<Result<SessionId, Status>>,
     },
     CloseSession {

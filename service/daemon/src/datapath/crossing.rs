@@ -24,7 +24,7 @@ use tollgate_jit::Codec;
 use tollgate_marshal::{Fault, FaultCode};
 use tollgate_schema::evolution::MethodMatch;
 use tollgate_shm_abi::status::Code;
-use tollgate_transport::CallHead;
+use tollgate_transport::{CallHead, metadata_room};
 
 use crate::datapath::command::{Bound, Event, Method, MethodSteps, ServiceSchema};
 use crate::datapath::links::{After, invalid};
@@ -44,7 +44,7 @@ impl Runtime {
         let is_request = matches!(from, End::Caller { .. });
         match self.rewrite(&source, target.as_ref(), is_request, message) {
             Ok(message) => {
-                let bytes = u64::from(message.total_len);
+                let bytes = message.credit_bytes();
                 self.engine.converted(call, bytes, message);
             }
             Err(status) => self.engine.undeliverable(call, status),
@@ -68,9 +68,11 @@ impl Runtime {
         source: &Arc<Method>,
         target: Option<&Arc<Method>>,
         is_request: bool,
-        message: Message,
+        mut message: Message,
     ) -> Result<Message, Status> {
         source.crosses();
+        // It is the same in every layout.
+        let metadata = std::mem::take(&mut message.metadata);
         let codec = codec_of(source, is_request);
         let (bytes, start) = self
             .encode(codec, message)
@@ -81,13 +83,18 @@ impl Runtime {
                 body: Body::Encoded { bytes, start },
                 inline_len: 0,
                 total_len,
+                metadata,
             });
         };
         target.called();
         target.crosses();
         let decoded = self.decode(codec_of(target, is_request), &bytes[start..]);
         self.pool.give(bytes);
-        decoded.map_err(|fault| unfit(target, is_request, &fault))
+        let decoded = decoded.map_err(|fault| unfit(target, is_request, &fault))?;
+        Ok(Message {
+            metadata,
+            ..decoded
+        })
     }
 
     /// The protobuf encoding of a message, and where it begins in the buffer.
@@ -171,13 +178,18 @@ impl Runtime {
         method: &Arc<Method>,
         head: &CallHead,
         protobuf: &[u8],
+        metadata: Vec<u8>,
     ) {
         method.called();
         method.crosses();
         self.counters.converted += 1;
-        let bytes = protobuf.len() as u64;
+        let bytes = (protobuf.len() + metadata_room(metadata.len())) as u64;
         match self.decode(&method.request, protobuf) {
-            Ok(message) => {
+            Ok(decoded) => {
+                let message = Message {
+                    metadata,
+                    ..decoded
+                };
                 self.request_arrived(link, service, head, Encoding::Protobuf, bytes, message)
             }
             Err(fault) => {
@@ -191,7 +203,13 @@ impl Runtime {
         }
     }
 
-    pub(crate) fn encoded_reply(&mut self, link: LinkId, call: CallKey, protobuf: &[u8]) {
+    pub(crate) fn encoded_reply(
+        &mut self,
+        link: LinkId,
+        call: CallKey,
+        protobuf: &[u8],
+        metadata: Vec<u8>,
+    ) {
         let expected = self.engine.expected_from_link(link, call);
         let method = expected.and_then(|e| self.method_of(e.session, e.handle));
         let Some(method) = method else {
@@ -201,7 +219,13 @@ impl Runtime {
         method.crosses();
         self.counters.converted += 1;
         match self.decode(&method.reply, protobuf) {
-            Ok(message) => self.engine.reply_from_link(link, call, message),
+            Ok(decoded) => {
+                let message = Message {
+                    metadata,
+                    ..decoded
+                };
+                self.engine.reply_from_link(link, call, message)
+            }
             Err(fault) => {
                 let status = unfit(&method, false, &fault);
                 self.engine.fail_from_link(link, call, status);

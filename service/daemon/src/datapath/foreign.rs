@@ -87,7 +87,7 @@ impl ForeignAsk {
         self.body != Grant::None || !self.fields.is_empty()
     }
 
-    /// The pairs of the metadata that it sees: calls carry none yet.
+    /// The pairs of the metadata that it sees: none are granted yet.
     pub(super) fn metadata<'m>(&self, _message: &'m Message) -> Vec<(&'m str, &'m [u8])> {
         Vec::new()
     }
@@ -201,7 +201,7 @@ impl Question {
             return Err(Unchanged::Policy(text));
         };
         if let Some(KeyChange { key, .. }) = change.metadata.first() {
-            let text = format!("it changes the metadata {key:?}, and calls carry none");
+            let text = format!("it changes the metadata {key:?}, which isn't carried out yet");
             return Err(Unchanged::Policy(text));
         }
         self.make_private(pool);
@@ -220,6 +220,7 @@ impl Question {
             let inline_len = block.len() as u32;
             let changed = Message::accepted(block, inline_len);
             let before = std::mem::replace(&mut self.message, changed);
+            self.message.metadata = before.metadata;
             if let Body::Private { bytes, .. } = before.body {
                 pool.give(bytes);
             }

@@ -12,12 +12,14 @@ use tollgate_engine::{
     CallKey, Encoding, LinkId, Origin, RouteTarget, ServiceId, SessionId, Status, Submission,
 };
 use tollgate_marshal::MAX_EXTENTS;
+use tollgate_shm_abi::descriptor::held_bytes;
 use tollgate_shm_abi::io::Part;
+use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport::{
-    Body as WireBody, BodyOutcome, CallHead, Event as LinkEvent, LinkError, Queued, ReadOutcome,
-    SendError, TcpLink, Token,
+    Body as WireBody, BodyOutcome, CallHead, Came, Event as LinkEvent, LinkError, Queued,
+    ReadOutcome, SendError, TcpLink, Token, metadata_room,
 };
 
 use crate::datapath::command::{
@@ -622,17 +624,12 @@ impl Runtime {
                 }
                 After::Nothing
             }
-            LinkEvent::Call {
-                head,
-                inline_len,
-                body,
-            } => self.call_arrived(link, state, head, inline_len, body),
+            LinkEvent::Call { head, came } => self.call_arrived(link, state, head, came),
             LinkEvent::Reply {
                 call,
                 protobuf,
-                inline_len,
-                body,
-            } => self.reply_arrived(link, call, protobuf, inline_len, body),
+                came,
+            } => self.reply_arrived(link, call, protobuf, came),
             LinkEvent::Status {
                 call,
                 code,
@@ -697,11 +694,13 @@ impl Runtime {
         link: LinkId,
         state: &LinkState,
         head: CallHead,
-        inline_len: u32,
-        body: WireBody<'_>,
+        came: Came<'_>,
     ) -> After {
         self.counters.received += 1;
-        let (len, whole) = parts_of(body);
+        let credit_bytes = came.credit_bytes();
+        let metadata = self.keep_metadata(came.metadata);
+        let inline_len = came.inline_len;
+        let (len, whole) = parts_of(came.body);
         let origin = Origin::Link {
             link,
             call: head.call,
@@ -711,8 +710,9 @@ impl Runtime {
                 "bind {} of this link has no method {}",
                 head.bind, head.method
             );
-            self.engine
-                .reject(origin, len as u64, Status::new(Code::UNIMPLEMENTED, text));
+            self.pool.give(metadata);
+            let status = Status::new(Code::UNIMPLEMENTED, text);
+            self.engine.reject(origin, credit_bytes, status);
             return if whole.is_none() {
                 After::SkipBody
             } else {
@@ -723,16 +723,16 @@ impl Runtime {
             let Some(bytes) = whole else {
                 return After::Large(LargeBody {
                     what: LargeKind::Call(head),
-                    landing: self.landing(None, 0, len),
+                    landing: self.landing(None, 0, len, metadata),
                 });
             };
-            self.encoded_request(link, service, &method, &head, bytes);
+            self.encoded_request(link, service, &method, &head, bytes, metadata);
             return After::Nothing;
         }
         method.called();
         let to = self.engine.landing(service, head.method);
         let unjudged = to.filter(|(_, judged)| !judged).map(|(session, _)| session);
-        let mut landing = self.landing(unjudged, inline_len, len);
+        let mut landing = self.landing(unjudged, inline_len, len, metadata);
         match whole {
             None => After::Large(LargeBody {
                 what: LargeKind::Call(head),
@@ -747,15 +747,9 @@ impl Runtime {
         }
     }
 
-    fn reply_arrived(
-        &mut self,
-        link: LinkId,
-        call: u64,
-        protobuf: bool,
-        inline_len: u32,
-        body: WireBody<'_>,
-    ) -> After {
-        let (len, whole) = parts_of(body);
+    fn reply_arrived(&mut self, link: LinkId, call: u64, protobuf: bool, came: Came<'_>) -> After {
+        let inline_len = came.inline_len;
+        let (len, whole) = parts_of(came.body);
         let skip = if whole.is_none() {
             After::SkipBody
         } else {
@@ -772,12 +766,13 @@ impl Runtime {
                 .fail_from_link(link, key, Status::new(Code::INTERNAL, text));
             return skip;
         }
+        let metadata = self.keep_metadata(came.metadata);
         if protobuf && let Some(bytes) = whole {
-            self.encoded_reply(link, key, bytes);
+            self.encoded_reply(link, key, bytes, metadata);
             return After::Nothing;
         }
         let unjudged = (!expected.judged && !protobuf).then_some(expected.session);
-        let mut landing = self.landing(unjudged, inline_len, len);
+        let mut landing = self.landing(unjudged, inline_len, len, metadata);
         match whole {
             None => After::Large(LargeBody {
                 what: LargeKind::Reply { call, protobuf },
@@ -792,11 +787,13 @@ impl Runtime {
         }
     }
 
-    fn large_arrived(&mut self, link: LinkId, state: &LinkState, large: LargeBody) {
+    fn large_arrived(&mut self, link: LinkId, state: &LinkState, mut large: LargeBody) {
         match large.what {
             LargeKind::Call(head) => match self.called(state, &head) {
                 Some((service, method)) if head.protobuf => {
-                    self.encoded_request(link, service, &method, &head, large.landing.bytes());
+                    let metadata = std::mem::take(&mut large.landing.metadata);
+                    let bytes = large.landing.bytes();
+                    self.encoded_request(link, service, &method, &head, bytes, metadata);
                     self.discard_landing(large.landing);
                 }
                 Some((service, method)) => {
@@ -808,7 +805,9 @@ impl Runtime {
                 call,
                 protobuf: true,
             } => {
-                self.encoded_reply(link, CallKey::from_wire(call), large.landing.bytes());
+                let metadata = std::mem::take(&mut large.landing.metadata);
+                let key = CallKey::from_wire(call);
+                self.encoded_reply(link, key, large.landing.bytes(), metadata);
                 self.discard_landing(large.landing);
             }
             LargeKind::Reply { call, .. } => self.reply_landed(link, call, large.landing),
@@ -823,9 +822,17 @@ impl Runtime {
 
     /// Where a body of `len` bytes goes: into the heap of the application that gets it, if no chain reads it first and there
     /// is room; else into private memory.
-    fn landing(&mut self, session: Option<SessionId>, inline_len: u32, len: usize) -> Landing {
+    fn landing(
+        &mut self,
+        session: Option<SessionId>,
+        inline_len: u32,
+        len: usize,
+        metadata: Vec<u8>,
+    ) -> Landing {
+        let held = held_bytes(len, metadata.len());
         let port = session.and_then(|session| self.sessions.get_mut(session.0));
-        let place = match port.and_then(|port| Some((port.id, port.end.receive_heap.alloc(len)?))) {
+        let place = match port.and_then(|port| Some((port.id, port.end.receive_heap.alloc(held)?)))
+        {
             Some((session, block)) => Place::Heap { session, block },
             None => Place::Private(self.pool.take(len)),
         };
@@ -833,7 +840,18 @@ impl Runtime {
             place,
             inline_len,
             len,
+            metadata,
         }
+    }
+
+    /// A private copy of what came beside a body.
+    fn keep_metadata(&mut self, came: Metadata<'_>) -> Vec<u8> {
+        if came.is_empty() {
+            return Vec::new();
+        }
+        let mut kept = self.pool.take(came.as_bytes().len());
+        kept.copy_from_slice(came.as_bytes());
+        kept
     }
 
     fn request_landed(
@@ -848,7 +866,7 @@ impl Runtime {
             link,
             call: head.call,
         };
-        let bytes = landing.len as u64;
+        let bytes = (landing.len + metadata_room(landing.metadata.len())) as u64;
         let inline_len = landing.inline_len as usize;
         if let Err(fault) = method.request.accept(landing.bytes_mut(), inline_len) {
             self.discard_landing(landing);
@@ -983,6 +1001,7 @@ impl Landing {
             body,
             inline_len: self.inline_len,
             total_len: self.len as u32,
+            metadata: self.metadata,
         }
     }
 }
@@ -996,6 +1015,12 @@ impl Runtime {
         head: &CallHead,
         message: Message,
     ) {
+        if !message.metadata.is_empty() && !self.carries_metadata(link) {
+            self.discard(message);
+            let text = "the peer's daemon is of a version whose calls carry no metadata";
+            let status = Status::new(Code::FAILED_PRECONDITION, text);
+            return self.engine.undeliverable(call, status);
+        }
         let sent = self.send_image(link, message, |link, image, token| {
             link.send_call(head, image, token)
         });
@@ -1008,6 +1033,12 @@ impl Runtime {
                 ),
             );
         }
+    }
+
+    /// Whether a link's peer takes metadata; a link that is gone refuses what is sent by itself.
+    fn carries_metadata(&self, link: LinkId) -> bool {
+        let port = self.links.get(link.0);
+        port.is_none_or(|port| port.tcp.link.carries_metadata())
     }
 
     /// What remains until a deadline, for a peer, whose clock is another one.
@@ -1024,8 +1055,12 @@ impl Runtime {
         call: u64,
         encoding: Encoding,
         request_bytes: u64,
-        message: Message,
+        mut message: Message,
     ) {
+        if !message.metadata.is_empty() && !self.carries_metadata(link) {
+            // The handler has run. Its caller couldn't read the metadata, and an error would hide what was done.
+            self.pool.give(std::mem::take(&mut message.metadata));
+        }
         match self.send_image(link, message, |link, image, token| {
             link.send_reply(call, encoding == Encoding::Protobuf, image, token)
         }) {
@@ -1096,6 +1131,7 @@ impl Runtime {
         if let (Ok(Queued::Held), Body::Gathered { source, .. }) = (&queued, &message.body) {
             self.next_token += 1;
             self.sending.insert(token, *source);
+            self.pool.give(message.metadata);
             if let Body::Gathered { inline, .. } = message.body {
                 self.pool.give(inline);
             }

@@ -7,6 +7,8 @@
 //!   Encoded    no image: protobuf, for a peer whose schema differs
 //! ```
 //!
+//! Beside it, in every case, its metadata: a private copy of a checked block, or no bytes at all.
+//!
 //! Invariant (P2): a chain is shown private bytes only, and what it allowed is sent from those very bytes. A `Gathered` message's
 //! inline part is such a copy; a chain that reads an extent makes the message `Private` first. Extents are opaque bytes here;
 //! the receiving daemon validates its own copy of them.
@@ -15,7 +17,8 @@ use tollgate_engine::SessionId;
 use tollgate_marshal::{MAX_EXTENTS, Patched};
 use tollgate_shm_abi::heap::{Block, Span};
 use tollgate_shm_abi::io::Part;
-use tollgate_transport::Image as WireImage;
+use tollgate_shm_abi::metadata::Metadata;
+use tollgate_transport::{Image as WireImage, metadata_room};
 
 use crate::datapath::pool::Pool;
 
@@ -54,6 +57,8 @@ pub(crate) struct Message {
     pub(crate) inline_len: u32,
     /// Length of the image.
     pub(crate) total_len: u32,
+    /// A checked block of metadata; empty for none. From the pool.
+    pub(crate) metadata: Vec<u8>,
 }
 
 impl Message {
@@ -69,11 +74,12 @@ impl Message {
             body,
             inline_len,
             total_len,
+            metadata: Vec::new(),
         }
     }
 
-    /// An image that a policy's changes were written into: its extents are named by index, as they travel.
-    pub(crate) fn patched(bytes: Vec<u8>, patched: Patched) -> Self {
+    /// An image that a policy's changes were written into: its extents are named by index, as they travel. The metadata stays.
+    pub(crate) fn patched(bytes: Vec<u8>, patched: Patched, metadata: Vec<u8>) -> Self {
         let total_len = bytes.len() as u32;
         let body = Body::Private {
             bytes,
@@ -84,7 +90,13 @@ impl Message {
             body,
             inline_len: patched.inline_len as u32,
             total_len,
+            metadata,
         }
+    }
+
+    /// What it takes of a link's credit.
+    pub(crate) fn credit_bytes(&self) -> u64 {
+        u64::from(self.total_len) + metadata_room(self.metadata.len()) as u64
     }
 
     /// What a chain may be shown: bytes that nobody else can change, and where the extents among them begin. Of a
@@ -106,16 +118,18 @@ impl Message {
         parts: &'a mut [Part<'a>; MAX_EXTENTS],
     ) -> Option<WireImage<'a>> {
         let inline_len = self.inline_len as usize;
+        let metadata = Metadata::of_checked(&self.metadata);
         match &self.body {
             // An image's extents are contiguous, padding included: one part.
             Body::Private { bytes, extents, .. } => {
                 let Some(&first) = extents.first() else {
-                    return Some(WireImage::inline(bytes));
+                    return Some(WireImage::inline(bytes).with_metadata(metadata));
                 };
                 parts[0] = Part::Private(&bytes[first as usize..]);
                 Some(WireImage {
                     inline: &bytes[..inline_len],
                     extents: &parts[..1],
+                    metadata,
                 })
             }
             Body::Gathered { inline, spans, .. } => {
@@ -125,9 +139,12 @@ impl Message {
                 Some(WireImage {
                     inline,
                     extents: &parts[..spans.len()],
+                    metadata,
                 })
             }
-            Body::Encoded { bytes, start } => Some(WireImage::inline(&bytes[*start..])),
+            Body::Encoded { bytes, start } => {
+                Some(WireImage::inline(&bytes[*start..]).with_metadata(metadata))
+            }
             Body::Landed { .. } => None,
         }
     }
@@ -228,6 +245,7 @@ mod tests {
             body,
             inline_len: 11,
             total_len: 30,
+            metadata: Vec::new(),
         }
     }
 

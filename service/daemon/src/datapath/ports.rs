@@ -23,12 +23,19 @@ pub(crate) struct Handle {
     pub(crate) calls: bool,
 }
 
-/// An application's session.
-pub(crate) struct SessionPort {
-    pub(crate) id: SessionId,
+/// Whose session it is, and what its library understands.
+pub(crate) struct Who {
     pub(crate) tenant: Arc<str>,
     pub(crate) app: String,
     pub(crate) pid: i32,
+    /// It can be given metadata. A library that can't gets the message alone: its application couldn't read more.
+    pub(crate) takes_metadata: bool,
+}
+
+/// An application's session.
+pub(crate) struct SessionPort {
+    pub(crate) id: SessionId,
+    pub(crate) who: Who,
     pub(crate) end: DaemonEnd,
     pub(crate) heaps: HeapSizes,
     /// By handle; parallel to the engine's routes.
@@ -42,20 +49,11 @@ pub(crate) struct SessionPort {
 }
 
 impl SessionPort {
-    pub(crate) fn new(
-        id: SessionId,
-        tenant: Arc<str>,
-        app: String,
-        pid: i32,
-        end: DaemonEnd,
-        heaps: HeapSizes,
-    ) -> Self {
+    pub(crate) fn new(id: SessionId, who: Who, end: DaemonEnd, heaps: HeapSizes) -> Self {
         let reclaims = Vec::with_capacity(MAX_OFFSETS);
         Self {
             id,
-            tenant,
-            app,
-            pid,
+            who,
             end,
             heaps,
             handles: Vec::new(),
@@ -122,17 +120,10 @@ impl SessionPort {
     }
 
     /// Hands a filled block over, as a call or as a reply.
-    pub(crate) fn push_image(
-        &mut self,
-        block: Block,
-        inline_len: u32,
-        total_len: u32,
-        what: Delivery,
-    ) {
+    pub(crate) fn push_image(&mut self, placed: Placed, what: Delivery) {
         let image = Image {
-            offset: self.end.receive_heap.commit(block),
-            inline_len,
-            total_len,
+            offset: self.end.receive_heap.commit(placed.block),
+            ..placed.image
         };
         self.push(&match what {
             Delivery::Call {
@@ -172,6 +163,12 @@ impl SessionPort {
     }
 }
 
+/// A block that is filled and valid, and what is to be said of it. Where it lies is known once it is committed.
+pub(crate) struct Placed {
+    pub(crate) block: Block,
+    pub(crate) image: Image,
+}
+
 /// What a delivered block is.
 pub(crate) enum Delivery {
     Call {
@@ -190,6 +187,8 @@ pub(crate) struct Landing {
     pub(crate) inline_len: u32,
     /// Of the whole image.
     pub(crate) len: usize,
+    /// What came beside it: a checked block, or empty.
+    pub(crate) metadata: Vec<u8>,
 }
 
 /// Where the bytes of a body go.

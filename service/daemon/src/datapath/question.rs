@@ -130,7 +130,8 @@ impl Question {
         let inline_len = self.message.inline_len as usize;
         match patch.apply(layouts, bytes, inline_len, extents, &changes, &mut out) {
             Ok(patched) => {
-                let changed = Message::patched(out, patched);
+                let metadata = std::mem::take(&mut self.message.metadata);
+                let changed = Message::patched(out, patched, metadata);
                 if let Body::Private { bytes, .. } =
                     std::mem::replace(&mut self.message, changed).body
                 {

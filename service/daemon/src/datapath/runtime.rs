@@ -27,6 +27,7 @@ use tollgate_engine::{
     Verdict,
 };
 use tollgate_policy_host::Rate;
+use tollgate_shm_abi::messages::FEATURE_METADATA;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::{Patience, Step, now_ns};
 use tollgate_transport::{CallHead, LinkConfig};
@@ -37,7 +38,7 @@ use crate::datapath::command::{
 use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::policies::{JUDGED_AT_ONCE, Policies};
 use crate::datapath::pool::Pool;
-use crate::datapath::ports::{LinkPort, RemoteBinding, SessionPort};
+use crate::datapath::ports::{LinkPort, RemoteBinding, SessionPort, Who};
 use crate::datapath::question::Question;
 use crate::datapath::runtime_of;
 
@@ -226,9 +227,16 @@ impl Runtime {
                 tenant,
                 app,
                 pid,
+                features,
                 reply,
             } => {
-                let opened = self.open_session(*end, heaps, tenant, app, pid);
+                let who = Who {
+                    tenant,
+                    app,
+                    pid,
+                    takes_metadata: features & FEATURE_METADATA != 0,
+                };
+                let opened = self.open_session(*end, heaps, who);
                 let _asker_gone = reply.send(opened);
             }
             Command::CloseSession { session } => self.close_session(session),
@@ -414,7 +422,7 @@ impl Runtime {
                 self.reclaim(source);
             }
             if changed {
-                self.engine.resized(call, u64::from(message.total_len));
+                self.engine.resized(call, message.credit_bytes());
             }
             self.engine
                 .verdict(call, denied.map_or(Verdict::Allow, Verdict::Deny), message);
@@ -424,6 +432,7 @@ impl Runtime {
 
     /// Gives a message's buffer, block or both back.
     pub(crate) fn discard(&mut self, message: Message) {
+        self.pool.give(message.metadata);
         match message.body {
             Body::Private { bytes, .. } | Body::Encoded { bytes, .. } => self.pool.give(bytes),
             Body::Gathered { inline, source, .. } => {

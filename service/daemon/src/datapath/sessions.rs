@@ -11,10 +11,11 @@ use tollgate_engine::{
     Status, Submission as Posted,
 };
 use tollgate_shm_abi::descriptor::{
-    Alleged, BlockRef, EXTENT_ENTRY_BYTES, Extent, HeapSizes, Submission, Text,
+    Alleged, BlockRef, EXTENT_ENTRY_BYTES, Extent, HeapSizes, Image, Submission, Text,
 };
 use tollgate_shm_abi::heap::{Block, Span};
 use tollgate_shm_abi::limits::MAX_MESSAGE_BYTES;
+use tollgate_shm_abi::metadata::{Metadata, MetadataError};
 use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_shm_abi::status::Code;
 
@@ -23,7 +24,7 @@ use crate::datapath::command::{
     ServiceSchema, SessionReport,
 };
 use crate::datapath::message::{Body, Message, Source, copy_image, image_layout};
-use crate::datapath::ports::{Delivery, Handle, SessionPort};
+use crate::datapath::ports::{Delivery, Handle, Placed, SessionPort, Who};
 use crate::datapath::runtime::{Refusal, Runtime, Service};
 use crate::limits::{
     MAX_METHODS_PER_SESSION, MAX_SERVICES_PER_TENANT, MAX_SESSIONS, SUBMISSIONS_PER_TURN,
@@ -44,9 +45,7 @@ impl Runtime {
         &mut self,
         mut end: DaemonEnd,
         heaps: HeapSizes,
-        tenant: Arc<str>,
-        app: String,
-        pid: i32,
+        who: Who,
     ) -> Result<SessionId, Status> {
         if self.sessions.len() >= MAX_SESSIONS {
             let text = format!("the daemon has {MAX_SESSIONS} sessions, which is the limit");
@@ -67,9 +66,8 @@ impl Runtime {
             let text = format!("the daemon can't watch another doorbell: {error}");
             return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
         }
-        self.sessions.insert(Box::new(SessionPort::new(
-            session, tenant, app, pid, end, heaps,
-        )));
+        self.sessions
+            .insert(Box::new(SessionPort::new(session, who, end, heaps)));
         self.engine.session_opened(session);
         Ok(session)
     }
@@ -128,7 +126,7 @@ impl Runtime {
             let _asker_gone = reply.send(Err(Status::new(Code::INTERNAL, refusal)));
             return;
         }
-        let tenant = Arc::clone(&port.tenant);
+        let tenant = Arc::clone(&port.who.tenant);
         match bind {
             BindAs::Server => {
                 let bound = self.bind_server(session, &tenant, schema, chains);
@@ -372,9 +370,9 @@ impl Runtime {
             return Ok(());
         };
         method.called();
-        match self.gather(session, &method.request, block)? {
+        match self.gather(session, &method.request, block, Code::INVALID_ARGUMENT)? {
             Ok(message) => {
-                let bytes = u64::from(message.total_len);
+                let bytes = message.credit_bytes();
                 self.engine.submit(
                     self.now_ns,
                     session,
@@ -416,7 +414,7 @@ impl Runtime {
             Arc::clone(&self.services[service.0 as usize].schema.methods[usize::from(method)]);
         // Not its caller's, if the schemas differ only elsewhere.
         method.called();
-        match self.gather(session, &method.reply, block)? {
+        match self.gather(session, &method.reply, block, Code::INTERNAL)? {
             Ok(message) => {
                 self.engine.reply_from_session(session, call, message);
             }
@@ -453,12 +451,14 @@ impl Runtime {
         Ok(())
     }
 
-    /// Copies a posted block to private memory, and validates the copy. The inner error is the caller's to answer.
+    /// Copies a posted block to private memory, and validates the copy. The inner error is the caller's to answer; `misuse` is
+    /// its code if the application used what isn't its to use.
     fn gather(
         &mut self,
         session: SessionId,
         codec: &tollgate_jit::Codec,
         block: BlockRef,
+        misuse: Code,
     ) -> Result<Result<Message, Status>, Broken> {
         let Some(port) = self.sessions.get_mut(session.0) else {
             return Err(Broken("the session has ended".to_owned()));
@@ -477,13 +477,32 @@ impl Runtime {
             );
             return Err(Broken(text));
         }
+        let mut metadata = Vec::new();
+        if block.metadata > 0 {
+            metadata = self.pool.take(block.metadata as usize);
+            port.end
+                .send_heap
+                .copy_in(block.metadata_offset(), &mut metadata)?;
+            match Metadata::check_application(&metadata) {
+                Ok(_) => {}
+                Err(error @ MetadataError::Reserved { .. }) => {
+                    self.pool.give(inline);
+                    return Ok(Err(Status::new(misuse, error.to_string())));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
         let source = Source {
             session,
             offset: block.offset,
         };
         if found == 0 {
             port.reclaim(block.offset);
-            return Ok(Ok(Message::accepted(inline, block.len)));
+            let message = Message::accepted(inline, block.len);
+            return Ok(Ok(Message {
+                metadata,
+                ..message
+            }));
         }
         let spans = extents_of(port, &block, &lens[..found])?;
         let (_, total_len) = image_layout(inline.len(), spans.iter().map(Span::len));
@@ -500,6 +519,7 @@ impl Runtime {
             body,
             inline_len: block.len,
             total_len: total_len as u32,
+            metadata,
         }))
     }
 }
@@ -548,14 +568,11 @@ impl Runtime {
             return self.discard(message);
         };
         self.counters.delivered += 1;
-        let (inline_len, total_len) = (message.inline_len, message.total_len);
         match self.place(session, &method.request, message) {
-            Ok(block) => {
+            Ok(placed) => {
                 if let Some(port) = self.sessions.get_mut(session.0) {
                     port.push_image(
-                        block,
-                        inline_len,
-                        total_len,
+                        placed,
                         Delivery::Call {
                             handle,
                             call,
@@ -578,15 +595,14 @@ impl Runtime {
         let Some(method) = self.method_of(session, handle) else {
             return self.discard(message);
         };
-        let (inline_len, total_len) = (message.inline_len, message.total_len);
         let placed = self.place(session, &method.reply, message);
         let Some(port) = self.sessions.get_mut(session.0) else {
             return;
         };
         match placed {
-            Ok(block) => {
+            Ok(placed) => {
                 self.counters.completed += 1;
-                port.push_image(block, inline_len, total_len, Delivery::Reply { call });
+                port.push_image(placed, Delivery::Reply { call });
             }
             Err(status) => {
                 self.counters.failed += 1;
@@ -603,32 +619,65 @@ impl Runtime {
             .map(|handle| Arc::clone(&handle.method))
     }
 
-    /// Puts a message into a session's receive heap, validated whole; its own memory is given back.
+    /// Puts a message and its metadata into a session's receive heap, validated whole; its own memory is given back.
     fn place(
         &mut self,
         session: SessionId,
         codec: &tollgate_jit::Codec,
+        mut message: Message,
+    ) -> Result<Placed, Status> {
+        let metadata = std::mem::take(&mut message.metadata);
+        let port = self.sessions.get(session.0);
+        let shown = match port.is_some_and(|port| port.who.takes_metadata) {
+            true => &metadata[..],
+            false => &[],
+        };
+        let total = message.total_len as usize;
+        let image = Image {
+            offset: 0,
+            inline_len: message.inline_len,
+            total_len: message.total_len,
+            metadata: shown.len() as u32,
+        };
+        let placed = self.place_image(session, codec, message, image.held_bytes());
+        let placed = placed.map(|mut block| {
+            if let Some(behind) = block.get_mut(total..image.held_bytes()) {
+                let at = behind.len() - shown.len();
+                behind[..at].fill(0);
+                behind[at..].copy_from_slice(shown);
+            }
+            Placed { block, image }
+        });
+        self.pool.give(metadata);
+        placed
+    }
+
+    /// Puts an image into a block of `held` bytes of a session's receive heap, validated whole.
+    fn place_image(
+        &mut self,
+        session: SessionId,
+        codec: &tollgate_jit::Codec,
         message: Message,
+        held: usize,
     ) -> Result<Block, Status> {
         if let Body::Landed {
             session: landed,
             block,
         } = message.body
         {
-            if landed == session {
+            if landed == session && block.len() >= held {
                 return Ok(block);
             }
-            // The server that it landed for is not the one whose turn it was.
-            return self.move_landed(landed, block, session, message.total_len as usize);
+            // The server that it landed for is not the one whose turn it was, or there is more metadata than there was.
+            return self.move_landed(landed, block, session, message.total_len as usize, held);
         }
         let room = self
             .sessions
             .get_mut(session.0)
-            .and_then(|p| p.end.receive_heap.alloc(message.total_len as usize));
+            .and_then(|p| p.end.receive_heap.alloc(held));
         let Some(mut block) = room else {
             let text = format!(
-                "the receiving application has no room for {} bytes in its receive heap",
-                message.total_len
+                "the receiving application has no room for {held} bytes in its receive heap"
             );
             self.discard(message);
             return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
@@ -679,11 +728,12 @@ impl Runtime {
         source: Block,
         to: SessionId,
         len: usize,
+        held: usize,
     ) -> Result<Block, Status> {
         let room = self
             .sessions
             .get_mut(to.0)
-            .and_then(|port| port.end.receive_heap.alloc(len));
+            .and_then(|port| port.end.receive_heap.alloc(held));
         let moved = room.map(|mut block| {
             block[..len].copy_from_slice(&source[..len]);
             block
@@ -701,9 +751,9 @@ impl SessionPort {
     pub(crate) fn report(&self, engine: &Engine<Message>) -> SessionReport {
         SessionReport {
             session: self.id.0,
-            tenant: self.tenant.to_string(),
-            app: self.app.clone(),
-            pid: self.pid,
+            tenant: self.who.tenant.to_string(),
+            app: self.who.app.clone(),
+            pid: self.who.pid,
             outstanding: engine.outstanding(self.id),
             send_heap_bytes: self.heaps.send,
             receive_heap_bytes: self.heaps.receive,

@@ -1,13 +1,14 @@
 //! The frames that a peer sends: judged by their header before any of their payload is kept, booked, and clothed as events.
 
 use tollgate_shm_abi::Code;
+use tollgate_shm_abi::metadata::Metadata;
 
 use super::{Description, Incoming, Link};
 use crate::error::{LinkError, Reason};
-use crate::event::{Body, CallHead, Credit, Event};
-use crate::frame::{BIND_FIXED, Header, Kind, u16_at};
+use crate::event::{Body, CallHead, Came, Credit, Event};
+use crate::frame::{BIND_FIXED, Header, Kind, METADATA_FIXED, metadata_room, u16_at, u32_at};
 use crate::handshake::{Action, PROOF};
-use crate::limits::{self, HEADER};
+use crate::limits;
 
 /// A frame that yields an event, as found by `next_frame`.
 pub(super) enum Found {
@@ -19,6 +20,10 @@ pub(super) enum Found {
     },
     Large {
         header: Header,
+        /// Where its metadata lies.
+        metadata: (usize, usize),
+        /// Bytes of the message.
+        len: usize,
     },
 }
 
@@ -44,15 +49,26 @@ impl Link {
             let header = Header::decode(header);
             self.judge(&header)?;
             let body = matches!(header.kind, Kind::CALL | Kind::REPLY);
-            if body && header.len > limits::SMALL_BODY {
-                self.rx.consume(HEADER);
+            let Some(room) = self.metadata_room(&header)? else {
+                return Ok(None);
+            };
+            if body && header.len as usize - room > limits::SMALL_BODY as usize {
+                let Some((start, end)) = self.rx.take_frame(room) else {
+                    return Ok(None);
+                };
                 self.account(&header)?;
+                self.check_metadata(header.kind, start, end)?;
+                let len = header.len as usize - room;
                 self.incoming = Some(Incoming {
-                    len: header.len as usize,
+                    len,
                     filled: 0,
                     skip: false,
                 });
-                return Ok(Some(Found::Large { header }));
+                return Ok(Some(Found::Large {
+                    header,
+                    metadata: (start, end),
+                    len,
+                }));
             }
             let Some((start, end)) = self.rx.take_frame(header.len as usize) else {
                 return Ok(None);
@@ -75,6 +91,9 @@ impl Link {
             Kind::BIND => (BIND_FIXED + limits::MAX_TENANT + limits::MAX_SERVICE) as u32,
             Kind::BOUND if self.carries_protobuf() => limits::MAX_CONTROL,
             Kind::REFUSED => limits::MAX_CONTROL,
+            Kind::CALL | Kind::REPLY if header.has_metadata() => {
+                limits::MAX_MESSAGE + metadata_room(limits::MAX_METADATA) as u32
+            }
             Kind::CALL | Kind::REPLY => limits::MAX_MESSAGE,
             Kind::STATUS | Kind::GOAWAY => limits::MAX_TEXT as u32,
             _ => 0,
@@ -114,6 +133,45 @@ impl Link {
             });
         }
         Ok(())
+    }
+
+    /// Bytes of a frame's payload that its metadata takes, judged before they are kept. `None`: its length isn't here yet.
+    fn metadata_room(&self, header: &Header) -> Result<Option<usize>, LinkError> {
+        if !header.has_metadata() {
+            return Ok(Some(0));
+        }
+        let malformed = LinkError::Malformed {
+            kind: header.kind,
+            len: header.len,
+        };
+        if (header.len as usize) < METADATA_FIXED {
+            return Err(malformed);
+        }
+        let Some(fixed) = self.rx.payload(METADATA_FIXED) else {
+            return Ok(None);
+        };
+        let block = u32_at(fixed, 0) as usize;
+        if block == 0 || block > limits::MAX_METADATA {
+            return Err(LinkError::Reserved {
+                kind: header.kind,
+                field: "metadata length",
+            });
+        }
+        let room = metadata_room(block);
+        let message = header.len.checked_sub(room as u32);
+        match message.filter(|len| header.aux <= *len && *len <= limits::MAX_MESSAGE) {
+            Some(_) => Ok(Some(room)),
+            None => Err(malformed),
+        }
+    }
+
+    /// Judges the metadata at the beginning of a payload, if there is any.
+    fn check_metadata(&self, kind: Kind, start: usize, end: usize) -> Result<(), LinkError> {
+        let block = self.rx.bytes(start, end).get(METADATA_FIXED..);
+        match Metadata::check(block.unwrap_or_default()) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(LinkError::Metadata { kind, error }),
+        }
     }
 
     /// Books a frame of a call; refuses what the peer had no right to send.
@@ -170,6 +228,11 @@ impl Link {
             _ => self.account(&header)?,
         }
         match header.kind {
+            Kind::CALL | Kind::REPLY if header.has_metadata() => {
+                let room = self.whole_metadata(start);
+                self.check_metadata(header.kind, start, start + room)?;
+                return Ok(frame);
+            }
             Kind::CALL | Kind::REPLY | Kind::CANCEL => return Ok(frame),
             Kind::BOUND => {
                 let complete = self.describe(&header, start, end)?;
@@ -194,6 +257,12 @@ impl Link {
             _ => return Ok(None),
         }
         Ok(frame)
+    }
+
+    /// Bytes that the metadata of a frame takes that is here whole and has been judged.
+    fn whole_metadata(&self, start: usize) -> usize {
+        let fixed = self.rx.bytes(start, start + METADATA_FIXED);
+        metadata_room(u32_at(fixed, 0) as usize)
     }
 
     /// Takes a BOUND's piece of the peer's schema description; whether that is complete now.
@@ -274,14 +343,26 @@ impl Link {
                     version: peer.version,
                 };
             }
-            Found::Large { header } => {
-                return present_body(&header, Body::Large(header.len as usize));
+            Found::Large {
+                header,
+                metadata: (start, end),
+                len,
+            } => {
+                let metadata = present_metadata(self.rx.bytes(start, end));
+                return present_body(&header, metadata, Body::Large(len));
+            }
+            Found::Frame { header, start, end } if header.has_metadata() => {
+                let room = self.whole_metadata(start);
+                let (metadata, message) = self.rx.bytes_mut(start, end).split_at_mut(room);
+                return present_body(&header, present_metadata(metadata), Body::Whole(message));
             }
             Found::Frame { header, start, end } => (header, self.rx.bytes_mut(start, end)),
         };
         const JUDGED: &str = "on_frame has judged the payload";
         match header.kind {
-            Kind::CALL | Kind::REPLY => present_body(&header, Body::Whole(payload)),
+            Kind::CALL | Kind::REPLY => {
+                present_body(&header, Metadata::default(), Body::Whole(payload))
+            }
             Kind::BIND => {
                 let (schema_hash, tenant, service) = split_bind(payload).expect(JUDGED);
                 Event::Bind {
@@ -322,7 +403,12 @@ impl Link {
     }
 }
 
-fn present_body<'a>(header: &Header, body: Body<'a>) -> Event<'a> {
+/// A frame's metadata, already judged.
+fn present_metadata(bytes: &[u8]) -> Metadata<'_> {
+    Metadata::of_checked(bytes.get(METADATA_FIXED..).unwrap_or_default())
+}
+
+fn present_body<'a>(header: &Header, metadata: Metadata<'a>, body: Body<'a>) -> Event<'a> {
     let Header {
         call,
         bind,
@@ -331,6 +417,11 @@ fn present_body<'a>(header: &Header, body: Body<'a>) -> Event<'a> {
         amount: deadline_us,
         ..
     } = *header;
+    let came = Came {
+        inline_len,
+        metadata,
+        body,
+    };
     match header.kind {
         Kind::CALL => Event::Call {
             head: CallHead {
@@ -340,14 +431,12 @@ fn present_body<'a>(header: &Header, body: Body<'a>) -> Event<'a> {
                 deadline_us,
                 protobuf: header.is_protobuf(),
             },
-            inline_len,
-            body,
+            came,
         },
         _ => Event::Reply {
             call,
             protobuf: header.is_protobuf(),
-            inline_len,
-            body,
+            came,
         },
     }
 }

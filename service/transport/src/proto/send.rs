@@ -7,7 +7,7 @@ use crate::Part;
 use crate::Span;
 use crate::error::{Reason, SendError};
 use crate::event::{CallHead, Credit, Image, Queued, part_len};
-use crate::frame::{BIND_FIXED, FLAG_PROTOBUF, Header, Kind};
+use crate::frame::{BIND_FIXED, FLAG_METADATA, FLAG_PROTOBUF, Header, Kind, metadata_room};
 use crate::handshake::State;
 use crate::limits;
 use crate::tx::Token;
@@ -25,8 +25,8 @@ impl Link {
     ) -> Result<Queued, SendError> {
         self.may_begin()?;
         bind_in_range(head.bind)?;
-        let len = image_len(image)?;
-        let header = self.body_header(Kind::CALL, len, image, head.protobuf)?;
+        let header = self.body_header(Kind::CALL, image, head.protobuf)?;
+        let len = header.len;
         if self.credit.calls == 0 || self.credit.bytes < u64::from(len) {
             let Credit { calls, bytes } = self.credit;
             return Err(SendError::NoCredit {
@@ -60,10 +60,9 @@ impl Link {
         token: Token,
     ) -> Result<Queued, SendError> {
         self.may_send()?;
-        let len = image_len(image)?;
         let header = Header {
             call,
-            ..self.body_header(Kind::REPLY, len, image, protobuf)?
+            ..self.body_header(Kind::REPLY, image, protobuf)?
         };
         Ok(self.put_image(header, image, token))
     }
@@ -273,15 +272,24 @@ impl Link {
     fn body_header(
         &self,
         kind: Kind,
-        len: u32,
         image: &Image<'_>,
         protobuf: bool,
     ) -> Result<Header, SendError> {
-        let header = Header {
-            len,
+        let metadata = image.metadata.as_bytes().len();
+        let mut header = Header {
+            len: image_len(image)? + metadata_room(metadata) as u32,
             aux: inline_len(image),
             ..Header::new(kind)
         };
+        if metadata > 0 {
+            if !self.carries_metadata() {
+                return Err(SendError::Field {
+                    field: "metadata",
+                    value: metadata as u64,
+                });
+            }
+            header.flags |= FLAG_METADATA;
+        }
         if !protobuf {
             return Ok(header);
         }
@@ -299,7 +307,15 @@ impl Link {
     }
 
     fn put_image(&mut self, header: Header, image: &Image<'_>, token: Token) -> Queued {
-        self.tx.begin(header, image.inline);
+        if header.has_metadata() {
+            let metadata = image.metadata.as_bytes();
+            self.tx
+                .begin(header, &(metadata.len() as u32).to_le_bytes());
+            self.tx.copy(metadata);
+            self.tx.copy(image.inline);
+        } else {
+            self.tx.begin(header, image.inline);
+        }
         self.moved.private_copied += image.inline.len() as u64;
         let mut end = image.inline.len();
         let mut queued = Queued::Copied;

@@ -1,11 +1,13 @@
 //! Calls, credit, and what becomes of the memory that frames borrow.
 
 use tollgate_shm_abi::Code;
+use tollgate_shm_abi::metadata::MetadataBuf;
 
 use super::*;
 use crate::Part;
 use crate::error::{Reason, SendError};
 use crate::event::{Credit, Moved, Queued};
+use crate::frame::{FLAG_METADATA, u32_at};
 use crate::limits;
 
 #[test]
@@ -109,6 +111,7 @@ fn what_cannot_be_sent_is_refused_by_name() {
     let apart = Image {
         inline: b"",
         extents: &[Part::Private(b"x")],
+        metadata: Metadata::default(),
     };
     assert_eq!(
         link.send_call(&protobuf, &apart, Token(0)),
@@ -126,11 +129,55 @@ fn what_cannot_be_sent_is_refused_by_name() {
         &Image {
             inline: b"",
             extents: &extents,
+            metadata: Metadata::default(),
         },
         Token(0),
     );
     assert_eq!(many, Err(SendError::TooManyExtents { extents: 65 }));
     assert!(!link.wants_write(), "nothing was queued");
+}
+
+#[test]
+fn metadata_counts_as_credit_and_takes_the_feature() {
+    let mut pair = Pair::ready();
+    let mut pairs = MetadataBuf::new();
+    pairs.push("user", b"Ada.").unwrap();
+    let image = Image::inline(b"inline").with_metadata(pairs.view());
+    let link = &mut pair.a.link;
+    assert!(link.carries_metadata());
+    let before = link.credit().bytes;
+    link.send_call(&head(1), &image, Token(0)).unwrap();
+    assert_eq!(before - link.credit().bytes, 4 + 16 + 6);
+    pair.settle().unwrap();
+    assert!(
+        pair.b.said[0].contains(r#"inline 6 {"user": "Ada."}: "#),
+        "{:?}",
+        pair.b.said
+    );
+
+    // A link whose peer hasn't said HELLO offers nothing yet; a peer of an older version never does.
+    let mut old = Pair::fresh(&config("host-a"), &config("host-b"));
+    let mut hello = old.b.bytes();
+    let offered = u32_at(&hello, limits::HEADER + 12);
+    hello[limits::HEADER + 12..][..4]
+        .copy_from_slice(&(offered & !u32::from(FLAG_METADATA)).to_le_bytes());
+    old.a.hear(&hello).unwrap();
+    let link = &mut old.a.link;
+    assert!(link.is_ready() && !link.carries_metadata());
+    let field = SendError::Field {
+        field: "metadata",
+        value: 16,
+    };
+    assert_eq!(link.send_call(&head(1), &image, Token(0)), Err(field));
+    let frame = Header {
+        flags: 1 | FLAG_METADATA,
+        ..header(Kind::CALL)
+    };
+    let reserved = LinkError::Reserved {
+        kind: Kind::CALL,
+        field: "flags",
+    };
+    assert_eq!(old.a.hear(&raw(frame, b"")), Err(reserved));
 }
 
 #[test]
@@ -214,10 +261,7 @@ fn a_body_needs_a_buffer_of_its_length() {
     );
     assert!(matches!(
         pair.b.link.poll_event(),
-        Ok(Some(Event::Call {
-            body: Body::Large(100_000),
-            ..
-        }))
+        Ok(Some(Event::Call { came, .. })) if came.body == Body::Large(100_000)
     ));
     assert_eq!(
         pair.b.link.fill_body(&mut [0; 1]),
@@ -464,6 +508,7 @@ fn extents_travel_in_place_and_report_when_they_have_left() {
     let image = Image {
         inline: b"inline",
         extents: &extents,
+        metadata: Metadata::default(),
     };
     assert_eq!(
         pair.a.link.send_call(&head(1), &image, Token(77)),
@@ -504,6 +549,7 @@ fn small_extents_are_copied_at_once() {
         let image = Image {
             inline: b"",
             extents: &[Part::Shared { span, at: 0 }],
+            metadata: Metadata::default(),
         };
         assert_eq!(
             pair.a.link.send_call(&head(1), &image, Token(1)),
@@ -517,6 +563,7 @@ fn small_extents_are_copied_at_once() {
             span: &tail,
             at: 3990,
         }],
+        metadata: Metadata::default(),
     };
     assert_eq!(
         pair.a.link.send_call(&head(1), &image, Token(1)),
@@ -537,6 +584,7 @@ fn a_lost_link_lets_go_of_everything() {
                 span: &shared,
                 at: 0,
             }],
+            metadata: Metadata::default(),
         };
         pair.a.link.send_call(&head(n), &image, Token(n)).unwrap();
     }
@@ -575,6 +623,7 @@ fn a_full_queue_refuses_frames_until_it_drains() {
             span: &shared,
             at: 0,
         }],
+        metadata: Metadata::default(),
     };
     let accepted = (0..)
         .take_while(|n| pair.a.link.send_call(&head(*n), &image, Token(*n)).is_ok())

@@ -2,7 +2,10 @@
 
 use proptest::prelude::*;
 
+use tollgate_shm_abi::metadata::{MetadataBuf, MetadataError};
+
 use super::*;
+use crate::frame::FLAG_METADATA;
 use crate::limits::{self, HEADER};
 
 /// One conversation of every kind of frame, as b hears it, and what b makes of it.
@@ -18,7 +21,13 @@ fn conversation() -> (Vec<u8>, Vec<String>) {
     a.send_bind(1, "acme", "hotel.Reservation", &[7; 32])
         .unwrap();
     call(a, 1, b"one");
-    call(a, 2, &noise(1, 70_000));
+    let mut pairs = MetadataBuf::new();
+    pairs.push("user", b"Ada").unwrap();
+    pairs.push("trace-bin", &noise(3, 8_000)).unwrap();
+    let large = noise(1, 70_000);
+    let large = Image::inline(&large).with_metadata(pairs.view());
+    a.send_call(&head(2), &large, Token(0)).unwrap();
+    pairs.remove("trace-bin");
     a.send_cancel(1).unwrap();
     a.send_bound(2, "").unwrap();
     a.send_bound(4, &"d".repeat(140_000)).unwrap();
@@ -30,8 +39,8 @@ fn conversation() -> (Vec<u8>, Vec<String>) {
         .unwrap();
     a.send_refused(3, Code::NOT_FOUND, "no", "").unwrap();
     // b's calls: a never heard them, but b counts them as unanswered.
-    a.send_reply(0, true, &Image::inline(b"reply"), Token(0))
-        .unwrap();
+    let reply = Image::inline(b"reply").with_metadata(pairs.view());
+    a.send_reply(0, true, &reply, Token(0)).unwrap();
     a.send_status(1, Code::INTERNAL, "é").unwrap();
     a.send_reply(2, false, &Image::inline(&noise(2, 66_000)), Token(0))
         .unwrap();
@@ -256,6 +265,98 @@ fn bent_headers_are_refused_by_field() {
 }
 
 #[test]
+fn metadata_is_canonical_or_ends_the_link() {
+    let frame = |kind, aux, payload: &[u8]| {
+        let bent = header(kind);
+        let header = Header {
+            flags: bent.flags | FLAG_METADATA,
+            bind: 3 * u32::from(kind == Kind::CALL),
+            aux,
+            ..bent
+        };
+        raw(header, payload)
+    };
+    let with_len = |len: u32, rest: &[u8]| [&len.to_le_bytes()[..], rest].concat();
+    let check = |kind, aux, payload: &[u8], expected: LinkError| {
+        assert_eq!(listener().hear(&frame(kind, aux, payload)), Err(expected));
+    };
+    let mut pairs = MetadataBuf::new();
+    pairs.push("user", b"Ada").unwrap();
+    let block = pairs.as_bytes();
+    let good = with_len(block.len() as u32, &[block, b"xy"].concat());
+    for kind in [Kind::CALL, Kind::REPLY] {
+        let len = good.len() as u32;
+        let mut end = listener();
+        end.hear(&frame(kind, 2, &good)).unwrap();
+        assert!(
+            end.said[0].contains(r#"inline 2 {"user": "Ada"}: "#),
+            "{:?}",
+            end.said
+        );
+        // The message is what lies behind the metadata.
+        check(kind, 3, &good, LinkError::Malformed { kind, len });
+        check(kind, 0, b"abc", LinkError::Malformed { kind, len: 3 });
+        let cut = &good[..good.len() - 3];
+        let len = cut.len() as u32;
+        check(kind, 0, cut, LinkError::Malformed { kind, len });
+        let field = "metadata length";
+        check(
+            kind,
+            0,
+            &with_len(0, b""),
+            LinkError::Reserved { kind, field },
+        );
+        check(
+            kind,
+            0,
+            &with_len(8193, &[0; 8193]),
+            LinkError::Reserved { kind, field },
+        );
+        let error = MetadataError::Trailing { len: 1 };
+        let trailing = with_len(block.len() as u32 + 1, &[block, b"x"].concat());
+        check(kind, 0, &trailing, LinkError::Metadata { kind, error });
+        // Of a large message as of a small one, and before its body is there.
+        let mut spoiled = good.clone();
+        spoiled[4 + 8] = b'U';
+        let header = Header {
+            len: 100_000,
+            ..Header::decode(frame(kind, 0, b"").first_chunk().unwrap())
+        };
+        let begun = [&header.encode()[..], &spoiled].concat();
+        let error = MetadataError::KeyByte {
+            key: "User".to_owned(),
+            byte: b'U',
+        };
+        assert_eq!(
+            listener().hear(&begun),
+            Err(LinkError::Metadata { kind, error })
+        );
+    }
+    let limit = limits::MAX_MESSAGE + 4 + limits::MAX_METADATA as u32;
+    let header = Header {
+        len: limit + 1,
+        ..Header::decode(frame(Kind::CALL, 0, b"").first_chunk().unwrap())
+    };
+    let kind = Kind::CALL;
+    let too_long = LinkError::TooLong {
+        kind,
+        len: limit + 1,
+        limit,
+    };
+    assert_eq!(listener().hear(&header.encode()), Err(too_long));
+    // All of it is message, but for the one pair.
+    let header = Header {
+        len: limit,
+        ..header
+    };
+    let begun = [&header.encode()[..], &good].concat();
+    assert_eq!(
+        listener().hear(&begun),
+        Err(LinkError::Malformed { kind, len: limit })
+    );
+}
+
+#[test]
 fn a_description_comes_whole_and_in_order_or_ends_the_link() {
     let piece = |bind, whole: usize, bytes: &[u8]| {
         let header = Header {
@@ -332,7 +433,7 @@ fn an_ended_link_stays_ended() {
 fn plausible() -> impl Strategy<Value = Vec<u8>> {
     let fields = (
         0_u8..16,
-        0_u8..3,
+        0_u8..4,
         prop_oneof![Just(0_u32), 0_u32..80, any::<u32>()],
         0_u32..5000,
         0_u32..80,
@@ -341,7 +442,7 @@ fn plausible() -> impl Strategy<Value = Vec<u8>> {
     (fields, proptest::collection::vec(any::<u8>(), 0..80)).prop_map(
         |((kind, flags, len, bind, aux, amount), payload)| {
             let fresh = header(Kind(kind));
-            let flags = [0, fresh.flags, fresh.flags | 8][usize::from(flags)];
+            let flags = [0, fresh.flags, fresh.flags | 8, fresh.flags | 4][usize::from(flags)];
             let bent = Header {
                 flags,
                 len,

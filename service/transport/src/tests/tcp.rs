@@ -46,14 +46,10 @@ impl Node {
                 break;
             };
             let large = match &event {
-                Event::Call {
-                    body: Body::Large(len),
-                    ..
-                }
-                | Event::Reply {
-                    body: Body::Large(len),
-                    ..
-                } => Some(*len),
+                Event::Call { came, .. } | Event::Reply { came, .. } => match came.body {
+                    Body::Large(len) => Some(len),
+                    Body::Whole(_) => None,
+                },
                 _ => None,
             };
             let words = words(event);
@@ -157,6 +153,7 @@ fn large_extents_cross_a_full_socket_and_come_back() {
         let image = Image {
             inline: b"inline",
             extents: &[Part::Shared { span: &span, at: 0 }],
+            metadata: Metadata::default(),
         };
         a.tcp.link.send_call(&head(n), &image, Token(n)).unwrap();
         call(&mut a.tcp.link, 100 + n, b"between");

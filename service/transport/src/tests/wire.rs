@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use tollgate_shm_abi::Code;
+use tollgate_shm_abi::metadata::MetadataBuf;
 
 use super::*;
 use crate::Part;
@@ -81,10 +82,15 @@ fn every_frame_has_the_reviewed_bytes() {
         &Image {
             inline: b"inline",
             extents: &extents,
+            metadata: Metadata::default(),
         },
         Token(1),
     )
     .unwrap();
+    let mut pairs = MetadataBuf::new();
+    pairs.push("user", b"Ada").unwrap();
+    let beside = Image::inline(b"inline").with_metadata(pairs.view());
+    link.send_call(&head(14), &beside, Token(0)).unwrap();
     link.send_status(10, Code::PERMISSION_DENIED, "customer is on the block list")
         .unwrap();
     link.send_cancel(11).unwrap();

@@ -17,12 +17,12 @@ use tollgate_core::{Session, SessionOptions, Status};
 use tollgate_shm_abi::Code;
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::descriptor::{
-    Alleged, BlockRef, Completion, HeapSizes, Image, Offsets, Submission, Text,
+    Alleged, BlockRef, Completion, HeapSizes, Image, Offsets, Submission, Text, held_bytes,
 };
 use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
 use tollgate_shm_abi::messages::{
-    Bind, Bound, BoundMethod, Failure, Request, RequestBody, Response, ResponseBody, SIDE_SERVER,
-    SessionOpened,
+    Bind, Bound, BoundMethod, FEATURE_METADATA, Failure, Request, RequestBody, Response,
+    ResponseBody, SIDE_SERVER, SessionOpened,
 };
 use tollgate_shm_abi::session::{DaemonEnd, SessionShape, create};
 
@@ -38,6 +38,7 @@ pub struct Limits {
     pub shape: SessionShape,
     pub max_message_bytes: u32,
     pub max_outstanding: u32,
+    pub features: u32,
     /// The methods of every service.
     pub methods: Vec<String>,
 }
@@ -54,6 +55,7 @@ impl Default for Limits {
             shape,
             max_message_bytes: 1 << 20,
             max_outstanding: 4096,
+            features: FEATURE_METADATA,
             methods,
         }
     }
@@ -161,8 +163,10 @@ impl Drop for Handle {
 pub fn echo() -> Behaviour {
     Box::new(|fake, submission| {
         if let Submission::Call { call, block, .. } = submission {
+            let metadata = fake.metadata(&block);
             let image = fake.take(&block);
-            fake.reply(call, &image);
+            let image = fake.deliver_with(&image, &metadata);
+            fake.push(Completion::Reply { call, image });
         }
     })
 }
@@ -177,6 +181,15 @@ pub fn silence() -> Behaviour {
 }
 
 impl Fake {
+    /// Copies what lies beside a submitted block out.
+    pub fn metadata(&self, block: &BlockRef) -> Vec<u8> {
+        let mut metadata = vec![0; block.metadata as usize];
+        let heap = &self.end.send_heap;
+        heap.copy_in(block.metadata_offset(), &mut metadata)
+            .unwrap();
+        metadata
+    }
+
     /// Copies a submitted block out as the image that its receiver would get, and gives the block back.
     pub fn take(&mut self, block: &BlockRef) -> Vec<u8> {
         let heap = &self.end.send_heap;
@@ -233,13 +246,22 @@ impl Fake {
     }
 
     pub fn deliver(&mut self, image: &[u8]) -> Image {
-        let mut block = self.end.receive_heap.alloc(image.len()).unwrap();
-        block.copy_from_slice(image);
+        self.deliver_with(image, &[])
+    }
+
+    pub fn deliver_with(&mut self, image: &[u8], metadata: &[u8]) -> Image {
+        let mut bytes = image.to_vec();
+        bytes.resize(held_bytes(image.len(), metadata.len()), 0);
+        let at = bytes.len() - metadata.len();
+        bytes[at..].copy_from_slice(metadata);
+        let mut block = self.end.receive_heap.alloc(bytes.len()).unwrap();
+        block.copy_from_slice(&bytes);
         let offset = self.end.receive_heap.commit(block);
         Image {
             offset,
             inline_len: image.len() as u32,
             total_len: image.len() as u32,
+            metadata: metadata.len() as u32,
         }
     }
 
@@ -387,6 +409,7 @@ fn serve(
         receive_heap_bytes: limits.shape.receive_heap_bytes,
         max_message_bytes: limits.max_message_bytes,
         max_outstanding: limits.max_outstanding,
+        features: limits.features,
     };
     let response = Response {
         id: request.id,
