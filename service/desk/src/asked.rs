@@ -7,11 +7,14 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 use tollgate_jit::Projector;
 use tollgate_marshal::limits::MAX_VIEW;
-use tollgate_marshal::{Change, NewValue, Patch, PatchError, Program, interpreter};
-use tollgate_policy_host::{FieldChange, Hook, Manifest, Value};
+use tollgate_marshal::{Change, NewValue, Patch, Program, Projection, interpreter};
+use tollgate_policy_host::{
+    Effects, FieldChange, Hook, Manifest, ShownKeys, Value, changed_metadata,
+};
 use tollgate_schema::dynamic::{from_json, read_block, to_json, write_block};
 use tollgate_schema::prost_reflect::MessageDescriptor;
 use tollgate_schema::{Layouts, MessageId, Schema};
+use tollgate_shm_abi::metadata::MetadataBuf;
 
 use crate::cases::Grant;
 use crate::{Case, DeskError};
@@ -33,6 +36,18 @@ pub(crate) struct Entry {
     pub(crate) method: u32,
     projector: Projector,
     patch: Patch,
+    shown: ShownKeys,
+    /// The metadata keys that it may change.
+    keys: Vec<String>,
+}
+
+/// What a policy is asked about: a message's block, and the call's metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The block.
+    pub block: Vec<u8>,
+    /// What travels beside it.
+    pub metadata: MetadataBuf,
 }
 
 impl Asked {
@@ -112,41 +127,66 @@ impl Entry {
             let method = case.full_method();
             DeskError::schema(format!("the policy doesn't fit {method}: {error}"))
         };
-        let projector = Projector::new_granted(layouts, id, &fields).map_err(misfit)?;
+        let shown = ShownKeys::new(method, case.hook, |key| {
+            let listed = grant.metadata.as_ref();
+            listed.is_none_or(|keys| keys.iter().any(|granted| granted == key))
+        });
+        let projection = Projection::new_granted(layouts, id, &fields);
+        let projection = projection.and_then(|projection| projection.with_spare(shown.len()));
+        let projector = Projector::of(projection.map_err(misfit)?);
         let patch = Patch::new(layouts, id, method.changes(case.hook)).map_err(misfit)?;
         Ok(Some(Entry {
             method: index,
             projector,
             patch,
+            shown,
+            keys: method.metadata_changes(case.hook).to_vec(),
         }))
     }
 
-    /// Room that the view of a block can take at most.
-    pub(crate) fn view_max(&self, block: &[u8]) -> usize {
+    /// Room that the view of a message can take at most.
+    pub(crate) fn view_max(&self, message: &Message) -> usize {
         let fixed = self.projector.projection().fixed_len();
-        (fixed + block.len()).min(MAX_VIEW)
+        (fixed + message.block.len() + message.metadata.as_bytes().len()).min(MAX_VIEW)
     }
 }
 
 impl Asked {
-    /// Writes the view of a block, or says why it can't be shown.
+    /// Writes the view of a message, or says why it can't be shown.
     pub(crate) fn project(
         &self,
         entry: &Entry,
-        block: &[u8],
+        message: &Message,
         view: &mut [u8],
     ) -> Result<usize, String> {
-        let written = entry.projector.project(block, &[], view);
-        written.map_err(|fault| self.program.explain(&fault))
+        let written = entry.projector.project(&message.block, &[], view);
+        let len = written.map_err(|fault| self.program.explain(&fault))?;
+        let shown = entry.shown.write(message.metadata.view(), view, len);
+        shown.ok_or_else(|| "its metadata doesn't fit into a view".to_owned())
     }
 
-    /// The block with a policy's changes, or why they can't be made.
+    /// The message with a policy's changes, or why they can't be made.
     pub(crate) fn change(
+        &self,
+        entry: &Entry,
+        message: &Message,
+        effects: &Effects,
+    ) -> Result<Message, String> {
+        let metadata = changed_metadata(message.metadata.view(), &entry.keys, &effects.metadata);
+        let metadata = metadata.map_err(|error| error.to_string())?;
+        let block = match effects.fields.is_empty() {
+            true => message.block.clone(),
+            false => self.patch(entry, &message.block, &effects.fields)?,
+        };
+        Ok(Message { block, metadata })
+    }
+
+    fn patch(
         &self,
         entry: &Entry,
         block: &[u8],
         changes: &[FieldChange],
-    ) -> Result<Vec<u8>, PatchError> {
+    ) -> Result<Vec<u8>, String> {
         let changes: Vec<_> = changes
             .iter()
             .map(|change| Change {
@@ -162,10 +202,11 @@ impl Asked {
         let (layouts, len) = (&self.layouts, block.len());
         let patched = entry
             .patch
-            .apply(layouts, block, len, &[], &changes, &mut out)?;
+            .apply(layouts, block, len, &[], &changes, &mut out)
+            .map_err(|error| error.to_string())?;
         // As a receiver would: a patch that made something else is ours to blame.
         let accepted = interpreter::accept(&self.program, &mut out, patched.inline_len);
-        accepted.map_err(|fault| PatchError::Malformed(fault.code))?;
+        accepted.map_err(|fault| self.program.explain(&fault))?;
         Ok(out)
     }
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 use tollgate_policy_host::{BatchError, Hook, Instance, JudgeError, Rate};
 use tollgate_schema::Schema;
 
-use crate::asked::Asked;
+use crate::asked::{Asked, Message};
 use crate::cases::Setting;
 use crate::inspect::Module;
 use crate::limits::{BATCH, ROUND, ROUNDS};
@@ -69,16 +69,20 @@ pub fn bench_cases<'a>(
     schema: &Schema,
     cases: &Cases,
 ) -> Result<Bench<'a>, DeskError> {
-    let manifest = module.policy().manifest();
+    let policy = module.policy().configured(Some(&cases.setting.config))?;
+    let manifest = policy.manifest();
     let mut subjects = Vec::new();
     for case in &cases.cases {
         let asked = Asked::new(schema, manifest, &cases.setting.grant, case)?;
         let Some(entry) = &asked.entry else {
             continue;
         };
-        let block = asked.block(&case.message).map_err(|e| case.error(e))?;
-        let mut view = vec![0; entry.view_max(&block)];
-        let len = asked.project(entry, &block, &mut view);
+        let message = Message {
+            block: asked.block(&case.message).map_err(|e| case.error(e))?,
+            metadata: case.metadata.clone(),
+        };
+        let mut view = vec![0; entry.view_max(&message)];
+        let len = asked.project(entry, &message, &mut view);
         view.truncate(len.map_err(|e| case.error(e))?);
         subjects.push(Subject {
             name: case.name.clone(),
@@ -92,12 +96,13 @@ pub fn bench_cases<'a>(
 
 /// Measures without a schema: with messages in which every field is absent, one for each method and hook.
 pub fn bench<'a>(module: &'a Module, setting: &Setting) -> Result<Bench<'a>, DeskError> {
-    let manifest = module.policy().manifest();
+    let policy = module.policy().configured(Some(&setting.config))?;
+    let manifest = policy.manifest();
     let mut subjects = Vec::new();
     for (method, entry) in (0..).zip(manifest.methods()) {
         for &hook in manifest.hooks() {
             let name = format!("{} {hook}, all absent", entry.pattern());
-            let view = absent(entry.fields(hook).len());
+            let view = absent(entry.fields(hook).len() + entry.metadata(hook).len());
             subjects.push(Subject {
                 name,
                 hook,

@@ -3,11 +3,13 @@
 //! Its format is described in the crate's README. What is refused here is named by case and field; what needs the schema
 //! (methods, messages) is refused by [`crate::test`].
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
 use tollgate_policy_host::Hook;
+use tollgate_shm_abi::metadata::{MetadataBuf, is_binary};
 use tollgate_shm_abi::status::Code;
 
 use crate::{DeskError, limits};
@@ -48,6 +50,8 @@ pub struct Grant {
     pub hooks: Option<Vec<String>>,
     /// Paths of the fields that it sees.
     pub fields: Option<Vec<String>>,
+    /// The metadata keys that it sees.
+    pub metadata: Option<Vec<String>>,
     /// Names of its capabilities.
     pub capabilities: Option<Vec<String>>,
 }
@@ -67,6 +71,8 @@ pub struct Case {
     pub hook: Hook,
     /// The message.
     pub message: Value,
+    /// What travels beside it.
+    pub metadata: MetadataBuf,
     /// How often the policy is asked; each time it should say the same.
     pub repeat: u32,
     /// How far the clock goes on before the first time.
@@ -89,10 +95,18 @@ pub enum Expect {
         /// With a text that contains this.
         message: Option<String>,
     },
-    /// The call passes with another message.
+    /// The call passes, and something is done to it. What isn't said may be anything.
     Change {
-        /// It becomes this one.
+        /// The message becomes this one.
         message: Option<Value>,
+        /// The metadata becomes this, in any order of keys.
+        metadata: Option<MetadataBuf>,
+        /// It waits so many microseconds.
+        delay_us: Option<u32>,
+        /// It has this priority.
+        priority: Option<u8>,
+        /// It takes this route.
+        route: Option<String>,
     },
     /// The policy fails.
     Fault {
@@ -128,6 +142,8 @@ struct RawCase {
     method: String,
     request: Option<Value>,
     reply: Option<Value>,
+    #[serde(default)]
+    metadata: RawMetadata,
     #[serde(default = "once")]
     repeat: u32,
     #[serde(default)]
@@ -143,6 +159,55 @@ struct RawExpect {
     message: Option<String>,
     request: Option<Value>,
     reply: Option<Value>,
+    metadata: Option<RawMetadata>,
+    delay_us: Option<u32>,
+    priority: Option<u8>,
+    route: Option<String>,
+}
+
+/// Each key's value, or several. Those of keys that end in `-bin` are written in hexadecimal.
+#[derive(Default, Deserialize)]
+struct RawMetadata(BTreeMap<String, RawValues>);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RawValues {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl RawMetadata {
+    /// As calls have it, in the order of the keys.
+    fn block(&self) -> Result<MetadataBuf, String> {
+        let mut block = MetadataBuf::new();
+        for (key, values) in &self.0 {
+            let values = match values {
+                RawValues::One(value) => std::slice::from_ref(value),
+                RawValues::Many(values) => values,
+            };
+            for value in values {
+                let bytes = match is_binary(key) {
+                    true => unhex(value).ok_or_else(|| {
+                        format!("metadata {key:?}: {value:?} isn't bytes in hexadecimal")
+                    })?,
+                    false => value.as_bytes().to_vec(),
+                };
+                block
+                    .push(key, &bytes)
+                    .map_err(|e| format!("metadata: {e}"))?;
+            }
+        }
+        Ok(block)
+    }
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |digit: u8| char::from(digit).to_digit(16);
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let bytes = pairs
+        .iter()
+        .map(|[high, low]| Some((digit(*high)? << 4 | digit(*low)?) as u8));
+    bytes.collect::<Option<_>>().filter(|_| rest.is_empty())
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
@@ -268,6 +333,7 @@ impl RawCase {
         Ok(Case {
             number,
             expect: self.expect.check(hook)?,
+            metadata: self.metadata.block()?,
             name: self.name,
             service,
             method,
@@ -293,6 +359,12 @@ impl RawExpect {
         goes_with("message", self.message.is_some(), &[deny, fault])?;
         goes_with("request", self.request.is_some(), &[change])?;
         goes_with("reply", self.reply.is_some(), &[change])?;
+        goes_with("metadata", self.metadata.is_some(), &[change])?;
+        goes_with("delay_us", self.delay_us.is_some(), &[change])?;
+        goes_with("priority", self.priority.is_some(), &[change])?;
+        goes_with("route", self.route.is_some(), &[change])?;
+        let metadata = self.metadata.map(|metadata| metadata.block());
+        let metadata = metadata.transpose().map_err(|e| format!("expect.{e}"))?;
         let message = match (hook, self.request, self.reply) {
             (Hook::Request, message, None) | (Hook::Reply, None, message) => message,
             _ => return Err(format!("expects another message than its {hook}")),
@@ -304,7 +376,13 @@ impl RawExpect {
                 status: self.status.map(|name| code(&name)).transpose()?,
                 message: self.message,
             },
-            RawVerdict::Change => Expect::Change { message },
+            RawVerdict::Change => Expect::Change {
+                message,
+                metadata,
+                delay_us: self.delay_us,
+                priority: self.priority,
+                route: self.route,
+            },
             RawVerdict::Fault => Expect::Fault {
                 message: self.message,
             },

@@ -47,6 +47,10 @@ impl Module {
                 "reply_fields": method.fields(Hook::Reply),
                 "changes": method.changes(Hook::Request),
                 "reply_changes": method.changes(Hook::Reply),
+                "metadata": method.metadata(Hook::Request),
+                "reply_metadata": method.metadata(Hook::Reply),
+                "metadata_changes": method.metadata_changes(Hook::Request),
+                "reply_metadata_changes": method.metadata_changes(Hook::Reply),
             })
         });
         json!({
@@ -102,6 +106,17 @@ impl fmt::Display for Module {
                 }
                 if !changes.is_empty() {
                     line("", format!("changes in the {hook}: {}", strings(changes)))?;
+                }
+                for (does, keys) in [
+                    ("reads", method.metadata(hook)),
+                    ("changes", method.metadata_changes(hook)),
+                ] {
+                    let keys = match keys {
+                        [] => continue,
+                        [key] if key == "*" => "what its configuration lists".to_owned(),
+                        keys => strings(keys),
+                    };
+                    line("", format!("{does} in the {hook}'s metadata: {keys}"))?;
                 }
             }
         }

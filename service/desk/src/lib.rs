@@ -22,11 +22,12 @@ pub mod limits;
 mod session;
 mod test;
 
+pub use asked::Message;
 pub use bench::{Bench, Measured, Spread, bench, bench_cases};
 pub use cases::{Case, Cases, Expect, Grant, Setting};
 pub use error::DeskError;
 pub use inspect::Module;
-pub use session::Seen;
+pub use session::{Change, Seen};
 pub use test::{Difference, Outcome, Report, test};
 /// Describing modules that were made for other hosts.
 pub use tollgate_policy_host::{LoadError, foreign};

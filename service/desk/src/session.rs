@@ -12,7 +12,7 @@ use tollgate_policy_host::{
 use tollgate_shm_abi::status::Code;
 
 use crate::DeskError;
-use crate::asked::{Asked, Entry};
+use crate::asked::{Asked, Entry, Message};
 use crate::cases::{Grant, Setting};
 
 /// A policy, its configuration, grants and state, and an instance while there is one.
@@ -41,13 +41,23 @@ pub enum Seen {
         /// And this text.
         message: String,
     },
-    /// It let the call pass, changed.
-    Change {
-        /// The changed message's block.
-        block: Vec<u8>,
-    },
+    /// It let the call pass, and did something to it.
+    Change(Box<Change>),
     /// It failed, or its changes couldn't be made.
     Fault(String),
+}
+
+/// A call that a policy has done something to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The message and the metadata, changed or not.
+    pub message: Message,
+    /// How long the call waits.
+    pub delay_us: u32,
+    /// Its priority, if that was set.
+    pub priority: Option<u8>,
+    /// Its route, if one was chosen.
+    pub route: Option<String>,
 }
 
 /// A judgement with what it cost and left behind.
@@ -107,20 +117,20 @@ impl<'a> Session<'a> {
         self.limits.fuel_per_call
     }
 
-    /// Asks the policy about a block.
+    /// Asks the policy about a message.
     pub(crate) fn judge(
         &mut self,
         asked: &Asked,
         entry: &Entry,
-        block: &[u8],
+        message: &Message,
     ) -> Result<Judged, DeskError> {
         if self.fresh {
             self.instance = None;
         }
         let instance = self.instance()?;
-        let max = entry.view_max(block);
+        let max = entry.view_max(message);
         let verdict = instance.judge(asked.hook, entry.method, max, |view| {
-            asked.project(entry, block, view)
+            asked.project(entry, message, view)
         });
         let (fuel, (log, _dropped)) = (instance.fuel_used(), instance.take_log());
         let seen = match verdict {
@@ -129,8 +139,13 @@ impl<'a> Session<'a> {
                 code: Code(code),
                 message,
             },
-            Ok(Verdict::Effects(effects)) => match asked.change(entry, block, &effects.fields) {
-                Ok(block) => Seen::Change { block },
+            Ok(Verdict::Effects(effects)) => match asked.change(entry, message, &effects) {
+                Ok(message) => Seen::Change(Box::new(Change {
+                    message,
+                    delay_us: effects.delay_us,
+                    priority: effects.priority,
+                    route: effects.route,
+                })),
                 Err(error) => Seen::Fault(format!("its changes can't be made: {error}")),
             },
             Err(JudgeError::View(reason)) => Seen::Fault(format!("it can't be asked: {reason}")),

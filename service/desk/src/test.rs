@@ -7,10 +7,11 @@ use std::fmt;
 use serde_json::json;
 use tollgate_policy_host::{Hook, LogLine, Policy, Rate};
 use tollgate_schema::Schema;
+use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::status::Code;
 
-use crate::asked::Asked;
-use crate::session::Session;
+use crate::asked::{Asked, Message};
+use crate::session::{Change, Session};
 use crate::{Case, Cases, DeskError, Expect, Seen};
 
 /// What became of all cases, in their order.
@@ -50,6 +51,7 @@ pub struct Difference {
 
 /// Judges the cases in their order with one policy.
 pub fn test(policy: &Policy, schema: &Schema, cases: &Cases) -> Result<Report, DeskError> {
+    let policy = &policy.configured(Some(&cases.setting.config))?;
     check_grant(policy, cases)?;
     let mut methods: HashMap<(String, Hook), Asked> = HashMap::new();
     for case in &cases.cases {
@@ -91,15 +93,29 @@ fn check_grant(policy: &Policy, cases: &Cases) -> Result<(), DeskError> {
             ));
         }
     }
+    for key in grant.metadata.iter().flatten() {
+        let declares = |hook| {
+            let mut methods = manifest.methods().iter();
+            methods.any(|method| method.metadata(hook).contains(key))
+        };
+        if !declares(Hook::Request) && !declares(Hook::Reply) {
+            return wrong(format!(
+                "grant.metadata: the manifest declares no metadata key {key:?}"
+            ));
+        }
+    }
     Ok(())
 }
 
 fn judge(session: &mut Session<'_>, asked: &Asked, case: &Case) -> Result<Outcome, DeskError> {
     let key = case.hook.name();
     let block = asked.block(&case.message);
-    let block = block.map_err(|reason| case.error(format!("{key}: {reason}")))?;
+    let message = Message {
+        block: block.map_err(|reason| case.error(format!("{key}: {reason}")))?,
+        metadata: case.metadata.clone(),
+    };
     let expected = match &case.expect {
-        Expect::Change { message } => message.as_ref().map(|message| {
+        Expect::Change { message, .. } => message.as_ref().map(|message| {
             let block = asked.block(message);
             block.map_err(|reason| case.error(format!("expect.{key}: {reason}")))
         }),
@@ -117,12 +133,12 @@ fn judge(session: &mut Session<'_>, asked: &Asked, case: &Case) -> Result<Outcom
     };
     for _ in 0..case.repeat {
         if let Some(entry) = &asked.entry {
-            let judged = session.judge(asked, entry, &block)?;
+            let judged = session.judge(asked, entry, &message)?;
             outcome.fuel = outcome.fuel.max(judged.fuel);
             (outcome.seen, outcome.log) = (judged.seen, judged.log);
         }
-        if let Seen::Change { block } = &outcome.seen {
-            outcome.changed = Some(asked.json(block)?);
+        if let Seen::Change(change) = &outcome.seen {
+            outcome.changed = Some(asked.json(&change.message.block)?);
         }
         outcome.compare(case, expected.as_deref(), asked)?;
         if !outcome.differences.is_empty() {
@@ -130,6 +146,54 @@ fn judge(session: &mut Session<'_>, asked: &Asked, case: &Case) -> Result<Outcom
         }
     }
     Ok(outcome)
+}
+
+/// What is expected of a change beside its message.
+fn compare_effects(
+    expect: &Expect,
+    change: &Change,
+    mut differ: impl FnMut(&'static str, String, String),
+) {
+    let Expect::Change {
+        metadata,
+        delay_us,
+        priority,
+        route,
+        ..
+    } = expect
+    else {
+        return;
+    };
+    fn shown(value: &Option<impl fmt::Display>) -> String {
+        value
+            .as_ref()
+            .map_or("none".to_owned(), ToString::to_string)
+    }
+    if let Some(expected) = metadata {
+        let (expected, got) = (by_key(expected), by_key(&change.message.metadata));
+        if expected != got {
+            differ("metadata", expected.join(", "), got.join(", "));
+        }
+    }
+    if let Some(us) = delay_us.filter(|us| *us != change.delay_us) {
+        differ("delay_us", us.to_string(), change.delay_us.to_string());
+    }
+    if priority.is_some() && *priority != change.priority {
+        differ("priority", shown(priority), shown(&change.priority));
+    }
+    if route.is_some() && *route != change.route {
+        differ("route", shown(route), shown(&change.route));
+    }
+}
+
+/// `x-user="ada"`, one after the other: in the order of the keys, and within a key in that of the metadata.
+fn by_key(metadata: &MetadataBuf) -> Vec<String> {
+    let mut pairs: Vec<_> = metadata.view().iter().collect();
+    pairs.sort_by_key(|(key, _)| *key);
+    let shown = pairs
+        .iter()
+        .map(|(key, value)| format!("{key}=\"{}\"", value.escape_ascii()));
+    shown.collect()
 }
 
 impl Outcome {
@@ -161,12 +225,15 @@ impl Outcome {
                     differ("message", format!("{words:?} in it"), format!("{got:?}"));
                 }
             }
-            (Expect::Change { .. }, Seen::Change { block }) => {
-                if let Some(expected) = expected.filter(|expected| expected != block) {
+            (expect @ Expect::Change { .. }, Seen::Change(change)) => {
+                if let Some(expected) =
+                    expected.filter(|expected| *expected != change.message.block)
+                {
                     let json = asked.json(expected)?;
                     let got = self.changed.clone().unwrap_or_default();
                     differ(case.hook.name(), json, got);
                 }
+                compare_effects(expect, change, differ);
             }
             (expected, seen) => differ("verdict", verdict(expected).to_owned(), seen.to_string()),
         }
@@ -196,7 +263,7 @@ impl Seen {
             Seen::Unasked => "unasked",
             Seen::Allow => "allow",
             Seen::Deny { .. } => "deny",
-            Seen::Change { .. } => "change",
+            Seen::Change(_) => "change",
             Seen::Fault(_) => "fault",
         }
     }

@@ -1,0 +1,213 @@
+//! Showing a policy metadata: the entries behind those of the fields.
+//!
+//! ```text
+//!   view: | header | fields' entries | keys' entries, all zero | bytes of fields |  as the projector leaves it
+//!                                      ^ filled in               ^ values are appended
+//!   a key's entry: how many values u32 | bytes u32 | where they begin u64       its values: (len u32 | bytes)*
+//! ```
+//!
+//! A key that isn't granted is never compared with any that the call has: its entry stays zero, as if the call had no such key.
+
+use tollgate_shm_abi::metadata::{Metadata, MetadataBuf, MetadataError};
+
+use crate::{Hook, MetadataChange, Method};
+
+/// Bytes of a view before its entries, and of one entry.
+const HEADER_BYTES: usize = 8;
+const ENTRY_BYTES: usize = 16;
+
+/// The metadata keys of a view: those that a manifest declares, as far as they are granted.
+#[derive(Clone, Debug, Default)]
+pub struct ShownKeys {
+    /// Where the first one's entry begins.
+    first: usize,
+    /// `None`: not granted.
+    keys: Box<[Option<Box<str>>]>,
+}
+
+impl ShownKeys {
+    /// The keys of a manifest's entry at this hook.
+    pub fn new(method: &Method, hook: Hook, granted: impl Fn(&str) -> bool) -> ShownKeys {
+        let keys = method.metadata(hook).iter();
+        let shown = keys.map(|key| granted(key).then(|| key.as_str().into()));
+        ShownKeys {
+            first: HEADER_BYTES + method.fields(hook).len() * ENTRY_BYTES,
+            keys: shown.collect(),
+        }
+    }
+
+    /// Entries that the projector has to leave spare.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// True if none are declared.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Fills in the entries of a view of `len` bytes, and appends the values; answers the view's length then. `None`: there
+    /// is no room. A call's metadata takes at most as many bytes in a view as its block has.
+    pub fn write(&self, metadata: Metadata<'_>, view: &mut [u8], len: usize) -> Option<usize> {
+        let mut end = len;
+        for (key, at) in self.keys.iter().zip((self.first..).step_by(ENTRY_BYTES)) {
+            let Some(key) = key else { continue };
+            let (begin, mut count) = (end, 0u32);
+            for value in metadata.get_all(key) {
+                end = append(view, end, &(value.len() as u32).to_le_bytes())?;
+                end = append(view, end, value)?;
+                count += 1;
+            }
+            if count > 0 {
+                let entry = view.get_mut(at..)?.first_chunk_mut::<ENTRY_BYTES>()?;
+                entry[..4].copy_from_slice(&count.to_le_bytes());
+                entry[4..8].copy_from_slice(&((end - begin) as u32).to_le_bytes());
+                entry[8..].copy_from_slice(&(begin as u64).to_le_bytes());
+            }
+        }
+        let total = view.first_chunk_mut::<4>()?;
+        *total = (end as u32).to_le_bytes();
+        Some(end)
+    }
+}
+
+fn append(view: &mut [u8], at: usize, bytes: &[u8]) -> Option<usize> {
+    let end = at.checked_add(bytes.len())?;
+    view.get_mut(at..end)?.copy_from_slice(bytes);
+    Some(end)
+}
+
+/// A call's metadata with a policy's changes; `keys` are those that [`MetadataChange::key`] is an index into.
+///
+/// # Errors
+/// There would be too much of it: the policy's fault.
+pub fn changed_metadata(
+    metadata: Metadata<'_>,
+    keys: &[String],
+    changes: &[MetadataChange],
+) -> Result<MetadataBuf, MetadataError> {
+    let mut changed = metadata.to_buf();
+    // What is taken out first makes room for what comes.
+    for change in changes {
+        if let Some(key) = keys.get(change.key as usize) {
+            changed.remove(key);
+        }
+    }
+    for change in changes {
+        if let (Some(key), Some(value)) = (keys.get(change.key as usize), &change.value) {
+            changed.push(key, value)?;
+        }
+    }
+    Ok(changed)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn block(pairs: &[(&str, &[u8])]) -> MetadataBuf {
+        let mut block = MetadataBuf::new();
+        for (key, value) in pairs {
+            block.push(key, value).unwrap();
+        }
+        block
+    }
+
+    fn shown(keys: &[Option<&str>]) -> ShownKeys {
+        ShownKeys {
+            first: HEADER_BYTES + ENTRY_BYTES,
+            keys: keys.iter().map(|key| key.map(Into::into)).collect(),
+        }
+    }
+
+    /// The view of one absent field and these keys' values, in a room of so many bytes.
+    fn view(keys: &[Option<&str>], metadata: &MetadataBuf, room: usize) -> Option<Vec<u8>> {
+        let mut view = vec![0; room];
+        let fixed = HEADER_BYTES + ENTRY_BYTES * (1 + keys.len());
+        let len = shown(keys).write(metadata.view(), &mut view, fixed)?;
+        view.truncate(len);
+        Some(view)
+    }
+
+    #[test]
+    fn entries_count_values_and_say_where_they_are() {
+        let metadata = block(&[("a", b"one"), ("b", b""), ("a", b""), ("hidden", b"secret")]);
+        let keys = [Some("a"), Some("none"), Some("b"), None];
+        let found = view(&keys, &metadata, 200).unwrap();
+        let (fixed, values) = (88u32, 4 + 3 + 4);
+        let mut expected = vec![0u8; 88];
+        let mut word =
+            |at: usize, word: u32| expected[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        word(0, fixed + values + 4);
+        word(24, 2);
+        word(28, values);
+        word(32, fixed);
+        word(56, 1);
+        word(60, 4);
+        word(64, fixed + values);
+        expected.extend([3, 0, 0, 0]);
+        expected.extend(b"one");
+        expected.extend([0; 8]);
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_is_hidden_leaves_no_trace() {
+        let keys = [Some("a"), None];
+        let with = |pairs: &[(&str, &[u8])]| view(&keys, &block(pairs), 4096).unwrap();
+        let nothing = with(&[("a", b"1")]);
+        for hidden in [&b"x"[..], &[b'y'; 1000]] {
+            assert_eq!(with(&[("b", hidden), ("a", b"1"), ("b", hidden)]), nothing);
+        }
+    }
+
+    #[test]
+    fn a_view_that_is_too_short_is_refused_and_a_blocks_length_always_suffices() {
+        let metadata = block(&[("k", b"0123456789"), ("k", b"")]);
+        let keys = [Some("k")];
+        let fixed = HEADER_BYTES + 2 * ENTRY_BYTES;
+        let whole = fixed + 4 + 10 + 4;
+        for room in 0..whole {
+            assert_eq!(view(&keys, &metadata, room.max(fixed)), None, "{room}");
+        }
+        assert_eq!(view(&keys, &metadata, whole).unwrap().len(), whole);
+        assert!(whole - fixed <= metadata.as_bytes().len());
+    }
+
+    #[test]
+    fn changes_replace_all_values_and_keep_the_limits() {
+        let metadata = block(&[("a", b"1"), ("b", b"2"), ("a", b"3")]);
+        let keys = ["a", "b", "c"].map(str::to_owned);
+        let change = |key, value: Option<&[u8]>| MetadataChange {
+            key,
+            value: value.map(<[u8]>::to_vec),
+        };
+        let changes = [
+            change(2, Some(b"new")),
+            change(0, Some(b"4")),
+            change(1, None),
+        ];
+        let changed = changed_metadata(metadata.view(), &keys, &changes).unwrap();
+        assert_eq!(changed, block(&[("c", b"new"), ("a", b"4")]));
+        let pairs: Vec<(String, Vec<u8>)> = (0..64).map(|i| (format!("k{i}"), vec![])).collect();
+        let mut full = MetadataBuf::new();
+        pairs
+            .iter()
+            .for_each(|(key, value)| full.push(key, value).unwrap());
+        let one_more = changed_metadata(full.view(), &keys, &[change(0, Some(b""))]);
+        assert!(one_more.unwrap_err().to_string().contains("65 pairs"));
+        let long = vec![b'x'; 8192 - 4 - 4 - 1];
+        let most = changed_metadata(Metadata::default(), &keys, &[change(0, Some(&long))]);
+        assert_eq!(most.unwrap().as_bytes().len(), 8192);
+        let long = vec![b'x'; 8192 - 4 - 4];
+        let more = changed_metadata(Metadata::default(), &keys, &[change(0, Some(&long))]);
+        assert!(more.unwrap_err().to_string().contains("8193 bytes"));
+        // Swapping one long value for another needs no room for both.
+        let long = block(&[("a", &[b'x'; 5000])]);
+        let swap = [change(1, Some(&[b'y'; 5000])), change(0, None)];
+        assert!(changed_metadata(long.view(), &keys, &swap).is_ok());
+    }
+}
