@@ -19,7 +19,7 @@ use tollgate_schema::Schema;
 /// Bytes of a module: one that parses JSON has about 165 KB.
 const MODULE_BYTES: usize = 192 << 10;
 
-const POLICIES: [&str; 8] = [
+const POLICIES: [&str; 12] = [
     "null",
     "acl",
     "rate-limit",
@@ -28,6 +28,10 @@ const POLICIES: [&str; 8] = [
     "redact",
     "fault-injection",
     "access-log",
+    "metadata-edit",
+    "metadata-acl",
+    "priority",
+    "canary-route",
 ];
 
 static HOST: LazyLock<Host> = LazyLock::new(|| {
@@ -146,6 +150,26 @@ fn configurations_are_refused_with_a_sentence() {
             "there is none, and this policy needs one: push it with --config",
         ),
         ("quota", "[1, 60]", "it isn't a JSON object"),
+        (
+            "metadata-edit",
+            r#"{"metadata_changes": ["a"], "edits": [{"remove": "b"}]}"#,
+            "an edit names \"b\", which metadata_changes doesn't list",
+        ),
+        (
+            "metadata-acl",
+            r#"{"metadata": ["a"]}"#,
+            "nothing is decided: set allow, deny or both",
+        ),
+        (
+            "priority",
+            r#"{"default": 8}"#,
+            "the priority of \"default\" is 8; 0 to 7 are allowed",
+        ),
+        (
+            "canary-route",
+            r#"{"route": "A"}"#,
+            "\"A\" is no route; its label is 1 to 64 of a-z 0-9 - _ .",
+        ),
     ] {
         let refused = instance(&load(name), config, &TenantLimits::default());
         let refused = refused

@@ -100,6 +100,10 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ("policy-redact", &["tollgate-policy"], &[]),
     ("policy-fault-injection", &["tollgate-policy"], &[]),
     ("policy-access-log", &["tollgate-policy"], &[]),
+    ("policy-metadata-edit", &["tollgate-policy"], &[]),
+    ("policy-metadata-acl", &["tollgate-policy"], &[]),
+    ("policy-priority", &["tollgate-policy"], &[]),
+    ("policy-canary-route", &["tollgate-policy"], &[]),
     // Attacks, demo, benches: outside of the product.
     (
         "tollgate-conformance",
