@@ -96,8 +96,10 @@ fn read(call: &Call<'_>, field: u32, kind: char) -> Option<String> {
         't' => call.text(field)?.to_owned(),
         'x' => hex(call.bytes(field)?),
         'v' => {
-            let values = call.values(field);
-            let texts: Vec<String> = values.map(hex).collect();
+            let texts: Vec<String> = call.values(field).map(hex).collect();
+            if texts.is_empty() {
+                return None;
+            }
             format!("{}:{}", texts.len(), texts.join(","))
         }
         'u' => call.uint(field)?.to_string(),
