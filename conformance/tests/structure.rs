@@ -104,6 +104,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ("policy-metadata-acl", &["tollgate-policy"], &[]),
     ("policy-priority", &["tollgate-policy"], &[]),
     ("policy-canary-route", &["tollgate-policy"], &[]),
+    ("policy-jwt", &["tollgate-policy"], &[]),
     // Attacks, demo, benches: outside of the product.
     (
         "tollgate-conformance",
