@@ -46,12 +46,34 @@ fn a_block_without_extents_is_the_same_from_both_sinks() {
     );
     // What was in the memory before must not shine through the padding.
     let mut heap = vec![0xee; measured.allocation];
-    parts.write(&mut HeapSink::new(&mut heap, 4096, &measured));
+    parts.write(&mut HeapSink::new(&mut heap, 4096, &measured, &[]));
     assert_eq!(heap, encode_inline(&parts).unwrap_or_default());
     assert_eq!(
         heap[24..],
         [b'a', b'b', b'c', 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]
     );
+}
+
+#[test]
+fn metadata_lies_behind_the_table_and_before_the_extents() {
+    let parts = Parts(b"abc", &[1, 2, 3], b"");
+    let measured = parts.measure();
+    assert_eq!(measured.allocation_with(0), 40);
+    let mut heap = vec![0xee; measured.allocation_with(6)];
+    parts.write(&mut HeapSink::new(&mut heap, 0, &measured, b"beside"));
+    assert_eq!(heap[..40], encode_inline(&parts).unwrap_or_default());
+    assert_eq!(&heap[40..], b"beside");
+
+    let large = vec![7; EXTENT_MIN];
+    let parts = Parts(b"abc", &[1], &large);
+    let measured = parts.measure();
+    let table = measured.inline.next_multiple_of(8);
+    assert_eq!(measured.allocation_with(6), measured.allocation + 8);
+    let mut heap = vec![0xee; measured.allocation_with(6)];
+    parts.write(&mut HeapSink::new(&mut heap, 0, &measured, b"beside"));
+    assert_eq!(&heap[table + 16..][..6], b"beside");
+    assert_eq!(u32_at(&heap, table) as usize, table + 24);
+    assert_eq!(heap[table + 24..], large);
 }
 
 #[test]
@@ -63,7 +85,7 @@ fn large_values_become_extents_behind_their_table() {
     assert_eq!(measured.total, 32 + EXTENT_MIN + 8 + EXTENT_MIN);
     assert_eq!(measured.allocation, measured.total + 32);
     let mut heap = vec![0xee; measured.allocation];
-    parts.write(&mut HeapSink::new(&mut heap, 1 << 20, &measured));
+    parts.write(&mut HeapSink::new(&mut heap, 1 << 20, &measured, &[]));
     assert_eq!(
         [0, 4, 16, 20].map(|at| u32_at(&heap, at)),
         [
@@ -106,7 +128,7 @@ fn values_past_the_last_extent_stay_inline() {
         (64, 8 + 66 * 8 + 2 * EXTENT_MIN)
     );
     let mut heap = vec![0xee; measured.allocation];
-    many.write(&mut HeapSink::new(&mut heap, 0, &measured));
+    many.write(&mut HeapSink::new(&mut heap, 0, &measured, &[]));
     let slots: Vec<u32> = (0..66).map(|i| u32_at(&heap, 8 + i * 8)).collect();
     assert_eq!(slots[63], EXTENT_FLAG | 63);
     assert_eq!(slots[64..], [8 + 66 * 8, 8 + 66 * 8 + EXTENT_MIN as u32]);
