@@ -64,6 +64,26 @@ pub const RECORDED_BYTES: usize = 4 << 20;
 /// A command from the control plane that a runtime has not answered in this time is reported as an error.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Calls of one runtime that have stopped on their way through a chain: delayed, waiting for their tenant's turn or account, or for a
+/// process. One more is refused. An entry is some 300 bytes besides its message.
+pub const PARKED_CALLS: usize = 16_384;
+
+/// Of those, calls of one tenant.
+pub const PARKED_CALLS_PER_TENANT: usize = 4_096;
+
+/// Bytes of the messages of one tenant's parked calls; a single larger message may be parked alone.
+pub const PARKED_BYTES_PER_TENANT: u64 = 64 << 20;
+
+/// How long a call waits for its tenant's account to be filled up before it is refused. A call refused at once comes back at once.
+pub const THROTTLED_WAIT: Duration = Duration::from_millis(100);
+
+/// Judging at a stretch: a chain that isn't done by then goes on when its tenant has its next turn, and in one turn of the runtime so much
+/// of what waits is judged. Nobody waits longer for others' policies, but for the one that is running.
+pub const JUDGING_SLICE: Duration = Duration::from_micros(50);
+
+/// A chain that has taken this long per call lately waits for its tenant's turn from the beginning.
+pub const SLOW_CHAIN: Duration = Duration::from_micros(10);
+
 /// Policies' modules that wait for a compile worker or are being compiled, of one tenant and of all. Each holds its bytes, at
 /// most 1 MiB.
 pub const COMPILATIONS_QUEUED_PER_TENANT: usize = 8;

@@ -27,7 +27,10 @@ impl<M> Engine<M> {
         };
         if let Verdict::Deny(status) = verdict {
             self.discard(message);
-            return self.end(call, status);
+            if let Some(denied) = self.take_out(call) {
+                self.answer(denied.origin, denied.handle, denied.bytes, Err(status));
+            }
+            return;
         }
         match stage {
             Stage::ClientRequest => {
@@ -323,8 +326,16 @@ impl<M> Engine<M> {
         self.close(key);
     }
 
-    /// Takes a call out of every table, and tells whoever works on it.
+    /// Takes a call out of every table, tells whoever works on it, and asks for the message that a chain has.
     fn close(&mut self, key: CallKey) -> Option<Call<M>> {
+        if let State::Judging(_) = self.calls.get(key)?.state {
+            self.outputs.push_back(Output::Recall { call: key });
+        }
+        self.take_out(key)
+    }
+
+    /// Takes a call out of every table, and tells whoever works on it.
+    fn take_out(&mut self, key: CallKey) -> Option<Call<M>> {
         let call = self.calls.get_mut(key)?;
         let was = call.state;
         call.step(Event::End);

@@ -209,6 +209,12 @@ impl Account {
         self.level > 0
     }
 
+    /// When something may be spent, if nothing more is charged.
+    pub fn filled_at_ns(&self) -> u64 {
+        let owed = self.level.min(0).unsigned_abs();
+        self.at_ns + (owed / u64::from(self.share_percent.max(1))).saturating_add(1)
+    }
+
     /// Takes out what was spent.
     #[inline]
     pub fn charge(&mut self, ns: u64) {
@@ -375,6 +381,23 @@ mod tests {
             "{granted} batches instead of {fair}"
         );
         assert_eq!(account.spent_ns(), granted * 100_000);
+    }
+
+    #[test]
+    fn an_overdrawn_account_says_when_it_is_filled() {
+        for (share, cost) in [
+            (1, 20_000_000),
+            (25, 20_000_001),
+            (33, 27_000_000),
+            (100, 99_000_000),
+        ] {
+            let mut account = Account::new(share, 7);
+            account.charge(cost);
+            assert!(!account.may_spend(7));
+            let at_ns = account.filled_at_ns();
+            assert!(!account.may_spend(at_ns - 1), "{share}% after {cost} ns");
+            assert!(account.may_spend(at_ns), "{share}% after {cost} ns");
+        }
     }
 
     #[test]

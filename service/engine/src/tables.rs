@@ -187,7 +187,7 @@ pub struct Submission<M> {
 /// What the rim is to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Output<M> {
-    /// Ask `chain` about `message`, then call [`Engine::verdict`] with both.
+    /// Ask `chain` about `message`, then call [`Engine::verdict`] with both: at once, or later.
     Judge {
         /** The call. */
         call: CallKey,
@@ -197,6 +197,12 @@ pub enum Output<M> {
         chain: ChainId,
         /** What about. */
         message: M,
+    },
+    /// A call has ended while a chain was being asked about it: call [`Engine::verdict`] with its message soon, whatever the
+    /// verdict. It comes after the call's [`Judge`](Self::Judge), whether the chain has been asked by then or not.
+    Recall {
+        /** The call that was. */
+        call: CallKey,
     },
     /// Rewrite `message` from one end's layout into the other's (for a peer: into protobuf), then call [`Engine::converted`]
     /// or [`Engine::undeliverable`]. It is a request if it comes from the caller.

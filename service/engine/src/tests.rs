@@ -641,6 +641,47 @@ fn a_deadline_ends_the_call_everywhere_and_a_late_reply_is_dropped() {
 }
 
 #[test]
+fn a_call_that_ends_while_it_is_judged_is_asked_back_from_its_chain() {
+    let ends: [fn(&mut Engine<Message>); 3] = [
+        |engine| engine.expire(2 * MAX_DEADLINE_NS),
+        |engine| {
+            engine.cancel(Origin::Session {
+                session: APP,
+                call: 1,
+            })
+        },
+        |engine| engine.session_closed(APP),
+    ];
+    for end in ends {
+        let (mut engine, _) = engine();
+        engine.route_mut(APP, 0).unwrap().chains.request = Some(ChainId(1));
+        engine.submit(0, APP, 0, submission(1, 100));
+        let [Output::Judge { call, .. }] = drain(&mut engine)[..] else {
+            panic!("a chain is asked");
+        };
+        end(&mut engine);
+        let outputs = drain(&mut engine);
+        assert!(outputs.contains(&Output::Recall { call }), "{outputs:?}");
+        engine.verdict(call, Verdict::Allow, 100);
+        assert_eq!(drain(&mut engine), [Output::Discard(100)]);
+        assert_eq!(engine.live_calls(), 0);
+    }
+    // A denial is an answer: nothing is asked back.
+    let (mut engine, _) = engine();
+    engine.route_mut(APP, 0).unwrap().chains.request = Some(ChainId(1));
+    engine.submit(0, APP, 0, submission(1, 100));
+    let [Output::Judge { call, .. }] = drain(&mut engine)[..] else {
+        panic!("a chain is asked");
+    };
+    let denied = Verdict::Deny(Status::new(Code::PERMISSION_DENIED, "no"));
+    engine.verdict(call, denied, 100);
+    assert!(matches!(
+        drain(&mut engine)[..],
+        [Output::Discard(100), Output::Fail { .. }]
+    ));
+}
+
+#[test]
 fn an_application_can_answer_only_what_was_delivered_to_it() {
     let (mut engine, _) = engine();
     engine.submit(0, APP, 0, submission(1, 100));
@@ -709,6 +750,11 @@ enum Op {
         nth: usize,
         how: u8,
     },
+    /// The chain answers about the n-th call that it has.
+    Judged {
+        nth: usize,
+        deny: bool,
+    },
     Cancel {
         nth: usize,
     },
@@ -726,6 +772,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (0u32..6, 0u64..20).prop_map(|(handle, deadline_ticks)| Op::Submit { handle, deadline_ticks }),
         3 => Just(Op::Arrive),
         8 => (0usize..20, 0u8..4).prop_map(|(nth, how)| Op::Answer { nth, how }),
+        4 => (0usize..8, any::<bool>()).prop_map(|(nth, deny)| Op::Judged { nth, deny }),
         2 => (0usize..20).prop_map(|nth| Op::Cancel { nth }),
         2 => (0u64..8).prop_map(|ticks| Op::Advance { ticks }),
         1 => Just(Op::Credit),
@@ -744,6 +791,8 @@ struct Ledger {
     posted: Vec<Origin>,
     with_server: Vec<CallKey>,
     with_peer: Vec<CallKey>,
+    /// Calls that a chain hasn't answered yet.
+    with_chain: Vec<(CallKey, Message)>,
     closed: HashMap<u8, bool>,
 }
 
@@ -777,6 +826,11 @@ impl Ledger {
                     message,
                     ..
                 } => {
+                    // A chain that takes its time.
+                    if message % 3 == 0 {
+                        self.with_chain.push((call, message));
+                        continue;
+                    }
                     let deny = message % 5 == 0;
                     let status = Status::new(Code::PERMISSION_DENIED, format!("{stage:?}"));
                     assert!(matches!(
@@ -844,6 +898,14 @@ impl Ledger {
                     self.answered(Origin::Session { session, call })
                 }
                 Output::Discard(message) => self.came_out(message),
+                Output::Recall { call } => {
+                    // Unless it was answered between the call's end and now.
+                    let held = |&(held, _): &(CallKey, Message)| held == call;
+                    if let Some(at) = self.with_chain.iter().position(held) {
+                        let (_, message) = self.with_chain.remove(at);
+                        engine.verdict(call, Verdict::Allow, message);
+                    }
+                }
                 Output::SendCancel { .. } | Output::CancelDelivered { .. } => {}
             }
         }
@@ -900,6 +962,14 @@ proptest! {
                         }
                     }
                 }
+                Op::Judged { nth, deny } => {
+                    if nth < ledger.with_chain.len() {
+                        let (call, message) = ledger.with_chain.remove(nth);
+                        let status = Status::new(Code::PERMISSION_DENIED, "late");
+                        let verdict = if deny { Verdict::Deny(status) } else { Verdict::Allow };
+                        engine.verdict(call, verdict, message);
+                    }
+                }
                 Op::Cancel { nth } => {
                     if let Some(&origin) = ledger.posted.get(nth) {
                         engine.cancel(origin);
@@ -926,6 +996,7 @@ proptest! {
         engine.expire(now + 2 * MAX_DEADLINE_NS);
         ledger.absorb(&mut engine);
         prop_assert!(ledger.waiting.is_empty(), "never answered: {:?}", ledger.waiting);
+        prop_assert!(ledger.with_chain.is_empty(), "never asked for: {:?}", ledger.with_chain);
         prop_assert!(ledger.inside.is_empty(), "never came out: {:?}", ledger.inside);
         prop_assert_eq!(engine.live_calls(), 0);
         prop_assert_eq!(engine.outstanding(APP), 0);

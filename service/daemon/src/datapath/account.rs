@@ -6,9 +6,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
+use tollgate_engine::Status;
 use tollgate_engine::chain::Account;
+use tollgate_shm_abi::status::Code;
 
 use crate::datapath::command::{AccountReport, Event};
+use crate::datapath::parked::Funds;
 
 /// Names one account of a runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,22 +65,32 @@ impl Accounts {
         self.entries[id.0 as usize].account.may_spend(now_ns)
     }
 
+    /// Whether something may be spent, or when.
+    pub(crate) fn funds(&mut self, id: AccountId, now_ns: u64) -> Funds {
+        let account = &mut self.entries[id.0 as usize].account;
+        match account.may_spend(now_ns) {
+            true => Funds::There,
+            false => Funds::At(account.filled_at_ns()),
+        }
+    }
+
     #[inline]
     pub(crate) fn charge(&mut self, id: AccountId, ns: u64) {
         self.entries[id.0 as usize].account.charge(ns);
     }
 
-    /// Counts calls that were refused because the account is overdrawn; says so to the caller.
+    /// Counts a call that is refused because the account stays overdrawn, and says so to the caller.
     #[cold]
-    pub(crate) fn throttle(&mut self, id: AccountId, calls: u64) -> String {
+    pub(crate) fn throttle(&mut self, id: AccountId) -> Status {
         let entry = &mut self.entries[id.0 as usize];
-        entry.throttled += calls;
-        entry.untold += calls;
-        format!(
+        entry.throttled += 1;
+        entry.untold += 1;
+        let text = format!(
             "tenant {} has used up its CPU share for policies ({}% of a core)",
             entry.tenant,
             entry.account.share_percent()
-        )
+        );
+        Status::new(Code::RESOURCE_EXHAUSTED, text)
     }
 
     /// Tells the control plane of the calls refused since the last time.
@@ -90,12 +103,13 @@ impl Accounts {
         }
     }
 
-    pub(crate) fn report(&self) -> Vec<AccountReport> {
+    pub(crate) fn report(&self, waiting: impl Fn(&str) -> usize) -> Vec<AccountReport> {
         let report = |entry: &Entry| AccountReport {
             tenant: entry.tenant.to_string(),
             share_percent: entry.account.share_percent(),
             cpu_ns: entry.account.spent_ns(),
             throttled: entry.throttled,
+            waiting: waiting(&entry.tenant),
         };
         self.entries.iter().map(report).collect()
     }

@@ -527,8 +527,10 @@ pub(crate) struct AccountReport {
     pub(crate) tenant: String,
     pub(crate) share_percent: u8,
     pub(crate) cpu_ns: u64,
-    /// Calls refused because the share was used up.
+    /// Calls refused because the share was used up, and stayed so.
     pub(crate) throttled: u64,
+    /// Calls that wait: for their turn, for the account, or because a policy delays them.
+    pub(crate) waiting: usize,
 }
 
 /// A view as a policy was shown it.

@@ -287,7 +287,7 @@ impl Runtime {
     /// Binds a client to a service of this host that has another schema.
     pub(crate) fn bind_across(
         &mut self,
-        session: SessionId,
+        (session, tenant): (SessionId, &Arc<str>),
         schema: Arc<ServiceSchema>,
         chains: Vec<MethodSteps>,
         service: ServiceId,
@@ -307,8 +307,9 @@ impl Runtime {
                 encoding,
             }
         };
-        let routes: Vec<Route> =
-            self.client_routes(chains, |k| route_to(&schema, matches, k, WHO, target));
+        let routes: Vec<Route> = self.client_routes(tenant, chains, |k| {
+            route_to(&schema, matches, k, WHO, target)
+        });
         let first_handle = self.add_handles(session, &schema.methods, true, routes)?;
         Ok(Bound {
             first_handle,

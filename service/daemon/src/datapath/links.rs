@@ -266,7 +266,7 @@ impl Runtime {
             Code::UNAVAILABLE,
             format!("peer {peer} hasn't accepted the binding yet"),
         );
-        let routes = self.client_routes(chains, |_| RouteTarget::Broken(pending.clone()));
+        let routes = self.client_routes(&tenant, chains, |_| RouteTarget::Broken(pending.clone()));
         let first_handle = match self.add_handles(session, &schema.methods, true, routes) {
             Ok(first) => first,
             Err(status) => {

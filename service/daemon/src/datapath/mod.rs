@@ -11,6 +11,7 @@
 //!                 chains (policies.rs)   two schemas (crossing.rs)
 //!                           │
 //!            slot.rs: who decides → version.rs: an instance is asked
+//!            parked.rs: calls that have stopped on their way
 //! ```
 //!
 //! A runtime is one thread, and shares nothing with the others: a tenant's sessions, links, services and policies all live on
@@ -21,8 +22,10 @@ mod account;
 pub(crate) mod command;
 mod crossing;
 pub(crate) mod foreign;
+mod judging;
 mod links;
 mod message;
+mod parked;
 mod policies;
 mod pool;
 mod ports;

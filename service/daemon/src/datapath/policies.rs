@@ -3,10 +3,12 @@
 //! Invariants: a change is applied as a whole or not at all, between two calls; a chain stands in the order of its parties,
 //! and the first denial ends it. What one attachment does about a call is told in `slot.rs`.
 
+use std::sync::Arc;
+
 use tokio::sync::mpsc::UnboundedSender;
-use tollgate_engine::chain::is_ordered;
+use tollgate_engine::chain::{Party, is_ordered};
 use tollgate_engine::slots::Slots;
-use tollgate_engine::{ChainId, Engine, MethodChains, Stage, Status};
+use tollgate_engine::{CallKey, ChainId, Engine, MethodChains, Stage, Status};
 use tollgate_policy_host::{Hook, Rate};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
@@ -17,13 +19,24 @@ use crate::datapath::command::{
     Step,
 };
 use crate::datapath::message::Message;
+use crate::datapath::parked::{LaneId, Parked, Position, Why};
 use crate::datapath::pool::Pool;
-use crate::datapath::question::{Asking, FuelTime, Meter, Question};
+use crate::datapath::question::{Asking, FuelTime, Meter, Question, Stop};
 use crate::datapath::slot::Slot;
+use crate::limits::{JUDGING_SLICE, SLOW_CHAIN};
 
 /// Calls that a policy is asked about at once. A batch costs less per call, and a looping policy burns the fuel of a whole batch
 /// before it is stopped: 8 x 100 us.
 pub(crate) const JUDGED_AT_ONCE: usize = 8;
+
+/// A chain's pace counts for no more than this: it was interrupted. 1 ms.
+const PACE_MAX_NS: u64 = 1_000_000;
+
+/// By which part a pace fades with every judgement.
+const PACE_FADES: u64 = 64;
+
+const SLOW_NS: u64 = SLOW_CHAIN.as_nanos() as u64;
+const SLICE_NS: u64 = JUDGING_SLICE.as_nanos() as u64;
 
 /// How often the lines that policies logged are collected. 200 ms.
 const LOG_PERIOD_NS: u64 = 200_000_000;
@@ -34,7 +47,9 @@ const THROTTLED_PERIOD_NS: u64 = 1_000_000_000;
 /// All chains and attachments of one runtime.
 pub(crate) struct Policies {
     installed: Slots<Slot>,
-    chains: Slots<Vec<Step>>,
+    chains: Slots<Chain>,
+    /// Calls that have stopped on their way.
+    parked: Parked,
     accounts: Accounts,
     fuel_time: FuelTime,
     clock: CoarseClock,
@@ -42,6 +57,27 @@ pub(crate) struct Policies {
     throttled_due_ns: u64,
     /// `None`: no policy ticks.
     ticks_due_ns: Option<u64>,
+}
+
+/// The steps that the calls of one method meet, on one side, in one direction.
+struct Chain {
+    steps: Vec<Step>,
+    /// Whose calls they are.
+    lane: LaneId,
+    /// Some of its policies are the tenant's own.
+    is_charged: bool,
+    /// What it has taken per call lately: the most, which fades.
+    pace_ns: u64,
+}
+
+impl Chain {
+    #[inline]
+    fn note(&mut self, taken_ns: u64, calls: usize) {
+        let each_ns = taken_ns / calls.max(1) as u64;
+        self.pace_ns = each_ns
+            .min(PACE_MAX_NS)
+            .max(self.pace_ns - self.pace_ns / PACE_FADES);
+    }
 }
 
 /// Unix time as policies see it: this runtime's own clock, and now and then the system's.
@@ -71,6 +107,7 @@ impl Policies {
         Self {
             installed: Slots::default(),
             chains: Slots::default(),
+            parked: Parked::default(),
             accounts: Accounts::new(cpu_share_percent),
             fuel_time: FuelTime::new(rate),
             clock,
@@ -80,12 +117,14 @@ impl Policies {
         }
     }
 
-    /// Applies a change as a whole, or says why not. Called between two calls, so each call meets one version.
+    /// Applies a change as a whole, or says why not. Called between two calls, so each call meets one version. A parked call goes on in
+    /// the new chain, behind the policies that have judged it: none judges it twice, none that is in force then is missed.
     pub(crate) fn apply(
         &mut self,
         mut change: PolicyChange,
         engine: &mut Engine<Message>,
         events: &UnboundedSender<Event>,
+        tenant_of: impl Fn(&Scope) -> Arc<str>,
     ) -> Result<(), String> {
         for installed in &change.install {
             let slot = self.installed.get(installed.id);
@@ -104,9 +143,9 @@ impl Policies {
             let Some(place) = chains_of(engine, &scope) else {
                 continue;
             };
-            let before = *place;
-            *place = self.make_chains(steps);
-            self.drop_chains(before);
+            let lane = self.parked.lane_of(&tenant_of(&scope));
+            place.request = self.change_chain(place.request, lane, steps.request);
+            place.reply = self.change_chain(place.reply, lane, steps.reply);
         }
         for id in change.remove {
             self.installed.remove(id);
@@ -176,61 +215,172 @@ impl Policies {
     }
 
     /// Chains for one method; the engine is told of none where there are no steps.
-    pub(crate) fn make_chains(&mut self, steps: MethodSteps) -> MethodChains {
-        let mut make = |steps: Vec<Step>| {
-            if steps.is_empty() {
-                None
-            } else {
-                self.chains.insert(steps).map(ChainId)
-            }
-        };
+    pub(crate) fn make_chains(&mut self, tenant: &Arc<str>, steps: MethodSteps) -> MethodChains {
+        let lane = self.parked.lane_of(tenant);
         MethodChains {
-            request: make(steps.request),
-            reply: make(steps.reply),
+            request: self.change_chain(None, lane, steps.request),
+            reply: self.change_chain(None, lane, steps.reply),
         }
     }
 
-    /// Frees the chains of a scope that is gone.
+    /// Gives a chain other steps; without any there is none. It keeps its name, so that parked calls find it.
+    fn change_chain(
+        &mut self,
+        before: Option<ChainId>,
+        lane: LaneId,
+        steps: Vec<Step>,
+    ) -> Option<ChainId> {
+        if steps.is_empty() {
+            self.drop_chains(MethodChains {
+                request: before,
+                reply: None,
+            });
+            return None;
+        }
+        let is_tenants = |step: &Step| {
+            let slot = self.installed.get(step.policy);
+            slot.is_some_and(|slot| slot.party() == Party::Tenant)
+        };
+        let chain = Chain {
+            is_charged: steps.iter().any(is_tenants),
+            steps,
+            lane,
+            pace_ns: 0,
+        };
+        let Some((id, place)) = before.and_then(|id| Some((id, self.chains.get_mut(id.0)?))) else {
+            return self.chains.insert(chain).map(ChainId);
+        };
+        let before = std::mem::replace(place, chain);
+        let party = |step: &Step| self.installed.get(step.policy).map(Slot::party);
+        let after = &place.steps;
+        self.parked.chain_changed(id, |next| {
+            Some(goes_on(&before.steps[..next], after, party))
+        });
+        Some(id)
+    }
+
+    /// Frees the chains of a scope that is gone, or whose policies all are.
     pub(crate) fn drop_chains(&mut self, chains: MethodChains) {
         for chain in [chains.request, chains.reply].into_iter().flatten() {
             self.chains.remove(chain.0);
+            self.parked.chain_changed(chain, |_| None);
         }
     }
 
-    /// Asks the chain's policies in order about the questions, several at once; each that is denied gets its status.
+    /// Whether a call for this chain waits for its tenant's turn before it is judged: because the chain is slow, or because calls
+    /// wait that came earlier and cost the same account.
+    #[inline]
+    pub(crate) fn must_wait(&self, chain: ChainId) -> bool {
+        self.chains.get(chain.0).is_some_and(|chain| {
+            chain.pace_ns > SLOW_NS || (chain.is_charged && self.parked.is_queued(chain.lane))
+        })
+    }
+
+    /// Asks the chain's policies in order about the questions, several at once, from `position` on. Each that is denied gets its
+    /// status; those that go no further now are behind the others, and say where they stop.
     pub(crate) fn judge(
         &mut self,
-        chain: ChainId,
-        stage: Stage,
+        position: Position,
+        is_resumed: bool,
         questions: &mut [Question],
         pool: &mut Pool,
         events: &UnboundedSender<Event>,
     ) {
-        let hook = match stage {
+        let hook = match position.stage {
             Stage::ClientRequest | Stage::ServerRequest => Hook::Request,
             Stage::ServerReply | Stage::ClientReply => Hook::Reply,
         };
-        let Some(steps) = self.chains.get(chain.0) else {
-            return refuse(questions, &format!("the daemon lost chain {}", chain.0));
+        // What has no chain any more has nobody left to ask.
+        let Some(ChainId(id)) = position.chain else {
+            return;
         };
-        let now_ns = now_ns();
+        let Some(chain) = self.chains.get_mut(id) else {
+            return refuse(questions, &format!("the daemon lost chain {id}"));
+        };
+        let began_ns = now_ns();
         let meter = Meter {
-            now_ns,
-            time_ms: self.clock.time_ms(now_ns),
+            now_ns: began_ns,
+            time_ms: self.clock.time_ms(began_ns),
             fuel_time: self.fuel_time,
             accounts: &mut self.accounts,
             events,
         };
-        let mut asking = Asking { hook, pool, meter };
-        for step in steps {
+        let mut asking = Asking {
+            hook,
+            pool,
+            has_stopped: false,
+            is_queued: !is_resumed && self.parked.is_queued(chain.lane),
+            meter,
+        };
+        let count = questions.len();
+        let mut open = questions;
+        let last = chain.steps.len().saturating_sub(1);
+        for (at, step) in chain.steps.iter().enumerate().skip(position.step) {
             match self.installed.get_mut(step.policy) {
-                Some(slot) => slot.judge(step, &mut asking, questions),
-                None => refuse(
-                    questions,
-                    &format!("the daemon lost policy {}", step.policy),
-                ),
+                Some(slot) => slot.judge(step, &mut asking, open),
+                None => refuse(open, &format!("the daemon lost policy {}", step.policy)),
+            }
+            let taken_ns = asking.meter.now_ns - began_ns;
+            if asking.has_stopped || (taken_ns > SLICE_NS && at < last) {
+                open = set_aside(open, at, taken_ns > SLICE_NS);
+                asking.has_stopped = false;
+                if open.is_empty() {
+                    break;
+                }
             }
         }
+        chain.note(asking.meter.now_ns - began_ns, count);
+    }
+
+    /// Parks a call that waits for its turn before it is judged, or that has stopped.
+    ///
+    /// # Errors
+    /// There is no room: the call is to be refused.
+    #[allow(clippy::result_large_err)]
+    pub(crate) fn park(
+        &mut self,
+        position: Position,
+        stop: Option<Stop>,
+        question: Question,
+        now_ns: u64,
+    ) -> Result<(), (Question, Status)> {
+        let chain = position.chain.and_then(|chain| self.chains.get(chain.0));
+        let Some(lane) = chain.map(|chain| chain.lane) else {
+            let status = Status::new(Code::INTERNAL, "the daemon lost the chain of a call");
+            return Err((question, status));
+        };
+        let (why, step) = stop.map_or((Why::Turn, position.step), |stop| (stop.why, stop.step));
+        let position = Position { step, ..position };
+        self.parked
+            .park(lane, position, why, stop.is_some(), question, now_ns)
+    }
+
+    /// A call has ended: what of it is parked.
+    pub(crate) fn recall(&mut self, call: CallKey) -> Option<Question> {
+        self.parked.recall(call)
+    }
+
+    /// Moves on the parked calls that it is time for, and refuses those in `refused` whose account has stayed overdrawn.
+    pub(crate) fn wake(&mut self, now_ns: u64, refused: &mut Vec<Question>) {
+        let mut unfunded = Vec::new();
+        let accounts = &mut self.accounts;
+        let funds = |account| accounts.funds(account, now_ns);
+        self.parked.wake(now_ns, funds, &mut unfunded);
+        for (mut question, account) in unfunded {
+            question.denied = Some(self.accounts.throttle(account));
+            refused.push(question);
+        }
+    }
+
+    /// Some calls whose turn it is, all at one position.
+    pub(crate) fn next_parked(&mut self, questions: &mut Vec<Question>) -> Option<Position> {
+        let (_, position) = self.parked.next(JUDGED_AT_ONCE, questions)?;
+        Some(position)
+    }
+
+    /// Calls that are parked.
+    pub(crate) fn parked(&self) -> usize {
+        self.parked.len()
     }
 
     /// Lets policies tick that are due, and tells the control plane now and then what they logged and who was throttled.
@@ -267,7 +417,8 @@ impl Policies {
 
     /// When [`tend`](Self::tend) has something to do even if nobody calls.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
-        self.ticks_due_ns
+        let parked = self.parked.next_due_ns();
+        self.ticks_due_ns.into_iter().chain(parked).min()
     }
 
     pub(crate) fn recorded(&self, id: u32) -> Vec<RecordedView> {
@@ -290,8 +441,37 @@ impl Policies {
     }
 
     pub(crate) fn report_accounts(&self) -> Vec<AccountReport> {
-        self.accounts.report()
+        self.accounts.report(|tenant| self.parked.calls_of(tenant))
     }
+}
+
+/// Puts those that stop after step `at` behind the others, which are returned; if time is up, all stop.
+#[cold]
+fn set_aside(open: &mut [Question], at: usize, is_late: bool) -> &mut [Question] {
+    for question in open.iter_mut().filter(|question| question.denied.is_none()) {
+        if is_late && question.stop.is_none() {
+            question.stop(Why::Turn);
+        }
+        if let Some(stop) = &mut question.stop {
+            // Who waits for an account hasn't been asked yet.
+            stop.step = at + usize::from(!matches!(stop.why, Why::Account(_)));
+        }
+    }
+    open.sort_by_key(|question| question.stop.is_some());
+    let going_on = open.partition_point(|question| question.stop.is_none());
+    &mut open[..going_on]
+}
+
+/// Where a call goes on in the steps `after` that `judged` have judged: behind the last of them that is still there, and
+/// behind all parties that come before the one that judged it last.
+fn goes_on(judged: &[Step], after: &[Step], party: impl Fn(&Step) -> Option<Party>) -> usize {
+    let Some(last) = judged.last() else {
+        return 0;
+    };
+    let has_judged = |step: &Step| judged.iter().any(|before| before.policy == step.policy);
+    let behind_them = after.iter().rposition(has_judged).map_or(0, |at| at + 1);
+    let comes_before = |step: &&Step| party(step) < party(last);
+    behind_them.max(after.iter().take_while(comes_before).count())
 }
 
 /// Refuses all that nobody has denied yet.

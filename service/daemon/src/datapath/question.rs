@@ -12,6 +12,7 @@ use tollgate_shm_abi::wait::now_ns;
 use crate::datapath::account::{AccountId, Accounts};
 use crate::datapath::command::{Ask, Event, Patcher};
 use crate::datapath::message::{Body, Message, Source};
+use crate::datapath::parked::Why;
 use crate::datapath::pool::Pool;
 
 /// A call that a chain is asked about.
@@ -24,9 +25,21 @@ pub(crate) struct Question {
     pub(crate) freed: Option<(Source, u32)>,
     /// A policy has changed the message.
     pub(crate) changed: bool,
+    /// It goes no further now.
+    pub(crate) stop: Option<Stop>,
+    /// Since when it has waited for its turn or its account, in this chain; 0: it hasn't.
+    pub(crate) waits_since_ns: u64,
     pub(super) said: Said,
     /// What a shadow said, until the stable has spoken.
     pub(super) shadow: Option<Said>,
+}
+
+/// Where a call stops, and why.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stop {
+    pub(crate) why: Why,
+    /// The step that it goes on with.
+    pub(crate) step: usize,
 }
 
 /// What came of asking one version about one call.
@@ -55,8 +68,6 @@ pub(super) enum Said {
     NoRoom(String),
     /// It wants to change what can't be changed, and isn't to blame.
     Unchanged(Unchanged),
-    /// Its account is overdrawn.
-    Throttled,
 }
 
 impl Said {
@@ -77,9 +88,16 @@ impl Question {
             denied: None,
             freed: None,
             changed: false,
+            stop: None,
+            waits_since_ns: 0,
             said: Said::Nothing,
             shadow: None,
         }
+    }
+
+    /// It is to stop once the step that is being asked has had its say; whoever walks the chain knows where it goes on.
+    pub(super) fn stop(&mut self, why: Why) {
+        self.stop = Some(Stop { why, step: 0 });
     }
 
     /// The next version is to be asked about it, unless it has been denied.
@@ -200,6 +218,10 @@ impl FuelTime {
 pub(super) struct Asking<'a> {
     pub(super) hook: Hook,
     pub(super) pool: &'a mut Pool,
+    /// Some question has been told to [`Question::stop`].
+    pub(super) has_stopped: bool,
+    /// Calls of this tenant wait for their account: who comes later waits behind them.
+    pub(super) is_queued: bool,
     pub(super) meter: Meter<'a>,
 }
 

@@ -1,7 +1,7 @@
 //! One runtime: the loop that moves calls between rings, links, chains and the engine.
 //!
 //! ```text
-//!   turn:  commands → links (read) → sessions (rings) → deadlines → flush (links, rings, wakes)
+//!   turn:  commands → links (read) → sessions (rings) → deadlines → parked calls → flush (links, rings, wakes)
 //!          the engine's outputs are acted on after each input, so no queue builds up inside
 //!   no work:  look again, yielding the core, for the spin budget; then publish "I sleep" on every ring, look once
 //!             more, and wait in epoll until a doorbell, a socket, a command or a deadline
@@ -22,10 +22,7 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::thread::CpuSet;
 use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::slots::Slots;
-use tollgate_engine::{
-    CallKey, ChainId, Encoding, Engine, LinkId, Output, ServiceId, SessionId, Stage, Status,
-    Verdict,
-};
+use tollgate_engine::{Encoding, Engine, LinkId, Output, ServiceId, SessionId, Status};
 use tollgate_policy_host::Rate;
 use tollgate_shm_abi::messages::FEATURE_METADATA;
 use tollgate_shm_abi::status::Code;
@@ -33,7 +30,7 @@ use tollgate_shm_abi::wait::{Patience, Step, now_ns};
 use tollgate_transport::{CallHead, LinkConfig};
 
 use crate::datapath::command::{
-    ByteCounters, CallCounters, Command, Event, Handle, Report, ServiceSchema,
+    ByteCounters, CallCounters, Command, Event, Handle, PolicyChange, Report, Scope, ServiceSchema,
 };
 use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::policies::{JUDGED_AT_ONCE, Policies};
@@ -97,8 +94,8 @@ pub(crate) struct Runtime {
     /// Links that could not even take a status, and why.
     pub(crate) stuck: Vec<(LinkId, String)>,
     pub(crate) policies: Policies,
-    /// Reused by `judge`.
-    questions: Vec<Question>,
+    /// Reused by `judge` and `turn_parked`.
+    pub(crate) questions: Vec<Question>,
     pub(crate) pool: Pool,
     /// Blocks that links are still sending from, by the token given to the link.
     pub(crate) sending: HashMap<u64, Source>,
@@ -205,6 +202,7 @@ impl Runtime {
             }
         }
         worked |= self.pass_time();
+        worked |= self.turn_parked();
         self.flush();
         worked
     }
@@ -260,7 +258,7 @@ impl Runtime {
             Command::Accept { stream } => self.accept(stream),
             Command::Adopt { port, bind } => self.adopt(port, bind),
             Command::Policies { change, done } => {
-                let applied = self.policies.apply(change, &mut self.engine, &self.events);
+                let applied = self.apply(change);
                 let _asker_gone = done.send(applied);
             }
             Command::Recorded { id, reply } => {
@@ -271,6 +269,20 @@ impl Runtime {
             }
             Command::Stop => self.stopping = true,
         }
+    }
+
+    fn apply(&mut self, change: PolicyChange) -> Result<(), String> {
+        let tenant_of = |scope: &Scope| match *scope {
+            Scope::Client { session, .. } => self.sessions.get(session.0).map(|s| &s.tenant),
+            Scope::Server { service, .. } => {
+                let service = self.services.get(service.0 as usize);
+                service.map(|service| &service.tenant)
+            }
+        };
+        // A scope that is gone has no chains to change.
+        let tenant_of = |scope: &Scope| tenant_of(scope).map_or_else(|| "".into(), Arc::clone);
+        self.policies
+            .apply(change, &mut self.engine, &self.events, tenant_of)
     }
 
     /// Deadlines, links' timers and redials. Whether something was due.
@@ -318,6 +330,7 @@ impl Runtime {
                 } => {
                     self.judge(call, stage, chain, message);
                 }
+                Output::Recall { call } => self.recall(call),
                 Output::Convert {
                     call,
                     from,
@@ -395,39 +408,6 @@ impl Runtime {
                 Output::Discard(message) => self.discard(message),
             }
         }
-    }
-
-    /// Asks a chain about a call, and about those behind it that are for the same chain.
-    fn judge(&mut self, call: CallKey, stage: Stage, chain: ChainId, message: Message) {
-        let mut questions = std::mem::take(&mut self.questions);
-        questions.push(Question::new(call, message));
-        while questions.len() < JUDGED_AT_ONCE
-            && let Some((call, message)) = self.engine.poll_same_judge(stage, chain)
-        {
-            questions.push(Question::new(call, message));
-        }
-        self.policies
-            .judge(chain, stage, &mut questions, &mut self.pool, &self.events);
-        for Question {
-            call,
-            message,
-            denied,
-            freed,
-            changed,
-            ..
-        } in questions.drain(..)
-        {
-            if let Some((source, bytes)) = freed {
-                self.bytes.send_heap_to_private += u64::from(bytes);
-                self.reclaim(source);
-            }
-            if changed {
-                self.engine.resized(call, message.credit_bytes());
-            }
-            self.engine
-                .verdict(call, denied.map_or(Verdict::Allow, Verdict::Deny), message);
-        }
-        self.questions = questions;
     }
 
     /// Gives a message's buffer, block or both back.

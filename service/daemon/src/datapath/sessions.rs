@@ -133,7 +133,7 @@ impl Runtime {
                 let _asker_gone = reply.send(bound.map(BindOutcome::Bound));
             }
             BindAs::Across { service, matches } => {
-                let bound = self.bind_across(session, schema, chains, service, &matches);
+                let bound = self.bind_across((session, &tenant), schema, chains, service, &matches);
                 let _asker_gone = reply.send(bound.map(BindOutcome::Bound));
             }
             BindAs::Client { peer: None } => {
@@ -167,6 +167,7 @@ impl Runtime {
     /// The routes of a client's methods, all to be made by `target`.
     pub(crate) fn client_routes(
         &mut self,
+        tenant: &Arc<str>,
         chains: Vec<MethodSteps>,
         target: impl Fn(u16) -> RouteTarget,
     ) -> Vec<Route> {
@@ -174,7 +175,7 @@ impl Runtime {
         with_index
             .map(|(steps, k)| Route {
                 target: target(k),
-                chains: self.policies.make_chains(steps),
+                chains: self.policies.make_chains(tenant, steps),
             })
             .collect()
     }
@@ -182,7 +183,7 @@ impl Runtime {
     fn bind_local(
         &mut self,
         session: SessionId,
-        tenant: &str,
+        tenant: &Arc<str>,
         schema: Arc<ServiceSchema>,
         chains: Vec<MethodSteps>,
     ) -> Result<BindOutcome, Status> {
@@ -194,7 +195,7 @@ impl Runtime {
                 return Ok(BindOutcome::Differs { service, served });
             }
         };
-        let routes = self.client_routes(chains, |method| RouteTarget::Local {
+        let routes = self.client_routes(tenant, chains, |method| RouteTarget::Local {
             service,
             method,
             encoding: Encoding::Native,
@@ -251,7 +252,9 @@ impl Runtime {
             ..Default::default()
         };
         self.policies
-            .apply(change, &mut self.engine, &self.events)
+            .apply(change, &mut self.engine, &self.events, |_| {
+                Arc::clone(tenant)
+            })
             .map_err(|refusal| Status::new(Code::INTERNAL, refusal))?;
         let not_callable = Status::new(
             Code::UNIMPLEMENTED,

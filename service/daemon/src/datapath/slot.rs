@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Invariants: a call is settled by exactly one version, and counted by each that it was asked of in exactly one of
-//! [`Counts`]' first five, unless its tenant was throttled. What a caller is told of a provider's policy that failed names
-//! nothing.
+//! [`Counts`]' first five. While its account is overdrawn nobody is asked; a step that was begun is asked to its end. What a caller
+//! is told of a provider's policy that failed names nothing.
 
 use tollgate_engine::Status;
 use tollgate_engine::chain::{Meaning, OnFault, Outcome, Party, Trial, Which, decider, meaning};
@@ -18,6 +18,7 @@ use crate::datapath::command::{
     Ask, Counts, Event, How, Installed, Place, PolicyReport, RecordedView, ReportedPlace, Running,
     Step,
 };
+use crate::datapath::parked::Why;
 use crate::datapath::question::{Asking, Meter, Question, Said, Unchanged};
 use crate::datapath::recorder::Recorder;
 use crate::datapath::version::{HandOver, Version};
@@ -205,6 +206,15 @@ impl Slot {
     /// Asks about all questions that are open; each passes, maybe changed, or is denied.
     #[inline]
     pub(super) fn judge(&mut self, step: &Step, asking: &mut Asking, questions: &mut [Question]) {
+        if let Some(account) = self.account
+            && (asking.is_queued
+                || !asking
+                    .meter
+                    .accounts
+                    .may_spend(account, asking.meter.now_ns))
+        {
+            return wait_for(account, asking, questions);
+        }
         match self.trial {
             None => {
                 questions.iter_mut().for_each(Question::want);
@@ -259,7 +269,7 @@ impl Slot {
             let said = std::mem::take(&mut question.said);
             let counts = &mut version.counts;
             match said {
-                Said::Nothing | Said::Wanted | Said::Throttled => continue,
+                Said::Nothing | Said::Wanted => continue,
                 Said::Allow => counts.allowed += 1,
                 Said::Effects(_) | Said::Replace(_) => counts.changed += 1,
                 Said::Deny(_) => {
@@ -361,7 +371,6 @@ impl Slot {
                     counts.denied += 1;
                     question.denied = Some(status);
                 }
-                Said::Throttled => question.denied = self.throttled(asking),
                 Said::Unshown | Said::Unreadable(_) | Said::NoRoom(_) | Said::Unchanged(_) => {
                     counts.refused += 1;
                     question.denied = Some(self.unable(which, &said));
@@ -407,6 +416,15 @@ impl Slot {
         if let Some(candidate) = &mut self.candidate {
             candidate.counts.differs += u64::from(differs);
         }
+    }
+}
+
+/// The account is overdrawn: the step is asked later.
+#[cold]
+fn wait_for(account: AccountId, asking: &mut Asking, questions: &mut [Question]) {
+    for question in questions.iter_mut().filter(|q| q.denied.is_none()) {
+        question.stop(Why::Account(account));
+        asking.has_stopped = true;
     }
 }
 
@@ -486,12 +504,6 @@ impl Slot {
             ),
         };
         self.refusal(code, text)
-    }
-
-    #[cold]
-    fn throttled(&self, asking: &mut Asking) -> Option<Status> {
-        let text = asking.meter.accounts.throttle(self.account?, 1);
-        Some(Status::new(Code::RESOURCE_EXHAUSTED, text))
     }
 
     #[cold]

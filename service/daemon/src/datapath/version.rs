@@ -188,9 +188,6 @@ impl Version {
         asking: &mut Asking,
         questions: &mut [Question],
     ) -> Result<(), Fault> {
-        if !asking.meter.may_spend(account) {
-            return set_wanted(questions, || Said::Throttled);
-        }
         let mut judging = Judging {
             version: self.number,
             ask,

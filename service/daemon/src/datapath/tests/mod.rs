@@ -4,4 +4,5 @@
 
 mod chains;
 mod life;
+mod parked;
 mod puppet;

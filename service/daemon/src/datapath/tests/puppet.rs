@@ -1,22 +1,26 @@
 //! A policy that does what its configuration says, and a runtime's policies around it.
 
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tollgate_engine::chain::{OnFault, Party, Trial};
-use tollgate_engine::{CallKey, ChainId, Engine, Stage, Status};
+use tollgate_engine::{CallKey, ChainId, Engine, ServiceId, Stage, Status};
 use tollgate_jit::{Codec, Projector};
 use tollgate_marshal::Patch;
 use tollgate_policy_host::{
     Capabilities, Hook, Host, HostConfig, Instance, Policy, Rate, Setup, TenantLimits,
 };
 use tollgate_schema::{Layouts, MessageId, Schema};
+use tollgate_shm_abi::wait::now_ns;
 
+use crate::datapath::account::{AccountId, Accounts};
 use crate::datapath::command::{
     Ask, Event, How, Installed, LazyProjector, MethodSteps, Patcher, Place, PolicyChange,
-    PolicyReport, Recipe, ReportedPlace, Running, Step,
+    PolicyReport, Recipe, ReportedPlace, Running, Scope, Step,
 };
 use crate::datapath::message::{Body, Message};
+use crate::datapath::parked::Position;
 use crate::datapath::policies::Policies;
 use crate::datapath::pool::Pool;
 use crate::datapath::question::Question;
@@ -306,9 +310,12 @@ pub(super) struct Rig {
     pub(super) world: World,
     pub(super) policies: Policies,
     engine: Engine<Message>,
+    service: Option<ServiceId>,
     pool: Pool,
     sender: UnboundedSender<Event>,
     pub(super) events: UnboundedReceiver<Event>,
+    /// What became of calls that were posted, by key.
+    pub(super) fates: HashMap<u64, Fate>,
 }
 
 /// What became of a call.
@@ -329,9 +336,11 @@ impl Rig {
             world: World::new(),
             policies: Policies::new(percent, Rate::default()),
             engine: Engine::new(),
+            service: None,
             pool: Pool::new(),
             sender,
             events,
+            fates: HashMap::new(),
         }
     }
 
@@ -340,7 +349,8 @@ impl Rig {
             install,
             ..Default::default()
         };
-        self.policies.apply(change, &mut self.engine, &self.sender)
+        self.policies
+            .apply(change, &mut self.engine, &self.sender, |_| "t".into())
     }
 
     pub(super) fn remove(&mut self, remove: Vec<u32>) {
@@ -349,7 +359,7 @@ impl Rig {
             ..Default::default()
         };
         self.policies
-            .apply(change, &mut self.engine, &self.sender)
+            .apply(change, &mut self.engine, &self.sender, |_| "t".into())
             .unwrap();
     }
 
@@ -364,7 +374,23 @@ impl Rig {
         self.chain_of(ids.iter().map(step).collect())
     }
 
+    /// The same, for calls of another tenant.
+    pub(super) fn chain_of_other(&mut self, ids: &[u32]) -> ChainId {
+        let ask = self.world.ask([true, true]);
+        let step = |&policy: &u32| Step {
+            policy,
+            stable: Some(ask.clone()),
+            candidate: None,
+        };
+        self.chain_for("other", ids.iter().map(step).collect())
+    }
+
+    /// The same, for calls of tenant `t`.
     pub(super) fn chain_of(&mut self, request: Vec<Step>) -> ChainId {
+        self.chain_for("t", request)
+    }
+
+    pub(super) fn chain_for(&mut self, tenant: &str, request: Vec<Step>) -> ChainId {
         let steps = MethodSteps {
             request,
             reply: Vec::new(),
@@ -372,7 +398,52 @@ impl Rig {
         self.policies
             .check_order([&steps].into_iter(), &[])
             .unwrap();
-        self.policies.make_chains(steps).request.unwrap()
+        self.policies
+            .make_chains(&tenant.into(), steps)
+            .request
+            .unwrap()
+    }
+
+    /// The steps of a method that tenant `t` serves, and whose they are.
+    pub(super) fn served(&mut self, ids: &[u32]) -> (Scope, MethodSteps) {
+        let service = *self
+            .service
+            .get_or_insert_with(|| self.engine.add_service("t.S", 1));
+        let ask = self.world.ask([true, true]);
+        let step = |&policy: &u32| Step {
+            policy,
+            stable: Some(ask.clone()),
+            candidate: None,
+        };
+        let request = ids.iter().map(step).collect();
+        let steps = MethodSteps {
+            request,
+            reply: Vec::new(),
+        };
+        (Scope::Server { service, method: 0 }, steps)
+    }
+
+    /// Puts a chain in force, or replaces it.
+    pub(super) fn put_chain(&mut self, scope: &Scope, steps: MethodSteps) -> Option<ChainId> {
+        let change = PolicyChange {
+            chains: vec![(scope.clone(), steps)],
+            ..Default::default()
+        };
+        self.policies
+            .apply(change, &mut self.engine, &self.sender, |_| "t".into())
+            .unwrap();
+        let Scope::Server { service, method } = *scope else {
+            panic!("a service's chain");
+        };
+        self.engine
+            .service_chains_mut(service, method)
+            .unwrap()
+            .request
+    }
+
+    /// The account of tenant `t`.
+    pub(super) fn account() -> AccountId {
+        Accounts::new(1).of(&"t".into(), 0).unwrap()
     }
 
     pub(super) fn drop_chain(&mut self, chain: ChainId) {
@@ -382,26 +453,93 @@ impl Rig {
         });
     }
 
-    /// Judges calls with these keys and contents together.
+    /// Judges calls with these keys and contents together, and waits for those that stop on their way.
     pub(super) fn judge(&mut self, chain: ChainId, hook: Hook, calls: &[(u64, u64)]) -> Vec<Fate> {
+        self.post(chain, hook, calls);
+        self.finish();
+        let mut fates = std::mem::take(&mut self.fates);
+        let fate = |(key, _): &(u64, u64)| fates.remove(key).expect("every call has a fate");
+        calls.iter().map(fate).collect()
+    }
+
+    /// Judges calls with these keys and contents together, as far as they go now.
+    pub(super) fn post(&mut self, chain: ChainId, hook: Hook, calls: &[(u64, u64)]) {
         let stage = match hook {
             Hook::Request => Stage::ClientRequest,
             Hook::Reply => Stage::ServerReply,
         };
+        let position = Position {
+            stage,
+            chain: Some(chain),
+            step: 0,
+        };
         let question = |&(key, n): &(u64, u64)| {
             Question::new(CallKey::from_wire(key), self.world.message(n, "as it was"))
         };
-        let mut questions: Vec<Question> = calls.iter().map(question).collect();
+        let questions = calls.iter().map(question).collect();
+        if self.policies.must_wait(chain) {
+            return self.settle(position, questions, true);
+        }
+        self.ask(position, false, questions);
+    }
+
+    fn ask(&mut self, position: Position, is_resumed: bool, mut questions: Vec<Question>) {
+        let (pool, sender) = (&mut self.pool, &self.sender);
         self.policies
-            .judge(chain, stage, &mut questions, &mut self.pool, &self.sender);
-        let fate = |mut question: Question| match question.denied {
+            .judge(position, is_resumed, &mut questions, pool, sender);
+        let stopped = questions.partition_point(|question| question.stop.is_none());
+        let mut stopped = questions.split_off(stopped);
+        stopped.reverse();
+        self.settle(position, stopped, true);
+        self.settle(position, questions, false);
+    }
+
+    fn settle(&mut self, position: Position, questions: Vec<Question>, stops: bool) {
+        for mut question in questions {
+            if stops {
+                let stop = question.stop.take();
+                match self.policies.park(position, stop, question, now_ns()) {
+                    Ok(()) => continue,
+                    Err((refused, status)) => {
+                        question = refused;
+                        question.denied = Some(status);
+                    }
+                }
+            }
+            self.end(question);
+        }
+    }
+
+    fn end(&mut self, mut question: Question) {
+        let fate = match question.denied {
             Some(Status { code, message }) => Fate::Denied(code.0, message.into_owned()),
             None => {
                 let (n, text) = self.world.read(&mut question.message);
                 Fate::Passed(n, text)
             }
         };
-        questions.into_iter().map(fate).collect()
+        let twice = self.fates.insert(question.call.to_wire(), fate);
+        assert!(twice.is_none(), "a call ended twice");
+    }
+
+    /// Goes on with what it is time for.
+    pub(super) fn go_on(&mut self, now_ns: u64) {
+        let mut questions = Vec::new();
+        self.policies.wake(now_ns, &mut questions);
+        questions.drain(..).for_each(|question| self.end(question));
+        while let Some(position) = self.policies.next_parked(&mut questions) {
+            self.ask(position, true, std::mem::take(&mut questions));
+        }
+    }
+
+    /// Waits until no call is parked any more.
+    pub(super) fn finish(&mut self) {
+        while self.policies.parked() > 0 {
+            self.go_on(now_ns());
+            let due_ns = self.policies.next_due_ns().unwrap_or(0);
+            let pause_ns = due_ns.saturating_sub(now_ns());
+            std::thread::sleep(std::time::Duration::from_nanos(pause_ns));
+        }
     }
 
     /// Judges one request.

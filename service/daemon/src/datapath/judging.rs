@@ -1,0 +1,116 @@
+//! Between the engine and the chains: calls that are to be judged, those that stop on their way, and those that go on.
+//!
+//! Invariant: each message that the engine hands over for judging goes back to it exactly once, with a verdict: at once, when its
+//! turn has come, or when its call has ended (the engine recalls it then).
+
+use tollgate_engine::{CallKey, ChainId, Stage, Verdict};
+use tollgate_shm_abi::wait::now_ns;
+
+use crate::datapath::message::Message;
+use crate::datapath::parked::Position;
+use crate::datapath::policies::JUDGED_AT_ONCE;
+use crate::datapath::question::Question;
+use crate::datapath::runtime::Runtime;
+use crate::limits::JUDGING_SLICE;
+
+impl Runtime {
+    /// Asks a chain about a call, and about those behind it that are for the same chain.
+    pub(crate) fn judge(&mut self, call: CallKey, stage: Stage, chain: ChainId, message: Message) {
+        let position = Position {
+            stage,
+            chain: Some(chain),
+            step: 0,
+        };
+        if self.policies.must_wait(chain) {
+            return self.settle(position, Question::new(call, message), true);
+        }
+        let mut questions = std::mem::take(&mut self.questions);
+        questions.push(Question::new(call, message));
+        while questions.len() < JUDGED_AT_ONCE
+            && let Some((call, message)) = self.engine.poll_same_judge(stage, chain)
+        {
+            questions.push(Question::new(call, message));
+        }
+        self.policies.judge(
+            position,
+            false,
+            &mut questions,
+            &mut self.pool,
+            &self.events,
+        );
+        self.settle_all(position, &mut questions);
+        self.questions = questions;
+    }
+
+    /// Goes on with parked calls that it is time for, for a slice of time. Whether there were any.
+    pub(crate) fn turn_parked(&mut self) -> bool {
+        if self.policies.parked() == 0 {
+            return false;
+        }
+        let began_ns = now_ns();
+        let mut questions = std::mem::take(&mut self.questions);
+        self.policies.wake(began_ns, &mut questions);
+        let mut worked = !questions.is_empty();
+        for question in questions.drain(..) {
+            self.give_verdict(question);
+        }
+        let slice_ns = JUDGING_SLICE.as_nanos() as u64;
+        while let Some(position) = self.policies.next_parked(&mut questions) {
+            worked = true;
+            self.policies
+                .judge(position, true, &mut questions, &mut self.pool, &self.events);
+            self.settle_all(position, &mut questions);
+            if now_ns() - began_ns > slice_ns {
+                break;
+            }
+        }
+        self.questions = questions;
+        self.act();
+        worked
+    }
+
+    /// A call has ended while it was being judged.
+    pub(crate) fn recall(&mut self, call: CallKey) {
+        if let Some(question) = self.policies.recall(call) {
+            self.give_verdict(question);
+        }
+    }
+
+    /// Those that stop are parked; the others are told to the engine.
+    pub(crate) fn settle_all(&mut self, position: Position, questions: &mut Vec<Question>) {
+        // Those that stop are the last, and the first of them goes to the front of its queue last.
+        let going_on = questions.partition_point(|question| question.stop.is_none());
+        for question in questions.drain(going_on..).rev() {
+            self.settle(position, question, true);
+        }
+        for question in questions.drain(..) {
+            self.settle(position, question, false);
+        }
+    }
+
+    fn settle(&mut self, position: Position, mut question: Question, stops: bool) {
+        if let Some((source, bytes)) = question.freed.take() {
+            self.bytes.send_heap_to_private += u64::from(bytes);
+            self.reclaim(source);
+        }
+        if std::mem::take(&mut question.changed) {
+            let bytes = question.message.credit_bytes();
+            self.engine.resized(question.call, bytes);
+        }
+        if !stops {
+            return self.give_verdict(question);
+        }
+        let stop = question.stop.take();
+        let parked = self.policies.park(position, stop, question, self.now_ns);
+        if let Err((mut question, full)) = parked {
+            question.denied = Some(full);
+            self.give_verdict(question);
+        }
+    }
+
+    fn give_verdict(&mut self, question: Question) {
+        let verdict = question.denied.map_or(Verdict::Allow, Verdict::Deny);
+        self.engine
+            .verdict(question.call, verdict, question.message);
+    }
+}

@@ -1,0 +1,452 @@
+//! Calls that have stopped on their way through a chain, and go on later.
+//!
+//! ```text
+//!   judge ── stops ──▶ queue of its tenant ◀── it is time ── waits until a time      (a policy delays it)
+//!     ▲                  │  │                            ── waits for an answer      (a process judges it)
+//!     └── its turn ──────┘  └── the account stays overdrawn for too long: refused
+//! ```
+//!
+//! Tenants with calls in their queue take turns, one batch each. Within a queue the oldest goes first: a call that has been begun
+//! goes back to the front, so a tenant that can afford one call at a time gets one after the other done rather than all of them
+//! halfway. A queue whose account is overdrawn is *blocked*: it has no turn until the account has been filled up, and what has
+//! waited in it for [`THROTTLED_WAIT`] is refused.
+//!
+//! Invariants: an entry is in exactly one of the queues, the times and the tickets; one whose call ends is taken out at
+//! once (the engine recalls it), so nothing here outlives its call; calls and bytes are bounded per tenant and in all.
+//! Absent on purpose: policies, engine, clocks.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use tollgate_engine::slots::Slots;
+use tollgate_engine::{CallKey, ChainId, Stage, Status};
+use tollgate_shm_abi::status::Code;
+
+use crate::datapath::account::AccountId;
+use crate::datapath::question::Question;
+use crate::limits::{
+    PARKED_BYTES_PER_TENANT, PARKED_CALLS, PARKED_CALLS_PER_TENANT, THROTTLED_WAIT,
+};
+
+/// Where in a chain a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub(crate) stage: Stage,
+    /// `None`: the chain is gone, and nobody is left to be asked.
+    pub(crate) chain: Option<ChainId>,
+    /// The step to be asked next.
+    pub(crate) step: usize,
+}
+
+/// Why a call stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Others have their turn.
+    Turn,
+    /// A policy delays it.
+    Until { at_ns: u64 },
+    /// The account of its tenant is overdrawn. The step is asked once it isn't.
+    Account(AccountId),
+    /// It is the `index`th of what a process was asked under `ticket`. The step is settled when the answer is there, and the call
+    /// goes on behind it.
+    #[allow(dead_code, reason = "policies in processes of their own are to come")]
+    Process { ticket: u64, index: u32 },
+}
+
+/// The calls of one tenant, as far as they wait for judging.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LaneId(u32);
+
+struct Lane {
+    tenant: Arc<str>,
+    /// Keys of entries, the next first.
+    queue: VecDeque<u32>,
+    /// The account that is overdrawn.
+    blocked: Option<AccountId>,
+    /// When a blocked lane is looked at again.
+    wake_ns: u64,
+    in_turns: bool,
+    /// Everything of the tenant's that is parked.
+    calls: usize,
+    bytes: u64,
+}
+
+struct Entry {
+    question: Question,
+    position: Position,
+    lane: LaneId,
+    bytes: u64,
+    waits: Waits,
+}
+
+#[derive(Clone, Copy)]
+enum Waits {
+    Queued,
+    Until(u64),
+    Process { ticket: u64, index: u32 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Wake {
+    Call(u32),
+    Lane(LaneId),
+}
+
+/// What an account says about a blocked lane.
+pub(crate) enum Funds {
+    /// It may spend.
+    There,
+    /// It may at this time, if nothing more is charged.
+    At(u64),
+}
+
+/// All parked calls of one runtime.
+#[derive(Default)]
+pub(crate) struct Parked {
+    entries: Slots<Entry>,
+    count: usize,
+    by_call: HashMap<CallKey, u32>,
+    lanes: Vec<Lane>,
+    by_tenant: HashMap<Arc<str>, LaneId>,
+    /// Lanes that may have their turn, the next first.
+    turns: VecDeque<LaneId>,
+    /// Calls and lanes that wait for a time.
+    times: BTreeSet<(u64, Wake)>,
+    by_ticket: HashMap<u64, Vec<u32>>,
+}
+
+impl Parked {
+    /// The lane of a tenant's calls.
+    pub(crate) fn lane_of(&mut self, tenant: &Arc<str>) -> LaneId {
+        if let Some(&known) = self.by_tenant.get(tenant) {
+            return known;
+        }
+        let id = LaneId(self.lanes.len() as u32);
+        self.lanes.push(Lane {
+            tenant: Arc::clone(tenant),
+            queue: VecDeque::new(),
+            blocked: None,
+            wake_ns: 0,
+            in_turns: false,
+            calls: 0,
+            bytes: 0,
+        });
+        self.by_tenant.insert(Arc::clone(tenant), id);
+        id
+    }
+
+    /// Whether calls of this lane wait for their turn.
+    #[inline]
+    pub(crate) fn is_queued(&self, lane: LaneId) -> bool {
+        self.count > 0 && !self.lanes[lane.0 as usize].queue.is_empty()
+    }
+
+    /// Calls that are parked.
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Parks a call. What has been begun goes to the front of its tenant's queue: of several, park the last first.
+    ///
+    /// # Errors
+    /// There is no room: the call is to be refused with this status.
+    #[allow(clippy::result_large_err)]
+    pub(crate) fn park(
+        &mut self,
+        lane: LaneId,
+        position: Position,
+        why: Why,
+        is_begun: bool,
+        mut question: Question,
+        now_ns: u64,
+    ) -> Result<(), (Question, Status)> {
+        let bytes = u64::from(question.message.total_len);
+        if let Some(full) = self.refusal(lane, bytes) {
+            return Err((question, full));
+        }
+        if matches!(why, Why::Turn | Why::Account(_)) && question.waits_since_ns == 0 {
+            question.waits_since_ns = now_ns;
+        }
+        let call = question.call;
+        let waits = match why {
+            Why::Turn | Why::Account(_) => Waits::Queued,
+            Why::Until { at_ns } => Waits::Until(at_ns),
+            Why::Process { ticket, index } => Waits::Process { ticket, index },
+        };
+        let entry = Entry {
+            question,
+            position,
+            lane,
+            bytes,
+            waits,
+        };
+        let key = self
+            .entries
+            .insert(entry)
+            .expect("there are fewer parked calls than slots");
+        self.count += 1;
+        self.by_call.insert(call, key);
+        let its = &mut self.lanes[lane.0 as usize];
+        its.calls += 1;
+        its.bytes += bytes;
+        match why {
+            Why::Turn | Why::Account(_) => self.queue(lane, key, is_begun),
+            Why::Until { at_ns } => {
+                self.times.insert((at_ns, Wake::Call(key)));
+            }
+            Why::Process { ticket, .. } => self.by_ticket.entry(ticket).or_default().push(key),
+        }
+        if let Why::Account(account) = why {
+            self.block(lane, account, now_ns);
+        }
+        Ok(())
+    }
+
+    /// Why a call of this lane can't be parked.
+    fn refusal(&self, lane: LaneId, bytes: u64) -> Option<Status> {
+        let lane = &self.lanes[lane.0 as usize];
+        let text = if lane.calls >= PARKED_CALLS_PER_TENANT {
+            format!(
+                "tenant {} has {PARKED_CALLS_PER_TENANT} calls that wait for its policies, which is the limit",
+                lane.tenant
+            )
+        } else if lane.bytes + bytes > PARKED_BYTES_PER_TENANT && lane.calls > 0 {
+            format!(
+                "the calls of tenant {} that wait for its policies have {PARKED_BYTES_PER_TENANT} bytes, which is the limit",
+                lane.tenant
+            )
+        } else if self.count >= PARKED_CALLS {
+            format!("{PARKED_CALLS} calls wait for policies already")
+        } else {
+            return None;
+        };
+        Some(Status::new(Code::RESOURCE_EXHAUSTED, text))
+    }
+
+    fn queue(&mut self, lane: LaneId, key: u32, first: bool) {
+        let its = &mut self.lanes[lane.0 as usize];
+        if first {
+            its.queue.push_front(key);
+        } else {
+            its.queue.push_back(key);
+        }
+        if its.blocked.is_none() {
+            self.give_turn(lane);
+        }
+    }
+
+    fn give_turn(&mut self, lane: LaneId) {
+        let its = &mut self.lanes[lane.0 as usize];
+        if !std::mem::replace(&mut its.in_turns, true) {
+            self.turns.push_back(lane);
+        }
+    }
+
+    fn block(&mut self, lane: LaneId, account: AccountId, now_ns: u64) {
+        let its = &mut self.lanes[lane.0 as usize];
+        if its.blocked.replace(account).is_none() {
+            // The next look finds out when there is something to spend.
+            its.wake_ns = now_ns;
+            self.times.insert((now_ns, Wake::Lane(lane)));
+        }
+    }
+
+    fn unblock(&mut self, lane: LaneId) {
+        let its = &mut self.lanes[lane.0 as usize];
+        if its.blocked.take().is_some() {
+            self.times.remove(&(its.wake_ns, Wake::Lane(lane)));
+        }
+        if !its.queue.is_empty() {
+            self.give_turn(lane);
+        }
+    }
+
+    /// Takes an entry out of everything.
+    fn take(&mut self, key: u32) -> Option<Entry> {
+        let entry = self.entries.remove(key)?;
+        self.count -= 1;
+        self.by_call.remove(&entry.question.call);
+        let its = &mut self.lanes[entry.lane.0 as usize];
+        its.calls -= 1;
+        its.bytes -= entry.bytes;
+        Some(entry)
+    }
+
+    /// A call has ended: whatever of it is parked here is given back.
+    pub(crate) fn recall(&mut self, call: CallKey) -> Option<Question> {
+        let key = *self.by_call.get(&call)?;
+        let Entry {
+            question,
+            lane,
+            waits,
+            ..
+        } = self.take(key)?;
+        match waits {
+            Waits::Queued => {
+                let its = &mut self.lanes[lane.0 as usize];
+                its.queue.retain(|&queued| queued != key);
+                if its.queue.is_empty() {
+                    self.unblock(lane);
+                }
+            }
+            Waits::Until(at_ns) => {
+                self.times.remove(&(at_ns, Wake::Call(key)));
+            }
+            Waits::Process { ticket, .. } => {
+                if let Some(keys) = self.by_ticket.get_mut(&ticket) {
+                    keys.retain(|&other| other != key);
+                    if keys.is_empty() {
+                        self.by_ticket.remove(&ticket);
+                    }
+                }
+            }
+        }
+        Some(question)
+    }
+
+    /// Moves on what it is time for. Calls that have waited for their account for too long come out in `refused`, each with
+    /// the account.
+    pub(crate) fn wake(
+        &mut self,
+        now_ns: u64,
+        mut funds: impl FnMut(AccountId) -> Funds,
+        refused: &mut Vec<(Question, AccountId)>,
+    ) {
+        while let Some(&(at_ns, wake)) = self.times.first()
+            && at_ns <= now_ns
+        {
+            self.times.pop_first();
+            match wake {
+                Wake::Call(key) => {
+                    let Some(entry) = self.entries.get_mut(key) else {
+                        continue;
+                    };
+                    entry.waits = Waits::Queued;
+                    entry.question.waits_since_ns = now_ns;
+                    let lane = entry.lane;
+                    self.queue(lane, key, false);
+                }
+                Wake::Lane(lane) => self.look_at(lane, now_ns, &mut funds, refused),
+            }
+        }
+    }
+
+    /// A blocked lane's time has come.
+    fn look_at(
+        &mut self,
+        lane: LaneId,
+        now_ns: u64,
+        funds: &mut impl FnMut(AccountId) -> Funds,
+        refused: &mut Vec<(Question, AccountId)>,
+    ) {
+        let Some(account) = self.lanes[lane.0 as usize].blocked else {
+            return;
+        };
+        let filled_ns = match funds(account) {
+            Funds::There => return self.unblock(lane),
+            Funds::At(at_ns) => at_ns,
+        };
+        let patience_ns = THROTTLED_WAIT.as_nanos() as u64;
+        let mut gives_up_ns = None;
+        while let Some(&key) = self.lanes[lane.0 as usize].queue.front() {
+            let since_ns = self.entries.get(key).map(|e| e.question.waits_since_ns);
+            gives_up_ns = since_ns.map(|since_ns| since_ns.saturating_add(patience_ns));
+            if gives_up_ns.is_some_and(|at_ns| at_ns > now_ns) {
+                break;
+            }
+            self.lanes[lane.0 as usize].queue.pop_front();
+            refused.extend(self.take(key).map(|entry| (entry.question, account)));
+        }
+        if self.lanes[lane.0 as usize].queue.is_empty() {
+            return self.unblock(lane);
+        }
+        let next_ns = gives_up_ns.map_or(filled_ns, |at_ns| at_ns.min(filled_ns));
+        // At least a nanosecond later: this look is over.
+        let wake_ns = next_ns.max(now_ns + 1);
+        self.lanes[lane.0 as usize].wake_ns = wake_ns;
+        self.times.insert((wake_ns, Wake::Lane(lane)));
+    }
+
+    /// The calls whose turn it is: up to `max` that are at one position. They are parked no longer.
+    pub(crate) fn next(
+        &mut self,
+        max: usize,
+        questions: &mut Vec<Question>,
+    ) -> Option<(LaneId, Position)> {
+        loop {
+            let lane = self.turns.pop_front()?;
+            let its = &mut self.lanes[lane.0 as usize];
+            its.in_turns = false;
+            if its.blocked.is_some() {
+                continue;
+            }
+            let first = its.queue.front().and_then(|&key| self.entries.get(key));
+            let Some(position) = first.map(|entry| entry.position) else {
+                continue;
+            };
+            while questions.len() < max
+                && let Some(&key) = self.lanes[lane.0 as usize].queue.front()
+                && self
+                    .entries
+                    .get(key)
+                    .is_some_and(|e| e.position == position)
+            {
+                self.lanes[lane.0 as usize].queue.pop_front();
+                questions.extend(self.take(key).map(|entry| entry.question));
+            }
+            if !self.lanes[lane.0 as usize].queue.is_empty() {
+                self.give_turn(lane);
+            }
+            return Some((lane, position));
+        }
+    }
+
+    /// The calls that a process was asked about under `ticket`, as many of them as have not ended: each with its index. They are
+    /// parked no longer.
+    #[allow(dead_code, reason = "policies in processes of their own are to come")]
+    pub(crate) fn answered(&mut self, ticket: u64) -> Vec<(u32, LaneId, Position, Question)> {
+        let keys = self.by_ticket.remove(&ticket).unwrap_or_default();
+        let mut answered = Vec::with_capacity(keys.len());
+        for key in keys {
+            let Some(entry) = self.take(key) else {
+                continue;
+            };
+            if let Waits::Process { index, .. } = entry.waits {
+                answered.push((index, entry.lane, entry.position, entry.question));
+            }
+        }
+        answered
+    }
+
+    /// A chain has other steps, or is gone: `moved` says where those go on that were to ask this step next.
+    pub(crate) fn chain_changed(&mut self, chain: ChainId, moved: impl Fn(usize) -> Option<usize>) {
+        for (_, entry) in self.entries.iter_mut() {
+            if entry.position.chain == Some(chain) {
+                match moved(entry.position.step) {
+                    Some(step) => entry.position.step = step,
+                    None => entry.position.chain = None,
+                }
+            }
+        }
+    }
+
+    /// When there is something to do: at once if somebody's turn has come.
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+        if self.has_turns() {
+            return Some(0);
+        }
+        self.times.first().map(|&(at_ns, _)| at_ns)
+    }
+
+    /// Whether somebody's turn has come.
+    #[inline]
+    pub(crate) fn has_turns(&self) -> bool {
+        !self.turns.is_empty()
+    }
+
+    /// Calls of a tenant that are parked.
+    pub(crate) fn calls_of(&self, tenant: &str) -> usize {
+        let lane = self.by_tenant.get(tenant);
+        lane.map_or(0, |lane| self.lanes[lane.0 as usize].calls)
+    }
+}
