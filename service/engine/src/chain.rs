@@ -234,16 +234,48 @@ impl Account {
     }
 }
 
-/// What a judgement costs its account: the time that its fuel stands for, or more if it really took longer, as a guest does that
-/// waits for memory. Bounded, since the thread may have been off its core meanwhile.
+/// What a judgement costs that took unexpectedly long by the wall's clock: so long, but no more than its fuel stands for. Somebody
+/// else may have had the core; fuel stands for the most that a guest needs unless it waits for memory.
 #[inline]
-pub fn cost_ns(fuel_ns: u64, wall_ns: u64) -> u64 {
-    fuel_ns.max(wall_ns.min(fuel_ns.saturating_mul(WALL_PER_FUEL)))
+pub fn unexpected_cost_ns(wall_ns: u64, fuel_ns: u64) -> u64 {
+    wall_ns.min(fuel_ns)
 }
 
-/// Wall time counts up to this many times what the fuel stands for. A guest that chases pointers through memory was measured
-/// at 13.
-pub const WALL_PER_FUEL: u64 = 16;
+/// What something has cost lately: the most, which fades as it costs less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace {
+    ns: u64,
+}
+
+impl Pace {
+    /// It counts for no more than this. 1 ms.
+    pub const MAX_NS: u64 = 1_000_000;
+    /// By which part it fades each time: from the largest to a thousandth of it in some 3,500 times.
+    pub const FADES: u64 = 512;
+
+    /// It has cost so much.
+    #[inline]
+    pub fn note(&mut self, ns: u64) {
+        let faded_ns = self.ns - self.ns.div_ceil(Self::FADES);
+        self.ns = faded_ns.max(ns.min(Self::MAX_NS));
+    }
+
+    /// What it is expected to cost.
+    #[inline]
+    pub fn ns(self) -> u64 {
+        self.ns
+    }
+
+    /// How many times, 1 to `most`, are expected to take no longer than `ns` together.
+    #[inline]
+    pub fn fits(self, ns: u64, most: usize) -> usize {
+        if self.ns.saturating_mul(most as u64) <= ns {
+            most
+        } else {
+            ((ns / self.ns) as usize).max(1)
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -401,11 +433,23 @@ mod tests {
     }
 
     #[test]
-    fn cost_is_fuel_or_time_within_bounds() {
-        assert_eq!(cost_ns(100, 40), 100, "quick guests pay their fuel");
-        assert_eq!(cost_ns(100, 900), 900, "slow ones their time");
-        assert_eq!(cost_ns(100, 1_000_000), 1600, "but not the scheduler's");
-        assert_eq!(cost_ns(u64::MAX, u64::MAX), u64::MAX);
+    fn a_pace_is_the_most_lately() {
+        let mut pace = Pace::default();
+        assert_eq!((pace.ns(), pace.fits(50, 8)), (0, 8));
+        pace.note(100_000);
+        pace.note(100);
+        assert!((99_000..100_000).contains(&pace.ns()), "{pace:?}");
+        assert_eq!(pace.fits(50_000, 8), 1, "one, even if it is too long");
+        assert_eq!(pace.fits(250_000, 8), 2);
+        assert_eq!(pace.fits(8 * 100_000, 8), 8);
+        (0..2_000).for_each(|_| pace.note(100));
+        assert!(pace.ns() < 2_500, "{pace:?}");
+        (0..20_000).for_each(|_| pace.note(100));
+        assert_eq!(pace.ns(), 100);
+        (0..200).for_each(|_| pace.note(0));
+        assert_eq!(pace.ns(), 0);
+        pace.note(u64::MAX);
+        assert_eq!(pace.ns(), Pace::MAX_NS);
     }
 
     proptest! {

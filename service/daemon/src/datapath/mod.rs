@@ -35,6 +35,7 @@ mod runtime;
 mod sessions;
 mod slot;
 #[cfg(test)]
+mod stopwatch;
 mod tests;
 mod version;
 

@@ -367,10 +367,10 @@ impl Parked {
         self.times.insert((wake_ns, Wake::Lane(lane)));
     }
 
-    /// The calls whose turn it is: up to `max` that are at one position. They are parked no longer.
+    /// The calls whose turn it is: as many that are at one position as `fits` says of their chain. They are parked no longer.
     pub(crate) fn next(
         &mut self,
-        max: usize,
+        fits: impl Fn(ChainId) -> usize,
         questions: &mut Vec<Question>,
     ) -> Option<(LaneId, Position)> {
         loop {
@@ -384,6 +384,7 @@ impl Parked {
             let Some(position) = first.map(|entry| entry.position) else {
                 continue;
             };
+            let max = position.chain.map_or(1, &fits);
             while questions.len() < max
                 && let Some(&key) = self.lanes[lane.0 as usize].queue.front()
                 && self

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
-use tollgate_engine::chain::{Party, is_ordered};
+use tollgate_engine::chain::{Pace, Party, is_ordered};
 use tollgate_engine::slots::Slots;
 use tollgate_engine::{CallKey, ChainId, Engine, MethodChains, Stage, Status};
 use tollgate_policy_host::{Hook, Rate};
@@ -23,17 +23,12 @@ use crate::datapath::parked::{LaneId, Parked, Position, Why};
 use crate::datapath::pool::Pool;
 use crate::datapath::question::{Asking, FuelTime, Meter, Question, Stop};
 use crate::datapath::slot::Slot;
+use crate::datapath::stopwatch::{self, Stopwatch};
 use crate::limits::{JUDGING_SLICE, SLOW_CHAIN};
 
-/// Calls that a policy is asked about at once. A batch costs less per call, and a looping policy burns the fuel of a whole batch
-/// before it is stopped: 8 x 100 us.
+/// Calls that a policy is asked about at once. A batch costs less per call, and a policy that loops burns the fuel of a whole batch
+/// before it is stopped: 8 x 100 us the first time, and a call's from then on.
 pub(crate) const JUDGED_AT_ONCE: usize = 8;
-
-/// A chain's pace counts for no more than this: it was interrupted. 1 ms.
-const PACE_MAX_NS: u64 = 1_000_000;
-
-/// By which part a pace fades with every judgement.
-const PACE_FADES: u64 = 64;
 
 const SLOW_NS: u64 = SLOW_CHAIN.as_nanos() as u64;
 const SLICE_NS: u64 = JUDGING_SLICE.as_nanos() as u64;
@@ -66,18 +61,8 @@ struct Chain {
     lane: LaneId,
     /// Some of its policies are the tenant's own.
     is_charged: bool,
-    /// What it has taken per call lately: the most, which fades.
-    pace_ns: u64,
-}
-
-impl Chain {
-    #[inline]
-    fn note(&mut self, taken_ns: u64, calls: usize) {
-        let each_ns = taken_ns / calls.max(1) as u64;
-        self.pace_ns = each_ns
-            .min(PACE_MAX_NS)
-            .max(self.pace_ns - self.pace_ns / PACE_FADES);
-    }
+    /// What it costs per call.
+    pace: Pace,
 }
 
 /// Unix time as policies see it: this runtime's own clock, and now and then the system's.
@@ -189,10 +174,11 @@ impl Policies {
             let Some(slot) = self.installed.get_mut(installed.id) else {
                 continue;
             };
-            let now_ns = now_ns();
+            let mut watch = Stopwatch::start();
+            watch.expect(stopwatch::LONG_NS);
             let mut meter = Meter {
-                now_ns,
-                time_ms: self.clock.time_ms(now_ns),
+                time_ms: self.clock.time_ms(watch.now_ns()),
+                watch,
                 fuel_time: self.fuel_time,
                 accounts: &mut self.accounts,
                 events,
@@ -245,7 +231,7 @@ impl Policies {
             is_charged: steps.iter().any(is_tenants),
             steps,
             lane,
-            pace_ns: 0,
+            pace: Pace::default(),
         };
         let Some((id, place)) = before.and_then(|id| Some((id, self.chains.get_mut(id.0)?))) else {
             return self.chains.insert(chain).map(ChainId);
@@ -272,7 +258,7 @@ impl Policies {
     #[inline]
     pub(crate) fn must_wait(&self, chain: ChainId) -> bool {
         self.chains.get(chain.0).is_some_and(|chain| {
-            chain.pace_ns > SLOW_NS || (chain.is_charged && self.parked.is_queued(chain.lane))
+            chain.pace.ns() > SLOW_NS || (chain.is_charged && self.parked.is_queued(chain.lane))
         })
     }
 
@@ -297,9 +283,11 @@ impl Policies {
         let Some(chain) = self.chains.get_mut(id) else {
             return refuse(questions, &format!("the daemon lost chain {id}"));
         };
-        let began_ns = now_ns();
+        let mut watch = Stopwatch::start();
+        let began_ns = watch.now_ns();
+        watch.expect(chain.pace.ns() * questions.len() as u64);
         let meter = Meter {
-            now_ns: began_ns,
+            watch,
             time_ms: self.clock.time_ms(began_ns),
             fuel_time: self.fuel_time,
             accounts: &mut self.accounts,
@@ -320,7 +308,7 @@ impl Policies {
                 Some(slot) => slot.judge(step, &mut asking, open),
                 None => refuse(open, &format!("the daemon lost policy {}", step.policy)),
             }
-            let taken_ns = asking.meter.now_ns - began_ns;
+            let taken_ns = asking.meter.watch.now_ns() - began_ns;
             if asking.has_stopped || (taken_ns > SLICE_NS && at < last) {
                 open = set_aside(open, at, taken_ns > SLICE_NS);
                 asking.has_stopped = false;
@@ -329,7 +317,8 @@ impl Policies {
                 }
             }
         }
-        chain.note(asking.meter.now_ns - began_ns, count);
+        let each_ns = asking.meter.watch.total_ns() / count.max(1) as u64;
+        chain.pace.note(each_ns);
     }
 
     /// Parks a call that waits for its turn before it is judged, or that has stopped.
@@ -374,7 +363,12 @@ impl Policies {
 
     /// Some calls whose turn it is, all at one position.
     pub(crate) fn next_parked(&mut self, questions: &mut Vec<Question>) -> Option<Position> {
-        let (_, position) = self.parked.next(JUDGED_AT_ONCE, questions)?;
+        let chains = &self.chains;
+        let fits = |chain: ChainId| {
+            let pace = chains.get(chain.0).map(|chain| chain.pace);
+            pace.unwrap_or_default().fits(SLICE_NS, JUDGED_AT_ONCE)
+        };
+        let (_, position) = self.parked.next(fits, questions)?;
         Some(position)
     }
 
@@ -403,10 +397,12 @@ impl Policies {
 
     fn tick(&mut self, now_ns: u64, events: &UnboundedSender<Event>) {
         let mut meter = Meter {
-            now_ns,
+            watch,
             time_ms: self.clock.time_ms(now_ns),
             fuel_time: self.fuel_time,
             accounts: &mut self.accounts,
+        let mut watch = Stopwatch::start();
+        watch.expect(stopwatch::LONG_NS);
             events,
         };
         let slots = self.installed.iter_mut();

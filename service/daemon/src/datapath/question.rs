@@ -1,19 +1,18 @@
 //! A call on its way through a chain, and what the version that was asked last said about it.
 
 use tokio::sync::mpsc::UnboundedSender;
-use tollgate_engine::chain::cost_ns;
 use tollgate_engine::{CallKey, Status};
 use tollgate_marshal::{Change, NewValue, PatchError};
 use tollgate_policy_host::{
     Effects, FieldChange, ForeignChange, Hook, Rate, Value, limits::VIEW_BYTES,
 };
-use tollgate_shm_abi::wait::now_ns;
 
 use crate::datapath::account::{AccountId, Accounts};
 use crate::datapath::command::{Ask, Event, Patcher};
 use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::parked::Why;
 use crate::datapath::pool::Pool;
+use crate::datapath::stopwatch::Stopwatch;
 
 /// A call that a chain is asked about.
 pub(crate) struct Question {
@@ -227,8 +226,7 @@ pub(super) struct Asking<'a> {
 
 /// Who pays for what is run, and how much.
 pub(super) struct Meter<'a> {
-    /// When the last step ended: one look at the clock per step.
-    pub(super) now_ns: u64,
+    pub(super) watch: Stopwatch,
     /// What the policies' clock shows.
     pub(super) time_ms: u64,
     pub(super) fuel_time: FuelTime,
@@ -239,19 +237,18 @@ pub(super) struct Meter<'a> {
 impl Meter<'_> {
     #[inline]
     pub(super) fn may_spend(&mut self, account: Option<AccountId>) -> bool {
-        account.is_none_or(|id| self.accounts.may_spend(id, self.now_ns))
+        let now_ns = self.watch.now_ns();
+        account.is_none_or(|id| self.accounts.may_spend(id, now_ns))
     }
 
     /// What was run since the last look at the clock is over, and has used so much fuel. Returns what it cost.
     #[inline]
     pub(super) fn charge(&mut self, account: Option<AccountId>, fuel: u64) -> u64 {
-        let now = now_ns();
-        let wall = now.saturating_sub(std::mem::replace(&mut self.now_ns, now));
-        let cost = cost_ns(self.fuel_time.ns(fuel), wall);
+        let cost_ns = self.watch.stop(self.fuel_time.ns(fuel));
         if let Some(id) = account {
-            self.accounts.charge(id, cost);
+            self.accounts.charge(id, cost_ns);
         }
-        cost
+        cost_ns
     }
 }
 

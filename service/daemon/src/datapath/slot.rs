@@ -180,7 +180,7 @@ impl Slot {
 
     /// Empties a place; of what was there the counts stay, for a while.
     fn retire(&mut self, which: Which) {
-        let Some(version) = self.place(which).take() else {
+        let Some(mut version) = self.place(which).take() else {
             return;
         };
         if self.retired.len() >= RETIRED_VERSIONS {
@@ -207,11 +207,7 @@ impl Slot {
     #[inline]
     pub(super) fn judge(&mut self, step: &Step, asking: &mut Asking, questions: &mut [Question]) {
         if let Some(account) = self.account
-            && (asking.is_queued
-                || !asking
-                    .meter
-                    .accounts
-                    .may_spend(account, asking.meter.now_ns))
+            && (asking.is_queued || !asking.meter.may_spend(self.account))
         {
             return wait_for(account, asking, questions);
         }
@@ -330,6 +326,8 @@ impl Slot {
                 self.compare(&shadow, &Said::Allow);
             }
         }
+            // Its words cost time as well.
+            asking.meter.charge(account, 0);
     }
 
     /// Makes what was said true of the calls. Returns how the version failed, if a change can't be made that it wants.
@@ -571,6 +569,11 @@ impl Slot {
         let there = [
             (ReportedPlace::Stable, &self.stable),
             (ReportedPlace::Candidate, &self.candidate),
+            let _control_ended = events.send(Event::PolicyLogged {
+                label: self.name(number),
+                lines,
+                dropped,
+            });
         ];
         let there = there.into_iter().filter_map(|(place, version)| {
             let version = version.as_ref()?;

@@ -4,7 +4,7 @@
 //! reads makes the message private first. A fault ends the instance, and nothing is run until a fresh one is put in place.
 
 use tollgate_engine::Status;
-use tollgate_engine::chain::Tally;
+use tollgate_engine::chain::{Pace, Tally};
 use tollgate_policy_host::{
     Batch, BatchError, Fault, ForeignInstance, ForeignVerdict, Hook, Instance, JudgeError,
     LoadError, LogLine, Verdict,
@@ -19,6 +19,9 @@ use crate::datapath::policies::JUDGED_AT_ONCE;
 use crate::datapath::question::{Asking, Meter, Question, Said};
 use crate::datapath::recorder::Recorder;
 
+/// What a batch should take at most, if the version's pace lets it. 50 us.
+const BATCH_NS: u64 = 50_000;
+
 /// A version in one of an attachment's places.
 pub(super) struct Version {
     pub(super) number: u32,
@@ -28,6 +31,8 @@ pub(super) struct Version {
     /// Why it is down, or was.
     pub(super) last_fault: Option<String>,
     tick_due_ns: Option<u64>,
+    /// What a call costs.
+    pace: Pace,
     log: Log,
 }
 
@@ -68,6 +73,7 @@ impl Version {
             tally: Tally::default(),
             last_fault: None,
             tick_due_ns: None,
+            pace: Pace::default(),
             log: Log::default(),
         };
         version.run(running.how);
@@ -143,13 +149,15 @@ impl Version {
     ) -> Option<String> {
         let mut failed = None;
         let mut rest = questions;
+        // One that loops burns what a whole batch may take: who was seen to be slow gets small ones.
+        let most = self.pace.fits(BATCH_NS, JUDGED_AT_ONCE);
         while !rest.is_empty() {
             let (mut count, mut bytes) = (0, 0);
             for question in rest.iter() {
                 if question.is_wanted() {
                     bytes += question.view_max(ask).next_multiple_of(8);
                 }
-                if count == JUDGED_AT_ONCE || (count > 0 && bytes > VIEW_BYTES) {
+                if count == most || (count > 0 && bytes > VIEW_BYTES) {
                     break;
                 }
                 count += 1;
@@ -188,12 +196,15 @@ impl Version {
         asking: &mut Asking,
         questions: &mut [Question],
     ) -> Result<(), Fault> {
+        let asked = questions.len() as u64;
+        asking.meter.watch.expect(self.pace.ns() * asked);
         let mut judging = Judging {
             version: self.number,
             ask,
             hook: asking.hook,
             time_ms: asking.meter.time_ms,
             recorder,
+            asked: 0,
             fuel: 0,
         };
         let judged = match &mut self.body {
@@ -202,7 +213,10 @@ impl Version {
             Body::Foreign(instance) => judging.judge_foreign(instance, asking, questions),
             Body::Fresh(recipe) => judging.judge_afresh(recipe, &mut self.log, asking, questions),
         };
-        self.counts.cpu_ns += asking.meter.charge(account, judging.fuel);
+        let asked = judging.asked.max(1);
+        let cost_ns = asking.meter.charge(account, judging.fuel);
+        self.counts.cpu_ns += cost_ns;
+        self.pace.note(cost_ns / asked);
         judged
     }
 
@@ -303,6 +317,8 @@ struct Judging<'a> {
     hook: Hook,
     time_ms: u64,
     recorder: Option<&'a mut Recorder>,
+    /// Calls that it was asked about.
+    asked: u64,
     /// What was used up.
     fuel: u64,
 }
@@ -396,6 +412,7 @@ impl Judging<'_> {
             Err(Unreadable::Malformed(why)) => return Ok(Said::Unreadable(why)),
         };
         let metadata = ask.metadata(&question.message);
+        self.asked += 1;
         let judged = instance.judge(&ask.call(question, &metadata, &made));
         self.fuel += instance.fuel_used();
         drop(metadata);
@@ -417,6 +434,7 @@ impl Judging<'_> {
         if count == 0 {
             return Ok(());
         }
+        self.asked += count as u64;
         instance.set_time_ms(self.time_ms);
         let judged = match instance.batch(self.hook, count, bytes) {
             Ok(batch) => self.judge_batch(batch, questions),

@@ -37,7 +37,7 @@ fn park(parked: &mut Parked, lane: LaneId, call: u64) {
 /// The calls whose turn it is.
 fn turn(parked: &mut Parked, max: usize) -> Vec<u64> {
     let mut questions = Vec::new();
-    parked.next(max, &mut questions);
+    parked.next(|_| max, &mut questions);
     questions.iter().map(|q| q.call.to_wire()).collect()
 }
 

@@ -24,6 +24,7 @@ use crate::datapath::parked::Position;
 use crate::datapath::policies::Policies;
 use crate::datapath::pool::Pool;
 use crate::datapath::question::Question;
+use crate::datapath::stopwatch::thread_ns;
 use crate::machine_code::Compiler;
 
 /// What a puppet does with each call that it is asked about; the second byte of its configuration is `k`.
@@ -314,6 +315,8 @@ pub(super) struct Rig {
     pool: Pool,
     sender: UnboundedSender<Event>,
     pub(super) events: UnboundedReceiver<Event>,
+    /// What judging had of the core, by the thread's clock.
+    pub(super) core_ns: u64,
     /// What became of calls that were posted, by key.
     pub(super) fates: HashMap<u64, Fate>,
 }
@@ -340,6 +343,7 @@ impl Rig {
             pool: Pool::new(),
             sender,
             events,
+            core_ns: 0,
             fates: HashMap::new(),
         }
     }
@@ -485,8 +489,10 @@ impl Rig {
 
     fn ask(&mut self, position: Position, is_resumed: bool, mut questions: Vec<Question>) {
         let (pool, sender) = (&mut self.pool, &self.sender);
+        let before_ns = thread_ns();
         self.policies
             .judge(position, is_resumed, &mut questions, pool, sender);
+        self.core_ns += thread_ns() - before_ns;
         let stopped = questions.partition_point(|question| question.stop.is_none());
         let mut stopped = questions.split_off(stopped);
         stopped.reverse();
