@@ -84,6 +84,10 @@ pub const JUDGING_SLICE: Duration = Duration::from_micros(50);
 /// A chain that has taken this long per call lately waits for its tenant's turn from the beginning.
 pub const SLOW_CHAIN: Duration = Duration::from_micros(10);
 
+/// Lines per second that the policies of one tenant may log, and as many at once; the provider's together as well. More are dropped and
+/// counted. Each is at most 512 bytes.
+pub const LOG_LINES_PER_SECOND: u32 = 200;
+
 /// Policies' modules that wait for a compile worker or are being compiled, of one tenant and of all. Each holds its bytes, at
 /// most 1 MiB.
 pub const COMPILATIONS_QUEUED_PER_TENANT: usize = 8;

@@ -16,6 +16,7 @@ use crate::control::connection::Answer;
 use crate::control::policies::Live;
 use crate::datapath::Command;
 use crate::datapath::command::{Counts, PolicyReport, Report};
+use crate::datapath::metrics::NamedMetrics;
 use crate::verify_audit::sentence;
 
 /// A report as an answer.
@@ -109,6 +110,7 @@ impl<'a> Joined<'a> {
             alive: bool,
             place: Value,
             last_fault: Option<&'a str>,
+            metrics: NamedMetrics,
         }
         let mut sums: BTreeMap<u32, Sum<'_>> = BTreeMap::new();
         for policy in lives
@@ -120,10 +122,12 @@ impl<'a> Joined<'a> {
                 alive: true,
                 place: json!(policy.place),
                 last_fault: None,
+                metrics: NamedMetrics::default(),
             });
             sum.counts.add(&policy.counts);
             sum.alive &= policy.alive;
             sum.last_fault = sum.last_fault.or(policy.last_fault.as_deref());
+            sum.metrics.absorb(&policy.metrics);
         }
         let one = |(version, sum): (u32, Sum<'_>)| {
             let mut value = json!(sum.counts);
@@ -131,6 +135,7 @@ impl<'a> Joined<'a> {
             value["place"] = sum.place;
             value["alive"] = sum.alive.into();
             value["last_fault"] = sum.last_fault.into();
+            value["metrics"] = json!(sum.metrics);
             value
         };
         sums.into_iter().map(one).collect()

@@ -12,6 +12,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::datapath::command::{AccountReport, Event};
 use crate::datapath::parked::Funds;
+use crate::limits::LOG_LINES_PER_SECOND;
 
 /// Names one account of a runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,33 @@ struct Entry {
     throttled: u64,
     /// Of those, how many no event has told of.
     untold: u64,
+    log: LogBudget,
+}
+
+/// Lines that may be logged: a bucket that fills with time.
+#[derive(Clone, Copy)]
+struct LogBudget {
+    lines: u32,
+    at_ns: u64,
+}
+
+impl LogBudget {
+    const FULL: LogBudget = LogBudget {
+        lines: LOG_LINES_PER_SECOND,
+        at_ns: 0,
+    };
+    const LINE_NS: u64 = 1_000_000_000 / LOG_LINES_PER_SECOND as u64;
+
+    /// How many of so many lines may be logged.
+    fn take(&mut self, lines: usize, now_ns: u64) -> usize {
+        let filled = now_ns.saturating_sub(self.at_ns) / Self::LINE_NS;
+        self.at_ns += filled * Self::LINE_NS;
+        let filled = u32::try_from(filled).unwrap_or(u32::MAX);
+        self.lines = self.lines.saturating_add(filled).min(LOG_LINES_PER_SECOND);
+        let taken = self.lines.min(u32::try_from(lines).unwrap_or(u32::MAX));
+        self.lines -= taken;
+        taken as usize
+    }
 }
 
 /// All accounts of one runtime.
@@ -30,6 +58,8 @@ pub(crate) struct Accounts {
     share_percent: u8,
     entries: Vec<Entry>,
     by_tenant: HashMap<Arc<str>, AccountId>,
+    /// The provider's lines.
+    provider_log: LogBudget,
 }
 
 impl Accounts {
@@ -38,7 +68,17 @@ impl Accounts {
             share_percent,
             entries: Vec::new(),
             by_tenant: HashMap::new(),
+            provider_log: LogBudget::FULL,
         }
+    }
+
+    /// How many of so many lines the policies of an account, or the provider's, may log now.
+    pub(crate) fn may_log(&mut self, id: Option<AccountId>, lines: usize, now_ns: u64) -> usize {
+        let budget = match id {
+            Some(id) => &mut self.entries[id.0 as usize].log,
+            None => &mut self.provider_log,
+        };
+        budget.take(lines, now_ns)
     }
 
     /// The account of a tenant; of the provider, whose name is empty, there is none.
@@ -55,6 +95,7 @@ impl Accounts {
             account: Account::new(self.share_percent, now_ns),
             throttled: 0,
             untold: 0,
+            log: LogBudget::FULL,
         });
         self.by_tenant.insert(Arc::clone(tenant), id);
         Some(id)
@@ -112,5 +153,34 @@ impl Accounts {
             waiting: waiting(&entry.tenant),
         };
         self.entries.iter().map(report).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_limited_per_second_and_owner() {
+        let mut accounts = Accounts::new(100);
+        let [a, b] = ["a", "b"].map(|tenant| accounts.of(&tenant.into(), 0));
+        let second = 1_000_000_000;
+        let start = 77 * second;
+        assert_eq!(accounts.may_log(a, 1_000, start), 200, "a full bucket");
+        assert_eq!(accounts.may_log(a, 1, start), 0);
+        assert_eq!(accounts.may_log(b, 50, start), 50, "another owner's");
+        assert_eq!(accounts.may_log(None, 1_000, start), 200, "the provider's");
+        assert_eq!(accounts.may_log(a, 1_000, start + second / 10), 20);
+        let mut logged = 0;
+        for step in 1..=1_000 {
+            let now_ns = start + second / 10 + step * second / 100;
+            logged += accounts.may_log(a, 7, now_ns);
+        }
+        assert!((1_990..=2_010).contains(&logged), "{logged} in 10 s");
+        assert_eq!(
+            accounts.may_log(a, 1_000, start + 3_600 * second),
+            200,
+            "and no more"
+        );
     }
 }

@@ -23,6 +23,7 @@ use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_transport::Moved;
 
 use crate::datapath::foreign::ForeignAsk;
+use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::ports::LinkPort;
 pub(crate) use crate::machine_code::{LazyProjector, Method};
 
@@ -451,6 +452,7 @@ pub(crate) struct PolicyReport {
     pub(crate) counts: Counts,
     pub(crate) alive: bool,
     pub(crate) last_fault: Option<String>,
+    pub(crate) metrics: NamedMetrics,
 }
 
 /// See [`PolicyReport::place`].
@@ -480,6 +482,10 @@ pub(crate) struct Counts {
     /// In a shadow: calls about which it said something else than the stable.
     pub(crate) differs: u64,
     pub(crate) cpu_ns: u64,
+    /// Lines that it logged and that were passed on.
+    pub(crate) logged: u64,
+    /// Lines that it logged and that were dropped: it logged too many, or its tenant's policies together did.
+    pub(crate) log_dropped: u64,
 }
 
 impl Counts {
@@ -493,6 +499,8 @@ impl Counts {
         self.would_deny += more.would_deny;
         self.differs += more.differs;
         self.cpu_ns += more.cpu_ns;
+        self.logged += more.logged;
+        self.log_dropped += more.log_dropped;
     }
 }
 

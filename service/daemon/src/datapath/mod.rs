@@ -25,6 +25,7 @@ pub(crate) mod foreign;
 mod judging;
 mod links;
 mod message;
+pub(crate) mod metrics;
 mod parked;
 mod policies;
 mod pool;
@@ -34,8 +35,8 @@ mod recorder;
 mod runtime;
 mod sessions;
 mod slot;
-#[cfg(test)]
 mod stopwatch;
+#[cfg(test)]
 mod tests;
 mod version;
 

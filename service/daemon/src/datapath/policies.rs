@@ -49,6 +49,8 @@ pub(crate) struct Policies {
     fuel_time: FuelTime,
     clock: CoarseClock,
     logs_due_ns: u64,
+    /// Some policy has run since logs were collected.
+    may_have_logged: bool,
     throttled_due_ns: u64,
     /// `None`: no policy ticks.
     ticks_due_ns: Option<u64>,
@@ -97,6 +99,7 @@ impl Policies {
             fuel_time: FuelTime::new(rate),
             clock,
             logs_due_ns: 0,
+            may_have_logged: false,
             throttled_due_ns: 0,
             ticks_due_ns: None,
         }
@@ -300,6 +303,7 @@ impl Policies {
             is_queued: !is_resumed && self.parked.is_queued(chain.lane),
             meter,
         };
+        self.may_have_logged = true;
         let count = questions.len();
         let mut open = questions;
         let last = chain.steps.len().saturating_sub(1);
@@ -384,9 +388,10 @@ impl Policies {
         }
         if now_ns >= self.logs_due_ns {
             self.logs_due_ns = now_ns + LOG_PERIOD_NS;
+            self.may_have_logged = false;
             self.clock.set(now_ns);
             for (_, slot) in self.installed.iter_mut() {
-                slot.tell_logs(events);
+                slot.tell_logs(now_ns, &mut self.accounts, events);
             }
         }
         if now_ns >= self.throttled_due_ns {
@@ -396,15 +401,16 @@ impl Policies {
     }
 
     fn tick(&mut self, now_ns: u64, events: &UnboundedSender<Event>) {
+        let mut watch = Stopwatch::start();
+        watch.expect(stopwatch::LONG_NS);
         let mut meter = Meter {
             watch,
             time_ms: self.clock.time_ms(now_ns),
             fuel_time: self.fuel_time,
             accounts: &mut self.accounts,
-        let mut watch = Stopwatch::start();
-        watch.expect(stopwatch::LONG_NS);
             events,
         };
+        self.may_have_logged = true;
         let slots = self.installed.iter_mut();
         self.ticks_due_ns = slots
             .filter_map(|(_, slot)| slot.tick(now_ns, &mut meter))
@@ -414,7 +420,9 @@ impl Policies {
     /// When [`tend`](Self::tend) has something to do even if nobody calls.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         let parked = self.parked.next_due_ns();
-        self.ticks_due_ns.into_iter().chain(parked).min()
+        let logs = self.may_have_logged.then_some(self.logs_due_ns);
+        let due = [self.ticks_due_ns, parked, logs];
+        due.into_iter().flatten().min()
     }
 
     pub(crate) fn recorded(&self, id: u32) -> Vec<RecordedView> {

@@ -9,15 +9,17 @@
 //! [`Counts`]' first five. While its account is overdrawn nobody is asked; a step that was begun is asked to its end. What a caller
 //! is told of a provider's policy that failed names nothing.
 
+use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::Status;
 use tollgate_engine::chain::{Meaning, OnFault, Outcome, Party, Trial, Which, decider, meaning};
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::account::AccountId;
+use crate::datapath::account::{AccountId, Accounts};
 use crate::datapath::command::{
     Ask, Counts, Event, How, Installed, Place, PolicyReport, RecordedView, ReportedPlace, Running,
     Step,
 };
+use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::parked::Why;
 use crate::datapath::question::{Asking, Meter, Question, Said, Unchanged};
 use crate::datapath::recorder::Recorder;
@@ -40,6 +42,8 @@ pub(super) struct Slot {
     candidate: Option<Version>,
     /// The counts of versions that were here, the latest last.
     retired: Vec<(u32, Counts)>,
+    /// What those logged at the end, and how many lines more.
+    last_words: Vec<(u32, Vec<String>, u64)>,
     recorder: Option<Box<Recorder>>,
 }
 
@@ -57,6 +61,7 @@ impl Slot {
             stable: None,
             candidate: None,
             retired: Vec::new(),
+            last_words: Vec::new(),
             recorder: None,
         };
         slot.install(installed, account);
@@ -183,6 +188,11 @@ impl Slot {
         let Some(mut version) = self.place(which).take() else {
             return;
         };
+        if let Some((lines, dropped)) = version.take_log()
+            && self.last_words.len() < RETIRED_VERSIONS
+        {
+            self.last_words.push((version.number, lines, dropped));
+        }
         if self.retired.len() >= RETIRED_VERSIONS {
             self.retired.remove(0);
         }
@@ -316,6 +326,8 @@ impl Slot {
         };
         if let Some(reason) = failed {
             self.failed(which, reason, &asking.meter);
+            // Its words cost time as well.
+            asking.meter.charge(account, 0);
         }
     }
 
@@ -326,8 +338,6 @@ impl Slot {
                 self.compare(&shadow, &Said::Allow);
             }
         }
-            // Its words cost time as well.
-            asking.meter.charge(account, 0);
     }
 
     /// Makes what was said true of the calls. Returns how the version failed, if a change can't be made that it wants.
@@ -536,21 +546,47 @@ impl Slot {
         });
     }
 
-    /// Hands the lines that its versions logged to the control plane.
-    pub(super) fn tell_logs(&mut self, events: &tokio::sync::mpsc::UnboundedSender<Event>) {
+    /// Hands the lines that its versions logged to the control plane, as many as its owner may log.
+    pub(super) fn tell_logs(
+        &mut self,
+        now_ns: u64,
+        accounts: &mut Accounts,
+        events: &UnboundedSender<Event>,
+    ) {
+        let mut logs = std::mem::take(&mut self.last_words);
         for which in [Which::Stable, Which::Candidate] {
-            let Some(version) = self.place(which) else {
-                continue;
-            };
-            let number = version.number;
-            if let Some((lines, dropped)) = version.take_log() {
-                let _control_ended = events.send(Event::PolicyLogged {
-                    label: self.name(number),
-                    lines,
-                    dropped,
-                });
+            if let Some(version) = self.place(which)
+                && let Some((lines, dropped)) = version.take_log()
+            {
+                logs.push((version.number, lines, dropped));
             }
         }
+        for (number, mut lines, mut dropped) in logs {
+            let kept = accounts.may_log(self.account, lines.len(), now_ns);
+            dropped += (lines.len() - kept) as u64;
+            lines.truncate(kept);
+            if let Some(counts) = self.counts_of(number) {
+                counts.logged += kept as u64;
+                counts.log_dropped += dropped;
+            }
+            let _control_ended = events.send(Event::PolicyLogged {
+                label: self.name(number),
+                lines,
+                dropped,
+            });
+        }
+    }
+
+    fn counts_of(&mut self, number: u32) -> Option<&mut Counts> {
+        let there = [&mut self.stable, &mut self.candidate];
+        let there = there.into_iter().flatten();
+        let mut counts = there.map(|version| (version.number, &mut version.counts));
+        let gone = self.retired.iter_mut();
+        let mut gone = gone.map(|(version, counts)| (*version, counts));
+        counts
+            .find(|(version, _)| *version == number)
+            .or_else(|| gone.rfind(|(version, _)| *version == number))
+            .map(|(_, counts)| counts)
     }
 
     #[cfg(test)]
@@ -569,11 +605,6 @@ impl Slot {
         let there = [
             (ReportedPlace::Stable, &self.stable),
             (ReportedPlace::Candidate, &self.candidate),
-            let _control_ended = events.send(Event::PolicyLogged {
-                label: self.name(number),
-                lines,
-                dropped,
-            });
         ];
         let there = there.into_iter().filter_map(|(place, version)| {
             let version = version.as_ref()?;
@@ -584,6 +615,7 @@ impl Slot {
                 counts: version.counts,
                 alive: version.is_alive(),
                 last_fault: version.last_fault.clone(),
+                metrics: version.metrics(),
             })
         });
         let gone = self.retired.iter().map(|&(version, counts)| PolicyReport {
@@ -593,6 +625,7 @@ impl Slot {
             counts,
             alive: false,
             last_fault: None,
+            metrics: NamedMetrics::default(),
         });
         there.chain(gone)
     }

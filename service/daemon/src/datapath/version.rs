@@ -7,7 +7,7 @@ use tollgate_engine::Status;
 use tollgate_engine::chain::{Pace, Tally};
 use tollgate_policy_host::{
     Batch, BatchError, Fault, ForeignInstance, ForeignVerdict, Hook, Instance, JudgeError,
-    LoadError, LogLine, Verdict,
+    LoadError, LogLine, Metrics, Policy, Verdict,
     limits::{LOG_LINES, VIEW_BYTES},
 };
 use tollgate_shm_abi::status::Code;
@@ -15,6 +15,7 @@ use tollgate_shm_abi::status::Code;
 use crate::datapath::account::AccountId;
 use crate::datapath::command::{Ask, Counts, How, Recipe, RecordedView, Running};
 use crate::datapath::foreign::Unreadable;
+use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::policies::JUDGED_AT_ONCE;
 use crate::datapath::question::{Asking, Meter, Question, Said};
 use crate::datapath::recorder::Recorder;
@@ -34,6 +35,9 @@ pub(super) struct Version {
     /// What a call costs.
     pace: Pace,
     log: Log,
+    /// What instances that are gone have counted, and whose names that has.
+    metrics: Metrics,
+    policy: Option<Policy>,
 }
 
 /// What was logged by instances that are gone by now.
@@ -75,6 +79,8 @@ impl Version {
             tick_due_ns: None,
             pace: Pace::default(),
             log: Log::default(),
+            metrics: Metrics::default(),
+            policy: None,
         };
         version.run(running.how);
         version
@@ -82,6 +88,12 @@ impl Version {
 
     /// Goes on with another instance of the same version.
     pub(super) fn run(&mut self, how: How) {
+        self.bury();
+        match &how {
+            How::Kept(instance) => self.policy = Some(instance.policy().clone()),
+            How::Fresh(recipe) => self.policy = Some(recipe.policy.clone()),
+            How::Foreign(_) | How::Broken(_) => {}
+        }
         self.body = match how {
             How::Kept(instance) => Body::Kept(instance),
             How::Foreign(instance) => Body::Foreign(instance),
@@ -95,11 +107,30 @@ impl Version {
 
     /// It failed.
     pub(super) fn fail(&mut self, reason: &str) {
-        // Its last words.
-        self.collect_log();
+        self.bury();
         self.body = Body::Down;
         self.counts.faults += 1;
         self.last_fault = Some(reason.to_owned());
+    }
+
+    /// Keeps the last words of an instance that goes, and what it has counted.
+    fn bury(&mut self) {
+        self.collect_log();
+        if let Body::Kept(instance) = &self.body {
+            self.metrics.absorb(instance.metrics());
+        }
+    }
+
+    /// What it has counted and measured.
+    pub(super) fn metrics(&self) -> NamedMetrics {
+        let Some(policy) = &self.policy else {
+            return NamedMetrics::default();
+        };
+        let mut metrics = self.metrics.clone();
+        if let Body::Kept(instance) = &self.body {
+            metrics.absorb(instance.metrics());
+        }
+        NamedMetrics::new(policy.manifest(), &metrics)
     }
 
     fn collect_log(&mut self) {
@@ -211,7 +242,10 @@ impl Version {
             Body::Down => return set_wanted(questions, || Said::Down),
             Body::Kept(instance) => judging.judge(instance, questions),
             Body::Foreign(instance) => judging.judge_foreign(instance, asking, questions),
-            Body::Fresh(recipe) => judging.judge_afresh(recipe, &mut self.log, asking, questions),
+            Body::Fresh(recipe) => {
+                let kept = (&mut self.log, &mut self.metrics);
+                judging.judge_afresh(recipe, kept, asking, questions)
+            }
         };
         let asked = judging.asked.max(1);
         let cost_ns = asking.meter.charge(account, judging.fuel);
@@ -328,7 +362,7 @@ impl Judging<'_> {
     fn judge_afresh(
         &mut self,
         recipe: &Recipe,
-        log: &mut Log,
+        (log, metrics): (&mut Log, &mut Metrics),
         asking: &mut Asking,
         questions: &mut [Question],
     ) -> Result<(), Fault> {
@@ -342,6 +376,7 @@ impl Judging<'_> {
                     self.fuel += instance.fuel_used();
                     let judged = self.judge(&mut instance, one);
                     log.take(instance.take_log());
+                    metrics.absorb(instance.metrics());
                     judged
                 }),
                 true => recipe.instantiate_foreign().map(|mut instance| {
