@@ -513,7 +513,9 @@ fn invalid(text: String) -> Status {
 }
 
 /// Effects that policies can be written for and that nothing carries out here: they can't be granted.
-const NOT_CARRIED_OUT: Capabilities = Capabilities::EFFECTS.without(Capabilities::CHANGE);
+const NOT_CARRIED_OUT: Capabilities = Capabilities::EFFECTS
+    .without(Capabilities::CHANGE)
+    .without(Capabilities::DELAY);
 
 /// What an attachment may use.
 pub(crate) fn granted(options: &Options) -> Result<Capabilities, Status> {

@@ -133,6 +133,9 @@ impl Question {
         changes: &[FieldChange],
         pool: &mut Pool,
     ) -> Result<(), Unchanged> {
+        if changes.is_empty() {
+            return Ok(());
+        }
         let Some(Patcher { patch, layouts }) = patcher else {
             return Err(Unchanged::Policy(
                 "it changes a message of which it declares no changes".to_owned(),
@@ -222,6 +225,16 @@ pub(super) struct Asking<'a> {
     /// Calls of this tenant wait for their account: who comes later waits behind them.
     pub(super) is_queued: bool,
     pub(super) meter: Meter<'a>,
+}
+
+impl Asking<'_> {
+    /// A policy delays a call.
+    #[cold]
+    pub(super) fn delay(&mut self, question: &mut Question, delay_us: u32) {
+        let at_ns = self.meter.watch.now_ns() + u64::from(delay_us) * 1000;
+        question.stop(Why::Until { at_ns });
+        self.has_stopped = true;
+    }
 }
 
 /// Who pays for what is run, and how much.

@@ -374,7 +374,13 @@ impl Slot {
             match said {
                 Said::Nothing | Said::Wanted => {}
                 Said::Allow => counts.allowed += 1,
-                Said::Effects(_) | Said::Replace(_) => counts.changed += 1,
+                Said::Effects(effects) => {
+                    counts.changed += 1;
+                    if effects.delay_us > 0 {
+                        asking.delay(question, effects.delay_us);
+                    }
+                }
+                Said::Replace(_) => counts.changed += 1,
                 Said::Deny(status) => {
                     counts.denied += 1;
                     question.denied = Some(status);

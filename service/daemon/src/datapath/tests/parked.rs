@@ -6,7 +6,7 @@ use tollgate_policy_host::Hook;
 use tollgate_shm_abi::wait::now_ns;
 
 use super::puppet::{Act, Fate, Rig, installed, kept, put};
-use crate::datapath::command::Installed;
+use crate::datapath::command::{Installed, ReportedPlace};
 use crate::datapath::message::Message;
 use crate::datapath::parked::{Funds, LaneId, Parked, Position, Why};
 use crate::datapath::question::Question;
@@ -229,6 +229,41 @@ fn a_long_chain_is_judged_in_slices() {
     assert_eq!((&rig.fates[&1], &rig.fates[&2]), (&want, &want));
     let asked: u64 = rig.policies.report().iter().map(|r| r.counts.allowed).sum();
     assert_eq!(asked, 40, "each policy once about each call");
+}
+
+#[test]
+fn a_call_that_a_policy_delays_goes_on_with_the_next_one_when_it_is_time() {
+    let mut rig = Rig::new();
+    rig.apply(vec![
+        Installed {
+            stable: put(1, kept(Act::Delay, 30)),
+            ..installed(0)
+        },
+        Installed {
+            stable: put(1, kept(Act::Deny, 7)),
+            ..installed(1)
+        },
+    ])
+    .unwrap();
+    let (delayed, quick) = (rig.chain(&[0, 1]), rig.chain(&[1]));
+    let began_ns = now_ns();
+    rig.post(delayed, Hook::Request, &[(1, 1), (2, 1)]);
+    assert_eq!((rig.policies.parked(), rig.fates.len()), (2, 0));
+    let asked = |rig: &Rig| rig.report(1, ReportedPlace::Stable).unwrap().counts.denied;
+    assert_eq!(asked(&rig), 0);
+    rig.post(quick, Hook::Request, &[(3, 1)]);
+    assert!(rig.fates.remove(&3).is_some());
+    assert_eq!(asked(&rig), 1, "nobody else waits");
+    rig.go_on(began_ns + 29_999_999);
+    assert_eq!(rig.policies.parked(), 2, "not yet");
+    // One of them ends meanwhile: its message is given back, once.
+    let ended = CallKey::from_wire(2);
+    assert!(rig.policies.recall(ended).is_some());
+    assert!(rig.policies.recall(ended).is_none());
+    rig.go_on(now_ns() + 30_000_000);
+    assert_eq!((rig.policies.parked(), rig.fates.len()), (0, 1));
+    assert_eq!(rig.fates[&1], Fate::Denied(7, String::new()));
+    assert_eq!(asked(&rig), 2);
 }
 
 /// A call that waits before step 2 of a chain of tenant's policies 0 1 2 3, whose policies are then others.

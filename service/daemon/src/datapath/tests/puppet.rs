@@ -45,6 +45,8 @@ pub(super) enum Act {
     Count = 7,
     /// It works for most of its bound.
     Burn = 8,
+    /// It delays the call by `k` ms.
+    Delay = 9,
 }
 
 const WAT: &str = r#"(module
@@ -95,6 +97,9 @@ const WAT: &str = r#"(module
         (then (i32.store offset=12 (local.get $entry) (i32.const 2))
               (i64.store32 offset=16 (local.get $entry) (i64.add (i64.const 1) (i64.and (i64.const 15)
                 (i64.sub (i64.load (i32.const 24)) (i64.const 1)))))))
+      (if (i32.eq (local.get $act) (i32.const 9))
+        (then (call $effect (local.get $entry) (local.get $i) (i32.const 6) (i32.const 0)
+          (i64.mul (i64.extend_i32_u (local.get $k)) (i64.const 1000)))))
       (if (i32.eq (local.get $act) (i32.const 8))
         (then (local.set $n (i64.const 30000))
               (loop $work (br_if $work (i64.ne (i64.const 0)
@@ -122,7 +127,7 @@ const WAT: &str = r#"(module
 
 fn manifest(extra: &str) -> String {
     format!(
-        r#"{{"abi":1,"name":"puppet","capabilities":["change"],{extra}
+        r#"{{"abi":1,"name":"puppet","capabilities":["change","delay"],{extra}
         "methods":[{{"method":"t.S/M","fields":["n","text"],"changes":["n","text"],
         "reply_fields":["n","text"],"reply_changes":["n","text"]}}]}}"#
     )
