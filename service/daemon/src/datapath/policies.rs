@@ -48,6 +48,8 @@ pub(crate) struct Policies {
     accounts: Accounts,
     fuel_time: FuelTime,
     clock: CoarseClock,
+    /// Judging at a stretch.
+    slice_ns: u64,
     logs_due_ns: u64,
     /// Some policy has run since logs were collected.
     may_have_logged: bool,
@@ -98,6 +100,7 @@ impl Policies {
             accounts: Accounts::new(cpu_share_percent),
             fuel_time: FuelTime::new(rate),
             clock,
+            slice_ns: SLICE_NS,
             logs_due_ns: 0,
             may_have_logged: false,
             throttled_due_ns: 0,
@@ -313,8 +316,8 @@ impl Policies {
                 None => refuse(open, &format!("the daemon lost policy {}", step.policy)),
             }
             let taken_ns = asking.meter.watch.now_ns() - began_ns;
-            if asking.has_stopped || (taken_ns > SLICE_NS && at < last) {
-                open = set_aside(open, at, taken_ns > SLICE_NS);
+            if asking.has_stopped || (taken_ns > self.slice_ns && at < last) {
+                open = set_aside(open, at, taken_ns > self.slice_ns);
                 asking.has_stopped = false;
                 if open.is_empty() {
                     break;
@@ -367,10 +370,10 @@ impl Policies {
 
     /// Some calls whose turn it is, all at one position.
     pub(crate) fn next_parked(&mut self, questions: &mut Vec<Question>) -> Option<Position> {
-        let chains = &self.chains;
+        let (chains, slice_ns) = (&self.chains, self.slice_ns);
         let fits = |chain: ChainId| {
             let pace = chains.get(chain.0).map(|chain| chain.pace);
-            pace.unwrap_or_default().fits(SLICE_NS, JUDGED_AT_ONCE)
+            pace.unwrap_or_default().fits(slice_ns, JUDGED_AT_ONCE)
         };
         let (_, position) = self.parked.next(fits, questions)?;
         Some(position)
@@ -430,6 +433,12 @@ impl Policies {
             .get(id)
             .map(Slot::recorded)
             .unwrap_or_default()
+    }
+
+    /// Judges whole chains, however long they take: for tests that count who was asked together.
+    #[cfg(test)]
+    pub(super) fn judge_at_a_stretch(&mut self) {
+        self.slice_ns = u64::MAX;
     }
 
     #[cfg(test)]

@@ -297,6 +297,7 @@ fn sequences(len: usize, kinds: usize) -> impl Iterator<Item = Vec<usize>> {
 #[test]
 fn every_chain_of_up_to_three_of_every_party() {
     let mut rig = Rig::new();
+    rig.policies.judge_at_a_stretch();
     let mut chains = 0;
     for len in 1..=3 {
         for parties in parties(len) {
@@ -313,6 +314,7 @@ fn every_chain_of_up_to_three_of_every_party() {
 #[test]
 fn every_chain_of_four() {
     let mut rig = Rig::new();
+    rig.policies.judge_at_a_stretch();
     let parties = parties(4);
     assert_eq!(parties.len(), 15);
     let mut chains = 0;
