@@ -273,7 +273,7 @@ impl Runtime {
 
     fn apply(&mut self, change: PolicyChange) -> Result<(), String> {
         let tenant_of = |scope: &Scope| match *scope {
-            Scope::Client { session, .. } => self.sessions.get(session.0).map(|s| &s.tenant),
+            Scope::Client { session, .. } => self.sessions.get(session.0).map(|s| &s.who.tenant),
             Scope::Server { service, .. } => {
                 let service = self.services.get(service.0 as usize);
                 service.map(|service| &service.tenant)
