@@ -398,6 +398,9 @@ pub struct PolicyOptions {
     /// Percentage points by which a candidate's error rate may be worse.
     #[prost(uint32, optional, tag = "8")]
     pub max_worse: Option<u32>,
+    /// The metadata keys that it may be shown.
+    #[prost(message, optional, tag = "9")]
+    pub metadata: Option<Names>,
 }
 
 /// A list that may be empty, which isn't the same as none.

@@ -270,6 +270,9 @@ pub(crate) struct Options {
     /// The declared fields that it may see, as dotted paths; none. At first: all of them
     #[arg(long, value_name = "PATHS", value_delimiter = ',')]
     pub(crate) fields: Option<Vec<String>>,
+    /// The declared metadata keys that it may see; none. At first: all of them
+    #[arg(long, value_name = "KEYS", value_delimiter = ',')]
+    pub(crate) metadata: Option<Vec<String>>,
     /// The declared hooks at which it is asked: request, reply, tick. At first: all of them
     #[arg(long, value_delimiter = ',')]
     pub(crate) hooks: Option<Vec<String>>,

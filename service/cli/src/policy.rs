@@ -378,6 +378,7 @@ fn options(options: &Options) -> PolicyOptions {
         }),
         hooks: names(&options.hooks),
         fields: names(&options.fields),
+        metadata: names(&options.metadata),
         capabilities: names(&options.grant),
         cpu_us: options.cpu_us,
         fresh: options.fresh,
@@ -527,6 +528,7 @@ mod tests {
             on_fault: None,
             grant: Some(vec!["none".to_owned()]),
             fields: Some(vec!["a".to_owned(), "b.c".to_owned()]),
+            metadata: Some(vec!["x-user".to_owned()]),
             hooks: None,
             cpu_us: None,
             fresh: None,
@@ -536,6 +538,10 @@ mod tests {
         let sent = options(&typed);
         assert_eq!(sent.capabilities, Some(Names { names: Vec::new() }));
         assert_eq!(sent.fields.map(|fields| fields.names.len()), Some(2));
+        assert_eq!(
+            sent.metadata.map(|keys| keys.names),
+            Some(vec!["x-user".to_owned()])
+        );
         assert_eq!((sent.hooks, sent.record), (None, Some(0)));
     }
 }

@@ -258,6 +258,10 @@ pub struct Options {
     pub hooks: Option<Vec<String>>,
     /// The fields that it is shown; none: all that it declares.
     pub fields: Option<Vec<String>>,
+    /// The metadata keys that it is shown; none: all that it declares. Left out of the file if there is no such list, so that daemons
+    /// of before it can read the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Vec<String>>,
     /// What it may use beside `log` and `metrics`; none: `state` and `change`.
     pub capabilities: Option<Vec<String>>,
     /// Its CPU time per call; none: what the daemon's configuration says.
@@ -276,6 +280,7 @@ impl Default for Options {
             on_fault: OnFault::default(),
             hooks: None,
             fields: None,
+            metadata: None,
             capabilities: None,
             cpu_us: None,
             fresh: false,
@@ -307,6 +312,7 @@ impl Options {
         let lists = [
             ("granted hooks", &self.hooks),
             ("granted fields", &self.fields),
+            ("granted metadata keys", &self.metadata),
             ("granted capabilities", &self.capabilities),
         ];
         for (what, list) in lists {

@@ -646,6 +646,7 @@ fn a_slot_with_its_options_is_kept_as_it_is() {
         on_fault: crate::OnFault::Open,
         hooks: Some(vec!["request".to_owned()]),
         fields: Some(vec![]),
+        metadata: Some(vec!["x-user".to_owned()]),
         capabilities: Some(vec!["clock".to_owned()]),
         cpu_us: Some(5),
         fresh: true,
@@ -654,6 +655,9 @@ fn a_slot_with_its_options_is_kept_as_it_is() {
     };
     put(&store, &attachment).unwrap();
     assert_eq!(store.attachments().unwrap(), [attachment.clone()]);
+    // A daemon of before metadata reads what doesn't grant any.
+    let plain = serde_json::to_value(Options::default()).unwrap();
+    assert!(plain.get("metadata").is_none(), "{plain}");
     for n in 4..40_u32 {
         store
             .push_policy(ADMIN, &owner("acme"), "acl", &n.to_le_bytes(), None)
@@ -705,6 +709,10 @@ fn options_out_of_range_are_named() {
     check("there are 257 granted fields; the limit is 256", &|o| {
         o.fields = Some(vec!["f".to_owned(); 257])
     });
+    check(
+        "there are 257 granted metadata keys; the limit is 256",
+        &|o| o.metadata = Some(vec!["k".to_owned(); 257]),
+    );
     check("the granted hooks has 513 bytes; the limit is 512", &|o| {
         o.hooks = Some(vec!["h".repeat(513)])
     });

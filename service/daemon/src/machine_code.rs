@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use tollgate_jit::{Codec, CompileError, Projector};
-use tollgate_marshal::Fault;
+use tollgate_marshal::{Fault, FaultCode};
 
 use crate::limits::COMPILE_QUEUE;
 
@@ -130,6 +130,11 @@ impl LazyProjector {
             lazy: Lazy::default(),
             compiler: compiler.clone(),
         }
+    }
+
+    /// The fault of a message that doesn't fit into its view.
+    pub(crate) fn too_large(&self) -> Fault {
+        self.projector.projection().fault(FaultCode::ViewTooLarge)
     }
 
     /// Bytes that its views take at least.

@@ -16,9 +16,11 @@ use tollgate_control::{Attachment, OnFault, Options, Owner, Party, Side, Target,
 use tollgate_engine::slots::Slots;
 use tollgate_engine::{ServiceId, SessionId, Status, chain};
 use tollgate_jit::Projector;
-use tollgate_marshal::{Patch, ProjectError};
+use tollgate_marshal::{Patch, ProjectError, Projection};
 use tollgate_policy_host::foreign::Body;
-use tollgate_policy_host::{Capabilities, Hook, Policy, SharedState, StateLimits};
+use tollgate_policy_host::{
+    Capabilities, Hook, Manifest, Method, Policy, SharedState, ShownKeys, StateLimits,
+};
 use tollgate_schema::{MessageId, MethodLayout};
 use tollgate_shm_abi::status::Code;
 
@@ -425,13 +427,21 @@ fn ask_of(
     let fields: Vec<_> = fields
         .map(|field| (field, granted(&options.fields, field)))
         .collect();
-    let projector = Projector::new_granted(layouts, message, &fields).map_err(unfit)?;
+    let shown = ShownKeys::new(entry, hook, |key| granted(&options.metadata, key));
+    let projection = Projection::new_granted(layouts, message, &fields);
+    let projection = projection.and_then(|projection| projection.with_spare(shown.len()));
+    let projector = Projector::of(projection.map_err(unfit)?);
+    let keys = entry.metadata_changes(hook).to_vec();
     let patch = match entry.changes(hook) {
-        [] => None,
+        [] if keys.is_empty() => None,
         changes => {
             let patch = Patch::new(layouts, message, changes).map_err(unfit)?;
             let layouts = Arc::clone(layouts);
-            Some(Arc::new(Patcher { patch, layouts }))
+            Some(Arc::new(Patcher {
+                patch,
+                keys,
+                layouts,
+            }))
         }
     };
     let foreign = foreign_of(attachment, policy, schema, method, hook, &projector)?;
@@ -439,6 +449,7 @@ fn ask_of(
     Ok(Some(Ask {
         method: index,
         projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
+        shown: Arc::new(shown),
         patch,
         foreign,
     }))
@@ -458,6 +469,7 @@ fn ask_in_vain(
     Ok(Ask {
         method: 0,
         projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
+        shown: Arc::default(),
         patch: None,
         foreign: None,
     })
@@ -548,15 +560,6 @@ pub(crate) fn check_grants(policy: &Policy, name: &str, options: &Options) -> Re
             flag.join(",")
         )));
     }
-    let has_metadata = |entry: &tollgate_policy_host::Method| {
-        [Hook::Request, Hook::Reply].into_iter().any(|hook| {
-            !entry.metadata(hook).is_empty() || !entry.metadata_changes(hook).is_empty()
-        })
-    };
-    if manifest.methods().iter().any(has_metadata) {
-        let text = format!("policy {name} uses metadata, which this daemon doesn't show yet");
-        return Err(invalid(text));
-    }
     let mut hooks: Vec<String> = manifest.hooks().iter().map(Hook::to_string).collect();
     hooks.extend(manifest.tick().map(|_| "tick".to_owned()));
     for hook in options.hooks.iter().flatten() {
@@ -574,28 +577,47 @@ pub(crate) fn check_grants(policy: &Policy, name: &str, options: &Options) -> Re
             return Err(invalid(text));
         }
     }
-    let Some(fields) = &options.fields else {
-        return Ok(());
-    };
-    let of = |paths: fn(&tollgate_policy_host::Method, Hook) -> &[String]| {
+    check_named(name, options, manifest)
+}
+
+/// Whether the fields and the metadata keys that are granted are declared, and those that are changed are granted.
+fn check_named(name: &str, options: &Options, manifest: &Manifest) -> Result<(), Status> {
+    type Declared = fn(&Method, Hook) -> &[String];
+    let of = |names: Declared| -> Vec<String> {
         let entries = manifest.methods().iter();
-        let both = entries.flat_map(move |entry| {
-            [Hook::Request, Hook::Reply].map(|hook| paths(entry, hook).to_vec())
-        });
-        both.flatten().collect::<Vec<String>>()
+        let both =
+            entries.flat_map(|entry| [Hook::Request, Hook::Reply].map(|hook| names(entry, hook)));
+        both.flatten().cloned().collect()
     };
-    let (read, changed) = (of(|e, hook| e.fields(hook)), of(|e, hook| e.changes(hook)));
-    if let Some(unknown) = fields
-        .iter()
-        .find(|f| !read.contains(f) && !changed.contains(f))
-    {
-        let text = format!("--fields {unknown}: policy {name} doesn't declare that field");
-        return Err(invalid(text));
-    }
-    if let Some(held) = changed.iter().find(|field| !fields.contains(field)) {
-        return Err(invalid(format!(
-            "policy {name} changes the field {held}, which isn't granted: add it to --fields"
-        )));
+    let kinds: [(_, _, _, Declared, Declared); 2] = [
+        (
+            "field",
+            "--fields",
+            &options.fields,
+            Method::fields,
+            Method::changes,
+        ),
+        (
+            "metadata key",
+            "--metadata",
+            &options.metadata,
+            Method::metadata,
+            Method::metadata_changes,
+        ),
+    ];
+    for (what, flag, granted, read, changed) in kinds {
+        let Some(granted) = granted else { continue };
+        let (read, changed) = (of(read), of(changed));
+        let declared = |name: &&String| read.contains(*name) || changed.contains(*name);
+        if let Some(unknown) = granted.iter().find(|name| !declared(name)) {
+            let text = format!("{flag} {unknown}: policy {name} doesn't declare that {what}");
+            return Err(invalid(text));
+        }
+        if let Some(held) = changed.iter().find(|name| !granted.contains(name)) {
+            return Err(invalid(format!(
+                "policy {name} changes the {what} {held}, which isn't granted: add it to {flag}"
+            )));
+        }
     }
     Ok(())
 }

@@ -135,9 +135,8 @@ fn compare(
         let Some(entry) = manifest.methods().get(view.method as usize) else {
             continue;
         };
-        let fields = entry.fields(view.hook);
-        let one = before.decide(view, entry.pattern(), fields)?;
-        let other = after.decide(view, entry.pattern(), fields)?;
+        let one = before.decide(view, entry)?;
+        let other = after.decide(view, entry)?;
         replayed += 1;
         if one == other {
             continue;
@@ -146,7 +145,7 @@ fn compare(
         if changes.len() < SHOWN_DIFFERENCES {
             changes.push(json!({
                 "hook": view.hook.to_string(), "method": entry.pattern(), "before": one, "after": other,
-                "view": readable(&view.view, fields),
+                "view": readable(&view.view, entry.fields(view.hook), entry.metadata(view.hook)),
             }));
         }
     }
@@ -158,29 +157,26 @@ fn compare(
 }
 
 impl Replayed {
-    /// What this version says about a view that was written for these fields of a method.
-    fn decide(
-        &mut self,
-        view: &RecordedView,
-        pattern: &str,
-        fields: &[String],
-    ) -> Result<String, Status> {
+    /// What this version says about a view that was written for another one's entry for a method.
+    fn decide(&mut self, view: &RecordedView, shown: &Method) -> Result<String, Status> {
         let manifest: &Manifest = self.loaded.policy.manifest();
         let declared = manifest.methods().iter().zip(0u32..);
         let entry = declared
             .into_iter()
-            .find(|(entry, _)| entry.pattern() == pattern);
+            .find(|(entry, _)| entry.pattern() == shown.pattern());
         let (true, Some((entry, index))) = (manifest.hooks().contains(&view.hook), entry) else {
             // It isn't asked about such calls, so they pass.
             return Ok("allow".to_owned());
         };
-        if entry.fields(view.hook) != fields {
+        let (before, now) = (all_shown(shown, view.hook), all_shown(entry, view.hook));
+        if before != now {
             let text = format!(
-                "the recorded calls can't be replayed: they show [{}] of {pattern} at the {} hook, and {} declares [{}]",
-                fields.join(", "),
+                "the recorded calls can't be replayed: they show [{}] of {} at the {} hook, and {} declares [{}]",
+                before.join(", "),
+                shown.pattern(),
                 view.hook,
                 self.name,
-                entry.fields(view.hook).join(", ")
+                now.join(", ")
             );
             return Err(Status::new(Code::FAILED_PRECONDITION, text));
         }
@@ -247,8 +243,16 @@ fn told(entry: &Method, hook: Hook, effects: &Effects) -> String {
     all.collect::<Vec<_>>().join("; ")
 }
 
-/// A view by its fields' paths. Views have no types: what points to bytes is text if it is UTF-8, anything else a number.
-fn readable(view: &[u8], fields: &[String]) -> Value {
+/// What a view for an entry shows, in its order: paths of fields, and `metadata KEY`.
+fn all_shown(entry: &Method, hook: Hook) -> Vec<String> {
+    let keys = entry.metadata(hook).iter();
+    let keys = keys.map(|key| format!("metadata {key}"));
+    entry.fields(hook).iter().cloned().chain(keys).collect()
+}
+
+/// A view by its fields' paths and metadata keys. Views have no types: what points to bytes is text if it is UTF-8, anything else a
+/// number.
+fn readable(view: &[u8], fields: &[String], keys: &[String]) -> Value {
     let word = |at: usize| -> Option<u32> {
         let bytes = view.get(at..at + 4)?;
         Some(u32::from_le_bytes(bytes.try_into().ok()?))
@@ -274,6 +278,26 @@ fn readable(view: &[u8], fields: &[String]) -> Value {
             _ => value.cast_signed().into(),
         };
         shown.insert(path.clone(), value);
+    }
+    for (key, k) in keys.iter().zip(fields.len()..) {
+        let at = 8 + 16 * k;
+        let (Some(count), Some(mut place)) = (word(at), word(at + 8)) else {
+            continue;
+        };
+        let mut values = Vec::new();
+        for _ in 0..count {
+            let begin = place as usize + 4;
+            let len = word(place as usize).and_then(|len| begin.checked_add(len as usize));
+            let Some(value) = len.and_then(|end| view.get(begin..end)) else {
+                break;
+            };
+            place = (begin + value.len()) as u32;
+            let text = value.escape_ascii().to_string();
+            values.push(text.chars().take(SHOWN_TEXT).collect::<String>());
+        }
+        if count > 0 {
+            shown.insert(format!("metadata {key}"), values.into());
+        }
     }
     Value::Object(shown)
 }
@@ -305,9 +329,27 @@ mod tests {
         view.extend(field(1, 9, u64::MAX - 3));
         view.extend(b"Ada\xff");
         let expected = json!({"name": "Ada", "nights": -1, "raw": "1 bytes", "lie": -4});
-        assert_eq!(readable(&view, &fields), expected);
+        assert_eq!(readable(&view, &fields, &[]), expected);
         for cut in 0..view.len() {
-            let _no_panic = readable(&view[..cut], &fields);
+            let _no_panic = readable(&view[..cut], &fields, &[]);
+        }
+    }
+
+    #[test]
+    fn metadata_is_shown_by_its_keys() {
+        let keys: Vec<String> = ["user", "none", "lie"].map(str::to_owned).into();
+        let fixed = 8 + 16 * 3;
+        let mut view = [&72u32.to_le_bytes()[..], &3u32.to_le_bytes()].concat();
+        view.extend(field(2, 12, fixed));
+        view.extend(field(0, 0, 0));
+        view.extend(field(u32::MAX, 9, u64::from(u32::MAX)));
+        view.extend([3, 0, 0, 0]);
+        view.extend(b"Ada");
+        view.extend([1, 0, 0, 0, 0xff]);
+        let expected = json!({"metadata user": ["Ada", "\\xff"], "metadata lie": []});
+        assert_eq!(readable(&view, &[], &keys), expected);
+        for cut in 0..view.len() {
+            let _no_panic = readable(&view[..cut], &[], &keys);
         }
     }
 }

@@ -320,6 +320,9 @@ fn of_manifest(manifest: &Manifest) -> Value {
                 "method": method.pattern(),
                 "fields": method.fields(Hook::Request), "reply_fields": method.fields(Hook::Reply),
                 "changes": method.changes(Hook::Request), "reply_changes": method.changes(Hook::Reply),
+                "metadata": method.metadata(Hook::Request), "reply_metadata": method.metadata(Hook::Reply),
+                "metadata_changes": method.metadata_changes(Hook::Request),
+                "reply_metadata_changes": method.metadata_changes(Hook::Reply),
             })
         })
         .collect();

@@ -14,7 +14,7 @@ use tollgate_engine::{ServiceId, SessionId, Status};
 use tollgate_marshal::Patch;
 use tollgate_policy_host::{
     Capabilities, ForeignInstance, Hook, Instance, LoadError, Policy, Setup, SharedState,
-    TenantLimits,
+    ShownKeys, TenantLimits,
 };
 use tollgate_schema::Layouts;
 use tollgate_schema::evolution::MethodMatch;
@@ -53,15 +53,19 @@ pub(crate) struct Ask {
     /// The method's index in the version's manifest.
     pub(crate) method: u32,
     pub(crate) projector: Arc<LazyProjector>,
+    /// The metadata that follows in its view.
+    pub(crate) shown: Arc<ShownKeys>,
     /// What it may change; `None`: nothing.
     pub(crate) patch: Option<Arc<Patcher>>,
     /// What it is shown instead of a view, if it was made for another host.
     pub(crate) foreign: Option<Arc<ForeignAsk>>,
 }
 
-/// The fields that a version may change of a message.
+/// The fields and the metadata that a version may change of a message.
 pub(crate) struct Patcher {
     pub(crate) patch: Patch,
+    /// The metadata's keys.
+    pub(crate) keys: Vec<String>,
     /// Those that the patch was made with.
     pub(crate) layouts: Arc<Layouts>,
 }

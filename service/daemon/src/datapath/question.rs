@@ -4,8 +4,9 @@ use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::{CallKey, Status};
 use tollgate_marshal::{Change, NewValue, PatchError};
 use tollgate_policy_host::{
-    Effects, FieldChange, ForeignChange, Hook, Rate, Value, limits::VIEW_BYTES,
+    Effects, FieldChange, ForeignChange, Hook, Rate, Value, changed_metadata, limits::VIEW_BYTES,
 };
+use tollgate_shm_abi::metadata::{Metadata, MetadataBuf};
 
 use crate::datapath::account::{AccountId, Accounts};
 use crate::datapath::command::{Ask, Event, Patcher};
@@ -112,10 +113,25 @@ impl Question {
         matches!(self.said, Said::Wanted)
     }
 
-    /// Room that the view of the fields can take at most.
+    /// Room that the view of the fields and the metadata can take at most.
     #[inline]
     pub(super) fn view_max(&self, ask: &Ask) -> usize {
-        (ask.projector.fixed_len() + self.message.judged().0.len()).min(VIEW_BYTES)
+        let fields = ask.projector.fixed_len() + self.message.judged().0.len();
+        if ask.shown.is_empty() {
+            return fields.min(VIEW_BYTES);
+        }
+        (fields + self.metadata().as_bytes().len()).min(VIEW_BYTES)
+    }
+
+    /// What travels beside the message: a private copy.
+    pub(super) fn metadata(&self) -> Metadata<'_> {
+        Metadata::of_checked(&self.message.metadata)
+    }
+
+    fn set_metadata(&mut self, metadata: MetadataBuf, pool: &mut Pool) {
+        let before = std::mem::replace(&mut self.message.metadata, metadata.into_bytes());
+        pool.give(before);
+        self.changed = true;
     }
 
     /// Makes the message private, so that all of it can be shown.
@@ -126,21 +142,46 @@ impl Question {
         }
     }
 
-    /// Makes a policy's changes to the message: what later policies are shown, and what is sent.
+    /// Makes a policy's changes to the message and its metadata, all of them or none: what later policies are shown, and what is
+    /// sent.
     pub(super) fn change(
         &mut self,
         patcher: Option<&Patcher>,
-        changes: &[FieldChange],
+        effects: &Effects,
         pool: &mut Pool,
     ) -> Result<(), Unchanged> {
-        if changes.is_empty() {
+        if effects.fields.is_empty() && effects.metadata.is_empty() {
             return Ok(());
         }
-        let Some(Patcher { patch, layouts }) = patcher else {
+        let Some(patcher) = patcher else {
             return Err(Unchanged::Policy(
                 "it changes a message of which it declares no changes".to_owned(),
             ));
         };
+        let metadata = match &effects.metadata[..] {
+            [] => None,
+            // A message in a receive heap is beside metadata that is there already.
+            _ if matches!(self.message.body, Body::Landed { .. }) => return Err(Unchanged::Late),
+            changes => Some(changed_metadata(self.metadata(), &patcher.keys, changes)),
+        };
+        let metadata = metadata.transpose().map_err(|error| {
+            Unchanged::Policy(format!("it makes metadata that can't be: {error}"))
+        })?;
+        if !effects.fields.is_empty() {
+            self.change_fields(patcher, &effects.fields, pool)?;
+        }
+        if let Some(metadata) = metadata {
+            self.set_metadata(metadata, pool);
+        }
+        Ok(())
+    }
+
+    fn change_fields(
+        &mut self,
+        Patcher { patch, layouts, .. }: &Patcher,
+        changes: &[FieldChange],
+        pool: &mut Pool,
+    ) -> Result<(), Unchanged> {
         self.make_private(pool);
         let Body::Private { bytes, extents, .. } = &self.message.body else {
             return Err(Unchanged::Late);

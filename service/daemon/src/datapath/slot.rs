@@ -356,7 +356,7 @@ impl Slot {
             }
             let made = match &said {
                 Said::Effects(effects) => {
-                    question.change(ask.patch.as_deref(), &effects.fields, asking.pool)
+                    question.change(ask.patch.as_deref(), effects, asking.pool)
                 }
                 Said::Replace(change) => {
                     question.replace(ask.foreign.as_deref(), change, asking.pool)

@@ -1,6 +1,7 @@
 //! One version of a policy in a runtime: its instance, and how it is asked about several calls at once.
 //!
-//! Invariants: it gets the fields that its projector copies and nothing else (P4), of private bytes only (P2); an extent that it
+//! Invariants: it gets the fields that its projector copies, the metadata keys that it is shown and nothing else (P4), of private bytes
+//! only (P2); an extent that it
 //! reads makes the message private first. A fault ends the instance, and nothing is run until a fresh one is put in place.
 
 use tollgate_engine::Status;
@@ -531,7 +532,11 @@ impl Judging<'_> {
         let view_max = question.view_max(self.ask);
         let (image, extents) = question.message.judged();
         batch.push(self.ask.method, view_max, |view| {
-            let len = self.ask.projector.project(image, extents, view)?;
+            let mut len = self.ask.projector.project(image, extents, view)?;
+            if !self.ask.shown.is_empty() {
+                let shown = self.ask.shown.write(question.metadata(), view, len);
+                len = shown.ok_or_else(|| self.ask.projector.too_large())?;
+            }
             if let Some(recorder) = self.recorder.as_deref_mut() {
                 recorder.keep(RecordedView {
                     version: self.version,

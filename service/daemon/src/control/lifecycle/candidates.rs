@@ -39,10 +39,13 @@ impl Control {
             Some(policy) => policy,
             None => self.load(owner, stored.wasm).await?.0,
         };
-        let config = stored.config.map(Arc::from);
+        let config: Option<Arc<[u8]>> = stored.config.map(Arc::from);
+        // It was possible when it was pushed.
+        let policy = policy.configured(config.as_deref());
+        let loaded = policy.map(|policy| Loaded { policy, config });
         Ok(Version {
             number,
-            loaded: Ok(Loaded { policy, config }),
+            loaded: loaded.map_err(|error| error.to_string()),
         })
     }
 

@@ -89,6 +89,7 @@ pub(super) fn merge(options: &mut Options, given: PolicyOptions) -> Result<(), S
     let lists = [
         (&mut options.hooks, given.hooks),
         (&mut options.fields, given.fields),
+        (&mut options.metadata, given.metadata),
         (&mut options.capabilities, given.capabilities),
     ];
     for (list, given) in lists {

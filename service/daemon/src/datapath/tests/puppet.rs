@@ -294,8 +294,10 @@ impl World {
         Ask {
             method: 0,
             projector: Arc::new(LazyProjector::new(projector, label, &self.compiler)),
+            shown: Arc::default(),
             patch: Some(Arc::new(Patcher {
                 patch,
+                keys: Vec::new(),
                 layouts: Arc::clone(&self.layouts),
             })),
             foreign: None,
