@@ -30,10 +30,10 @@ fn kept_in(directory: &Path) -> Compiler {
     })
 }
 
-/// A program that never answers, instead of the worker.
-fn stalling(directory: &TempDir) -> CompilerConfig {
+/// A program that never answers, instead of the worker. Tests tell theirs by how long it would sleep: they run side by side.
+fn stalling(directory: &TempDir, seconds: u32) -> CompilerConfig {
     let program = directory.path().join("stall");
-    std::fs::write(&program, "#!/bin/sh\nexec sleep 1000\n").unwrap();
+    std::fs::write(&program, format!("#!/bin/sh\nexec sleep {seconds}\n")).unwrap();
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     CompilerConfig {
         program,
@@ -243,7 +243,7 @@ fn a_refused_module_starts_no_second_worker() {
 #[test]
 fn a_worker_out_of_time_is_killed_and_reaped() {
     let directory = TempDir::new().unwrap();
-    let compiler = compiler(stalling(&directory));
+    let compiler = compiler(stalling(&directory, 1000));
     let wasm = Parts::default().wasm();
     let error = compiler.compile(&wasm).unwrap_err();
     assert_eq!(error, LoadError::CompileTimeout { ms: 200 });
@@ -282,14 +282,14 @@ fn a_worker_that_is_killed_costs_its_push_only() {
     let directory = TempDir::new().unwrap();
     let compiler = Arc::new(compiler(CompilerConfig {
         timeout: Duration::from_secs(60),
-        ..stalling(&directory)
+        ..stalling(&directory, 1001)
     }));
     let pushing = {
         let compiler = Arc::clone(&compiler);
         std::thread::spawn(move || compiler.compile(&Parts::default().wasm()))
     };
     let pid = loop {
-        match children("sleep\u{0}1000")[..] {
+        match children("sleep\u{0}1001")[..] {
             [pid, ..] => break pid,
             [] => std::thread::sleep(Duration::from_millis(5)),
         }
@@ -306,7 +306,7 @@ fn stopping_kills_workers_and_remembers_nothing() {
     let directory = TempDir::new().unwrap();
     let compiler = compiler(CompilerConfig {
         timeout: Duration::from_secs(60),
-        ..stalling(&directory)
+        ..stalling(&directory, 1000)
     });
     compiler.stop();
     let before = Instant::now();
