@@ -693,6 +693,7 @@ fn descriptors_that_are_no_blobs_are_refused_and_closed() {
             has_config: true,
             provider: false,
             has_proof: false,
+            has_description: false,
         };
         let answer = wire.ask(RequestBody::PolicyPush(push), &[fd, fd]);
         assert!(

@@ -51,7 +51,7 @@ impl Priority {
             );
         }
         let all = config.values.iter().chain(&config.customers);
-        let mut all = all.map(|(value, priority)| (value.as_str(), *priority));
+        let all = all.map(|(value, priority)| (value.as_str(), *priority));
         let default = config.default.map(|priority| ("default", priority));
         if let Some((what, priority)) = all.chain(default).find(|(_, priority)| *priority > 7) {
             return Err(format!(
