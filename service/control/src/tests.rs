@@ -172,7 +172,7 @@ fn what_is_refused_and_how() {
     );
 
     let module = vec![0; limits::MAX_MODULE_BYTES + 1];
-    let words = "the module has 1048577 bytes; the limit is 1048576";
+    let words = "the module has 4194305 bytes; the limit is 4194304";
     refused(
         store.push_policy(ADMIN, &owner("acme"), "acl", &module, None),
         Cause::Invalid,
@@ -180,7 +180,13 @@ fn what_is_refused_and_how() {
     );
     let words = "the configuration has 1048577 bytes; the limit is 1048576";
     refused(
-        store.push_policy(ADMIN, &owner("acme"), "acl", b"", Some(&module)),
+        store.push_policy(
+            ADMIN,
+            &owner("acme"),
+            "acl",
+            b"",
+            Some(&module[..=limits::MAX_CONFIG_BYTES]),
+        ),
         Cause::Invalid,
         words,
     );

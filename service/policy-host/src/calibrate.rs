@@ -1,4 +1,4 @@
-//! Measuring how fast this machine burns fuel, with the loops of `calibrate.wat`, in a few milliseconds.
+//! Measuring how fast this machine burns fuel, with the loops of `calibrate.wat`, in some 10 milliseconds.
 //!
 //! The slowest loop counts, and of each loop the fastest run: whoever else uses the processor makes runs slower, never
 //! faster, and a budget that shrinks because the daemon started on a busy machine would stay too small.
@@ -11,11 +11,11 @@ use crate::{Hook, Host, Instance, Rate, Setup, TenantLimits};
 /// The module, as the compiler's input (a test compares it with `calibrate.wat`).
 const LOOPS: &[u8] = include_bytes!("calibrate.wasm");
 
-/// Runs of each loop, of about 10 us each.
-const RUNS: usize = 24;
+/// Runs of each loop, of about 10 us each: together longer than another virtual machine holds the core at a time.
+const RUNS: usize = 96;
 
 impl Host {
-    /// Measures this machine. Takes a few milliseconds and one instance of the pool: for the daemon's start.
+    /// Measures this machine. Takes some 10 milliseconds and one instance of the pool: for the daemon's start.
     ///
     /// Should the pool be used up, it is the default rate.
     pub fn calibrated(&self) -> Rate {
