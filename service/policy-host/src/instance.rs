@@ -407,14 +407,15 @@ impl Instance {
         )))
     }
 
-    /// Sees to it that the buffer has `len` bytes; a longer one is asked for with the fuel of a call.
+    /// Sees to it that the buffer has `len` bytes; a longer one is asked for with the fuel of a call, and more for its length.
     #[inline]
     fn make_room(&mut self, len: usize) -> Result<(), Fault> {
         if len <= self.buffer.len() {
             return Ok(());
         }
-        self.grant(self.fuel_per_call);
-        self.ask_buffer(len.next_power_of_two())
+        let len = len.next_power_of_two();
+        self.grant(self.fuel_per_call + len as u64 * limits::FUEL_PER_BUFFER_BYTE);
+        self.ask_buffer(len)
     }
 
     /// Asks the guest for a buffer of at least `len` bytes; burns fuel that is already granted.

@@ -184,6 +184,10 @@ pub const CPU_US_MIN: u64 = 5;
 pub const CPU_US_MAX: u64 = 10_000;
 /// Fuel for judging one call: 100 us ([`crate::cost`] has the unit).
 pub const FUEL_PER_CALL: u64 = 100 * crate::cost::FUEL_PER_MICROSECOND;
+/// Fuel for each byte of a larger buffer, besides a call's: a large message isn't the policy's fault, and room for one is to be
+/// had with the smallest budget too. Zeroing takes a unit per byte and growing the memory a 250th of one. Buffers double, so
+/// that an instance that burns it all gets 3 ms in its life, and dies of it.
+pub const FUEL_PER_BUFFER_BYTE: u64 = 4;
 /// Fuel for start function, first buffer and configuration together: 100 ms.
 pub const FUEL_FOR_SETUP: u64 = 100_000 * crate::cost::FUEL_PER_MICROSECOND;
 /// Fuel for saving the state, and again for restoring it: 2 ms. It is spent on the datapath, between two calls.

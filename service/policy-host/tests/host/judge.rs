@@ -4,8 +4,8 @@ use std::convert::Infallible;
 
 use proptest::prelude::*;
 use tollgate_policy_host::{
-    BatchError, Fault, Hook, Instance, JudgeError, LogLevel, LogLine, Misuse, TenantLimits,
-    Verdict, limits,
+    BatchError, FUEL_PER_MICROSECOND, Fault, Hook, Instance, JudgeError, LogLevel, LogLine, Misuse,
+    TenantLimits, Verdict, limits,
 };
 
 use crate::guests::{guest, limits, setup, view, write};
@@ -101,6 +101,39 @@ fn the_budget_is_per_call_and_exact() {
         fault(&mut with(5_000).unwrap()),
         Fault::OutOfFuel { fuel: 5_000 }
     );
+}
+
+#[test]
+fn a_large_view_costs_the_smallest_budget_nothing() {
+    let fuel_per_call = limits::CPU_US_MIN * FUEL_PER_MICROSECOND;
+    let least = TenantLimits {
+        fuel_per_call,
+        ..limits()
+    };
+    let mut null = guest("null").instantiate(&setup(&least, None)).unwrap();
+    let text = "y".repeat(limits::VIEW_BYTES - 24);
+    let view = view(&[&text]);
+    assert_eq!(view.len(), limits::VIEW_BYTES);
+    for _ in 0..2 {
+        let judged = null.judge(Hook::Request, 0, view.len(), write(&view));
+        assert_eq!(judged, Ok(Verdict::Allow));
+    }
+    // Who loops instead of making room is stopped all the same, and has had little more.
+    let loops = Parts {
+        buffer: buffer(
+            "(if (i32.gt_u (local.get 0) (i32.const 4096)) (then (loop br 0))) i32.const 1024",
+        ),
+        ..Parts::default()
+    };
+    let mut loops = loops
+        .load()
+        .unwrap()
+        .instantiate(&setup(&least, None))
+        .unwrap();
+    let asked = (limits::VIEW_BYTES as u64 + 32).next_power_of_two();
+    let fuel = fuel_per_call + asked * limits::FUEL_PER_BUFFER_BYTE;
+    let judged = loops.judge(Hook::Request, 0, view.len(), write(&view));
+    assert_eq!(judged, Err(JudgeError::Fault(Fault::OutOfFuel { fuel })));
 }
 
 #[test]
