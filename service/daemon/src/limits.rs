@@ -18,6 +18,11 @@ pub const MAX_SERVICES_PER_TENANT: usize = 256;
 /// Attachments in force, over all tenants; the store limits each tenant's.
 pub const MAX_ATTACHMENTS: usize = 65_536;
 
+/// Chains of one runtime: one per method that policies judge, binding and direction.
+pub const MAX_CHAINS: usize = 65_536;
+/// Of those, one tenant's: nobody else is kept from binding by a tenant that binds again and again.
+pub const MAX_CHAINS_PER_TENANT: usize = MAX_CHAINS / 4;
+
 /// Submissions taken from one session before the next one's turn: keeps one busy ring from delaying the others by
 /// more than about 50 us.
 pub const SUBMISSIONS_PER_TURN: usize = 64;

@@ -18,7 +18,7 @@
 use std::sync::Arc;
 
 use tollgate_engine::{
-    CallKey, Encoding, End, LinkId, Origin, Route, RouteTarget, ServiceId, SessionId, Status,
+    CallKey, Encoding, End, LinkId, Origin, RouteTarget, ServiceId, SessionId, Status,
 };
 use tollgate_jit::Codec;
 use tollgate_marshal::{Fault, FaultCode};
@@ -307,9 +307,9 @@ impl Runtime {
                 encoding,
             }
         };
-        let routes: Vec<Route> = self.client_routes(tenant, chains, |k| {
+        let routes = self.client_routes(tenant, chains, |k| {
             route_to(&schema, matches, k, WHO, target)
-        });
+        })?;
         let first_handle = self.add_handles(session, &schema.methods, true, routes)?;
         Ok(Bound {
             first_handle,

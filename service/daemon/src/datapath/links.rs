@@ -267,7 +267,9 @@ impl Runtime {
             format!("peer {peer} hasn't accepted the binding yet"),
         );
         let routes = self.client_routes(&tenant, chains, |_| RouteTarget::Broken(pending.clone()));
-        let first_handle = match self.add_handles(session, &schema.methods, true, routes) {
+        let added =
+            routes.and_then(|routes| self.add_handles(session, &schema.methods, true, routes));
+        let first_handle = match added {
             Ok(first) => first,
             Err(status) => {
                 let _asker_gone = asked.send(Err(status));

@@ -54,7 +54,7 @@ pub(crate) enum Why {
 }
 
 /// The calls of one tenant, as far as they wait for judging.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LaneId(u32);
 
 struct Lane {

@@ -3,6 +3,7 @@
 //! Invariants: a change is applied as a whole or not at all, between two calls; a chain stands in the order of its parties,
 //! and the first denial ends it. What one attachment does about a call is told in `slot.rs`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
@@ -24,7 +25,7 @@ use crate::datapath::pool::Pool;
 use crate::datapath::question::{Asking, FuelTime, Meter, Question, Stop};
 use crate::datapath::slot::Slot;
 use crate::datapath::stopwatch::{self, Stopwatch};
-use crate::limits::{JUDGING_SLICE, SLOW_CHAIN};
+use crate::limits::{JUDGING_SLICE, MAX_CHAINS, MAX_CHAINS_PER_TENANT, SLOW_CHAIN};
 
 /// Calls that a policy is asked about at once. A batch costs less per call, and a policy that loops burns the fuel of a whole batch
 /// before it is stopped: 8 x 100 us the first time, and a call's from then on.
@@ -43,6 +44,7 @@ const THROTTLED_PERIOD_NS: u64 = 1_000_000_000;
 pub(crate) struct Policies {
     installed: Slots<Slot>,
     chains: Slots<Chain>,
+    counts: ChainCounts,
     /// Calls that have stopped on their way.
     parked: Parked,
     accounts: Accounts,
@@ -67,6 +69,44 @@ struct Chain {
     is_charged: bool,
     /// What it costs per call.
     pace: Pace,
+}
+
+/// Chains there are, and whose.
+#[derive(Default)]
+struct ChainCounts {
+    total: usize,
+    by_lane: HashMap<LaneId, usize>,
+}
+
+impl ChainCounts {
+    /// Why a tenant can't have so many chains more.
+    fn refusal(&self, lane: LaneId, tenant: &str, more: usize) -> Option<String> {
+        let its = self.by_lane.get(&lane).copied().unwrap_or_default();
+        if its + more > MAX_CHAINS_PER_TENANT {
+            Some(format!(
+                "policies judge {its} methods of tenant {tenant}'s bindings, each direction counted, and {more} more would exceed the limit of {MAX_CHAINS_PER_TENANT}"
+            ))
+        } else if self.total + more > MAX_CHAINS {
+            Some(format!(
+                "policies judge {} methods of all tenants' bindings, each direction counted, and {more} more would exceed the limit of {MAX_CHAINS}",
+                self.total
+            ))
+        } else {
+            None
+        }
+    }
+
+    fn add(&mut self, lane: LaneId) {
+        self.total += 1;
+        *self.by_lane.entry(lane).or_default() += 1;
+    }
+
+    fn remove(&mut self, lane: LaneId) {
+        self.total -= 1;
+        if let Some(its) = self.by_lane.get_mut(&lane) {
+            *its -= 1;
+        }
+    }
 }
 
 /// Unix time as policies see it: this runtime's own clock, and now and then the system's.
@@ -96,6 +136,7 @@ impl Policies {
         Self {
             installed: Slots::default(),
             chains: Slots::default(),
+            counts: ChainCounts::default(),
             parked: Parked::default(),
             accounts: Accounts::new(cpu_share_percent),
             fuel_time: FuelTime::new(rate),
@@ -125,6 +166,7 @@ impl Policies {
         }
         let chains = change.chains.iter().map(|(_, steps)| steps);
         self.check_order(chains, &change.install)?;
+        self.check_room(&change.chains, engine, &tenant_of)?;
         self.hand_over(&mut change.install, events)?;
         // From here on nothing fails.
         for installed in change.install {
@@ -170,6 +212,41 @@ impl Policies {
         Ok(())
     }
 
+    /// Whether there is room for the chains that are to be.
+    fn check_room(
+        &mut self,
+        chains: &[(Scope, MethodSteps)],
+        engine: &mut Engine<Message>,
+        tenant_of: impl Fn(&Scope) -> Arc<str>,
+    ) -> Result<(), String> {
+        let mut new: HashMap<Arc<str>, usize> = HashMap::new();
+        for (scope, steps) in chains {
+            let Some(place) = chains_of(engine, scope) else {
+                continue;
+            };
+            let request = place.request.is_none() && !steps.request.is_empty();
+            let reply = place.reply.is_none() && !steps.reply.is_empty();
+            let count = usize::from(request) + usize::from(reply);
+            if count > 0 {
+                *new.entry(tenant_of(scope)).or_default() += count;
+            }
+        }
+        let total: usize = new.values().sum();
+        for (tenant, its) in new {
+            let lane = self.parked.lane_of(&tenant);
+            // Whichever of the limits is the nearer: its own, or all tenants' for all that are to be.
+            let refusal = self.counts.refusal(lane, &tenant, its);
+            let refusal = refusal.or_else(|| {
+                (self.counts.total + total > MAX_CHAINS)
+                    .then(|| format!("{total} chains more would exceed the limit of {MAX_CHAINS}"))
+            });
+            if let Some(refusal) = refusal {
+                return Err(refusal);
+            }
+        }
+        Ok(())
+    }
+
     /// Gives new versions the state of those in force. A policy that can't save or restore refuses the whole change.
     fn hand_over(
         &mut self,
@@ -206,13 +283,26 @@ impl Policies {
         }
     }
 
-    /// Chains for one method; the engine is told of none where there are no steps.
-    pub(crate) fn make_chains(&mut self, tenant: &Arc<str>, steps: MethodSteps) -> MethodChains {
+    /// Chains for some methods; the engine is told of none where there are no steps.
+    ///
+    /// # Errors
+    /// There is no room for all of them: none is made, and the methods mustn't be callable.
+    pub(crate) fn make_chains(
+        &mut self,
+        tenant: &Arc<str>,
+        methods: Vec<MethodSteps>,
+    ) -> Result<Vec<MethodChains>, Status> {
         let lane = self.parked.lane_of(tenant);
-        MethodChains {
+        let steps = methods.iter().flat_map(|m| [&m.request, &m.reply]);
+        let more = steps.filter(|steps| !steps.is_empty()).count();
+        if let Some(refusal) = self.counts.refusal(lane, tenant, more) {
+            return Err(Status::new(Code::RESOURCE_EXHAUSTED, refusal));
+        }
+        let chains = methods.into_iter().map(|steps| MethodChains {
             request: self.change_chain(None, lane, steps.request),
             reply: self.change_chain(None, lane, steps.reply),
-        }
+        });
+        Ok(chains.collect())
     }
 
     /// Gives a chain other steps; without any there is none. It keeps its name, so that parked calls find it.
@@ -240,7 +330,9 @@ impl Policies {
             pace: Pace::default(),
         };
         let Some((id, place)) = before.and_then(|id| Some((id, self.chains.get_mut(id.0)?))) else {
-            return self.chains.insert(chain).map(ChainId);
+            self.counts.add(lane);
+            let id = self.chains.insert(chain);
+            return Some(ChainId(id.expect("room was checked before")));
         };
         let before = std::mem::replace(place, chain);
         let party = |step: &Step| self.installed.get(step.policy).map(Slot::party);
@@ -254,7 +346,9 @@ impl Policies {
     /// Frees the chains of a scope that is gone, or whose policies all are.
     pub(crate) fn drop_chains(&mut self, chains: MethodChains) {
         for chain in [chains.request, chains.reply].into_iter().flatten() {
-            self.chains.remove(chain.0);
+            if let Some(gone) = self.chains.remove(chain.0) {
+                self.counts.remove(gone.lane);
+            }
             self.parked.chain_changed(chain, |_| None);
         }
     }

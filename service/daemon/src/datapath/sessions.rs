@@ -165,19 +165,22 @@ impl Runtime {
     }
 
     /// The routes of a client's methods, all to be made by `target`.
+    ///
+    /// # Errors
+    /// There is no room for their chains.
     pub(crate) fn client_routes(
         &mut self,
         tenant: &Arc<str>,
         chains: Vec<MethodSteps>,
         target: impl Fn(u16) -> RouteTarget,
-    ) -> Vec<Route> {
+    ) -> Result<Vec<Route>, Status> {
+        let chains = self.policies.make_chains(tenant, chains)?;
         let with_index = chains.into_iter().zip(0u16..);
-        with_index
-            .map(|(steps, k)| Route {
-                target: target(k),
-                chains: self.policies.make_chains(tenant, steps),
-            })
-            .collect()
+        let route = |(chains, k)| Route {
+            target: target(k),
+            chains,
+        };
+        Ok(with_index.map(route).collect())
     }
 
     fn bind_local(
@@ -199,7 +202,7 @@ impl Runtime {
             service,
             method,
             encoding: Encoding::Native,
-        });
+        })?;
         let first_handle = self.add_handles(session, &schema.methods, true, routes)?;
         Ok(BindOutcome::Bound(Bound {
             first_handle,
@@ -255,7 +258,7 @@ impl Runtime {
             .apply(change, &mut self.engine, &self.events, |_| {
                 Arc::clone(tenant)
             })
-            .map_err(|refusal| Status::new(Code::INTERNAL, refusal))?;
+            .map_err(|refusal| Status::new(Code::RESOURCE_EXHAUSTED, refusal))?;
         let not_callable = Status::new(
             Code::UNIMPLEMENTED,
             "the application serves this method, it hasn't bound it to call it",

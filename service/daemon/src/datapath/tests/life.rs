@@ -4,13 +4,15 @@ use std::time::Instant;
 
 use tollgate_engine::chain::{Account, OnFault, Trial};
 use tollgate_policy_host::Hook;
+use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 
 use super::puppet::{
     ALL, Act, CANT_RESTORE, CANT_SAVE, Fate, Rig, SAVES_ALL, fresh, heir, installed, kept, put,
     read_view, ticking,
 };
-use crate::datapath::command::{Event, How, Installed, Place, ReportedPlace, Step};
+use crate::datapath::command::{Event, How, Installed, Place, PolicyChange, ReportedPlace, Step};
+use crate::limits::{MAX_CHAINS, MAX_CHAINS_PER_TENANT};
 
 fn passed(n: u64) -> Fate {
     Fate::Passed(n, "as it was".to_owned())
@@ -548,4 +550,55 @@ fn every_call_meets_exactly_one_version_however_often_it_is_swapped() {
     let total: u64 = rig.policies.report().iter().map(|r| r.counts.denied).sum();
     assert_eq!(total, u64::from(asked), "all versions together");
     assert!(rig.events().is_empty());
+}
+
+#[test]
+fn without_room_for_its_chains_nothing_is_bound() {
+    let mut rig = Rig::new();
+    rig.apply(vec![only(0, kept(Act::Deny, 9))]).unwrap();
+    let (scope, steps) = rig.served(&[0]);
+    let many = |count| vec![steps.clone(); count];
+    let full = |status: tollgate_engine::Status| {
+        assert_eq!(status.code, Code::RESOURCE_EXHAUSTED);
+        status.message
+    };
+    // A tenant's own limit first, then that of all.
+    let mut made = Vec::new();
+    for tenant in ["a", "b", "c", "d"] {
+        let chains = rig
+            .policies
+            .make_chains(&tenant.into(), many(MAX_CHAINS_PER_TENANT));
+        made = chains.unwrap();
+        let more = rig.policies.make_chains(&tenant.into(), many(1));
+        let said = full(more.unwrap_err());
+        assert!(
+            said.contains(&format!(
+                "{MAX_CHAINS_PER_TENANT} methods of tenant {tenant}'s"
+            )),
+            "{said}"
+        );
+    }
+    let said = full(rig.policies.make_chains(&"e".into(), many(1)).unwrap_err());
+    assert!(said.contains(&format!("limit of {MAX_CHAINS}")), "{said}");
+    // A change that needs one is refused as a whole.
+    let change = |id| PolicyChange {
+        install: vec![only(id, kept(Act::Allow, 0))],
+        chains: vec![(scope.clone(), steps.clone())],
+        ..Default::default()
+    };
+    let refused = rig.change(change(1)).unwrap_err();
+    assert!(
+        refused.contains(&format!("limit of {MAX_CHAINS}")),
+        "{refused}"
+    );
+    assert!(
+        rig.policies.report().iter().all(|policy| policy.id == 0),
+        "nothing of it was done"
+    );
+    // What is dropped makes room.
+    rig.policies.drop_chains(made[0]);
+    rig.change(change(1)).unwrap();
+    let chain = rig.put_chain(&scope, steps);
+    let fates = rig.judge(chain.unwrap(), Hook::Request, &[(0, 1)]);
+    assert_eq!(code(&fates[0]), Some(9));
 }

@@ -360,6 +360,11 @@ impl Rig {
             install,
             ..Default::default()
         };
+        self.change(change)
+    }
+
+    /// Any change, of tenant `t`.
+    pub(super) fn change(&mut self, change: PolicyChange) -> Result<(), String> {
         self.policies
             .apply(change, &mut self.engine, &self.sender, |_| "t".into())
     }
@@ -409,10 +414,8 @@ impl Rig {
         self.policies
             .check_order([&steps].into_iter(), &[])
             .unwrap();
-        self.policies
-            .make_chains(&tenant.into(), steps)
-            .request
-            .unwrap()
+        let made = self.policies.make_chains(&tenant.into(), vec![steps]);
+        made.unwrap()[0].request.unwrap()
     }
 
     /// The steps of a method that tenant `t` serves, and whose they are.
