@@ -82,7 +82,7 @@ fn append(view: &mut [u8], at: usize, bytes: &[u8]) -> Option<usize> {
 /// A call's metadata with a policy's changes; `keys` are those that [`MetadataChange::key`] is an index into.
 ///
 /// # Errors
-/// There would be too much of it: the policy's fault.
+/// There would be too much of it, or a value isn't one.
 pub fn changed_metadata(
     metadata: Metadata<'_>,
     keys: &[String],

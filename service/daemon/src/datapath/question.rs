@@ -6,7 +6,7 @@ use tollgate_marshal::{Change, NewValue, PatchError};
 use tollgate_policy_host::{
     Effects, FieldChange, ForeignChange, Hook, Rate, Value, changed_metadata, limits::VIEW_BYTES,
 };
-use tollgate_shm_abi::metadata::{Metadata, MetadataBuf};
+use tollgate_shm_abi::metadata::{Metadata, MetadataBuf, MetadataError};
 
 use crate::datapath::account::{AccountId, Accounts};
 use crate::datapath::command::{Ask, Event, Patcher};
@@ -164,9 +164,7 @@ impl Question {
             _ if matches!(self.message.body, Body::Landed { .. }) => return Err(Unchanged::Late),
             changes => Some(changed_metadata(self.metadata(), &patcher.keys, changes)),
         };
-        let metadata = metadata.transpose().map_err(|error| {
-            Unchanged::Policy(format!("it makes metadata that can't be: {error}"))
-        })?;
+        let metadata = metadata.transpose().map_err(Unchanged::of_metadata)?;
         if !effects.fields.is_empty() {
             self.change_fields(patcher, &effects.fields, pool)?;
         }
@@ -217,10 +215,23 @@ impl Question {
 pub(super) enum Unchanged {
     /// It can't be made: the policy's fault.
     Policy(String),
+    /// With what the caller sent it would be more metadata than a call may have: whose fault that is nobody can say.
+    NoRoom(String),
     /// The message lies where it is going already: it was on its way when the policy was attached.
     Late,
     /// The sender's message has a part that is wrong, which nobody had to look into before.
     Malformed(String),
+}
+
+impl Unchanged {
+    fn of_metadata(error: MetadataError) -> Unchanged {
+        match error {
+            MetadataError::TooLong { .. } | MetadataError::PairCount { .. } => {
+                Unchanged::NoRoom(error.to_string())
+            }
+            _ => Unchanged::Policy(format!("it makes metadata that can't be: {error}")),
+        }
+    }
 }
 
 fn patch_change(change: &FieldChange) -> Change<'_> {

@@ -504,6 +504,10 @@ impl Slot {
                 Code::INVALID_ARGUMENT,
                 format!("what policy {name} wants to change can't be changed: {why}"),
             ),
+            Said::Unchanged(Unchanged::NoRoom(why)) => (
+                Code::RESOURCE_EXHAUSTED,
+                format!("what policy {name} adds to the call's metadata doesn't fit: {why}"),
+            ),
             Said::Unchanged(_) => (
                 Code::FAILED_PRECONDITION,
                 format!(
