@@ -43,6 +43,9 @@ pub struct SessionOptions {
     pub send_heap_bytes: u64,
     /// Bytes for what is received and not yet dropped; as above.
     pub receive_heap_bytes: u64,
+    /// The label under which this session serves: policies can route calls to the servers of a label. Calls without a route
+    /// go to servers without one, as long as there are any. Empty: none.
+    pub label: String,
     /// How long the driving thread spins (yielding its core) before it sleeps. Longer saves wake-ups, which cost tens of
     /// microseconds across cores; shorter saves CPU. Zero: never spin. Default 50 us.
     pub spin: Duration,
@@ -62,6 +65,7 @@ impl SessionOptions {
             ),
             send_heap_bytes: 0,
             receive_heap_bytes: 0,
+            label: String::new(),
             spin: DEFAULT_SPIN,
         }
     }
@@ -422,6 +426,7 @@ fn handshake(
         send_heap_bytes: options.send_heap_bytes,
         receive_heap_bytes: options.receive_heap_bytes,
         features: FEATURE_METADATA,
+        label: options.label.clone(),
     };
     let request = Request {
         id: 1,

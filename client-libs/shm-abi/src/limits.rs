@@ -63,6 +63,9 @@ pub const MAX_METADATA_PAIRS: u16 = 64;
 /// The longest metadata key, in bytes.
 pub const MAX_METADATA_KEY_BYTES: usize = 128;
 
+/// The longest label of servers, in bytes.
+pub const MAX_LABEL_BYTES: usize = 64;
+
 /// The most offsets that one RELEASE or RECLAIM carries: what fits behind a descriptor's first 16 bytes.
 pub const MAX_OFFSETS: usize = 6;
 

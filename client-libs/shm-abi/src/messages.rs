@@ -188,6 +188,9 @@ pub struct OpenSession {
     /// What the library understands beyond the first version: [`FEATURE_METADATA`]. Without it, received metadata is left out.
     #[prost(uint32, tag = "6")]
     pub features: u32,
+    /// Under which its services are served, for policies that choose among servers: 1 to 64 of `a-z 0-9 - _ .`; empty for none.
+    #[prost(string, tag = "7")]
+    pub label: String,
 }
 
 /// The session is there. Descriptors: those of [`SessionFds`](crate::session::SessionFds).

@@ -563,6 +563,9 @@ pub(crate) struct Serve {
     /// Print every request as one line of JSON
     #[arg(long)]
     pub(crate) print_requests: bool,
+    /// Serve under this label, which policies can route calls to; without it, for calls without a route
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub(crate) label: String,
     /// Send this beside every reply; in base64 if the key ends in -bin. Repeat for more, also of one key
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) metadata: Vec<Pair>,

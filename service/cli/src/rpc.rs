@@ -27,7 +27,7 @@ pub(crate) fn call(cli: &Cli, args: &Call) -> Result<String, Failure> {
     let method = service.method(&args.method.method)?;
     let request = method.request(&argument_or_stdin(&args.request)?)?;
     let sent = metadata::collect(&args.metadata)?;
-    let session = open(cli, &args.schema.token)?;
+    let session = open(cli, &args.schema.token, "")?;
     // The deadline is for everything from here on, binding included: a daemon or peer that takes
     // its time must not keep a script waiting. So the work has a thread, and this one the clock.
     let (sender, receiver) = channel();
@@ -91,7 +91,7 @@ pub(crate) fn serve(cli: &Cli, args: &Serve) -> Result<(), Failure> {
     let signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| {
         Failure::new(Code::INTERNAL, format_args!("no signal handlers: {error}"))
     })?;
-    let session = open(cli, &args.schema.token)?;
+    let session = open(cli, &args.schema.token, &args.label)?;
     let (descriptor_set, name) = (
         service.descriptor_set().to_owned(),
         service.name().to_owned(),
@@ -214,9 +214,10 @@ fn wait_for_the_end(session: Session, mut signals: Signals) -> Result<(), Failur
     }
 }
 
-fn open(cli: &Cli, token: &str) -> Result<Session, Failure> {
+fn open(cli: &Cli, token: &str, label: &str) -> Result<Session, Failure> {
     let mut options = SessionOptions::new(&cli.socket, token);
     options.app = "tollgate".to_owned();
+    options.label = label.to_owned();
     Session::open(options).map_err(|status| match status.code() {
         Code::UNAVAILABLE => unreachable(&cli.socket, status.message()),
         Code::UNAUTHENTICATED => {

@@ -1,11 +1,13 @@
 //! Verdicts and answers: from a chain, a server or a peer towards the caller; and the other ends of a call.
 
+use std::sync::Arc;
+
 use tollgate_shm_abi::status::Code;
 
 use crate::calls::{Call, CallKey};
 use crate::state::{Event, Stage, State};
 use crate::tables::{
-    Encoding, End, Engine, LinkId, Origin, Output, SessionId, Status, Target, Verdict,
+    Encoding, End, Engine, LinkId, Origin, Output, SessionId, Status, Steering, Target, Verdict,
 };
 
 /// Whether an application may answer a call.
@@ -57,6 +59,27 @@ impl<M> Engine<M> {
             && call.state == State::Judging(Stage::ClientRequest)
         {
             call.bytes = bytes;
+        }
+    }
+
+    /// A chain that is asked about a request has decided on its way; what another chain decided before stays unless this one
+    /// says otherwise.
+    pub fn steer(&mut self, call: CallKey, priority: Option<u8>, route: Option<Arc<str>>) {
+        if let Some(call) = self.calls.get_mut(call)
+            && let State::Judging(Stage::ClientRequest | Stage::ServerRequest) = call.state
+        {
+            call.steering.priority = priority.unwrap_or(call.steering.priority);
+            call.steering.route = route.or(call.steering.route.take());
+        }
+    }
+
+    /// What is decided of the way of a request that is being judged, if it goes to a peer: whose daemon is to be told.
+    pub fn steering_to_peer(&self, call: CallKey) -> Option<(LinkId, &Steering)> {
+        let call = self.calls.get(call)?;
+        let is_asked = call.state == State::Judging(Stage::ClientRequest);
+        match call.target {
+            Target::Link { link, .. } if is_asked => Some((link, &call.steering)),
+            _ => None,
         }
     }
 
@@ -250,14 +273,14 @@ impl<M> Engine<M> {
             let Some(link) = self.links.get_mut(link_id.0) else {
                 return;
             };
-            let Some(&key) = link.waiting.front() else {
+            let Some(key) = link.waiting.next() else {
                 return;
             };
             let bytes = self.calls.get(key).map_or(0, |call| call.bytes);
             if !link.affords(bytes) {
                 return;
             }
-            link.waiting.pop_front();
+            link.waiting.pop();
             link.waiting_bytes -= bytes;
             if let Some(message) = self.calls.get_mut(key).and_then(|call| call.held.take()) {
                 self.send_call(key, message);
@@ -367,9 +390,7 @@ impl<M> Engine<M> {
         let Some(link) = self.links.get_mut(link.0) else {
             return;
         };
-        let before = link.waiting.len();
-        link.waiting.retain(|&waiting| waiting != key);
-        if link.waiting.len() < before {
+        if link.waiting.remove(key) {
             link.waiting_bytes -= bytes;
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::limits::MAX_CALLS;
 use crate::state::{Event, State};
-use crate::tables::{Encoding, Origin, ServiceId, Target};
+use crate::tables::{Encoding, Origin, ServiceId, Steering, Target};
 
 /// Names one call of one engine: a slot and the generation of its use.
 ///
@@ -46,6 +46,8 @@ pub(crate) struct Call<M> {
     pub(crate) deadline_ns: u64,
     /// Size of the request, for credits.
     pub(crate) bytes: u64,
+    /// How soon, and to which servers.
+    pub(crate) steering: Steering,
     /// The request, while it waits for credit.
     pub(crate) held: Option<M>,
 }

@@ -29,6 +29,7 @@ pub mod slots;
 pub mod state;
 mod tables;
 mod timer;
+mod waiting;
 
 #[cfg(test)]
 mod tests;
@@ -37,5 +38,5 @@ pub use calls::CallKey;
 pub use state::Stage;
 pub use tables::{
     Admission, ChainId, Encoding, End, Engine, Expected, LinkId, MethodChains, Origin, Output,
-    Route, RouteTarget, ServiceId, SessionId, Status, Submission, Verdict,
+    Route, RouteTarget, ServiceId, SessionId, Status, Steering, Submission, Verdict,
 };

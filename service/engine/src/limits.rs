@@ -22,6 +22,12 @@ pub const MAX_WAITING_PER_LINK: usize = 4_096;
 /// Bytes of the calls that one link holds back.
 pub const MAX_WAITING_BYTES_PER_LINK: u64 = 64 << 20;
 
+/// Priorities of calls: 0, which is the default, to 7, the most urgent.
+pub const PRIORITIES: usize = 8;
+
+/// Of the calls that wait for a link's credit, every so many-th to leave is the one that has waited longest.
+pub const OLDEST_EVERY: u64 = 8;
+
 /// Longest life of a call. A call without a deadline, or with a later one, gets this: 1 hour.
 pub const MAX_DEADLINE_NS: u64 = 3_600_000_000_000;
 

@@ -113,6 +113,7 @@ impl<M> Engine<M> {
             origin,
             deadline_ns,
             bytes,
+            steering,
             message,
         } = submission;
         let latest_ns = now_ns.saturating_add(MAX_DEADLINE_NS);
@@ -130,6 +131,7 @@ impl<M> Engine<M> {
             service: None,
             deadline_ns,
             bytes,
+            steering,
             held: None,
         });
         self.timer.arm(key.slot(), deadline_ns);
@@ -248,7 +250,8 @@ impl<M> Engine<M> {
     }
 
     fn forward_to_link(&mut self, key: CallKey, link_id: LinkId, message: M) {
-        let bytes = self.calls.get(key).map_or(0, |call| call.bytes);
+        let call = self.calls.get(key);
+        let (bytes, priority) = call.map_or((0, 0), |call| (call.bytes, call.steering.priority));
         let Some(link) = self.links.get_mut(link_id.0) else {
             self.discard(message);
             return self.end(
@@ -268,7 +271,7 @@ impl<M> Engine<M> {
             );
             return self.end(key, Status::new(Code::RESOURCE_EXHAUSTED, text));
         }
-        link.waiting.push_back(key);
+        link.waiting.push(priority, key);
         link.waiting_bytes += bytes;
         self.step(key, Event::Hold);
         if let Some(call) = self.calls.get_mut(key) {
@@ -301,7 +304,11 @@ impl<M> Engine<M> {
     }
 
     pub(crate) fn deliver(&mut self, key: CallKey, service_id: ServiceId, method: u16, message: M) {
-        let chosen = self.choose_server(service_id);
+        let route = self
+            .calls
+            .get(key)
+            .and_then(|call| call.steering.route.clone());
+        let chosen = self.choose_server(service_id, route.as_deref());
         let (session, first_handle) = match chosen {
             Ok(chosen) => chosen,
             Err(status) => {
@@ -329,8 +336,12 @@ impl<M> Engine<M> {
         });
     }
 
-    /// The service's servers take turns; one that has too much to do is passed over.
-    fn choose_server(&mut self, id: ServiceId) -> Result<(SessionId, u32), Status> {
+    /// The service's servers take turns, those of the call's route if there are any; one that has too much to do is passed over.
+    fn choose_server(
+        &mut self,
+        id: ServiceId,
+        route: Option<&str>,
+    ) -> Result<(SessionId, u32), Status> {
         let Some(service) = self.services.get_mut(id.0 as usize) else {
             return Err(Status::new(
                 Code::UNIMPLEMENTED,
@@ -338,17 +349,15 @@ impl<M> Engine<M> {
             ));
         };
         let count = service.servers.len();
-        for turn in 0..count {
-            let at = (service.next + turn) % count;
+        let is_idle = |at: &usize| {
+            let session = self.sessions.get(service.servers[*at].session.0);
+            session.is_some_and(|s| s.delivered < MAX_DELIVERED_PER_SESSION)
+        };
+        let idle = service.turns(route).find(is_idle);
+        if let Some(at) = idle {
+            service.next = (at + 1) % count;
             let server = &service.servers[at];
-            let busy = self
-                .sessions
-                .get(server.session.0)
-                .is_none_or(|s| s.delivered >= MAX_DELIVERED_PER_SESSION);
-            if !busy {
-                service.next = (at + 1) % count;
-                return Ok((server.session, server.first_handle));
-            }
+            return Ok((server.session, server.first_handle));
         }
         Err(if count == 0 {
             Status::new(

@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use tollgate_shm_abi::status::Code;
 
@@ -11,6 +12,7 @@ use crate::calls::{Call, CallKey, Calls};
 use crate::slots::Slots;
 use crate::state::Stage;
 use crate::timer::Wheel;
+use crate::waiting::Waiting;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -171,6 +173,22 @@ pub enum Verdict {
     Deny(Status),
 }
 
+/// What policies have decided about a call's way, beyond whether it goes on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steering {
+    /// 0, unless they say otherwise, to 7: the higher, the sooner it leaves where calls wait.
+    pub priority: u8,
+    /// It goes to the servers that registered under this label, while there are any.
+    pub route: Option<Arc<str>>,
+}
+
+impl Steering {
+    /// Whether nobody has decided anything.
+    pub fn is_default(&self) -> bool {
+        self.priority == 0 && self.route.is_none()
+    }
+}
+
 /// A call as an application posts it, or a peer sends it.
 #[derive(Debug)]
 pub struct Submission<M> {
@@ -180,6 +198,8 @@ pub struct Submission<M> {
     pub deadline_ns: u64,
     /// Size of the message, for credits and limits.
     pub bytes: u64,
+    /// What the caller's daemon said of its way; by default for what an application posts.
+    pub steering: Steering,
     /// The request.
     pub message: M,
 }
@@ -343,8 +363,8 @@ pub(crate) struct Link {
     /// What the peer lets us send.
     pub(crate) credit_calls: u32,
     pub(crate) credit_bytes: u64,
-    /// Calls held back, oldest first.
-    pub(crate) waiting: VecDeque<CallKey>,
+    /// Calls held back.
+    pub(crate) waiting: Waiting,
     pub(crate) waiting_bytes: u64,
     /// Calls by the peer's numbers, for cancelling.
     pub(crate) by_number: HashMap<u64, CallKey>,
@@ -359,6 +379,14 @@ impl Link {
 pub(crate) struct Server {
     pub(crate) session: SessionId,
     pub(crate) first_handle: u32,
+    pub(crate) label: Option<Arc<str>>,
+}
+
+impl Server {
+    /// Whether it is for calls of this route: of a label, or of none.
+    pub(crate) fn is_for(&self, route: Option<&str>) -> bool {
+        self.label.as_deref() == route
+    }
 }
 
 pub(crate) struct Service {
@@ -367,6 +395,25 @@ pub(crate) struct Service {
     /// Whose turn it is.
     pub(crate) next: usize,
     pub(crate) chains: Vec<MethodChains>,
+}
+
+impl Service {
+    /// The label whose servers a call of this route goes to, `None` standing for those without one. The outer `None`: all
+    /// servers, because nobody is left otherwise. Calls without a route stay with servers without a label, so that a canary
+    /// gets only what was meant for it.
+    pub(crate) fn destination<'r>(&self, route: Option<&'r str>) -> Option<Option<&'r str>> {
+        let has = |route| self.servers.iter().any(|server| server.is_for(route));
+        [route, None].into_iter().find(|route| has(*route))
+    }
+
+    /// The places of the servers for a call of this route, in the order of their turns.
+    pub(crate) fn turns(&self, route: Option<&str>) -> impl Iterator<Item = usize> {
+        let destination = self.destination(route);
+        let count = self.servers.len();
+        (0..count)
+            .map(move |turn| (self.next + turn) % count)
+            .filter(move |at| destination.is_none_or(|route| self.servers[*at].is_for(route)))
+    }
 }
 
 /// One runtime's calls. See the crate's page for how it is driven.
@@ -442,7 +489,7 @@ impl<M> Engine<M> {
         let fresh = Link {
             credit_calls: calls,
             credit_bytes: bytes,
-            waiting: VecDeque::new(),
+            waiting: Waiting::default(),
             waiting_bytes: 0,
             by_number: HashMap::new(),
         };
@@ -473,12 +520,19 @@ impl<M> Engine<M> {
             .get_mut(usize::from(method))
     }
 
-    /// Adds a server of `service`; method `i` has the handle `first_handle + i` there.
-    pub fn serve(&mut self, service: ServiceId, session: SessionId, first_handle: u32) {
+    /// Adds a server of `service`, under a label if it has one; method `i` has the handle `first_handle + i` there.
+    pub fn serve(
+        &mut self,
+        service: ServiceId,
+        session: SessionId,
+        first_handle: u32,
+        label: Option<Arc<str>>,
+    ) {
         if let Some(service) = self.services.get_mut(service.0 as usize) {
             service.servers.push(Server {
                 session,
                 first_handle,
+                label,
             });
         }
     }
@@ -490,13 +544,11 @@ impl<M> Engine<M> {
             .map_or(0, |s| s.servers.len())
     }
 
-    /// The session that the next call of `service` goes to, and whether a server-side chain will read the request:
+    /// The session that the next call of `service` without a route goes to, and whether a server-side chain will read the request:
     /// what the rim must know to choose where a large body lands.
     pub fn landing(&self, service: ServiceId, method: u16) -> Option<(SessionId, bool)> {
         let service = self.services.get(service.0 as usize)?;
-        let server = service
-            .servers
-            .get(service.next % service.servers.len().max(1))?;
+        let server = &service.servers[service.turns(None).next()?];
         Some((
             server.session,
             service.chains.get(usize::from(method))?.request.is_some(),

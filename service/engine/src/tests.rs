@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use tollgate_shm_abi::status::Code;
@@ -28,6 +29,7 @@ fn submission(number: u64, message: Message) -> Submission<Message> {
         },
         deadline_ns: 0,
         bytes: 10,
+        steering: Steering::default(),
         message,
     }
 }
@@ -40,6 +42,7 @@ fn from_peer(number: u64, message: Message) -> Submission<Message> {
         },
         deadline_ns: 0,
         bytes: 10,
+        steering: Steering::default(),
         message,
     }
 }
@@ -52,7 +55,7 @@ fn engine() -> (Engine<Message>, ServiceId) {
     engine.session_opened(SERVER);
     engine.link_opened(PEER, LINK_CALL_WINDOW, LINK_BYTE_WINDOW);
     let service = engine.add_service("hotel.Reservation", 1);
-    engine.serve(service, SERVER, 40);
+    engine.serve(service, SERVER, 40, None);
     let route = |target| Route {
         target,
         chains: MethodChains::default(),
@@ -443,6 +446,7 @@ fn the_table_of_calls_is_limited() {
                     origin,
                     deadline_ns: 0,
                     bytes: 0,
+                    steering: Steering::default(),
                     message: 0,
                 },
             );
@@ -491,6 +495,113 @@ fn calls_without_credit_wait_in_order_and_the_queue_is_limited() {
 }
 
 #[test]
+fn urgent_calls_leave_before_others_and_no_call_waits_for_ever() {
+    let (mut engine, _) = engine();
+    for k in 0..LINK_CALL_WINDOW {
+        engine.submit(0, APP, 1, submission(u64::from(k), k));
+    }
+    drain(&mut engine);
+    let number = |k: u32| u64::from(LINK_CALL_WINDOW + k);
+    for (k, priority) in [(0, 0), (1, 3), (2, 7), (3, 3)] {
+        let urgent = Submission {
+            steering: Steering {
+                priority,
+                route: None,
+            },
+            ..submission(number(k), k)
+        };
+        engine.submit(0, APP, 1, urgent);
+    }
+    let sent = |engine: &mut Engine<Message>| -> Vec<Message> {
+        let sent = |output: &Output<Message>| match output {
+            Output::SendCall { message, .. } => Some(*message),
+            _ => None,
+        };
+        drain(engine).iter().filter_map(sent).collect()
+    };
+    engine.set_credit(PEER, 3, 30);
+    assert_eq!(sent(&mut engine), [2, 1, 3]);
+    // More urgent ones keep coming, one for each that leaves: the oldest has its turn all the same.
+    let mut left = Vec::new();
+    for k in 4..20 {
+        let urgent = Submission {
+            steering: Steering {
+                priority: 7,
+                route: None,
+            },
+            ..submission(number(k), k)
+        };
+        engine.submit(0, APP, 1, urgent);
+        engine.set_credit(PEER, 1, 10);
+        left.extend(sent(&mut engine));
+    }
+    let turn = left.iter().position(|message| *message == 0);
+    assert!(
+        turn.is_some_and(|at| at < OLDEST_EVERY as usize),
+        "{left:?}"
+    );
+}
+
+#[test]
+fn a_route_chooses_among_the_servers_that_have_its_label() {
+    let (mut engine, service) = engine();
+    for session in [3, 4] {
+        engine.session_opened(SessionId(session));
+        engine.serve(service, SessionId(session), 0, Some("blue".into()));
+    }
+    let mut number = 0;
+    let mut met = |engine: &mut Engine<Message>, route: Option<&str>| -> Vec<u32> {
+        let mut met = Vec::new();
+        for _ in 0..3 {
+            number += 1;
+            let steering = Steering {
+                priority: 0,
+                route: route.map(Arc::from),
+            };
+            let routed = Submission {
+                steering,
+                ..submission(number, 0)
+            };
+            engine.submit(0, APP, 0, routed);
+            for output in drain(engine) {
+                if let Output::Deliver { session, .. } = output {
+                    met.push(session.0);
+                }
+            }
+        }
+        met
+    };
+    assert_eq!(met(&mut engine, Some("blue")), [3, 4, 3]);
+    assert_eq!(met(&mut engine, None), [2, 2, 2], "what isn't for a canary");
+    assert_eq!(met(&mut engine, Some("green")), [2, 2, 2], "nobody has it");
+    assert_eq!(engine.landing(service, 0), Some((SERVER, false)));
+    engine.session_closed(SERVER);
+    assert_eq!(met(&mut engine, None).len(), 3, "nobody else is left");
+}
+
+#[test]
+fn a_chain_steers_a_request_that_it_is_asked_about() {
+    let (mut engine, _) = engine();
+    let chain = Some(ChainId(9));
+    engine.route_mut(APP, 1).unwrap().chains.request = chain;
+    engine.submit(0, APP, 1, submission(1, 5));
+    let Some(Output::Judge { call, .. }) = engine.poll_output() else {
+        panic!("it is judged")
+    };
+    assert!(engine.steering_to_peer(call).unwrap().1.is_default());
+    engine.steer(call, Some(7), Some("blue".into()));
+    engine.steer(call, None, None);
+    let steering = Steering {
+        priority: 7,
+        route: Some("blue".into()),
+    };
+    assert_eq!(engine.steering_to_peer(call), Some((PEER, &steering)));
+    engine.verdict(call, Verdict::Allow, 5);
+    engine.steer(call, Some(1), None);
+    assert_eq!(engine.steering_to_peer(call), None, "it has left");
+}
+
+#[test]
 fn what_a_link_holds_back_is_limited_in_calls_and_bytes() {
     let (mut engine, _) = engine();
     let other = SessionId(3);
@@ -518,6 +629,7 @@ fn what_a_link_holds_back_is_limited_in_calls_and_bytes() {
                 origin,
                 deadline_ns: 0,
                 bytes,
+                steering: Steering::default(),
                 message: 0,
             },
         );
@@ -590,6 +702,7 @@ fn a_deadline_ends_the_call_everywhere_and_a_late_reply_is_dropped() {
             origin,
             deadline_ns: 5_000_000,
             bytes: 1,
+            steering: Steering::default(),
             message: 100,
         },
     );
@@ -617,6 +730,7 @@ fn a_deadline_ends_the_call_everywhere_and_a_late_reply_is_dropped() {
             origin,
             deadline_ns: 5,
             bytes: 1,
+            steering: Steering::default(),
             message: 100,
         },
     );
@@ -629,6 +743,7 @@ fn a_deadline_ends_the_call_everywhere_and_a_late_reply_is_dropped() {
             origin,
             deadline_ns: 0,
             bytes: 1,
+            steering: Steering::default(),
             message: 100,
         },
     );
@@ -724,7 +839,7 @@ fn a_peer_can_answer_only_what_was_sent_to_it() {
 fn servers_of_one_service_take_turns() {
     let (mut engine, service) = engine();
     engine.session_opened(SessionId(3));
-    engine.serve(service, SessionId(3), 0);
+    engine.serve(service, SessionId(3), 0, None);
     let mut met = Vec::new();
     for number in 0..4 {
         engine.submit(0, APP, 0, submission(number, 0));
@@ -932,7 +1047,9 @@ proptest! {
                     ledger.waiting.insert(origin);
                     ledger.posted.push(origin);
                     let deadline_ns = if deadline_ticks == 0 { 0 } else { now + deadline_ticks * TIMER_TICK_NS };
-                    engine.submit(now, APP, handle, Submission { origin, deadline_ns, bytes: LINK_BYTE_WINDOW / 3, message });
+                    let route = (handle % 2 == 0).then(|| "blue".into());
+                    let steering = Steering { priority: (deadline_ticks % 8) as u8, route };
+                    engine.submit(now, APP, handle, Submission { origin, deadline_ns, bytes: LINK_BYTE_WINDOW / 3, steering, message });
                 }
                 Op::Arrive if !ledger.closed.contains_key(&2) => {
                     number += 1;
@@ -941,7 +1058,7 @@ proptest! {
                     ledger.waiting.insert(origin);
                     ledger.posted.push(origin);
                     let encoding = if number % 2 == 0 { Encoding::Native } else { Encoding::Protobuf };
-                    engine.arrive(now, service, 0, encoding, Submission { origin, deadline_ns: 0, bytes: 7, message });
+                    engine.arrive(now, service, 0, encoding, Submission { origin, deadline_ns: 0, bytes: 7, steering: Steering::default(), message });
                 }
                 Op::Submit { .. } | Op::Arrive => {}
                 Op::Answer { nth, how } => {

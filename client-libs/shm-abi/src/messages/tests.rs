@@ -15,12 +15,14 @@ fn the_first_packets_of_a_session_have_these_bytes() {
         send_heap_bytes: 0,
         receive_heap_bytes: 1 << 20,
         features: FEATURE_METADATA,
+        label: "blue".into(),
     };
     let request = Request {
         id: 7,
         body: Some(RequestBody::OpenSession(open)),
     };
-    let bytes = b"\x08\x07\x52\x15\x08\x01\x12\x04tg_x\x1a\x05hotel\x28\x80\x80\x40\x30\x01";
+    let bytes =
+        b"\x08\x07\x52\x1b\x08\x01\x12\x04tg_x\x1a\x05hotel\x28\x80\x80\x40\x30\x01\x3a\x04blue";
     assert_eq!(request.encode_to_vec(), bytes);
     assert_eq!(Request::decode(&bytes[..]), Ok(request));
 

@@ -17,7 +17,7 @@ use tollgate_engine::{SessionId, Status};
 use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::{ControlSocket, Packet};
 use tollgate_shm_abi::descriptor::HeapSizes;
-use tollgate_shm_abi::limits::{MAX_MESSAGE_BYTES, MAX_PACKET_BYTES};
+use tollgate_shm_abi::limits::{MAX_LABEL_BYTES, MAX_MESSAGE_BYTES, MAX_PACKET_BYTES};
 use tollgate_shm_abi::messages::{
     Bind, Bound, BoundMethod, FEATURE_METADATA, Failure, OpenSession, Request, RequestBody,
     Response, ResponseBody, SIDE_CLIENT, SIDE_SERVER, SessionOpened,
@@ -31,6 +31,7 @@ use crate::control::schemas::{self, BoundSchema, SetKey};
 use crate::control::{Control, Watched, admin, watch};
 use crate::datapath::Command;
 use crate::datapath::command::{BindAs, BindOutcome};
+use crate::datapath::steering::is_label;
 
 /// The one session of a connection.
 struct Open {
@@ -248,6 +249,13 @@ async fn open_session(
         let text = format!("the token {shown:?}... belongs to no tenant of this daemon: `tollgate tenant add` prints one");
         Status::new(Code::UNAUTHENTICATED, text)
     })?;
+    if !request.label.is_empty() && !is_label(&request.label) {
+        let text = format!(
+            "the label {:?} isn't 1 to {MAX_LABEL_BYTES} of a-z 0-9 . _ -",
+            request.label
+        );
+        return Err(Status::new(Code::INVALID_ARGUMENT, text));
+    }
     let exhausted =
         |error: &dyn std::fmt::Display| Status::new(Code::RESOURCE_EXHAUSTED, error.to_string());
     let wanted = HeapSizes {
@@ -274,6 +282,7 @@ async fn open_session(
             app,
             pid,
             features: request.features,
+            label: request.label,
             reply,
         })
         .await??;

@@ -524,11 +524,6 @@ fn invalid(text: String) -> Status {
     Status::new(Code::INVALID_ARGUMENT, text)
 }
 
-/// Effects that policies can be written for and that nothing carries out here: they can't be granted.
-const NOT_CARRIED_OUT: Capabilities = Capabilities::EFFECTS
-    .without(Capabilities::CHANGE)
-    .without(Capabilities::DELAY);
-
 /// What an attachment may use.
 pub(crate) fn granted(options: &Options) -> Result<Capabilities, Status> {
     let Some(names) = &options.capabilities else {
@@ -538,10 +533,6 @@ pub(crate) fn granted(options: &Options) -> Result<Capabilities, Status> {
     for name in names {
         let one = name.parse::<Capabilities>();
         let one = one.map_err(|error| invalid(format!("--grant {name}: {error}")))?;
-        if one.intersects(NOT_CARRIED_OUT) {
-            let text = format!("--grant {name}: this daemon doesn't carry out that effect yet");
-            return Err(invalid(text));
-        }
         granted = granted | one;
     }
     Ok(granted)

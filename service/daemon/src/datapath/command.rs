@@ -198,6 +198,8 @@ pub(crate) enum Command {
         pid: i32,
         /// What its library understands.
         features: u32,
+        /// Under which it serves; empty for none.
+        label: String,
         reply: oneshot::Sender<Result<SessionId, Status>>,
     },
     CloseSession {

@@ -32,6 +32,7 @@ use crate::datapath::message::{Body, Message};
 use crate::datapath::ports::{Comparing, LinkState};
 use crate::datapath::runtime::Runtime;
 use crate::datapath::sessions::schema_differs;
+use crate::datapath::steering;
 
 /// Rewriting messages.
 impl Runtime {
@@ -208,8 +209,9 @@ impl Runtime {
         link: LinkId,
         call: CallKey,
         protobuf: &[u8],
-        metadata: Vec<u8>,
+        mut metadata: Vec<u8>,
     ) {
+        steering::take(&mut metadata);
         let expected = self.engine.expected_from_link(link, call);
         let method = expected.and_then(|e| self.method_of(e.session, e.handle));
         let Some(method) = method else {

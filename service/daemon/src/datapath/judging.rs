@@ -109,8 +109,19 @@ impl Runtime {
     }
 
     fn give_verdict(&mut self, question: Question) {
-        let verdict = question.denied.map_or(Verdict::Allow, Verdict::Deny);
-        self.engine
-            .verdict(question.call, verdict, question.message);
+        let Question {
+            call,
+            mut message,
+            mut denied,
+            priority,
+            route,
+            ..
+        } = question;
+        let steered = priority.is_some() || route.is_some();
+        if steered && denied.is_none() {
+            denied = self.steer(call, priority, route, &mut message).err();
+        }
+        let verdict = denied.map_or(Verdict::Allow, Verdict::Deny);
+        self.engine.verdict(call, verdict, message);
     }
 }

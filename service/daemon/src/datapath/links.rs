@@ -32,6 +32,7 @@ use crate::datapath::ports::{
 use crate::datapath::runtime::{Redial, Refusal, Runtime};
 use crate::datapath::runtime_of;
 use crate::datapath::sessions::schema_differs;
+use crate::datapath::steering;
 use crate::limits::{FRAMES_PER_TURN, MAX_LINKS, REDIAL_PAUSE};
 use tollgate_transport::limits::MAX_DESCRIPTION;
 
@@ -887,8 +888,9 @@ impl Runtime {
         head: &CallHead,
         encoding: Encoding,
         bytes: u64,
-        message: Message,
+        mut message: Message,
     ) {
+        let steering = steering::take(&mut message.metadata);
         let deadline_ns = match head.deadline_us {
             0 => 0,
             us => self.now_ns.saturating_add(us.saturating_mul(1_000)),
@@ -900,6 +902,7 @@ impl Runtime {
             },
             deadline_ns,
             bytes,
+            steering,
             message,
         };
         self.engine
@@ -915,9 +918,11 @@ impl Runtime {
         };
         let inline_len = landing.inline_len as usize;
         match method.reply.accept(landing.bytes_mut(), inline_len) {
-            Ok(()) => self
-                .engine
-                .reply_from_link(link, key, landing.into_message()),
+            Ok(()) => {
+                let mut message = landing.into_message();
+                steering::take(&mut message.metadata);
+                self.engine.reply_from_link(link, key, message)
+            }
             Err(fault) => {
                 self.discard_landing(landing);
                 let status = invalid(&method, &method.reply.explain(&fault), false);
@@ -1038,7 +1043,7 @@ impl Runtime {
     }
 
     /// Whether a link's peer takes metadata; a link that is gone refuses what is sent by itself.
-    fn carries_metadata(&self, link: LinkId) -> bool {
+    pub(crate) fn carries_metadata(&self, link: LinkId) -> bool {
         let port = self.links.get(link.0);
         port.is_none_or(|port| port.tcp.link.carries_metadata())
     }

@@ -35,6 +35,7 @@ mod recorder;
 mod runtime;
 mod sessions;
 mod slot;
+pub(crate) mod steering;
 mod stopwatch;
 #[cfg(test)]
 mod tests;

@@ -30,6 +30,8 @@ pub(crate) struct Who {
     pub(crate) pid: i32,
     /// It can be given metadata. A library that can't gets the message alone: its application couldn't read more.
     pub(crate) takes_metadata: bool,
+    /// Under which it serves.
+    pub(crate) label: Option<Arc<str>>,
 }
 
 /// An application's session.

@@ -1,5 +1,7 @@
 //! A call on its way through a chain, and what the version that was asked last said about it.
 
+use std::sync::Arc;
+
 use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::{CallKey, Status};
 use tollgate_marshal::{Change, NewValue, PatchError};
@@ -29,6 +31,10 @@ pub(crate) struct Question {
     pub(crate) stop: Option<Stop>,
     /// Since when it has waited for its turn or its account, in this chain; 0: it hasn't.
     pub(crate) waits_since_ns: u64,
+    /// The last that a policy chose.
+    pub(crate) priority: Option<u8>,
+    /// As `priority`.
+    pub(crate) route: Option<Arc<str>>,
     pub(super) said: Said,
     /// What a shadow said, until the stable has spoken.
     pub(super) shadow: Option<Said>,
@@ -90,6 +96,8 @@ impl Question {
             changed: false,
             stop: None,
             waits_since_ns: 0,
+            priority: None,
+            route: None,
             said: Said::Nothing,
             shadow: None,
         }
@@ -143,13 +151,17 @@ impl Question {
     }
 
     /// Makes a policy's changes to the message and its metadata, all of them or none: what later policies are shown, and what is
-    /// sent.
+    /// sent. What it says of the call's way is carried out once the chain has allowed it.
     pub(super) fn change(
         &mut self,
         patcher: Option<&Patcher>,
         effects: &Effects,
         pool: &mut Pool,
     ) -> Result<(), Unchanged> {
+        self.priority = effects.priority.or(self.priority);
+        if let Some(route) = &effects.route {
+            self.route = Some(route.as_str().into());
+        }
         if effects.fields.is_empty() && effects.metadata.is_empty() {
             return Ok(());
         }

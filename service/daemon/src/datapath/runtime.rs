@@ -226,6 +226,7 @@ impl Runtime {
                 app,
                 pid,
                 features,
+                label,
                 reply,
             } => {
                 let who = Who {
@@ -233,6 +234,7 @@ impl Runtime {
                     app,
                     pid,
                     takes_metadata: features & FEATURE_METADATA != 0,
+                    label: (!label.is_empty()).then(|| label.into()),
                 };
                 let opened = self.open_session(*end, heaps, who);
                 let _asker_gone = reply.send(opened);
@@ -252,7 +254,10 @@ impl Runtime {
             } => self.compared(ticket, binding, matches),
             Command::Serve { session, bound } => {
                 if let Some(service) = bound.service {
-                    self.engine.serve(service, session, bound.first_handle);
+                    let port = self.sessions.get(session.0);
+                    let label = port.and_then(|port| port.who.label.clone());
+                    self.engine
+                        .serve(service, session, bound.first_handle, label);
                 }
             }
             Command::Accept { stream } => self.accept(stream),

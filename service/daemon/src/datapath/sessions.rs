@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tollgate_engine::{
     CallKey, Encoding, Engine, MethodChains, Origin, Route, RouteTarget, ServiceId, SessionId,
-    Status, Submission as Posted,
+    Status, Steering, Submission as Posted,
 };
 use tollgate_shm_abi::descriptor::{
     Alleged, BlockRef, EXTENT_ENTRY_BYTES, Extent, HeapSizes, Image, Submission, Text,
@@ -387,6 +387,7 @@ impl Runtime {
                         origin,
                         deadline_ns,
                         bytes,
+                        steering: Steering::default(),
                         message,
                     },
                 );

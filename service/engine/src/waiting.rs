@@ -1,0 +1,135 @@
+//! Calls that a link holds back until its peer grants credit: the more urgent first, and nobody for ever.
+//!
+//! The rule: whoever has the highest priority goes next, of equals the one that came first; but every
+//! [`OLDEST_EVERY`]th to leave is the one that has waited longest, whatever its priority. So of n calls that wait,
+//! none sees more than `OLDEST_EVERY * n` others leave before it, however many more urgent ones keep coming.
+//!
+//! Who goes next changes only when somebody leaves or a more urgent call comes, so a large call at the head isn't
+//! overtaken by small ones of its own priority while it waits for bytes.
+
+use std::collections::VecDeque;
+
+use crate::calls::CallKey;
+use crate::limits::{OLDEST_EVERY, PRIORITIES};
+
+/// The queue of one link. Its length is bounded by whoever adds to it.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    /// By priority; each in the order of coming, with the number under which it came.
+    queues: [VecDeque<(u64, CallKey)>; PRIORITIES],
+    len: usize,
+    came: u64,
+    left: u64,
+}
+
+impl Waiting {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn push(&mut self, priority: u8, call: CallKey) {
+        let place = usize::from(priority).min(PRIORITIES - 1);
+        self.queues[place].push_back((self.came, call));
+        self.came += 1;
+        self.len += 1;
+    }
+
+    /// Who goes next.
+    pub(crate) fn next(&self) -> Option<CallKey> {
+        let queue = &self.queues[self.next_queue()?];
+        queue.front().map(|(_, call)| *call)
+    }
+
+    /// Takes out who goes next.
+    pub(crate) fn pop(&mut self) -> Option<CallKey> {
+        let at = self.next_queue()?;
+        let (_, call) = self.queues[at].pop_front()?;
+        self.len -= 1;
+        self.left += 1;
+        Some(call)
+    }
+
+    /// Takes a call out wherever it stands. Whether it was there.
+    pub(crate) fn remove(&mut self, call: CallKey) -> bool {
+        for queue in &mut self.queues {
+            if let Some(at) = queue.iter().position(|(_, waiting)| *waiting == call) {
+                queue.remove(at);
+                self.len -= 1;
+                return true;
+            }
+        }
+        false
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.queues.iter_mut().for_each(VecDeque::clear);
+        self.len = 0;
+    }
+
+    fn next_queue(&self) -> Option<usize> {
+        let places = 0..PRIORITIES;
+        if self.left % OLDEST_EVERY == OLDEST_EVERY - 1 {
+            let heads = places.filter_map(|at| Some((self.queues[at].front()?.0, at)));
+            return heads.min().map(|(_, at)| at);
+        }
+        places.rev().find(|at| !self.queues[*at].is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(number: u64) -> CallKey {
+        CallKey::from_wire(number)
+    }
+
+    fn leave(waiting: &mut Waiting) -> Vec<u64> {
+        std::iter::from_fn(|| {
+            let next = waiting.next();
+            let popped = waiting.pop();
+            assert_eq!(next, popped);
+            popped.map(CallKey::to_wire)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn the_more_urgent_leave_first_and_equals_in_order() {
+        let mut waiting = Waiting::default();
+        for (number, priority) in [(1, 0), (2, 7), (3, 3), (4, 7), (5, 0)] {
+            waiting.push(priority, call(number));
+        }
+        assert!(waiting.remove(call(3)) && !waiting.remove(call(3)));
+        assert_eq!(waiting.len(), 4);
+        assert_eq!(leave(&mut waiting), [2, 4, 1, 5]);
+        assert!(waiting.is_empty());
+        // What is above the highest is the highest.
+        waiting.push(7, call(6));
+        waiting.push(200, call(7));
+        waiting.push(7, call(8));
+        assert_eq!(leave(&mut waiting), [6, 7, 8]);
+        waiting.push(1, call(9));
+        waiting.clear();
+        assert_eq!((waiting.len(), waiting.next()), (0, None));
+    }
+
+    #[test]
+    fn urgent_calls_starve_nobody() {
+        let mut waiting = Waiting::default();
+        waiting.push(0, call(0));
+        let mut before = 0;
+        for number in 1.. {
+            waiting.push(7, call(number));
+            match waiting.pop() {
+                Some(left) if left == call(0) => break,
+                _ => before += 1,
+            }
+        }
+        assert!(before < OLDEST_EVERY, "{before} others left before");
+    }
+}
