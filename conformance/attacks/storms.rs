@@ -19,7 +19,7 @@ fn a_storm_of_versions_judges_every_call_exactly_once() {
     let mut admin = Admin::connect(&daemon);
     let caller = Caller::new(&daemon, admin.tenant("acme"));
     let fault = std::fs::read(policy_file("fault_injection")).unwrap();
-    let place = Place::client("acme", ECHO);
+    let place = Place::client("acme", ECHO).granting(&["delay"]);
     for message in ["one", "two"] {
         let config = format!("{{\"percent\": 100, \"status\": 10, \"message\": \"{message}\"}}");
         admin

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use serde_json::Value;
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 use tollgate_shm_abi::messages::{
-    Empty, Failure, PARTY_PROVIDER_POST, PARTY_PROVIDER_PRE, PARTY_TENANT, PolicyAttach,
+    Empty, Failure, Names, PARTY_PROVIDER_POST, PARTY_PROVIDER_PRE, PARTY_TENANT, PolicyAttach,
     PolicyOptions, PolicyPush, PolicySelection, RequestBody, ResponseBody, SIDE_CLIENT,
     SIDE_SERVER, TenantAdd,
 };
@@ -80,6 +80,15 @@ impl Place {
     /// The same place with other conditions.
     pub fn with(self, options: PolicyOptions) -> Place {
         Place { options, ..self }
+    }
+
+    /// The same place, and these capabilities are granted.
+    pub fn granting(mut self, capabilities: &[&str]) -> Place {
+        let names = capabilities.iter().map(|name| (*name).to_owned());
+        self.options.capabilities = Some(Names {
+            names: names.collect(),
+        });
+        self
     }
 
     fn is_providers(&self) -> bool {

@@ -65,7 +65,7 @@ fn a_canary_that_errs_more_often_is_rolled_back_by_itself() {
     let mut admin = Admin::connect(&daemon);
     let app = App::new(&daemon, admin.tenant("acme"));
     let fault = std::fs::read(policy_file("fault_injection")).unwrap();
-    let place = Place::client("acme", ECHO);
+    let place = Place::client("acme", ECHO).granting(&["delay"]);
     admin.install(&place, "f", &fault, &injecting(0));
     // A tenth more of its calls end badly; five percentage points are let pass.
     admin
@@ -195,7 +195,7 @@ fn a_providers_policy_for_every_tenant_judges_on_every_runtime() {
     let daemon = bed.daemon_with("a", &options);
     let mut admin = Admin::connect(&daemon);
     let fault = std::fs::read(policy_file("fault_injection")).unwrap();
-    let everywhere = Place::client("*", "*").pre();
+    let everywhere = Place::client("*", "*").pre().granting(&["delay"]);
     // Eight tenants meet both runtimes.
     let apps: Vec<App> = (0..8)
         .map(|n| App::new(&daemon, admin.tenant(&format!("tenant-{n}"))))
@@ -309,7 +309,7 @@ fn of_versions_that_have_left_their_place_the_last_eight_are_reported() {
     let mut admin = Admin::connect(&daemon);
     admin.tenant("acme");
     let fault = std::fs::read(policy_file("fault_injection")).unwrap();
-    let place = Place::client("acme", ECHO);
+    let place = Place::client("acme", ECHO).granting(&["delay"]);
     let versions = RETIRED + 4;
     for percent in 0..versions as u32 {
         admin.install(&place, "f", &fault, &injecting(percent));
