@@ -1,0 +1,333 @@
+//! Policies of the catalogue in real daemons, as far as their effects can't be seen on the desk: tokens against the real clock,
+//! metadata that servers get, calls that wait, and the servers that a route leads to.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use ed25519_dalek::{Signer, SigningKey};
+use serde_json::{Value, json};
+use tollgate_conformance::process::Process;
+use tollgate_conformance::testbed::{Daemon, Outcome, SOON, Testbed, proto_file};
+use tollgate_conformance::traffic::ECHO;
+use tollgate_shm_abi::status::Code;
+
+/// A host that calls, one that serves, and one tenant on both.
+struct Hosts {
+    bed: Testbed,
+    a: Daemon,
+    b: Daemon,
+    tokens: [String; 2],
+}
+
+impl Hosts {
+    fn new() -> Hosts {
+        let bed = Testbed::new();
+        let (a, b) = (bed.daemon("a"), bed.daemon("b"));
+        let tokens = [a.tenant("acme"), b.tenant("acme")];
+        Hosts { bed, a, b, tokens }
+    }
+
+    /// Puts a policy in force before the calls that host `a` makes of the echo service.
+    fn attach(&self, policy: &str, config: &Value, flags: &str) {
+        let config = self.bed.file("config.json", config.to_string());
+        let file = policy.replace('-', "_");
+        let pushed = self.a.push("--tenant acme", &file, policy, Some(&config));
+        let line = format!("policy attach {pushed} --tenant acme --service {ECHO} --side client");
+        self.a.ok(&format!("{line} {flags}").trim_end());
+    }
+
+    /// An echo of host `b` that prints the metadata it gets.
+    fn serve(&self, flags: &[&str]) -> Process {
+        let answer = ["--echo", "--print-requests", "--show-metadata"];
+        let answer = [&answer[..], flags].concat();
+        self.b.serve_hotel(&self.tokens[1], ECHO, &answer)
+    }
+
+    /// Calls it from host `a`.
+    fn call(&self, metadata: &[&str]) -> Outcome {
+        let proto = proto_file("hotel.proto").display().to_string();
+        let to = self.b.listen().to_string();
+        let line = [
+            "call",
+            "--token",
+            &self.tokens[0],
+            "--proto",
+            &proto,
+            "--to",
+            &to,
+        ];
+        let metadata = metadata.iter().flat_map(|pair| ["--metadata", pair]);
+        let call = ["--show-metadata", "hotel.Echo/Echo", "{}"];
+        self.a
+            .tollgate(line.into_iter().chain(metadata).chain(call))
+    }
+}
+
+/// The metadata of a reply: an echo's is that of its request.
+#[track_caller]
+fn echoed(outcome: &Outcome) -> Value {
+    assert_eq!(outcome.code, 0, "{outcome}");
+    let shown = outcome.out.lines().last().unwrap_or_default();
+    let shown: Value = serde_json::from_str(shown).unwrap_or_else(|e| panic!("{e}: {outcome}"));
+    shown["metadata"].clone()
+}
+
+#[track_caller]
+fn refused(outcome: &Outcome, code: Code, why: &str) {
+    assert_eq!(outcome.code, code.0 as i32, "{outcome}");
+    assert!(outcome.err.contains(why), "{outcome}");
+}
+
+fn base64url(bytes: &[u8]) -> String {
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes)
+}
+
+#[test]
+fn what_a_policy_makes_of_metadata_is_what_the_server_gets() {
+    let hosts = Hosts::new();
+    let server = hosts.serve(&[]);
+    let edits = json!({
+        "metadata": ["x-user"],
+        "metadata_changes": ["x-tenant", "x-debug", "x-for"],
+        "edits": [{"set": "x-tenant", "value": "acme"}, {"remove": "x-debug"}, {"copy": "x-user", "to": "x-for"}],
+    });
+    hosts.attach("metadata-edit", &edits, "");
+    let outcome = hosts.call(&["x-user=ada", "x-debug=1", "x-tenant=evil", "other=kept"]);
+    let made =
+        json!({"x-user": ["ada"], "x-tenant": ["acme"], "x-for": ["ada"], "other": ["kept"]});
+    assert_eq!(echoed(&outcome), made);
+    server
+        .line(SOON, |line| {
+            line.contains(r#""x-tenant":["acme"]"#) && !line.contains("evil")
+        })
+        .unwrap();
+    // As much as there may be leaves no room. That is no fault of the policy's, however often it happens.
+    let full = format!("big={}", "x".repeat(8192 - 4 - 7));
+    for _ in 0..12 {
+        refused(
+            &hosts.call(&[&full]),
+            Code::RESOURCE_EXHAUSTED,
+            "what policy metadata-edit@1 of tenant acme adds to the call's metadata doesn't fit",
+        );
+    }
+    assert_eq!(echoed(&hosts.call(&[])), json!({"x-tenant": ["acme"]}));
+    let now = hosts.a.attachment("metadata-edit");
+    assert_eq!(now["versions"][0]["faults"], 0, "{now}");
+    assert_eq!(now["versions"][0]["refused"], 12, "{now}");
+}
+
+#[test]
+fn a_key_that_isnt_granted_is_as_if_the_call_had_none() {
+    let hosts = Hosts::new();
+    let _server = hosts.serve(&[]);
+    let admins = json!({"metadata": ["x-role"], "allow": ["admin"], "message": "admins only"});
+    hosts.attach("metadata-acl", &admins, "");
+    assert_eq!(
+        echoed(&hosts.call(&["x-role=admin"])),
+        json!({"x-role": ["admin"]})
+    );
+    refused(
+        &hosts.call(&["x-role=guest"]),
+        Code::PERMISSION_DENIED,
+        "admins only",
+    );
+    refused(&hosts.call(&[]), Code::PERMISSION_DENIED, "admins only");
+    hosts.a.ok("policy detach metadata-acl --tenant acme");
+    // Copies one key, and may only see the other.
+    let copies = json!({
+        "metadata": ["x-role", "x-user"], "metadata_changes": ["x-was", "x-for"],
+        "edits": [{"copy": "x-role", "to": "x-was"}, {"copy": "x-user", "to": "x-for"}],
+    });
+    hosts.attach("metadata-edit", &copies, "--metadata x-user,x-was,x-for");
+    let outcome = hosts.call(&["x-role=admin", "x-user=ada"]);
+    let made = json!({"x-role": ["admin"], "x-user": ["ada"], "x-for": ["ada"]});
+    assert_eq!(echoed(&outcome), made);
+}
+
+/// With a key of its own: the tokens of the cases don't know what time it is. Ed25519 is the cheapest of the signatures, so a slow
+/// machine has the time for it, too.
+#[test]
+fn tokens_let_callers_pass_and_tell_the_server_who_called() {
+    let hosts = Hosts::new();
+    let _server = hosts.serve(&[]);
+    let key = SigningKey::from_bytes(&[7; 32]);
+    let public = json!({
+        "kty": "OKP", "crv": "Ed25519", "kid": "k", "x": base64url(key.verifying_key().as_bytes()),
+    });
+    let config = json!({
+        "keys": [public], "issuer": "us", "metadata": ["authorization"], "metadata_changes": ["x-sub"],
+        "copy": {"sub": "x-sub"}, "scopes": ["echo"], "leeway_s": 0,
+    });
+    hosts.attach("jwt", &config, "--grant clock,change --cpu-us 10000");
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
+    let hour = 3_600;
+    let signed = |key: &SigningKey, claims: Value| {
+        let header = base64url(br#"{"alg":"EdDSA","kid":"k"}"#);
+        let said = format!("{header}.{}", base64url(claims.to_string().as_bytes()));
+        let signature = base64url(&key.sign(said.as_bytes()).to_bytes());
+        format!("authorization=Bearer {said}.{signature}")
+    };
+    let claims = |from: u64, to: u64, scope: &str| json!({"iss": "us", "sub": "ada", "nbf": from, "exp": to, "scope": scope});
+    let good = signed(&key, claims(now - hour, now + hour, "echo"));
+    for (token, code, sentence) in [
+        (
+            signed(
+                &SigningKey::from_bytes(&[8; 32]),
+                claims(now - hour, now + hour, "echo"),
+            ),
+            Code::UNAUTHENTICATED,
+            "the token isn't accepted",
+        ),
+        (
+            signed(&key, claims(now - 2 * hour, now - hour, "echo")),
+            Code::UNAUTHENTICATED,
+            "the token has expired",
+        ),
+        (
+            signed(&key, claims(now + hour, now + 2 * hour, "echo")),
+            Code::UNAUTHENTICATED,
+            "the token isn't valid yet",
+        ),
+        (
+            signed(&key, claims(now - hour, now + hour, "reserve")),
+            Code::PERMISSION_DENIED,
+            "the token doesn't allow this call",
+        ),
+    ] {
+        refused(&hosts.call(&[&token]), code, sentence);
+    }
+    refused(&hosts.call(&[]), Code::UNAUTHENTICATED, "a token is needed");
+    // What a caller says of itself isn't believed.
+    for _ in 0..2 {
+        assert_eq!(
+            echoed(&hosts.call(&[&good, "x-sub=root"]))["x-sub"],
+            json!(["ada"])
+        );
+    }
+}
+
+#[test]
+fn a_delayed_call_waits_and_delays_no_other() {
+    const WAIT: Duration = Duration::from_millis(900);
+    let hosts = Hosts::new();
+    let _server = hosts.serve(&[]);
+    let delays = json!({"percent": 0, "delay_percent": 100, "delay_ms": 900});
+    let config = hosts.bed.file("f.json", delays.to_string());
+    hosts
+        .a
+        .push("--tenant acme", "fault_injection", "f", Some(&config));
+    let line = format!("policy attach f@1 --tenant acme --service {ECHO} --side client");
+    let ungranted = hosts.a.run(&line);
+    refused(
+        &ungranted,
+        Code::INVALID_ARGUMENT,
+        "needs the capability delay, which isn't granted",
+    );
+    hosts.a.ok(&format!("{line} --grant delay"));
+    let begin = Instant::now();
+    // Eight that wait at once wait no longer than one.
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| assert_eq!(echoed(&hosts.call(&[])), json!({})));
+        }
+    });
+    let took = begin.elapsed();
+    assert!(took >= WAIT, "{took:?}");
+    assert!(took < WAIT * 8, "they waited one after the other: {took:?}");
+    let now = hosts.a.attachment("f");
+    assert_eq!(
+        now["versions"][0]["metrics"]["counters"]["delayed"], 8,
+        "{now}"
+    );
+}
+
+/// Which servers get the calls of which callers, on one host and across.
+#[test]
+fn a_route_leads_to_the_servers_of_its_label() {
+    let hosts = Hosts::new();
+    let canary =
+        json!({"route": "canary", "metadata": ["x-user"], "values": ["tester"], "percent": 0});
+    hosts.attach("canary-route", &canary, "--grant route");
+    let plain = hosts.serve(&["--metadata", "by=plain"]);
+    let by = |metadata: &[&str]| {
+        let echoed = echoed(&hosts.call(metadata));
+        // What daemons tell each other reaches no application.
+        let keys = echoed.as_object().unwrap().keys();
+        assert!(
+            keys.clone().all(|key| key == "by" || key == "x-user"),
+            "{echoed}"
+        );
+        echoed["by"][0].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(
+        by(&["x-user=tester"]),
+        "plain",
+        "while nobody has the label"
+    );
+    let labelled = hosts.serve(&["--label", "canary", "--metadata", "by=canary"]);
+    for _ in 0..4 {
+        assert_eq!(by(&["x-user=tester"]), "canary");
+        assert_eq!(by(&["x-user=ada"]), "plain");
+        assert_eq!(by(&[]), "plain");
+    }
+    drop(plain);
+    let begin = Instant::now();
+    while by(&[]) != "canary" {
+        assert!(begin.elapsed() < SOON, "nobody else is left to serve it");
+    }
+    let plain = hosts.serve(&["--metadata", "by=plain"]);
+    drop(labelled);
+    let begin = Instant::now();
+    while by(&["x-user=tester"]) != "plain" {
+        assert!(begin.elapsed() < SOON, "the label is gone");
+    }
+    drop(plain);
+    let bad = hosts.b.tollgate([
+        "serve",
+        "--token",
+        &hosts.tokens[1],
+        "--proto",
+        &proto_file("hotel.proto").display().to_string(),
+        "--service",
+        ECHO,
+        "--echo",
+        "--label",
+        "Blue!",
+    ]);
+    refused(
+        &bad,
+        Code::INVALID_ARGUMENT,
+        r#"the label "Blue!" isn't 1 to 64 of a-z 0-9 . _ -"#,
+    );
+}
+
+/// The engine's tests have the order in which calls leave; here is that a verdict gets there, and what it needs.
+#[test]
+fn a_priority_is_told_to_the_peers_daemon_and_to_nobody_else() {
+    let hosts = Hosts::new();
+    let server = hosts.serve(&[]);
+    let urgent = json!({"metadata": ["x-class"], "values": {"interactive": 7}, "default": 0});
+    hosts.attach("priority", &urgent, "--grant priority");
+    let outcome = hosts.call(&["x-class=interactive"]);
+    assert_eq!(echoed(&outcome), json!({"x-class": ["interactive"]}));
+    let heard = r#"{"metadata":{"x-class":["interactive"]}}"#;
+    server.line(SOON, |line| line == heard).unwrap();
+    let mut full = vec!["n=1"; 64];
+    assert_eq!(
+        echoed(&hosts.call(&full))["n"].as_array().unwrap().len(),
+        64
+    );
+    full[0] = "x-class=interactive";
+    refused(
+        &hosts.call(&full),
+        Code::RESOURCE_EXHAUSTED,
+        "a policy chose the call's priority or route, and its metadata leaves no room for that",
+    );
+    let now = hosts.a.attachment("priority");
+    assert_eq!(now["versions"][0]["faults"], 0, "{now}");
+}
