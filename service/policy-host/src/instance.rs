@@ -183,6 +183,11 @@ impl Instance {
         self.budget.used()
     }
 
+    /// Units of fuel that each call's judgement may use.
+    pub fn fuel_per_call(&self) -> u64 {
+        self.fuel_per_call
+    }
+
     /// Bytes of its linear memory.
     pub fn memory_bytes(&self) -> usize {
         self.memory.data_size(&self.store)

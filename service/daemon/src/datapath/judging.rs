@@ -8,7 +8,6 @@ use tollgate_shm_abi::wait::now_ns;
 
 use crate::datapath::message::Message;
 use crate::datapath::parked::Position;
-use crate::datapath::policies::JUDGED_AT_ONCE;
 use crate::datapath::question::Question;
 use crate::datapath::runtime::Runtime;
 use crate::limits::JUDGING_SLICE;
@@ -24,9 +23,10 @@ impl Runtime {
         if self.policies.must_wait(chain) {
             return self.settle(position, Question::new(call, message), true);
         }
+        let most = self.policies.at_once(chain);
         let mut questions = std::mem::take(&mut self.questions);
         questions.push(Question::new(call, message));
-        while questions.len() < JUDGED_AT_ONCE
+        while questions.len() < most
             && let Some((call, message)) = self.engine.poll_same_judge(stage, chain)
         {
             questions.push(Question::new(call, message));

@@ -27,9 +27,8 @@ use crate::datapath::slot::Slot;
 use crate::datapath::stopwatch::{self, Stopwatch};
 use crate::limits::{JUDGING_SLICE, MAX_CHAINS, MAX_CHAINS_PER_TENANT, SLOW_CHAIN};
 
-/// Calls that a policy is asked about at once. A batch costs less per call, and a policy that loops burns the fuel of a whole batch
-/// before it is stopped: 8 x 100 us the first time, and a call's from then on.
-pub(crate) const JUDGED_AT_ONCE: usize = 8;
+/// Calls that a policy is asked about at once, at most. A batch costs less per call: what it costs whatever its size is some three calls' worth.
+pub(crate) const JUDGED_AT_ONCE: usize = 32;
 
 const SLOW_NS: u64 = SLOW_CHAIN.as_nanos() as u64;
 const SLICE_NS: u64 = JUDGING_SLICE.as_nanos() as u64;
@@ -362,6 +361,13 @@ impl Policies {
         })
     }
 
+    /// How many calls of a chain are judged together: as many as fit into a slice.
+    #[inline]
+    pub(crate) fn at_once(&self, chain: ChainId) -> usize {
+        let pace = self.chains.get(chain.0).map(|chain| chain.pace);
+        pace.unwrap_or_default().fits(self.slice_ns, JUDGED_AT_ONCE)
+    }
+
     /// Asks the chain's policies in order about the questions, several at once, from `position` on. Each that is denied gets its
     /// status; those that go no further now are behind the others, and say where they stop.
     pub(crate) fn judge(
@@ -464,12 +470,10 @@ impl Policies {
 
     /// Some calls whose turn it is, all at one position.
     pub(crate) fn next_parked(&mut self, questions: &mut Vec<Question>) -> Option<Position> {
-        let (chains, slice_ns) = (&self.chains, self.slice_ns);
-        let fits = |chain: ChainId| {
-            let pace = chains.get(chain.0).map(|chain| chain.pace);
-            pace.unwrap_or_default().fits(slice_ns, JUDGED_AT_ONCE)
-        };
-        let (_, position) = self.parked.next(fits, questions)?;
+        let mut parked = std::mem::take(&mut self.parked);
+        let next = parked.next(|chain| self.at_once(chain), questions);
+        self.parked = parked;
+        let (_, position) = next?;
         Some(position)
     }
 

@@ -7,7 +7,7 @@
 use tollgate_engine::Status;
 use tollgate_engine::chain::{Pace, Tally};
 use tollgate_policy_host::{
-    Batch, BatchError, Fault, ForeignInstance, ForeignVerdict, Hook, Instance, JudgeError,
+    Batch, BatchError, Fault, Filling, ForeignInstance, ForeignVerdict, Hook, Instance, JudgeError,
     LoadError, LogLine, Metrics, Policy, Verdict,
     limits::{LOG_LINES, VIEW_BYTES},
 };
@@ -18,11 +18,18 @@ use crate::datapath::command::{Ask, Counts, How, Recipe, RecordedView, Running};
 use crate::datapath::foreign::Unreadable;
 use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::policies::JUDGED_AT_ONCE;
-use crate::datapath::question::{Asking, Meter, Question, Said};
+use crate::datapath::question::{Asking, FuelTime, Meter, Question, Said};
 use crate::datapath::recorder::Recorder;
 
 /// What a batch should take at most, if the version's pace lets it. 50 us.
 const BATCH_NS: u64 = 50_000;
+
+/// What a batch may take at most: one that loops burns the bounds of all its calls before it is stopped. 3.2 ms, which are 32 calls
+/// by default.
+const BATCH_BOUND_NS: u64 = 3_200_000;
+
+/// The same for who has failed before. 0.8 ms, which are eight calls by default.
+const BATCH_BOUND_AGAIN_NS: u64 = 800_000;
 
 /// A version in one of an attachment's places.
 pub(super) struct Version {
@@ -35,6 +42,8 @@ pub(super) struct Version {
     tick_due_ns: Option<u64>,
     /// What a call costs.
     pace: Pace,
+    /// Calls in a batch, whatever they cost; 0: to be looked up.
+    most: usize,
     log: Log,
     /// What instances that are gone have counted, and whose names that has.
     metrics: Metrics,
@@ -79,6 +88,7 @@ impl Version {
             last_fault: None,
             tick_due_ns: None,
             pace: Pace::default(),
+            most: 0,
             log: Log::default(),
             metrics: Metrics::default(),
             policy: None,
@@ -90,6 +100,7 @@ impl Version {
     /// Goes on with another instance of the same version.
     pub(super) fn run(&mut self, how: How) {
         self.bury();
+        self.most = 0;
         match &how {
             How::Kept(instance) => self.policy = Some(instance.policy().clone()),
             How::Fresh(recipe) => self.policy = Some(recipe.policy.clone()),
@@ -169,6 +180,21 @@ impl Version {
         (!lines.is_empty() || dropped > 0).then_some((lines, dropped))
     }
 
+    /// How many calls' bounds a batch may take.
+    #[cold]
+    fn most_at_once(&self, time: FuelTime) -> usize {
+        let Body::Kept(instance) = &self.body else {
+            // They are asked one by one.
+            return JUDGED_AT_ONCE;
+        };
+        let bound_ns = match self.counts.faults {
+            0 => BATCH_BOUND_NS,
+            _ => BATCH_BOUND_AGAIN_NS,
+        };
+        let call_ns = time.ns(instance.fuel_per_call()).max(1);
+        ((bound_ns / call_ns) as usize).clamp(1, JUDGED_AT_ONCE)
+    }
+
     /// Asks about all questions that are wanted, in batches whose views fit one view's limit together. Afterwards none is wanted
     /// any more. Returns how it failed.
     pub(super) fn ask_all(
@@ -181,36 +207,42 @@ impl Version {
     ) -> Option<String> {
         let mut failed = None;
         let mut rest = questions;
-        // One that loops burns what a whole batch may take: who was seen to be slow gets small ones.
-        let most = self.pace.fits(BATCH_NS, JUDGED_AT_ONCE);
+        if self.most == 0 {
+            self.most = self.most_at_once(asking.meter.fuel_time);
+        }
+        let most = self.pace.fits(BATCH_NS, self.most);
         while !rest.is_empty() {
             let (mut count, mut bytes) = (0, 0);
             for question in rest.iter() {
+                let mut with_it = bytes;
                 if question.is_wanted() {
-                    bytes += question.view_max(ask).next_multiple_of(8);
+                    with_it += question.view_max(ask).next_multiple_of(8);
                 }
-                if count == most || (count > 0 && bytes > VIEW_BYTES) {
+                if count == most || (count > 0 && with_it > VIEW_BYTES) {
                     break;
                 }
-                count += 1;
+                (count, bytes) = (count + 1, with_it);
             }
             let (batch, later) = rest.split_at_mut(count);
-            let mut run = |version: &mut Self, asking: &mut Asking, batch: &mut [Question]| {
-                let fault = version.ask_batch(ask, account, recorder.as_deref_mut(), asking, batch);
-                if let Err(fault) = fault {
-                    let reason = fault.to_string();
-                    version.fail(&reason);
-                    failed = Some(reason);
-                }
-            };
-            run(self, asking, batch);
+            let mut run =
+                |version: &mut Self, asking: &mut Asking, batch: &mut [Question], bytes| {
+                    let recorder = recorder.as_deref_mut();
+                    let fault = version.ask_batch(ask, account, recorder, asking, batch, bytes);
+                    if let Err(fault) = fault {
+                        let reason = fault.to_string();
+                        version.fail(&reason);
+                        failed = Some(reason);
+                    }
+                };
+            run(self, asking, batch, bytes);
             for question in batch
                 .iter_mut()
                 .filter(|question| matches!(question.said, Said::Unshown))
             {
                 question.make_private(asking.pool);
                 question.want();
-                run(self, asking, std::slice::from_mut(question));
+                let bytes = question.view_max(ask);
+                run(self, asking, std::slice::from_mut(question), bytes);
             }
             rest = later;
         }
@@ -219,7 +251,7 @@ impl Version {
 }
 
 impl Version {
-    /// One batch. A question whose view can't be written is left unshown.
+    /// One batch, whose views take `bytes` together at most. A question whose view can't be written is left unshown.
     fn ask_batch(
         &mut self,
         ask: &Ask,
@@ -227,6 +259,7 @@ impl Version {
         recorder: Option<&mut Recorder>,
         asking: &mut Asking,
         questions: &mut [Question],
+        bytes: usize,
     ) -> Result<(), Fault> {
         let asked = questions.len() as u64;
         asking.meter.watch.expect(self.pace.ns() * asked);
@@ -241,7 +274,7 @@ impl Version {
         };
         let judged = match &mut self.body {
             Body::Down => return set_wanted(questions, || Said::Down),
-            Body::Kept(instance) => judging.judge(instance, questions),
+            Body::Kept(instance) => judging.judge(instance, questions, bytes),
             Body::Foreign(instance) => judging.judge_foreign(instance, asking, questions),
             Body::Fresh(recipe) => {
                 let kept = (&mut self.log, &mut self.metrics);
@@ -375,7 +408,8 @@ impl Judging<'_> {
             let judged = match recipe.is_foreign() {
                 false => recipe.instantiate().map(|mut instance| {
                     self.fuel += instance.fuel_used();
-                    let judged = self.judge(&mut instance, one);
+                    let bytes = one[0].view_max(self.ask);
+                    let judged = self.judge(&mut instance, one, bytes);
                     log.take(instance.take_log());
                     metrics.absorb(instance.metrics());
                     judged
@@ -460,19 +494,15 @@ impl Judging<'_> {
         })
     }
 
-    /// Has one instance judge what is wanted. A question whose view can't be written is left unshown.
-    fn judge(&mut self, instance: &mut Instance, questions: &mut [Question]) -> Result<(), Fault> {
-        let sizes = questions
-            .iter()
-            .filter(|question| question.is_wanted())
-            .map(|question| question.view_max(self.ask).next_multiple_of(8));
-        let (count, bytes) = sizes.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
-        if count == 0 {
-            return Ok(());
-        }
-        self.asked += count as u64;
+    /// Has one instance judge what is wanted, in views of `bytes` together. A question whose view can't be written is left unshown.
+    fn judge(
+        &mut self,
+        instance: &mut Instance,
+        questions: &mut [Question],
+        bytes: usize,
+    ) -> Result<(), Fault> {
         instance.set_time_ms(self.time_ms);
-        let judged = match instance.batch(self.hook, count, bytes) {
+        let judged = match instance.batch(self.hook, questions.len(), bytes) {
             Ok(batch) => self.judge_batch(batch, questions),
             Err(BatchError::Fault(fault)) => Err(fault),
             Err(BatchError::Misuse(misuse)) => {
@@ -493,20 +523,21 @@ impl Judging<'_> {
         mut batch: Batch<'_>,
         questions: &mut [Question],
     ) -> Result<(), Fault> {
-        let mut asked = [0; JUDGED_AT_ONCE];
+        let (mut asked, mut count) = ([0; JUDGED_AT_ONCE], 0);
+        let mut filling = batch.fill();
         for (k, question) in questions.iter_mut().enumerate() {
             if !question.is_wanted() {
                 continue;
             }
-            match self.show(&mut batch, question) {
-                Ok(()) => asked[batch.len() - 1] = k,
+            match self.show(&mut filling, question) {
+                Ok(()) => {
+                    asked[count] = k;
+                    count += 1;
+                }
                 Err(_unwritten) => question.said = Said::Unshown,
             }
         }
-        if batch.is_empty() {
-            return Ok(());
-        }
-        let count = batch.len();
+        self.asked += count as u64;
         let judged = batch.judge(|at, verdict| {
             questions[asked[at]].said = match verdict {
                 Verdict::Allow => Said::Allow,
@@ -526,12 +557,12 @@ impl Judging<'_> {
     #[inline]
     fn show(
         &mut self,
-        batch: &mut Batch<'_>,
+        filling: &mut Filling<'_>,
         question: &Question,
     ) -> Result<(), JudgeError<tollgate_marshal::Fault>> {
         let view_max = question.view_max(self.ask);
         let (image, extents) = question.message.judged();
-        batch.push(self.ask.method, view_max, |view| {
+        filling.push(self.ask.method, view_max, |view| {
             let mut len = self.ask.projector.project(image, extents, view)?;
             if !self.ask.shown.is_empty() {
                 let shown = self.ask.shown.write(question.metadata(), view, len);

@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use tollgate_engine::chain::{Account, OnFault, Trial};
-use tollgate_policy_host::Hook;
+use tollgate_policy_host::{Hook, TenantLimits};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 
 use super::puppet::{
     ALL, Act, CANT_RESTORE, CANT_SAVE, Fate, Rig, SAVES_ALL, fresh, heir, installed, kept, put,
-    read_view, ticking,
+    read_view, ticking, with_fuel,
 };
 use crate::datapath::command::{Event, How, Installed, Place, PolicyChange, ReportedPlace, Step};
 use crate::limits::{MAX_CHAINS, MAX_CHAINS_PER_TENANT};
@@ -278,6 +278,38 @@ fn a_policy_that_fails_on_every_call_answers_every_call_and_harms_no_other() {
         let counts = rig.report(0, ReportedPlace::Stable).unwrap().counts;
         assert_eq!((counts.faults, counts.refused), (100, 100), "{act:?}");
         assert_eq!(rig.events().len(), 100, "{act:?}");
+    }
+}
+
+/// What a policy that loops can burn before it is stopped, seen by how many calls fail with it.
+#[test]
+fn a_batch_burns_32_calls_bounds_at_most_and_eight_of_who_has_failed_before() {
+    let call = TenantLimits::default().fuel_per_call;
+    for (fuel, first, again) in [(call, 32, 8), (10 * call, 3, 1), (100 * call, 1, 1)] {
+        let mut rig = Rig::new();
+        rig.policies.judge_at_a_stretch();
+        let chain = |rig: &mut Rig| {
+            rig.apply(vec![only(0, with_fuel(Act::Trap, fuel))])
+                .unwrap();
+            rig.chain(&[0])
+        };
+        let calls: Vec<(u64, u64)> = (0..40).map(|key| (key, 1)).collect();
+        for (round, expected) in [first, again, again].into_iter().enumerate() {
+            let chain = chain(&mut rig);
+            let calls: Vec<_> = calls
+                .iter()
+                .map(|&(key, n)| (key + 40 * round as u64, n))
+                .collect();
+            let fates = rig.judge(chain, Hook::Request, &calls);
+            let failed =
+                |fate: &&Fate| matches!(fate, Fate::Denied(13, text) if text.contains(" failed,"));
+            assert_eq!(
+                fates.iter().filter(failed).count(),
+                expected,
+                "{fuel}, {round}"
+            );
+            assert!(fates.iter().all(|fate| code(fate) == Some(13)));
+        }
     }
 }
 

@@ -158,11 +158,14 @@ pub(super) fn limits() -> TenantLimits {
 }
 
 fn instance_of(policy: &Policy, act: Act, k: u8) -> Box<Instance> {
-    let limits = limits();
+    instance_within(&limits(), policy, act, k)
+}
+
+fn instance_within(limits: &TenantLimits, policy: &Policy, act: Act, k: u8) -> Box<Instance> {
     let setup = Setup {
         config: Some(&[act as u8, k]),
         granted: Capabilities::ALL,
-        ..Setup::new(&limits)
+        ..Setup::new(limits)
     };
     Box::new(policy.instantiate(&setup).unwrap())
 }
@@ -179,6 +182,15 @@ pub(super) fn kept(act: Act, k: u8) -> How {
 }
 
 /// It ticks every 100 ms; its tick fails unless `k` is 0.
+/// A puppet with so much fuel for each call.
+pub(super) fn with_fuel(act: Act, fuel_per_call: u64) -> How {
+    let limits = TenantLimits {
+        fuel_per_call,
+        ..limits()
+    };
+    How::Kept(instance_within(&limits, &PUPPET, act, 0))
+}
+
 pub(super) fn ticking(k: u8) -> How {
     How::Kept(instance_of(&TICKING, Act::Allow, k))
 }
