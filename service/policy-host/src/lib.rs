@@ -75,7 +75,7 @@ pub use manifest::{Manifest, Method};
 pub use metrics::{BUCKETS, Histogram, Metrics};
 pub use proxy_wasm::{MeasuredMetric, MetricKind};
 pub use rate::Rate;
-pub use shown::{ShownKeys, changed_metadata};
+pub use shown::{ShownKeys, changed_keys, changed_metadata};
 pub use state::{SharedState, StateLimits};
 
 /// Where in a call's life a policy is asked.

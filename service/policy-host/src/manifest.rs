@@ -360,6 +360,13 @@ impl Manifest {
         if foreign.changes() && !may_change {
             return Err("describes changes, but doesn't declare the capability change".to_owned());
         }
+        let keys = |entry: &Method| entry.key_lists().iter().any(|(_, keys)| !keys.is_empty());
+        if let Some(entry) = self.methods.iter().find(|entry| keys(entry)) {
+            return Err(format!(
+                "lists metadata of {}; a description lists it under foreign, for all methods",
+                entry.method
+            ));
+        }
         let reads = |entry: &Method| !entry.fields.is_empty() || !entry.reply_fields.is_empty();
         let changes = |entry: &Method| !entry.changes.is_empty() || !entry.reply_changes.is_empty();
         match self

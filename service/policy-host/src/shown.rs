@@ -10,7 +10,7 @@
 
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf, MetadataError};
 
-use crate::{Hook, MetadataChange, Method};
+use crate::{Hook, KeyChange, MetadataChange, Method};
 
 /// Bytes of a view before its entries, and of one entry.
 const HEADER_BYTES: usize = 8;
@@ -88,15 +88,39 @@ pub fn changed_metadata(
     keys: &[String],
     changes: &[MetadataChange],
 ) -> Result<MetadataBuf, MetadataError> {
+    let key = |change: &MetadataChange| keys.get(change.key as usize).map(String::as_str);
+    let changes = changes.iter();
+    let changes = changes.filter_map(|change| Some((key(change)?, change.value.as_deref())));
+    changed(metadata, changes)
+}
+
+/// A call's metadata with a foreign module's changes.
+///
+/// # Errors
+/// There would be too much of it.
+pub fn changed_keys(
+    metadata: Metadata<'_>,
+    changes: &[KeyChange],
+) -> Result<MetadataBuf, MetadataError> {
+    let changes = changes.iter().map(|KeyChange { key, values }| {
+        let values = values.iter().map(Vec::as_slice);
+        (key.as_str(), values)
+    });
+    changed(metadata, changes)
+}
+
+/// Each key with all the values that it has from now on.
+fn changed<'c, Values: IntoIterator<Item = &'c [u8]>>(
+    metadata: Metadata<'_>,
+    changes: impl Iterator<Item = (&'c str, Values)> + Clone,
+) -> Result<MetadataBuf, MetadataError> {
     let mut changed = metadata.to_buf();
     // What is taken out first makes room for what comes.
-    for change in changes {
-        if let Some(key) = keys.get(change.key as usize) {
-            changed.remove(key);
-        }
+    for (key, _) in changes.clone() {
+        changed.remove(key);
     }
-    for change in changes {
-        if let (Some(key), Some(value)) = (keys.get(change.key as usize), &change.value) {
+    for (key, values) in changes {
+        for value in values {
             changed.push(key, value)?;
         }
     }

@@ -17,7 +17,7 @@ use tollgate_engine::slots::Slots;
 use tollgate_engine::{ServiceId, SessionId, Status, chain};
 use tollgate_jit::Projector;
 use tollgate_marshal::{Patch, ProjectError, Projection};
-use tollgate_policy_host::foreign::Body;
+use tollgate_policy_host::foreign::{Body, EVERY_KEY, Foreign, covers};
 use tollgate_policy_host::{
     Capabilities, Hook, Manifest, Method, Policy, SharedState, ShownKeys, StateLimits,
 };
@@ -478,6 +478,8 @@ fn ask_in_vain(
 /// What stands for the whole message in an attachment's list of granted fields.
 const BODY: &str = "body";
 
+const HOOKS: [Hook; 2] = [Hook::Request, Hook::Reply];
+
 /// What a foreign module is shown of a message; `None` for a policy of this project's own interface.
 fn foreign_of(
     attachment: &Attachment,
@@ -515,6 +517,8 @@ fn foreign_of(
     Ok(Some(Arc::new(ForeignAsk {
         hook,
         method: Arc::clone(programs.ok_or_else(lost)?),
+        description: description.clone(),
+        keys: attachment.options.metadata.clone(),
         body,
         fields: shown.collect::<Option<_>>().ok_or_else(lost)?,
     })))
@@ -576,10 +580,12 @@ fn check_named(name: &str, options: &Options, manifest: &Manifest) -> Result<(),
     type Declared = fn(&Method, Hook) -> &[String];
     let of = |names: Declared| -> Vec<String> {
         let entries = manifest.methods().iter();
-        let both =
-            entries.flat_map(|entry| [Hook::Request, Hook::Reply].map(|hook| names(entry, hook)));
+        let both = entries.flat_map(|entry| HOOKS.map(|hook| names(entry, hook)));
         both.flatten().cloned().collect()
     };
+    if let Some(description) = manifest.foreign() {
+        return check_described(name, options, description, &of(Method::fields));
+    }
     let kinds: [(_, _, _, Declared, Declared); 2] = [
         (
             "field",
@@ -611,6 +617,45 @@ fn check_named(name: &str, options: &Options, manifest: &Manifest) -> Result<(),
         }
     }
     Ok(())
+}
+
+/// As [`check_named`], of a module that was made for another host.
+fn check_described(
+    name: &str,
+    options: &Options,
+    description: &Foreign,
+    fields: &[String],
+) -> Result<(), Status> {
+    let has_body = HOOKS
+        .iter()
+        .any(|hook| description.body(*hook) != Body::None);
+    let is_field = |field: &String| fields.contains(field) || (has_body && field == BODY);
+    let mut granted = options.fields.iter().flatten();
+    if let Some(unknown) = granted.find(|field| !is_field(field)) {
+        let text = format!("--fields {unknown}: policy {name} doesn't declare that field");
+        return Err(invalid(text));
+    }
+    let Some(granted) = &options.metadata else {
+        return Ok(());
+    };
+    let read = HOOKS.map(|hook| description.keys(hook));
+    let changed = HOOKS.map(|hook| description.key_changes(hook));
+    let declared = |key: &String| {
+        let mut lists = read.iter().chain(&changed);
+        lists.any(|list| list.contains(key) || covers(list, key))
+    };
+    if let Some(unknown) = granted.iter().find(|key| !declared(key)) {
+        let text = format!("--metadata {unknown}: policy {name} doesn't declare that metadata key");
+        return Err(invalid(text));
+    }
+    // One that may change any key is held to those that are granted; one that names its keys has to have them.
+    let mut changed = changed.into_iter().flatten();
+    match changed.find(|key| *key != EVERY_KEY && !covers(granted, key)) {
+        Some(held) => Err(invalid(format!(
+            "policy {name} changes the metadata key {held}, which isn't granted: add it to --metadata"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Whether the policy has anything to say about the target, by its manifest; otherwise why not.

@@ -6,18 +6,20 @@
 //! ```
 //!
 //! Invariants: only what the description names and the attachment grants is made at all (P4), from the private bytes that are sent
-//! (P2). What a filter makes of a message is decoded like a stranger's: what isn't valid for the type is the policy's fault.
+//! (P2); of the metadata likewise, and reserved keys are neither shown nor changed. What a filter makes of a message is decoded like
+//! a stranger's: what isn't valid for the type is the policy's fault.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use tollgate_jit::Codec;
-use tollgate_policy_host::foreign::Body as Grant;
+use tollgate_policy_host::foreign::{Body as Grant, Foreign, covers};
 use tollgate_policy_host::{
-    ForeignCall, ForeignChange, Hook, KeyChange, Shown, limits::FOREIGN_BODY_BYTES,
+    ForeignCall, ForeignChange, Hook, Shown, changed_keys, limits::FOREIGN_BODY_BYTES,
 };
 use tollgate_schema::Kind;
+use tollgate_shm_abi::metadata::Metadata;
 
 use crate::datapath::command::{LazyProjector, Method};
 use crate::datapath::message::{Body, Message};
@@ -29,6 +31,10 @@ pub(crate) struct ForeignAsk {
     pub(crate) hook: Hook,
     /// Its programs, and its name.
     pub(crate) method: Arc<Method>,
+    /// The keys of the metadata that it reads and changes.
+    pub(crate) description: Foreign,
+    /// Those of them that are granted; `None`: all.
+    pub(crate) keys: Option<Vec<String>>,
     /// What it may do with the whole message.
     pub(crate) body: Grant,
     /// The fields that it is shown, in the order of the projector's.
@@ -87,9 +93,13 @@ impl ForeignAsk {
         self.body != Grant::None || !self.fields.is_empty()
     }
 
-    /// The pairs of the metadata that it sees: none are granted yet.
-    pub(super) fn metadata<'m>(&self, _message: &'m Message) -> Vec<(&'m str, &'m [u8])> {
-        Vec::new()
+    /// The pairs of the metadata that it sees.
+    pub(super) fn metadata<'m>(&self, metadata: Metadata<'m>) -> Vec<(&'m str, &'m [u8])> {
+        granted_pairs(&self.description, self.hook, self.keys.as_deref(), metadata)
+    }
+
+    fn grants(&self, key: &str) -> bool {
+        self.keys.as_ref().is_none_or(|keys| covers(keys, key))
     }
 
     /// What the module sees of a message, which is private.
@@ -188,6 +198,17 @@ impl ForeignAsk {
     }
 }
 
+fn granted_pairs<'m>(
+    description: &Foreign,
+    hook: Hook,
+    granted: Option<&[String]>,
+    metadata: Metadata<'m>,
+) -> Vec<(&'m str, &'m [u8])> {
+    let is_granted = |key: &str| granted.is_none_or(|keys| covers(keys, key));
+    let is_shown = |key: &str| description.reads_key(hook, key) && is_granted(key);
+    metadata.iter().filter(|(key, _)| is_shown(key)).collect()
+}
+
 impl Question {
     /// Makes a foreign module's changes to the message: what later policies are shown, and what is sent.
     pub(super) fn replace(
@@ -200,30 +221,51 @@ impl Question {
             let text = "it changes a message, and was described for none".to_owned();
             return Err(Unchanged::Policy(text));
         };
-        if let Some(KeyChange { key, .. }) = change.metadata.first() {
-            let text = format!("it changes the metadata {key:?}, which isn't carried out yet");
+        let mut keys = change.metadata.iter().map(|change| &change.key);
+        if let Some(key) = keys.find(|key| !ask.grants(key)) {
+            let text = format!("it changes the metadata {key:?}, which it isn't granted");
             return Err(Unchanged::Policy(text));
         }
-        self.make_private(pool);
-        if !matches!(self.message.body, Body::Private { .. }) {
+        // A message in a receive heap is beside metadata that is there already.
+        if matches!(self.message.body, Body::Landed { .. }) {
             return Err(Unchanged::Late);
         }
+        let metadata = match &change.metadata[..] {
+            [] => None,
+            changes => {
+                Some(changed_keys(self.metadata(), changes).map_err(Unchanged::of_metadata)?)
+            }
+        };
         if let Some(body) = &change.body {
-            let mut block = pool.take(0);
-            if let Err(fault) = ask.codec().decode(body, &mut block) {
-                pool.give(block);
-                let why = ask.codec().explain(&fault);
-                return Err(Unchanged::Policy(format!(
-                    "it makes a message that isn't one of its type: {why}"
-                )));
-            }
-            let inline_len = block.len() as u32;
-            let changed = Message::accepted(block, inline_len);
-            let before = std::mem::replace(&mut self.message, changed);
-            self.message.metadata = before.metadata;
-            if let Body::Private { bytes, .. } = before.body {
-                pool.give(bytes);
-            }
+            self.replace_body(ask, body, pool)?;
+        }
+        if let Some(metadata) = metadata {
+            self.set_metadata(metadata, pool);
+        }
+        Ok(())
+    }
+
+    fn replace_body(
+        &mut self,
+        ask: &ForeignAsk,
+        body: &[u8],
+        pool: &mut Pool,
+    ) -> Result<(), Unchanged> {
+        self.make_private(pool);
+        let mut block = pool.take(0);
+        if let Err(fault) = ask.codec().decode(body, &mut block) {
+            pool.give(block);
+            let why = ask.codec().explain(&fault);
+            return Err(Unchanged::Policy(format!(
+                "it makes a message that isn't one of its type: {why}"
+            )));
+        }
+        let inline_len = block.len() as u32;
+        let changed = Message::accepted(block, inline_len);
+        let before = std::mem::replace(&mut self.message, changed);
+        self.message.metadata = before.metadata;
+        if let Body::Private { bytes, .. } = before.body {
+            pool.give(bytes);
         }
         self.changed = true;
         Ok(())
@@ -341,6 +383,38 @@ mod tests {
         for cut in 0..view.len() {
             let _no_panic = json(&view[..cut], &fields);
         }
+    }
+
+    #[test]
+    fn reserved_keys_are_not_among_all_of_them() {
+        use tollgate_shm_abi::metadata::MetadataBuf;
+        let description = r#"{"abi": "opa", "metadata": ["*"], "reply_metadata": ["tag"]}"#;
+        let description: Foreign = serde_json::from_str(description).expect("it is a description");
+        let mut metadata = MetadataBuf::new();
+        for (key, value) in [
+            ("tag", "one"),
+            ("tollgate-next", "2"),
+            ("grpc-x", ""),
+            ("tag", "3"),
+        ] {
+            let pushed = metadata.push_any(key, value.as_bytes());
+            pushed.expect("there is room");
+        }
+        let tags = [("tag", &b"one"[..]), ("tag", b"3")];
+        let all = granted_pairs(&description, Hook::Request, None, metadata.view());
+        assert_eq!(all, tags);
+        assert_eq!(
+            granted_pairs(&description, Hook::Reply, None, metadata.view()),
+            tags
+        );
+        let none = Some(&[][..]);
+        assert_eq!(
+            granted_pairs(&description, Hook::Request, none, metadata.view()),
+            []
+        );
+        let other = ["other".to_owned()];
+        let other = granted_pairs(&description, Hook::Request, Some(&other), metadata.view());
+        assert_eq!(other, []);
     }
 
     #[test]

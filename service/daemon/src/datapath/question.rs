@@ -136,7 +136,7 @@ impl Question {
         Metadata::of_checked(&self.message.metadata)
     }
 
-    fn set_metadata(&mut self, metadata: MetadataBuf, pool: &mut Pool) {
+    pub(super) fn set_metadata(&mut self, metadata: MetadataBuf, pool: &mut Pool) {
         let before = std::mem::replace(&mut self.message.metadata, metadata.into_bytes());
         pool.give(before);
         self.changed = true;
@@ -236,7 +236,7 @@ pub(super) enum Unchanged {
 }
 
 impl Unchanged {
-    fn of_metadata(error: MetadataError) -> Unchanged {
+    pub(super) fn of_metadata(error: MetadataError) -> Unchanged {
         match error {
             MetadataError::TooLong { .. } | MetadataError::PairCount { .. } => {
                 Unchanged::NoRoom(error.to_string())

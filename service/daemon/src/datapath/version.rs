@@ -481,7 +481,7 @@ impl Judging<'_> {
             Err(Unreadable::TooLong) => return Ok(Said::Unshown),
             Err(Unreadable::Malformed(why)) => return Ok(Said::Unreadable(why)),
         };
-        let metadata = ask.metadata(&question.message);
+        let metadata = ask.metadata(question.metadata());
         self.asked += 1;
         let judged = instance.judge(&ask.call(question, &metadata, &made));
         self.fuel += instance.fuel_used();

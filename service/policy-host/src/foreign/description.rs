@@ -6,8 +6,11 @@
 //! ```
 //!
 //! Invariant: all that is absent is refused. Without `metadata` a filter sees no metadata, without `body` no byte of the message.
+//! Reserved keys of the metadata are in no list, nor in what `*` stands for.
 
 use serde::{Deserialize, Serialize};
+use tollgate_shm_abi::limits::MAX_METADATA_KEY_BYTES;
+use tollgate_shm_abi::metadata::{check_key, is_reserved};
 use wasmparser::{ExternalKind, Parser, Payload};
 
 use crate::scan::MANIFEST_SECTION;
@@ -76,8 +79,8 @@ pub struct Foreign {
     entrypoint: Option<String>,
 }
 
-/// What stands for every key in a list of them.
-const EVERY_KEY: &str = "*";
+/// What stands for every key in a list of them, but for the reserved ones.
+pub const EVERY_KEY: &str = "*";
 
 impl Foreign {
     /// Which interface it is.
@@ -87,21 +90,24 @@ impl Foreign {
 
     /// Whether it may read a key of the metadata at this hook.
     pub fn reads_key(&self, hook: Hook, key: &str) -> bool {
-        listed(
-            match hook {
-                Hook::Request => &self.metadata,
-                Hook::Reply => &self.reply_metadata,
-            },
-            key,
-        )
+        covers(self.keys(hook), key)
     }
 
     /// Whether it may change a key of the metadata at this hook.
     pub fn changes_key(&self, hook: Hook, key: &str) -> bool {
-        listed(self.key_changes(hook), key)
+        covers(self.key_changes(hook), key)
     }
 
-    fn key_changes(&self, hook: Hook) -> &[String] {
+    /// Keys that it reads at this hook; [`EVERY_KEY`] for all.
+    pub fn keys(&self, hook: Hook) -> &[String] {
+        match hook {
+            Hook::Request => &self.metadata,
+            Hook::Reply => &self.reply_metadata,
+        }
+    }
+
+    /// Keys that it changes at this hook; [`EVERY_KEY`] for all.
+    pub fn key_changes(&self, hook: Hook) -> &[String] {
         match hook {
             Hook::Request => &self.metadata_changes,
             Hook::Reply => &self.reply_metadata_changes,
@@ -172,9 +178,10 @@ impl Foreign {
     }
 }
 
-fn listed(keys: &[String], key: &str) -> bool {
-    keys.iter()
-        .any(|listed| listed == EVERY_KEY || listed == key)
+/// Whether a list of keys has a key, or all of them.
+pub fn covers(keys: &[String], key: &str) -> bool {
+    let mut keys = keys.iter();
+    !is_reserved(key) && keys.any(|listed| listed == EVERY_KEY || listed == key)
 }
 
 fn check_keys(what: &str, keys: &[String]) -> Result<(), String> {
@@ -185,20 +192,20 @@ fn check_keys(what: &str, keys: &[String]) -> Result<(), String> {
             limits::FOREIGN_KEYS
         ));
     }
-    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
-    let is_key = |key: &str| (1..=128).contains(&key.len()) && key.chars().all(allowed);
-    match keys
-        .iter()
-        .find(|key| !is_key(key) && key.as_str() != EVERY_KEY)
-    {
-        Some(odd) => {
-            let shown: String = odd.chars().take(32).collect();
-            Err(format!(
-                "lists {shown:?} in {what}; a key is 1 to 128 of a-z 0-9 - _ . or *"
-            ))
+    for key in keys.iter().filter(|key| *key != EVERY_KEY) {
+        let shown: String = key.chars().take(32).collect();
+        if check_key(key.as_bytes()).is_err() {
+            return Err(format!(
+                "lists {shown:?} in {what}; a key is 1 to {MAX_METADATA_KEY_BYTES} of a-z 0-9 - _ . or *"
+            ));
         }
-        None => Ok(()),
+        if is_reserved(key) {
+            return Err(format!(
+                "lists {shown:?} in {what}; keys that begin with grpc- or tollgate- are the daemon's own"
+            ));
+        }
     }
+    Ok(())
 }
 
 /// A description as a person gives it.
@@ -380,4 +387,25 @@ fn sections(wasm: &[u8]) -> impl Iterator<Item = Result<Payload<'_>, LoadError>>
     Parser::new(0)
         .parse_all(wasm)
         .map(|payload| payload.map_err(crate::scan::invalid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_is_described_in_one_place() {
+        let manifest = |method: &str| {
+            let text = format!(
+                r#"{{"abi": 1, "name": "f", "hooks": ["request"], "methods": [{method}], "foreign": {{"abi": "opa"}}}}"#
+            );
+            Manifest::parse(text.as_bytes()).map(drop)
+        };
+        assert_eq!(manifest(r#"{"method": "*"}"#), Ok(()));
+        let text = "lists metadata of *; a description lists it under foreign, for all methods";
+        for lists in [r#""metadata": ["a"]"#, r#""reply_metadata": ["*"]"#] {
+            let refused = manifest(&format!(r#"{{"method": "*", {lists}}}"#));
+            assert_eq!(refused, Err(text.to_owned()));
+        }
+    }
 }

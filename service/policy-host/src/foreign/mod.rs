@@ -21,7 +21,7 @@ mod verdict;
 use std::time::Duration;
 
 pub(crate) use description::peek;
-pub use description::{Abi, Body, Description, Foreign, describe, detect};
+pub use description::{Abi, Body, Description, EVERY_KEY, Foreign, covers, describe, detect};
 pub use verdict::{ForeignCall, ForeignChange, ForeignVerdict, KeyChange, Shown};
 
 use wasmtime::{Instance, Store, StoreLimits, StoreLimitsBuilder, TypedFunc};

@@ -1,6 +1,8 @@
 //! What a foreign module is asked, and what it answers.
 
-use crate::Hook;
+use tollgate_shm_abi::metadata::{check_key, check_value};
+
+use crate::{Fault, Hook};
 
 /// One call as a foreign module may see it: whoever fills it in has taken away what isn't granted.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +57,8 @@ pub enum ForeignVerdict {
     Change(ForeignChange),
 }
 
-/// What a foreign module wants to be otherwise: only what its description lets it change, and not checked beyond that.
+/// What a foreign module wants to be otherwise: only what its description lets it change. Each key and value is fit for metadata;
+/// whether there is room for them, and whether the body is a message, isn't checked yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForeignChange {
     /// Each key once.
@@ -67,8 +70,26 @@ pub struct ForeignChange {
 /// A key's new values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyChange {
-    /// Lower-case.
+    /// Never a reserved one.
     pub key: String,
     /// All of them; none: the key is gone.
     pub values: Vec<Vec<u8>>,
+}
+
+impl KeyChange {
+    /// The change of a key that may be changed.
+    ///
+    /// # Errors
+    /// Metadata can't have this key, or one of the values: the policy's fault.
+    pub(crate) fn new(key: &str, values: Vec<Vec<u8>>) -> Result<KeyChange, Fault> {
+        let key = check_key(key.as_bytes());
+        let checked = key.and_then(|key| {
+            let mut values = values.iter();
+            values.try_for_each(|value| check_value(key, value))?;
+            Ok(key.to_owned())
+        });
+        let key =
+            checked.map_err(|why| Fault::BadAnswer(format!("it can't be metadata: {why}")))?;
+        Ok(KeyChange { key, values })
+    }
 }

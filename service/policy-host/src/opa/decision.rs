@@ -11,6 +11,7 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
+use tollgate_shm_abi::metadata::is_binary;
 
 use crate::{Fault, ForeignChange, ForeignVerdict, KeyChange, error::cut, imports::text, limits};
 
@@ -104,7 +105,7 @@ fn change(key: &str, value: &Value, may_change: impl Fn(&str) -> bool) -> Result
     let odd = || bad(format!("the values of {:?} aren't texts", cut(key)));
     let one = |value: &Value| -> Result<Vec<u8>, Fault> {
         let text = value.as_str().ok_or_else(odd)?;
-        match key.ends_with("-bin") {
+        match is_binary(key) {
             true => BASE64_STANDARD.decode(text).map_err(|_| odd()),
             false => Ok(text.as_bytes().to_vec()),
         }
@@ -114,10 +115,7 @@ fn change(key: &str, value: &Value, may_change: impl Fn(&str) -> bool) -> Result
         Value::Array(values) => values.iter().map(one).collect::<Result<_, _>>()?,
         value => vec![one(value)?],
     };
-    Ok(KeyChange {
-        key: key.to_owned(),
-        values,
-    })
+    KeyChange::new(key, values)
 }
 
 #[cfg(test)]
@@ -177,6 +175,8 @@ mod tests {
             r#"[{"result": {"allow": true, "metadata": []}}]"#,
             r#"[{"result": {"allow": true, "metadata": {"a": 1}}}]"#,
             r#"[{"result": {"allow": true, "metadata": {"a-bin": "!"}}}]"#,
+            r#"[{"result": {"allow": true, "metadata": {"Capitals": "1"}}}]"#,
+            r#"[{"result": {"allow": true, "metadata": {"a": "two\nlines"}}}]"#,
         ];
         for answer in odd {
             assert!(

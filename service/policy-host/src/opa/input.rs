@@ -9,6 +9,7 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use tollgate_shm_abi::metadata::is_binary;
 
 use crate::{ForeignCall, Shown};
 
@@ -50,7 +51,7 @@ fn values(out: &mut String, call: &ForeignCall<'_>, key: &str) {
     for (_, value) in call.metadata.iter().filter(|(known, _)| *known == key) {
         out.push(separator);
         separator = ',';
-        match key.ends_with("-bin") {
+        match is_binary(key) {
             true => string(out, &BASE64_STANDARD.encode(value)),
             false => string(out, &String::from_utf8_lossy(value)),
         }

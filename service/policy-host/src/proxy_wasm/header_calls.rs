@@ -157,10 +157,7 @@ fn remove_value(mut guest: Guest<'_>, map: u32, key: u32, key_len: u32) -> Answe
         return Ok(status::INVALID_MEMORY_ACCESS);
     };
     change(guest.data_mut(), map, |headers| {
-        if let Some(key) = name(&key) {
-            headers.remove(&key);
-        }
-        Ok(())
+        name(&key).map_or(Ok(()), |key| headers.remove(&key))
     })
 }
 

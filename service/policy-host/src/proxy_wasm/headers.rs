@@ -6,14 +6,16 @@
 //!   reply     :status 200   content-type application/grpc            then the granted metadata
 //! ```
 //!
-//! The first ones are made up: there is no HTTP here. Keys that end in `-bin` hold bytes, and travel in base64 as gRPC has it.
+//! The first ones are made up: there is no HTTP here. Metadata of their names isn't shown, so nothing is forged. Keys that end in
+//! `-bin` hold bytes, and travel in base64 as gRPC has it.
 //!
-//! Invariant: what a filter changed is found by comparing with what it was shown, so a key that it only touched hasn't changed, and
-//! a key that it wasn't shown can only be set.
+//! Invariant: what a filter changed is found by comparing with what it was shown, so a key that it only touched hasn't changed. A
+//! key that it wasn't shown may be there all the same: setting or removing it is a change, whether it is or not.
 
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use tollgate_shm_abi::metadata::{check_key, is_binary};
 
 use crate::{Fault, ForeignCall, Hook, KeyChange, cost, limits};
 
@@ -25,10 +27,18 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// What a filter may do to a header whose name isn't a key of the metadata.
+/// Headers of the transport, beside those that begin with a colon: never metadata, and not to be changed.
 const TRANSPORT: [&str; 4] = ["te", "content-type", "host", "transfer-encoding"];
-/// The daemon knows how long a message is.
+/// Those that may be changed and mean nothing: the daemon knows how long a message is.
 const FREE: [&str; 1] = ["content-length"];
+
+fn is_transport(key: &str) -> bool {
+    key.starts_with(':') || TRANSPORT.contains(&key)
+}
+
+fn is_free(key: &str) -> bool {
+    FREE.contains(&key)
+}
 
 /// A header.
 pub(super) type Pair = (String, Vec<u8>);
@@ -38,6 +48,8 @@ pub(super) type Pair = (String, Vec<u8>);
 pub(super) struct Headers {
     shown: Vec<Pair>,
     pairs: Vec<Pair>,
+    /// Keys that were removed though they weren't shown.
+    removed: Vec<String>,
     bytes: usize,
 }
 
@@ -65,8 +77,9 @@ impl Headers {
             Hook::Reply => pair(":status", b"200"),
         }
         pair("content-type", b"application/grpc");
-        for (key, value) in call.metadata {
-            match key.ends_with("-bin") {
+        let metadata = call.metadata.iter();
+        for (key, value) in metadata.filter(|(key, _)| !is_transport(key) && !is_free(key)) {
+            match is_binary(key) {
                 true => pair(key, BASE64.encode(value).as_bytes()),
                 false => pair(key, value),
             }
@@ -75,6 +88,7 @@ impl Headers {
         Headers {
             shown: pairs.clone(),
             pairs,
+            removed: Vec::new(),
             bytes,
         }
     }
@@ -110,7 +124,22 @@ impl Headers {
         Ok(())
     }
 
-    pub(super) fn remove(&mut self, key: &str) {
+    pub(super) fn remove(&mut self, key: &str) -> Result<(), TooMany> {
+        self.take_out(key);
+        let is_shown = self.shown.iter().any(|(known, _)| known == key);
+        let known = is_shown || self.removed.iter().any(|known| known == key);
+        // What can't be metadata isn't there, and takes no room here.
+        if known || is_transport(key) || is_free(key) || check_key(key.as_bytes()).is_err() {
+            return Ok(());
+        }
+        if self.removed.len() >= limits::HEADERS {
+            return Err(TooMany);
+        }
+        self.removed.push(key.to_owned());
+        Ok(())
+    }
+
+    fn take_out(&mut self, key: &str) {
         self.pairs.retain(|(known, _)| known != key);
         self.bytes = self.pairs.iter().map(size).sum();
     }
@@ -118,7 +147,7 @@ impl Headers {
     /// One value instead of all that there are, in the place of the first.
     pub(super) fn replace(&mut self, key: String, value: Vec<u8>) -> Result<(), TooMany> {
         let place = self.pairs.iter().position(|(known, _)| *known == key);
-        self.remove(&key);
+        self.take_out(&key);
         self.add(key, value)?;
         if let Some(place) = place
             && let Some(pair) = self.pairs.pop()
@@ -138,27 +167,24 @@ impl Headers {
         Ok(())
     }
 
-    /// The keys whose values aren't as they were shown, with the values that they have now.
+    /// The keys whose values aren't as they were shown, or that were removed unseen, with the values that they have now.
     pub(super) fn changes(
         &self,
         may_change: impl Fn(&str) -> bool,
     ) -> Result<Vec<KeyChange>, Fault> {
         let mut changes: Vec<KeyChange> = Vec::new();
-        for (key, _) in self.shown.iter().chain(&self.pairs) {
-            let known = changes.iter().any(|change| change.key == *key);
-            if known || FREE.contains(&key.as_str()) || self.is_as_shown(key) {
+        let touched = self.shown.iter().chain(&self.pairs).map(|(key, _)| key);
+        let changed = touched.filter(|key| !is_free(key) && !self.is_as_shown(key));
+        for key in changed.chain(&self.removed) {
+            if changes.iter().any(|change| change.key == *key) {
                 continue;
             }
-            let transport = key.starts_with(':') || TRANSPORT.contains(&key.as_str());
-            if transport || !may_change(key) {
+            if is_transport(key) || !may_change(key) {
                 return Err(Fault::NotItsToChange {
                     what: format!("the header {:?}", crate::error::cut(key)),
                 });
             }
-            changes.push(KeyChange {
-                key: key.clone(),
-                values: self.decoded(key)?,
-            });
+            changes.push(KeyChange::new(key, self.decoded(key)?)?);
         }
         Ok(changes)
     }
@@ -173,12 +199,17 @@ impl Headers {
 
     fn decoded(&self, key: &str) -> Result<Vec<Vec<u8>>, Fault> {
         let values = self.pairs.iter().filter(|(known, _)| known == key);
-        let decoded = values.map(|(_, value)| match key.ends_with("-bin") {
-            true => BASE64.decode(value).map_err(|error| {
+        let values = values.map(|(_, value)| value);
+        if !is_binary(key) {
+            return Ok(values.cloned().collect());
+        }
+        // Several may have been joined by commas, which base64 doesn't have.
+        let values = values.flat_map(|joined| joined.split(|byte| *byte == b','));
+        let decoded = values.map(|value| {
+            BASE64.decode(value.trim_ascii()).map_err(|error| {
                 let key = crate::error::cut(key);
                 Fault::BadAnswer(format!("the header {key:?} isn't base64: {error}"))
-            }),
-            false => Ok(value.clone()),
+            })
         });
         decoded.collect()
     }
@@ -300,30 +331,42 @@ mod tests {
     #[test]
     fn only_what_is_different_at_the_end_has_changed() {
         let mut headers = headers();
-        headers.remove("content-length");
+        headers.remove("content-length").unwrap();
+        headers.remove("transfer-encoding").unwrap();
         headers
             .replace("te".to_owned(), b"trailers".to_vec())
             .unwrap();
         assert_eq!(headers.changes(|_| false), Ok(Vec::new()));
-        headers.remove("x-user");
+        headers.remove("x-user").unwrap();
         headers.add("new".to_owned(), b"1".to_vec()).unwrap();
         headers
-            .replace("t-bin".to_owned(), b"AQI=".to_vec())
+            .replace("t-bin".to_owned(), b"AQI=, Aw".to_vec())
             .unwrap();
+        headers.remove("unseen").unwrap();
+        headers.remove("unseen").unwrap();
+        headers.remove("back-again").unwrap();
+        headers.add("back-again".to_owned(), Vec::new()).unwrap();
         let change = |key: &str, values: &[&[u8]]| KeyChange {
             key: key.to_owned(),
             values: values.iter().map(|v| v.to_vec()).collect(),
         };
         let expected = vec![
             change("x-user", &[]),
-            change("t-bin", &[&[1, 2]]),
+            change("t-bin", &[&[1, 2], &[3]]),
             change("new", &[b"1"]),
+            change("back-again", &[b""]),
+            change("unseen", &[]),
         ];
         assert_eq!(headers.changes(|_| true), Ok(expected));
         let refused = headers.changes(|key| key != "new").unwrap_err();
         assert_eq!(
             refused.to_string(),
             "the policy changes the header \"new\", which it isn't granted"
+        );
+        let refused = headers.changes(|key| key != "unseen").unwrap_err();
+        assert!(
+            matches!(refused, Fault::NotItsToChange { .. }),
+            "removing it would be a change if it is there"
         );
         headers.replace("t-bin".to_owned(), b"!".to_vec()).unwrap();
         assert!(matches!(
@@ -337,6 +380,48 @@ mod tests {
             headers.changes(|_| true),
             Err(Fault::NotItsToChange { .. })
         ));
+    }
+
+    #[test]
+    fn what_can_not_be_metadata_is_refused_with_the_rule_that_it_breaks() {
+        let refused = |key: &str, value: &[u8]| {
+            let mut headers = headers();
+            headers.add(key.to_owned(), value.to_vec()).unwrap();
+            headers.changes(|_| true).unwrap_err().to_string()
+        };
+        let cases: [(&str, &[u8], &str); 4] = [
+            ("a key", b"", "has the byte 0x20"),
+            ("", b"", "length of 0 bytes"),
+            ("x", b"\xff", "only keys that end in -bin"),
+            ("x", &[b'a'; 8193], "8193 bytes of metadata exceed"),
+        ];
+        for (key, value, why) in cases {
+            let text = refused(key, value);
+            assert!(
+                text.contains("it can't be metadata") && text.contains(why),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn metadata_can_not_forge_what_is_made_up() {
+        let headers = Headers::of(&ForeignCall {
+            call: 1,
+            hook: Hook::Reply,
+            path: "a.B/C",
+            metadata: &[
+                ("content-type", b"text/html"),
+                ("content-length", b"1"),
+                ("te", b"x"),
+            ],
+            message: Shown::Nothing,
+        });
+        assert_eq!(
+            headers.value("content-type"),
+            Some(b"application/grpc".to_vec())
+        );
+        assert_eq!(headers.pairs().len(), 2);
     }
 
     #[test]
@@ -356,5 +441,16 @@ mod tests {
             long.set(vec![(String::new(), Vec::new()); limits::HEADERS + 1]),
             Err(TooMany)
         );
+        let mut bare = headers();
+        for k in 0..limits::HEADERS {
+            bare.remove(&format!("k{k}")).unwrap();
+        }
+        assert_eq!(bare.remove("k0"), Ok(()));
+        assert_eq!(
+            bare.remove(&"long".repeat(100)),
+            Ok(()),
+            "there is no such key"
+        );
+        assert_eq!(bare.remove("one-more"), Err(TooMany));
     }
 }

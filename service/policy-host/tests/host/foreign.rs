@@ -278,6 +278,37 @@ fn changed_headers_are_changed_metadata_if_granted() {
     );
 }
 
+#[test]
+fn reserved_keys_are_nobodys_to_change_not_even_of_one_that_may_change_all() {
+    let any = Description {
+        metadata_changes: vec!["*".to_owned()],
+        ..description()
+    };
+    let verdict = |key: &str, how: &str| {
+        let callbacks = format!(
+            r#"(data (i32.const 16) "{key}")
+            (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+                (call $is (i32.const 0) {how})
+                i32.const 0)"#
+        );
+        let mut filter = start_with(REPLACE, &callbacks, &any, b"").unwrap();
+        filter.judge(&CALL).map_err(|fault| fault.to_string())
+    };
+    let len = 13;
+    let set = format!(
+        "(call $replace (i32.const 0) (i32.const 16) (i32.const {len}) (i32.const 16) (i32.const {len}))"
+    );
+    let remove = format!("(call $remove (i32.const 0) (i32.const 16) (i32.const {len}))");
+    for how in [&set, &remove] {
+        assert!(verdict("x-your-header", how).is_ok());
+        for key in ["tollgate-next", "grpc-timeouts", "Tollgate-Next"] {
+            let shown = key.to_lowercase();
+            let text = format!("the policy changes the header \"{shown}\", which it isn't granted");
+            assert_eq!(verdict(key, how), Err(text));
+        }
+    }
+}
+
 const RESPOND: &str = r#"(import "env" "proxy_send_local_response" (func $respond (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
        (import "env" "proxy_continue_stream" (func $continue (param i32) (result i32)))"#;
 
@@ -586,6 +617,13 @@ fn descriptions_are_checked_and_appended_once() {
     );
     assert_eq!(
         refused(Description {
+            reply_metadata_changes: vec!["grpc-timeout".to_owned()],
+            ..description()
+        }),
+        "the manifest lists \"grpc-timeout\" in reply_metadata_changes; keys that begin with grpc- or tollgate- are the daemon's own"
+    );
+    assert_eq!(
+        refused(Description {
             metadata: vec!["a".to_owned(); limits::FOREIGN_KEYS + 1],
             ..description()
         }),
@@ -668,5 +706,60 @@ fn imports_and_sizes_are_those_of_the_interface() {
             bytes: 131_072,
             max: 65_536
         }
+    );
+}
+
+#[test]
+fn what_a_foreign_module_has_is_counted_before_it_is_compiled() {
+    let refused = |imports: &str, callbacks: &str| {
+        let wasm = described(&module(imports, callbacks), &description());
+        match HOST.load(&wasm).unwrap_err() {
+            LoadError::TooComplex { what, max, .. } => (what, max),
+            other => panic!("{other}"),
+        }
+    };
+    let done = r#"(import "env" "proxy_done" (func (result i32)))"#;
+    let imports = done.repeat(limits::FOREIGN_IMPORTS as usize);
+    assert_eq!(
+        refused(&imports, ""),
+        ("imports", limits::FOREIGN_IMPORTS.into())
+    );
+    let functions = "(func)".repeat(limits::FOREIGN_FUNCTIONS as usize);
+    assert_eq!(
+        refused("", &functions),
+        ("functions", limits::FOREIGN_FUNCTIONS.into())
+    );
+    let segments = r#"(data (i32.const 0) "")"#.repeat(limits::FOREIGN_DATA_SEGMENTS as usize + 1);
+    assert_eq!(
+        refused("", &segments),
+        ("data segments", limits::FOREIGN_DATA_SEGMENTS.into())
+    );
+    // 290 blocks times 1,000 locals are dear, and short.
+    let dear = format!(
+        "(func (local{}) {})",
+        " i32".repeat(1000),
+        "block end ".repeat(290)
+    );
+    let costly = dear.repeat(limits::FOREIGN_COMPILE_COST as usize / 36_000);
+    assert_eq!(
+        refused("", &costly),
+        ("units of compile cost", limits::FOREIGN_COMPILE_COST)
+    );
+}
+
+#[test]
+fn one_write_has_a_limit_of_parts() {
+    let imports = r#"(import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))"#;
+    let callbacks = format!(
+        r#"(func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+            (call $is (i32.const 0) (call $write (i32.const 2) (i32.const 1024) (i32.const {most}) (i32.const 8)))
+            (call $is (i32.const 28) (call $write (i32.const 2) (i32.const 1024) (i32.const {more}) (i32.const 8)))
+            i32.const 0)"#,
+        most = limits::WRITE_VECTORS,
+        more = limits::WRITE_VECTORS + 1
+    );
+    assert_eq!(
+        start(imports, &callbacks).judge(&CALL),
+        Ok(ForeignVerdict::Allow)
     );
 }
