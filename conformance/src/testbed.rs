@@ -466,6 +466,22 @@ pub fn guest_file(name: &str) -> PathBuf {
     path
 }
 
+/// A module that nobody here wrote: a filter for Envoy, a policy of OPA's.
+///
+/// # Panics
+/// If it isn't built, with the command that builds it.
+pub fn foreign_file(name: &str) -> PathBuf {
+    let programs = programs();
+    let target = programs.parent().unwrap_or(&programs);
+    let path = target.join("foreign").join(format!("{name}.wasm"));
+    assert!(
+        path.exists(),
+        "{} is not built; run `.ci/foreign` first",
+        path.display()
+    );
+    path
+}
+
 /// A file of `conformance/proto`.
 pub fn proto_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
