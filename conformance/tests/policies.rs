@@ -44,7 +44,7 @@ impl Hosts {
         let file = policy.replace('-', "_");
         let pushed = self.a.push("--tenant acme", &file, policy, Some(&config));
         let line = format!("policy attach {pushed} --tenant acme --service {ECHO} --side client");
-        self.a.ok(&format!("{line} {flags}").trim_end());
+        self.a.ok(format!("{line} {flags}").trim_end());
     }
 
     /// An echo of host `b` that prints the metadata it gets.
