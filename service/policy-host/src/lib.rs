@@ -72,7 +72,7 @@ pub use host::{Host, Policy};
 pub use imports::{LogLevel, LogLine};
 pub use instance::Instance;
 pub use manifest::{Manifest, Method};
-pub use metrics::{BUCKETS, Histogram, Metrics};
+pub use metrics::{BUCKETS, Histogram, MetricChange, Metrics};
 pub use proxy_wasm::{MeasuredMetric, MetricKind};
 pub use rate::Rate;
 pub use shown::{ShownKeys, changed_keys, changed_metadata};

@@ -78,6 +78,115 @@ impl Metrics {
     }
 }
 
+/// A step from earlier metrics to later ones; indices are those of the manifest's lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricChange {
+    /// A counter went on, wrapping.
+    Counter {
+        /// Which.
+        index: u16,
+        /// How much.
+        by: u64,
+    },
+    /// A gauge was set.
+    Gauge {
+        /// Which.
+        index: u16,
+        /// Its value.
+        to: i64,
+    },
+    /// A histogram's bucket went on, wrapping.
+    Bucket {
+        /// Of which histogram.
+        index: u16,
+        /// Which of its buckets.
+        bucket: u16,
+        /// How often more.
+        by: u64,
+    },
+    /// A histogram's sum did, wrapping.
+    Sum {
+        /// Of which histogram.
+        index: u16,
+        /// How much.
+        by: i64,
+    },
+}
+
+impl Metrics {
+    /// What has happened since `before`, which may be of fewer.
+    pub(crate) fn changes_since(&self, before: &Metrics) -> Vec<MetricChange> {
+        let mut changes = Vec::new();
+        for (at, count) in self.counters.iter().enumerate() {
+            let by = count.wrapping_sub(before.counters.get(at).copied().unwrap_or(0));
+            if by != 0 {
+                let index = at as u16;
+                changes.push(MetricChange::Counter { index, by });
+            }
+        }
+        for (at, gauge) in self.gauges.iter().enumerate() {
+            if let Some(to) = *gauge
+                && before.gauges.get(at).copied().flatten() != *gauge
+            {
+                let index = at as u16;
+                changes.push(MetricChange::Gauge { index, to });
+            }
+        }
+        for (at, histogram) in self.histograms.iter().enumerate() {
+            let index = at as u16;
+            let before = before.histograms.get(at);
+            for (bucket, count) in histogram.buckets.iter().enumerate() {
+                let by = count.wrapping_sub(before.map_or(0, |before| before.buckets[bucket]));
+                if by != 0 {
+                    let bucket = bucket as u16;
+                    changes.push(MetricChange::Bucket { index, bucket, by });
+                }
+            }
+            let by = histogram
+                .sum
+                .wrapping_sub(before.map_or(0, |before| before.sum));
+            if by != 0 {
+                changes.push(MetricChange::Sum { index, by });
+            }
+        }
+        changes
+    }
+
+    /// Makes changes to metrics of a policy of this manifest; what the manifest lacks is left out.
+    pub fn apply(&mut self, manifest: &crate::Manifest, changes: &[MetricChange]) {
+        if changes.is_empty() {
+            return;
+        }
+        self.absorb(&Metrics::of(manifest));
+        for change in changes {
+            match *change {
+                MetricChange::Counter { index, by } => {
+                    if let Some(count) = self.counters.get_mut(usize::from(index)) {
+                        *count = count.wrapping_add(by);
+                    }
+                }
+                MetricChange::Gauge { index, to } => {
+                    if let Some(gauge) = self.gauges.get_mut(usize::from(index)) {
+                        *gauge = Some(to);
+                    }
+                }
+                MetricChange::Bucket { index, bucket, by } => {
+                    let histogram = self.histograms.get_mut(usize::from(index));
+                    let buckets = histogram.map(|histogram| &mut histogram.buckets);
+                    if let Some(count) = buckets.and_then(|all| all.get_mut(usize::from(bucket))) {
+                        *count = count.wrapping_add(by);
+                    }
+                }
+                MetricChange::Sum { index, by } => {
+                    if let Some(histogram) = self.histograms.get_mut(usize::from(index)) {
+                        histogram.sum = histogram.sum.wrapping_add(by);
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Lengthens a list to `len`; almost always it is that long.
 fn extend<T: Clone>(list: &mut Box<[T]>, len: usize, value: T) {
     if list.len() < len {
@@ -111,6 +220,52 @@ mod tests {
             assert_eq!(histogram.buckets[bucket], 1, "{value}");
             assert_eq!(histogram.sum, value);
         }
+    }
+
+    #[test]
+    fn changes_made_to_what_was_before_yield_what_is() {
+        let manifest = crate::Manifest::parse(
+            br#"{"abi":1,"name":"t","hooks":["request"],"methods":[{"method":"*"}],
+                 "counters":["a","b"],"gauges":["g"],"histograms":["h"]}"#,
+        );
+        let manifest = manifest.expect("a manifest");
+        let mut now = Metrics::of(&manifest);
+        let (mut told, mut rebuilt) = (Metrics::default(), Metrics::default());
+        for (count, gauge, value) in [
+            (0, None, None),
+            (3, Some(0), Some(-5)),
+            (3, Some(7), Some(9)),
+        ] {
+            now.counters[1] = now.counters[1].wrapping_add(count);
+            now.gauges[0] = gauge.or(now.gauges[0]);
+            if let Some(value) = value {
+                now.histograms[0].record(value);
+            }
+            let changes = now.changes_since(&told);
+            assert_eq!(changes.is_empty(), value.is_none(), "{changes:?}");
+            rebuilt.apply(&manifest, &changes);
+            told.clone_from(&now);
+        }
+        assert_eq!(rebuilt, now);
+        assert_eq!(now.changes_since(&told), []);
+        // What the manifest has no name for is nobody's.
+        let wild = [
+            MetricChange::Counter { index: 2, by: 1 },
+            MetricChange::Gauge { index: 1, to: 1 },
+            MetricChange::Bucket {
+                index: 0,
+                bucket: 64,
+                by: 1,
+            },
+            MetricChange::Bucket {
+                index: 1,
+                bucket: 0,
+                by: 1,
+            },
+            MetricChange::Sum { index: 1, by: 1 },
+        ];
+        rebuilt.apply(&manifest, &wild);
+        assert_eq!(rebuilt, now);
     }
 
     #[test]

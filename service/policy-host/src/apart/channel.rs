@@ -22,12 +22,13 @@ use tollgate_shm_abi::ring::PushError;
 use tollgate_shm_abi::session::DaemonEnd;
 
 use crate::apart::wire::{
-    AnswerEntry, OrderEntry, Result8, SeatId, Task, put_view, read_log, views_at,
+    AnswerEntry, METRIC_BYTES, OrderEntry, Result8, SeatId, Task, put_view, read_log, read_metrics,
+    views_at,
 };
 use crate::batch::{Claim, ENTRY_BYTES};
 use crate::error::cut;
 use crate::imports::text;
-use crate::{Fault, Hook, JudgeError, LogLine, Misuse, Policy, Verdict, limits};
+use crate::{Fault, Hook, JudgeError, LogLine, MetricChange, Misuse, Policy, Verdict, limits};
 
 /// Names one order of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -70,6 +71,8 @@ pub struct Answer {
     pub cost_ns: u64,
     /// The lines that the seat has logged since its last answer, and how many more were dropped.
     pub log: (Vec<LogLine>, u64),
+    /// What the seat's metrics have gone on since its last answer.
+    pub metrics: Vec<MetricChange>,
 }
 
 /// How an order came out.
@@ -143,6 +146,8 @@ pub struct Channel {
     unrung: bool,
     /// Answers are copied here.
     copied: Vec<u8>,
+    /// The process has ended by itself; what it answered before counts still.
+    died: bool,
     ended: Option<String>,
 }
 
@@ -185,6 +190,7 @@ impl Channel {
             unsaid: None,
             unrung: false,
             copied: Vec::new(),
+            died: false,
             ended: None,
         }
     }
@@ -282,6 +288,7 @@ impl Channel {
         if self.ended.is_none() {
             match self.take_alleged(now_ns) {
                 Ok(Some(answer)) => return Some(answer),
+                Ok(None) if self.died => self.end("it died".to_owned()),
                 Ok(None) => {}
                 Err(nonsense) => self.end(format!("it was killed: {nonsense}")),
             }
@@ -294,16 +301,13 @@ impl Channel {
     /// Whether an answer waits, or the process's end: one load, for spinning.
     #[inline]
     pub fn has_news(&mut self) -> bool {
-        self.ended.is_some() || !matches!(self.end.submissions.is_empty(), Ok(true))
+        self.died || self.ended.is_some() || !matches!(self.end.submissions.is_empty(), Ok(true))
     }
 
-    /// Looks whether the process has ended by itself; what it has answered before counts still.
+    /// Looks whether the process has ended by itself.
     pub fn look_after(&mut self) {
         let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
-        let ended = poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);
-        if ended && self.ended.is_none() && matches!(self.end.submissions.is_empty(), Ok(true)) {
-            self.end("it died".to_owned());
-        }
+        self.died |= poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);
     }
 
     /// Kills the process if it is behind with the oldest order. Whether it was.
@@ -327,7 +331,7 @@ impl Channel {
 
     /// Says that the runtime is going to sleep: `false`, if there is an answer. See [`tollgate_shm_abi::ring::Consumer`].
     pub fn announce_sleep(&mut self) -> bool {
-        self.ended.is_none() && self.end.submissions.announce_sleep()
+        !self.died && self.ended.is_none() && self.end.submissions.announce_sleep()
     }
 
     /// The runtime is awake.
@@ -448,10 +452,13 @@ impl Channel {
         copied.map_err(|how| how.to_string())?;
         let (said, log) = self.copied.split_at(alleged.log_at as usize);
         let outcome = outcome(&oldest.kind, alleged.result, said)?;
+        let (log, metrics) = log.split_at(log.len() - alleged.metrics as usize * METRIC_BYTES);
+        let metrics = read_metrics(metrics)?;
         let log = (read_log(log, alleged.log_lines), alleged.log_dropped);
         let pending = self.pending.pop_front().expect("the oldest was looked at");
         let mut answer = self.answered(pending, outcome, now_ns);
         answer.log = log;
+        answer.metrics = metrics;
         Ok(Some(answer))
     }
 
@@ -468,6 +475,7 @@ impl Channel {
             outcome,
             cost_ns,
             log: Default::default(),
+            metrics: Vec::new(),
         }
     }
 }

@@ -29,8 +29,8 @@ use crate::apart::wire::{
 };
 use crate::artifact::Artifact;
 use crate::{
-    BatchError, Capabilities, Fault, Hook, Host, Instance, LoadError, LogLine, Manifest, Policy,
-    Setup, SharedState, StateLimits, TenantLimits, limits, worker,
+    BatchError, Capabilities, Fault, Hook, Host, Instance, LoadError, LogLine, Manifest,
+    MetricChange, Metrics, Policy, Setup, SharedState, StateLimits, TenantLimits, limits, worker,
 };
 
 /// The first argument of a process that is to run a tenant's policies.
@@ -152,9 +152,26 @@ struct Seated {
     config: Option<Vec<u8>>,
     /// None: each call gets an instance of its own.
     instance: Option<Instance>,
+    /// What instances of single calls have counted together.
+    gone: Metrics,
+    /// What the daemon knows of.
+    told: Metrics,
 }
 
 impl Seated {
+    /// What metrics have gone on since this was asked last.
+    fn metric_changes(&mut self) -> Vec<MetricChange> {
+        let now = match &self.instance {
+            Some(instance) => instance.metrics(),
+            None => &self.gone,
+        };
+        let changes = now.changes_since(&self.told);
+        if !changes.is_empty() {
+            self.told.clone_from(now);
+        }
+        changes
+    }
+
     fn instantiate(&self) -> Result<Instance, LoadError> {
         let request = &self.request;
         let granted = request.granted.iter().filter_map(|name| name.parse().ok());
@@ -228,6 +245,8 @@ impl Setting {
             request,
             config,
             instance: None,
+            gone: Metrics::default(),
+            told: Metrics::default(),
         };
         let instance = seated.instantiate()?;
         seated.instance = (!seated.request.fresh).then_some(instance);
@@ -252,6 +271,7 @@ struct Done {
     fuel: u64,
     part: Writer,
     log: (Vec<LogLine>, u64),
+    metrics: Vec<MetricChange>,
 }
 
 impl Judge {
@@ -313,9 +333,11 @@ impl Judge {
             fuel,
             mut part,
             log: (lines, dropped),
+            metrics,
         } = done;
         let log_at = part.0.len();
         part.log(&lines);
+        part.metrics(&metrics);
         let block = self.end.send_heap.alloc(part.0.len());
         let mut block = block.ok_or("the heap has no room for an answer")?;
         block.copy_from_slice(&part.0);
@@ -330,6 +352,7 @@ impl Judge {
             log_at: log_at as u32,
             log_lines: lines.len() as u32,
             log_dropped: dropped,
+            metrics: metrics.len() as u32,
         };
         let pushed = self.end.submissions.push(&answer.to_entry());
         pushed.map_err(|error| error.to_string())?;
@@ -371,6 +394,10 @@ impl Judge {
         };
         let logger = fresh.as_mut().or(seated.instance.as_mut());
         let log = logger.map(Instance::take_log).unwrap_or_default();
+        if let Some(last) = &fresh {
+            seated.gone.absorb(last.metrics());
+        }
+        let metrics = seated.metric_changes();
         if let (Task::HandOver { heir: seat, .. }, Some(heir)) = (order.task, heir) {
             self.seats.insert(seat, heir);
         }
@@ -379,6 +406,7 @@ impl Judge {
             fuel,
             part,
             log,
+            metrics,
         };
         let reason = |fault: Fault| Writer(crate::error::cut(&fault.to_string()).into());
         match ended {
@@ -464,6 +492,7 @@ impl Judging<'_> {
             // Those before it are gone: what they logged goes with the next.
             if let Some(before) = fresh.as_mut() {
                 instance.inherit_log(before);
+                seated.gone.absorb(before.metrics());
             }
             let asked = self.ask(&mut instance, index..index + 1);
             *fresh = Some(instance);

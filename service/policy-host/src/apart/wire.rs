@@ -5,11 +5,13 @@
 //!            | taken 8 | zero                                                                                         64 bytes
 //!   its part of the daemon's heap:   count x (method 4 | view_off 4 | view_len 4 | zero 4) | views, each 8-aligned
 //!
-//!   answer:  kind 1 | zero 3 | len 4 | ticket 8 | fuel 8 | offset 8 | log_at 4 | log_lines 4 | log_dropped 8 | zero        64 bytes
+//!   answer:  kind 1 | zero 3 | len 4 | ticket 8 | fuel 8 | offset 8 | log_at 4 | log_lines 4 | log_dropped 8 | metrics 4
+//!            | zero                                                                                                   64 bytes
 //!   its part of the process's heap, `len` bytes:
 //!     done, of a judgement   count x entry, as a guest leaves it (32 bytes), with addresses from the part's start | what they name
 //!     failed                 the reason, UTF-8
 //!     then the log:          log_lines x (level 4 | len 4 | text)
+//!     and, at the end:       metrics x (kind 4 | index 2 | bucket 2 | value 8), what has changed since the seat's last answer
 //! ```
 //!
 //! Little-endian, like everything else. The daemon's side of it is trusted by the process; the process's side is checked here, after it
@@ -27,7 +29,8 @@ use tollgate_shm_abi::descriptor::Entry;
 use crate::batch::ENTRY_BYTES;
 use crate::imports::text;
 use crate::{
-    Effects, FieldChange, Hook, LogLevel, LogLine, MetadataChange, Value, Verdict, limits,
+    Effects, FieldChange, Hook, LogLevel, LogLine, MetadataChange, MetricChange, Value, Verdict,
+    limits,
 };
 
 /// An instance's place in a policy process; the daemon numbers them, and never uses a number twice.
@@ -153,6 +156,7 @@ pub(super) struct AnswerEntry {
     pub(super) log_at: u32,
     pub(super) log_lines: u32,
     pub(super) log_dropped: u64,
+    pub(super) metrics: u32,
 }
 
 impl AnswerEntry {
@@ -170,6 +174,7 @@ impl AnswerEntry {
         entry[32..36].copy_from_slice(&self.log_at.to_le_bytes());
         entry[36..40].copy_from_slice(&self.log_lines.to_le_bytes());
         entry[40..48].copy_from_slice(&self.log_dropped.to_le_bytes());
+        entry[48..52].copy_from_slice(&self.metrics.to_le_bytes());
         entry
     }
 
@@ -190,6 +195,7 @@ impl AnswerEntry {
             log_at: word32(entry, 32),
             log_lines: word32(entry, 36),
             log_dropped: word64(entry, 40),
+            metrics: word32(entry, 48),
         };
         let most = limits::APART_ANSWER_BYTES;
         if answer.len as usize > most {
@@ -202,6 +208,13 @@ impl AnswerEntry {
             return Err(format!(
                 "an answer of {} bytes has {} log lines at {}",
                 answer.len, answer.log_lines, answer.log_at
+            ));
+        }
+        let room = u64::from(answer.len - answer.log_at);
+        if u64::from(answer.metrics) * METRIC_BYTES as u64 > room {
+            return Err(format!(
+                "an answer has {} changes of metrics in {room} bytes",
+                answer.metrics
             ));
         }
         Ok(answer)
@@ -331,6 +344,59 @@ impl Writer {
             self.put(line.text.as_bytes());
         }
     }
+}
+
+/// Bytes of one change of a metric.
+pub(super) const METRIC_BYTES: usize = 16;
+
+impl Writer {
+    /// Adds what metrics have gone on.
+    pub(super) fn metrics(&mut self, changes: &[MetricChange]) {
+        for change in changes {
+            let (kind, index, bucket, value) = match *change {
+                MetricChange::Counter { index, by } => (1u32, index, 0, by),
+                MetricChange::Gauge { index, to } => (2, index, 0, to.cast_unsigned()),
+                MetricChange::Bucket { index, bucket, by } => (3, index, bucket, by),
+                MetricChange::Sum { index, by } => (4, index, 0, by.cast_unsigned()),
+            };
+            self.put(&kind.to_le_bytes());
+            self.put(&index.to_le_bytes());
+            self.put(&bucket.to_le_bytes());
+            self.put(&value.to_le_bytes());
+        }
+    }
+}
+
+/// The changes of metrics at the end of an answer.
+pub(super) fn read_metrics(bytes: &[u8]) -> Result<Vec<MetricChange>, String> {
+    let records = bytes.as_chunks::<METRIC_BYTES>().0.iter();
+    let changes = records.map(|record| {
+        let index = u16::from_le_bytes([record[4], record[5]]);
+        let bucket = u16::from_le_bytes([record[6], record[7]]);
+        let value = word64(record, 8);
+        Ok(match word32(record, 0) {
+            1 => MetricChange::Counter { index, by: value },
+            2 => MetricChange::Gauge {
+                index,
+                to: value.cast_signed(),
+            },
+            3 => MetricChange::Bucket {
+                index,
+                bucket,
+                by: value,
+            },
+            4 => MetricChange::Sum {
+                index,
+                by: value.cast_signed(),
+            },
+            other => {
+                return Err(format!(
+                    "a change of a metric has the kind {other}; 1 to 4 exist"
+                ));
+            }
+        })
+    });
+    changes.collect()
 }
 
 fn record(list: &mut Vec<u8>, kind: u32, field: u32, value: u64) {
