@@ -48,6 +48,11 @@ pub const ON_FAULT_OPEN: i32 = 2;
 /// Calls may carry metadata, in `features` fields.
 pub const FEATURE_METADATA: u32 = 1;
 
+/// [`PolicyOptions::isolation`]: it runs in the daemon.
+pub const ISOLATION_NONE: i32 = 0;
+/// [`PolicyOptions::isolation`]: it runs in a process of its tenant's.
+pub const ISOLATION_PROCESS: i32 = 1;
+
 /// One question to the daemon.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Request {
@@ -404,6 +409,9 @@ pub struct PolicyOptions {
     /// The metadata keys that it may be shown.
     #[prost(message, optional, tag = "9")]
     pub metadata: Option<Names>,
+    /// [`ISOLATION_NONE`] or [`ISOLATION_PROCESS`].
+    #[prost(int32, optional, tag = "10")]
+    pub isolation: Option<i32>,
 }
 
 /// A list that may be empty, which isn't the same as none.

@@ -282,6 +282,9 @@ pub(crate) struct Options {
     /// Every call gets a new instance: nothing stays from one call to the next
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) fresh: Option<bool>,
+    /// Where it runs: in a process of its tenant's (process), or in the daemon (none); at first what the daemon's configuration says
+    #[arg(long)]
+    pub(crate) isolation: Option<Isolation>,
     /// How many views of judged calls the daemon keeps in memory for `policy diff`; at first 0
     #[arg(long, value_name = "CALLS")]
     pub(crate) record: Option<u32>,
@@ -400,6 +403,14 @@ pub(crate) enum OnFault {
     Closed,
     /// Unjudged until a fresh instance is there
     Open,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Isolation {
+    /// In the daemon, in a sandbox
+    None,
+    /// In a process of its tenant's, in a sandbox
+    Process,
 }
 
 /// How much a version decides.

@@ -9,18 +9,19 @@ use tollgate_desk::{LoadError, foreign};
 use tollgate_registry::{FetchError, SCHEME};
 use tollgate_shm_abi::blob::blob_create;
 use tollgate_shm_abi::messages::{
-    Empty, MODE_CANARY, MODE_ENFORCE, MODE_SHADOW, Names, ON_FAULT_CLOSED, ON_FAULT_OPEN,
-    ON_FAULT_RELOAD, PARTY_PROVIDER, PARTY_PROVIDER_POST, PARTY_PROVIDER_PRE, PARTY_TENANT,
-    PolicyAttach, PolicyDiff, PolicyOptions, PolicyProof, PolicyPush, PolicySelection, PolicyShow,
-    PolicySignature, PolicyStep, PolicyUpgrade, RequestBody, ResponseBody, SIDE_ANY, SIDE_CLIENT,
-    SIDE_SERVER, STEP_PROMOTE, STEP_RELEASE, STEP_ROLLBACK,
+    Empty, ISOLATION_NONE, ISOLATION_PROCESS, MODE_CANARY, MODE_ENFORCE, MODE_SHADOW, Names,
+    ON_FAULT_CLOSED, ON_FAULT_OPEN, ON_FAULT_RELOAD, PARTY_PROVIDER, PARTY_PROVIDER_POST,
+    PARTY_PROVIDER_PRE, PARTY_TENANT, PolicyAttach, PolicyDiff, PolicyOptions, PolicyProof,
+    PolicyPush, PolicySelection, PolicyShow, PolicySignature, PolicyStep, PolicyUpgrade,
+    RequestBody, ResponseBody, SIDE_ANY, SIDE_CLIENT, SIDE_SERVER, STEP_PROMOTE, STEP_RELEASE,
+    STEP_ROLLBACK,
 };
 use tollgate_shm_abi::status::Code;
 
 use crate::admin::{ask, lines, outline, report, unexpected};
 use crate::args::{
-    Abi, Attach, Body, Described, Diff, Mode, OnFault, Options, Place, Policy, Push, Select, Show,
-    Side, Upgrade, VersionName,
+    Abi, Attach, Body, Described, Diff, Isolation, Mode, OnFault, Options, Place, Policy, Push,
+    Select, Show, Side, Upgrade, VersionName,
 };
 use crate::failure::Failure;
 
@@ -382,6 +383,10 @@ fn options(options: &Options) -> PolicyOptions {
         capabilities: names(&options.grant),
         cpu_us: options.cpu_us,
         fresh: options.fresh,
+        isolation: options.isolation.map(|isolation| match isolation {
+            Isolation::None => ISOLATION_NONE,
+            Isolation::Process => ISOLATION_PROCESS,
+        }),
         record: options.record,
         max_worse: options.max_worse,
     }
@@ -532,11 +537,13 @@ mod tests {
             hooks: None,
             cpu_us: None,
             fresh: None,
+            isolation: Some(Isolation::Process),
             record: Some(0),
             max_worse: None,
         };
         let sent = options(&typed);
         assert_eq!(sent.capabilities, Some(Names { names: Vec::new() }));
+        assert_eq!(sent.isolation, Some(ISOLATION_PROCESS));
         assert_eq!(sent.fields.map(|fields| fields.names.len()), Some(2));
         assert_eq!(
             sent.metadata.map(|keys| keys.names),

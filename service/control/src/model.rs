@@ -248,6 +248,17 @@ impl OnFault {
     }
 }
 
+/// Where a tenant's policy runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// In the daemon, in a sandbox that the compiler makes.
+    #[default]
+    None,
+    /// In a process of its tenant's, besides.
+    Process,
+}
+
 /// The conditions under which a policy is attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -268,6 +279,8 @@ pub struct Options {
     pub cpu_us: Option<u32>,
     /// Whether each call gets an instance of its own.
     pub fresh: bool,
+    /// Where it runs; none: where the daemon's configuration says.
+    pub isolation: Option<Isolation>,
     /// How many views of the stable are kept for `policy diff`.
     pub record: u32,
     /// By how many percentage points a candidate's error rate may be worse than the stable's.
@@ -284,6 +297,7 @@ impl Default for Options {
             capabilities: None,
             cpu_us: None,
             fresh: false,
+            isolation: None,
             record: limits::DEFAULT_RECORD,
             max_worse: limits::DEFAULT_MAX_WORSE,
         }

@@ -656,6 +656,7 @@ fn a_slot_with_its_options_is_kept_as_it_is() {
         capabilities: Some(vec!["clock".to_owned()]),
         cpu_us: Some(5),
         fresh: true,
+        isolation: Some(crate::Isolation::Process),
         record: 1_000,
         max_worse: 0,
     };

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
+use tollgate_control::Isolation;
 use tollgate_policy_host::CompilerConfig;
 
 use crate::limits::{
@@ -65,6 +66,13 @@ pub struct Policies {
     pub quarantine_faults: u32,
     /// See `quarantine_faults`. In seconds, 1 to 3,600. Default 60.
     pub quarantine_window_s: u32,
+    /// Where tenants' policies run whose attachments don't say: `none` (default): in the daemon, in sandboxes; `process`: in a process
+    /// per tenant, so that the compiler of the sandboxes needn't be trusted.
+    ///
+    /// A process costs each judgement up to two wake-ups, memory per tenant, and its own look for work (`spin_us`).
+    pub isolation: Isolation,
+    /// Memory that the policies of one tenant may write in its process, in MiB, 16 to 4,096. Default 256.
+    pub process_memory_mib: u32,
     /// Files with public keys: PEM (Ed25519, or ECDSA P-256 as cosign writes it), or in wasmsign2's format. With any, only modules
     /// that one of them has signed are accepted. Default: none.
     pub trusted_keys: Vec<PathBuf>,
@@ -79,6 +87,8 @@ impl Default for Policies {
             instances: 1_000,
             quarantine_faults: 5,
             quarantine_window_s: 60,
+            isolation: Isolation::None,
+            process_memory_mib: 256,
             trusted_keys: Vec::new(),
         }
     }
@@ -144,6 +154,12 @@ impl Policies {
                 self.quarantine_window_s,
                 1..=3_600,
                 "1 to 3600",
+            ),
+            (
+                "policies.process_memory_mib",
+                self.process_memory_mib,
+                16..=4_096,
+                "16 to 4096",
             ),
         ];
         for (setting, value, range, expected) in settings {

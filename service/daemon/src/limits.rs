@@ -73,6 +73,10 @@ pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 /// process. One more is refused. An entry is some 300 bytes besides its message.
 pub const PARKED_CALLS: usize = 16_384;
 
+/// Orders of judgements, of up to eight calls each, that are under way to one policy process: calls beyond them wait, and are ordered
+/// together.
+pub const ORDERS_UNDER_WAY: usize = 16;
+
 /// Of those, calls of one tenant.
 pub const PARKED_CALLS_PER_TENANT: usize = 4_096;
 

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tollgate_daemon::config::Config;
 use tollgate_daemon::verify_audit;
-use tollgate_policy_host::worker;
+use tollgate_policy_host::{apart, worker};
 
 /// The Tollgate daemon: one per host, reached by applications through shared memory.
 ///
@@ -104,9 +104,11 @@ impl Arguments {
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
-    if words.next().is_some_and(|word| word == worker::ARGUMENT) {
-        // A compile worker, which the daemon starts by executing itself; not a command for people.
-        return worker::main(words);
+    // Processes that the daemon starts by executing itself; not commands for people.
+    match words.next() {
+        Some(word) if word == worker::ARGUMENT => return worker::main(words),
+        Some(word) if word == apart::ARGUMENT => return apart::main(words),
+        _ => {}
     }
     let mut arguments = Arguments::parse();
     if let Some(instead) = arguments.instead.take() {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use prost::Message as _;
 use tollgate_control::audit::Actor;
-use tollgate_control::{Cause, Owner, PolicyVersion, StoreError};
+use tollgate_control::{Cause, Isolation, Owner, PolicyVersion, StoreError};
 use tollgate_engine::Status;
 use tollgate_policy_host::{Capabilities, Policy, Setup, foreign, limits as policy_limits};
 use tollgate_shm_abi::blob::blob_read;
@@ -154,7 +154,12 @@ async fn push(
     };
     let (policy, wasm) = control.load(&owner, wasm).await?;
     // A configuration that the policy refuses is refused now, not when it is attached.
-    control.check_configuration(policy, config.clone()).await?;
+    match (&owner, control.config.policies.isolation) {
+        (Owner::Tenant(tenant), Isolation::Process) => {
+            control.check_apart(tenant, policy, config.clone()).await?;
+        }
+        _ => control.check_configuration(policy, config.clone()).await?,
+    }
     let pushed = control
         .store
         .push_policy(actor, &owner, &request.name, &wasm, config.as_deref());

@@ -11,6 +11,7 @@
 //! waited for by the datapath.
 
 mod admin;
+mod apart;
 mod compile;
 mod connection;
 mod lifecycle;
@@ -85,6 +86,8 @@ struct Control {
     runtimes: Vec<Handle>,
     schemas: RefCell<Schemas>,
     attachments: RefCell<Attachments>,
+    /// Where isolated policies run.
+    processes: RefCell<apart::Processes>,
     /// One administrative change at a time.
     changing: tokio::sync::Mutex<()>,
     /// Faults and the like, which the audit log has coalesced.
@@ -151,6 +154,7 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         runtimes,
         schemas: RefCell::new(Schemas::new(compiler)),
         attachments: RefCell::default(),
+        processes: RefCell::default(),
         changing: tokio::sync::Mutex::new(()),
         repeats: RefCell::default(),
         sessions: RefCell::default(),
@@ -160,6 +164,7 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
     control.restore().await?;
     tokio::task::spawn_local(Rc::clone(&control).follow_events(inbox));
     tokio::task::spawn_local(Rc::clone(&control).follow_repeats());
+    tokio::task::spawn_local(Rc::clone(&control).follow_processes());
     tokio::task::spawn_local(Rc::clone(&control).accept_applications(sessions));
     if let Some(peers) = peers {
         tokio::task::spawn_local(Rc::clone(&control).accept_peers(peers));
@@ -347,6 +352,7 @@ impl Control {
                 } => {
                     tokio::task::spawn_local(Rc::clone(&self).trial_failed(id, version, reason));
                 }
+                Event::ProcessEnded { id, reason } => self.process_ended(id, &reason),
                 Event::Throttled { tenant, refused } => {
                     tracing::warn!(
                         "{refused} calls of tenant {tenant} were refused: its policies have used up their CPU share"

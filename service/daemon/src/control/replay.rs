@@ -9,7 +9,7 @@
 //! state, so versions that count calls see only those that are replayed.
 
 use serde_json::{Value, json};
-use tollgate_control::{Attachment, PolicyVersion};
+use tollgate_control::{Attachment, Isolation, PolicyVersion};
 use tollgate_engine::Status;
 use tollgate_policy_host::{
     Effects, Hook, Instance, LoadError, Manifest, Method, Setup, TenantLimits, Verdict,
@@ -62,6 +62,13 @@ pub(super) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
             policy,
         }));
     };
+    if control.isolation_of(&attachment) == Isolation::Process {
+        let text = format!(
+            "{} runs in a process of its tenant's, and versions are compared in the daemon; views of its calls aren't kept",
+            at.policy
+        );
+        return Err(Status::new(Code::FAILED_PRECONDITION, text));
+    }
     let mut views = Vec::new();
     for (id, runtime, _) in &lives {
         let recorded = control

@@ -79,13 +79,18 @@ fn role(slot: &Slot, version: u32) -> Option<String> {
 
 /// Everything about attachments, joined with what the runtimes have counted.
 struct Joined<'a> {
+    control: &'a Control,
     /// By attachment, in the chain's order of their places.
     by_attachment: BTreeMap<u64, Vec<(u32, &'a Live)>>,
     counted: HashMap<u32, Vec<&'a PolicyReport>>,
 }
 
 impl<'a> Joined<'a> {
-    fn new(lives: impl Iterator<Item = (u32, &'a Live)>, report: &'a Report) -> Self {
+    fn new(
+        control: &'a Control,
+        lives: impl Iterator<Item = (u32, &'a Live)>,
+        report: &'a Report,
+    ) -> Self {
         let mut by_attachment: BTreeMap<u64, Vec<_>> = BTreeMap::new();
         for (id, live) in lives {
             by_attachment
@@ -98,6 +103,7 @@ impl<'a> Joined<'a> {
             counted.entry(policy.id).or_default().push(policy);
         }
         Joined {
+            control,
             by_attachment,
             counted,
         }
@@ -146,6 +152,7 @@ impl<'a> Joined<'a> {
             return Value::Null;
         };
         let mut value = of_attachment(&first.attachment);
+        value["isolation"] = json!(self.control.isolation_of(&first.attachment));
         let fallback = lives.iter().find_map(|(_, live)| {
             let running = live.stable.as_ref().map(|stable| stable.number);
             let why = live.fallback.as_ref()?;
@@ -176,7 +183,7 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
     let failed = |error| store_failed(&error);
     let stored = store.policies().map_err(failed)?;
     let attachments = control.attachments.borrow();
-    let joined = Joined::new(attachments.live.iter(), &report);
+    let joined = Joined::new(control, attachments.live.iter(), &report);
     let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
     let places = joined.by_attachment.values();
     let places: Vec<_> = places.map(|lives| joined.attachment(lives)).collect();
@@ -198,7 +205,7 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
         "calls": report.calls,
         "bytes": report.bytes,
         "schemas": control.schemas.borrow().counters(),
-        "compiler": control.compilation.report(),
+        "compiler": control.compilation.report(), "processes": control.processes.borrow().report(),
         "live_calls": report.live_calls,
     }))
 }
@@ -257,7 +264,7 @@ pub(super) fn list(control: &Control) -> Result<Value, Status> {
         .policies()
         .map_err(|error| store_failed(&error))?;
     let (attachments, report) = (control.attachments.borrow(), Report::default());
-    let joined = Joined::new(attachments.live.iter(), &report);
+    let joined = Joined::new(control, attachments.live.iter(), &report);
     let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
     Ok(json!({"policies": policies}))
 }
@@ -297,7 +304,7 @@ pub(super) async fn show(control: &Control, request: PolicyShow) -> Result<Value
     };
     let report = gather(control).await?;
     let attachments = control.attachments.borrow();
-    let joined = Joined::new(attachments.live.iter(), &report);
+    let joined = Joined::new(control, attachments.live.iter(), &report);
     let places = joined.by_attachment.values().filter(|lives| {
         lives.iter().any(|(_, live)| {
             live.attachment.policy == request.policy && live.attachment.target.owner() == owner

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use tollgate_engine::chain::{OnFault, Party, Trial};
 use tollgate_engine::{ServiceId, SessionId, Status};
 use tollgate_marshal::Patch;
+use tollgate_policy_host::apart::Channel;
 use tollgate_policy_host::{
     Capabilities, ForeignInstance, Hook, Instance, LoadError, Policy, Setup, SharedState,
     ShownKeys, TenantLimits,
@@ -22,6 +23,7 @@ use tollgate_shm_abi::descriptor::HeapSizes;
 use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_transport::Moved;
 
+pub(crate) use crate::datapath::apart::{Apart, ProcessId};
 use crate::datapath::foreign::ForeignAsk;
 use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::ports::LinkPort;
@@ -131,6 +133,8 @@ pub(crate) enum How {
     Foreign(Box<ForeignInstance>),
     /// A new instance for every call.
     Fresh(Box<Recipe>),
+    /// In a process of its tenant's.
+    Apart(Box<Apart>),
     /// Not at all, and why: its calls fare as [`Installed::on_fault`] says.
     Broken(String),
 }
@@ -233,6 +237,18 @@ pub(crate) enum Command {
         port: Box<LinkPort>,
         bind: PendingBind,
     },
+    /// A tenant has a policy process: what is to run there comes later.
+    Process {
+        id: ProcessId,
+        channel: Box<Channel>,
+    },
+    /// Whether the version in force could hand its state over to `heir`, which is thrown away; an error says why not.
+    Rehearse {
+        id: u32,
+        version: u32,
+        heir: Box<Apart>,
+        done: oneshot::Sender<Result<(), String>>,
+    },
     Policies {
         change: PolicyChange,
         /// An error says why nothing has changed.
@@ -285,6 +301,8 @@ pub(crate) enum Event {
         version: u32,
         reason: String,
     },
+    /// A policy process is gone, with all its seats.
+    ProcessEnded { id: ProcessId, reason: String },
     /// Calls were refused because their tenant's policies had used up their share. At most once a second per tenant.
     Throttled { tenant: Arc<str>, refused: u64 },
     /// Lines that a policy logged.

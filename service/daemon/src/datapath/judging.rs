@@ -69,6 +69,33 @@ impl Runtime {
         worked
     }
 
+    /// Goes on with calls about which processes have answered. Whether there were any, or a process that is gone.
+    pub(crate) fn turn_processes(&mut self) -> bool {
+        let mut questions = std::mem::take(&mut self.questions);
+        let mut worked = self.policies.processes().expire(self.now_ns);
+        while let Some(position) =
+            self.policies
+                .next_answered(&mut questions, &mut self.pool, &self.events)
+        {
+            worked = true;
+            // Those behind have stopped again, at the same step.
+            let open = questions.partition_point(|question| question.stop.is_none());
+            self.policies.judge(
+                position,
+                true,
+                &mut questions[..open],
+                &mut self.pool,
+                &self.events,
+            );
+            self.settle_all(position, &mut questions);
+        }
+        self.questions = questions;
+        if worked {
+            self.act();
+        }
+        worked
+    }
+
     /// A call has ended while it was being judged.
     pub(crate) fn recall(&mut self, call: CallKey) {
         if let Some(question) = self.policies.recall(call) {

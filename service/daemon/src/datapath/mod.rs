@@ -10,7 +10,7 @@
 //!                           │               │
 //!                 chains (policies.rs)   two schemas (crossing.rs)
 //!                           │
-//!            slot.rs: who decides → version.rs: an instance is asked
+//!            slot.rs: who decides → version.rs: an instance is asked, or a process (apart.rs)
 //!            parked.rs: calls that have stopped on their way
 //! ```
 //!
@@ -19,6 +19,7 @@
 //! the control plane.
 
 mod account;
+mod apart;
 pub(crate) mod command;
 mod crossing;
 pub(crate) mod foreign;

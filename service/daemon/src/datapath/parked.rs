@@ -49,8 +49,9 @@ pub(crate) enum Why {
     Account(AccountId),
     /// It is the `index`th of what a process was asked under `ticket`. The step is settled when the answer is there, and the call
     /// goes on behind it.
-    #[allow(dead_code, reason = "policies in processes of their own are to come")]
     Process { ticket: u64, index: u32 },
+    /// A process is behind. The step is asked once it has answered `ticket`.
+    Busy { ticket: u64 },
 }
 
 /// The calls of one tenant, as far as they wait for judging.
@@ -83,7 +84,11 @@ struct Entry {
 enum Waits {
     Queued,
     Until(u64),
-    Process { ticket: u64, index: u32 },
+    /// Without an index it hasn't been asked yet.
+    Process {
+        ticket: u64,
+        index: Option<u32>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -171,7 +176,14 @@ impl Parked {
         let waits = match why {
             Why::Turn | Why::Account(_) => Waits::Queued,
             Why::Until { at_ns } => Waits::Until(at_ns),
-            Why::Process { ticket, index } => Waits::Process { ticket, index },
+            Why::Process { ticket, index } => Waits::Process {
+                ticket,
+                index: Some(index),
+            },
+            Why::Busy { ticket } => Waits::Process {
+                ticket,
+                index: None,
+            },
         };
         let entry = Entry {
             question,
@@ -194,7 +206,9 @@ impl Parked {
             Why::Until { at_ns } => {
                 self.times.insert((at_ns, Wake::Call(key)));
             }
-            Why::Process { ticket, .. } => self.by_ticket.entry(ticket).or_default().push(key),
+            Why::Process { ticket, .. } | Why::Busy { ticket } => {
+                self.by_ticket.entry(ticket).or_default().push(key);
+            }
         }
         if let Why::Account(account) = why {
             self.block(lane, account, now_ns);
@@ -403,16 +417,25 @@ impl Parked {
     }
 
     /// The calls that a process was asked about under `ticket`, as many of them as have not ended: each with its index. They are
-    /// parked no longer.
-    #[allow(dead_code, reason = "policies in processes of their own are to come")]
+    /// parked no longer. Those that have waited for it to catch up have their turn next.
     pub(crate) fn answered(&mut self, ticket: u64) -> Vec<(u32, LaneId, Position, Question)> {
         let keys = self.by_ticket.remove(&ticket).unwrap_or_default();
         let mut answered = Vec::with_capacity(keys.len());
         for key in keys {
-            let Some(entry) = self.take(key) else {
+            let Some(entry) = self.entries.get_mut(key) else {
                 continue;
             };
-            if let Waits::Process { index, .. } = entry.waits {
+            let Waits::Process {
+                index: Some(index), ..
+            } = entry.waits
+            else {
+                entry.waits = Waits::Queued;
+                entry.question.unasked();
+                let lane = entry.lane;
+                self.queue(lane, key, false);
+                continue;
+            };
+            if let Some(entry) = self.take(key) {
                 answered.push((index, entry.lane, entry.position, entry.question));
             }
         }

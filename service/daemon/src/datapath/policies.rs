@@ -7,22 +7,25 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
 use tollgate_engine::chain::{Pace, Party, is_ordered};
 use tollgate_engine::slots::Slots;
 use tollgate_engine::{CallKey, ChainId, Engine, MethodChains, Stage, Status};
+use tollgate_policy_host::apart::Outcome;
 use tollgate_policy_host::{Hook, Rate};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::datapath::account::Accounts;
+use crate::datapath::apart::{Answered, Asker, Processes, Purpose, SeatAt};
 use crate::datapath::command::{
-    AccountReport, Event, Installed, MethodSteps, PolicyChange, PolicyReport, RecordedView, Scope,
-    Step,
+    AccountReport, Apart, Event, Installed, MethodSteps, PolicyChange, PolicyReport, RecordedView,
+    Scope, Step,
 };
 use crate::datapath::message::Message;
 use crate::datapath::parked::{LaneId, Parked, Position, Why};
 use crate::datapath::pool::Pool;
-use crate::datapath::question::{Asking, FuelTime, Meter, Question, Stop};
+use crate::datapath::question::{Asking, FuelTime, Meter, Question, Said, Stop};
 use crate::datapath::slot::Slot;
 use crate::datapath::stopwatch::{self, Stopwatch};
 use crate::limits::{JUDGING_SLICE, MAX_CHAINS, MAX_CHAINS_PER_TENANT, SLOW_CHAIN};
@@ -46,6 +49,8 @@ pub(crate) struct Policies {
     counts: ChainCounts,
     /// Calls that have stopped on their way.
     parked: Parked,
+    /// What runs in processes of the tenants' own.
+    processes: Processes,
     accounts: Accounts,
     fuel_time: FuelTime,
     clock: CoarseClock,
@@ -137,6 +142,7 @@ impl Policies {
             chains: Slots::default(),
             counts: ChainCounts::default(),
             parked: Parked::default(),
+            processes: Processes::default(),
             accounts: Accounts::new(cpu_share_percent),
             fuel_time: FuelTime::new(rate),
             clock,
@@ -169,7 +175,7 @@ impl Policies {
         self.hand_over(&mut change.install, events)?;
         // From here on nothing fails.
         for installed in change.install {
-            self.install(installed);
+            self.install(installed, events);
         }
         for (scope, steps) in change.chains {
             let Some(place) = chains_of(engine, &scope) else {
@@ -265,20 +271,23 @@ impl Policies {
                 accounts: &mut self.accounts,
                 events,
             };
-            slot.hand_over(installed, &mut meter)?;
+            slot.hand_over(installed, &mut meter, &mut self.processes)?;
         }
         Ok(())
     }
 
-    fn install(&mut self, installed: Installed) {
+    fn install(&mut self, installed: Installed, events: &UnboundedSender<Event>) {
         // The new versions' ticks are looked for.
         self.ticks_due_ns = Some(0);
         let account = self.accounts.of(&installed.account, now_ns());
-        match self.installed.get_mut(installed.id) {
+        let id = installed.id;
+        match self.installed.get_mut(id) {
             Some(slot) => slot.install(installed, account),
-            None => self
-                .installed
-                .insert_at(installed.id, Slot::new(installed, account)),
+            None => self.installed.insert_at(id, Slot::new(installed, account)),
+        }
+        if let Some(slot) = self.installed.get_mut(id) {
+            let meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
+            slot.check_processes(&self.processes, &meter);
         }
     }
 
@@ -378,10 +387,7 @@ impl Policies {
         pool: &mut Pool,
         events: &UnboundedSender<Event>,
     ) {
-        let hook = match position.stage {
-            Stage::ClientRequest | Stage::ServerRequest => Hook::Request,
-            Stage::ServerReply | Stage::ClientReply => Hook::Reply,
-        };
+        let hook = hook_of(position.stage);
         // What has no chain any more has nobody left to ask.
         let Some(ChainId(id)) = position.chain else {
             return;
@@ -402,6 +408,7 @@ impl Policies {
         let mut asking = Asking {
             hook,
             pool,
+            processes: &mut self.processes,
             has_stopped: false,
             is_queued: !is_resumed && self.parked.is_queued(chain.lane),
             meter,
@@ -514,7 +521,7 @@ impl Policies {
         self.may_have_logged = true;
         let slots = self.installed.iter_mut();
         self.ticks_due_ns = slots
-            .filter_map(|(_, slot)| slot.tick(now_ns, &mut meter))
+            .filter_map(|(_, slot)| slot.tick(now_ns, &mut meter, &mut self.processes))
             .min();
     }
 
@@ -522,7 +529,12 @@ impl Policies {
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         let parked = self.parked.next_due_ns();
         let logs = self.may_have_logged.then_some(self.logs_due_ns);
-        let due = [self.ticks_due_ns, parked, logs];
+        let due = [
+            self.ticks_due_ns,
+            parked,
+            logs,
+            self.processes.next_due_ns(),
+        ];
         due.into_iter().flatten().min()
     }
 
@@ -556,6 +568,217 @@ impl Policies {
     }
 }
 
+/// Policies in processes of the tenants' own.
+impl Policies {
+    pub(crate) fn processes(&mut self) -> &mut Processes {
+        &mut self.processes
+    }
+
+    /// Asks the version in force whether it could hand its state over to `heir`.
+    pub(crate) fn rehearse(
+        &mut self,
+        id: u32,
+        heir: (Box<Apart>, u32),
+        done: oneshot::Sender<Result<(), String>>,
+        events: &UnboundedSender<Event>,
+    ) {
+        let meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
+        match self.installed.get_mut(id) {
+            Some(slot) => slot.rehearse(heir, done, &meter, &mut self.processes),
+            None => {
+                let _asker_gone = done.send(Ok(()));
+            }
+        }
+    }
+
+    /// Carries out what processes have answered, until there are calls that go on: those in `questions`, of which the ones that stop
+    /// again are the last, from the position on.
+    pub(crate) fn next_answered(
+        &mut self,
+        questions: &mut Vec<Question>,
+        pool: &mut Pool,
+        events: &UnboundedSender<Event>,
+    ) -> Option<Position> {
+        while let Some(answered) = self.processes.next(now_ns()) {
+            if let Some(position) = self.answered(answered, questions, pool, events) {
+                return Some(position);
+            }
+        }
+        while let Some((id, reason)) = self.processes.next_ended() {
+            let meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
+            for (_, slot) in self.installed.iter_mut() {
+                slot.process_ended(id, &reason, &meter);
+            }
+            let _control_ended = events.send(Event::ProcessEnded { id, reason });
+        }
+        None
+    }
+
+    fn answered(
+        &mut self,
+        answered: Answered,
+        questions: &mut Vec<Question>,
+        pool: &mut Pool,
+        events: &UnboundedSender<Event>,
+    ) -> Option<Position> {
+        let Answered {
+            ticket,
+            from,
+            purpose,
+            outcome,
+            said,
+        } = answered;
+        let meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
+        let (id, number) = match &purpose {
+            Purpose::Judge { slot, version, .. } | Purpose::Tick { slot, version } => {
+                (*slot, *version)
+            }
+            Purpose::HandOver { slot, from, .. } | Purpose::Rehearse { slot, from, .. } => {
+                (*slot, *from)
+            }
+        };
+        let mut slot = self.installed.get_mut(id);
+        if let Some(slot) = &mut slot {
+            if let Some(account) = slot.account() {
+                meter.accounts.charge(account, said.cost_ns);
+            }
+            slot.note_answer(number, said);
+        }
+        match purpose {
+            Purpose::Judge {
+                which,
+                is_heard,
+                step,
+                ..
+            } => {
+                let mut parked = self.parked.answered(ticket);
+                parked.sort_by_key(|(index, ..)| *index);
+                let position = parked.first().map(|(_, _, position, _)| *position);
+                let fault = tell(&outcome, parked, questions);
+                let mut asking = Asking {
+                    hook: hook_of(position.map_or(Stage::ClientRequest, |at| at.stage)),
+                    pool,
+                    processes: &mut self.processes,
+                    has_stopped: false,
+                    is_queued: false,
+                    meter,
+                };
+                let asker = Asker {
+                    slot: id,
+                    which,
+                    version: number,
+                    is_heard,
+                    step: &step,
+                };
+                match slot {
+                    Some(slot) => slot.answered((from, fault), asker, &mut asking, questions),
+                    None => pass_by(questions),
+                }
+                let position = position?;
+                if asking.has_stopped {
+                    set_aside(questions, position.step.saturating_sub(1), false);
+                }
+                Some(position)
+            }
+            Purpose::Tick { .. } => {
+                if let (Some(slot), Outcome::Failed(reason)) = (slot, &outcome) {
+                    slot.seat_failed(from, reason, &meter);
+                }
+                None
+            }
+            Purpose::Rehearse { to, done, .. } => {
+                let could = match (&slot, &outcome) {
+                    (None, _) | (_, Outcome::Done | Outcome::Judged(_)) => Ok(()),
+                    (Some(slot), Outcome::Failed(why) | Outcome::Lost(why)) => {
+                        Err(slot.cannot_save(number, why))
+                    }
+                    (Some(slot), Outcome::HeirFailed(why)) => {
+                        Err(slot.cannot_restore(to, number, why))
+                    }
+                };
+                if let (Some(slot), Outcome::Failed(reason)) = (slot, &outcome) {
+                    slot.seat_failed(from, reason, &meter);
+                }
+                let _asker_gone = done.send(could);
+                None
+            }
+            Purpose::HandOver { to, heir, .. } => {
+                let heir = SeatAt { seat: heir, ..from };
+                match (slot, &outcome) {
+                    (Some(slot), Outcome::Failed(reason)) => {
+                        slot.seat_failed(from, reason, &meter);
+                        let text = format!("version {number} can't save its state: {reason}");
+                        slot.seat_failed(heir, &text, &meter);
+                    }
+                    (Some(slot), Outcome::HeirFailed(reason)) => {
+                        let text = format!(
+                            "version {to} can't go on from the state of version {number}: {reason}"
+                        );
+                        slot.seat_failed(heir, &text, &meter);
+                    }
+                    _ => {}
+                }
+                None
+            }
+        }
+    }
+}
+
+/// What judging needs besides the policies, from now on.
+fn meter<'a>(
+    clock: &CoarseClock,
+    fuel_time: FuelTime,
+    accounts: &'a mut Accounts,
+    events: &'a UnboundedSender<Event>,
+) -> Meter<'a> {
+    let watch = Stopwatch::start();
+    Meter {
+        time_ms: clock.time_ms(watch.now_ns()),
+        watch,
+        fuel_time,
+        accounts,
+        events,
+    }
+}
+
+/// Notes in each question what its call was told. Returns how the policy failed.
+fn tell(
+    outcome: &Outcome,
+    parked: Vec<(u32, LaneId, Position, Question)>,
+    questions: &mut Vec<Question>,
+) -> Option<String> {
+    for (index, _, _, mut question) in parked {
+        question.said = match outcome {
+            Outcome::Judged(verdicts) => match verdicts.get(index as usize) {
+                Some(verdict) => Said::of(verdict.clone()),
+                None => Said::Failed,
+            },
+            _ => Said::Failed,
+        };
+        questions.push(question);
+    }
+    match outcome {
+        Outcome::Judged(_) | Outcome::Done => None,
+        Outcome::Failed(why) | Outcome::HeirFailed(why) | Outcome::Lost(why) => Some(why.clone()),
+    }
+}
+
+/// The attachment is gone: a denial stands, everything else passes.
+fn pass_by(questions: &mut [Question]) {
+    for question in questions {
+        if let Said::Deny(status) = std::mem::take(&mut question.said) {
+            question.denied = Some(status);
+        }
+    }
+}
+
+fn hook_of(stage: Stage) -> Hook {
+    match stage {
+        Stage::ClientRequest | Stage::ServerRequest => Hook::Request,
+        Stage::ServerReply | Stage::ClientReply => Hook::Reply,
+    }
+}
+
 /// Puts those that stop after step `at` behind the others, which are returned; if time is up, all stop.
 #[cold]
 fn set_aside(open: &mut [Question], at: usize, is_late: bool) -> &mut [Question] {
@@ -564,8 +787,9 @@ fn set_aside(open: &mut [Question], at: usize, is_late: bool) -> &mut [Question]
             question.stop(Why::Turn);
         }
         if let Some(stop) = &mut question.stop {
-            // Who waits for an account hasn't been asked yet.
-            stop.step = at + usize::from(!matches!(stop.why, Why::Account(_)));
+            // Who waits for an account, or for a process to catch up, hasn't been asked yet.
+            let is_asked = !matches!(stop.why, Why::Account(_) | Why::Busy { .. });
+            stop.step = at + usize::from(is_asked);
         }
     }
     open.sort_by_key(|question| question.stop.is_some());

@@ -6,11 +6,14 @@ use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::{CallKey, Status};
 use tollgate_marshal::{Change, NewValue, PatchError};
 use tollgate_policy_host::{
-    Effects, FieldChange, ForeignChange, Hook, Rate, Value, changed_metadata, limits::VIEW_BYTES,
+    Effects, FieldChange, ForeignChange, Hook, Rate, Value, Verdict, changed_metadata,
+    limits::VIEW_BYTES,
 };
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf, MetadataError};
+use tollgate_shm_abi::status::Code;
 
 use crate::datapath::account::{AccountId, Accounts};
+use crate::datapath::apart::Processes;
 use crate::datapath::command::{Ask, Event, Patcher};
 use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::parked::Why;
@@ -62,6 +65,8 @@ pub(super) enum Said {
     Effects(Box<Effects>),
     /// A foreign module's changes.
     Replace(Box<ForeignChange>),
+    /// A process is asked, and has not answered.
+    Asked,
     /// It failed while this call was among those that it judged.
     Failed,
     /// It had failed before.
@@ -77,6 +82,14 @@ pub(super) enum Said {
 }
 
 impl Said {
+    pub(super) fn of(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Allow => Said::Allow,
+            Verdict::Deny { code, message } => Said::Deny(Status::new(Code(code), message)),
+            Verdict::Effects(effects) => Said::Effects(effects),
+        }
+    }
+
     /// It judged.
     pub(super) fn is_verdict(&self) -> bool {
         matches!(
@@ -111,9 +124,14 @@ impl Question {
     /// The next version is to be asked about it, unless it has been denied.
     #[inline]
     pub(super) fn want(&mut self) {
-        if self.denied.is_none() {
+        if self.denied.is_none() && !matches!(self.said, Said::Asked) {
             self.said = Said::Wanted;
         }
+    }
+
+    /// It was to be asked, and wasn't: as before the step.
+    pub(super) fn unasked(&mut self) {
+        self.said = Said::Nothing;
     }
 
     #[inline]
@@ -284,6 +302,7 @@ impl FuelTime {
 pub(super) struct Asking<'a> {
     pub(super) hook: Hook,
     pub(super) pool: &'a mut Pool,
+    pub(super) processes: &'a mut Processes,
     /// Some question has been told to [`Question::stop`].
     pub(super) has_stopped: bool,
     /// Calls of this tenant wait for their account: who comes later waits behind them.

@@ -24,13 +24,15 @@ use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::slots::Slots;
 use tollgate_engine::{Encoding, Engine, LinkId, Output, ServiceId, SessionId, Status};
 use tollgate_policy_host::Rate;
+use tollgate_policy_host::apart::Channel;
 use tollgate_shm_abi::messages::FEATURE_METADATA;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::{Patience, Step, now_ns};
 use tollgate_transport::{CallHead, LinkConfig};
 
 use crate::datapath::command::{
-    ByteCounters, CallCounters, Command, Event, Handle, PolicyChange, Report, Scope, ServiceSchema,
+    ByteCounters, CallCounters, Command, Event, Handle, PolicyChange, ProcessId, Report, Scope,
+    ServiceSchema,
 };
 use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::policies::{JUDGED_AT_ONCE, Policies};
@@ -57,6 +59,7 @@ pub(crate) struct Options {
 const WAKE_COMMAND: u64 = 0;
 const WAKE_SESSION: u64 = 1 << 32;
 const WAKE_LINK: u64 = 2 << 32;
+const WAKE_PROCESS: u64 = 3 << 32;
 
 /// Wake-ups taken from epoll at once; more are reported the next time.
 const EPOLL_BATCH: usize = 64;
@@ -202,6 +205,7 @@ impl Runtime {
             }
         }
         worked |= self.pass_time();
+        worked |= self.turn_processes();
         worked |= self.turn_parked();
         self.flush();
         worked
@@ -262,6 +266,15 @@ impl Runtime {
             }
             Command::Accept { stream } => self.accept(stream),
             Command::Adopt { port, bind } => self.adopt(port, bind),
+            Command::Process { id, channel } => self.open_process(id, *channel),
+            Command::Rehearse {
+                id,
+                version,
+                heir,
+                done,
+            } => self
+                .policies
+                .rehearse(id, (heir, version), done, &self.events),
             Command::Policies { change, done } => {
                 let applied = self.apply(change);
                 let _asker_gone = done.send(applied);
@@ -274,6 +287,15 @@ impl Runtime {
             }
             Command::Stop => self.stopping = true,
         }
+    }
+
+    fn open_process(&mut self, id: ProcessId, mut channel: Channel) {
+        let token = WAKE_PROCESS | u64::from(id.0);
+        if let Err(error) = channel.watch(&self.epoll, token) {
+            // Nobody would be woken by its answers.
+            channel.end(format!("it can't be watched: {error}"));
+        }
+        self.policies.processes().open(id, channel);
     }
 
     fn apply(&mut self, change: PolicyChange) -> Result<(), String> {
@@ -440,6 +462,7 @@ impl Runtime {
     }
 
     fn flush(&mut self) {
+        self.policies.processes().flush();
         self.drop_stuck();
         for slot in 0..self.links.slots() {
             if let Some(key) = self.links.key_at(slot) {
@@ -465,6 +488,7 @@ impl Runtime {
         for (_, port) in self.sessions.iter_mut() {
             may_sleep &= port.end.submissions.announce_sleep();
         }
+        may_sleep &= self.policies.processes().announce_sleep();
         if may_sleep {
             self.counters.sleeps += 1;
             let timeout = self.next_timeout();
@@ -473,6 +497,7 @@ impl Runtime {
         for (_, port) in self.sessions.iter_mut() {
             port.end.submissions.cancel_sleep();
         }
+        self.policies.processes().cancel_sleep();
     }
 
     /// How long nothing needs to be done if nobody calls.
@@ -520,6 +545,11 @@ impl Runtime {
                 && let Some(port) = self.links.get_mut(token as u32)
             {
                 port.state.readable = true;
+            }
+            if token & !0xffff_ffff == WAKE_PROCESS {
+                self.policies
+                    .processes()
+                    .look_after(ProcessId(token as u32));
             }
         }
     }

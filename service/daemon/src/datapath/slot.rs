@@ -10,14 +10,16 @@
 //! is told of a provider's policy that failed names nothing.
 
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
 use tollgate_engine::Status;
 use tollgate_engine::chain::{Meaning, OnFault, Outcome, Party, Trial, Which, decider, meaning};
 use tollgate_shm_abi::status::Code;
 
 use crate::datapath::account::{AccountId, Accounts};
+use crate::datapath::apart::{Asker, Processes, SeatAt, Words};
 use crate::datapath::command::{
-    Ask, Counts, Event, How, Installed, Place, PolicyReport, RecordedView, ReportedPlace, Running,
-    Step,
+    Apart, Ask, Counts, Event, How, Installed, Place, PolicyReport, ProcessId, RecordedView,
+    ReportedPlace, Running, Step,
 };
 use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::parked::Why;
@@ -90,11 +92,12 @@ impl Slot {
         &mut self,
         installed: &mut Installed,
         meter: &mut Meter,
+        processes: &mut Processes,
     ) -> Result<(), String> {
         for place in [&mut installed.stable, &mut installed.candidate] {
             let Place::Put(Running {
                 version,
-                how: How::Kept(heir),
+                how,
                 inherit: true,
             }) = place
             else {
@@ -103,33 +106,74 @@ impl Slot {
             let Some(stable) = &mut self.stable else {
                 continue;
             };
-            let handed = stable.hand_over(heir, self.account, meter);
-            let (from, to) = (self.name(self.number(Which::Stable)), self.name(*version));
+            let handed = match how {
+                How::Kept(heir) => stable.hand_over(heir, self.account, meter),
+                How::Apart(heir) => {
+                    stable.hand_over_apart((heir, *version), self.id, meter, processes)
+                }
+                How::Foreign(_) | How::Fresh(_) | How::Broken(_) => continue,
+            };
+            let from = self.number(Which::Stable);
             match handed {
                 Ok(()) => {}
                 Err(HandOver::Save(reason)) => {
                     self.stable_failed(reason.clone(), meter);
-                    return Err(format!("policy {from} can't save its state: {reason}"));
+                    return Err(self.cannot_save(from, &reason));
                 }
                 Err(HandOver::Restore(reason)) => {
-                    let text =
-                        format!("policy {to} can't go on from the state of {from}: {reason}");
-                    return Err(text);
+                    return Err(self.cannot_restore(*version, from, &reason));
                 }
             }
         }
         Ok(())
     }
 
+    pub(super) fn cannot_save(&self, from: u32, why: &str) -> String {
+        format!("policy {} can't save its state: {why}", self.name(from))
+    }
+
+    pub(super) fn cannot_restore(&self, to: u32, from: u32, why: &str) -> String {
+        let (to, from) = (self.name(to), self.name(from));
+        format!("policy {to} can't go on from the state of {from}: {why}")
+    }
+
+    /// Asks the version in force whether it could hand its state over to `heir`, which is in a process.
+    pub(super) fn rehearse(
+        &self,
+        heir: (Box<Apart>, u32),
+        done: oneshot::Sender<Result<(), String>>,
+        meter: &Meter,
+        processes: &mut Processes,
+    ) {
+        let at = (meter.watch.now_ns(), meter.time_ms);
+        match self
+            .stable
+            .as_ref()
+            .and_then(|stable| Some((stable.apart()?, stable.number)))
+        {
+            Some(from) if from.0.process == heir.0.process => {
+                processes.rehearse(from, heir, self.id, at, done);
+            }
+            _ => {
+                let _asker_gone = done.send(Ok(()));
+            }
+        }
+    }
+
     /// Lets its versions tick if they are due; when one is due next.
-    pub(super) fn tick(&mut self, now_ns: u64, meter: &mut Meter) -> Option<u64> {
-        let mut next = None;
+    pub(super) fn tick(
+        &mut self,
+        now_ns: u64,
+        meter: &mut Meter,
+        processes: &mut Processes,
+    ) -> Option<u64> {
+        let (mut next, id) = (None, self.id);
         for which in [Which::Stable, Which::Candidate] {
             let account = self.account;
             let Some(version) = self.place(which) else {
                 continue;
             };
-            if let Some(reason) = version.tick_if_due(now_ns, account, meter) {
+            if let Some(reason) = version.tick_if_due(id, now_ns, account, (meter, processes)) {
                 self.failed(which, reason, meter);
             }
             let due = self.place(which).as_ref().and_then(Version::tick_due_ns);
@@ -262,7 +306,9 @@ impl Slot {
 
     /// Asks a shadow, and keeps what it says until the stable has spoken.
     fn hear(&mut self, step: &Step, asking: &mut Asking, questions: &mut [Question]) {
-        questions.iter_mut().for_each(Question::want);
+        // Who waited for the stable's process was heard before.
+        let unheard = questions.iter_mut().filter(|q| q.shadow.is_none());
+        unheard.for_each(Question::want);
         let (Some(version), Some(ask)) = (&mut self.candidate, &step.candidate) else {
             // It lets pass what it doesn't care about.
             for question in questions.iter_mut().filter(|question| question.is_wanted()) {
@@ -270,12 +316,31 @@ impl Slot {
             }
             return;
         };
-        let failed = version.ask_all(ask, self.account, None, asking, questions);
+        let asker = Asker {
+            slot: self.id,
+            version: version.number,
+            which: Which::Candidate,
+            is_heard: true,
+            step,
+        };
+        let failed = version.ask_all((ask, asker), self.account, None, asking, questions);
+        let number = version.number;
+        self.note_heard(number, questions);
+        if let Some(reason) = failed {
+            self.drop_candidate(reason, &asking.meter);
+        }
+    }
+
+    /// What a shadow said is kept until the stable has spoken.
+    fn note_heard(&mut self, number: u32, questions: &mut [Question]) {
+        let mut counts = Counts::default();
         for question in questions.iter_mut() {
+            if matches!(question.said, Said::Asked) {
+                continue;
+            }
             let said = std::mem::take(&mut question.said);
-            let counts = &mut version.counts;
             match said {
-                Said::Nothing | Said::Wanted => continue,
+                Said::Nothing | Said::Wanted | Said::Asked => continue,
                 Said::Allow => counts.allowed += 1,
                 Said::Effects(_) | Said::Replace(_) => counts.changed += 1,
                 Said::Deny(_) => {
@@ -294,8 +359,8 @@ impl Slot {
             }
             question.shadow = Some(said);
         }
-        if let Some(reason) = failed {
-            self.drop_candidate(reason, &asking.meter);
+        if let Some(its) = self.counts_of(number) {
+            its.add(&counts);
         }
     }
 
@@ -308,14 +373,22 @@ impl Slot {
         questions: &mut [Question],
     ) {
         let account = self.account;
+        let number = self.number(which);
+        let asker = Asker {
+            slot: self.id,
+            version: number,
+            which,
+            is_heard: false,
+            step,
+        };
         let (version, ask, recorder) = match which {
             Which::Stable => (&mut self.stable, &step.stable, self.recorder.as_deref_mut()),
             Which::Candidate => (&mut self.candidate, &step.candidate, None),
         };
         let failed = match (version, ask) {
             (Some(version), Some(ask)) => {
-                let failed = version.ask_all(ask, account, recorder, asking, questions);
-                let unfit = self.settle(which, ask, asking, questions);
+                let failed = version.ask_all((ask, asker), account, recorder, asking, questions);
+                let unfit = self.settle((which, number), ask, asking, questions);
                 failed.or(unfit)
             }
             // It has nothing to say about this method: they pass.
@@ -332,7 +405,8 @@ impl Slot {
     }
 
     fn pass(&mut self, questions: &mut [Question]) {
-        for question in questions.iter_mut() {
+        let open = |question: &&mut Question| !matches!(question.said, Said::Asked);
+        for question in questions.iter_mut().filter(open) {
             question.said = Said::Nothing;
             if let Some(shadow) = question.shadow.take() {
                 self.compare(&shadow, &Said::Allow);
@@ -343,13 +417,14 @@ impl Slot {
     /// Makes what was said true of the calls. Returns how the version failed, if a change can't be made that it wants.
     fn settle(
         &mut self,
-        which: Which,
+        (which, number): (Which, u32),
         ask: &Ask,
         asking: &mut Asking,
         questions: &mut [Question],
     ) -> Option<String> {
         let (mut counts, mut failures, mut unfit) = (Counts::default(), 0, None);
-        for question in questions.iter_mut() {
+        let open = |question: &&mut Question| !matches!(question.said, Said::Asked);
+        for question in questions.iter_mut().filter(open) {
             let mut said = std::mem::take(&mut question.said);
             if let Some(shadow) = question.shadow.take() {
                 self.compare(&shadow, &said);
@@ -366,13 +441,13 @@ impl Slot {
             match made {
                 Ok(()) => {}
                 Err(Unchanged::Policy(reason)) => {
-                    unfit = Some(self.fail(which, reason));
+                    unfit = Some(self.fail(number, reason));
                     said = Said::Failed;
                 }
                 Err(error) => said = Said::Unchanged(error),
             }
             match said {
-                Said::Nothing | Said::Wanted => {}
+                Said::Nothing | Said::Wanted | Said::Asked => {}
                 Said::Allow => counts.allowed += 1,
                 Said::Effects(effects) => {
                     counts.changed += 1;
@@ -387,7 +462,7 @@ impl Slot {
                 }
                 Said::Unshown | Said::Unreadable(_) | Said::NoRoom(_) | Said::Unchanged(_) => {
                     counts.refused += 1;
-                    question.denied = Some(self.unable(which, &said));
+                    question.denied = Some(self.unable(number, &said));
                 }
                 Said::Failed | Said::Down => {
                     failures += u32::from(matches!(said, Said::Failed));
@@ -399,23 +474,40 @@ impl Slot {
                         }
                         Meaning::Refuse | Meaning::Deny | Meaning::Apply => {
                             counts.refused += 1;
-                            question.denied = Some(self.out_of_order(which, &said));
+                            question.denied = Some(self.out_of_order(number, &said));
                         }
                     }
                 }
             }
         }
-        if let Some(version) = self.place(which) {
-            version.count(&counts, failures);
+        match self.numbered(number) {
+            Some(version) => version.count(&counts, failures),
+            None => {
+                if let Some(its) = self.counts_of(number) {
+                    its.add(&counts);
+                }
+            }
         }
         unfit
     }
 
-    fn fail(&mut self, which: Which, reason: String) -> String {
-        if let Some(version) = self.place(which) {
+    fn fail(&mut self, number: u32, reason: String) -> String {
+        if let Some(version) = self.numbered(number) {
             version.fail(&reason);
         }
         reason
+    }
+
+    /// A version that is there, whatever its place: it may have been promoted while its process was asked.
+    fn numbered(&mut self, number: u32) -> Option<&mut Version> {
+        let there = [&mut self.stable, &mut self.candidate];
+        let mut there = there.into_iter().flatten();
+        there.find(|version| version.number == number)
+    }
+
+    fn place_of(&mut self, those: impl Fn(&Version) -> bool) -> Option<Which> {
+        let mut all = [Which::Candidate, Which::Stable].into_iter();
+        all.find(|which| self.place(*which).as_ref().is_some_and(&those))
     }
 
     /// Notes whether a shadow and the stable disagree about a call that both have judged.
@@ -429,6 +521,97 @@ impl Slot {
         };
         if let Some(candidate) = &mut self.candidate {
             candidate.counts.differs += u64::from(differs);
+        }
+    }
+}
+
+/// What processes answer.
+impl Slot {
+    /// Goes on with calls about which a version's process has been asked: what each was told is in its question.
+    pub(super) fn answered(
+        &mut self,
+        (from, fault): (SeatAt, Option<String>),
+        asker: Asker<'_>,
+        asking: &mut Asking,
+        questions: &mut [Question],
+    ) {
+        let Asker {
+            version: number,
+            which,
+            is_heard,
+            step,
+            ..
+        } = asker;
+        // Only the seat that was asked: there may be a fresh one of the same version.
+        let failed = fault.and_then(|reason| {
+            let its = self.place_of(|version| version.sits_at(from))?;
+            self.place(its).as_mut()?.fail(&reason);
+            Some((its, reason))
+        });
+        if is_heard {
+            self.note_heard(number, questions);
+            questions.iter_mut().for_each(Question::want);
+        } else {
+            let ask = match which {
+                Which::Stable => &step.stable,
+                Which::Candidate => &step.candidate,
+            };
+            let unfit = ask
+                .as_ref()
+                .and_then(|ask| self.settle((which, number), ask, asking, questions));
+            if let (Some(reason), Some(its)) = (unfit, self.place_of(|v| v.number == number)) {
+                self.failed(its, reason, &asking.meter);
+            }
+        }
+        if let Some((its, reason)) = failed {
+            self.failed(its, reason, &asking.meter);
+        }
+        // What a shadow was asked about is the stable's to decide, and so is what a candidate couldn't judge.
+        if is_heard || which == Which::Candidate {
+            self.decide(Which::Stable, step, asking, questions);
+        }
+    }
+
+    /// A version failed in its process, at something else than a judgement.
+    pub(super) fn seat_failed(&mut self, at: SeatAt, reason: &str, meter: &Meter) {
+        self.fail_those(reason, meter, |version| version.sits_at(at));
+    }
+
+    /// Whether the processes are there that its versions were given seats in: they may have ended before this was known here.
+    pub(super) fn check_processes(&mut self, processes: &Processes, meter: &Meter) {
+        let is_gone = |id: ProcessId| !processes.has(id);
+        self.fail_those(
+            "the tenant's policy process ended before it was asked",
+            meter,
+            |version| version.process().is_some_and(is_gone),
+        );
+    }
+
+    /// The process of some of its versions is gone.
+    pub(super) fn process_ended(&mut self, id: ProcessId, reason: &str, meter: &Meter) {
+        self.fail_those(reason, meter, |version| version.is_in(id));
+    }
+
+    fn fail_those(&mut self, reason: &str, meter: &Meter, those: impl Fn(&Version) -> bool) {
+        for which in [Which::Candidate, Which::Stable] {
+            let version = self.place(which).as_mut();
+            if let Some(version) = version.filter(|version| those(version)) {
+                version.fail(reason);
+                self.failed(which, reason.to_owned(), meter);
+            }
+        }
+    }
+
+    pub(super) fn account(&self) -> Option<AccountId> {
+        self.account
+    }
+
+    /// A process has been at work for a version.
+    pub(super) fn note_answer(&mut self, number: u32, said: Words) {
+        if let Some(version) = self.numbered(number) {
+            version.note_answer(said);
+        } else if let Some(counts) = self.counts_of(number) {
+            counts.cpu_ns += said.cost_ns;
         }
     }
 }
@@ -469,14 +652,11 @@ impl Slot {
     }
 
     #[cold]
-    fn out_of_order(&self, which: Which, said: &Said) -> Status {
-        let version = match which {
-            Which::Stable => &self.stable,
-            Which::Candidate => &self.candidate,
-        };
-        let name = self.name(self.number(which));
+    fn out_of_order(&self, number: u32, said: &Said) -> Status {
+        let mut there = [&self.stable, &self.candidate].into_iter().flatten();
+        let version = there.find(|version| version.number == number);
+        let name = self.name(number);
         let why = version
-            .as_ref()
             .and_then(|version| version.last_fault.as_deref())
             .unwrap_or_default();
         let how = match said {
@@ -489,8 +669,8 @@ impl Slot {
 
     /// Nobody failed, and yet the version can't have its say.
     #[cold]
-    fn unable(&self, which: Which, said: &Said) -> Status {
-        let name = self.name(self.number(which));
+    fn unable(&self, number: u32, said: &Said) -> Status {
+        let name = self.name(number);
         let (code, text) = match said {
             Said::NoRoom(why) => (
                 Code::RESOURCE_EXHAUSTED,

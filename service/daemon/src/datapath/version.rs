@@ -8,13 +8,14 @@ use tollgate_engine::Status;
 use tollgate_engine::chain::{Pace, Tally};
 use tollgate_policy_host::{
     Batch, BatchError, Fault, Filling, ForeignInstance, ForeignVerdict, Hook, Instance, JudgeError,
-    LoadError, LogLine, Metrics, Policy, Verdict,
+    LoadError, LogLine, Metrics, Policy,
     limits::{LOG_LINES, VIEW_BYTES},
 };
 use tollgate_shm_abi::status::Code;
 
 use crate::datapath::account::AccountId;
-use crate::datapath::command::{Ask, Counts, How, Recipe, RecordedView, Running};
+use crate::datapath::apart::{Asker, Posting, Processes, SeatAt, Words};
+use crate::datapath::command::{Apart, Ask, Counts, How, ProcessId, Recipe, RecordedView, Running};
 use crate::datapath::foreign::Unreadable;
 use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::policies::JUDGED_AT_ONCE;
@@ -59,8 +60,9 @@ struct Log {
 
 impl Log {
     #[inline]
+    /// The count comes from a process, perhaps.
     fn take(&mut self, (lines, dropped): (Vec<LogLine>, u64)) {
-        self.dropped += dropped;
+        self.dropped = self.dropped.saturating_add(dropped);
         for line in lines {
             if self.lines.len() < LOG_LINES {
                 self.lines.push(format!("{:?}: {}", line.level, line.text));
@@ -75,6 +77,7 @@ enum Body {
     Kept(Box<Instance>),
     Foreign(Box<ForeignInstance>),
     Fresh(Box<Recipe>),
+    Apart(Box<Apart>),
     Down,
 }
 
@@ -104,12 +107,14 @@ impl Version {
         match &how {
             How::Kept(instance) => self.policy = Some(instance.policy().clone()),
             How::Fresh(recipe) => self.policy = Some(recipe.policy.clone()),
+            How::Apart(apart) => self.policy = Some(apart.policy.clone()),
             How::Foreign(_) | How::Broken(_) => {}
         }
         self.body = match how {
             How::Kept(instance) => Body::Kept(instance),
             How::Foreign(instance) => Body::Foreign(instance),
             How::Fresh(recipe) => Body::Fresh(recipe),
+            How::Apart(apart) => Body::Apart(apart),
             How::Broken(reason) => {
                 self.last_fault = Some(reason);
                 Body::Down
@@ -149,7 +154,8 @@ impl Version {
         match &mut self.body {
             Body::Kept(instance) => self.log.take(instance.take_log()),
             Body::Foreign(instance) => self.log.take(instance.take_log()),
-            Body::Fresh(_) | Body::Down => {}
+            // What a process logs and counts comes with its answers.
+            Body::Fresh(_) | Body::Apart(_) | Body::Down => {}
         }
     }
 
@@ -165,7 +171,7 @@ impl Version {
     pub(super) fn instance(&mut self) -> Option<&mut Instance> {
         match &mut self.body {
             Body::Kept(instance) => Some(instance),
-            Body::Foreign(_) | Body::Fresh(_) | Body::Down => None,
+            Body::Foreign(_) | Body::Fresh(_) | Body::Apart(_) | Body::Down => None,
         }
     }
 
@@ -195,16 +201,52 @@ impl Version {
         ((bound_ns / call_ns) as usize).clamp(1, JUDGED_AT_ONCE)
     }
 
+    /// Runs in this process.
+    pub(super) fn is_in(&self, process: ProcessId) -> bool {
+        self.process() == Some(process)
+    }
+
+    /// The process that it runs in.
+    pub(super) fn process(&self) -> Option<ProcessId> {
+        self.apart().map(|apart| apart.process)
+    }
+
+    pub(super) fn apart(&self) -> Option<&Apart> {
+        match &self.body {
+            Body::Apart(apart) => Some(apart),
+            _ => None,
+        }
+    }
+
+    /// Has this seat, and no later one.
+    pub(super) fn sits_at(&self, place: SeatAt) -> bool {
+        self.apart().is_some_and(|apart| apart.place() == place)
+    }
+
+    /// A process has been at work for it.
+    pub(super) fn note_answer(&mut self, said: Words) {
+        self.counts.cpu_ns += said.cost_ns;
+        self.log.take(said.log);
+        if let Some(policy) = &self.policy {
+            self.metrics.apply(policy.manifest(), &said.metrics);
+        }
+    }
+
     /// Asks about all questions that are wanted, in batches whose views fit one view's limit together. Afterwards none is wanted
-    /// any more. Returns how it failed.
+    /// any more; those that a process is asked about have stopped. Returns how it failed.
     pub(super) fn ask_all(
         &mut self,
-        ask: &Ask,
+        (ask, asker): (&Ask, Asker<'_>),
         account: Option<AccountId>,
         mut recorder: Option<&mut Recorder>,
         asking: &mut Asking,
         questions: &mut [Question],
     ) -> Option<String> {
+        if let Body::Apart(apart) = &self.body {
+            let posting = Posting { ask, asker };
+            apart.ask(&posting, asking, questions);
+            return None;
+        }
         let mut failed = None;
         let mut rest = questions;
         if self.most == 0 {
@@ -273,7 +315,7 @@ impl Version {
             fuel: 0,
         };
         let judged = match &mut self.body {
-            Body::Down => return set_wanted(questions, || Said::Down),
+            Body::Down | Body::Apart(_) => return set_wanted(questions, || Said::Down),
             Body::Kept(instance) => judging.judge(instance, questions, bytes),
             Body::Foreign(instance) => judging.judge_foreign(instance, asking, questions),
             Body::Fresh(recipe) => {
@@ -291,14 +333,16 @@ impl Version {
     /// Runs what the policy does from time to time, if it is time and its account can pay. Returns how it failed.
     pub(super) fn tick_if_due(
         &mut self,
+        slot: u32,
         now_ns: u64,
         account: Option<AccountId>,
-        meter: &mut Meter,
+        (meter, processes): (&mut Meter, &mut Processes),
     ) -> Option<String> {
         let period = match &self.body {
             Body::Kept(instance) => instance.policy().manifest().tick(),
             Body::Foreign(instance) => instance.tick_period(),
-            Body::Fresh(_) | Body::Down => None,
+            Body::Apart(apart) if !apart.fresh => apart.policy.manifest().tick(),
+            Body::Apart(_) | Body::Fresh(_) | Body::Down => None,
         };
         let Some(period) = period else {
             self.tick_due_ns = None;
@@ -319,6 +363,10 @@ impl Version {
             Body::Foreign(instance) => {
                 instance.set_time_ms(meter.time_ms);
                 (instance.tick(), instance.fuel_used())
+            }
+            Body::Apart(apart) => {
+                processes.tick(apart, slot, self.number, (now_ns, meter.time_ms));
+                return None;
             }
             Body::Fresh(_) | Body::Down => return None,
         };
@@ -341,9 +389,11 @@ impl Version {
         account: Option<AccountId>,
         meter: &mut Meter,
     ) -> Result<(), HandOver> {
-        let Body::Kept(instance) = &mut self.body else {
+        let instance = match &mut self.body {
+            Body::Kept(instance) => instance,
+            Body::Apart(apart) => return hands_nothing(&apart.policy, heir.policy()),
             // Nothing is kept, or nothing is left: the heir begins anew.
-            return Ok(());
+            Body::Foreign(_) | Body::Fresh(_) | Body::Down => return Ok(()),
         };
         let saved = instance.save();
         let version = instance.policy().manifest().state_version().unwrap_or(0);
@@ -360,6 +410,41 @@ impl Version {
         let restored = heir.restore(version, &saved);
         meter.charge(account, heir.fuel_used());
         restored.map_err(|fault| HandOver::Restore(fault.to_string()))
+    }
+}
+
+/// Between the daemon and a process no state is handed over: fine, if there is none.
+fn hands_nothing(from: &Policy, to: &Policy) -> Result<(), HandOver> {
+    let both = [from, to].map(|policy| policy.manifest().state_version().is_some());
+    match both {
+        [true, true] => Err(HandOver::Restore(
+            "state isn't handed over between the daemon and a process of the tenant's; attach the policy anew"
+                .to_owned(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+impl Version {
+    /// Orders that `heir` goes on from the state of this version. Whether that worked is known later: then the heir fails.
+    pub(super) fn hand_over_apart(
+        &self,
+        heir: (&Apart, u32),
+        slot: u32,
+        meter: &Meter,
+        processes: &mut Processes,
+    ) -> Result<(), HandOver> {
+        match &self.body {
+            Body::Kept(instance) => hands_nothing(instance.policy(), &heir.0.policy),
+            Body::Apart(apart) if apart.process == heir.0.process => {
+                let at = (meter.watch.now_ns(), meter.time_ms);
+                processes
+                    .hand_over((apart, self.number), heir, slot, at)
+                    .map_err(HandOver::Restore)
+            }
+            // The process of this one is gone, and what it held with it.
+            Body::Apart(_) | Body::Foreign(_) | Body::Fresh(_) | Body::Down => Ok(()),
+        }
     }
 }
 
@@ -539,11 +624,7 @@ impl Judging<'_> {
         }
         self.asked += count as u64;
         let judged = batch.judge(|at, verdict| {
-            questions[asked[at]].said = match verdict {
-                Verdict::Allow => Said::Allow,
-                Verdict::Deny { code, message } => Said::Deny(Status::new(Code(code), message)),
-                Verdict::Effects(effects) => Said::Effects(effects),
-            };
+            questions[asked[at]].said = Said::of(verdict);
         });
         if judged.is_err() {
             // Even what it said before it failed.

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::MutexGuard;
-use tollgate_control::{ALL, Attachment, Owner, PolicyVersion};
+use tollgate_control::{ALL, Attachment, Isolation, Owner, PolicyVersion};
 use tollgate_engine::Status;
 use tollgate_policy_host::{SharedState, TenantLimits};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::Control;
 use crate::control::admin::invalid;
+use crate::control::apart::check_isolation;
 use crate::control::lifecycle::{Next, Plan, refused};
 use crate::control::policies::{
     Faults, Live, Loaded, Version, check_grants, check_relevant, granted, steps_of,
@@ -113,6 +114,7 @@ impl Control {
         let name = format!("{name}@{}", version.number);
         check_relevant(policy, &name, target)?;
         check_grants(policy, &name, options)?;
+        check_isolation(attachment, self.isolation_of(attachment), policy, &name)?;
         let live = Live {
             attachment: attachment.clone(),
             runtime: 0,
@@ -160,6 +162,9 @@ impl Control {
             Ok(loaded) => loaded.clone(),
             Err(why) => return Ok(How::Broken(why.clone())),
         };
+        if self.isolation_of(attachment) == Isolation::Process {
+            return self.how_apart(attachment, loaded).await;
+        }
         let recipe = Recipe {
             policy: loaded.policy,
             limits: self.limits_for(attachment.options.cpu_us),

@@ -13,7 +13,7 @@ use tollgate_shm_abi::status::Code;
 use crate::control::Control;
 use crate::control::lifecycle::{Next, Plan, Told, refused};
 use crate::control::policies::{Attachments, Faults, Live, Version};
-use crate::datapath::command::{Place, PolicyChange};
+use crate::datapath::command::{How, Place, PolicyChange};
 use crate::limits::MAX_ATTACHMENTS;
 
 impl Control {
@@ -32,6 +32,17 @@ impl Control {
             for runtime in self.runtimes_of(&plan.attachment.target) {
                 let stable = self.place(&plan.attachment, &plan.stable).await?;
                 let candidate = self.place(&plan.attachment, &plan.candidate).await?;
+                if let (
+                    Next::Put {
+                        version,
+                        inherit: true,
+                    },
+                    Place::Put(running),
+                ) = (&plan.candidate, &candidate)
+                    && matches!(running.how, How::Apart(_))
+                {
+                    self.rehearse(&plan.attachment, runtime, version).await?;
+                }
                 works.push((plan, runtime, stable, candidate));
             }
         }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tollgate_control::OnFault;
 use tollgate_control::audit::{Actor, Event};
+use tollgate_shm_abi::status::Code;
 
 use crate::control::Control;
 use crate::control::lifecycle::Next;
@@ -13,7 +14,19 @@ use crate::datapath::command::{Place, PolicyChange};
 
 impl Control {
     /// The stable failed: a fresh instance after a pause, unless it stays closed or has failed too often.
-    pub(in crate::control) async fn faulted(self: Rc<Self>, id: u32, version: u32, reason: String) {
+    pub(in crate::control) async fn faulted(
+        self: Rc<Self>,
+        id: u32,
+        version: u32,
+        mut reason: String,
+    ) {
+        while let Some(again) = self.mend(id, version, reason).await {
+            reason = again;
+        }
+    }
+
+    /// Returns why no fresh instance could be had, if that may be otherwise the next time.
+    async fn mend(&self, id: u32, version: u32, reason: String) -> Option<String> {
         let now = Instant::now();
         let config = &self.config.policies;
         let (most, window) = (
@@ -30,9 +43,7 @@ impl Control {
                 (label, pause, broken, on_fault, live.incarnation)
             })
         };
-        let Some((label, pause, broken, on_fault, incarnation)) = found else {
-            return;
-        };
+        let (label, pause, broken, on_fault, incarnation) = found?;
         let details = json!({"policy": label, "reason": reason});
         self.happened(Event::Fault, &label, details);
         if broken {
@@ -40,11 +51,12 @@ impl Control {
                 "{most} faults within {} s, the last one: {reason}",
                 window.as_secs()
             );
-            return self.quarantine(id, version, &why).await;
+            self.quarantine(id, version, &why).await;
+            return None;
         }
         if on_fault == OnFault::Closed {
             tracing::warn!(policy = label, "failed: {reason}; it stays closed");
-            return;
+            return None;
         }
         tracing::warn!(
             policy = label,
@@ -52,21 +64,19 @@ impl Control {
             pause.as_millis()
         );
         tokio::time::sleep(pause).await;
-        self.reload(id, incarnation, &label).await;
+        self.reload(id, incarnation, &label).await
     }
 
     /// A fresh instance of the stable, unless it has been replaced meanwhile.
-    async fn reload(&self, id: u32, incarnation: u64, label: &str) {
+    async fn reload(&self, id: u32, incarnation: u64, label: &str) -> Option<String> {
         let _one_at_a_time = self.changing.lock().await;
         let found = {
             let attachments = self.attachments.borrow();
             attachments.live.get(id).cloned()
         };
-        let Some(live) = found.filter(|live| live.incarnation == incarnation) else {
-            return;
-        };
+        let live = found.filter(|live| live.incarnation == incarnation)?;
         let (Some(version), None) = (live.stable.clone(), &live.attachment.slot.quarantine) else {
-            return;
+            return None;
         };
         let put = Next::Put {
             version,
@@ -83,8 +93,11 @@ impl Control {
                     tracing::warn!(policy = label, "stays out of order: {}", status.message);
                 }
             }
+            // Its process died as it was made: a fault as any other.
+            Err(status) if status.code == Code::UNAVAILABLE => return Some(status.message.into()),
             Err(status) => tracing::warn!(policy = label, "stays out of order: {}", status.message),
         }
+        None
     }
 
     /// No more instances of the stable until an operator acts.

@@ -34,7 +34,11 @@ pub(in crate::control) async fn attach(
         control.check(&plan.attachment, &plan.stable)?;
         control.check(&plan.attachment, &plan.candidate)?;
     }
-    let details = plans.first().map(|plan| details_of(&plan.attachment));
+    let details = plans.first().map(|plan| {
+        let mut details = details_of(&plan.attachment);
+        details["isolation"] = json!(control.isolation_of(&plan.attachment));
+        details
+    });
     let told = Told {
         actor,
         event: Event::Attach,

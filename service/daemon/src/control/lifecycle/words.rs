@@ -1,12 +1,12 @@
 //! What the numbers and lists of an administrative request mean. They come from whoever may open the socket, in the format of
 //! another age maybe: each unknown one is refused by its value.
 
-use tollgate_control::{OnFault, Options, Owner, Party, Selection, Side, Trial};
+use tollgate_control::{Isolation, OnFault, Options, Owner, Party, Selection, Side, Trial};
 use tollgate_engine::Status;
 use tollgate_shm_abi::messages::{
-    MODE_CANARY, MODE_SHADOW, ON_FAULT_CLOSED, ON_FAULT_OPEN, ON_FAULT_RELOAD, PARTY_PROVIDER,
-    PARTY_PROVIDER_POST, PARTY_PROVIDER_PRE, PARTY_TENANT, PolicyOptions, PolicySelection,
-    SIDE_ANY, SIDE_CLIENT, SIDE_SERVER,
+    ISOLATION_NONE, ISOLATION_PROCESS, MODE_CANARY, MODE_SHADOW, ON_FAULT_CLOSED, ON_FAULT_OPEN,
+    ON_FAULT_RELOAD, PARTY_PROVIDER, PARTY_PROVIDER_POST, PARTY_PROVIDER_PRE, PARTY_TENANT,
+    PolicyOptions, PolicySelection, SIDE_ANY, SIDE_CLIENT, SIDE_SERVER,
 };
 
 use crate::control::admin::invalid;
@@ -99,6 +99,17 @@ pub(super) fn merge(options: &mut Options, given: PolicyOptions) -> Result<(), S
     }
     options.cpu_us = given.cpu_us.or(options.cpu_us);
     options.fresh = given.fresh.unwrap_or(options.fresh);
+    if let Some(isolation) = given.isolation {
+        options.isolation = Some(match isolation {
+            ISOLATION_NONE => Isolation::None,
+            ISOLATION_PROCESS => Isolation::Process,
+            other => {
+                return Err(invalid(format!(
+                    "isolation {other} is neither none (0) nor process (1)"
+                )));
+            }
+        });
+    }
     options.record = given.record.unwrap_or(options.record);
     if let Some(points) = given.max_worse {
         let points = u8::try_from(points).map_err(|_| {

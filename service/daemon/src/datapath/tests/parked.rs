@@ -76,6 +76,7 @@ fn a_call_that_has_ended_is_nowhere_any_more() {
             ticket: 7,
             index: 1,
         },
+        Why::Busy { ticket: 7 },
     ] {
         let mut parked = Parked::default();
         let lane = parked.lane_of(&"t".into());
@@ -121,6 +122,38 @@ fn what_a_process_was_asked_goes_on_with_its_answer() {
     assert_eq!(got, [(0, 2, 1), (2, 2, 4)]);
     assert_eq!(parked.len(), 1);
     assert!(parked.answered(7).is_empty(), "once");
+}
+
+#[test]
+fn who_waits_for_a_process_to_catch_up_is_asked_after_its_answer() {
+    let mut parked = Parked::default();
+    let lane = parked.lane_of(&"t".into());
+    for (call, why) in [
+        (1, Why::Busy { ticket: 7 }),
+        (
+            2,
+            Why::Process {
+                ticket: 7,
+                index: 0,
+            },
+        ),
+        (3, Why::Busy { ticket: 8 }),
+        (4, Why::Busy { ticket: 7 }),
+    ] {
+        let stopped = parked.park(lane, at(1, 2), why, true, question(call, 1), 1);
+        assert!(stopped.is_ok());
+    }
+    assert!(!parked.has_turns());
+    let answered = parked.answered(7);
+    let got: Vec<_> = answered
+        .iter()
+        .map(|(index, .., question)| (*index, question.call.to_wire()))
+        .collect();
+    assert_eq!(got, [(0, 2)], "only it was asked");
+    assert_eq!(turn(&mut parked, 8), [1, 4], "the step is theirs again");
+    assert!(parked.answered(8).is_empty());
+    assert_eq!(turn(&mut parked, 8), [3]);
+    assert_eq!(parked.len(), 0);
 }
 
 #[test]

@@ -1,0 +1,327 @@
+//! The processes in which tenants' policies run that the operator wants isolated: one per tenant, started when a policy first needs it.
+//!
+//! ```text
+//!   seat wanted ─▶ no process, or it has died: start one, give its channel to the tenant's runtime ─▶ seat
+//!   the runtime says that it ended, or it keeps too much memory: killed, reaped, forgotten; its policies' reloads start the next
+//!   nothing has a seat any more: ended
+//! ```
+//!
+//! Invariant: a process is started by the control plane's own thread, because the kernel ends it with the thread that started it.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_control::{Attachment, Isolation, Owner, Party};
+use tollgate_engine::Status;
+use tollgate_policy_host::apart::{Process, ProcessConfig, Seat, SeatError, Seating};
+use tollgate_policy_host::limits::APART_STALL;
+use tollgate_policy_host::{Policy, TenantLimits};
+use tollgate_shm_abi::status::Code;
+
+use crate::control::Control;
+use crate::control::admin::invalid;
+use crate::control::policies::{Loaded, Version, granted};
+use crate::datapath::Command;
+use crate::datapath::command::{Apart, How, ProcessId};
+
+/// How often processes are looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What a process may keep resident beyond its limit of writable memory: its program, and what it shares with the daemon.
+const BESIDES_BYTES: u64 = 64 << 20;
+
+/// All policy processes.
+#[derive(Default)]
+pub(crate) struct Processes {
+    by_tenant: HashMap<String, (ProcessId, Arc<Process>)>,
+    next: u32,
+    started: u64,
+    ended: u64,
+}
+
+impl Processes {
+    /// For `status`.
+    pub(crate) fn report(&self) -> serde_json::Value {
+        let processes = self.by_tenant.iter().map(|(tenant, (_, process))| {
+            serde_json::json!({
+                "tenant": tenant, "pid": process.pid(), "seats": process.seats(),
+                "resident_bytes": process.resident_bytes(),
+            })
+        });
+        let processes: Vec<_> = processes.collect();
+        serde_json::json!({"running": processes, "started": self.started, "ended": self.ended})
+    }
+}
+
+impl Control {
+    /// Where an attachment's instances run: what it says itself, or what the daemon's configuration says about tenants.
+    pub(super) fn isolation_of(&self, attachment: &Attachment) -> Isolation {
+        match (attachment.target.party, attachment.options.isolation) {
+            (Party::ProviderPre | Party::ProviderPost, _) => Isolation::None,
+            (Party::Tenant, Some(own)) => own,
+            (Party::Tenant, None) => self.config.policies.isolation,
+        }
+    }
+
+    /// Whether the version in force, if it is in the process that the heir's is to be in, can hand its state over to such an heir: asked
+    /// of an instance that is thrown away, because the process answers when the upgrade is in force already.
+    pub(super) async fn rehearse(
+        &self,
+        attachment: &Attachment,
+        runtime: usize,
+        version: &Version,
+    ) -> Result<(), Status> {
+        let id = {
+            let attachments = self.attachments.borrow();
+            let ids = attachments.ids_at(&attachment.target, &attachment.policy);
+            let there = |id: &u32| {
+                attachments
+                    .live
+                    .get(*id)
+                    .is_some_and(|l| l.runtime == runtime)
+            };
+            ids.into_iter().find(there)
+        };
+        let (Some(id), Ok(loaded)) = (id, &version.loaded) else {
+            return Ok(());
+        };
+        let How::Apart(heir) = self.how_apart(attachment, loaded.clone()).await? else {
+            return Ok(());
+        };
+        let version = version.number;
+        let rehearsed = self.ask(runtime, |done| Command::Rehearse {
+            id,
+            version,
+            heir,
+            done,
+        });
+        let rehearsed = rehearsed.await?;
+        rehearsed.map_err(|refusal| Status::new(Code::FAILED_PRECONDITION, refusal))
+    }
+
+    /// A version as it is to run in its tenant's process.
+    pub(super) async fn how_apart(
+        &self,
+        attachment: &Attachment,
+        loaded: Loaded,
+    ) -> Result<How, Status> {
+        let (tenant, options) = (&attachment.target.tenant, &attachment.options);
+        let limits = self.limits_for(options.cpu_us);
+        let setup = if options.fresh {
+            limits.fuel_for_setup
+        } else {
+            0
+        };
+        let ns = |fuel: u64| {
+            let time = self.rate.time(fuel).saturating_mul(APART_STALL);
+            u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+        };
+        let (call_ns, handover_ns) = (
+            ns(limits.fuel_per_call + setup),
+            ns(limits.fuel_for_handover),
+        );
+        let wanted = Wanted {
+            loaded: loaded.clone(),
+            limits,
+            granted: granted(options)?,
+            state: attachment.policy.clone(),
+            fresh: options.fresh,
+        };
+        // What answers are checked by.
+        let policy = loaded.policy.configured(loaded.config.as_deref());
+        let policy = policy.map_err(|error| invalid(error.to_string()))?;
+        let (process, seat) = self.seat(tenant, wanted).await?;
+        Ok(How::Apart(Box::new(Apart {
+            process,
+            seat,
+            policy,
+            call_ns,
+            handover_ns,
+            fresh: options.fresh,
+        })))
+    }
+
+    /// Whether a tenant's policy takes its configuration: asked in the tenant's process, of an instance that is thrown away.
+    pub(super) async fn check_apart(
+        &self,
+        tenant: &str,
+        policy: Policy,
+        config: Option<Vec<u8>>,
+    ) -> Result<(), Status> {
+        // It can't run there; whoever attaches it has to say that it may run in the daemon, and hears then what it says.
+        if policy.manifest().foreign().is_some() {
+            return Ok(());
+        }
+        let wanted = Wanted {
+            loaded: Loaded {
+                policy,
+                config: config.map(Arc::from),
+            },
+            limits: self.limits_for(None),
+            granted: tollgate_policy_host::Capabilities::ALL,
+            // Nobody shares what it does to the state.
+            state: String::new(),
+            fresh: false,
+        };
+        self.seat(tenant, wanted).await.map(drop)
+    }
+
+    async fn seat(&self, tenant: &str, wanted: Wanted) -> Result<(ProcessId, Seat), Status> {
+        let wanted = Arc::new(wanted);
+        let mut tries = 0;
+        loop {
+            let (id, process) = self.process_of(tenant)?;
+            let (asked, its) = (Arc::clone(&process), Arc::clone(&wanted));
+            let seated = tokio::task::spawn_blocking(move || asked.seat(&its.seating()));
+            let seated = seated.await.map_err(|error| {
+                let text = format!("instantiating the policy failed: {error}");
+                Status::new(Code::INTERNAL, text)
+            })?;
+            match seated {
+                Ok(seat) => return Ok((id, seat)),
+                // It may have died of something else, before.
+                Err(SeatError::Process(why)) if tries == 0 => {
+                    tries += 1;
+                    tracing::warn!("the policy process of tenant {tenant} is replaced: {why}");
+                    self.forget_process(id);
+                }
+                Err(error @ SeatError::Refused(_)) => return Err(invalid(error.to_string())),
+                Err(error @ SeatError::Full(_)) => {
+                    return Err(Status::new(Code::RESOURCE_EXHAUSTED, error.to_string()));
+                }
+                Err(error) => {
+                    self.forget_process(id);
+                    return Err(Status::new(Code::UNAVAILABLE, error.to_string()));
+                }
+            }
+        }
+    }
+
+    /// The tenant's process, which is started if there is none.
+    fn process_of(&self, tenant: &str) -> Result<(ProcessId, Arc<Process>), Status> {
+        let mut processes = self.processes.borrow_mut();
+        if let Some((id, process)) = processes.by_tenant.get(tenant)
+            && process.ended().is_none()
+        {
+            return Ok((*id, Arc::clone(process)));
+        }
+        let config = ProcessConfig {
+            memory_bytes: u64::from(self.config.policies.process_memory_mib) << 20,
+            spin: self.config.spin(),
+            ..ProcessConfig::default()
+        };
+        let (process, channel) = Process::start(&config).map_err(|error| {
+            let text = format!("no policy process can be started for tenant {tenant}: {error}");
+            Status::new(Code::UNAVAILABLE, text)
+        })?;
+        let (id, process) = (ProcessId(processes.next), Arc::new(process));
+        processes.next += 1;
+        processes.started += 1;
+        tracing::info!("tenant {tenant} has the policy process {}", process.pid());
+        let runtime = self.runtime_of(tenant);
+        let channel = Box::new(channel);
+        self.runtimes[runtime].send(Command::Process { id, channel });
+        let kept = (id, Arc::clone(&process));
+        processes.by_tenant.insert(tenant.to_owned(), kept);
+        Ok((id, process))
+    }
+
+    /// A process is of no use any more. Ends it, if it hasn't ended.
+    fn forget_process(&self, id: ProcessId) -> Option<(String, Arc<Process>)> {
+        let mut processes = self.processes.borrow_mut();
+        let known = processes.by_tenant.iter().find(|(_, (its, _))| *its == id);
+        let tenant = known?.0.clone();
+        let (_, process) = processes.by_tenant.remove(&tenant)?;
+        processes.ended += 1;
+        process.kill();
+        Some((tenant, process))
+    }
+
+    /// A runtime says that a process is gone.
+    pub(super) fn process_ended(&self, id: ProcessId, reason: &str) {
+        if let Some((tenant, process)) = self.forget_process(id) {
+            let words = process.last_words();
+            tracing::warn!("tenant {tenant}: {reason} {words}");
+        }
+    }
+
+    /// Ends processes that nobody has a seat in, and those that keep more memory than they may.
+    pub(super) async fn follow_processes(self: Rc<Self>) {
+        let most = (u64::from(self.config.policies.process_memory_mib) << 20) + BESIDES_BYTES;
+        let mut idle = HashSet::new();
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let mut useless = Vec::new();
+            let mut idle_now = HashSet::new();
+            for (id, process) in self.processes.borrow().by_tenant.values() {
+                let resident = process.resident_bytes().unwrap_or(0);
+                if resident > most {
+                    tracing::warn!(
+                        "policy process {} keeps {resident} bytes: killed",
+                        process.pid()
+                    );
+                    process.kill();
+                }
+                // Idle twice, and nobody is taking a seat: the first time it may have been started just now.
+                if process.seats() == 0 && Arc::strong_count(process) == 1 {
+                    match idle.contains(id) {
+                        true => useless.push(*id),
+                        false => drop(idle_now.insert(*id)),
+                    }
+                }
+            }
+            idle = idle_now;
+            for id in useless {
+                self.forget_process(id);
+            }
+        }
+    }
+}
+
+/// What is to have a seat.
+struct Wanted {
+    loaded: Loaded,
+    limits: TenantLimits,
+    granted: tollgate_policy_host::Capabilities,
+    state: String,
+    fresh: bool,
+}
+
+impl Wanted {
+    fn seating(&self) -> Seating<'_> {
+        Seating {
+            policy: &self.loaded.policy,
+            limits: &self.limits,
+            config: self.loaded.config.as_deref(),
+            granted: self.granted,
+            state: &self.state,
+            fresh: self.fresh,
+        }
+    }
+}
+
+/// Why a policy can't be attached as it is wanted.
+pub(super) fn check_isolation(
+    attachment: &Attachment,
+    isolation: Isolation,
+    policy: &Policy,
+    name: &str,
+) -> Result<(), Status> {
+    let asked = attachment.options.isolation == Some(Isolation::Process);
+    if attachment.target.owner() == Owner::Provider && asked {
+        return Err(invalid(
+            "--isolation process is for tenants' policies: the provider's run in the daemon",
+        ));
+    }
+    let foreign = policy.manifest().foreign();
+    if let (Some(foreign), Isolation::Process) = (foreign, isolation) {
+        let abi = foreign.abi().name();
+        return Err(invalid(format!(
+            "policy {name} speaks {abi}, and such modules can't run in a process of their own yet; --isolation none has it run in \
+             the daemon"
+        )));
+    }
+    Ok(())
+}

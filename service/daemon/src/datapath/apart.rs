@@ -1,0 +1,491 @@
+//! Policy processes as a runtime has them: which orders are under way to which of them, and on whose behalf.
+//!
+//! ```text
+//!   slot ── asks ──▶ order, with a ticket ──▶ channel ──▶ process of a tenant
+//!     ▲                 │ calls are parked under it
+//!     └── settles ◀── answered ◀── ticket ◀── answer, or: lost
+//! ```
+//!
+//! Invariants: the runtime never waits for a process; each ticket is answered once, in the order of posting, also by a process that is
+//! gone; when one is gone, all that was under way is answered before its versions are told.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tokio::sync::oneshot;
+use tollgate_engine::Status;
+use tollgate_engine::chain::Which;
+use tollgate_policy_host::apart::{
+    Channel, Judgement, Order, Outcome, PostError, Seat, SeatId, Ticket,
+};
+use tollgate_policy_host::{JudgeError, LogLine, MetricChange, Policy, limits::VIEW_BYTES};
+use tollgate_shm_abi::status::Code;
+
+use crate::datapath::command::{Ask, Step};
+use crate::datapath::parked::Why;
+use crate::datapath::policies::JUDGED_AT_ONCE;
+use crate::datapath::question::{Asking, Question, Said};
+use crate::limits::ORDERS_UNDER_WAY;
+
+/// How often a runtime that doesn't sleep looks whether processes live that owe answers. 1 ms.
+const LOOK_NS: u64 = 1_000_000;
+
+/// Names a process; the control plane chooses it, and never twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ProcessId(pub(crate) u32);
+
+/// A seat in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SeatAt {
+    pub(super) process: ProcessId,
+    pub(super) seat: SeatId,
+}
+
+/// A version that runs in its tenant's process.
+pub(crate) struct Apart {
+    pub(crate) process: ProcessId,
+    pub(crate) seat: Seat,
+    pub(crate) policy: Policy,
+    /// How long one call may take, at most.
+    pub(crate) call_ns: u64,
+    /// How long saving and restoring a state may take together.
+    pub(crate) handover_ns: u64,
+    /// Whether each call gets an instance of its own.
+    pub(crate) fresh: bool,
+}
+
+/// On whose behalf a version is asked.
+#[derive(Clone, Copy)]
+pub(super) struct Asker<'a> {
+    /// The attachment.
+    pub(super) slot: u32,
+    pub(super) version: u32,
+    /// The place that it had when it was asked.
+    pub(super) which: Which,
+    /// It is a shadow, which decides nothing.
+    pub(super) is_heard: bool,
+    pub(super) step: &'a Step,
+}
+
+/// What an order was for.
+pub(super) enum Purpose {
+    Judge {
+        slot: u32,
+        version: u32,
+        which: Which,
+        is_heard: bool,
+        step: Box<Step>,
+    },
+    Tick {
+        slot: u32,
+        version: u32,
+    },
+    HandOver {
+        slot: u32,
+        from: u32,
+        to: u32,
+        heir: SeatId,
+    },
+    Rehearse {
+        slot: u32,
+        from: u32,
+        to: u32,
+        /// Its seat is kept until it has answered.
+        _heir: Box<Apart>,
+        done: oneshot::Sender<Result<(), String>>,
+    },
+}
+
+/// An order that has been answered.
+pub(super) struct Answered {
+    pub(super) ticket: u64,
+    pub(super) from: SeatAt,
+    pub(super) purpose: Purpose,
+    pub(super) outcome: Outcome,
+    /// What it logged and counted.
+    pub(super) said: Words,
+}
+
+/// What a version left behind at work.
+pub(super) struct Words {
+    pub(super) cost_ns: u64,
+    pub(super) log: (Vec<LogLine>, u64),
+    pub(super) metrics: Vec<MetricChange>,
+}
+
+/// The line to one process.
+struct Line {
+    channel: Channel,
+    under_way: VecDeque<(u64, Purpose)>,
+    /// Goes round the orders under way.
+    waiting: usize,
+}
+
+/// All processes that this runtime's tenants have.
+#[derive(Default)]
+pub(super) struct Processes {
+    lines: BTreeMap<ProcessId, Line>,
+    next_ticket: u64,
+    /// When a busy runtime looks whether they live.
+    look_ns: u64,
+}
+
+/// How a version that runs apart is asked.
+pub(super) struct Posting<'a> {
+    pub(super) ask: &'a Ask,
+    pub(super) asker: Asker<'a>,
+}
+
+impl Processes {
+    pub(super) fn open(&mut self, id: ProcessId, channel: Channel) {
+        let line = Line {
+            channel,
+            under_way: VecDeque::new(),
+            waiting: 0,
+        };
+        self.lines.insert(id, line);
+    }
+
+    /// The next answer of any process.
+    pub(super) fn next(&mut self, now_ns: u64) -> Option<Answered> {
+        for (&process, line) in &mut self.lines {
+            if !line.channel.has_news() {
+                continue;
+            }
+            let Some(answer) = line.channel.take(now_ns) else {
+                continue;
+            };
+            let Some((ticket, purpose)) = line.under_way.pop_front() else {
+                continue;
+            };
+            let seat = answer.seat;
+            return Some(Answered {
+                ticket,
+                from: SeatAt { process, seat },
+                purpose,
+                outcome: answer.outcome,
+                said: Words {
+                    cost_ns: answer.cost_ns,
+                    log: answer.log,
+                    metrics: answer.metrics,
+                },
+            });
+        }
+        None
+    }
+
+    /// A process that has ended, and why, once everything that was under way has been answered.
+    pub(super) fn next_ended(&mut self) -> Option<(ProcessId, String)> {
+        let ended = self.lines.iter().find_map(|(id, line)| {
+            let why = line.channel.has_ended()?;
+            line.under_way.is_empty().then(|| (*id, why.to_owned()))
+        })?;
+        self.lines.remove(&ended.0);
+        Some(ended)
+    }
+
+    /// The kernel has something to say about a process.
+    pub(super) fn look_after(&mut self, id: ProcessId) {
+        if let Some(line) = self.lines.get_mut(&id) {
+            line.channel.look_after();
+        }
+    }
+
+    /// Gives up those that are behind. Whether there were any.
+    pub(super) fn expire(&mut self, now_ns: u64) -> bool {
+        if self.lines.is_empty() {
+            return false;
+        }
+        let looks = now_ns >= self.look_ns;
+        if looks {
+            self.look_ns = now_ns + LOOK_NS;
+        }
+        let lines = self.lines.values_mut();
+        lines.fold(false, |any, line| {
+            // A runtime that never sleeps hears nothing from the kernel.
+            if looks && !line.under_way.is_empty() {
+                line.channel.look_after();
+            }
+            line.channel.expire(now_ns) | any
+        })
+    }
+
+    /// Whether a process is there to be asked.
+    pub(super) fn has(&self, process: ProcessId) -> bool {
+        self.lines.contains_key(&process)
+    }
+
+    /// Wakes those that something was posted to.
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        for line in self.lines.values_mut() {
+            line.channel.flush();
+        }
+    }
+
+    /// Says to all that the runtime is going to sleep; `false`: one has an answer.
+    pub(super) fn announce_sleep(&mut self) -> bool {
+        let lines = self.lines.values_mut();
+        lines.fold(true, |all, line| line.channel.announce_sleep() & all)
+    }
+
+    pub(super) fn cancel_sleep(&mut self) {
+        for line in self.lines.values_mut() {
+            line.channel.cancel_sleep();
+        }
+    }
+
+    /// When [`expire`](Self::expire) has something to do.
+    pub(super) fn next_due_ns(&self) -> Option<u64> {
+        let lines = self.lines.values();
+        lines.filter_map(|line| line.channel.next_due_ns()).min()
+    }
+
+    /// Has a version tick.
+    pub(super) fn tick(&mut self, apart: &Apart, slot: u32, version: u32, at: (u64, u64)) {
+        let purpose = Purpose::Tick { slot, version };
+        let order = order(apart, at, apart.call_ns);
+        // What can't tick now ticks the next time.
+        let _not_now = self.post(apart.process, purpose, |channel| channel.tick(order));
+    }
+
+    /// Has `heir` go on from the state of a version.
+    pub(super) fn hand_over(
+        &mut self,
+        (apart, from): (&Apart, u32),
+        (heir, to): (&Apart, u32),
+        slot: u32,
+        at: (u64, u64),
+    ) -> Result<(), String> {
+        let format = apart.policy.manifest().state_version().unwrap_or(0);
+        let purpose = Purpose::HandOver {
+            slot,
+            from,
+            to,
+            heir: heir.seat.id(),
+        };
+        let order = order(apart, at, apart.handover_ns + heir.handover_ns);
+        let posted = self.post(apart.process, purpose, |channel| {
+            channel.hand_over(order, &heir.seat, format)
+        });
+        posted.map_err(|error| error.to_string())
+    }
+
+    /// Has `heir` show that it could go on from the state of a version.
+    pub(super) fn rehearse(
+        &mut self,
+        (apart, from): (&Apart, u32),
+        (heir, to): (Box<Apart>, u32),
+        slot: u32,
+        at: (u64, u64),
+        done: oneshot::Sender<Result<(), String>>,
+    ) {
+        let format = apart.policy.manifest().state_version().unwrap_or(0);
+        let order = order(apart, at, apart.handover_ns + heir.handover_ns);
+        let Some(line) = self.lines.get_mut(&apart.process) else {
+            return;
+        };
+        if let Err(error) = line.channel.hand_over(order, &heir.seat, format) {
+            let _asker_gone = done.send(Err(error.to_string()));
+            return;
+        }
+        let purpose = Purpose::Rehearse {
+            slot,
+            from,
+            to,
+            _heir: heir,
+            done,
+        };
+        line.under_way.push_back((self.next_ticket, purpose));
+        self.next_ticket += 1;
+    }
+
+    fn post(
+        &mut self,
+        process: ProcessId,
+        purpose: Purpose,
+        post: impl FnOnce(&mut Channel) -> Result<Ticket, PostError>,
+    ) -> Result<(), PostError> {
+        let line = self.lines.get_mut(&process);
+        let line = line.ok_or_else(|| PostError::Ended("the process is gone".to_owned()))?;
+        post(&mut line.channel)?;
+        line.under_way.push_back((self.next_ticket, purpose));
+        self.next_ticket += 1;
+        Ok(())
+    }
+}
+
+fn order<'a>(apart: &'a Apart, (now_ns, time_ms): (u64, u64), budget_ns: u64) -> Order<'a> {
+    Order {
+        seat: &apart.seat,
+        now_ns,
+        time_ms,
+        budget_ns,
+    }
+}
+
+impl Apart {
+    pub(super) fn place(&self) -> SeatAt {
+        SeatAt {
+            process: self.process,
+            seat: self.seat.id(),
+        }
+    }
+
+    /// Orders a judgement of all that is wanted, in batches. Those under way stop; the others are told why not.
+    pub(super) fn ask(
+        &self,
+        posting: &Posting<'_>,
+        asking: &mut Asking,
+        questions: &mut [Question],
+    ) {
+        let mut rest = questions;
+        while !rest.is_empty() {
+            let (mut count, mut bytes) = (0, 0);
+            for question in rest.iter() {
+                if question.is_wanted() {
+                    bytes += question.view_max(posting.ask).next_multiple_of(8);
+                }
+                if count == JUDGED_AT_ONCE || (count > 0 && bytes > VIEW_BYTES) {
+                    break;
+                }
+                count += 1;
+            }
+            let (batch, later) = rest.split_at_mut(count);
+            self.ask_batch(posting, asking, batch);
+            rest = later;
+        }
+    }
+
+    fn ask_batch(&self, posting: &Posting<'_>, asking: &mut Asking, questions: &mut [Question]) {
+        let wanted = questions.iter().filter(|question| question.is_wanted());
+        let sizes = wanted.map(|question| question.view_max(posting.ask).next_multiple_of(8));
+        let (count, bytes) = sizes.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
+        if count == 0 {
+            return;
+        }
+        let Asking {
+            hook,
+            pool,
+            processes,
+            meter,
+            has_stopped,
+            ..
+        } = asking;
+        let ticket = processes.next_ticket;
+        let Some(line) = processes.lines.get_mut(&self.process) else {
+            return unasked(questions, &PostError::Ended(String::new()), None);
+        };
+        // A shadow holds nobody up.
+        let frees = (!posting.asker.is_heard).then(|| line.frees()).flatten();
+        if line.under_way.len() >= ORDERS_UNDER_WAY {
+            *has_stopped |= frees.is_some();
+            return unasked(questions, &PostError::Busy, frees);
+        }
+        let at = (meter.watch.now_ns(), meter.time_ms);
+        let order = order(self, at, self.call_ns.saturating_mul(count as u64));
+        let begun = line
+            .channel
+            .judgement(order, &self.policy, *hook, count, bytes);
+        let mut judgement = match begun {
+            Ok(judgement) => judgement,
+            Err(error) => {
+                *has_stopped |= frees.is_some();
+                return unasked(questions, &error, frees);
+            }
+        };
+        for question in questions.iter_mut().filter(|question| question.is_wanted()) {
+            let index = judgement.len() as u32;
+            let mut shown = show(&mut judgement, posting, question);
+            if shown.is_err() {
+                question.make_private(pool);
+                shown = show(&mut judgement, posting, question);
+            }
+            question.said = match shown {
+                Ok(()) => {
+                    question.stop(Why::Process { ticket, index });
+                    Said::Asked
+                }
+                Err(_unwritten) => Said::Unshown,
+            };
+        }
+        if judgement.is_empty() {
+            return;
+        }
+        if let Err(error) = judgement.post() {
+            for question in questions.iter_mut() {
+                if matches!(question.said, Said::Asked) {
+                    question.stop = None;
+                    question.said = Said::Wanted;
+                }
+            }
+            *has_stopped |= frees.is_some();
+            return unasked(questions, &error, frees);
+        }
+        let Asker {
+            slot,
+            version,
+            which,
+            is_heard,
+            step,
+        } = posting.asker;
+        let purpose = Purpose::Judge {
+            slot,
+            version,
+            which,
+            is_heard,
+            step: Box::new(step.clone()),
+        };
+        line.under_way.push_back((ticket, purpose));
+        processes.next_ticket += 1;
+        *has_stopped = true;
+    }
+}
+
+impl Line {
+    /// An order whose answer makes room for another; those who wait are spread over all that are under way.
+    fn frees(&mut self) -> Option<u64> {
+        self.waiting = self.waiting.wrapping_add(1);
+        let at = self.waiting.checked_rem(self.under_way.len())?;
+        self.under_way.get(at).map(|(ticket, _)| *ticket)
+    }
+}
+
+/// Nothing was posted. If the process is behind, the calls wait until `frees` has been answered.
+#[cold]
+fn unasked(questions: &mut [Question], error: &PostError, frees: Option<u64>) {
+    for question in questions.iter_mut().filter(|question| question.is_wanted()) {
+        question.said = match (error, frees) {
+            (PostError::Busy, Some(ticket)) => {
+                question.stop(Why::Busy { ticket });
+                Said::Asked
+            }
+            (PostError::Busy, None) => Said::NoRoom(error.to_string()),
+            (PostError::Ended(_), _) => Said::Down,
+            (PostError::Misuse(misuse), _) => {
+                let text = format!("the daemon asked a policy wrongly: {misuse}");
+                Said::Deny(Status::new(Code::INTERNAL, text))
+            }
+        };
+    }
+}
+
+#[inline]
+fn show(
+    judgement: &mut Judgement<'_>,
+    posting: &Posting<'_>,
+    question: &Question,
+) -> Result<(), JudgeError<tollgate_marshal::Fault>> {
+    let view_max = question.view_max(posting.ask);
+    let (image, extents) = question.message.judged();
+    let Ask {
+        projector, shown, ..
+    } = posting.ask;
+    judgement.push(posting.ask.method, view_max, |view| {
+        let len = projector.project(image, extents, view)?;
+        if shown.is_empty() {
+            return Ok(len);
+        }
+        let shown = shown.write(question.metadata(), view, len);
+        shown.ok_or_else(|| projector.too_large())
+    })
+}
