@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tollgate::{Session, SessionOptions, Status, block_on};
 use tollgate_conformance::testbed::{Daemon, Options, Testbed};
 use tollgate_conformance::traffic::{ECHO, echo_block, hotel};
@@ -74,6 +76,27 @@ impl Caller {
             Ok(()) => "ok".to_owned(),
             Err(status) => status.to_string(),
         }
+    }
+
+    /// That many calls at once.
+    pub(crate) fn at_once(&self, count: usize) -> Outcomes {
+        block_on(&self.session, async {
+            let call = |_| {
+                let called = self
+                    .session
+                    .call_raw(self.handle, &self.request, Some(PATIENCE));
+                async {
+                    let outcome = called.await;
+                    outcome.map_or_else(|status| status.to_string(), |_| "ok".to_owned())
+                }
+            };
+            let mut calls: FuturesUnordered<_> = (0..count).map(call).collect();
+            let mut outcomes = Outcomes::new();
+            while let Some(outcome) = calls.next().await {
+                *outcomes.entry(outcome).or_default() += 1;
+            }
+            outcomes
+        })
     }
 
     /// One call, and how long it took.

@@ -19,6 +19,7 @@ mod kills;
 mod loops;
 mod measure;
 mod prices;
+mod processes;
 mod secrets;
 mod shares;
 mod storms;

@@ -120,13 +120,27 @@ impl Testbed {
         if let Some(cores) = &options.cores {
             args.extend(["--cores".to_owned(), cores.clone()]);
         }
-        if !options.config.is_empty() {
-            let file = self.file(&format!("{name}.toml"), &options.config);
+        let config = everywhere_apart(&options.config);
+        if !config.is_empty() {
+            let file = self.file(&format!("{name}.toml"), config);
             args.extend(["--config".to_owned(), file.display().to_string()]);
         }
         let process =
             Process::start(&program("tollgated"), &args).expect("tollgated can be started");
         Daemon::ready(process)
+    }
+}
+
+/// Every daemon runs tenants' policies in processes of their own if the environment says `TOLLGATE_ISOLATION=process`: what holds
+/// in the daemon is to hold there.
+fn everywhere_apart(config: &str) -> String {
+    match std::env::var("TOLLGATE_ISOLATION") {
+        Ok(isolation) if config.contains("[policies]") => {
+            let table = format!("[policies]\nisolation = {isolation:?}");
+            config.replace("[policies]", &table)
+        }
+        Ok(isolation) => format!("{config}\n[policies]\nisolation = {isolation:?}\n"),
+        Err(_) => config.to_owned(),
     }
 }
 
