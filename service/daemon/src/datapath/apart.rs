@@ -17,12 +17,14 @@ use tollgate_engine::chain::Which;
 use tollgate_policy_host::apart::{
     Channel, Judgement, Order, Outcome, PostError, Seat, SeatId, Ticket,
 };
-use tollgate_policy_host::{JudgeError, LogLine, MetricChange, Policy, limits::VIEW_BYTES};
+use tollgate_policy_host::{
+    JudgeError, LogLine, MetricChange, Policy,
+    limits::{APART_CALLS, VIEW_BYTES},
+};
 use tollgate_shm_abi::status::Code;
 
 use crate::datapath::command::{Ask, Step};
 use crate::datapath::parked::Why;
-use crate::datapath::policies::JUDGED_AT_ONCE;
 use crate::datapath::question::{Asking, Question, Said};
 use crate::limits::ORDERS_UNDER_WAY;
 
@@ -345,7 +347,7 @@ impl Apart {
                 if question.is_wanted() {
                     bytes += question.view_max(posting.ask).next_multiple_of(8);
                 }
-                if count == JUDGED_AT_ONCE || (count > 0 && bytes > VIEW_BYTES) {
+                if count == APART_CALLS || (count > 0 && bytes > VIEW_BYTES) {
                     break;
                 }
                 count += 1;
