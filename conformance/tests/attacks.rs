@@ -881,10 +881,11 @@ fn a_killed_client_or_server_frees_its_segments_within_a_second() {
         );
         assert!(sessions(daemon, "mallory") == 1);
         server.kill();
-        let freed = eventually(A_SECOND, || daemon.footprint().segments == before.segments);
-        freed
-            .unwrap_or_else(|_| panic!("segments stay: {:?}, were {before:?}", daemon.footprint()));
-        assert_eq!(daemon.footprint().descriptors, before.descriptors);
+        let freed = eventually(A_SECOND, || {
+            let now = daemon.footprint();
+            (now.segments, now.descriptors) == (before.segments, before.descriptors)
+        });
+        freed.unwrap_or_else(|_| panic!("they stay: {:?}, were {before:?}", daemon.footprint()));
         assert_eq!(sessions(daemon, "mallory"), 0);
     }
     // In the middle of calls, on both sides.
