@@ -275,3 +275,81 @@ impl Refusals {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn key(n: u32) -> Key {
+        let mut module = [0; 32];
+        module[..4].copy_from_slice(&n.to_le_bytes());
+        Key { module, engine: 7 }
+    }
+
+    fn code(bytes: u64) -> Artifact {
+        Artifact::from_worker(vec![1; usize::try_from(bytes).unwrap()])
+    }
+
+    fn is_kept(artifacts: &mut Artifacts, n: u32) -> bool {
+        matches!(artifacts.find(&key(n)), Found::Code(_))
+    }
+
+    #[test]
+    fn code_that_was_not_used_for_longest_makes_room_for_bytes() {
+        let mut artifacts = Artifacts::in_memory();
+        // With its header each takes a little more than a quarter, so three fit.
+        let quarter = limits::ARTIFACTS_IN_MEMORY_BYTES / 4;
+        for n in 0..3 {
+            artifacts.keep(key(n), &code(quarter)).unwrap();
+        }
+        assert!(is_kept(&mut artifacts, 0), "used just now");
+        artifacts.keep(key(3), &code(quarter)).unwrap();
+        assert!(!is_kept(&mut artifacts, 1), "the longest unused");
+        assert!([0, 2, 3].into_iter().all(|n| is_kept(&mut artifacts, n)));
+        assert!(artifacts.bytes <= limits::ARTIFACTS_IN_MEMORY_BYTES);
+        // What is larger than everything is not kept, and pushes nothing out.
+        let larger = code(limits::ARTIFACTS_IN_MEMORY_BYTES);
+        artifacts.keep(key(4), &larger).unwrap();
+        assert!(!is_kept(&mut artifacts, 4));
+        assert!([0, 2, 3].into_iter().all(|n| is_kept(&mut artifacts, n)));
+    }
+
+    #[test]
+    fn code_that_was_not_used_for_longest_makes_room_for_others() {
+        let mut artifacts = Artifacts::in_memory();
+        let most = u32::try_from(limits::ARTIFACTS).unwrap();
+        (0..most).for_each(|n| artifacts.keep(key(n), &code(1)).unwrap());
+        assert!(is_kept(&mut artifacts, 0));
+        // The same again takes no place of another's.
+        artifacts.keep(key(0), &code(2)).unwrap();
+        artifacts.keep(key(most), &code(1)).unwrap();
+        assert!(!is_kept(&mut artifacts, 1), "the longest unused");
+        assert!([0, 2, most].into_iter().all(|n| is_kept(&mut artifacts, n)));
+        assert_eq!(artifacts.entries.len(), limits::ARTIFACTS);
+    }
+
+    #[test]
+    fn files_make_room_in_the_order_of_their_last_use_before_the_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || Artifacts::in_directory(directory.path(), 7).unwrap();
+        let most = u32::try_from(limits::ARTIFACTS).unwrap();
+        let mut before = open();
+        (0..most).for_each(|n| before.keep(key(n), &code(1)).unwrap());
+        // File systems keep times as coarse as they like.
+        let path = |n| directory.path().join(name_of(&key(n)));
+        let set = |n: u32, age: u64| {
+            let file = OpenOptions::new().write(true).open(path(n)).unwrap();
+            let at = SystemTime::now() - Duration::from_secs(age);
+            file.set_modified(at).unwrap();
+        };
+        (0..most).for_each(|n| set(n, 1_000));
+        set(5, 2_000);
+        set(0, 3_000);
+        assert!(is_kept(&mut before, 0), "which is a use");
+        let mut after = open();
+        after.keep(key(most), &code(1)).unwrap();
+        assert!(!is_kept(&mut after, 5) && !path(5).exists());
+        assert!([0, 1, most].into_iter().all(|n| is_kept(&mut after, n)));
+    }
+}

@@ -23,7 +23,7 @@ impl Default for HostConfig {
         HostConfig {
             instances: limits::INSTANCES,
             memory_bytes_max: 4 * limits::MEMORY_BYTES,
-            table_elements_max: 4 * limits::TABLE_ELEMENTS,
+            table_elements_max: limits::TABLE_ELEMENTS_MAX,
         }
     }
 }

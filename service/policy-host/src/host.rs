@@ -183,7 +183,7 @@ fn engine_config(host: &HostConfig) -> Config {
         .total_memories(host.instances)
         .total_tables(host.instances)
         .max_memories_per_module(1)
-        .max_tables_per_module(1)
+        .max_tables_per_module(limits::TABLES)
         .max_memory_size(host.memory_bytes_max)
         .table_elements(host.table_elements_max)
         // What an instance has touched is zeroed in place and stays mapped, up to a bound; the kernel says what that is. For an

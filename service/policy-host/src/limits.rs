@@ -64,6 +64,10 @@ pub const EXPORTS: u32 = 256;
 pub const IMPORTS: u32 = 16;
 /// Globals of a module.
 pub const GLOBALS: u32 = 1024;
+/// Tables of a module: the one that indirect calls need.
+pub const TABLES: u32 = 1;
+/// Elements that a module's table begins with; what [`TABLE_ELEMENTS`] may be raised to. A larger one needs no worker to be refused.
+pub const TABLE_ELEMENTS_MAX: usize = 4 * TABLE_ELEMENTS;
 /// Data segments of a module.
 pub const DATA_SEGMENTS: u32 = 4096;
 /// Types of a module.

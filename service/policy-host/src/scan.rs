@@ -134,13 +134,24 @@ fn check_section(payload: &Payload<'_>, rules: &Rules) -> Result<(), LoadError> 
         Payload::ElementSection(s) => ("element segments", s.count(), bounds.segments),
         Payload::DataSection(s) => ("data segments", s.count(), bounds.segments),
         Payload::ImportSection(s) => ("imports", s.count(), bounds.imports),
+        Payload::TableSection(s) => ("tables", s.count(), limits::TABLES),
         _ => return Ok(()),
     };
     bound(what, count.into(), max)?;
     match payload {
         Payload::ImportSection(section) => check_imports(section.clone(), rules.abi),
+        Payload::TableSection(section) => check_tables(section.clone()),
         _ => Ok(()),
     }
+}
+
+fn check_tables(section: wasmparser::TableSectionReader<'_>) -> Result<(), LoadError> {
+    for table in section {
+        let elements = table.map_err(invalid)?.ty.initial;
+        let most = limits::TABLE_ELEMENTS_MAX as u64;
+        bound("elements in one table", elements, most)?;
+    }
+    Ok(())
 }
 
 fn check_imports(

@@ -634,6 +634,14 @@ fn compile_bombs_are_refused_before_they_are_compiled() {
         (data, "4097 data segments, above the limit of 4096"),
         (elements, "4097 element segments, above the limit of 4096"),
         (types, "types, above the limit of 4096"),
+        (
+            "(table 4097 funcref)".to_owned(),
+            "4097 elements in one table, above the limit of 4096",
+        ),
+        (
+            "(table 1 funcref) (table 1 funcref)".to_owned(),
+            "2 tables, above the limit of 1",
+        ),
     ];
     for (rest, expected) in cases {
         check_contains(
