@@ -350,6 +350,7 @@ fn the_full_product_of_chains_of_four() {
     let parties = parties(4);
     let part = |thread: usize| {
         let mut rig = Rig::new();
+        rig.policies.judge_at_a_stretch();
         let mut chains = 0;
         let mine = sequences(4, KINDS.len()).enumerate();
         for (_, kinds) in mine.filter(|(at, _)| at % every == 0 && at / every % threads == thread) {
