@@ -205,7 +205,8 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
         "calls": report.calls,
         "bytes": report.bytes,
         "schemas": control.schemas.borrow().counters(),
-        "compiler": control.compilation.report(), "processes": control.processes.borrow().report(),
+        "compiler": control.compilation.report(),
+        "processes": control.processes.borrow().report(),
         "live_calls": report.live_calls,
     }))
 }
