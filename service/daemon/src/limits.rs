@@ -73,15 +73,18 @@ pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 /// process. One more is refused. An entry is some 300 bytes besides its message.
 pub const PARKED_CALLS: usize = 16_384;
 
-/// Orders of judgements, of up to eight calls each, that are under way to one policy process: calls beyond them wait, and are ordered
-/// together.
-pub const ORDERS_UNDER_WAY: usize = 16;
-
 /// Of those, calls of one tenant.
 pub const PARKED_CALLS_PER_TENANT: usize = 4_096;
 
 /// Bytes of the messages of one tenant's parked calls; a single larger message may be parked alone.
 pub const PARKED_BYTES_PER_TENANT: u64 = 64 << 20;
+
+/// Orders of judgements, of up to eight calls each, that are under way to one policy process: calls beyond them wait, and are ordered
+/// together.
+pub const ORDERS_UNDER_WAY: usize = 16;
+
+/// What a policy process may keep resident beyond its limit of writable memory: its program, and what it shares with the daemon. 64 MiB.
+pub const PROCESS_OVERHEAD_BYTES: u64 = 64 << 20;
 
 /// How long a call waits for its tenant's account to be filled up before it is refused. A call refused at once comes back at once.
 pub const THROTTLED_WAIT: Duration = Duration::from_millis(100);
@@ -89,6 +92,19 @@ pub const THROTTLED_WAIT: Duration = Duration::from_millis(100);
 /// Judging at a stretch: a chain that isn't done by then goes on when its tenant has its next turn, and in one turn of the runtime so much
 /// of what waits is judged. Nobody waits longer for others' policies, but for the one that is running.
 pub const JUDGING_SLICE: Duration = Duration::from_micros(50);
+
+/// Calls that a policy is asked about at once, at most. A batch costs less per call: what it costs whatever its size is some three
+/// calls' worth.
+pub const JUDGED_AT_ONCE: usize = 32;
+
+/// What a batch should take at most, if the policy's pace lets it.
+pub const BATCH_TARGET: Duration = Duration::from_micros(50);
+
+/// What a batch may take at most: one that loops burns the bounds of all its calls before it is stopped. That is 32 calls by default.
+pub const BATCH_BOUND: Duration = Duration::from_micros(3_200);
+
+/// As [`BATCH_BOUND`], for who has failed before. Eight calls by default.
+pub const BATCH_BOUND_AFTER_FAULT: Duration = Duration::from_micros(800);
 
 /// A chain that has taken this long per call lately waits for its tenant's turn from the beginning.
 pub const SLOW_CHAIN: Duration = Duration::from_micros(10);

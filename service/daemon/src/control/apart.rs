@@ -25,12 +25,10 @@ use crate::control::admin::invalid;
 use crate::control::policies::{Loaded, Version, granted};
 use crate::datapath::Command;
 use crate::datapath::command::{Apart, How, ProcessId};
+use crate::limits::PROCESS_OVERHEAD_BYTES;
 
 /// How often processes are looked at.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// What a process may keep resident beyond its limit of writable memory: its program, and what it shares with the daemon.
-const BESIDES_BYTES: u64 = 64 << 20;
 
 /// All policy processes.
 #[derive(Default)]
@@ -249,7 +247,8 @@ impl Control {
 
     /// Ends processes that nobody has a seat in, and those that keep more memory than they may.
     pub(super) async fn follow_processes(self: Rc<Self>) {
-        let most = (u64::from(self.config.policies.process_memory_mib) << 20) + BESIDES_BYTES;
+        let most =
+            (u64::from(self.config.policies.process_memory_mib) << 20) + PROCESS_OVERHEAD_BYTES;
         let mut idle = HashSet::new();
         loop {
             tokio::time::sleep(LOOK).await;

@@ -17,15 +17,12 @@ use tollgate_engine::chain::Which;
 use tollgate_policy_host::apart::{
     Channel, Judgement, Order, Outcome, PostError, Seat, SeatId, Ticket,
 };
-use tollgate_policy_host::{
-    JudgeError, LogLine, MetricChange, Policy,
-    limits::{APART_CALLS, VIEW_BYTES},
-};
+use tollgate_policy_host::{JudgeError, LogLine, MetricChange, Policy, limits::APART_CALLS};
 use tollgate_shm_abi::status::Code;
 
 use crate::datapath::command::{Ask, Step};
 use crate::datapath::parked::Why;
-use crate::datapath::question::{Asking, Question, Said};
+use crate::datapath::question::{Asking, BatchSize, Question, Said};
 use crate::limits::ORDERS_UNDER_WAY;
 
 /// How often a runtime that doesn't sleep looks whether processes live that owe answers. 1 ms.
@@ -342,29 +339,22 @@ impl Apart {
     ) {
         let mut rest = questions;
         while !rest.is_empty() {
-            let (mut count, mut bytes) = (0, 0);
-            for question in rest.iter() {
-                if question.is_wanted() {
-                    bytes += question.view_max(posting.ask).next_multiple_of(8);
-                }
-                if count == APART_CALLS || (count > 0 && bytes > VIEW_BYTES) {
-                    break;
-                }
-                count += 1;
-            }
-            let (batch, later) = rest.split_at_mut(count);
-            self.ask_batch(posting, asking, batch);
+            let size = BatchSize::of_first(rest, posting.ask, APART_CALLS);
+            let (batch, later) = rest.split_at_mut(size.len);
             rest = later;
+            if size.wanted > 0 {
+                self.ask_batch(posting, asking, batch, size);
+            }
         }
     }
 
-    fn ask_batch(&self, posting: &Posting<'_>, asking: &mut Asking, questions: &mut [Question]) {
-        let wanted = questions.iter().filter(|question| question.is_wanted());
-        let sizes = wanted.map(|question| question.view_max(posting.ask).next_multiple_of(8));
-        let (count, bytes) = sizes.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
-        if count == 0 {
-            return;
-        }
+    fn ask_batch(
+        &self,
+        posting: &Posting<'_>,
+        asking: &mut Asking,
+        questions: &mut [Question],
+        size: BatchSize,
+    ) {
         let Asking {
             hook,
             pool,
@@ -384,10 +374,10 @@ impl Apart {
             return unasked(questions, &PostError::Busy, frees);
         }
         let at = (meter.watch.now_ns(), meter.time_ms);
-        let order = order(self, at, self.call_ns.saturating_mul(count as u64));
+        let order = order(self, at, self.call_ns.saturating_mul(size.wanted as u64));
         let begun = line
             .channel
-            .judgement(order, &self.policy, *hook, count, bytes);
+            .judgement(order, &self.policy, *hook, size.wanted, size.bytes);
         let mut judgement = match begun {
             Ok(judgement) => judgement,
             Err(error) => {
@@ -478,16 +468,7 @@ fn show(
     question: &Question,
 ) -> Result<(), JudgeError<tollgate_marshal::Fault>> {
     let view_max = question.view_max(posting.ask);
-    let (image, extents) = question.message.judged();
-    let Ask {
-        projector, shown, ..
-    } = posting.ask;
     judgement.push(posting.ask.method, view_max, |view| {
-        let len = projector.project(image, extents, view)?;
-        if shown.is_empty() {
-            return Ok(len);
-        }
-        let shown = shown.write(question.metadata(), view, len);
-        shown.ok_or_else(|| projector.too_large())
+        question.write_view(posting.ask, view)
     })
 }

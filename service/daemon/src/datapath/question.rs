@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::{CallKey, Status};
-use tollgate_marshal::{Change, NewValue, PatchError};
+use tollgate_marshal::{Change, Fault, NewValue, PatchError};
 use tollgate_policy_host::{
     Effects, FieldChange, ForeignChange, Hook, Rate, Value, Verdict, changed_metadata,
     limits::VIEW_BYTES,
@@ -149,6 +149,18 @@ impl Question {
         (fields + self.metadata().as_bytes().len()).min(VIEW_BYTES)
     }
 
+    /// Writes what `ask` shows of the call. Returns its length.
+    #[inline]
+    pub(super) fn write_view(&self, ask: &Ask, view: &mut [u8]) -> Result<usize, Fault> {
+        let (image, extents) = self.message.judged();
+        let len = ask.projector.project(image, extents, view)?;
+        if ask.shown.is_empty() {
+            return Ok(len);
+        }
+        let shown = ask.shown.write(self.metadata(), view, len);
+        shown.ok_or_else(|| ask.projector.too_large())
+    }
+
     /// What travels beside the message: a private copy.
     pub(super) fn metadata(&self) -> Metadata<'_> {
         Metadata::of_checked(&self.message.metadata)
@@ -236,6 +248,43 @@ impl Question {
                     _ => Unchanged::Policy(error.to_string()),
                 })
             }
+        }
+    }
+}
+
+/// Questions that a version is asked about together.
+#[derive(Clone, Copy)]
+pub(super) struct BatchSize {
+    /// Questions, of which some may be asked about by nobody.
+    pub(super) len: usize,
+    pub(super) wanted: usize,
+    /// What the views of those that are wanted take together, at most.
+    pub(super) bytes: usize,
+}
+
+impl BatchSize {
+    /// The first of `questions`: at most `most` that are wanted, whose views fit one view's limit together.
+    #[inline]
+    pub(super) fn of_first(questions: &[Question], ask: &Ask, most: usize) -> Self {
+        let (mut wanted, mut bytes) = (0, 0);
+        for (at, question) in questions.iter().enumerate() {
+            if !question.is_wanted() {
+                continue;
+            }
+            let with_it = bytes + question.view_max(ask).next_multiple_of(8);
+            if wanted == most || (wanted > 0 && with_it > VIEW_BYTES) {
+                return Self {
+                    len: at,
+                    wanted,
+                    bytes,
+                };
+            }
+            (wanted, bytes) = (wanted + 1, with_it);
+        }
+        Self {
+            len: questions.len(),
+            wanted,
+            bytes,
         }
     }
 }

@@ -35,11 +35,12 @@ use crate::datapath::command::{
     ServiceSchema,
 };
 use crate::datapath::message::{Body, Message, Source};
-use crate::datapath::policies::{JUDGED_AT_ONCE, Policies};
+use crate::datapath::policies::Policies;
 use crate::datapath::pool::Pool;
 use crate::datapath::ports::{LinkPort, RemoteBinding, SessionPort, Who};
 use crate::datapath::question::Question;
 use crate::datapath::runtime_of;
+use crate::limits::JUDGED_AT_ONCE;
 
 /// How one runtime is set up.
 pub(crate) struct Options {

@@ -8,8 +8,7 @@ use tollgate_engine::Status;
 use tollgate_engine::chain::{Pace, Tally};
 use tollgate_policy_host::{
     Batch, BatchError, Fault, Filling, ForeignInstance, ForeignVerdict, Hook, Instance, JudgeError,
-    LoadError, LogLine, Metrics, Policy,
-    limits::{LOG_LINES, VIEW_BYTES},
+    LoadError, LogLine, Metrics, Policy, limits::LOG_LINES,
 };
 use tollgate_shm_abi::status::Code;
 
@@ -18,19 +17,11 @@ use crate::datapath::apart::{Asker, Posting, Processes, SeatAt, Words};
 use crate::datapath::command::{Apart, Ask, Counts, How, ProcessId, Recipe, RecordedView, Running};
 use crate::datapath::foreign::Unreadable;
 use crate::datapath::metrics::NamedMetrics;
-use crate::datapath::policies::JUDGED_AT_ONCE;
-use crate::datapath::question::{Asking, FuelTime, Meter, Question, Said};
+use crate::datapath::question::{Asking, BatchSize, FuelTime, Meter, Question, Said};
 use crate::datapath::recorder::Recorder;
+use crate::limits::{BATCH_BOUND, BATCH_BOUND_AFTER_FAULT, BATCH_TARGET, JUDGED_AT_ONCE};
 
-/// What a batch should take at most, if the version's pace lets it. 50 us.
-const BATCH_NS: u64 = 50_000;
-
-/// What a batch may take at most: one that loops burns the bounds of all its calls before it is stopped. 3.2 ms, which are 32 calls
-/// by default.
-const BATCH_BOUND_NS: u64 = 3_200_000;
-
-/// The same for who has failed before. 0.8 ms, which are eight calls by default.
-const BATCH_BOUND_AGAIN_NS: u64 = 800_000;
+const BATCH_NS: u64 = BATCH_TARGET.as_nanos() as u64;
 
 /// A version in one of an attachment's places.
 pub(super) struct Version {
@@ -193,12 +184,12 @@ impl Version {
             // They are asked one by one.
             return JUDGED_AT_ONCE;
         };
-        let bound_ns = match self.counts.faults {
-            0 => BATCH_BOUND_NS,
-            _ => BATCH_BOUND_AGAIN_NS,
+        let bound = match self.counts.faults {
+            0 => BATCH_BOUND,
+            _ => BATCH_BOUND_AFTER_FAULT,
         };
         let call_ns = time.ns(instance.fuel_per_call()).max(1);
-        ((bound_ns / call_ns) as usize).clamp(1, JUDGED_AT_ONCE)
+        ((bound.as_nanos() as u64 / call_ns) as usize).clamp(1, JUDGED_AT_ONCE)
     }
 
     /// Runs in this process.
@@ -254,46 +245,40 @@ impl Version {
         }
         let most = self.pace.fits(BATCH_NS, self.most);
         while !rest.is_empty() {
-            let (mut count, mut bytes) = (0, 0);
-            for question in rest.iter() {
-                let mut with_it = bytes;
-                if question.is_wanted() {
-                    with_it += question.view_max(ask).next_multiple_of(8);
-                }
-                if count == most || (count > 0 && with_it > VIEW_BYTES) {
-                    break;
-                }
-                (count, bytes) = (count + 1, with_it);
+            let size = BatchSize::of_first(rest, ask, most);
+            let (batch, later) = rest.split_at_mut(size.len);
+            rest = later;
+            if size.wanted == 0 {
+                continue;
             }
-            let (batch, later) = rest.split_at_mut(count);
             let mut run =
-                |version: &mut Self, asking: &mut Asking, batch: &mut [Question], bytes| {
+                |version: &mut Self, asking: &mut Asking, batch: &mut [Question], size| {
                     let recorder = recorder.as_deref_mut();
-                    let fault = version.ask_batch(ask, account, recorder, asking, batch, bytes);
+                    let fault = version.ask_batch(ask, account, recorder, asking, batch, size);
                     if let Err(fault) = fault {
                         let reason = fault.to_string();
                         version.fail(&reason);
                         failed = Some(reason);
                     }
                 };
-            run(self, asking, batch, bytes);
+            run(self, asking, batch, size);
             for question in batch
                 .iter_mut()
                 .filter(|question| matches!(question.said, Said::Unshown))
             {
                 question.make_private(asking.pool);
                 question.want();
-                let bytes = question.view_max(ask);
-                run(self, asking, std::slice::from_mut(question), bytes);
+                let alone = std::slice::from_mut(question);
+                let size = BatchSize::of_first(alone, ask, 1);
+                run(self, asking, alone, size);
             }
-            rest = later;
         }
         failed
     }
 }
 
 impl Version {
-    /// One batch, whose views take `bytes` together at most. A question whose view can't be written is left unshown.
+    /// One batch. A question whose view can't be written is left unshown.
     fn ask_batch(
         &mut self,
         ask: &Ask,
@@ -301,10 +286,10 @@ impl Version {
         recorder: Option<&mut Recorder>,
         asking: &mut Asking,
         questions: &mut [Question],
-        bytes: usize,
+        size: BatchSize,
     ) -> Result<(), Fault> {
-        let asked = questions.len() as u64;
-        asking.meter.watch.expect(self.pace.ns() * asked);
+        let expected_ns = self.pace.ns() * size.wanted as u64;
+        asking.meter.watch.expect(expected_ns);
         let mut judging = Judging {
             version: self.number,
             ask,
@@ -316,7 +301,7 @@ impl Version {
         };
         let judged = match &mut self.body {
             Body::Down | Body::Apart(_) => return set_wanted(questions, || Said::Down),
-            Body::Kept(instance) => judging.judge(instance, questions, bytes),
+            Body::Kept(instance) => judging.judge(instance, questions, size),
             Body::Foreign(instance) => judging.judge_foreign(instance, asking, questions),
             Body::Fresh(recipe) => {
                 let kept = (&mut self.log, &mut self.metrics);
@@ -493,8 +478,8 @@ impl Judging<'_> {
             let judged = match recipe.is_foreign() {
                 false => recipe.instantiate().map(|mut instance| {
                     self.fuel += instance.fuel_used();
-                    let bytes = one[0].view_max(self.ask);
-                    let judged = self.judge(&mut instance, one, bytes);
+                    let size = BatchSize::of_first(one, self.ask, 1);
+                    let judged = self.judge(&mut instance, one, size);
                     log.take(instance.take_log());
                     metrics.absorb(instance.metrics());
                     judged
@@ -579,15 +564,15 @@ impl Judging<'_> {
         })
     }
 
-    /// Has one instance judge what is wanted, in views of `bytes` together. A question whose view can't be written is left unshown.
+    /// Has one instance judge what is wanted. A question whose view can't be written is left unshown.
     fn judge(
         &mut self,
         instance: &mut Instance,
         questions: &mut [Question],
-        bytes: usize,
+        size: BatchSize,
     ) -> Result<(), Fault> {
         instance.set_time_ms(self.time_ms);
-        let judged = match instance.batch(self.hook, questions.len(), bytes) {
+        let judged = match instance.batch(self.hook, size.wanted, size.bytes) {
             Ok(batch) => self.judge_batch(batch, questions),
             Err(BatchError::Fault(fault)) => Err(fault),
             Err(BatchError::Misuse(misuse)) => {
@@ -642,13 +627,8 @@ impl Judging<'_> {
         question: &Question,
     ) -> Result<(), JudgeError<tollgate_marshal::Fault>> {
         let view_max = question.view_max(self.ask);
-        let (image, extents) = question.message.judged();
         filling.push(self.ask.method, view_max, |view| {
-            let mut len = self.ask.projector.project(image, extents, view)?;
-            if !self.ask.shown.is_empty() {
-                let shown = self.ask.shown.write(question.metadata(), view, len);
-                len = shown.ok_or_else(|| self.ask.projector.too_large())?;
-            }
+            let len = question.write_view(self.ask, view)?;
             if let Some(recorder) = self.recorder.as_deref_mut() {
                 recorder.keep(RecordedView {
                     version: self.version,
