@@ -28,10 +28,7 @@ use crate::datapath::pool::Pool;
 use crate::datapath::question::{Asking, FuelTime, Meter, Question, Said, Stop};
 use crate::datapath::slot::Slot;
 use crate::datapath::stopwatch::{self, Stopwatch};
-use crate::limits::{JUDGING_SLICE, MAX_CHAINS, MAX_CHAINS_PER_TENANT, SLOW_CHAIN};
-
-/// Calls that a policy is asked about at once, at most. A batch costs less per call: what it costs whatever its size is some three calls' worth.
-pub(crate) const JUDGED_AT_ONCE: usize = 32;
+use crate::limits::{JUDGED_AT_ONCE, JUDGING_SLICE, MAX_CHAINS, MAX_CHAINS_PER_TENANT, SLOW_CHAIN};
 
 const SLOW_NS: u64 = SLOW_CHAIN.as_nanos() as u64;
 const SLICE_NS: u64 = JUDGING_SLICE.as_nanos() as u64;
@@ -83,21 +80,20 @@ struct ChainCounts {
 }
 
 impl ChainCounts {
-    /// Why a tenant can't have so many chains more.
-    fn refusal(&self, lane: LaneId, tenant: &str, more: usize) -> Option<String> {
-        let its = self.by_lane.get(&lane).copied().unwrap_or_default();
-        if its + more > MAX_CHAINS_PER_TENANT {
-            Some(format!(
-                "policies judge {its} methods of tenant {tenant}'s bindings, each direction counted, and {more} more would exceed the limit of {MAX_CHAINS_PER_TENANT}"
-            ))
-        } else if self.total + more > MAX_CHAINS {
-            Some(format!(
-                "policies judge {} methods of all tenants' bindings, each direction counted, and {more} more would exceed the limit of {MAX_CHAINS}",
-                self.total
-            ))
+    /// Why a tenant can't have `its` chains more, of `total` that all tenants are to have more.
+    fn refusal(&self, lane: LaneId, tenant: &str, its: usize, total: usize) -> Option<String> {
+        let has = self.by_lane.get(&lane).copied().unwrap_or_default();
+        let (whose, there_are, more, limit) = if has + its > MAX_CHAINS_PER_TENANT {
+            let whose = format!("tenant {tenant}'s");
+            (whose, has, its, MAX_CHAINS_PER_TENANT)
+        } else if self.total + total > MAX_CHAINS {
+            ("all tenants'".to_owned(), self.total, total, MAX_CHAINS)
         } else {
-            None
-        }
+            return None;
+        };
+        Some(format!(
+            "policies judge {there_are} methods of {whose} bindings, each direction counted, and {more} more would exceed the limit of {limit}"
+        ))
     }
 
     fn add(&mut self, lane: LaneId) {
@@ -239,13 +235,7 @@ impl Policies {
         let total: usize = new.values().sum();
         for (tenant, its) in new {
             let lane = self.parked.lane_of(&tenant);
-            // Whichever of the limits is the nearer: its own, or all tenants' for all that are to be.
-            let refusal = self.counts.refusal(lane, &tenant, its);
-            let refusal = refusal.or_else(|| {
-                (self.counts.total + total > MAX_CHAINS)
-                    .then(|| format!("{total} chains more would exceed the limit of {MAX_CHAINS}"))
-            });
-            if let Some(refusal) = refusal {
+            if let Some(refusal) = self.counts.refusal(lane, &tenant, its, total) {
                 return Err(refusal);
             }
         }
@@ -262,15 +252,8 @@ impl Policies {
             let Some(slot) = self.installed.get_mut(installed.id) else {
                 continue;
             };
-            let mut watch = Stopwatch::start();
-            watch.expect(stopwatch::LONG_NS);
-            let mut meter = Meter {
-                time_ms: self.clock.time_ms(watch.now_ns()),
-                watch,
-                fuel_time: self.fuel_time,
-                accounts: &mut self.accounts,
-                events,
-            };
+            let mut meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
+            meter.watch.expect(stopwatch::LONG_NS);
             slot.hand_over(installed, &mut meter, &mut self.processes)?;
         }
         Ok(())
@@ -303,7 +286,7 @@ impl Policies {
         let lane = self.parked.lane_of(tenant);
         let steps = methods.iter().flat_map(|m| [&m.request, &m.reply]);
         let more = steps.filter(|steps| !steps.is_empty()).count();
-        if let Some(refusal) = self.counts.refusal(lane, tenant, more) {
+        if let Some(refusal) = self.counts.refusal(lane, tenant, more, more) {
             return Err(Status::new(Code::RESOURCE_EXHAUSTED, refusal));
         }
         let chains = methods.into_iter().map(|steps| MethodChains {
@@ -373,8 +356,7 @@ impl Policies {
     /// How many calls of a chain are judged together: as many as fit into a slice.
     #[inline]
     pub(crate) fn at_once(&self, chain: ChainId) -> usize {
-        let pace = self.chains.get(chain.0).map(|chain| chain.pace);
-        pace.unwrap_or_default().fits(self.slice_ns, JUDGED_AT_ONCE)
+        at_once(&self.chains, self.slice_ns, chain)
     }
 
     /// Asks the chain's policies in order about the questions, several at once, from `position` on. Each that is denied gets its
@@ -395,16 +377,9 @@ impl Policies {
         let Some(chain) = self.chains.get_mut(id) else {
             return refuse(questions, &format!("the daemon lost chain {id}"));
         };
-        let mut watch = Stopwatch::start();
-        let began_ns = watch.now_ns();
-        watch.expect(chain.pace.ns() * questions.len() as u64);
-        let meter = Meter {
-            watch,
-            time_ms: self.clock.time_ms(began_ns),
-            fuel_time: self.fuel_time,
-            accounts: &mut self.accounts,
-            events,
-        };
+        let mut meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
+        let began_ns = meter.watch.now_ns();
+        meter.watch.expect(chain.pace.ns() * questions.len() as u64);
         let mut asking = Asking {
             hook,
             pool,
@@ -477,10 +452,8 @@ impl Policies {
 
     /// Some calls whose turn it is, all at one position.
     pub(crate) fn next_parked(&mut self, questions: &mut Vec<Question>) -> Option<Position> {
-        let mut parked = std::mem::take(&mut self.parked);
-        let next = parked.next(|chain| self.at_once(chain), questions);
-        self.parked = parked;
-        let (_, position) = next?;
+        let most = |chain| at_once(&self.chains, self.slice_ns, chain);
+        let (_, position) = self.parked.next(most, questions)?;
         Some(position)
     }
 
@@ -509,15 +482,8 @@ impl Policies {
     }
 
     fn tick(&mut self, now_ns: u64, events: &UnboundedSender<Event>) {
-        let mut watch = Stopwatch::start();
-        watch.expect(stopwatch::LONG_NS);
-        let mut meter = Meter {
-            watch,
-            time_ms: self.clock.time_ms(now_ns),
-            fuel_time: self.fuel_time,
-            accounts: &mut self.accounts,
-            events,
-        };
+        let mut meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
+        meter.watch.expect(stopwatch::LONG_NS);
         self.may_have_logged = true;
         let slots = self.installed.iter_mut();
         self.ticks_due_ns = slots
@@ -722,6 +688,13 @@ impl Policies {
             }
         }
     }
+}
+
+/// See [`Policies::at_once`].
+#[inline]
+fn at_once(chains: &Slots<Chain>, slice_ns: u64, chain: ChainId) -> usize {
+    let pace = chains.get(chain.0).map(|chain| chain.pace);
+    pace.unwrap_or_default().fits(slice_ns, JUDGED_AT_ONCE)
 }
 
 /// What judging needs besides the policies, from now on.
