@@ -209,6 +209,15 @@ impl Store {
             .collect()
     }
 
+    /// Whether there is such an owner; the provider always is.
+    ///
+    /// # Errors
+    /// There is none, or the file failed.
+    pub fn require_owner(&self, owner: &Owner) -> Result<(), StoreError> {
+        let tenants = self.database.begin_read()?.open_table(TENANTS)?;
+        require_owner_in(&tenants, owner)
+    }
+
     // ---- policies ----
 
     /// Stores a module, already validated, as the next version of a policy.
@@ -375,6 +384,16 @@ impl Store {
     pub fn attachments(&self) -> Result<Vec<Attachment>, StoreError> {
         let slots = self.database.begin_read()?.open_table(SLOTS)?;
         in_order(slots.iter()?)
+    }
+
+    /// The attachments of an owner, in the same order.
+    ///
+    /// # Errors
+    /// There is no such owner, or the file failed.
+    pub fn attachments_of(&self, owner: &Owner) -> Result<Vec<Attachment>, StoreError> {
+        let read = self.database.begin_read()?;
+        require_owner_in(&read.open_table(TENANTS)?, owner)?;
+        attached_to(&read.open_table(SLOTS)?, owner)
     }
 
     // ---- audit ----
@@ -729,10 +748,17 @@ fn drop_module(change: &WriteTransaction, digest: Digest) -> Result<(), StoreErr
 
 /// The provider is always there.
 fn require_owner(change: &WriteTransaction, owner: &Owner) -> Result<(), StoreError> {
+    require_owner_in(&change.open_table(TENANTS)?, owner)
+}
+
+fn require_owner_in(
+    tenants: &impl ReadableTable<&'static str, Digest>,
+    owner: &Owner,
+) -> Result<(), StoreError> {
     let Owner::Tenant(tenant) = owner else {
         return Ok(());
     };
-    match change.open_table(TENANTS)?.get(tenant.as_str())? {
+    match tenants.get(tenant.as_str())? {
         Some(_) => Ok(()),
         None => Err(StoreError::NoTenant {
             tenant: tenant.clone(),

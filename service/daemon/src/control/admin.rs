@@ -186,15 +186,8 @@ fn read_proof(blob: &OwnedFd) -> Result<PolicyProof, Status> {
 impl Control {
     /// The provider is always there.
     pub(super) fn require_owner(&self, owner: &Owner) -> Result<(), Status> {
-        let Owner::Tenant(tenant) = owner else {
-            return Ok(());
-        };
-        let tenants = self.store.tenants().map_err(|error| store_failed(&error))?;
-        if tenants.contains(tenant) {
-            return Ok(());
-        }
-        let tenant = tenant.clone();
-        Err(store_failed(&StoreError::NoTenant { tenant }))
+        let required = self.store.require_owner(owner);
+        required.map_err(|error| store_failed(&error))
     }
 
     /// Compiles an owner's module, or finds it compiled; gives the bytes back.

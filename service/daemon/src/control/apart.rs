@@ -73,14 +73,9 @@ impl Control {
     ) -> Result<(), Status> {
         let id = {
             let attachments = self.attachments.borrow();
-            let ids = attachments.ids_at(&attachment.target, &attachment.policy);
-            let there = |id: &u32| {
-                attachments
-                    .live
-                    .get(*id)
-                    .is_some_and(|l| l.runtime == runtime)
-            };
-            ids.into_iter().find(there)
+            let mut lives = attachments.live.at(&attachment.target, &attachment.policy);
+            let there = lives.find(|(_, live)| live.runtime == runtime);
+            there.map(|(id, _)| id)
         };
         let (Some(id), Ok(loaded)) = (id, &version.loaded) else {
             return Ok(());

@@ -15,6 +15,7 @@ mod apart;
 mod compile;
 mod connection;
 mod lifecycle;
+mod lives;
 mod origin;
 mod policies;
 mod repeats;

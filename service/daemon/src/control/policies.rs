@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tollgate_control::{Attachment, OnFault, Options, Owner, Party, Side, Target, Trial};
-use tollgate_engine::slots::Slots;
 use tollgate_engine::{ServiceId, SessionId, Status, chain};
 use tollgate_jit::Projector;
 use tollgate_marshal::{Patch, ProjectError, Projection};
@@ -24,6 +23,7 @@ use tollgate_policy_host::{
 use tollgate_schema::{MessageId, MethodLayout};
 use tollgate_shm_abi::status::Code;
 
+use crate::control::lives::Lives;
 use crate::control::schemas::BoundSchema;
 use crate::datapath::command::{
     Ask, Installed, LazyProjector, MethodSteps, Patcher, Place, Scope, Step,
@@ -185,7 +185,7 @@ impl LiveBinding {
 /// All attachments in force, and the bindings that they apply to.
 #[derive(Default)]
 pub(crate) struct Attachments {
-    pub(crate) live: Slots<Live>,
+    pub(crate) live: Lives,
     pub(crate) bindings: Vec<LiveBinding>,
     /// Rises with every change, so that a binding made meanwhile notices.
     pub(crate) generation: u64,
@@ -197,16 +197,13 @@ pub(crate) struct Attachments {
 impl Attachments {
     /// The lives of an attachment: same target, same policy name; by runtime.
     pub(crate) fn ids_at(&self, target: &Target, name: &str) -> Vec<u32> {
-        let same =
-            |live: &Live| live.attachment.target == *target && live.attachment.policy == name;
-        let ids = self.live.iter().filter(|(_, live)| same(live));
-        ids.map(|(id, _)| id).collect()
+        self.live.at(target, name).map(|(id, _)| id).collect()
     }
 
     /// The attachment at a target, as it is stored.
     pub(crate) fn at(&self, target: &Target, name: &str) -> Option<Attachment> {
-        let id = self.ids_at(target, name).first().copied()?;
-        self.live.get(id).map(|live| live.attachment.clone())
+        let mut lives = self.live.at(target, name);
+        lives.next().map(|(_, live)| live.attachment.clone())
     }
 
     /// The end of every chain.
@@ -222,13 +219,19 @@ impl Attachments {
         state.or_insert_with(fresh).clone()
     }
 
-    /// Forgets what policies shared that are attached nowhere any more.
-    pub(crate) fn drop_idle_states(&mut self) {
-        let live = &self.live;
-        self.states.retain(|(owner, policy), _| {
-            let mut all = live.iter().map(|(_, live)| &live.attachment);
-            all.any(|a| a.policy == *policy && a.target.owner() == *owner)
-        });
+    /// Forgets what the instances of a policy shared, if it is attached nowhere any more.
+    pub(crate) fn drop_idle_state(&mut self, owner: Owner, policy: &str) {
+        let is_its = |live: &Live| {
+            let attachment = &live.attachment;
+            attachment.policy == policy && attachment.target.owner() == owner
+        };
+        let is_attached = match &owner {
+            Owner::Tenant(tenant) => self.live.naming(tenant).any(|(_, live)| is_its(live)),
+            Owner::Provider => self.live.iter().any(|(_, live)| is_its(live)),
+        };
+        if !is_attached {
+            self.states.remove(&(owner, policy.to_owned()));
+        }
     }
 
     /// The chains of every method of a service, for one side of one tenant.
@@ -259,7 +262,8 @@ impl Attachments {
             let method = target.method.as_str();
             live.runtime == runtime && target.covers(tenant, service, method, side)
         };
-        let mut lives: Vec<_> = self.live.iter().filter(|(_, live)| covers(live)).collect();
+        let around = self.live.around(tenant);
+        let mut lives: Vec<_> = around.filter(|(_, live)| covers(live)).collect();
         lives.sort_by_key(|(_, live)| (live.attachment.target.party, live.place));
         lives
     }

@@ -124,7 +124,9 @@ pub(in crate::control) async fn detach(
                 }
             }
         }
-        attachments.drop_idle_states();
+        for Attachment { target, policy, .. } in &ended {
+            attachments.drop_idle_state(target.owner(), policy);
+        }
         let targets: Vec<_> = ended.iter().map(|ended| &ended.target).collect();
         for (runtime, change) in &mut changes {
             change.chains = attachments.changed_chains(&targets, *runtime)?;
@@ -262,12 +264,8 @@ impl Control {
     /// The selected attachments.
     fn selected(&self, request: &PolicySelection) -> Result<Vec<Attachment>, Status> {
         let (owner, which) = selection_of(request)?;
-        self.require_owner(&owner)?;
-        let all = self.store.attachments().map_err(refused)?;
-        let selected = all.into_iter().filter(|a| {
-            a.policy == request.policy && a.target.owner() == owner && which.selects(&a.target)
-        });
-        let selected: Vec<_> = selected.collect();
+        let mut selected = self.store.attachments_of(&owner).map_err(refused)?;
+        selected.retain(|a| a.policy == request.policy && which.selects(&a.target));
         if selected.is_empty() {
             let policy = request.policy.clone();
             return Err(store_failed(&StoreError::NotAttached { owner, policy }));

@@ -1,0 +1,68 @@
+//! Attachments in force, found by whose calls they judge: a change for one tenant costs the same beside ten thousand others.
+
+use std::collections::HashMap;
+
+use tollgate_control::{ALL, Target};
+use tollgate_engine::slots::Slots;
+
+use crate::control::policies::Live;
+
+/// All of them, by id.
+#[derive(Default)]
+pub(crate) struct Lives {
+    all: Slots<Live>,
+    /// Ids by the tenant that a target names, [`ALL`] among them. A live's target never changes.
+    by_tenant: HashMap<String, Vec<u32>>,
+}
+
+impl Lives {
+    /// `None` and nothing added when there are too many.
+    pub(crate) fn insert(&mut self, live: Live) -> Option<u32> {
+        let tenant = live.attachment.target.tenant.clone();
+        let id = self.all.insert(live)?;
+        self.by_tenant.entry(tenant).or_default().push(id);
+        Some(id)
+    }
+
+    pub(crate) fn remove(&mut self, id: u32) -> Option<Live> {
+        let live = self.all.remove(id)?;
+        let tenant = &live.attachment.target.tenant;
+        if let Some(ids) = self.by_tenant.get_mut(tenant) {
+            ids.retain(|of_it| *of_it != id);
+            if ids.is_empty() {
+                self.by_tenant.remove(tenant);
+            }
+        }
+        Some(live)
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<&Live> {
+        self.all.get(id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Live> {
+        self.all.get_mut(id)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Live)> {
+        self.all.iter()
+    }
+
+    /// The attachments of a policy at a target, one per runtime, in the order of their ids.
+    pub(crate) fn at(&self, target: &Target, policy: &str) -> impl Iterator<Item = (u32, &Live)> {
+        self.naming(&target.tenant).filter(move |(_, live)| {
+            live.attachment.target == *target && live.attachment.policy == policy
+        })
+    }
+
+    /// What may cover calls of a tenant's: its own, and what is for all tenants.
+    pub(crate) fn around(&self, tenant: &str) -> impl Iterator<Item = (u32, &Live)> {
+        self.naming(tenant).chain(self.naming(ALL))
+    }
+
+    /// Those whose target names this tenant.
+    pub(crate) fn naming(&self, tenant: &str) -> impl Iterator<Item = (u32, &Live)> {
+        let ids = self.by_tenant.get(tenant).into_iter().flatten();
+        ids.filter_map(|&id| Some((id, self.all.get(id)?)))
+    }
+}
