@@ -3,7 +3,7 @@
 //! Invariants: a change is applied as a whole or not at all, between two calls; a chain stands in the order of its parties,
 //! and the first denial ends it. What one attachment does about a call is told in `slot.rs`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
@@ -54,11 +54,11 @@ pub(crate) struct Policies {
     /// Judging at a stretch.
     slice_ns: u64,
     logs_due_ns: u64,
-    /// Some policy has run since logs were collected.
-    may_have_logged: bool,
+    /// Whose versions have run since logs were collected; each once.
+    ran: Vec<u32>,
     throttled_due_ns: u64,
-    /// `None`: no policy ticks.
-    ticks_due_ns: Option<u64>,
+    /// When whose versions tick next: one entry for each slot that has any.
+    ticks: BTreeSet<(u64, u32)>,
 }
 
 /// The steps that the calls of one method meet, on one side, in one direction.
@@ -144,9 +144,9 @@ impl Policies {
             clock,
             slice_ns: SLICE_NS,
             logs_due_ns: 0,
-            may_have_logged: false,
+            ran: Vec::new(),
             throttled_due_ns: 0,
-            ticks_due_ns: None,
+            ticks: BTreeSet::new(),
         }
     }
 
@@ -182,6 +182,7 @@ impl Policies {
             place.reply = self.change_chain(place.reply, lane, steps.reply);
         }
         for id in change.remove {
+            self.tick_at(id, None);
             self.installed.remove(id);
         }
         Ok(())
@@ -260,8 +261,6 @@ impl Policies {
     }
 
     fn install(&mut self, installed: Installed, events: &UnboundedSender<Event>) {
-        // The new versions' ticks are looked for.
-        self.ticks_due_ns = Some(0);
         let account = self.accounts.of(&installed.account, now_ns());
         let id = installed.id;
         match self.installed.get_mut(id) {
@@ -271,7 +270,10 @@ impl Policies {
         if let Some(slot) = self.installed.get_mut(id) {
             let meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
             slot.check_processes(&self.processes, &meter);
+            slot.note_run(&mut self.ran);
         }
+        // When the new versions are to tick is found out the next time.
+        self.tick_at(id, Some(0));
     }
 
     /// Chains for some methods; the engine is told of none where there are no steps.
@@ -388,13 +390,15 @@ impl Policies {
             is_queued: !is_resumed && self.parked.is_queued(chain.lane),
             meter,
         };
-        self.may_have_logged = true;
         let count = questions.len();
         let mut open = questions;
         let last = chain.steps.len().saturating_sub(1);
         for (at, step) in chain.steps.iter().enumerate().skip(position.step) {
             match self.installed.get_mut(step.policy) {
-                Some(slot) => slot.judge(step, &mut asking, open),
+                Some(slot) => {
+                    slot.note_run(&mut self.ran);
+                    slot.judge(step, &mut asking, open);
+                }
                 None => refuse(open, &format!("the daemon lost policy {}", step.policy)),
             }
             let taken_ns = asking.meter.watch.now_ns() - began_ns;
@@ -464,15 +468,19 @@ impl Policies {
 
     /// Lets policies tick that are due, and tells the control plane now and then what they logged and who was throttled.
     pub(crate) fn tend(&mut self, now_ns: u64, events: &UnboundedSender<Event>) {
-        if self.ticks_due_ns.is_some_and(|due| due <= now_ns) {
-            self.tick(now_ns, events);
+        while let Some(&(due_ns, id)) = self.ticks.first()
+            && due_ns <= now_ns
+        {
+            self.ticks.pop_first();
+            self.tick(now_ns, id, events);
         }
         if now_ns >= self.logs_due_ns {
             self.logs_due_ns = now_ns + LOG_PERIOD_NS;
-            self.may_have_logged = false;
             self.clock.set(now_ns);
-            for (_, slot) in self.installed.iter_mut() {
-                slot.tell_logs(now_ns, &mut self.accounts, events);
+            for id in self.ran.drain(..) {
+                if let Some(slot) = self.installed.get_mut(id) {
+                    slot.tell_logs(now_ns, &mut self.accounts, events);
+                }
             }
         }
         if now_ns >= self.throttled_due_ns {
@@ -481,26 +489,35 @@ impl Policies {
         }
     }
 
-    fn tick(&mut self, now_ns: u64, events: &UnboundedSender<Event>) {
+    /// Lets the versions of a slot tick that are due, and notes when it ticks next.
+    fn tick(&mut self, now_ns: u64, id: u32, events: &UnboundedSender<Event>) {
+        let Some(slot) = self.installed.get_mut(id) else {
+            return;
+        };
         let mut meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
         meter.watch.expect(stopwatch::LONG_NS);
-        self.may_have_logged = true;
-        let slots = self.installed.iter_mut();
-        self.ticks_due_ns = slots
-            .filter_map(|(_, slot)| slot.tick(now_ns, &mut meter, &mut self.processes))
-            .min();
+        let due_ns = slot.tick(now_ns, &mut meter, &mut self.processes);
+        slot.note_run(&mut self.ran);
+        self.tick_at(id, due_ns);
+    }
+
+    /// Notes when a slot's versions tick next.
+    fn tick_at(&mut self, id: u32, due_ns: Option<u64>) {
+        let Some(slot) = self.installed.get_mut(id) else {
+            return;
+        };
+        if let Some(before_ns) = std::mem::replace(&mut slot.tick_due_ns, due_ns) {
+            self.ticks.remove(&(before_ns, id));
+        }
+        self.ticks.extend(due_ns.map(|due_ns| (due_ns, id)));
     }
 
     /// When [`tend`](Self::tend) has something to do even if nobody calls.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         let parked = self.parked.next_due_ns();
-        let logs = self.may_have_logged.then_some(self.logs_due_ns);
-        let due = [
-            self.ticks_due_ns,
-            parked,
-            logs,
-            self.processes.next_due_ns(),
-        ];
+        let logs = (!self.ran.is_empty()).then_some(self.logs_due_ns);
+        let ticks = self.ticks.first().map(|(due_ns, _)| *due_ns);
+        let due = [ticks, parked, logs, self.processes.next_due_ns()];
         due.into_iter().flatten().min()
     }
 
@@ -608,6 +625,7 @@ impl Policies {
             if let Some(account) = slot.account() {
                 meter.accounts.charge(account, said.cost_ns);
             }
+            slot.note_run(&mut self.ran);
             slot.note_answer(number, said);
         }
         match purpose {

@@ -47,6 +47,10 @@ pub(super) struct Slot {
     /// What those logged at the end, and how many lines more.
     last_words: Vec<(u32, Vec<String>, u64)>,
     recorder: Option<Box<Recorder>>,
+    /// It is in the list of those that have run.
+    has_run: bool,
+    /// When one of its versions ticks next, as its runtime has noted it.
+    pub(super) tick_due_ns: Option<u64>,
 }
 
 /// Being put in place.
@@ -65,6 +69,8 @@ impl Slot {
             retired: Vec::new(),
             last_words: Vec::new(),
             recorder: None,
+            has_run: false,
+            tick_due_ns: None,
         };
         slot.install(installed, account);
         slot
@@ -736,6 +742,15 @@ impl Slot {
         });
     }
 
+    /// Enters it into the list of those that have run, unless it is there.
+    #[inline]
+    pub(super) fn note_run(&mut self, ran: &mut Vec<u32>) {
+        if !self.has_run {
+            self.has_run = true;
+            ran.push(self.id);
+        }
+    }
+
     /// Hands the lines that its versions logged to the control plane, as many as its owner may log.
     pub(super) fn tell_logs(
         &mut self,
@@ -743,6 +758,7 @@ impl Slot {
         accounts: &mut Accounts,
         events: &UnboundedSender<Event>,
     ) {
+        self.has_run = false;
         let mut logs = std::mem::take(&mut self.last_words);
         for which in [Which::Stable, Which::Candidate] {
             if let Some(version) = self.place(which)
