@@ -23,3 +23,4 @@ mod processes;
 mod secrets;
 mod shares;
 mod storms;
+mod tenants;
