@@ -1,13 +1,13 @@
 //! Compile bombs: they cost their tenant a refusal, and nobody else anything to speak of.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::bombs::{OF_EACH_KIND, bombs, largest};
 use tollgate_conformance::testbed::{Daemon, Options, Outcome, SOON, Testbed, policy_file};
-use tollgate_conformance::traffic::Traffic;
+use tollgate_conformance::traffic::{ECHO, Traffic};
 
 use crate::caller::with_config;
 use crate::kills::{counter, workers};
@@ -35,33 +35,24 @@ fn a_hundred_compile_bombs_are_refused_while_others_work() {
     for tenant in ["mallory", "marvin"] {
         daemon.tenant(tenant);
     }
-    let files: Vec<(&str, bool, PathBuf)> = bombs()
-        .into_iter()
-        .map(|bomb| (bomb, true))
-        .chain((0..4).map(|seed| (largest(seed), false)))
-        .enumerate()
-        .map(|(i, (bomb, hopeless))| {
-            (
-                bomb.kind,
-                hopeless,
-                bed.file(&format!("{i}.wasm"), bomb.wasm),
-            )
-        })
-        .collect();
-    assert_eq!(files.len(), 12 * OF_EACH_KIND + 4);
+    let hopeless = bombs().into_iter().map(|bomb| (bomb.kind, true, bomb.wasm));
+    let largest = (0..4)
+        .map(largest)
+        .map(|bomb| (bomb.kind, false, bomb.wasm));
+    let modules: Vec<(&str, bool, Vec<u8>)> = hopeless.chain(largest).collect();
+    assert_eq!(modules.len(), 12 * OF_EACH_KIND + 4);
     let honest = Traffic::start("acme", &daemon, &daemon);
     let solo = honest.latencies(|| std::thread::sleep(Duration::from_secs(2)));
     let before = daemon.footprint().resident_bytes;
     let next = AtomicUsize::new(0);
     let (refused, passed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    // Over the admin API: a hundred processes that start would be the attack, and not the daemon's work.
     let bombard = |tenant: &str| {
-        while let Some((kind, hopeless, file)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let outcome = push(&daemon, tenant, file.to_str().unwrap());
-            assert!(
-                !hopeless || outcome.code != 0,
-                "{kind} was accepted: {outcome}"
-            );
-            let count = if outcome.code == 0 { &passed } else { &refused };
+        let (mut admin, place) = (Admin::connect(&daemon), Place::client(tenant, ECHO));
+        while let Some((kind, hopeless, wasm)) = modules.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let pushed = admin.push(&place, "p", wasm, None);
+            assert!(!hopeless || pushed.is_err(), "{kind} was accepted");
+            let count = if pushed.is_ok() { &passed } else { &refused };
             count.fetch_add(1, Ordering::Relaxed);
         }
     };
@@ -85,7 +76,6 @@ fn a_hundred_compile_bombs_are_refused_while_others_work() {
         Limit::AtMost((DAEMON_MAY_GROW >> 20) as f64),
         Limit::AtMost((DAEMON_MAY_GROW >> 20) as f64),
     );
-    // Two cores, of which two pushing programs, client and server take their share as well.
     measured(
         "100 compile bombs, the victim's p99 to its p99 alone",
         p99(&attacked) / p99(&solo),
