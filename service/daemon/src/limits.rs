@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Application sessions of one daemon. Each has three segments, of which only touched pages cost memory.
 pub const MAX_SESSIONS: usize = 4_096;
 
-/// Links to peers, accepted and dialled. Each has a 256 KiB receive buffer, touched lazily.
+/// Links of one runtime to peers, accepted and dialled. Each has a 256 KiB receive buffer, touched lazily.
 pub const MAX_LINKS: usize = 1_024;
 
 /// Methods that one session has bound or serves, over all its bindings. Handles aren't reused.

@@ -32,12 +32,14 @@ use crate::control::{Control, Watched, admin, watch};
 use crate::datapath::Command;
 use crate::datapath::command::{BindAs, BindOutcome};
 use crate::datapath::steering::is_label;
+use crate::limits::MAX_SESSIONS;
 
 /// The one session of a connection.
 struct Open {
     runtime: usize,
     session: SessionId,
     tenant: String,
+    _one_of_all: Rc<()>,
 }
 
 /// An answer, with the descriptors that go along.
@@ -258,6 +260,12 @@ async fn open_session(
     }
     let exhausted =
         |error: &dyn std::fmt::Display| Status::new(Code::RESOURCE_EXHAUSTED, error.to_string());
+    let one_of_all = Rc::clone(&control.each_session);
+    // The control plane's own and this one are counted, too.
+    if Rc::strong_count(&one_of_all) - 1 > MAX_SESSIONS {
+        let text = format!("the daemon has {MAX_SESSIONS} sessions, which is the limit");
+        return Err(exhausted(&text));
+    }
     let wanted = HeapSizes {
         send: request.send_heap_bytes,
         receive: request.receive_heap_bytes,
@@ -306,6 +314,7 @@ async fn open_session(
             runtime,
             session,
             tenant,
+            _one_of_all: one_of_all,
         },
         Answer {
             body: ResponseBody::SessionOpened(opened),

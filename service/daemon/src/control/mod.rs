@@ -98,6 +98,8 @@ struct Control {
     connections: RefCell<usize>,
     listen: Option<std::net::SocketAddr>,
 }
+    /// Has as many other owners as there are sessions, over all runtimes.
+    each_session: Rc<()>,
 
 /// Runs a daemon until SIGINT or SIGTERM. Prints one line to standard output once it serves.
 pub fn run(config: Config) -> Result<(), DaemonError> {
@@ -171,6 +173,7 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         tokio::task::spawn_local(Rc::clone(&control).accept_peers(peers));
     }
     let shown = listen.map_or_else(|| "none".to_owned(), |address| address.to_string());
+        each_session: Rc::default(),
     println!(
         "tollgated {} ready socket={} listen={shown}",
         control.config.name,

@@ -26,9 +26,7 @@ use crate::datapath::command::{
 use crate::datapath::message::{Body, Message, Source, copy_image, image_layout};
 use crate::datapath::ports::{Delivery, Handle, Placed, SessionPort, Who};
 use crate::datapath::runtime::{Refusal, Runtime, Service};
-use crate::limits::{
-    MAX_METHODS_PER_SESSION, MAX_SERVICES_PER_TENANT, MAX_SESSIONS, SUBMISSIONS_PER_TURN,
-};
+use crate::limits::{MAX_METHODS_PER_SESSION, MAX_SERVICES_PER_TENANT, SUBMISSIONS_PER_TURN};
 
 /// What a correct client library can't have done: why the session ends.
 struct Broken(String);
@@ -47,10 +45,6 @@ impl Runtime {
         heaps: HeapSizes,
         who: Who,
     ) -> Result<SessionId, Status> {
-        if self.sessions.len() >= MAX_SESSIONS {
-            let text = format!("the daemon has {MAX_SESSIONS} sessions, which is the limit");
-            return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
-        }
         let full = || {
             Status::new(
                 Code::RESOURCE_EXHAUSTED,
