@@ -31,6 +31,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpListener;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::sync::{mpsc, oneshot};
 use tollgate_control::{Repeats, Store, audit};
 use tollgate_engine::{SessionId, Status};
@@ -98,8 +99,14 @@ struct Control {
     connections: RefCell<usize>,
     listen: Option<std::net::SocketAddr>,
 }
-    /// Has as many other owners as there are sessions, over all runtimes.
-    each_session: Rc<()>,
+
+/// As many descriptors as this process may have: a session takes three, and who starts a daemon often leaves it 1,024 in all.
+fn raise_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Then it stays as it is, and what finds none is refused.
+    let _as_it_was = setrlimit(Resource::Nofile, limit);
+}
 
 /// Runs a daemon until SIGINT or SIGTERM. Prints one line to standard output once it serves.
 pub fn run(config: Config) -> Result<(), DaemonError> {
@@ -107,6 +114,7 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
         .enable_all()
         // Each worker has one that waits for it; two for what is short.
         .max_blocking_threads(2 + config.compile.workers)
+    raise_descriptors();
         .build()
         .map_err(|error| failed("the control plane can't start")(&error))?;
     tokio::task::LocalSet::new().block_on(&reactor, serve(config))
