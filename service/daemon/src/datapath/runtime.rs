@@ -242,7 +242,10 @@ impl Runtime {
                     label: (!label.is_empty()).then(|| label.into()),
                 };
                 let opened = self.open_session(*end, heaps, who);
-                let _asker_gone = reply.send(opened);
+                if let Err(Ok(session)) = reply.send(opened) {
+                    // Who asked has given up: nobody else would close it.
+                    self.close_session(session);
+                }
             }
             Command::CloseSession { session } => self.close_session(session),
             Command::Bind {
