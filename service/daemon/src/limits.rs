@@ -15,7 +15,7 @@ pub const MAX_METHODS_PER_SESSION: usize = 4_096;
 /// Services that one tenant has ever served on this host since the daemon started; each version of a schema counts.
 pub const MAX_SERVICES_PER_TENANT: usize = 256;
 
-/// Attachments in force, over all tenants; the store limits each tenant's.
+/// Attachments in force, over all tenants, those that concern every tenant once per runtime; the store limits each owner's.
 pub const MAX_ATTACHMENTS: usize = 65_536;
 
 /// Chains of one runtime: one per method that policies judge, binding and direction.

@@ -48,6 +48,10 @@ impl Lives {
         self.all.iter()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
     /// The attachments of a policy at a target, one per runtime, in the order of their ids.
     pub(crate) fn at(&self, target: &Target, policy: &str) -> impl Iterator<Item = (u32, &Live)> {
         self.naming(&target.tenant).filter(move |(_, live)| {

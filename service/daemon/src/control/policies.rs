@@ -29,7 +29,7 @@ use crate::datapath::command::{
     Ask, Installed, LazyProjector, MethodSteps, Patcher, Place, Scope, Step,
 };
 use crate::datapath::foreign::{ForeignAsk, JsonField};
-use crate::limits::{COMPILED_POLICIES, FAULT_MEMORY, RELOAD_PAUSE};
+use crate::limits::{COMPILED_POLICIES, FAULT_MEMORY, MAX_ATTACHMENTS, RELOAD_PAUSE};
 
 /// A version of a policy in one of an attachment's places.
 #[derive(Clone)]
@@ -194,6 +194,11 @@ pub(crate) struct Attachments {
     compiled: VecDeque<([u8; 32], Policy)>,
 }
 
+fn full() -> Status {
+    let text = format!("the daemon has {MAX_ATTACHMENTS} attachments, which is the limit");
+    Status::new(Code::RESOURCE_EXHAUSTED, text)
+}
+
 impl Attachments {
     /// The lives of an attachment: same target, same policy name; by runtime.
     pub(crate) fn ids_at(&self, target: &Target, name: &str) -> Vec<u32> {
@@ -204,6 +209,19 @@ impl Attachments {
     pub(crate) fn at(&self, target: &Target, name: &str) -> Option<Attachment> {
         let mut lives = self.live.at(target, name);
         lives.next().map(|(_, live)| live.attachment.clone())
+    }
+
+    /// Whether so many more find room.
+    pub(crate) fn check_room(&self, more: usize) -> Result<(), Status> {
+        if self.live.len() + more > MAX_ATTACHMENTS {
+            return Err(full());
+        }
+        Ok(())
+    }
+
+    /// Adds one; returns its id.
+    pub(crate) fn insert(&mut self, live: Live) -> Result<u32, Status> {
+        self.live.insert(live).ok_or_else(full)
     }
 
     /// The end of every chain.

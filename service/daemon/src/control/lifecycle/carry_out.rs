@@ -8,13 +8,11 @@ use std::rc::Rc;
 
 use tollgate_control::{ALL, Target};
 use tollgate_engine::Status;
-use tollgate_shm_abi::status::Code;
 
 use crate::control::Control;
 use crate::control::lifecycle::{Next, Plan, Told, refused};
-use crate::control::policies::{Attachments, Faults, Live, Version};
+use crate::control::policies::{Faults, Live, Version};
 use crate::datapath::command::{How, Place, PolicyChange};
-use crate::limits::MAX_ATTACHMENTS;
 
 impl Control {
     /// All of the plans, or nothing of them.
@@ -46,6 +44,7 @@ impl Control {
                 works.push((plan, runtime, stable, candidate));
             }
         }
+        self.check_room(&plans)?;
         let store = |told: Told| {
             let attachments: Vec<_> = plans.iter().map(|plan| plan.attachment.clone()).collect();
             self.store
@@ -72,6 +71,14 @@ impl Control {
             self.watch(&plan.attachment);
         }
         Ok(())
+    }
+
+    fn check_room(&self, plans: &[Plan<Version>]) -> Result<(), Status> {
+        let attachments = self.attachments.borrow();
+        let new = plans.iter().map(|plan| &plan.attachment);
+        let new = new.filter(|new| attachments.ids_at(&new.target, &new.policy).is_empty());
+        let lives = new.map(|new| self.runtimes_of(&new.target).len());
+        attachments.check_room(lives.sum())
     }
 
     /// The runtimes on which an attachment's calls can be.
@@ -105,7 +112,7 @@ impl Control {
                         faults: Faults::default(),
                     };
                     take_over(&mut live, plan);
-                    before.push((insert(&mut attachments, live)?, None));
+                    before.push((attachments.insert(live)?, None));
                 }
             }
             for id in ids {
@@ -179,13 +186,6 @@ impl Control {
             }
         }
     }
-}
-
-pub(super) fn insert(attachments: &mut Attachments, live: Live) -> Result<u32, Status> {
-    attachments.live.insert(live).ok_or_else(|| {
-        let text = format!("the daemon has {MAX_ATTACHMENTS} attachments, which is the limit");
-        Status::new(Code::RESOURCE_EXHAUSTED, text)
-    })
 }
 
 /// What the runtime does to its places, done to what the control plane knows of them.

@@ -10,7 +10,6 @@ use tollgate_control::Attachment;
 use tollgate_control::audit::{Actor, Event};
 use tollgate_engine::Status;
 
-use crate::control::lifecycle::carry_out::insert;
 use crate::control::lifecycle::{details_of, refused};
 use crate::control::policies::{Faults, Live, Version};
 use crate::control::{Control, DaemonError};
@@ -95,7 +94,7 @@ impl Control {
                 faults: Faults::default(),
             };
             let mut attachments = self.attachments.borrow_mut();
-            let id = insert(&mut attachments, live.clone())?;
+            let id = attachments.insert(live.clone())?;
             let install = vec![live.installed(id, stable_place, candidate_place)];
             PolicyChange {
                 install,
