@@ -22,6 +22,8 @@ mod repeats;
 mod replay;
 mod report;
 mod schemas;
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -29,9 +31,9 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpListener;
-use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::sync::{mpsc, oneshot};
 use tollgate_control::{Repeats, Store, audit};
 use tollgate_engine::{SessionId, Status};
@@ -96,6 +98,8 @@ struct Control {
     repeats: RefCell<Repeats<(audit::Event, serde_json::Value)>>,
     /// Where to tell a session's connection that the runtime ended it.
     sessions: RefCell<HashMap<(usize, SessionId), oneshot::Sender<String>>>,
+    /// Has as many other owners as there are sessions, over all runtimes.
+    each_session: Rc<()>,
     connections: RefCell<usize>,
     listen: Option<std::net::SocketAddr>,
 }
@@ -110,11 +114,11 @@ fn raise_descriptors() {
 
 /// Runs a daemon until SIGINT or SIGTERM. Prints one line to standard output once it serves.
 pub fn run(config: Config) -> Result<(), DaemonError> {
+    raise_descriptors();
     let reactor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // Each worker has one that waits for it; two for what is short.
         .max_blocking_threads(2 + config.compile.workers)
-    raise_descriptors();
         .build()
         .map_err(|error| failed("the control plane can't start")(&error))?;
     tokio::task::LocalSet::new().block_on(&reactor, serve(config))
@@ -169,6 +173,7 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         changing: tokio::sync::Mutex::new(()),
         repeats: RefCell::default(),
         sessions: RefCell::default(),
+        each_session: Rc::default(),
         connections: RefCell::new(0),
         listen,
     });
@@ -181,7 +186,6 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         tokio::task::spawn_local(Rc::clone(&control).accept_peers(peers));
     }
     let shown = listen.map_or_else(|| "none".to_owned(), |address| address.to_string());
-        each_session: Rc::default(),
     println!(
         "tollgated {} ready socket={} listen={shown}",
         control.config.name,

@@ -16,7 +16,6 @@ use tollgate_shm_abi::descriptor::held_bytes;
 use tollgate_shm_abi::io::Part;
 use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::status::Code;
-use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport::{
     Body as WireBody, BodyOutcome, CallHead, Came, Event as LinkEvent, LinkError, Queued,
     ReadOutcome, SendError, TcpLink, Token, metadata_room,
@@ -193,10 +192,10 @@ impl Runtime {
         {
             Some(redial) => {
                 redial.pause = (redial.pause * 2).min(longest);
-                redial.at_ns = now_ns() + redial.pause.as_nanos() as u64;
+                redial.at_ns = self.now_ns + redial.pause.as_nanos() as u64;
             }
             None => {
-                let at_ns = now_ns() + first.as_nanos() as u64;
+                let at_ns = self.now_ns + first.as_nanos() as u64;
                 self.redials.push(Redial {
                     tenant: Arc::clone(tenant),
                     peer,
@@ -417,7 +416,7 @@ impl Runtime {
                 self.bindings.remove(key);
                 let _asker_gone = asked.send(Err(status));
             }
-            None => binding.retry_at_ns = Some(now_ns() + REDIAL_PAUSE.1.as_nanos() as u64),
+            None => binding.retry_at_ns = Some(self.now_ns + REDIAL_PAUSE.1.as_nanos() as u64),
         }
     }
 

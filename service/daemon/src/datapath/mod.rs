@@ -43,6 +43,8 @@ mod tests;
 mod version;
 
 pub(crate) use command::{Command, Event, Handle};
+#[cfg(test)]
+pub(crate) use runtime::Runtime;
 pub(crate) use runtime::{Options, spawn};
 
 /// The runtime on which a tenant lives: stable, spread by name (FNV-1a).

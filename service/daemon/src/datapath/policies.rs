@@ -553,7 +553,7 @@ impl Policies {
 
 /// Policies in processes of the tenants' own.
 impl Policies {
-    pub(crate) fn processes(&mut self) -> &mut Processes {
+    pub(super) fn processes(&mut self) -> &mut Processes {
         &mut self.processes
     }
 

@@ -119,46 +119,8 @@ pub(crate) fn spawn(
     events: UnboundedSender<Event>,
     siblings: Arc<std::sync::OnceLock<Vec<Handle>>>,
 ) -> std::io::Result<(Handle, std::thread::JoinHandle<()>)> {
-    let (sender, commands) = mpsc::channel();
-    let doorbell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-    epoll::add(
-        &*epoll,
-        &*doorbell,
-        EventData::new_u64(WAKE_COMMAND),
-        EventFlags::IN | EventFlags::ET,
-    )?;
-    let handle = Handle {
-        commands: sender,
-        doorbell,
-    };
     let name = format!("runtime-{}", options.index);
-    let policies = Policies::new(options.cpu_share_percent, options.rate);
-    let runtime = Runtime {
-        options,
-        epoll,
-        commands,
-        events,
-        siblings,
-        engine: Engine::new(),
-        sessions: Slots::default(),
-        links: Slots::default(),
-        services: Vec::new(),
-        bindings: Slots::default(),
-        redials: Vec::new(),
-        opened: Vec::new(),
-        stuck: Vec::new(),
-        policies,
-        questions: Vec::with_capacity(JUDGED_AT_ONCE),
-        pool: Pool::new(),
-        sending: HashMap::new(),
-        next_token: 0,
-        next_ticket: 0,
-        now_ns: now_ns(),
-        counters: CallCounters::default(),
-        bytes: ByteCounters::default(),
-        stopping: false,
-    };
+    let (runtime, handle) = Runtime::new(options, events, siblings)?;
     let thread = std::thread::Builder::new()
         .name(name)
         .spawn(move || runtime.run())?;
@@ -166,6 +128,54 @@ pub(crate) fn spawn(
 }
 
 impl Runtime {
+    /// One that nobody runs yet.
+    pub(crate) fn new(
+        options: Options,
+        events: UnboundedSender<Event>,
+        siblings: Arc<std::sync::OnceLock<Vec<Handle>>>,
+    ) -> std::io::Result<(Runtime, Handle)> {
+        let (sender, commands) = mpsc::channel();
+        let doorbell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        epoll::add(
+            &*epoll,
+            &*doorbell,
+            EventData::new_u64(WAKE_COMMAND),
+            EventFlags::IN | EventFlags::ET,
+        )?;
+        let handle = Handle {
+            commands: sender,
+            doorbell,
+        };
+        let policies = Policies::new(options.cpu_share_percent, options.rate);
+        let runtime = Runtime {
+            options,
+            epoll,
+            commands,
+            events,
+            siblings,
+            engine: Engine::new(),
+            sessions: Slots::default(),
+            links: Slots::default(),
+            services: Vec::new(),
+            bindings: Slots::default(),
+            redials: Vec::new(),
+            opened: Vec::new(),
+            stuck: Vec::new(),
+            policies,
+            questions: Vec::with_capacity(JUDGED_AT_ONCE),
+            pool: Pool::new(),
+            sending: HashMap::new(),
+            next_token: 0,
+            next_ticket: 0,
+            now_ns: now_ns(),
+            counters: CallCounters::default(),
+            bytes: ByteCounters::default(),
+            stopping: false,
+        };
+        Ok((runtime, handle))
+    }
+
     fn run(mut self) {
         if let Some(core) = self.options.core {
             let mut set = CpuSet::new();
@@ -193,7 +203,7 @@ impl Runtime {
     }
 
     /// Does what there is to do, a bounded amount of it. Whether there was anything.
-    fn turn(&mut self) -> bool {
+    pub(crate) fn turn(&mut self) -> bool {
         let mut worked = self.take_commands();
         for slot in 0..self.links.slots() {
             if let Some(key) = self.links.key_at(slot) {
@@ -535,7 +545,7 @@ impl Runtime {
     }
 
     /// Takes wake-ups; `None` waits for ever.
-    fn poll_wakes(&mut self, timeout: Option<Duration>) {
+    pub(super) fn poll_wakes(&mut self, timeout: Option<Duration>) {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); EPOLL_BATCH];
         let woken = match epoll::wait(&*self.epoll, &mut space, timeout.as_ref()) {

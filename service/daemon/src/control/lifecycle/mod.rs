@@ -21,6 +21,8 @@ mod carry_out;
 mod faults;
 mod operator;
 mod start;
+#[cfg(test)]
+mod tests;
 mod trials;
 mod words;
 

@@ -1,0 +1,63 @@
+//! A control plane with a runtime that nobody runs.
+
+#![allow(clippy::unwrap_used)]
+
+use std::time::Instant;
+
+use tollgate_policy_host::CompilerConfig;
+
+use super::*;
+use crate::datapath::Runtime;
+
+/// What it sends stays with the runtime.
+pub(super) fn control() -> (Rc<Control>, Runtime) {
+    let options = Options {
+        index: 0,
+        runtimes: 1,
+        core: None,
+        spin: std::time::Duration::ZERO,
+        link: LinkConfig::new("t"),
+        cpu_share_percent: 100,
+        rate: Rate::default(),
+    };
+    let (runtime, handle) =
+        Runtime::new(options, mpsc::unbounded_channel().0, Arc::default()).unwrap();
+    let compiler = Compiler::new(
+        Host::new(HostConfig::default()).unwrap(),
+        CompilerConfig::default(),
+    );
+    let control = Control {
+        config: Config::default(),
+        store: Store::in_memory().unwrap(),
+        compilation: Compilation::new(compiler.unwrap(), 1),
+        trusted: TrustedKeys::default(),
+        rate: Rate::default(),
+        runtimes: vec![handle],
+        schemas: RefCell::new(Schemas::new(crate::machine_code::start().unwrap())),
+        attachments: RefCell::default(),
+        processes: RefCell::default(),
+        changing: tokio::sync::Mutex::new(()),
+        repeats: RefCell::default(),
+        sessions: RefCell::default(),
+        each_session: Rc::default(),
+        connections: RefCell::new(0),
+        listen: None,
+    };
+    (Rc::new(control), runtime)
+}
+
+pub(super) fn wait<T>(what: impl Future<Output = T>) -> T {
+    let mut reactor = tokio::runtime::Builder::new_current_thread();
+    reactor.enable_all().build().unwrap().block_on(what)
+}
+
+#[test]
+fn a_command_that_is_not_answered_is_an_error() {
+    let (control, _runs_nothing) = control();
+    let began = Instant::now();
+    let applied = wait(control.apply(0, PolicyChange::default()));
+    let refused = applied.unwrap_err();
+    assert_eq!(refused.code, Code::UNAVAILABLE);
+    assert_eq!(refused.message, "no answer came within 5 s");
+    assert!(began.elapsed() >= COMMAND_TIMEOUT);
+}

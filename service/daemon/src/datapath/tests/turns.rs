@@ -1,0 +1,226 @@
+//! Turns of a runtime, one at a time and at times that the test says: who is served in one, and when what is lost is dialled again.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::oneshot;
+use tollgate_policy_host::Rate;
+use tollgate_shm_abi::descriptor::{Alleged, BlockRef, Completion, HeapSizes, Submission};
+use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape, create};
+use tollgate_shm_abi::wait::now_ns;
+use tollgate_transport::{Event, LinkConfig, TcpLink};
+
+use crate::datapath::command::{Command, Handle, ServiceSchema};
+use crate::datapath::runtime::{Options, Runtime};
+use crate::limits::{FRAMES_PER_TURN, REDIAL_PAUSE, SUBMISSIONS_PER_TURN};
+
+const HEAPS: HeapSizes = HeapSizes {
+    send: 1 << 20,
+    receive: 1 << 20,
+};
+
+fn runtime() -> (Runtime, Handle) {
+    let options = Options {
+        index: 0,
+        runtimes: 1,
+        core: None,
+        spin: Duration::ZERO,
+        link: LinkConfig::new("t"),
+        cpu_share_percent: 100,
+        rate: Rate::default(),
+    };
+    Runtime::new(options, unbounded_channel().0, Arc::default()).unwrap()
+}
+
+/// Asks for a session, and has the runtime carry that out.
+fn open(runtime: &mut Runtime, handle: &Handle, is_awaited: bool) -> (SessionShape, SessionFds) {
+    let shape = SessionShape::for_request(HEAPS).unwrap();
+    let (end, fds) = create(&shape).unwrap();
+    let (reply, answer) = oneshot::channel();
+    let answer = is_awaited.then_some(answer);
+    handle.send(Command::OpenSession {
+        end: Box::new(end),
+        heaps: HEAPS,
+        tenant: "t".into(),
+        app: String::new(),
+        pid: 0,
+        features: 0,
+        label: String::new(),
+        reply,
+    });
+    runtime.turn();
+    drop(answer);
+    (shape, fds)
+}
+
+#[test]
+fn a_session_that_nobody_waits_for_any_more_is_closed() {
+    let (mut runtime, handle) = runtime();
+    open(&mut runtime, &handle, true);
+    assert_eq!(runtime.sessions.len(), 1);
+    open(&mut runtime, &handle, false);
+    assert_eq!(runtime.sessions.len(), 1);
+}
+
+/// Calls that were answered since the last time.
+fn answered(app: &mut AppEnd) -> usize {
+    let mut statuses = 0;
+    while let Some(entry) = app.completions.pop().unwrap() {
+        let completion = Alleged::from(entry).completion(&HEAPS).unwrap();
+        statuses += usize::from(matches!(completion, Completion::Status { .. }));
+    }
+    statuses
+}
+
+#[test]
+fn a_session_that_floods_its_ring_has_its_share_of_a_turn() {
+    const FLOOD: usize = 5 * SUBMISSIONS_PER_TURN;
+    let (mut runtime, handle) = runtime();
+    let mut session = || {
+        let (shape, fds) = open(&mut runtime, &handle, true);
+        AppEnd::attach(&shape, fds).unwrap()
+    };
+    let (mut busy, mut other) = (session(), session());
+    // Nobody has bound anything: each call is answered with that, in its turn.
+    let call = |app: &mut AppEnd, call| {
+        let block = BlockRef {
+            offset: 8 * call,
+            len: 8,
+            extents: 0,
+            metadata: 0,
+        };
+        let call = Submission::Call {
+            method: 0,
+            call,
+            block,
+            deadline_ns: 0,
+        };
+        app.submissions.push(&call.encode()).unwrap();
+    };
+    (0..FLOOD).for_each(|k| call(&mut busy, k as u64));
+    for turn in 0..5 {
+        call(&mut other, turn);
+        runtime.turn();
+        let served = (answered(&mut busy), answered(&mut other));
+        assert_eq!(served, (SUBMISSIONS_PER_TURN, 1), "turn {turn}");
+    }
+    assert!(!runtime.turn(), "that was all");
+}
+
+/// A listener, the runtime's link to be accepted, and its peer.
+fn link(runtime: &mut Runtime) -> TcpLink {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut peer = TcpLink::connect(address, &LinkConfig::new("peer"), now_ns()).unwrap();
+    runtime.accept(listener.accept().unwrap().0);
+    until(|| {
+        peer.flush().unwrap();
+        runtime.poll_wakes(Some(Duration::ZERO));
+        runtime.turn();
+        peer.read().unwrap();
+        while peer.link.poll_event().unwrap().is_some() {}
+        peer.link.is_ready()
+    });
+    peer
+}
+
+fn until(mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(30));
+    }
+}
+
+/// Binds that were refused since the last time.
+fn refused(peer: &mut TcpLink) -> usize {
+    let mut refusals = 0;
+    peer.read().unwrap();
+    while let Some(event) = peer.link.poll_event().unwrap() {
+        refusals += usize::from(matches!(event, Event::Refused { .. }));
+    }
+    refusals
+}
+
+#[test]
+fn a_link_that_floods_has_its_share_of_a_turn() {
+    const FLOOD: usize = 3 * FRAMES_PER_TURN;
+    let (mut runtime, _handle) = runtime();
+    let (mut busy, mut other) = (link(&mut runtime), link(&mut runtime));
+    // Nobody serves anything: each bind is answered with that, in its turn.
+    let bind = |peer: &mut TcpLink, bind: usize| {
+        peer.link
+            .send_bind(bind as u32, "t", "S", &[0; 32])
+            .unwrap();
+        peer.flush().unwrap();
+    };
+    (0..FLOOD).for_each(|k| bind(&mut busy, k));
+    let (mut all, mut turns) = (0, 0);
+    until(|| {
+        bind(&mut other, turns);
+        runtime.poll_wakes(Some(Duration::ZERO));
+        runtime.turn();
+        turns += 1;
+        until(|| {
+            all += refused(&mut busy);
+            refused(&mut other) == 1
+        });
+        assert!(all <= turns * FRAMES_PER_TURN, "turn {turns}: {all}");
+        all == FLOOD
+    });
+    assert!(turns >= 3);
+}
+
+#[test]
+fn a_lost_link_is_dialled_again_after_pauses_that_double_up_to_the_limit() {
+    let (mut runtime, handle) = runtime();
+    open(&mut runtime, &handle, true);
+    let session = runtime.sessions.iter().next().unwrap().1.id;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer: SocketAddr = listener.local_addr().unwrap();
+    let schema = Arc::new(ServiceSchema {
+        name: "S".to_owned(),
+        hash: [0; 32],
+        description: String::new(),
+        methods: Vec::new(),
+    });
+    let (asked, _answer) = oneshot::channel();
+    runtime.bind_remote(session, "t".into(), schema, Vec::new(), peer, asked);
+    let bindings = runtime.bindings.iter_mut();
+    // As if the peer had accepted it once.
+    bindings.for_each(|(_, binding)| binding.asked = None);
+    let mut pauses = Vec::new();
+    for _ in 0..9 {
+        let (lost, _) = listener.accept().unwrap();
+        drop(lost);
+        until(|| {
+            runtime.poll_wakes(Some(Duration::ZERO));
+            runtime.turn();
+            runtime.links.is_empty()
+        });
+        let at_ns = runtime.redials[0].at_ns;
+        pauses.push(Duration::from_nanos(at_ns - runtime.now_ns));
+        runtime.now_ns = at_ns - 1;
+        runtime.turn();
+        assert!(runtime.links.is_empty(), "not before its time");
+        runtime.now_ns = at_ns;
+        runtime.turn();
+        assert_eq!(runtime.links.len(), 1);
+    }
+    let (first, longest) = REDIAL_PAUSE;
+    let doubled = (0..9).map(|k| (first * (1 << k)).min(longest));
+    assert_eq!(pauses, doubled.collect::<Vec<_>>());
+    assert_eq!(pauses[8], longest);
+    // A link that comes about ends the row.
+    let stream = listener.accept().unwrap().0;
+    let mut link = TcpLink::accept(stream, &LinkConfig::new("peer"), now_ns()).unwrap();
+    until(|| {
+        link.read().unwrap();
+        while link.link.poll_event().unwrap().is_some() {}
+        link.flush().unwrap();
+        runtime.poll_wakes(Some(Duration::ZERO));
+        runtime.turn();
+        runtime.redials.is_empty()
+    });
+}
