@@ -4,11 +4,17 @@
 
 use std::io::Read;
 use std::net::TcpStream;
+use std::path::Path;
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tollgate::{Code, Session, SessionOptions, Status, block_on};
-use tollgate_conformance::testbed::{Testbed, proto_file};
+use tollgate_conformance::hostile::Wire;
+use tollgate_conformance::process::{Process, program};
+use tollgate_conformance::testbed::{Daemon, SOON, Testbed, eventually, proto_file};
 use tollgate_schema::Schema;
+use tollgate_shm_abi::messages::{Empty, OpenSession, RequestBody, ResponseBody};
+use tollgate_shm_abi::segment::ABI_VERSION;
 
 const ECHO: &str = "hotel.Echo";
 
@@ -144,4 +150,92 @@ fn links_are_limited() {
         0,
         "the daemon goes on"
     );
+}
+
+/// Has this process hold as many descriptors as it may.
+fn many_descriptors(wanted: u64) {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let enough = limit.maximum.is_none_or(|most| most >= wanted);
+    assert!(
+        enough,
+        "this test and its daemon need `ulimit -Hn {wanted}`"
+    );
+}
+
+/// The segments of a session are the daemon's to count; here it is a connection.
+#[test]
+fn sessions_are_limited_over_all_runtimes_and_need_no_more_descriptors_than_the_daemon_gets_itself()
+{
+    /// `MAX_SESSIONS` of the daemon.
+    const LIMIT: usize = 4_096;
+    many_descriptors(4 * LIMIT as u64);
+    let bed = Testbed::new();
+    let (program, socket) = (program("tollgated"), bed.path("a.sock"));
+    let (program, socket) = (program.to_str().unwrap(), socket.to_str().unwrap());
+    let shell = ["-c", "ulimit -Sn 256; exec \"$@\"", "sh", program];
+    let options = [
+        "--name",
+        "a",
+        "--listen",
+        "127.0.0.1:0",
+        "--socket",
+        socket,
+        "--cores",
+        "0,0",
+    ];
+    let started = Process::start(Path::new("/bin/sh"), shell.iter().chain(&options));
+    let daemon = Daemon::ready(started.unwrap());
+    let tokens = ["acme", "other", "third", "fourth"].map(|tenant| daemon.tenant(tenant));
+    let open = |k: usize| {
+        let open = OpenSession {
+            abi_version: ABI_VERSION,
+            token: tokens[k % 4].clone(),
+            send_heap_bytes: 1 << 20,
+            receive_heap_bytes: 1 << 20,
+            ..OpenSession::default()
+        };
+        let mut wire = Wire::connect(daemon.socket());
+        match wire.ask(RequestBody::OpenSession(open), &[]).unwrap().0 {
+            ResponseBody::SessionOpened(_) => Ok(wire),
+            other => Err(format!("{other:?}")),
+        }
+    };
+    let mut opened = Vec::new();
+    let refused = loop {
+        match open(opened.len()) {
+            Ok(wire) => opened.push(wire),
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!(opened.len(), LIMIT, "{refused}");
+    assert!(
+        refused.contains("the daemon has 4096 sessions"),
+        "{refused}"
+    );
+    opened.pop();
+    eventually(SOON, || open(0).map(|wire| opened.push(wire)).is_ok())
+        .expect("one went, one comes");
+    assert!(open(1).is_err());
+}
+
+#[test]
+fn control_connections_are_limited() {
+    /// `MAX_CONNECTIONS` of the daemon.
+    const LIMIT: usize = 8_192;
+    many_descriptors(2 * LIMIT as u64);
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let connect = || Wire::connect(daemon.socket());
+    let is_served = |wire: &mut Wire| wire.ask(RequestBody::Status(Empty {}), &[]).is_some();
+    // They are accepted in order, so the first that isn't served is one too many.
+    let mut connected: Vec<Wire> = (1..LIMIT).map(|_| connect()).collect();
+    let mut last = connect();
+    assert!(is_served(&mut last));
+    let mut one_more = connect();
+    assert!(!is_served(&mut one_more));
+    assert!(is_served(&mut last), "those that are there go on");
+    connected.pop();
+    eventually(SOON, || is_served(&mut connect())).expect("one went, one comes");
 }
