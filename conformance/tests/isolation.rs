@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tollgate_conformance::module::{BUFFER, Module};
 use tollgate_conformance::process::Process;
 use tollgate_conformance::testbed::{
     Daemon, Options, Outcome, SOON, Testbed, eventually, policy_file, proto_file,
@@ -26,8 +27,16 @@ struct Host {
 
 impl Host {
     fn new() -> Host {
+        Host::with("")
+    }
+
+    fn with(config: &str) -> Host {
         let bed = Testbed::new();
-        let daemon = bed.daemon_with("a", &Options::default());
+        let options = Options {
+            config: config.to_owned(),
+            ..Options::default()
+        };
+        let daemon = bed.daemon_with("a", &options);
         let [acme, other] = ["acme", "other"].map(|tenant| daemon.tenant(tenant));
         let proto = proto_file("hotel.proto").display().to_string();
         let servers = [&acme, &other].map(|token| {
@@ -48,6 +57,14 @@ impl Host {
         let outcome = self.daemon.tollgate(line.split(' '));
         assert_eq!(outcome.code, 0, "{line}: {outcome}");
         outcome.out
+    }
+
+    /// Pushes a module of acme's.
+    #[track_caller]
+    fn push(&self, name: &str, module: &Module) {
+        let file = self.bed.file("module.wasm", module.wasm());
+        let file = file.display();
+        self.ok(&format!("policy push {file} --tenant acme --name {name}"));
     }
 
     /// A tenant's list that blocks Mallory, in a process of the tenant's.
@@ -259,6 +276,168 @@ fn changes_and_counters_come_out_of_the_process() {
     assert_eq!(version["metrics"]["counters"]["names"], 3, "{status}");
 }
 
+/// A module that judges reservations and is otherwise as it is made.
+fn reservations(module: Module) -> Module {
+    Module {
+        methods: format!(r#"{{"method":"{RESERVE}"}}"#),
+        ..module
+    }
+}
+
+/// The whole process has its limit, whatever each instance may have; beyond it a seat is refused, and memory that grows.
+#[test]
+fn memory_that_a_process_may_not_have_costs_its_own_calls_and_nobody_elses() {
+    const MANY: usize = 24;
+    let host = Host::with("[policies]\nprocess_memory_mib = 64\n");
+    host.isolate("acme", "");
+    host.isolate("other", "");
+    let resident = || {
+        let status = host.daemon.status();
+        let running = status["processes"]["running"].as_array().unwrap().clone();
+        let mut all = running
+            .iter()
+            .map(|p| p["resident_bytes"].as_u64().unwrap());
+        all.all(|bytes| bytes < 128 << 20)
+    };
+    let serves = |customer: &str| {
+        let code = host.book(&host.other, customer).code;
+        assert_eq!(code, if customer == "Ada" { 0 } else { 7 });
+    };
+    let before = host.pids();
+    let attach = |name: &str| {
+        let line = format!("policy attach {name}@1 --tenant acme {AT} --isolation process");
+        host.daemon.run(&line)
+    };
+    // 60 of the 64 pages that an instance may have, from the beginning.
+    let large = reservations(Module {
+        memory: r#"(memory (export "memory") 60)"#.to_owned(),
+        ..Module::default()
+    });
+    let refused = (0..MANY).map(|k| {
+        host.push(&format!("large{k}"), &large);
+        (k, attach(&format!("large{k}")))
+    });
+    let refused = refused.into_iter().find(|(_, attached)| attached.code != 0);
+    let (seated, refused) = refused.expect("24 times 4 MB are more than 64 MiB");
+    assert!(seated >= 2, "{refused}");
+    assert!(refused.err.contains("Cannot allocate memory"), "{refused}");
+    assert_eq!(
+        host.book(&host.acme, "Mallory").code,
+        7,
+        "what is there judges"
+    );
+    assert_eq!(host.book(&host.acme, "Ada").code, 0);
+    assert_eq!(host.pids(), before);
+    for k in 0..seated {
+        host.ok(&format!("policy detach large{k} --tenant acme"));
+    }
+    // As many later, when a call comes.
+    let grows = reservations(Module::that(
+        "(if (i32.lt_u (memory.size) (i32.const 60))
+           (then (if (i32.eq (memory.grow (i32.const 57)) (i32.const -1)) (then unreachable))))",
+    ));
+    for k in 0..MANY {
+        host.push(&format!("grows{k}"), &grows);
+        let attached = attach(&format!("grows{k}"));
+        assert_eq!(attached.code, 0, "{attached}");
+    }
+    let closed = host.book(&host.acme, "Ada");
+    assert_eq!(closed.code, 13, "{closed}");
+    assert!(resident());
+    serves("Ada");
+    serves("Mallory");
+    let pid = |pids: &[(String, i32)]| pids.iter().find(|(t, _)| t == "other").unwrap().1;
+    assert_eq!(pid(&host.pids()), pid(&before));
+    // Without them, all is as before.
+    for k in 0..MANY {
+        host.ok(&format!("policy detach grows{k} --tenant acme"));
+    }
+    host.recovers(&host.acme);
+}
+
+/// It denies with the number of calls that it has judged, which it saves; as `restore` says, and with 4 more, it goes on from there.
+fn counter(restore: &str) -> Module {
+    let state = format!(
+        r#"(func (export "tollgate_save") (result i64)
+             (i64.or (i64.const 16) (i64.shl (i64.const 8) (i64.const 32))))
+           (func (export "tollgate_restore") (param i32 i32) (result i32)
+             {restore}
+             (i64.store (i32.const 16) (i64.add (i64.load (i32.const {BUFFER})) (i64.const 4)))
+             (i32.const 0))"#
+    );
+    reservations(Module {
+        manifest: r#""state":{"version":1},"#.to_owned(),
+        rest: state,
+        ..Module::with_verdict(
+            "(i64.store (i32.const 16) (i64.add (i64.load (i32.const 16)) (i64.const 1)))
+             (i32.store offset=12 (local.get $entry) (i32.const 2))
+             (i32.store offset=16 (local.get $entry) (i32.load (i32.const 16)))",
+        )
+    })
+}
+
+#[test]
+fn state_goes_from_version_to_version_in_the_process_or_the_last_good_one_stays() {
+    let host = Host::new();
+    for restore in ["", "", "unreachable", "(loop $ever (br $ever))"] {
+        host.push("count", &counter(restore));
+    }
+    host.ok(&format!(
+        "policy attach count@1 --tenant acme {AT} --isolation process"
+    ));
+    let codes = |calls: usize| {
+        let calls = (0..calls).map(|_| host.book(&host.acme, "Ada").code);
+        calls.collect::<Vec<_>>()
+    };
+    assert_eq!(codes(2), [1, 2]);
+    let pids = host.pids();
+    host.ok("policy upgrade count@2 --tenant acme");
+    assert_eq!(codes(1), [2 + 4 + 1], "it goes on");
+    host.ok("policy promote count --tenant acme");
+    assert_eq!(codes(1), [8]);
+    for (version, why) in [(3, "unreachable"), (4, "budget")] {
+        let refused = host
+            .daemon
+            .run(&format!("policy upgrade count@{version} --tenant acme"));
+        assert_ne!(refused.code, 0, "{refused}");
+        let words = format!("count@{version} of tenant acme can't go on from the state of count@2");
+        assert!(refused.err.contains(&words), "{refused}");
+        assert!(refused.err.contains(why), "{refused}");
+    }
+    let attachment = host.daemon.attachment("count");
+    assert_eq!(attachment["stable"], 2, "{attachment}");
+    assert!(attachment["candidate"].is_null(), "{attachment}");
+    assert_eq!(
+        codes(2),
+        [9, 10],
+        "the last good one, as if nothing had been"
+    );
+    assert_eq!(host.pids(), pids, "and where it was");
+}
+
+/// Each call has an instance that has judged no other, and what they share by name they share there.
+#[test]
+fn fresh_instances_in_a_process_remember_what_they_share_and_nothing_else() {
+    let host = Host::new();
+    host.push("count", &counter(""));
+    let attach = format!("policy attach count@1 --tenant acme {AT} --isolation process");
+    host.ok(&format!("{attach} --fresh"));
+    for _ in 0..3 {
+        assert_eq!(host.book(&host.acme, "Ada").code, 1);
+    }
+    host.ok("policy detach count --tenant acme");
+    let config = host
+        .bed
+        .file("quota.json", r#"{"calls": 2, "window_s": 31622400}"#);
+    let quota = host
+        .daemon
+        .push("--tenant acme", "quota", "quota", Some(&config));
+    let attach = format!("policy attach {quota} --tenant acme {AT} --isolation process");
+    host.ok(&format!("{attach} --fresh --grant state,clock"));
+    let codes = ["Ada", "Ada", "Ada", "Bob"].map(|name| host.book(&host.acme, name).code);
+    assert_eq!(codes, [0, 0, 8, 0]);
+}
+
 /// The daemon's configuration says where policies run that don't; a module for another host is told apart.
 #[test]
 fn modules_for_other_hosts_are_refused_with_what_to_do() {
@@ -282,6 +461,19 @@ fn modules_for_other_hosts_are_refused_with_what_to_do() {
     let refused = daemon.run(&attach);
     assert_eq!(refused.code, 3, "{refused}");
     let words = "policy filter@1 speaks proxy-wasm, and such modules can't run in a process of their own yet; --isolation none";
+    assert!(refused.err.contains(words), "{refused}");
+    let opa = r#"(module
+        (import "env" "memory" (memory 2))
+        (global (export "opa_wasm_abi_version") i32 (i32.const 1))
+        (global (export "opa_wasm_abi_minor_version") i32 (i32.const 3)))"#;
+    let file = bed.file("opa.wasm", wat::parse_str(opa).unwrap());
+    let file = file.display();
+    daemon.ok(&format!("policy push {file} --tenant acme --name opa"));
+    let refused = daemon.run(&format!(
+        "policy attach opa@1 --tenant acme {AT} --isolation process"
+    ));
+    assert_eq!(refused.code, 3, "{refused}");
+    let words = "policy opa@1 speaks opa, and such modules can't run in a process of their own yet; --isolation none";
     assert!(refused.err.contains(words), "{refused}");
     daemon.ok(&format!("{attach} --isolation none"));
     assert_eq!(daemon.attachment("filter")["isolation"], "none");

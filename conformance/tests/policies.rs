@@ -12,8 +12,11 @@ use serde_json::{Value, json};
 use tollgate::{Channel, Session, SessionOptions, block_on};
 use tollgate_conformance::hotel::EchoMessage;
 use tollgate_conformance::hotel::echo_client::EchoClient;
+use tollgate_conformance::module::Module;
 use tollgate_conformance::process::Process;
-use tollgate_conformance::testbed::{Daemon, Options, Outcome, SOON, Testbed, proto_file};
+use tollgate_conformance::testbed::{
+    Daemon, Options, Outcome, SOON, Testbed, eventually, proto_file,
+};
 use tollgate_conformance::traffic::ECHO;
 use tollgate_shm_abi::status::Code;
 
@@ -237,22 +240,86 @@ fn a_delayed_call_waits_and_delays_no_other() {
         Code::INVALID_ARGUMENT,
         "needs the capability delay, which isn't granted",
     );
-    hosts.a.ok(&format!("{line} --grant delay"));
     let session = SessionOptions::new(hosts.a.socket(), hosts.tokens[0].clone());
     let session = Session::open(session).unwrap();
     let client = EchoClient::new(Channel::new(&session, &hosts.b.listen().to_string()));
-    let begin = Instant::now();
-    let calls = join_all((0..8).map(|_| client.echo(EchoMessage::default())));
-    let replies = block_on(&session, calls);
-    assert!(replies.iter().all(Result::is_ok), "{replies:?}");
-    let took = begin.elapsed();
-    assert!(took >= WAIT, "{took:?}");
-    assert!(took < 8 * WAIT, "they waited one after the other: {took:?}");
-    let now = hosts.a.attachment("f");
-    assert_eq!(
-        now["versions"][0]["metrics"]["counters"]["delayed"], 8,
-        "{now}"
-    );
+    for (isolation, delayed) in [("none", 8), ("process", 16)] {
+        hosts
+            .a
+            .ok(&format!("{line} --grant delay --isolation {isolation}"));
+        let begin = Instant::now();
+        let calls = join_all((0..8).map(|_| client.echo(EchoMessage::default())));
+        let replies = block_on(&session, calls);
+        assert!(replies.iter().all(Result::is_ok), "{replies:?}");
+        let took = begin.elapsed();
+        assert!(took >= WAIT, "{isolation}: {took:?}");
+        let in_turn = "they waited one after the other";
+        assert!(took < 8 * WAIT, "{isolation}: {in_turn}: {took:?}");
+        let now = hosts.a.attachment("f");
+        let counted = &now["versions"][0]["metrics"]["counters"]["delayed"];
+        assert_eq!(*counted, delayed, "{now}");
+    }
+}
+
+/// What one instance keeps of a call's lines, what its tenant's policies may log in a second, and that all others are counted.
+#[test]
+fn lines_that_are_logged_are_limited_and_counted() {
+    /// `LOG_LINES` of the policy host, `LOG_LINES_PER_SECOND` of the daemon.
+    const KEPT: u64 = 64;
+    const PER_SECOND: f64 = 200.0;
+    const POLICIES: u64 = 8;
+    let module = Module {
+        manifest: r#""capabilities":["log"],"#.to_owned(),
+        imports: r#"(import "tollgate" "log" (func $log (param i32 i32 i32)))"#.to_owned(),
+        ..Module::that(
+            "(loop $again
+               (call $log (i32.const 1) (i32.const 16) (i32.const 8))
+               (br_if $again (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const 100))))",
+        )
+    };
+    for isolation in ["none", "process"] {
+        let hosts = Hosts::new();
+        let _server = hosts.serve(&[]);
+        let file = hosts.bed.file("log.wasm", module.wasm());
+        let names: Vec<String> = (0..POLICIES).map(|k| format!("log{k}")).collect();
+        for name in &names {
+            let push = format!("policy push {} --tenant acme --name {name}", file.display());
+            hosts.a.ok(&push);
+            let line =
+                format!("policy attach {name}@1 --tenant acme --service {ECHO} --side client");
+            let options = format!("--cpu-us 10000 --isolation {isolation}");
+            hosts.a.ok(&format!("{line} {options}"));
+        }
+        let begin = Instant::now();
+        let called = hosts.call(&[]);
+        assert_eq!(called.code, 0, "{called}");
+        let mut told = Vec::new();
+        let all = || {
+            told = names
+                .iter()
+                .map(|name| {
+                    let now = hosts.a.attachment(name);
+                    let count = |what| now["versions"][0][what].as_u64().unwrap();
+                    (count("logged"), count("log_dropped"))
+                })
+                .collect();
+            told.iter()
+                .map(|(logged, dropped)| logged + dropped)
+                .sum::<u64>()
+                == 100 * POLICIES
+        };
+        let counted = eventually(SOON, all);
+        let took = begin.elapsed().as_secs_f64();
+        assert!(counted.is_ok(), "{isolation}: {told:?}");
+        assert!(
+            told.iter().all(|(logged, _)| *logged <= KEPT),
+            "{isolation}: {told:?}"
+        );
+        let logged: u64 = told.iter().map(|(logged, _)| logged).sum();
+        let most = PER_SECOND * (1.0 + took);
+        let is_limited = (PER_SECOND..=most).contains(&(logged as f64));
+        assert!(is_limited, "{isolation}: {told:?} in {took} s");
+    }
 }
 
 /// Which servers get the calls of which callers, on one host and across.
