@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tollgate_control::{Attachment, Isolation, Owner, Party};
 use tollgate_engine::Status;
 use tollgate_policy_host::apart::{Process, ProcessConfig, Seat, SeatError, Seating};
@@ -22,6 +23,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::control::Control;
 use crate::control::admin::invalid;
+use crate::control::lifecycle::Seats;
 use crate::control::policies::{Loaded, Version, granted};
 use crate::datapath::Command;
 use crate::datapath::command::{Apart, How, ProcessId};
@@ -34,6 +36,8 @@ const LOOK: Duration = Duration::from_millis(200);
 #[derive(Default)]
 pub(crate) struct Processes {
     by_tenant: HashMap<String, (ProcessId, Arc<Process>)>,
+    /// One seat of a tenant is taken at a time.
+    turns: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
     next: u32,
     started: u64,
     ended: u64,
@@ -70,6 +74,7 @@ impl Control {
         attachment: &Attachment,
         runtime: usize,
         version: &Version,
+        seats: &mut Seats,
     ) -> Result<(), Status> {
         let id = {
             let attachments = self.attachments.borrow();
@@ -77,10 +82,10 @@ impl Control {
             let there = lives.find(|(_, live)| live.runtime == runtime);
             there.map(|(id, _)| id)
         };
-        let (Some(id), Ok(loaded)) = (id, &version.loaded) else {
+        let Some(id) = id else {
             return Ok(());
         };
-        let How::Apart(heir) = self.how_apart(attachment, loaded.clone()).await? else {
+        let How::Apart(heir) = self.seated(attachment, version, seats).await? else {
             return Ok(());
         };
         let version = version.number;
@@ -162,17 +167,16 @@ impl Control {
     }
 
     async fn seat(&self, tenant: &str, wanted: Wanted) -> Result<(ProcessId, Seat), Status> {
+        let turn = {
+            let mut processes = self.processes.borrow_mut();
+            Arc::clone(processes.turns.entry(tenant.to_owned()).or_default())
+        };
+        let _one_at_a_time = turn.lock().await;
         let wanted = Arc::new(wanted);
         let mut tries = 0;
         loop {
             let (id, process) = self.process_of(tenant)?;
-            let (asked, its) = (Arc::clone(&process), Arc::clone(&wanted));
-            let seated = tokio::task::spawn_blocking(move || asked.seat(&its.seating()));
-            let seated = seated.await.map_err(|error| {
-                let text = format!("instantiating the policy failed: {error}");
-                Status::new(Code::INTERNAL, text)
-            })?;
-            match seated {
+            match take_seat(&process, &wanted).await? {
                 Ok(seat) => return Ok((id, seat)),
                 // It may have died of something else, before.
                 Err(SeatError::Process(why)) if tries == 0 => {
@@ -272,6 +276,25 @@ impl Control {
             }
         }
     }
+}
+
+/// Asks on a thread of its own: a process that hangs holds up nothing but that.
+async fn take_seat(
+    process: &Arc<Process>,
+    wanted: &Arc<Wanted>,
+) -> Result<Result<Seat, SeatError>, Status> {
+    let failed = |error: &dyn std::fmt::Display| {
+        let text = format!("instantiating the policy failed: {error}");
+        Status::new(Code::INTERNAL, text)
+    };
+    let (process, wanted) = (Arc::clone(process), Arc::clone(wanted));
+    let (reply, seated) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("seat".to_owned());
+    let asking = thread.spawn(move || {
+        let _asker_gone = reply.send(process.seat(&wanted.seating()));
+    });
+    asking.map_err(|error| failed(&error))?;
+    seated.await.map_err(|error| failed(&error))
 }
 
 /// What is to have a seat.

@@ -16,7 +16,7 @@ use tollgate_shm_abi::status::Code;
 use crate::control::Control;
 use crate::control::admin::invalid;
 use crate::control::apart::check_isolation;
-use crate::control::lifecycle::{Next, Plan, refused};
+use crate::control::lifecycle::{Next, Plan, Seats, refused};
 use crate::control::policies::{
     Faults, Live, Loaded, Version, check_grants, check_relevant, granted, steps_of,
 };
@@ -50,28 +50,64 @@ impl Control {
         })
     }
 
-    /// The sketched plans with the versions that they put into place, and the lock of changes.
+    /// The sketched plans with the versions that they put into place and their seats, and the lock of changes.
     ///
-    /// A version that fell out of all caches is compiled by a worker, which takes as long as it takes: so the lock is taken
-    /// afterwards, and the plans are made once more, for what is in force may have changed meanwhile. What a stored version is
-    /// never changes.
+    /// A version that fell out of all caches is compiled by a worker, and a tenant's process gives a seat, which take as long as
+    /// they take: so the lock is taken afterwards, and the plans are made once more, for what is in force may have changed
+    /// meanwhile. What a stored version is never changes.
     pub(super) async fn loaded(
         &self,
         sketch: impl Fn() -> Result<Vec<Plan<u32>>, Status>,
-    ) -> Result<(Vec<Plan<Version>>, MutexGuard<'_, ()>), Status> {
+    ) -> Result<(Vec<Plan<Version>>, Seats, MutexGuard<'_, ()>), Status> {
         let mut versions: BTreeMap<u32, Version> = BTreeMap::new();
+        let mut seats = Seats::default();
         for plan in sketch()? {
             self.load_missing(&plan, &mut versions).await?;
+            self.seat_early(&plan.with(&versions), &mut seats).await?;
         }
         loop {
             let one_at_a_time = self.changing.lock().await;
             let sketched = sketch()?;
             let Some(missing) = sketched.iter().find(|plan| plan.lacks(&versions)) else {
                 let plans = sketched.into_iter().map(|plan| plan.with(&versions));
-                return Ok((plans.collect(), one_at_a_time));
+                return Ok((plans.collect(), seats, one_at_a_time));
             };
             drop(one_at_a_time);
             self.load_missing(missing, &mut versions).await?;
+        }
+    }
+
+    /// Takes the seats that a plan needs.
+    async fn seat_early(&self, plan: &Plan<Version>, seats: &mut Seats) -> Result<(), Status> {
+        let attachment = &plan.attachment;
+        if self.isolation_of(attachment) != Isolation::Process {
+            return Ok(());
+        }
+        for next in [&plan.stable, &plan.candidate] {
+            // What may not be there is refused under the lock.
+            if let Next::Put { version, inherit } = next
+                && self.check(attachment, next).is_ok()
+            {
+                // An heir is rehearsed.
+                for _ in 0..=u8::from(*inherit) {
+                    let how = self.how(attachment, version).await?;
+                    seats.0.push((attachment.clone(), version.number, how));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A version as it is to run, in a seat that is there already if there is one for it.
+    pub(in crate::control) async fn seated(
+        &self,
+        attachment: &Attachment,
+        version: &Version,
+        seats: &mut Seats,
+    ) -> Result<How, Status> {
+        match seats.take(attachment, version.number) {
+            Some(how) => Ok(how),
+            None => self.how(attachment, version).await,
         }
     }
 
@@ -199,6 +235,7 @@ impl Control {
         &self,
         attachment: &Attachment,
         next: &Next<Version>,
+        seats: &mut Seats,
     ) -> Result<Place, Status> {
         Ok(match next {
             Next::Keep => Place::Keep,
@@ -206,7 +243,7 @@ impl Control {
             Next::FromCandidate => Place::FromCandidate,
             Next::Put { version, inherit } => Place::Put(Running {
                 version: version.number,
-                how: self.how(attachment, version).await?,
+                how: self.seated(attachment, version, seats).await?,
                 inherit: *inherit,
             }),
         })
@@ -216,6 +253,19 @@ impl Control {
         let owner = attachment.target.owner();
         let mut attachments = self.attachments.borrow_mut();
         attachments.state_of(owner, &attachment.policy)
+    }
+}
+
+impl Seats {
+    fn take(&mut self, attachment: &Attachment, version: u32) -> Option<How> {
+        let is_its = |its: &Attachment| {
+            its.target == attachment.target
+                && its.policy == attachment.policy
+                && its.options == attachment.options
+        };
+        let found = |(its, number, _): &(Attachment, u32, How)| *number == version && is_its(its);
+        let at = self.0.iter().position(found)?;
+        Some(self.0.swap_remove(at).2)
     }
 }
 

@@ -10,7 +10,7 @@ use tollgate_control::{ALL, Target};
 use tollgate_engine::Status;
 
 use crate::control::Control;
-use crate::control::lifecycle::{Next, Plan, Told, refused};
+use crate::control::lifecycle::{Next, Plan, Seats, Told, refused};
 use crate::control::policies::{Faults, Live, Version};
 use crate::datapath::command::{How, Place, PolicyChange};
 
@@ -19,6 +19,7 @@ impl Control {
     pub(super) async fn carry_out(
         self: &Rc<Self>,
         plans: Vec<Plan<Version>>,
+        mut seats: Seats,
         told: Told,
     ) -> Result<(), Status> {
         let hands_over = plans
@@ -28,8 +29,9 @@ impl Control {
         let mut works = Vec::new();
         for plan in &plans {
             for runtime in self.runtimes_of(&plan.attachment.target) {
-                let stable = self.place(&plan.attachment, &plan.stable).await?;
-                let candidate = self.place(&plan.attachment, &plan.candidate).await?;
+                let (attachment, seats) = (&plan.attachment, &mut seats);
+                let stable = self.place(attachment, &plan.stable, seats).await?;
+                let candidate = self.place(attachment, &plan.candidate, seats).await?;
                 if let (
                     Next::Put {
                         version,
@@ -39,7 +41,7 @@ impl Control {
                 ) = (&plan.candidate, &candidate)
                     && matches!(running.how, How::Apart(_))
                 {
-                    self.rehearse(&plan.attachment, runtime, version).await?;
+                    self.rehearse(attachment, runtime, version, seats).await?;
                 }
                 works.push((plan, runtime, stable, candidate));
             }

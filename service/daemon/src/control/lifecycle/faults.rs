@@ -9,7 +9,8 @@ use tollgate_control::audit::{Actor, Event};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::Control;
-use crate::control::lifecycle::Next;
+use crate::control::lifecycle::{Next, Seats};
+use crate::control::policies::Live;
 use crate::datapath::command::{Place, PolicyChange};
 
 impl Control {
@@ -67,22 +68,23 @@ impl Control {
         self.reload(id, incarnation, &label).await
     }
 
-    /// A fresh instance of the stable, unless it has been replaced meanwhile.
+    /// A fresh instance of the stable, unless it has been replaced meanwhile. Made before the lock of changes is taken.
     async fn reload(&self, id: u32, incarnation: u64, label: &str) -> Option<String> {
-        let _one_at_a_time = self.changing.lock().await;
-        let found = {
-            let attachments = self.attachments.borrow();
-            attachments.live.get(id).cloned()
+        let to_reload = || {
+            let found = self.attachments.borrow().live.get(id).cloned();
+            let same = |live: &Live| live.incarnation == incarnation;
+            found.filter(|live| same(live) && live.attachment.slot.quarantine.is_none())
         };
-        let live = found.filter(|live| live.incarnation == incarnation)?;
-        let (Some(version), None) = (live.stable.clone(), &live.attachment.slot.quarantine) else {
-            return None;
-        };
+        let live = to_reload()?;
         let put = Next::Put {
-            version,
+            version: live.stable.clone()?,
             inherit: false,
         };
-        match self.place(&live.attachment, &put).await {
+        let mut seats = Seats::default();
+        let place = self.place(&live.attachment, &put, &mut seats).await;
+        let _one_at_a_time = self.changing.lock().await;
+        let live = to_reload()?;
+        match place {
             Ok(place) => {
                 let install = vec![live.installed(id, place, Place::Keep)];
                 let change = PolicyChange {

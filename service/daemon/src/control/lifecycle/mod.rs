@@ -12,7 +12,8 @@
 //!             ─▶ store + audit record ─▶ one command per runtime ─▶ in force         carry_out.rs; when the daemon starts: start.rs
 //! ```
 //!
-//! Invariants: one change at a time ([`super::Control::changing`]), and nothing is compiled during one; what can fail comes before the store is changed, so what is refused
+//! Invariants: one change at a time ([`super::Control::changing`]), and during one nothing is compiled, nor does a tenant's process take
+//! its time; what can fail comes before the store is changed, so what is refused
 //! leaves everything as it was. Handing state over is the one thing that only a runtime can find to fail: an upgrade asks the
 //! runtimes first and stores what they have accepted.
 
@@ -32,6 +33,7 @@ use tollgate_control::{Attachment, StoreError};
 use tollgate_engine::Status;
 
 use crate::control::admin::store_failed;
+use crate::datapath::command::How;
 
 pub(super) use operator::{attach, detach, step, upgrade};
 pub(super) use words::selection_of;
@@ -51,6 +53,10 @@ struct Plan<V> {
     stable: Next<V>,
     candidate: Next<V>,
 }
+
+/// Versions in seats of processes that were taken before the lock of changes was.
+#[derive(Default)]
+pub(super) struct Seats(Vec<(Attachment, u32, How)>);
 
 /// Who wants it, and how the audit log tells it.
 struct Told {

@@ -18,7 +18,7 @@ use tollgate_shm_abi::messages::{
 use crate::control::Control;
 use crate::control::admin::{invalid, store_failed};
 use crate::control::lifecycle::words::{merge, party_of, selection_of, side_of, trial_of};
-use crate::control::lifecycle::{Next, Plan, Told, details_of, refused};
+use crate::control::lifecycle::{Next, Plan, Seats, Told, details_of, refused};
 use crate::control::policies::Version;
 use crate::datapath::command::PolicyChange;
 
@@ -29,7 +29,7 @@ pub(in crate::control) async fn attach(
     request: PolicyAttach,
 ) -> Result<(), Status> {
     let sketch = || Ok(vec![control.attaching(&request)?]);
-    let (plans, _one_at_a_time) = control.loaded(sketch).await?;
+    let (plans, seats, _one_at_a_time) = control.loaded(sketch).await?;
     for plan in &plans {
         control.check(&plan.attachment, &plan.stable)?;
         control.check(&plan.attachment, &plan.candidate)?;
@@ -44,7 +44,7 @@ pub(in crate::control) async fn attach(
         event: Event::Attach,
         details: details.unwrap_or_default(),
     };
-    control.carry_out(plans, told).await
+    control.carry_out(plans, seats, told).await
 }
 
 /// Puts a version on trial beside the one that decides, everywhere that the selection says or nowhere.
@@ -53,11 +53,11 @@ pub(in crate::control) async fn upgrade(
     actor: Actor,
     request: PolicyUpgrade,
 ) -> Result<Vec<Attachment>, Status> {
-    let (plans, _one_at_a_time) = control.loaded(|| control.upgrading(&request)).await?;
+    let (plans, seats, _one_at_a_time) = control.loaded(|| control.upgrading(&request)).await?;
     for plan in &plans {
         control.check(&plan.attachment, &plan.candidate)?;
     }
-    carry_out_all(control, actor, Event::Upgrade, plans).await
+    carry_out_all(control, actor, Event::Upgrade, plans, seats).await
 }
 
 /// Promotes, rolls back or releases, everywhere that the selection says or nowhere.
@@ -77,11 +77,11 @@ pub(in crate::control) async fn step(
         }
     };
     let at = request.at.unwrap_or_default();
-    let (plans, _one_at_a_time) = control.loaded(|| control.stepping(event, &at)).await?;
+    let (plans, seats, _one_at_a_time) = control.loaded(|| control.stepping(event, &at)).await?;
     for plan in &plans {
         control.check(&plan.attachment, &plan.stable)?;
     }
-    carry_out_all(control, actor, event, plans).await
+    carry_out_all(control, actor, event, plans, seats).await
 }
 
 async fn carry_out_all(
@@ -89,6 +89,7 @@ async fn carry_out_all(
     actor: Actor,
     event: Event,
     plans: Vec<Plan<Version>>,
+    seats: Seats,
 ) -> Result<Vec<Attachment>, Status> {
     let changed: Vec<_> = plans.iter().map(|plan| plan.attachment.clone()).collect();
     let details = details_of_all(&changed);
@@ -97,7 +98,7 @@ async fn carry_out_all(
         event,
         details,
     };
-    control.carry_out(plans, told).await?;
+    control.carry_out(plans, seats, told).await?;
     Ok(changed)
 }
 

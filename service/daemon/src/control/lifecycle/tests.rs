@@ -56,7 +56,7 @@ fn an_attachment_beyond_the_limit_is_refused_before_it_is_stored() {
         };
         let attached = async {
             tokio::select! {
-                attached = control.carry_out(vec![plan], told) => attached,
+                attached = control.carry_out(vec![plan], Seats::default(), told) => attached,
                 () = async { loop { runtime.turn(); tokio::task::yield_now().await; } } => unreachable!(),
             }
         };

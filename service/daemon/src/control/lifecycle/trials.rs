@@ -8,7 +8,7 @@ use tollgate_control::audit::{Actor, Event};
 use tollgate_control::{Attachment, Candidate};
 
 use crate::control::Control;
-use crate::control::lifecycle::{Next, Plan, Told};
+use crate::control::lifecycle::{Next, Plan, Seats, Told};
 
 impl Control {
     /// A runtime has ended a trial: so it is ended everywhere, and in the store.
@@ -44,7 +44,7 @@ impl Control {
             event: Event::Rollback,
             details,
         };
-        if let Err(status) = self.carry_out(vec![plan], told).await {
+        if let Err(status) = self.carry_out(vec![plan], Seats::default(), told).await {
             tracing::error!("a roll-back can't be carried out: {}", status.message);
         }
     }
@@ -102,7 +102,7 @@ impl Control {
                 event: Event::Promote,
                 details,
             };
-            let carried_out = control.carry_out(vec![plan], told).await;
+            let carried_out = control.carry_out(vec![plan], Seats::default(), told).await;
             if let Err(status) = carried_out {
                 tracing::error!("{policy}@{version} can't be promoted: {}", status.message);
             }
