@@ -233,6 +233,33 @@ fn a_process_that_hangs_is_killed_and_its_calls_fare_as_the_attachment_says() {
     );
 }
 
+/// Its tenant's changes wait until it is given up, and nobody else's do.
+#[test]
+fn a_process_that_hangs_holds_up_the_changes_of_its_own_tenant_only() {
+    let host = Host::new();
+    host.isolate("acme", "");
+    host.isolate("other", "");
+    host.signal("acme", Signal::STOP);
+    let attach = |tenant: &str, options: &str| {
+        let line = format!("policy attach acl@1 --tenant {tenant} {AT} --isolation process");
+        format!("{line} --cpu-us {options}")
+    };
+    let mut waits = host.daemon.start(attach("acme", "200").split(' '));
+    for cpu_us in 200..210 {
+        host.ok(&attach("other", &cpu_us.to_string()));
+    }
+    assert_eq!(host.book(&host.other, "Mallory").code, 7);
+    let ended = waits.ended(Duration::ZERO);
+    assert!(
+        ended.is_none(),
+        "it waits for a process that hangs: {ended:?}"
+    );
+    let ended = waits.ended(SOON).expect("the process is given up");
+    assert!(ended.success(), "its next one takes the policy: {ended}");
+    host.recovers(&host.acme);
+    assert_eq!(host.daemon.status()["processes"]["ended"], 1);
+}
+
 #[test]
 fn processes_end_with_what_needs_them() {
     let mut host = Host::new();
@@ -352,6 +379,42 @@ fn memory_that_a_process_may_not_have_costs_its_own_calls_and_nobody_elses() {
     for k in 0..MANY {
         host.ok(&format!("policy detach grows{k} --tenant acme"));
     }
+    host.recovers(&host.acme);
+}
+
+/// Machine code isn't memory that can be written any more, so that the kernel's limit lets it pass: the daemon looks at what is kept.
+#[test]
+fn a_process_that_keeps_too_much_is_killed() {
+    let mut host = Host::with("[policies]\nprocess_memory_mib = 64\n");
+    host.isolate("acme", "");
+    host.isolate("other", "");
+    let others = |host: &Host| {
+        let pids = host.pids();
+        pids.into_iter().find(|(tenant, _)| tenant == "other")
+    };
+    let before = others(&host);
+    // Each of these takes two bytes, and some 100 once it is compiled.
+    let code = "(local.set 0 (f64.convert_i64_s (i64.trunc_f64_u (local.get 0))))".repeat(150);
+    let large = Module {
+        methods: r#"{"method":"*"}"#.to_owned(),
+        rest: format!("(func (param f64) {code})").repeat(400),
+        ..Module::default()
+    };
+    host.push("large", &large);
+    let ended = |host: &Host| host.daemon.status()["processes"]["ended"].as_u64().unwrap();
+    // Each attachment has its own copy.
+    let copies = (0..100).take_while(|k| {
+        let place = format!("--tenant acme --service s{k}.S --side client --isolation process");
+        let _refused_as_it_dies = host.daemon.run(&format!("policy attach large@1 {place}"));
+        ended(&host) == 0
+    });
+    assert!(copies.count() < 100, "{}", host.daemon.status());
+    let killed = |line: &str| line.contains("policy process") && line.contains("bytes: killed");
+    host.daemon.process().line(SOON, killed).unwrap();
+    assert_eq!(others(&host), before);
+    assert_eq!(host.book(&host.other, "Mallory").code, 7);
+    host.ok("policy detach large --tenant acme");
+    host.ok("policy release acl --tenant acme");
     host.recovers(&host.acme);
 }
 
