@@ -30,7 +30,7 @@ const KINDS: [(&str, Fill); 12] = [
         shell.function(&[1_025 + seeded.below(1_000_000) as usize], &[]);
     }),
     ("a huge table", |shell, seeded| {
-        let elements = 5_000 + seeded.below(9_000_000) as usize;
+        let elements = 16_385 + seeded.below(9_000_000) as usize;
         shell.table = Some(elements);
     }),
     ("a giant br_table", |shell, seeded| {

@@ -13,7 +13,7 @@ pub struct HostConfig {
     pub instances: u32,
     /// Bytes of linear memory that [`TenantLimits::memory_bytes`] may reach. Default 16 MiB.
     pub memory_bytes_max: usize,
-    /// Elements that [`TenantLimits::table_elements`] may reach. Default 4,096. The pool reserves 8 bytes for each,
+    /// Elements that [`TenantLimits::table_elements`] may reach. Default 16,384. The pool reserves 8 bytes for each,
     /// per instance.
     pub table_elements_max: usize,
 }
@@ -33,7 +33,9 @@ impl Default for HostConfig {
 pub struct TenantLimits {
     /// Bytes of linear memory. Default 4 MiB. A Rust guest needs 1.2 MiB for its stack and statics.
     pub memory_bytes: usize,
-    /// Elements of its function table. Default 1,024.
+    /// Bytes of linear memory of a foreign module, instead. Default 8 MiB: Go's collector needs them.
+    pub foreign_memory_bytes: usize,
+    /// Elements of its function table. Default 8,192.
     pub table_elements: usize,
     /// Fuel for judging one call; a batch gets as much per call. Default 350,000 units, at most about 100 us
     /// ([`crate::FUEL_PER_MICROSECOND`]). Lower protects the other tenants' latency, higher allows more thinking.
@@ -67,6 +69,7 @@ impl Default for TenantLimits {
     fn default() -> TenantLimits {
         TenantLimits {
             memory_bytes: limits::MEMORY_BYTES,
+            foreign_memory_bytes: limits::FOREIGN_MEMORY_BYTES,
             table_elements: limits::TABLE_ELEMENTS,
             fuel_per_call: limits::FUEL_PER_CALL,
             fuel_for_setup: limits::FUEL_FOR_SETUP,

@@ -286,11 +286,15 @@ impl Policy {
         self.0.code.module().serialize().map_err(refused)
     }
 
-    /// What an instance gets of `limits`.
+    /// What an instance gets of `limits`; in `memory_bytes` is what its kind of module has.
     pub(crate) fn cut(&self, limits: &TenantLimits) -> TenantLimits {
         let host = &self.0.host;
+        let memory_bytes = match &self.0.code {
+            Code::Own(_) => limits.memory_bytes,
+            Code::ProxyWasm(_) | Code::Opa(..) => limits.foreign_memory_bytes,
+        };
         TenantLimits {
-            memory_bytes: limits.memory_bytes.min(host.memory_bytes_max),
+            memory_bytes: memory_bytes.min(host.memory_bytes_max),
             table_elements: limits.table_elements.min(host.table_elements_max),
             ..limits.clone()
         }

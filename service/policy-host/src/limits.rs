@@ -1,6 +1,6 @@
 //! Every bound of the policy host, in one place.
 //!
-//! What one tenant can hold: per instance, its memory ([`MEMORY_BYTES`] by default), its table
+//! What one tenant can hold: per instance, its memory ([`MEMORY_BYTES`] by default, [`FOREIGN_MEMORY_BYTES`] of a foreign module), its table
 //! ([`TABLE_ELEMENTS`] x 8 bytes), a 128 KiB share of the calling thread's stack while it runs
 //! ([`STACK_BYTES`]), [`LOG_LINES`] x [`LOG_LINE_BYTES`] of log, [`COUNTERS`] x 8 bytes of counters, [`GAUGES`] x 16 of
 //! gauges and [`HISTOGRAMS`] x 520 of histograms; per policy of an owner, [`STATE_BYTES`] of shared state; per loaded policy, its machine code, about ten times
@@ -67,7 +67,8 @@ pub const GLOBALS: u32 = 1024;
 /// Tables of a module: the one that indirect calls need.
 pub const TABLES: u32 = 1;
 /// Elements that a module's table begins with; what [`TABLE_ELEMENTS`] may be raised to. A larger one needs no worker to be refused.
-pub const TABLE_ELEMENTS_MAX: usize = 4 * TABLE_ELEMENTS;
+/// An instance's place in the pool reserves 8 bytes of address space for each: 128 KiB beside 4 GiB for its memory.
+pub const TABLE_ELEMENTS_MAX: usize = 2 * TABLE_ELEMENTS;
 /// Data segments of a module.
 pub const DATA_SEGMENTS: u32 = 4096;
 /// Types of a module.
@@ -135,8 +136,9 @@ const _: () = assert!(
 );
 /// Bytes of linear memory an instance may have, by default: the shadow stack of a Rust guest takes 1 MiB.
 pub const MEMORY_BYTES: usize = 4 << 20;
-/// Elements of an instance's table, by default.
-pub const TABLE_ELEMENTS: usize = 1024;
+/// Elements of an instance's table, by default: 64 KiB, a 64th of [`MEMORY_BYTES`], and only what is touched is there. Go's compiler leaves
+/// the first 4,096 empty and adds one for each function, so that its filters have 5,800 to 6,400.
+pub const TABLE_ELEMENTS: usize = 8192;
 /// Bytes of native stack that a guest may use.
 pub const STACK_BYTES: usize = 128 << 10;
 /// Instances alive at once in one host, by default. Each reserves 4 GiB of address space, no memory.
@@ -204,10 +206,17 @@ pub const FUEL_FOR_HANDOVER: u64 = 2_000 * crate::cost::FUEL_PER_MICROSECOND;
 
 /// Bytes of a foreign module as uploaded, its description included: filters carry a language's library along.
 pub const FOREIGN_MODULE_BYTES: usize = 4 << 20;
+/// Bytes of linear memory an instance of a foreign module may have, by default. Go's runtime has 2.3 to 3 MiB of data and first collects
+/// garbage when its heap has 4 MiB: with less, a filter that allocates runs out of memory instead.
+pub const FOREIGN_MEMORY_BYTES: usize = 8 << 20;
 /// Functions that a foreign module defines.
 pub const FOREIGN_FUNCTIONS: u32 = 20_000;
-/// Data segments, and element segments, of a foreign module.
-pub const FOREIGN_DATA_SEGMENTS: u32 = 32_768;
+/// Data segments, and element segments, of a foreign module. Go's compiler makes one of every few non-zero bytes: 29,000 to 40,000.
+pub const FOREIGN_DATA_SEGMENTS: u32 = 65_536;
+/// As [`NESTING`], for foreign modules: Go's compiler opens a block for each place where a function can be resumed; its runtime reaches 549.
+pub const FOREIGN_NESTING: u32 = 1024;
+/// As [`BRANCH_TARGETS`], for foreign modules: one for each of those places; filters in Go reach 1,144.
+pub const FOREIGN_BRANCH_TARGETS: u32 = 2048;
 /// Imports of a foreign module; 63 exist.
 pub const FOREIGN_IMPORTS: u32 = 64;
 /// As [`COMPILE_COST`], for foreign modules: within a worker's time and memory, which are the same.

@@ -31,6 +31,8 @@ struct Bounds {
     functions: u32,
     segments: u32,
     imports: u32,
+    nesting: u32,
+    branch_targets: u32,
     cost: u64,
 }
 
@@ -48,6 +50,8 @@ impl Rules {
                 functions: limits::FUNCTIONS,
                 segments: limits::DATA_SEGMENTS,
                 imports: limits::IMPORTS,
+                nesting: limits::NESTING,
+                branch_targets: limits::BRANCH_TARGETS,
                 cost: limits::COMPILE_COST,
             },
             Some(_) => Bounds {
@@ -55,6 +59,8 @@ impl Rules {
                 functions: limits::FOREIGN_FUNCTIONS,
                 segments: limits::FOREIGN_DATA_SEGMENTS,
                 imports: limits::FOREIGN_IMPORTS,
+                nesting: limits::FOREIGN_NESTING,
+                branch_targets: limits::FOREIGN_BRANCH_TARGETS,
                 cost: limits::FOREIGN_COMPILE_COST,
             },
         };
@@ -86,7 +92,7 @@ pub(crate) fn scan(wasm: &[u8]) -> Result<&[u8], LoadError> {
         }
         if let ValidPayload::Func(func, body) = validator.payload(&payload).map_err(invalid)? {
             // Counted first: validation itself must not meet a bomb.
-            cost += function_cost(&body)?;
+            cost += function_cost(&body, &rules.bounds)?;
             bound("units of compile cost", cost, rules.bounds.cost)?;
             allocations = validate(func, &body, allocations)?;
         }
@@ -184,7 +190,7 @@ fn check_imports(
 }
 
 /// Counts what compiling a function will cost and refuses what no honest compiler emits.
-fn function_cost(body: &FunctionBody<'_>) -> Result<u64, LoadError> {
+fn function_cost(body: &FunctionBody<'_>, bounds: &Bounds) -> Result<u64, LoadError> {
     bound(
         "bytes in one function",
         body.range().len() as u64,
@@ -202,14 +208,14 @@ fn function_cost(body: &FunctionBody<'_>) -> Result<u64, LoadError> {
             Operator::Block { .. } | Operator::Loop { .. } | Operator::If { .. } => {
                 depth += 1;
                 blocks += 1;
-                bound("nested blocks", depth.into(), limits::NESTING)?;
+                bound("nested blocks", depth.into(), bounds.nesting)?;
             }
             Operator::End => depth = depth.saturating_sub(1),
             Operator::BrTable { targets } => {
                 bound(
                     "targets in one branch",
                     targets.len().into(),
-                    limits::BRANCH_TARGETS,
+                    bounds.branch_targets,
                 )?;
                 work += u64::from(targets.len());
             }

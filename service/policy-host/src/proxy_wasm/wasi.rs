@@ -1,7 +1,7 @@
 //! The functions of WASI that compilers for `wasm32-wasip1` link in, as far as they are harmless.
 //!
 //! There are no files, no arguments and no environment. What is written to standard output is a log line. The clock and random bytes
-//! are there if the policy was granted them: otherwise the time is 0, and there is no randomness, which is an error and never a
+//! are there if the policy was granted them: otherwise time stands still, and there is no randomness, which is an error and never a
 //! constant. Waiting is over at once. Ending the process ends the filter.
 
 use wasmtime::Linker;
@@ -147,13 +147,14 @@ fn no_strings(mut guest: Guest<'_>, count_at: u32, bytes_at: u32) -> Answer {
     })
 }
 
-/// Real time and monotonic time are the same here: the daemon's coarse one.
+/// Real time and monotonic time are the same here: the daemon's coarse one. Where there is none the monotonic clock stands at 1, because Go's
+/// runtime doesn't start when it reads 0.
 fn clock_time_get(mut guest: Guest<'_>, clock: u32, _precision: u64, time_at: u32) -> Answer {
     charge(&mut guest, cost::METRIC)?;
     if clock > 1 {
         return Ok(errno::NOTSUP);
     }
-    let now = now_ns(guest.data());
+    let now = now_ns(guest.data()).max(u64::from(clock));
     Ok(put(&mut guest, time_at, &now.to_le_bytes()))
 }
 

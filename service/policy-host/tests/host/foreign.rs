@@ -538,7 +538,7 @@ fn wasi_is_harmless() {
         (import "wasi_snapshot_preview1" "path_open"
             (func $open (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
         (import "wasi_snapshot_preview1" "environ_sizes_get" (func $environ (param i32 i32) (result i32)))"#;
-    let callbacks = |random: u32, time: &str| {
+    let callbacks = |random: u32, time: &str, steady: &str| {
         format!(
             r#"(data (i32.const 16) "\20\00\00\00\05\00\00\00")
             (data (i32.const 32) "hello")
@@ -546,6 +546,8 @@ fn wasi_is_harmless() {
                 (call $is (i32.const {random}) (call $random (i32.const 40) (i32.const 8)))
                 (call $is (i32.const 0) (call $clock (i32.const 0) (i64.const 1) (i32.const 48)))
                 (call $is (i32.const 1) (i64.eq (i64.load (i32.const 48)) (i64.const {time})))
+                (call $is (i32.const 0) (call $clock (i32.const 1) (i64.const 1) (i32.const 48)))
+                (call $is (i32.const 1) (i64.eq (i64.load (i32.const 48)) (i64.const {steady})))
                 (call $is (i32.const 58) (call $clock (i32.const 2) (i64.const 1) (i32.const 48)))
                 (call $is (i32.const 0) (call $write (i32.const 1) (i32.const 16) (i32.const 1) (i32.const 8)))
                 (call $is (i32.const 8) (call $write (i32.const 3) (i32.const 16) (i32.const 1) (i32.const 8)))
@@ -555,7 +557,7 @@ fn wasi_is_harmless() {
                 i32.const 0)"#
         )
     };
-    let mut filter = start(imports, &callbacks(52, "0"));
+    let mut filter = start(imports, &callbacks(52, "0", "1"));
     filter.set_time_ms(1234);
     assert_eq!(filter.judge(&CALL), Ok(ForeignVerdict::Allow));
     assert_eq!(said(&mut filter), "hello");
@@ -563,7 +565,13 @@ fn wasi_is_harmless() {
         capabilities: vec!["clock".to_owned(), "random".to_owned()],
         ..description()
     };
-    let mut filter = start_with(imports, &callbacks(0, "1234000000"), &more, b"").unwrap();
+    let mut filter = start_with(
+        imports,
+        &callbacks(0, "1234000000", "1234000000"),
+        &more,
+        b"",
+    )
+    .unwrap();
     filter.set_time_ms(1234);
     assert_eq!(filter.judge(&CALL), Ok(ForeignVerdict::Allow));
     let exit = r#"(import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))"#;
@@ -692,7 +700,7 @@ fn imports_and_sizes_are_those_of_the_interface() {
         .load(&described(&module("", ""), &description()))
         .unwrap();
     let limits = TenantLimits {
-        memory_bytes: 65_536,
+        foreign_memory_bytes: 65_536,
         ..TenantLimits::default()
     };
     let setup = Setup {
@@ -707,6 +715,16 @@ fn imports_and_sizes_are_those_of_the_interface() {
             max: 65_536
         }
     );
+}
+
+#[test]
+fn a_foreign_module_may_grow_to_a_memory_of_its_own_limit() {
+    let callbacks = r#"(func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+        (loop (br_if 0 (i32.ne (memory.grow (i32.const 1)) (i32.const -1))))
+        (call $is (i32.const {pages}) (memory.size)) i32.const 0)"#;
+    let pages = (limits::FOREIGN_MEMORY_BYTES >> 16).to_string();
+    let mut filter = start("", &callbacks.replace("{pages}", &pages));
+    assert_eq!(filter.judge(&CALL), Ok(ForeignVerdict::Allow));
 }
 
 #[test]
@@ -733,6 +751,28 @@ fn what_a_foreign_module_has_is_counted_before_it_is_compiled() {
     assert_eq!(
         refused("", &segments),
         ("data segments", limits::FOREIGN_DATA_SEGMENTS.into())
+    );
+    let nested = |blocks| {
+        format!(
+            "(func {} {})",
+            "block ".repeat(blocks),
+            "end ".repeat(blocks)
+        )
+    };
+    let branch = |targets| format!("(func (br_table {} (i32.const 0)))", "0 ".repeat(targets));
+    let (deep, wide) = (limits::FOREIGN_NESTING, limits::FOREIGN_BRANCH_TARGETS);
+    assert_eq!(
+        refused("", &nested(deep as usize + 1)),
+        ("nested blocks", deep.into())
+    );
+    assert_eq!(
+        refused("", &branch(wide as usize + 2)),
+        ("targets in one branch", wide.into())
+    );
+    let most = nested(deep as usize) + &branch(wide as usize + 1);
+    assert!(
+        HOST.load(&described(&module("", &most), &description()))
+            .is_ok()
     );
     // 290 blocks times 1,000 locals are dear, and short.
     let dear = format!(

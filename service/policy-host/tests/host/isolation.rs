@@ -29,16 +29,16 @@ fn generous() -> TenantLimits {
     }
 }
 
-/// Fills 4 MiB of memory, 1,024 elements of its table, and its globals.
+/// Fills 4 MiB of memory, 8,192 elements of its table, and its globals.
 fn canaries() -> Parts {
     Parts {
         memory: r#"(memory (export "memory") 64)"#,
         configure: configure(
             "(memory.fill (i32.const 0) (i32.const 0xca) (i32.const 0x400000))
-             (table.fill $t (i32.const 0) (ref.func $f) (i32.const 1024))
+             (table.fill $t (i32.const 0) (ref.func $f) (i32.const 8192))
              (global.set $i (i32.const 0xcacacaca)) (global.set $l (i64.const 0xcacacacacacacaca)) i32.const 0",
         ),
-        rest: "(table $t 1024 funcref) (func $f) (elem declare func $f)
+        rest: "(table $t 8192 funcref) (func $f) (elem declare func $f)
                (global $i (mut i32) (i32.const 1)) (global $l (mut i64) (i64.const 1))"
             .to_owned(),
         ..Parts::default()
@@ -84,7 +84,7 @@ fn searcher(pages: u32) -> Parts {
     let table = "(local.set $at (i32.const 0))
         (loop $next
           (if (ref.is_null (table.get $t (local.get $at))) (then) (else unreachable))
-          (br_if $next (i32.lt_u (local.tee $at (i32.add (local.get $at) (i32.const 1))) (i32.const 1024))))";
+          (br_if $next (i32.lt_u (local.tee $at (i32.add (local.get $at) (i32.const 1))) (i32.const 8192))))";
     Parts {
         memory: Box::leak(format!(r#"(memory (export "memory") {pages})"#).into()),
         // As a configuration error: the count's 8 bytes, each as a letter.
@@ -97,7 +97,7 @@ fn searcher(pages: u32) -> Parts {
              i32.const 16",
         ),
         rest: format!(
-            "(table $t 1024 funcref) (global $loads (mut i64) (i64.const 0)) (global $zero (mut i64) (i64.const 0))
+            "(table $t 8192 funcref) (global $loads (mut i64) (i64.const 0)) (global $zero (mut i64) (i64.const 0))
              (func $search (local $at i32) {search} {table}
                (if (i64.ne (global.get $zero) (i64.const 0)) (then unreachable)))
              (start $search)"

@@ -635,8 +635,8 @@ fn compile_bombs_are_refused_before_they_are_compiled() {
         (elements, "4097 element segments, above the limit of 4096"),
         (types, "types, above the limit of 4096"),
         (
-            "(table 4097 funcref)".to_owned(),
-            "4097 elements in one table, above the limit of 4096",
+            "(table 16385 funcref)".to_owned(),
+            "16385 elements in one table, above the limit of 16384",
         ),
         (
             "(table 1 funcref) (table 1 funcref)".to_owned(),
