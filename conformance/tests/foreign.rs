@@ -1,4 +1,5 @@
-//! Modules that nobody here wrote, in real daemons: the examples of the crate proxy-wasm, and policies of OPA's compiler.
+//! Modules that nobody here wrote, in real daemons: the examples of the crate proxy-wasm, the plugin in the README of its Go SDK, and policies
+//! of OPA's compiler.
 //!
 //! `.ci/foreign` builds them; without it these tests fail and say so.
 #![forbid(unsafe_code)]
@@ -353,6 +354,19 @@ fn hello_world_ticks_with_a_clock_and_randomness() {
     host.logged("your lucky number is");
     let booked = host.book("Ada");
     assert_eq!(booked.code, 0, "it isn't asked about calls: {booked}");
+}
+
+#[test]
+fn a_plugin_in_go_says_hello_to_every_request() {
+    let mut host = Host::new("{}");
+    host.run("go_plugin", "", "", "");
+    for _ in 0..100 {
+        let booked = host.book("Ada");
+        assert_eq!(booked.code, 0, "{booked}");
+    }
+    host.logged("Hello, world!");
+    let status = host.daemon.status();
+    assert_eq!(status["policies"][0]["faults"], 0, "{status:#}");
 }
 
 #[test]
