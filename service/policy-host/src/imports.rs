@@ -112,7 +112,8 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     Ok(linker)
 }
 
-fn charge(guest: &mut Guest<'_>, units: u64) -> wasmtime::Result<()> {
+/// Takes fuel for work that comes next.
+pub(crate) fn charge<T>(guest: &mut Caller<'_, T>, units: u64) -> wasmtime::Result<()> {
     let left = guest.get_fuel()?;
     match left.checked_sub(units) {
         Some(rest) => guest.set_fuel(rest),

@@ -11,7 +11,9 @@
 
 use std::ops::Range;
 
-use wasmtime::{InstancePre, Memory, Store, StoreLimitsBuilder, Trap, TypedFunc};
+use wasmtime::{
+    Engine, InstancePre, Memory, Store, StoreLimits, StoreLimitsBuilder, Trap, TypedFunc,
+};
 
 use crate::batch::{Batch, ENTRY_BYTES};
 use crate::effects::part;
@@ -76,19 +78,28 @@ impl Budget {
         };
     }
 
-    /// What the guest was given.
-    pub(crate) fn granted(&self) -> u64 {
-        self.granted
-    }
-
-    /// What it has left.
+    /// What the guest has left.
     pub(crate) fn left(&self) -> u64 {
         self.left
     }
 
-    /// What it has left after running.
-    pub(crate) fn set_left(&mut self, left: u64) {
-        self.left = left;
+    /// Reads what the guest has left after a call into it, which has nothing after a failure.
+    #[inline]
+    pub(crate) fn settle<T, R>(
+        &mut self,
+        store: &Store<T>,
+        returned: wasmtime::Result<R>,
+    ) -> Result<R, Fault> {
+        match returned {
+            Ok(returned) => {
+                self.left = store.get_fuel().expect("the engine counts fuel");
+                Ok(returned)
+            }
+            Err(error) => {
+                self.left = 0;
+                Err(fault(&error, self.granted))
+            }
+        }
     }
 
     /// Pays for work that the host does on the guest's behalf after it has stopped.
@@ -122,13 +133,12 @@ impl Instance {
         setup: &Setup<'_>,
     ) -> Result<Instance, LoadError> {
         let (limits, config) = (setup.limits, setup.config.unwrap_or_default());
-        let mut store = Store::new(pre.module().engine(), state(policy, setup));
-        store.limiter(|state| &mut state.limiter);
-        let mut budget = Budget::default();
-        budget.grant(limits.fuel_for_setup);
-        store
-            .set_fuel(limits.fuel_for_setup)
-            .expect("the engine counts fuel");
+        let (mut store, budget) = store(
+            pre.module().engine(),
+            state(policy, setup),
+            |state| &mut state.limiter,
+            limits.fuel_for_setup,
+        );
         let instance = pre
             .instantiate(&mut store)
             .map_err(|e| start_error(&e, limits.fuel_for_setup))?;
@@ -482,17 +492,9 @@ impl Instance {
         &mut self,
         call: impl FnOnce(&Exports, &mut Store<State>) -> wasmtime::Result<R>,
     ) -> Result<R, Fault> {
-        match call(&self.exports, &mut self.store) {
-            Ok(returned) => {
-                self.budget.left = self.store.get_fuel().expect("the engine counts fuel");
-                Ok(returned)
-            }
-            Err(error) => {
-                self.budget.left = 0;
-                let fault = fault(&error, self.budget.granted);
-                Err(self.kill(fault))
-            }
-        }
+        let returned = call(&self.exports, &mut self.store);
+        let settled = self.budget.settle(&self.store, returned);
+        settled.map_err(|fault| self.kill(fault))
     }
 
     /// Ends the instance.
@@ -523,8 +525,23 @@ fn state(policy: &Policy, setup: &Setup<'_>) -> State {
     }
 }
 
+/// A store for one instance, and the fuel for its set-up.
+pub(crate) fn store<T: 'static>(
+    engine: &Engine,
+    state: T,
+    limiter: fn(&mut T) -> &mut StoreLimits,
+    fuel: u64,
+) -> (Store<T>, Budget) {
+    let mut store = Store::new(engine, state);
+    store.limiter(move |state| limiter(state));
+    store.set_fuel(fuel).expect("the engine counts fuel");
+    let mut budget = Budget::default();
+    budget.grant(fuel);
+    (store, budget)
+}
+
 /// What a failed call into the guest means.
-pub(crate) fn fault(error: &wasmtime::Error, fuel: u64) -> Fault {
+fn fault(error: &wasmtime::Error, fuel: u64) -> Fault {
     match error.downcast_ref::<Trap>() {
         Some(Trap::OutOfFuel) => Fault::OutOfFuel { fuel },
         Some(trap) => Fault::Trap(

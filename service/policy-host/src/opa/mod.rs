@@ -17,7 +17,7 @@ use wasmtime::{
 };
 
 use crate::foreign::{self, ForeignCall, ForeignVerdict};
-use crate::instance::{Budget, fault, start_error};
+use crate::instance::{Budget, start_error, store};
 use crate::{Fault, LoadError, Policy, Setup, cost, error::cut, imports::text, limits};
 
 /// The module name of the imports.
@@ -157,13 +157,12 @@ impl Rego {
             limiter: foreign::limiter(limits),
             memory: None,
         };
-        let mut store = Store::new(module.engine(), evaluation);
-        store.limiter(|state| &mut state.limiter);
-        let mut budget = Budget::default();
-        budget.grant(limits.fuel_for_setup);
-        store
-            .set_fuel(limits.fuel_for_setup)
-            .expect("the engine counts fuel");
+        let (mut store, budget) = store(
+            module.engine(),
+            evaluation,
+            |state| &mut state.limiter,
+            limits.fuel_for_setup,
+        );
         let ty = memory_type(module).ok_or(LoadError::ForeignExport {
             name: "memory",
             found: "not an import, as OPA's interface has it".to_owned(),
@@ -381,18 +380,9 @@ impl Rego {
         &mut self,
         call: impl FnOnce(&mut Store<Evaluation>) -> wasmtime::Result<R>,
     ) -> Result<R, Fault> {
-        match call(&mut self.store) {
-            Ok(returned) => {
-                let left = self.store.get_fuel().expect("the engine counts fuel");
-                self.budget.set_left(left);
-                Ok(returned)
-            }
-            Err(error) => {
-                self.budget.set_left(0);
-                let fault = fault(&error, self.budget.granted());
-                Err(self.kill(fault))
-            }
-        }
+        let returned = call(&mut self.store);
+        let settled = self.budget.settle(&self.store, returned);
+        settled.map_err(|fault| self.kill(fault))
     }
 
     #[cold]

@@ -22,7 +22,7 @@ use super::properties::Properties;
 use super::state::{ROOT, Stream};
 use super::{MeasuredMetric, Proxy};
 use crate::foreign::{self, Body, ForeignCall, ForeignChange, ForeignVerdict, Shown};
-use crate::instance::{Budget, fault, start_error};
+use crate::instance::{Budget, start_error, store};
 use crate::{
     Fault, Hook, LoadError, LogLine, Policy, Setup, SharedState, StateLimits, cost, limits,
 };
@@ -92,13 +92,12 @@ impl Filter {
     ) -> Result<Filter, LoadError> {
         let config = foreign::configuration(setup)?;
         let limits = setup.limits;
-        let mut store = Store::new(pre.module().engine(), state(policy, setup, config));
-        store.limiter(|state| &mut state.limiter);
-        let mut budget = Budget::default();
-        budget.grant(limits.fuel_for_setup);
-        store
-            .set_fuel(limits.fuel_for_setup)
-            .expect("the engine counts fuel");
+        let (mut store, budget) = store(
+            pre.module().engine(),
+            state(policy, setup, config),
+            |state| &mut state.limiter,
+            limits.fuel_for_setup,
+        );
         let instance = pre
             .instantiate(&mut store)
             .map_err(|error| start_error(&error, limits.fuel_for_setup))?;
@@ -458,18 +457,9 @@ impl Filter {
         let Some(function) = function else {
             return Ok(None);
         };
-        match function.call(&mut self.store, arguments) {
-            Ok(returned) => {
-                let left = self.store.get_fuel().expect("the engine counts fuel");
-                self.budget.set_left(left);
-                Ok(Some(returned))
-            }
-            Err(error) => {
-                self.budget.set_left(0);
-                let fault = fault(&error, self.budget.granted());
-                Err(self.kill(fault))
-            }
-        }
+        let returned = function.call(&mut self.store, arguments);
+        let settled = self.budget.settle(&self.store, returned);
+        settled.map(Some).map_err(|fault| self.kill(fault))
     }
 
     fn new_context(&mut self) -> u32 {

@@ -3,18 +3,8 @@
 //! A filter names addresses; what doesn't lie in its memory is answered with INVALID_MEMORY_ACCESS. What the host gives is copied to a
 //! place that the filter's own allocator finds, which is a call into it: with its fuel, and never nested.
 
-use wasmtime::Trap;
-
 use super::{Answer, Guest, Proxy, status};
-
-/// Takes fuel for work that comes next.
-pub(super) fn charge(guest: &mut Guest<'_>, units: u64) -> wasmtime::Result<()> {
-    let left = guest.get_fuel()?;
-    match left.checked_sub(units) {
-        Some(rest) => guest.set_fuel(rest),
-        None => Err(Trap::OutOfFuel.into()),
-    }
-}
+pub(super) use crate::imports::charge;
 
 /// The whole memory beside the state; empty before the instance is complete.
 pub(super) fn both<'a>(guest: &'a mut Guest<'_>) -> (&'a mut [u8], &'a mut Proxy) {
