@@ -43,6 +43,7 @@ mod calibrate;
 mod capabilities;
 mod compile;
 mod config;
+mod confinement;
 mod cost;
 mod effects;
 mod error;

@@ -16,24 +16,17 @@
 //! What this can't do: the code that comes out runs in the daemon, so who takes over the compiler has the guests' sandbox. The
 //! worker keeps its crashes, its time and its memory away from the daemon.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use libc::c_long;
-use rustix::process::{
-    DumpableBehavior, Pid, Resource, Rlimit, Signal, getpid, getppid, set_dumpable_behavior,
-    set_parent_process_death_signal, setpriority_process, setrlimit,
-};
-use seccompiler::SeccompCmpArgLen::{Dword, Qword};
-use seccompiler::SeccompCmpOp::{Eq, MaskedEq};
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
-};
+use rustix::process::{Resource, setpriority_process};
+use seccompiler::{BackendError, BpfProgram};
 use wasmtime::Engine;
 
+use crate::confinement::{self, Calls, failed, limit_resources, not_executable};
 use crate::host::compiler_config;
 use crate::limits;
 
@@ -122,41 +115,17 @@ pub(crate) fn numbers<const N: usize>(
 /// # Errors
 /// Says which step the kernel refused. The process must end then.
 pub fn confine(parent: i32, limits: &WorkerLimits) -> Result<Engine, String> {
-    let failed = |step: &'static str| move |error: rustix::io::Errno| format!("{step}: {error}");
-    set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed("no death signal"))?;
-    // Asked after the signal was ordered, so a parent that died in between is noticed.
-    if getppid().map(Pid::as_raw_nonzero).map(i32::from) != Some(parent) {
-        return Err("the daemon that started this worker is gone".to_owned());
-    }
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("dumpable"))?;
+    confinement::tie_to(parent, "worker")?;
     setpriority_process(None, NICE).map_err(failed("priority"))?;
     limit_resources(&[
-        (Resource::Core, 0),
-        (Resource::Nproc, 0),
-        (Resource::Nofile, 0),
-        (Resource::Memlock, 0),
-        (Resource::Msgqueue, 0),
         (Resource::Fsize, limits::ARTIFACT_BYTES as u64),
-        (Resource::Stack, limits::COMPILER_STACK_BYTES),
         (Resource::As, limits.memory_bytes),
         (Resource::Cpu, limits.cpu_seconds),
-    ])
-    .map_err(failed("resource limits"))?;
+    ])?;
     let engine = Engine::new(&compiler_config()).map_err(|error| format!("engine: {error:#}"))?;
     let filter = filter().map_err(|error| format!("system call filter: {error}"))?;
     seccompiler::apply_filter(&filter).map_err(|error| format!("system call filter: {error}"))?;
     Ok(engine)
-}
-
-/// Sets limits that can't be raised again.
-pub(crate) fn limit_resources(limits: &[(Resource, u64)]) -> Result<(), rustix::io::Errno> {
-    limits.iter().try_for_each(|&(resource, most)| {
-        let limit = Rlimit {
-            current: Some(most),
-            maximum: Some(most),
-        };
-        setrlimit(resource, limit)
-    })
 }
 
 /// System calls that are allowed whatever their arguments: memory, random seeds for hash tables, the clock, and what ends a
@@ -187,31 +156,13 @@ pub const ALLOWED_IN_PART: &[c_long] = &[
     libc::SYS_tgkill,
 ];
 
-fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
-    let argument = SeccompCondition::new;
-    let bits = |bits: i32| MaskedEq(u64::from(bits.cast_unsigned()));
-    let exec = u64::from(libc::PROT_EXEC.cast_unsigned());
-    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let own = u64::from(getpid().as_raw_nonzero().get().cast_unsigned());
-    let never_executable = || argument(2, Qword, MaskedEq(exec), 0);
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        ALLOWED.iter().map(|&call| (call, Vec::new())).collect();
-    let mut allow = |call, conditions| -> Result<(), seccompiler::BackendError> {
-        let rule = SeccompRule::new(conditions)?;
-        rules.entry(call).or_default().push(rule);
-        Ok(())
-    };
-    allow(libc::SYS_read, vec![argument(0, Dword, Eq, 0)?])?;
-    allow(libc::SYS_write, vec![argument(0, Dword, Eq, 1)?])?;
-    allow(libc::SYS_write, vec![argument(0, Dword, Eq, 2)?])?;
-    let anonymous = argument(3, Dword, bits(private), u64::from(private.cast_unsigned()))?;
-    allow(libc::SYS_mmap, vec![never_executable()?, anonymous])?;
-    allow(libc::SYS_mprotect, vec![never_executable()?])?;
-    // Aborting is a signal to oneself.
-    allow(libc::SYS_tgkill, vec![argument(0, Dword, Eq, own)?])?;
-    let kill = SeccompAction::KillProcess;
-    let target = TargetArch::try_from(std::env::consts::ARCH)?;
-    SeccompFilter::new(rules, kill, SeccompAction::Allow, target)?.try_into()
+fn filter() -> Result<BpfProgram, BackendError> {
+    let mut calls = Calls::new(ALLOWED)?;
+    for fd in [1, 2] {
+        calls.allow_for(libc::SYS_write, fd)?;
+    }
+    calls.allow(libc::SYS_mprotect, vec![not_executable()?])?;
+    calls.or_kill()
 }
 
 fn write_all(stream: u8, mut bytes: &[u8]) -> std::io::Result<()> {

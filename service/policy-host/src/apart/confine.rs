@@ -14,18 +14,11 @@ use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 
 use libc::c_long;
-use rustix::process::{
-    DumpableBehavior, Pid, Resource, Signal, getpid, getppid, set_dumpable_behavior,
-    set_parent_process_death_signal,
-};
-use seccompiler::SeccompCmpArgLen::{Dword, Qword};
-use seccompiler::SeccompCmpOp::{Eq, MaskedEq};
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
-};
+use rustix::process::Resource;
+use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
+use crate::confinement::{self, Calls, limit_resources};
 use crate::limits;
-use crate::worker::limit_resources;
 
 /// What a policy process may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,26 +73,14 @@ pub const ALLOWED_IN_PART: &[c_long] = &[
 /// # Errors
 /// Says which step the kernel refused. The process must end then.
 pub fn confine(parent: i32, limits: &ProcessLimits, doors: Doors) -> Result<(), String> {
-    let failed = |step: &'static str| move |error: rustix::io::Errno| format!("{step}: {error}");
-    set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed("no death signal"))?;
-    // Asked after the signal was ordered, so a parent that died in between is noticed.
-    if getppid().map(Pid::as_raw_nonzero).map(i32::from) != Some(parent) {
-        return Err("the daemon that started this policy process is gone".to_owned());
-    }
-    // Should the machine run out of memory, this goes first. Where that can't be said, the kernel's own choice stands.
+    // Should the machine run out of memory, this goes first. Where that can't be said, the kernel's own choice stands. Said before nobody may
+    // look into the process, since its files in /proc are root's then.
     let _unsaid = std::fs::write("/proc/self/oom_score_adj", "1000");
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("dumpable"))?;
+    confinement::tie_to(parent, "policy process")?;
     limit_resources(&[
-        (Resource::Core, 0),
-        (Resource::Nproc, 0),
-        (Resource::Nofile, 0),
-        (Resource::Memlock, 0),
-        (Resource::Msgqueue, 0),
         (Resource::Fsize, limits::APART_WORDS_BYTES),
-        (Resource::Stack, limits::COMPILER_STACK_BYTES),
         (Resource::Data, limits.memory_bytes),
-    ])
-    .map_err(failed("resource limits"))?;
+    ])?;
     let refused = |error: String| format!("system call filter: {error}");
     for filter in [without_memfds(), filter(doors)] {
         let filter = filter.map_err(|error| refused(error.to_string()))?;
@@ -109,48 +90,26 @@ pub fn confine(parent: i32, limits: &ProcessLimits, doors: Doors) -> Result<(), 
     Ok(())
 }
 
-type Rules = BTreeMap<i64, Vec<SeccompRule>>;
-
 /// Of two filters the one that forbids more wins.
-fn without_memfds() -> Result<BpfProgram, seccompiler::BackendError> {
-    let rules = Rules::from([(libc::SYS_memfd_create, Vec::new())]);
+fn without_memfds() -> Result<BpfProgram, BackendError> {
+    let rules = BTreeMap::from([(libc::SYS_memfd_create, Vec::new())]);
     let fails = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());
     let target = TargetArch::try_from(std::env::consts::ARCH)?;
     SeccompFilter::new(rules, SeccompAction::Allow, fails, target)?.try_into()
 }
 
-fn filter(doors: Doors) -> Result<BpfProgram, seccompiler::BackendError> {
-    let argument = SeccompCondition::new;
-    let bits = |bits: i32| MaskedEq(u64::from(bits.cast_unsigned()));
-    let number = |fd: RawFd| u64::from(fd.cast_unsigned());
-    let exec = u64::from(libc::PROT_EXEC.cast_unsigned());
-    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let own = number(getpid().as_raw_nonzero().get());
-    let mut rules: Rules = ALLOWED.iter().map(|&call| (call, Vec::new())).collect();
-    // The other filter has answered it.
-    rules.insert(libc::SYS_memfd_create, Vec::new());
-    let mut allow = |call, conditions| -> Result<(), seccompiler::BackendError> {
-        let rule = SeccompRule::new(conditions)?;
-        rules.entry(call).or_default().push(rule);
-        Ok(())
-    };
-    allow(libc::SYS_read, vec![argument(0, Dword, Eq, 0)?])?;
-    for fd in [0, 1, 2, number(doors.doorbell)] {
-        allow(libc::SYS_write, vec![argument(0, Dword, Eq, fd)?])?;
+fn filter(doors: Doors) -> Result<BpfProgram, BackendError> {
+    // The other filter has answered the last one.
+    let mut calls = Calls::new(&[ALLOWED, &[libc::SYS_memfd_create]].concat())?;
+    for fd in [0, 1, 2, doors.doorbell] {
+        calls.allow_for(libc::SYS_write, fd)?;
     }
     for wait in [
         libc::SYS_epoll_wait,
         libc::SYS_epoll_pwait,
         libc::SYS_epoll_pwait2,
     ] {
-        allow(wait, vec![argument(0, Dword, Eq, number(doors.wake))?])?;
+        calls.allow_for(wait, doors.wake)?;
     }
-    let never_executable = argument(2, Qword, MaskedEq(exec), 0)?;
-    let anonymous = argument(3, Dword, bits(private), u64::from(private.cast_unsigned()))?;
-    allow(libc::SYS_mmap, vec![never_executable, anonymous])?;
-    // Aborting is a signal to oneself.
-    allow(libc::SYS_tgkill, vec![argument(0, Dword, Eq, own)?])?;
-    let kill = SeccompAction::KillProcess;
-    let target = TargetArch::try_from(std::env::consts::ARCH)?;
-    SeccompFilter::new(rules, kill, SeccompAction::Allow, target)?.try_into()
+    calls.or_kill()
 }
