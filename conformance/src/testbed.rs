@@ -450,18 +450,8 @@ pub fn eventually(
 /// # Panics
 /// If it isn't built, with the command that builds it.
 pub fn policy_file(name: &str) -> PathBuf {
-    let programs = programs();
-    let target = programs.parent().unwrap_or(&programs);
-    let path = target
-        .join("wasm32-unknown-unknown/policy")
-        .join(format!("{name}.wasm"));
     let build = "cargo build --profile policy --target wasm32-unknown-unknown -p policy-";
-    assert!(
-        path.exists(),
-        "{} is not built; run `{build}{name}` first",
-        path.display()
-    );
-    path
+    built("wasm32-unknown-unknown/policy", name, &format!("{build}{name}"))
 }
 
 /// A policy of another language than Rust, compiled to Wasm: `c/witness`, `assemblyscript/room_limit`.
@@ -469,15 +459,8 @@ pub fn policy_file(name: &str) -> PathBuf {
 /// # Panics
 /// If it isn't built, with the command that builds it.
 pub fn guest_file(name: &str) -> PathBuf {
-    let programs = programs();
-    let target = programs.parent().unwrap_or(&programs);
-    let path = target.join("guests").join(format!("{name}.wasm"));
-    assert!(
-        path.exists(),
-        "{} is not built; run `. .ci/lib.sh; build_guests` first (it needs clang, lld and Node.js)",
-        path.display()
-    );
-    path
+    let build = ". .ci/lib.sh; build_guests";
+    built("guests", name, &format!("{build} (it needs clang, lld and Node.js)"))
 }
 
 /// A module that nobody here wrote: a filter for Envoy, a policy of OPA's.
@@ -485,14 +468,16 @@ pub fn guest_file(name: &str) -> PathBuf {
 /// # Panics
 /// If it isn't built, with the command that builds it.
 pub fn foreign_file(name: &str) -> PathBuf {
+    built("foreign", name, ".ci/foreign")
+}
+
+/// A module in a directory below the target directory, if what builds it has run.
+fn built(directory: &str, name: &str, build: &str) -> PathBuf {
     let programs = programs();
     let target = programs.parent().unwrap_or(&programs);
-    let path = target.join("foreign").join(format!("{name}.wasm"));
-    assert!(
-        path.exists(),
-        "{} is not built; run `.ci/foreign` first",
-        path.display()
-    );
+    let path = target.join(directory).join(format!("{name}.wasm"));
+    let shown = path.display();
+    assert!(path.exists(), "{shown} isn't built; run first: {build}");
     path
 }
 

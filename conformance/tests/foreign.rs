@@ -213,38 +213,21 @@ fn http_auth_random_can_ask_nobody_so_its_calls_are_refused() {
 
 #[test]
 fn http_body_reads_replies_if_it_may_and_a_text_is_no_reply() {
-    let open = Host::new("{\"hotel_ids\": [\"a\"]}");
-    open.run(
-        "http_body",
-        "",
-        &format!("{NEEDS} --hooks reply --reply-body change"),
-        GRANT,
-    );
-    let booked = open.book("Ada");
-    assert_eq!(booked.code, 0, "{booked}");
-    let secret = Host::new("{\"hotel_ids\": [\"a secret\"]}");
-    secret.run("http_body", "", &format!("{NEEDS} --hooks reply"), GRANT);
-    let unseen = secret.book("Ada");
+    let book = |hotel: &str, body: &str| {
+        let host = Host::new(&format!("{{\"hotel_ids\": [\"{hotel}\"]}}"));
+        let description = format!("{NEEDS} --hooks reply {body}");
+        host.run("http_body", "", &description, GRANT);
+        host.book("Ada")
+    };
+    let open = book("a", "--reply-body change");
+    assert_eq!(open.code, 0, "{open}");
+    let unseen = book("a secret", "");
     assert_eq!(unseen.code, 0, "it wasn't shown the body: {unseen}");
-    let secret = Host::new("{\"hotel_ids\": [\"a secret\"]}");
-    secret.run(
-        "http_body",
-        "",
-        &format!("{NEEDS} --hooks reply --reply-body change"),
-        GRANT,
-    );
-    let redacted = secret.book("Ada");
+    let redacted = book("a secret", "--reply-body change");
     assert_ne!(redacted.code, 0, "{redacted}");
     assert!(redacted.err.contains("gRPC frame"), "{redacted}");
     assert!(!redacted.out.contains("secret"), "{redacted}");
-    let read = Host::new("{\"hotel_ids\": [\"a secret\"]}");
-    read.run(
-        "http_body",
-        "",
-        &format!("{NEEDS} --hooks reply --reply-body read"),
-        GRANT,
-    );
-    let refused = read.book("Ada");
+    let refused = book("a secret", "--reply-body read");
     assert!(refused.err.contains("which it isn't granted"), "{refused}");
 }
 
