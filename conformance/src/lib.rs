@@ -2,6 +2,7 @@
 //!
 //! - [`testbed`] starts real daemons and runs the real command line against them, and leaves nothing
 //!   running; [`process`] is how it makes sure of that.
+//! - [`hosts`] are two of them, joined, with one tenant.
 //! - [`admin`] is an administrator in a hurry: one connection, many requests.
 //! - [`traffic`] is an honest tenant's calls, which must go on whatever happens next door.
 //! - [`hotel`] are the generated stubs, and [`workload`] is the synthetic hotel traffic, the same wherever it flows.
@@ -23,6 +24,7 @@ pub mod hotel {
 pub mod admin;
 pub mod bombs;
 pub mod hostile;
+pub mod hosts;
 pub mod module;
 pub mod peer;
 pub mod process;

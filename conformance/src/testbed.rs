@@ -451,7 +451,11 @@ pub fn eventually(
 /// If it isn't built, with the command that builds it.
 pub fn policy_file(name: &str) -> PathBuf {
     let build = "cargo build --profile policy --target wasm32-unknown-unknown -p policy-";
-    built("wasm32-unknown-unknown/policy", name, &format!("{build}{name}"))
+    built(
+        "wasm32-unknown-unknown/policy",
+        name,
+        &format!("{build}{name}"),
+    )
 }
 
 /// A policy of another language than Rust, compiled to Wasm: `c/witness`, `assemblyscript/room_limit`.
@@ -460,7 +464,11 @@ pub fn policy_file(name: &str) -> PathBuf {
 /// If it isn't built, with the command that builds it.
 pub fn guest_file(name: &str) -> PathBuf {
     let build = ". .ci/lib.sh; build_guests";
-    built("guests", name, &format!("{build} (it needs clang, lld and Node.js)"))
+    built(
+        "guests",
+        name,
+        &format!("{build} (it needs clang, lld and Node.js)"),
+    )
 }
 
 /// A module that nobody here wrote: a filter for Envoy, a policy of OPA's.

@@ -2,49 +2,16 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
 use std::time::Duration;
 
 use tollgate_conformance::hostile::{Hostile, Target};
+use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::testbed::{Daemon, Outcome, SOON, Testbed, proto_file};
 use tollgate_conformance::traffic::{ECHO, Traffic, echo_block, hotel};
 use tollgate_shm_abi::descriptor::{BlockRef, Completion, Image, Submission};
 use tollgate_shm_abi::messages::SIDE_CLIENT;
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf};
 use tollgate_shm_abi::status::Code;
-
-/// Two joined hosts with one tenant.
-struct Hosts {
-    bed: Testbed,
-    a: Daemon,
-    b: Daemon,
-    tokens: [String; 2],
-}
-
-impl Hosts {
-    fn new() -> Hosts {
-        let bed = Testbed::new();
-        let (a, b) = (bed.daemon("a"), bed.daemon("b"));
-        let tokens = [a.tenant("acme"), b.tenant("acme")];
-        Hosts { bed, a, b, tokens }
-    }
-
-    /// Calls on `a`; `to` is `b`, or this host.
-    fn call(&self, to_b: bool, proto: &Path, method: &str, args: &[&str]) -> Outcome {
-        let (proto, listen) = (proto.display().to_string(), self.b.listen().to_string());
-        let to: &[&str] = if to_b { &["--to", &listen] } else { &[] };
-        let line = [
-            "call",
-            "--token",
-            &self.tokens[0],
-            "--proto",
-            &proto,
-            "--show-metadata",
-        ];
-        self.a
-            .tollgate(line.iter().chain(to).chain(args).chain(&[method]))
-    }
-}
 
 fn lines(outcome: &Outcome) -> Vec<&str> {
     assert_eq!(outcome.code, 0, "{outcome}");

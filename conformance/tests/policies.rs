@@ -10,70 +10,19 @@ use ed25519_dalek::{Signer, SigningKey};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tollgate::{Channel, Session, SessionOptions, block_on};
+use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::hotel::EchoMessage;
 use tollgate_conformance::hotel::echo_client::EchoClient;
 use tollgate_conformance::module::Module;
-use tollgate_conformance::process::Process;
-use tollgate_conformance::testbed::{
-    Daemon, Options, Outcome, SOON, Testbed, eventually, proto_file,
-};
+use tollgate_conformance::testbed::{Options, Outcome, SOON, eventually, proto_file};
 use tollgate_conformance::traffic::ECHO;
 use tollgate_shm_abi::status::Code;
 
-/// A host that calls, one that serves, and one tenant on both.
-struct Hosts {
-    bed: Testbed,
-    a: Daemon,
-    b: Daemon,
-    tokens: [String; 2],
-}
-
-impl Hosts {
-    fn new() -> Hosts {
-        let bed = Testbed::new();
-        // The module that checks tokens is the catalogue's largest: a machine that is full compiles it for long.
-        let patient = Options {
-            config: "[compile]\ntimeout_ms = 60000\n".to_owned(),
-            ..Options::default()
-        };
-        let (a, b) = (bed.daemon_with("a", &patient), bed.daemon("b"));
-        let tokens = [a.tenant("acme"), b.tenant("acme")];
-        Hosts { bed, a, b, tokens }
-    }
-
-    /// Puts a policy in force before the calls that host `a` makes of the echo service.
-    fn attach(&self, policy: &str, config: &Value, flags: &str) {
-        let config = self.bed.file("config.json", config.to_string());
-        let file = policy.replace('-', "_");
-        let pushed = self.a.push("--tenant acme", &file, policy, Some(&config));
-        let line = format!("policy attach {pushed} --tenant acme --service {ECHO} --side client");
-        self.a.ok(format!("{line} {flags}").trim_end());
-    }
-
-    /// An echo of host `b` that prints the metadata it gets.
-    fn serve(&self, flags: &[&str]) -> Process {
-        let answer = ["--echo", "--print-requests", "--show-metadata"];
-        let answer = [&answer[..], flags].concat();
-        self.b.serve_hotel(&self.tokens[1], ECHO, &answer)
-    }
-
-    /// Calls it from host `a`.
-    fn call(&self, metadata: &[&str]) -> Outcome {
-        let proto = proto_file("hotel.proto").display().to_string();
-        let to = self.b.listen().to_string();
-        let line = [
-            "call",
-            "--token",
-            &self.tokens[0],
-            "--proto",
-            &proto,
-            "--to",
-            &to,
-        ];
-        let metadata = metadata.iter().flat_map(|pair| ["--metadata", pair]);
-        let call = ["--show-metadata", "hotel.Echo/Echo", "{}"];
-        self.a
-            .tollgate(line.into_iter().chain(metadata).chain(call))
+/// The module that checks tokens is the catalogue's largest: a machine that is full compiles it for long.
+fn patient() -> Options {
+    Options {
+        config: "[compile]\ntimeout_ms = 60000\n".to_owned(),
+        ..Options::default()
     }
 }
 
@@ -99,14 +48,14 @@ fn base64url(bytes: &[u8]) -> String {
 #[test]
 fn what_a_policy_makes_of_metadata_is_what_the_server_gets() {
     let hosts = Hosts::new();
-    let server = hosts.serve(&[]);
+    let server = hosts.serve_echo(&[]);
     let edits = json!({
         "metadata": ["x-user"],
         "metadata_changes": ["x-tenant", "x-debug", "x-for"],
         "edits": [{"set": "x-tenant", "value": "acme"}, {"remove": "x-debug"}, {"copy": "x-user", "to": "x-for"}],
     });
     hosts.attach("metadata-edit", &edits, "");
-    let outcome = hosts.call(&["x-user=ada", "x-debug=1", "x-tenant=evil", "other=kept"]);
+    let outcome = hosts.echo(&["x-user=ada", "x-debug=1", "x-tenant=evil", "other=kept"]);
     let made =
         json!({"x-user": ["ada"], "x-tenant": ["acme"], "x-for": ["ada"], "other": ["kept"]});
     assert_eq!(echoed(&outcome), made);
@@ -119,12 +68,12 @@ fn what_a_policy_makes_of_metadata_is_what_the_server_gets() {
     let full = format!("big={}", "x".repeat(8192 - 4 - 7));
     for _ in 0..12 {
         refused(
-            &hosts.call(&[&full]),
+            &hosts.echo(&[&full]),
             Code::RESOURCE_EXHAUSTED,
             "what policy metadata-edit@1 of tenant acme adds to the call's metadata doesn't fit",
         );
     }
-    assert_eq!(echoed(&hosts.call(&[])), json!({"x-tenant": ["acme"]}));
+    assert_eq!(echoed(&hosts.echo(&[])), json!({"x-tenant": ["acme"]}));
     let now = hosts.a.attachment("metadata-edit");
     assert_eq!(now["versions"][0]["faults"], 0, "{now}");
     assert_eq!(now["versions"][0]["refused"], 12, "{now}");
@@ -133,19 +82,19 @@ fn what_a_policy_makes_of_metadata_is_what_the_server_gets() {
 #[test]
 fn a_key_that_isnt_granted_is_as_if_the_call_had_none() {
     let hosts = Hosts::new();
-    let _server = hosts.serve(&[]);
+    let _server = hosts.serve_echo(&[]);
     let admins = json!({"metadata": ["x-role"], "allow": ["admin"], "message": "admins only"});
     hosts.attach("metadata-acl", &admins, "");
     assert_eq!(
-        echoed(&hosts.call(&["x-role=admin"])),
+        echoed(&hosts.echo(&["x-role=admin"])),
         json!({"x-role": ["admin"]})
     );
     refused(
-        &hosts.call(&["x-role=guest"]),
+        &hosts.echo(&["x-role=guest"]),
         Code::PERMISSION_DENIED,
         "admins only",
     );
-    refused(&hosts.call(&[]), Code::PERMISSION_DENIED, "admins only");
+    refused(&hosts.echo(&[]), Code::PERMISSION_DENIED, "admins only");
     hosts.a.ok("policy detach metadata-acl --tenant acme");
     // Copies one key, and may only see the other.
     let copies = json!({
@@ -153,7 +102,7 @@ fn a_key_that_isnt_granted_is_as_if_the_call_had_none() {
         "edits": [{"copy": "x-role", "to": "x-was"}, {"copy": "x-user", "to": "x-for"}],
     });
     hosts.attach("metadata-edit", &copies, "--metadata x-user,x-was,x-for");
-    let outcome = hosts.call(&["x-role=admin", "x-user=ada"]);
+    let outcome = hosts.echo(&["x-role=admin", "x-user=ada"]);
     let made = json!({"x-role": ["admin"], "x-user": ["ada"], "x-for": ["ada"]});
     assert_eq!(echoed(&outcome), made);
 }
@@ -162,8 +111,8 @@ fn a_key_that_isnt_granted_is_as_if_the_call_had_none() {
 /// machine has the time for it, too.
 #[test]
 fn tokens_let_callers_pass_and_tell_the_server_who_called() {
-    let hosts = Hosts::new();
-    let _server = hosts.serve(&[]);
+    let hosts = Hosts::with(&patient());
+    let _server = hosts.serve_echo(&[]);
     let key = SigningKey::from_bytes(&[7; 32]);
     let public = json!({
         "kty": "OKP", "crv": "Ed25519", "kid": "k", "x": base64url(key.verifying_key().as_bytes()),
@@ -211,13 +160,13 @@ fn tokens_let_callers_pass_and_tell_the_server_who_called() {
             "the token doesn't allow this call",
         ),
     ] {
-        refused(&hosts.call(&[&token]), code, sentence);
+        refused(&hosts.echo(&[&token]), code, sentence);
     }
-    refused(&hosts.call(&[]), Code::UNAUTHENTICATED, "a token is needed");
+    refused(&hosts.echo(&[]), Code::UNAUTHENTICATED, "a token is needed");
     // What a caller says of itself isn't believed.
     for _ in 0..2 {
         assert_eq!(
-            echoed(&hosts.call(&[&good, "x-sub=root"]))["x-sub"],
+            echoed(&hosts.echo(&[&good, "x-sub=root"]))["x-sub"],
             json!(["ada"])
         );
     }
@@ -227,7 +176,7 @@ fn tokens_let_callers_pass_and_tell_the_server_who_called() {
 fn a_delayed_call_waits_and_delays_no_other() {
     const WAIT: Duration = Duration::from_millis(900);
     let hosts = Hosts::new();
-    let _server = hosts.serve(&[]);
+    let _server = hosts.serve_echo(&[]);
     let delays = json!({"percent": 0, "delay_percent": 100, "delay_ms": 900});
     let config = hosts.bed.file("f.json", delays.to_string());
     hosts
@@ -279,7 +228,7 @@ fn lines_that_are_logged_are_limited_and_counted() {
     };
     for isolation in ["none", "process"] {
         let hosts = Hosts::new();
-        let _server = hosts.serve(&[]);
+        let _server = hosts.serve_echo(&[]);
         let file = hosts.bed.file("log.wasm", module.wasm());
         let names: Vec<String> = (0..POLICIES).map(|k| format!("log{k}")).collect();
         for name in &names {
@@ -291,7 +240,7 @@ fn lines_that_are_logged_are_limited_and_counted() {
             hosts.a.ok(&format!("{line} {options}"));
         }
         let begin = Instant::now();
-        let called = hosts.call(&[]);
+        let called = hosts.echo(&[]);
         assert_eq!(called.code, 0, "{called}");
         let mut told = Vec::new();
         let all = || {
@@ -329,9 +278,9 @@ fn a_route_leads_to_the_servers_of_its_label() {
     let canary =
         json!({"route": "canary", "metadata": ["x-user"], "values": ["tester"], "percent": 0});
     hosts.attach("canary-route", &canary, "--grant route");
-    let plain = hosts.serve(&["--metadata", "by=plain"]);
+    let plain = hosts.serve_echo(&["--metadata", "by=plain"]);
     let by = |metadata: &[&str]| {
-        let echoed = echoed(&hosts.call(metadata));
+        let echoed = echoed(&hosts.echo(metadata));
         // What daemons tell each other reaches no application.
         let keys = echoed.as_object().unwrap().keys();
         assert!(
@@ -345,7 +294,7 @@ fn a_route_leads_to_the_servers_of_its_label() {
         "plain",
         "while nobody has the label"
     );
-    let labelled = hosts.serve(&["--label", "canary", "--metadata", "by=canary"]);
+    let labelled = hosts.serve_echo(&["--label", "canary", "--metadata", "by=canary"]);
     for _ in 0..4 {
         assert_eq!(by(&["x-user=tester"]), "canary");
         assert_eq!(by(&["x-user=ada"]), "plain");
@@ -356,7 +305,7 @@ fn a_route_leads_to_the_servers_of_its_label() {
     while by(&[]) != "canary" {
         assert!(begin.elapsed() < SOON, "nobody else is left to serve it");
     }
-    let plain = hosts.serve(&["--metadata", "by=plain"]);
+    let plain = hosts.serve_echo(&["--metadata", "by=plain"]);
     drop(labelled);
     let begin = Instant::now();
     while by(&["x-user=tester"]) != "plain" {
@@ -386,21 +335,21 @@ fn a_route_leads_to_the_servers_of_its_label() {
 #[test]
 fn a_priority_is_told_to_the_peers_daemon_and_to_nobody_else() {
     let hosts = Hosts::new();
-    let server = hosts.serve(&[]);
+    let server = hosts.serve_echo(&[]);
     let urgent = json!({"metadata": ["x-class"], "values": {"interactive": 7}, "default": 0});
     hosts.attach("priority", &urgent, "--grant priority");
-    let outcome = hosts.call(&["x-class=interactive"]);
+    let outcome = hosts.echo(&["x-class=interactive"]);
     assert_eq!(echoed(&outcome), json!({"x-class": ["interactive"]}));
     let heard = r#"{"metadata":{"x-class":["interactive"]}}"#;
     server.line(SOON, |line| line == heard).unwrap();
     let mut full = vec!["n=1"; 64];
     assert_eq!(
-        echoed(&hosts.call(&full))["n"].as_array().unwrap().len(),
+        echoed(&hosts.echo(&full))["n"].as_array().unwrap().len(),
         64
     );
     full[0] = "x-class=interactive";
     refused(
-        &hosts.call(&full),
+        &hosts.echo(&full),
         Code::RESOURCE_EXHAUSTED,
         "a policy chose the call's priority or route, and its metadata leaves no room for that",
     );
