@@ -41,20 +41,13 @@ const COUNTED: &str = "--counted";
 pub fn main(all: impl FnOnce() -> Result<Vec<Counted>, String>) -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let done = match args[..] {
+    crate::exit(match args[..] {
         [COUNTED] => all().map(counted),
         ["--print"] => count().map(|counts| println!("{}", to_json(counts))),
         ["--bless", file] => bless(Path::new(file)),
         [file] if !file.starts_with('-') => compare(Path::new(file)),
         _ => Err("usage: [--bless] FILE | --print".to_owned()),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(sentence) => {
-            eprintln!("error: {sentence}");
-            ExitCode::FAILURE
-        }
-    }
+    })
 }
 
 /// Callgrind counts from here to the return, by this function's name.

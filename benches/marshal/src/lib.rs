@@ -19,4 +19,17 @@ pub mod counting;
 pub mod hand;
 pub mod messages;
 
+use std::process::ExitCode;
+
 pub use contenders::{Contender, contenders};
+
+/// What a program ends with: a failure is told in one sentence.
+pub fn exit(done: Result<(), String>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("error: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -16,6 +16,7 @@ mod schemas;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use tollgate_bench_marshal::exit;
 
 /// How much is measured.
 #[derive(Clone, Copy)]
@@ -42,18 +43,11 @@ const SMOKE: Effort = Effort {
 };
 
 fn main() -> ExitCode {
-    let done = match Args::parse(std::env::args().skip(1)) {
+    exit(match Args::parse(std::env::args().skip(1)) {
         Ok(Args { child: true, .. }) => bind::child(),
         Ok(args) => bench(&args),
         Err(sentence) => Err(sentence),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(sentence) => {
-            eprintln!("error: {sentence}");
-            ExitCode::FAILURE
-        }
-    }
+    })
 }
 
 #[derive(Default)]

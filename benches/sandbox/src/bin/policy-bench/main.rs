@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
+use tollgate_bench_marshal::exit;
 
 /// How much is measured.
 #[derive(Clone, Copy)]
@@ -47,14 +48,7 @@ const SMOKE: Effort = Effort {
 };
 
 fn main() -> ExitCode {
-    let done = Args::parse(std::env::args().skip(1)).and_then(|args| bench(&args));
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(sentence) => {
-            eprintln!("error: {sentence}");
-            ExitCode::FAILURE
-        }
-    }
+    exit(Args::parse(std::env::args().skip(1)).and_then(|args| bench(&args)))
 }
 
 #[derive(Default)]
