@@ -21,7 +21,7 @@ impl Runtime {
             step: 0,
         };
         if self.policies.must_wait(chain) {
-            return self.settle(position, Question::new(call, message), true);
+            return self.park(position, Question::new(call, message));
         }
         let most = self.policies.at_once(chain);
         let mut questions = std::mem::take(&mut self.questions);
@@ -105,17 +105,22 @@ impl Runtime {
 
     /// Those that stop are parked; the others are told to the engine.
     pub(crate) fn settle_all(&mut self, position: Position, questions: &mut Vec<Question>) {
+        for question in questions.iter_mut() {
+            self.clear_up(question);
+        }
         // Those that stop are the last, and the first of them goes to the front of its queue last.
         let going_on = questions.partition_point(|question| question.stop.is_none());
         for question in questions.drain(going_on..).rev() {
-            self.settle(position, question, true);
+            self.park(position, question);
         }
         for question in questions.drain(..) {
-            self.settle(position, question, false);
+            self.give_verdict(question);
         }
     }
 
-    fn settle(&mut self, position: Position, mut question: Question, stops: bool) {
+    /// Gives back what came free while a call was judged, and says how large its message is now.
+    #[inline]
+    fn clear_up(&mut self, question: &mut Question) {
         if let Some((source, bytes)) = question.freed.take() {
             self.bytes.send_heap_to_private += u64::from(bytes);
             self.reclaim(source);
@@ -124,9 +129,9 @@ impl Runtime {
             let bytes = question.message.credit_bytes();
             self.engine.resized(question.call, bytes);
         }
-        if !stops {
-            return self.give_verdict(question);
-        }
+    }
+
+    fn park(&mut self, position: Position, mut question: Question) {
         let stop = question.stop.take();
         let parked = self.policies.park(position, stop, question, self.now_ns);
         if let Err((mut question, full)) = parked {
@@ -135,6 +140,8 @@ impl Runtime {
         }
     }
 
+    // So that what the engine isn't told of a question isn't copied either: it is some hundred bytes.
+    #[inline(always)]
     fn give_verdict(&mut self, question: Question) {
         let Question {
             call,
