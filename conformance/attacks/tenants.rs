@@ -1,5 +1,6 @@
 //! Very many tenants: the last of ten thousand gets what the first got, and all of them together fit a daemon.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use tollgate_conformance::admin::{Admin, Place};
@@ -16,6 +17,8 @@ const TENANTS: usize = 10_000;
 
 /// Tenants that make calls, out of all.
 const CALLERS: usize = 20;
+/// What each of them calls.
+const CALLS: u64 = 10;
 
 #[test]
 fn ten_thousand_tenants_with_a_policy_each_fit_a_daemon() {
@@ -50,12 +53,19 @@ fn ten_thousand_tenants_with_a_policy_each_fit_a_daemon() {
         count as f64 / seconds.iter().sum::<f64>(),
     ));
     assert!(callers.len() >= CALLERS / 2);
-    for (tenant, token) in callers {
-        let caller = Caller::new(&daemon, token);
-        for _ in 0..10 {
+    for (tenant, token) in &callers {
+        let caller = Caller::new(&daemon, token.clone());
+        for _ in 0..CALLS {
             assert_eq!(caller.outcome(), "ok", "{tenant}");
         }
     }
+    let status = admin.status();
+    let policies = status["policies"].as_array().unwrap();
+    assert_eq!(policies.len(), count);
+    let judged = policies.iter().filter(|p| p["allowed"] == CALLS);
+    let judged: BTreeSet<&str> = judged.map(|p| p["tenant"].as_str().unwrap()).collect();
+    let called = callers.iter().map(|(tenant, _)| tenant.as_str());
+    assert_eq!(judged, called.collect(), "each by its own tenant's policy");
     measured(
         &format!("{count} tenants with a policy each, MiB that the daemon grew by for 10,000"),
         (grown * (TENANTS / count) as u64) as f64 / f64::from(1 << 20),

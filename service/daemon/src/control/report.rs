@@ -80,8 +80,10 @@ fn role(slot: &Slot, version: u32) -> Option<String> {
 /// Everything about attachments, joined with what the runtimes have counted.
 struct Joined<'a> {
     control: &'a Control,
-    /// By attachment, in the chain's order of their places.
+    /// By attachment, in the chain's order of their places; none without a live.
     by_attachment: BTreeMap<u64, Vec<(u32, &'a Live)>>,
+    /// The keys of those that are of one policy.
+    by_policy: HashMap<(Owner, &'a str), Vec<u64>>,
     counted: HashMap<u32, Vec<&'a PolicyReport>>,
 }
 
@@ -98,6 +100,12 @@ impl<'a> Joined<'a> {
                 .or_default()
                 .push((id, live));
         }
+        let mut by_policy: HashMap<_, Vec<u64>> = HashMap::new();
+        for (place, lives) in &by_attachment {
+            let Attachment { target, policy, .. } = &lives[0].1.attachment;
+            let policy = (target.owner(), policy.as_str());
+            by_policy.entry(policy).or_default().push(*place);
+        }
         let mut counted: HashMap<u32, Vec<_>> = HashMap::new();
         for policy in &report.policies {
             counted.entry(policy.id).or_default().push(policy);
@@ -105,8 +113,22 @@ impl<'a> Joined<'a> {
         Joined {
             control,
             by_attachment,
+            by_policy,
             counted,
         }
+    }
+
+    /// The attachments of a policy, in the chain's order of their places.
+    fn attachments_of(
+        &self,
+        owner: &Owner,
+        policy: &'a str,
+    ) -> impl Iterator<Item = &[(u32, &'a Live)]> {
+        let places = self.by_policy.get(&(owner.clone(), policy));
+        places
+            .into_iter()
+            .flatten()
+            .map(|place| &self.by_attachment[place][..])
     }
 
     /// What the versions of an attachment have counted, over all runtimes.
@@ -148,9 +170,7 @@ impl<'a> Joined<'a> {
     }
 
     fn attachment(&self, lives: &[(u32, &Live)]) -> Value {
-        let Some((_, first)) = lives.first() else {
-            return Value::Null;
-        };
+        let (_, first) = lives[0];
         let mut value = of_attachment(&first.attachment);
         value["isolation"] = json!(self.control.isolation_of(&first.attachment));
         let fallback = lives.iter().find_map(|(_, live)| {
@@ -212,22 +232,11 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
 }
 
 /// A stored version, where it judges, and what it has judged.
-fn of_policy(info: &PolicyInfo, joined: &Joined<'_>) -> Value {
+fn of_policy<'a>(info: &'a PolicyInfo, joined: &Joined<'a>) -> Value {
     let mut sum = Counts::default();
     let mut places = Vec::new();
-    for lives in joined.by_attachment.values() {
-        let Some((_, first)) = lives.first() else {
-            continue;
-        };
-        let Attachment {
-            target,
-            policy,
-            slot,
-            ..
-        } = &first.attachment;
-        if target.owner() != info.owner || *policy != info.policy.name {
-            continue;
-        }
+    for lives in joined.attachments_of(&info.owner, &info.policy.name) {
+        let Attachment { target, slot, .. } = &lives[0].1.attachment;
         let ids = lives
             .iter()
             .flat_map(|(id, _)| joined.counted.get(id).into_iter().flatten());
@@ -306,11 +315,7 @@ pub(super) async fn show(control: &Control, request: PolicyShow) -> Result<Value
     let report = gather(control).await?;
     let attachments = control.attachments.borrow();
     let joined = Joined::new(control, attachments.live.iter(), &report);
-    let places = joined.by_attachment.values().filter(|lives| {
-        lives.iter().any(|(_, live)| {
-            live.attachment.policy == request.policy && live.attachment.target.owner() == owner
-        })
-    });
+    let places = joined.attachments_of(&owner, &request.policy);
     let places: Vec<_> = places.map(|lives| joined.attachment(lives)).collect();
     let mut value = of_policy(chosen, &joined);
     value["manifest"] = manifest;
