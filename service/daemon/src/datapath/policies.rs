@@ -255,6 +255,8 @@ impl Policies {
             };
             let mut meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
             meter.watch.expect(stopwatch::LONG_NS);
+            // What is refused has run, too, and may have logged why.
+            slot.note_run(&mut self.ran);
             slot.hand_over(installed, &mut meter, &mut self.processes)?;
         }
         Ok(())
