@@ -11,17 +11,7 @@ use crate::datapath::Runtime;
 
 /// What it sends stays with the runtime.
 pub(super) fn control() -> (Rc<Control>, Runtime) {
-    let options = Options {
-        index: 0,
-        runtimes: 1,
-        core: None,
-        spin: std::time::Duration::ZERO,
-        link: LinkConfig::new("t"),
-        cpu_share_percent: 100,
-        rate: Rate::default(),
-    };
-    let (runtime, handle) =
-        Runtime::new(options, mpsc::unbounded_channel().0, Arc::default()).unwrap();
+    let (runtime, handle) = Runtime::idle();
     let compiler = Compiler::new(
         Host::new(HostConfig::default()).unwrap(),
         CompilerConfig::default(),

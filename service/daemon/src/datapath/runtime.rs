@@ -176,6 +176,22 @@ impl Runtime {
         Ok((runtime, handle))
     }
 
+    /// The only one of a daemon that is a test's to run; what it tells the control plane is lost.
+    #[cfg(test)]
+    pub(crate) fn idle() -> (Runtime, Handle) {
+        let options = Options {
+            index: 0,
+            runtimes: 1,
+            core: None,
+            spin: Duration::ZERO,
+            link: LinkConfig::new("t"),
+            cpu_share_percent: 100,
+            rate: Rate::default(),
+        };
+        let (events, _unheard) = tokio::sync::mpsc::unbounded_channel();
+        Runtime::new(options, events, Arc::default()).expect("the kernel has an epoll left")
+    }
+
     fn run(mut self) {
         if let Some(core) = self.options.core {
             let mut set = CpuSet::new();

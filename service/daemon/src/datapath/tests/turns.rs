@@ -4,35 +4,20 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::oneshot;
-use tollgate_policy_host::Rate;
 use tollgate_shm_abi::descriptor::{Alleged, BlockRef, Completion, HeapSizes, Submission};
 use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape, create};
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport::{Event, LinkConfig, TcpLink};
 
 use crate::datapath::command::{Command, Handle, ServiceSchema};
-use crate::datapath::runtime::{Options, Runtime};
+use crate::datapath::runtime::Runtime;
 use crate::limits::{FRAMES_PER_TURN, REDIAL_PAUSE, SUBMISSIONS_PER_TURN};
 
 const HEAPS: HeapSizes = HeapSizes {
     send: 1 << 20,
     receive: 1 << 20,
 };
-
-fn runtime() -> (Runtime, Handle) {
-    let options = Options {
-        index: 0,
-        runtimes: 1,
-        core: None,
-        spin: Duration::ZERO,
-        link: LinkConfig::new("t"),
-        cpu_share_percent: 100,
-        rate: Rate::default(),
-    };
-    Runtime::new(options, unbounded_channel().0, Arc::default()).unwrap()
-}
 
 /// Asks for a session, and has the runtime carry that out.
 fn open(runtime: &mut Runtime, handle: &Handle, is_awaited: bool) -> (SessionShape, SessionFds) {
@@ -57,7 +42,7 @@ fn open(runtime: &mut Runtime, handle: &Handle, is_awaited: bool) -> (SessionSha
 
 #[test]
 fn a_session_that_nobody_waits_for_any_more_is_closed() {
-    let (mut runtime, handle) = runtime();
+    let (mut runtime, handle) = Runtime::idle();
     open(&mut runtime, &handle, true);
     assert_eq!(runtime.sessions.len(), 1);
     open(&mut runtime, &handle, false);
@@ -77,7 +62,7 @@ fn answered(app: &mut AppEnd) -> usize {
 #[test]
 fn a_session_that_floods_its_ring_has_its_share_of_a_turn() {
     const FLOOD: usize = 5 * SUBMISSIONS_PER_TURN;
-    let (mut runtime, handle) = runtime();
+    let (mut runtime, handle) = Runtime::idle();
     let mut session = || {
         let (shape, fds) = open(&mut runtime, &handle, true);
         AppEnd::attach(&shape, fds).unwrap()
@@ -146,7 +131,7 @@ fn refused(peer: &mut TcpLink) -> usize {
 #[test]
 fn a_link_that_floods_has_its_share_of_a_turn() {
     const FLOOD: usize = 3 * FRAMES_PER_TURN;
-    let (mut runtime, _handle) = runtime();
+    let (mut runtime, _handle) = Runtime::idle();
     let (mut busy, mut other) = (link(&mut runtime), link(&mut runtime));
     // Nobody serves anything: each bind is answered with that, in its turn.
     let bind = |peer: &mut TcpLink, bind: usize| {
@@ -174,7 +159,7 @@ fn a_link_that_floods_has_its_share_of_a_turn() {
 
 #[test]
 fn a_lost_link_is_dialled_again_after_pauses_that_double_up_to_the_limit() {
-    let (mut runtime, handle) = runtime();
+    let (mut runtime, handle) = Runtime::idle();
     open(&mut runtime, &handle, true);
     let session = runtime.sessions.iter().next().unwrap().1.id;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
