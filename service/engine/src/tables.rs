@@ -350,13 +350,16 @@ pub enum Admission {
     Refused,
 }
 
+/// Calls by the numbers that their caller chose, for cancelling. Whoever finds out the hash's key by timing can make look-ups as slow
+/// as the number of calls that a caller may have outstanding.
+pub(crate) type ByNumber = HashMap<u64, CallKey, foldhash::fast::RandomState>;
+
 pub(crate) struct Session {
     pub(crate) outstanding: u32,
     pub(crate) delivered: u32,
     /// Routes by method handle.
     pub(crate) routes: Vec<Route>,
-    /// Calls by the application's numbers, for cancelling.
-    pub(crate) by_number: HashMap<u64, CallKey>,
+    pub(crate) by_number: ByNumber,
 }
 
 pub(crate) struct Link {
@@ -366,8 +369,7 @@ pub(crate) struct Link {
     /// Calls held back.
     pub(crate) waiting: Waiting,
     pub(crate) waiting_bytes: u64,
-    /// Calls by the peer's numbers, for cancelling.
-    pub(crate) by_number: HashMap<u64, CallKey>,
+    pub(crate) by_number: ByNumber,
 }
 
 impl Link {
@@ -462,7 +464,7 @@ impl<M> Engine<M> {
             outstanding: 0,
             delivered: 0,
             routes: Vec::new(),
-            by_number: HashMap::new(),
+            by_number: ByNumber::default(),
         };
         self.sessions.insert_at(session.0, fresh);
     }
@@ -491,7 +493,7 @@ impl<M> Engine<M> {
             credit_bytes: bytes,
             waiting: Waiting::default(),
             waiting_bytes: 0,
-            by_number: HashMap::new(),
+            by_number: ByNumber::default(),
         };
         self.links.insert_at(link.0, fresh);
     }

@@ -259,7 +259,7 @@ pub(crate) struct LinkState {
     /// Known from the first BIND, or from the start when dialled.
     pub(crate) tenant: Option<Arc<str>>,
     /// What the peer's binds mean.
-    pub(crate) inbound: HashMap<u32, ServiceId>,
+    pub(crate) inbound: HashMap<u32, ServiceId, foldhash::fast::RandomState>,
     /// Our binds, by bind id.
     pub(crate) outbound: Vec<Outbound>,
     pub(crate) large: Option<LargeBody>,
@@ -282,7 +282,7 @@ impl LinkPort {
             address,
             dialled,
             tenant,
-            inbound: HashMap::new(),
+            inbound: HashMap::default(),
             outbound: Vec::new(),
             large: None,
             readable: true,
