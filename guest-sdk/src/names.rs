@@ -35,7 +35,7 @@ impl NameSet {
     }
 
     /// Whether the name is there; if it isn't, the free slot that it belongs in, and its tag.
-    #[inline]
+    #[inline(always)] // Its caller wants to know one bit of that.
     fn look_up(&self, name: &[u8]) -> Result<(), (usize, u16)> {
         let hash = hash(name);
         // The low bits choose the slot, the high ones are the tag.
