@@ -202,8 +202,10 @@ fn judge(
 ) {
     let bytes = count * view_max.next_multiple_of(8);
     let mut batch = instance.batch(hook, count, bytes).expect("it is alive");
+    // As the daemon fills them.
+    let mut filling = batch.fill();
     for _ in 0..count {
-        let pushed = batch.push::<Infallible>(0, view_max, |room| Ok(view(room)));
+        let pushed = filling.push::<Infallible>(0, view_max, |room| Ok(view(room)));
         pushed.expect("the view fits");
     }
     let judged = batch.judge(|_, verdict| {
