@@ -22,7 +22,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::datapath::command::{Ask, Step};
 use crate::datapath::parked::Why;
-use crate::datapath::question::{Asking, BatchSize, Question, Said};
+use crate::datapath::question::{Asking, BatchSize, Question, Said, Unable};
 use crate::limits::ORDERS_UNDER_WAY;
 
 /// How often a runtime that doesn't sleep looks whether processes live that owe answers. 1 ms.
@@ -451,11 +451,11 @@ fn unasked(questions: &mut [Question], error: &PostError, frees: Option<u64>) {
                 question.stop(Why::Busy { ticket });
                 Said::Asked
             }
-            (PostError::Busy, None) => Said::NoRoom(error.to_string()),
+            (PostError::Busy, None) => Said::unable(Unable::NoRoom(error.to_string())),
             (PostError::Ended(_), _) => Said::Down,
             (PostError::Misuse(misuse), _) => {
                 let text = format!("the daemon asked a policy wrongly: {misuse}");
-                Said::Deny(Status::new(Code::INTERNAL, text))
+                Said::deny(Status::new(Code::INTERNAL, text))
             }
         };
     }

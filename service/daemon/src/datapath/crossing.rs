@@ -46,6 +46,7 @@ impl Runtime {
         match self.rewrite(&source, target.as_ref(), is_request, message) {
             Ok(message) => {
                 let bytes = message.credit_bytes();
+                let message = self.pool.boxed(message);
                 self.engine.converted(call, bytes, message);
             }
             Err(status) => self.engine.undeliverable(call, status),
@@ -226,6 +227,7 @@ impl Runtime {
                     metadata,
                     ..decoded
                 };
+                let message = self.pool.boxed(message);
                 self.engine.reply_from_link(link, call, message)
             }
             Err(fault) => {

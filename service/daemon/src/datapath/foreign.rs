@@ -262,7 +262,7 @@ impl Question {
         }
         let inline_len = block.len() as u32;
         let changed = Message::accepted(block, inline_len);
-        let before = std::mem::replace(&mut self.message, changed);
+        let before = std::mem::replace(&mut *self.message, changed);
         self.message.metadata = before.metadata;
         if let Body::Private { bytes, .. } = before.body {
             pool.give(bytes);

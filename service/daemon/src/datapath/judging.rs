@@ -14,7 +14,13 @@ use crate::limits::JUDGING_SLICE;
 
 impl Runtime {
     /// Asks a chain about a call, and about those behind it that are for the same chain.
-    pub(crate) fn judge(&mut self, call: CallKey, stage: Stage, chain: ChainId, message: Message) {
+    pub(crate) fn judge(
+        &mut self,
+        call: CallKey,
+        stage: Stage,
+        chain: ChainId,
+        message: Box<Message>,
+    ) {
         let position = Position {
             stage,
             chain: Some(chain),
@@ -121,8 +127,8 @@ impl Runtime {
     /// Gives back what came free while a call was judged, and says how large its message is now.
     #[inline]
     fn clear_up(&mut self, question: &mut Question) {
-        if let Some((source, bytes)) = question.freed.take() {
-            self.bytes.send_heap_to_private += u64::from(bytes);
+        if let Some(source) = question.freed.take() {
+            self.bytes.send_heap_to_private += u64::from(question.copied);
             self.reclaim(source);
         }
         if std::mem::take(&mut question.changed) {
@@ -135,25 +141,22 @@ impl Runtime {
         let stop = question.stop.take();
         let parked = self.policies.park(position, stop, question, self.now_ns);
         if let Err((mut question, full)) = parked {
-            question.denied = Some(full);
+            question.deny(full);
             self.give_verdict(question);
         }
     }
 
-    // So that what the engine isn't told of a question isn't copied either: it is some hundred bytes.
-    #[inline(always)]
     fn give_verdict(&mut self, question: Question) {
         let Question {
             call,
             mut message,
-            mut denied,
-            priority,
-            route,
+            denied,
+            steered,
             ..
         } = question;
-        let steered = priority.is_some() || route.is_some();
-        if steered && denied.is_none() {
-            denied = self.steer(call, priority, route, &mut message).err();
+        let mut denied = denied.map(|status| *status);
+        if let (Some(steered), None) = (steered, &denied) {
+            denied = self.steer(call, *steered, &mut message).err();
         }
         let verdict = denied.map_or(Verdict::Allow, Verdict::Deny);
         self.engine.verdict(call, verdict, message);

@@ -902,7 +902,7 @@ impl Runtime {
             deadline_ns,
             bytes,
             steering,
-            message,
+            message: self.pool.boxed(message),
         };
         self.engine
             .arrive(self.now_ns, service, head.method, encoding, submission);
@@ -920,6 +920,7 @@ impl Runtime {
             Ok(()) => {
                 let mut message = landing.into_message();
                 steering::take(&mut message.metadata);
+                let message = self.pool.boxed(message);
                 self.engine.reply_from_link(link, key, message)
             }
             Err(fault) => {

@@ -61,6 +61,13 @@ pub(crate) struct Message {
     pub(crate) metadata: Vec<u8>,
 }
 
+impl Default for Message {
+    /// Nothing: what is left of a message that has been taken.
+    fn default() -> Self {
+        Message::accepted(Vec::new(), 0)
+    }
+}
+
 impl Message {
     /// An image that is private and valid.
     pub(crate) fn accepted(bytes: Vec<u8>, inline_len: u32) -> Self {

@@ -4,7 +4,7 @@
 //!   control plane ── Command ──▶ runtime ── Event ──▶ control plane
 //!                                   │
 //!            ┌──────────────────────┼─────────────────────┐
-//!      SessionPort            Engine<Message>          LinkPort
+//!      SessionPort            Engine<Box<Message>>     LinkPort
 //!   rings, heaps, wakes     what happens to a call    frames, socket
 //!   (sessions.rs)             (its own crate)          (links.rs)
 //!                           │               │

@@ -155,7 +155,7 @@ impl Policies {
     pub(crate) fn apply(
         &mut self,
         mut change: PolicyChange,
-        engine: &mut Engine<Message>,
+        engine: &mut Engine<Box<Message>>,
         events: &UnboundedSender<Event>,
         tenant_of: impl Fn(&Scope) -> Arc<str>,
     ) -> Result<(), String> {
@@ -218,7 +218,7 @@ impl Policies {
     fn check_room(
         &mut self,
         chains: &[(Scope, MethodSteps)],
-        engine: &mut Engine<Message>,
+        engine: &mut Engine<Box<Message>>,
         tenant_of: impl Fn(&Scope) -> Arc<str>,
     ) -> Result<(), String> {
         let mut new: HashMap<Arc<str>, usize> = HashMap::new();
@@ -451,7 +451,7 @@ impl Policies {
         let funds = |account| accounts.funds(account, now_ns);
         self.parked.wake(now_ns, funds, &mut unfunded);
         for (mut question, account) in unfunded {
-            question.denied = Some(self.accounts.throttle(account));
+            question.deny(self.accounts.throttle(account));
             refused.push(question);
         }
     }
@@ -808,12 +808,15 @@ fn refuse(questions: &mut [Question], text: &str) {
         .iter_mut()
         .filter(|question| question.denied.is_none())
     {
-        question.denied = Some(Status::new(Code::INTERNAL, text.to_owned()));
+        question.deny(Status::new(Code::INTERNAL, text.to_owned()));
     }
 }
 
 /// Where the engine keeps the chains of `scope`; `None` once it is gone.
-fn chains_of<'e>(engine: &'e mut Engine<Message>, scope: &Scope) -> Option<&'e mut MethodChains> {
+fn chains_of<'e>(
+    engine: &'e mut Engine<Box<Message>>,
+    scope: &Scope,
+) -> Option<&'e mut MethodChains> {
     match *scope {
         Scope::Client { session, handle } => engine
             .route_mut(session, handle)

@@ -1,16 +1,20 @@
-//! Private message buffers, reused: the datapath allocates nothing in the steady state.
+//! Private message buffers, and messages' own boxes, reused: the datapath allocates nothing in the steady state.
 
+use crate::datapath::message::Message;
 use crate::limits::{POOLED_BUFFER_BYTES, POOLED_BUFFERS};
 
 /// Free buffers of one runtime.
 pub(crate) struct Pool {
     free: Vec<Vec<u8>>,
+    #[allow(clippy::vec_box, reason = "the boxes are what is kept")]
+    boxes: Vec<Box<Message>>,
 }
 
 impl Pool {
     pub(crate) fn new() -> Self {
         Self {
             free: Vec::with_capacity(POOLED_BUFFERS),
+            boxes: Vec::new(),
         }
     }
 
@@ -34,6 +38,29 @@ impl Pool {
             self.free.push(buffer);
         }
     }
+
+    /// A message as it goes through the engine and the chains, which move it several times.
+    #[inline]
+    pub(crate) fn boxed(&mut self, message: Message) -> Box<Message> {
+        match self.boxes.pop() {
+            Some(mut place) => {
+                // What is there is empty, so nothing is lost.
+                std::mem::forget(std::mem::replace(&mut *place, message));
+                place
+            }
+            None => Box::new(message),
+        }
+    }
+
+    /// A message that has arrived.
+    #[inline]
+    pub(crate) fn unboxed(&mut self, mut place: Box<Message>) -> Message {
+        let message = std::mem::take(&mut *place);
+        if self.boxes.len() < POOLED_BUFFERS {
+            self.boxes.push(place);
+        }
+        message
+    }
 }
 
 #[cfg(test)]
@@ -54,5 +81,21 @@ mod tests {
             pool.give(vec![0; 1]);
         }
         assert_eq!(pool.free.len(), POOLED_BUFFERS);
+    }
+
+    #[test]
+    fn boxes_come_back_empty_up_to_the_limit() {
+        let mut pool = Pool::new();
+        let place = pool.boxed(Message::accepted(vec![1; 8], 8));
+        let at = std::ptr::from_ref(&*place);
+        assert_eq!(pool.unboxed(place).judged().0, [1; 8]);
+        let again = pool.boxed(Message::accepted(vec![2; 8], 8));
+        assert_eq!(std::ptr::from_ref(&*again), at);
+        assert_eq!(again.judged().0, [2; 8]);
+        let boxed = |_| Box::new(Message::default());
+        for place in (0..POOLED_BUFFERS + 1).map(boxed) {
+            assert_eq!(pool.unboxed(place).total_len, 0);
+        }
+        assert_eq!(pool.boxes.len(), POOLED_BUFFERS);
     }
 }

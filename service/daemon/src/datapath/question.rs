@@ -23,24 +23,34 @@ use crate::datapath::stopwatch::Stopwatch;
 /// A call that a chain is asked about.
 pub(crate) struct Question {
     pub(crate) call: CallKey,
-    pub(crate) message: Message,
+    pub(crate) message: Box<Message>,
     /// `None` while nobody has denied it.
-    pub(crate) denied: Option<Status>,
-    /// The block that came free when the message was made private, and how many bytes that copied.
-    pub(crate) freed: Option<(Source, u32)>,
+    pub(crate) denied: Option<Box<Status>>,
+    /// The block that came free when the message was made private.
+    pub(crate) freed: Option<Source>,
+    /// How many bytes that copied.
+    pub(crate) copied: u32,
     /// A policy has changed the message.
     pub(crate) changed: bool,
     /// It goes no further now.
     pub(crate) stop: Option<Stop>,
     /// Since when it has waited for its turn or its account, in this chain; 0: it hasn't.
     pub(crate) waits_since_ns: u64,
-    /// The last that a policy chose.
-    pub(crate) priority: Option<u8>,
-    /// As `priority`.
-    pub(crate) route: Option<Arc<str>>,
+    /// What policies chose of its way.
+    pub(crate) steered: Option<Box<Steered>>,
     pub(super) said: Said,
     /// What a shadow said, until the stable has spoken.
     pub(super) shadow: Option<Said>,
+}
+
+// Many of them are walked through several times; what is large and rare is in boxes.
+const _: () = assert!(size_of::<Question>() <= 128);
+
+/// The last that a policy chose of each.
+#[derive(Debug, Default)]
+pub(crate) struct Steered {
+    pub(crate) priority: Option<u8>,
+    pub(crate) route: Option<Arc<str>>,
 }
 
 /// Where a call stops, and why.
@@ -60,7 +70,7 @@ pub(super) enum Said {
     /// It is to be asked.
     Wanted,
     Allow,
-    Deny(Status),
+    Deny(Box<Status>),
     /// Let it pass, with something done to it.
     Effects(Box<Effects>),
     /// A foreign module's changes.
@@ -73,21 +83,39 @@ pub(super) enum Said {
     Down,
     /// The message doesn't fit into its view.
     Unshown,
+    /// It can't have its say, and isn't to blame.
+    Unable(Box<Unable>),
+}
+
+/// Why a version can't have its say.
+#[derive(Debug)]
+pub(super) enum Unable {
     /// The message has a part that is wrong, so it can't be shown.
     Unreadable(String),
     /// The host has no room for another instance.
     NoRoom(String),
-    /// It wants to change what can't be changed, and isn't to blame.
+    /// It wants to change what can't be changed.
     Unchanged(Unchanged),
 }
 
 impl Said {
+    #[inline]
     pub(super) fn of(verdict: Verdict) -> Self {
         match verdict {
             Verdict::Allow => Said::Allow,
-            Verdict::Deny { code, message } => Said::Deny(Status::new(Code(code), message)),
+            Verdict::Deny { code, message } => Said::deny(Status::new(Code(code), message)),
             Verdict::Effects(effects) => Said::Effects(effects),
         }
+    }
+
+    #[cold]
+    pub(super) fn deny(status: Status) -> Self {
+        Said::Deny(Box::new(status))
+    }
+
+    #[cold]
+    pub(super) fn unable(why: Unable) -> Self {
+        Said::Unable(Box::new(why))
     }
 
     /// It judged.
@@ -100,20 +128,27 @@ impl Said {
 }
 
 impl Question {
-    pub(crate) fn new(call: CallKey, message: Message) -> Self {
+    #[inline]
+    pub(crate) fn new(call: CallKey, message: Box<Message>) -> Self {
         Self {
             call,
             message,
             denied: None,
             freed: None,
+            copied: 0,
             changed: false,
             stop: None,
             waits_since_ns: 0,
-            priority: None,
-            route: None,
+            steered: None,
             said: Said::Nothing,
             shadow: None,
         }
+    }
+
+    /// Nobody asks about it any more.
+    #[cold]
+    pub(crate) fn deny(&mut self, status: Status) {
+        self.denied = Some(Box::new(status));
     }
 
     /// It is to stop once the step that is being asked has had its say; whoever walks the chain knows where it goes on.
@@ -125,7 +160,18 @@ impl Question {
     #[inline]
     pub(super) fn want(&mut self) {
         if self.denied.is_none() && !matches!(self.said, Said::Asked) {
-            self.said = Said::Wanted;
+            self.say(Said::Wanted);
+        }
+    }
+
+    /// As `self.said = said`, which would call a function to drop what owns nothing, too: three times per call and policy.
+    #[inline]
+    pub(super) fn say(&mut self, said: Said) {
+        match self.said {
+            Said::Nothing | Said::Wanted | Said::Allow => {
+                std::mem::forget(std::mem::replace(&mut self.said, said));
+            }
+            _ => self.said = said,
         }
     }
 
@@ -176,7 +222,7 @@ impl Question {
     pub(super) fn make_private(&mut self, pool: &mut Pool) {
         let bytes = self.message.total_len;
         if let Some(source) = self.message.make_private(pool) {
-            self.freed = Some((source, bytes));
+            (self.freed, self.copied) = (Some(source), bytes);
         }
     }
 
@@ -188,9 +234,11 @@ impl Question {
         effects: &Effects,
         pool: &mut Pool,
     ) -> Result<(), Unchanged> {
-        self.priority = effects.priority.or(self.priority);
-        if let Some(route) = &effects.route {
-            self.route = Some(route.as_str().into());
+        if effects.priority.is_some() || effects.route.is_some() {
+            let steered = self.steered.get_or_insert_default();
+            steered.priority = effects.priority.or(steered.priority);
+            let route = effects.route.as_deref().map(Arc::from);
+            steered.route = route.or(steered.route.take());
         }
         if effects.fields.is_empty() && effects.metadata.is_empty() {
             return Ok(());
@@ -234,7 +282,7 @@ impl Question {
                 let metadata = std::mem::take(&mut self.message.metadata);
                 let changed = Message::patched(out, patched, metadata);
                 if let Body::Private { bytes, .. } =
-                    std::mem::replace(&mut self.message, changed).body
+                    std::mem::replace(&mut *self.message, changed).body
                 {
                     pool.give(bytes);
                 }

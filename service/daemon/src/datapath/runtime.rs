@@ -86,7 +86,7 @@ pub(crate) struct Runtime {
     commands: mpsc::Receiver<Command>,
     pub(crate) events: UnboundedSender<Event>,
     pub(crate) siblings: Arc<std::sync::OnceLock<Vec<Handle>>>,
-    pub(crate) engine: Engine<Message>,
+    pub(crate) engine: Engine<Box<Message>>,
     pub(crate) sessions: Slots<Box<SessionPort>>,
     pub(crate) links: Slots<Box<LinkPort>>,
     /// Parallel to the engine's services.
@@ -393,7 +393,10 @@ impl Runtime {
                     from,
                     to,
                     message,
-                } => self.convert(call, from, to, message),
+                } => {
+                    let message = self.pool.unboxed(message);
+                    self.convert(call, from, to, message);
+                }
                 Output::SendCall {
                     link,
                     bind,
@@ -410,6 +413,7 @@ impl Runtime {
                         deadline_us: self.remaining_us(deadline_ns),
                         protobuf: encoding == Encoding::Protobuf,
                     };
+                    let message = self.pool.unboxed(message);
                     self.send_call(link, call, &head, message);
                 }
                 Output::SendReply {
@@ -419,6 +423,7 @@ impl Runtime {
                     request_bytes,
                     message,
                 } => {
+                    let message = self.pool.unboxed(message);
                     self.send_reply(link, call, encoding, request_bytes, message);
                 }
                 Output::SendStatus {
@@ -437,6 +442,7 @@ impl Runtime {
                     deadline_ns,
                     message,
                 } => {
+                    let message = self.pool.unboxed(message);
                     self.deliver(session, handle, call, deadline_ns, message);
                 }
                 Output::CancelDelivered { session, call } => {
@@ -451,7 +457,10 @@ impl Runtime {
                     handle,
                     call,
                     message,
-                } => self.complete(session, handle, call, message),
+                } => {
+                    let message = self.pool.unboxed(message);
+                    self.complete(session, handle, call, message);
+                }
                 Output::Fail {
                     session,
                     call,
@@ -462,7 +471,10 @@ impl Runtime {
                         port.push_status(call, &status);
                     }
                 }
-                Output::Discard(message) => self.discard(message),
+                Output::Discard(message) => {
+                    let message = self.pool.unboxed(message);
+                    self.discard(message);
+                }
             }
         }
     }

@@ -373,6 +373,7 @@ impl Runtime {
         match self.gather(session, &method.request, block, Code::INVALID_ARGUMENT)? {
             Ok(message) => {
                 let bytes = message.credit_bytes();
+                let message = self.pool.boxed(message);
                 self.engine.submit(
                     self.now_ns,
                     session,
@@ -417,6 +418,7 @@ impl Runtime {
         method.called();
         match self.gather(session, &method.reply, block, Code::INTERNAL)? {
             Ok(message) => {
+                let message = self.pool.boxed(message);
                 self.engine.reply_from_session(session, call, message);
             }
             Err(status) => {
@@ -749,7 +751,7 @@ impl Runtime {
 }
 
 impl SessionPort {
-    pub(crate) fn report(&self, engine: &Engine<Message>) -> SessionReport {
+    pub(crate) fn report(&self, engine: &Engine<Box<Message>>) -> SessionReport {
         SessionReport {
             session: self.id.0,
             tenant: self.who.tenant.to_string(),

@@ -23,7 +23,7 @@ use crate::datapath::command::{
 };
 use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::parked::Why;
-use crate::datapath::question::{Asking, Meter, Question, Said, Unchanged};
+use crate::datapath::question::{Asking, Meter, Question, Said, Unable, Unchanged};
 use crate::datapath::recorder::Recorder;
 use crate::datapath::version::{HandOver, Version};
 use crate::limits::RETIRED_VERSIONS;
@@ -353,12 +353,7 @@ impl Slot {
                     counts.denied += 1;
                     counts.would_deny += 1;
                 }
-                Said::Failed
-                | Said::Down
-                | Said::Unshown
-                | Said::Unreadable(_)
-                | Said::NoRoom(_)
-                | Said::Unchanged(_) => {
+                Said::Failed | Said::Down | Said::Unshown | Said::Unable(_) => {
                     counts.unjudged += 1;
                     continue;
                 }
@@ -431,6 +426,11 @@ impl Slot {
         let (mut counts, mut failures, mut unfit) = (Counts::default(), 0, None);
         let open = |question: &&mut Question| !matches!(question.said, Said::Asked);
         for question in questions.iter_mut().filter(open) {
+            if matches!(question.said, Said::Allow) && question.shadow.is_none() {
+                question.say(Said::Nothing);
+                counts.allowed += 1;
+                continue;
+            }
             let mut said = std::mem::take(&mut question.said);
             if let Some(shadow) = question.shadow.take() {
                 self.compare(&shadow, &said);
@@ -450,7 +450,7 @@ impl Slot {
                     unfit = Some(self.fail(number, reason));
                     said = Said::Failed;
                 }
-                Err(error) => said = Said::Unchanged(error),
+                Err(error) => said = Said::unable(Unable::Unchanged(error)),
             }
             match said {
                 Said::Nothing | Said::Wanted | Said::Asked => {}
@@ -466,9 +466,13 @@ impl Slot {
                     counts.denied += 1;
                     question.denied = Some(status);
                 }
-                Said::Unshown | Said::Unreadable(_) | Said::NoRoom(_) | Said::Unchanged(_) => {
+                Said::Unshown => {
                     counts.refused += 1;
-                    question.denied = Some(self.unable(number, &said));
+                    question.deny(self.unable(number, None));
+                }
+                Said::Unable(why) => {
+                    counts.refused += 1;
+                    question.deny(self.unable(number, Some(&why)));
                 }
                 Said::Failed | Said::Down => {
                     failures += u32::from(matches!(said, Said::Failed));
@@ -480,7 +484,7 @@ impl Slot {
                         }
                         Meaning::Refuse | Meaning::Deny | Meaning::Apply => {
                             counts.refused += 1;
-                            question.denied = Some(self.out_of_order(number, &said));
+                            question.deny(self.out_of_order(number, &said));
                         }
                     }
                 }
@@ -673,34 +677,34 @@ impl Slot {
         self.refusal(Code::INTERNAL, text)
     }
 
-    /// Nobody failed, and yet the version can't have its say.
+    /// Nobody failed, and yet the version can't have its say. Without another reason the view is too large.
     #[cold]
-    fn unable(&self, number: u32, said: &Said) -> Status {
+    fn unable(&self, number: u32, why: Option<&Unable>) -> Status {
         let name = self.name(number);
-        let (code, text) = match said {
-            Said::NoRoom(why) => (
+        let (code, text) = match why {
+            Some(Unable::NoRoom(why)) => (
                 Code::RESOURCE_EXHAUSTED,
                 format!("policy {name} can't have an instance for the call: {why}"),
             ),
-            Said::Unreadable(why) => (
+            Some(Unable::Unreadable(why)) => (
                 Code::INVALID_ARGUMENT,
                 format!("policy {name} can't be shown the message: {why}"),
             ),
-            Said::Unchanged(Unchanged::Malformed(why)) => (
+            Some(Unable::Unchanged(Unchanged::Malformed(why))) => (
                 Code::INVALID_ARGUMENT,
                 format!("what policy {name} wants to change can't be changed: {why}"),
             ),
-            Said::Unchanged(Unchanged::NoRoom(why)) => (
+            Some(Unable::Unchanged(Unchanged::NoRoom(why))) => (
                 Code::RESOURCE_EXHAUSTED,
                 format!("what policy {name} adds to the call's metadata doesn't fit: {why}"),
             ),
-            Said::Unchanged(_) => (
+            Some(Unable::Unchanged(_)) => (
                 Code::FAILED_PRECONDITION,
                 format!(
                     "policy {name} came when the message was on its way already, too late to change it"
                 ),
             ),
-            _ => (
+            None => (
                 Code::RESOURCE_EXHAUSTED,
                 format!(
                     "the fields that policy {name} reads of this message don't fit into its view"

@@ -17,6 +17,7 @@ use tollgate_shm_abi::metadata::{Metadata, MetadataBuf, MetadataError, is_reserv
 use tollgate_shm_abi::status::Code;
 
 use crate::datapath::message::Message;
+use crate::datapath::question::Steered;
 use crate::datapath::runtime::Runtime;
 
 /// The priority, one digit.
@@ -74,8 +75,7 @@ impl Runtime {
     pub(crate) fn steer(
         &mut self,
         call: CallKey,
-        priority: Option<u8>,
-        route: Option<Arc<str>>,
+        Steered { priority, route }: Steered,
         message: &mut Message,
     ) -> Result<(), Status> {
         self.engine.steer(call, priority, route);

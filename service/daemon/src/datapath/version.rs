@@ -17,7 +17,7 @@ use crate::datapath::apart::{Asker, Posting, Processes, SeatAt, Words};
 use crate::datapath::command::{Apart, Ask, Counts, How, ProcessId, Recipe, RecordedView, Running};
 use crate::datapath::foreign::Unreadable;
 use crate::datapath::metrics::NamedMetrics;
-use crate::datapath::question::{Asking, BatchSize, FuelTime, Meter, Question, Said};
+use crate::datapath::question::{Asking, BatchSize, FuelTime, Meter, Question, Said, Unable};
 use crate::datapath::recorder::Recorder;
 use crate::limits::{BATCH_BOUND, BATCH_BOUND_AFTER_FAULT, BATCH_TARGET, JUDGED_AT_ONCE};
 
@@ -494,7 +494,7 @@ impl Judging<'_> {
             let judged = match judged {
                 Ok(judged) => judged,
                 Err(LoadError::PoolFull(text)) => {
-                    questions[at].said = Said::NoRoom(text);
+                    questions[at].said = Said::unable(Unable::NoRoom(text));
                     Ok(())
                 }
                 Err(error) => {
@@ -541,7 +541,7 @@ impl Judging<'_> {
     ) -> Result<Said, Fault> {
         let Some(ask) = &self.ask.foreign else {
             let text = "the daemon asked a foreign module as if it were none";
-            return Ok(Said::Deny(Status::new(Code::INTERNAL, text)));
+            return Ok(Said::deny(Status::new(Code::INTERNAL, text)));
         };
         if ask.shows_message() {
             question.make_private(asking.pool);
@@ -549,7 +549,9 @@ impl Judging<'_> {
         let made = match ask.make(&self.ask.projector, &question.message, asking.pool) {
             Ok(made) => made,
             Err(Unreadable::TooLong) => return Ok(Said::Unshown),
-            Err(Unreadable::Malformed(why)) => return Ok(Said::Unreadable(why)),
+            Err(Unreadable::Malformed(why)) => {
+                return Ok(Said::unable(Unable::Unreadable(why)));
+            }
         };
         let metadata = ask.metadata(question.metadata());
         self.asked += 1;
@@ -559,7 +561,7 @@ impl Judging<'_> {
         made.give_back(asking.pool);
         Ok(match judged? {
             ForeignVerdict::Allow => Said::Allow,
-            ForeignVerdict::Deny { code, message } => Said::Deny(Status::new(Code(code), message)),
+            ForeignVerdict::Deny { code, message } => Said::deny(Status::new(Code(code), message)),
             ForeignVerdict::Change(change) => Said::Replace(Box::new(change)),
         })
     }
@@ -578,7 +580,7 @@ impl Judging<'_> {
             Err(BatchError::Misuse(misuse)) => {
                 let text = format!("the daemon asked a policy wrongly: {misuse}");
                 let status = Status::new(Code::INTERNAL, text);
-                return set_wanted(questions, || Said::Deny(status.clone()));
+                return set_wanted(questions, || Said::deny(status.clone()));
             }
         };
         self.fuel += instance.fuel_used();
@@ -609,7 +611,7 @@ impl Judging<'_> {
         }
         self.asked += count as u64;
         let judged = batch.judge(|at, verdict| {
-            questions[asked[at]].said = Said::of(verdict);
+            questions[asked[at]].say(Said::of(verdict));
         });
         if judged.is_err() {
             // Even what it said before it failed.

@@ -17,7 +17,7 @@ use crate::limits::{
 fn question(call: u64, bytes: u32) -> Question {
     let mut message = Message::accepted(Vec::new(), 0);
     message.total_len = bytes;
-    Question::new(CallKey::from_wire(call), message)
+    Question::new(CallKey::from_wire(call), Box::new(message))
 }
 
 fn at(chain: u32, step: usize) -> Position {
@@ -320,7 +320,7 @@ fn goes_on_in(after: &[(u32, Party)]) -> Vec<u32> {
         chain: Some(chain),
         step: 2,
     };
-    let question = Question::new(CallKey::from_wire(9), rig.world.message(1, "x"));
+    let question = Question::new(CallKey::from_wire(9), Box::new(rig.world.message(1, "x")));
     let stopped = rig.policies.park(waits, None, question, now_ns());
     assert!(stopped.is_ok());
     let ids: Vec<u32> = after.iter().map(|&(id, _)| id).collect();

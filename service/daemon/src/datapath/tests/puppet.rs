@@ -329,7 +329,7 @@ pub(super) fn read_view(view: &[u8]) -> (u64, String) {
 pub(super) struct Rig {
     pub(super) world: World,
     pub(super) policies: Policies,
-    engine: Engine<Message>,
+    engine: Engine<Box<Message>>,
     service: Option<ServiceId>,
     pool: Pool,
     sender: UnboundedSender<Event>,
@@ -500,7 +500,8 @@ impl Rig {
             step: 0,
         };
         let question = |&(key, n): &(u64, u64)| {
-            Question::new(CallKey::from_wire(key), self.world.message(n, "as it was"))
+            let message = self.world.message(n, "as it was");
+            Question::new(CallKey::from_wire(key), Box::new(message))
         };
         let questions = calls.iter().map(question).collect();
         if self.policies.must_wait(chain) {
@@ -532,7 +533,7 @@ impl Rig {
                     Ok(()) => continue,
                     Err((refused, status)) => {
                         question = refused;
-                        question.denied = Some(status);
+                        question.deny(status);
                     }
                 }
             }
@@ -541,7 +542,7 @@ impl Rig {
     }
 
     fn end(&mut self, mut question: Question) {
-        let fate = match question.denied {
+        let fate = match question.denied.map(|status| *status) {
             Some(Status { code, message }) => Fate::Denied(code.0, message.into_owned()),
             None => {
                 let (n, text) = self.world.read(&mut question.message);
