@@ -589,7 +589,12 @@ impl<M> Engine<M> {
 
     /// The next thing to do; `None` when there is nothing.
     pub fn poll_output(&mut self) -> Option<Output<M>> {
-        self.outputs.pop_front()
+        let next = self.outputs.pop_front();
+        if next.is_none() {
+            // Begins again at its front, instead of going round through the cache.
+            self.outputs.clear();
+        }
+        next
     }
 
     /// The next thing to do, if it is to ask `chain` again at the same stage: so that the rim can ask about several calls at once.

@@ -11,9 +11,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use tollgate_engine::{
     CallKey, Encoding, LinkId, Origin, RouteTarget, ServiceId, SessionId, Status, Submission,
 };
-use tollgate_marshal::MAX_EXTENTS;
 use tollgate_shm_abi::descriptor::held_bytes;
-use tollgate_shm_abi::io::Part;
 use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::status::Code;
 use tollgate_transport::{
@@ -1130,11 +1128,11 @@ impl Runtime {
         ) -> Result<Queued, SendError>,
     ) -> Result<(), SendError> {
         let token = self.next_token;
-        let mut parts = [Part::Private(&[]); MAX_EXTENTS];
-        let queued = match (self.links.get_mut(link.0), message.on_wire(&mut parts)) {
-            (Some(port), Some(image)) => send(&mut port.tcp.link, &image, Token(token)),
-            _ => Err(SendError::Ended),
-        };
+        let port = self.links.get_mut(link.0);
+        let queued = port.and_then(|port| {
+            message.on_wire(|image| send(&mut port.tcp.link, image, Token(token)))
+        });
+        let queued = queued.unwrap_or(Err(SendError::Ended));
         if let (Ok(Queued::Held), Body::Gathered { source, .. }) = (&queued, &message.body) {
             self.next_token += 1;
             self.sending.insert(token, *source);

@@ -119,41 +119,36 @@ impl Message {
         }
     }
 
-    /// The message as a link sends it.
-    pub(crate) fn on_wire<'a>(
-        &'a self,
-        parts: &'a mut [Part<'a>; MAX_EXTENTS],
-    ) -> Option<WireImage<'a>> {
-        let inline_len = self.inline_len as usize;
-        let metadata = Metadata::of_checked(&self.metadata);
-        match &self.body {
-            // An image's extents are contiguous, padding included: one part.
-            Body::Private { bytes, extents, .. } => {
-                let Some(&first) = extents.first() else {
-                    return Some(WireImage::inline(bytes).with_metadata(metadata));
-                };
-                parts[0] = Part::Private(&bytes[first as usize..]);
-                Some(WireImage {
-                    inline: &bytes[..inline_len],
-                    extents: &parts[..1],
-                    metadata,
-                })
-            }
+    /// Sends the message as a link does; `None` if it lies in a receive heap, from where nothing leaves. The table of parts is made
+    /// for those that have them: it takes longer than a small message does.
+    #[inline]
+    pub(crate) fn on_wire<R>(&self, send: impl FnOnce(&WireImage<'_>) -> R) -> Option<R> {
+        let mut parts;
+        let (inline, extents): (&[u8], &[Part<'_>]) = match &self.body {
+            Body::Private { bytes, extents, .. } => match extents.first() {
+                None => (bytes, &[]),
+                // An image's extents are contiguous, padding included: one part.
+                Some(&first) => {
+                    let (inline, all) = (self.inline_len as usize, first as usize);
+                    (&bytes[..inline], &[Part::Private(&bytes[all..])])
+                }
+            },
             Body::Gathered { inline, spans, .. } => {
+                parts = [Part::Private(&[]); MAX_EXTENTS];
                 for (part, span) in parts.iter_mut().zip(spans) {
                     *part = Part::Shared { span, at: 0 };
                 }
-                Some(WireImage {
-                    inline,
-                    extents: &parts[..spans.len()],
-                    metadata,
-                })
+                (inline, &parts[..spans.len()])
             }
-            Body::Encoded { bytes, start } => {
-                Some(WireImage::inline(&bytes[*start..]).with_metadata(metadata))
-            }
-            Body::Landed { .. } => None,
-        }
+            Body::Encoded { bytes, start } => (&bytes[*start..], &[]),
+            Body::Landed { .. } => return None,
+        };
+        let metadata = Metadata::of_checked(&self.metadata);
+        Some(send(&WireImage {
+            inline,
+            extents,
+            metadata,
+        }))
     }
 
     /// Makes the image private, so that a chain can judge exactly what will be sent. Returns the block that is free by that.
@@ -278,21 +273,22 @@ mod tests {
     #[test]
     fn the_wire_carries_the_same_bytes_however_they_are_held() {
         let bytes_of = |message: &Message| {
-            let mut parts = [Part::Private(&[]); MAX_EXTENTS];
-            let image = message.on_wire(&mut parts).unwrap();
-            let mut bytes = image.inline.to_vec();
-            for part in image.extents {
-                bytes.resize(bytes.len().next_multiple_of(8), 0);
-                match part {
-                    Part::Private(extent) => bytes.extend_from_slice(extent),
-                    Part::Shared { span, .. } => {
-                        let at = bytes.len();
-                        bytes.resize(at + span.len(), 0);
-                        span.copy_to(&mut bytes[at..]).unwrap();
+            let sent = message.on_wire(|image| {
+                let mut bytes = image.inline.to_vec();
+                for part in image.extents {
+                    bytes.resize(bytes.len().next_multiple_of(8), 0);
+                    match part {
+                        Part::Private(extent) => bytes.extend_from_slice(extent),
+                        Part::Shared { span, .. } => {
+                            let at = bytes.len();
+                            bytes.resize(at + span.len(), 0);
+                            span.copy_to(&mut bytes[at..]).unwrap();
+                        }
                     }
                 }
-            }
-            bytes
+                bytes
+            });
+            sent.unwrap()
         };
         let mut message = gathered();
         let shared = bytes_of(&message);
