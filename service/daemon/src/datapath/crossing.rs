@@ -177,16 +177,19 @@ impl Runtime {
         &mut self,
         link: LinkId,
         service: ServiceId,
-        method: &Arc<Method>,
         head: &CallHead,
         protobuf: &[u8],
         metadata: Vec<u8>,
     ) {
-        method.called();
-        method.crosses();
-        self.counters.converted += 1;
         let bytes = (protobuf.len() + metadata_room(metadata.len())) as u64;
-        match self.decode(&method.request, protobuf) {
+        let decoded = self.with_served(service, head.method, |runtime, method| {
+            method.called();
+            method.crosses();
+            runtime.counters.converted += 1;
+            let decoded = runtime.decode(&method.request, protobuf);
+            decoded.map_err(|fault| unfit(method, true, &fault))
+        });
+        match decoded.flatten() {
             Ok(decoded) => {
                 let message = Message {
                     metadata,
@@ -194,12 +197,11 @@ impl Runtime {
                 };
                 self.request_arrived(link, service, head, Encoding::Protobuf, bytes, message)
             }
-            Err(fault) => {
+            Err(status) => {
                 let origin = Origin::Link {
                     link,
                     call: head.call,
                 };
-                let status = unfit(method, true, &fault);
                 self.engine.reject(origin, bytes, status);
             }
         }

@@ -705,7 +705,7 @@ impl Runtime {
             link,
             call: head.call,
         };
-        let Some((service, method)) = self.called(state, &head) else {
+        let Some(service) = self.called(state, &head) else {
             let text = format!(
                 "bind {} of this link has no method {}",
                 head.bind, head.method
@@ -726,10 +726,9 @@ impl Runtime {
                     landing: self.landing(None, 0, len, metadata),
                 });
             };
-            self.encoded_request(link, service, &method, &head, bytes, metadata);
+            self.encoded_request(link, service, &head, bytes, metadata);
             return After::Nothing;
         }
-        method.called();
         let to = self.engine.landing(service, head.method);
         let unjudged = to.filter(|(_, judged)| !judged).map(|(session, _)| session);
         let mut landing = self.landing(unjudged, inline_len, len, metadata);
@@ -741,7 +740,7 @@ impl Runtime {
             Some(bytes) => {
                 landing.bytes_mut().copy_from_slice(bytes);
                 self.bytes.link_to_message += len as u64;
-                self.request_landed(link, service, &method, &head, landing);
+                self.request_landed(link, service, &head, landing);
                 After::Nothing
             }
         }
@@ -790,15 +789,13 @@ impl Runtime {
     fn large_arrived(&mut self, link: LinkId, state: &LinkState, mut large: LargeBody) {
         match large.what {
             LargeKind::Call(head) => match self.called(state, &head) {
-                Some((service, method)) if head.protobuf => {
+                Some(service) if head.protobuf => {
                     let metadata = std::mem::take(&mut large.landing.metadata);
                     let bytes = large.landing.bytes();
-                    self.encoded_request(link, service, &method, &head, bytes, metadata);
+                    self.encoded_request(link, service, &head, bytes, metadata);
                     self.discard_landing(large.landing);
                 }
-                Some((service, method)) => {
-                    self.request_landed(link, service, &method, &head, large.landing)
-                }
+                Some(service) => self.request_landed(link, service, &head, large.landing),
                 None => self.discard_landing(large.landing),
             },
             LargeKind::Reply {
@@ -814,10 +811,11 @@ impl Runtime {
         }
     }
 
-    fn called(&self, state: &LinkState, head: &CallHead) -> Option<(ServiceId, Arc<Method>)> {
+    /// The service whose method is called, if it has that many.
+    fn called(&self, state: &LinkState, head: &CallHead) -> Option<ServiceId> {
         let service = *state.inbound.get(&head.bind)?;
         let methods = &self.services.get(service.0 as usize)?.schema.methods;
-        Some((service, Arc::clone(methods.get(usize::from(head.method))?)))
+        (usize::from(head.method) < methods.len()).then_some(service)
     }
 
     /// Where a body of `len` bytes goes: into the heap of the application that gets it, if no chain reads it first and there
@@ -858,7 +856,6 @@ impl Runtime {
         &mut self,
         link: LinkId,
         service: ServiceId,
-        method: &Method,
         head: &CallHead,
         mut landing: Landing,
     ) {
@@ -868,9 +865,13 @@ impl Runtime {
         };
         let bytes = (landing.len + metadata_room(landing.metadata.len())) as u64;
         let inline_len = landing.inline_len as usize;
-        if let Err(fault) = method.request.accept(landing.bytes_mut(), inline_len) {
+        let accepted = self.with_served(service, head.method, |_, method| {
+            method.called();
+            let accepted = method.request.accept(landing.bytes_mut(), inline_len);
+            accepted.map_err(|fault| invalid(method, &method.request.explain(&fault), true))
+        });
+        if let Err(status) = accepted.flatten() {
             self.discard_landing(landing);
-            let status = invalid(method, &method.request.explain(&fault), true);
             return self.engine.reject(origin, bytes, status);
         }
         let message = landing.into_message();
@@ -908,24 +909,27 @@ impl Runtime {
 
     fn reply_landed(&mut self, link: LinkId, call: u64, mut landing: Landing) {
         let key = CallKey::from_wire(call);
-        let expected = self.engine.expected_from_link(link, key);
-        let method = expected.and_then(|e| self.method_of(e.session, e.handle));
-        let Some(method) = method else {
+        let Some(expected) = self.engine.expected_from_link(link, key) else {
             return self.discard_landing(landing);
         };
         let inline_len = landing.inline_len as usize;
-        match method.reply.accept(landing.bytes_mut(), inline_len) {
-            Ok(()) => {
+        let accepted = self.with_handle(expected.session, expected.handle, |_, bound| {
+            let method = &bound?.method;
+            let accepted = method.reply.accept(landing.bytes_mut(), inline_len);
+            Some(accepted.map_err(|fault| invalid(method, &method.reply.explain(&fault), false)))
+        });
+        match accepted {
+            Some(Ok(())) => {
                 let mut message = landing.into_message();
                 steering::take(&mut message.metadata);
                 let message = self.pool.boxed(message);
-                self.engine.reply_from_link(link, key, message)
+                self.engine.reply_from_link(link, key, message);
             }
-            Err(fault) => {
+            Some(Err(status)) => {
                 self.discard_landing(landing);
-                let status = invalid(&method, &method.reply.explain(&fault), false);
                 self.engine.fail_from_link(link, key, status);
             }
+            None => self.discard_landing(landing),
         }
     }
 

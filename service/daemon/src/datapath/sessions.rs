@@ -351,26 +351,21 @@ impl Runtime {
     ) -> Result<(), Broken> {
         self.counters.posted += 1;
         let origin = Origin::Session { session, call };
-        let Some(port) = self.sessions.get(session.0) else {
-            return Ok(());
-        };
-        let Some(method) = port
-            .handles
-            .get(handle as usize)
-            .filter(|h| h.calls)
-            .map(|h| Arc::clone(&h.method))
-        else {
-            let text = format!("the application hasn't bound method handle {handle} to call it");
-            self.reclaim(Source {
+        let gathered = self.with_handle(session, handle, |runtime, bound| {
+            let Some(bound) = bound.filter(|bound| bound.calls) else {
+                let text =
+                    format!("the application hasn't bound method handle {handle} to call it");
+                return Ok(Err(Status::new(Code::UNIMPLEMENTED, text)));
+            };
+            bound.method.called();
+            runtime.gather(
                 session,
-                offset: block.offset,
-            });
-            self.engine
-                .reject(origin, 0, Status::new(Code::UNIMPLEMENTED, text));
-            return Ok(());
-        };
-        method.called();
-        match self.gather(session, &method.request, block, Code::INVALID_ARGUMENT)? {
+                &bound.method.request,
+                block,
+                Code::INVALID_ARGUMENT,
+            )
+        });
+        match gathered? {
             Ok(message) => {
                 let bytes = message.credit_bytes();
                 let message = self.pool.boxed(message);
@@ -412,11 +407,12 @@ impl Runtime {
             });
             return Ok(());
         };
-        let method =
-            Arc::clone(&self.services[service.0 as usize].schema.methods[usize::from(method)]);
-        // Not its caller's, if the schemas differ only elsewhere.
-        method.called();
-        match self.gather(session, &method.reply, block, Code::INTERNAL)? {
+        let gathered = self.with_served(service, method, |runtime, method| {
+            // Not its caller's, if the schemas differ only elsewhere.
+            method.called();
+            runtime.gather(session, &method.reply, block, Code::INTERNAL)
+        });
+        match gathered.unwrap_or_else(|lost| Ok(Err(lost)))? {
             Ok(message) => {
                 let message = self.pool.boxed(message);
                 self.engine.reply_from_session(session, call, message);
@@ -567,11 +563,16 @@ impl Runtime {
         deadline_ns: u64,
         message: Message,
     ) {
-        let Some(method) = self.method_of(session, handle) else {
-            return self.discard(message);
-        };
+        let placed = self.with_handle(session, handle, |runtime, bound| match bound {
+            Some(bound) => Some(runtime.place(session, &bound.method.request, message)),
+            None => {
+                runtime.discard(message);
+                None
+            }
+        });
+        let Some(placed) = placed else { return };
         self.counters.delivered += 1;
-        match self.place(session, &method.request, message) {
+        match placed {
             Ok(placed) => {
                 if let Some(port) = self.sessions.get_mut(session.0) {
                     port.push_image(
@@ -595,11 +596,14 @@ impl Runtime {
         call: u64,
         message: Message,
     ) {
-        let Some(method) = self.method_of(session, handle) else {
-            return self.discard(message);
-        };
-        let placed = self.place(session, &method.reply, message);
-        let Some(port) = self.sessions.get_mut(session.0) else {
+        let placed = self.with_handle(session, handle, |runtime, bound| match bound {
+            Some(bound) => Some(runtime.place(session, &bound.method.reply, message)),
+            None => {
+                runtime.discard(message);
+                None
+            }
+        });
+        let (Some(placed), Some(port)) = (placed, self.sessions.get_mut(session.0)) else {
             return;
         };
         match placed {
@@ -612,6 +616,40 @@ impl Runtime {
                 port.push_status(call, &status);
             }
         }
+    }
+
+    /// Does something with a method handle, if it is there. Meanwhile the session is without its handles: to count a reference
+    /// to the method takes longer than to put them back.
+    pub(crate) fn with_handle<R>(
+        &mut self,
+        session: SessionId,
+        handle: u32,
+        work: impl FnOnce(&mut Self, Option<&Handle>) -> R,
+    ) -> R {
+        let port = self.sessions.get_mut(session.0);
+        let handles = port.map(|port| std::mem::take(&mut port.handles));
+        let handles = handles.unwrap_or_default();
+        let done = work(self, handles.get(handle as usize));
+        if let Some(port) = self.sessions.get_mut(session.0) {
+            port.handles = handles;
+        }
+        done
+    }
+
+    /// As [`with_handle`](Self::with_handle), with a method that is served here: services stay, so it is there.
+    pub(crate) fn with_served<R>(
+        &mut self,
+        service: ServiceId,
+        method: u16,
+        work: impl FnOnce(&mut Self, &Arc<Method>) -> R,
+    ) -> Result<R, Status> {
+        let services = std::mem::take(&mut self.services);
+        let its = services.get(service.0 as usize).map(|s| &s.schema.methods);
+        let its = its.and_then(|its| its.get(usize::from(method)));
+        let done = its.map(|method| work(self, method));
+        self.services = services;
+        let text = "the daemon lost a method that it serves";
+        done.ok_or_else(|| Status::new(Code::INTERNAL, text))
     }
 
     /// The method behind a handle; `None` once the session has ended.
