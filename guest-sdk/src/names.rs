@@ -5,7 +5,7 @@
 //! can't lengthen a probe: a hash of one multiplication per eight bytes and a table of tags do, in a third of the instructions.
 //!
 //! ```text
-//!   tags:   | 0 | t | 0 | t | t | ...   a power of two, at least twice as many as names; 0: free, and a probe ends there
+//!   tags:   | 0 | t | 0 | 0 | t | ...   a power of two, at least four times as many as names; 0: free, and a probe ends there
 //!   places:       index            which name, where there is a tag
 //! ```
 
@@ -59,7 +59,7 @@ impl NameSet {
 impl<T: AsRef<[u8]>> FromIterator<T> for NameSet {
     fn from_iter<I: IntoIterator<Item = T>>(names: I) -> NameSet {
         let names: Vec<T> = names.into_iter().collect();
-        let slots = (2 * names.len()).next_power_of_two();
+        let slots = (4 * names.len()).next_power_of_two();
         let mut set = NameSet {
             names: Vec::with_capacity(names.len()),
             tags: vec![0; slots].into(),
@@ -89,20 +89,17 @@ fn same(a: &[u8], b: &[u8]) -> bool {
         && a_rest == b_rest
 }
 
-/// Eight bytes at a time; what is left is read with bytes that were read before.
+/// The first and the last eight bytes, which may overlap, and what is between them. Most names have no more than 16: no loop.
 #[inline]
 fn hash(name: &[u8]) -> u64 {
-    let mut state = name.len() as u64;
-    let mut mix = |word: u64| {
-        state = (state ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        state ^= state >> 32;
-    };
-    match name.last_chunk::<8>() {
-        Some(last) => {
-            for word in name.as_chunks::<8>().0 {
-                mix(u64::from_le_bytes(*word));
+    let length = name.len() as u64;
+    let state = match name.first_chunk::<8>().zip(name.last_chunk::<8>()) {
+        Some((first, last)) => {
+            let mut state = mix(length, u64::from_le_bytes(*first));
+            if name.len() > 16 {
+                state = mix_words(state, &name[8..]);
             }
-            mix(u64::from_le_bytes(*last));
+            mix(state, u64::from_le_bytes(*last))
         }
         None => {
             let ends = name.first_chunk::<4>().zip(name.last_chunk::<4>());
@@ -115,12 +112,25 @@ fn hash(name: &[u8]) -> u64 {
                     .iter()
                     .fold(0, |word, byte| word << 8 | u64::from(*byte)),
             };
-            mix(word);
+            mix(length, word)
         }
-    }
+    };
     // A product's high bits depend on all of its factor's: the slot comes from the middle, the tag from the top.
     let product = state.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     product ^ (product >> 32)
+}
+
+#[inline]
+fn mix(state: u64, word: u64) -> u64 {
+    let product = (state ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    product ^ (product >> 32)
+}
+
+/// What doesn't fill a word at the end is left to the caller.
+#[inline(never)]
+fn mix_words(state: u64, bytes: &[u8]) -> u64 {
+    let words = bytes.as_chunks::<8>().0.iter();
+    words.fold(state, |state, word| mix(state, u64::from_le_bytes(*word)))
 }
 
 #[cfg(test)]
