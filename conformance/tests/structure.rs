@@ -180,7 +180,7 @@ const FENCED: &[(&str, &[&str])] = &[
 /// The crates whose decisions are pure (no socket, clock, thread, file or telemetry in their
 /// code), with all that they may use from outside.
 const PURE: &[(&str, &[&str])] = &[
-    ("tollgate-engine", &["slab", "thiserror"]),
+    ("tollgate-engine", &["foldhash"]),
     ("tollgate-marshal", &["thiserror"]),
 ];
 
