@@ -24,6 +24,7 @@ use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -62,6 +63,7 @@ pub struct Run {
     pub requests: Arc<Requests>,
     /// When the window ends.
     pub until: Instant,
+    gap: Duration,
     next: AtomicUsize,
     tally: Mutex<Tally>,
 }
@@ -76,13 +78,14 @@ struct Tally {
 }
 
 impl Run {
-    /// Begins a window of this length now.
-    pub fn begin(requests: Arc<Requests>, window: Duration) -> Arc<Run> {
+    /// Begins a window of this length now, in which a caller pauses for `gap` between two calls.
+    pub fn begin(requests: Arc<Requests>, window: Duration, gap: Duration) -> Arc<Run> {
         let latency_ns = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)
             .expect("the bounds are in order and the digits at most 5");
         Arc::new(Run {
             requests,
             until: Instant::now() + window,
+            gap,
             next: AtomicUsize::new(0),
             tally: Mutex::new(Tally {
                 latency_ns,
@@ -125,7 +128,7 @@ impl Run {
             let answer = caller.call(&self.requests, index).await;
             let ended = Instant::now();
             self.record(index, answer, started, ended);
-            started = ended;
+            started = pause(ended, self.gap);
         }
     }
 
@@ -177,11 +180,11 @@ pub fn step(
     mut phase: impl FnMut(&Arc<Run>) -> Result<(), String>,
 ) -> Result<(), String> {
     if !settings.warmup.is_zero() {
-        phase(&Run::begin(requests.clone(), settings.warmup))?;
+        phase(&Run::begin(requests.clone(), settings.warmup, settings.gap))?;
     }
     say("BEGIN")?;
     await_line()?;
-    let run = Run::begin(requests, settings.run);
+    let run = Run::begin(requests, settings.run, settings.gap);
     phase(&run)?;
     say("END")?;
     await_line()?;
@@ -192,6 +195,22 @@ pub fn step(
             .map(|(key, value)| ((*key).to_owned(), json!(value))),
     );
     say(&Value::Object(result).to_string())
+}
+
+/// Lets a while pass, on this thread: the caller thinks, and whoever waits for it is on its own. Returns when that was over. A short
+/// while is spun away, since a timer's would be longer.
+fn pause(from: Instant, gap: Duration) -> Instant {
+    const SLEPT: Duration = Duration::from_millis(1);
+    if gap >= SLEPT {
+        thread::sleep(gap);
+        return Instant::now();
+    }
+    let mut now = from;
+    while now - from < gap {
+        thread::yield_now();
+        now = Instant::now();
+    }
+    now
 }
 
 /// Prints a line that a harness waits for.
@@ -231,7 +250,8 @@ mod tests {
     use crate::settings::Method;
 
     fn run(window: Duration) -> Arc<Run> {
-        Run::begin(Arc::new(Requests::new(Method::Hotel, 64)), window)
+        let requests = Arc::new(Requests::new(Method::Hotel, 64));
+        Run::begin(requests, window, Duration::ZERO)
     }
 
     #[test]
@@ -256,6 +276,14 @@ mod tests {
         assert_eq!(result["first_error"], json!("gone"));
         let p50 = result["p50_us"].as_f64().unwrap_or_default();
         assert!((p50 - 50.0).abs() < 0.1, "{p50}");
+    }
+
+    #[test]
+    fn a_pause_takes_as_long_as_it_is_to() {
+        for us in [0, 200, 2_000] {
+            let (from, gap) = (Instant::now(), Duration::from_micros(us));
+            assert!(pause(from, gap) - from >= gap);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `size` | content bytes of each request (see [`crate::request`]) | 64 |
 //! | `inflight` | calls in flight at any time | 1 |
+//! | `gap_us` | how long a caller pauses between two calls, if it has one in flight | 0 |
 //! | `method` | `echo` or `hotel` | `echo` |
 //! | `secs`, `warmup` | seconds that are measured, and before | 2, 0.5 |
 //! | `to` | the server: `IP:PORT` | |
@@ -11,7 +12,7 @@
 //! | `socket`, `token` | Tollgate's daemon and the tenant's token | |
 //! | `cpu` | the one CPU to run on | any |
 //! | `wait` | `tcp-pingpong`: `block` or `spin` | `block` |
-//! | `spin_us` | Tollgate: how long a thread spins before it sleeps | the library's |
+//! | `spin_us` | Tollgate: how long a thread spins before it sleeps, or `forever` | the library's |
 //! | `threads` | tonic: 1 for the current-thread runtime, more for the work-stealing one | 1 |
 //!
 //! Every program accepts every key, so that a harness needs to know only one set. An unknown key, or
@@ -32,6 +33,9 @@ pub const MAX_INFLIGHT: usize = 4096;
 
 /// The longest run: a forgotten client ends by itself.
 pub const MAX_SECS: f64 = 3600.0;
+
+/// The longest pause between two calls.
+pub const MAX_GAP_US: u64 = 10_000_000;
 
 /// The longest spin: longer ones never sleep in practice.
 pub const MAX_SPIN_US: u64 = 1_000_000;
@@ -61,6 +65,8 @@ pub struct Settings {
     pub size: usize,
     /// Calls in flight at any time.
     pub inflight: usize,
+    /// Between a call's end and the next one's begin.
+    pub gap: Duration,
     /// The method that is called.
     pub method: Method,
     /// The time that is measured.
@@ -102,6 +108,7 @@ impl Default for Settings {
         Settings {
             size: 64,
             inflight: 1,
+            gap: Duration::ZERO,
             method: Method::Echo,
             run: Duration::from_secs(2),
             warmup: Duration::from_millis(500),
@@ -149,6 +156,7 @@ impl Settings {
         match key {
             "size" => self.size = number(key, value, MIN_SIZE, MAX_SIZE)?,
             "inflight" => self.inflight = number(key, value, 1, MAX_INFLIGHT)?,
+            "gap_us" => self.gap = Duration::from_micros(number(key, value, 0, MAX_GAP_US)?),
             "method" => {
                 self.method = match value {
                     "echo" => Method::Echo,
@@ -170,6 +178,7 @@ impl Settings {
                     _ => return Err(refused(key, value, "block or spin")),
                 }
             }
+            "spin_us" if value == "forever" => self.spin = Some(Duration::MAX),
             "spin_us" => {
                 self.spin = Some(Duration::from_micros(number(key, value, 0, MAX_SPIN_US)?))
             }
@@ -245,6 +254,7 @@ mod tests {
         let settings = parse(&[
             "size=8192",
             "inflight=128",
+            "gap_us=7",
             "method=hotel",
             "secs=1.5",
             "warmup=0",
@@ -260,6 +270,7 @@ mod tests {
         let expected = Settings {
             size: 8192,
             inflight: 128,
+            gap: Duration::from_micros(7),
             method: Method::Hotel,
             run: Duration::from_millis(1500),
             warmup: Duration::ZERO,
@@ -273,6 +284,12 @@ mod tests {
             threads: 2,
         };
         assert_eq!(settings, Ok(expected));
+    }
+
+    #[test]
+    fn a_spin_may_be_without_end() {
+        let settings = parse(&["spin_us=forever"]).unwrap();
+        assert_eq!(settings.spin, Some(Duration::MAX));
     }
 
     #[test]

@@ -95,3 +95,34 @@ fn a_lost_peer_is_dialled_again_under_an_open_session() {
         b = bed.daemon_with("b", &again);
     }
 }
+
+/// How often a runtime sleeps tells how it waits. That one never sleeps that spins can't be said of a core that others want as well: it gives
+/// way to them.
+#[test]
+fn a_runtime_serves_however_it_waits() {
+    const PAUSES: u64 = 20;
+    for (config, sleeps) in [
+        ("waiting = 'adaptive'", true),
+        ("waiting = 'sleep'", true),
+        ("waiting = 'spin'", false),
+    ] {
+        let bed = Testbed::new();
+        let options = Options {
+            config: config.to_owned(),
+            ..Options::default()
+        };
+        let daemon = bed.daemon_with("a", &options);
+        let token = daemon.tenant("acme");
+        let _server = daemon.serve_hotel(&token, ECHO, &["--echo"]);
+        let session = Session::open(SessionOptions::new(daemon.socket(), token)).unwrap();
+        let client = EchoClient::new(Channel::new(&session, ""));
+        let slept = || daemon.status()["calls"]["sleeps"].as_u64().unwrap();
+        let before = slept();
+        for _ in 0..PAUSES {
+            assert_eq!(echo(&client, &session, b"there"), Ok(b"there".to_vec()));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let times = slept() - before;
+        assert!(times >= PAUSES || !sleeps, "{config}: slept {times} times");
+    }
+}

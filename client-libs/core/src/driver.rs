@@ -30,7 +30,7 @@ use tollgate_shm_abi::descriptor::{Alleged, Completion, HeapSizes, Image, Text};
 use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
 use tollgate_shm_abi::messages::{Response, ResponseBody};
 use tollgate_shm_abi::ring::Consumer;
-use tollgate_shm_abi::wait::{Patience, Step, now_ns};
+use tollgate_shm_abi::wait::{For, Patience, Step, now_ns};
 use tollgate_shm_abi::wake::WakeListener;
 use tollgate_shm_abi::{Code, Misbehaved};
 
@@ -451,20 +451,24 @@ impl Driver {
 
     /// Spins, then sleeps, until there is something to do.
     fn wait(&mut self, inner: &Arc<Inner>, look: NextLook, interrupted: &impl Fn() -> bool) {
-        self.patience.reset();
+        let what = match look.somebody_waits {
+            true => For::Answer,
+            false => For::Anything,
+        };
         loop {
             if self.has_work(interrupted) {
-                return;
+                break;
             }
             let check_control = self.control_checked_ns + CONTROL_CHECK.as_nanos() as u64;
             if now_ns() >= look.deadline_ns.min(check_control) {
-                return;
+                break;
             }
-            if self.patience.step() == Step::Sleep {
+            if self.patience.step(what) == Step::Sleep {
+                self.sleep(inner, interrupted);
                 break;
             }
         }
-        self.sleep(inner, interrupted);
+        self.patience.reset();
     }
 
     fn sleep(&mut self, inner: &Arc<Inner>, interrupted: &impl Fn() -> bool) {

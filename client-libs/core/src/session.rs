@@ -46,8 +46,9 @@ pub struct SessionOptions {
     /// The label under which this session serves: policies can route calls to the servers of a label. Calls without a route
     /// go to servers without one, as long as there are any. Empty: none.
     pub label: String,
-    /// How long the driving thread spins (yielding its core) before it sleeps. Longer saves wake-ups, which cost tens of
-    /// microseconds across cores; shorter saves CPU. Zero: never spin. Default 50 us.
+    /// How long the driving thread spins (yielding its core) before it sleeps; where that has been in vain of late it sleeps at
+    /// once. Longer saves wake-ups, which cost tens of microseconds across cores; shorter saves CPU. Zero: never spin;
+    /// [`Duration::MAX`]: never sleep. Default 50 us.
     pub spin: Duration,
 }
 

@@ -34,7 +34,9 @@ pub struct Config {
     /// Tenants are spread over the runtimes by name. More runtimes serve more tenants at once, and cost a spinning core
     /// each while there is work.
     pub cores: Vec<usize>,
-    /// How long a runtime looks for work before it sleeps, in microseconds, 0 to 10,000. Default 50.
+    /// How a runtime waits for work. Default `adaptive`.
+    pub waiting: Waiting,
+    /// How long an adaptive runtime looks for work before it sleeps, in microseconds, 0 to 10,000. Default 50.
     ///
     /// Sleeping costs no CPU; waking up costs up to 60 us across cores. While it looks, a runtime yields to whoever else
     /// wants the core.
@@ -43,6 +45,19 @@ pub struct Config {
     pub policies: Policies,
     /// How tenants' policies are compiled.
     pub compile: CompileConfig,
+}
+
+/// How a runtime waits for work.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Waiting {
+    /// Looks for `spin_us`, then sleeps; sleeps at once where looking has been in vain of late
+    #[default]
+    Adaptive,
+    /// Looks for ever: a core is busy even when nobody calls
+    Spin,
+    /// Sleeps at once: the least CPU, and a wake-up for whatever comes
+    Sleep,
 }
 
 /// What policies may use: the section `[policies]`. An attachment can change the first one for itself.
@@ -226,6 +241,7 @@ impl Default for Config {
             state: None,
             psk_file: None,
             cores: Vec::new(),
+            waiting: Waiting::default(),
             spin_us: 50,
             policies: Policies::default(),
             compile: CompileConfig::default(),
@@ -290,7 +306,7 @@ impl Config {
                 expected: "1 to 64 of a-z 0-9 - _ . are allowed",
             });
         }
-        if self.spin() > MAX_SPIN {
+        if Duration::from_micros(self.spin_us) > MAX_SPIN {
             let value = self.spin_us.to_string();
             return Err(ConfigError::OutOfRange {
                 setting: "spin_us",
@@ -319,7 +335,11 @@ impl Config {
 
     /// How long a runtime looks for work before it sleeps.
     pub fn spin(&self) -> Duration {
-        Duration::from_micros(self.spin_us)
+        match self.waiting {
+            Waiting::Adaptive => Duration::from_micros(self.spin_us),
+            Waiting::Spin => Duration::MAX,
+            Waiting::Sleep => Duration::ZERO,
+        }
     }
 
     /// How many runtime threads there are.
@@ -343,6 +363,20 @@ mod tests {
     #[test]
     fn an_empty_file_is_the_default() {
         assert_eq!(parse(""), Ok(Config::default()));
+    }
+
+    #[test]
+    fn a_runtime_waits_in_one_of_three_ways() {
+        let spin = |text| parse(text).unwrap().spin();
+        assert_eq!(spin("spin_us = 7"), Duration::from_micros(7));
+        assert_eq!(spin("waiting = 'adaptive'"), Duration::from_micros(50));
+        assert_eq!(spin("waiting = 'spin'"), Duration::MAX);
+        assert_eq!(spin("waiting = 'sleep'\nspin_us = 7"), Duration::ZERO);
+        let error = parse("waiting = 'seldom'").unwrap_err();
+        assert!(
+            error.contains("seldom") && error.contains("`adaptive`"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tollgate_daemon::config::Config;
+use tollgate_daemon::config::{Config, Waiting};
 use tollgate_daemon::verify_audit;
 use tollgate_policy_host::{apart, worker};
 
@@ -40,6 +40,9 @@ struct Arguments {
     /// Cores to run the datapath on, one thread each, such as 0,1
     #[arg(long, value_delimiter = ',', value_name = "CORES")]
     cores: Option<Vec<usize>>,
+    /// How the datapath waits for work
+    #[arg(long, value_enum)]
+    waiting: Option<Waiting>,
     /// Microseconds to look for work before sleeping, 0 to 10000
     #[arg(long, value_name = "US")]
     spin_us: Option<u64>,
@@ -96,6 +99,7 @@ impl Arguments {
         set(&mut config.state, self.state.map(Some));
         set(&mut config.psk_file, self.psk_file.map(Some));
         set(&mut config.cores, self.cores);
+        set(&mut config.waiting, self.waiting);
         set(&mut config.spin_us, self.spin_us);
         config.check().map_err(|error| error.to_string())?;
         Ok(config)

@@ -128,6 +128,7 @@ impl Plan {
 
     fn needs_tollgate(&self) -> bool {
         let mut all = self.chosen.iter().flat_map(|(_, subjects)| subjects);
+        // Those that wait in another way have daemons of their own.
         all.any(|subject| matches!(subject, Subject::Tollgate(_)))
     }
 }
@@ -197,7 +198,11 @@ fn window(plan: &Plan, scenario: &Scenario) -> Window {
             secs: SHORT_SECS,
             warmup: 0.0,
         },
-        false => plan.window,
+        // Long enough for a few calls.
+        false => Window {
+            secs: plan.window.secs * (scenario.gap_us as f64 * 2.5e-6).max(1.0),
+            ..plan.window
+        },
     }
 }
 

@@ -17,6 +17,35 @@ pub(crate) enum Subject {
     Tonic(usize),
     /// Two daemons, client and server on either side.
     Tollgate(Policy),
+    /// The same, with daemons of their own, all of whose threads wait in this way.
+    Waiting(Waiting),
+}
+
+/// How Tollgate's threads wait, other than by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// They spin for ever.
+    Spin,
+    /// They sleep at once.
+    Sleep,
+}
+
+impl Waiting {
+    /// As a daemon's configuration says it.
+    pub(crate) fn config(self) -> &'static str {
+        match self {
+            Waiting::Spin => "waiting = 'spin'",
+            Waiting::Sleep => "waiting = 'sleep'",
+        }
+    }
+
+    /// As the client's and the server's arguments say it.
+    pub(crate) fn argument(self) -> &'static str {
+        match self {
+            Waiting::Spin => "spin_us=forever",
+            Waiting::Sleep => "spin_us=0",
+        }
+    }
 }
 
 /// What is attached to the client's side of `hotel.Reservation`.
@@ -92,7 +121,7 @@ impl Policy {
 
 impl Subject {
     /// Every subject.
-    pub(crate) const ALL: [Subject; 9] = [
+    pub(crate) const ALL: [Subject; 11] = [
         TCP,
         TCP_SPIN,
         TONIC,
@@ -102,6 +131,8 @@ impl Subject {
         TOLLGATE_NULL,
         TOLLGATE_ACL,
         TOLLGATE_CHAIN,
+        TOLLGATE_SPIN,
+        TOLLGATE_SLEEP,
     ];
 
     /// Its name in tables, files and arguments.
@@ -116,6 +147,8 @@ impl Subject {
             Subject::Tollgate(Policy::Unmatched) => "tollgate+unmatched",
             Subject::Tollgate(Policy::Acl) => "tollgate+acl",
             Subject::Tollgate(Policy::Chain) => "tollgate+chain",
+            Subject::Waiting(Waiting::Spin) => "tollgate-spin",
+            Subject::Waiting(Waiting::Sleep) => "tollgate-sleep",
         }
     }
 }
@@ -131,6 +164,8 @@ const TOLLGATE_NULL: Subject = Subject::Tollgate(Policy::Null);
 const TOLLGATE_UNMATCHED: Subject = Subject::Tollgate(Policy::Unmatched);
 const TOLLGATE_ACL: Subject = Subject::Tollgate(Policy::Acl);
 const TOLLGATE_CHAIN: Subject = Subject::Tollgate(Policy::Chain);
+const TOLLGATE_SPIN: Subject = Subject::Waiting(Waiting::Spin);
+const TOLLGATE_SLEEP: Subject = Subject::Waiting(Waiting::Sleep);
 
 /// A number out of a client's JSON, and how to show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,6 +216,13 @@ const OPEN: Metric = Metric {
     digits: 2,
     more: false,
 };
+/// CPU time of server and daemons.
+const SHARE: Metric = Metric {
+    key: "share_percent",
+    title: "server and daemons, % of a core",
+    digits: 1,
+    more: false,
+};
 /// CPU time of all processes involved.
 pub(crate) const CPU: Metric = Metric {
     key: "cpu_s_per_million",
@@ -200,6 +242,8 @@ pub(crate) struct Scenario {
     pub(crate) size: usize,
     /// Calls in flight.
     pub(crate) inflight: usize,
+    /// Microseconds between two of them.
+    pub(crate) gap_us: u64,
     /// What it is about, and what stands beside that.
     pub(crate) metrics: [Metric; 2],
     /// Who takes part.
@@ -232,6 +276,7 @@ const fn steady(
         method,
         size,
         inflight,
+        gap_us: 0,
         metrics: [headline, P99],
         subjects: match method {
             Method::Echo => ECHO,
@@ -241,9 +286,19 @@ const fn steady(
     }
 }
 
+/// One call after the other, with a pause between them: how well a waiting thread guesses.
+const fn waiting(name: &'static str, gap_us: u64) -> Scenario {
+    Scenario {
+        gap_us,
+        metrics: [P50, SHARE],
+        subjects: &[TOLLGATE, TOLLGATE_SPIN, TOLLGATE_SLEEP],
+        ..steady(name, Method::Echo, 64, 1, P50)
+    }
+}
+
 /// All of them, in the order of a repetition. `bind` comes first: the daemons of a repetition are
 /// fresh, so its call finds nothing compiled and no link.
-pub(crate) const SCENARIOS: [Scenario; 11] = [
+pub(crate) const SCENARIOS: [Scenario; 18] = [
     Scenario {
         metrics: [FIRST_CALL, OPEN],
         subjects: &[TONIC, TOLLGATE],
@@ -266,6 +321,16 @@ pub(crate) const SCENARIOS: [Scenario; 11] = [
     steady("goodput-128k-hotel", Method::Hotel, 128 << 10, 16, GOODPUT),
     steady("goodput-2m-echo", Method::Echo, 2 << 20, 4, GOODPUT),
     steady("goodput-2m-hotel", Method::Hotel, 2 << 20, 4, GOODPUT),
+    waiting("waiting-0", 0),
+    waiting("waiting-10us", 10),
+    waiting("waiting-100us", 100),
+    waiting("waiting-1ms", 1_000),
+    waiting("waiting-10ms", 10_000),
+    waiting("waiting-100ms", 100_000),
+    Scenario {
+        metrics: [SHARE, P50],
+        ..waiting("waiting-1s", 1_000_000)
+    },
 ];
 
 /// What a number must reach.
@@ -303,7 +368,7 @@ pub(crate) struct Claim {
 }
 
 /// What this version of Tollgate claims.
-pub(crate) const CLAIMS: [Claim; 7] = [
+pub(crate) const CLAIMS: [Claim; 9] = [
     Claim {
         text: "p50 with the ACL is below tonic's",
         scenario: "latency-hotel",
@@ -352,6 +417,20 @@ pub(crate) const CLAIMS: [Claim; 7] = [
         subject: TOLLGATE,
         to: &[],
         bar: Bar::Below(5.0),
+    },
+    Claim {
+        text: "p50 under load is at most 1.1 times that of spinning for ever",
+        scenario: "waiting-0",
+        subject: TOLLGATE,
+        to: &[TOLLGATE_SPIN],
+        bar: Bar::Below(1.1),
+    },
+    Claim {
+        text: "server and daemons take at most 1% of a core at a call per second",
+        scenario: "waiting-1s",
+        subject: TOLLGATE,
+        to: &[],
+        bar: Bar::Below(1.0),
     },
 ];
 

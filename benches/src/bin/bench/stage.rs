@@ -15,7 +15,7 @@ use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, policy_file}
 use tollgate_conformance::workload::acl_config;
 
 use crate::machine::cpu_seconds;
-use crate::scenario::{Attached, Policy, Scenario, Subject};
+use crate::scenario::{Attached, Policy, Scenario, Subject, Waiting};
 
 const TENANT: &str = "bench";
 const SERVICE: &str = "hotel.Reservation";
@@ -84,7 +84,7 @@ impl Stage {
     /// What Tollgate's command line or server said instead of coming up.
     pub(crate) fn set(placement: Placement, with_tollgate: bool) -> Result<Stage, String> {
         let tollgate = match with_tollgate {
-            true => Some(Tollgate::start(placement)?),
+            true => Some(Tollgate::start(placement, None)?),
             false => None,
         };
         Ok(Stage {
@@ -112,6 +112,7 @@ impl Stage {
         let mut args = vec![
             format!("size={size}"),
             format!("inflight={inflight}"),
+            format!("gap_us={}", scenario.gap_us),
             format!("method={method}"),
             format!("secs={}", window.secs),
             format!("warmup={}", window.warmup),
@@ -136,6 +137,11 @@ impl Stage {
                 Some(tollgate) => tollgate.measure(policy, &args, window),
                 None => Err("no daemons were started".to_owned()),
             },
+            Subject::Waiting(how) => {
+                args.push(how.argument().to_owned());
+                let tollgate = Tollgate::start(self.placement, Some(how))?;
+                tollgate.measure(Policy::None, &args, window)
+            }
         }?;
         check(subject, scenario, result)
     }
@@ -165,25 +171,23 @@ impl Stage {
 }
 
 impl Tollgate {
-    fn start(placement: Placement) -> Result<Tollgate, String> {
+    fn start(placement: Placement, waiting: Option<Waiting>) -> Result<Tollgate, String> {
         let bed = Testbed::new();
-        let cores = |cpu: usize| Options {
-            cores: Some(cpu.to_string()),
+        let at = |cpu: Option<usize>| Options {
+            cores: cpu.map(|cpu| cpu.to_string()),
+            config: waiting.map_or_else(String::new, |how| how.config().to_owned()),
             ..Options::default()
         };
-        let (at_a, at_b) = match placement.cpus() {
-            Some((a, b)) => (cores(a), cores(b)),
-            None => (Options::default(), Options::default()),
-        };
+        let (cpu_a, cpu_b) = placement.cpus().unzip();
+        let (at_a, at_b) = (at(cpu_a), at(cpu_b));
         let (mut a, mut b) = (bed.daemon_with("a", &at_a), bed.daemon_with("b", &at_b));
         let token = a.tenant(TENANT);
         let mut server_args = vec![
             format!("socket={}", b.socket().display()),
             format!("token={}", b.tenant(TENANT)),
         ];
-        if let Some((_, cpu)) = placement.cpus() {
-            server_args.push(format!("cpu={cpu}"));
-        }
+        server_args.extend(cpu_b.map(|cpu| format!("cpu={cpu}")));
+        server_args.extend(waiting.map(|how| how.argument().to_owned()));
         let server = start("bench-server", &server_args)?;
         server.line(SOON, |line| line == "ready")?;
         let config = bed.file("acl.json", acl_config().to_string());
@@ -279,16 +283,20 @@ fn drive(
     };
     let patience = SOON + Duration::from_secs_f64(window.secs + window.warmup);
     client.line(patience, |line| line == "BEGIN")?;
-    let before = cpu_seconds(&pids);
+    let clocks = || (cpu_seconds(&pids), cpu_seconds(others));
+    let (before, their_before) = clocks();
     go()?;
     client.line(patience, |line| line == "END")?;
-    let cpu = cpu_seconds(&pids) - before;
+    let (after, their_after) = clocks();
+    let cpu = after - before;
+    let share = (their_after - their_before) / window.secs * 100.0;
     go()?;
     let line = client.line(patience, |line| line.starts_with('{'))?;
     let mut result: Map<String, Value> =
         serde_json::from_str(&line).map_err(|error| format!("{error} in `{line}`"))?;
     let answered = count(&result, "ok") + count(&result, "denied");
     result.insert("cpu_s".to_owned(), json!(cpu));
+    result.insert("share_percent".to_owned(), json!(share));
     if answered > 0 {
         let per_million = cpu * 1e6 / answered as f64;
         result.insert("cpu_s_per_million".to_owned(), json!(per_million));

@@ -27,7 +27,7 @@ use crate::control::lifecycle::Seats;
 use crate::control::policies::{Loaded, Version, granted};
 use crate::datapath::Command;
 use crate::datapath::command::{Apart, How, ProcessId};
-use crate::limits::PROCESS_OVERHEAD_BYTES;
+use crate::limits::{MAX_SPIN, PROCESS_OVERHEAD_BYTES};
 
 /// How often processes are looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -206,7 +206,8 @@ impl Control {
         }
         let config = ProcessConfig {
             memory_bytes: u64::from(self.config.policies.process_memory_mib) << 20,
-            spin: self.config.spin(),
+            // One for each tenant: none of them looks for ever.
+            spin: self.config.spin().min(MAX_SPIN),
             ..ProcessConfig::default()
         };
         let (process, channel) = Process::start(&config).map_err(|error| {

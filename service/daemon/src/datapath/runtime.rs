@@ -27,7 +27,7 @@ use tollgate_policy_host::Rate;
 use tollgate_policy_host::apart::Channel;
 use tollgate_shm_abi::messages::FEATURE_METADATA;
 use tollgate_shm_abi::status::Code;
-use tollgate_shm_abi::wait::{Patience, Step, now_ns};
+use tollgate_shm_abi::wait::{For, Patience, Step, now_ns};
 use tollgate_transport::{CallHead, LinkConfig};
 
 use crate::datapath::command::{
@@ -208,7 +208,7 @@ impl Runtime {
             self.now_ns = now_ns();
             if self.turn() {
                 patience.reset();
-            } else if patience.step() == Step::Sleep {
+            } else if patience.step(self.awaits()) == Step::Sleep {
                 self.sleep();
                 patience.reset();
                 continue;
@@ -216,6 +216,14 @@ impl Runtime {
             self.poll_wakes(Some(Duration::ZERO));
         }
         self.shut_down();
+    }
+
+    /// What comes next, for all that is known.
+    fn awaits(&self) -> For {
+        match self.engine.live_calls() {
+            0 => For::Anything,
+            _ => For::Answer,
+        }
     }
 
     /// Does what there is to do, a bounded amount of it. Whether there was anything.

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tollgate_shm_abi::session::{AppEnd, SessionFds};
-use tollgate_shm_abi::wait::{Patience, Step, now_ns};
+use tollgate_shm_abi::wait::{For, Patience, Step, now_ns};
 
 use crate::apart::confine::{Doors, ProcessLimits, confine};
 use crate::apart::wire::{
@@ -300,7 +300,7 @@ impl Judge {
     }
 
     fn wait(&mut self) -> Result<(), String> {
-        if self.patience.step() == Step::Look {
+        if self.patience.step(For::Anything) == Step::Look {
             return Ok(());
         }
         if self.end.completions.announce_sleep() {
