@@ -217,7 +217,7 @@ impl<E> Drop for Call<E> {
 
 /// The size of a message, if it may be sent.
 pub(crate) fn measure(message: &impl Encode, inner: &Inner) -> Result<Measured, Status> {
-    let measured = message.measure();
+    let measured = message.measure_within(inner.id);
     let max = inner.opened.max_message_bytes as usize;
     if measured.too_deep {
         let depth = crate::codec::MAX_DEPTH;

@@ -35,11 +35,12 @@ use tollgate_shm_abi::wake::WakeListener;
 use tollgate_shm_abi::{Code, Misbehaved};
 
 use crate::Status;
+use crate::buffer::SharedBytes;
 use crate::call::ReceivedBlock;
 use crate::calls::Outcome;
 use crate::limits::{CONTROL_CHECK, DRAIN_BATCH, ROOM_CHECK};
 use crate::nudge::Nudge;
-use crate::serve::Tasks;
+use crate::serve::{Moments, Tasks};
 use crate::session::{BoundMethod, Inner, Session};
 use crate::submit::{DRIVING, Locked};
 
@@ -274,6 +275,8 @@ pub(crate) struct Driver {
     wakers: Vec<Waker>,
     /// To be handled after unlocking.
     events: Vec<Event>,
+    /// To be dropped after unlocking.
+    unshared: Vec<SharedBytes>,
     packet: Vec<u8>,
     patience: Patience,
     turns: u32,
@@ -286,7 +289,7 @@ enum Event {
         handle: u32,
         call: u64,
         image: Image,
-        deadline_ns: u64,
+        moments: Moments,
     },
     Cancel {
         call: u64,
@@ -312,6 +315,7 @@ impl Driver {
             nudge,
             wakers: Vec::new(),
             events: Vec::new(),
+            unshared: Vec::new(),
             packet: vec![0; MAX_PACKET_BYTES],
             patience,
             turns: 0,
@@ -344,6 +348,7 @@ impl Driver {
     /// Handles completions; answers whether there were any.
     fn drain(&mut self, inner: &Arc<Inner>) -> bool {
         let drained = self.drain_locked(inner);
+        self.unshared.clear();
         for waker in self.wakers.drain(..) {
             waker.wake();
         }
@@ -374,28 +379,44 @@ impl Driver {
                 Completion::Reply { call, image } => {
                     self.complete(&mut shared, call, Outcome::Reply(image))
                 }
-                Completion::Status { call, code, text } => {
+                Completion::Status {
+                    call,
+                    code,
+                    text,
+                    retry_after_ms,
+                } => {
                     let message =
                         text.map_or_else(String::new, |text| take_text(inner, &mut shared, text));
-                    self.complete(&mut shared, call, Outcome::Failed(Status { code, message }));
+                    let retry_after =
+                        (retry_after_ms > 0).then(|| Duration::from_millis(retry_after_ms.into()));
+                    let status = Status {
+                        code,
+                        message,
+                        retry_after,
+                    };
+                    self.complete(&mut shared, call, Outcome::Failed(status));
                 }
                 Completion::Reclaim(offsets) => {
                     for offset in offsets.as_slice() {
-                        shared.heap.free(*offset)?;
+                        self.unshared.extend(shared.reclaim(*offset)?);
                     }
-                    shared.reclaimed = true;
                 }
                 Completion::Call {
                     method,
                     call,
                     image,
                     deadline_ns,
+                    delivered_ns,
                 } => {
+                    let moments = Moments {
+                        deadline_ns,
+                        delivered_ns,
+                    };
                     self.events.push(Event::Call {
                         handle: method,
                         call,
                         image,
-                        deadline_ns,
+                        moments,
                     });
                 }
                 Completion::Cancel { call } => self.events.push(Event::Cancel { call }),
@@ -420,14 +441,14 @@ impl Driver {
                 handle,
                 call,
                 image,
-                deadline_ns,
+                moments,
             } => {
                 if !self.tasks.knows(handle) {
                     // The bind's answer was sent before this call, but on the other channel.
                     self.read_control(inner);
                 }
                 if let Ok(request) = ReceivedBlock::claim(inner, &image) {
-                    self.tasks.start(inner, handle, call, request, deadline_ns);
+                    self.tasks.start(inner, handle, call, request, moments);
                 }
             }
         }
@@ -578,6 +599,7 @@ impl Driver {
     /// The session is gone: what the daemon said before still counts, everything else fails.
     fn lost(&mut self, inner: &Arc<Inner>, status: Status) {
         while matches!(self.drain_locked(inner), Ok(true)) {}
+        self.unshared.clear();
         for waker in self.wakers.drain(..) {
             waker.wake();
         }

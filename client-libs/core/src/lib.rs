@@ -9,7 +9,7 @@
 //! There is no async runtime: calls are plain futures, woken by whichever thread drives the session ([`block_on`], or a
 //! background thread). The parts, from the inside: `calls`, `space` and `binds` are pure tables; `submit` is what any thread
 //! does under one short lock; `driver` is what one thread does; `call` and `serve` are the futures on top; [`codec`] writes
-//! and reads messages.
+//! and reads messages; `buffer` holds what is sent without a copy.
 //!
 //! Invariants: a call ends exactly once for its caller (P7), with UNAVAILABLE when the daemon is gone (P9); what the daemon
 //! writes is checked like anyone's bytes, and nonsense ends the session, never the process; every table has a bound in
@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod binds;
+mod buffer;
 mod call;
 mod calls;
 pub mod codec;
@@ -32,6 +33,7 @@ mod space;
 mod status;
 mod submit;
 
+pub use buffer::{Bytes, SendBuffer, SharedBytes};
 pub use call::{Call, ReceivedBlock};
 pub use driver::block_on;
 pub use serve::{HandlerFuture, Incoming, Responder, Service, ServiceInfo};

@@ -22,6 +22,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use tollgate_shm_abi::Code;
+use tollgate_shm_abi::messages::FEATURE_WAITS;
 use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::wait::now_ns;
 
@@ -80,7 +81,28 @@ impl Incoming {
 pub struct Responder {
     inner: Arc<Inner>,
     call: u64,
+    /// Until its handler began; 0 if the daemon doesn't ask.
+    waited_ns: u64,
     answered: bool,
+}
+
+/// When something of an incoming call was or is to be, in CLOCK_MONOTONIC nanoseconds.
+#[derive(Clone, Copy)]
+pub(crate) struct Moments {
+    /// 0 for none.
+    pub(crate) deadline_ns: u64,
+    /// 0 if the daemon doesn't ask how long it waits.
+    pub(crate) delivered_ns: u64,
+}
+
+impl Moments {
+    /// How long it has waited, if the daemon asks; 0 if not.
+    fn waited_ns(&self) -> u64 {
+        match self.delivered_ns {
+            0 => 0,
+            delivered_ns => now_ns().saturating_sub(delivered_ns).max(1),
+        }
+    }
 }
 
 impl Responder {
@@ -110,7 +132,10 @@ impl Responder {
             };
             match shared.poll_space(letter.room(), &mut place.ticket, cx.waker()) {
                 Poll::Ready(Ok(block)) => {
-                    let envelope = Envelope::Reply { call: self.call };
+                    let envelope = Envelope::Reply {
+                        call: self.call,
+                        waited_ns: self.waited_ns,
+                    };
                     Poll::Ready(shared.submit(letter, block, envelope))
                 }
                 Poll::Ready(Err(status)) => Poll::Ready(Err(status)),
@@ -128,7 +153,16 @@ impl Responder {
     /// Answers with an error; OK counts as UNKNOWN.
     pub fn fail(mut self, status: &Status) {
         self.answered = true;
-        self.inner.lock().answer_status(self.call, status);
+        self.answer(status);
+    }
+
+    fn answer(&self, status: &Status) {
+        let retry_after_ms = match self.inner.opened.features & FEATURE_WAITS {
+            0 => 0,
+            _ => status.retry_after_ms(),
+        };
+        let mut shared = self.inner.lock();
+        shared.answer_status(self.call, status, (self.waited_ns, retry_after_ms));
     }
 }
 
@@ -136,7 +170,7 @@ impl Drop for Responder {
     fn drop(&mut self) {
         if !self.answered {
             let status = Status::new(Code::INTERNAL, "the handler ended without an answer");
-            self.inner.lock().answer_status(self.call, &status);
+            self.answer(&status);
         }
     }
 }
@@ -327,11 +361,12 @@ impl Tasks {
         handle: u32,
         call: u64,
         request: ReceivedBlock,
-        deadline_ns: u64,
+        moments: Moments,
     ) {
         let responder = Responder {
             inner: Arc::clone(inner),
             call,
+            waited_ns: moments.waited_ns(),
             answered: false,
         };
         let Some((service, method)) = self.services.get(&handle).cloned() else {
@@ -348,7 +383,7 @@ impl Tasks {
         let incoming = Incoming {
             request,
             responder,
-            deadline_ns,
+            deadline_ns: moments.deadline_ns,
         };
         // A panic in the handler's first half drops the responder, which answers.
         let Ok(future) = catch_unwind(AssertUnwindSafe(|| service.call(method, incoming))) else {

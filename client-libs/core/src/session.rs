@@ -15,8 +15,8 @@ use tollgate_shm_abi::control::{ControlError, ControlSocket};
 use tollgate_shm_abi::heap::DeliveredHeap;
 use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
 use tollgate_shm_abi::messages::{
-    Bind, FEATURE_METADATA, OpenSession, Request, RequestBody, Response, ResponseBody, SIDE_CLIENT,
-    SIDE_SERVER, SessionOpened,
+    Bind, FEATURE_METADATA, FEATURE_WAITS, OpenSession, Request, RequestBody, Response,
+    ResponseBody, SIDE_CLIENT, SIDE_SERVER, SessionOpened,
 };
 use tollgate_shm_abi::segment::ABI_VERSION;
 use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape};
@@ -297,7 +297,7 @@ impl Inner {
 
     /// Ends the session, if it hasn't ended: everything that waits fails with this status.
     pub(crate) fn end(&self, status: Status) {
-        let wakers = self.lock().end(status);
+        let (wakers, _dropped_unlocked) = self.lock().end(status);
         self.over.store(true, Ordering::SeqCst);
         for waker in wakers {
             waker.wake();
@@ -426,7 +426,7 @@ fn handshake(
         app: options.app.clone(),
         send_heap_bytes: options.send_heap_bytes,
         receive_heap_bytes: options.receive_heap_bytes,
-        features: FEATURE_METADATA,
+        features: FEATURE_METADATA | FEATURE_WAITS,
         label: options.label.clone(),
     };
     let request = Request {

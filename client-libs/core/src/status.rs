@@ -1,6 +1,7 @@
 //! How a call ended when it didn't succeed.
 
 use std::fmt;
+use std::time::Duration;
 
 use tollgate_shm_abi::Code;
 use tollgate_shm_abi::metadata::MetadataError;
@@ -12,6 +13,9 @@ pub struct Status {
     pub code: Code,
     /// One sentence; may be empty.
     pub message: String,
+    /// After how long it makes sense to try again, where that is known: of RESOURCE_EXHAUSTED, if a server has too much to do
+    /// (gRPC's `grpc-retry-pushback-ms`). Whole milliseconds travel, rounded up.
+    pub retry_after: Option<Duration>,
 }
 
 impl Status {
@@ -20,7 +24,25 @@ impl Status {
         Status {
             code,
             message: message.into(),
+            retry_after: None,
         }
+    }
+
+    /// The same, saying when to try again.
+    #[must_use]
+    pub fn with_retry_after(self, pause: Duration) -> Status {
+        Status {
+            retry_after: Some(pause),
+            ..self
+        }
+    }
+
+    /// The pause as descriptors have it: at least 1 ms, and 0 if it isn't known.
+    pub(crate) fn retry_after_ms(&self) -> u32 {
+        self.retry_after.map_or(0, |pause| {
+            let ms = pause.as_nanos().div_ceil(1_000_000).max(1);
+            u32::try_from(ms).unwrap_or(u32::MAX)
+        })
     }
 
     /// The code.
@@ -53,7 +75,11 @@ impl From<MetadataError> for Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.code, self.message)
+        write!(f, "{}: {}", self.code, self.message)?;
+        match self.retry_after {
+            Some(pause) => write!(f, " (try again in {pause:?})"),
+            None => Ok(()),
+        }
     }
 }
 

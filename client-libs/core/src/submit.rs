@@ -15,7 +15,7 @@
 //! - Wakers of others are called after unlocking.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::sync::{MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -28,6 +28,7 @@ use tollgate_shm_abi::{Code, Misbehaved};
 
 use crate::Status;
 use crate::binds::Binds;
+use crate::buffer::SharedBytes;
 use crate::calls::CallTable;
 use crate::codec::{Encode, HeapSink, Measured};
 use crate::driver::NextLook;
@@ -47,6 +48,10 @@ pub(crate) struct Shared {
     /// Room promised to blocks that are being written outside of the lock.
     reserved: u32,
     pub(crate) heap: HeapWriter,
+    /// Of the heap, what is in buffers: this program's to give back, not the daemon's.
+    buffer_bytes: u64,
+    /// What blocks refer to that the daemon still reads, by the block's offset.
+    shared: HashMap<u64, Vec<SharedBytes>>,
     pub(crate) calls: CallTable,
     pub(crate) space: SpaceQueue,
     pub(crate) binds: Binds,
@@ -79,6 +84,7 @@ pub(crate) enum Envelope {
     },
     Reply {
         call: u64,
+        waited_ns: u64,
     },
 }
 
@@ -109,7 +115,11 @@ impl Envelope {
                 block,
                 deadline_ns,
             },
-            Envelope::Reply { call } => Submission::Reply { call, block },
+            Envelope::Reply { call, waited_ns } => Submission::Reply {
+                call,
+                block,
+                waited_ns,
+            },
         }
     }
 }
@@ -121,6 +131,8 @@ impl Shared {
             room: 0,
             reserved: 0,
             heap,
+            buffer_bytes: 0,
+            shared: HashMap::new(),
             calls: CallTable::new(max_outstanding),
             space: SpaceQueue::default(),
             binds: Binds::default(),
@@ -142,8 +154,8 @@ impl Shared {
         self.ended.as_ref()
     }
 
-    /// Ends the session: every call, bind and wait fails with `status`. Answers whom to wake.
-    pub(crate) fn end(&mut self, status: Status) -> Vec<Waker> {
+    /// Ends the session: every call, bind and wait fails with `status`. Answers whom to wake, and what to drop after unlocking.
+    pub(crate) fn end(&mut self, status: Status) -> (Vec<Waker>, impl Sized + use<>) {
         let mut wakers = self.calls.fail_all(&status);
         wakers.extend(self.space.drain());
         wakers.extend(self.binds.fail_all(&status));
@@ -151,7 +163,33 @@ impl Shared {
         self.backlog.clear();
         self.releases.clear();
         self.ended.get_or_insert(status);
-        wakers
+        (wakers, std::mem::take(&mut self.shared))
+    }
+
+    /// Memory for a buffer, if there is room.
+    pub(crate) fn alloc_buffer(&mut self, len: usize) -> Option<Block> {
+        let before = self.heap.in_use();
+        let block = self.heap.alloc(len)?;
+        self.buffer_bytes += self.heap.in_use() - before;
+        Some(block)
+    }
+
+    pub(crate) fn discard_buffer(&mut self, block: Block) {
+        let before = self.heap.in_use();
+        self.heap.discard(block);
+        self.buffer_bytes -= before - self.heap.in_use();
+        self.wake_next = self.space.head();
+    }
+
+    /// The daemon gives a block back. Answers what it referred to, to be dropped after unlocking.
+    pub(crate) fn reclaim(&mut self, offset: u64) -> Result<Vec<SharedBytes>, Misbehaved> {
+        self.heap.free(offset)?;
+        self.reclaimed = true;
+        // Most programs have none.
+        Ok(match self.shared.is_empty() {
+            true => Vec::new(),
+            false => self.shared.remove(&offset).unwrap_or_default(),
+        })
     }
 
     /// Memory for a block of `len` bytes, with room in the ring for its descriptor, or a place in the queue for it.
@@ -172,10 +210,14 @@ impl Shared {
                 self.wake_next = self.space.leave(ticket);
                 return Poll::Ready(Ok(block));
             }
-            if self.heap.in_use() == 0 {
-                let heap = self.heap.len_bytes();
+            if self.heap.in_use() == self.buffer_bytes {
+                let (heap, buffers) = (self.heap.len_bytes(), self.buffer_bytes);
+                let beside = match buffers {
+                    0 => String::new(),
+                    _ => format!(" beside buffers of {buffers}"),
+                };
                 let text = format!(
-                    "a message that takes {len} bytes doesn't fit into the send heap of {heap} bytes"
+                    "a message that takes {len} bytes doesn't fit into the send heap of {heap} bytes{beside}"
                 );
                 self.wake_next = self.space.leave(ticket);
                 return Poll::Ready(Err(Status::resource_exhausted(text)));
@@ -257,7 +299,12 @@ impl Shared {
     }
 
     /// Answers an incoming call with an error; without its text if the heap has no room for that.
-    pub(crate) fn answer_status(&mut self, call: u64, status: &Status) {
+    pub(crate) fn answer_status(
+        &mut self,
+        call: u64,
+        status: &Status,
+        (waited_ns, retry_after_ms): (u64, u32),
+    ) {
         // OK isn't an error, and the daemon would end the session for it.
         let code = if status.code == Code::OK {
             Code::UNKNOWN
@@ -277,7 +324,13 @@ impl Shared {
                 len: bytes.len() as u32,
             }
         });
-        self.push_surely(Submission::Status { call, code, text });
+        self.push_surely(Submission::Status {
+            call,
+            code,
+            text,
+            waited_ns,
+            retry_after_ms,
+        });
     }
 
     /// Puts an entry into the ring, or into the backlog.
@@ -391,18 +444,30 @@ impl<'i> Locked<'i> {
         envelope: Envelope,
     ) -> Result<(), Status> {
         let offset = block.offset();
+        let session = self.inner.id;
+        let write = |block: &mut Block| {
+            let mut sink = HeapSink::new(block, offset, session, measured, metadata);
+            message.write(&mut sink);
+            sink.into_shared()
+        };
+        let shared;
         if measured.allocation > WRITE_LOCKED {
             let inner = self.inner;
             self.reserve();
             drop(self);
-            message.write(&mut HeapSink::new(&mut block, offset, measured, metadata));
+            shared = write(&mut block);
             self = inner.lock();
             self.redeem();
-            if let Some(status) = self.ended() {
-                return Err(status.clone());
+            if let Some(status) = self.ended().cloned() {
+                // What is shared may be dropped for the last time, which locks.
+                drop(self);
+                return Err(status);
             }
         } else {
-            message.write(&mut HeapSink::new(&mut block, offset, measured, metadata));
+            shared = write(&mut block);
+        }
+        if !shared.is_empty() {
+            self.shared.insert(offset, shared);
         }
         self.heap.commit(block);
         let block = BlockRef {

@@ -5,5 +5,6 @@
 fn main() -> Result<(), tollgate_gen::GenError> {
     let protos = "../../../conformance/proto";
     tollgate_gen::configure()
+        .bytes(".hotel.EchoMessage.payload")
         .compile_protos(&[format!("{protos}/hotel.proto")], &[protos.to_owned()])
 }

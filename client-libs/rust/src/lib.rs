@@ -18,6 +18,8 @@
 //! Futures are woken by the session's own thread, whatever executor polls them; [`block_on`] instead drives the session on
 //! the calling thread, with the fewest wake-ups. Dropping a call's future cancels it.
 //!
+//! A large value that is sent more than once, or is made where it is sent from, needn't be copied: [`Session::buffer`].
+//!
 //! Beside its message, a [`Request`] or [`Response`] carries a [`MetadataMap`].
 //!
 //! Programs without generated code use [`Session::bind_client`], [`Session::call_raw`] and [`Session::serve_raw`].
@@ -39,8 +41,9 @@ pub use request::{IntoRequest, Reply, Request, Response};
 pub use server::{Server, accept, respond, unimplemented};
 pub use tollgate_core::metadata::{Metadata, MetadataBuf, MetadataError};
 pub use tollgate_core::{
-    Binding, BoundMethod, Call, Code, HandlerFuture, Incoming, ReceivedBlock, Responder, Service,
-    ServiceInfo, Session, SessionOptions, Status, block_on, codec, limits,
+    Binding, BoundMethod, Bytes, Call, Code, HandlerFuture, Incoming, ReceivedBlock, Responder,
+    SendBuffer, Service, ServiceInfo, Session, SessionOptions, SharedBytes, Status, block_on,
+    codec, limits,
 };
 
 /// Includes the code that `tollgate_gen` generated for a package.

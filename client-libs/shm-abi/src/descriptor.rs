@@ -7,21 +7,21 @@
 //!     16 ├──────┴───────┴─────────┼────────────┼───────────┬──────────┤ 32
 //!        │ offset                              │ len (24)  │ status   │
 //!     32 ├────────────────────────┬────────────┼───────────┴──────────┤ 48
-//!        │ deadline               │ total (40) │ metadata (44)        │
-//!     48 ├────────────────────────┴────────────┴──────────────────────┤ 64
-//!        │ zero                                                       │
-//!        └────────────────────────────────────────────────────────────┘
+//!        │ deadline, or waited    │ total (40) │ metadata (44)        │
+//!     48 ├────────────────────────┼────────────┴──────────────────────┤ 64
+//!        │ delivered, or retry    │ zero                              │
+//!        └────────────────────────┴───────────────────────────────────┘
 //!  RELEASE and RECLAIM: `count` (1..=6) offsets, u64 each, at 16..64 instead.
 //! ```
 //!
 //! All integers are little-endian. `kind` is a u8, `count` a u8, `extents` a u16, `method`, `len`,
-//! `status`, `total` and `metadata` are u32, `call`, `offset` and `deadline` u64.
+//! `status`, `total`, `metadata` and `retry` are u32, `call`, `offset`, `deadline`, `waited` and `delivered` u64.
 //!
 //! | kind | submission (app → daemon) | completion (daemon → app) |
 //! |---|---|---|
-//! | 1 | CALL: method call offset len extents deadline metadata | CALL: method call offset len total deadline metadata |
-//! | 2 | REPLY: call offset len extents metadata | REPLY: call offset len total metadata |
-//! | 3 | STATUS: call status [offset len] | STATUS: call status [offset len] |
+//! | 1 | CALL: method call offset len extents deadline metadata | CALL: method call offset len total deadline metadata delivered |
+//! | 2 | REPLY: call offset len extents metadata waited | REPLY: call offset len total metadata |
+//! | 3 | STATUS: call status [offset len] waited retry | STATUS: call status [offset len] retry |
 //! | 4 | CANCEL: call | CANCEL: call |
 //! | 5 | RELEASE: blocks of the receive heap | RECLAIM: blocks of the send heap |
 //!
@@ -29,6 +29,12 @@
 //! `offset` lies in the heap of the direction. `deadline` is absolute CLOCK_MONOTONIC nanoseconds,
 //! 0 for none. Every block that the app submits comes back by exactly one RECLAIM whatever became of
 //! the call; every block delivered is RELEASEd exactly once.
+//!
+//! # Waiting
+//!
+//! A CALL may say when it was delivered, in CLOCK_MONOTONIC nanoseconds (0: it doesn't). Its answer then says for how many
+//! nanoseconds it waited until its handler began, at least 1. `retry` is after how many milliseconds it makes sense to try
+//! again, 0 if that is unknown. Both are zero unless session and daemon offer [`FEATURE_WAITS`](crate::messages::FEATURE_WAITS).
 //!
 //! # Extents
 //!
@@ -215,6 +221,8 @@ pub enum Submission {
         call: u64,
         /// The reply.
         block: BlockRef,
+        /// Nanoseconds until its handler began, if the call said when it was delivered; 0 if not.
+        waited_ns: u64,
     },
     /// Answer an incoming call with an error.
     Status {
@@ -224,6 +232,10 @@ pub enum Submission {
         code: Code,
         /// Its text in the send heap, if it has one.
         text: Option<Text>,
+        /// As of a reply.
+        waited_ns: u64,
+        /// When to try again, in milliseconds; 0 if that is unknown.
+        retry_after_ms: u32,
     },
     /// Give up a call that the app issued.
     Cancel {
@@ -247,6 +259,8 @@ pub enum Completion {
         image: Image,
         /// Absolute CLOCK_MONOTONIC nanoseconds; 0 for none.
         deadline_ns: u64,
+        /// When it was delivered, likewise, if the answer is to say how long it waited; 0 if not.
+        delivered_ns: u64,
     },
     /// A call of the app's succeeded.
     Reply {
@@ -263,6 +277,8 @@ pub enum Completion {
         code: Code,
         /// Its text in the receive heap, if it has one.
         text: Option<Text>,
+        /// When to try again, in milliseconds; 0 if that is unknown.
+        retry_after_ms: u32,
     },
     /// An incoming call was cancelled or expired; its handler may stop.
     Cancel {
@@ -306,11 +322,14 @@ impl Alleged {
             REPLY => Submission::Reply {
                 call,
                 block: self.block(heaps.send)?,
+                waited_ns: self.u64_at(32),
             },
             STATUS => Submission::Status {
                 call,
                 code: self.code()?,
                 text: self.text(heaps.send)?,
+                waited_ns: self.u64_at(32),
+                retry_after_ms: self.u32_at(48),
             },
             CANCEL => Submission::Cancel { call },
             GIVE_BACK => Submission::Release(self.offsets(heaps.receive)?),
@@ -333,6 +352,7 @@ impl Alleged {
                 call,
                 image: self.image(heaps.receive)?,
                 deadline_ns: self.u64_at(32),
+                delivered_ns: self.u64_at(48),
             },
             REPLY => Completion::Reply {
                 call,
@@ -342,6 +362,7 @@ impl Alleged {
                 call,
                 code: self.code()?,
                 text: self.text(heaps.receive)?,
+                retry_after_ms: self.u32_at(48),
             },
             CANCEL => Completion::Cancel { call },
             GIVE_BACK => Completion::Reclaim(self.offsets(heaps.send)?),
@@ -486,11 +507,30 @@ impl Submission {
             } => {
                 let mut fields = Fields::of_block(CALL, call, block);
                 fields.method = method;
-                fields.deadline_ns = deadline_ns;
+                fields.moment_ns = deadline_ns;
                 fields.words()
             }
-            Submission::Reply { call, block } => Fields::of_block(REPLY, call, block).words(),
-            Submission::Status { call, code, text } => Fields::of_status(call, code, text).words(),
+            Submission::Reply {
+                call,
+                block,
+                waited_ns,
+            } => {
+                let mut fields = Fields::of_block(REPLY, call, block);
+                fields.moment_ns = waited_ns;
+                fields.words()
+            }
+            Submission::Status {
+                call,
+                code,
+                text,
+                waited_ns,
+                retry_after_ms,
+            } => {
+                let mut fields = Fields::of_status(call, code, text);
+                fields.moment_ns = waited_ns;
+                fields.last = retry_after_ms.into();
+                fields.words()
+            }
             Submission::Cancel { call } => Fields {
                 kind: CANCEL,
                 call,
@@ -517,14 +557,25 @@ impl Completion {
                 call,
                 image,
                 deadline_ns,
+                delivered_ns,
             } => {
                 let mut fields = Fields::of_image(CALL, call, image);
                 fields.method = method;
-                fields.deadline_ns = deadline_ns;
+                fields.moment_ns = deadline_ns;
+                fields.last = delivered_ns;
                 fields.words()
             }
             Completion::Reply { call, image } => Fields::of_image(REPLY, call, image).words(),
-            Completion::Status { call, code, text } => Fields::of_status(call, code, text).words(),
+            Completion::Status {
+                call,
+                code,
+                text,
+                retry_after_ms,
+            } => {
+                let mut fields = Fields::of_status(call, code, text);
+                fields.last = retry_after_ms.into();
+                fields.words()
+            }
             Completion::Cancel { call } => Fields {
                 kind: CANCEL,
                 call,
@@ -546,9 +597,12 @@ struct Fields {
     offset: u64,
     len: u32,
     status: u32,
-    deadline_ns: u64,
+    /// Deadline, or how long it waited.
+    moment_ns: u64,
     total: u32,
     metadata: u32,
+    /// When it was delivered, or when to try again.
+    last: u64,
 }
 
 impl Fields {
@@ -610,9 +664,9 @@ impl Fields {
             self.call,
             self.offset,
             u64::from(self.len) | u64::from(self.status) << 32,
-            self.deadline_ns,
+            self.moment_ns,
             u64::from(self.total) | u64::from(self.metadata) << 32,
-            0,
+            self.last,
             0,
         ]
     }

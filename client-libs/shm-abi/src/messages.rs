@@ -47,6 +47,8 @@ pub const ON_FAULT_OPEN: i32 = 2;
 
 /// Calls may carry metadata, in `features` fields.
 pub const FEATURE_METADATA: u32 = 1;
+/// Deliveries may ask how long a call waited, which its answer says then, and a status may say when to try again, in `features` fields.
+pub const FEATURE_WAITS: u32 = 2;
 
 /// [`PolicyOptions::isolation`]: it runs in the daemon.
 pub const ISOLATION_NONE: i32 = 0;
@@ -190,7 +192,7 @@ pub struct OpenSession {
     /// Bytes of the receive heap; 0 for the default.
     #[prost(uint64, tag = "5")]
     pub receive_heap_bytes: u64,
-    /// What the library understands beyond the first version: [`FEATURE_METADATA`]. Without it, received metadata is left out.
+    /// What the library understands beyond the first version: [`FEATURE_METADATA`], [`FEATURE_WAITS`]. What it doesn't is left out.
     #[prost(uint32, tag = "6")]
     pub features: u32,
     /// Under which its services are served, for policies that choose among servers: 1 to 64 of `a-z 0-9 - _ .`; empty for none.

@@ -58,6 +58,14 @@ pub enum GenError {
         /// The name in that language, with its modules.
         name: String,
     },
+    /// A path that was to name `bytes` fields names none.
+    #[error(
+        "no `bytes` field is below {path:?}; it is `.` for all of them, or `.package.Message.field`, or a beginning of that"
+    )]
+    NoBytes {
+        /// The path.
+        path: String,
+    },
     /// There are no stubs in this language.
     #[error("there are no stubs in {name:?}; the languages are rust, c and python")]
     UnknownLanguage {
@@ -157,6 +165,7 @@ impl FromStr for Language {
 pub struct Config {
     out_dir: Option<PathBuf>,
     language: Language,
+    bytes: Vec<String>,
 }
 
 /// The defaults: Rust, and files go to cargo's `OUT_DIR`.
@@ -174,6 +183,14 @@ impl Config {
     /// Writes stubs in another language, such as C for code that a `build.rs` compiles.
     pub fn language(mut self, language: Language) -> Config {
         self.language = language;
+        self
+    }
+
+    /// Makes `bytes` fields below `path` a `tollgate::Bytes` in Rust, instead of a `Vec<u8>`: clones share it, and one from
+    /// `Session::buffer` is sent without a copy. `.` is every field, `.hotel.EchoMessage.payload` that one, and what such a path begins
+    /// with everything below. May be called more than once.
+    pub fn bytes(mut self, path: impl Into<String>) -> Config {
+        self.bytes.push(path.into());
         self
     }
 
@@ -196,6 +213,10 @@ impl Config {
             println!("cargo:rerun-if-changed={}", path.display());
         }
         let schema = Schema::compile_proto(files, includes)?;
-        write(&self.language.generate(&schema)?, &out_dir)
+        let mut model = Model::new(&schema)?;
+        for path in &self.bytes {
+            model.share_bytes(path)?;
+        }
+        write(&self.language.write(&model)?, &out_dir)
     }
 }

@@ -76,6 +76,8 @@ pub(crate) struct Field {
     pub(crate) entry: Option<Entry>,
     /// A singular message whose type contains the one that has the field.
     pub(crate) recursive: bool,
+    /// Bytes that are to be cheap to share.
+    pub(crate) shared: bool,
 }
 
 /// The struct of a map's entries.
@@ -154,6 +156,22 @@ impl Model {
             descriptor_set: schema.descriptor_set().to_vec(),
         })
     }
+
+    /// Marks the `bytes` fields below a path: `.` is everything, `.a.b` what is in package, message or field `a.b`.
+    pub(crate) fn share_bytes(&mut self, path: &str) -> Result<(), GenError> {
+        let mut found = false;
+        for package in &mut self.packages {
+            for message in &mut package.messages {
+                message.share_bytes(path, &mut found);
+            }
+        }
+        if found {
+            return Ok(());
+        }
+        Err(GenError::NoBytes {
+            path: path.to_owned(),
+        })
+    }
 }
 
 impl Package {
@@ -214,6 +232,22 @@ impl Message {
     /// The members of a oneof, by number.
     pub(crate) fn members(&self, oneof: usize) -> impl Iterator<Item = &Field> {
         self.fields.iter().filter(move |f| f.oneof() == Some(oneof))
+    }
+
+    fn share_bytes(&mut self, path: &str, found: &mut bool) {
+        for field in &mut self.fields {
+            let name = format!(".{}.{}", self.name, field.name);
+            let rest = name.strip_prefix(path);
+            let is_below = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+            let is_named = path == "." || (!path.is_empty() && is_below);
+            if field.value == Value::Bytes && is_named {
+                field.shared = true;
+                *found = true;
+            }
+        }
+        for message in &mut self.messages {
+            message.share_bytes(path, found);
+        }
     }
 
     fn collect<'m>(&'m self, all: &mut Vec<&'m Message>) {
@@ -422,6 +456,7 @@ impl Builder<'_> {
             required: layout.required,
             entry,
             recursive: is_recursive(proto),
+            shared: false,
         }
     }
 

@@ -21,7 +21,11 @@ fn check(proto: &str, language: Language, file: &str) {
         .map(|dir| dir.join(proto))
         .find(|path| path.exists());
     let schema = Schema::compile_proto(&[place.unwrap()], &includes).unwrap();
-    let generated = &language.generate(&schema).unwrap()[file];
+    compare(&language.generate(&schema).unwrap()[file], file);
+}
+
+fn compare(generated: &str, file: &str) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let golden = root.join("tests/golden").join(file);
     if std::env::var_os("TOLLGATE_BLESS").is_some() {
         std::fs::write(&golden, generated).unwrap();
@@ -32,7 +36,7 @@ fn check(proto: &str, language: Language, file: &str) {
         .zip(expected.lines())
         .position(|(new, old)| new != old);
     assert!(
-        *generated == expected,
+        generated == expected,
         "{} differs from what is generated now, first after line {differs:?}",
         golden.display()
     );
@@ -64,4 +68,36 @@ fn python_is_as_reviewed() {
         Language::Python,
         "everything_tollgate.py",
     );
+}
+
+#[test]
+fn bytes_that_are_to_be_shared_are_as_reviewed() {
+    let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proto");
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("payloads");
+    std::fs::create_dir_all(&out).unwrap();
+    let stubs = |path: &str| {
+        let config = tollgate_gen::configure().out_dir(&out).bytes(path);
+        config.compile_protos(&[protos.join("payloads.proto")], &[&protos])
+    };
+    stubs(".").unwrap();
+    let file = out.join("payloads.rs");
+    compare(&std::fs::read_to_string(&file).unwrap(), "payloads.rs");
+    let shared = |path: &str| {
+        stubs(path).unwrap();
+        let code = std::fs::read_to_string(&file).unwrap();
+        code.matches("::tollgate::Bytes").count()
+    };
+    let all = shared(".payloads");
+    let [named, part] = [".payloads.Everywhere.named", ".payloads.Everywhere.Part"].map(shared);
+    assert!(0 < named && named < all && 0 < part && part < all);
+    for path in [
+        ".payloads.Every",
+        ".payloads.Everywhere.text",
+        "payloads",
+        "",
+    ] {
+        let refusal = stubs(path).unwrap_err().to_string();
+        let begins = format!("no `bytes` field is below {path:?}");
+        assert!(refusal.starts_with(&begins), "{refusal}");
+    }
 }

@@ -5,11 +5,13 @@
 //! ```
 //!
 //! The block, its extent table, its metadata and its extents are one allocation: what is allocated once is reclaimed once, and writing
-//! can't run out of memory half-way. Extents' table offsets are heap offsets.
+//! can't run out of memory half-way. Extents' table offsets are heap offsets; of a value that lies in the heap already
+//! ([`SharedBytes`]), its own.
 
 use tollgate_shm_abi::limits::MAX_EXTENTS;
 
 use super::{EXTENT_FLAG, EXTENT_MIN, MAX_DEPTH};
+use crate::buffer::{Bytes, SharedBytes};
 
 /// Bytes of one entry of the extent table.
 const EXTENT_ENTRY: usize = 16;
@@ -46,6 +48,30 @@ pub trait Sink {
         self.put(at, value);
         [at, len]
     }
+
+    /// Takes a large value as the next extent where it lies, and answers its number; `None` if it has to be copied.
+    fn refer(&mut self, _value: &SharedBytes) -> Option<u32> {
+        None
+    }
+
+    /// As [`Sink::bytes`], of a value that may lie where it can be read from without a copy.
+    fn shared(&mut self, value: &Bytes) -> [u32; 2] {
+        let large = value.shared().filter(|shared| shared.len() >= EXTENT_MIN);
+        match large.and_then(|shared| self.refer(shared)) {
+            Some(index) => [EXTENT_FLAG | index, value.len() as u32],
+            None => self.bytes(value),
+        }
+    }
+}
+
+/// The number of one more extent, if there may be one.
+fn count_extent(extents: &mut u16) -> Option<u16> {
+    let index = *extents;
+    if usize::from(index) == usize::from(MAX_EXTENTS) {
+        return None;
+    }
+    *extents += 1;
+    Some(index)
 }
 
 /// A struct's fixed part under construction, all zero at first.
@@ -118,6 +144,10 @@ pub struct Measure {
     extents: u16,
     /// Bytes of all extents, each but the last padded to 8.
     extent_bytes: usize,
+    /// Of those, what is copied into the allocation.
+    copied_bytes: usize,
+    /// Whose heap it will be; 0 for none.
+    session: u64,
     depth: u32,
     too_deep: bool,
 }
@@ -125,10 +155,17 @@ pub struct Measure {
 impl Measure {
     /// A pass that begins after a root struct of `root` bytes.
     pub fn new(root: usize) -> Measure {
+        Measure::within(root, 0)
+    }
+
+    /// The same for a block that goes into a session's heap.
+    pub(crate) fn within(root: usize, session: u64) -> Measure {
         Measure {
             cursor: root,
             extents: 0,
             extent_bytes: 0,
+            copied_bytes: 0,
+            session,
             depth: 1,
             too_deep: false,
         }
@@ -141,8 +178,9 @@ impl Measure {
             (inline, inline)
         } else {
             let table = extents_at(inline, extents) - align_up(inline, 8);
-            let total = align_up(inline, 8) + self.extent_bytes;
-            (total, total + table)
+            let inline = align_up(inline, 8);
+            let total = inline + self.extent_bytes;
+            (total, inline + self.copied_bytes + table)
         };
         Measured {
             inline,
@@ -167,14 +205,18 @@ impl Sink for Measure {
     fn put(&mut self, _at: u32, _bytes: &[u8]) {}
 
     fn extent(&mut self, bytes: &[u8]) -> Option<u32> {
-        let index = self.extents;
-        if usize::from(index) == usize::from(MAX_EXTENTS) {
+        let index = count_extent(&mut self.extents)?;
+        add_padded(&mut self.extent_bytes, bytes.len());
+        add_padded(&mut self.copied_bytes, bytes.len());
+        Some(u32::from(index))
+    }
+
+    fn refer(&mut self, value: &SharedBytes) -> Option<u32> {
+        if value.session() != self.session {
             return None;
         }
-        self.extents += 1;
-        self.extent_bytes = align_up(self.extent_bytes, 8)
-            .saturating_add(bytes.len())
-            .min(usize::MAX / 4);
+        let index = count_extent(&mut self.extents)?;
+        add_padded(&mut self.extent_bytes, value.len());
         Some(u32::from(index))
     }
 
@@ -194,6 +236,10 @@ impl Sink for Measure {
     }
 }
 
+fn add_padded(sum: &mut usize, len: usize) {
+    *sum = align_up(*sum, 8).saturating_add(len).min(usize::MAX / 4);
+}
+
 /// The second pass: writes one block straight into the heap memory that was allocated for it.
 #[derive(Debug)]
 pub(crate) struct HeapSink<'b> {
@@ -204,13 +250,17 @@ pub(crate) struct HeapSink<'b> {
     table: usize,
     extents: u16,
     extent_end: usize,
+    session: u64,
+    /// What the block refers to.
+    shared: Vec<SharedBytes>,
 }
 
 impl<'b> HeapSink<'b> {
-    /// Writes into `block`, which has the measured length with `metadata` and lies at `base` in its heap.
+    /// Writes into `block`, which has the measured length with `metadata` and lies at `base` in the heap of `session`.
     pub(crate) fn new(
         block: &'b mut [u8],
         base: u64,
+        session: u64,
         measured: &Measured,
         metadata: &[u8],
     ) -> HeapSink<'b> {
@@ -227,7 +277,21 @@ impl<'b> HeapSink<'b> {
             table,
             extents: 0,
             extent_end,
+            session,
+            shared: Vec::new(),
         }
+    }
+
+    /// What has to stay where it is for as long as the block is read.
+    pub(crate) fn into_shared(self) -> Vec<SharedBytes> {
+        self.shared
+    }
+
+    fn write_entry(&mut self, index: u16, offset: u64, len: usize) {
+        let mut entry = [0; EXTENT_ENTRY];
+        entry[..8].copy_from_slice(&offset.to_le_bytes());
+        entry[8..12].copy_from_slice(&(len as u32).to_le_bytes());
+        self.write(self.table + usize::from(index) * EXTENT_ENTRY, &entry);
     }
 
     #[inline]
@@ -253,18 +317,21 @@ impl Sink for HeapSink<'_> {
     }
 
     fn extent(&mut self, bytes: &[u8]) -> Option<u32> {
-        let index = self.extents;
-        if usize::from(index) == usize::from(MAX_EXTENTS) {
-            return None;
-        }
-        self.extents += 1;
+        let index = count_extent(&mut self.extents)?;
         let at = align_up(self.extent_end, 8);
         self.extent_end = at + bytes.len();
         self.write(at, bytes);
-        let mut entry = [0; EXTENT_ENTRY];
-        entry[..8].copy_from_slice(&(self.base + at as u64).to_le_bytes());
-        entry[8..12].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
-        self.write(self.table + usize::from(index) * EXTENT_ENTRY, &entry);
+        self.write_entry(index, self.base + at as u64, bytes.len());
+        Some(u32::from(index))
+    }
+
+    fn refer(&mut self, value: &SharedBytes) -> Option<u32> {
+        if value.session() != self.session {
+            return None;
+        }
+        let index = count_extent(&mut self.extents)?;
+        self.write_entry(index, value.offset(), value.len());
+        self.shared.push(value.clone());
         Some(u32::from(index))
     }
 

@@ -55,16 +55,21 @@ pub trait Message: Clone + Default + Send + Sync + 'static {
 
 /// Something that can be written as the block of a call or reply: a [`Message`], or a block that exists already.
 pub trait Encode {
-    /// The size of the block. Answers [`Measured::too_deep`] instead of failing.
-    fn measure(&self) -> Measured;
+    /// The size of a block in no session's heap. Answers [`Measured::too_deep`] instead of failing.
+    fn measure(&self) -> Measured {
+        self.measure_within(0)
+    }
+
+    /// The size of a block in the heap of the session of this number: what lies there already isn't written again.
+    fn measure_within(&self, session: u64) -> Measured;
 
     /// Writes the block that [`Encode::measure`] measured.
     fn write<S: Sink>(&self, sink: &mut S);
 }
 
 impl<M: Message> Encode for M {
-    fn measure(&self) -> Measured {
-        let mut measure = Measure::new(M::SIZE);
+    fn measure_within(&self, session: u64) -> Measured {
+        let mut measure = Measure::within(M::SIZE, session);
         self.encode(&mut measure, 0);
         measure.finish()
     }
@@ -77,8 +82,8 @@ impl<M: Message> Encode for M {
 
 /// A message that is sent more than once needn't be copied for each.
 impl<M: Message> Encode for Arc<M> {
-    fn measure(&self) -> Measured {
-        (**self).measure()
+    fn measure_within(&self, session: u64) -> Measured {
+        (**self).measure_within(session)
     }
 
     fn write<S: Sink>(&self, sink: &mut S) {
@@ -91,7 +96,7 @@ impl<M: Message> Encode for Arc<M> {
 pub struct RawBlock<B>(pub B);
 
 impl<B: AsRef<[u8]>> Encode for RawBlock<B> {
-    fn measure(&self) -> Measured {
+    fn measure_within(&self, _session: u64) -> Measured {
         Measure::new(self.0.as_ref().len()).finish()
     }
 

@@ -6,7 +6,7 @@ use super::*;
 struct Parts<'a>(&'a [u8], &'a [u32], &'a [u8]);
 
 impl Encode for Parts<'_> {
-    fn measure(&self) -> Measured {
+    fn measure_within(&self, _session: u64) -> Measured {
         let mut measure = Measure::new(0);
         self.write(&mut measure);
         measure.finish()
@@ -46,7 +46,7 @@ fn a_block_without_extents_is_the_same_from_both_sinks() {
     );
     // What was in the memory before must not shine through the padding.
     let mut heap = vec![0xee; measured.allocation];
-    parts.write(&mut HeapSink::new(&mut heap, 4096, &measured, &[]));
+    parts.write(&mut HeapSink::new(&mut heap, 4096, 0, &measured, &[]));
     assert_eq!(heap, encode_inline(&parts).unwrap_or_default());
     assert_eq!(
         heap[24..],
@@ -60,7 +60,7 @@ fn metadata_lies_behind_the_table_and_before_the_extents() {
     let measured = parts.measure();
     assert_eq!(measured.allocation_with(0), 40);
     let mut heap = vec![0xee; measured.allocation_with(6)];
-    parts.write(&mut HeapSink::new(&mut heap, 0, &measured, b"beside"));
+    parts.write(&mut HeapSink::new(&mut heap, 0, 0, &measured, b"beside"));
     assert_eq!(heap[..40], encode_inline(&parts).unwrap_or_default());
     assert_eq!(&heap[40..], b"beside");
 
@@ -70,7 +70,7 @@ fn metadata_lies_behind_the_table_and_before_the_extents() {
     let table = measured.inline.next_multiple_of(8);
     assert_eq!(measured.allocation_with(6), measured.allocation + 8);
     let mut heap = vec![0xee; measured.allocation_with(6)];
-    parts.write(&mut HeapSink::new(&mut heap, 0, &measured, b"beside"));
+    parts.write(&mut HeapSink::new(&mut heap, 0, 0, &measured, b"beside"));
     assert_eq!(&heap[table + 16..][..6], b"beside");
     assert_eq!(u32_at(&heap, table) as usize, table + 24);
     assert_eq!(heap[table + 24..], large);
@@ -85,7 +85,7 @@ fn large_values_become_extents_behind_their_table() {
     assert_eq!(measured.total, 32 + EXTENT_MIN + 8 + EXTENT_MIN);
     assert_eq!(measured.allocation, measured.total + 32);
     let mut heap = vec![0xee; measured.allocation];
-    parts.write(&mut HeapSink::new(&mut heap, 1 << 20, &measured, &[]));
+    parts.write(&mut HeapSink::new(&mut heap, 1 << 20, 0, &measured, &[]));
     assert_eq!(
         [0, 4, 16, 20].map(|at| u32_at(&heap, at)),
         [
@@ -109,7 +109,7 @@ fn large_values_become_extents_behind_their_table() {
 fn values_past_the_last_extent_stay_inline() {
     struct Many(Vec<Vec<u8>>);
     impl Encode for Many {
-        fn measure(&self) -> Measured {
+        fn measure_within(&self, _session: u64) -> Measured {
             let mut measure = Measure::new(0);
             self.write(&mut measure);
             measure.finish()
@@ -128,7 +128,7 @@ fn values_past_the_last_extent_stay_inline() {
         (64, 8 + 66 * 8 + 2 * EXTENT_MIN)
     );
     let mut heap = vec![0xee; measured.allocation];
-    many.write(&mut HeapSink::new(&mut heap, 0, &measured, &[]));
+    many.write(&mut HeapSink::new(&mut heap, 0, 0, &measured, &[]));
     let slots: Vec<u32> = (0..66).map(|i| u32_at(&heap, 8 + i * 8)).collect();
     assert_eq!(slots[63], EXTENT_FLAG | 63);
     assert_eq!(slots[64..], [8 + 66 * 8, 8 + 66 * 8 + EXTENT_MIN as u32]);

@@ -4,13 +4,14 @@
 //! |---|---|---|
 //! | numbers, enums | the number | the number |
 //! | `bool` | 1 byte | 1 byte |
-//! | `String`, `Vec<u8>` | slot | slot |
+//! | `String`, `Vec<u8>`, [`Bytes`] | slot | slot |
 //! | a [`Message`] | reference | the struct itself |
 
 use std::collections::BTreeMap;
 
 use super::view::{List, Map, Place};
 use super::{Message, Sink};
+use crate::buffer::Bytes;
 
 /// A type that a field, or an element of a repeated field or map, can have.
 pub trait Value: Sized {
@@ -118,34 +119,40 @@ impl Value for bool {
     }
 }
 
-impl Value for Vec<u8> {
-    type Item<'a> = &'a [u8];
-    const STRIDE: usize = 8;
-    const ALIGN: usize = 4;
+macro_rules! bytes {
+    ($($type:ty: $store:ident)*) => {$(
+        impl Value for $type {
+            type Item<'a> = &'a [u8];
+            const STRIDE: usize = 8;
+            const ALIGN: usize = 4;
 
-    #[inline]
-    fn store<S: Sink>(&self, sink: &mut S, fixed: &mut [u8], at: usize) {
-        store_slot(fixed, at, sink.bytes(self));
-    }
+            #[inline]
+            fn store<S: Sink>(&self, sink: &mut S, fixed: &mut [u8], at: usize) {
+                store_slot(fixed, at, sink.$store(self));
+            }
 
-    fn store_array<S: Sink>(values: &[Vec<u8>], sink: &mut S, at: u32) {
-        store_slots(values, sink, at);
-    }
+            fn store_array<S: Sink>(values: &[$type], sink: &mut S, at: u32) {
+                store_slots(values, sink, at, |value, sink| sink.$store(value));
+            }
 
-    #[inline]
-    fn field(place: Place<'_>, at: u32) -> &[u8] {
-        place.bytes(at)
-    }
+            #[inline]
+            fn field(place: Place<'_>, at: u32) -> &[u8] {
+                place.bytes(at)
+            }
 
-    #[inline]
-    fn element(place: Place<'_>) -> &[u8] {
-        place.bytes(0)
-    }
+            #[inline]
+            fn element(place: Place<'_>) -> &[u8] {
+                place.bytes(0)
+            }
 
-    fn own(item: &[u8]) -> Vec<u8> {
-        item.to_vec()
-    }
+            fn own(item: &[u8]) -> $type {
+                item.into()
+            }
+        }
+    )*};
 }
+
+bytes! { Vec<u8>: bytes Bytes: shared }
 
 impl Value for String {
     type Item<'a> = &'a str;
@@ -158,7 +165,7 @@ impl Value for String {
     }
 
     fn store_array<S: Sink>(values: &[String], sink: &mut S, at: u32) {
-        store_slots(values, sink, at);
+        store_slots(values, sink, at, |value, sink| sink.bytes(value.as_bytes()));
     }
 
     /// Checks the encoding again, because the type system can't know that the daemon did; `""` if it is not UTF-8.
@@ -286,11 +293,16 @@ fn store_slot(fixed: &mut [u8], at: usize, [offset, len]: [u32; 2]) {
     fixed[at + 4..at + 8].copy_from_slice(&len.to_le_bytes());
 }
 
-fn store_slots<S: Sink>(values: &[impl AsRef<[u8]>], sink: &mut S, at: u32) {
+fn store_slots<T, S: Sink>(
+    values: &[T],
+    sink: &mut S,
+    at: u32,
+    store: impl Fn(&T, &mut S) -> [u32; 2],
+) {
     let mut at = at;
     for value in values {
         let mut slot = [0; 8];
-        store_slot(&mut slot, 0, sink.bytes(value.as_ref()));
+        store_slot(&mut slot, 0, store(value, sink));
         sink.put(at, &slot);
         at = at.wrapping_add(8);
     }

@@ -128,6 +128,24 @@ fn a_status_carries_its_text() {
 }
 
 #[test]
+fn a_status_says_when_to_try_again() {
+    let refused = Box::new(|fake: &mut fake::Fake, submission| {
+        if let Submission::Call { call, block, .. } = submission {
+            fake.take(&block);
+            fake.status(call, Code::RESOURCE_EXHAUSTED, "");
+            fake.retry_after_ms = 250;
+        }
+    });
+    let (session, _daemon) = fake::start(Limits::default(), refused);
+    for pause in [None, Some(Duration::from_millis(250))] {
+        let status = block_on(&session, session.call_raw(ECHO, [0; 8], None)).unwrap_err();
+        assert_eq!(status.retry_after, pause);
+        let says = status.to_string().ends_with("(try again in 250ms)");
+        assert_eq!(says, pause.is_some(), "{status}");
+    }
+}
+
+#[test]
 fn dropping_a_future_cancels_its_call() {
     let (session, daemon) = fake::start(Limits::default(), silence());
     let mut call = session.call_raw(ECHO, [0; 8], None);

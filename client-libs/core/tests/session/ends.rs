@@ -164,6 +164,7 @@ fn forged_completions_never_panic() {
             call: 0,
             code: Code::ABORTED,
             text,
+            retry_after_ms: 0,
         });
     });
     nonsense("a block that isn't out", broke, |fake| {

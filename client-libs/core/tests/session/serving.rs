@@ -9,6 +9,7 @@ use tollgate_core::codec::RawBlock;
 use tollgate_core::limits::MAX_HANDLERS;
 use tollgate_core::{Code, HandlerFuture, Incoming, Service, ServiceInfo, Status, block_on};
 use tollgate_shm_abi::descriptor::Completion;
+use tollgate_shm_abi::wait::now_ns;
 
 use crate::fake::{self, FIRST_HANDLE, Fake, Limits, silence};
 
@@ -161,6 +162,52 @@ fn raw_services_need_no_generated_code() {
     assert_eq!(daemon.run(|fake| answer(fake, 1)), Some(Ok(vec![1; 100])));
     let cut = daemon.run(|fake| answer(fake, 2)).unwrap().unwrap_err();
     assert_eq!((cut.code, cut.message.len()), (Code::NOT_FOUND, 4096));
+}
+
+#[test]
+fn answers_say_how_long_their_calls_waited_if_they_are_asked() {
+    let (session, daemon) = fake::start(Limits::default(), silence());
+    let serve = session.serve_raw(b"schema", "a.B", |_, block| match block[0] {
+        0 => Ok(block.to_vec()),
+        _ => Err(Status::resource_exhausted("later").with_retry_after(Duration::from_micros(1))),
+    });
+    block_on(&session, serve).unwrap();
+    daemon.run(|fake| {
+        fake.call(FIRST_HANDLE, 1, &[0; 8]);
+        fake.delivered_ns = now_ns() - 1_000_000_000;
+        fake.call(FIRST_HANDLE, 2, &[0; 8]);
+        fake.call(FIRST_HANDLE, 3, &[1; 8]);
+        // Its clock is ahead.
+        fake.delivered_ns = u64::MAX;
+        fake.call(FIRST_HANDLE, 4, &[0; 8]);
+    });
+    daemon.wait_until(|fake| fake.answers.len() == 4);
+    let waits = daemon.run(|fake| fake.waits.clone());
+    assert_eq!((waits[0], waits[3]), (0, 1));
+    let second = 1_000_000_000..=60_000_000_000;
+    assert!(
+        waits[1..3].iter().all(|wait| second.contains(wait)),
+        "{waits:?}"
+    );
+    let refused = daemon.run(|fake| answer(fake, 3)).unwrap().unwrap_err();
+    assert_eq!(refused.retry_after, Some(Duration::from_millis(1)));
+}
+
+#[test]
+fn an_older_daemon_is_not_told_when_to_try_again() {
+    let old = Limits {
+        features: 0,
+        ..Limits::default()
+    };
+    let (session, daemon) = fake::start(old, silence());
+    let serve = session.serve_raw(b"schema", "a.B", |_, _| {
+        Err(Status::resource_exhausted("later").with_retry_after(Duration::from_secs(1)))
+    });
+    block_on(&session, serve).unwrap();
+    daemon.run(|fake| fake.call(FIRST_HANDLE, 1, &[0; 8]));
+    daemon.wait_until(|fake| fake.answers.len() == 1);
+    let refused = daemon.run(|fake| answer(fake, 1)).unwrap().unwrap_err();
+    assert_eq!(refused, Status::resource_exhausted("later"));
 }
 
 #[test]

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use tollgate::codec::{Message, Place, encode_inline};
 use tollgate::{
-    Channel, Code, MetadataBuf, Received, Reply, Request, Response, Server, Status, block_on,
+    Bytes, Channel, Code, MetadataBuf, Received, Reply, Request, Response, Server, Session,
+    SharedBytes, Status, block_on,
 };
 use tollgate_examples::hotel::echo_client::EchoClient;
 use tollgate_examples::hotel::reservation_client::ReservationClient;
@@ -52,17 +53,17 @@ fn payloads_of_every_size_come_back() {
             (16 << 20) - 64,
         ] {
             let message = Arc::new(EchoMessage {
-                payload: (0..len).map(|i| i as u8).collect(),
+                payload: (0..len).map(|i| i as u8).collect::<Vec<_>>().into(),
             });
             let reply = client.echo(Arc::clone(&message)).await.unwrap();
             assert!(
-                reply.get_ref().view().payload() == message.payload,
+                reply.get_ref().view().payload() == &*message.payload,
                 "{len} bytes"
             );
         }
         let too_long = client
             .echo(EchoMessage {
-                payload: vec![0; 16 << 20],
+                payload: vec![0; 16 << 20].into(),
             })
             .await
             .unwrap_err();
@@ -72,12 +73,109 @@ fn payloads_of_every_size_come_back() {
     daemon.wait_until(|fake| fake.end.receive_heap.in_use() == 0);
 }
 
+/// A value in a session's heap whose bytes count up.
+fn counting(session: &Session, len: usize) -> SharedBytes {
+    let mut buffer = session.buffer(len).unwrap();
+    (0..)
+        .zip(buffer.iter_mut())
+        .for_each(|(i, byte)| *byte = i as u8);
+    buffer.freeze()
+}
+
+#[test]
+fn values_in_shared_memory_are_sent_from_there() {
+    const LARGE: usize = 12 << 20;
+    let (session, _daemon) = fake::start(hotel_limits(), fake::echo());
+    let client = EchoClient::new(Channel::new(&session, ""));
+    let shared = counting(&session, LARGE);
+    // Of 64 MiB this takes 16; one is left.
+    let others = [32, 8, 4, 2, 1].map(|mib| session.buffer(mib << 20).unwrap());
+    let payload = Bytes::from(shared.clone());
+    let mut request = Request::new(EchoMessage { payload });
+    request.metadata_mut().append("tag", "one").unwrap();
+    for call in 0..3 {
+        let reply = block_on(&session, client.echo(request.clone())).unwrap();
+        assert!(reply.get_ref().view().payload() == &*shared, "call {call}");
+        assert_eq!(reply.metadata().get("tag"), Some("one"));
+    }
+    let full = session.buffer(2 << 20).unwrap_err();
+    assert_eq!(full.code, Code::RESOURCE_EXHAUSTED, "{full}");
+    let copied = || {
+        let payload = shared.to_vec().into();
+        block_on(&session, client.echo(EchoMessage { payload }))
+    };
+    let refused = copied().unwrap_err();
+    assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED, "{refused}");
+    let beside = format!("beside buffers of {}", (64 - 1) << 20);
+    assert!(refused.message.contains(&beside), "{refused}");
+    drop(others);
+    copied().unwrap();
+    drop((shared.clone(), request));
+    drop(shared);
+    session.buffer(33 << 20).unwrap();
+}
+
+#[test]
+fn small_values_and_those_of_other_sessions_are_copied() {
+    let (session, daemon) = fake::start(hotel_limits(), fake::echo());
+    let (other, _other_daemon) = fake::start(hotel_limits(), fake::echo());
+    let client = EchoClient::new(Channel::new(&session, ""));
+    let values = [
+        counting(&session, 0),
+        counting(&session, 4_095),
+        counting(&other, 4_095),
+        counting(&other, 100_000),
+    ];
+    // Replies are dropped while the session is driven, so that their blocks go back.
+    block_on(&session, async {
+        for shared in values {
+            let payload = Bytes::from(shared.clone());
+            let reply = client.echo(EchoMessage { payload }).await.unwrap();
+            assert!(reply.get_ref().view().payload() == &*shared, "{shared:?}");
+        }
+    });
+    daemon.wait_until(|fake| fake.end.receive_heap.in_use() == 0);
+}
+
+#[test]
+fn a_value_stays_where_it_is_for_as_long_as_the_daemon_may_read_it() {
+    // The daemon answers at once, and gives no block back before it is told to.
+    let (session, daemon) = fake::start(
+        hotel_limits(),
+        Box::new(|fake, submission| {
+            if let Submission::Call { call, block, .. } = submission {
+                let held = fake.end.send_heap.span(block.offset, 1).unwrap();
+                fake.held.push(held.offset());
+                fake.status(call, Code::UNAVAILABLE, "");
+            }
+        }),
+    );
+    let client = EchoClient::new(Channel::new(&session, ""));
+    let shared = counting(&session, 5_000);
+    let payload = Bytes::from(shared.clone());
+    let ended = block_on(&session, client.echo(EchoMessage { payload })).unwrap_err();
+    assert_eq!(ended.code, Code::UNAVAILABLE);
+    let shared = shared.try_reuse().unwrap_err();
+    let offsets = daemon.run(|fake| std::mem::take(&mut fake.held));
+    daemon.run(move |fake| fake.reclaim(&offsets));
+    // Some other call, for the session to look at what the daemon says.
+    let call = session.call_raw(fake::FIRST_HANDLE, [0; 8], None);
+    assert!(block_on(&session, call).is_err());
+    let mut buffer = shared.try_reuse().unwrap();
+    buffer.fill(1);
+    let payload = buffer.freeze().into();
+    let last = client.echo(EchoMessage { payload });
+    assert!(block_on(&session, last).is_err());
+    // The session ends while the daemon still has it.
+    drop((client, session));
+}
+
 #[test]
 fn metadata_goes_beside_messages_of_every_size() {
     let (session, daemon) = fake::start(hotel_limits(), fake::echo());
     let client = EchoClient::new(Channel::new(&session, ""));
     for len in [0, 1, 4_095, 100_000] {
-        let payload = vec![7; len];
+        let payload = vec![7; len].into();
         let mut request = Request::new(EchoMessage { payload });
         let metadata = request.metadata_mut();
         metadata.append("tag", "one").unwrap();

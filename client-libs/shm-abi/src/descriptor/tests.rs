@@ -65,22 +65,46 @@ fn submissions_have_these_bytes() {
         ],
     );
     check(
-        Submission::Reply { call, block },
-        &[(0, &[2]), ID, extents, offset, len, metadata],
+        Submission::Reply {
+            call,
+            block,
+            waited_ns: 0x1234,
+        },
+        &[
+            (0, &[2]),
+            ID,
+            extents,
+            offset,
+            len,
+            (32, &[0x34, 0x12]),
+            metadata,
+        ],
     );
     check(
         Submission::Status {
             call,
             code: Code::PERMISSION_DENIED,
             text: Some(Text { offset: 64, len: 9 }),
+            waited_ns: 1,
+            retry_after_ms: 0x0102_0304,
         },
-        &[(0, &[3]), ID, (16, &[64]), (24, &[9]), (28, &[7])],
+        &[
+            (0, &[3]),
+            ID,
+            (16, &[64]),
+            (24, &[9]),
+            (28, &[7]),
+            (32, &[1]),
+            (48, &[4, 3, 2, 1]),
+        ],
     );
     check(
         Submission::Status {
             call,
             code: Code(0xdead_beef),
             text: None,
+            waited_ns: 0,
+            retry_after_ms: 0,
         },
         &[(0, &[3]), ID, (28, &[0xef, 0xbe, 0xad, 0xde])],
     );
@@ -120,8 +144,18 @@ fn completions_have_these_bytes() {
             call,
             image,
             deadline_ns: 255,
+            delivered_ns: 0x0807_0605_0403_0201,
         },
-        &[(0, &[1]), (4, &[5]), ID, offset, len, (32, &[255]), total],
+        &[
+            (0, &[1]),
+            (4, &[5]),
+            ID,
+            offset,
+            len,
+            (32, &[255]),
+            total,
+            (48, &[1, 2, 3, 4, 5, 6, 7, 8]),
+        ],
     );
     check(
         Completion::Reply { call, image },
@@ -132,8 +166,16 @@ fn completions_have_these_bytes() {
             call,
             code: Code::UNAVAILABLE,
             text: Some(Text { offset: 64, len: 9 }),
+            retry_after_ms: 5,
         },
-        &[(0, &[3]), ID, (16, &[64]), (24, &[9]), (28, &[14])],
+        &[
+            (0, &[3]),
+            ID,
+            (16, &[64]),
+            (24, &[9]),
+            (28, &[14]),
+            (48, &[5]),
+        ],
     );
     check(Completion::Cancel { call }, &[(0, &[4]), ID]);
     let six = [0, 64, 128, 192, 256, 320];
@@ -272,18 +314,22 @@ fn a_wrong_submission_is_told_by_its_numbers() {
             extents: 0,
             metadata: 0,
         },
+        waited_ns: 0,
     }
     .encode();
-    for at in [4, 7, 32, 39] {
+    for at in [4, 7, 28, 40, 48, 63] {
         check(reply, &[(at, &[1])], E::NotZero { at });
     }
     let status = Submission::Status {
         call: 2,
         code: Code::ABORTED,
         text: None,
+        waited_ns: 0,
+        retry_after_ms: 0,
     }
     .encode();
     check(status, &[(28, &[0])], E::StatusIsOk);
+    check(status, &[(52, &[1])], E::NotZero { at: 52 });
     check(status, &[(44, &[1])], E::NotZero { at: 44 });
     check(status, &[(16, &[64])], E::NotZero { at: 16 });
     check(status, &[(2, &[1])], E::NotZero { at: 2 });
@@ -400,7 +446,11 @@ fn limits_themselves_are_allowed() {
         extents: MAX_EXTENTS,
         metadata: 0,
     };
-    let reply = Submission::Reply { call: 0, block };
+    let reply = Submission::Reply {
+        call: 0,
+        block,
+        waited_ns: u64::MAX,
+    };
     assert_eq!(Alleged::from(reply.encode()).submission(&HEAPS), Ok(reply));
     let last = BlockRef {
         offset: HEAPS.send - 8,
@@ -411,6 +461,7 @@ fn limits_themselves_are_allowed() {
     let reply = Submission::Reply {
         call: u64::MAX,
         block: last,
+        waited_ns: 0,
     };
     assert_eq!(Alleged::from(reply.encode()).submission(&HEAPS), Ok(reply));
     let text = Some(Text {
@@ -421,6 +472,8 @@ fn limits_themselves_are_allowed() {
         call: 1,
         code: Code::UNKNOWN,
         text,
+        waited_ns: u64::MAX,
+        retry_after_ms: u32::MAX,
     };
     assert_eq!(
         Alleged::from(status.encode()).submission(&HEAPS),
@@ -435,6 +488,7 @@ fn limits_themselves_are_allowed() {
     let reply = Submission::Reply {
         call: 1,
         block: full,
+        waited_ns: 0,
     };
     assert_eq!(Alleged::from(reply.encode()).submission(&HEAPS), Ok(reply));
     let empty = Submission::Reply {
@@ -445,6 +499,7 @@ fn limits_themselves_are_allowed() {
             extents: 0,
             metadata: 0,
         },
+        waited_ns: 0,
     };
     assert_eq!(Alleged::from(empty.encode()).submission(&HEAPS), Ok(empty));
 }

@@ -227,7 +227,10 @@ impl<'m> Field<'m> {
         });
         Field {
             ident: snake(&model.name),
-            value: value_type(&model.value, module),
+            value: match model.shared {
+                true => "::tollgate::Bytes".to_owned(),
+                false => value_type(&model.value, module),
+            },
             map,
             model,
         }

@@ -28,6 +28,32 @@ mod google {
     }
 }
 
+#[allow(dead_code, unreachable_pub, reason = "it is public where it is used")]
+mod payloads {
+    include!("../golden/payloads.rs");
+}
+
+#[test]
+fn bytes_that_are_to_be_shared_are_bytes() {
+    use payloads::Everywhere;
+    use payloads::everywhere::{Either, Part};
+    let bytes = |text: &str| tollgate::Bytes::from(text.as_bytes());
+    let message = Everywhere {
+        one: bytes("one"),
+        perhaps: Some(bytes("")),
+        many: vec![bytes("a"), bytes(""), bytes("bc")],
+        named: [("x".to_owned(), bytes("named"))].into(),
+        parts: vec![Part {
+            body: bytes("body"),
+        }],
+        either: Some(Either::Raw(bytes("raw"))),
+    };
+    let block = encode_inline(&message).unwrap();
+    let view = Everywhere::view(Place::root(&block));
+    assert_eq!((view.one(), view.perhaps()), (&b"one"[..], Some(&b""[..])));
+    assert_eq!(view.to_owned(), message);
+}
+
 /// Reads the image, writes what was read, and answers whether the type was this one.
 fn round_trip<M: Message>(specimen: &Specimen, unknown: impl Fn(M::View<'_>) -> Vec<u8>) -> bool {
     if specimen.animal.message != M::NAME {

@@ -21,8 +21,8 @@ use tollgate_shm_abi::descriptor::{
 };
 use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
 use tollgate_shm_abi::messages::{
-    Bind, Bound, BoundMethod, FEATURE_METADATA, Failure, Request, RequestBody, Response,
-    ResponseBody, SIDE_SERVER, SessionOpened,
+    Bind, Bound, BoundMethod, FEATURE_METADATA, FEATURE_WAITS, Failure, Request, RequestBody,
+    Response, ResponseBody, SIDE_SERVER, SessionOpened,
 };
 use tollgate_shm_abi::session::{DaemonEnd, SessionShape, create};
 
@@ -55,7 +55,7 @@ impl Default for Limits {
             shape,
             max_message_bytes: 1 << 20,
             max_outstanding: 4096,
-            features: FEATURE_METADATA,
+            features: FEATURE_METADATA | FEATURE_WAITS,
             methods,
         }
     }
@@ -70,6 +70,8 @@ pub struct Fake {
     pub seen: Vec<Submission>,
     /// The blocks of REPLYs and texts of STATUSes that the app submitted, by call.
     pub answers: Vec<(u64, Result<Vec<u8>, Status>)>,
+    /// How long calls had waited, as their answers say.
+    pub waits: Vec<u64>,
     pub binds: Vec<Bind>,
     /// The next bind fails with this.
     pub refuse: Option<Failure>,
@@ -77,6 +79,12 @@ pub struct Fake {
     pub rings: usize,
     /// Submissions are left in the ring.
     pub paused: bool,
+    /// When calls to the app say that they were delivered.
+    pub delivered_ns: u64,
+    /// When the app is told to try again what failed.
+    pub retry_after_ms: u32,
+    /// For a behaviour: blocks that it gives back later.
+    pub held: Vec<u64>,
     epoll: Arc<OwnedFd>,
     pub quit: bool,
 }
@@ -231,7 +239,12 @@ impl Fake {
             offset: image.offset,
             len: image.total_len,
         });
-        self.push(Completion::Status { call, code, text });
+        self.push(Completion::Status {
+            call,
+            code,
+            text,
+            retry_after_ms: self.retry_after_ms,
+        });
     }
 
     /// A call to the app.
@@ -242,6 +255,7 @@ impl Fake {
             call,
             image,
             deadline_ns: 0,
+            delivered_ns: self.delivered_ns,
         });
     }
 
@@ -291,11 +305,23 @@ impl Fake {
                     self.end.receive_heap.free(*offset).unwrap();
                 }
             }
-            Submission::Reply { call, block } => {
+            Submission::Reply {
+                call,
+                block,
+                waited_ns,
+            } => {
+                self.waits.push(waited_ns);
                 let image = self.take(&block);
                 self.answers.push((call, Ok(image)));
             }
-            Submission::Status { call, code, text } => {
+            Submission::Status {
+                call,
+                code,
+                text,
+                waited_ns,
+                retry_after_ms,
+            } => {
+                self.waits.push(waited_ns);
                 let mut message = vec![0; text.map_or(0, |text| text.len as usize)];
                 if let Some(text) = text {
                     self.end
@@ -304,10 +330,12 @@ impl Fake {
                         .unwrap();
                     self.reclaim(&[text.offset]);
                 }
-                self.answers.push((
-                    call,
-                    Err(Status::new(code, String::from_utf8(message).unwrap())),
-                ));
+                let mut status = Status::new(code, String::from_utf8(message).unwrap());
+                if retry_after_ms > 0 {
+                    status = status
+                        .with_retry_after(std::time::Duration::from_millis(retry_after_ms.into()));
+                }
+                self.answers.push((call, Err(status)));
             }
             Submission::Cancel { .. } => self.seen.push(submission),
         }
@@ -427,10 +455,14 @@ fn serve(
         limits,
         seen: Vec::new(),
         answers: Vec::new(),
+        waits: Vec::new(),
         binds: Vec::new(),
         refuse: None,
         rings: 0,
         paused: false,
+        delivered_ns: 0,
+        retry_after_ms: 0,
+        held: Vec::new(),
         epoll,
         quit: false,
     };

@@ -1,0 +1,210 @@
+//! Values that lie in shared memory from the beginning, and are sent from there as often as one likes.
+//!
+//! ```text
+//!   Session::buffer ─▶ SendBuffer ── filled by its one holder ──▶ freeze ─▶ SharedBytes ── clones ──▶ Bytes in messages
+//!                                                                               │
+//!        back to the heap  ◀── dropped by all: holders, and calls whose blocks the daemon still reads
+//! ```
+//!
+//! A message's block refers to a shared value as an extent; so neither the library nor the daemon copies it. The block stays the
+//! library's, it is never handed over: the daemon, which can only read a send heap, has no say in when it is free.
+//!
+//! Invariant: what the daemon may still read isn't freed: until it gives a call's block back, the session keeps the shared values
+//! that the block refers to.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use tollgate_shm_abi::heap::Block;
+
+use crate::Status;
+use crate::session::{Inner, Session};
+
+impl Session {
+    /// Room for `len` bytes in the session's send heap, with whatever was there before, to be filled and sent without a copy.
+    ///
+    /// ```no_run
+    /// # fn example(session: &tollgate_core::Session) -> Result<tollgate_core::Bytes, Box<dyn std::error::Error>> {
+    /// let mut buffer = session.buffer(1 << 20)?;
+    /// std::io::Read::read_exact(&mut std::fs::File::open("picture")?, &mut buffer)?;
+    /// // A field of as many messages as one likes.
+    /// let picture = tollgate_core::Bytes::from(buffer.freeze());
+    /// # Ok(picture)
+    /// # }
+    /// ```
+    ///
+    /// Worth it from [`EXTENT_MIN`](crate::codec::EXTENT_MIN) bytes on: smaller values are copied into their message.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if the heap has no room for it at the moment; it doesn't wait, because buffers are given back by this
+    /// program only. Why the session ended, if it has.
+    pub fn buffer(&self, len: usize) -> Result<SendBuffer, Status> {
+        let inner = self.inner();
+        let mut shared = inner.lock();
+        if let Some(status) = shared.ended() {
+            return Err(status.clone());
+        }
+        let Some(block) = shared.alloc_buffer(len) else {
+            let (heap, used) = (shared.heap.len_bytes(), shared.heap.in_use());
+            let text = format!(
+                "a buffer of {len} bytes doesn't fit into the send heap of {heap} bytes, of which {used} are in use"
+            );
+            return Err(Status::resource_exhausted(text));
+        };
+        Ok(SendBuffer {
+            block: Some(block),
+            inner: Arc::clone(inner),
+        })
+    }
+}
+
+/// Memory of a session's send heap that its holder fills. Dropping it gives it back.
+pub struct SendBuffer {
+    /// Taken in drop only.
+    block: Option<Block>,
+    inner: Arc<Inner>,
+}
+
+impl SendBuffer {
+    /// Ends the filling: from now on it can be shared and sent.
+    pub fn freeze(self) -> SharedBytes {
+        SharedBytes(Arc::new(self))
+    }
+}
+
+impl Deref for SendBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.block.as_deref().unwrap_or_default()
+    }
+}
+
+impl DerefMut for SendBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.block.as_deref_mut().unwrap_or_default()
+    }
+}
+
+impl Drop for SendBuffer {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            self.inner.lock().discard_buffer(block);
+        }
+    }
+}
+
+impl fmt::Debug for SendBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SendBuffer({} bytes)", self.len())
+    }
+}
+
+/// Bytes in a session's send heap that don't change any more. Clones share them; the last one gives them back.
+#[derive(Clone)]
+pub struct SharedBytes(Arc<SendBuffer>);
+
+impl SharedBytes {
+    /// The session whose daemon can read them; as [`Inner::id`].
+    pub(crate) fn session(&self) -> u64 {
+        self.0.inner.id
+    }
+
+    /// Where they lie in its send heap.
+    pub(crate) fn offset(&self) -> u64 {
+        self.0.block.as_ref().map_or(0, Block::offset)
+    }
+
+    /// The buffer, to be filled anew, if nobody shares it any more: no clone, and no call that the daemon still reads.
+    ///
+    /// # Errors
+    /// Gives the bytes back if somebody does.
+    pub fn try_reuse(self) -> Result<SendBuffer, SharedBytes> {
+        Arc::try_unwrap(self.0).map_err(SharedBytes)
+    }
+}
+
+impl Deref for SharedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SharedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedBytes({} bytes)", self.len())
+    }
+}
+
+/// The value of a `bytes` field for which the stubs were asked for it: ordinary bytes, or bytes in shared memory. Cheap to clone
+/// either way.
+#[derive(Clone)]
+pub struct Bytes(Held);
+
+#[derive(Clone)]
+enum Held {
+    Ordinary(Arc<[u8]>),
+    Shared(SharedBytes),
+}
+
+impl Bytes {
+    /// The bytes, if they lie in a send heap.
+    pub(crate) fn shared(&self) -> Option<&SharedBytes> {
+        match &self.0 {
+            Held::Shared(shared) => Some(shared),
+            Held::Ordinary(_) => None,
+        }
+    }
+}
+
+impl Default for Bytes {
+    fn default() -> Self {
+        Bytes(Held::Ordinary(Arc::default()))
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        Bytes(Held::Ordinary(bytes.into()))
+    }
+}
+
+impl From<&[u8]> for Bytes {
+    fn from(bytes: &[u8]) -> Self {
+        Bytes(Held::Ordinary(bytes.into()))
+    }
+}
+
+impl From<SharedBytes> for Bytes {
+    fn from(bytes: SharedBytes) -> Self {
+        Bytes(Held::Shared(bytes))
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Held::Ordinary(bytes) => bytes,
+            Held::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl PartialEq for Bytes {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Bytes {}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
