@@ -3,6 +3,8 @@
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto/hotel.proto");
-    tollgate_gen::configure().compile_protos(&["proto/hotel.proto"], &["proto"])?;
+    tollgate_gen::configure()
+        .bytes(".hotel.EchoMessage")
+        .compile_protos(&["proto/hotel.proto"], &["proto"])?;
     Ok(())
 }

@@ -46,7 +46,7 @@ fn a_policy_process_killed_in_mid_call_costs_its_calls_only() {
     const CALLS: usize = 64;
     let _machine = alone();
     let bed = Testbed::new();
-    let daemon = patient_daemon(&bed, "");
+    let daemon = patient_daemon(&bed, "cpu_share_percent = 100");
     let mut admin = Admin::connect(&daemon);
     let caller = Caller::new(&daemon, admin.tenant("mallory"));
     admin.install(&place("mallory", ISOLATION_PROCESS), "p", &null(), b"");

@@ -162,6 +162,8 @@ fn a_broken_descriptor_ends_its_session() {
                     offset: heap,
                     len: 8,
                 }),
+                waited_ns: 0,
+                retry_after_ms: 0,
             }
             .encode(),
         ),
@@ -191,6 +193,7 @@ fn a_broken_descriptor_ends_its_session() {
                     extents: 0,
                     metadata: 0,
                 },
+                waited_ns: 0,
             }
             .encode(),
         ),
@@ -382,6 +385,8 @@ fn a_block_that_changes_while_it_is_read_harms_nobody() {
                         call,
                         code: Code::ABORTED,
                         text: None,
+                        waited_ns: 0,
+                        retry_after_ms: 0,
                     };
                     let _full = hostile.submit(&status.encode());
                     Some(image.offset)

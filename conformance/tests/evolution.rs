@@ -581,19 +581,20 @@ fn large_messages_cross_whole() {
         let client = EchoClient::new(Channel::new(session, to));
         for len in [0, 1, 5_000, 64 << 10, 70_000, 2 << 20, (16 << 20) - 64] {
             let payload: Vec<u8> = (0..len).map(|k| (k % 251) as u8).collect();
+            let payload = payload.into();
             let request = EchoMessage { payload };
             let reply = block_on(session, client.echo(request.clone()));
             let reply = reply.unwrap_or_else(|status| panic!("{len} bytes to {to:?}: {status}"));
             assert_eq!(
                 reply.get_ref().view().payload(),
-                request.payload,
+                &*request.payload,
                 "{len} bytes to {to:?}"
             );
         }
     }
     // Many in a row, more than the link's window of bytes: credit is spent and returned by what travels.
     let client = EchoClient::new(Channel::new(&remote.0, &remote.1));
-    let payload = vec![7; 6 << 20];
+    let payload = tollgate::Bytes::from(vec![7; 6 << 20]);
     for k in 0..40 {
         let reply = block_on(
             &remote.0,

@@ -4,10 +4,11 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use tollgate::{Channel, Code, Session, SessionOptions, block_on};
+use tollgate::{Bytes, Channel, Code, Session, SessionOptions, block_on};
 use tollgate_conformance::hostile::Hostile;
-use tollgate_conformance::hotel::ReserveRequest;
+use tollgate_conformance::hotel::echo_client::EchoClient;
 use tollgate_conformance::hotel::reservation_client::ReservationClient;
+use tollgate_conformance::hotel::{EchoMessage, ReserveRequest};
 use tollgate_conformance::testbed::{Daemon, SOON, Testbed, policy_file, proto_file};
 use tollgate_conformance::traffic::{ECHO, hotel};
 use tollgate_schema::dynamic::{from_json, write_parts};
@@ -227,4 +228,28 @@ fn a_payload_in_the_send_heap_reaches_a_neighbour_with_one_copy() {
     call_in_place((&daemon, &token), "");
     let copied = [("send_heap_to_receive_heap".to_owned(), PAYLOAD as u64)];
     assert_eq!(grown.large(), copied);
+}
+
+/// The same through the library: what lies in a buffer is sent from there, call after call.
+#[test]
+fn a_buffer_is_sent_without_a_copy_as_often_as_one_likes() {
+    const CALLS: u64 = 3;
+    let bed = Testbed::new();
+    let (a, b) = (bed.daemon("a"), bed.daemon("b"));
+    let (token_a, token_b) = (a.tenant("acme"), b.tenant("acme"));
+    let _server = serve_checking(&b, &token_b);
+    let session = Session::open(SessionOptions::new(a.socket(), token_a)).unwrap();
+    let client = EchoClient::new(Channel::new(&session, &b.listen().to_string()));
+    let mut buffer = session.buffer(PAYLOAD).unwrap();
+    (0..)
+        .zip(buffer.iter_mut())
+        .for_each(|(at, byte)| *byte = pattern(at));
+    let payload = Bytes::from(buffer.freeze());
+    let sender = Grown::of(&a);
+    for _ in 0..CALLS {
+        let payload = payload.clone();
+        block_on(&session, client.echo(EchoMessage { payload })).unwrap();
+    }
+    let sent = [("sent_in_place".to_owned(), CALLS * PAYLOAD as u64)];
+    assert_eq!(sender.large(), sent);
 }

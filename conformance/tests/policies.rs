@@ -227,7 +227,10 @@ fn lines_that_are_logged_are_limited_and_counted() {
         )
     };
     for isolation in ["none", "process"] {
-        let hosts = Hosts::new();
+        let hosts = Hosts::with(&Options {
+            config: "[policies]\ncpu_share_percent = 100\n".to_owned(),
+            ..Options::default()
+        });
         let _server = hosts.serve_echo(&[]);
         let file = hosts.bed.file("log.wasm", module.wasm());
         let names: Vec<String> = (0..POLICIES).map(|k| format!("log{k}")).collect();

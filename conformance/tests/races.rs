@@ -238,6 +238,8 @@ fn a_denied_name_that_is_swapped_in_never_arrives() {
                             call,
                             code: Code::ABORTED,
                             text: None,
+                            waited_ns: 0,
+                            retry_after_ms: 0,
                         };
                         let _full = hostile.submit(&status.encode());
                         Some(image.offset)

@@ -13,7 +13,7 @@ const ECHO: &str = "hotel.Echo";
 
 fn echo(client: &EchoClient, session: &Session, payload: &[u8]) -> Result<Vec<u8>, Code> {
     let mut request = Request::new(EchoMessage {
-        payload: payload.to_vec(),
+        payload: payload.into(),
     });
     request.set_timeout(Duration::from_secs(10));
     match block_on(session, client.echo(request)) {

@@ -10,6 +10,7 @@ use tollgate_policy_host::CompilerConfig;
 
 use crate::limits::{
     COMPILE_MEMORY_BYTES, COMPILE_TIMEOUT_MS, MAX_COMPILE_WORKERS, MAX_RUNTIMES, MAX_SPIN,
+    WAIT_TARGET_US,
 };
 
 /// The daemon's configuration. Every field has a default, so a file may be empty.
@@ -41,6 +42,14 @@ pub struct Config {
     /// Sleeping costs no CPU; waking up costs up to 60 us across cores. While it looks, a runtime yields to whoever else
     /// wants the core.
     pub spin_us: u64,
+    /// Who of a runtime's tenants has the next turn. Default `fair`.
+    pub scheduling: Scheduling,
+    /// How long calls may wait in front of a server in the mean, in microseconds, 100 to 1,000,000; more are refused, RESOURCE_EXHAUSTED, and
+    /// told when to try again. Default 0: they all wait, up to 4,096 at each server.
+    ///
+    /// For services whose callers would rather go elsewhere than wait. Callers that have many calls in flight and don't try
+    /// again are refused by it, too.
+    pub wait_target_us: u64,
     /// What policies may use.
     pub policies: Policies,
     /// How tenants' policies are compiled.
@@ -54,10 +63,21 @@ pub enum Waiting {
     /// Looks for `spin_us`, then sleeps; sleeps at once where looking has been in vain of late
     #[default]
     Adaptive,
-    /// Looks for ever: a core is busy even when nobody calls
+    /// Looks for ever, and gives way to whoever wants the core: it is busy even when nobody calls
     Spin,
     /// Sleeps at once: the least CPU, and a wake-up for whatever comes
     Sleep,
+}
+
+/// How a runtime divides its time among its tenants.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduling {
+    /// Equal shares of its time for all tenants that have something to do, in short turns: small calls don't wait for large ones
+    #[default]
+    Fair,
+    /// One session or link after the other, however long each takes: for hosts whose tenants trust each other
+    RoundRobin,
 }
 
 /// What policies may use: the section `[policies]`. An attachment can change the first one for itself.
@@ -113,9 +133,9 @@ impl Default for Policies {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompileConfig {
-    /// Milliseconds for one module, 100 to 600,000. Default 10,000.
+    /// Milliseconds of CPU for one module, 100 to 600,000. Default 10,000.
     ///
-    /// The largest modules that are accepted at all take an idle machine about 2 s; more leaves room for a machine that is full.
+    /// The largest modules that are accepted at all take about 2 s. By the clock a worker may take six times as long.
     pub timeout_ms: u64,
     /// Bytes of memory for one module, 64 MiB to 8 GiB. Default 512 MiB.
     pub memory_bytes: u64,
@@ -243,6 +263,8 @@ impl Default for Config {
             cores: Vec::new(),
             waiting: Waiting::default(),
             spin_us: 50,
+            scheduling: Scheduling::default(),
+            wait_target_us: 0,
             policies: Policies::default(),
             compile: CompileConfig::default(),
         }
@@ -314,6 +336,14 @@ impl Config {
                 expected: "0 to 10000",
             });
         }
+        let (least, most) = WAIT_TARGET_US;
+        if self.wait_target_us != 0 && !(least..=most).contains(&self.wait_target_us) {
+            return Err(ConfigError::OutOfRange {
+                setting: "wait_target_us",
+                value: self.wait_target_us.to_string(),
+                expected: "0 (off), or 100 to 1000000",
+            });
+        }
         if self.cores.len() > MAX_RUNTIMES {
             let value = format!("{} entries", self.cores.len());
             return Err(ConfigError::OutOfRange {
@@ -331,6 +361,12 @@ impl Config {
         self.socket
             .clone()
             .unwrap_or_else(|| PathBuf::from(format!("/run/tollgate/{}.sock", self.name)))
+    }
+
+    /// How long calls may wait in front of a server.
+    pub(crate) fn wait_target(&self) -> Option<Duration> {
+        let target = Duration::from_micros(self.wait_target_us);
+        (!target.is_zero()).then_some(target)
     }
 
     /// How long a runtime looks for work before it sleeps.
@@ -372,6 +408,16 @@ mod tests {
         assert_eq!(spin("waiting = 'adaptive'"), Duration::from_micros(50));
         assert_eq!(spin("waiting = 'spin'"), Duration::MAX);
         assert_eq!(spin("waiting = 'sleep'\nspin_us = 7"), Duration::ZERO);
+        let scheduling = |text| parse(text).unwrap().scheduling;
+        assert_eq!(scheduling(""), Scheduling::Fair);
+        assert_eq!(
+            scheduling("scheduling = 'round-robin'"),
+            Scheduling::RoundRobin
+        );
+        let target = |text| parse(text).unwrap().wait_target();
+        assert_eq!(target(""), None);
+        let millisecond = Duration::from_millis(1);
+        assert_eq!(target("wait_target_us = 1000"), Some(millisecond));
         let error = parse("waiting = 'seldom'").unwrap_err();
         assert!(
             error.contains("seldom") && error.contains("`adaptive`"),
@@ -401,6 +447,10 @@ mod tests {
         check("nmae = 'a'", "nmae");
         check("name = 'A b'", "name = \"A b\"");
         check("spin_us = 10001", "spin_us = 10001: 0 to 10000");
+        for (value, text) in [(99, "99"), (1_000_001, "1000001")] {
+            let expected = format!("wait_target_us = {text}: 0 (off), or 100 to 1000000");
+            check(&format!("wait_target_us = {value}"), &expected);
+        }
         check(&format!("cores = {:?}", vec![0; 65]), "cores = 65 entries");
         check("listen = 'nowhere'", "listen");
         check("[policies]\ncpu = 1", "cpu");

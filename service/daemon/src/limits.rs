@@ -27,6 +27,13 @@ pub const MAX_CHAINS_PER_TENANT: usize = MAX_CHAINS / 4;
 /// more than about 50 us.
 pub const SUBMISSIONS_PER_TURN: usize = 64;
 
+/// Bytes of messages taken from one session or link before the next one's turn, if tenants share a runtime; a single larger one from a
+/// session is taken whole. 256 KiB, some 60 us of copying: with 64 KiB small calls beside large ones take half as long, and the large ones twice.
+pub const BYTES_PER_SHARED_TURN: usize = 256 << 10;
+
+/// How long a runtime counts as shared after two tenants had something to do in one round.
+pub const SHARED_FOR: Duration = Duration::from_millis(10);
+
 /// Frames taken from one link before the next one's turn.
 pub const FRAMES_PER_TURN: usize = 256;
 
@@ -34,7 +41,7 @@ pub const FRAMES_PER_TURN: usize = 256;
 /// it has outstanding still find a place beyond this; they are bounded by the engine's limits.
 pub const COMPLETION_BACKLOG: usize = 4_096;
 
-/// Private message buffers kept for reuse by one runtime, and the largest that is kept: 4,096 of at most 16 KiB.
+/// Private message buffers kept for reuse by one runtime, and the largest that is kept: 4,096 of at most 16 KiB. As many boxes of messages.
 pub const POOLED_BUFFERS: usize = 4_096;
 /// See [`POOLED_BUFFERS`].
 pub const POOLED_BUFFER_BYTES: usize = 16 << 10;
@@ -147,6 +154,16 @@ pub const MAX_CONNECTIONS: usize = 8_192;
 
 /// Longest spin before a runtime sleeps that the configuration accepts. 10 ms.
 pub const MAX_SPIN: Duration = Duration::from_millis(10);
+
+/// Shortest and longest wait in front of a server that the configuration accepts as a target, in microseconds. Waking a server up
+/// takes some 60.
+pub const WAIT_TARGET_US: (u64, u64) = (100, 1_000_000);
+
+/// A server is asked how long a call waited if that was last asked 50 us ago: its library reads the clock for it.
+pub const WAIT_ASKED_EVERY_NS: u64 = 50_000;
+
+/// In a burst, it is asked of every so many-th call.
+pub const WAIT_ASKED_EVERY_CALLS: u32 = 16;
 
 /// Runtime threads that the configuration accepts.
 pub const MAX_RUNTIMES: usize = 64;

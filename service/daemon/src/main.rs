@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tollgate_daemon::config::{Config, Waiting};
+use tollgate_daemon::config::{Config, Scheduling, Waiting};
 use tollgate_daemon::verify_audit;
 use tollgate_policy_host::{apart, worker};
 
@@ -46,6 +46,12 @@ struct Arguments {
     /// Microseconds to look for work before sleeping, 0 to 10000
     #[arg(long, value_name = "US")]
     spin_us: Option<u64>,
+    /// Who of the tenants has the datapath's next turn
+    #[arg(long, value_enum)]
+    scheduling: Option<Scheduling>,
+    /// Microseconds that calls may wait for a server in the mean before more are refused, 100 to 1000000; 0: they all wait
+    #[arg(long, value_name = "US")]
+    wait_target_us: Option<u64>,
 }
 
 /// What the program does instead of running a daemon.
@@ -101,6 +107,8 @@ impl Arguments {
         set(&mut config.cores, self.cores);
         set(&mut config.waiting, self.waiting);
         set(&mut config.spin_us, self.spin_us);
+        set(&mut config.scheduling, self.scheduling);
+        set(&mut config.wait_target_us, self.wait_target_us);
         config.check().map_err(|error| error.to_string())?;
         Ok(config)
     }

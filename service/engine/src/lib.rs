@@ -23,7 +23,9 @@
 mod answers;
 mod calls;
 pub mod chain;
+pub mod fair;
 pub mod limits;
+mod overload;
 mod requests;
 pub mod slots;
 pub mod state;
@@ -38,5 +40,5 @@ pub use calls::CallKey;
 pub use state::Stage;
 pub use tables::{
     Admission, ChainId, Encoding, End, Engine, Expected, LinkId, MethodChains, Origin, Output,
-    Route, RouteTarget, ServiceId, SessionId, Status, Steering, Submission, Verdict,
+    Route, RouteTarget, ServiceId, Serving, SessionId, Status, Steering, Submission, Verdict,
 };

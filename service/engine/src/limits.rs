@@ -37,3 +37,21 @@ pub const TIMER_TICK_NS: u64 = 1_000_000;
 /// Slots of the timer wheel; a deadline further away than `TIMER_SLOTS` ticks stays in its slot
 /// and is looked at once a turn of the wheel.
 pub const TIMER_SLOTS: usize = 4_096;
+
+/// How far one tenant's share of a runtime's time may be ahead of another's, who has something to do, before it sits out. 50 us.
+pub const MAX_AHEAD_NS: u64 = 50_000;
+
+/// What a tenant that had nothing to do may catch up, before it has no more than the others: 1 ms.
+pub const MAX_BEHIND_NS: u64 = 1_000_000;
+
+/// Calls that a serving session is given at once however long they wait there.
+pub const LEAST_DELIVERED: u32 = 4;
+
+/// How long waits are measured before a server's number of calls changes: 20 ms, and at least [`WAITS_PER_INTERVAL`] of them.
+pub const WAITS_INTERVAL_NS: u64 = 20_000_000;
+
+/// See [`WAITS_INTERVAL_NS`].
+pub const WAITS_PER_INTERVAL: u64 = 16;
+
+/// The longest after which the caller of a server that has too much to do is told to try again: 1 s.
+pub const MAX_RETRY_MS: u32 = 1_000;

@@ -4,8 +4,8 @@ use tollgate_shm_abi::status::Code;
 
 use crate::calls::{Call, CallKey};
 use crate::limits::{
-    MAX_CALLS, MAX_DEADLINE_NS, MAX_DELIVERED_PER_SESSION, MAX_OUTSTANDING_PER_SESSION,
-    MAX_WAITING_BYTES_PER_LINK, MAX_WAITING_PER_LINK,
+    MAX_CALLS, MAX_DEADLINE_NS, MAX_OUTSTANDING_PER_SESSION, MAX_WAITING_BYTES_PER_LINK,
+    MAX_WAITING_PER_LINK,
 };
 use crate::state::{Event, Stage, State};
 use crate::tables::{
@@ -239,6 +239,11 @@ impl<M> Engine<M> {
         match self.calls.get(key).map(|call| call.target) {
             Some(Target::Link { link, .. }) => self.forward_to_link(key, link, message),
             Some(Target::Service { service, method }) => {
+                // Before a chain is asked in vain.
+                if let Some(status) = self.overload(service) {
+                    self.discard(message);
+                    return self.end(key, status);
+                }
                 match self.server_chains(service, method).request {
                     Some(chain) => self.judge(key, Stage::ServerRequest, chain, message),
                     None => self.deliver(key, service, method, message),
@@ -325,6 +330,7 @@ impl<M> Engine<M> {
         let deadline_ns = call.deadline_ns;
         if let Some(session) = self.sessions.get_mut(session.0) {
             session.delivered += 1;
+            session.limit.accepted();
         }
         let handle = first_handle + u32::from(method);
         self.outputs.push_back(Output::Deliver {
@@ -351,7 +357,7 @@ impl<M> Engine<M> {
         let count = service.servers.len();
         let is_idle = |at: &usize| {
             let session = self.sessions.get(service.servers[*at].session.0);
-            session.is_some_and(|s| s.delivered < MAX_DELIVERED_PER_SESSION)
+            session.is_some_and(|s| s.delivered < s.limit.calls())
         };
         let idle = service.turns(route).find(is_idle);
         if let Some(at) = idle {
@@ -359,17 +365,46 @@ impl<M> Engine<M> {
             let server = &service.servers[at];
             return Ok((server.session, server.first_handle));
         }
-        Err(if count == 0 {
-            Status::new(
-                Code::UNAVAILABLE,
-                format!("no application serves {} at the moment", service.name),
-            )
-        } else {
-            let text = format!(
-                "every application that serves {} has {MAX_DELIVERED_PER_SESSION} calls unanswered, which is the limit",
-                service.name
-            );
-            Status::new(Code::RESOURCE_EXHAUSTED, text)
-        })
+        if count == 0 {
+            let text = format!("no application serves {} at the moment", service.name);
+            return Err(Status::new(Code::UNAVAILABLE, text));
+        }
+        let full: Vec<_> = service
+            .turns(route)
+            .map(|at| service.servers[at].session)
+            .collect();
+        Err(self.refused_by(id, &full))
+    }
+
+    /// Why no server of `service` can be given another call, whatever its route, if so.
+    fn overload(&mut self, id: ServiceId) -> Option<Status> {
+        let service = self.services.get(id.0 as usize)?;
+        let mut servers = service.servers.iter().map(|server| server.session);
+        let is_full = |session: SessionId| {
+            let session = self.sessions.get(session.0);
+            session.is_some_and(|s| s.delivered >= s.limit.calls())
+        };
+        if service.servers.is_empty() || !servers.all(is_full) {
+            return None;
+        }
+        let full: Vec<_> = service.servers.iter().map(|s| s.session).collect();
+        Some(self.refused_by(id, &full))
+    }
+
+    /// The status of a call that these servers have no place for.
+    fn refused_by(&mut self, id: ServiceId, full: &[SessionId]) -> Status {
+        let (mut most, mut retry_ms) = (0, u32::MAX);
+        for session in full {
+            if let Some(session) = self.sessions.get_mut(session.0) {
+                session.limit.refused();
+                most = most.max(session.limit.calls());
+                retry_ms = retry_ms.min(session.limit.retry_ms());
+            }
+        }
+        let name = self.services.get(id.0 as usize).map_or("", |s| &s.name);
+        let text = format!(
+            "every application that serves {name} has as many calls unanswered as it may have now, up to {most}"
+        );
+        Status::new(Code::RESOURCE_EXHAUSTED, text).retry_after_ms(retry_ms)
     }
 }

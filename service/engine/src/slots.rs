@@ -138,17 +138,26 @@ impl<T> Slots<T> {
         self.iter().next().is_none()
     }
 
-    /// One more than the highest slot in use so far: for walks that change the table, with [`key_at`](Self::key_at).
+    /// One more than the highest slot in use so far: for walks that change the table, with [`at`](Self::at).
     pub fn slots(&self) -> usize {
         self.entries.len()
     }
 
     /// The key of the entry in `slot`, if there is one.
     pub fn key_at(&self, slot: usize) -> Option<u32> {
+        self.at(slot).map(|(key, _)| key)
+    }
+
+    /// The entry in `slot`, if there is one, and its key.
+    pub fn at(&self, slot: usize) -> Option<(u32, &T)> {
         let (generation, value) = self.entries.get(slot)?;
-        value
-            .as_ref()
-            .map(|_| u32::from(*generation) << 16 | slot as u32)
+        Some((u32::from(*generation) << 16 | slot as u32, value.as_ref()?))
+    }
+
+    /// The entry in `slot`, if there is one, and its key.
+    pub fn at_mut(&mut self, slot: usize) -> Option<(u32, &mut T)> {
+        let (generation, value) = self.entries.get_mut(slot)?;
+        Some((u32::from(*generation) << 16 | slot as u32, value.as_mut()?))
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tollgate_shm_abi::status::Code;
 
 use crate::calls::{Call, CallKey, Calls};
+use crate::overload::Limit;
 use crate::slots::Slots;
 use crate::state::Stage;
 use crate::timer::Wheel;
@@ -37,6 +38,8 @@ pub struct Status {
     pub code: Code,
     /// One sentence that names the culprit.
     pub message: Cow<'static, str>,
+    /// When to try again, in milliseconds; 0 if that is unknown.
+    pub retry_after_ms: u32,
 }
 
 impl Status {
@@ -45,6 +48,16 @@ impl Status {
         Self {
             code,
             message: message.into(),
+            retry_after_ms: 0,
+        }
+    }
+
+    /// The same, saying when to try again; 0: that is unknown.
+    #[must_use]
+    pub fn retry_after_ms(self, retry_after_ms: u32) -> Self {
+        Self {
+            retry_after_ms,
+            ..self
         }
     }
 }
@@ -341,6 +354,17 @@ pub struct Expected {
     pub encoding: Encoding,
 }
 
+/// The calls that a session serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Serving {
+    /// Delivered and not answered.
+    pub calls: u32,
+    /// How many of those there may be now.
+    pub limit: u32,
+    /// Calls that it wasn't given because it had that many.
+    pub refused: u64,
+}
+
 /// What became of a submission, for the rim's counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
@@ -357,6 +381,8 @@ pub(crate) type ByNumber = HashMap<u64, CallKey, foldhash::fast::RandomState>;
 pub(crate) struct Session {
     pub(crate) outstanding: u32,
     pub(crate) delivered: u32,
+    /// How many of those there may be.
+    pub(crate) limit: Limit,
     /// Routes by method handle.
     pub(crate) routes: Vec<Route>,
     pub(crate) by_number: ByNumber,
@@ -426,6 +452,8 @@ pub struct Engine<M> {
     pub(crate) calls: Calls<M>,
     pub(crate) timer: Wheel,
     pub(crate) outputs: VecDeque<Output<M>>,
+    /// How long a call may wait for its handler, in the mean, before servers are given fewer.
+    pub(crate) wait_target_ns: Option<u64>,
 }
 
 impl<M> Default for Engine<M> {
@@ -445,6 +473,35 @@ impl<M> Engine<M> {
             calls: Calls::new(),
             timer: Wheel::new(),
             outputs: VecDeque::with_capacity(256),
+            wait_target_ns: None,
+        }
+    }
+
+    /// Refuses calls, rather than having them wait in front of a server for longer than this in the mean. `None`, the default: they
+    /// wait.
+    pub fn set_wait_target(&mut self, target_ns: Option<u64>) {
+        self.wait_target_ns = target_ns;
+    }
+
+    /// What `session` serves.
+    pub fn serving(&self, session: SessionId) -> Serving {
+        let session = self.sessions.get(session.0);
+        session.map_or_else(Serving::default, |session| Serving {
+            calls: session.delivered,
+            limit: session.limit.calls(),
+            refused: session.limit.refused_ever(),
+        })
+    }
+
+    /// `session`, which serves, began with a call that had waited for so long.
+    pub fn waited(&mut self, now_ns: u64, session: SessionId, waited_ns: u64) {
+        if let (Some(target_ns), Some(session)) =
+            (self.wait_target_ns, self.sessions.get_mut(session.0))
+        {
+            let delivered = session.delivered;
+            session
+                .limit
+                .waited(now_ns, delivered, waited_ns, target_ns);
         }
     }
 
@@ -463,6 +520,7 @@ impl<M> Engine<M> {
         let fresh = Session {
             outstanding: 0,
             delivered: 0,
+            limit: Limit::default(),
             routes: Vec::new(),
             by_number: ByNumber::default(),
         };

@@ -414,6 +414,52 @@ fn delivered_calls_are_limited_per_server_and_come_back() {
 }
 
 #[test]
+fn calls_that_would_wait_too_long_are_refused_before_a_chain_is_asked() {
+    let (mut engine, service) = engine();
+    engine.set_wait_target(Some(1_000_000));
+    let chains = engine.service_chains_mut(service, 0).unwrap();
+    chains.request = Some(ChainId(1));
+    let arrive = |engine: &mut Engine<Message>, number| {
+        engine.arrive(0, service, 0, Encoding::Native, from_peer(number, 0));
+        drain(engine)
+    };
+    let judged = |outputs: &[Output<Message>]| matches!(outputs, [Output::Judge { .. }]);
+    for number in 0..100 {
+        let [Output::Judge { call, message, .. }] = arrive(&mut engine, number)[..] else {
+            panic!("call {number} isn't judged")
+        };
+        engine.verdict(call, Verdict::Allow, message);
+        delivered(&drain(&mut engine));
+    }
+    for wait in 1..=100 {
+        engine.waited(wait * WAITS_INTERVAL_NS / 16, SERVER, 4_000_000);
+    }
+    let serving = engine.serving(SERVER);
+    assert_eq!((serving.calls, serving.refused), (100, 0));
+    assert!(serving.limit < 100, "{serving:?}");
+    let outputs = arrive(&mut engine, 100);
+    let refused = failure(&outputs);
+    assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED);
+    assert!((1..=MAX_RETRY_MS).contains(&refused.retry_after_ms));
+    assert!(refused.message.contains("hotel.Reservation"), "{refused:?}");
+    assert_eq!(engine.serving(SERVER).refused, 1);
+    // Another server has a place, and what it says of its waits is no matter of the first one's.
+    let other = SessionId(77);
+    engine.session_opened(other);
+    engine.serve(service, other, 0, None);
+    assert!(judged(&arrive(&mut engine, 101)));
+    engine.session_closed(other);
+    drain(&mut engine);
+    assert!(!judged(&arrive(&mut engine, 102)));
+    // Without a target everything waits.
+    let (mut engine, _) = self::engine();
+    for wait in 1..=100 {
+        engine.waited(wait * WAITS_INTERVAL_NS, SERVER, u64::MAX);
+    }
+    assert_eq!(engine.serving(SERVER).limit, MAX_DELIVERED_PER_SESSION);
+}
+
+#[test]
 fn the_table_of_calls_is_limited() {
     let (mut engine, service) = engine();
     let sessions = MAX_CALLS as u32 / MAX_OUTSTANDING_PER_SESSION;

@@ -34,8 +34,9 @@ use crate::{Host, LoadError, Manifest, Policy, limits};
 /// How a [`Compiler`] works. Fixed for its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompilerConfig {
-    /// How long a worker may take before it is killed. Default 10 s. The scan lets nothing pass that takes an idle machine
-    /// longer than about 2 s; a machine that is full gives a worker a tenth of a core.
+    /// CPU time that a worker may take before it is killed. Default 10 s. The scan lets nothing pass that takes longer than
+    /// about 2 s. On a machine that is full a worker gets a tenth of a core or less: it is given up, for now, after
+    /// [`limits::COMPILE_PATIENCE`] times as long by the clock.
     pub timeout: Duration,
     /// Bytes of address space of a worker. Default 512 MiB. Ordinary policies take 60 MB.
     pub memory_bytes: u64,
@@ -43,6 +44,12 @@ pub struct CompilerConfig {
     pub artifacts: Option<PathBuf>,
     /// The program that becomes a worker if its first argument is [`worker::ARGUMENT`]. Default: the running one.
     pub program: PathBuf,
+}
+
+impl CompilerConfig {
+    fn patience(&self) -> Duration {
+        self.timeout * limits::COMPILE_PATIENCE
+    }
 }
 
 impl Default for CompilerConfig {
@@ -270,15 +277,18 @@ impl Compiler {
         let said = memfd("tollgate-worker").map_err(missing)?;
         let mut worker = self.start(&module, &result, &said).map_err(missing)?;
         count(&self.counts.workers_started);
-        let ended = worker
-            .wait(self.config.timeout, &self.stop)
-            .map_err(missing)?;
+        let ended = worker.wait(&self.config, &self.stop).map_err(missing)?;
         drop(worker);
         let artifact = match ended {
             Ended::Itself(status) => self.judge(status, result, said),
             Ended::TooSlow => Err(LoadError::CompileTimeout {
                 ms: self.config.timeout.as_millis(),
             }),
+            Ended::Starved(had) => Err(LoadError::NoCompiler(format!(
+                "the machine is busy, it had {} ms of CPU in {} ms",
+                had.as_millis(),
+                self.config.patience().as_millis()
+            ))),
             Ended::Stopped => Err(LoadError::NoCompiler("the daemon is ending".to_owned())),
         };
         if let Err(error) = &artifact
@@ -357,30 +367,54 @@ struct Worker(Child);
 enum Ended {
     Itself(ExitStatus),
     TooSlow,
+    /// Its patience ended; it had this much CPU time.
+    Starved(Duration),
     Stopped,
 }
 
 impl Worker {
-    fn wait(&mut self, timeout: Duration, stop: &OwnedFd) -> io::Result<Ended> {
+    fn wait(&mut self, config: &CompilerConfig, stop: &OwnedFd) -> io::Result<Ended> {
         let pid = Pid::from_child(&self.0);
         let ended = pidfd_open(pid, PidfdFlags::empty())?;
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now() + config.patience();
         loop {
+            let had = cpu_time(pid)?;
             let left = deadline.saturating_duration_since(Instant::now());
+            if had >= config.timeout {
+                return Ok(Ended::TooSlow);
+            }
+            if left.is_zero() {
+                return Ok(Ended::Starved(had));
+            }
+            // One thread has no more CPU time than that; a tick is as exactly as it is known.
+            let left = left.min(config.timeout - had).max(TICK);
             let left = Timespec::try_from(left).map_err(io::Error::other)?;
             let mut fds = [
                 PollFd::new(&ended, PollFlags::IN),
                 PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
             ];
             match poll(&mut fds, Some(&left)) {
-                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::INTR) | Ok(0) => {}
                 Err(error) => return Err(error.into()),
-                Ok(0) => return Ok(Ended::TooSlow),
                 Ok(_) if fds[0].revents().is_empty() => return Ok(Ended::Stopped),
                 Ok(_) => return self.0.wait().map(Ended::Itself),
             }
         }
     }
+}
+
+/// The unit of [`cpu_time`].
+const TICK: Duration = Duration::from_millis(10);
+
+/// CPU time, of the user and of the kernel, that a process that isn't reaped yet has had.
+fn cpu_time(pid: Pid) -> io::Result<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
+    // The name, in parentheses, may hold anything. `utime` and `stime` are fields 14 and 15 of proc_pid_stat(5).
+    let (_, fields) = stat.rsplit_once(')').unwrap_or_default();
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    let ticks: u64 = ticks.map(|field| field.parse().unwrap_or(0)).sum();
+    let millis = ticks * 1000 / rustix::param::clock_ticks_per_second();
+    Ok(Duration::from_millis(millis))
 }
 
 impl Drop for Worker {

@@ -154,7 +154,9 @@ pub enum LoadError {
     #[error("the module doesn't compile: {0}")]
     Compile(String),
     /// The compiler was killed because it took too long. Remembered for [`limits::REFUSAL_PAUSE`].
-    #[error("compiling the module took more than {ms} ms; it isn't tried again for some minutes")]
+    #[error(
+        "compiling the module took more than {ms} ms of CPU; it isn't tried again for some minutes"
+    )]
     CompileTimeout {
         /// The limit.
         ms: u128,
@@ -173,7 +175,7 @@ pub enum LoadError {
         /// The signal or exit status, and its last words.
         how: String,
     },
-    /// No worker process could be started or confined: the machine's fault.
+    /// No worker process could be started or confined, or it got no CPU: the machine's fault.
     #[error("no compile worker: {0}")]
     NoCompiler(String),
     /// More bytes than [`limits::CONFIG_BYTES`].

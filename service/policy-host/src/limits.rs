@@ -74,8 +74,11 @@ pub const DATA_SEGMENTS: u32 = 4096;
 /// Types of a module.
 pub const TYPES: u32 = 4096;
 
-/// How long a worker may compile one module, by default.
+/// CPU time for compiling one module, by default.
 pub const COMPILE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How many times as long a worker may take by the clock. Compilation goes on on a machine that is full, where the CPU time
+/// alone would say nothing about the module.
+pub const COMPILE_PATIENCE: u32 = 6;
 /// Bytes of a compile worker's address space, by default.
 pub const COMPILE_MEMORY_BYTES: u64 = 512 << 20;
 /// Bytes of a compile worker's stack.

@@ -89,6 +89,7 @@ pub enum Event<'a> {
     Status {
         call: u64,
         code: Code,
+        retry_after_ms: u32,
         message: &'a str,
     },
     /// The peer no longer waits for this call of its own; it still gets its one answer.

@@ -20,7 +20,7 @@
 //! | 5 | REFUSED | | | | id | code | sentence length | sentence, then the refuser's schema description (may be empty) |
 //! | 6 | CALL | E P M | index | id | id | inline length | deadline | \[metadata,\] image, or protobuf |
 //! | 7 | REPLY | E P M | | id | | inline length | | \[metadata,\] image, or protobuf |
-//! | 8 | STATUS | E | | id | | code | | text |
+//! | 8 | STATUS | E | | id | | code | retry | text |
 //! | 9 | CANCEL | | | id | | | | |
 //! | 10 | CREDIT | | | | | calls | bytes | |
 //! | 11 | PING | | | opaque | | | | |
@@ -29,7 +29,7 @@
 //!
 //! Blank columns must be zero. *Image* is a message as the receiver's heap will hold it: the inline part of the stated
 //! length, then each extent at the next multiple of 8. *Deadline* is what remains of it in microseconds, 0 for none: the
-//! two hosts share no clock. *Code* has gRPC's numbers; *text* is UTF-8. Payloads have no promised alignment.
+//! two hosts share no clock. *Retry* is after how many milliseconds it makes sense to try again, a u32, 0 if that is unknown. *Code* has gRPC's numbers; *text* is UTF-8. Payloads have no promised alignment.
 //!
 //! ```text
 //! HELLO  0 magic "TOLLGATE" | 8 lowest version u16 | 10 highest version u16 | 12 features u32 | 16 nonce [32]
@@ -43,7 +43,8 @@
 //! in version 1, which has only unary calls. Bit 1, TRACE, is reserved for [`TRACE_ROOM`] bytes of W3C trace context
 //! (trace id \[16\], parent id \[8\], flags u8, zero \[7\]) between header and payload. Bit 2, **M**, METADATA: the payload begins
 //! with a block of pairs, see below. Bit 3, **P**, PROTOBUF: the message is its protobuf encoding, and the inline length is zero.
-//! Bits 1 to 3 become legal when both HELLOs offer the feature bit of the same position; this code offers [`FEATURES`].
+//! Bits 1 to 3 become legal when both HELLOs offer the feature bit of the same position; this code offers [`FEATURES`]. Feature bit
+//! 8 makes *retry* legal.
 //! Streams will send further CALL and REPLY frames of one call without E; kinds 14 to 31 are theirs.
 //!
 //! # Metadata
@@ -91,8 +92,11 @@ pub const FLAG_METADATA: u8 = 4;
 /// The payload is protobuf.
 pub const FLAG_PROTOBUF: u8 = 8;
 
-/// What this code offers in its HELLO. The bits are those of the frame flags that they make legal.
-pub const FEATURES: u32 = (FLAG_PROTOBUF | FLAG_METADATA) as u32;
+/// A STATUS may say when to try again.
+pub const FEATURE_RETRY: u32 = 1 << 8;
+
+/// What this code offers in its HELLO. The lower bits are those of the frame flags that they make legal.
+pub const FEATURES: u32 = (FLAG_PROTOBUF | FLAG_METADATA) as u32 | FEATURE_RETRY;
 
 /// Bytes of trace context that [`FLAG_TRACE`] will announce.
 pub const TRACE_ROOM: usize = 32;
@@ -169,7 +173,7 @@ pub struct Header {
     pub bind: u32,
     /// Inline length, length of a description, code, reason or calls, by kind.
     pub aux: u32,
-    /// Deadline in microseconds, bytes of credit, or a sentence's length, by kind.
+    /// Deadline in microseconds, bytes of credit, a sentence's length, or when to try again, by kind.
     pub amount: u64,
 }
 
@@ -246,7 +250,8 @@ impl Header {
         // method, call, bind, aux, amount: which of them the kind uses.
         let [method, call, bind, aux, amount] = match self.kind {
             Kind::CALL => [true; 5],
-            Kind::REPLY | Kind::STATUS => [false, true, false, true, false],
+            Kind::REPLY => [false, true, false, true, false],
+            Kind::STATUS => [false, true, false, true, features & FEATURE_RETRY != 0],
             Kind::BIND => [false, false, true, false, false],
             Kind::BOUND => [false, false, true, described, false],
             Kind::REFUSED => [false, false, true, true, true],

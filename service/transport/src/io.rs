@@ -168,16 +168,24 @@ impl TcpLink {
     /// # Errors
     /// The connection ended ([`LinkError::Closed`]) or failed; so has the link.
     pub fn read(&mut self) -> Result<ReadOutcome, LinkError> {
+        self.read_some(usize::MAX)
+    }
+
+    /// As [`read`](Self::read), at most so many bytes.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read).
+    pub fn read_some(&mut self, at_most: usize) -> Result<ReadOutcome, LinkError> {
         if self.link.pending_body().is_some() {
             return Ok(ReadOutcome::BodyPending);
         }
         let space = self.link.rx_space();
-        let room = space.len();
+        let room = space.len().min(at_most);
         if room == 0 {
             // Events weren't polled; receiving nothing would look like the end.
             return Ok(ReadOutcome::Data { more: true });
         }
-        match rustix::net::recv(&self.stream, space, RecvFlags::DONTWAIT) {
+        match rustix::net::recv(&self.stream, &mut space[..room], RecvFlags::DONTWAIT) {
             Ok((_, 0)) => Err(self.broken(LinkError::Closed)),
             Ok((_, n)) => {
                 self.link.rx_filled(n);
@@ -198,12 +206,29 @@ impl TcpLink {
     /// [`LinkError::BodyBuffer`] if `body` has another length than announced (nothing changed); otherwise the
     /// connection ended or failed, and so has the link.
     pub fn read_body(&mut self, body: &mut [u8]) -> Result<BodyOutcome, LinkError> {
-        let missing = self.link.fill_body(body)?;
+        self.read_some_body(body, usize::MAX)
+    }
+
+    /// As [`read_body`](Self::read_body), at most so many bytes of it.
+    ///
+    /// # Errors
+    /// As of [`read_body`](Self::read_body).
+    pub fn read_some_body(
+        &mut self,
+        body: &mut [u8],
+        at_most: usize,
+    ) -> Result<BodyOutcome, LinkError> {
+        let mut missing = self.link.fill_body(body)?;
         if missing.is_empty() {
             return Ok(BodyOutcome::Complete { more: false });
         }
+        let all = missing.len();
+        missing.end = missing.start + all.min(at_most.max(1));
         let want = missing.len();
-        let space = self.link.rx_space();
+        let space = match want == all {
+            true => self.link.rx_space(),
+            false => &mut [],
+        };
         let room = want + space.len();
         let received = self
             .stream
@@ -214,7 +239,7 @@ impl TcpLink {
                 self.link.body_filled(n.min(want));
                 self.link.rx_filled(n.saturating_sub(want));
                 Ok(match n {
-                    _ if n >= want => BodyOutcome::Complete { more: n == room },
+                    _ if n >= all => BodyOutcome::Complete { more: n == room },
                     _ if n == room => BodyOutcome::More,
                     _ => BodyOutcome::Blocked,
                 })

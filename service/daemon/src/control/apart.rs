@@ -36,7 +36,7 @@ const LOOK: Duration = Duration::from_millis(200);
 #[derive(Default)]
 pub(crate) struct Processes {
     by_tenant: HashMap<String, (ProcessId, Arc<Process>)>,
-    /// One seat of a tenant is taken at a time.
+    /// Seats of a tenant are taken one at a time. An entry is here while somebody takes one or waits for it.
     turns: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
     next: u32,
     started: u64,
@@ -171,8 +171,23 @@ impl Control {
             let mut processes = self.processes.borrow_mut();
             Arc::clone(processes.turns.entry(tenant.to_owned()).or_default())
         };
-        let _one_at_a_time = turn.lock().await;
-        let wanted = Arc::new(wanted);
+        let seat = {
+            let _one_at_a_time = turn.lock().await;
+            self.seat_now(tenant, Arc::new(wanted)).await
+        };
+        drop(turn);
+        let mut processes = self.processes.borrow_mut();
+        processes
+            .turns
+            .retain(|_, turn| Arc::strong_count(turn) > 1);
+        seat
+    }
+
+    async fn seat_now(
+        &self,
+        tenant: &str,
+        wanted: Arc<Wanted>,
+    ) -> Result<(ProcessId, Seat), Status> {
         let mut tries = 0;
         loop {
             let (id, process) = self.process_of(tenant)?;

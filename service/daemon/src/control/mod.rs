@@ -246,6 +246,8 @@ fn start_runtimes(
             runtimes: config.runtimes(),
             core: config.cores.get(index).copied(),
             spin: config.spin(),
+            scheduling: config.scheduling,
+            wait_target: config.wait_target(),
             link: link.clone(),
             cpu_share_percent: config.policies.cpu_share_percent,
             rate,

@@ -221,6 +221,7 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
         "policies": policies,
         "attachments": places,
         "accounts": report.accounts,
+        "shares": report.shares,
         "audit": {"head": store.audit_head().to_string(), "file": store.audit_file()},
         "calls": report.calls,
         "bytes": report.bytes,

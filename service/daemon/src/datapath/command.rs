@@ -338,6 +338,7 @@ pub(crate) struct Report {
     pub(crate) services: Vec<ServiceReport>,
     pub(crate) policies: Vec<PolicyReport>,
     pub(crate) accounts: Vec<AccountReport>,
+    pub(crate) shares: Vec<ShareReport>,
     pub(crate) calls: CallCounters,
     pub(crate) bytes: ByteCounters,
     pub(crate) live_calls: usize,
@@ -351,6 +352,7 @@ impl Report {
         self.services.extend(part.services);
         self.policies.extend(part.policies);
         self.accounts.extend(part.accounts);
+        self.shares.extend(part.shares);
         self.live_calls += part.live_calls;
         let (sum, more) = (&mut self.calls, part.calls);
         sum.posted += more.posted;
@@ -433,6 +435,10 @@ pub(crate) struct SessionReport {
     pub(crate) app: String,
     pub(crate) pid: i32,
     pub(crate) outstanding: u32,
+    /// Calls that it serves at the moment, how many of those there may be, and how many it wasn't given for having as many.
+    pub(crate) serving: u32,
+    pub(crate) serving_limit: u32,
+    pub(crate) serving_refused: u64,
     pub(crate) send_heap_bytes: u64,
     pub(crate) receive_heap_bytes: u64,
     pub(crate) receive_heap_used: u64,
@@ -563,6 +569,14 @@ pub(crate) struct AccountReport {
     pub(crate) throttled: u64,
     /// Calls that wait: for their turn, for the account, or because a policy delays them.
     pub(crate) waiting: usize,
+}
+
+/// What a tenant's calls have had of its runtime.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ShareReport {
+    pub(crate) tenant: String,
+    /// Time for taking, judging and sending them, the kernel's part included.
+    pub(crate) busy_ns: u64,
 }
 
 /// A view as a policy was shown it.

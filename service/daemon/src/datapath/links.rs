@@ -60,7 +60,8 @@ impl Runtime {
             .map_or_else(|_| "unknown".to_owned(), |address| address.to_string());
         match TcpLink::accept(stream, &self.options.link, self.now_ns) {
             Ok(tcp) => {
-                self.add_link(LinkPort::new(tcp, address, None, None));
+                let flow = self.shares.of_strangers();
+                self.add_link(LinkPort::new(tcp, address, None, None, flow));
             }
             Err(error) => tracing::warn!("a connection from {address} was dropped: {error}"),
         }
@@ -116,7 +117,9 @@ impl Runtime {
         };
         let tcp = TcpLink::connect(peer, &self.options.link, self.now_ns)
             .map_err(|error| unreachable(&error))?;
-        let port = LinkPort::new(tcp, peer.to_string(), Some(peer), Some(Arc::clone(tenant)));
+        let flow = self.shares.of(tenant);
+        let its = Some(Arc::clone(tenant));
+        let port = LinkPort::new(tcp, peer.to_string(), Some(peer), its, flow);
         self.add_link(port)
             .map(|_| ())
             .ok_or_else(|| unreachable(&"this daemon has too many links"))
@@ -441,7 +444,14 @@ impl Runtime {
             }
             Some(_) => {}
         }
-        match self.find_service(&tenant, &service, &hash) {
+        let found = self.find_service(&tenant, &service, &hash);
+        // A name that nobody serves under may be made up: it gets no share of its own.
+        if !matches!(found, Err(Refusal::Absent(_)))
+            && let Some(tenant) = &state.tenant
+        {
+            state.flow = self.shares.of(tenant);
+        }
+        match found {
             Ok(service) => {
                 state.inbound.insert(bind, service);
                 After::Bound(bind)
@@ -491,13 +501,16 @@ impl Runtime {
         worked: &mut bool,
     ) -> Result<(), LinkError> {
         let mut has_read = false;
+        let at_most = self.shares.bytes_per_turn();
         for _ in 0..FRAMES_PER_TURN {
             if port.state.large.is_some() {
                 if !port.state.readable {
                     break;
                 }
                 *worked = true;
-                if !self.pump_large(link, port)? {
+                let is_complete = self.pump_large(link, port, at_most)?;
+                // One read is a turn's worth, if others wait for theirs.
+                if !is_complete || at_most < usize::MAX {
                     break;
                 }
                 continue;
@@ -516,20 +529,33 @@ impl Runtime {
                 break;
             }
             has_read = true;
-            state.readable = matches!(
-                tcp.read()?,
-                ReadOutcome::Data { more: true } | ReadOutcome::BodyPending
-            );
+            state.readable = match tcp.read_some(at_most)? {
+                ReadOutcome::Data { more } => {
+                    // Nobody says again that there is more.
+                    *worked |= more || state.ends;
+                    more || state.ends
+                }
+                ReadOutcome::BodyPending => true,
+                ReadOutcome::Blocked => false,
+            };
         }
         Ok(())
     }
 
     /// Reads on at a large body. Whether it is complete.
-    fn pump_large(&mut self, link: LinkId, port: &mut LinkPort) -> Result<bool, LinkError> {
+    fn pump_large(
+        &mut self,
+        link: LinkId,
+        port: &mut LinkPort,
+        at_most: usize,
+    ) -> Result<bool, LinkError> {
         let Some(large) = &mut port.state.large else {
             return Ok(true);
         };
-        match port.tcp.read_body(large.landing.bytes_mut())? {
+        match port
+            .tcp
+            .read_some_body(large.landing.bytes_mut(), at_most)?
+        {
             // The socket may have more, whatever `more` says: the body may have come out of the buffer.
             BodyOutcome::Complete { .. } => {
                 if let Some(large) = port.state.large.take() {
@@ -539,7 +565,7 @@ impl Runtime {
             }
             BodyOutcome::More => Ok(false),
             BodyOutcome::Blocked => {
-                port.state.readable = false;
+                port.state.readable = port.state.ends;
                 Ok(false)
             }
         }
@@ -633,13 +659,12 @@ impl Runtime {
             LinkEvent::Status {
                 call,
                 code,
+                retry_after_ms,
                 message,
             } => {
-                self.engine.fail_from_link(
-                    link,
-                    CallKey::from_wire(call),
-                    Status::new(code, message.to_owned()),
-                );
+                let status = Status::new(code, message.to_owned()).retry_after_ms(retry_after_ms);
+                self.engine
+                    .fail_from_link(link, CallKey::from_wire(call), status);
                 After::Nothing
             }
             LinkEvent::Cancel { call } => {
@@ -1094,10 +1119,10 @@ impl Runtime {
         let Some(port) = self.links.get_mut(link.0) else {
             return;
         };
-        if let Err(error) = port
-            .tcp
-            .link
-            .send_status(call, status.code, &status.message)
+        if let Err(error) =
+            port.tcp
+                .link
+                .send_status(call, status.code, status.retry_after_ms, &status.message)
         {
             // A caller must get its answer; a peer that doesn't take even that gets none, and UNAVAILABLE instead.
             self.stuck
@@ -1158,20 +1183,22 @@ impl Runtime {
         }
     }
 
-    pub(crate) fn flush_link(&mut self, link: LinkId) {
+    /// Sends what is queued on a link. Whether there was anything.
+    pub(crate) fn flush_link(&mut self, link: LinkId) -> bool {
         let Some(mut port) = self.links.take(link.0) else {
-            return;
+            return false;
         };
-        let flushed = if port.tcp.wants_write() {
-            port.tcp.flush().map(|_| ())
-        } else {
-            Ok(())
+        let wants_write = port.tcp.wants_write();
+        let flushed = match wants_write {
+            true => port.tcp.flush().map(|_| ()),
+            false => Ok(()),
         };
         self.reclaim_sent(&mut port);
         self.links.put_back(link.0, port);
         if let Err(error) = flushed {
             self.lose_link(link, &error.to_string());
         }
+        wants_write
     }
 
     /// Ends the links that could not even take a status.

@@ -12,6 +12,7 @@
 //!                           │
 //!            slot.rs: who decides → version.rs: an instance is asked, or a process (apart.rs)
 //!            parked.rs: calls that have stopped on their way
+//!   whose ports have a turn: shares.rs
 //! ```
 //!
 //! A runtime is one thread, and shares nothing with the others: a tenant's sessions, links, services and policies all live on
@@ -35,6 +36,7 @@ mod question;
 mod recorder;
 mod runtime;
 mod sessions;
+mod shares;
 mod slot;
 pub(crate) mod steering;
 mod stopwatch;

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tollgate_engine::fair::FlowId;
 use tollgate_engine::{CallKey, LinkId, ServiceId, SessionId, Status};
 use tollgate_shm_abi::Misbehaved;
 use tollgate_shm_abi::descriptor::{Completion, Entry, HeapSizes, Image, Offsets, Text};
@@ -14,7 +15,7 @@ use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_transport::{CallHead, TcpLink};
 
 use crate::datapath::command::{Asker, Method, PendingBind, ServiceSchema};
-use crate::limits::COMPLETION_BACKLOG;
+use crate::limits::{COMPLETION_BACKLOG, WAIT_ASKED_EVERY_CALLS, WAIT_ASKED_EVERY_NS};
 
 /// A method handle of an application.
 pub(crate) struct Handle {
@@ -30,6 +31,8 @@ pub(crate) struct Who {
     pub(crate) pid: i32,
     /// It can be given metadata. A library that can't gets the message alone: its application couldn't read more.
     pub(crate) takes_metadata: bool,
+    /// It says how long calls waited, and can be told when to try again.
+    pub(crate) tells_waits: bool,
     /// Under which it serves.
     pub(crate) label: Option<Arc<str>>,
 }
@@ -38,6 +41,8 @@ pub(crate) struct Who {
 pub(crate) struct SessionPort {
     pub(crate) id: SessionId,
     pub(crate) who: Who,
+    /// Its tenant's.
+    pub(crate) flow: FlowId,
     pub(crate) end: DaemonEnd,
     pub(crate) heaps: HeapSizes,
     /// By handle; parallel to the engine's routes.
@@ -48,21 +53,49 @@ pub(crate) struct SessionPort {
     reclaims: Vec<u64>,
     /// Something was pushed since the last look at the sleeping flag.
     pushed: bool,
+    /// When a call was last delivered that says so, and how many have been that don't.
+    asked_ns: u64,
+    unasked: u32,
 }
 
 impl SessionPort {
-    pub(crate) fn new(id: SessionId, who: Who, end: DaemonEnd, heaps: HeapSizes) -> Self {
+    pub(crate) fn new(
+        id: SessionId,
+        who: Who,
+        flow: FlowId,
+        end: DaemonEnd,
+        heaps: HeapSizes,
+    ) -> Self {
         let reclaims = Vec::with_capacity(MAX_OFFSETS);
         Self {
             id,
             who,
+            flow,
             end,
             heaps,
             handles: Vec::new(),
             backlog: VecDeque::new(),
             reclaims,
             pushed: false,
+            asked_ns: 0,
+            unasked: 0,
         }
+    }
+
+    /// When a call is delivered, if its answer is to say how long it waited; 0 if not. Few enough are asked that their clocks
+    /// cost nothing.
+    pub(crate) fn asks_wait_ns(&mut self, now_ns: u64) -> u64 {
+        if !self.who.tells_waits {
+            return 0;
+        }
+        self.unasked += 1;
+        if now_ns.saturating_sub(self.asked_ns) < WAIT_ASKED_EVERY_NS
+            && self.unasked < WAIT_ASKED_EVERY_CALLS
+        {
+            return 0;
+        }
+        (self.asked_ns, self.unasked) = (now_ns, 0);
+        now_ns
     }
 
     /// Whether the application is so far behind with its completions that its submissions must wait.
@@ -118,6 +151,10 @@ impl SessionPort {
             call,
             code: status.code,
             text,
+            retry_after_ms: match self.who.tells_waits {
+                true => status.retry_after_ms,
+                false => 0,
+            },
         });
     }
 
@@ -132,18 +169,20 @@ impl SessionPort {
                 handle,
                 call,
                 deadline_ns,
+                delivered_ns,
             } => Completion::Call {
                 method: handle,
                 call: call.to_wire(),
                 image,
                 deadline_ns,
+                delivered_ns,
             },
             Delivery::Reply { call } => Completion::Reply { call, image },
         });
     }
 
-    /// Once per turn: gives reclaims and backlog to the ring, and wakes the application if it sleeps.
-    pub(crate) fn flush(&mut self) -> Result<(), Misbehaved> {
+    /// Once per turn: gives reclaims and backlog to the ring, and wakes the application if it sleeps. Whether it did.
+    pub(crate) fn flush(&mut self) -> Result<bool, Misbehaved> {
         self.push_reclaims();
         self.end.submissions.flush();
         while let Some(entry) = self.backlog.front() {
@@ -153,10 +192,11 @@ impl SessionPort {
                 Err(PushError::Misbehaved(how)) => return Err(how),
             }
         }
-        if std::mem::take(&mut self.pushed) && self.end.completions.needs_wake() {
+        let wakes = std::mem::take(&mut self.pushed) && self.end.completions.needs_wake();
+        if wakes {
             self.end.wake.wake();
         }
-        Ok(())
+        Ok(wakes)
     }
 
     /// Whether something waits for a place in the ring, which the application makes without ringing.
@@ -177,6 +217,8 @@ pub(crate) enum Delivery {
         handle: u32,
         call: CallKey,
         deadline_ns: u64,
+        /// 0 if its answer needn't say how long it waited.
+        delivered_ns: u64,
     },
     Reply {
         call: u64,
@@ -258,6 +300,8 @@ pub(crate) struct LinkState {
     pub(crate) dialled: Option<SocketAddr>,
     /// Known from the first BIND, or from the start when dialled.
     pub(crate) tenant: Option<Arc<str>>,
+    /// Its tenant's, once a service of that tenant's was found here; that of strangers before.
+    pub(crate) flow: FlowId,
     /// What the peer's binds mean.
     pub(crate) inbound: HashMap<u32, ServiceId, foldhash::fast::RandomState>,
     /// Our binds, by bind id.
@@ -265,6 +309,8 @@ pub(crate) struct LinkState {
     pub(crate) large: Option<LargeBody>,
     /// The socket may have more to read.
     pub(crate) readable: bool,
+    /// The peer sends no more, which is found by reading to the end: no further event says so.
+    pub(crate) ends: bool,
     /// The peer returned credit in this turn.
     pub(crate) credited: bool,
     /// The first BIND, when it names a tenant of another runtime.
@@ -277,15 +323,18 @@ impl LinkPort {
         address: String,
         dialled: Option<SocketAddr>,
         tenant: Option<Arc<str>>,
+        flow: FlowId,
     ) -> Self {
         let state = LinkState {
             address,
             dialled,
             tenant,
+            flow,
             inbound: HashMap::default(),
             outbound: Vec::new(),
             large: None,
             readable: true,
+            ends: false,
             credited: false,
             moving: None,
         };

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Invariants: one thread; no lock; nothing here blocks except that wait; one turn takes a bounded number of submissions per
-//! session and frames per link, so nobody waits for somebody else's burst.
+//! session and frames per link, so nobody waits for somebody else's burst; and whose tenant has had more of this thread than another that
+//! wants some sits the turn out ([`Shares`]).
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -25,11 +26,12 @@ use tollgate_engine::slots::Slots;
 use tollgate_engine::{Encoding, Engine, LinkId, Output, ServiceId, SessionId, Status};
 use tollgate_policy_host::Rate;
 use tollgate_policy_host::apart::Channel;
-use tollgate_shm_abi::messages::FEATURE_METADATA;
+use tollgate_shm_abi::messages::{FEATURE_METADATA, FEATURE_WAITS};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::{For, Patience, Step, now_ns};
 use tollgate_transport::{CallHead, LinkConfig};
 
+use crate::config::Scheduling;
 use crate::datapath::command::{
     ByteCounters, CallCounters, Command, Event, Handle, PolicyChange, ProcessId, Report, Scope,
     ServiceSchema,
@@ -40,6 +42,7 @@ use crate::datapath::pool::Pool;
 use crate::datapath::ports::{LinkPort, RemoteBinding, SessionPort, Who};
 use crate::datapath::question::Question;
 use crate::datapath::runtime_of;
+use crate::datapath::shares::Shares;
 use crate::limits::JUDGED_AT_ONCE;
 
 /// How one runtime is set up.
@@ -49,6 +52,9 @@ pub(crate) struct Options {
     pub(crate) runtimes: usize,
     pub(crate) core: Option<usize>,
     pub(crate) spin: Duration,
+    pub(crate) scheduling: Scheduling,
+    /// How long calls may wait in front of a server.
+    pub(crate) wait_target: Option<Duration>,
     pub(crate) link: LinkConfig,
     /// What the policies of one tenant may use, in percent of a core.
     pub(crate) cpu_share_percent: u8,
@@ -98,6 +104,9 @@ pub(crate) struct Runtime {
     /// Links that could not even take a status, and why.
     pub(crate) stuck: Vec<(LinkId, String)>,
     pub(crate) policies: Policies,
+    pub(crate) shares: Shares,
+    /// Bytes of messages that the port has brought whose turn it is.
+    pub(crate) turn_bytes: usize,
     /// Reused by `judge` and `turn_parked`.
     pub(crate) questions: Vec<Question>,
     pub(crate) pool: Pool,
@@ -147,14 +156,18 @@ impl Runtime {
             commands: sender,
             doorbell,
         };
+        let shares = Shares::new(options.scheduling);
         let policies = Policies::new(options.cpu_share_percent, options.rate);
+        let mut engine = Engine::new();
+        let target = options.wait_target.map(|target| target.as_nanos());
+        engine.set_wait_target(target.map(|ns| ns as u64));
         let runtime = Runtime {
             options,
             epoll,
             commands,
             events,
             siblings,
-            engine: Engine::new(),
+            engine,
             sessions: Slots::default(),
             links: Slots::default(),
             services: Vec::new(),
@@ -163,6 +176,8 @@ impl Runtime {
             opened: Vec::new(),
             stuck: Vec::new(),
             policies,
+            shares,
+            turn_bytes: 0,
             questions: Vec::with_capacity(JUDGED_AT_ONCE),
             pool: Pool::new(),
             sending: HashMap::new(),
@@ -184,6 +199,8 @@ impl Runtime {
             runtimes: 1,
             core: None,
             spin: Duration::ZERO,
+            scheduling: Scheduling::default(),
+            wait_target: None,
             link: LinkConfig::new("t"),
             cpu_share_percent: 100,
             rate: Rate::default(),
@@ -229,15 +246,26 @@ impl Runtime {
     /// Does what there is to do, a bounded amount of it. Whether there was anything.
     pub(crate) fn turn(&mut self) -> bool {
         let mut worked = self.take_commands();
+        self.shares.begin_round();
         for slot in 0..self.links.slots() {
-            if let Some(key) = self.links.key_at(slot) {
-                worked |= self.turn_link(LinkId(key));
-            }
+            let Some((key, port)) = self.links.at(slot) else {
+                continue;
+            };
+            let flow = port.state.flow;
+            worked |= self.shares.sits_out(flow) || {
+                let worked = self.turn_link(LinkId(key));
+                self.shares.end_turn(flow, worked)
+            };
         }
         for slot in 0..self.sessions.slots() {
-            if let Some(key) = self.sessions.key_at(slot) {
-                worked |= self.turn_session(SessionId(key));
-            }
+            let Some((key, port)) = self.sessions.at(slot) else {
+                continue;
+            };
+            let flow = port.flow;
+            worked |= self.shares.sits_out(flow) || {
+                let worked = self.turn_session(SessionId(key));
+                self.shares.end_turn(flow, worked)
+            };
         }
         worked |= self.pass_time();
         worked |= self.turn_processes();
@@ -273,6 +301,7 @@ impl Runtime {
                     app,
                     pid,
                     takes_metadata: features & FEATURE_METADATA != 0,
+                    tells_waits: features & FEATURE_WAITS != 0,
                     label: (!label.is_empty()).then(|| label.into()),
                 };
                 let opened = self.open_session(*end, heaps, who);
@@ -514,20 +543,22 @@ impl Runtime {
     fn flush(&mut self) {
         self.policies.processes().flush();
         self.drop_stuck();
+        self.shares.begin_turns();
         for slot in 0..self.links.slots() {
-            if let Some(key) = self.links.key_at(slot) {
-                self.flush_link(LinkId(key));
+            if let Some((key, port)) = self.links.at(slot) {
+                let flow = port.state.flow;
+                let sent = self.flush_link(LinkId(key));
+                self.shares.end_turn(flow, sent);
             }
         }
         for slot in 0..self.sessions.slots() {
-            let Some(key) = self.sessions.key_at(slot) else {
+            let Some((key, port)) = self.sessions.at_mut(slot) else {
                 continue;
             };
-            let Some(port) = self.sessions.get_mut(key) else {
-                continue;
-            };
-            if let Err(how) = port.flush() {
-                self.expel(SessionId(key), &how.to_string());
+            let flow = port.flow;
+            match port.flush() {
+                Ok(woken) => drop(self.shares.end_turn(flow, woken)),
+                Err(how) => self.expel(SessionId(key), &how.to_string()),
             }
         }
     }
@@ -594,7 +625,9 @@ impl Runtime {
             if token & !0xffff_ffff == WAKE_LINK
                 && let Some(port) = self.links.get_mut(token as u32)
             {
+                let over = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
                 port.state.readable = true;
+                port.state.ends |= { event.flags }.intersects(over);
             }
             if token & !0xffff_ffff == WAKE_PROCESS {
                 self.policies
@@ -671,6 +704,7 @@ impl Runtime {
                 .collect(),
             policies: self.policies.report(),
             accounts: self.policies.report_accounts(),
+            shares: self.shares.report(),
             calls: self.counters,
             bytes,
             live_calls: self.engine.live_calls(),

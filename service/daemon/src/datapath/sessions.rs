@@ -60,8 +60,9 @@ impl Runtime {
             let text = format!("the daemon can't watch another doorbell: {error}");
             return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
         }
+        let flow = self.shares.of(&who.tenant);
         self.sessions
-            .insert(Box::new(SessionPort::new(session, who, end, heaps)));
+            .insert(Box::new(SessionPort::new(session, who, flow, end, heaps)));
         self.engine.session_opened(session);
         Ok(session)
     }
@@ -285,7 +286,9 @@ impl Runtime {
     /// Takes a bounded number of submissions. Whether there was any.
     pub(crate) fn turn_session(&mut self, session: SessionId) -> bool {
         let mut taken = 0;
-        while taken < SUBMISSIONS_PER_TURN {
+        self.turn_bytes = 0;
+        let enough = self.shares.bytes_per_turn();
+        while taken < SUBMISSIONS_PER_TURN && self.turn_bytes < enough {
             let Some(port) = self.sessions.get_mut(session.0) else {
                 break;
             };
@@ -322,11 +325,24 @@ impl Runtime {
                 block,
                 deadline_ns,
             } => self.posted_call(session, method, call, block, deadline_ns),
-            Submission::Reply { call, block } => {
+            Submission::Reply {
+                call,
+                block,
+                waited_ns,
+            } => {
+                self.began(session, waited_ns);
                 self.posted_reply(session, CallKey::from_wire(call), block)
             }
-            Submission::Status { call, code, text } => {
-                self.posted_status(session, CallKey::from_wire(call), code, text)
+            Submission::Status {
+                call,
+                code,
+                text,
+                waited_ns,
+                retry_after_ms,
+            } => {
+                self.began(session, waited_ns);
+                let key = CallKey::from_wire(call);
+                self.posted_status(session, key, text, (code, retry_after_ms))
             }
             Submission::Cancel { call } => {
                 self.engine.cancel(Origin::Session { session, call });
@@ -338,6 +354,14 @@ impl Runtime {
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// An application answers a call that had waited so long until its handler began; 0: it doesn't say. What it claims concerns
+    /// calls to itself only.
+    fn began(&mut self, session: SessionId, waited_ns: u64) {
+        if waited_ns > 0 {
+            self.engine.waited(self.now_ns, session, waited_ns);
         }
     }
 
@@ -432,8 +456,8 @@ impl Runtime {
         &mut self,
         session: SessionId,
         call: CallKey,
-        code: Code,
         text: Option<Text>,
+        (code, retry_after_ms): (Code, u32),
     ) -> Result<(), Broken> {
         let Some(port) = self.sessions.get_mut(session.0) else {
             return Ok(());
@@ -445,8 +469,8 @@ impl Runtime {
             port.reclaim(text.offset);
             message = String::from_utf8_lossy(&bytes).into_owned();
         }
-        self.engine
-            .fail_from_session(session, call, Status::new(code, message));
+        let status = Status::new(code, message).retry_after_ms(retry_after_ms);
+        self.engine.fail_from_session(session, call, status);
         Ok(())
     }
 
@@ -497,6 +521,7 @@ impl Runtime {
         };
         if found == 0 {
             port.reclaim(block.offset);
+            self.turn_bytes += block.len as usize;
             let message = Message::accepted(inline, block.len);
             return Ok(Ok(Message {
                 metadata,
@@ -509,6 +534,7 @@ impl Runtime {
             self.pool.give(inline);
             return Ok(Err(too_large(total_len)));
         }
+        self.turn_bytes += total_len as usize;
         let body = Body::Gathered {
             inline,
             spans,
@@ -575,12 +601,17 @@ impl Runtime {
         match placed {
             Ok(placed) => {
                 if let Some(port) = self.sessions.get_mut(session.0) {
+                    let delivered_ns = match self.options.wait_target {
+                        Some(_) => port.asks_wait_ns(self.now_ns),
+                        None => 0,
+                    };
                     port.push_image(
                         placed,
                         Delivery::Call {
                             handle,
                             call,
                             deadline_ns,
+                            delivered_ns,
                         },
                     );
                 }
@@ -790,12 +821,16 @@ impl Runtime {
 
 impl SessionPort {
     pub(crate) fn report(&self, engine: &Engine<Box<Message>>) -> SessionReport {
+        let serving = engine.serving(self.id);
         SessionReport {
             session: self.id.0,
             tenant: self.who.tenant.to_string(),
             app: self.who.app.clone(),
             pid: self.who.pid,
             outstanding: engine.outstanding(self.id),
+            serving: serving.calls,
+            serving_limit: serving.limit,
+            serving_refused: serving.refused,
             send_heap_bytes: self.heaps.send,
             receive_heap_bytes: self.heaps.receive,
             receive_heap_used: self.end.receive_heap.in_use(),

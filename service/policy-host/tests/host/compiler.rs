@@ -32,8 +32,13 @@ fn kept_in(directory: &Path) -> Compiler {
 
 /// A program that never answers, instead of the worker. Tests tell theirs by how long it would sleep: they run side by side.
 fn stalling(directory: &TempDir, seconds: u32) -> CompilerConfig {
+    running(directory, &format!("exec sleep {seconds}"))
+}
+
+/// A shell's command instead of the worker, which gets 200 ms.
+fn running(directory: &TempDir, command: &str) -> CompilerConfig {
     let program = directory.path().join("stall");
-    std::fs::write(&program, format!("#!/bin/sh\nexec sleep {seconds}\n")).unwrap();
+    std::fs::write(&program, format!("#!/bin/sh\n{command}\n")).unwrap();
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     CompilerConfig {
         program,
@@ -243,22 +248,38 @@ fn a_refused_module_starts_no_second_worker() {
 #[test]
 fn a_worker_out_of_time_is_killed_and_reaped() {
     let directory = TempDir::new().unwrap();
-    let compiler = compiler(stalling(&directory, 1000));
+    let compiler = compiler(running(&directory, "while :; do :; done"));
     let wasm = Parts::default().wasm();
     let error = compiler.compile(&wasm).unwrap_err();
     assert_eq!(error, LoadError::CompileTimeout { ms: 200 });
-    let text = "compiling the module took more than 200 ms; it isn't tried again for some minutes";
+    let text =
+        "compiling the module took more than 200 ms of CPU; it isn't tried again for some minutes";
     assert_eq!(error.to_string(), text);
     let program = directory.path().join("stall");
-    assert_eq!(children(program.to_str().unwrap()), [0; 0]);
-    assert_eq!(
-        children("sleep\u{0}1000"),
-        [0; 0],
-        "neither running nor a zombie"
-    );
+    let left = children(program.to_str().unwrap());
+    assert_eq!(left, [0; 0], "neither running nor a zombie");
     assert_eq!(compiler.compile(&wasm).unwrap_err(), error);
     let counters = compiler.counters();
     assert_eq!((counters.workers_started, counters.workers_killed), (1, 1));
+}
+
+#[test]
+fn a_worker_without_cpu_is_killed_and_its_module_not_blamed() {
+    let directory = TempDir::new().unwrap();
+    let compiler = compiler(stalling(&directory, 1002));
+    let wasm = Parts::default().wasm();
+    for _ in 0..2 {
+        let error = compiler.compile(&wasm).unwrap_err().to_string();
+        let (start, end) = (
+            "no compile worker: the machine is busy, it had ",
+            " ms of CPU in 1200 ms",
+        );
+        assert!(error.starts_with(start) && error.ends_with(end), "{error}");
+    }
+    let left = children("sleep\u{0}1002");
+    assert_eq!(left, [0; 0], "neither running nor a zombie");
+    let counters = compiler.counters();
+    assert_eq!((counters.workers_started, counters.workers_killed), (2, 2));
 }
 
 #[test]

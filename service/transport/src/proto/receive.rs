@@ -115,6 +115,12 @@ impl Link {
                 field: "code",
             });
         }
+        if kind == Kind::STATUS && header.amount > u64::from(u32::MAX) {
+            return Err(LinkError::Reserved {
+                kind,
+                field: "amount",
+            });
+        }
         let fits = match kind {
             Kind::AUTH => len as usize == PROOF,
             Kind::CALL | Kind::REPLY => header.aux <= len,
@@ -391,6 +397,7 @@ impl Link {
             Kind::STATUS => Event::Status {
                 call: header.call,
                 code: Code(header.aux),
+                retry_after_ms: header.amount as u32,
                 message: utf8(header.kind, payload).expect(JUDGED),
             },
             Kind::CANCEL => Event::Cancel { call: header.call },

@@ -7,7 +7,9 @@ use crate::Part;
 use crate::Span;
 use crate::error::{Reason, SendError};
 use crate::event::{CallHead, Credit, Image, Queued, part_len};
-use crate::frame::{BIND_FIXED, FLAG_METADATA, FLAG_PROTOBUF, Header, Kind, metadata_room};
+use crate::frame::{
+    BIND_FIXED, FEATURE_RETRY, FLAG_METADATA, FLAG_PROTOBUF, Header, Kind, metadata_room,
+};
 use crate::handshake::State;
 use crate::limits;
 use crate::tx::Token;
@@ -67,11 +69,18 @@ impl Link {
         Ok(self.put_image(header, image, token))
     }
 
-    /// Answers a call of the peer's with a status; a message over [`limits::MAX_TEXT`] bytes is cut at a character.
+    /// Answers a call of the peer's with a status; a message over [`limits::MAX_TEXT`] bytes is cut at a character, and when to try
+    /// again (0: unknown) is left out if the peer doesn't understand it.
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
-    pub fn send_status(&mut self, call: u64, code: Code, message: &str) -> Result<(), SendError> {
+    pub fn send_status(
+        &mut self,
+        call: u64,
+        code: Code,
+        retry_after_ms: u32,
+        message: &str,
+    ) -> Result<(), SendError> {
         self.may_send()?;
         if code == Code::OK {
             return Err(SendError::Field {
@@ -83,6 +92,10 @@ impl Link {
             Header {
                 call,
                 aux: code.0,
+                amount: match self.features() & FEATURE_RETRY {
+                    0 => 0,
+                    _ => retry_after_ms.into(),
+                },
                 ..Header::new(Kind::STATUS)
             },
             cut(message).as_bytes(),

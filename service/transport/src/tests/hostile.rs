@@ -41,7 +41,7 @@ fn conversation() -> (Vec<u8>, Vec<String>) {
     // b's calls: a never heard them, but b counts them as unanswered.
     let reply = Image::inline(b"reply").with_metadata(pairs.view());
     a.send_reply(0, true, &reply, Token(0)).unwrap();
-    a.send_status(1, Code::INTERNAL, "é").unwrap();
+    a.send_status(1, Code::INTERNAL, 0, "é").unwrap();
     a.send_reply(2, false, &Image::inline(&noise(2, 66_000)), Token(0))
         .unwrap();
     a.send_goaway(crate::Reason::SHUTDOWN, "bye").unwrap();
@@ -198,6 +198,15 @@ fn bent_headers_are_refused_by_field() {
         reserved(Kind::GOAWAY, "amount"),
     );
     check(header(Kind::STATUS), b"", reserved(Kind::STATUS, "code"));
+    check(
+        Header {
+            aux: 1,
+            amount: 1 << 32,
+            ..header(Kind::STATUS)
+        },
+        b"",
+        reserved(Kind::STATUS, "amount"),
+    );
     check(
         Header {
             flags: 9,

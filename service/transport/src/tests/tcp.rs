@@ -16,6 +16,8 @@ struct Node {
     tcp: TcpLink,
     said: Vec<String>,
     body: Option<(Vec<u8>, String)>,
+    /// Bytes that it receives at once.
+    at_most: usize,
 }
 
 impl Node {
@@ -24,13 +26,14 @@ impl Node {
             tcp,
             said: Vec::new(),
             body: None,
+            at_most: usize::MAX,
         }
     }
 
     /// One turn: at most one recv, all events, one flush. Returns whether bytes moved in.
     fn turn(&mut self) -> Result<bool, LinkError> {
         let moved = match &mut self.body {
-            Some((body, words)) => match self.tcp.read_body(body)? {
+            Some((body, words)) => match self.tcp.read_some_body(body, self.at_most)? {
                 BodyOutcome::Complete { .. } => {
                     self.said.push(format!("{words} {}", summary(body)));
                     self.body = None;
@@ -39,7 +42,7 @@ impl Node {
                 BodyOutcome::More => true,
                 BodyOutcome::Blocked => false,
             },
-            None => self.tcp.read()? != ReadOutcome::Blocked,
+            None => self.tcp.read_some(self.at_most)? != ReadOutcome::Blocked,
         };
         while self.body.is_none() {
             let Some(event) = self.tcp.link.poll_event()? else {
@@ -145,7 +148,17 @@ fn small_calls_share_a_segment_and_a_turn() {
 
 #[test]
 fn large_extents_cross_a_full_socket_and_come_back() {
+    cross_and_come_back(usize::MAX);
+}
+
+#[test]
+fn large_extents_may_be_received_in_pieces() {
+    cross_and_come_back(10_007);
+}
+
+fn cross_and_come_back(at_most: usize) {
     let (mut a, mut b) = joined();
+    (a.at_most, b.at_most) = (at_most, at_most);
     let bytes = noise(3, 2 << 20);
     let span = span(&bytes);
     let mut blocked = false;

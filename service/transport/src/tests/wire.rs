@@ -91,8 +91,13 @@ fn every_frame_has_the_reviewed_bytes() {
     pairs.push("user", b"Ada").unwrap();
     let beside = Image::inline(b"inline").with_metadata(pairs.view());
     link.send_call(&head(14), &beside, Token(0)).unwrap();
-    link.send_status(10, Code::PERMISSION_DENIED, "customer is on the block list")
-        .unwrap();
+    link.send_status(
+        10,
+        Code::PERMISSION_DENIED,
+        250,
+        "customer is on the block list",
+    )
+    .unwrap();
     link.send_cancel(11).unwrap();
     link.send_goaway(Reason::SHUTDOWN, "stopping").unwrap();
     link.tick(11_000_000_000).unwrap();

@@ -543,7 +543,7 @@ impl Rig {
 
     fn end(&mut self, mut question: Question) {
         let fate = match question.denied.map(|status| *status) {
-            Some(Status { code, message }) => Fate::Denied(code.0, message.into_owned()),
+            Some(Status { code, message, .. }) => Fate::Denied(code.0, message.into_owned()),
             None => {
                 let (n, text) = self.world.read(&mut question.message);
                 Fate::Passed(n, text)

@@ -1,6 +1,7 @@
 //! Turns of a runtime, one at a time and at times that the test says: who is served in one, and when what is lost is dialled again.
 
-use std::net::{SocketAddr, TcpListener};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,12 @@ const HEAPS: HeapSizes = HeapSizes {
 };
 
 /// Asks for a session, and has the runtime carry that out.
-fn open(runtime: &mut Runtime, handle: &Handle, is_awaited: bool) -> (SessionShape, SessionFds) {
+fn open(
+    runtime: &mut Runtime,
+    handle: &Handle,
+    tenant: &str,
+    is_awaited: bool,
+) -> (SessionShape, SessionFds) {
     let shape = SessionShape::for_request(HEAPS).unwrap();
     let (end, fds) = create(&shape).unwrap();
     let (reply, answer) = oneshot::channel();
@@ -28,7 +34,7 @@ fn open(runtime: &mut Runtime, handle: &Handle, is_awaited: bool) -> (SessionSha
     handle.send(Command::OpenSession {
         end: Box::new(end),
         heaps: HEAPS,
-        tenant: "t".into(),
+        tenant: tenant.into(),
         app: String::new(),
         pid: 0,
         features: 0,
@@ -43,9 +49,9 @@ fn open(runtime: &mut Runtime, handle: &Handle, is_awaited: bool) -> (SessionSha
 #[test]
 fn a_session_that_nobody_waits_for_any_more_is_closed() {
     let (mut runtime, handle) = Runtime::idle();
-    open(&mut runtime, &handle, true);
+    open(&mut runtime, &handle, "t", true);
     assert_eq!(runtime.sessions.len(), 1);
-    open(&mut runtime, &handle, false);
+    open(&mut runtime, &handle, "t", false);
     assert_eq!(runtime.sessions.len(), 1);
 }
 
@@ -59,31 +65,32 @@ fn answered(app: &mut AppEnd) -> usize {
     statuses
 }
 
+/// Posts a call. Nobody has bound anything: it is answered with that, in its turn.
+fn call(app: &mut AppEnd, call: u64) {
+    let block = BlockRef {
+        offset: 8 * call,
+        len: 8,
+        extents: 0,
+        metadata: 0,
+    };
+    let call = Submission::Call {
+        method: 0,
+        call,
+        block,
+        deadline_ns: 0,
+    };
+    app.submissions.push(&call.encode()).unwrap();
+}
+
 #[test]
 fn a_session_that_floods_its_ring_has_its_share_of_a_turn() {
     const FLOOD: usize = 5 * SUBMISSIONS_PER_TURN;
     let (mut runtime, handle) = Runtime::idle();
     let mut session = || {
-        let (shape, fds) = open(&mut runtime, &handle, true);
+        let (shape, fds) = open(&mut runtime, &handle, "t", true);
         AppEnd::attach(&shape, fds).unwrap()
     };
     let (mut busy, mut other) = (session(), session());
-    // Nobody has bound anything: each call is answered with that, in its turn.
-    let call = |app: &mut AppEnd, call| {
-        let block = BlockRef {
-            offset: 8 * call,
-            len: 8,
-            extents: 0,
-            metadata: 0,
-        };
-        let call = Submission::Call {
-            method: 0,
-            call,
-            block,
-            deadline_ns: 0,
-        };
-        app.submissions.push(&call.encode()).unwrap();
-    };
     (0..FLOOD).for_each(|k| call(&mut busy, k as u64));
     for turn in 0..5 {
         call(&mut other, turn);
@@ -92,6 +99,43 @@ fn a_session_that_floods_its_ring_has_its_share_of_a_turn() {
         assert_eq!(served, (SUBMISSIONS_PER_TURN, 1), "turn {turn}");
     }
     assert!(!runtime.turn(), "that was all");
+}
+
+#[test]
+fn a_tenant_with_many_sessions_has_no_more_of_the_runtime_than_one_with_one() {
+    const SESSIONS: usize = 8;
+    /// Many times what the kernel takes from whom it interrupts, which is charged to them.
+    const ENOUGH: usize = 1_000_000;
+    let (mut runtime, handle) = Runtime::idle();
+    let mut session = |tenant: &str| {
+        let (shape, fds) = open(&mut runtime, &handle, tenant, true);
+        (AppEnd::attach(&shape, fds).unwrap(), 0)
+    };
+    let mut many: Vec<_> = (0..SESSIONS).map(|_| session("many")).collect();
+    let mut one = session("one");
+    // Tops a ring up to a turn's worth. Returns what was answered.
+    let keep_busy = |(app, posted): &mut (AppEnd, usize)| {
+        let done = answered(app);
+        *posted -= done;
+        (*posted..SUBMISSIONS_PER_TURN).for_each(|k| call(app, k as u64));
+        *posted = SUBMISSIONS_PER_TURN;
+        done
+    };
+    let (mut by_one, mut by_many) = (0, 0);
+    while by_one + by_many < ENOUGH {
+        by_one += keep_busy(&mut one);
+        by_many += many.iter_mut().map(keep_busy).sum::<usize>();
+        assert!(runtime.turn(), "everybody has something to do");
+    }
+    // Had every session as much, both would be an eighth.
+    let ratio = by_one as f64 / by_many as f64;
+    assert!((0.5..=2.0).contains(&ratio), "{by_one} and {by_many} calls");
+    let shares = runtime.shares.report();
+    let [many, one] = &shares[..] else {
+        panic!("two tenants: {shares:?}")
+    };
+    let ratio = one.busy_ns as f64 / many.busy_ns as f64;
+    assert!((0.8..=1.25).contains(&ratio), "{shares:?}");
 }
 
 /// A listener, the runtime's link to be accepted, and its peer.
@@ -157,10 +201,50 @@ fn a_link_that_floods_has_its_share_of_a_turn() {
     assert!(turns >= 3);
 }
 
+/// As many names as a peer makes up don't become as many shares.
+#[test]
+fn a_peer_that_makes_tenants_up_stays_a_stranger() {
+    let (mut runtime, _handle) = Runtime::idle();
+    for tenant in ["made", "up"] {
+        let mut peer = link(&mut runtime);
+        peer.link.send_bind(0, tenant, "S", &[0; 32]).unwrap();
+        peer.flush().unwrap();
+        until(|| {
+            runtime.poll_wakes(Some(Duration::ZERO));
+            runtime.turn();
+            refused(&mut peer) == 1
+        });
+    }
+    assert!(runtime.shares.report().is_empty());
+}
+
+/// One event tells of both, and none follows: the end is found by reading on.
+#[test]
+fn what_comes_together_with_the_end_does_not_hide_it() {
+    let (mut runtime, _handle) = Runtime::idle();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    runtime.accept(listener.accept().unwrap().0);
+    // The beginning of a handshake that never goes on.
+    peer.write_all(&[0]).unwrap();
+    peer.shutdown(std::net::Shutdown::Write).unwrap();
+    until(|| {
+        runtime.poll_wakes(Some(Duration::from_millis(1)));
+        let (_, port) = runtime.links.iter().next().unwrap();
+        port.state.ends
+    });
+    assert!(
+        runtime.turn(),
+        "there is more to be read, and nobody will say so again"
+    );
+    runtime.turn();
+    assert!(runtime.links.is_empty());
+}
+
 #[test]
 fn a_lost_link_is_dialled_again_after_pauses_that_double_up_to_the_limit() {
     let (mut runtime, handle) = Runtime::idle();
-    open(&mut runtime, &handle, true);
+    open(&mut runtime, &handle, "t", true);
     let session = runtime.sessions.iter().next().unwrap().1.id;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let peer: SocketAddr = listener.local_addr().unwrap();

@@ -1,0 +1,254 @@
+//! How many calls a server is given at once: as many as keep it busy, and so few that none waits long until its handler begins.
+//!
+//! ```text
+//!   the server's library says how long a call waited ──▶ mean over an interval ──▶ more than the target:  fewer, in proportion
+//!                                                                                  less, and some refused: 1/8 more
+//!                                                                                  less, and none refused: twice as many
+//! ```
+//!
+//! That is Breakwater's measure (Cho et al., OSDI'20), the wait in front of a server, because it is there that an overload shows
+//! first; how long handlers take says nothing: some wait for others and could have a thousand beside them. Calls beyond the
+//! number are refused at once, RESOURCE_EXHAUSTED with a time after which to try again, so the work that is done is
+//! work that somebody still waits for.
+
+use crate::limits::{
+    LEAST_DELIVERED, MAX_DELIVERED_PER_SESSION, MAX_RETRY_MS, WAITS_INTERVAL_NS, WAITS_PER_INTERVAL,
+};
+
+/// One serving session's limit.
+pub(crate) struct Limit {
+    calls: u32,
+    /// When this interval began; 0 before the first.
+    begun_ns: u64,
+    waits: u64,
+    waited_ns: u64,
+    /// The most that were delivered when one's wait became known, in this interval.
+    peak: u32,
+    accepted: u64,
+    refused: u64,
+    retry_ms: u32,
+    refused_before: u64,
+}
+
+impl Default for Limit {
+    fn default() -> Self {
+        Limit {
+            calls: MAX_DELIVERED_PER_SESSION,
+            begun_ns: 0,
+            waits: 0,
+            waited_ns: 0,
+            peak: 0,
+            accepted: 0,
+            refused: 0,
+            retry_ms: (WAITS_INTERVAL_NS / 1_000_000) as u32,
+            refused_before: 0,
+        }
+    }
+}
+
+impl Limit {
+    /// Calls that may be delivered and unanswered.
+    pub(crate) fn calls(&self) -> u32 {
+        self.calls
+    }
+
+    /// When a refused call may be tried again, in milliseconds: later, the more are refused for each that is accepted.
+    pub(crate) fn retry_ms(&self) -> u32 {
+        self.retry_ms
+    }
+
+    /// Calls that weren't delivered because of it.
+    pub(crate) fn refused_ever(&self) -> u64 {
+        self.refused_before + self.refused
+    }
+
+    /// A call was delivered.
+    pub(crate) fn accepted(&mut self) {
+        self.accepted += 1;
+    }
+
+    /// A call wasn't, because of this limit.
+    pub(crate) fn refused(&mut self) {
+        self.refused += 1;
+    }
+
+    /// The server began with a call that had waited so long; so many are delivered, this one included.
+    pub(crate) fn waited(&mut self, now_ns: u64, delivered: u32, waited_ns: u64, target_ns: u64) {
+        if self.begun_ns == 0 {
+            self.begun_ns = now_ns;
+        }
+        self.peak = self.peak.max(delivered);
+        self.waits += 1;
+        self.waited_ns = self.waited_ns.saturating_add(waited_ns);
+        let passed_ns = now_ns.saturating_sub(self.begun_ns);
+        if passed_ns >= WAITS_INTERVAL_NS && self.waits >= WAITS_PER_INTERVAL {
+            self.conclude(target_ns);
+            *self = Limit {
+                calls: self.calls,
+                retry_ms: self.retry_ms,
+                refused_before: self.refused_ever(),
+                begun_ns: now_ns,
+                ..Limit::default()
+            };
+        }
+    }
+
+    fn conclude(&mut self, target_ns: u64) {
+        let mean_ns = (self.waited_ns / self.waits).max(1);
+        let calls = if mean_ns > target_ns {
+            let most = u64::from(self.calls.min(self.peak));
+            // A server that is full has a wait in proportion to what is in front of it.
+            let fewer = u128::from(most) * u128::from(target_ns) / u128::from(mean_ns);
+            (fewer as u32).max(most as u32 / 2)
+        } else if self.refused > 0 {
+            self.calls + (self.calls / 8).max(1)
+        } else {
+            self.calls.saturating_mul(2)
+        };
+        self.calls = calls.clamp(LEAST_DELIVERED, MAX_DELIVERED_PER_SESSION);
+        let interval_ms = WAITS_INTERVAL_NS / 1_000_000;
+        let later = interval_ms.saturating_mul(1 + self.refused / self.accepted.max(1));
+        self.retry_ms = later.min(MAX_RETRY_MS.into()) as u32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    const TARGET_NS: u64 = 1_000_000;
+
+    /// A server that takes `service_ns` for each call, one after the other, and is offered one every `gap_ns`. Returns, of what
+    /// came after the first second: how many were accepted, the share of the time in which it had something to do, and the
+    /// longest wait.
+    fn serve(service_ns: u64, gap_ns: u64, seconds: u64) -> (u64, f64, u64) {
+        let mut limit = Limit::default();
+        let mut delivered: VecDeque<u64> = VecDeque::new();
+        let (mut busy_until_ns, mut busy_ns, mut accepted, mut longest_ns) = (0, 0, 0, 0);
+        let end_ns = seconds * 1_000_000_000;
+        for now_ns in (1..end_ns).step_by(gap_ns as usize) {
+            // Calls that have begun by now.
+            while let Some(&at_ns) = delivered.front() {
+                let begin_ns = at_ns.max(busy_until_ns);
+                if begin_ns > now_ns {
+                    break;
+                }
+                busy_until_ns = begin_ns + service_ns;
+                let before = delivered.len() as u32;
+                delivered.pop_front();
+                limit.waited(now_ns, before, begin_ns - at_ns + 1, TARGET_NS);
+                if now_ns > 1_000_000_000 {
+                    longest_ns = longest_ns.max(begin_ns - at_ns);
+                    busy_ns += service_ns;
+                }
+            }
+            if (delivered.len() as u32) < limit.calls() {
+                delivered.push_back(now_ns);
+                limit.accepted();
+                accepted += u64::from(now_ns > 1_000_000_000);
+            } else {
+                limit.refused();
+            }
+        }
+        let share = busy_ns as f64 / (end_ns - 1_000_000_000) as f64;
+        (accepted, share, longest_ns)
+    }
+
+    #[test]
+    fn who_has_too_much_to_do_stays_busy_and_keeps_nobody_waiting() {
+        for service_ns in [10_000, 50_000, 200_000] {
+            let (_, share, longest_ns) = serve(service_ns, service_ns / 3, 4);
+            assert!(share > 0.99, "{service_ns}: busy {share} of the time");
+            assert!(longest_ns < 2 * TARGET_NS, "{service_ns}: {longest_ns}");
+        }
+    }
+
+    #[test]
+    fn who_has_time_refuses_nobody() {
+        for gap_ns in [51_000, 100_000, 1_000_000] {
+            let (accepted, _, _) = serve(50_000, gap_ns, 3);
+            assert!(accepted >= 2_000_000_000 / gap_ns, "{gap_ns}: {accepted}");
+        }
+    }
+
+    #[test]
+    fn calls_that_each_take_longer_than_the_target_are_still_served() {
+        let (accepted, share, longest_ns) = serve(5_000_000, 1_000_000, 10);
+        assert!(accepted >= 9 * 199 && share > 0.99, "{accepted} {share}");
+        assert!(longest_ns <= u64::from(LEAST_DELIVERED + 1) * 5_000_000);
+    }
+
+    #[test]
+    fn a_pause_now_and_then_is_no_overload() {
+        let mut limit = Limit::default();
+        for call in 0..100_000 {
+            let waited_ns = if call % 100 < 5 { 10_000_000 } else { 20_000 };
+            limit.accepted();
+            limit.waited(1 + call * 100_000, 6, waited_ns, TARGET_NS);
+        }
+        assert_eq!(limit.calls(), MAX_DELIVERED_PER_SESSION);
+    }
+
+    #[test]
+    fn while_nothing_is_accepted_the_limit_follows_what_is_there() {
+        let mut limit = Limit::default();
+        // A burst of 4,000 and nothing since, at 20 us each: it is halved a few times, on the way to 50.
+        for answered in 0..3_900u32 {
+            let waited_ns = u64::from(answered) * 20_000;
+            limit.waited(1 + waited_ns, 4_000 - answered, waited_ns, TARGET_NS);
+        }
+        let calls = limit.calls();
+        assert!((100..=1000).contains(&calls), "{calls}");
+    }
+
+    #[test]
+    fn what_it_took_away_it_gives_back() {
+        let mut limit = Limit::default();
+        let mut now_ns = 1;
+        let mut interval = |limit: &mut Limit, waited_ns| {
+            for _ in 0..WAITS_PER_INTERVAL {
+                now_ns += WAITS_INTERVAL_NS / WAITS_PER_INTERVAL + 1;
+                limit.accepted();
+                limit.waited(now_ns, 100, waited_ns, TARGET_NS);
+            }
+        };
+        for _ in 0..20 {
+            interval(&mut limit, u64::MAX);
+        }
+        assert_eq!(limit.calls(), LEAST_DELIVERED);
+        for _ in 0..40 {
+            limit.refused();
+            interval(&mut limit, 1);
+        }
+        let more = limit.calls();
+        assert!(more > 10 * LEAST_DELIVERED && more < MAX_DELIVERED_PER_SESSION);
+        for _ in 0..20 {
+            interval(&mut limit, 1);
+        }
+        assert_eq!(limit.calls(), MAX_DELIVERED_PER_SESSION);
+    }
+
+    #[test]
+    fn who_is_refused_is_told_to_come_later_the_more_are() {
+        let mut limit = Limit::default();
+        let first = limit.retry_ms();
+        let mut retries = Vec::new();
+        for refused in [0, 50, 2_000_000] {
+            for wait in 0..=WAITS_PER_INTERVAL {
+                limit.accepted();
+                if wait == 0 {
+                    (0..refused).for_each(|_| limit.refused());
+                }
+                let begun_ns = limit.begun_ns.max(1);
+                let now_ns = begun_ns + WAITS_INTERVAL_NS * wait / WAITS_PER_INTERVAL;
+                limit.waited(now_ns, 1, 1, 1);
+            }
+            retries.push(limit.retry_ms());
+        }
+        assert_eq!((first, retries[0]), (20, 20));
+        assert!(retries[1] > 40 && retries[1] < 200, "{retries:?}");
+        assert_eq!(retries[2], MAX_RETRY_MS);
+    }
+}
