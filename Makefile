@@ -2,7 +2,8 @@
 #
 # Needed beforehand: rustup, git, make and a C compiler; for the tests also a
 # C++ compiler and Python, and, unless apt can install them, clang and lld,
-# Node.js with npm, and Go. The rest (the Rust
+# Node.js with npm, and Go; gRPC's C++ library, which the bench does without if
+# it isn't there, comes through apt only. The rest (the Rust
 # toolchain named in rust-toolchain.toml, the guests' target, Miri) is installed
 # through rustup when a target needs it, and said aloud.
 
@@ -23,7 +24,7 @@ conformance: ## run protobuf's own conformance suite against the marshalling
 fuzz: ## fuzz the marshalling for 20 s per target; .ci/fuzz SECONDS for longer
 	@.ci/fuzz
 
-bench: ## measure Tollgate against raw TCP and tonic; release build, about ten minutes
+bench: ## measure Tollgate against raw TCP, gRPC and Envoy; release build, about half an hour
 	@.ci/bench
 
 fmt: ## format all sources

@@ -116,3 +116,58 @@ setup_miri() {
     rustup toolchain install nightly --profile minimal --component miri,rust-src --no-self-update ||
         die "rustup could not install Miri (a nightly component); install it by hand: rustup toolchain install nightly --component miri,rust-src"
 }
+
+# The end of what a tool says, without the addresses that it asks, and only if it fails.
+quietly() {
+    local log status=0
+    log=$(mktemp)
+    "$@" >"$log" 2>&1 || status=$?
+    [ "$status" = 0 ] || sed -E 's#[a-z]+://[^ "]*#(an address)#g' "$log" | tail -n 20 >&2
+    rm -f "$log"
+    return "$status"
+}
+
+# fresh OUTPUT SOURCE..: whether an output is there that no source is newer than.
+fresh() {
+    local output=$1 source
+    shift
+    [ -e "$output" ] || return
+    for source in "$@"; do [ ! "$source" -nt "$output" ] || return; done
+}
+
+# The toolchain that rust-toolchain.toml names.
+rust_channel() { sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml; }
+
+# The target of filters for Envoy.
+need_wasi() {
+    local channel
+    need rustup "install it from https://rustup.rs"
+    channel=$(rust_channel)
+    if ! rustup +"$channel" target list --installed | grep -qx wasm32-wasip1; then
+        say "installing the target wasm32-wasip1 through rustup"
+        quietly rustup target add --toolchain "$channel" wasm32-wasip1 ||
+            die "rustup could not install the target wasm32-wasip1; is the network reachable?"
+    fi
+}
+
+# The oldest minor version of Go that will do, and what is fetched where there is only an older one.
+GO_MINOR=24
+GO=1.24.9
+
+# Makes `go` one that is new enough: the machine's, or one that it fetches as any other module.
+new_go() {
+    local have fetched
+    need_package go "what is written in Go is built with it (https://go.dev/dl)" golang-go
+    have=$(cd / && GOTOOLCHAIN=local go version | sed -n 's/^go version go1\.\([0-9]*\).*/\1/p')
+    [ "${have:-0}" -lt "$GO_MINOR" ] || return 0
+    fetched=$(go env GOMODCACHE)/golang.org/toolchain@v0.0.1-go$GO.linux-amd64
+    if [ ! -x "$fetched/bin/go" ]; then
+        say "fetching Go $GO, because this one is 1.${have:-0}"
+        (cd / && quietly go mod download "golang.org/toolchain@v0.0.1-go$GO.linux-amd64") ||
+            die "go could not fetch Go $GO; install Go 1.$GO_MINOR or newer (https://go.dev/dl), or is the network out of reach?"
+        # An old Go knows of no programs in modules. The last one is what this looks for the next time.
+        find "$fetched/pkg/tool" -type f -exec chmod u+x {} +
+        chmod u+x "$fetched/bin/go"
+    fi
+    export PATH=$fetched/bin:$PATH GOROOT=$fetched
+}

@@ -18,6 +18,10 @@
 //!
 //! `rps` is answered calls (`ok + denied`) per second. Latency and goodput count `ok` only: a denied
 //! call is short and would flatter both.
+//!
+//! With a rate the loop is open: calls are issued when they are due, every [`TICK`] those of that while, and latency counts from
+//! there. Those that are due while `inflight` are on their way aren't issued (`unsent`). Calls that are refused for the
+//! server's sake (RESOURCE_EXHAUSTED) are counted apart, with the time that it took.
 
 use std::future::Future;
 use std::io::{self, BufRead, Write};
@@ -27,6 +31,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
@@ -35,6 +41,9 @@ use crate::settings::Settings;
 
 /// The longest latency that is told apart; longer ones count as this.
 const LONGEST_NS: u64 = 60_000_000_000;
+
+/// How often the calls of an open loop are issued that are due.
+pub const TICK: Duration = Duration::from_micros(200);
 
 /// Digits of a latency that are kept: 0.1% of its value.
 const DIGITS: u8 = 3;
@@ -46,6 +55,8 @@ pub enum Answer {
     Ok,
     /// With PERMISSION_DENIED.
     Denied,
+    /// With RESOURCE_EXHAUSTED.
+    Refused,
     /// With anything else, in one sentence.
     Failed(String),
 }
@@ -63,6 +74,7 @@ pub struct Run {
     pub requests: Arc<Requests>,
     /// When the window ends.
     pub until: Instant,
+    began: Instant,
     gap: Duration,
     next: AtomicUsize,
     tally: Mutex<Tally>,
@@ -71,8 +83,10 @@ pub struct Run {
 #[derive(Debug)]
 struct Tally {
     latency_ns: Histogram<u64>,
+    refused_ns: Histogram<u64>,
     denied: u64,
     failed: u64,
+    unsent: u64,
     blocked: u64,
     first_failure: Option<String>,
 }
@@ -82,15 +96,19 @@ impl Run {
     pub fn begin(requests: Arc<Requests>, window: Duration, gap: Duration) -> Arc<Run> {
         let latency_ns = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)
             .expect("the bounds are in order and the digits at most 5");
+        let began = Instant::now();
         Arc::new(Run {
             requests,
-            until: Instant::now() + window,
+            until: began + window,
+            began,
             gap,
             next: AtomicUsize::new(0),
             tally: Mutex::new(Tally {
+                refused_ns: latency_ns.clone(),
                 latency_ns,
                 denied: 0,
                 failed: 0,
+                unsent: 0,
                 blocked: 0,
                 first_failure: None,
             }),
@@ -113,6 +131,7 @@ impl Run {
         match answer {
             Answer::Ok => tally.latency_ns.saturating_record(latency),
             Answer::Denied => tally.denied += 1,
+            Answer::Refused => tally.refused_ns.saturating_record(latency),
             Answer::Failed(sentence) => {
                 tally.failed += 1;
                 tally.first_failure.get_or_insert(sentence);
@@ -130,6 +149,48 @@ impl Run {
             self.record(index, answer, started, ended);
             started = pause(ended, self.gap);
         }
+    }
+
+    /// Issues `rate` calls per second until the window ends, at most `most` at once, and awaits them.
+    pub async fn paced<C: Caller>(&self, caller: &C, rate: u32, most: usize) {
+        let (ticks, mut due) = tokio::sync::mpsc::unbounded_channel();
+        let (began, until) = (self.began, self.until);
+        let pacer = thread::spawn(move || {
+            let mut issued = 0;
+            loop {
+                let now = Instant::now();
+                let by_now = ((now.min(until) - began).as_secs_f64() * f64::from(rate)) as u64;
+                if ticks.send((now, by_now - issued)).is_err() || now >= until {
+                    break;
+                }
+                issued = by_now;
+                thread::sleep(TICK);
+            }
+        });
+        let mut calls = FuturesUnordered::new();
+        loop {
+            let tick = tokio::select! {
+                // Answers first: they make room.
+                biased;
+                Some(()) = calls.next() => continue,
+                tick = due.recv() => tick,
+            };
+            let Some((started, count)) = tick else { break };
+            for _ in 0..count {
+                if calls.len() >= most {
+                    self.tally().unsent += 1;
+                    continue;
+                }
+                let index = self.next_call();
+                calls.push(async move {
+                    let answer = caller.call(&self.requests, index).await;
+                    self.record(index, answer, started, Instant::now());
+                });
+            }
+        }
+        while calls.next().await.is_some() {}
+        // It ended before its channel did.
+        let _it_never_panics = pacer.join();
     }
 
     fn tally(&self) -> MutexGuard<'_, Tally> {
@@ -150,6 +211,12 @@ impl Run {
             ("ok", json!(ok)),
             ("denied", json!(tally.denied)),
             ("err", json!(tally.failed)),
+            ("refused", json!(tally.refused_ns.len())),
+            (
+                "refused_p99_us",
+                json!(us(tally.refused_ns.value_at_quantile(0.99))),
+            ),
+            ("unsent", json!(tally.unsent)),
             ("blocked", json!(tally.blocked)),
             ("rps", json!((ok + tally.denied) as f64 / secs)),
             ("gbytes_s", json!(bytes / secs / 1e9)),
@@ -195,6 +262,17 @@ pub fn step(
             .map(|(key, value)| ((*key).to_owned(), json!(value))),
     );
     say(&Value::Object(result).to_string())
+}
+
+/// Lets a handler's work pass, on this thread.
+pub fn work(span: Duration) {
+    if span.is_zero() {
+        return;
+    }
+    let until = Instant::now() + span;
+    while Instant::now() < until {
+        std::hint::spin_loop();
+    }
 }
 
 /// Lets a while pass, on this thread: the caller thinks, and whoever waits for it is on its own. Returns when that was over. A short

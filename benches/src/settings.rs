@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `size` | content bytes of each request (see [`crate::request`]) | 64 |
 //! | `inflight` | calls in flight at any time | 1 |
+//! | `sessions` | sessions or connections that they are spread over, as evenly as they go | 1 |
 //! | `gap_us` | how long a caller pauses between two calls, if it has one in flight | 0 |
 //! | `method` | `echo` or `hotel` | `echo` |
 //! | `secs`, `warmup` | seconds that are measured, and before | 2, 0.5 |
@@ -13,6 +14,7 @@
 //! | `cpu` | the one CPU to run on | any |
 //! | `wait` | `tcp-pingpong`: `block` or `spin` | `block` |
 //! | `spin_us` | Tollgate: how long a thread spins before it sleeps, or `forever` | the library's |
+//! | `acl` | tonic's server: `on` if its handler refuses who is on the block list | `off` |
 //! | `threads` | tonic: 1 for the current-thread runtime, more for the work-stealing one | 1 |
 //!
 //! Every program accepts every key, so that a harness needs to know only one set. An unknown key, or
@@ -24,6 +26,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tollgate::SessionOptions;
 
 use crate::request::{MAX_SIZE, MIN_SIZE};
@@ -31,11 +34,20 @@ use crate::request::{MAX_SIZE, MIN_SIZE};
 /// The most calls that a client keeps in flight.
 pub const MAX_INFLIGHT: usize = 4096;
 
+/// The most sessions or connections that a client opens.
+pub const MAX_SESSIONS: usize = 1024;
+
 /// The longest run: a forgotten client ends by itself.
 pub const MAX_SECS: f64 = 3600.0;
 
 /// The longest pause between two calls.
 pub const MAX_GAP_US: u64 = 10_000_000;
+
+/// The most calls per second that a client offers.
+pub const MAX_RATE: u32 = 1_000_000;
+
+/// The longest work of a handler.
+pub const MAX_WORK_US: u64 = 1_000_000;
 
 /// The longest spin: longer ones never sleep in practice.
 pub const MAX_SPIN_US: u64 = 1_000_000;
@@ -65,8 +77,14 @@ pub struct Settings {
     pub size: usize,
     /// Calls in flight at any time.
     pub inflight: usize,
+    /// Sessions or connections that they are spread over.
+    pub sessions: usize,
     /// Between a call's end and the next one's begin.
     pub gap: Duration,
+    /// Calls per second that are issued whatever becomes of them, up to `inflight` at once; 0: the next one is issued when one ends.
+    pub rate: u32,
+    /// What a server's handler computes before it answers.
+    pub work: Duration,
     /// The method that is called.
     pub method: Method,
     /// The time that is measured.
@@ -87,6 +105,8 @@ pub struct Settings {
     pub wait: Wait,
     /// How long a thread of Tollgate's library spins before it sleeps.
     pub spin: Option<Duration>,
+    /// The handler of tonic's server refuses who is on the block list.
+    pub acl: bool,
     /// Threads of tonic's runtime.
     pub threads: usize,
 }
@@ -108,7 +128,10 @@ impl Default for Settings {
         Settings {
             size: 64,
             inflight: 1,
+            sessions: 1,
             gap: Duration::ZERO,
+            rate: 0,
+            work: Duration::ZERO,
             method: Method::Echo,
             run: Duration::from_secs(2),
             warmup: Duration::from_millis(500),
@@ -119,18 +142,21 @@ impl Default for Settings {
             cpu: None,
             wait: Wait::Block,
             spin: None,
+            acl: false,
             threads: 1,
         }
     }
 }
 
 impl Settings {
-    /// Reads the program's own arguments and moves it to the CPU that they name.
+    /// Reads the program's own arguments, moves it to the CPU that they name, and lets it open as many files as it may: a session
+    /// takes several.
     ///
     /// # Errors
     /// The argument that was not understood, or a CPU that this machine doesn't have.
     pub fn from_args() -> Result<Settings, BadArgument> {
         let settings = Settings::parse(std::env::args().skip(1))?;
+        allow_many_files();
         if let Some(cpu) = settings.cpu {
             pin(cpu)?;
         }
@@ -156,7 +182,10 @@ impl Settings {
         match key {
             "size" => self.size = number(key, value, MIN_SIZE, MAX_SIZE)?,
             "inflight" => self.inflight = number(key, value, 1, MAX_INFLIGHT)?,
+            "sessions" => self.sessions = number(key, value, 1, MAX_SESSIONS)?,
             "gap_us" => self.gap = Duration::from_micros(number(key, value, 0, MAX_GAP_US)?),
+            "rate" => self.rate = number(key, value, 0, MAX_RATE)?,
+            "work_us" => self.work = Duration::from_micros(number(key, value, 0, MAX_WORK_US)?),
             "method" => {
                 self.method = match value {
                     "echo" => Method::Echo,
@@ -182,10 +211,23 @@ impl Settings {
             "spin_us" => {
                 self.spin = Some(Duration::from_micros(number(key, value, 0, MAX_SPIN_US)?))
             }
+            "acl" => {
+                self.acl = match value {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err(refused(key, value, "on or off")),
+                }
+            }
             "threads" => self.threads = number(key, value, 1, 64)?,
             _ => return Err(BadArgument(format!("there is no argument `{key}`"))),
         }
         Ok(())
+    }
+
+    /// Calls in flight over each session.
+    pub fn spread(&self) -> impl Iterator<Item = usize> + '_ {
+        let (each, more) = (self.inflight / self.sessions, self.inflight % self.sessions);
+        (0..self.sessions).map(move |session| each + usize::from(session < more))
     }
 
     /// How to open a session with the daemon.
@@ -233,6 +275,13 @@ fn refused(key: &str, value: &str, wanted: &str) -> BadArgument {
     BadArgument(format!("`{key}` is {wanted}, not `{value}`"))
 }
 
+fn allow_many_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // If it fails, a thousand sessions may fail with a sentence of their own.
+    let _as_it_was = setrlimit(Resource::Nofile, limit);
+}
+
 fn pin(cpu: usize) -> Result<(), BadArgument> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
@@ -254,7 +303,10 @@ mod tests {
         let settings = parse(&[
             "size=8192",
             "inflight=128",
+            "sessions=9",
             "gap_us=7",
+            "rate=1000",
+            "work_us=50",
             "method=hotel",
             "secs=1.5",
             "warmup=0",
@@ -265,12 +317,16 @@ mod tests {
             "cpu=1",
             "wait=spin",
             "spin_us=20",
+            "acl=on",
             "threads=2",
         ]);
         let expected = Settings {
             size: 8192,
             inflight: 128,
+            sessions: 9,
             gap: Duration::from_micros(7),
+            rate: 1000,
+            work: Duration::from_micros(50),
             method: Method::Hotel,
             run: Duration::from_millis(1500),
             warmup: Duration::ZERO,
@@ -281,9 +337,18 @@ mod tests {
             cpu: Some(1),
             wait: Wait::Spin,
             spin: Some(Duration::from_micros(20)),
+            acl: true,
             threads: 2,
         };
         assert_eq!(settings, Ok(expected));
+    }
+
+    #[test]
+    fn calls_are_spread_over_sessions() {
+        let spread = |args: &[&str]| parse(args).unwrap().spread().collect::<Vec<_>>();
+        assert_eq!(spread(&["inflight=7", "sessions=3"]), [3, 2, 2]);
+        assert_eq!(spread(&["inflight=1", "sessions=2"]), [1, 0]);
+        assert_eq!(spread(&["inflight=9"]), [9]);
     }
 
     #[test]
@@ -299,6 +364,7 @@ mod tests {
             ("speed=1", "there is no argument `speed`"),
             ("method=ping", "`method` is echo or hotel, not `ping`"),
             ("wait=sleep", "`wait` is block or spin, not `sleep`"),
+            ("acl=yes", "`acl` is on or off, not `yes`"),
             ("to=here", "`to` is IP:PORT, not `here`"),
             (
                 "inflight=0",

@@ -1,19 +1,20 @@
 //! Tollgate's client: calls through the daemon at `socket=` to the one at `to=` (or, without it, to a
 //! server of the same host).
 //!
-//! Everything runs on this thread, which drives the session. Two more numbers join the result:
-//! `open_ms` for the session, and `first_call_ms` from there to the first reply: the schema's way to
+//! Each session is driven by a thread of its own; the only one, if there is one, by this thread. Two more numbers join the result:
+//! `open_ms` for the first session, and `first_call_ms` from there to its first reply: the schema's way to
 //! the daemon and its peer, what they compile, and one call.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tollgate::{Channel, Code, Session, Status, block_on};
-use tollgate_benches::measure::{self, Answer, Caller, exit};
+use tollgate::{Bytes, Channel, Code, Session, Status, block_on};
+use tollgate_benches::measure::{self, Answer, Caller, Run, exit};
 use tollgate_benches::request::{Requests, reservation_id};
 use tollgate_benches::settings::{Method, Settings};
 use tollgate_benches::stubs::hotel::echo_client::EchoClient;
@@ -21,12 +22,44 @@ use tollgate_benches::stubs::hotel::reservation_client::ReservationClient;
 use tollgate_benches::stubs::hotel::{EchoMessage, ReserveRequest, Stay};
 
 struct Tollgate {
+    session: Session,
     echo: EchoClient,
     hotel: ReservationClient,
     message: Arc<EchoMessage>,
 }
 
 impl Tollgate {
+    fn open(settings: &Settings, requests: &Requests) -> Result<Tollgate, String> {
+        let options = settings.session().map_err(|error| error.to_string())?;
+        let session = Session::open(options).map_err(|status| format!("no session: {status}"))?;
+        let target = settings.to.map_or(String::new(), |to| to.to_string());
+        let channel = Channel::new(&session, &target);
+        let payload = shared(&session, &requests.payload)?;
+        Ok(Tollgate {
+            session,
+            echo: EchoClient::new(channel.clone()),
+            hotel: ReservationClient::new(channel),
+            message: Arc::new(EchoMessage { payload }),
+        })
+    }
+
+    /// The first call over a session, which binds.
+    fn first_call(&self, requests: &Requests) -> Result<(), String> {
+        match block_on(&self.session, self.call(requests, 0)) {
+            Answer::Failed(sentence) => Err(format!("the first call failed: {sentence}")),
+            Answer::Ok | Answer::Denied | Answer::Refused => Ok(()),
+        }
+    }
+
+    /// Keeps so many calls in flight until the window ends.
+    fn drive(&self, run: &Run, inflight: usize) {
+        let workers = (0..inflight).map(|_| run.worker(self));
+        let mut workers: FuturesUnordered<_> = workers.collect();
+        block_on(&self.session, async {
+            while workers.next().await.is_some() {}
+        });
+    }
+
     async fn echo(&self, requests: &Requests) -> Result<bool, Status> {
         let reply = self.echo.echo(self.message.clone()).await?;
         Ok(requests.echoed(reply.get_ref().view().payload()))
@@ -49,6 +82,14 @@ impl Tollgate {
     }
 }
 
+/// A payload that every call sends from where it is.
+fn shared(session: &Session, payload: &[u8]) -> Result<Bytes, String> {
+    let buffer = session.buffer(payload.len());
+    let mut buffer = buffer.map_err(|status| format!("no room for the payload: {status}"))?;
+    buffer.copy_from_slice(payload);
+    Ok(buffer.freeze().into())
+}
+
 impl Caller for Tollgate {
     async fn call(&self, requests: &Requests, index: usize) -> Answer {
         let answer = match requests.method {
@@ -59,6 +100,7 @@ impl Caller for Tollgate {
             Ok(true) => Answer::Ok,
             Ok(false) => Answer::Failed("the reply is not the one expected".to_owned()),
             Err(status) if status.code() == Code::PERMISSION_DENIED => Answer::Denied,
+            Err(status) if status.code() == Code::RESOURCE_EXHAUSTED => Answer::Refused,
             Err(status) => Answer::Failed(status.to_string()),
         }
     }
@@ -70,33 +112,36 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), String> {
     let settings = Settings::from_args().map_err(|error| error.to_string())?;
-    let options = settings.session().map_err(|error| error.to_string())?;
     let requests = Arc::new(Requests::new(settings.method, settings.size));
     let began = Instant::now();
-    let session = Session::open(options).map_err(|status| format!("no session: {status}"))?;
+    let first = Tollgate::open(&settings, &requests)?;
     let opened = Instant::now();
-    let target = settings.to.map_or(String::new(), |to| to.to_string());
-    let channel = Channel::new(&session, &target);
-    let caller = Tollgate {
-        echo: EchoClient::new(channel.clone()),
-        hotel: ReservationClient::new(channel),
-        message: Arc::new(EchoMessage {
-            payload: requests.payload.clone(),
-        }),
-    };
-    let first = block_on(&session, caller.call(&requests, 0));
-    if let Answer::Failed(sentence) = first {
-        return Err(format!("the first call failed: {sentence}"));
-    }
+    first.first_call(&requests)?;
     let ms = |from: Instant, to: Instant| (to - from).as_secs_f64() * 1e3;
     let facts = [
         ("open_ms", ms(began, opened)),
         ("first_call_ms", ms(opened, Instant::now())),
     ];
+    let mut others = Vec::new();
+    for _ in 1..settings.sessions {
+        let another = Tollgate::open(&settings, &requests)?;
+        another.first_call(&requests)?;
+        others.push(another);
+    }
     measure::step(&settings, requests, &facts, |run| {
-        let workers = (0..settings.inflight).map(|_| run.worker(&caller));
-        let mut workers: FuturesUnordered<_> = workers.collect();
-        block_on(&session, async { while workers.next().await.is_some() {} });
+        let mut spread = settings.spread();
+        let mine = spread.next().unwrap_or(0);
+        if settings.rate > 0 {
+            let paced = run.paced(&first, settings.rate, settings.inflight);
+            block_on(&first.session, paced);
+            return Ok(());
+        }
+        thread::scope(|threads| {
+            for (other, inflight) in others.iter().zip(spread).filter(|(_, some)| *some > 0) {
+                threads.spawn(move || other.drive(run, inflight));
+            }
+            first.drive(run, mine);
+        });
         Ok(())
     })
 }

@@ -5,9 +5,10 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use tollgate::{Code, Received, Reply, Request, Response, Server, Session, Status, block_on};
-use tollgate_benches::measure::{exit, say};
+use tollgate_benches::measure::{exit, say, work};
 use tollgate_benches::request::{echo_reply, reservation_id};
 use tollgate_benches::settings::Settings;
 use tollgate_benches::stubs::hotel::echo_server::{Echo, EchoServer};
@@ -37,12 +38,15 @@ impl Reservation for Hotel {
     }
 }
 
-struct EchoBack;
+struct EchoBack {
+    work: Duration,
+}
 
 impl Echo for EchoBack {
     async fn echo(&self, request: Request<Received<EchoMessage>>) -> Reply<EchoMessage> {
+        work(self.work);
         Ok(Response::new(EchoMessage {
-            payload: echo_reply(request.get_ref().view().payload()).to_owned(),
+            payload: echo_reply(request.get_ref().view().payload()).into(),
         }))
     }
 }
@@ -57,7 +61,9 @@ fn serve() -> Result<(), String> {
     let session = Session::open(options).map_err(|status| format!("no session: {status}"))?;
     let server = Server::new(&session)
         .add_service(ReservationServer::new(Hotel))
-        .add_service(EchoServer::new(EchoBack));
+        .add_service(EchoServer::new(EchoBack {
+            work: settings.work,
+        }));
     block_on(&session, server.bind()).map_err(|status| format!("cannot serve: {status}"))?;
     say("ready")?;
     let status = block_on(&session, session.closed());

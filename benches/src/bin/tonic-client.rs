@@ -68,6 +68,7 @@ impl Caller for Tonic {
             Ok(true) => Answer::Ok,
             Ok(false) => Answer::Failed("the reply is not the one expected".to_owned()),
             Err(status) if status.code() == Code::PermissionDenied => Answer::Denied,
+            Err(status) if status.code() == Code::ResourceExhausted => Answer::Refused,
             Err(status) => Answer::Failed(status.to_string()),
         }
     }
@@ -83,28 +84,36 @@ fn run() -> Result<(), String> {
     let requests = Arc::new(Requests::new(settings.method, settings.size));
     let runtime = tuning::runtime(&settings)?;
     let began = Instant::now();
-    let caller = runtime.block_on(async {
+    let connect = async || {
         let channel = Endpoint::from_shared(format!("http://{server}"))?
             .tcp_nodelay(true)
             .connect()
             .await?;
         Ok(Tonic::new(channel, &requests))
-    });
-    let caller = caller
-        .map_err(|error: tonic::transport::Error| format!("cannot reach {server}: {error}"))?;
-    let first = runtime.block_on(caller.call(&requests, 0));
+    };
+    let unreachable = |error: tonic::transport::Error| format!("cannot reach {server}: {error}");
+    let mut callers = vec![runtime.block_on(connect()).map_err(unreachable)?];
+    let first = runtime.block_on(callers[0].call(&requests, 0));
     if let Answer::Failed(sentence) = first {
         return Err(format!("the first call failed: {sentence}"));
     }
     let facts = [("first_call_ms", began.elapsed().as_secs_f64() * 1e3)];
-    measure::step(&settings, requests, &facts, |run| {
-        runtime.block_on(phase(run, &caller, settings.inflight))
+    for _ in 1..settings.sessions {
+        callers.push(runtime.block_on(connect()).map_err(unreachable)?);
+    }
+    measure::step(&settings, requests.clone(), &facts, |run| {
+        if settings.rate > 0 {
+            runtime.block_on(run.paced(&callers[0], settings.rate, settings.inflight));
+            return Ok(());
+        }
+        runtime.block_on(phase(run, &callers, settings.inflight))
     })
 }
 
-async fn phase(run: &Arc<Run>, caller: &Tonic, inflight: usize) -> Result<(), String> {
-    let workers: Vec<_> = (0..inflight)
-        .map(|_| {
+async fn phase(run: &Arc<Run>, callers: &[Tonic], inflight: usize) -> Result<(), String> {
+    let callers = callers.iter().cycle().take(inflight);
+    let workers: Vec<_> = callers
+        .map(|caller| {
             let (run, caller) = (run.clone(), caller.clone());
             tokio::spawn(async move { run.worker(&caller).await })
         })

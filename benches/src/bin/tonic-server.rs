@@ -3,9 +3,11 @@
 //! Configured for speed within what tonic offers: see `tuning.rs`.
 #![forbid(unsafe_code)]
 
+use std::collections::HashSet;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use tollgate_benches::measure::{exit, say};
+use tollgate_benches::measure::{exit, say, work};
 use tollgate_benches::request::{REPLY_BYTES, reservation_id};
 use tollgate_benches::settings::Settings;
 use tollgate_benches::stubs::tonic_hotel::echo_server::{Echo, EchoServer};
@@ -14,11 +16,15 @@ use tollgate_benches::stubs::tonic_hotel::{
     AvailabilityReply, AvailabilityRequest, EchoMessage, ReserveReply, ReserveRequest,
 };
 use tollgate_benches::tuning::{self, MESSAGE};
+use tollgate_conformance::workload::blocked_names;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
-struct Hotel;
+struct Hotel {
+    /// Whom it refuses itself.
+    blocked: HashSet<String>,
+}
 
 #[tonic::async_trait]
 impl Reservation for Hotel {
@@ -26,6 +32,9 @@ impl Reservation for Hotel {
         &self,
         request: Request<ReserveRequest>,
     ) -> Result<Response<ReserveReply>, Status> {
+        if self.blocked.contains(&request.get_ref().customer_name) {
+            return Err(Status::permission_denied("customer is on the block list"));
+        }
         Ok(Response::new(ReserveReply {
             reservation_id: reservation_id(&request.get_ref().customer_name),
             hotel_ids: Vec::new(),
@@ -40,11 +49,14 @@ impl Reservation for Hotel {
     }
 }
 
-struct EchoBack;
+struct EchoBack {
+    work: Duration,
+}
 
 #[tonic::async_trait]
 impl Echo for EchoBack {
     async fn echo(&self, request: Request<EchoMessage>) -> Result<Response<EchoMessage>, Status> {
+        work(self.work);
         let payload = request.into_inner().payload;
         Ok(Response::new(EchoMessage {
             payload: payload.slice(..payload.len().min(REPLY_BYTES)),
@@ -59,6 +71,10 @@ fn main() -> ExitCode {
 fn serve() -> Result<(), String> {
     let settings = Settings::from_args().map_err(|error| error.to_string())?;
     let runtime = tuning::runtime(&settings)?;
+    let blocked = match settings.acl {
+        true => blocked_names().into_iter().collect(),
+        false => HashSet::new(),
+    };
     runtime.block_on(async {
         let incoming = TcpIncoming::bind(settings.listen)
             .map_err(|error| format!("cannot listen on {}: {error}", settings.listen))?
@@ -66,8 +82,15 @@ fn serve() -> Result<(), String> {
         let listen = incoming.local_addr().map_err(|error| error.to_string())?;
         say(&format!("ready listen={listen}"))?;
         Server::builder()
-            .add_service(EchoServer::new(EchoBack).max_decoding_message_size(MESSAGE))
-            .add_service(ReservationServer::new(Hotel).max_decoding_message_size(MESSAGE))
+            .add_service(
+                EchoServer::new(EchoBack {
+                    work: settings.work,
+                })
+                .max_decoding_message_size(MESSAGE),
+            )
+            .add_service(
+                ReservationServer::new(Hotel { blocked }).max_decoding_message_size(MESSAGE),
+            )
             .serve_with_incoming(incoming)
             .await
             .map_err(|error| format!("serving ended: {error}"))

@@ -26,6 +26,17 @@ pub(crate) fn cpu_seconds(pids: &[u32]) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
+/// What these processes keep in memory, in MiB: a page that several of them share counts for a part in each.
+pub(crate) fn memory_mib(pids: &[u32]) -> f64 {
+    let kib = |&pid: &u32| {
+        let rollup = read(&format!("/proc/{pid}/smaps_rollup"));
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        number.and_then(|number| number.parse::<f64>().ok())
+    };
+    pids.iter().filter_map(kib).sum::<f64>() / 1024.0
+}
+
 /// How busy the machine is: the one-minute load average.
 pub(crate) fn load() -> f64 {
     let text = read("/proc/loadavg");
@@ -91,6 +102,17 @@ mod tests {
             sum = (0..100_000).fold(sum, |sum, n| std::hint::black_box(sum ^ n));
         }
         assert_eq!(cpu_seconds(&[u32::MAX]), 0.0);
+    }
+
+    #[test]
+    fn what_a_process_keeps_is_seen() {
+        let me = [std::process::id()];
+        let before = memory_mib(&me);
+        let kept = std::hint::black_box(vec![1u8; 64 << 20]);
+        let grown = memory_mib(&me) - before;
+        assert!((50.0..100.0).contains(&grown), "{grown} MiB");
+        drop(kept);
+        assert_eq!(memory_mib(&[u32::MAX]), 0.0);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! error; a wrong answer, or a subject that can't be measured, is: exit status 1.
 #![forbid(unsafe_code)]
 
+mod envoy;
 mod machine;
 mod part;
 mod report;
@@ -81,7 +82,11 @@ const SHORT_SECS: f64 = 0.1;
 
 impl Plan {
     fn new(args: &Args) -> Result<Plan, String> {
-        let takes_part = |s: &Subject| args.subjects.is_empty() || args.subjects.contains(s);
+        let takes_part = |subject: &Subject| match args.subjects.is_empty() {
+            // What can't be installed here is missed aloud.
+            true => subject.is_installed(),
+            false => args.subjects.contains(subject),
+        };
         let named = |scenario: &&Scenario| {
             args.only.is_empty() || args.only.iter().any(|part| scenario.name.contains(part))
         };
@@ -121,6 +126,13 @@ impl Plan {
         })
     }
 
+    /// Subjects that are left out because they aren't installed.
+    fn missing(&self) -> Vec<&'static str> {
+        let all = Subject::ALL.into_iter();
+        let missing = all.filter(|subject| !subject.is_installed());
+        missing.map(Subject::name).collect()
+    }
+
     fn windows(&self) -> usize {
         let each = self.chosen.iter().map(|(_, subjects)| subjects.len());
         each.sum::<usize>() * self.repetitions
@@ -139,6 +151,10 @@ fn main() -> ExitCode {
 
 fn bench(args: &Args) -> Result<(), String> {
     let plan = Plan::new(args)?;
+    let missing = plan.missing().join(", ");
+    if !missing.is_empty() {
+        eprintln!("bench: not measured, because `.ci/peers` hasn't installed them: {missing}");
+    }
     let home = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut run = machine::describe(home);
     for (key, value) in [
@@ -146,6 +162,7 @@ fn bench(args: &Args) -> Result<(), String> {
         ("secs", json!(plan.window.secs)),
         ("warmup", json!(plan.window.warmup)),
         ("placement", json!(plan.placement.describe())),
+        ("missing", json!(missing)),
     ] {
         run[key] = value;
     }
@@ -157,9 +174,16 @@ fn bench(args: &Args) -> Result<(), String> {
     let samples = measure(&plan)?;
     run["load_after"] = json!(machine::load());
     write(home, args.record, &run, &samples, found)?;
-    match samples.failures().count() {
-        0 => Ok(()),
-        failed => Err(format!("{failed} of {} windows failed", plan.windows())),
+    let failed: Vec<_> = samples.failures().map(report::failure).collect();
+    match &failed[..] {
+        [] => Ok(()),
+        // Once more, because the tables are long.
+        failed => Err(format!(
+            "{} of {} windows failed:\n{}",
+            failed.len(),
+            plan.windows(),
+            failed.join("\n")
+        )),
     }
 }
 
@@ -330,7 +354,7 @@ mod tests {
         );
         let error = names(&["--subjects", "grpc"]).unwrap_err();
         assert!(
-            error.contains("the subjects are tcp, tcp-spin, tonic, tonic-mt, tollgate,"),
+            error.contains("the subjects are tcp, tcp-spin, tonic, tonic-mt, tonic+acl,"),
             "{error}"
         );
     }

@@ -89,12 +89,24 @@ impl Samples {
         to: &[Subject],
         metric: Metric,
     ) -> Option<Spread> {
+        self.ratio_to(scenario, of, (&[scenario], to), metric)
+    }
+
+    /// As [`ratio`](Self::ratio), to what others have reached in any of these scenarios.
+    fn ratio_to(
+        &self,
+        scenario: &str,
+        of: Subject,
+        (elsewhere, to): (&[&str], &[Subject]),
+        metric: Metric,
+    ) -> Option<Spread> {
         let each = 0..self.repetitions();
         let ratio = |rep| {
             let value = self.value(scenario, of, rep, metric.key)?;
-            let others = to
+            let places = elsewhere
                 .iter()
-                .filter_map(|to| self.value(scenario, *to, rep, metric.key));
+                .flat_map(|at| to.iter().map(move |to| (at, to)));
+            let others = places.filter_map(|(at, to)| self.value(at, *to, rep, metric.key));
             let best = others.reduce(if metric.more { f64::max } else { f64::min });
             Some(value / best?)
         };
@@ -115,10 +127,15 @@ impl Samples {
 
     fn claimed(&self, claim: &Claim) -> Option<Spread> {
         let scenario = SCENARIOS.iter().find(|s| s.name == claim.scenario)?;
-        let metric = scenario.metrics[0];
+        let metric = *scenario.metrics.get(claim.metric)?;
+        let same = [claim.scenario];
+        let elsewhere = match claim.elsewhere {
+            [] => &same[..],
+            elsewhere => elsewhere,
+        };
         match claim.to {
             [] => self.spread(claim.scenario, claim.subject, metric.key),
-            to => self.ratio(claim.scenario, claim.subject, to, metric),
+            to => self.ratio_to(claim.scenario, claim.subject, (elsewhere, to), metric),
         }
     }
 }
@@ -163,15 +180,17 @@ pub(crate) fn to_markdown(run: &Value, samples: &Samples) -> String {
     let failures: Vec<_> = samples.failures().collect();
     if !failures.is_empty() {
         text.push_str("## Failed\n\n");
-        for (sample, sentence) in failures {
-            let (scenario, subject) = (sample.scenario, sample.subject.name());
-            line(
-                &mut text,
-                format_args!("- {scenario}, {subject}: {}", sentence.trim()),
-            );
+        for each in failures {
+            line(&mut text, format_args!("{}", failure(each)));
         }
     }
     text
+}
+
+/// An item of a list.
+pub(crate) fn failure((sample, sentence): (&Sample, &str)) -> String {
+    let (scenario, subject) = (sample.scenario, sample.subject.name());
+    format!("- {scenario}, {subject}: {}", sentence.trim())
 }
 
 fn head(text: &mut String, run: &Value) {
@@ -203,6 +222,15 @@ pub(crate) fn machine_lines(run: &Value) -> String {
     ] {
         line(&mut text, format_args!("- {what}: {}", field(run, key)));
     }
+    if let Some(missing) = run["missing"]
+        .as_str()
+        .filter(|missing| !missing.is_empty())
+    {
+        line(
+            &mut text,
+            format_args!("- Not installed, so not measured: {missing}"),
+        );
+    }
     text.push('\n');
     text
 }
@@ -220,8 +248,8 @@ fn verdicts(text: &mut String, samples: &Samples) {
     for claim in &CLAIMS {
         let spread = samples.claimed(claim);
         let bar = match claim.bar {
-            Bar::Below(bar) => format!("< {bar}"),
-            Bar::AtLeast(bar) => format!(">= {bar}"),
+            Bar::Below(bar) => format!("< {}", rounded(bar)),
+            Bar::AtLeast(bar) => format!(">= {}", rounded(bar)),
         };
         let (measured, verdict) = match spread {
             None => ("-".to_owned(), "not measured"),
@@ -237,6 +265,11 @@ fn verdicts(text: &mut String, samples: &Samples) {
     text.push('\n');
 }
 
+/// With as many digits as it takes, three at most.
+fn rounded(bar: f64) -> f64 {
+    (bar * 1e3).round() / 1e3
+}
+
 fn table(text: &mut String, scenario: &Scenario, samples: &Samples) {
     let measured = |subject: &Subject| {
         let is_this = |s: &&Sample| (s.scenario, s.subject) == (scenario.name, *subject);
@@ -248,9 +281,17 @@ fn table(text: &mut String, scenario: &Scenario, samples: &Samples) {
     }
     let [first, second] = scenario.metrics;
     let (name, size, inflight) = (scenario.name, scenario.size, scenario.inflight);
+    let over = match scenario.sessions {
+        1 => String::new(),
+        sessions => format!(" over {sessions} sessions"),
+    };
+    let beside = scenario.rival.map_or_else(String::new, |rival| {
+        let (size, inflight, sessions) = (rival.size, rival.inflight, rival.sessions);
+        format!("; beside another tenant's {size} B, {inflight} in flight over {sessions}")
+    });
     line(
         text,
-        format_args!("## {name}: {size} B, {inflight} in flight\n"),
+        format_args!("## {name}: {size} B, {inflight} in flight{over}{beside}\n"),
     );
     line(
         text,
@@ -380,7 +421,8 @@ mod tests {
         let json = to_json(&json!({}), &samples);
         assert_eq!(json["claims"][0]["holds"], json!(true));
         assert_eq!(json["claims"][1]["holds"], json!(false));
-        assert_eq!(json["claims"][6]["holds"], Value::Null);
+        let bind = CLAIMS.iter().position(|claim| claim.scenario == "bind");
+        assert_eq!(json["claims"][bind.unwrap()]["holds"], Value::Null);
         assert_eq!(json["samples"][4]["failed"], json!("it fell over"));
     }
 }

@@ -4,20 +4,24 @@
 //! differs from one start to the next, and the first bind is a cold one. tonic's and TCP's servers
 //! live for one measurement. Nothing outlives its [`Stage`].
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ChildStdin;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tollgate_benches::settings::{Method, Wait};
-use tollgate_conformance::process::{Process, program};
+use tollgate_conformance::process::{Process, program, programs};
 use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, policy_file};
 use tollgate_conformance::workload::acl_config;
 
-use crate::machine::cpu_seconds;
-use crate::scenario::{Attached, Policy, Scenario, Subject, Waiting};
+use crate::envoy::{self, Filter};
+use crate::machine::{cpu_seconds, memory_mib};
+use crate::scenario::{Attached, Otherwise, Policy, Rival, Scenario, Subject};
 
 const TENANT: &str = "bench";
+const RIVAL: &str = "rival";
 const SERVICE: &str = "hotel.Reservation";
 
 /// Which thread runs where.
@@ -59,6 +63,22 @@ pub(crate) struct Window {
     pub(crate) warmup: f64,
 }
 
+impl Window {
+    /// A window in which nothing is answered is followed by one that is this many times as long.
+    const LONGER: f64 = 8.0;
+
+    /// The most seconds after which a window in which nothing is answered is a failure.
+    const PATIENCE_SECS: f64 = 5.0;
+
+    fn longer(self) -> Option<Window> {
+        let longer = Window {
+            secs: self.secs * Self::LONGER,
+            warmup: self.warmup * Self::LONGER,
+        };
+        (self.secs < Self::PATIENCE_SECS).then_some(longer)
+    }
+}
+
 /// One repetition's processes.
 #[derive(Debug)]
 pub(crate) struct Stage {
@@ -74,6 +94,9 @@ struct Tollgate {
     b: Daemon,
     pids: [u32; 3],
     token: String,
+    /// The rival's tokens for both daemons.
+    rival: [String; 2],
+    placement: Placement,
     _bed: Testbed,
 }
 
@@ -93,12 +116,30 @@ impl Stage {
         })
     }
 
-    /// Runs `subject` in `scenario` for one window: the client's JSON, with the CPU time of all
-    /// processes involved as `cpu_s` and `cpu_s_per_million`.
+    /// Runs `subject` in `scenario` for one window, or a longer one if nothing is answered in it:
+    /// the client's JSON, with the CPU time of all processes involved as `cpu_s` and
+    /// `cpu_s_per_million`.
     ///
     /// # Errors
     /// What the client or server said instead, or which answers were wrong.
     pub(crate) fn measure(
+        &self,
+        scenario: &Scenario,
+        subject: Subject,
+        mut window: Window,
+    ) -> Result<Map<String, Value>, String> {
+        loop {
+            let result = self.run(scenario, subject, window)?;
+            // A denial may be the first answer to come.
+            let silent = ["ok", "err"].iter().all(|key| count(&result, key) == 0);
+            match window.longer() {
+                Some(longer) if silent => window = longer,
+                _ => return check(subject, scenario, result),
+            }
+        }
+    }
+
+    fn run(
         &self,
         scenario: &Scenario,
         subject: Subject,
@@ -112,84 +153,170 @@ impl Stage {
         let mut args = vec![
             format!("size={size}"),
             format!("inflight={inflight}"),
+            format!("sessions={}", scenario.sessions),
             format!("gap_us={}", scenario.gap_us),
             format!("method={method}"),
             format!("secs={}", window.secs),
             format!("warmup={}", window.warmup),
         ];
+        // Peers in other languages don't know these.
+        if scenario.work_us > 0 {
+            args.push(format!("work_us={}", scenario.work_us));
+            args.push(format!("rate={}", scenario.rate));
+        }
         if let Some((client, _)) = self.placement.cpus() {
             args.push(format!("cpu={client}"));
         }
-        let result = match subject {
+        match subject {
             Subject::Tcp(wait) => {
                 let wait = match wait {
                     Wait::Block => "wait=block",
                     Wait::Spin => "wait=spin",
                 };
                 args.push(wait.to_owned());
-                self.direct("tcp-pingpong", &[], "tcp-pingpong", &args, window)
+                let program = Program::Ours("tcp-pingpong");
+                self.direct([program, program], &[], &args, None, window)
             }
             Subject::Tonic(threads) => {
                 let server = [format!("threads={threads}")];
-                self.direct("tonic-server", &server, "tonic-client", &args, window)
+                self.direct(TONIC, &server, &args, None, window)
+            }
+            Subject::TonicAcl => {
+                let server = ["threads=1", "acl=on"].map(str::to_owned);
+                self.direct(TONIC, &server, &args, None, window)
+            }
+            Subject::Envoy { acl } => {
+                let server = ["threads=1".to_owned()];
+                self.direct(TONIC, &server, &args, Some(Sidecars { acl }), window)
+            }
+            Subject::Grpc(language) => {
+                let peer = |role| Program::Peer(language.peer(), role);
+                self.direct([peer("server"), peer("client")], &[], &args, None, window)
             }
             Subject::Tollgate(policy) => match &self.tollgate {
-                Some(tollgate) => tollgate.measure(policy, &args, window),
+                Some(tollgate) => tollgate.measure(policy, &args, scenario.rival, window),
                 None => Err("no daemons were started".to_owned()),
             },
-            Subject::Waiting(how) => {
-                args.push(how.argument().to_owned());
+            Subject::Otherwise(how) => {
+                args.extend(how.arguments().iter().map(|&arg| arg.to_owned()));
                 let tollgate = Tollgate::start(self.placement, Some(how))?;
-                tollgate.measure(Policy::None, &args, window)
+                tollgate.measure(Policy::None, &args, scenario.rival, window)
             }
-        }?;
-        check(subject, scenario, result)
+        }
     }
 
-    /// A client and a server with TCP between them.
+    /// A server and a client with TCP between them, and perhaps an Envoy beside each.
     fn direct(
         &self,
-        server: &str,
+        [server, client]: [Program; 2],
         server_args: &[String],
-        client: &str,
         args: &[String],
+        sidecars: Option<Sidecars>,
         window: Window,
     ) -> Result<Map<String, Value>, String> {
+        let (_, server_cpu) = self.placement.cpus().unzip();
         let mut server_args = [args, server_args].concat();
-        if let Some((_, cpu)) = self.placement.cpus() {
-            server_args.push(format!("cpu={cpu}"));
-        }
-        let server = start(server, &server_args)?;
+        server_args.extend(server_cpu.map(|cpu| format!("cpu={cpu}")));
+        let server = server.start(&server_args)?;
         let ready = server.line(SOON, |line| line.starts_with("ready listen="))?;
-        let address: SocketAddr = ready
+        let mut address: SocketAddr = ready
             .trim_start_matches("ready listen=")
             .parse()
             .map_err(|_| format!("no address in `{ready}`"))?;
+        let mut pids = vec![server.pid()];
+        let mut envoys = Vec::new();
+        if let Some(sidecars) = sidecars {
+            let (envoy_client_cpu, _) = self.placement.cpus().unzip();
+            let config = acl_config().to_string();
+            let module = peer("envoy-acl.wasm");
+            let filter = Filter {
+                module: &module,
+                configuration: &config,
+            };
+            for (cpu, filter) in [
+                (server_cpu, None),
+                (envoy_client_cpu, sidecars.acl.then_some(filter)),
+            ] {
+                let (envoy, listen) = envoy::start(&peer("envoy"), cpu, address, filter)?;
+                pids.push(envoy.pid());
+                envoys.push(envoy);
+                address = listen;
+            }
+        }
         let args = [args, &[format!("to={address}")]].concat();
-        drive(start(client, &args)?, &[server.pid()], window)
+        drive(client.start(&args)?, None, &pids, window)
     }
 }
 
+/// An Envoy on each side.
+#[derive(Clone, Copy)]
+struct Sidecars {
+    /// The client's has the ACL.
+    acl: bool,
+}
+
+const TONIC: [Program; 2] = [Program::Ours("tonic-server"), Program::Ours("tonic-client")];
+
+/// What speaks the lines and arguments of this crate.
+#[derive(Clone, Copy)]
+enum Program {
+    /// Built with this one.
+    Ours(&'static str),
+    /// Built by `.ci/peers`, and what it is to be.
+    Peer(&'static str, &'static str),
+}
+
+impl Program {
+    fn start(self, args: &[String]) -> Result<Process, String> {
+        let (name, path, role) = match self {
+            Program::Ours(name) => (name, program(name), None),
+            Program::Peer(name, role) => (name, peer(name), Some(role.to_owned())),
+        };
+        let of = |args: &[String]| role.iter().chain(args).cloned().collect::<Vec<_>>();
+        // Ours go to their CPU by themselves.
+        let cpu = args.iter().position(|arg| arg.starts_with("cpu="));
+        let started = match (self, cpu) {
+            (Program::Peer(..), Some(at)) => {
+                let cpu: usize = args[at].trim_start_matches("cpu=").parse().unwrap_or(0);
+                let mut args = args.to_vec();
+                args.remove(at);
+                on_cpu(&path, cpu, &of(&args))
+            }
+            _ => Process::start(&path, of(args)),
+        };
+        started.map_err(|error| format!("cannot start {name}: {error}"))
+    }
+}
+
+/// Starts a program that doesn't choose its CPU by itself.
+pub(crate) fn on_cpu(path: &Path, cpu: usize, args: &[String]) -> io::Result<Process> {
+    let path = path.display().to_string();
+    let taskset = ["-c".to_owned(), cpu.to_string(), path];
+    Process::start(Path::new("taskset"), taskset.iter().chain(args))
+}
+
+/// Where `.ci/peers` puts a peer.
+pub(crate) fn peer(name: &str) -> PathBuf {
+    programs().join("../peers").join(name)
+}
+
 impl Tollgate {
-    fn start(placement: Placement, waiting: Option<Waiting>) -> Result<Tollgate, String> {
+    fn start(placement: Placement, otherwise: Option<Otherwise>) -> Result<Tollgate, String> {
         let bed = Testbed::new();
         let at = |cpu: Option<usize>| Options {
             cores: cpu.map(|cpu| cpu.to_string()),
-            config: waiting.map_or_else(String::new, |how| how.config().to_owned()),
+            config: otherwise.map_or_else(String::new, |how| how.config().to_owned()),
             ..Options::default()
         };
         let (cpu_a, cpu_b) = placement.cpus().unzip();
         let (at_a, at_b) = (at(cpu_a), at(cpu_b));
         let (mut a, mut b) = (bed.daemon_with("a", &at_a), bed.daemon_with("b", &at_b));
         let token = a.tenant(TENANT);
-        let mut server_args = vec![
-            format!("socket={}", b.socket().display()),
-            format!("token={}", b.tenant(TENANT)),
-        ];
-        server_args.extend(cpu_b.map(|cpu| format!("cpu={cpu}")));
-        server_args.extend(waiting.map(|how| how.argument().to_owned()));
-        let server = start("bench-server", &server_args)?;
-        server.line(SOON, |line| line == "ready")?;
+        let rival = [a.tenant(RIVAL), b.tenant(RIVAL)];
+        let mut more: Vec<_> = cpu_b.map(|cpu| format!("cpu={cpu}")).into_iter().collect();
+        let arguments = otherwise.map_or(&[][..], Otherwise::arguments);
+        more.extend(arguments.iter().map(|&arg| arg.to_owned()));
+        let server = serve(&b, &b.tenant(TENANT), &more)?;
         let config = bed.file("acl.json", acl_config().to_string());
         let tenant = ["--tenant", TENANT];
         push(&a, "null", &tenant, &[])?;
@@ -202,6 +329,8 @@ impl Tollgate {
             a,
             b,
             token,
+            rival,
+            placement,
             _bed: bed,
         })
     }
@@ -210,13 +339,17 @@ impl Tollgate {
         &self,
         policy: Policy,
         args: &[String],
+        rival: Option<Rival>,
         window: Window,
     ) -> Result<Map<String, Value>, String> {
-        let own = [
-            format!("socket={}", self.a.socket().display()),
-            format!("token={}", self.token),
-            format!("to={}", self.b.listen()),
-        ];
+        let client = |args: &[String], token: &str| {
+            let own = [
+                format!("socket={}", self.a.socket().display()),
+                format!("token={token}"),
+                format!("to={}", self.b.listen()),
+            ];
+            Program::Ours("bench-client").start(&[args, &own].concat())
+        };
         for attached in policy.attached() {
             let version = format!("{}@1", attached.name);
             let place = place(attached);
@@ -225,8 +358,23 @@ impl Tollgate {
                 &[&["policy", "attach", &version], &place[..]].concat(),
             )?;
         }
-        let client = start("bench-client", &[args, &own].concat())?;
-        let result = drive(client, &self.pids, window);
+        let result = match rival {
+            None => drive(client(args, &self.token)?, None, &self.pids, window),
+            Some(rival) => {
+                let [token, server_token] = &self.rival;
+                let cpu = self.placement.cpus().map(|(_, cpu)| format!("cpu={cpu}"));
+                let server = serve(&self.b, server_token, cpu.as_slice())?;
+                let load = [
+                    format!("size={}", rival.size),
+                    format!("inflight={}", rival.inflight),
+                    format!("sessions={}", rival.sessions),
+                ];
+                let theirs = client(&[args, &load].concat(), token)?;
+                let ours = client(args, &self.token)?;
+                let pids = [&self.pids[..], &[server.pid()]].concat();
+                drive(ours, Some((theirs, self)), &pids, window)
+            }
+        };
         for attached in policy.attached() {
             let place = place(attached);
             run(
@@ -236,6 +384,31 @@ impl Tollgate {
         }
         result
     }
+}
+
+impl Tollgate {
+    /// Nanoseconds that the tenant's calls and the rival's have had of the client's daemon.
+    fn shares(&self) -> Result<[f64; 2], String> {
+        let status = self.a.status();
+        let shares = status["shares"].as_array();
+        let of = |tenant: &str| {
+            let found = shares.and_then(|all| all.iter().find(|one| one["tenant"] == tenant));
+            found.map_or(Some(0.0), |share| share["busy_ns"].as_f64())
+        };
+        let both = of(TENANT).zip(of(RIVAL)).map(|(a, b)| [a, b]);
+        both.ok_or_else(|| format!("the status has no shares: {}", status["shares"]))
+    }
+}
+
+/// Starts a server for the owner of a token.
+fn serve(daemon: &Daemon, token: &str, more: &[String]) -> Result<Process, String> {
+    let own = [
+        format!("socket={}", daemon.socket().display()),
+        format!("token={token}"),
+    ];
+    let server = Program::Ours("bench-server").start(&[&own, more].concat())?;
+    server.line(SOON, |line| line == "ready")?;
+    Ok(server)
 }
 
 /// Where a policy is attached, as the command line says it.
@@ -264,39 +437,90 @@ fn run(daemon: &Daemon, args: &[&str]) -> Result<(), String> {
     }
 }
 
-fn start(name: &str, args: &[String]) -> Result<Process, String> {
-    Process::start(&program(name), args).map_err(|error| format!("cannot start {name}: {error}"))
+/// A client that is stepped through its window.
+struct Stepped {
+    client: Process,
+    stdin: ChildStdin,
+    patience: Duration,
 }
 
-/// Steps a client through its window, reading the CPU clocks at both ends.
+impl Stepped {
+    fn new(mut client: Process, window: Window) -> Result<Stepped, String> {
+        let stdin = client.stdin().ok_or("the client has no standard input")?;
+        let patience = SOON + Duration::from_secs_f64(window.secs + window.warmup);
+        Ok(Stepped {
+            client,
+            stdin,
+            patience,
+        })
+    }
+
+    fn wait_for(&self, line: &str) -> Result<(), String> {
+        self.client.line(self.patience, |said| said == line)?;
+        Ok(())
+    }
+
+    fn go(&mut self) -> Result<(), String> {
+        let sent = self.stdin.write_all(b"go\n");
+        sent.map_err(|error| format!("the client is gone: {error}"))
+    }
+
+    fn result(&self) -> Result<Map<String, Value>, String> {
+        let line = self
+            .client
+            .line(self.patience, |line| line.starts_with('{'))?;
+        serde_json::from_str(&line).map_err(|error| format!("{error} in `{line}`"))
+    }
+}
+
+/// Steps a client, and its rival at the same time, through a window, reading the clocks at both ends.
 fn drive(
-    mut client: Process,
+    client: Process,
+    rival: Option<(Process, &Tollgate)>,
     others: &[u32],
     window: Window,
 ) -> Result<Map<String, Value>, String> {
-    let pids = [others, &[client.pid()]].concat();
-    let mut stdin = client.stdin().ok_or("the client has no standard input")?;
-    let mut go = || {
-        stdin
-            .write_all(b"go\n")
-            .map_err(|error| format!("the client is gone: {error}"))
-    };
-    let patience = SOON + Duration::from_secs_f64(window.secs + window.warmup);
-    client.line(patience, |line| line == "BEGIN")?;
-    let clocks = || (cpu_seconds(&pids), cpu_seconds(others));
+    let (rival, daemons) = rival.unzip();
+    let rivals_pid = rival.as_ref().map(Process::pid);
+    let shares = || daemons.map_or(Ok([0.0; 2]), Tollgate::shares);
+    let others = [others, rivals_pid.as_slice()].concat();
+    let pids = [&others[..], &[client.pid()]].concat();
+    let clocks = || (cpu_seconds(&pids), cpu_seconds(&others));
+    let mut clients = vec![Stepped::new(client, window)?];
+    clients.extend(rival.map(|rival| Stepped::new(rival, window)).transpose()?);
+    clients.iter().try_for_each(|one| one.wait_for("BEGIN"))?;
+    let shares_before = shares()?;
     let (before, their_before) = clocks();
-    go()?;
-    client.line(patience, |line| line == "END")?;
+    clients.iter_mut().try_for_each(Stepped::go)?;
+    clients.iter().try_for_each(|one| one.wait_for("END"))?;
     let (after, their_after) = clocks();
+    let memory = memory_mib(&pids);
+    let shares_after = shares()?;
     let cpu = after - before;
     let share = (their_after - their_before) / window.secs * 100.0;
-    go()?;
-    let line = client.line(patience, |line| line.starts_with('{'))?;
-    let mut result: Map<String, Value> =
-        serde_json::from_str(&line).map_err(|error| format!("{error} in `{line}`"))?;
-    let answered = count(&result, "ok") + count(&result, "denied");
+    clients.iter_mut().try_for_each(Stepped::go)?;
+    let mut result = clients[0].result()?;
+    let mut answered = count(&result, "ok") + count(&result, "denied");
+    if let Some(rival) = clients.get(1) {
+        let its = rival.result()?;
+        answered += count(&its, "ok");
+        result.extend(
+            its.into_iter()
+                .map(|(key, value)| (format!("rival_{key}"), value)),
+        );
+        let [one, other] = [0, 1].map(|n| shares_after[n] - shares_before[n]);
+        let difference = 1.0 - one.min(other) / one.max(other);
+        for (key, value) in [
+            ("share_difference_percent", difference * 100.0),
+            ("busy_ms", one / 1e6),
+            ("rival_busy_ms", other / 1e6),
+        ] {
+            result.insert(key.to_owned(), json!(value));
+        }
+    }
     result.insert("cpu_s".to_owned(), json!(cpu));
     result.insert("share_percent".to_owned(), json!(share));
+    result.insert("pss_mib".to_owned(), json!(memory));
     if answered > 0 {
         let per_million = cpu * 1e6 / answered as f64;
         result.insert("cpu_s_per_million".to_owned(), json!(per_million));
@@ -310,19 +534,30 @@ fn check(
     scenario: &Scenario,
     result: Map<String, Value>,
 ) -> Result<Map<String, Value>, String> {
-    let count = |key| count(&result, key);
-    if count("err") > 0 {
-        let sentence = result.get("first_error").and_then(Value::as_str);
-        let sentence = sentence.unwrap_or("no reason given");
-        return Err(format!(
-            "{} calls failed; the first: {sentence}",
-            count("err")
-        ));
+    let count = |key: &str| count(&result, key);
+    for whose in ["", "rival_"] {
+        let failed = count(&format!("{whose}err"));
+        if failed > 0 {
+            let sentence = result.get(&format!("{whose}first_error"));
+            let sentence = sentence
+                .and_then(Value::as_str)
+                .unwrap_or("no reason given");
+            return Err(format!("{failed} calls failed; the first: {sentence}"));
+        }
+    }
+    let refused = count("refused");
+    if refused > 0 && scenario.rate == 0 {
+        return Err(format!("{refused} calls were refused: RESOURCE_EXHAUSTED"));
     }
     if count("ok") == 0 {
         return Err("no call was answered".to_owned());
     }
-    let has_acl = matches!(subject, Subject::Tollgate(Policy::Acl | Policy::Chain));
+    let has_acl = matches!(
+        subject,
+        Subject::Tollgate(Policy::Acl | Policy::Chain)
+            | Subject::TonicAcl
+            | Subject::Envoy { acl: true }
+    );
     let judged = has_acl && scenario.method == Method::Hotel;
     let expected = if judged { count("blocked") } else { 0 };
     if count("denied") != expected {
