@@ -9,8 +9,8 @@ use crate::limits::{
 };
 use crate::state::{Event, Stage, State};
 use crate::tables::{
-    Admission, ChainId, Encoding, End, Engine, LinkId, Origin, Output, RouteTarget, ServiceId,
-    SessionId, Status, Submission, Target,
+    Admission, ChainId, Encoding, End, Engine, LinkId, Origin, Output, RouteTarget, Server,
+    ServiceId, Session, SessionId, Status, Submission, Target,
 };
 
 impl<M> Engine<M> {
@@ -349,17 +349,14 @@ impl<M> Engine<M> {
         route: Option<&str>,
     ) -> Result<(SessionId, u32), Status> {
         let Some(service) = self.services.get_mut(id.0 as usize) else {
-            return Err(Status::new(
-                Code::UNIMPLEMENTED,
-                "the daemon knows no such service",
-            ));
+            return Err(unknown_service());
         };
         let count = service.servers.len();
-        let is_idle = |at: &usize| {
+        let has_place = |at: &usize| {
             let session = self.sessions.get(service.servers[*at].session.0);
-            session.is_some_and(|s| s.delivered < s.limit.calls())
+            session.is_some_and(|session| !session.is_full())
         };
-        let idle = service.turns(route).find(is_idle);
+        let idle = service.turns(route).find(has_place);
         if let Some(at) = idle {
             service.next = (at + 1) % count;
             let server = &service.servers[at];
@@ -369,42 +366,44 @@ impl<M> Engine<M> {
             let text = format!("no application serves {} at the moment", service.name);
             return Err(Status::new(Code::UNAVAILABLE, text));
         }
-        let full: Vec<_> = service
-            .turns(route)
-            .map(|at| service.servers[at].session)
-            .collect();
-        Err(self.refused_by(id, &full))
+        let destination = service.destination(route);
+        Err(self.refused_by(id, |server| {
+            destination.is_none_or(|label| server.is_for(label))
+        }))
     }
 
     /// Why no server of `service` can be given another call, whatever its route, if so.
     fn overload(&mut self, id: ServiceId) -> Option<Status> {
         let service = self.services.get(id.0 as usize)?;
-        let mut servers = service.servers.iter().map(|server| server.session);
-        let is_full = |session: SessionId| {
-            let session = self.sessions.get(session.0);
-            session.is_some_and(|s| s.delivered >= s.limit.calls())
+        let is_full = |server: &Server| {
+            let session = self.sessions.get(server.session.0);
+            session.is_some_and(Session::is_full)
         };
-        if service.servers.is_empty() || !servers.all(is_full) {
-            return None;
-        }
-        let full: Vec<_> = service.servers.iter().map(|s| s.session).collect();
-        Some(self.refused_by(id, &full))
+        let no_place = !service.servers.is_empty() && service.servers.iter().all(is_full);
+        no_place.then(|| self.refused_by(id, |_| true))
     }
 
-    /// The status of a call that these servers have no place for.
-    fn refused_by(&mut self, id: ServiceId, full: &[SessionId]) -> Status {
+    /// The status of a call that none of the service's servers which were asked has a place for.
+    fn refused_by(&mut self, id: ServiceId, asked: impl Fn(&Server) -> bool) -> Status {
+        let Some(service) = self.services.get(id.0 as usize) else {
+            return unknown_service();
+        };
         let (mut most, mut retry_ms) = (0, u32::MAX);
-        for session in full {
-            if let Some(session) = self.sessions.get_mut(session.0) {
+        for server in service.servers.iter().filter(|server| asked(server)) {
+            if let Some(session) = self.sessions.get_mut(server.session.0) {
                 session.limit.refused();
                 most = most.max(session.limit.calls());
                 retry_ms = retry_ms.min(session.limit.retry_ms());
             }
         }
-        let name = self.services.get(id.0 as usize).map_or("", |s| &s.name);
         let text = format!(
-            "every application that serves {name} has as many calls unanswered as it may have now, up to {most}"
+            "every application that serves {} has as many calls unanswered as it may have now, up to {most}",
+            service.name
         );
-        Status::new(Code::RESOURCE_EXHAUSTED, text).retry_after_ms(retry_ms)
+        Status::new(Code::RESOURCE_EXHAUSTED, text).with_retry_after_ms(retry_ms)
     }
+}
+
+fn unknown_service() -> Status {
+    Status::new(Code::UNIMPLEMENTED, "the daemon knows no such service")
 }

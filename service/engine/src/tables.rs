@@ -54,7 +54,7 @@ impl Status {
 
     /// The same, saying when to try again; 0: that is unknown.
     #[must_use]
-    pub fn retry_after_ms(self, retry_after_ms: u32) -> Self {
+    pub fn with_retry_after_ms(self, retry_after_ms: u32) -> Self {
         Self {
             retry_after_ms,
             ..self
@@ -386,6 +386,13 @@ pub(crate) struct Session {
     /// Routes by method handle.
     pub(crate) routes: Vec<Route>,
     pub(crate) by_number: ByNumber,
+}
+
+impl Session {
+    /// Whether it has as many calls unanswered as it may have now.
+    pub(crate) fn is_full(&self) -> bool {
+        self.delivered >= self.limit.calls()
+    }
 }
 
 pub(crate) struct Link {

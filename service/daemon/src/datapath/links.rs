@@ -662,7 +662,8 @@ impl Runtime {
                 retry_after_ms,
                 message,
             } => {
-                let status = Status::new(code, message.to_owned()).retry_after_ms(retry_after_ms);
+                let status =
+                    Status::new(code, message.to_owned()).with_retry_after_ms(retry_after_ms);
                 self.engine
                     .fail_from_link(link, CallKey::from_wire(call), status);
                 After::Nothing

@@ -469,7 +469,7 @@ impl Runtime {
             port.reclaim(text.offset);
             message = String::from_utf8_lossy(&bytes).into_owned();
         }
-        let status = Status::new(code, message).retry_after_ms(retry_after_ms);
+        let status = Status::new(code, message).with_retry_after_ms(retry_after_ms);
         self.engine.fail_from_session(session, call, status);
         Ok(())
     }
