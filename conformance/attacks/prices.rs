@@ -9,7 +9,7 @@ use tollgate_conformance::traffic::ECHO;
 use tollgate_shm_abi::messages::{Names, PolicyOptions};
 
 use crate::caller::{Caller, passed, with_config};
-use crate::measure::{Limit, alone, is_long, measured};
+use crate::measure::{Limit, alone, is_long, measured, unless_stalled};
 
 /// What the kernel has given the daemon's runtimes, in nanoseconds.
 fn runtimes_ns(pid: u32) -> u64 {
@@ -167,9 +167,7 @@ fn expensive_host_calls_are_charged_what_they_cost() {
                 &module,
             )
         });
-        // A stall of the machine in one tenant's turn is no price: such a try is repeated.
-        let mut tries = 0;
-        let (charged, real) = loop {
+        let price = || {
             let before = charged_more(&mut admin, &tenants);
             tenants.iter_mut().for_each(|tenant| tenant.real_ns = 0);
             // In turns, for the machine's pace changes.
@@ -181,11 +179,10 @@ fn expensive_host_calls_are_charged_what_they_cost() {
             let [few, many] = &tenants;
             let real = many.real_ns.saturating_sub(few.real_ns);
             let charged = charged_more(&mut admin, &tenants).saturating_sub(before);
-            tries += 1;
-            if tries == 5 || real / 2 < charged && charged / 2 < real {
-                break (charged, real);
-            }
+            (charged, real)
         };
+        // A stall is in one tenant's turn, and so in the difference.
+        let (charged, real) = unless_stalled(price, |(charged, real)| *charged > real / 2);
         let ratio = charged as f64 / real as f64;
         measured(
             &format!(
