@@ -61,6 +61,17 @@ pub enum Answer {
     Failed(String),
 }
 
+impl Answer {
+    /// Nothing is measured after a first call that was refused or failed.
+    pub fn of_first_call(self) -> Result<(), String> {
+        match self {
+            Answer::Ok | Answer::Denied => Ok(()),
+            Answer::Refused => Err("the first call was refused".to_owned()),
+            Answer::Failed(sentence) => Err(format!("the first call failed: {sentence}")),
+        }
+    }
+}
+
 /// A client that can issue one call.
 pub trait Caller {
     /// Issues call number `index` of `requests` and awaits its end.

@@ -45,10 +45,7 @@ impl Tollgate {
 
     /// The first call over a session, which binds.
     fn first_call(&self, requests: &Requests) -> Result<(), String> {
-        match block_on(&self.session, self.call(requests, 0)) {
-            Answer::Failed(sentence) => Err(format!("the first call failed: {sentence}")),
-            Answer::Ok | Answer::Denied | Answer::Refused => Ok(()),
-        }
+        block_on(&self.session, self.call(requests, 0)).of_first_call()
     }
 
     /// Keeps so many calls in flight until the window ends.

@@ -93,10 +93,9 @@ fn run() -> Result<(), String> {
     };
     let unreachable = |error: tonic::transport::Error| format!("cannot reach {server}: {error}");
     let mut callers = vec![runtime.block_on(connect()).map_err(unreachable)?];
-    let first = runtime.block_on(callers[0].call(&requests, 0));
-    if let Answer::Failed(sentence) = first {
-        return Err(format!("the first call failed: {sentence}"));
-    }
+    runtime
+        .block_on(callers[0].call(&requests, 0))
+        .of_first_call()?;
     let facts = [("first_call_ms", began.elapsed().as_secs_f64() * 1e3)];
     for _ in 1..settings.sessions {
         callers.push(runtime.block_on(connect()).map_err(unreachable)?);
