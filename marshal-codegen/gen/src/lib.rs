@@ -205,11 +205,11 @@ impl Config {
             .out_dir
             .or_else(|| std::env::var_os("OUT_DIR").map(PathBuf::from))
             .ok_or(GenError::NoOutDir)?;
-        for path in files
-            .iter()
-            .map(AsRef::as_ref)
-            .chain(includes.iter().map(AsRef::as_ref))
-        {
+        let files_and_includes = files.iter().map(AsRef::as_ref);
+        let files_and_includes = files_and_includes.chain(includes.iter().map(AsRef::as_ref));
+        // A file may be named as seen from an include, and is watched with that. What isn't there at all is, to cargo,
+        // something that has changed, in every build.
+        for path in files_and_includes.filter(|path| path.exists()) {
             println!("cargo:rerun-if-changed={}", path.display());
         }
         let schema = Schema::compile_proto(files, includes)?;
