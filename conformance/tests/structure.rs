@@ -45,6 +45,11 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         ],
         &[],
     ),
+    (
+        "tollgate-fuzz",
+        &["tollgate-jit", "tollgate-marshal", "tollgate-schema"],
+        &[],
+    ),
     // The daemon's side. The engine knows a status code when it sees one, and nothing else of shm-abi.
     ("tollgate-marshal", &["tollgate-schema"], &[]),
     (

@@ -9,7 +9,7 @@
 use libfuzzer_sys::fuzz_target;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
-use tollgate_fuzz::{Subject, schemas, zoo};
+use tollgate_fuzz::zoo::{Subject, schemas, zoo};
 use tollgate_schema::dynamic::write_parts;
 use tollgate_schema::prost_reflect::prost::Message;
 use tollgate_schema::prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, Value};
