@@ -112,8 +112,10 @@ setup() {
 setup_miri() {
     cargo +nightly miri --version >/dev/null 2>&1 &&
         rustup component list --toolchain nightly --installed 2>/dev/null | grep -q '^rust-src' && return
-    say "installing a nightly toolchain with Miri through rustup"
-    rustup toolchain install nightly --profile minimal --component miri,rust-src --no-self-update ||
+    say "installing Miri through rustup"
+    # To a nightly toolchain that is there already, if that has it; or with the newest one.
+    rustup component add --toolchain nightly miri rust-src 2>/dev/null ||
+        rustup toolchain install nightly --profile minimal --component miri,rust-src --no-self-update ||
         die "rustup could not install Miri (a nightly component); install it by hand: rustup toolchain install nightly --component miri,rust-src"
 }
 

@@ -9,7 +9,7 @@
 //! | `encode`, `decode` | machine code, interpreter | prost; `decode` once more into a message that is used again |
 //! | `project` | machine code, interpreter | |
 //!
-//! A crate of its own and small, since CI builds it optimised to count instructions (`marshal-instructions`); times are
+//! A crate of its own, since CI builds it optimised to count instructions (`marshal-instructions`); times are
 //! measured with it by `tollgate-benches`. [`counting`] serves the sandbox's counts, too.
 
 #![forbid(unsafe_code)]
