@@ -187,7 +187,10 @@ impl SessionPort {
         self.end.submissions.flush();
         while let Some(entry) = self.backlog.front() {
             match self.end.completions.push(entry) {
-                Ok(()) => drop(self.backlog.pop_front()),
+                Ok(()) => {
+                    self.backlog.pop_front();
+                    self.pushed = true;
+                }
                 Err(PushError::Full) => break,
                 Err(PushError::Misbehaved(how)) => return Err(how),
             }

@@ -102,6 +102,27 @@ fn a_session_that_floods_its_ring_has_its_share_of_a_turn() {
 }
 
 #[test]
+fn an_application_that_sleeps_is_woken_for_what_found_its_ring_full() {
+    let (mut runtime, handle) = Runtime::idle();
+    let (shape, fds) = open(&mut runtime, &handle, "t", true);
+    let mut app = AppEnd::attach(&shape, fds).unwrap();
+    let mut posted = 0;
+    while !runtime.sessions.iter().any(|(_, port)| port.has_backlog()) {
+        call(&mut app, posted as u64);
+        posted += 1;
+        runtime.turn();
+    }
+    let in_ring = answered(&mut app);
+    assert!(in_ring < posted, "{in_ring} of {posted} found a place");
+    assert!(app.completions.announce_sleep(), "it has read all there is");
+    assert!(!app.wake.wait(Some(Duration::ZERO)).unwrap());
+    runtime.turn();
+    assert!(app.wake.wait(Some(Duration::ZERO)).unwrap());
+    app.completions.cancel_sleep();
+    assert_eq!(in_ring + answered(&mut app), posted);
+}
+
+#[test]
 fn a_tenant_with_many_sessions_has_no_more_of_the_runtime_than_one_with_one() {
     const SESSIONS: usize = 8;
     /// Many times what the kernel takes from whom it interrupts, which is charged to them.
