@@ -6,14 +6,15 @@
 //! and claimed, [`stage`] starts and stops it, [`machine`] says where. What the marshalling and the sandbox cost by themselves is
 //! measured by `marshal-bench` and `policy-bench`, which run first, one at a time ([`part`]).
 //!
-//! Writes `benches/out/results.json`; with `--record` also `benches/results.json` and
-//! `benches/RESULTS.md`, which are committed. A claim that falls short is reported as such and is no
+//! Writes `benches/out/`: the samples as JSON, a report, and plots ([`plot`]); with `--record` also `benches/results.json`,
+//! `benches/RESULTS.md` and `benches/plots/`, which are committed. A claim that falls short is reported as such and is no
 //! error; a wrong answer, or a subject that can't be measured, is: exit status 1.
 #![forbid(unsafe_code)]
 
 mod envoy;
 mod machine;
 mod part;
+mod plot;
 mod report;
 mod scenario;
 mod stage;
@@ -53,9 +54,12 @@ struct Args {
     /// Which thread runs where.
     #[arg(long, value_enum, default_value = "free")]
     placement: Placement,
-    /// Write benches/results.json and benches/RESULTS.md.
+    /// Write benches/results.json, benches/RESULTS.md and benches/plots.
     #[arg(long)]
     record: bool,
+    /// Measure nothing: write benches/RESULTS.md and benches/plots anew from benches/results.json.
+    #[arg(long, conflicts_with_all = ["smoke", "only", "subjects", "record"])]
+    again: bool,
 }
 
 fn subject(name: &str) -> Result<Subject, String> {
@@ -150,12 +154,22 @@ fn main() -> ExitCode {
 }
 
 fn bench(args: &Args) -> Result<(), String> {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    if args.again {
+        let (json, _) = kept(home)?;
+        return write(
+            home,
+            true,
+            &json["run"],
+            &Samples::from_json(&json),
+            Vec::new(),
+        );
+    }
     let plan = Plan::new(args)?;
     let missing = plan.missing().join(", ");
     if !missing.is_empty() {
         eprintln!("bench: not measured, because `.ci/peers` hasn't installed them: {missing}");
     }
-    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut run = machine::describe(home);
     for (key, value) in [
         ("repetitions", json!(plan.repetitions)),
@@ -166,10 +180,11 @@ fn bench(args: &Args) -> Result<(), String> {
     ] {
         run[key] = value;
     }
-    fs::create_dir_all(home.join("out")).map_err(|error| format!("cannot make out/: {error}"))?;
+    let out = home.join("out");
+    fs::create_dir_all(&out).map_err(|error| format!("cannot make {}: {error}", out.display()))?;
     let parts = plan.parts.iter();
     let found: Vec<Found> = parts
-        .map(|part| part::measure(*part, &home.join("out"), args.smoke))
+        .map(|part| part::measure(*part, &out, args.smoke))
         .collect::<Result<_, _>>()?;
     let samples = measure(&plan)?;
     run["load_after"] = json!(machine::load());
@@ -256,6 +271,7 @@ fn write(
         false => (json!({}), Recorded::cut("")),
     };
     let mut markdown = recorded.scenarios;
+    let pictures = plot::draw(samples)?;
     if !samples.0.is_empty() || !record {
         let mut fresh = report::to_json(run, samples);
         for part in PARTS {
@@ -264,7 +280,7 @@ fn write(
             }
         }
         json = fresh;
-        markdown = report::to_markdown(run, samples);
+        markdown = report::to_markdown(run, samples, &pictures);
     }
     for (part, recorded) in PARTS.into_iter().zip(recorded.parts) {
         match found.iter().find(|found| found.part == part) {
@@ -280,15 +296,19 @@ fn write(
     }
     let markdown = format!("{}\n", markdown.trim_end());
     let json = serde_json::to_string_pretty(&json).map_err(|error| error.to_string())? + "\n";
-    let put = |name: &str, text: &str| {
-        let path = home.join(name);
-        fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+    let put = |path: &Path, text: &str| {
+        let directory = path.parent().map_or(Ok(()), fs::create_dir_all);
+        directory
+            .and_then(|()| fs::write(path, text))
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))
     };
-    put("out/results.json", &json)?;
-    put("out/RESULTS.md", &markdown)?;
-    if record {
-        put("results.json", &json)?;
-        put("RESULTS.md", &markdown)?;
+    let out = home.join("out");
+    for place in [Some(&*out), record.then_some(home)].into_iter().flatten() {
+        put(&place.join("results.json"), &json)?;
+        put(&place.join("RESULTS.md"), &markdown)?;
+        for picture in &pictures {
+            put(&place.join(picture.file()), &picture.svg)?;
+        }
     }
     println!("{markdown}");
     Ok(())

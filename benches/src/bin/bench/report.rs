@@ -7,6 +7,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
+use crate::plot::Picture;
 use crate::scenario::{Bar, CLAIMS, CPU, Claim, Metric, SCENARIOS, Scenario, Subject, TONICS};
 
 /// One window of one subject.
@@ -57,6 +58,27 @@ impl Spread {
 }
 
 impl Samples {
+    /// What [`to_json`] made of samples; without those of scenarios and subjects that there aren't any more.
+    pub(crate) fn from_json(json: &Value) -> Samples {
+        let sample = |entry: &Value| {
+            let is_this = |name: &str, key: &str| entry[key].as_str() == Some(name);
+            let scenario = SCENARIOS.iter().find(|s| is_this(s.name, "scenario"))?;
+            let mut subjects = Subject::ALL.into_iter();
+            let subject = subjects.find(|subject| is_this(subject.name(), "subject"))?;
+            Some(Sample {
+                scenario: scenario.name,
+                subject,
+                repetition: usize::try_from(entry["repetition"].as_u64()?).ok()?,
+                outcome: match entry["failed"].as_str() {
+                    Some(sentence) => Err(sentence.to_owned()),
+                    None => Ok(entry.as_object()?.clone()),
+                },
+            })
+        };
+        let entries = json["samples"].as_array().map_or(&[][..], Vec::as_slice);
+        Samples(entries.iter().filter_map(sample).collect())
+    }
+
     fn value(&self, scenario: &str, subject: Subject, repetition: usize, key: &str) -> Option<f64> {
         let found = self.0.iter().find(|sample| {
             (sample.scenario, sample.subject, sample.repetition) == (scenario, subject, repetition)
@@ -170,10 +192,17 @@ pub(crate) fn to_json(run: &Value, samples: &Samples) -> Value {
 }
 
 /// Everything as Markdown.
-pub(crate) fn to_markdown(run: &Value, samples: &Samples) -> String {
+pub(crate) fn to_markdown(run: &Value, samples: &Samples, pictures: &[Picture]) -> String {
     let mut text = String::from("# Benchmark results\n\n");
     head(&mut text, run);
     verdicts(&mut text, samples);
+    if !pictures.is_empty() {
+        text.push_str("## Plots\n\nDots are medians, lines go from the least to the most.\n\n");
+    }
+    for picture in pictures {
+        let (title, file) = (picture.title, picture.file());
+        line(&mut text, format_args!("![{title}]({file})\n"));
+    }
     for scenario in &SCENARIOS {
         table(&mut text, scenario, samples);
     }
@@ -407,7 +436,8 @@ mod tests {
             repetition: 0,
             outcome: Err("it fell over".to_owned()),
         });
-        let text = to_markdown(&json!({"repetitions": 1, "commit": "abc"}), &samples);
+        let run = json!({"repetitions": 1, "commit": "abc"});
+        let text = to_markdown(&run, &samples, &[]);
         for expected in [
             "| p50 with the ACL is below tonic's | latency-hotel | 0.50 [0.50-0.50] | < 1 | holds |",
             "| rate-hotel | 1.49 [1.49-1.49] | >= 1.5 | **falls short** |",
@@ -424,5 +454,7 @@ mod tests {
         let bind = CLAIMS.iter().position(|claim| claim.scenario == "bind");
         assert_eq!(json["claims"][bind.unwrap()]["holds"], Value::Null);
         assert_eq!(json["samples"][4]["failed"], json!("it fell over"));
+        let again = Samples::from_json(&json);
+        assert_eq!(to_markdown(&run, &again, &[]), text);
     }
 }

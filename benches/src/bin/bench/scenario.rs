@@ -262,25 +262,25 @@ pub(crate) struct Metric {
     pub(crate) more: bool,
 }
 
-const P50: Metric = Metric {
+pub(crate) const P50: Metric = Metric {
     key: "p50_us",
     title: "p50, us",
     digits: 1,
     more: false,
 };
-const P99: Metric = Metric {
+pub(crate) const P99: Metric = Metric {
     key: "p99_us",
     title: "p99, us",
     digits: 1,
     more: false,
 };
-const RPS: Metric = Metric {
+pub(crate) const RPS: Metric = Metric {
     key: "rps",
     title: "calls/s",
     digits: 0,
     more: true,
 };
-const GOODPUT: Metric = Metric {
+pub(crate) const GOODPUT: Metric = Metric {
     key: "gbytes_s",
     title: "GB/s",
     digits: 3,
@@ -299,7 +299,7 @@ const OPEN: Metric = Metric {
     more: false,
 };
 /// CPU time of server and daemons.
-const SHARE: Metric = Metric {
+pub(crate) const SHARE: Metric = Metric {
     key: "share_percent",
     title: "server and daemons, % of a core",
     digits: 1,

@@ -1,0 +1,396 @@
+//! From samples to pictures. Pure: samples in, SVG out.
+//!
+//! Every value is a dot at the median with a line from the least to the most. Axes are logarithmic, since a sidecar and a
+//! busy-polled socket are three orders of magnitude apart.
+
+use std::error::Error;
+
+use plotters::coord::ranged1d::SegmentedCoord;
+use plotters::coord::types::RangedCoordusize;
+use plotters::prelude::*;
+
+use crate::report::{Samples, Spread};
+use crate::scenario::{
+    GOODPUT, Language, Metric, Otherwise, P50, P99, Policy, RPS, SCENARIOS, SHARE, Subject,
+};
+
+/// One picture.
+struct Plot {
+    /// Its file's name, without `.svg`.
+    name: &'static str,
+    /// What it shows.
+    title: &'static str,
+    metric: Metric,
+    /// Less than this is drawn as this: a logarithmic axis has no zero.
+    least: f64,
+    across: Across,
+}
+
+/// What there is a value for.
+enum Across {
+    /// Each subject of a scenario, one below the other.
+    Subjects(&'static str),
+    /// Each of these scenarios, from left to right under these names: a line per subject.
+    Scenarios(&'static str, &'static [(&'static str, &'static str)]),
+}
+
+const fn subjects(scenario: &'static str, title: &'static str, metric: Metric) -> Plot {
+    Plot {
+        name: scenario,
+        title,
+        metric,
+        least: 0.0,
+        across: Across::Subjects(scenario),
+    }
+}
+
+const PAUSES: &[(&str, &str)] = &[
+    ("none", "waiting-0"),
+    ("10 us", "waiting-10us"),
+    ("100 us", "waiting-100us"),
+    ("1 ms", "waiting-1ms"),
+    ("10 ms", "waiting-10ms"),
+    ("100 ms", "waiting-100ms"),
+    ("1 s", "waiting-1s"),
+];
+
+const OFFERED: &[(&str, &str)] = &[
+    ("4 in flight", "overload-peak"),
+    ("7,500 calls/s", "overload-knee"),
+    ("30,000 calls/s", "overload-3x"),
+];
+
+const PLOTS: [Plot; 10] = [
+    subjects(
+        "latency-echo",
+        "One call of 64 B after the other: p50, us",
+        P50,
+    ),
+    subjects(
+        "latency-hotel",
+        "One reservation after the other, and policies: p50, us",
+        P50,
+    ),
+    subjects("rate-echo", "128 calls of 32 B in flight: calls/s", RPS),
+    subjects(
+        "rate-hotel",
+        "128 reservations in flight, and policies: calls/s",
+        RPS,
+    ),
+    Plot {
+        name: "goodput",
+        title: "Requests of one size in flight: GB/s",
+        metric: GOODPUT,
+        least: 0.0,
+        across: Across::Scenarios(
+            "bytes of a request",
+            &[
+                ("8 KiB", "goodput-8k-echo"),
+                ("128 KiB", "goodput-128k-echo"),
+                ("2 MiB", "goodput-2m-echo"),
+            ],
+        ),
+    },
+    Plot {
+        name: "waiting",
+        title: "One call after the other: p50, us",
+        metric: P50,
+        least: 0.0,
+        across: Across::Scenarios("pause between two calls", PAUSES),
+    },
+    Plot {
+        name: "waiting-cpu",
+        title: "The same: server and daemons, % of a core (0.1 and less at the bottom)",
+        metric: SHARE,
+        least: 0.1,
+        across: Across::Scenarios("pause between two calls", PAUSES),
+    },
+    Plot {
+        name: "sessions",
+        title: "1,024 calls of 32 B in flight: calls/s",
+        metric: RPS,
+        least: 0.0,
+        across: Across::Scenarios(
+            "sessions or connections that they are spread over",
+            &[
+                ("1", "sessions-1"),
+                ("8", "sessions-8"),
+                ("128", "sessions-128"),
+                ("1,000", "sessions-1000"),
+            ],
+        ),
+    },
+    Plot {
+        name: "overload",
+        title: "A handler that computes for 100 us: answered calls/s",
+        metric: RPS,
+        least: 0.0,
+        across: Across::Scenarios("offered", OFFERED),
+    },
+    Plot {
+        name: "overload-p99",
+        title: "The same: p99 of answered calls, us",
+        metric: P99,
+        least: 0.0,
+        across: Across::Scenarios("offered", OFFERED),
+    },
+];
+
+/// A picture, and what to call it.
+pub(crate) struct Picture {
+    name: &'static str,
+    /// What it shows.
+    pub(crate) title: &'static str,
+    /// The file.
+    pub(crate) svg: String,
+}
+
+impl Picture {
+    /// Its path, as seen from the report.
+    pub(crate) fn file(&self) -> String {
+        format!("plots/{}.svg", self.name)
+    }
+}
+
+/// A subject's values, each with its place on the axis of what there is a value for.
+type Series = (Subject, Vec<(usize, Spread)>);
+
+/// All pictures that there are samples for.
+pub(crate) fn draw(samples: &Samples) -> Result<Vec<Picture>, String> {
+    let mut pictures = Vec::new();
+    for plot in &PLOTS {
+        let series = plot.series(samples);
+        if series.is_empty() {
+            continue;
+        }
+        let svg = match plot.across {
+            Across::Subjects(_) => rows(plot, &series),
+            Across::Scenarios(axis, places) => lines(plot, (axis, places), &series),
+        };
+        pictures.push(Picture {
+            name: plot.name,
+            title: plot.title,
+            svg: svg.map_err(|error| format!("cannot draw {}: {error}", plot.name))?,
+        });
+    }
+    Ok(pictures)
+}
+
+impl Plot {
+    fn series(&self, samples: &Samples) -> Vec<Series> {
+        let scenarios: Vec<_> = match self.across {
+            Across::Subjects(name) => vec![name],
+            Across::Scenarios(_, places) => places.iter().map(|(_, name)| *name).collect(),
+        };
+        let known = SCENARIOS.iter().find(|known| known.name == scenarios[0]);
+        let subjects = known.map_or(&[][..], |scenario| scenario.subjects);
+        let values = |subject| {
+            let each = scenarios.iter().enumerate();
+            each.filter_map(|(place, name)| {
+                let Spread { median, min, max } = samples.spread(name, subject, self.metric.key)?;
+                let [median, min, max] = [median, min, max].map(|value| value.max(self.least));
+                Some((place, Spread { median, min, max }))
+            })
+            .collect::<Vec<_>>()
+        };
+        let all = subjects.iter().map(|subject| (*subject, values(*subject)));
+        all.filter(|(_, values)| !values.is_empty()).collect()
+    }
+}
+
+type Drawn = Result<String, Box<dyn Error>>;
+
+const WIDTH: u32 = 760;
+const FONT: (&str, u32) = ("sans-serif", 14);
+const CAPTION: (&str, u32) = ("sans-serif", 17);
+const MARGIN: u32 = 12;
+/// Of the axis below, with its name.
+const BELOW: u32 = 44;
+/// Of a subject's name.
+const NAME: u32 = 140;
+/// Of a row, with one subject.
+const ROW: u32 = 30;
+/// Of what isn't a row, and of a picture with lines.
+const HEAD: u32 = 100;
+const HEIGHT: u32 = 360;
+
+/// From a little below the least value to a little above the most.
+fn range(series: &[Series]) -> std::ops::Range<f64> {
+    let spreads = series.iter().flat_map(|(_, values)| values);
+    let (low, high) = spreads.fold((f64::MAX, f64::MIN), |(low, high), (_, spread)| {
+        (low.min(spread.min), high.max(spread.max))
+    });
+    low / 1.5..high * 1.5
+}
+
+/// An axis of so many named places, at least one.
+fn segments(count: usize) -> SegmentedCoord<RangedCoordusize> {
+    // The last one belongs to it.
+    (0..count - 1).into_segmented()
+}
+
+/// A subject per row.
+fn rows(plot: &Plot, series: &[Series]) -> Drawn {
+    let count = series.len();
+    let mut svg = String::new();
+    {
+        let height = HEAD + ROW * count as u32;
+        let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        root.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(&root)
+            .caption(plot.title, CAPTION)
+            .margin(MARGIN)
+            .x_label_area_size(BELOW)
+            .y_label_area_size(NAME)
+            .build_cartesian_2d(range(series).log_scale(), segments(count))?;
+        // The first one is on top.
+        let row = |at: usize| SegmentValue::CenterOf(count - 1 - at);
+        let from_below = |at| series.iter().rev().nth(at);
+        let name = |at: &SegmentValue<usize>| match at {
+            SegmentValue::CenterOf(at) => from_below(*at)
+                .map_or("", |(subject, _)| subject.name())
+                .to_owned(),
+            _ => String::new(),
+        };
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .x_labels(8)
+            .x_label_formatter(&short)
+            .x_desc(plot.metric.title)
+            .y_labels(count)
+            .y_label_formatter(&name)
+            .label_style(FONT)
+            .draw()?;
+        for (at, (subject, values)) in series.iter().enumerate() {
+            let color = color(*subject);
+            for (_, spread) in values {
+                let ends = [spread.min, spread.max].map(|value| (value, row(at)));
+                chart.draw_series([PathElement::new(ends, color.stroke_width(3))])?;
+                let median = (spread.median, row(at));
+                chart.draw_series([Circle::new(median.clone(), 6, color.filled())])?;
+                let text = format!("{:.*}", plot.metric.digits, spread.median);
+                let above = EmptyElement::at(median) + Text::new(text, (-14, -20), FONT);
+                chart.draw_series([above])?;
+            }
+        }
+        root.present()?;
+    }
+    Ok(svg)
+}
+
+/// A line per subject, over places.
+fn lines(plot: &Plot, (axis, places): (&str, &[(&str, &str)]), series: &[Series]) -> Drawn {
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
+        root.fill(&WHITE)?;
+        let (left, right) = root.split_horizontally(WIDTH - NAME);
+        let mut chart = ChartBuilder::on(&left)
+            .caption(plot.title, CAPTION)
+            .margin(MARGIN)
+            .x_label_area_size(BELOW)
+            .y_label_area_size(NAME / 2)
+            .build_cartesian_2d(segments(places.len()), range(series).log_scale())?;
+        let place = |at: &SegmentValue<usize>| match at {
+            SegmentValue::CenterOf(at) => places.get(*at).map_or("", |(name, _)| name).to_owned(),
+            _ => String::new(),
+        };
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .x_labels(places.len())
+            .x_label_formatter(&place)
+            .x_desc(axis)
+            .y_labels(12)
+            .y_label_formatter(&short)
+            .label_style(FONT)
+            .draw()?;
+        for (at, (subject, values)) in series.iter().enumerate() {
+            let color = color(*subject);
+            let at_place = |(place, value): (usize, f64)| (SegmentValue::CenterOf(place), value);
+            let medians = values
+                .iter()
+                .map(|(at, spread)| at_place((*at, spread.median)));
+            let medians: Vec<_> = medians.collect();
+            chart.draw_series(LineSeries::new(medians.clone(), color.stroke_width(2)))?;
+            for (median, (at, spread)) in medians.into_iter().zip(values) {
+                let ends = [spread.min, spread.max].map(|value| at_place((*at, value)));
+                chart.draw_series([PathElement::new(ends, color)])?;
+                chart.draw_series([Circle::new(median, 4, color.filled())])?;
+            }
+            let y = (HEAD / 2 + at as u32 * ROW * 2 / 3) as i32;
+            right.draw(&Circle::new((0, y), 5, color.filled()))?;
+            right.draw(&Text::new(subject.name(), (12, y - 7), FONT))?;
+        }
+        root.present()?;
+    }
+    Ok(svg)
+}
+
+/// A tick's number: 1500000 is 1.5M.
+fn short(value: &f64) -> String {
+    match *value {
+        value if value >= 1e6 => format!("{}M", value / 1e6),
+        value if value >= 1e3 => format!("{}k", value / 1e3),
+        // 0.1 + 0.2 is not 0.3.
+        value => format!("{}", (value * 1e6).round() / 1e6),
+    }
+}
+
+/// Colours that people tell apart who see few (Okabe and Ito's palette), a family per system.
+fn color(subject: Subject) -> RGBColor {
+    const BLUE: RGBColor = RGBColor(0, 114, 178);
+    const SKY: RGBColor = RGBColor(86, 180, 233);
+    const GREEN: RGBColor = RGBColor(0, 158, 115);
+    const PURPLE: RGBColor = RGBColor(204, 121, 167);
+    const OCHRE: RGBColor = RGBColor(181, 159, 0);
+    const ORANGE: RGBColor = RGBColor(230, 159, 0);
+    const VERMILION: RGBColor = RGBColor(213, 94, 0);
+    const GREY: RGBColor = RGBColor(119, 119, 119);
+    match subject {
+        Subject::Tcp(_) => GREY,
+        Subject::Tonic(1) => BLUE,
+        Subject::Tonic(_) | Subject::TonicAcl => SKY,
+        Subject::Grpc(Language::Go) => GREEN,
+        Subject::Grpc(Language::Cpp) => PURPLE,
+        Subject::Envoy { .. } => OCHRE,
+        Subject::Tollgate(Policy::None) | Subject::Otherwise(Otherwise::Admit) => VERMILION,
+        Subject::Tollgate(_) => ORANGE,
+        Subject::Otherwise(Otherwise::Spin | Otherwise::RoundRobin) => PURPLE,
+        Subject::Otherwise(Otherwise::Sleep) => GREEN,
+        Subject::Otherwise(Otherwise::Queue) => ORANGE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_was_measured_is_drawn_and_nothing_else() {
+        let sample = |scenario: &str, subject: &str, key: &str, value: f64| json!({"scenario": scenario, "subject": subject, "repetition": 0, key: value});
+        let samples = json!({"samples": [
+            sample("latency-echo", "tcp", "p50_us", 7.25),
+            sample("latency-echo", "tollgate", "p50_us", 27.0),
+            sample("waiting-0", "tollgate", "share_percent", 90.0),
+            // Nothing, on a logarithmic axis.
+            sample("waiting-1s", "tollgate", "share_percent", 0.0),
+        ]});
+        let pictures = draw(&Samples::from_json(&samples)).unwrap();
+        let names: Vec<_> = pictures.iter().map(|picture| picture.name).collect();
+        assert_eq!(names, ["latency-echo", "waiting-cpu"]);
+        let latency = &pictures[0].svg;
+        for text in ["tcp", "tollgate", "7.2", "27.0", "p50, us"] {
+            assert!(
+                latency.contains(&format!("\n{text}\n")),
+                "{text} is not in {latency}"
+            );
+        }
+        assert!(!latency.contains("grpc-go"), "{latency}");
+        assert!(!pictures[1].svg.contains("NaN"), "{}", pictures[1].svg);
+    }
+}
