@@ -105,9 +105,28 @@ impl Host {
     }
 
     fn signal(&self, tenant: &str, signal: Signal) {
+        let pid = self.pid(tenant);
+        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    }
+
+    fn pid(&self, tenant: &str) -> i32 {
         let pids = self.pids();
-        let (_, pid) = pids.iter().find(|(its, _)| its == tenant).unwrap();
-        kill_process(Pid::from_raw(*pid).unwrap(), signal).unwrap();
+        pids.iter().find(|(its, _)| its == tenant).unwrap().1
+    }
+
+    /// Stops a tenant's policy process: all its threads, when this returns. The signal alone stops the others only when the one that
+    /// got it has had its turn.
+    fn stop(&self, tenant: &str) {
+        self.signal(tenant, Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.pid(tenant));
+        let stopped = || {
+            let mut tasks = std::fs::read_dir(&tasks).unwrap();
+            tasks.all(|task| {
+                let status = std::fs::read_to_string(task.unwrap().path().join("status"));
+                status.unwrap().contains("State:\tT")
+            })
+        };
+        eventually(SOON, stopped).expect("it stops");
     }
 
     /// The list decides again.
@@ -187,7 +206,7 @@ fn kill_9_in_mid_call_closes_the_call_and_the_next_process_judges() {
     for _ in 0..4 {
         host.recovers(&host.acme);
         // It can't answer, so the call is under way when it is killed; unless the machine is so busy that it is taken for hung.
-        host.signal("acme", Signal::STOP);
+        host.stop("acme");
         let call = std::thread::scope(|scope| {
             let call = scope.spawn(|| host.book(&host.acme, "Ada"));
             std::thread::sleep(Duration::from_millis(60));
@@ -222,7 +241,7 @@ fn a_process_that_hangs_is_killed_and_its_calls_fare_as_the_attachment_says() {
     let host = Host::new();
     host.isolate("acme", "--on-fault open");
     assert_eq!(host.book(&host.acme, "Mallory").code, 7);
-    host.signal("acme", Signal::STOP);
+    host.stop("acme");
     let passed = host.book(&host.acme, "Mallory");
     assert_eq!(passed.code, 0, "{passed}");
     host.recovers(&host.acme);
@@ -233,19 +252,35 @@ fn a_process_that_hangs_is_killed_and_its_calls_fare_as_the_attachment_says() {
     );
 }
 
+/// As a debugger does, or a machine that is put to sleep.
+#[test]
+fn a_process_that_is_stopped_for_a_moment_goes_on() {
+    let host = Host::new();
+    host.isolate("acme", "");
+    assert_eq!(host.book(&host.acme, "Mallory").code, 7);
+    let pid = host.pid("acme");
+    host.stop("acme");
+    host.signal("acme", Signal::CONT);
+    assert_eq!(host.book(&host.acme, "Mallory").code, 7);
+    host.ok(&format!(
+        "policy attach acl@1 --tenant acme {AT} --isolation process --cpu-us 200"
+    ));
+    assert_eq!(host.pid("acme"), pid, "no other took its place");
+}
+
 /// Its tenant's changes wait until it is given up, and nobody else's do.
 #[test]
 fn a_process_that_hangs_holds_up_the_changes_of_its_own_tenant_only() {
     let host = Host::new();
     host.isolate("acme", "");
     host.isolate("other", "");
-    host.signal("acme", Signal::STOP);
+    host.stop("acme");
     let attach = |tenant: &str, options: &str| {
         let line = format!("policy attach acl@1 --tenant {tenant} {AT} --isolation process");
         format!("{line} --cpu-us {options}")
     };
     let mut waits = host.daemon.start(attach("acme", "200").split(' '));
-    for cpu_us in 200..210 {
+    for cpu_us in 200..203 {
         host.ok(&attach("other", &cpu_us.to_string()));
     }
     assert_eq!(host.book(&host.other, "Mallory").code, 7);
@@ -266,14 +301,13 @@ fn processes_end_with_what_needs_them() {
     host.isolate("acme", "");
     host.isolate("other", "");
     let lives = |pid: i32| std::path::Path::new(&format!("/proc/{pid}")).exists();
-    let pids = host.pids();
-    let of = |tenant: &str| pids.iter().find(|(its, _)| its == tenant).unwrap().1;
+    let [acme, other] = ["acme", "other"].map(|tenant| host.pid(tenant));
     host.ok("policy detach acl --tenant acme");
-    eventually(SOON, || !lives(of("acme"))).expect("nobody needs it any more");
-    assert!(lives(of("other")));
+    eventually(SOON, || !lives(acme)).expect("nobody needs it any more");
+    assert!(lives(other));
     assert_eq!(host.book(&host.acme, "Mallory").code, 0);
     host.daemon.process().kill();
-    eventually(SOON, || !lives(of("other"))).expect("it doesn't outlive its daemon");
+    eventually(SOON, || !lives(other)).expect("it doesn't outlive its daemon");
 }
 
 /// What is changed, counted and logged, and that it is told.

@@ -4,7 +4,7 @@
 //! called by a thread that lives as long as the process shall: the kernel ends the process with that thread.
 
 use std::fs::File;
-use std::io::{self, IoSlice, Read, Seek};
+use std::io::{self, IoSlice, Read, Seek, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -107,9 +107,6 @@ impl Process {
     pub fn start(config: &ProcessConfig) -> io::Result<(Process, Channel)> {
         let (end, fds) = create(&limits::apart_shape()).map_err(io::Error::other)?;
         let (ours, theirs) = UnixStream::pair()?;
-        for timeout in [UnixStream::set_read_timeout, UnixStream::set_write_timeout] {
-            timeout(&ours, Some(limits::APART_SETUP_TIMEOUT))?;
-        }
         let words = File::from(memfd_create("tollgate-policies", MemfdFlags::CLOEXEC)?);
         let child = Command::new(&config.program)
             .arg0("tollgated")
@@ -241,8 +238,12 @@ impl Drop for Process {
 
 impl Socket {
     fn ask(&mut self, seat: SeatId, seating: &Seating<'_>, code: &[u8]) -> io::Result<SeatReply> {
+        let mut stream = Timed {
+            stream: &self.stream,
+            end: Instant::now() + limits::APART_SETUP_TIMEOUT,
+        };
         if !self.ready {
-            match receive(&mut self.stream)? {
+            match receive(&mut stream)? {
                 SeatReply::Ready => self.ready = true,
                 reply => return Ok(reply),
             }
@@ -264,8 +265,54 @@ impl Socket {
             fuel_for_handover: limits.fuel_for_handover,
         };
         let config = seating.config.unwrap_or_default();
-        send(&mut self.stream, &request, &[code, manifest, config])?;
-        receive(&mut self.stream)
+        send(&mut stream, &request, &[code, manifest, config])?;
+        receive(&mut stream)
+    }
+}
+
+/// A stream that is of no use after `end`, however little at a time the other side reads or writes until then.
+struct Timed<'s> {
+    stream: &'s UnixStream,
+    end: Instant,
+}
+
+impl Timed<'_> {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        match self.end.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(late()),
+            left => Ok(Some(left)),
+        }
+    }
+}
+
+fn late() -> io::Error {
+    let text = format!("it has taken {:?} for a seat", limits::APART_SETUP_TIMEOUT);
+    io::Error::new(io::ErrorKind::TimedOut, text)
+}
+
+/// What the kernel calls it when the time has passed.
+fn of_kernel(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => late(),
+        _ => error,
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(bytes).map_err(of_kernel)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes).map_err(of_kernel)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -282,4 +329,28 @@ fn send_fds(socket: &UnixStream, fds: &SessionFds) -> io::Result<()> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_talks_a_byte_at_a_time_is_out_of_time_nevertheless() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let trickling = std::thread::spawn(move || {
+            while theirs.write_all(&[0]).is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let end = Instant::now() + Duration::from_millis(50);
+        let mut stream = Timed { stream: &ours, end };
+        // At that pace it would take a minute.
+        let error = stream.read_exact(&mut [0; 12_000]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+        assert!(end.elapsed() < Duration::from_secs(20));
+        drop(ours);
+        trickling.join().unwrap();
+    }
 }
