@@ -35,7 +35,7 @@ mod submit;
 
 pub use buffer::{Bytes, SendBuffer, SharedBytes};
 pub use call::{Call, ReceivedBlock};
-pub use driver::block_on;
+pub use driver::{Sessions, block_on};
 pub use serve::{HandlerFuture, Incoming, Responder, Service, ServiceInfo};
 pub use session::{Binding, BoundMethod, Session, SessionOptions};
 pub use status::Status;

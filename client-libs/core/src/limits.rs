@@ -27,7 +27,8 @@ pub const BIND_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most completions that are handled before futures are polled again.
 pub const DRAIN_BATCH: usize = 256;
 
-/// How long a driver that never sleeps goes without a look at the control socket.
+/// How long a driver that never sleeps goes without a look at the control socket; one that drives several sessions, so long for each
+/// of them.
 pub const CONTROL_CHECK: Duration = Duration::from_millis(1);
 
 /// How long a driver sleeps while somebody waits for room in the ring, whose consumption nobody announces.

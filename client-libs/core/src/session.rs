@@ -21,7 +21,7 @@ use tollgate_shm_abi::messages::{
 use tollgate_shm_abi::segment::ABI_VERSION;
 use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape};
 use tollgate_shm_abi::wait::{Patience, now_ns};
-use tollgate_shm_abi::wake::DoorbellRinger;
+use tollgate_shm_abi::wake::{DoorbellRinger, WakeListener};
 
 use crate::Status;
 use crate::driver::{Driver, Seat};
@@ -106,8 +106,11 @@ pub(crate) struct Inner {
     pub(crate) seat_changed: Condvar,
     pub(crate) control: ControlSocket,
     pub(crate) doorbell: DoorbellRinger,
+    pub(crate) wake: WakeListener,
     pub(crate) receive_heap: DeliveredHeap,
     pub(crate) nudge: Arc<Nudge>,
+    /// Which thread drives, as the driver names threads; 0 for none.
+    pub(crate) driven_by: AtomicUsize,
     /// How many threads are in `block_on`.
     pub(crate) wished: AtomicUsize,
     /// The background thread was started.
@@ -164,7 +167,6 @@ impl Session {
         let max_outstanding = (opened.max_outstanding as usize).min(MAX_OUTSTANDING);
         let driver = Driver::new(
             end.completions,
-            end.wake,
             shape.heaps(),
             Arc::clone(&nudge),
             Patience::new(options.spin),
@@ -178,8 +180,10 @@ impl Session {
             seat_changed: Condvar::new(),
             control,
             doorbell: end.doorbell,
+            wake: end.wake,
             receive_heap: end.receive_heap,
             nudge,
+            driven_by: AtomicUsize::new(0),
             wished: AtomicUsize::new(0),
             background: AtomicBool::new(false),
             over: AtomicBool::new(false),

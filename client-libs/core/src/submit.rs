@@ -14,7 +14,6 @@
 //!   unlock, and ring only if the daemon sleeps.
 //! - Wakers of others are called after unlocking.
 
-use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::sync::{MutexGuard, PoisonError};
@@ -35,11 +34,6 @@ use crate::driver::NextLook;
 use crate::limits::{RELEASE_BYTES, WRITE_LOCKED};
 use crate::session::Inner;
 use crate::space::{SpaceQueue, Ticket};
-
-thread_local! {
-    /// The session that this thread drives; 0 for none.
-    pub(crate) static DRIVING: Cell<u64> = const { Cell::new(0) };
-}
 
 pub(crate) struct Shared {
     submissions: Producer,
@@ -508,7 +502,7 @@ impl Drop for Locked<'_> {
             return;
         };
         let wake = guard.wake_next.take();
-        let driving = DRIVING.get() == self.inner.id;
+        let driving = self.inner.is_driven_here();
         let ring = !driving && guard.take_doorbell();
         let nudge = std::mem::take(&mut guard.nudge) && !driving;
         drop(guard);

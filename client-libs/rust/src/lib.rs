@@ -16,7 +16,8 @@
 //! way in [`Received`]: views into shared memory. How calls end otherwise is a [`Status`] with gRPC's codes.
 //!
 //! Futures are woken by the session's own thread, whatever executor polls them; [`block_on`] instead drives the session on
-//! the calling thread, with the fewest wake-ups. Dropping a call's future cancels it.
+//! the calling thread, with the fewest wake-ups. Who has several sessions drives all of them on one thread: [`Sessions`].
+//! Dropping a call's future cancels it.
 //!
 //! A large value that is sent more than once, or is made where it is sent from, needn't be copied: [`Session::buffer`].
 //!
@@ -42,8 +43,8 @@ pub use server::{Server, accept, respond, unimplemented};
 pub use tollgate_core::metadata::{Metadata, MetadataBuf, MetadataError};
 pub use tollgate_core::{
     Binding, BoundMethod, Bytes, Call, Code, HandlerFuture, Incoming, ReceivedBlock, Responder,
-    SendBuffer, Service, ServiceInfo, Session, SessionOptions, SharedBytes, Status, block_on,
-    codec, limits,
+    SendBuffer, Service, ServiceInfo, Session, SessionOptions, Sessions, SharedBytes, Status,
+    block_on, codec, limits,
 };
 
 /// Includes the code that `tollgate_gen` generated for a package.

@@ -8,3 +8,4 @@ mod fake;
 mod calls;
 mod ends;
 mod serving;
+mod together;
