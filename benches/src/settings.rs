@@ -15,7 +15,7 @@
 //! | `wait` | `tcp-pingpong`: `block` or `spin` | `block` |
 //! | `spin_us` | Tollgate: how long a thread spins before it sleeps, or `forever` | the library's |
 //! | `acl` | tonic's server: `on` if its handler refuses who is on the block list | `off` |
-//! | `threads` | tonic: 1 for the current-thread runtime, more for the work-stealing one | 1 |
+//! | `threads` | tonic: 1 for the current-thread runtime, more for the work-stealing one; Tollgate's client: threads that drive its sessions | 1 |
 //!
 //! Every program accepts every key, so that a harness needs to know only one set. An unknown key, or
 //! a value that doesn't parse, ends the program with one sentence.
@@ -107,7 +107,7 @@ pub struct Settings {
     pub spin: Option<Duration>,
     /// The handler of tonic's server refuses who is on the block list.
     pub acl: bool,
-    /// Threads of tonic's runtime.
+    /// Threads of tonic's runtime, or of Tollgate's client.
     pub threads: usize,
 }
 

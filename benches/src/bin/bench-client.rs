@@ -1,7 +1,7 @@
 //! Tollgate's client: calls through the daemon at `socket=` to the one at `to=` (or, without it, to a
 //! server of the same host).
 //!
-//! Each session is driven by a thread of its own; the only one, if there is one, by this thread. Two more numbers join the result:
+//! The sessions are dealt out to `threads=` threads, of which this one is the first. Two more numbers join the result:
 //! `open_ms` for the first session, and `first_call_ms` from there to its first reply: the schema's way to
 //! the daemon and its peer, what they compile, and one call.
 #![forbid(unsafe_code)]
@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tollgate::{Bytes, Channel, Code, Session, Status, block_on};
+use tollgate::{Bytes, Channel, Code, Session, Sessions, Status, block_on};
 use tollgate_benches::measure::{self, Answer, Caller, Run, exit};
 use tollgate_benches::request::{Requests, reservation_id};
 use tollgate_benches::settings::{Method, Settings};
@@ -48,15 +48,6 @@ impl Tollgate {
         block_on(&self.session, self.call(requests, 0)).of_first_call()
     }
 
-    /// Keeps so many calls in flight until the window ends.
-    fn drive(&self, run: &Run, inflight: usize) {
-        let workers = (0..inflight).map(|_| run.worker(self));
-        let mut workers: FuturesUnordered<_> = workers.collect();
-        block_on(&self.session, async {
-            while workers.next().await.is_some() {}
-        });
-    }
-
     async fn echo(&self, requests: &Requests) -> Result<bool, Status> {
         let reply = self.echo.echo(self.message.clone()).await?;
         Ok(requests.echoed(reply.get_ref().view().payload()))
@@ -77,6 +68,18 @@ impl Tollgate {
         let reply = self.hotel.reserve(request).await?;
         Ok(reply.get_ref().view().reservation_id() == reservation_id(customer))
     }
+}
+
+/// Keeps so many calls in flight over each of these until the window ends.
+fn drive(run: &Run, dealt: &[(&Tollgate, usize)]) -> Result<(), String> {
+    let sessions = dealt.iter().map(|(caller, _)| caller.session.clone());
+    let mut sessions = Sessions::new(sessions).map_err(|status| status.to_string())?;
+    let workers = dealt
+        .iter()
+        .flat_map(|(caller, inflight)| (0..*inflight).map(|_| run.worker(*caller)));
+    let mut workers: FuturesUnordered<_> = workers.collect();
+    sessions.block_on(async { while workers.next().await.is_some() {} });
+    Ok(())
 }
 
 /// A payload that every call sends from where it is.
@@ -119,26 +122,36 @@ fn run() -> Result<(), String> {
         ("open_ms", ms(began, opened)),
         ("first_call_ms", ms(opened, Instant::now())),
     ];
-    let mut others = Vec::new();
+    let mut callers = vec![first];
     for _ in 1..settings.sessions {
         let another = Tollgate::open(&settings, &requests)?;
         another.first_call(&requests)?;
-        others.push(another);
+        callers.push(another);
     }
     measure::step(&settings, requests, &facts, |run| {
-        let mut spread = settings.spread();
-        let mine = spread.next().unwrap_or(0);
         if settings.rate > 0 {
-            let paced = run.paced(&first, settings.rate, settings.inflight);
+            let first = &callers[0];
+            let paced = run.paced(first, settings.rate, settings.inflight);
             block_on(&first.session, paced);
             return Ok(());
         }
+        let mut hands = vec![Vec::new(); settings.threads];
+        let busy = callers.iter().zip(settings.spread());
+        for (at, dealt) in busy.filter(|(_, calls)| *calls > 0).enumerate() {
+            hands[at % settings.threads].push(dealt);
+        }
+        let (mine, others) = hands.split_at(1);
         thread::scope(|threads| {
-            for (other, inflight) in others.iter().zip(spread).filter(|(_, some)| *some > 0) {
-                threads.spawn(move || other.drive(run, inflight));
-            }
-            first.drive(run, mine);
-        });
-        Ok(())
+            let others = others
+                .iter()
+                .map(|hand| threads.spawn(move || drive(run, hand)));
+            let others: Vec<_> = others.collect();
+            let mut ended = vec![drive(run, &mine[0])];
+            ended.extend(others.into_iter().map(|other| {
+                let died = |_| Err("a thread died".to_owned());
+                other.join().unwrap_or_else(died)
+            }));
+            ended.into_iter().collect()
+        })
     })
 }
