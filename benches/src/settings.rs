@@ -11,6 +11,8 @@
 //! | `to` | the server: `IP:PORT` | |
 //! | `listen` | where a TCP server listens | `127.0.0.1:0` |
 //! | `socket`, `token` | Tollgate's daemon and the tenant's token | |
+//! | `role` | `shm-pingpong`: `client`, `server` or `relay`, at `socket` | `client` |
+//! | `behind` | `shm-pingpong`'s relay: the server's socket | |
 //! | `cpu` | the one CPU to run on | any |
 //! | `wait` | `tcp-pingpong`: `block` or `spin` | `block` |
 //! | `spin_us` | Tollgate: how long a thread spins before it sleeps, or `forever` | the library's |
@@ -70,6 +72,17 @@ pub enum Wait {
     Spin,
 }
 
+/// What a program is that can be several things.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Calls.
+    Client,
+    /// Answers.
+    Server,
+    /// Stands between the two.
+    Relay,
+}
+
 /// The arguments of a client or server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -99,6 +112,10 @@ pub struct Settings {
     pub socket: Option<PathBuf>,
     /// The tenant's token.
     pub token: Option<String>,
+    /// What this program is.
+    pub role: Role,
+    /// The socket of whom a relay stands before.
+    pub behind: Option<PathBuf>,
     /// The CPU to run on.
     pub cpu: Option<usize>,
     /// How TCP waits.
@@ -139,6 +156,8 @@ impl Default for Settings {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             socket: None,
             token: None,
+            role: Role::Client,
+            behind: None,
             cpu: None,
             wait: Wait::Block,
             spin: None,
@@ -199,6 +218,15 @@ impl Settings {
             "listen" => self.listen = address(key, value)?,
             "socket" => self.socket = Some(value.into()),
             "token" => self.token = Some(value.to_owned()),
+            "role" => {
+                self.role = match value {
+                    "client" => Role::Client,
+                    "server" => Role::Server,
+                    "relay" => Role::Relay,
+                    _ => return Err(refused(key, value, "client, server or relay")),
+                }
+            }
+            "behind" => self.behind = Some(value.into()),
             "cpu" => self.cpu = Some(number(key, value, 0, 1023)?),
             "wait" => {
                 self.wait = match value {
@@ -314,6 +342,8 @@ mod tests {
             "listen=127.0.0.1:8",
             "socket=/s",
             "token=t=1",
+            "role=relay",
+            "behind=/b",
             "cpu=1",
             "wait=spin",
             "spin_us=20",
@@ -334,6 +364,8 @@ mod tests {
             listen: "127.0.0.1:8".parse().unwrap(),
             socket: Some("/s".into()),
             token: Some("t=1".to_owned()),
+            role: Role::Relay,
+            behind: Some("/b".into()),
             cpu: Some(1),
             wait: Wait::Spin,
             spin: Some(Duration::from_micros(20)),

@@ -144,7 +144,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "tollgate-benches",
-        &["tollgate", "tollgate-conformance"],
+        &["tollgate", "tollgate-conformance", "tollgate-shm-abi"],
         &["tollgate-gen"],
     ),
 ];

@@ -1,6 +1,7 @@
 //! The content ACL of `policies-wasm/acl` as a filter of Envoy's: it refuses a reservation whose customer is on a list.
 //!
 //! What every filter on a gRPC message has to do, this one does by hand: wait for the whole body, take gRPC's frame off, and find the field.
+//! Without a list it looks at nothing.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -26,7 +27,7 @@ proxy_wasm::main! {{
 
 #[derive(Default)]
 struct Root {
-    blocked: Rc<HashSet<Box<[u8]>>>,
+    blocked: Option<Rc<HashSet<Box<[u8]>>>>,
 }
 
 impl Context for Root {}
@@ -35,31 +36,39 @@ impl RootContext for Root {
     fn on_configure(&mut self, _size: usize) -> bool {
         #[derive(Deserialize)]
         struct Text {
-            blocked: Vec<String>,
+            blocked: Option<Vec<String>>,
         }
         let bytes = self.get_plugin_configuration().unwrap_or_default();
         let Ok(text) = serde_json::from_slice::<Text>(&bytes) else {
             return false;
         };
-        let names = text
-            .blocked
-            .into_iter()
-            .map(|name| name.into_bytes().into());
-        self.blocked = Rc::new(names.collect());
+        self.blocked = text.blocked.map(|names| {
+            let names = names.into_iter().map(|name| name.into_bytes().into());
+            Rc::new(names.collect())
+        });
         true
     }
 
     fn create_http_context(&self, _id: u32) -> Option<Box<dyn HttpContext>> {
-        Some(Box::new(Acl {
-            blocked: Rc::clone(&self.blocked),
-            guards: false,
-        }))
+        Some(match &self.blocked {
+            None => Box::new(Null),
+            Some(blocked) => Box::new(Acl {
+                blocked: Rc::clone(blocked),
+                guards: false,
+            }),
+        })
     }
 
     fn get_type(&self) -> Option<ContextType> {
         Some(ContextType::HttpContext)
     }
 }
+
+struct Null;
+
+impl Context for Null {}
+
+impl HttpContext for Null {}
 
 struct Acl {
     blocked: Rc<HashSet<Box<[u8]>>>,

@@ -9,13 +9,16 @@ use tollgate_conformance::testbed::{SOON, eventually};
 
 use crate::stage::on_cpu;
 
-/// A filter in WebAssembly, for Envoy's V8.
+/// What an Envoy does with calls besides handing them on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Filter<'a> {
-    /// Where its module is.
-    pub(crate) module: &'a Path,
-    /// What it is given.
-    pub(crate) configuration: &'a str,
+pub(crate) enum Filter<'a> {
+    /// A module in WebAssembly, for its V8, and what that is given.
+    Wasm {
+        module: &'a Path,
+        configuration: &'a str,
+    },
+    /// Its own local rate limit, with a bucket that never gets empty.
+    RateLimit,
 }
 
 /// Starts an Envoy that hands everything to `upstream`. Returns where it listens.
@@ -60,7 +63,13 @@ fn bootstrap(listen: SocketAddr, upstream: SocketAddr, filter: Option<Filter<'_>
     let kind = |name: &str| format!("type.googleapis.com/envoy.extensions.{name}");
     let socket = |at: SocketAddr| json!({"socket_address": {"address": at.ip().to_string(), "port_value": at.port()}});
     let mut filters: Vec<_> = filter
-        .map(|filter| wasm(&kind, filter))
+        .map(|filter| match filter {
+            Filter::Wasm {
+                module,
+                configuration,
+            } => wasm(&kind, module, configuration),
+            Filter::RateLimit => rate_limit(&kind),
+        })
         .into_iter()
         .collect();
     filters.push(json!({
@@ -104,10 +113,24 @@ fn bootstrap(listen: SocketAddr, upstream: SocketAddr, filter: Option<Filter<'_>
     }})
 }
 
-fn wasm(kind: &impl Fn(&str) -> String, filter: Filter<'_>) -> Value {
+fn rate_limit(kind: &impl Fn(&str) -> String) -> Value {
+    let all = json!({"numerator": 100, "denominator": "HUNDRED"});
+    json!({
+        "name": "envoy.filters.http.local_ratelimit",
+        "typed_config": {
+            "@type": kind("filters.http.local_ratelimit.v3.LocalRateLimit"),
+            "stat_prefix": "limit",
+            "token_bucket": {"max_tokens": u32::MAX, "tokens_per_fill": u32::MAX, "fill_interval": "0.050s"},
+            "filter_enabled": {"default_value": all},
+            "filter_enforced": {"default_value": all},
+        },
+    })
+}
+
+fn wasm(kind: &impl Fn(&str) -> String, module: &Path, configuration: &str) -> Value {
     let configuration = json!({
         "@type": "type.googleapis.com/google.protobuf.StringValue",
-        "value": filter.configuration,
+        "value": configuration,
     });
     json!({
         "name": "envoy.filters.http.wasm",
@@ -120,7 +143,7 @@ fn wasm(kind: &impl Fn(&str) -> String, filter: Filter<'_>) -> Value {
                 "vm_config": {
                     "vm_id": "acl",
                     "runtime": "envoy.wasm.runtime.v8",
-                    "code": {"local": {"filename": filter.module}},
+                    "code": {"local": {"filename": module}},
                 },
             },
         },

@@ -60,7 +60,7 @@ const OFFERED: &[(&str, &str)] = &[
     ("30,000 calls/s", "overload-3x"),
 ];
 
-const PLOTS: [Plot; 10] = [
+const PLOTS: [Plot; 12] = [
     subjects(
         "latency-echo",
         "One call of 64 B after the other: p50, us",
@@ -69,6 +69,11 @@ const PLOTS: [Plot; 10] = [
     subjects(
         "latency-hotel",
         "One reservation after the other, and policies: p50, us",
+        P50,
+    ),
+    subjects(
+        "latency-host",
+        "One call of 64 B after the other within a host: p50, us",
         P50,
     ),
     subjects("rate-echo", "128 calls of 32 B in flight: calls/s", RPS),
@@ -88,6 +93,7 @@ const PLOTS: [Plot; 10] = [
                 ("8 KiB", "goodput-8k-echo"),
                 ("128 KiB", "goodput-128k-echo"),
                 ("2 MiB", "goodput-2m-echo"),
+                ("8 MiB", "goodput-8m-echo"),
             ],
         ),
     },
@@ -104,6 +110,21 @@ const PLOTS: [Plot; 10] = [
         metric: SHARE,
         least: 0.1,
         across: Across::Scenarios("pause between two calls", PAUSES),
+    },
+    Plot {
+        name: "threads",
+        title: "128 calls of 32 B in flight: calls/s",
+        metric: RPS,
+        least: 0.0,
+        across: Across::Scenarios(
+            "threads of the client, each with a session",
+            &[
+                ("1", "threads-1"),
+                ("2", "threads-2"),
+                ("4", "threads-4"),
+                ("8", "threads-8"),
+            ],
+        ),
     },
     Plot {
         name: "sessions",
@@ -349,13 +370,16 @@ fn color(subject: Subject) -> RGBColor {
     const VERMILION: RGBColor = RGBColor(213, 94, 0);
     const GREY: RGBColor = RGBColor(119, 119, 119);
     match subject {
-        Subject::Tcp(_) => GREY,
+        Subject::Tcp(_) | Subject::Shm { .. } => GREY,
+        Subject::Iceoryx2 => GREEN,
         Subject::Tonic(1) => BLUE,
         Subject::Tonic(_) | Subject::TonicAcl => SKY,
         Subject::Grpc(Language::Go) => GREEN,
         Subject::Grpc(Language::Cpp) => PURPLE,
-        Subject::Envoy { .. } => OCHRE,
-        Subject::Tollgate(Policy::None) | Subject::Otherwise(Otherwise::Admit) => VERMILION,
+        Subject::Envoy(_) => OCHRE,
+        Subject::OneDaemon
+        | Subject::Tollgate(Policy::None)
+        | Subject::Otherwise(Otherwise::Admit) => VERMILION,
         Subject::Tollgate(_) => ORANGE,
         Subject::Otherwise(Otherwise::Spin | Otherwise::RoundRobin) => PURPLE,
         Subject::Otherwise(Otherwise::Sleep) => GREEN,

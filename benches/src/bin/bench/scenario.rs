@@ -19,10 +19,16 @@ pub(crate) enum Subject {
     Tonic(usize),
     /// tonic with the ACL in the server's handler.
     TonicAcl,
-    /// The same with an Envoy on each side; the client's with the ACL as a Wasm filter, or not.
-    Envoy { acl: bool },
+    /// The same with an Envoy on each side; the client's does something with the calls.
+    Envoy(Sidecar),
     /// gRPC's own implementation in another language, over one direct connection.
     Grpc(Language),
+    /// `shm-pingpong`, the floor of one host; perhaps with a process in between that hands everything on.
+    Shm { relayed: bool },
+    /// iceoryx2, publishing and subscribing.
+    Iceoryx2,
+    /// Client and server of the one daemon of a host.
+    OneDaemon,
     /// Two daemons, client and server on either side.
     Tollgate(Policy),
     /// The same, with daemons of their own that are configured otherwise.
@@ -44,6 +50,19 @@ impl Language {
             Language::Cpp => "grpc-cpp",
         }
     }
+}
+
+/// What the client's Envoy does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sidecar {
+    /// Hands everything on.
+    Plain,
+    /// Has a Wasm filter that looks at nothing.
+    Null,
+    /// Has its own local rate limit, at infinity.
+    RateLimit,
+    /// Has the ACL as a Wasm filter.
+    Acl,
 }
 
 /// How Tollgate does something other than by default.
@@ -96,6 +115,8 @@ pub(crate) enum Policy {
     Unmatched,
     /// `policies-wasm/null`.
     Null,
+    /// `policies-wasm/rate-limit`, at infinity.
+    RateLimit,
     /// `policies-wasm/acl` with 1,000 names, which denies 1% of the calls.
     Acl,
     /// Four policies of two parties: the provider's before, the tenant's ACL and null, the provider's after.
@@ -111,6 +132,8 @@ pub(crate) struct Attached {
     pub(crate) party: &'static [&'static str],
     /// The one method that it is for; all of them if empty.
     pub(crate) method: &'static str,
+    /// What it may use beyond what everybody may.
+    pub(crate) grant: &'static str,
 }
 
 const fn tenant(name: &'static str) -> Attached {
@@ -118,6 +141,7 @@ const fn tenant(name: &'static str) -> Attached {
         name,
         party: &[],
         method: "",
+        grant: "",
     }
 }
 
@@ -126,6 +150,7 @@ const fn provider(party: &'static [&'static str]) -> Attached {
         name: "null",
         party,
         method: "",
+        grant: "",
     }
 }
 
@@ -143,6 +168,14 @@ impl Policy {
                 }
             }
             Policy::Null => const { &[tenant("null")] },
+            Policy::RateLimit => {
+                const {
+                    &[Attached {
+                        grant: "state,clock",
+                        ..tenant("rate-limit")
+                    }]
+                }
+            }
             Policy::Acl => const { &[tenant("acl")] },
             Policy::Chain => {
                 const {
@@ -160,7 +193,10 @@ impl Policy {
 
 impl Subject {
     /// Every subject.
-    pub(crate) const ALL: [Subject; 19] = [
+    pub(crate) const ALL: [Subject; 26] = [
+        SHM,
+        SHM_RELAY,
+        ICEORYX2,
         TCP,
         TCP_SPIN,
         TONIC,
@@ -169,10 +205,14 @@ impl Subject {
         GRPC_GO,
         GRPC_CPP,
         ENVOY,
+        ENVOY_NULL,
+        ENVOY_RATE_LIMIT,
         ENVOY_ACL,
+        ONE_DAEMON,
         TOLLGATE,
         TOLLGATE_UNMATCHED,
         TOLLGATE_NULL,
+        TOLLGATE_RATE_LIMIT,
         TOLLGATE_ACL,
         TOLLGATE_CHAIN,
         TOLLGATE_SPIN,
@@ -192,9 +232,12 @@ impl Subject {
         match self {
             Subject::Grpc(Language::Go) => &["grpc-go"],
             Subject::Grpc(Language::Cpp) => &["grpc-cpp"],
-            Subject::Envoy { acl: false } => &["envoy"],
-            Subject::Envoy { acl: true } => &["envoy", "envoy-acl.wasm"],
-            Subject::Tcp(_)
+            Subject::Envoy(Sidecar::Plain | Sidecar::RateLimit) => &["envoy"],
+            Subject::Envoy(Sidecar::Null | Sidecar::Acl) => &["envoy", "envoy-acl.wasm"],
+            Subject::Iceoryx2 => &["iceoryx2"],
+            Subject::Shm { .. }
+            | Subject::OneDaemon
+            | Subject::Tcp(_)
             | Subject::Tonic(_)
             | Subject::TonicAcl
             | Subject::Tollgate(_)
@@ -210,11 +253,18 @@ impl Subject {
             Subject::Tonic(1) => "tonic",
             Subject::Tonic(_) => "tonic-mt",
             Subject::TonicAcl => "tonic+acl",
-            Subject::Envoy { acl: false } => "tonic+envoy",
-            Subject::Envoy { acl: true } => "tonic+envoy+acl",
+            Subject::Envoy(Sidecar::Plain) => "tonic+envoy",
+            Subject::Envoy(Sidecar::Null) => "tonic+envoy+null",
+            Subject::Envoy(Sidecar::RateLimit) => "tonic+envoy+rate-limit",
+            Subject::Envoy(Sidecar::Acl) => "tonic+envoy+acl",
+            Subject::Shm { relayed: false } => "shm",
+            Subject::Shm { relayed: true } => "shm-relay",
+            Subject::Iceoryx2 => "iceoryx2",
+            Subject::OneDaemon => "tollgate-one",
             Subject::Grpc(language) => language.peer(),
             Subject::Tollgate(Policy::None) => "tollgate",
             Subject::Tollgate(Policy::Null) => "tollgate+null",
+            Subject::Tollgate(Policy::RateLimit) => "tollgate+rate-limit",
             Subject::Tollgate(Policy::Unmatched) => "tollgate+unmatched",
             Subject::Tollgate(Policy::Acl) => "tollgate+acl",
             Subject::Tollgate(Policy::Chain) => "tollgate+chain",
@@ -234,13 +284,20 @@ const TONIC_MT: Subject = Subject::Tonic(2);
 const TONIC_ACL: Subject = Subject::TonicAcl;
 const GRPC_GO: Subject = Subject::Grpc(Language::Go);
 const GRPC_CPP: Subject = Subject::Grpc(Language::Cpp);
-const ENVOY: Subject = Subject::Envoy { acl: false };
-const ENVOY_ACL: Subject = Subject::Envoy { acl: true };
+const ENVOY: Subject = Subject::Envoy(Sidecar::Plain);
+const ENVOY_NULL: Subject = Subject::Envoy(Sidecar::Null);
+const ENVOY_RATE_LIMIT: Subject = Subject::Envoy(Sidecar::RateLimit);
+const ENVOY_ACL: Subject = Subject::Envoy(Sidecar::Acl);
+const SHM: Subject = Subject::Shm { relayed: false };
+const SHM_RELAY: Subject = Subject::Shm { relayed: true };
+const ICEORYX2: Subject = Subject::Iceoryx2;
+const ONE_DAEMON: Subject = Subject::OneDaemon;
 /// The peers that every ratio is taken to: to the better of them in that repetition.
 pub(crate) const TONICS: &[Subject] = &[TONIC, TONIC_MT];
 const TOLLGATE: Subject = Subject::Tollgate(Policy::None);
 const TOLLGATE_NULL: Subject = Subject::Tollgate(Policy::Null);
 const TOLLGATE_UNMATCHED: Subject = Subject::Tollgate(Policy::Unmatched);
+const TOLLGATE_RATE_LIMIT: Subject = Subject::Tollgate(Policy::RateLimit);
 const TOLLGATE_ACL: Subject = Subject::Tollgate(Policy::Acl);
 const TOLLGATE_CHAIN: Subject = Subject::Tollgate(Policy::Chain);
 const TOLLGATE_SPIN: Subject = Subject::Otherwise(Otherwise::Spin);
@@ -358,6 +415,12 @@ pub(crate) struct Scenario {
     pub(crate) inflight: usize,
     /// Sessions or connections that they are spread over.
     pub(crate) sessions: usize,
+    /// The client's threads.
+    pub(crate) threads: usize,
+    /// Whether each CPU has somebody who never sleeps and gives way to everybody: no virtual CPU halts then, and waking up is cheap.
+    pub(crate) spinners: bool,
+    /// Whether a run before it is thrown away.
+    pub(crate) again: bool,
     /// Who else calls.
     pub(crate) rival: Option<Rival>,
     /// Microseconds between two of them.
@@ -381,10 +444,13 @@ const HOTEL_POLICIES: &[Subject] = &[
     TONIC_MT,
     TONIC_ACL,
     ENVOY,
+    ENVOY_NULL,
+    ENVOY_RATE_LIMIT,
     ENVOY_ACL,
     TOLLGATE,
     TOLLGATE_UNMATCHED,
     TOLLGATE_NULL,
+    TOLLGATE_RATE_LIMIT,
     TOLLGATE_ACL,
     TOLLGATE_CHAIN,
 ];
@@ -402,6 +468,9 @@ const fn steady(
         size,
         inflight,
         sessions: 1,
+        threads: 1,
+        spinners: false,
+        again: false,
         rival: None,
         gap_us: 0,
         rate: 0,
@@ -458,6 +527,17 @@ const fn overload(name: &'static str, rate: u32) -> Scenario {
     }
 }
 
+/// A client with so many threads, each with a session of its own. Peers in other languages choose their threads themselves.
+const fn threads(name: &'static str, threads: usize) -> Scenario {
+    Scenario {
+        sessions: threads,
+        threads,
+        metrics: [RPS, P50],
+        subjects: &[TONIC, TONIC_MT, TOLLGATE],
+        ..steady(name, Method::Echo, 32, 128, RPS)
+    }
+}
+
 /// Many calls in flight, over so many sessions.
 const fn sessions(name: &'static str, sessions: usize) -> Scenario {
     Scenario {
@@ -468,14 +548,35 @@ const fn sessions(name: &'static str, sessions: usize) -> Scenario {
     }
 }
 
+const BIND: Scenario = Scenario {
+    metrics: [FIRST_CALL, OPEN],
+    subjects: &[TONIC, TOLLGATE],
+    once: true,
+    ..steady("bind", Method::Hotel, 64, 1, FIRST_CALL)
+};
+
+const LATENCY_HOTEL: Scenario = Scenario {
+    subjects: &[
+        TONIC,
+        TONIC_MT,
+        TONIC_ACL,
+        ENVOY,
+        ENVOY_ACL,
+        TOLLGATE,
+        TOLLGATE_NULL,
+        TOLLGATE_ACL,
+    ],
+    ..steady("latency-hotel", Method::Hotel, 64, 1, P50)
+};
+
 /// All of them, in the order of a repetition. `bind` comes first: the daemons of a repetition are
 /// fresh, so its call finds nothing compiled and no link.
-pub(crate) const SCENARIOS: [Scenario; 28] = [
+pub(crate) const SCENARIOS: [Scenario; 36] = [
+    BIND,
     Scenario {
-        metrics: [FIRST_CALL, OPEN],
-        subjects: &[TONIC, TOLLGATE],
-        once: true,
-        ..steady("bind", Method::Hotel, 64, 1, FIRST_CALL)
+        name: "bind-again",
+        again: true,
+        ..BIND
     },
     Scenario {
         subjects: &[
@@ -483,18 +584,17 @@ pub(crate) const SCENARIOS: [Scenario; 28] = [
         ],
         ..steady("latency-echo", Method::Echo, 64, 1, P50)
     },
+    LATENCY_HOTEL,
+    Scenario {
+        name: "latency-hotel-spinners",
+        spinners: true,
+        ..LATENCY_HOTEL
+    },
     Scenario {
         subjects: &[
-            TONIC,
-            TONIC_MT,
-            TONIC_ACL,
-            ENVOY,
-            ENVOY_ACL,
-            TOLLGATE,
-            TOLLGATE_NULL,
-            TOLLGATE_ACL,
+            SHM, SHM_RELAY, ICEORYX2, TCP, TCP_SPIN, TONIC, TONIC_MT, ONE_DAEMON,
         ],
-        ..steady("latency-hotel", Method::Hotel, 64, 1, P50)
+        ..steady("latency-host", Method::Echo, 64, 1, P50)
     },
     steady("rate-echo", Method::Echo, 32, 128, RPS),
     Scenario {
@@ -507,6 +607,11 @@ pub(crate) const SCENARIOS: [Scenario; 28] = [
     steady("goodput-128k-hotel", Method::Hotel, 128 << 10, 16, GOODPUT),
     steady("goodput-2m-echo", Method::Echo, 2 << 20, 4, GOODPUT),
     steady("goodput-2m-hotel", Method::Hotel, 2 << 20, 4, GOODPUT),
+    steady("goodput-8m-echo", Method::Echo, 8 << 20, 2, GOODPUT),
+    threads("threads-1", 1),
+    threads("threads-2", 2),
+    threads("threads-4", 4),
+    threads("threads-8", 8),
     waiting("waiting-0", 0),
     waiting("waiting-10us", 10),
     waiting("waiting-100us", 100),
@@ -580,24 +685,60 @@ pub(crate) struct Claim {
 }
 
 /// What this version of Tollgate claims.
-pub(crate) const CLAIMS: [Claim; 17] = [
+pub(crate) const CLAIMS: [Claim; 21] = [
     Claim {
-        text: "p50 with the ACL is below tonic's",
+        text: "p50 with the ACL is at most a quarter of tonic's",
         scenario: "latency-hotel",
         metric: 0,
         subject: TOLLGATE_ACL,
         to: TONICS,
         elsewhere: &[],
-        bar: Bar::Below(1.0),
+        bar: Bar::Below(0.25),
     },
     Claim {
-        text: "calls/s with the ACL are at least 1.5 times tonic's",
+        text: "with spinners, p50 with the ACL is at most 0.35 of tonic's",
+        scenario: "latency-hotel-spinners",
+        metric: 0,
+        subject: TOLLGATE_ACL,
+        to: TONICS,
+        elsewhere: &[],
+        bar: Bar::Below(0.35),
+    },
+    Claim {
+        text: "with spinners, p50 with the ACL is at most a twelfth of tonic's with two Envoys and the ACL in Wasm",
+        scenario: "latency-hotel-spinners",
+        metric: 0,
+        subject: TOLLGATE_ACL,
+        to: &[ENVOY_ACL],
+        elsewhere: &[],
+        bar: Bar::Below(1.0 / 12.0),
+    },
+    Claim {
+        text: "p50 through one daemon is at most 4 times that of shared memory through a process that hands it on",
+        scenario: "latency-host",
+        metric: 0,
+        subject: ONE_DAEMON,
+        to: &[SHM_RELAY],
+        elsewhere: &[],
+        bar: Bar::Below(4.0),
+    },
+    Claim {
+        text: "2 MiB requests have at least 2.5 times tonic's GB/s",
+        scenario: "goodput-2m-echo",
+        metric: 0,
+        subject: TOLLGATE,
+        to: TONICS,
+        elsewhere: &[],
+        bar: Bar::AtLeast(2.5),
+    },
+    Claim {
+        text: "calls/s with the ACL are at least 3 times tonic's",
         scenario: "rate-hotel",
         metric: 0,
         subject: TOLLGATE_ACL,
         to: TONICS,
         elsewhere: &[],
-        bar: Bar::AtLeast(1.5),
+        bar: Bar::AtLeast(3.0),
     },
     Claim {
         text: "p50 with the ACL is at most a fifteenth of tonic's with two Envoys and the ACL in Wasm",

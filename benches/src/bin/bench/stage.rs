@@ -18,7 +18,7 @@ use tollgate_conformance::workload::acl_config;
 
 use crate::envoy::{self, Filter};
 use crate::machine::{cpu_seconds, memory_mib};
-use crate::scenario::{Attached, Otherwise, Policy, Rival, Scenario, Subject};
+use crate::scenario::{Attached, Otherwise, Policy, Rival, Scenario, Sidecar, Subject};
 
 const TENANT: &str = "bench";
 const RIVAL: &str = "rival";
@@ -128,6 +128,10 @@ impl Stage {
         subject: Subject,
         mut window: Window,
     ) -> Result<Map<String, Value>, String> {
+        let _spinners = scenario.spinners.then(spinners).transpose()?;
+        if scenario.again {
+            self.run(scenario, subject, window)?;
+        }
         loop {
             let result = self.run(scenario, subject, window)?;
             // A denial may be the first answer to come.
@@ -160,6 +164,9 @@ impl Stage {
             format!("warmup={}", window.warmup),
         ];
         // Peers in other languages don't know these.
+        if scenario.threads > 1 {
+            args.push(format!("threads={}", scenario.threads));
+        }
         if scenario.work_us > 0 {
             args.push(format!("work_us={}", scenario.work_us));
             args.push(format!("rate={}", scenario.rate));
@@ -185,10 +192,24 @@ impl Stage {
                 let server = ["threads=1", "acl=on"].map(str::to_owned);
                 self.direct(TONIC, &server, &args, None, window)
             }
-            Subject::Envoy { acl } => {
+            Subject::Envoy(sidecar) => {
                 let server = ["threads=1".to_owned()];
-                self.direct(TONIC, &server, &args, Some(Sidecars { acl }), window)
+                self.direct(TONIC, &server, &args, Some(sidecar), window)
             }
+            Subject::Shm { relayed } => self.on_host(
+                |role| (Program::Ours("shm-pingpong"), Some(format!("role={role}"))),
+                relayed,
+                &args,
+                window,
+            ),
+            Subject::Iceoryx2 => {
+                let program = |role| (Program::Peer("iceoryx2", role), None);
+                self.on_host(program, false, &args, window)
+            }
+            Subject::OneDaemon => match &self.tollgate {
+                Some(tollgate) => tollgate.measure_alone(&args, window),
+                None => Err("no daemons were started".to_owned()),
+            },
             Subject::Grpc(language) => {
                 let peer = |role| Program::Peer(language.peer(), role);
                 self.direct([peer("server"), peer("client")], &[], &args, None, window)
@@ -205,13 +226,51 @@ impl Stage {
         }
     }
 
+    /// A server and a client of one host with shared memory between them, and perhaps somebody who hands it on.
+    fn on_host(
+        &self,
+        program: impl Fn(&'static str) -> (Program, Option<String>),
+        relayed: bool,
+        args: &[String],
+        window: Window,
+    ) -> Result<Map<String, Value>, String> {
+        let bed = Testbed::new();
+        let (client_cpu, server_cpu) = self.placement.cpus().unzip();
+        let at = |name: &str| bed.path(name).display().to_string();
+        let start = |role, socket: &str, cpu: Option<usize>, more: &[String]| {
+            let (program, role) = program(role);
+            let own = [format!("socket={}", at(socket))];
+            let cpu = cpu.map(|cpu| format!("cpu={cpu}"));
+            program.start(&[role.as_slice(), args, &own, cpu.as_slice(), more].concat())
+        };
+        let is_ready = |line: &str| line == "ready";
+        let mut behind = vec![start("server", "server", server_cpu, &[])?];
+        behind[0].line(SOON, is_ready)?;
+        let mut socket = "server";
+        if relayed {
+            let more = [format!("behind={}", at(socket))];
+            socket = "relay";
+            let relay = start("relay", socket, client_cpu, &more)?;
+            relay.line(SOON, is_ready)?;
+            behind.push(relay);
+        }
+        let pids: Vec<_> = behind.iter().map(Process::pid).collect();
+        let result = drive(start("client", socket, None, &[])?, None, &pids, window);
+        // Those that put something away end with their standard input.
+        for mut process in behind {
+            drop(process.stdin());
+            let _ended = process.ended(Duration::from_millis(100));
+        }
+        result
+    }
+
     /// A server and a client with TCP between them, and perhaps an Envoy beside each.
     fn direct(
         &self,
         [server, client]: [Program; 2],
         server_args: &[String],
         args: &[String],
-        sidecars: Option<Sidecars>,
+        sidecars: Option<Sidecar>,
         window: Window,
     ) -> Result<Map<String, Value>, String> {
         let (_, server_cpu) = self.placement.cpus().unzip();
@@ -225,18 +284,21 @@ impl Stage {
             .map_err(|_| format!("no address in `{ready}`"))?;
         let mut pids = vec![server.pid()];
         let mut envoys = Vec::new();
-        if let Some(sidecars) = sidecars {
+        if let Some(sidecar) = sidecars {
             let (envoy_client_cpu, _) = self.placement.cpus().unzip();
-            let config = acl_config().to_string();
             let module = peer("envoy-acl.wasm");
-            let filter = Filter {
+            let blocked = acl_config().to_string();
+            let wasm = |configuration| Filter::Wasm {
                 module: &module,
-                configuration: &config,
+                configuration,
             };
-            for (cpu, filter) in [
-                (server_cpu, None),
-                (envoy_client_cpu, sidecars.acl.then_some(filter)),
-            ] {
+            let filter = match sidecar {
+                Sidecar::Plain => None,
+                Sidecar::Null => Some(wasm("{}")),
+                Sidecar::RateLimit => Some(Filter::RateLimit),
+                Sidecar::Acl => Some(wasm(&blocked)),
+            };
+            for (cpu, filter) in [(server_cpu, None), (envoy_client_cpu, filter)] {
                 let (envoy, listen) = envoy::start(&peer("envoy"), cpu, address, filter)?;
                 pids.push(envoy.pid());
                 envoys.push(envoy);
@@ -246,13 +308,6 @@ impl Stage {
         let args = [args, &[format!("to={address}")]].concat();
         drive(client.start(&args)?, None, &pids, window)
     }
-}
-
-/// An Envoy on each side.
-#[derive(Clone, Copy)]
-struct Sidecars {
-    /// The client's has the ACL.
-    acl: bool,
 }
 
 const TONIC: [Program; 2] = [Program::Ours("tonic-server"), Program::Ours("tonic-client")];
@@ -273,16 +328,19 @@ impl Program {
             Program::Peer(name, role) => (name, peer(name), Some(role.to_owned())),
         };
         let of = |args: &[String]| role.iter().chain(args).cloned().collect::<Vec<_>>();
-        // Ours go to their CPU by themselves.
-        let cpu = args.iter().position(|arg| arg.starts_with("cpu="));
-        let started = match (self, cpu) {
-            (Program::Peer(..), Some(at)) => {
-                let cpu: usize = args[at].trim_start_matches("cpu=").parse().unwrap_or(0);
-                let mut args = args.to_vec();
-                args.remove(at);
-                on_cpu(&path, cpu, &of(&args))
+        let started = match self {
+            // They go to their CPU by themselves.
+            Program::Ours(_) => Process::start(&path, of(args)),
+            Program::Peer(..) => {
+                let (cpus, args): (Vec<_>, Vec<_>) = args
+                    .iter()
+                    .cloned()
+                    .partition(|arg| arg.starts_with("cpu="));
+                match cpus.last().map(|cpu| cpu.trim_start_matches("cpu=")) {
+                    Some(cpu) => on_cpu(&path, cpu.parse().unwrap_or(0), &of(&args)),
+                    None => Process::start(&path, of(&args)),
+                }
             }
-            _ => Process::start(&path, of(args)),
         };
         started.map_err(|error| format!("cannot start {name}: {error}"))
     }
@@ -293,6 +351,27 @@ pub(crate) fn on_cpu(path: &Path, cpu: usize, args: &[String]) -> io::Result<Pro
     let path = path.display().to_string();
     let taskset = ["-c".to_owned(), cpu.to_string(), path];
     Process::start(Path::new("taskset"), taskset.iter().chain(args))
+}
+
+/// Somebody on each CPU who never sleeps and gives way to everybody else.
+fn spinners() -> Result<Vec<Process>, String> {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let start = |cpu: usize| {
+        let cpu = cpu.to_string();
+        let idle = [
+            "-i",
+            "0",
+            "taskset",
+            "-c",
+            &cpu,
+            "sh",
+            "-c",
+            "while :; do :; done",
+        ];
+        Process::start(Path::new("chrt"), idle)
+            .map_err(|error| format!("no spinner (chrt, taskset and sh are needed): {error}"))
+    };
+    (0..cpus).map(start).collect()
 }
 
 /// Where `.ci/peers` puts a peer.
@@ -323,6 +402,9 @@ impl Tollgate {
         push(&a, "null", &["--provider"], &[])?;
         let config = config.display().to_string();
         push(&a, "acl", &tenant, &["--config", &config])?;
+        let config = bed.file("limit.json", r#"{"per_second": 1000000, "burst": 1000000}"#);
+        let config = config.display().to_string();
+        push(&a, "rate-limit", &tenant, &["--config", &config])?;
         Ok(Tollgate {
             pids: [server.pid(), a.process().pid(), b.process().pid()],
             _server: server,
@@ -355,7 +437,12 @@ impl Tollgate {
             let place = place(attached);
             run(
                 &self.a,
-                &[&["policy", "attach", &version], &place[..]].concat(),
+                &[
+                    &["policy", "attach", &version],
+                    &place[..],
+                    &granted(attached),
+                ]
+                .concat(),
             )?;
         }
         let result = match rival {
@@ -387,6 +474,18 @@ impl Tollgate {
 }
 
 impl Tollgate {
+    /// With a server on the client's host.
+    fn measure_alone(&self, args: &[String], window: Window) -> Result<Map<String, Value>, String> {
+        let cpu = self.placement.cpus().map(|(_, cpu)| format!("cpu={cpu}"));
+        let server = serve(&self.a, &self.token, cpu.as_slice())?;
+        let own = [
+            format!("socket={}", self.a.socket().display()),
+            format!("token={}", self.token),
+        ];
+        let client = Program::Ours("bench-client").start(&[args, &own].concat())?;
+        drive(client, None, &[server.pid(), self.pids[1]], window)
+    }
+
     /// Nanoseconds that the tenant's calls and the rival's have had of the client's daemon.
     fn shares(&self) -> Result<[f64; 2], String> {
         let status = self.a.status();
@@ -421,9 +520,17 @@ fn place(attached: &Attached) -> Vec<&'static str> {
     [&here[..], attached.party, &method].concat()
 }
 
+/// What it is allowed there.
+fn granted(attached: &Attached) -> Vec<&'static str> {
+    match attached.grant {
+        "" => vec![],
+        grant => vec!["--grant", grant],
+    }
+}
+
 /// Pushes a module under its own name.
 fn push(daemon: &Daemon, name: &str, owner: &[&str], config: &[&str]) -> Result<(), String> {
-    let file = policy_file(name).display().to_string();
+    let file = policy_file(&name.replace('-', "_")).display().to_string();
     let push = ["policy", "push", &file, "--name", name];
     run(daemon, &[&push[..], owner, config].concat())
 }
@@ -465,10 +572,12 @@ impl Stepped {
         sent.map_err(|error| format!("the client is gone: {error}"))
     }
 
-    fn result(&self) -> Result<Map<String, Value>, String> {
+    fn result(&mut self) -> Result<Map<String, Value>, String> {
         let line = self
             .client
             .line(self.patience, |line| line.starts_with('{'))?;
+        // It may have something to put away. If it doesn't end, it is killed.
+        let _ended = self.client.ended(SOON);
         serde_json::from_str(&line).map_err(|error| format!("{error} in `{line}`"))
     }
 }
@@ -501,7 +610,7 @@ fn drive(
     clients.iter_mut().try_for_each(Stepped::go)?;
     let mut result = clients[0].result()?;
     let mut answered = count(&result, "ok") + count(&result, "denied");
-    if let Some(rival) = clients.get(1) {
+    if let Some(rival) = clients.get_mut(1) {
         let its = rival.result()?;
         answered += count(&its, "ok");
         result.extend(
@@ -556,7 +665,7 @@ fn check(
         subject,
         Subject::Tollgate(Policy::Acl | Policy::Chain)
             | Subject::TonicAcl
-            | Subject::Envoy { acl: true }
+            | Subject::Envoy(Sidecar::Acl)
     );
     let judged = has_acl && scenario.method == Method::Hotel;
     let expected = if judged { count("blocked") } else { 0 };
