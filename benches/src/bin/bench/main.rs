@@ -144,8 +144,7 @@ impl Plan {
 
     fn needs_tollgate(&self) -> bool {
         let mut all = self.chosen.iter().flat_map(|(_, subjects)| subjects);
-        // Those that wait in another way have daemons of their own.
-        all.any(|subject| matches!(subject, Subject::Tollgate(_) | Subject::OneDaemon))
+        all.any(|subject| subject.needs_daemons())
     }
 }
 

@@ -314,13 +314,22 @@ fn table(text: &mut String, scenario: &Scenario, samples: &Samples) {
         1 => String::new(),
         sessions => format!(" over {sessions} sessions"),
     };
+    let spinners = match scenario.spinners {
+        true => "; a spinner of the idle class on each CPU",
+        false => "",
+    };
+    let placement = scenario.placement.map_or_else(String::new, |placement| {
+        format!("; placement {}", placement.describe())
+    });
     let beside = scenario.rival.map_or_else(String::new, |rival| {
         let (size, inflight, sessions) = (rival.size, rival.inflight, rival.sessions);
         format!("; beside another tenant's {size} B, {inflight} in flight over {sessions}")
     });
     line(
         text,
-        format_args!("## {name}: {size} B, {inflight} in flight{over}{beside}\n"),
+        format_args!(
+            "## {name}: {size} B, {inflight} in flight{over}{beside}{spinners}{placement}\n"
+        ),
     );
     line(
         text,

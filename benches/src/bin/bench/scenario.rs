@@ -6,7 +6,7 @@
 
 use tollgate_benches::settings::{Method, Wait};
 
-use crate::stage::peer;
+use crate::stage::{Placement, peer};
 
 /// A system under measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -245,6 +245,11 @@ impl Subject {
         }
     }
 
+    /// Whether it uses the daemons of a repetition; those that are configured otherwise have daemons of their own.
+    pub(crate) fn needs_daemons(self) -> bool {
+        matches!(self, Subject::Tollgate(_) | Subject::OneDaemon)
+    }
+
     /// Its name in tables, files and arguments.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -419,6 +424,8 @@ pub(crate) struct Scenario {
     pub(crate) threads: usize,
     /// Whether each CPU has somebody who never sleeps and gives way to everybody: no virtual CPU halts then, and waking up is cheap.
     pub(crate) spinners: bool,
+    /// Which thread runs where, whatever the run's own placement is.
+    pub(crate) placement: Option<Placement>,
     /// Whether a run before it is thrown away.
     pub(crate) again: bool,
     /// Who else calls.
@@ -470,6 +477,7 @@ const fn steady(
         sessions: 1,
         threads: 1,
         spinners: false,
+        placement: None,
         again: false,
         rival: None,
         gap_us: 0,
@@ -569,9 +577,15 @@ const LATENCY_HOTEL: Scenario = Scenario {
     ..steady("latency-hotel", Method::Hotel, 64, 1, P50)
 };
 
+const LATENCY_SPINNERS: Scenario = Scenario {
+    spinners: true,
+    subjects: &[TONIC, TONIC_MT, ENVOY_ACL, TOLLGATE, TOLLGATE_ACL],
+    ..steady("latency-spinners", Method::Hotel, 64, 1, P50)
+};
+
 /// All of them, in the order of a repetition. `bind` comes first: the daemons of a repetition are
 /// fresh, so its call finds nothing compiled and no link.
-pub(crate) const SCENARIOS: [Scenario; 36] = [
+pub(crate) const SCENARIOS: [Scenario; 37] = [
     BIND,
     Scenario {
         name: "bind-again",
@@ -585,10 +599,11 @@ pub(crate) const SCENARIOS: [Scenario; 36] = [
         ..steady("latency-echo", Method::Echo, 64, 1, P50)
     },
     LATENCY_HOTEL,
+    LATENCY_SPINNERS,
     Scenario {
-        name: "latency-hotel-spinners",
-        spinners: true,
-        ..LATENCY_HOTEL
+        name: "latency-spinners-split",
+        placement: Some(Placement::Split),
+        ..LATENCY_SPINNERS
     },
     Scenario {
         subjects: &[
@@ -696,8 +711,8 @@ pub(crate) const CLAIMS: [Claim; 21] = [
         bar: Bar::Below(0.25),
     },
     Claim {
-        text: "with spinners, p50 with the ACL is at most 0.35 of tonic's",
-        scenario: "latency-hotel-spinners",
+        text: "with spinners and placed, p50 with the ACL is at most 0.35 of tonic's",
+        scenario: "latency-spinners-split",
         metric: 0,
         subject: TOLLGATE_ACL,
         to: TONICS,
@@ -705,8 +720,8 @@ pub(crate) const CLAIMS: [Claim; 21] = [
         bar: Bar::Below(0.35),
     },
     Claim {
-        text: "with spinners, p50 with the ACL is at most a twelfth of tonic's with two Envoys and the ACL in Wasm",
-        scenario: "latency-hotel-spinners",
+        text: "with spinners and placed, p50 with the ACL is at most a twelfth of tonic's with two Envoys and the ACL in Wasm",
+        scenario: "latency-spinners-split",
         metric: 0,
         subject: TOLLGATE_ACL,
         to: &[ENVOY_ACL],

@@ -128,6 +128,12 @@ impl Stage {
         subject: Subject,
         mut window: Window,
     ) -> Result<Map<String, Value>, String> {
+        if let Some(placement) = scenario.placement
+            && placement != self.placement
+        {
+            let stage = Stage::set(placement, subject.needs_daemons())?;
+            return stage.measure(scenario, subject, window);
+        }
         let _spinners = scenario.spinners.then(spinners).transpose()?;
         if scenario.again {
             self.run(scenario, subject, window)?;
