@@ -25,6 +25,7 @@ mod call;
 mod calls;
 pub mod codec;
 mod driver;
+mod driving;
 pub mod limits;
 mod nudge;
 mod serve;
@@ -35,7 +36,7 @@ mod submit;
 
 pub use buffer::{Bytes, SendBuffer, SharedBytes};
 pub use call::{Call, ReceivedBlock};
-pub use driver::{Sessions, block_on};
+pub use driving::{Sessions, block_on};
 pub use serve::{HandlerFuture, Incoming, Responder, Service, ServiceInfo};
 pub use session::{Binding, BoundMethod, Session, SessionOptions};
 pub use status::Status;

@@ -24,7 +24,8 @@ use tollgate_shm_abi::wait::{Patience, now_ns};
 use tollgate_shm_abi::wake::{DoorbellRinger, WakeListener};
 
 use crate::Status;
-use crate::driver::{Driver, Seat};
+use crate::driver::Driver;
+use crate::driving::Seat;
 use crate::limits::{BIND_TIMEOUT, DEFAULT_SPIN, MAX_OUTSTANDING, OPEN_TIMEOUT};
 use crate::nudge::Nudge;
 use crate::serve::Service;
