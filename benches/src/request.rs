@@ -12,6 +12,7 @@
 use tollgate_conformance::workload::{Booking, Bookings, NAME_BYTES};
 
 use crate::settings::Method;
+use crate::ycsb::Operations;
 
 /// The least content: a customer's name.
 pub const MIN_SIZE: usize = NAME_BYTES;
@@ -69,6 +70,8 @@ pub struct Requests {
     pub bookings: Vec<Booking>,
     /// An echo's payload.
     pub payload: Vec<u8>,
+    /// What is done to the store, if that is what is called.
+    pub operations: Option<Operations>,
 }
 
 impl Requests {
@@ -81,6 +84,10 @@ impl Requests {
             filling: Filling::new(size),
             bookings: Bookings::new(1).take(PREPARED).collect(),
             payload,
+            operations: match method {
+                Method::Ycsb(workload) => Some(Operations::new(workload)),
+                Method::Echo | Method::Hotel => None,
+            },
         }
     }
 

@@ -6,7 +6,7 @@
 //! | `inflight` | calls in flight at any time | 1 |
 //! | `sessions` | sessions or connections that they are spread over, as evenly as they go | 1 |
 //! | `gap_us` | how long a caller pauses between two calls, if it has one in flight | 0 |
-//! | `method` | `echo` or `hotel` | `echo` |
+//! | `method` | `echo`, `hotel`, or `ycsb-a` to `ycsb-f` (see [`crate::ycsb`]) | `echo` |
 //! | `secs`, `warmup` | seconds that are measured, and before | 2, 0.5 |
 //! | `to` | the server: `IP:PORT` | |
 //! | `listen` | where a TCP server listens | `127.0.0.1:0` |
@@ -32,6 +32,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use tollgate::SessionOptions;
 
 use crate::request::{MAX_SIZE, MIN_SIZE};
+use crate::ycsb::Workload;
 
 /// The most calls that a client keeps in flight.
 pub const MAX_INFLIGHT: usize = 4096;
@@ -54,13 +55,43 @@ pub const MAX_WORK_US: u64 = 1_000_000;
 /// The longest spin: longer ones never sleep in practice.
 pub const MAX_SPIN_US: u64 = 1_000_000;
 
-/// Which method of `hotel.proto` is called.
+/// What is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     /// `hotel.Echo/Echo`: opaque bytes.
     Echo,
     /// `hotel.Reservation/Reserve`: the typed message that policies guard.
     Hotel,
+    /// `kv.Store`, as a workload of YCSB does it.
+    Ycsb(Workload),
+}
+
+impl Method {
+    /// All of them.
+    pub const ALL: [Method; 8] = [
+        Method::Echo,
+        Method::Hotel,
+        Method::Ycsb(Workload::A),
+        Method::Ycsb(Workload::B),
+        Method::Ycsb(Workload::C),
+        Method::Ycsb(Workload::D),
+        Method::Ycsb(Workload::E),
+        Method::Ycsb(Workload::F),
+    ];
+
+    /// Its name in arguments.
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Echo => "echo",
+            Method::Hotel => "hotel",
+            Method::Ycsb(Workload::A) => "ycsb-a",
+            Method::Ycsb(Workload::B) => "ycsb-b",
+            Method::Ycsb(Workload::C) => "ycsb-c",
+            Method::Ycsb(Workload::D) => "ycsb-d",
+            Method::Ycsb(Workload::E) => "ycsb-e",
+            Method::Ycsb(Workload::F) => "ycsb-f",
+        }
+    }
 }
 
 /// How a TCP peer waits for bytes.
@@ -206,11 +237,12 @@ impl Settings {
             "rate" => self.rate = number(key, value, 0, MAX_RATE)?,
             "work_us" => self.work = Duration::from_micros(number(key, value, 0, MAX_WORK_US)?),
             "method" => {
-                self.method = match value {
-                    "echo" => Method::Echo,
-                    "hotel" => Method::Hotel,
-                    _ => return Err(refused(key, value, "echo or hotel")),
-                }
+                let mut all = Method::ALL.into_iter();
+                let found = all.find(|method| method.name() == value);
+                self.method = found.ok_or_else(|| {
+                    let names = Method::ALL.map(Method::name).join(", ");
+                    refused(key, value, &format!("one of {names}"))
+                })?;
             }
             "secs" => self.run = Duration::from_secs_f64(number(key, value, 0.001, MAX_SECS)?),
             "warmup" => self.warmup = Duration::from_secs_f64(number(key, value, 0.0, MAX_SECS)?),
@@ -394,7 +426,10 @@ mod tests {
         for (arg, sentence) in [
             ("size", "`size` is not of the form key=value"),
             ("speed=1", "there is no argument `speed`"),
-            ("method=ping", "`method` is echo or hotel, not `ping`"),
+            (
+                "method=ping",
+                "`method` is one of echo, hotel, ycsb-a, ycsb-b, ycsb-c, ycsb-d, ycsb-e, ycsb-f, not `ping`",
+            ),
             ("wait=sleep", "`wait` is block or spin, not `sleep`"),
             ("acl=yes", "`acl` is on or off, not `yes`"),
             ("to=here", "`to` is IP:PORT, not `here`"),

@@ -20,12 +20,18 @@ use tollgate_benches::settings::{Method, Settings};
 use tollgate_benches::stubs::hotel::echo_client::EchoClient;
 use tollgate_benches::stubs::hotel::reservation_client::ReservationClient;
 use tollgate_benches::stubs::hotel::{EchoMessage, ReserveRequest, Stay};
+use tollgate_benches::stubs::kv::store_client::StoreClient;
+use tollgate_benches::stubs::kv::{Field, Key, Range, Record};
+use tollgate_benches::ycsb::{self, NAMES, Store};
 
 struct Tollgate {
     session: Session,
     echo: EchoClient,
     hotel: ReservationClient,
+    store: StoreClient,
     message: Arc<EchoMessage>,
+    /// Of a field of the store.
+    value: Bytes,
 }
 
 impl Tollgate {
@@ -38,8 +44,10 @@ impl Tollgate {
         Ok(Tollgate {
             session,
             echo: EchoClient::new(channel.clone()),
-            hotel: ReservationClient::new(channel),
+            hotel: ReservationClient::new(channel.clone()),
+            store: StoreClient::new(channel),
             message: Arc::new(EchoMessage { payload }),
+            value: ycsb::value().into(),
         })
     }
 
@@ -92,9 +100,12 @@ fn shared(session: &Session, payload: &[u8]) -> Result<Bytes, String> {
 
 impl Caller for Tollgate {
     async fn call(&self, requests: &Requests, index: usize) -> Answer {
+        if let Some(operations) = &requests.operations {
+            return operations.call(self, index).await;
+        }
         let answer = match requests.method {
-            Method::Echo => self.echo(requests).await,
             Method::Hotel => self.reserve(requests, index).await,
+            _ => self.echo(requests).await,
         };
         match answer {
             Ok(true) => Answer::Ok,
@@ -103,6 +114,34 @@ impl Caller for Tollgate {
             Err(status) if status.code() == Code::RESOURCE_EXHAUSTED => Answer::Refused,
             Err(status) => Answer::Failed(status.to_string()),
         }
+    }
+}
+
+impl Store for Tollgate {
+    type Error = Status;
+
+    async fn read(&self, key: &str) -> Result<usize, Status> {
+        let key = key.to_owned();
+        let reply = self.store.read(Key { key }).await?;
+        let fields = reply.get_ref().view().fields().iter();
+        Ok(fields.filter(|field| field.value() == &*self.value).count())
+    }
+
+    async fn scan(&self, from: &str, count: u32) -> Result<usize, Status> {
+        let from = from.to_owned();
+        let reply = self.store.scan(Range { from, count }).await?;
+        Ok(reply.get_ref().view().records().len())
+    }
+
+    async fn put(&self, key: &str, fields: &[usize]) -> Result<bool, Status> {
+        let field = |at: &usize| Field {
+            name: NAMES[*at].to_owned(),
+            value: self.value.clone(),
+        };
+        let fields = fields.iter().map(field).collect();
+        let key = key.to_owned();
+        let reply = self.store.put(Record { key, fields }).await?;
+        Ok(reply.get_ref().view().existed())
     }
 }
 

@@ -1,13 +1,15 @@
-//! Tollgate's server: `hotel.Reservation` and `hotel.Echo` on the daemon at `socket=`.
+//! Tollgate's server: `hotel.Reservation`, `hotel.Echo` and `kv.Store` on the daemon at `socket=`.
 //!
 //! Handlers run on the thread that drives the session, which is this program's only busy one. Prints
-//! `ready` once both services are bound, and ends when the session does.
+//! `ready` once the services are bound, and ends when the session does.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tollgate::{Code, Received, Reply, Request, Response, Server, Session, Status, block_on};
+use tollgate::{
+    Bytes, Code, Received, Reply, Request, Response, Server, Session, Status, block_on,
+};
 use tollgate_benches::measure::{exit, say, work};
 use tollgate_benches::request::{echo_reply, reservation_id};
 use tollgate_benches::settings::Settings;
@@ -16,6 +18,9 @@ use tollgate_benches::stubs::hotel::reservation_server::{Reservation, Reservatio
 use tollgate_benches::stubs::hotel::{
     AvailabilityReply, AvailabilityRequest, EchoMessage, ReserveReply, ReserveRequest,
 };
+use tollgate_benches::stubs::kv::store_server::{Store, StoreServer};
+use tollgate_benches::stubs::kv::{self, Field, Key, Range, Record, Written};
+use tollgate_benches::ycsb::{FIELDS, NAMES, Table};
 
 struct Hotel;
 
@@ -51,6 +56,48 @@ impl Echo for EchoBack {
     }
 }
 
+#[derive(Default)]
+struct Records {
+    table: Table<Bytes>,
+}
+
+impl Store for Records {
+    async fn read(&self, request: Request<Received<Key>>) -> Reply<Record> {
+        let key = request.get_ref().view().key();
+        let fields = self.table.read(key);
+        Ok(Response::new(Record {
+            key: key.to_owned(),
+            fields: fields.map_or_else(Vec::new, |fields| named(&fields)),
+        }))
+    }
+
+    async fn scan(&self, request: Request<Received<Range>>) -> Reply<kv::Records> {
+        let range = request.get_ref().view();
+        let record = |key: &str, fields: &[Bytes; FIELDS]| Record {
+            key: key.to_owned(),
+            fields: named(fields),
+        };
+        let records = self.table.scan(range.from(), range.count(), record);
+        Ok(Response::new(kv::Records { records }))
+    }
+
+    async fn put(&self, request: Request<Received<Record>>) -> Reply<Written> {
+        let record = request.get_ref().view();
+        let fields = record.fields().iter();
+        let fields = fields.map(|field| (field.name(), field.value().into()));
+        let existed = self.table.put(record.key(), fields);
+        Ok(Response::new(Written { existed }))
+    }
+}
+
+fn named(fields: &[Bytes; FIELDS]) -> Vec<Field> {
+    let field = |(name, value): (&&str, &Bytes)| Field {
+        name: (*name).to_owned(),
+        value: value.clone(),
+    };
+    NAMES.iter().zip(fields).map(field).collect()
+}
+
 fn main() -> ExitCode {
     exit("bench-server", serve())
 }
@@ -63,7 +110,8 @@ fn serve() -> Result<(), String> {
         .add_service(ReservationServer::new(Hotel))
         .add_service(EchoServer::new(EchoBack {
             work: settings.work,
-        }));
+        }))
+        .add_service(StoreServer::new(Records::default()));
     block_on(&session, server.bind()).map_err(|status| format!("cannot serve: {status}"))?;
     say("ready")?;
     let status = block_on(&session, session.closed());

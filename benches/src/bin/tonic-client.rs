@@ -15,7 +15,10 @@ use tollgate_benches::settings::{Method, Settings};
 use tollgate_benches::stubs::tonic_hotel::echo_client::EchoClient;
 use tollgate_benches::stubs::tonic_hotel::reservation_client::ReservationClient;
 use tollgate_benches::stubs::tonic_hotel::{EchoMessage, ReserveRequest, Stay};
+use tollgate_benches::stubs::tonic_kv::store_client::StoreClient;
+use tollgate_benches::stubs::tonic_kv::{Field, Key, Range, Record};
 use tollgate_benches::tuning::{self, MESSAGE};
+use tollgate_benches::ycsb::{self, NAMES, Store};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
@@ -23,15 +26,20 @@ use tonic::{Code, Status};
 struct Tonic {
     echo: EchoClient<Channel>,
     hotel: ReservationClient<Channel>,
+    store: StoreClient<Channel>,
     payload: Bytes,
+    /// Of a field of the store.
+    value: Bytes,
 }
 
 impl Tonic {
     fn new(channel: Channel, requests: &Requests) -> Tonic {
         Tonic {
             echo: EchoClient::new(channel.clone()).max_decoding_message_size(MESSAGE),
-            hotel: ReservationClient::new(channel).max_decoding_message_size(MESSAGE),
+            hotel: ReservationClient::new(channel.clone()).max_decoding_message_size(MESSAGE),
+            store: StoreClient::new(channel),
             payload: Bytes::copy_from_slice(&requests.payload),
+            value: ycsb::value().into(),
         }
     }
 
@@ -60,9 +68,12 @@ impl Tonic {
 
 impl Caller for Tonic {
     async fn call(&self, requests: &Requests, index: usize) -> Answer {
+        if let Some(operations) = &requests.operations {
+            return operations.call(self, index).await;
+        }
         let answer = match requests.method {
-            Method::Echo => self.echo(requests).await,
             Method::Hotel => self.reserve(requests, index).await,
+            _ => self.echo(requests).await,
         };
         match answer {
             Ok(true) => Answer::Ok,
@@ -71,6 +82,34 @@ impl Caller for Tonic {
             Err(status) if status.code() == Code::ResourceExhausted => Answer::Refused,
             Err(status) => Answer::Failed(status.to_string()),
         }
+    }
+}
+
+impl Store for Tonic {
+    type Error = Status;
+
+    async fn read(&self, key: &str) -> Result<usize, Status> {
+        let key = key.to_owned();
+        let reply = self.store.clone().read(Key { key }).await?;
+        let fields = reply.get_ref().fields.iter();
+        Ok(fields.filter(|field| field.value == self.value).count())
+    }
+
+    async fn scan(&self, from: &str, count: u32) -> Result<usize, Status> {
+        let from = from.to_owned();
+        let reply = self.store.clone().scan(Range { from, count }).await?;
+        Ok(reply.get_ref().records.len())
+    }
+
+    async fn put(&self, key: &str, fields: &[usize]) -> Result<bool, Status> {
+        let field = |at: &usize| Field {
+            name: NAMES[*at].to_owned(),
+            value: self.value.clone(),
+        };
+        let fields = fields.iter().map(field).collect();
+        let key = key.to_owned();
+        let reply = self.store.clone().put(Record { key, fields }).await?;
+        Ok(reply.get_ref().existed)
     }
 }
 

@@ -1,4 +1,4 @@
-//! tonic's server: `hotel.Reservation` and `hotel.Echo` over plain HTTP/2.
+//! tonic's server: `hotel.Reservation`, `hotel.Echo` and `kv.Store` over plain HTTP/2.
 //!
 //! Configured for speed within what tonic offers: see `tuning.rs`.
 #![forbid(unsafe_code)]
@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tollgate_benches::measure::{exit, say, work};
 use tollgate_benches::request::{REPLY_BYTES, reservation_id};
 use tollgate_benches::settings::Settings;
@@ -15,7 +16,10 @@ use tollgate_benches::stubs::tonic_hotel::reservation_server::{Reservation, Rese
 use tollgate_benches::stubs::tonic_hotel::{
     AvailabilityReply, AvailabilityRequest, EchoMessage, ReserveReply, ReserveRequest,
 };
+use tollgate_benches::stubs::tonic_kv::store_server::{Store, StoreServer};
+use tollgate_benches::stubs::tonic_kv::{self, Field, Key, Range, Record, Written};
 use tollgate_benches::tuning::{self, MESSAGE};
+use tollgate_benches::ycsb::{FIELDS, NAMES, Table};
 use tollgate_conformance::workload::blocked_names;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -64,6 +68,48 @@ impl Echo for EchoBack {
     }
 }
 
+#[derive(Default)]
+struct Records {
+    table: Table<Bytes>,
+}
+
+#[tonic::async_trait]
+impl Store for Records {
+    async fn read(&self, request: Request<Key>) -> Result<Response<Record>, Status> {
+        let key = request.into_inner().key;
+        let fields = self.table.read(&key);
+        let fields = fields.map_or_else(Vec::new, |fields| named(&fields));
+        Ok(Response::new(Record { key, fields }))
+    }
+
+    async fn scan(&self, request: Request<Range>) -> Result<Response<tonic_kv::Records>, Status> {
+        let range = request.into_inner();
+        let record = |key: &str, fields: &[Bytes; FIELDS]| Record {
+            key: key.to_owned(),
+            fields: named(fields),
+        };
+        let records = self.table.scan(&range.from, range.count, record);
+        Ok(Response::new(tonic_kv::Records { records }))
+    }
+
+    async fn put(&self, request: Request<Record>) -> Result<Response<Written>, Status> {
+        let record = request.into_inner();
+        let fields = record.fields.iter();
+        // A copy: what came lies in a buffer of the connection's, which it would keep.
+        let fields = fields.map(|field| (&*field.name, Bytes::copy_from_slice(&field.value)));
+        let existed = self.table.put(&record.key, fields);
+        Ok(Response::new(Written { existed }))
+    }
+}
+
+fn named(fields: &[Bytes; FIELDS]) -> Vec<Field> {
+    let field = |(name, value): (&&str, &Bytes)| Field {
+        name: (*name).to_owned(),
+        value: value.clone(),
+    };
+    NAMES.iter().zip(fields).map(field).collect()
+}
+
 fn main() -> ExitCode {
     exit("tonic-server", serve())
 }
@@ -91,6 +137,7 @@ fn serve() -> Result<(), String> {
             .add_service(
                 ReservationServer::new(Hotel { blocked }).max_decoding_message_size(MESSAGE),
             )
+            .add_service(StoreServer::new(Records::default()))
             .serve_with_incoming(incoming)
             .await
             .map_err(|error| format!("serving ended: {error}"))

@@ -353,8 +353,8 @@ mod tests {
             })
         };
         assert_eq!(
-            names(&["--only", "latency", "--subjects", "tonic,tcp"]),
-            Ok(vec![("latency-echo", 2), ("latency-hotel", 1)])
+            names(&["--only", "goodput-2m", "--subjects", "tonic,tcp"]),
+            Ok(vec![("goodput-2m-echo", 2), ("goodput-2m-hotel", 1)])
         );
         let all = names(&[]).map(|all| all.len());
         assert_eq!(all, Ok(SCENARIOS.len()));
@@ -373,7 +373,7 @@ mod tests {
         );
         let error = names(&["--subjects", "grpc"]).unwrap_err();
         assert!(
-            error.contains("the subjects are tcp, tcp-spin, tonic, tonic-mt, tonic+acl,"),
+            error.contains("the subjects are shm, shm-relay, iceoryx2, tcp, tcp-spin, tonic,"),
             "{error}"
         );
     }

@@ -60,7 +60,7 @@ const OFFERED: &[(&str, &str)] = &[
     ("30,000 calls/s", "overload-3x"),
 ];
 
-const PLOTS: [Plot; 12] = [
+const PLOTS: [Plot; 14] = [
     subjects(
         "latency-echo",
         "One call of 64 B after the other: p50, us",
@@ -123,6 +123,38 @@ const PLOTS: [Plot; 12] = [
                 ("2", "threads-2"),
                 ("4", "threads-4"),
                 ("8", "threads-8"),
+            ],
+        ),
+    },
+    Plot {
+        name: "ycsb",
+        title: "YCSB, 128 clients, of E 16: operations/s",
+        metric: RPS,
+        least: 0.0,
+        across: Across::Scenarios(
+            "workload",
+            &[
+                ("A", "ycsb-a"),
+                ("B", "ycsb-b"),
+                ("C", "ycsb-c"),
+                ("D", "ycsb-d"),
+                ("E", "ycsb-e"),
+                ("F", "ycsb-f"),
+            ],
+        ),
+    },
+    Plot {
+        name: "ycsb-b",
+        title: "YCSB, workload B: operations/s",
+        metric: RPS,
+        least: 0.0,
+        across: Across::Scenarios(
+            "clients",
+            &[
+                ("1", "ycsb-b-1"),
+                ("8", "ycsb-b-8"),
+                ("32", "ycsb-b-32"),
+                ("128", "ycsb-b"),
             ],
         ),
     },

@@ -314,6 +314,10 @@ fn table(text: &mut String, scenario: &Scenario, samples: &Samples) {
         1 => String::new(),
         sessions => format!(" over {sessions} sessions"),
     };
+    let offered = match scenario.rate {
+        0 => String::new(),
+        rate => format!("; {rate} calls/s offered"),
+    };
     let spinners = match scenario.spinners {
         true => "; a spinner of the idle class on each CPU",
         false => "",
@@ -328,7 +332,7 @@ fn table(text: &mut String, scenario: &Scenario, samples: &Samples) {
     line(
         text,
         format_args!(
-            "## {name}: {size} B, {inflight} in flight{over}{beside}{spinners}{placement}\n"
+            "## {name}: {size} B, {inflight} in flight{over}{offered}{beside}{spinners}{placement}\n"
         ),
     );
     line(
@@ -435,9 +439,9 @@ mod tests {
     fn the_report_tells_what_holds_what_falls_short_and_what_is_missing() {
         let mut samples = samples(&[
             ("rate-hotel", TONIC, 0, "rps", 100.0),
-            ("rate-hotel", ACL, 0, "rps", 149.0),
+            ("rate-hotel", ACL, 0, "rps", 299.0),
             ("latency-hotel", TONIC, 0, "p50_us", 80.0),
-            ("latency-hotel", ACL, 0, "p50_us", 40.0),
+            ("latency-hotel", ACL, 0, "p50_us", 16.0),
         ]);
         samples.0.push(Sample {
             scenario: "rate-echo",
@@ -448,20 +452,23 @@ mod tests {
         let run = json!({"repetitions": 1, "commit": "abc"});
         let text = to_markdown(&run, &samples, &[]);
         for expected in [
-            "| p50 with the ACL is below tonic's | latency-hotel | 0.50 [0.50-0.50] | < 1 | holds |",
-            "| rate-hotel | 1.49 [1.49-1.49] | >= 1.5 | **falls short** |",
+            "| p50 with the ACL is at most a quarter of tonic's | latency-hotel | 0.20 [0.20-0.20] | < 0.25 | holds |",
+            "| rate-hotel | 2.99 [2.99-2.99] | >= 3 | **falls short** |",
             "| bind | - | < 5 | not measured |",
-            "| tollgate+acl | 149 [149-149] | 1.49 [1.49-1.49] | - | - |",
+            "| tollgate+acl | 299 [299-299] | 2.99 [2.99-2.99] | - | - |",
             "- Commit: abc",
             "- rate-echo, tcp: it fell over",
         ] {
             assert!(text.contains(expected), "{expected} is not in:\n{text}");
         }
         let json = to_json(&json!({}), &samples);
-        assert_eq!(json["claims"][0]["holds"], json!(true));
-        assert_eq!(json["claims"][1]["holds"], json!(false));
-        let bind = CLAIMS.iter().position(|claim| claim.scenario == "bind");
-        assert_eq!(json["claims"][bind.unwrap()]["holds"], Value::Null);
+        let holds = |scenario: &str| {
+            let claim = CLAIMS.iter().position(|claim| claim.scenario == scenario);
+            json["claims"][claim.unwrap()]["holds"].clone()
+        };
+        assert_eq!(holds("latency-hotel"), json!(true));
+        assert_eq!(holds("rate-hotel"), json!(false));
+        assert_eq!(holds("bind"), Value::Null);
         assert_eq!(json["samples"][4]["failed"], json!("it fell over"));
         let again = Samples::from_json(&json);
         assert_eq!(to_markdown(&run, &again, &[]), text);

@@ -5,6 +5,7 @@
 //! policy compares reservations with reservations.
 
 use tollgate_benches::settings::{Method, Wait};
+use tollgate_benches::ycsb::{FIELD_BYTES, FIELDS, Workload};
 
 use crate::stage::{Placement, peer};
 
@@ -485,8 +486,8 @@ const fn steady(
         work_us: 0,
         metrics: [headline, P99],
         subjects: match method {
-            Method::Echo => ECHO,
             Method::Hotel => HOTEL,
+            Method::Echo | Method::Ycsb(_) => ECHO,
         },
         once: false,
     }
@@ -546,6 +547,22 @@ const fn threads(name: &'static str, threads: usize) -> Scenario {
     }
 }
 
+/// A workload of YCSB by so many clients, each with a session and one operation at a time.
+const fn ycsb(name: &'static str, workload: Workload, clients: usize) -> Scenario {
+    Scenario {
+        sessions: clients,
+        metrics: [RPS, P99],
+        subjects: &[TONIC, TONIC_MT, TOLLGATE],
+        ..steady(
+            name,
+            Method::Ycsb(workload),
+            FIELDS * FIELD_BYTES,
+            clients,
+            RPS,
+        )
+    }
+}
+
 /// Many calls in flight, over so many sessions.
 const fn sessions(name: &'static str, sessions: usize) -> Scenario {
     Scenario {
@@ -585,7 +602,7 @@ const LATENCY_SPINNERS: Scenario = Scenario {
 
 /// All of them, in the order of a repetition. `bind` comes first: the daemons of a repetition are
 /// fresh, so its call finds nothing compiled and no link.
-pub(crate) const SCENARIOS: [Scenario; 37] = [
+pub(crate) const SCENARIOS: [Scenario; 47] = [
     BIND,
     Scenario {
         name: "bind-again",
@@ -627,6 +644,12 @@ pub(crate) const SCENARIOS: [Scenario; 37] = [
     threads("threads-2", 2),
     threads("threads-4", 4),
     threads("threads-8", 8),
+    Scenario {
+        rate: 20,
+        metrics: [P50, SHARE],
+        subjects: &[TONIC, TONIC_MT, ENVOY_ACL, TOLLGATE, TOLLGATE_ACL],
+        ..steady("hotel-20", Method::Hotel, 64, 16, P50)
+    },
     waiting("waiting-0", 0),
     waiting("waiting-10us", 10),
     waiting("waiting-100us", 100),
@@ -637,6 +660,16 @@ pub(crate) const SCENARIOS: [Scenario; 37] = [
         metrics: [SHARE, P50],
         ..waiting("waiting-1s", 1_000_000)
     },
+    ycsb("ycsb-a", Workload::A, 128),
+    ycsb("ycsb-b", Workload::B, 128),
+    ycsb("ycsb-b-1", Workload::B, 1),
+    ycsb("ycsb-b-8", Workload::B, 8),
+    ycsb("ycsb-b-32", Workload::B, 32),
+    ycsb("ycsb-c", Workload::C, 128),
+    ycsb("ycsb-d", Workload::D, 128),
+    // With 128 clients Tollgate's server has more answers at once than a link holds (4 MiB), and loses the link.
+    ycsb("ycsb-e", Workload::E, 16),
+    ycsb("ycsb-f", Workload::F, 128),
     sessions("sessions-1", 1),
     sessions("sessions-8", 8),
     sessions("sessions-128", 128),
@@ -700,7 +733,7 @@ pub(crate) struct Claim {
 }
 
 /// What this version of Tollgate claims.
-pub(crate) const CLAIMS: [Claim; 21] = [
+pub(crate) const CLAIMS: [Claim; 28] = [
     Claim {
         text: "p50 with the ACL is at most a quarter of tonic's",
         scenario: "latency-hotel",
@@ -738,13 +771,76 @@ pub(crate) const CLAIMS: [Claim; 21] = [
         bar: Bar::Below(4.0),
     },
     Claim {
-        text: "2 MiB requests have at least 2.5 times tonic's GB/s",
+        text: "requests of 8 KiB have at least 2.5 times tonic's GB/s",
+        scenario: "goodput-8k-echo",
+        metric: 0,
+        subject: TOLLGATE,
+        to: TONICS,
+        elsewhere: &[],
+        bar: Bar::AtLeast(2.5),
+    },
+    Claim {
+        text: "requests of 8 KiB have at least 0.75 of raw TCP's GB/s",
+        scenario: "goodput-8k-echo",
+        metric: 0,
+        subject: TOLLGATE,
+        to: &[TCP],
+        elsewhere: &[],
+        bar: Bar::AtLeast(0.75),
+    },
+    Claim {
+        text: "requests of 128 KiB have at least 2.5 times tonic's GB/s",
+        scenario: "goodput-128k-echo",
+        metric: 0,
+        subject: TOLLGATE,
+        to: TONICS,
+        elsewhere: &[],
+        bar: Bar::AtLeast(2.5),
+    },
+    Claim {
+        text: "requests of 128 KiB have at least 0.75 of raw TCP's GB/s",
+        scenario: "goodput-128k-echo",
+        metric: 0,
+        subject: TOLLGATE,
+        to: &[TCP],
+        elsewhere: &[],
+        bar: Bar::AtLeast(0.75),
+    },
+    Claim {
+        text: "requests of 2 MiB have at least 2.5 times tonic's GB/s",
         scenario: "goodput-2m-echo",
         metric: 0,
         subject: TOLLGATE,
         to: TONICS,
         elsewhere: &[],
         bar: Bar::AtLeast(2.5),
+    },
+    Claim {
+        text: "requests of 2 MiB have at least 0.75 of raw TCP's GB/s",
+        scenario: "goodput-2m-echo",
+        metric: 0,
+        subject: TOLLGATE,
+        to: &[TCP],
+        elsewhere: &[],
+        bar: Bar::AtLeast(0.75),
+    },
+    Claim {
+        text: "requests of 8 MiB have at least 2.5 times tonic's GB/s",
+        scenario: "goodput-8m-echo",
+        metric: 0,
+        subject: TOLLGATE,
+        to: TONICS,
+        elsewhere: &[],
+        bar: Bar::AtLeast(2.5),
+    },
+    Claim {
+        text: "requests of 8 MiB have at least 0.75 of raw TCP's GB/s",
+        scenario: "goodput-8m-echo",
+        metric: 0,
+        subject: TOLLGATE,
+        to: &[TCP],
+        elsewhere: &[],
+        bar: Bar::AtLeast(0.75),
     },
     Claim {
         text: "calls/s with the ACL are at least 3 times tonic's",

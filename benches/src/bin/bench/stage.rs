@@ -155,10 +155,7 @@ impl Stage {
         subject: Subject,
         window: Window,
     ) -> Result<Map<String, Value>, String> {
-        let method = match scenario.method {
-            Method::Echo => "echo",
-            Method::Hotel => "hotel",
-        };
+        let method = scenario.method.name();
         let (size, inflight) = (scenario.size, scenario.inflight);
         let mut args = vec![
             format!("size={size}"),
@@ -175,6 +172,8 @@ impl Stage {
         }
         if scenario.work_us > 0 {
             args.push(format!("work_us={}", scenario.work_us));
+        }
+        if scenario.rate > 0 {
             args.push(format!("rate={}", scenario.rate));
         }
         if let Some((client, _)) = self.placement.cpus() {
@@ -661,7 +660,7 @@ fn check(
         }
     }
     let refused = count("refused");
-    if refused > 0 && scenario.rate == 0 {
+    if refused > 0 && (scenario.rate == 0 || scenario.work_us == 0) {
         return Err(format!("{refused} calls were refused: RESOURCE_EXHAUSTED"));
     }
     if count("ok") == 0 {
