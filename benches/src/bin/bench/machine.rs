@@ -6,18 +6,25 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-/// Clock ticks (user and system) that a process has used so far; 0 once it is gone.
-fn ticks(pid: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+/// A process's line in `/proc/PID/stat` from field 3 on, which is the first after its name; empty once it is gone.
+fn stat(pid: u32) -> Vec<String> {
+    let stat = read(&format!("/proc/{pid}/stat"));
     // The command's name is in parentheses and may contain anything: count from the last one.
     let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
-    let fields = after.split_whitespace();
-    // `utime` and `stime` are fields 14 and 15 of the line, 11 and 12 after the name.
-    fields
-        .skip(11)
-        .take(2)
-        .filter_map(|field| field.parse::<u64>().ok())
-        .sum()
+    after.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Clock ticks (user and system) that a process has used so far; 0 once it is gone.
+fn ticks(pid: u32) -> u64 {
+    // `utime` and `stime` are fields 14 and 15.
+    let fields = stat(pid).into_iter().skip(11).take(2);
+    fields.filter_map(|field| field.parse::<u64>().ok()).sum()
+}
+
+/// Whether a process runs only when nobody else wants to: SCHED_IDLE.
+pub(crate) fn is_idle_class(pid: u32) -> bool {
+    // `policy` is field 41.
+    stat(pid).get(38).is_some_and(|policy| policy == "5")
 }
 
 /// CPU seconds that these processes have used so far, in steps of the kernel's clock tick (10 ms).
@@ -102,6 +109,14 @@ mod tests {
             sum = (0..100_000).fold(sum, |sum, n| std::hint::black_box(sum ^ n));
         }
         assert_eq!(cpu_seconds(&[u32::MAX]), 0.0);
+    }
+
+    #[test]
+    fn a_test_is_not_of_the_idle_class() {
+        let me = std::process::id();
+        let parent = std::os::unix::process::parent_id().to_string();
+        assert_eq!(stat(me).get(1), Some(&parent));
+        assert!(!is_idle_class(me) && !is_idle_class(u32::MAX));
     }
 
     #[test]

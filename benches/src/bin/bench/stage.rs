@@ -13,11 +13,11 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tollgate_benches::settings::{Method, Wait};
 use tollgate_conformance::process::{Process, program, programs};
-use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, policy_file};
+use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, policy_file};
 use tollgate_conformance::workload::acl_config;
 
 use crate::envoy::{self, Filter};
-use crate::machine::{cpu_seconds, memory_mib};
+use crate::machine::{cpu_seconds, is_idle_class, memory_mib};
 use crate::scenario::{Attached, Otherwise, Policy, Rival, Scenario, Sidecar, Subject};
 
 const TENANT: &str = "bench";
@@ -359,6 +359,9 @@ pub(crate) fn on_cpu(path: &Path, cpu: usize, args: &[String]) -> io::Result<Pro
 }
 
 /// Somebody on each CPU who never sleeps and gives way to everybody else.
+///
+/// # Errors
+/// If they don't come to be what they are to be: without them another thing would be measured.
 fn spinners() -> Result<Vec<Process>, String> {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let start = |cpu: usize| {
@@ -373,8 +376,13 @@ fn spinners() -> Result<Vec<Process>, String> {
             "-c",
             "while :; do :; done",
         ];
-        Process::start(Path::new("chrt"), idle)
-            .map_err(|error| format!("no spinner (chrt, taskset and sh are needed): {error}"))
+        let failed = |why: String| format!("no spinner (chrt, taskset and sh are needed): {why}");
+        let spinner = Process::start(Path::new("chrt"), idle);
+        let spinner = spinner.map_err(|error| failed(error.to_string()))?;
+        match eventually(SOON, || is_idle_class(spinner.pid())) {
+            Ok(_) => Ok(spinner),
+            Err(_) => Err(failed(spinner.said().join("; "))),
+        }
     };
     (0..cpus).map(start).collect()
 }
@@ -429,14 +437,8 @@ impl Tollgate {
         rival: Option<Rival>,
         window: Window,
     ) -> Result<Map<String, Value>, String> {
-        let client = |args: &[String], token: &str| {
-            let own = [
-                format!("socket={}", self.a.socket().display()),
-                format!("token={token}"),
-                format!("to={}", self.b.listen()),
-            ];
-            Program::Ours("bench-client").start(&[args, &own].concat())
-        };
+        let to = [format!("to={}", self.b.listen())];
+        let client = |args: &[String], token: &str| self.client(token, &[args, &to[..]].concat());
         for attached in policy.attached() {
             let version = format!("{}@1", attached.name);
             let place = place(attached);
@@ -483,12 +485,17 @@ impl Tollgate {
     fn measure_alone(&self, args: &[String], window: Window) -> Result<Map<String, Value>, String> {
         let cpu = self.placement.cpus().map(|(_, cpu)| format!("cpu={cpu}"));
         let server = serve(&self.a, &self.token, cpu.as_slice())?;
+        let client = self.client(&self.token, args)?;
+        drive(client, None, &[server.pid(), self.pids[1]], window)
+    }
+
+    /// A client of the first daemon's; its calls stay on that host unless the arguments say where they go.
+    fn client(&self, token: &str, args: &[String]) -> Result<Process, String> {
         let own = [
             format!("socket={}", self.a.socket().display()),
-            format!("token={}", self.token),
+            format!("token={token}"),
         ];
-        let client = Program::Ours("bench-client").start(&[args, &own].concat())?;
-        drive(client, None, &[server.pid(), self.pids[1]], window)
+        Program::Ours("bench-client").start(&[args, &own].concat())
     }
 
     /// Nanoseconds that the tenant's calls and the rival's have had of the client's daemon.
