@@ -16,6 +16,7 @@
 //! Invariant: a wake-up for who drives (a woken future or task, a thread that wants to drive, the end) is published before the
 //! sleeper's last look, or nudges it; see [`crate::nudge`].
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::future::Future;
 use std::mem::MaybeUninit;
@@ -430,9 +431,10 @@ impl Bell {
     }
 }
 
-/// Tells this thread from the others that are alive.
+/// Tells this thread from the others that are alive, by the address of something that each has of its own. It could be written to:
+/// of a constant one would do for all.
 fn this_thread() -> usize {
-    thread_local!(static HERE: u8 = const { 0 });
+    thread_local!(static HERE: Cell<u8> = const { Cell::new(0) });
     HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
@@ -495,5 +497,21 @@ fn drive_in_background(inner: &Arc<Inner>) {
         while !wished() {
             turn(std::slice::from_mut(&mut driving), None, wished);
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::this_thread;
+
+    #[test]
+    fn threads_that_are_alive_are_told_apart() {
+        let here = this_thread();
+        let there = std::thread::spawn(|| [this_thread(), this_thread()]);
+        let [one, again] = there.join().unwrap();
+        assert!(here != 0 && one != 0);
+        assert_eq!(one, again);
+        assert_ne!(here, one);
     }
 }
