@@ -31,6 +31,17 @@ pub const SUBMISSIONS_PER_TURN: usize = 64;
 /// session is taken whole. 256 KiB, some 60 us of copying: with 64 KiB small calls beside large ones take half as long, and the large ones twice.
 pub const BYTES_PER_SHARED_TURN: usize = 256 << 10;
 
+/// Bytes of messages taken from one session before the next one's turn in any case: what they are sent over may be
+/// [behind](tollgate_transport::limits::TX_BEHIND) by then. 1 MiB; a single larger message is taken whole.
+pub const BYTES_PER_TURN: usize = 1 << 20;
+
+/// Answers kept for one link until it has room before those are looked for that nobody waits for any more; then at twice as many as were
+/// left. A kept answer is some 50 bytes: what it says stays with its application.
+pub const KEPT_BEFORE_SWEEP: usize = 64;
+
+/// A link [behind](tollgate_transport::limits::TX_BEHIND) whose peer takes nothing for so long is ended.
+pub const TAKES_NOTHING_FOR: Duration = Duration::from_secs(10);
+
 /// How long a runtime counts as shared after two tenants had something to do in one round.
 pub const SHARED_FOR: Duration = Duration::from_millis(10);
 

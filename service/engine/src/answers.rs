@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tollgate_shm_abi::status::Code;
 
 use crate::calls::{Call, CallKey};
+use crate::limits::SENT_AT_ONCE_BYTES;
 use crate::state::{Event, Stage, State};
 use crate::tables::{
     Encoding, End, Engine, LinkId, Origin, Output, SessionId, Status, Steering, Target, Verdict,
@@ -99,6 +100,35 @@ impl<M> Engine<M> {
             }
         }
         self.leave_target(call);
+        self.judge_reply(call, message);
+        true
+    }
+
+    /// A serving application has answered, and its answer stays with it until the link to the caller's daemon is no longer
+    /// [behind](Served::behind): then comes [`reply_after_wait`](Self::reply_after_wait), or
+    /// [`undeliverable`](Self::undeliverable) if it turns out to be none. The application doesn't work on the call any longer.
+    pub fn put_off(&mut self, session: SessionId, call: CallKey) {
+        if let Answerable::Yes = self.answerable(session, call) {
+            self.leave_target(call);
+            if let Some(call) = self.calls.get_mut(call) {
+                call.target = Target::PutOff { session };
+            }
+        }
+    }
+
+    /// The answer that was put off; of a call that has ended meanwhile it is dropped.
+    pub fn reply_after_wait(&mut self, session: SessionId, call: CallKey, message: M) {
+        let waits = self.calls.get_mut(call);
+        match waits.filter(|call| call.target == Target::PutOff { session }) {
+            Some(waits) => {
+                waits.target = Target::Answered;
+                self.judge_reply(call, message);
+            }
+            None => self.discard(message),
+        }
+    }
+
+    fn judge_reply(&mut self, call: CallKey, message: M) {
         let chain = self
             .calls
             .get(call)
@@ -111,7 +141,6 @@ impl<M> Engine<M> {
                 self.replied(call, message);
             }
         }
-        true
     }
 
     /// A serving application answered with a status. `false`: the call is none of that application's.
@@ -263,29 +292,47 @@ impl<M> Engine<M> {
         }
     }
 
-    /// The peer has granted more: what may be sent now, once every [`Output::SendCall`] so far has been.
+    /// The peer has granted more: what may be sent now, once every [`Output::SendCall`] so far has been. [`send_waiting`] follows.
+    ///
+    /// [`send_waiting`]: Self::send_waiting
     pub fn set_credit(&mut self, link_id: LinkId, calls: u32, bytes: u64) {
         let Some(link) = self.links.get_mut(link_id.0) else {
             return;
         };
         (link.credit_calls, link.credit_bytes) = (calls, bytes);
-        loop {
+    }
+
+    /// A link has more waiting to leave than it should have, or no longer: while it has, calls wait as they do for credit, and
+    /// answers [can be put off](Self::put_off).
+    pub fn set_behind(&mut self, link_id: LinkId, behind: bool) {
+        if let Some(link) = self.links.get_mut(link_id.0) {
+            link.behind = behind;
+        }
+    }
+
+    /// Sends what the link affords of the calls that it holds back, some [`SENT_AT_ONCE_BYTES`] of them. Whether there may be more: once
+    /// these have been sent, the link may be behind.
+    pub fn send_waiting(&mut self, link_id: LinkId) -> bool {
+        let mut sent = 0;
+        while sent < SENT_AT_ONCE_BYTES {
             let Some(link) = self.links.get_mut(link_id.0) else {
-                return;
+                return false;
             };
             let Some(key) = link.waiting.next() else {
-                return;
+                return false;
             };
             let bytes = self.calls.get(key).map_or(0, |call| call.bytes);
             if !link.affords(bytes) {
-                return;
+                return false;
             }
+            sent += bytes;
             link.waiting.pop();
             link.waiting_bytes -= bytes;
             if let Some(message) = self.calls.get_mut(key).and_then(|call| call.held.take()) {
                 self.send_call(key, message);
             }
         }
+        true
     }
 
     /// An application is gone: its calls are dropped, those that it served end with UNAVAILABLE.
@@ -295,7 +342,7 @@ impl<M> Engine<M> {
         }
         for key in self
             .calls
-            .select(|call| call.target == Target::Session { session: id })
+            .select(|call| matches!(call.target, Target::Session { session } | Target::PutOff { session } if session == id))
         {
             self.leave_target(key);
             self.end(

@@ -40,5 +40,6 @@ pub use calls::CallKey;
 pub use state::Stage;
 pub use tables::{
     Admission, ChainId, Encoding, End, Engine, Expected, LinkId, MethodChains, Origin, Output,
-    Route, RouteTarget, ServiceId, Serving, SessionId, Status, Steering, Submission, Verdict,
+    Route, RouteTarget, Served, ServiceId, Serving, SessionId, Status, Steering, Submission,
+    Verdict,
 };

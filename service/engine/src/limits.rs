@@ -16,11 +16,14 @@ pub const MAX_OUTSTANDING_PER_SESSION: u32 = 4_096;
 /// Calls delivered to one serving session and not answered yet.
 pub const MAX_DELIVERED_PER_SESSION: u32 = 4_096;
 
-/// Calls that one link holds back while its peer grants no credit.
+/// Calls that one link holds back while its peer grants no credit, or takes less than it is sent.
 pub const MAX_WAITING_PER_LINK: usize = 4_096;
 
 /// Bytes of the calls that one link holds back.
 pub const MAX_WAITING_BYTES_PER_LINK: u64 = 64 << 20;
+
+/// Bytes of such calls that leave at once when they may, before their link is looked at again: 256 KiB. A single larger one leaves alone.
+pub const SENT_AT_ONCE_BYTES: u64 = 256 << 10;
 
 /// Priorities of calls: 0, which is the default, to 7, the most urgent.
 pub const PRIORITIES: usize = 8;

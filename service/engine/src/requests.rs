@@ -250,7 +250,9 @@ impl<M> Engine<M> {
                 }
             }
             // A call is forwarded once, and nobody has it before that.
-            Some(Target::Session { .. } | Target::Answered) | None => self.discard(message),
+            Some(Target::Session { .. } | Target::PutOff { .. } | Target::Answered) | None => {
+                self.discard(message)
+            }
         }
     }
 
@@ -272,7 +274,7 @@ impl<M> Engine<M> {
         {
             self.discard(message);
             let text = format!(
-                "the peer grants no credit, and the link already holds back {MAX_WAITING_PER_LINK} calls or {MAX_WAITING_BYTES_PER_LINK} bytes"
+                "the peer takes no more at present, and the link already holds back {MAX_WAITING_PER_LINK} calls or {MAX_WAITING_BYTES_PER_LINK} bytes"
             );
             return self.end(key, Status::new(Code::RESOURCE_EXHAUSTED, text));
         }

@@ -128,6 +128,10 @@ pub(crate) enum Target {
         bind: u32,
         method: u16,
     },
+    /// It has answered, and keeps the answer until the link that it goes to has room. It no longer works on the call.
+    PutOff {
+        session: SessionId,
+    },
     /// It has answered; nobody works on the call any more.
     Answered,
 }
@@ -354,6 +358,17 @@ pub struct Expected {
     pub encoding: Encoding,
 }
 
+/// What a session answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// The service that was called.
+    pub service: ServiceId,
+    /// And its method.
+    pub method: u16,
+    /// The link that the answer goes to, if that [is behind](Engine::set_behind): the answer should be [put off](Engine::put_off).
+    pub behind: Option<LinkId>,
+}
+
 /// The calls that a session serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Serving {
@@ -399,6 +414,8 @@ pub(crate) struct Link {
     /// What the peer lets us send.
     pub(crate) credit_calls: u32,
     pub(crate) credit_bytes: u64,
+    /// So much waits to leave on it already that what can wait does.
+    pub(crate) behind: bool,
     /// Calls held back.
     pub(crate) waiting: Waiting,
     pub(crate) waiting_bytes: u64,
@@ -407,7 +424,7 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn affords(&self, bytes: u64) -> bool {
-        self.credit_calls > 0 && self.credit_bytes >= bytes
+        !self.behind && self.credit_calls > 0 && self.credit_bytes >= bytes
     }
 }
 
@@ -556,6 +573,7 @@ impl<M> Engine<M> {
         let fresh = Link {
             credit_calls: calls,
             credit_bytes: bytes,
+            behind: false,
             waiting: Waiting::default(),
             waiting_bytes: 0,
             by_number: ByNumber::default(),
@@ -638,18 +656,34 @@ impl<M> Engine<M> {
         }
     }
 
-    /// The method that `session` answers when it answers `call`. `None`: it doesn't have such a call (any more).
-    pub fn expected_from_session(
-        &self,
-        session: SessionId,
-        call: CallKey,
-    ) -> Option<(ServiceId, u16)> {
+    /// What `session` answers when it answers `call`. `None`: it doesn't have such a call (any more).
+    pub fn expected_from_session(&self, session: SessionId, call: CallKey) -> Option<Served> {
         let live = self.calls.get(call)?;
-        if live.target == (Target::Session { session }) {
-            live.service
-        } else {
-            None
-        }
+        let its = live.target == (Target::Session { session });
+        its.then(|| self.served(live)).flatten()
+    }
+
+    /// As [`expected_from_session`](Self::expected_from_session), of a call whose answer [was put off](Self::put_off).
+    pub fn expected_after_wait(&self, session: SessionId, call: CallKey) -> Option<Served> {
+        let live = self.calls.get(call)?;
+        let its = live.target == (Target::PutOff { session });
+        its.then(|| self.served(live)).flatten()
+    }
+
+    fn served(&self, call: &Call<M>) -> Option<Served> {
+        let (service, method) = call.service?;
+        let behind = match call.origin {
+            Origin::Link { link, .. } => {
+                let is_behind = self.links.get(link.0).is_some_and(|link| link.behind);
+                is_behind.then_some(link)
+            }
+            Origin::Session { .. } => None,
+        };
+        Some(Served {
+            service,
+            method,
+            behind,
+        })
     }
 
     /// The next thing to do; `None` when there is nothing.

@@ -323,11 +323,13 @@ fn a_call_that_cannot_be_converted_ends_and_a_converted_one_costs_its_new_size()
 
     // The link affords what was posted, and not what it became.
     engine.set_credit(PEER, 1, 50);
+    assert!(!engine.send_waiting(PEER));
     engine.submit(0, APP, 4, submission(2, 102));
     let (call, message) = convert(&mut engine);
     engine.converted(call, 51, message);
     assert_eq!(drain(&mut engine), [], "it waits for credit");
     engine.set_credit(PEER, 1, 51);
+    assert!(!engine.send_waiting(PEER));
     assert!(matches!(
         drain(&mut engine)[..],
         [Output::SendCall { message: 102, .. }]
@@ -517,6 +519,7 @@ fn calls_without_credit_wait_in_order_and_the_queue_is_limited() {
     let sent = drain(&mut engine);
     assert_eq!(sent.len(), LINK_CALL_WINDOW as usize);
     engine.set_credit(PEER, 2, 20);
+    assert!(!engine.send_waiting(PEER));
     let messages: Vec<u32> = drain(&mut engine)
         .iter()
         .map(|o| {
@@ -537,7 +540,27 @@ fn calls_without_credit_wait_in_order_and_the_queue_is_limited() {
     assert_eq!(failure(&outputs).code, Code::CANCELLED);
     assert!(outputs.contains(&Output::Discard(LINK_CALL_WINDOW + 2)));
     engine.set_credit(PEER, 1, 10);
+    assert!(!engine.send_waiting(PEER));
     assert!(drain(&mut engine).is_empty());
+}
+
+#[test]
+fn what_waited_leaves_in_parts_so_that_the_link_can_fall_behind_again() {
+    let (mut engine, _) = engine();
+    engine.set_behind(PEER, true);
+    for call in 0..4 {
+        let large = Submission {
+            bytes: SENT_AT_ONCE_BYTES / 2,
+            ..submission(call, 0)
+        };
+        engine.submit(0, APP, 1, large);
+    }
+    engine.set_behind(PEER, false);
+    assert!(engine.send_waiting(PEER));
+    assert_eq!(drain(&mut engine).len(), 2);
+    engine.set_behind(PEER, true);
+    assert!(!engine.send_waiting(PEER));
+    assert_eq!(drain(&mut engine), []);
 }
 
 #[test]
@@ -566,6 +589,7 @@ fn urgent_calls_leave_before_others_and_no_call_waits_for_ever() {
         drain(engine).iter().filter_map(sent).collect()
     };
     engine.set_credit(PEER, 3, 30);
+    assert!(!engine.send_waiting(PEER));
     assert_eq!(sent(&mut engine), [2, 1, 3]);
     // More urgent ones keep coming, one for each that leaves: the oldest has its turn all the same.
     let mut left = Vec::new();
@@ -579,6 +603,7 @@ fn urgent_calls_leave_before_others_and_no_call_waits_for_ever() {
         };
         engine.submit(0, APP, 1, urgent);
         engine.set_credit(PEER, 1, 10);
+        assert!(!engine.send_waiting(PEER));
         left.extend(sent(&mut engine));
     }
     let turn = left.iter().position(|message| *message == 0);
@@ -700,6 +725,69 @@ fn what_a_link_holds_back_is_limited_in_calls_and_bytes() {
     drain(&mut engine);
     post(&mut engine, APP, 1, 2, 1);
     assert_eq!(failure(&drain(&mut engine)).code, Code::RESOURCE_EXHAUSTED);
+}
+
+#[test]
+fn a_link_that_is_behind_gets_calls_and_answers_once_it_has_caught_up() {
+    let (mut engine, service) = engine();
+    for number in 0..3 {
+        engine.arrive(0, service, 0, Encoding::Native, from_peer(number, 0));
+    }
+    let calls: Vec<CallKey> = drain(&mut engine)
+        .iter()
+        .filter_map(|output| match output {
+            Output::Deliver { call, .. } => Some(*call),
+            _ => None,
+        })
+        .collect();
+    let behind =
+        |engine: &Engine<Message>, call| engine.expected_from_session(SERVER, call).unwrap().behind;
+    assert_eq!(behind(&engine, calls[0]), None);
+    engine.set_behind(PEER, true);
+    assert_eq!(behind(&engine, calls[0]), Some(PEER));
+
+    engine.submit(0, APP, 1, submission(9, 100));
+    assert_eq!(drain(&mut engine), [], "a call waits, too");
+    for &call in &calls {
+        engine.put_off(SERVER, call);
+    }
+    assert_eq!(engine.serving(SERVER).calls, 0, "the server has answered");
+    assert!(!engine.reply_from_session(SERVER, calls[0], 1), "once");
+    assert_eq!(drain(&mut engine), [Output::Discard(1)]);
+    engine.cancel(Origin::Link {
+        link: PEER,
+        call: 0,
+    });
+    assert!(
+        matches!(drain(&mut engine)[..], [Output::SendStatus { call: 0, .. }]),
+        "the server isn't told: it has answered"
+    );
+
+    engine.set_behind(PEER, false);
+    assert!(!engine.send_waiting(PEER));
+    assert!(matches!(
+        drain(&mut engine)[..],
+        [Output::SendCall { message: 100, .. }]
+    ));
+    assert_eq!(engine.expected_after_wait(SERVER, calls[0]), None);
+    engine.reply_after_wait(SERVER, calls[0], 2);
+    engine.reply_after_wait(SERVER, calls[1], 3);
+    assert!(matches!(
+        drain(&mut engine)[..],
+        [
+            Output::Discard(2),
+            Output::SendReply {
+                call: 1,
+                message: 3,
+                ..
+            }
+        ]
+    ));
+    engine.session_closed(SERVER);
+    assert!(
+        matches!(&drain(&mut engine)[..], [Output::SendStatus { call: 2, status, .. }] if status.code == Code::UNAVAILABLE),
+        "what it kept is gone with it"
+    );
 }
 
 #[test]
@@ -923,6 +1011,13 @@ enum Op {
         ticks: u64,
     },
     Credit,
+    /// The link falls behind, or catches up.
+    Behind(bool),
+    /// What was put off is answered now: n-th, with a reply or not at all.
+    AfterWait {
+        nth: usize,
+        replies: bool,
+    },
     Close {
         who: u8,
     },
@@ -937,6 +1032,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0usize..20).prop_map(|nth| Op::Cancel { nth }),
         2 => (0u64..8).prop_map(|ticks| Op::Advance { ticks }),
         1 => Just(Op::Credit),
+        2 => any::<bool>().prop_map(Op::Behind),
+        2 => (0usize..4, any::<bool>()).prop_map(|(nth, replies)| Op::AfterWait { nth, replies }),
         1 => (0u8..3).prop_map(|who| Op::Close { who }),
     ]
 }
@@ -951,6 +1048,7 @@ struct Ledger {
     waiting: HashSet<Origin>,
     posted: Vec<Origin>,
     with_server: Vec<CallKey>,
+    put_off: Vec<CallKey>,
     with_peer: Vec<CallKey>,
     /// Calls that a chain hasn't answered yet.
     with_chain: Vec<(CallKey, Message)>,
@@ -1110,6 +1208,13 @@ proptest! {
                 Op::Answer { nth, how } => {
                     let status = Status::new(Code::INTERNAL, "handler");
                     if let Some(&call) = ledger.with_server.get(nth) {
+                        let expected = engine.expected_from_session(SERVER, call);
+                        if how < 2 && expected.is_some_and(|expected| expected.behind.is_some()) {
+                            engine.put_off(SERVER, call);
+                            ledger.put_off.push(call);
+                            prop_assert_eq!(engine.expected_from_session(SERVER, call), None, "it has answered");
+                            continue;
+                        }
                         let message = ledger.message();
                         match how {
                             0 | 1 => { engine.reply_from_session(SERVER, call, message); }
@@ -1139,7 +1244,24 @@ proptest! {
                     }
                 }
                 Op::Advance { ticks } => { now += ticks * TIMER_TICK_NS; engine.expire(now); }
-                Op::Credit => engine.set_credit(PEER, 3, LINK_BYTE_WINDOW / 3),
+                Op::Credit => {
+                    engine.set_credit(PEER, 3, LINK_BYTE_WINDOW / 3);
+                    while engine.send_waiting(PEER) {}
+                }
+                Op::Behind(behind) => {
+                    engine.set_behind(PEER, behind);
+                    while engine.send_waiting(PEER) {}
+                }
+                Op::AfterWait { nth, replies } if nth < ledger.put_off.len() => {
+                    let call = ledger.put_off.remove(nth);
+                    if replies {
+                        let message = ledger.message();
+                        engine.reply_after_wait(SERVER, call, message);
+                    } else if engine.expected_after_wait(SERVER, call).is_some() {
+                        engine.undeliverable(call, Status::new(Code::INTERNAL, "not an answer"));
+                    }
+                }
+                Op::AfterWait { .. } => {}
                 Op::Close { who } => {
                     ledger.closed.insert(who, true);
                     match who {

@@ -59,6 +59,13 @@ pub const RX_BUFFER: usize = 256 << 10;
 /// Once this many bytes wait to leave, no further frame is taken (`SendError::Full`). One frame may overshoot it.
 pub const TX_SOFT_LIMIT: usize = 4 << 20;
 
+/// Once this many bytes wait to leave, or [`TX_BEHIND_PIECES`], the link [is behind](crate::Link::is_behind): who can wait should. That is
+/// what a fast network takes within a millisecond.
+pub const TX_BEHIND: usize = 1 << 20;
+
+/// See [`TX_BEHIND`].
+pub const TX_BEHIND_PIECES: usize = TX_MAX_PIECES / 4;
+
 /// Once this many pieces wait to leave, no further frame is taken (`SendError::Full`).
 pub const TX_MAX_PIECES: usize = 4096;
 

@@ -65,6 +65,7 @@ pub struct Link {
     /// Calls of this end that the peer owes an answer.
     unanswered: u64,
     moved: Moved,
+    taken: u64,
     pong: Option<u64>,
     going_away: bool,
     failed: Option<LinkError>,
@@ -112,6 +113,7 @@ impl Link {
             window,
             unanswered: 0,
             moved: Moved::default(),
+            taken: 0,
             pong: None,
             going_away: false,
             failed: None,
@@ -184,6 +186,11 @@ impl Link {
     /// Whether frames are refused with [`SendError::Full`](crate::SendError::Full) at present.
     pub fn is_full(&self) -> bool {
         self.tx.is_full()
+    }
+
+    /// Whether so much waits to leave that whoever can wait should: long before the link [is full](Self::is_full).
+    pub fn is_behind(&self) -> bool {
+        self.tx.is_behind()
     }
 
     /// The length of the large body that waits to be read, and how much of it was.
@@ -307,6 +314,12 @@ impl Link {
     /// The first `n` bytes of [`Link::parts`] have left.
     pub fn advance(&mut self, n: usize) {
         self.tx.advance(n);
+        self.taken += n as u64;
+    }
+
+    /// Bytes that have left so far: whether the peer takes any.
+    pub fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// Moves up to `max` bytes that wait to leave to the end of `out`; for links that have no socket.

@@ -51,6 +51,11 @@ impl Tx {
         self.copied() >= limits::TX_SOFT_LIMIT || self.pieces.len() >= limits::TX_MAX_PIECES
     }
 
+    /// Whether frames that can wait should.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.copied() >= limits::TX_BEHIND || self.pieces.len() >= limits::TX_BEHIND_PIECES
+    }
+
     /// Queues a whole frame with a copied payload; fills in its length.
     pub(crate) fn frame(&mut self, header: Header, payload: &[u8]) {
         let len = u32::try_from(payload.len()).expect("a copied payload is at most MAX_CONTROL");

@@ -15,8 +15,8 @@ use tollgate_shm_abi::descriptor::held_bytes;
 use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::status::Code;
 use tollgate_transport::{
-    Body as WireBody, BodyOutcome, CallHead, Came, Event as LinkEvent, LinkError, Queued,
-    ReadOutcome, SendError, TcpLink, Token, metadata_room,
+    Body as WireBody, BodyOutcome, CallHead, Came, Event as LinkEvent, LinkError, ReadOutcome,
+    SendError, TcpLink, metadata_room,
 };
 
 use crate::datapath::command::{
@@ -149,6 +149,7 @@ impl Runtime {
         if let Some(large) = port.state.large.take() {
             self.discard_landing(large.landing);
         }
+        self.drop_kept(&mut port);
         let text = format!(
             "the link with peer {} was lost: {reason}",
             port.state.address
@@ -479,7 +480,7 @@ impl Runtime {
         if credited && let Some(port) = self.links.get(link.0) {
             let credit = port.tcp.link.credit();
             self.engine.set_credit(link, credit.calls, credit.bytes);
-            self.act();
+            self.send_waiting(link);
         }
         match (outcome, moving) {
             (Err(error), _) => {
@@ -1038,183 +1039,6 @@ impl Landing {
             total_len: self.len as u32,
             metadata: self.metadata,
         }
-    }
-}
-
-/// To the peer.
-impl Runtime {
-    pub(crate) fn send_call(
-        &mut self,
-        link: LinkId,
-        call: CallKey,
-        head: &CallHead,
-        message: Message,
-    ) {
-        if !message.metadata.is_empty() && !self.carries_metadata(link) {
-            self.discard(message);
-            let text = "the peer's daemon is of a version whose calls carry no metadata";
-            let status = Status::new(Code::FAILED_PRECONDITION, text);
-            return self.engine.undeliverable(call, status);
-        }
-        let sent = self.send_image(link, message, |link, image, token| {
-            link.send_call(head, image, token)
-        });
-        if let Err(error) = sent {
-            self.engine.undeliverable(
-                call,
-                Status::new(
-                    send_code(&error),
-                    format!("the call can't be sent: {error}"),
-                ),
-            );
-        }
-    }
-
-    /// Whether a link's peer takes metadata; a link that is gone refuses what is sent by itself.
-    pub(crate) fn carries_metadata(&self, link: LinkId) -> bool {
-        let port = self.links.get(link.0);
-        port.is_none_or(|port| port.tcp.link.carries_metadata())
-    }
-
-    /// What remains until a deadline, for a peer, whose clock is another one.
-    pub(crate) fn remaining_us(&self, deadline_ns: u64) -> u64 {
-        deadline_ns
-            .saturating_sub(self.now_ns)
-            .div_ceil(1_000)
-            .max(1)
-    }
-
-    pub(crate) fn send_reply(
-        &mut self,
-        link: LinkId,
-        call: u64,
-        encoding: Encoding,
-        request_bytes: u64,
-        mut message: Message,
-    ) {
-        if !message.metadata.is_empty() && !self.carries_metadata(link) {
-            // The handler has run. Its caller couldn't read the metadata, and an error would hide what was done.
-            self.pool.give(std::mem::take(&mut message.metadata));
-        }
-        match self.send_image(link, message, |link, image, token| {
-            link.send_reply(call, encoding == Encoding::Protobuf, image, token)
-        }) {
-            Ok(()) => self.return_credit(link, request_bytes),
-            Err(error) => {
-                let status = Status::new(
-                    send_code(&error),
-                    format!("the reply can't be sent: {error}"),
-                );
-                self.send_status(link, call, request_bytes, &status);
-            }
-        }
-    }
-
-    pub(crate) fn send_status(
-        &mut self,
-        link: LinkId,
-        call: u64,
-        request_bytes: u64,
-        status: &Status,
-    ) {
-        let Some(port) = self.links.get_mut(link.0) else {
-            return;
-        };
-        if let Err(error) =
-            port.tcp
-                .link
-                .send_status(call, status.code, status.retry_after_ms, &status.message)
-        {
-            // A caller must get its answer; a peer that doesn't take even that gets none, and UNAVAILABLE instead.
-            self.stuck
-                .push((link, format!("the peer doesn't take our answers: {error}")));
-            return;
-        }
-        self.return_credit(link, request_bytes);
-    }
-
-    pub(crate) fn send_cancel(&mut self, link: LinkId, call: CallKey) {
-        if let Some(port) = self.links.get_mut(link.0) {
-            // The answer to the call is ignored anyway; cancelling only saves the peer some work.
-            let _full = port.tcp.link.send_cancel(call.to_wire());
-        }
-    }
-
-    fn return_credit(&mut self, link: LinkId, bytes: u64) {
-        if let Some(port) = self.links.get_mut(link.0) {
-            port.tcp.link.return_credit(1, bytes);
-        }
-    }
-
-    /// Queues an image on a link; its memory is given back now or once it has left.
-    fn send_image(
-        &mut self,
-        link: LinkId,
-        message: Message,
-        send: impl FnOnce(
-            &mut tollgate_transport::Link,
-            &tollgate_transport::Image<'_>,
-            Token,
-        ) -> Result<Queued, SendError>,
-    ) -> Result<(), SendError> {
-        let token = self.next_token;
-        let port = self.links.get_mut(link.0);
-        let queued = port.and_then(|port| {
-            message.on_wire(|image| send(&mut port.tcp.link, image, Token(token)))
-        });
-        let queued = queued.unwrap_or(Err(SendError::Ended));
-        if let (Ok(Queued::Held), Body::Gathered { source, .. }) = (&queued, &message.body) {
-            self.next_token += 1;
-            self.sending.insert(token, *source);
-            self.pool.give(message.metadata);
-            if let Body::Gathered { inline, .. } = message.body {
-                self.pool.give(inline);
-            }
-        } else {
-            self.discard(message);
-        }
-        queued.map(|_| ())
-    }
-
-    fn reclaim_sent(&mut self, port: &mut LinkPort) {
-        while let Some(Token(token)) = port.tcp.link.poll_sent() {
-            if let Some(source) = self.sending.remove(&token) {
-                self.reclaim(source);
-            }
-        }
-    }
-
-    /// Sends what is queued on a link. Whether there was anything.
-    pub(crate) fn flush_link(&mut self, link: LinkId) -> bool {
-        let Some(mut port) = self.links.take(link.0) else {
-            return false;
-        };
-        let wants_write = port.tcp.wants_write();
-        let flushed = match wants_write {
-            true => port.tcp.flush().map(|_| ()),
-            false => Ok(()),
-        };
-        self.reclaim_sent(&mut port);
-        self.links.put_back(link.0, port);
-        if let Err(error) = flushed {
-            self.lose_link(link, &error.to_string());
-        }
-        wants_write
-    }
-
-    /// Ends the links that could not even take a status.
-    pub(crate) fn drop_stuck(&mut self) {
-        for (link, reason) in std::mem::take(&mut self.stuck) {
-            self.lose_link(link, &reason);
-        }
-    }
-}
-
-/// What a caller is told when its message can't be queued on a link.
-fn send_code(error: &SendError) -> Code {
-    match error {
-        SendError::Full { .. } | SendError::NoCredit { .. } => Code::RESOURCE_EXHAUSTED,
-        _ => Code::UNAVAILABLE,
     }
 }
 

@@ -6,7 +6,7 @@
 //!            ┌──────────────────────┼─────────────────────┐
 //!      SessionPort            Engine<Box<Message>>     LinkPort
 //!   rings, heaps, wakes     what happens to a call    frames, socket
-//!   (sessions.rs)             (its own crate)          (links.rs)
+//!   (sessions.rs)             (its own crate)          (links.rs, sending.rs)
 //!                           │               │
 //!                 chains (policies.rs)   two schemas (crossing.rs)
 //!                           │
@@ -35,6 +35,7 @@ mod ports;
 mod question;
 mod recorder;
 mod runtime;
+mod sending;
 mod sessions;
 mod shares;
 mod slot;

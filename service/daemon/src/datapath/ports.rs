@@ -15,7 +15,10 @@ use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_transport::{CallHead, TcpLink};
 
 use crate::datapath::command::{Asker, Method, PendingBind, ServiceSchema};
-use crate::limits::{COMPLETION_BACKLOG, WAIT_ASKED_EVERY_CALLS, WAIT_ASKED_EVERY_NS};
+use crate::datapath::sending::Kept;
+use crate::limits::{
+    COMPLETION_BACKLOG, KEPT_BEFORE_SWEEP, WAIT_ASKED_EVERY_CALLS, WAIT_ASKED_EVERY_NS,
+};
 
 /// A method handle of an application.
 pub(crate) struct Handle {
@@ -316,6 +319,11 @@ pub(crate) struct LinkState {
     pub(crate) ends: bool,
     /// The peer returned credit in this turn.
     pub(crate) credited: bool,
+    /// So much waits to leave that what can wait does, and the peer has taken none of it since then.
+    pub(crate) behind_since_ns: Option<u64>,
+    /// Answers that wait for room, and at how many those are looked for that nobody waits for any more.
+    pub(crate) kept: VecDeque<Kept>,
+    pub(crate) sweep_at: usize,
     /// The first BIND, when it names a tenant of another runtime.
     pub(crate) moving: Option<PendingBind>,
 }
@@ -339,6 +347,9 @@ impl LinkPort {
             readable: true,
             ends: false,
             credited: false,
+            behind_since_ns: None,
+            kept: VecDeque::new(),
+            sweep_at: KEPT_BEFORE_SWEEP,
             moving: None,
         };
         Self { tcp, state }

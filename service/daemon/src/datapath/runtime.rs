@@ -43,7 +43,7 @@ use crate::datapath::ports::{LinkPort, RemoteBinding, SessionPort, Who};
 use crate::datapath::question::Question;
 use crate::datapath::runtime_of;
 use crate::datapath::shares::Shares;
-use crate::limits::JUDGED_AT_ONCE;
+use crate::limits::{JUDGED_AT_ONCE, TAKES_NOTHING_FOR};
 
 /// How one runtime is set up.
 pub(crate) struct Options {
@@ -101,8 +101,6 @@ pub(crate) struct Runtime {
     pub(crate) redials: Vec<Redial>,
     /// Links that became ready in this turn.
     pub(crate) opened: Vec<LinkId>,
-    /// Links that could not even take a status, and why.
-    pub(crate) stuck: Vec<(LinkId, String)>,
     pub(crate) policies: Policies,
     pub(crate) shares: Shares,
     /// Bytes of messages that the port has brought whose turn it is.
@@ -174,7 +172,6 @@ impl Runtime {
             bindings: Slots::default(),
             redials: Vec::new(),
             opened: Vec::new(),
-            stuck: Vec::new(),
             policies,
             shares,
             turn_bytes: 0,
@@ -270,8 +267,7 @@ impl Runtime {
         worked |= self.pass_time();
         worked |= self.turn_processes();
         worked |= self.turn_parked();
-        self.flush();
-        worked
+        worked | self.flush()
     }
 
     fn take_commands(&mut self) -> bool {
@@ -398,12 +394,16 @@ impl Runtime {
             let Some(port) = self.links.get_mut(key) else {
                 continue;
             };
-            let due = port
-                .tcp
-                .link
-                .next_tick()
-                .is_some_and(|at| at <= self.now_ns);
-            if due && let Err(error) = port.tcp.link.tick(self.now_ns) {
+            let due = |at: Option<u64>| at.is_some_and(|at| at <= self.now_ns);
+            if due(port.ends_at()) {
+                let seconds = TAKES_NOTHING_FOR.as_secs();
+                let reason =
+                    format!("the peer has taken nothing of what waits for it for {seconds} s");
+                self.lose_link(LinkId(key), &reason);
+                worked = true;
+            } else if due(port.tcp.link.next_tick())
+                && let Err(error) = port.tcp.link.tick(self.now_ns)
+            {
                 self.lose_link(LinkId(key), &error.to_string());
                 worked = true;
             }
@@ -469,7 +469,7 @@ impl Runtime {
                     request_bytes,
                     status,
                 } => {
-                    self.send_status(link, call, request_bytes, &status);
+                    self.send_status(link, call, request_bytes, status);
                 }
                 Output::SendCancel { link, call } => self.send_cancel(link, call),
                 Output::Deliver {
@@ -540,15 +540,17 @@ impl Runtime {
         }
     }
 
-    fn flush(&mut self) {
+    /// Sends and hands over what has gathered. Whether more has, meanwhile.
+    fn flush(&mut self) -> bool {
+        let mut more = false;
         self.policies.processes().flush();
-        self.drop_stuck();
         self.shares.begin_turns();
         for slot in 0..self.links.slots() {
             if let Some((key, port)) = self.links.at(slot) {
                 let flow = port.state.flow;
-                let sent = self.flush_link(LinkId(key));
-                self.shares.end_turn(flow, sent);
+                let flushed = self.flush_link(LinkId(key));
+                self.shares.end_turn(flow, flushed.sent);
+                more |= flushed.more;
             }
         }
         for slot in 0..self.sessions.slots() {
@@ -561,6 +563,7 @@ impl Runtime {
                 Err(how) => self.expel(SessionId(key), &how.to_string()),
             }
         }
+        more
     }
 
     /// Publishes on every ring that this runtime sleeps; then sleeps, unless something came meanwhile.
@@ -586,7 +589,7 @@ impl Runtime {
         let links = self
             .links
             .iter()
-            .filter_map(|(_, port)| port.tcp.link.next_tick());
+            .flat_map(|(_, port)| port.tcp.link.next_tick().into_iter().chain(port.ends_at()));
         let redials = self.redials.iter().map(|redial| redial.at_ns);
         let rebinds = self
             .bindings

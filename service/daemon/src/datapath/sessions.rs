@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use tollgate_engine::{
-    CallKey, Encoding, Engine, MethodChains, Origin, Route, RouteTarget, ServiceId, SessionId,
-    Status, Steering, Submission as Posted,
+    CallKey, Encoding, Engine, MethodChains, Origin, Route, RouteTarget, Served, ServiceId,
+    SessionId, Status, Steering, Submission as Posted,
 };
 use tollgate_shm_abi::descriptor::{
     Alleged, BlockRef, EXTENT_ENTRY_BYTES, Extent, HeapSizes, Image, Submission, Text,
@@ -26,7 +26,10 @@ use crate::datapath::command::{
 use crate::datapath::message::{Body, Message, Source, copy_image, image_layout};
 use crate::datapath::ports::{Delivery, Handle, Placed, SessionPort, Who};
 use crate::datapath::runtime::{Refusal, Runtime, Service};
-use crate::limits::{MAX_METHODS_PER_SESSION, MAX_SERVICES_PER_TENANT, SUBMISSIONS_PER_TURN};
+use crate::datapath::sending::Kept;
+use crate::limits::{
+    BYTES_PER_TURN, MAX_METHODS_PER_SESSION, MAX_SERVICES_PER_TENANT, SUBMISSIONS_PER_TURN,
+};
 
 /// What a correct client library can't have done: why the session ends.
 struct Broken(String);
@@ -287,7 +290,7 @@ impl Runtime {
     pub(crate) fn turn_session(&mut self, session: SessionId) -> bool {
         let mut taken = 0;
         self.turn_bytes = 0;
-        let enough = self.shares.bytes_per_turn();
+        let enough = self.shares.bytes_per_turn().min(BYTES_PER_TURN);
         while taken < SUBMISSIONS_PER_TURN && self.turn_bytes < enough {
             let Some(port) = self.sessions.get_mut(session.0) else {
                 break;
@@ -407,10 +410,7 @@ impl Runtime {
                 );
             }
             Err(status) => {
-                self.reclaim(Source {
-                    session,
-                    offset: block.offset,
-                });
+                self.reclaim_block(session, block);
                 self.engine.reject(origin, 0, status);
             }
         }
@@ -423,33 +423,66 @@ impl Runtime {
         call: CallKey,
         block: BlockRef,
     ) -> Result<(), Broken> {
-        let Some((service, method)) = self.engine.expected_from_session(session, call) else {
+        let Some(served) = self.engine.expected_from_session(session, call) else {
             // The call ended meanwhile; the application couldn't know.
-            self.reclaim(Source {
-                session,
-                offset: block.offset,
-            });
+            self.reclaim_block(session, block);
             return Ok(());
         };
-        let gathered = self.with_served(service, method, |runtime, method| {
-            // Not its caller's, if the schemas differ only elsewhere.
-            method.called();
-            runtime.gather(session, &method.reply, block, Code::INTERNAL)
-        });
-        match gathered.unwrap_or_else(|lost| Ok(Err(lost)))? {
+        if let Some(link) = served.behind {
+            self.engine.put_off(session, call);
+            let answer = Kept::PutOff {
+                session,
+                call,
+                block,
+            };
+            self.keep(link, answer);
+            return Ok(());
+        }
+        match self.gather_reply(session, &served, block)? {
             Ok(message) => {
-                let message = self.pool.boxed(message);
                 self.engine.reply_from_session(session, call, message);
             }
             Err(status) => {
-                self.reclaim(Source {
-                    session,
-                    offset: block.offset,
-                });
                 self.engine.fail_from_session(session, call, status);
             }
         }
         Ok(())
+    }
+
+    /// An answer that was put off: the link that it goes to has room now.
+    pub(crate) fn answer_after_wait(&mut self, session: SessionId, call: CallKey, block: BlockRef) {
+        let Some(served) = self.engine.expected_after_wait(session, call) else {
+            return self.reclaim_block(session, block);
+        };
+        match self.gather_reply(session, &served, block) {
+            Ok(Ok(message)) => self.engine.reply_after_wait(session, call, message),
+            Ok(Err(status)) => self.engine.undeliverable(call, status),
+            Err(Broken(reason)) => self.expel(session, &reason),
+        }
+    }
+
+    /// As [`gather`](Self::gather), what answers a call; of what isn't an answer nothing is held.
+    fn gather_reply(
+        &mut self,
+        session: SessionId,
+        served: &Served,
+        block: BlockRef,
+    ) -> Result<Result<Box<Message>, Status>, Broken> {
+        let gathered = self.with_served(served.service, served.method, |runtime, method| {
+            // Not its caller's, if the schemas differ only elsewhere.
+            method.called();
+            runtime.gather(session, &method.reply, block, Code::INTERNAL)
+        });
+        let gathered = gathered.unwrap_or_else(|lost| Ok(Err(lost)))?;
+        if gathered.is_err() {
+            self.reclaim_block(session, block);
+        }
+        Ok(gathered.map(|message| self.pool.boxed(message)))
+    }
+
+    pub(crate) fn reclaim_block(&mut self, session: SessionId, block: BlockRef) {
+        let offset = block.offset;
+        self.reclaim(Source { session, offset });
     }
 
     fn posted_status(

@@ -646,7 +646,9 @@ fn a_full_queue_refuses_frames_until_it_drains() {
     let mut pair = Pair::ready();
     let quarter = noise(1, limits::TX_SOFT_LIMIT / 4);
     for n in 0..4 {
+        assert!(!pair.a.link.is_full());
         call(&mut pair.a.link, n, &quarter);
+        assert!(pair.a.link.is_behind());
     }
     assert!(pair.a.link.is_full());
     let queued = 4 * (32 + limits::TX_SOFT_LIMIT / 4);
@@ -659,6 +661,7 @@ fn a_full_queue_refuses_frames_until_it_drains() {
     );
     assert_eq!(pair.a.link.send_status(1, Code::INTERNAL, 0, ""), Err(full));
     pair.settle().unwrap();
+    assert!(!pair.a.link.is_behind());
     call(&mut pair.a.link, 5, b"");
 
     let shared = span(&noise(1, limits::SHARE_MIN));
@@ -678,6 +681,7 @@ fn a_full_queue_refuses_frames_until_it_drains() {
         limits::TX_MAX_PIECES / 2,
         "a header and a span each"
     );
+    assert!(pair.a.link.is_behind());
 }
 
 #[test]
