@@ -128,7 +128,7 @@ const PLOTS: [Plot; 14] = [
     },
     Plot {
         name: "ycsb",
-        title: "YCSB, 128 clients, of E 16: operations/s",
+        title: "YCSB, 128 clients: operations/s",
         metric: RPS,
         least: 0.0,
         across: Across::Scenarios(

@@ -665,8 +665,7 @@ pub(crate) const SCENARIOS: [Scenario; 47] = [
     ycsb("ycsb-b-32", Workload::B, 32),
     ycsb("ycsb-c", Workload::C, 128),
     ycsb("ycsb-d", Workload::D, 128),
-    // With 128 clients Tollgate's server has more answers at once than a link holds (4 MiB), and loses the link.
-    ycsb("ycsb-e", Workload::E, 16),
+    ycsb("ycsb-e", Workload::E, 128),
     ycsb("ycsb-f", Workload::F, 128),
     sessions("sessions-1", 1),
     sessions("sessions-8", 8),
