@@ -26,6 +26,7 @@
 pub mod measure;
 pub mod request;
 pub mod settings;
+pub mod split;
 pub mod tuning;
 pub mod ycsb;
 

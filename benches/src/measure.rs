@@ -108,6 +108,9 @@ impl Run {
         let latency_ns = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)
             .expect("the bounds are in order and the digits at most 5");
         let began = Instant::now();
+        if let Some(split) = &requests.split {
+            split.reset();
+        }
         Arc::new(Run {
             requests,
             until: began + window,
@@ -238,6 +241,14 @@ impl Run {
             ("mean_us", json!(tally.latency_ns.mean() / 1e3)),
         ] {
             result.insert(key.to_owned(), value);
+        }
+        if let Some(split) = &self.requests.split {
+            let (whole, application) = (tally.latency_ns.mean() / 1e3, split.mean_us());
+            result.insert("application_us".to_owned(), json!(application));
+            result.insert(
+                "network_us".to_owned(),
+                json!((whole - application).max(0.0)),
+            );
         }
         if let Some(sentence) = &tally.first_failure {
             result.insert("first_error".to_owned(), json!(sentence));

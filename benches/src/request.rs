@@ -11,7 +11,8 @@
 
 use tollgate_conformance::workload::{Booking, Bookings, NAME_BYTES};
 
-use crate::settings::Method;
+use crate::settings::{Method, Settings};
+use crate::split::Split;
 use crate::ycsb::Operations;
 
 /// The least content: a customer's name.
@@ -72,6 +73,8 @@ pub struct Requests {
     pub payload: Vec<u8>,
     /// What is done to the store, if that is what is called.
     pub operations: Option<Operations>,
+    /// Where a reservation's time is spent, if that is asked for.
+    pub split: Option<Split>,
 }
 
 impl Requests {
@@ -88,6 +91,15 @@ impl Requests {
                 Method::Ycsb(workload) => Some(Operations::new(workload)),
                 Method::Echo | Method::Hotel => None,
             },
+            split: None,
+        }
+    }
+
+    /// As the arguments say.
+    pub fn of(settings: &Settings) -> Requests {
+        Requests {
+            split: settings.split.then(Split::default),
+            ..Requests::new(settings.method, settings.size)
         }
     }
 

@@ -17,6 +17,7 @@
 //! | `wait` | `tcp-pingpong`: `block` or `spin` | `block` |
 //! | `spin_us` | Tollgate: how long a thread spins before it sleeps, or `forever` | the library's |
 //! | `acl` | tonic's server: `on` if its handler refuses who is on the block list | `off` |
+//! | `split` | `on` if a reservation's latency is split, see [`crate::split`] | `off` |
 //! | `threads` | tonic: 1 for the current-thread runtime, more for the work-stealing one; Tollgate's client: threads that drive its sessions | 1 |
 //!
 //! Every program accepts every key, so that a harness needs to know only one set. An unknown key, or
@@ -155,6 +156,8 @@ pub struct Settings {
     pub spin: Option<Duration>,
     /// The handler of tonic's server refuses who is on the block list.
     pub acl: bool,
+    /// A reservation's latency is split into the applications' part and the network's.
+    pub split: bool,
     /// Threads of tonic's runtime, or of Tollgate's client.
     pub threads: usize,
 }
@@ -193,6 +196,7 @@ impl Default for Settings {
             wait: Wait::Block,
             spin: None,
             acl: false,
+            split: false,
             threads: 1,
         }
     }
@@ -271,13 +275,8 @@ impl Settings {
             "spin_us" => {
                 self.spin = Some(Duration::from_micros(number(key, value, 0, MAX_SPIN_US)?))
             }
-            "acl" => {
-                self.acl = match value {
-                    "on" => true,
-                    "off" => false,
-                    _ => return Err(refused(key, value, "on or off")),
-                }
-            }
+            "acl" => self.acl = switch(key, value)?,
+            "split" => self.split = switch(key, value)?,
             "threads" => self.threads = number(key, value, 1, 64)?,
             _ => return Err(BadArgument(format!("there is no argument `{key}`"))),
         }
@@ -331,6 +330,14 @@ fn address(key: &str, value: &str) -> Result<SocketAddr, BadArgument> {
     value.parse().map_err(|_| refused(key, value, "IP:PORT"))
 }
 
+fn switch(key: &str, value: &str) -> Result<bool, BadArgument> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(refused(key, value, "on or off")),
+    }
+}
+
 fn refused(key: &str, value: &str, wanted: &str) -> BadArgument {
     BadArgument(format!("`{key}` is {wanted}, not `{value}`"))
 }
@@ -380,6 +387,7 @@ mod tests {
             "wait=spin",
             "spin_us=20",
             "acl=on",
+            "split=on",
             "threads=2",
         ]);
         let expected = Settings {
@@ -402,6 +410,7 @@ mod tests {
             wait: Wait::Spin,
             spin: Some(Duration::from_micros(20)),
             acl: true,
+            split: true,
             threads: 2,
         };
         assert_eq!(settings, Ok(expected));

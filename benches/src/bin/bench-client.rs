@@ -13,10 +13,11 @@ use std::time::Instant;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tollgate::{Bytes, Channel, Code, Session, Sessions, Status, block_on};
+use tollgate::{Bytes, Channel, Code, Request, Session, Sessions, Status, block_on};
 use tollgate_benches::measure::{self, Answer, Caller, Run, exit};
 use tollgate_benches::request::{Requests, reservation_id};
 use tollgate_benches::settings::{Method, Settings};
+use tollgate_benches::split::{self, Split};
 use tollgate_benches::stubs::hotel::echo_client::EchoClient;
 use tollgate_benches::stubs::hotel::reservation_client::ReservationClient;
 use tollgate_benches::stubs::hotel::{EchoMessage, ReserveRequest, Stay};
@@ -62,8 +63,9 @@ impl Tollgate {
     }
 
     async fn reserve(&self, requests: &Requests, index: usize) -> Result<bool, Status> {
+        let mut timed = requests.split.as_ref().map(Split::begin);
         let (customer, filling) = (&requests.booking(index).customer, &requests.filling);
-        let request = ReserveRequest {
+        let mut request = Request::new(ReserveRequest {
             customer_name: customer.clone(),
             hotel_ids: vec![filling.hotel.clone()],
             stay: filling.dates.map(|[in_date, out_date]| Stay {
@@ -72,9 +74,21 @@ impl Tollgate {
             }),
             room_count: 1,
             coupon: (!filling.coupon.is_empty()).then(|| filling.coupon.clone()),
-        };
+        });
+        if let Some(timed) = &mut timed {
+            let asked = request.metadata_mut().insert(split::ASKED, "1");
+            asked.map_err(|error| Status::new(Code::INTERNAL, error.to_string()))?;
+            timed.sent();
+        }
         let reply = self.hotel.reserve(request).await?;
-        Ok(reply.get_ref().view().reservation_id() == reservation_id(customer))
+        if let Some(timed) = &mut timed {
+            timed.came();
+        }
+        let expected = reply.get_ref().view().reservation_id() == reservation_id(customer);
+        if let Some(timed) = timed {
+            timed.ended(reply.metadata().get(split::TOLD));
+        }
+        Ok(expected)
     }
 }
 
@@ -151,7 +165,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), String> {
     let settings = Settings::from_args().map_err(|error| error.to_string())?;
-    let requests = Arc::new(Requests::new(settings.method, settings.size));
+    let requests = Arc::new(Requests::of(&settings));
     let began = Instant::now();
     let first = Tollgate::open(&settings, &requests)?;
     let opened = Instant::now();

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tollgate::{
     Bytes, Code, Received, Reply, Request, Response, Server, Session, Status, block_on,
@@ -13,6 +13,7 @@ use tollgate::{
 use tollgate_benches::measure::{exit, say, work};
 use tollgate_benches::request::{echo_reply, reservation_id};
 use tollgate_benches::settings::Settings;
+use tollgate_benches::split;
 use tollgate_benches::stubs::hotel::echo_server::{Echo, EchoServer};
 use tollgate_benches::stubs::hotel::reservation_server::{Reservation, ReservationServer};
 use tollgate_benches::stubs::hotel::{
@@ -26,10 +27,21 @@ struct Hotel;
 
 impl Reservation for Hotel {
     async fn reserve(&self, request: Request<Received<ReserveRequest>>) -> Reply<ReserveReply> {
-        Ok(Response::new(ReserveReply {
+        let timed = request
+            .metadata()
+            .contains_key(split::ASKED)
+            .then(Instant::now);
+        let mut reply = Response::new(ReserveReply {
             reservation_id: reservation_id(request.get_ref().view().customer_name()),
             hotel_ids: Vec::new(),
-        }))
+        });
+        if let Some(began) = timed {
+            let told = reply
+                .metadata_mut()
+                .insert(split::TOLD, &split::told(began.elapsed()));
+            told.map_err(|error| Status::new(Code::INTERNAL, error.to_string()))?;
+        }
+        Ok(reply)
     }
 
     async fn check_availability(

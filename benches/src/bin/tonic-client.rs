@@ -12,6 +12,7 @@ use bytes::Bytes;
 use tollgate_benches::measure::{self, Answer, Caller, Run, exit};
 use tollgate_benches::request::{Requests, reservation_id};
 use tollgate_benches::settings::{Method, Settings};
+use tollgate_benches::split::{self, Split};
 use tollgate_benches::stubs::tonic_hotel::echo_client::EchoClient;
 use tollgate_benches::stubs::tonic_hotel::reservation_client::ReservationClient;
 use tollgate_benches::stubs::tonic_hotel::{EchoMessage, ReserveRequest, Stay};
@@ -19,8 +20,9 @@ use tollgate_benches::stubs::tonic_kv::store_client::StoreClient;
 use tollgate_benches::stubs::tonic_kv::{Field, Key, Range, Record};
 use tollgate_benches::tuning::{self, MESSAGE};
 use tollgate_benches::ycsb::{self, NAMES, Store};
+use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Status};
+use tonic::{Code, Request, Status};
 
 #[derive(Clone)]
 struct Tonic {
@@ -50,8 +52,9 @@ impl Tonic {
     }
 
     async fn reserve(&self, requests: &Requests, index: usize) -> Result<bool, Status> {
+        let mut timed = requests.split.as_ref().map(Split::begin);
         let (customer, filling) = (&requests.booking(index).customer, &requests.filling);
-        let request = ReserveRequest {
+        let mut request = Request::new(ReserveRequest {
             customer_name: customer.clone(),
             hotel_ids: vec![filling.hotel.clone()],
             stay: filling.dates.map(|[in_date, out_date]| Stay {
@@ -60,9 +63,22 @@ impl Tonic {
             }),
             room_count: 1,
             coupon: (!filling.coupon.is_empty()).then(|| filling.coupon.clone()),
-        };
+        });
+        if let Some(timed) = &mut timed {
+            let asked = MetadataValue::from_static("1");
+            request.metadata_mut().insert(split::ASKED, asked);
+            timed.sent();
+        }
         let reply = self.hotel.clone().reserve(request).await?;
-        Ok(reply.get_ref().reservation_id == reservation_id(customer))
+        if let Some(timed) = &mut timed {
+            timed.came();
+        }
+        let expected = reply.get_ref().reservation_id == reservation_id(customer);
+        if let Some(timed) = timed {
+            let told = reply.metadata().get(split::TOLD);
+            timed.ended(told.and_then(|told| told.to_str().ok()));
+        }
+        Ok(expected)
     }
 }
 
@@ -120,7 +136,7 @@ fn main() -> ExitCode {
 fn run() -> Result<(), String> {
     let settings = Settings::from_args().map_err(|error| error.to_string())?;
     let server = settings.server().map_err(|error| error.to_string())?;
-    let requests = Arc::new(Requests::new(settings.method, settings.size));
+    let requests = Arc::new(Requests::of(&settings));
     let runtime = tuning::runtime(&settings)?;
     let began = Instant::now();
     let connect = async || {

@@ -5,12 +5,13 @@
 
 use std::collections::HashSet;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tollgate_benches::measure::{exit, say, work};
 use tollgate_benches::request::{REPLY_BYTES, reservation_id};
 use tollgate_benches::settings::Settings;
+use tollgate_benches::split;
 use tollgate_benches::stubs::tonic_hotel::echo_server::{Echo, EchoServer};
 use tollgate_benches::stubs::tonic_hotel::reservation_server::{Reservation, ReservationServer};
 use tollgate_benches::stubs::tonic_hotel::{
@@ -36,13 +37,23 @@ impl Reservation for Hotel {
         &self,
         request: Request<ReserveRequest>,
     ) -> Result<Response<ReserveReply>, Status> {
+        let timed = request
+            .metadata()
+            .contains_key(split::ASKED)
+            .then(Instant::now);
         if self.blocked.contains(&request.get_ref().customer_name) {
             return Err(Status::permission_denied("customer is on the block list"));
         }
-        Ok(Response::new(ReserveReply {
+        let mut reply = Response::new(ReserveReply {
             reservation_id: reservation_id(&request.get_ref().customer_name),
             hotel_ids: Vec::new(),
-        }))
+        });
+        if let Some(began) = timed {
+            let told = split::told(began.elapsed()).parse();
+            let told = told.map_err(|_| Status::internal("a header that HTTP doesn't allow"))?;
+            reply.metadata_mut().insert(split::TOLD, told);
+        }
+        Ok(reply)
     }
 
     async fn check_availability(

@@ -337,6 +337,20 @@ pub(crate) const P99: Metric = Metric {
     digits: 1,
     more: false,
 };
+/// What the handler took and its client before and after, in the mean.
+pub(crate) const APPLICATION: Metric = Metric {
+    key: "application_us",
+    title: "application, us",
+    digits: 1,
+    more: false,
+};
+/// The rest of the latency, in the mean.
+pub(crate) const NETWORK: Metric = Metric {
+    key: "network_us",
+    title: "network, us",
+    digits: 1,
+    more: false,
+};
 pub(crate) const RPS: Metric = Metric {
     key: "rps",
     title: "calls/s",
@@ -437,6 +451,8 @@ pub(crate) struct Scenario {
     pub(crate) rate: u32,
     /// Microseconds that a handler computes.
     pub(crate) work_us: u64,
+    /// Whether latency is split into the applications' part and the network's.
+    pub(crate) split: bool,
     /// What it is about, and what stands beside that.
     pub(crate) metrics: [Metric; 2],
     /// Who takes part.
@@ -484,6 +500,7 @@ const fn steady(
         gap_us: 0,
         rate: 0,
         work_us: 0,
+        split: false,
         metrics: [headline, P99],
         subjects: match method {
             Method::Hotel => HOTEL,
@@ -547,6 +564,16 @@ const fn threads(name: &'static str, threads: usize) -> Scenario {
     }
 }
 
+/// Reservations, so many at once, and where their time goes.
+const fn split(name: &'static str, inflight: usize) -> Scenario {
+    Scenario {
+        split: true,
+        metrics: [NETWORK, APPLICATION],
+        subjects: &[TONIC, TONIC_MT, ENVOY, TOLLGATE, TOLLGATE_ACL],
+        ..steady(name, Method::Hotel, 64, inflight, NETWORK)
+    }
+}
+
 /// A workload of YCSB by so many clients, each with a session and one operation at a time.
 const fn ycsb(name: &'static str, workload: Workload, clients: usize) -> Scenario {
     Scenario {
@@ -588,7 +615,7 @@ const LATENCY_SPINNERS: Scenario = Scenario {
 
 /// All of them, in the order of a repetition. `bind` comes first: the daemons of a repetition are
 /// fresh, so its call finds nothing compiled and no link.
-pub(crate) const SCENARIOS: [Scenario; 47] = [
+pub(crate) const SCENARIOS: [Scenario; 50] = [
     BIND,
     Scenario {
         name: "bind-again",
@@ -648,6 +675,12 @@ pub(crate) const SCENARIOS: [Scenario; 47] = [
         subjects: &[TONIC, TONIC_MT, ENVOY_ACL, TOLLGATE, TOLLGATE_ACL],
         ..steady("hotel-20", Method::Hotel, 64, 16, P50)
     },
+    Scenario {
+        rate: 20,
+        ..split("split-20", 16)
+    },
+    split("split-1", 1),
+    split("split-128", 128),
     waiting("waiting-0", 0),
     waiting("waiting-10us", 10),
     waiting("waiting-100us", 100),

@@ -173,6 +173,9 @@ impl Stage {
         if scenario.work_us > 0 {
             args.push(format!("work_us={}", scenario.work_us));
         }
+        if scenario.split {
+            args.push("split=on".to_owned());
+        }
         if scenario.rate > 0 {
             args.push(format!("rate={}", scenario.rate));
         }
