@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tollgate::{Binding, Session, SessionOptions, block_on};
-use tollgate_conformance::testbed::{Daemon, SOON, Testbed, eventually};
+use tollgate_conformance::process::program;
+use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, proto_file, run};
 use tollgate_conformance::traffic::{ECHO, hotel};
 use tollgate_schema::Schema;
 
@@ -144,4 +145,67 @@ fn a_descriptor_set_is_resolved_once_whoever_binds_it() {
     let bound = server.bind_client(&padded, ECHO, "");
     block_on(&server, bound).unwrap();
     assert_eq!(counters(), [2, 3, 3, 2], "resolved, and found equal");
+}
+
+#[test]
+fn what_is_prefetched_is_resolved_and_compiled_before_anybody_binds_it() {
+    let bed = Testbed::new();
+    let schema = large_schema(&bed, "");
+    let set = bed.file("big.binpb", schema.descriptor_set());
+    let hotel_file = proto_file("hotel.proto");
+    let at_start = Options {
+        config: format!("prefetch = ['{}']", set.display()),
+        ..Options::default()
+    };
+    let daemon = bed.daemon_with("a", &at_start);
+    let schemas = || daemon.status()["schemas"].clone();
+    assert_eq!(schemas()["prefetched"], 1);
+
+    let said = daemon.ok(&format!("prefetch --proto {} --json", hotel_file.display()));
+    let said: Value = serde_json::from_str(&said).unwrap();
+    let services = said["services"].as_array().unwrap();
+    assert_eq!(services.len(), 2, "{said}");
+    for service in services {
+        for compiled in ["compiled", "compiled_wire"] {
+            assert_eq!(service[compiled], service["methods"], "{said}");
+        }
+    }
+    let again = daemon.ok(&format!("prefetch --proto {}", set.display()));
+    assert!(again.contains("big.Big") && again.contains("50"), "{again}");
+    assert_eq!(schemas()["prefetched"], 3);
+
+    let server = open(&daemon, &daemon.tenant("acme"));
+    serve(&server, &schema, "big.Big");
+    assert!(compiled(&daemon, [METHODS, METHODS, METHODS]));
+    serve(&server, &hotel(), ECHO);
+    let schemas = schemas();
+    assert_eq!(
+        (&schemas["misses"], &schemas["hits"]),
+        (&0.into(), &2.into())
+    );
+}
+
+#[test]
+fn what_cannot_be_prefetched_is_refused_with_a_reason() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let nothing = bed.file("nothing.proto", "syntax = \"proto3\"; message M {}");
+    let refused = daemon.run(&format!("prefetch --proto {}", nothing.display()));
+    assert_eq!(refused.code, 3, "{refused}");
+    assert!(refused.err.contains("has no service"), "{refused}");
+
+    let missing = bed.path("missing.binpb");
+    let config = bed.file("b.toml", format!("prefetch = ['{}']", missing.display()));
+    let socket = bed.path("b.sock").display().to_string();
+    let args = [
+        "--config",
+        &config.display().to_string(),
+        "--socket",
+        &socket,
+    ];
+    let ended = run(&program("tollgated"), args, b"");
+    assert_ne!(ended.code, 0, "{ended}");
+    for said in ["missing.binpb", "can't be prefetched", "No such file"] {
+        assert!(ended.err.contains(said), "{ended}");
+    }
 }

@@ -64,7 +64,7 @@ pub struct Request {
     /// What is asked.
     #[prost(
         oneof = "RequestBody",
-        tags = "10, 11, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32"
+        tags = "10, 11, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33"
     )]
     pub body: Option<RequestBody>,
 }
@@ -117,6 +117,9 @@ pub enum RequestBody {
     /// Verify the audit log.
     #[prost(message, tag = "32")]
     AuditVerify(Empty),
+    /// Resolve and compile a schema before it is bound. Descriptor: a blob with the descriptor set.
+    #[prost(message, tag = "33")]
+    Prefetch(Empty),
 }
 
 /// One answer of the daemon.

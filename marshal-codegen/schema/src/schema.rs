@@ -94,7 +94,7 @@ impl Schema {
         let service = model.find_service(name);
         let service = service.ok_or_else(|| SchemaError::UnknownService {
             service: name.to_owned(),
-            available: self.services(),
+            available: self.first_services(),
         })?;
         let sides = service.methods.iter().flat_map(|m| [m.input, m.output]);
         let (layouts, ids) = Layouts::closure(model, &sides.collect::<Vec<_>>());
@@ -140,9 +140,14 @@ impl Schema {
         descriptor.ok_or_else(|| unknown_message(full_name))
     }
 
-    fn services(&self) -> String {
-        let services = self.inner.model.services.iter().take(8);
-        let names: Vec<_> = services.map(|s| s.name.as_str()).collect();
+    /// The full names of all services.
+    pub fn services(&self) -> impl Iterator<Item = &str> {
+        let services = self.inner.model.services.iter();
+        services.map(|service| service.name.as_str())
+    }
+
+    fn first_services(&self) -> String {
+        let names: Vec<_> = self.services().take(8).collect();
         if names.is_empty() {
             "none".to_owned()
         } else {

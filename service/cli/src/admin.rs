@@ -1,24 +1,25 @@
-//! Tenants and status, and how any administrative request is asked: one request to the daemon, one answer.
+//! Tenants, status and prefetching, and how any administrative request is asked: one request to the daemon, one answer.
 //!
 //! The daemon authorises these by the user id that the kernel reports, so there is no password to
 //! ask for; a refusal says who may. What doesn't fit a packet travels as a sealed memfd. Each command
 //! returns what it prints.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
-use tollgate_shm_abi::blob::blob_read;
+use tollgate_shm_abi::blob::{blob_create, blob_read};
 use tollgate_shm_abi::control::{ControlError, ControlSocket};
 use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
 use tollgate_shm_abi::messages::{Empty, Request, RequestBody, Response, ResponseBody, TenantAdd};
 use tollgate_shm_abi::status::Code;
 
-use crate::args::{Status, Tenant};
+use crate::args::{Prefetch, Status, Tenant};
 use crate::failure::Failure;
+use crate::schema;
 
 /// How long the daemon may take for one answer. Compiling a large policy takes the longest.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -54,9 +55,30 @@ pub(crate) fn status(socket: &Path, args: &Status) -> Result<String, Failure> {
     Ok(text)
 }
 
+/// `tollgate prefetch`
+pub(crate) fn prefetch(socket: &Path, args: &Prefetch) -> Result<String, Failure> {
+    let schema = schema::load(&args.files)?;
+    let blob = blob("the schema", schema.descriptor_set())?;
+    let report = report_about(socket, RequestBody::Prefetch(Empty {}), &[blob.as_fd()])?;
+    if args.json {
+        return Ok(format!("{report}\n"));
+    }
+    let mut text = String::new();
+    outline(&mut text, 0, &report);
+    Ok(text)
+}
+
 /// A request that is answered with JSON.
 pub(crate) fn report(socket: &Path, body: RequestBody) -> Result<Value, Failure> {
-    let (answer, fds) = ask(socket, body, &[])?;
+    report_about(socket, body, &[])
+}
+
+fn report_about(
+    socket: &Path,
+    body: RequestBody,
+    fds: &[BorrowedFd<'_>],
+) -> Result<Value, Failure> {
+    let (answer, fds) = ask(socket, body, fds)?;
     let (ResponseBody::Report(_), Some(blob)) = (&answer, fds.first()) else {
         return Err(unexpected(&answer));
     };
@@ -65,6 +87,17 @@ pub(crate) fn report(socket: &Path, body: RequestBody) -> Result<Value, Failure>
     };
     let json = blob_read(blob, MAX_REPORT_BYTES).map_err(|error| wrong(&error))?;
     serde_json::from_slice(&json).map_err(|error| wrong(&error))
+}
+
+/// What doesn't fit a packet.
+pub(crate) fn blob(what: &str, bytes: &[u8]) -> Result<OwnedFd, Failure> {
+    let failed = |errno| {
+        Failure::new(
+            Code::RESOURCE_EXHAUSTED,
+            format_args!("no memory for {what}: {errno}"),
+        )
+    };
+    blob_create(bytes).map_err(failed)
 }
 
 /// One request, one answer; the daemon's refusal is the failure.

@@ -54,6 +54,8 @@ pub(crate) enum Command {
     Call(Call),
     /// Serve any service, with a fixed reply or an echo
     Serve(Serve),
+    /// Have the daemon resolve and compile a schema before the first application binds it
+    Prefetch(Prefetch),
     /// Write stubs for applications, from a schema
     Gen(Gen),
     /// Print a completion script for a shell
@@ -519,12 +521,30 @@ pub(crate) struct Schema {
     /// The tenant's token, as `tenant add` printed it
     #[arg(long, env = "TOLLGATE_TOKEN", hide_env_values = true)]
     pub(crate) token: String,
+    #[command(flatten)]
+    pub(crate) files: Files,
+}
+
+/// A schema's files.
+#[derive(Debug, Args)]
+pub(crate) struct Files {
     /// What defines the service: a .proto file, a directory of them, or a serialized descriptor set; repeat for more
     #[arg(long, value_name = "PATH", required = true)]
     pub(crate) proto: Vec<PathBuf>,
     /// Where imports are; the directories of the .proto files if left out
     #[arg(long, short = 'I', value_name = "DIR")]
     pub(crate) include: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example: tollgate prefetch --proto hotel.proto\n\n\
+        It lasts until the daemon ends; its configuration can name descriptor sets to prefetch at every start.")]
+pub(crate) struct Prefetch {
+    #[command(flatten)]
+    pub(crate) files: Files,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

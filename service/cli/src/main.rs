@@ -1,7 +1,7 @@
 //! `tollgate`: the command line of a Tollgate daemon.
 //!
 //! ```text
-//! args      what can be typed              ┌─ admin   tenants and status: one request, one answer
+//! args      what can be typed              ┌─ admin   tenants, status, prefetch: one request, one answer
 //!           (clap), parsed once  ── main ──┼─ policy  policies, and audit the log of what was done to them
 //!                                          ├─ desk    policies without a daemon
 //! failure   a sentence, a code, a hint     ├─ rpc     call and serve, over the client library
@@ -63,6 +63,7 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Audit(command) => audit::audit(&cli.socket, command),
         Command::Status(args) => admin::status(&cli.socket, args),
         Command::Call(args) => rpc::call(cli, args),
+        Command::Prefetch(args) => admin::prefetch(&cli.socket, args),
         Command::Serve(args) => rpc::serve(cli, args).map(|()| String::new()),
         Command::Gen(args) => stubs::generate(args),
         Command::Completions { shell } => {

@@ -1,13 +1,12 @@
 //! `tollgate policy …`: from what was typed to a request, and from the daemon's report to lines.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use prost::Message as _;
 use serde_json::Value;
 use tollgate_desk::{LoadError, foreign};
 use tollgate_registry::{FetchError, SCHEME};
-use tollgate_shm_abi::blob::blob_create;
 use tollgate_shm_abi::messages::{
     Empty, ISOLATION_NONE, ISOLATION_PROCESS, MODE_CANARY, MODE_ENFORCE, MODE_SHADOW, Names,
     ON_FAULT_CLOSED, ON_FAULT_OPEN, ON_FAULT_RELOAD, PARTY_PROVIDER, PARTY_PROVIDER_POST,
@@ -18,7 +17,7 @@ use tollgate_shm_abi::messages::{
 };
 use tollgate_shm_abi::status::Code;
 
-use crate::admin::{ask, lines, outline, report, unexpected};
+use crate::admin::{ask, blob, lines, outline, report, unexpected};
 use crate::args::{
     Abi, Attach, Body, Described, Diff, Isolation, Mode, OnFault, Options, Place, Policy, Push,
     Select, Show, Side, Upgrade, VersionName,
@@ -151,16 +150,6 @@ impl Described {
 
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).map_err(|error| Failure::file(path, &error))
-}
-
-fn blob(what: &str, bytes: &[u8]) -> Result<OwnedFd, Failure> {
-    let failed = |errno| {
-        Failure::new(
-            Code::RESOURCE_EXHAUSTED,
-            format_args!("no memory for {what}: {errno}"),
-        )
-    };
-    blob_create(bytes).map_err(failed)
 }
 
 /// The module, and what proves where it comes from, if it isn't inside.

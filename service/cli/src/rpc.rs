@@ -23,7 +23,7 @@ use crate::schema::{Method, Service};
 /// Calls the method once; returns its reply as a line of JSON.
 pub(crate) fn call(cli: &Cli, args: &Call) -> Result<String, Failure> {
     let begin = Instant::now();
-    let service = Service::load(&args.schema, &args.method.service)?;
+    let service = Service::load(&args.schema.files, &args.method.service)?;
     let method = service.method(&args.method.method)?;
     let request = method.request(&argument_or_stdin(&args.request)?)?;
     let sent = metadata::collect(&args.metadata)?;
@@ -79,13 +79,13 @@ pub(crate) fn call(cli: &Cli, args: &Call) -> Result<String, Failure> {
 
 /// Serves until a signal comes, or the daemon ends the session.
 pub(crate) fn serve(cli: &Cli, args: &Serve) -> Result<(), Failure> {
-    let service = Service::load(&args.schema, &args.service)?;
+    let service = Service::load(&args.schema.files, &args.service)?;
     let answers = Answers {
         replies: replies(&service, args)?,
         metadata: metadata::collect(&args.metadata)?,
         print_requests: args.print_requests,
         show_metadata: args.show_metadata,
-        service: Service::load(&args.schema, &args.service)?,
+        service: Service::load(&args.schema.files, &args.service)?,
     };
     // Installed before anything else happens, so that no moment is left in which a signal kills.
     let signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| {

@@ -16,6 +16,14 @@ pub(crate) struct Service {
     layout: ServiceLayout,
 }
 
+/// Loads what the files define.
+pub(crate) fn load(files: &args::Files) -> Result<Schema, Failure> {
+    for file in &files.proto {
+        std::fs::metadata(file).map_err(|error| Failure::file(file, &error))?;
+    }
+    Schema::load(&files.proto, &files.include).map_err(Failure::input)
+}
+
 /// One method's two message types.
 pub(crate) struct Method<'a> {
     service: &'a Service,
@@ -26,11 +34,8 @@ pub(crate) struct Method<'a> {
 
 impl Service {
     /// Loads what defines the service, and picks it.
-    pub(crate) fn load(args: &args::Schema, name: &str) -> Result<Service, Failure> {
-        for file in &args.proto {
-            std::fs::metadata(file).map_err(|error| Failure::file(file, &error))?;
-        }
-        let schema = Schema::load(&args.proto, &args.include).map_err(Failure::input)?;
+    pub(crate) fn load(files: &args::Files, name: &str) -> Result<Service, Failure> {
+        let schema = load(files)?;
         let layout = schema
             .service(name)
             .map_err(|error| Failure::new(Code::NOT_FOUND, error))?;
@@ -168,9 +173,8 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/proto")
     }
 
-    fn load(proto: &Path, service: &str) -> Result<Service, Failure> {
-        let args = args::Schema {
-            token: String::new(),
+    fn load_service(proto: &Path, service: &str) -> Result<Service, Failure> {
+        let args = args::Files {
             proto: vec![proto.to_owned()],
             include: Vec::new(),
         };
@@ -179,11 +183,11 @@ mod tests {
 
     #[test]
     fn a_service_is_found_in_a_file_a_directory_and_a_descriptor_set() {
-        let file = load(&protos().join("hotel.proto"), RESERVATION).unwrap();
-        let directory = load(&protos(), RESERVATION).unwrap();
+        let file = load_service(&protos().join("hotel.proto"), RESERVATION).unwrap();
+        let directory = load_service(&protos(), RESERVATION).unwrap();
         let path = std::env::temp_dir().join(format!("tollgate-cli-{}.binpb", std::process::id()));
         std::fs::write(&path, file.descriptor_set()).unwrap();
-        let set = load(&path, RESERVATION);
+        let set = load_service(&path, RESERVATION);
         std::fs::remove_file(&path).unwrap();
         for service in [&directory, &set.unwrap()] {
             assert_eq!(service.layout.hash, file.layout.hash);
@@ -198,7 +202,8 @@ mod tests {
 
     #[test]
     fn what_holds_no_schema_is_refused_by_its_name() {
-        let refused = |path: &Path, service: &str| load(path, service).err().unwrap().sentence();
+        let refused =
+            |path: &Path, service: &str| load_service(path, service).err().unwrap().sentence();
         let missing = refused(&protos().join("none.proto"), RESERVATION);
         assert!(missing.contains("none.proto can't be read"), "{missing}");
         let empty = std::env::temp_dir().join(format!("tollgate-cli-empty-{}", std::process::id()));
@@ -212,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_request_without_what_is_required_is_refused_by_the_fields_name() {
-        let legacy = load(&protos().join("legacy.proto"), "legacy.Legacy").unwrap();
+        let legacy = load_service(&protos().join("legacy.proto"), "legacy.Legacy").unwrap();
         let exchange = legacy.method("Exchange").unwrap();
         let refused = exchange.request(r#"{"id":1}"#).unwrap_err().sentence();
         assert_eq!(

@@ -50,6 +50,10 @@ pub struct Config {
     /// For services whose callers would rather go elsewhere than wait. Callers that have many calls in flight and don't try
     /// again are refused by it, too.
     pub wait_target_us: u64,
+    /// Files with serialized descriptor sets (as `protoc --descriptor_set_out --include_imports` writes them) whose services are resolved
+    /// and compiled before the daemon is ready. Default: none; a schema is resolved when it is first bound, and a method compiled
+    /// when it is first called.
+    pub prefetch: Vec<PathBuf>,
     /// What policies may use.
     pub policies: Policies,
     /// How tenants' policies are compiled.
@@ -265,6 +269,7 @@ impl Default for Config {
             spin_us: 50,
             scheduling: Scheduling::default(),
             wait_target_us: 0,
+            prefetch: Vec::new(),
             policies: Policies::default(),
             compile: CompileConfig::default(),
         }

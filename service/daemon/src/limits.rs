@@ -152,6 +152,12 @@ pub const COMPILED_POLICIES: usize = 64;
 /// Schemas of services held in memory. One that nobody uses any more is forgotten when the table is full.
 pub const MAX_SCHEMAS: usize = 4_096;
 
+/// Services that are prefetched: they stay in memory whether anybody uses them. An entry is some 100 KB with its machine code.
+pub const MAX_PREFETCHED: usize = 256;
+
+/// How long a prefetch waits for machine code; what isn't there by then comes later.
+pub const PREFETCH_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Descriptor sets whose resolved service is remembered, so that binding one again costs a hash and a look-up. An entry is two
 /// hashes and a service's name; the schema itself counts against [`MAX_SCHEMAS`].
 pub const MAX_KNOWN_SETS: usize = 4_096;

@@ -38,6 +38,8 @@ pub(crate) struct Compiler {
 struct Lazy {
     asked: AtomicBool,
     ready: AtomicBool,
+    /// It can't be compiled.
+    failed: AtomicBool,
 }
 
 impl Lazy {
@@ -56,6 +58,11 @@ impl Lazy {
 
     fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is there, or will never be.
+    fn is_settled(&self) -> bool {
+        self.is_ready() || self.failed.load(Ordering::Relaxed)
     }
 }
 
@@ -106,6 +113,11 @@ impl Method {
 
     pub(crate) fn is_wire_compiled(&self) -> bool {
         self.wire.is_ready()
+    }
+
+    /// Whether there is nothing more to come of what was asked for.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.native.is_settled() && self.wire.is_settled()
     }
 
     fn codecs(&self) -> [&Codec; 2] {
@@ -186,8 +198,12 @@ impl Job {
         // The compiler's state is its own; what it was to publish stays unset when it panics.
         match catch_unwind(AssertUnwindSafe(|| self.compile())) {
             Ok(Ok(())) => lazy.ready.store(true, Ordering::Relaxed),
-            Ok(Err(error)) => tracing::warn!("{name} stays interpreted: {error}"),
+            Ok(Err(error)) => {
+                lazy.failed.store(true, Ordering::Relaxed);
+                tracing::warn!("{name} stays interpreted: {error}");
+            }
             Err(_panic) => {
+                lazy.failed.store(true, Ordering::Relaxed);
                 tracing::warn!("{name} stays interpreted: the compiler has a bug, told above");
             }
         }

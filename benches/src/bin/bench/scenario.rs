@@ -422,6 +422,17 @@ pub(crate) struct Rival {
     pub(crate) sessions: usize,
 }
 
+/// What happens before a scenario is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// What other scenarios have done.
+    Nothing,
+    /// It has been run once: daemons know the schema, and have their link.
+    Run,
+    /// Fresh daemons have been told the schema.
+    Prefetch,
+}
+
 /// One comparison.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scenario {
@@ -441,8 +452,8 @@ pub(crate) struct Scenario {
     pub(crate) spinners: bool,
     /// Which thread runs where, whatever the run's own placement is.
     pub(crate) placement: Option<Placement>,
-    /// Whether a run before it is thrown away.
-    pub(crate) again: bool,
+    /// What happens before.
+    pub(crate) before: Before,
     /// Who else calls.
     pub(crate) rival: Option<Rival>,
     /// Microseconds between two of them.
@@ -495,7 +506,7 @@ const fn steady(
         threads: 1,
         spinners: false,
         placement: None,
-        again: false,
+        before: Before::Nothing,
         rival: None,
         gap_us: 0,
         rate: 0,
@@ -615,11 +626,16 @@ const LATENCY_SPINNERS: Scenario = Scenario {
 
 /// All of them, in the order of a repetition. `bind` comes first: the daemons of a repetition are
 /// fresh, so its call finds nothing compiled and no link.
-pub(crate) const SCENARIOS: [Scenario; 50] = [
+pub(crate) const SCENARIOS: [Scenario; 51] = [
     BIND,
     Scenario {
+        name: "bind-prefetched",
+        before: Before::Prefetch,
+        ..BIND
+    },
+    Scenario {
         name: "bind-again",
-        again: true,
+        before: Before::Run,
         ..BIND
     },
     Scenario {
@@ -782,7 +798,7 @@ const fn claim(
 }
 
 /// What this version of Tollgate claims.
-pub(crate) const CLAIMS: [Claim; 28] = [
+pub(crate) const CLAIMS: [Claim; 29] = [
     claim(
         "p50 with the ACL is at most a quarter of tonic's",
         "latency-hotel",
@@ -923,6 +939,16 @@ pub(crate) const CLAIMS: [Claim; 28] = [
         &[],
         Bar::Below(5.0),
     ),
+    Claim {
+        elsewhere: &["bind"],
+        ..claim(
+            "with the schema prefetched that takes at most half as long",
+            "bind-prefetched",
+            TOLLGATE,
+            &[TOLLGATE],
+            Bar::Below(0.5),
+        )
+    },
     claim(
         "p50 under load is at most 1.1 times that of spinning for ever",
         "waiting-0",

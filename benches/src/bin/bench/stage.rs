@@ -13,12 +13,14 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tollgate_benches::settings::{Method, Wait};
 use tollgate_conformance::process::{Process, program, programs};
-use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, policy_file};
+use tollgate_conformance::testbed::{
+    Daemon, Options, SOON, Testbed, eventually, policy_file, proto_file,
+};
 use tollgate_conformance::workload::acl_config;
 
 use crate::envoy::{self, Filter};
 use crate::machine::{cpu_seconds, is_idle_class, memory_mib};
-use crate::scenario::{Attached, Otherwise, Policy, Rival, Scenario, Sidecar, Subject};
+use crate::scenario::{Attached, Before, Otherwise, Policy, Rival, Scenario, Sidecar, Subject};
 
 const TENANT: &str = "bench";
 const RIVAL: &str = "rival";
@@ -126,7 +128,7 @@ impl Stage {
         &self,
         scenario: &Scenario,
         subject: Subject,
-        mut window: Window,
+        window: Window,
     ) -> Result<Map<String, Value>, String> {
         if let Some(placement) = scenario.placement
             && placement != self.placement
@@ -134,8 +136,22 @@ impl Stage {
             let stage = Stage::set(placement, subject.needs_daemons())?;
             return stage.measure(scenario, subject, window);
         }
+        if scenario.before == Before::Prefetch && subject.needs_daemons() {
+            let stage = Stage::set(self.placement, true)?;
+            stage.tollgate.iter().try_for_each(Tollgate::prefetch)?;
+            return stage.measure_here(scenario, subject, window);
+        }
+        self.measure_here(scenario, subject, window)
+    }
+
+    fn measure_here(
+        &self,
+        scenario: &Scenario,
+        subject: Subject,
+        mut window: Window,
+    ) -> Result<Map<String, Value>, String> {
         let _spinners = scenario.spinners.then(spinners).transpose()?;
-        if scenario.again {
+        if scenario.before == Before::Run {
             self.run(scenario, subject, window)?;
         }
         loop {
@@ -396,6 +412,13 @@ pub(crate) fn peer(name: &str) -> PathBuf {
 }
 
 impl Tollgate {
+    /// Tells both daemons the schema.
+    fn prefetch(&self) -> Result<(), String> {
+        let hotel = proto_file("hotel.proto").display().to_string();
+        let told = [&self.a, &self.b].map(|daemon| run(daemon, &["prefetch", "--proto", &hotel]));
+        told.into_iter().collect()
+    }
+
     fn start(placement: Placement, otherwise: Option<Otherwise>) -> Result<Tollgate, String> {
         let bed = Testbed::new();
         let at = |cpu: Option<usize>| Options {

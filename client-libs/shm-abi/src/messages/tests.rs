@@ -57,6 +57,7 @@ fn every_request_and_response_has_its_number() {
         (30, RequestBody::PolicyDiff(PolicyDiff::default())),
         (31, RequestBody::AuditShow(AuditShow::default())),
         (32, RequestBody::AuditVerify(Empty {})),
+        (33, RequestBody::Prefetch(Empty {})),
     ];
     for (number, body) in requests {
         let request = Request {

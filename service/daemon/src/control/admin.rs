@@ -18,8 +18,8 @@ use tollgate_shm_abi::messages::{
 };
 use tollgate_shm_abi::status::Code;
 
-use crate::control::connection::Answer;
-use crate::control::{Control, lifecycle, origin, replay, report};
+use crate::control::connection::{self, Answer};
+use crate::control::{Control, lifecycle, origin, prefetch, replay, report};
 use crate::limits::PROOF_BYTES;
 
 /// Refuses everybody but root and the daemon's own user; says who it is.
@@ -95,6 +95,10 @@ pub(crate) async fn handle(
         RequestBody::PolicyDiff(request) => report::answer(&replay::diff(control, request).await?)?,
         RequestBody::AuditShow(request) => report::answer(&report::audit(control, request.last)?)?,
         RequestBody::AuditVerify(_) => report::answer(&report::verify(control).await?)?,
+        RequestBody::Prefetch(_) => {
+            let set = connection::descriptor_set("a prefetch", &fds)?;
+            report::answer(&prefetch::prefetch(control, set).await?)?
+        }
         RequestBody::Status(_) => report::answer(&report::status(control).await?)?,
         RequestBody::OpenSession(_) | RequestBody::Bind(_) => {
             return Err(Status::new(

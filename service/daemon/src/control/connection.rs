@@ -338,14 +338,7 @@ async fn bind(
     fds: Vec<OwnedFd>,
 ) -> Result<(Answer, Served), Status> {
     let invalid = |text: String| Status::new(Code::INVALID_ARGUMENT, text);
-    let [blob] = fds.as_slice() else {
-        return Err(invalid(format!(
-            "a binding carries one descriptor, its schema; this one carried {}",
-            fds.len()
-        )));
-    };
-    let bytes = blob_read(blob, tollgate_schema::limits::MAX_DESCRIPTOR_SET)
-        .map_err(|error| invalid(format!("the schema can't be read: {error}")))?;
+    let bytes = descriptor_set("a binding", &fds)?;
     let side = match request.role {
         SIDE_CLIENT => Side::Client,
         SIDE_SERVER => Side::Server,
@@ -464,6 +457,19 @@ async fn settle(control: &Control, binding: LiveBinding, generation: u64) -> Res
         .await
 }
 
+/// The one blob that `what` carries.
+pub(crate) fn descriptor_set(what: &str, fds: &[OwnedFd]) -> Result<Vec<u8>, Status> {
+    let invalid = |text: String| Status::new(Code::INVALID_ARGUMENT, text);
+    let [blob] = fds else {
+        return Err(invalid(format!(
+            "{what} carries one descriptor, its schema; this one carried {}",
+            fds.len()
+        )));
+    };
+    blob_read(blob, tollgate_schema::limits::MAX_DESCRIPTOR_SET)
+        .map_err(|error| invalid(format!("the schema can't be read: {error}")))
+}
+
 /// The schema's entry: found by the descriptor set's hash, or resolved. Its methods are compiled when they are called.
 async fn intern(
     control: &Control,
@@ -493,7 +499,9 @@ async fn intern(
 }
 
 /// Does on a blocking thread what would keep the reactor.
-async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+pub(crate) async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Status> {
     tokio::task::spawn_blocking(work).await.map_err(|error| {
         let text = format!("resolving the schema failed: {error}");
         Status::new(Code::INTERNAL, text)

@@ -18,6 +18,7 @@ mod lifecycle;
 mod lives;
 mod origin;
 mod policies;
+mod prefetch;
 mod repeats;
 mod replay;
 mod report;
@@ -178,6 +179,7 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         listen,
     });
     control.restore().await?;
+    prefetch::configured(&control).await?;
     tokio::task::spawn_local(Rc::clone(&control).follow_events(inbox));
     tokio::task::spawn_local(Rc::clone(&control).follow_repeats());
     tokio::task::spawn_local(Rc::clone(&control).follow_processes());

@@ -18,11 +18,11 @@ use sha2::{Digest, Sha256};
 use tollgate_engine::Status;
 use tollgate_jit::Codec;
 use tollgate_schema::evolution::{MethodMatch, match_methods};
-use tollgate_schema::{MethodLayout, Schema, ServiceLayout};
+use tollgate_schema::{MethodLayout, Schema, SchemaError, ServiceLayout};
 use tollgate_shm_abi::status::Code;
 
 use crate::datapath::command::{Method, ServiceSchema};
-use crate::limits::{MAX_KNOWN_SETS, MAX_SCHEMAS};
+use crate::limits::{MAX_KNOWN_SETS, MAX_PREFETCHED, MAX_SCHEMAS};
 use crate::machine_code::Compiler;
 
 /// A service's schema with what chains need to know of it.
@@ -56,6 +56,8 @@ pub(crate) struct SchemaCounters {
     pub(crate) held: usize,
     /// Descriptor sets that are known.
     pub(crate) known_sets: usize,
+    /// Schemas that were prefetched.
+    pub(crate) prefetched: usize,
     /// Bindings whose descriptor set was known.
     pub(crate) hits: u64,
     /// Bindings whose descriptor set had to be resolved.
@@ -67,6 +69,8 @@ pub(crate) struct Schemas {
     compiler: Compiler,
     by_hash: HashMap<[u8; 32], Arc<BoundSchema>>,
     by_set: HashMap<SetKey, [u8; 32]>,
+    /// Prefetched ones, which aren't forgotten.
+    kept: Vec<Arc<BoundSchema>>,
     /// The keys of `by_set`, oldest first.
     set_order: VecDeque<SetKey>,
     counters: SchemaCounters,
@@ -78,6 +82,7 @@ impl Schemas {
             compiler,
             by_hash: HashMap::new(),
             by_set: HashMap::new(),
+            kept: Vec::new(),
             set_order: VecDeque::new(),
             counters: SchemaCounters::default(),
         }
@@ -106,6 +111,31 @@ impl Schemas {
             None => self.add(layout)?,
         };
         self.remember(key, hash);
+        Ok(schema)
+    }
+
+    /// As [`intern`](Self::intern), before anybody binds it; it is never forgotten.
+    ///
+    /// # Errors
+    /// [`MAX_PREFETCHED`] are kept, or no further schema has room.
+    pub(crate) fn keep(
+        &mut self,
+        key: SetKey,
+        layout: ServiceLayout,
+    ) -> Result<Arc<BoundSchema>, Status> {
+        let hash = layout.hash;
+        let is_kept = self.kept.iter().any(|kept| kept.layout.hash == hash);
+        if !is_kept && self.kept.len() >= MAX_PREFETCHED {
+            let text = format!(
+                "{} can't be prefetched: {MAX_PREFETCHED} services are, which is the limit",
+                layout.name
+            );
+            return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
+        }
+        let schema = self.intern(key, layout)?;
+        if !is_kept {
+            self.kept.push(Arc::clone(&schema));
+        }
         Ok(schema)
     }
 
@@ -160,16 +190,30 @@ impl Schemas {
         SchemaCounters {
             held: self.by_hash.len(),
             known_sets: self.by_set.len(),
+            prefetched: self.kept.len(),
             ..self.counters
         }
     }
 }
 
+fn refused(error: SchemaError) -> Status {
+    Status::new(Code::INVALID_ARGUMENT, error.to_string())
+}
+
+/// Every service of a descriptor set.
+pub(crate) fn parse_all(descriptor_set: &[u8]) -> Result<Vec<(SetKey, ServiceLayout)>, Status> {
+    let schema = Schema::from_descriptor_set(descriptor_set).map_err(refused)?;
+    let digest = Sha256::digest(descriptor_set).into();
+    let parsed = schema.services().map(|service| {
+        let layout = schema.service(service).map_err(refused)?;
+        let service = service.to_owned();
+        Ok((SetKey { digest, service }, layout))
+    });
+    parsed.collect()
+}
+
 /// Parses what an application sent.
 pub(crate) fn parse(descriptor_set: &[u8], service: &str) -> Result<ServiceLayout, Status> {
-    let refused = |error: tollgate_schema::SchemaError| {
-        Status::new(Code::INVALID_ARGUMENT, error.to_string())
-    };
     let schema = Schema::from_descriptor_set(descriptor_set).map_err(refused)?;
     let layout = schema.service(service).map_err(refused)?;
     if let Some(streaming) = layout
@@ -248,6 +292,7 @@ mod tests {
         let want = SchemaCounters {
             held: 3,
             known_sets: 3,
+            prefetched: 0,
             hits: 1,
             misses: 3,
         };
@@ -291,6 +336,27 @@ mod tests {
         assert!(schemas.known(&key(0)).is_none(), "the oldest is forgotten");
         assert!(schemas.known(&key(1)).is_some());
         assert!(schemas.known(&key(MAX_KNOWN_SETS)).is_some());
+    }
+
+    #[test]
+    fn what_is_prefetched_is_known_to_who_binds_it_and_is_limited() {
+        let mut schemas = schemas();
+        let set = set(&proto("name"));
+        let parsed = parse_all(&set).unwrap();
+        assert_eq!(parsed.len(), 2);
+        for (key, layout) in parsed.clone().into_iter().chain(parsed.clone()) {
+            schemas.keep(key, layout).unwrap();
+        }
+        assert_eq!(schemas.counters().prefetched, 2, "once each");
+        assert!(schemas.known(&SetKey::new(&set, "p.T")).is_some());
+        let (key, template) = parsed[0].clone();
+        for k in 2..=MAX_PREFETCHED as u64 {
+            let mut layout = template.clone();
+            layout.hash[..8].copy_from_slice(&k.to_le_bytes());
+            let kept = schemas.keep(key.clone(), layout);
+            assert_eq!(kept.is_ok(), k < MAX_PREFETCHED as u64, "{k}");
+        }
+        assert!(schemas.keep(key, template).is_ok(), "it is kept already");
     }
 
     #[test]

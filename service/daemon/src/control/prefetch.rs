@@ -1,0 +1,73 @@
+//! Schemas that are resolved and compiled before the first application binds them: then a binding costs a look-up, and a first call
+//! doesn't share the core with a compiler (mRPC, section 4.1, does the same with its cache of bindings).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tollgate_engine::Status;
+use tollgate_shm_abi::status::Code;
+
+use crate::control::connection::apart;
+use crate::control::schemas::{self, BoundSchema};
+use crate::control::{Control, DaemonError, failed};
+use crate::limits::PREFETCH_TIMEOUT;
+
+/// How often a look is taken at what has been compiled.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Prefetches what the configuration names.
+pub(crate) async fn configured(control: &Control) -> Result<(), DaemonError> {
+    for path in &control.config.prefetch {
+        let doing = format!(
+            "the descriptor set in {} can't be prefetched",
+            path.display()
+        );
+        let bytes = std::fs::read(path).map_err(|error| failed(&doing)(&error))?;
+        let done = prefetch(control, bytes).await;
+        done.map_err(|status| failed(&doing)(&status.message))?;
+    }
+    Ok(())
+}
+
+/// Resolves every service of a descriptor set and keeps it, and has its methods compiled; answers once they are, with what was done.
+pub(crate) async fn prefetch(control: &Control, set: Vec<u8>) -> Result<Value, Status> {
+    let parsed = apart(move || schemas::parse_all(&set)).await??;
+    if parsed.is_empty() {
+        let text = "the descriptor set has no service";
+        return Err(Status::new(Code::INVALID_ARGUMENT, text));
+    }
+    let mut kept = Vec::with_capacity(parsed.len());
+    for (key, layout) in parsed {
+        kept.push(control.schemas.borrow_mut().keep(key, layout)?);
+    }
+    let begin = Instant::now();
+    while !kept.iter().all(|schema| is_settled(schema)) && begin.elapsed() < PREFETCH_TIMEOUT {
+        tokio::time::sleep(LOOK).await;
+    }
+    let services: Vec<Value> = kept.iter().map(report).collect();
+    Ok(json!({ "services": services }))
+}
+
+/// Asks for machine code that nobody has asked for. Whether there is nothing more to come.
+fn is_settled(schema: &BoundSchema) -> bool {
+    let mut settled = true;
+    for method in &schema.service.methods {
+        // Asks again where the queue was full.
+        method.called();
+        method.crosses();
+        settled &= method.is_settled();
+    }
+    settled
+}
+
+fn report(schema: &Arc<BoundSchema>) -> Value {
+    let methods = &schema.service.methods;
+    json!({
+        "service": schema.service.name,
+        "methods": methods.len(),
+        "compiled": methods.iter().filter(|method| method.is_compiled()).count(),
+        "compiled_wire": methods.iter().filter(|method| method.is_wire_compiled()).count(),
+    })
+}
