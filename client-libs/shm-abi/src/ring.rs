@@ -118,6 +118,13 @@ impl Producer {
             && self.memory.sleeping().swap(0, Ordering::Relaxed) == 1
     }
 
+    /// Whether the consumer has said that it sleeps. A hint, for who would rather wait than wake it: only
+    /// [`needs_wake`](Self::needs_wake) says whether to.
+    #[inline]
+    pub fn is_asleep(&self) -> bool {
+        self.memory.sleeping().load(Ordering::Relaxed) == 1
+    }
+
     /// The ring's size in entries.
     #[inline]
     pub fn capacity(&self) -> u32 {

@@ -52,6 +52,10 @@ pub const FRAMES_PER_TURN: usize = 256;
 /// it has outstanding still find a place beyond this; they are bounded by the engine's limits.
 pub const COMPLETION_BACKLOG: usize = 4_096;
 
+/// How long blocks are held back that are to be given back to an application which sleeps, if there is nothing else to wake it for: 1 ms. A
+/// runtime that is about to sleep holds nothing back.
+pub const RECLAIMS_HELD_NS: u64 = 1_000_000;
+
 /// Private message buffers kept for reuse by one runtime, and the largest that is kept: 4,096 of at most 16 KiB. As many boxes of messages.
 pub const POOLED_BUFFERS: usize = 4_096;
 /// See [`POOLED_BUFFERS`].

@@ -17,7 +17,8 @@ use tollgate_transport::{CallHead, TcpLink};
 use crate::datapath::command::{Asker, Method, PendingBind, ServiceSchema};
 use crate::datapath::sending::Kept;
 use crate::limits::{
-    COMPLETION_BACKLOG, KEPT_BEFORE_SWEEP, WAIT_ASKED_EVERY_CALLS, WAIT_ASKED_EVERY_NS,
+    COMPLETION_BACKLOG, KEPT_BEFORE_SWEEP, RECLAIMS_HELD_NS, WAIT_ASKED_EVERY_CALLS,
+    WAIT_ASKED_EVERY_NS,
 };
 
 /// A method handle of an application.
@@ -54,6 +55,8 @@ pub(crate) struct SessionPort {
     backlog: VecDeque<Entry>,
     /// Blocks of the send heap to give back, less than one descriptor's worth.
     reclaims: Vec<u64>,
+    /// Since when those are held back; 0: they aren't.
+    held_since_ns: u64,
     /// Something was pushed since the last look at the sleeping flag.
     pushed: bool,
     /// When a call was last delivered that says so, and how many have been that don't.
@@ -79,6 +82,7 @@ impl SessionPort {
             handles: Vec::new(),
             backlog: VecDeque::new(),
             reclaims,
+            held_since_ns: 0,
             pushed: false,
             asked_ns: 0,
             unasked: 0,
@@ -117,6 +121,7 @@ impl SessionPort {
     fn push_reclaims(&mut self) {
         if let Some(offsets) = Offsets::take_from(&self.reclaims) {
             self.reclaims.clear();
+            self.held_since_ns = 0;
             self.push(&Completion::Reclaim(offsets));
         }
     }
@@ -184,9 +189,24 @@ impl SessionPort {
         });
     }
 
-    /// Once per turn: gives reclaims and backlog to the ring, and wakes the application if it sleeps. Whether it did.
-    pub(crate) fn flush(&mut self) -> Result<bool, Misbehaved> {
-        self.push_reclaims();
+    /// Whether blocks to give back wait until the application is told something else: if it sleeps, nobody wakes it for them alone for
+    /// [`RECLAIMS_HELD_NS`], or until the runtime sleeps, too.
+    fn holds_back(&mut self, now_ns: u64) -> bool {
+        if self.reclaims.is_empty() || self.pushed || !self.end.completions.is_asleep() {
+            return false;
+        }
+        if self.held_since_ns == 0 {
+            self.held_since_ns = now_ns;
+        }
+        now_ns.saturating_sub(self.held_since_ns) < RECLAIMS_HELD_NS
+    }
+
+    /// Once per turn, `now_ns`, and before the runtime sleeps: gives reclaims and backlog to the ring, and wakes the application if it
+    /// sleeps. Whether it did.
+    pub(crate) fn flush(&mut self, now_ns: Option<u64>) -> Result<bool, Misbehaved> {
+        if !now_ns.is_some_and(|now_ns| self.holds_back(now_ns)) {
+            self.push_reclaims();
+        }
         self.end.submissions.flush();
         while let Some(entry) = self.backlog.front() {
             match self.end.completions.push(entry) {
@@ -203,6 +223,11 @@ impl SessionPort {
             self.end.wake.wake();
         }
         Ok(wakes)
+    }
+
+    /// Whether there are blocks to give back.
+    pub(crate) fn has_reclaims(&self) -> bool {
+        !self.reclaims.is_empty()
     }
 
     /// Whether something waits for a place in the ring, which the application makes without ringing.

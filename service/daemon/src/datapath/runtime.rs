@@ -558,7 +558,7 @@ impl Runtime {
                 continue;
             };
             let flow = port.flow;
-            match port.flush() {
+            match port.flush(Some(self.now_ns)) {
                 Ok(woken) => drop(self.shares.end_turn(flow, woken)),
                 Err(how) => self.expel(SessionId(key), &how.to_string()),
             }
@@ -567,9 +567,12 @@ impl Runtime {
     }
 
     /// Publishes on every ring that this runtime sleeps; then sleeps, unless something came meanwhile.
-    fn sleep(&mut self) {
+    pub(super) fn sleep(&mut self) {
         let mut may_sleep = true;
         for (_, port) in self.sessions.iter_mut() {
+            if port.has_reclaims() {
+                let _the_next_turn_says_so = port.flush(None);
+            }
             may_sleep &= port.end.submissions.announce_sleep();
         }
         may_sleep &= self.policies.processes().announce_sleep();

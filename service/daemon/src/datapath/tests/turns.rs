@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
+use tollgate_engine::SessionId;
 use tollgate_shm_abi::descriptor::{Alleged, BlockRef, Completion, HeapSizes, Submission};
 use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape, create};
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport::{Event, LinkConfig, TcpLink};
 
 use crate::datapath::command::{Command, Handle, ServiceSchema};
+use crate::datapath::message::Source;
 use crate::datapath::runtime::Runtime;
-use crate::limits::{FRAMES_PER_TURN, REDIAL_PAUSE, SUBMISSIONS_PER_TURN};
+use crate::limits::{FRAMES_PER_TURN, RECLAIMS_HELD_NS, REDIAL_PAUSE, SUBMISSIONS_PER_TURN};
 
 const HEAPS: HeapSizes = HeapSizes {
     send: 1 << 20,
@@ -99,6 +101,58 @@ fn a_session_that_floods_its_ring_has_its_share_of_a_turn() {
         assert_eq!(served, (SUBMISSIONS_PER_TURN, 1), "turn {turn}");
     }
     assert!(!runtime.turn(), "that was all");
+}
+
+#[test]
+fn an_application_that_sleeps_is_not_woken_for_its_blocks_alone() {
+    let (mut runtime, handle) = Runtime::idle();
+    let (shape, fds) = open(&mut runtime, &handle, "t", true);
+    let mut app = AppEnd::attach(&shape, fds).unwrap();
+    let reclaimed = |app: &mut AppEnd| {
+        let entry = app.completions.pop().unwrap()?;
+        let completion = Alleged::from(entry).completion(&HEAPS).unwrap();
+        match completion {
+            Completion::Reclaim(offsets) => Some(offsets.as_slice().to_vec()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let woken = |app: &AppEnd| app.wake.wait(Some(Duration::ZERO)).unwrap();
+    let give_back = |runtime: &mut Runtime, offset| {
+        let session = runtime.sessions.key_at(0).map(SessionId).unwrap();
+        runtime.reclaim(Source { session, offset });
+        runtime.turn();
+    };
+    give_back(&mut runtime, 8);
+    assert_eq!(reclaimed(&mut app), Some(vec![8]), "it is awake");
+
+    assert!(app.completions.announce_sleep());
+    give_back(&mut runtime, 16);
+    runtime.now_ns += RECLAIMS_HELD_NS - 1;
+    give_back(&mut runtime, 24);
+    assert!(!woken(&app), "there is nothing to do for it");
+    runtime.now_ns += 1;
+    runtime.turn();
+    assert!(woken(&app), "it may wait for room");
+    app.completions.cancel_sleep();
+    assert_eq!(reclaimed(&mut app), Some(vec![16, 24]));
+
+    // With something else it goes at once.
+    assert!(app.completions.announce_sleep());
+    give_back(&mut runtime, 32);
+    assert!(!woken(&app));
+    call(&mut app, 5);
+    runtime.turn();
+    assert!(woken(&app));
+    app.completions.cancel_sleep();
+    assert_eq!(answered(&mut app), 1);
+
+    // And nobody sleeps on it.
+    assert!(app.completions.announce_sleep());
+    give_back(&mut runtime, 40);
+    assert!(!woken(&app));
+    call(&mut app, 6);
+    runtime.sleep();
+    assert!(woken(&app), "although the runtime stays up, for the call");
 }
 
 #[test]
