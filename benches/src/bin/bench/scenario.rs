@@ -77,7 +77,7 @@ pub(crate) enum Otherwise {
     RoundRobin,
     /// Handlers compute for [`WORK_US`], and calls wait for them.
     Queue,
-    /// The same, but calls that would wait for longer than two milliseconds in the mean are refused.
+    /// The same, but calls that would wait for longer than a millisecond in the mean are refused.
     Admit,
 }
 
@@ -92,7 +92,7 @@ impl Otherwise {
             Otherwise::Sleep => "waiting = 'sleep'",
             Otherwise::RoundRobin => "scheduling = 'round-robin'",
             Otherwise::Queue => "",
-            Otherwise::Admit => "wait_target_us = 2000",
+            Otherwise::Admit => "wait_target_us = 1000",
         }
     }
 
