@@ -149,7 +149,7 @@ impl Samples {
 
     fn claimed(&self, claim: &Claim) -> Option<Spread> {
         let scenario = SCENARIOS.iter().find(|s| s.name == claim.scenario)?;
-        let metric = *scenario.metrics.get(claim.metric)?;
+        let metric = claim.metric.unwrap_or(scenario.metrics[0]);
         let same = [claim.scenario];
         let elsewhere = match claim.elsewhere {
             [] => &same[..],

@@ -766,8 +766,8 @@ pub(crate) struct Claim {
     pub(crate) text: &'static str,
     /// Where it shows.
     pub(crate) scenario: &'static str,
-    /// Which of the scenario's metrics.
-    pub(crate) metric: usize,
+    /// Which number; what the scenario is about if none is named.
+    pub(crate) metric: Option<Metric>,
     /// Whose number it is.
     pub(crate) subject: Subject,
     /// Whose number it is divided by, in the same repetition: the best of these; none for none.
@@ -789,7 +789,7 @@ const fn claim(
     Claim {
         text,
         scenario,
-        metric: 0,
+        metric: None,
         subject,
         to,
         elsewhere: &[],
@@ -797,14 +797,40 @@ const fn claim(
     }
 }
 
+/// A claim about another number than the one that the scenario is about.
+const fn about(metric: Metric, claim: Claim) -> Claim {
+    Claim {
+        metric: Some(metric),
+        ..claim
+    }
+}
+
+/// The claim that adaptive waiting is no worse than sleeping at once where it may be worse than spinning for ever.
+const fn not_later_than_asleep(text: &'static str, scenario: &'static str) -> Claim {
+    about(
+        P50,
+        claim(text, scenario, TOLLGATE, &[TOLLGATE_SLEEP], Bar::Below(1.1)),
+    )
+}
+
 /// What this version of Tollgate claims.
-pub(crate) const CLAIMS: [Claim; 29] = [
+pub(crate) const CLAIMS: [Claim; 42] = [
     claim(
         "p50 with the ACL is at most a quarter of tonic's",
         "latency-hotel",
         TOLLGATE_ACL,
         TONICS,
         Bar::Below(0.25),
+    ),
+    about(
+        P99,
+        claim(
+            "p99 with the ACL is at most a quarter of tonic's",
+            "latency-hotel",
+            TOLLGATE_ACL,
+            TONICS,
+            Bar::Below(0.25),
+        ),
     ),
     claim(
         "with spinners and placed, p50 with the ACL is at most 0.35 of tonic's",
@@ -813,12 +839,32 @@ pub(crate) const CLAIMS: [Claim; 29] = [
         TONICS,
         Bar::Below(0.35),
     ),
+    about(
+        P99,
+        claim(
+            "with spinners and placed, p99 with the ACL is at most 0.35 of tonic's",
+            "latency-spinners-split",
+            TOLLGATE_ACL,
+            TONICS,
+            Bar::Below(0.35),
+        ),
+    ),
     claim(
         "with spinners and placed, p50 with the ACL is at most a twelfth of tonic's with two Envoys and the ACL in Wasm",
         "latency-spinners-split",
         TOLLGATE_ACL,
         &[ENVOY_ACL],
         Bar::Below(1.0 / 12.0),
+    ),
+    about(
+        P99,
+        claim(
+            "with spinners and placed, p99 with the ACL is at most a twelfth of tonic's with two Envoys and the ACL in Wasm",
+            "latency-spinners-split",
+            TOLLGATE_ACL,
+            &[ENVOY_ACL],
+            Bar::Below(1.0 / 12.0),
+        ),
     ),
     claim(
         "p50 through one daemon is at most 4 times that of shared memory through a process that hands it on",
@@ -884,11 +930,28 @@ pub(crate) const CLAIMS: [Claim; 29] = [
         Bar::AtLeast(0.75),
     ),
     claim(
+        "the ACL costs requests of 2 MiB at most 3% of the GB/s",
+        "goodput-2m-hotel",
+        TOLLGATE_ACL,
+        &[TOLLGATE],
+        Bar::AtLeast(0.97),
+    ),
+    claim(
         "calls/s with the ACL are at least 3 times tonic's",
         "rate-hotel",
         TOLLGATE_ACL,
         TONICS,
         Bar::AtLeast(3.0),
+    ),
+    about(
+        CPU,
+        claim(
+            "CPU time per call with the ACL is at most a third of tonic's",
+            "rate-hotel",
+            TOLLGATE_ACL,
+            TONICS,
+            Bar::Below(1.0 / 3.0),
+        ),
     ),
     claim(
         "p50 with the ACL is at most a fifteenth of tonic's with two Envoys and the ACL in Wasm",
@@ -896,6 +959,16 @@ pub(crate) const CLAIMS: [Claim; 29] = [
         TOLLGATE_ACL,
         &[ENVOY_ACL],
         Bar::Below(1.0 / 15.0),
+    ),
+    about(
+        P99,
+        claim(
+            "p99 with the ACL is at most a fifteenth of tonic's with two Envoys and the ACL in Wasm",
+            "latency-hotel",
+            TOLLGATE_ACL,
+            &[ENVOY_ACL],
+            Bar::Below(1.0 / 15.0),
+        ),
     ),
     claim(
         "calls/s with the ACL are at least 18 times tonic's with two Envoys and the ACL in Wasm",
@@ -956,6 +1029,30 @@ pub(crate) const CLAIMS: [Claim; 29] = [
         &[TOLLGATE_SPIN],
         Bar::Below(1.1),
     ),
+    not_later_than_asleep(
+        "with a pause of 10 us p50 is at most 1.1 times that of sleeping at once",
+        "waiting-10us",
+    ),
+    not_later_than_asleep(
+        "with a pause of 100 us p50 is at most 1.1 times that of sleeping at once",
+        "waiting-100us",
+    ),
+    not_later_than_asleep(
+        "with a pause of 1 ms p50 is at most 1.1 times that of sleeping at once",
+        "waiting-1ms",
+    ),
+    not_later_than_asleep(
+        "with a pause of 10 ms p50 is at most 1.1 times that of sleeping at once",
+        "waiting-10ms",
+    ),
+    not_later_than_asleep(
+        "with a pause of 100 ms p50 is at most 1.1 times that of sleeping at once",
+        "waiting-100ms",
+    ),
+    not_later_than_asleep(
+        "with a pause of 1 s p50 is at most 1.1 times that of sleeping at once",
+        "waiting-1s",
+    ),
     claim(
         "server and daemons take at most 1% of a core at a call per second",
         "waiting-1s",
@@ -994,6 +1091,16 @@ pub(crate) const CLAIMS: [Claim; 29] = [
         &[TOLLGATE_RR],
         Bar::Below(0.4),
     ),
+    about(
+        RIVAL_GOODPUT,
+        claim(
+            "that tenant keeps at least 99% of the GB/s with round robin",
+            "qos",
+            TOLLGATE,
+            &[TOLLGATE_RR],
+            Bar::AtLeast(0.99),
+        ),
+    ),
     Claim {
         elsewhere: &["overload-peak", "overload-knee", "overload-3x"],
         ..claim(
@@ -1005,7 +1112,7 @@ pub(crate) const CLAIMS: [Claim; 29] = [
         )
     },
     Claim {
-        metric: 1,
+        metric: Some(P99),
         elsewhere: &["overload-knee"],
         ..claim(
             "the p99 of what it accepts is then at most twice that at three quarters of what it can do",
