@@ -27,9 +27,13 @@ pub const MAX_CHAINS_PER_TENANT: usize = MAX_CHAINS / 4;
 /// more than about 50 us.
 pub const SUBMISSIONS_PER_TURN: usize = 64;
 
-/// Bytes of messages taken from one session or link before the next one's turn, if tenants share a runtime; a single larger one from a
-/// session is taken whole. 256 KiB, some 60 us of copying: with 64 KiB small calls beside large ones take half as long, and the large ones twice.
+/// Bytes of messages taken from one link before the next one's turn, if tenants share a runtime. 256 KiB, some 60 us of copying.
 pub const BYTES_PER_SHARED_TURN: usize = 256 << 10;
+
+/// Bytes of messages taken from one session, if tenants share a runtime, before it looks whether another tenant waits; then its turn ends. A
+/// single larger message is taken whole. 64 KiB, some 15 us of copying: looking takes less than one. Were every turn as short, the large calls
+/// would take twice as long, whether anybody waits or not.
+pub const BYTES_PER_LOOK: usize = 64 << 10;
 
 /// Bytes of messages taken from one session before the next one's turn in any case: what they are sent over may be
 /// [behind](tollgate_transport::limits::TX_BEHIND) by then. 1 MiB; a single larger message is taken whole.

@@ -103,6 +103,11 @@ impl Schedule {
         self.flows[flow.0 as usize].total_ns
     }
 
+    /// Whether any other flow had something to do in this round, or sat it out.
+    pub fn others_worked(&self, flow: FlowId) -> bool {
+        self.busy.iter().any(|id| *id != flow)
+    }
+
     fn mark_busy(&mut self, flow: FlowId) {
         if !std::mem::replace(&mut self.flows[flow.0 as usize].is_busy, true) {
             self.busy.push(flow);

@@ -22,6 +22,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::thread::CpuSet;
 use tokio::sync::mpsc::UnboundedSender;
+use tollgate_engine::fair::FlowId;
 use tollgate_engine::slots::Slots;
 use tollgate_engine::{Encoding, Engine, LinkId, Output, ServiceId, SessionId, Status};
 use tollgate_policy_host::Rate;
@@ -240,6 +241,23 @@ impl Runtime {
         }
     }
 
+    /// Whether another flow has something to do, or something that leaves when this round ends. Costs a load per session, and asks
+    /// the kernel who has sent something.
+    pub(super) fn others_wait(&mut self, flow: FlowId) -> bool {
+        if self.shares.others_worked(flow) {
+            return true;
+        }
+        let posted = self.sessions.iter_mut().any(|(_, port)| {
+            // Who misbehaves has a turn coming that says so.
+            port.flow != flow && !matches!(port.end.submissions.is_empty(), Ok(true))
+        });
+        posted || {
+            self.poll_wakes(Some(Duration::ZERO));
+            let mut links = self.links.iter();
+            links.any(|(_, port)| port.state.flow != flow && port.state.readable)
+        }
+    }
+
     /// Does what there is to do, a bounded amount of it. Whether there was anything.
     pub(crate) fn turn(&mut self) -> bool {
         let mut worked = self.take_commands();
@@ -260,7 +278,7 @@ impl Runtime {
             };
             let flow = port.flow;
             worked |= self.shares.sits_out(flow) || {
-                let worked = self.turn_session(SessionId(key));
+                let worked = self.turn_session(SessionId(key), flow);
                 self.shares.end_turn(flow, worked)
             };
         }

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use tollgate_engine::fair::FlowId;
 use tollgate_engine::{
     CallKey, Encoding, Engine, MethodChains, Origin, Route, RouteTarget, Served, ServiceId,
     SessionId, Status, Steering, Submission as Posted,
@@ -286,12 +287,18 @@ pub(crate) fn schema_differs(ours: &ServiceSchema, who: &str, reason: &str) -> S
 
 /// From the application.
 impl Runtime {
-    /// Takes a bounded number of submissions. Whether there was any.
-    pub(crate) fn turn_session(&mut self, session: SessionId) -> bool {
+    /// Takes a bounded number of submissions, fewer if they are large and others wait. Whether there was any.
+    pub(crate) fn turn_session(&mut self, session: SessionId, flow: FlowId) -> bool {
         let mut taken = 0;
         self.turn_bytes = 0;
-        let enough = self.shares.bytes_per_turn().min(BYTES_PER_TURN);
-        while taken < SUBMISSIONS_PER_TURN && self.turn_bytes < enough {
+        let mut look_at = self.shares.bytes_per_look();
+        while taken < SUBMISSIONS_PER_TURN && self.turn_bytes < BYTES_PER_TURN {
+            if self.turn_bytes >= look_at {
+                if self.others_wait(flow) {
+                    break;
+                }
+                look_at = self.turn_bytes + self.shares.bytes_per_look();
+            }
             let Some(port) = self.sessions.get_mut(session.0) else {
                 break;
             };

@@ -13,7 +13,7 @@ use tollgate_shm_abi::wait::now_ns;
 
 use crate::config::Scheduling;
 use crate::datapath::command::ShareReport;
-use crate::limits::{BYTES_PER_SHARED_TURN, SHARED_FOR};
+use crate::limits::{BYTES_PER_LOOK, BYTES_PER_SHARED_TURN, SHARED_FOR};
 
 /// Idle ports whose being looked at may be taken for the cost of the next turn: some 50 ns.
 const IDLE_PER_LOOK: u32 = 8;
@@ -29,7 +29,7 @@ pub(crate) struct Shares {
     lap_ns: u64,
     idle: u32,
     /// Until then turns are short.
-    shared_until_ns: u64,
+    pub(super) shared_until_ns: u64,
 }
 
 impl Shares {
@@ -82,13 +82,32 @@ impl Shares {
         self.scheduling == Scheduling::Fair && self.schedule.sits_out(flow)
     }
 
-    /// Bytes that a port may bring in one turn: as many as it likes, unless somebody else waits for the next one.
+    /// Bytes that a link may bring in one turn: as many as it likes, unless somebody else may wait for the next one.
     #[inline]
     pub(crate) fn bytes_per_turn(&self) -> usize {
-        match self.scheduling {
-            Scheduling::Fair if self.lap_ns < self.shared_until_ns => BYTES_PER_SHARED_TURN,
-            Scheduling::Fair | Scheduling::RoundRobin => usize::MAX,
+        match self.is_shared() {
+            true => BYTES_PER_SHARED_TURN,
+            false => usize::MAX,
         }
+    }
+
+    /// Bytes that a session may bring before somebody looks whether others wait for the end of its turn.
+    #[inline]
+    pub(crate) fn bytes_per_look(&self) -> usize {
+        match self.is_shared() {
+            true => BYTES_PER_LOOK,
+            false => usize::MAX,
+        }
+    }
+
+    /// Whether two tenants had something to do in one round, a short while ago.
+    fn is_shared(&self) -> bool {
+        self.scheduling == Scheduling::Fair && self.lap_ns < self.shared_until_ns
+    }
+
+    /// Whether another flow had something to do in this round: what is to leave for it leaves when the round ends.
+    pub(crate) fn others_worked(&self, flow: FlowId) -> bool {
+        self.schedule.others_worked(flow)
     }
 
     /// A port's turn is over. Whether it had something to do.
@@ -140,6 +159,9 @@ mod tests {
         assert_eq!(shares.bytes_per_turn(), usize::MAX, "never before");
         shares.begin_round();
         assert_eq!(shares.bytes_per_turn(), BYTES_PER_SHARED_TURN);
+        assert_eq!(shares.bytes_per_look(), BYTES_PER_LOOK);
+        shares.end_turn(a, true);
+        assert!(!shares.others_worked(a) && shares.others_worked(b));
         std::thread::sleep(SHARED_FOR);
         shares.begin_round();
         assert_eq!(shares.bytes_per_turn(), usize::MAX);
@@ -155,6 +177,7 @@ mod tests {
         round(&mut shares, &[b]);
         assert!(!shares.sits_out(a));
         assert_eq!(shares.bytes_per_turn(), usize::MAX);
+        assert_eq!(shares.bytes_per_look(), usize::MAX);
         let had = |tenant: &str| {
             shares
                 .report()

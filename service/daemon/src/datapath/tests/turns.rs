@@ -6,16 +6,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
-use tollgate_engine::SessionId;
+use tollgate_engine::{MethodChains, Route, RouteTarget, SessionId, Status};
+use tollgate_jit::Codec;
+use tollgate_schema::Schema;
 use tollgate_shm_abi::descriptor::{Alleged, BlockRef, Completion, HeapSizes, Submission};
 use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape, create};
+use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport::{Event, LinkConfig, TcpLink};
 
-use crate::datapath::command::{Command, Handle, ServiceSchema};
+use crate::datapath::command::{Command, Handle, Method, ServiceSchema};
 use crate::datapath::message::Source;
 use crate::datapath::runtime::Runtime;
-use crate::limits::{FRAMES_PER_TURN, RECLAIMS_HELD_NS, REDIAL_PAUSE, SUBMISSIONS_PER_TURN};
+use crate::limits::{
+    BYTES_PER_LOOK, FRAMES_PER_TURN, RECLAIMS_HELD_NS, REDIAL_PAUSE, SUBMISSIONS_PER_TURN,
+};
+use crate::machine_code::Compiler;
 
 const HEAPS: HeapSizes = HeapSizes {
     send: 1 << 20,
@@ -211,6 +217,92 @@ fn a_tenant_with_many_sessions_has_no_more_of_the_runtime_than_one_with_one() {
     };
     let ratio = one.busy_ns as f64 / many.busy_ns as f64;
     assert!((0.8..=1.25).contains(&ratio), "{shares:?}");
+}
+
+/// A method with `message { string text = 1; }`, and a message of it as an image of some 15 KiB.
+fn large_method() -> (Arc<Method>, Vec<u8>) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("t.proto");
+    let proto = r#"syntax = "proto3"; package t; message A { string text = 1; }"#;
+    std::fs::write(&file, proto).unwrap();
+    let schema = Schema::compile_proto(&[&file], &[directory.path()]).unwrap();
+    let layouts = Arc::new(schema.layouts(&["t.A"]).unwrap());
+    let codec = || Codec::new(&layouts, layouts.find("t.A").unwrap());
+    let mut protobuf = vec![10, 0x80, 0x78];
+    protobuf.extend([b'x'; 15 << 10]);
+    let mut image = Vec::new();
+    codec().decode(&protobuf, &mut image).unwrap();
+    let method = Method::new("t.S/M".to_owned(), codec(), codec(), &Compiler::idle(1).0);
+    (Arc::new(method), image)
+}
+
+#[test]
+fn a_turn_of_large_calls_ends_early_only_if_another_tenant_waits() {
+    const CALLS: usize = 20;
+    let (mut runtime, handle) = Runtime::idle();
+    let mut session = |tenant: &str| {
+        let (shape, fds) = open(&mut runtime, &handle, tenant, true);
+        AppEnd::attach(&shape, fds).unwrap()
+    };
+    let (mut large, mut small) = (session("large"), session("small"));
+    let flow = runtime.shares.of(&"large".into());
+    let (method, image) = large_method();
+    let nowhere = Route {
+        target: RouteTarget::Broken(Status::new(Code::UNAVAILABLE, "nobody serves it")),
+        chains: MethodChains::default(),
+    };
+    let (_, port) = runtime.sessions.iter().next().unwrap();
+    let bound = runtime.add_handles(port.id, &[method], true, vec![nowhere]);
+    assert_eq!(bound.unwrap(), 0);
+    // Calls are answered one after the other: all may lie in the same block.
+    let mut block = large.send_heap.alloc(image.len()).unwrap();
+    block.copy_from_slice(&image);
+    let block = BlockRef {
+        offset: large.send_heap.commit(block),
+        len: image.len() as u32,
+        extents: 0,
+        metadata: 0,
+    };
+    let flood = |app: &mut AppEnd| {
+        for id in 0..CALLS {
+            let call = Submission::Call {
+                method: 0,
+                call: id as u64,
+                block,
+                deadline_ns: 0,
+            };
+            app.submissions.push(&call.encode()).unwrap();
+        }
+    };
+    let before_a_look = BYTES_PER_LOOK.div_ceil(image.len());
+
+    runtime.turn();
+    runtime.shares.shared_until_ns = u64::MAX;
+    flood(&mut large);
+    runtime.turn();
+    assert_eq!(answered(&mut large), CALLS, "nobody waits");
+
+    runtime.shares.shared_until_ns = u64::MAX;
+    call(&mut small, 0);
+    flood(&mut large);
+    runtime.turn();
+    assert_eq!(answered(&mut large), before_a_look);
+    assert_eq!(answered(&mut small), 1);
+    let mut left = CALLS - before_a_look;
+    until(|| {
+        runtime.turn();
+        left -= answered(&mut large);
+        left == 0
+    });
+
+    runtime.turn();
+    assert!(!runtime.others_wait(flow));
+    let mut peer = link(&mut runtime);
+    runtime.turn();
+    assert!(!runtime.others_wait(flow));
+    peer.link.send_bind(0, "t", "S", &[0; 32]).unwrap();
+    peer.flush().unwrap();
+    until(|| runtime.others_wait(flow));
 }
 
 /// A listener, the runtime's link to be accepted, and its peer.
