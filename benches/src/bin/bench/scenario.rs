@@ -618,6 +618,12 @@ const BIND: Scenario = Scenario {
     ..steady("bind", Method::Hotel, 64, 1, FIRST_CALL)
 };
 
+/// One small call at a time beside another tenant's large ones.
+const QOS: Scenario = Scenario {
+    metrics: [P99, RIVAL_GOODPUT],
+    ..fair("qos", 32, 1, BULK)
+};
+
 const LATENCY_SPINNERS: Scenario = Scenario {
     spinners: true,
     subjects: &[TONIC, TONIC_MT, ENVOY_ACL, TOLLGATE, TOLLGATE_ACL],
@@ -626,7 +632,7 @@ const LATENCY_SPINNERS: Scenario = Scenario {
 
 /// All of them, in the order of a repetition. `bind` comes first: the daemons of a repetition are
 /// fresh, so its call finds nothing compiled and no link.
-pub(crate) const SCENARIOS: [Scenario; 51] = [
+pub(crate) const SCENARIOS: [Scenario; 52] = [
     BIND,
     Scenario {
         name: "bind-prefetched",
@@ -731,9 +737,11 @@ pub(crate) const SCENARIOS: [Scenario; 51] = [
         },
     ),
     fair("fair-sizes", 32, 1_024, BULK),
+    QOS,
     Scenario {
-        metrics: [P99, RIVAL_GOODPUT],
-        ..fair("qos", 32, 1, BULK)
+        name: "qos-split",
+        placement: Some(Placement::Split),
+        ..QOS
     },
     overload("overload-peak", 0),
     overload("overload-knee", 7_500),
@@ -814,7 +822,7 @@ const fn not_later_than_asleep(text: &'static str, scenario: &'static str) -> Cl
 }
 
 /// What this version of Tollgate claims.
-pub(crate) const CLAIMS: [Claim; 42] = [
+pub(crate) const CLAIMS: [Claim; 44] = [
     claim(
         "p50 with the ACL is at most a quarter of tonic's",
         "latency-hotel",
@@ -1096,6 +1104,23 @@ pub(crate) const CLAIMS: [Claim; 42] = [
         claim(
             "that tenant keeps at least 99% of the GB/s with round robin",
             "qos",
+            TOLLGATE,
+            &[TOLLGATE_RR],
+            Bar::AtLeast(0.99),
+        ),
+    ),
+    claim(
+        "placed, beside a tenant who moves 32 KiB x 64, p99 is at most 0.4 of that with round robin",
+        "qos-split",
+        TOLLGATE,
+        &[TOLLGATE_RR],
+        Bar::Below(0.4),
+    ),
+    about(
+        RIVAL_GOODPUT,
+        claim(
+            "placed, that tenant keeps at least 99% of the GB/s with round robin",
+            "qos-split",
             TOLLGATE,
             &[TOLLGATE_RR],
             Bar::AtLeast(0.99),
