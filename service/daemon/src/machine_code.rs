@@ -231,19 +231,25 @@ impl Compiler {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use tollgate_schema::Schema;
+    use tollgate_schema::{Layouts, MessageId, Schema};
 
-    fn methods(count: usize, compiler: &Compiler) -> Vec<Arc<Method>> {
+    /// The layout of a message with these fields, as in a .proto file.
+    pub(crate) fn layout_of(fields: &str) -> (Arc<Layouts>, MessageId) {
         let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("m.proto");
-        let proto = r#"syntax = "proto3"; package m; message A { string name = 1; }"#;
+        let file = directory.path().join("t.proto");
+        let proto = format!(r#"syntax = "proto3"; package t; message A {{ {fields} }}"#);
         std::fs::write(&file, proto).unwrap();
         let schema = Schema::compile_proto(&[&file], &[directory.path()]).unwrap();
-        let layouts = Arc::new(schema.layouts(&["m.A"]).unwrap());
-        let id = layouts.find("m.A").unwrap();
+        let layouts = Arc::new(schema.layouts(&["t.A"]).unwrap());
+        let id = layouts.find("t.A").unwrap();
+        (layouts, id)
+    }
+
+    fn methods(count: usize, compiler: &Compiler) -> Vec<Arc<Method>> {
+        let (layouts, id) = layout_of("string name = 1;");
         (0..count)
             .map(|k| {
                 let codec = || Codec::new(&layouts, id);

@@ -821,6 +821,19 @@ const fn not_later_than_asleep(text: &'static str, scenario: &'static str) -> Cl
     )
 }
 
+/// The claim that fair shares shorten the wait of small calls beside large ones.
+const fn small_beside_large(text: &'static str, scenario: &'static str) -> Claim {
+    claim(text, scenario, TOLLGATE, &[TOLLGATE_RR], Bar::Below(0.4))
+}
+
+/// The claim that the large ones' bandwidth doesn't pay for it.
+const fn large_beside_small(text: &'static str, scenario: &'static str) -> Claim {
+    about(
+        RIVAL_GOODPUT,
+        claim(text, scenario, TOLLGATE, &[TOLLGATE_RR], Bar::AtLeast(0.99)),
+    )
+}
+
 /// What this version of Tollgate claims.
 pub(crate) const CLAIMS: [Claim; 44] = [
     claim(
@@ -1092,39 +1105,21 @@ pub(crate) const CLAIMS: [Claim; 44] = [
         &[],
         Bar::Below(5.0),
     ),
-    claim(
+    small_beside_large(
         "beside a tenant who moves 32 KiB x 64, p99 is at most 0.4 of that with round robin",
         "qos",
-        TOLLGATE,
-        &[TOLLGATE_RR],
-        Bar::Below(0.4),
     ),
-    about(
-        RIVAL_GOODPUT,
-        claim(
-            "that tenant keeps at least 99% of the GB/s with round robin",
-            "qos",
-            TOLLGATE,
-            &[TOLLGATE_RR],
-            Bar::AtLeast(0.99),
-        ),
+    large_beside_small(
+        "that tenant keeps at least 99% of the GB/s with round robin",
+        "qos",
     ),
-    claim(
+    small_beside_large(
         "placed, beside a tenant who moves 32 KiB x 64, p99 is at most 0.4 of that with round robin",
         "qos-split",
-        TOLLGATE,
-        &[TOLLGATE_RR],
-        Bar::Below(0.4),
     ),
-    about(
-        RIVAL_GOODPUT,
-        claim(
-            "placed, that tenant keeps at least 99% of the GB/s with round robin",
-            "qos-split",
-            TOLLGATE,
-            &[TOLLGATE_RR],
-            Bar::AtLeast(0.99),
-        ),
+    large_beside_small(
+        "placed, that tenant keeps at least 99% of the GB/s with round robin",
+        "qos-split",
     ),
     Claim {
         elsewhere: &["overload-peak", "overload-knee", "overload-3x"],

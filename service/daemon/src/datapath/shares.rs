@@ -28,7 +28,7 @@ pub(crate) struct Shares {
     /// When the last turn ended that was charged.
     lap_ns: u64,
     idle: u32,
-    /// Until then turns are short.
+    /// Until then turns of large calls are short, if others wait.
     pub(super) shared_until_ns: u64,
 }
 

@@ -11,7 +11,7 @@ use tollgate_marshal::Patch;
 use tollgate_policy_host::{
     Capabilities, Hook, Host, HostConfig, Instance, Policy, Rate, Setup, TenantLimits,
 };
-use tollgate_schema::{Layouts, MessageId, Schema};
+use tollgate_schema::{Layouts, MessageId};
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::datapath::account::{AccountId, Accounts};
@@ -26,6 +26,7 @@ use crate::datapath::pool::Pool;
 use crate::datapath::question::Question;
 use crate::datapath::stopwatch::thread_ns;
 use crate::machine_code::Compiler;
+use crate::machine_code::tests::layout_of;
 
 /// What a puppet does with each call that it is asked about; the second byte of its configuration is `k`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,13 +248,7 @@ pub(super) struct World {
 
 impl World {
     fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("t.proto");
-        let proto = r#"syntax = "proto3"; package t; message A { uint64 n = 1; string text = 2; }"#;
-        std::fs::write(&file, proto).unwrap();
-        let schema = Schema::compile_proto(&[&file], &[directory.path()]).unwrap();
-        let layouts = Arc::new(schema.layouts(&["t.A"]).unwrap());
-        let root = layouts.find("t.A").unwrap();
+        let (layouts, root) = layout_of("uint64 n = 1; string text = 2;");
         let codec = Codec::new(&layouts, root);
         Self {
             layouts,

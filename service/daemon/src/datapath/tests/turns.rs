@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tollgate_engine::{MethodChains, Route, RouteTarget, SessionId, Status};
 use tollgate_jit::Codec;
-use tollgate_schema::Schema;
 use tollgate_shm_abi::descriptor::{Alleged, BlockRef, Completion, HeapSizes, Submission};
 use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape, create};
 use tollgate_shm_abi::status::Code;
@@ -22,6 +21,7 @@ use crate::limits::{
     BYTES_PER_LOOK, FRAMES_PER_TURN, RECLAIMS_HELD_NS, REDIAL_PAUSE, SUBMISSIONS_PER_TURN,
 };
 use crate::machine_code::Compiler;
+use crate::machine_code::tests::layout_of;
 
 const HEAPS: HeapSizes = HeapSizes {
     send: 1 << 20,
@@ -219,15 +219,10 @@ fn a_tenant_with_many_sessions_has_no_more_of_the_runtime_than_one_with_one() {
     assert!((0.8..=1.25).contains(&ratio), "{shares:?}");
 }
 
-/// A method with `message { string text = 1; }`, and a message of it as an image of some 15 KiB.
+/// A method of messages of one string, and a message of it as an image of some 15 KiB.
 fn large_method() -> (Arc<Method>, Vec<u8>) {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("t.proto");
-    let proto = r#"syntax = "proto3"; package t; message A { string text = 1; }"#;
-    std::fs::write(&file, proto).unwrap();
-    let schema = Schema::compile_proto(&[&file], &[directory.path()]).unwrap();
-    let layouts = Arc::new(schema.layouts(&["t.A"]).unwrap());
-    let codec = || Codec::new(&layouts, layouts.find("t.A").unwrap());
+    let (layouts, root) = layout_of("string text = 1;");
+    let codec = || Codec::new(&layouts, root);
     let mut protobuf = vec![10, 0x80, 0x78];
     protobuf.extend([b'x'; 15 << 10]);
     let mut image = Vec::new();
