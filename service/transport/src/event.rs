@@ -18,8 +18,33 @@ pub struct CallHead {
     pub method: u16,
     /// What remains of the deadline, microseconds; 0: none.
     pub deadline_us: u64,
-    /// The body is the request's protobuf encoding, not its image; so will the reply's be.
+    /// The body is the request's protobuf encoding, not its image; so will the reply's be. Of a bare call: so
+    /// will every message be.
     pub protobuf: bool,
+    /// Further request messages follow. It takes a link that [carries streams](crate::Link::carries_streams).
+    pub more: bool,
+    /// There is no message in it, which isn't the same as an empty one. It takes streams, too.
+    pub bare: bool,
+}
+
+/// What to say of a stream's message that is neither in its CALL nor in its REPLY.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamHead {
+    /// There is no message in it: it ends the requests, or brings metadata early.
+    pub bare: bool,
+    /// The body is the message's protobuf encoding, as every other of the call. Not if there is none.
+    pub protobuf: bool,
+    /// Bytes that it takes of the stream's window.
+    pub charge: u32,
+}
+
+/// What was consumed of a stream's messages in one direction, and is given back. Not nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamCredit {
+    /// Messages.
+    pub messages: u32,
+    /// Bytes that they were charged.
+    pub bytes: u32,
 }
 
 /// A body, as it arrives.
@@ -77,20 +102,53 @@ pub enum Event<'a> {
         sentence: &'a str,
         description: &'a str,
     },
-    /// A call to answer exactly once, by REPLY or STATUS.
+    /// A call to answer exactly once, by REPLY or STATUS; if that is bare, `came` is empty but for its metadata.
     Call { head: CallHead, came: Came<'a> },
-    /// A call of this end succeeded.
+    /// A further message of a call of the peer's, and whether `more` follow. If it is `bare`, there is none, and `came` is empty:
+    /// that isn't the same as an empty message.
+    Request {
+        call: u64,
+        more: bool,
+        bare: bool,
+        protobuf: bool,
+        charge: u32,
+        came: Came<'a>,
+    },
+    /// A message of the reply to a call of this end, which isn't answered yet. If it is `bare`, there is none, and `came` is empty
+    /// but for its metadata.
+    Response {
+        call: u64,
+        bare: bool,
+        protobuf: bool,
+        charge: u32,
+        came: Came<'a>,
+    },
+    /// The peer has consumed this much of the requests of a call of this end.
+    RequestCredit {
+        call: u64,
+        messages: u32,
+        bytes: u32,
+    },
+    /// The peer has consumed this much of the reply to a call of its own.
+    ResponseCredit {
+        call: u64,
+        messages: u32,
+        bytes: u32,
+    },
+    /// A call of this end succeeded; the message is the last of the reply.
     Reply {
         call: u64,
         protobuf: bool,
         came: Came<'a>,
     },
-    /// A call of this end failed.
+    /// A call of this end failed, or its reply ended well without a further message: then the code is OK, which takes a link that
+    /// [carries streams](crate::Link::carries_streams). The metadata are its trailers.
     Status {
         call: u64,
         code: Code,
         retry_after_ms: u32,
         message: &'a str,
+        metadata: Metadata<'a>,
     },
     /// The peer no longer waits for this call of its own; it still gets its one answer.
     Cancel { call: u64 },

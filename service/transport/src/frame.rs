@@ -18,18 +18,24 @@
 //! | 3 | BIND | | | | id | | | schema hash \[32\], tenant length u16, service length u16, tenant, service |
 //! | 4 | BOUND | | | | id | description length | | a piece of the server's schema description |
 //! | 5 | REFUSED | | | | id | code | sentence length | sentence, then the refuser's schema description (may be empty) |
-//! | 6 | CALL | E P M | index | id | id | inline length | deadline | \[metadata,\] image, or protobuf |
+//! | 6 | CALL | E P M B | index | id | id | inline length | deadline | \[metadata,\] image, or protobuf |
 //! | 7 | REPLY | E P M | | id | | inline length | | \[metadata,\] image, or protobuf |
-//! | 8 | STATUS | E | | id | | code | retry | text |
+//! | 8 | STATUS | E M | | id | | code | retry | \[metadata,\] text |
 //! | 9 | CANCEL | | | id | | | | |
 //! | 10 | CREDIT | | | | | calls | bytes | |
 //! | 11 | PING | | | opaque | | | | |
 //! | 12 | PONG | | | the PING's | | | | |
 //! | 13 | GOAWAY | | | | | reason | | text |
+//! | 14 | REQUEST | E P B | | id | | inline length | charge | image, or protobuf |
+//! | 15 | RESPONSE | P M B | | id | | inline length | charge | \[metadata,\] image, or protobuf |
+//! | 16 | REQUEST_CREDIT | | | id | | messages | bytes | |
+//! | 17 | RESPONSE_CREDIT | | | id | | messages | bytes | |
 //!
 //! Blank columns must be zero. *Image* is a message as the receiver's heap will hold it: the inline part of the stated
 //! length, then each extent at the next multiple of 8. *Deadline* is what remains of it in microseconds, 0 for none: the
-//! two hosts share no clock. *Retry* is after how many milliseconds it makes sense to try again, a u32, 0 if that is unknown. *Code* has gRPC's numbers; *text* is UTF-8. Payloads have no promised alignment.
+//! two hosts share no clock. *Retry* is after how many milliseconds it makes sense to try again, a u32, 0 if that is unknown.
+//! *Code* has gRPC's numbers; *text* is UTF-8. *Charge* and the last two kinds are explained under Streams. Payloads have no
+//! promised alignment.
 //!
 //! ```text
 //! HELLO  0 magic "TOLLGATE" | 8 lowest version u16 | 10 highest version u16 | 12 features u32 | 16 nonce [32]
@@ -39,23 +45,52 @@
 //!                         | len u32 | initiator's HELLO payload | len u32 | responder's HELLO payload)
 //! ```
 //!
-//! Flags: bit 0, **E**, END_STREAM: the last message of this direction of the call; every frame marked E above must carry it
-//! in version 1, which has only unary calls. Bit 1, TRACE, is reserved for [`TRACE_ROOM`] bytes of W3C trace context
+//! Flags: bit 0, **E**, END_STREAM: the last message of this direction of the call. Every CALL, REPLY and STATUS must carry it,
+//! but for a CALL that REQUESTs follow. Bit 1, TRACE, is reserved for [`TRACE_ROOM`] bytes of W3C trace context
 //! (trace id \[16\], parent id \[8\], flags u8, zero \[7\]) between header and payload. Bit 2, **M**, METADATA: the payload begins
 //! with a block of pairs, see below. Bit 3, **P**, PROTOBUF: the message is its protobuf encoding, and the inline length is zero.
+//! Bit 4, **B**, BARE: there is no message, not even an empty one; the payload is the metadata, if there is M, or empty, the inline
+//! length is zero, and there is no P but of a CALL, where it says which form the call's messages will have.
+//!
 //! Bits 1 to 3 become legal when both HELLOs offer the feature bit of the same position; this code offers [`FEATURES`]. Feature bit
-//! 8 makes *retry* legal.
-//! Streams will send further CALL and REPLY frames of one call without E; kinds 14 to 31 are theirs.
+//! 8 makes *retry* legal, feature bit 9 streams: the kinds 14 to 17, a CALL without E, B, M of a STATUS, and a STATUS of code 0.
 //!
 //! # Metadata
 //!
 //! ```text
-//! length u32 (1 to 8192) | block of that many bytes, canonical: see `tollgate_shm_abi::metadata` | image, or protobuf
+//! length u32 (1 to 8192) | block of that many bytes, canonical: see `tollgate_shm_abi::metadata` | image, protobuf, text or nothing
 //! ```
 //!
 //! All of it is the frame's payload, so it counts as bytes of credit; the message is what remains, at most 16 MiB. A STATUS
-//! carries none. An end that can't send metadata, because its peer doesn't offer the feature, refuses the call and drops a
-//! reply's: a server may decide by its request's metadata, but a handler that has run can't be undone.
+//! carries some, the trailers, if both ends offer streams and metadata; a REQUEST never does. An end that can't send
+//! metadata, because its peer doesn't offer the feature, refuses the call and drops a reply's or a status's: a server may decide
+//! by its request's metadata, but a handler that has run can't be undone.
+//!
+//! # Streams
+//!
+//! A call may have several messages, or none, in each direction:
+//!
+//! ```text
+//! caller   CALL   REQUEST ...                                        the last with E; RESPONSE_CREDIT in between
+//! server                 RESPONSE ...                STATUS or REPLY              REQUEST_CREDIT in between
+//! ```
+//!
+//! The CALL or REQUEST that has E is the last. It may be bare: who learns late that nothing more comes says so in a frame of
+//! its own. So may be a CALL that opens a stream before its first message, and a RESPONSE that brings metadata before its
+//! first message. RESPONSEs don't answer the CALL: its one REPLY or STATUS still comes, and with it the call is over, whether or not
+//! its requests have ended; what the caller sends until it knows means nothing. A STATUS ends the reply without a further
+//! message, with code 0 if all is well; a REPLY is the last message and a good end at once. CANCEL is as for every call.
+//!
+//! *Id* is the number that the caller gave the call, in both directions: the sender's own in CALL, REQUEST, RESPONSE_CREDIT and
+//! CANCEL, the receiver's in REPLY, STATUS, RESPONSE and REQUEST_CREDIT.
+//!
+//! REQUESTs and RESPONSEs use up no credit of the link: each direction of a stream has a window of its own. A message takes
+//! *charge* bytes of it. Who has consumed *messages*, charged *bytes* together, gives them back: by REQUEST_CREDIT if it serves
+//! the call, by RESPONSE_CREDIT if it called. The three are u32, and a credit gives something back. The windows themselves are
+//! beyond the link, and so is which calls there are: it judges each frame alone, a RESPONSE also by whether any call is
+//! unanswered at all.
+//!
+//! All messages of a call have P if and only if the CALL had it, bare or not: a server may speak first.
 //!
 //! # Schemas that differ
 //!
@@ -69,8 +104,8 @@
 //! other with no BOUND of another id in between, each with the length of the whole; the bind stands when all have come.
 //!
 //! Rules that a frame can't show: each end numbers the calls and binds that it originates; every CALL is answered by exactly
-//! one REPLY or STATUS, a cancelled one too; CALLs use up the receiver's credit ([`Kind::CREDIT`] returns it), nothing else
-//! does; a PONG answers the latest PING. A frame that breaks a rule ends the link.
+//! one REPLY or STATUS, a cancelled one and a stream's too; CALLs use up the receiver's credit ([`Kind::CREDIT`] returns it),
+//! nothing else does; a PONG answers the latest PING. A frame that breaks a rule ends the link.
 
 use crate::limits::HEADER;
 
@@ -92,11 +127,17 @@ pub const FLAG_METADATA: u8 = 4;
 /// The payload is protobuf.
 pub const FLAG_PROTOBUF: u8 = 8;
 
+/// There is no message; with [`FLAG_METADATA`], metadata alone.
+pub const FLAG_BARE: u8 = 16;
+
 /// A STATUS may say when to try again.
 pub const FEATURE_RETRY: u32 = 1 << 8;
 
+/// A call may have several messages, or none, in each direction.
+pub const FEATURE_STREAMS: u32 = 1 << 9;
+
 /// What this code offers in its HELLO. The lower bits are those of the frame flags that they make legal.
-pub const FEATURES: u32 = (FLAG_PROTOBUF | FLAG_METADATA) as u32 | FEATURE_RETRY;
+pub const FEATURES: u32 = (FLAG_PROTOBUF | FLAG_METADATA) as u32 | FEATURE_RETRY | FEATURE_STREAMS;
 
 /// Bytes of trace context that [`FLAG_TRACE`] will announce.
 pub const TRACE_ROOM: usize = 32;
@@ -134,11 +175,51 @@ impl Kind {
     pub const PING: Kind = Kind(11);
     pub const PONG: Kind = Kind(12);
     pub const GOAWAY: Kind = Kind(13);
+    pub const REQUEST: Kind = Kind(14);
+    pub const RESPONSE: Kind = Kind(15);
+    pub const REQUEST_CREDIT: Kind = Kind(16);
+    pub const RESPONSE_CREDIT: Kind = Kind(17);
 }
 
-const NAMES: [&str; 14] = [
-    "", "HELLO", "AUTH", "BIND", "BOUND", "REFUSED", "CALL", "REPLY", "STATUS", "CANCEL", "CREDIT",
-    "PING", "PONG", "GOAWAY",
+impl Kind {
+    /// Whether a peer that offers these features may send such frames.
+    pub(crate) fn is_known(self, features: u32) -> bool {
+        let last = if features & FEATURE_STREAMS == 0 {
+            Kind::GOAWAY
+        } else {
+            Kind::RESPONSE_CREDIT
+        };
+        (Kind::HELLO..=last).contains(&self)
+    }
+
+    /// Whether the payload is a message, as image or protobuf.
+    pub(crate) fn has_message(self) -> bool {
+        matches!(
+            self,
+            Kind::CALL | Kind::REPLY | Kind::REQUEST | Kind::RESPONSE
+        )
+    }
+}
+
+const NAMES: [&str; 18] = [
+    "",
+    "HELLO",
+    "AUTH",
+    "BIND",
+    "BOUND",
+    "REFUSED",
+    "CALL",
+    "REPLY",
+    "STATUS",
+    "CANCEL",
+    "CREDIT",
+    "PING",
+    "PONG",
+    "GOAWAY",
+    "REQUEST",
+    "RESPONSE",
+    "REQUEST_CREDIT",
+    "RESPONSE_CREDIT",
 ];
 
 impl std::fmt::Debug for Kind {
@@ -163,7 +244,7 @@ pub struct Header {
     pub len: u32,
     /// What the frame is.
     pub kind: Kind,
-    /// END_STREAM and reserved bits.
+    /// END_STREAM, what the payload is, and reserved bits.
     pub flags: u8,
     /// CALL: index of the method in the binding's service.
     pub method: u16,
@@ -171,17 +252,17 @@ pub struct Header {
     pub call: u64,
     /// The binding.
     pub bind: u32,
-    /// Inline length, length of a description, code, reason or calls, by kind.
+    /// Inline length, length of a description, code, reason, calls or messages, by kind.
     pub aux: u32,
-    /// Deadline in microseconds, bytes of credit, a sentence's length, or when to try again, by kind.
+    /// Deadline in microseconds, bytes of credit, charge, a sentence's length, or when to try again, by kind.
     pub amount: u64,
 }
 
 impl Header {
-    /// A header of this kind with every other field zero.
+    /// A header of this kind with every other field zero, but END_STREAM if the kind has it.
     pub fn new(kind: Kind) -> Header {
         let flags = match kind {
-            Kind::CALL | Kind::REPLY | Kind::STATUS => FLAG_END_STREAM,
+            Kind::CALL | Kind::REQUEST | Kind::REPLY | Kind::STATUS => FLAG_END_STREAM,
             _ => 0,
         };
         Header {
@@ -234,18 +315,30 @@ impl Header {
         self.flags & FLAG_METADATA != 0
     }
 
+    /// Whether there is no message.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.flags & FLAG_BARE != 0
+    }
+
+    /// Whether further messages of this direction of the call follow.
+    pub(crate) fn more(&self) -> bool {
+        self.flags & FLAG_END_STREAM == 0
+    }
+
+    /// The same header, saying whether further messages follow.
+    pub(crate) fn with_more(self, more: bool) -> Header {
+        let flags = if more {
+            self.flags & !FLAG_END_STREAM
+        } else {
+            self.flags | FLAG_END_STREAM
+        };
+        Header { flags, ..self }
+    }
+
     /// The first field that this kind must leave zero but that isn't, or a flag that isn't legal; `features` are those that
     /// both ends offer.
     pub(crate) fn reserved(&self, features: u32) -> Option<&'static str> {
-        let unary =
-            self.kind == Kind::CALL || self.kind == Kind::REPLY || self.kind == Kind::STATUS;
-        let expected = if unary { FLAG_END_STREAM } else { 0 };
-        let has_body = self.kind == Kind::CALL || self.kind == Kind::REPLY;
-        let choice = if has_body {
-            features as u8 & (FLAG_PROTOBUF | FLAG_METADATA)
-        } else {
-            0
-        };
+        let (required, choice) = self.legal_flags(features);
         let described = features & u32::from(FLAG_PROTOBUF) != 0;
         // method, call, bind, aux, amount: which of them the kind uses.
         let [method, call, bind, aux, amount] = match self.kind {
@@ -258,17 +351,38 @@ impl Header {
             Kind::CANCEL | Kind::PING | Kind::PONG => [false, true, false, false, false],
             Kind::CREDIT => [false, false, false, true, true],
             Kind::GOAWAY => [false, false, false, true, false],
+            Kind::REQUEST | Kind::RESPONSE | Kind::REQUEST_CREDIT | Kind::RESPONSE_CREDIT => {
+                [false, true, false, true, true]
+            }
             _ => [false; 5],
         };
+        let aux = aux && !self.is_protobuf() && !self.is_bare();
         match () {
-            () if self.flags & !choice != expected => Some("flags"),
-            () if self.is_protobuf() && self.aux != 0 => Some("aux"),
+            () if self.flags & !choice != required => Some("flags"),
+            () if self.is_protobuf() && self.is_bare() && self.kind != Kind::CALL => Some("flags"),
             () if !method && self.method != 0 => Some("method"),
             () if !call && self.call != 0 => Some("call"),
             () if !bind && self.bind != 0 => Some("bind"),
             () if !aux && self.aux != 0 => Some("aux"),
             () if !amount && self.amount != 0 => Some("amount"),
             () => None,
+        }
+    }
+
+    /// The flags that this kind must have, and those that it may have.
+    fn legal_flags(&self, features: u32) -> (u8, u8) {
+        const E: u8 = FLAG_END_STREAM;
+        let streams = features & FEATURE_STREAMS != 0;
+        let metadata = features as u8 & FLAG_METADATA;
+        let protobuf = features as u8 & FLAG_PROTOBUF;
+        match self.kind {
+            Kind::CALL if streams => (0, E | metadata | protobuf | FLAG_BARE),
+            Kind::CALL | Kind::REPLY => (E, metadata | protobuf),
+            Kind::STATUS if streams => (E, metadata),
+            Kind::STATUS => (E, 0),
+            Kind::REQUEST => (0, E | protobuf | FLAG_BARE),
+            Kind::RESPONSE => (0, metadata | protobuf | FLAG_BARE),
+            _ => (0, 0),
         }
     }
 }

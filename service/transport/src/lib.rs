@@ -1,8 +1,8 @@
 //! Links between daemons: a framed protocol over TCP.
 //!
 //! [`Link`] is the protocol as a pure state machine (`proto.rs`); [`TcpLink`] gives it a socket (`io.rs`). The bytes on the wire are
-//! documented on one page, [`mod@frame`]. A link multiplexes calls in both directions, bounds them by credits, coalesces small
-//! frames, and sends large messages straight from shared memory.
+//! documented on one page, [`mod@frame`]. A link multiplexes calls, of one message or of a stream of them, in both directions,
+//! bounds them by credits, coalesces small frames, and sends large messages straight from shared memory.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,9 @@ mod tx;
 
 pub use config::{ConfigError, LinkConfig, PresharedKey, Role};
 pub use error::{Blame, LinkError, Reason, SendError};
-pub use event::{Body, CallHead, Came, Credit, Event, Image, Moved, Queued};
+pub use event::{
+    Body, CallHead, Came, Credit, Event, Image, Moved, Queued, StreamCredit, StreamHead,
+};
 pub use frame::metadata_room;
 pub use io::{BodyOutcome, FlushOutcome, OpenError, ReadOutcome, TcpLink};
 pub use proto::{Link, LinkSetup};

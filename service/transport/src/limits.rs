@@ -10,7 +10,7 @@
 //! | a schema description that is arriving | at most [`MAX_DESCRIPTION`], freed with the next event |
 //!
 //! What a peer can make its *daemon* hold is bounded by the window that this end grants
-//! ([`WINDOW_CALLS`], [`WINDOW_BYTES`]) and by [`MAX_BINDS`].
+//! ([`WINDOW_CALLS`], [`WINDOW_BYTES`]), by [`MAX_BINDS`], and by the windows of its calls' streams, which are the daemon's.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub const MAX_METADATA: usize = shared::MAX_METADATA_BYTES;
 /// socket into the caller's buffer.
 pub const SMALL_BODY: u32 = 64 << 10;
 
-/// Largest payload of a frame that is neither CALL nor REPLY, bytes.
+/// Largest payload of a frame that brings no message of a call, bytes.
 pub const MAX_CONTROL: u32 = 64 << 10;
 
 /// Longest schema description that a BOUND brings, in pieces, bytes: 500 messages of 20 fields with long names.
@@ -38,7 +38,7 @@ pub const MAX_DESCRIPTION: usize = 2 << 20;
 /// Largest payload of a frame before both ends have proved who they are, bytes.
 pub const MAX_HANDSHAKE: u32 = 4 << 10;
 
-/// Longest text of a STATUS or GOAWAY, bytes; the sender cuts at a character.
+/// Longest text of a STATUS or GOAWAY, bytes; the sender cuts at a character. A STATUS may have metadata before it.
 pub const MAX_TEXT: usize = shared::MAX_STATUS_TEXT_BYTES as usize;
 
 /// Longest daemon name, bytes; letters, digits, `.`, `_` and `-`.

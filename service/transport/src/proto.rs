@@ -17,7 +17,8 @@
 //! error ends the link: [`Link::poll_event`] repeats it, a GOAWAY with its sentence is queued, and whatever else waited to
 //! leave is dropped only by [`Link::abandon`].
 //!
-//! Deliberately absent: the table of calls (who asked, who waits) and the meaning of binds. They are the engine's.
+//! Deliberately absent: the table of calls (who asked, who waits), the windows of their streams, and the meaning of binds. They are
+//! the engine's.
 
 mod receive;
 mod send;
@@ -26,7 +27,7 @@ use crate::Part;
 use crate::config::{ConfigError, LinkConfig, Role};
 use crate::error::LinkError;
 use crate::event::{Credit, Event, Moved};
-use crate::frame::{FLAG_METADATA, FLAG_PROTOBUF, Header, Kind};
+use crate::frame::{FEATURE_STREAMS, FLAG_METADATA, FLAG_PROTOBUF, Header, Kind};
 use crate::handshake::{Handshake, State};
 use crate::limits;
 use crate::rx::Rx;
@@ -156,6 +157,11 @@ impl Link {
     /// Whether messages may have metadata beside them: both ends offer it.
     pub fn carries_metadata(&self) -> bool {
         self.features() & u32::from(FLAG_METADATA) != 0
+    }
+
+    /// Whether calls may have several messages, or none, in a direction: both ends offer it.
+    pub fn carries_streams(&self) -> bool {
+        self.features() & FEATURE_STREAMS != 0
     }
 
     /// What both ends offer; nothing before the peer's HELLO was read.

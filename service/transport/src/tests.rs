@@ -7,6 +7,7 @@
 mod flow;
 mod handshakes;
 mod hostile;
+mod streams;
 mod tcp;
 mod wire;
 
@@ -18,7 +19,8 @@ use crate::Span;
 use crate::config::{LinkConfig, PresharedKey, Role};
 use crate::error::LinkError;
 use crate::event::{Body, CallHead, Came, Event, Image};
-use crate::frame::{Header, Kind};
+use crate::frame::{Header, Kind, u32_at};
+use crate::limits;
 use crate::proto::{Link, LinkSetup};
 use crate::tx::Token;
 
@@ -76,6 +78,8 @@ fn head(call: u64) -> CallHead {
         method: 1,
         deadline_us: 250_000,
         protobuf: false,
+        more: false,
+        bare: false,
     }
 }
 
@@ -124,13 +128,7 @@ impl End {
             let Some(event) = self.link.poll_event()? else {
                 return Ok(());
             };
-            let large = match &event {
-                Event::Call { came, .. } | Event::Reply { came, .. } => match came.body {
-                    Body::Large(len) => Some(len),
-                    Body::Whole(_) => None,
-                },
-                _ => None,
-            };
+            let large = large(&event);
             let words = words(event);
             match large {
                 Some(_) if self.skips => {
@@ -151,6 +149,20 @@ impl End {
     }
 }
 
+/// The length of the large body that an event announces.
+fn large(event: &Event<'_>) -> Option<usize> {
+    match event {
+        Event::Call { came, .. }
+        | Event::Request { came, .. }
+        | Event::Response { came, .. }
+        | Event::Reply { came, .. } => match came.body {
+            Body::Large(len) => Some(len),
+            Body::Whole(_) => None,
+        },
+        _ => None,
+    }
+}
+
 fn words(event: Event<'_>) -> String {
     match event {
         Event::Call { head, came } => {
@@ -160,18 +172,47 @@ fn words(event: Event<'_>) -> String {
                 method,
                 deadline_us,
                 protobuf,
+                more,
+                bare,
             } = head;
-            let form = form(protobuf, &came);
+            let (form, more) = (form(protobuf, bare, &came), then(more));
             format!(
-                "Call {call} bind {bind} method {method} deadline {deadline_us} {form}: {}",
+                "Call {call} bind {bind} method {method} deadline {deadline_us} {form}{more}: {}",
                 of(came.body)
             )
+        }
+        Event::Request {
+            call,
+            more,
+            bare,
+            protobuf,
+            charge,
+            came,
+        } => {
+            let (form, more) = (form(protobuf, bare, &came), then(more));
+            format!(
+                "Request {call} charge {charge} {form}{more}: {}",
+                of(came.body)
+            )
+        }
+        Event::Response {
+            call,
+            bare,
+            protobuf,
+            charge,
+            came,
+        } => {
+            let form = form(protobuf, bare, &came);
+            format!("Response {call} charge {charge} {form}: {}", of(came.body))
         }
         Event::Reply {
             call,
             protobuf,
             came,
-        } => format!("Reply {call} {}: {}", form(protobuf, &came), of(came.body)),
+        } => {
+            let form = form(protobuf, false, &came);
+            format!("Reply {call} {form}: {}", of(came.body))
+        }
         Event::Bound { bind, description } if description.len() > 64 => {
             format!("Bound {bind}: {}", summary(description.as_bytes()))
         }
@@ -179,8 +220,15 @@ fn words(event: Event<'_>) -> String {
     }
 }
 
-fn form(protobuf: bool, came: &Came<'_>) -> String {
-    let form = if protobuf {
+fn then(more: bool) -> &'static str {
+    if more { ", more" } else { "" }
+}
+
+fn form(protobuf: bool, bare: bool, came: &Came<'_>) -> String {
+    let form = if bare {
+        assert!(came.inline_len == 0 && came.body == Body::Whole(&mut []));
+        if protobuf { "bare protobuf" } else { "bare" }.to_owned()
+    } else if protobuf {
         assert_eq!(came.inline_len, 0);
         "protobuf".to_owned()
     } else {
@@ -237,6 +285,23 @@ impl Pair {
     fn ready_as(a: &LinkConfig, b: &LinkConfig) -> Pair {
         let mut pair = Pair::fresh(a, b);
         pair.settle().unwrap();
+        assert!(pair.a.link.is_ready() && pair.b.link.is_ready());
+        pair.a.said.clear();
+        pair.b.said.clear();
+        pair
+    }
+
+    /// Two ready links, one of them of a daemon of before this feature: neither end is offered it.
+    fn ready_without(feature: u32) -> Pair {
+        let mut pair = Pair::fresh(&config("host-a"), &config("host-b"));
+        let (mut to_b, mut to_a) = (pair.a.bytes(), pair.b.bytes());
+        for hello in [&mut to_b, &mut to_a] {
+            let at = limits::HEADER + 12;
+            let offered = u32_at(hello, at) & !feature;
+            hello[at..at + 4].copy_from_slice(&offered.to_le_bytes());
+        }
+        pair.b.hear(&to_b).unwrap();
+        pair.a.hear(&to_a).unwrap();
         assert!(pair.a.link.is_ready() && pair.b.link.is_ready());
         pair.a.said.clear();
         pair.b.said.clear();

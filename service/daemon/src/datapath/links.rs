@@ -657,11 +657,31 @@ impl Runtime {
                 protobuf,
                 came,
             } => self.reply_arrived(link, call, protobuf, came),
+            // A stream that this daemon hasn't opened or has refused.
+            LinkEvent::Request { came, .. } | LinkEvent::Response { came, .. } => {
+                match parts_of(came.body) {
+                    (_, None) => After::SkipBody,
+                    (_, Some(_)) => After::Nothing,
+                }
+            }
+            LinkEvent::RequestCredit { .. } | LinkEvent::ResponseCredit { .. } => After::Nothing,
+            LinkEvent::Status {
+                call,
+                code: Code::OK,
+                ..
+            } => {
+                let text = "the peer's reply is a stream, which this call can't take";
+                let status = Status::new(Code::INTERNAL, text);
+                self.engine
+                    .fail_from_link(link, CallKey::from_wire(call), status);
+                After::Nothing
+            }
             LinkEvent::Status {
                 call,
                 code,
                 retry_after_ms,
                 message,
+                ..
             } => {
                 let status =
                     Status::new(code, message.to_owned()).with_retry_after_ms(retry_after_ms);
@@ -732,11 +752,17 @@ impl Runtime {
             link,
             call: head.call,
         };
-        let Some(service) = self.called(state, &head) else {
-            let text = format!(
-                "bind {} of this link has no method {}",
-                head.bind, head.method
-            );
+        let service = self.called(state, &head);
+        let streams = head.more || head.bare;
+        let Some(service) = service.filter(|_| !streams) else {
+            let text = if streams {
+                "this daemon serves no streams".to_owned()
+            } else {
+                format!(
+                    "bind {} of this link has no method {}",
+                    head.bind, head.method
+                )
+            };
             self.pool.give(metadata);
             let status = Status::new(Code::UNIMPLEMENTED, text);
             self.engine.reject(origin, credit_bytes, status);

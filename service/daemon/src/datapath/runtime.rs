@@ -467,6 +467,8 @@ impl Runtime {
                         method,
                         deadline_us: self.remaining_us(deadline_ns),
                         protobuf: encoding == Encoding::Protobuf,
+                        more: false,
+                        bare: false,
                     };
                     let message = self.pool.unboxed(message);
                     self.send_call(link, call, &head, message);

@@ -13,6 +13,7 @@
 
 use tollgate_engine::{CallKey, Encoding, LinkId, SessionId, Status};
 use tollgate_shm_abi::descriptor::BlockRef;
+use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::status::Code;
 use tollgate_transport::{CallHead, Image, Link, Queued, SendError, Token};
 
@@ -134,10 +135,13 @@ impl Runtime {
         let Some(port) = self.links.get_mut(link.0) else {
             return;
         };
-        let queued =
-            port.tcp
-                .link
-                .send_status(call, status.code, status.retry_after_ms, &status.message);
+        let queued = port.tcp.link.send_status(
+            call,
+            status.code,
+            status.retry_after_ms,
+            &status.message,
+            Metadata::default(),
+        );
         match queued {
             Ok(()) => {
                 self.note_behind(link);

@@ -48,7 +48,7 @@ impl Link {
             };
             let header = Header::decode(header);
             self.judge(&header)?;
-            let body = matches!(header.kind, Kind::CALL | Kind::REPLY);
+            let body = header.kind.has_message();
             let Some(room) = self.metadata_room(&header)? else {
                 return Ok(None);
             };
@@ -82,48 +82,21 @@ impl Link {
     /// Judges a header by itself, before any of its payload is kept.
     fn judge(&self, header: &Header) -> Result<(), LinkError> {
         let Header { kind, len, .. } = *header;
-        if !(Kind::HELLO..=Kind::GOAWAY).contains(&kind) {
+        if !kind.is_known(self.features()) {
             return Err(LinkError::UnknownKind { kind });
         }
-        let limit = match kind {
-            Kind::HELLO => limits::MAX_HANDSHAKE,
-            Kind::AUTH => PROOF as u32,
-            Kind::BIND => (BIND_FIXED + limits::MAX_TENANT + limits::MAX_SERVICE) as u32,
-            Kind::BOUND if self.carries_protobuf() => limits::MAX_CONTROL,
-            Kind::REFUSED => limits::MAX_CONTROL,
-            Kind::CALL | Kind::REPLY if header.has_metadata() => {
-                limits::MAX_MESSAGE + metadata_room(limits::MAX_METADATA) as u32
-            }
-            Kind::CALL | Kind::REPLY => limits::MAX_MESSAGE,
-            Kind::STATUS | Kind::GOAWAY => limits::MAX_TEXT as u32,
-            _ => 0,
-        };
-        let limit = if self.is_ready() {
-            limit
-        } else {
-            limit.min(limits::MAX_HANDSHAKE)
-        };
+        let limit = self.longest(header);
         if len > limit {
             return Err(LinkError::TooLong { kind, len, limit });
         }
-        if let Some(field) = header.reserved(self.features()) {
+        let field = header.reserved(self.features());
+        if let Some(field) = field.or_else(|| self.out_of_range(header)) {
             return Err(LinkError::Reserved { kind, field });
-        }
-        if kind == Kind::STATUS && header.aux == Code::OK.0 {
-            return Err(LinkError::Reserved {
-                kind,
-                field: "code",
-            });
-        }
-        if kind == Kind::STATUS && header.amount > u64::from(u32::MAX) {
-            return Err(LinkError::Reserved {
-                kind,
-                field: "amount",
-            });
         }
         let fits = match kind {
             Kind::AUTH => len as usize == PROOF,
-            Kind::CALL | Kind::REPLY => header.aux <= len,
+            _ if header.is_bare() => len == 0 || header.has_metadata(),
+            _ if kind.has_message() => header.aux <= len,
             Kind::REFUSED => header.amount <= u64::from(len),
             Kind::BIND => len as usize >= BIND_FIXED,
             _ => true,
@@ -139,6 +112,54 @@ impl Link {
             });
         }
         Ok(())
+    }
+
+    /// The longest payload that such a frame may have at present, bytes.
+    fn longest(&self, header: &Header) -> u32 {
+        let metadata = if header.has_metadata() {
+            metadata_room(limits::MAX_METADATA) as u32
+        } else {
+            0
+        };
+        let limit = match header.kind {
+            Kind::HELLO => limits::MAX_HANDSHAKE,
+            Kind::AUTH => PROOF as u32,
+            Kind::BIND => (BIND_FIXED + limits::MAX_TENANT + limits::MAX_SERVICE) as u32,
+            Kind::BOUND if self.carries_protobuf() => limits::MAX_CONTROL,
+            Kind::REFUSED => limits::MAX_CONTROL,
+            kind if kind.has_message() => limits::MAX_MESSAGE + metadata,
+            Kind::STATUS => limits::MAX_TEXT as u32 + metadata,
+            Kind::GOAWAY => limits::MAX_TEXT as u32,
+            _ => 0,
+        };
+        if self.is_ready() {
+            limit
+        } else {
+            limit.min(limits::MAX_HANDSHAKE)
+        }
+    }
+
+    /// The first field that this kind uses, with a value that it may not have.
+    fn out_of_range(&self, header: &Header) -> Option<&'static str> {
+        let Header {
+            kind, aux, amount, ..
+        } = *header;
+        match kind {
+            Kind::STATUS if aux == Code::OK.0 && !self.carries_streams() => Some("code"),
+            Kind::STATUS
+            | Kind::REQUEST
+            | Kind::RESPONSE
+            | Kind::REQUEST_CREDIT
+            | Kind::RESPONSE_CREDIT
+                if amount > u64::from(u32::MAX) =>
+            {
+                Some("amount")
+            }
+            Kind::REQUEST_CREDIT | Kind::RESPONSE_CREDIT if aux == 0 && amount == 0 => {
+                Some("credit")
+            }
+            _ => None,
+        }
     }
 
     /// Bytes of a frame's payload that its metadata takes, judged before they are kept. `None`: its length isn't here yet.
@@ -164,8 +185,16 @@ impl Link {
             });
         }
         let room = metadata_room(block);
-        let message = header.len.checked_sub(room as u32);
-        match message.filter(|len| header.aux <= *len && *len <= limits::MAX_MESSAGE) {
+        let rest = header.len.checked_sub(room as u32).filter(|len| {
+            if header.is_bare() {
+                *len == 0
+            } else if header.kind == Kind::STATUS {
+                *len as usize <= limits::MAX_TEXT
+            } else {
+                header.aux <= *len && *len <= limits::MAX_MESSAGE
+            }
+        });
+        match rest {
             Some(_) => Ok(Some(room)),
             None => Err(malformed),
         }
@@ -197,6 +226,9 @@ impl Link {
                     calls: calls - 1,
                     bytes: bytes - u64::from(header.len),
                 };
+            }
+            Kind::RESPONSE if self.unanswered == 0 => {
+                return Err(LinkError::Unasked { call: header.call });
             }
             Kind::REPLY | Kind::STATUS => {
                 let left = self.unanswered.checked_sub(1);
@@ -233,13 +265,9 @@ impl Link {
             }
             _ => self.account(&header)?,
         }
+        let text = start + self.whole_metadata(&header, start);
+        self.check_metadata(header.kind, start, text)?;
         match header.kind {
-            Kind::CALL | Kind::REPLY if header.has_metadata() => {
-                let room = self.whole_metadata(start);
-                self.check_metadata(header.kind, start, start + room)?;
-                return Ok(frame);
-            }
-            Kind::CALL | Kind::REPLY | Kind::CANCEL => return Ok(frame),
             Kind::BOUND => {
                 let complete = self.describe(&header, start, end)?;
                 return Ok(frame.filter(|_| complete));
@@ -251,7 +279,7 @@ impl Link {
                 split_refused(&header, self.rx.bytes(start, end))?;
             }
             Kind::STATUS | Kind::GOAWAY => {
-                utf8(header.kind, self.rx.bytes(start, end))?;
+                utf8(header.kind, self.rx.bytes(text, end))?;
                 self.going_away |= header.kind == Kind::GOAWAY;
             }
             Kind::CREDIT => self.on_credit(header.aux, header.amount)?,
@@ -259,14 +287,19 @@ impl Link {
                 self.pong = Some(header.call);
                 return Ok(None);
             }
-            // A PONG only shows that the peer is there, which `heard` already says.
-            _ => return Ok(None),
+            // It only shows that the peer is there, which `heard` already says.
+            Kind::PONG => return Ok(None),
+            // What else it says is in the header, or in a message that isn't judged here.
+            _ => {}
         }
         Ok(frame)
     }
 
-    /// Bytes that the metadata of a frame takes that is here whole and has been judged.
-    fn whole_metadata(&self, start: usize) -> usize {
+    /// Bytes that the metadata of a frame takes that is here whole and whose length has been judged.
+    fn whole_metadata(&self, header: &Header, start: usize) -> usize {
+        if !header.has_metadata() {
+            return 0;
+        }
         let fixed = self.rx.bytes(start, start + METADATA_FIXED);
         metadata_room(u32_at(fixed, 0) as usize)
     }
@@ -341,7 +374,7 @@ impl Link {
 
     /// Clothes a frame, already judged, as an event.
     pub(super) fn present(&mut self, found: Found) -> Event<'_> {
-        let (header, payload): (Header, &mut [u8]) = match found {
+        let (header, metadata, payload) = match found {
             Found::Ready => {
                 let peer = self.handshake.peer().expect("welcomed after its HELLO");
                 return Event::Ready {
@@ -355,20 +388,17 @@ impl Link {
                 len,
             } => {
                 let metadata = present_metadata(self.rx.bytes(start, end));
-                return present_body(&header, metadata, Body::Large(len));
+                return present_message(&header, metadata, Body::Large(len));
             }
-            Found::Frame { header, start, end } if header.has_metadata() => {
-                let room = self.whole_metadata(start);
-                let (metadata, message) = self.rx.bytes_mut(start, end).split_at_mut(room);
-                return present_body(&header, present_metadata(metadata), Body::Whole(message));
+            Found::Frame { header, start, end } => {
+                let room = self.whole_metadata(&header, start);
+                let (metadata, payload) = self.rx.bytes_mut(start, end).split_at_mut(room);
+                (header, present_metadata(metadata), payload)
             }
-            Found::Frame { header, start, end } => (header, self.rx.bytes_mut(start, end)),
         };
         const JUDGED: &str = "on_frame has judged the payload";
         match header.kind {
-            Kind::CALL | Kind::REPLY => {
-                present_body(&header, Metadata::default(), Body::Whole(payload))
-            }
+            kind if kind.has_message() => present_message(&header, metadata, Body::Whole(payload)),
             Kind::BIND => {
                 let (schema_hash, tenant, service) = split_bind(payload).expect(JUDGED);
                 Event::Bind {
@@ -399,6 +429,17 @@ impl Link {
                 code: Code(header.aux),
                 retry_after_ms: header.amount as u32,
                 message: utf8(header.kind, payload).expect(JUDGED),
+                metadata,
+            },
+            Kind::REQUEST_CREDIT => Event::RequestCredit {
+                call: header.call,
+                messages: header.aux,
+                bytes: header.amount as u32,
+            },
+            Kind::RESPONSE_CREDIT => Event::ResponseCredit {
+                call: header.call,
+                messages: header.aux,
+                bytes: header.amount as u32,
             },
             Kind::CANCEL => Event::Cancel { call: header.call },
             Kind::GOAWAY => Event::GoAway {
@@ -415,17 +456,13 @@ fn present_metadata(bytes: &[u8]) -> Metadata<'_> {
     Metadata::of_checked(bytes.get(METADATA_FIXED..).unwrap_or_default())
 }
 
-fn present_body<'a>(header: &Header, metadata: Metadata<'a>, body: Body<'a>) -> Event<'a> {
-    let Header {
-        call,
-        bind,
-        method,
-        aux: inline_len,
-        amount: deadline_us,
-        ..
-    } = *header;
+/// Clothes a frame that brings a message, or none where there might be one.
+fn present_message<'a>(header: &Header, metadata: Metadata<'a>, body: Body<'a>) -> Event<'a> {
+    let call = header.call;
+    let (protobuf, bare, more) = (header.is_protobuf(), header.is_bare(), header.more());
+    let charge = header.amount as u32;
     let came = Came {
-        inline_len,
+        inline_len: header.aux,
         metadata,
         body,
     };
@@ -433,16 +470,33 @@ fn present_body<'a>(header: &Header, metadata: Metadata<'a>, body: Body<'a>) -> 
         Kind::CALL => Event::Call {
             head: CallHead {
                 call,
-                bind,
-                method,
-                deadline_us,
-                protobuf: header.is_protobuf(),
+                bind: header.bind,
+                method: header.method,
+                deadline_us: header.amount,
+                protobuf,
+                more,
+                bare,
             },
+            came,
+        },
+        Kind::REQUEST => Event::Request {
+            call,
+            more,
+            bare,
+            protobuf,
+            charge,
+            came,
+        },
+        Kind::RESPONSE => Event::Response {
+            call,
+            bare,
+            protobuf,
+            charge,
             came,
         },
         _ => Event::Reply {
             call,
-            protobuf: header.is_protobuf(),
+            protobuf,
             came,
         },
     }

@@ -1,18 +1,26 @@
 //! The frames that a daemon sends: each `send_*` queues one whole frame, or refuses it and changes nothing.
 
 use tollgate_shm_abi::Code;
+use tollgate_shm_abi::metadata::Metadata;
 
 use super::Link;
 use crate::Part;
 use crate::Span;
 use crate::error::{Reason, SendError};
-use crate::event::{CallHead, Credit, Image, Queued, part_len};
+use crate::event::{CallHead, Credit, Image, Queued, StreamCredit, StreamHead, part_len};
 use crate::frame::{
-    BIND_FIXED, FEATURE_RETRY, FLAG_METADATA, FLAG_PROTOBUF, Header, Kind, metadata_room,
+    BIND_FIXED, FEATURE_RETRY, FLAG_BARE, FLAG_METADATA, FLAG_PROTOBUF, Header, Kind, metadata_room,
 };
 use crate::handshake::State;
 use crate::limits;
 use crate::tx::Token;
+
+/// What a body is, if it isn't an image.
+#[derive(Clone, Copy)]
+struct Form {
+    protobuf: bool,
+    bare: bool,
+}
 
 impl Link {
     /// Starts a call. Hot: one header and one copy, no system call, and no allocation once the buffers are warm.
@@ -27,7 +35,11 @@ impl Link {
     ) -> Result<Queued, SendError> {
         self.may_begin()?;
         bind_in_range(head.bind)?;
-        let header = self.body_header(Kind::CALL, image, head.protobuf)?;
+        if head.more {
+            self.may_stream()?;
+        }
+        let CallHead { protobuf, bare, .. } = *head;
+        let header = self.body_header(Kind::CALL, image, Form { protobuf, bare })?;
         let len = header.len;
         if self.credit.calls == 0 || self.credit.bytes < u64::from(len) {
             let Credit { calls, bytes } = self.credit;
@@ -45,9 +57,78 @@ impl Link {
             call: head.call,
             bind: head.bind,
             amount: head.deadline_us,
-            ..header
+            ..header.with_more(head.more)
         };
         Ok(self.put_image(header, image, token))
+    }
+
+    /// Sends a further message of a call of this end's, and says whether `more` follow. It takes no credit of the link: the
+    /// stream's window is the caller's to keep. Metadata can't go beside it.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was queued.
+    pub fn send_request(
+        &mut self,
+        call: u64,
+        more: bool,
+        head: &StreamHead,
+        image: &Image<'_>,
+        token: Token,
+    ) -> Result<Queued, SendError> {
+        let header = Header {
+            call,
+            ..self.stream_header(Kind::REQUEST, image, head)?
+        };
+        if header.has_metadata() {
+            return Err(SendError::Field {
+                field: "metadata",
+                value: image.metadata.as_bytes().len() as u64,
+            });
+        }
+        Ok(self.put_image(header.with_more(more), image, token))
+    }
+
+    /// Sends a message of the reply to a call of the peer's, which isn't answered by it: [`Link::send_reply`] or
+    /// [`Link::send_status`] still follows. The first may have metadata beside it. The stream's window is the caller's to keep.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was queued.
+    pub fn send_response(
+        &mut self,
+        call: u64,
+        head: &StreamHead,
+        image: &Image<'_>,
+        token: Token,
+    ) -> Result<Queued, SendError> {
+        let header = Header {
+            call,
+            ..self.stream_header(Kind::RESPONSE, image, head)?
+        };
+        Ok(self.put_image(header, image, token))
+    }
+
+    /// Tells the peer how much of the requests of a call of its own was consumed.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was queued.
+    pub fn send_request_credit(
+        &mut self,
+        call: u64,
+        consumed: StreamCredit,
+    ) -> Result<(), SendError> {
+        self.stream_credit(Kind::REQUEST_CREDIT, call, consumed)
+    }
+
+    /// Tells the peer how much of the reply to a call of this end's was consumed.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was queued.
+    pub fn send_response_credit(
+        &mut self,
+        call: u64,
+        consumed: StreamCredit,
+    ) -> Result<(), SendError> {
+        self.stream_credit(Kind::RESPONSE_CREDIT, call, consumed)
     }
 
     /// Answers a call of the peer's with a message: as protobuf if that is what the call was.
@@ -62,15 +143,20 @@ impl Link {
         token: Token,
     ) -> Result<Queued, SendError> {
         self.may_send()?;
+        let form = Form {
+            protobuf,
+            bare: false,
+        };
         let header = Header {
             call,
-            ..self.body_header(Kind::REPLY, image, protobuf)?
+            ..self.body_header(Kind::REPLY, image, form)?
         };
         Ok(self.put_image(header, image, token))
     }
 
-    /// Answers a call of the peer's with a status; a message over [`limits::MAX_TEXT`] bytes is cut at a character, and when to try
-    /// again (0: unknown) is left out if the peer doesn't understand it.
+    /// Answers a call of the peer's with a status, which is OK only on a link that [carries streams](Link::carries_streams). A
+    /// message over [`limits::MAX_TEXT`] bytes is cut at a character; when to try again (0: unknown) and the metadata, the trailers, are
+    /// left out if the peer doesn't understand them.
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
@@ -80,26 +166,35 @@ impl Link {
         code: Code,
         retry_after_ms: u32,
         message: &str,
+        metadata: Metadata<'_>,
     ) -> Result<(), SendError> {
         self.may_send()?;
-        if code == Code::OK {
+        if code == Code::OK && !self.carries_streams() {
             return Err(SendError::Field {
                 field: "code",
                 value: 0,
             });
         }
-        self.tx.frame(
-            Header {
-                call,
-                aux: code.0,
-                amount: match self.features() & FEATURE_RETRY {
-                    0 => 0,
-                    _ => retry_after_ms.into(),
-                },
-                ..Header::new(Kind::STATUS)
+        let text = cut(message).as_bytes();
+        let metadata = if self.carries_streams() && self.carries_metadata() {
+            metadata
+        } else {
+            Metadata::default()
+        };
+        let room = metadata_room(metadata.as_bytes().len());
+        let plain = Header::new(Kind::STATUS);
+        let header = Header {
+            len: (room + text.len()) as u32,
+            flags: plain.flags | if room > 0 { FLAG_METADATA } else { 0 },
+            call,
+            aux: code.0,
+            amount: match self.features() & FEATURE_RETRY {
+                0 => 0,
+                _ => retry_after_ms.into(),
             },
-            cut(message).as_bytes(),
-        );
+            ..plain
+        };
+        self.begin(header, metadata, text);
         Ok(())
     }
 
@@ -281,14 +376,68 @@ impl Link {
         }
     }
 
-    /// The header of a body, which is refused here if the link can't carry it.
-    fn body_header(
+    fn may_stream(&self) -> Result<(), SendError> {
+        if self.carries_streams() {
+            Ok(())
+        } else {
+            Err(SendError::Field {
+                field: "streams",
+                value: 1,
+            })
+        }
+    }
+
+    fn stream_credit(
+        &mut self,
+        kind: Kind,
+        call: u64,
+        consumed: StreamCredit,
+    ) -> Result<(), SendError> {
+        self.may_send()?;
+        self.may_stream()?;
+        let StreamCredit { messages, bytes } = consumed;
+        if messages == 0 && bytes == 0 {
+            return Err(SendError::Field {
+                field: "credit",
+                value: 0,
+            });
+        }
+        self.tx.frame(
+            Header {
+                call,
+                aux: messages,
+                amount: bytes.into(),
+                ..Header::new(kind)
+            },
+            &[],
+        );
+        Ok(())
+    }
+
+    /// The header of a REQUEST or RESPONSE, but for its call.
+    fn stream_header(
         &self,
         kind: Kind,
         image: &Image<'_>,
-        protobuf: bool,
+        head: &StreamHead,
     ) -> Result<Header, SendError> {
+        self.may_send()?;
+        self.may_stream()?;
+        let StreamHead {
+            bare,
+            protobuf,
+            charge,
+        } = *head;
+        Ok(Header {
+            amount: charge.into(),
+            ..self.body_header(kind, image, Form { protobuf, bare })?
+        })
+    }
+
+    /// The header of a body, which is refused here if the link can't carry it.
+    fn body_header(&self, kind: Kind, image: &Image<'_>, form: Form) -> Result<Header, SendError> {
         let metadata = image.metadata.as_bytes().len();
+        let refused = |field, value| Err(SendError::Field { field, value });
         let mut header = Header {
             len: image_len(image)? + metadata_room(metadata) as u32,
             aux: inline_len(image),
@@ -296,39 +445,42 @@ impl Link {
         };
         if metadata > 0 {
             if !self.carries_metadata() {
-                return Err(SendError::Field {
-                    field: "metadata",
-                    value: metadata as u64,
-                });
+                return refused("metadata", metadata as u64);
             }
             header.flags |= FLAG_METADATA;
         }
-        if !protobuf {
-            return Ok(header);
+        if form.bare {
+            self.may_stream()?;
+            if image.len() > 0 {
+                return refused("bare", image.len() as u64);
+            }
+            header.flags |= FLAG_BARE;
         }
-        if !self.carries_protobuf() || !image.extents.is_empty() {
-            return Err(SendError::Field {
-                field: "protobuf",
-                value: 1,
-            });
+        if form.protobuf {
+            let formless = form.bare && kind != Kind::CALL;
+            if !self.carries_protobuf() || !image.extents.is_empty() || formless {
+                return refused("protobuf", 1);
+            }
+            header.flags |= FLAG_PROTOBUF;
+            header.aux = 0;
         }
-        Ok(Header {
-            flags: header.flags | FLAG_PROTOBUF,
-            aux: 0,
-            ..header
-        })
+        Ok(header)
+    }
+
+    /// Queues a header, the metadata that it announces, and the first bytes of what it is beside.
+    fn begin(&mut self, header: Header, metadata: Metadata<'_>, first: &[u8]) {
+        if header.has_metadata() {
+            let block = metadata.as_bytes();
+            self.tx.begin(header, &(block.len() as u32).to_le_bytes());
+            self.tx.copy(block);
+            self.tx.copy(first);
+        } else {
+            self.tx.begin(header, first);
+        }
     }
 
     fn put_image(&mut self, header: Header, image: &Image<'_>, token: Token) -> Queued {
-        if header.has_metadata() {
-            let metadata = image.metadata.as_bytes();
-            self.tx
-                .begin(header, &(metadata.len() as u32).to_le_bytes());
-            self.tx.copy(metadata);
-            self.tx.copy(image.inline);
-        } else {
-            self.tx.begin(header, image.inline);
-        }
+        self.begin(header, image.metadata, image.inline);
         self.moved.private_copied += image.inline.len() as u64;
         let mut end = image.inline.len();
         let mut queued = Queued::Copied;

@@ -7,8 +7,7 @@ use super::*;
 use crate::Part;
 use crate::error::{Reason, SendError};
 use crate::event::{Credit, Moved, Queued};
-use crate::frame::{FEATURE_RETRY, FLAG_METADATA, u32_at};
-use crate::limits;
+use crate::frame::{FEATURE_RETRY, FLAG_METADATA};
 
 #[test]
 fn calls_flow_both_ways_on_one_link() {
@@ -22,7 +21,7 @@ fn calls_flow_both_ways_on_one_link() {
         .unwrap();
     pair.a
         .link
-        .send_status(1, Code::NOT_FOUND, 0, "for b")
+        .send_status(1, Code::NOT_FOUND, 0, "for b", Metadata::default())
         .unwrap();
     assert_eq!([pair.a.link.unanswered(), pair.b.link.unanswered()], [1, 1]);
     pair.settle().unwrap();
@@ -36,7 +35,7 @@ fn calls_flow_both_ways_on_one_link() {
     );
     assert_eq!(
         pair.b.said[1],
-        "Status { call: 1, code: NOT_FOUND, retry_after_ms: 0, message: \"for b\" }"
+        "Status { call: 1, code: NOT_FOUND, retry_after_ms: 0, message: \"for b\", metadata: {} }"
     );
 }
 
@@ -97,7 +96,6 @@ fn what_cannot_be_sent_is_refused_by_name() {
         link.send_bind(1, "t", &"s".repeat(70_000), &[0; 32]),
         field("service", 70_000)
     );
-    assert_eq!(link.send_status(1, Code::OK, 0, ""), field("code", 0));
     let image = Image::inline(&[0; limits::MAX_MESSAGE as usize + 1]);
     let too_large = SendError::TooLarge {
         len: (16 << 20) + 1,
@@ -137,25 +135,20 @@ fn what_cannot_be_sent_is_refused_by_name() {
     assert!(!link.wants_write(), "nothing was queued");
 }
 
-/// A pair whose first link believes that the other end doesn't offer `feature`. A link whose peer hasn't said HELLO offers nothing
-/// yet; a peer of an older version never does.
-fn with_an_older_peer(feature: u32) -> Pair {
-    let mut old = Pair::fresh(&config("host-a"), &config("host-b"));
-    let mut hello = old.b.bytes();
-    let offered = u32_at(&hello, limits::HEADER + 12);
-    hello[limits::HEADER + 12..][..4].copy_from_slice(&(offered & !feature).to_le_bytes());
-    old.a.hear(&hello).unwrap();
-    old
-}
-
 #[test]
 fn when_to_try_again_is_said_to_who_understands_it() {
     let mut pair = Pair::ready();
     call(&mut pair.a.link, 1, b"");
     pair.settle().unwrap();
     let link = &mut pair.b.link;
-    link.send_status(1, Code::RESOURCE_EXHAUSTED, u32::MAX, "")
-        .unwrap();
+    link.send_status(
+        1,
+        Code::RESOURCE_EXHAUSTED,
+        u32::MAX,
+        "",
+        Metadata::default(),
+    )
+    .unwrap();
     pair.settle().unwrap();
     assert!(
         pair.a.said[0].contains("retry_after_ms: 4294967295"),
@@ -163,10 +156,9 @@ fn when_to_try_again_is_said_to_who_understands_it() {
         pair.a.said
     );
 
-    let mut old = with_an_older_peer(FEATURE_RETRY);
-    old.a.bytes();
+    let mut old = Pair::ready_without(FEATURE_RETRY);
     let link = &mut old.a.link;
-    link.send_status(1, Code::RESOURCE_EXHAUSTED, 20, "")
+    link.send_status(1, Code::RESOURCE_EXHAUSTED, 20, "", Metadata::default())
         .unwrap();
     let plain = Header {
         aux: Code::RESOURCE_EXHAUSTED.0,
@@ -203,7 +195,7 @@ fn metadata_counts_as_credit_and_takes_the_feature() {
         pair.b.said
     );
 
-    let mut old = with_an_older_peer(FLAG_METADATA.into());
+    let mut old = Pair::ready_without(FLAG_METADATA.into());
     let link = &mut old.a.link;
     assert!(link.is_ready() && !link.carries_metadata());
     let field = SendError::Field {
@@ -230,14 +222,14 @@ fn long_texts_are_cut_at_a_character() {
     let long = format!("{}é", "x".repeat(limits::MAX_TEXT - 1));
     pair.b
         .link
-        .send_status(1, Code::INTERNAL, 0, &long)
+        .send_status(1, Code::INTERNAL, 0, &long, Metadata::default())
         .unwrap();
     pair.settle().unwrap();
     let message = "x".repeat(limits::MAX_TEXT - 1);
     assert_eq!(
         pair.a.said,
         [format!(
-            "Status {{ call: 1, code: INTERNAL, retry_after_ms: 0, message: {message:?} }}"
+            "Status {{ call: 1, code: INTERNAL, retry_after_ms: 0, message: {message:?}, metadata: {{}} }}"
         )]
     );
 }
@@ -478,7 +470,7 @@ fn absurd_credit_ends_the_link() {
 
 #[test]
 fn an_answer_that_nobody_asked_for_ends_the_link() {
-    for kind in [Kind::REPLY, Kind::STATUS] {
+    for kind in [Kind::REPLY, Kind::STATUS, Kind::RESPONSE] {
         let mut pair = Pair::ready();
         let answer = raw(
             Header {
@@ -499,7 +491,10 @@ fn a_cancelled_call_still_gets_its_answer() {
     pair.a.link.send_cancel(1).unwrap();
     pair.settle().unwrap();
     assert_eq!(pair.b.said[1], "Cancel { call: 1 }");
-    pair.b.link.send_status(1, Code::CANCELLED, 0, "").unwrap();
+    pair.b
+        .link
+        .send_status(1, Code::CANCELLED, 0, "", Metadata::default())
+        .unwrap();
     pair.settle().unwrap();
     assert_eq!(pair.a.link.unanswered(), 0);
 }
@@ -659,7 +654,12 @@ fn a_full_queue_refuses_frames_until_it_drains() {
             .send_call(&head(5), &Image::inline(b""), Token(0)),
         Err(full.clone())
     );
-    assert_eq!(pair.a.link.send_status(1, Code::INTERNAL, 0, ""), Err(full));
+    assert_eq!(
+        pair.a
+            .link
+            .send_status(1, Code::INTERNAL, 0, "", Metadata::default()),
+        Err(full)
+    );
     pair.settle().unwrap();
     assert!(!pair.a.link.is_behind());
     call(&mut pair.a.link, 5, b"");

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use tollgate_shm_abi::metadata::{MetadataBuf, MetadataError};
 
 use super::*;
+use crate::event::{StreamCredit, StreamHead};
 use crate::frame::FLAG_METADATA;
 use crate::limits::{self, HEADER};
 
@@ -13,7 +14,7 @@ fn conversation() -> (Vec<u8>, Vec<String>) {
     use tollgate_shm_abi::Code;
     let mut pair = Pair::ready();
     let b = &mut pair.b.link;
-    for n in 0..3 {
+    for n in 0..4 {
         call(b, n, b"");
     }
     let _ = pair.b.bytes();
@@ -41,19 +42,58 @@ fn conversation() -> (Vec<u8>, Vec<String>) {
     // b's calls: a never heard them, but b counts them as unanswered.
     let reply = Image::inline(b"reply").with_metadata(pairs.view());
     a.send_reply(0, true, &reply, Token(0)).unwrap();
-    a.send_status(1, Code::INTERNAL, 0, "é").unwrap();
+    a.send_status(1, Code::INTERNAL, 0, "é", pairs.view())
+        .unwrap();
     a.send_reply(2, false, &Image::inline(&noise(2, 66_000)), Token(0))
         .unwrap();
+    streams(a, pairs.view());
     a.send_goaway(crate::Reason::SHUTDOWN, "bye").unwrap();
     let bytes = pair.a.bytes();
     pair.b.hear(&bytes).unwrap();
     (bytes, pair.b.said)
 }
 
+/// The part of the conversation that is about streams: nine events.
+fn streams(a: &mut Link, metadata: Metadata<'_>) {
+    let head = StreamHead {
+        bare: false,
+        protobuf: false,
+        charge: 5,
+    };
+    let bare = StreamHead { bare: true, ..head };
+    let empty = Image::inline(b"");
+    let open = CallHead {
+        more: true,
+        bare: true,
+        ..super::head(4)
+    };
+    a.send_call(&open, &empty.with_metadata(metadata), Token(0))
+        .unwrap();
+    a.send_request(4, true, &head, &Image::inline(&noise(4, 67_000)), Token(0))
+        .unwrap();
+    // b's call 3 is unanswered to the end.
+    let large = noise(5, 68_000);
+    let large = Image::inline(&large).with_metadata(metadata);
+    a.send_response(3, &head, &large, Token(0)).unwrap();
+    a.send_request(4, true, &head, &Image::inline(b"request"), Token(0))
+        .unwrap();
+    a.send_request(4, false, &bare, &empty, Token(0)).unwrap();
+    a.send_response(3, &bare, &empty.with_metadata(metadata), Token(0))
+        .unwrap();
+    let consumed = StreamCredit {
+        messages: 1,
+        bytes: 5,
+    };
+    a.send_request_credit(3, consumed).unwrap();
+    a.send_response_credit(4, consumed).unwrap();
+    let code = tollgate_shm_abi::Code::OK;
+    a.send_status(3, code, 0, "", metadata).unwrap();
+}
+
 /// The end that heard nothing of it yet.
 fn listener() -> End {
     let mut pair = Pair::ready();
-    for n in 0..3 {
+    for n in 0..4 {
         call(&mut pair.b.link, n, b"");
     }
     pair.b
@@ -62,7 +102,7 @@ fn listener() -> End {
 #[test]
 fn split_anywhere_the_events_are_the_same() {
     let (bytes, said) = conversation();
-    assert_eq!(said.len(), 12);
+    assert_eq!(said.len(), 21);
     let interesting =
         (0..bytes.len()).filter(|at| *at < 600 || at % 997 == 0 || bytes.len() - at < 400);
     for at in interesting {
@@ -87,7 +127,7 @@ fn byte_by_byte_the_events_are_the_same() {
 
 #[test]
 fn a_huge_length_is_refused_by_its_header() {
-    for code in 1..=13 {
+    for code in 1..=17 {
         let kind = Kind(code);
         let mut end = listener();
         let limit = match kind {
@@ -95,7 +135,7 @@ fn a_huge_length_is_refused_by_its_header() {
             Kind::AUTH => 32,
             Kind::BIND => 36 + 64 + 256,
             Kind::BOUND | Kind::REFUSED => limits::MAX_CONTROL,
-            Kind::CALL | Kind::REPLY => limits::MAX_MESSAGE,
+            Kind::CALL | Kind::REPLY | Kind::REQUEST | Kind::RESPONSE => limits::MAX_MESSAGE,
             Kind::STATUS | Kind::GOAWAY => 4096,
             _ => 0,
         };
@@ -139,11 +179,14 @@ fn bent_headers_are_refused_by_field() {
         bind: 3,
         ..header(Kind::CALL)
     };
-    check(
-        Header { flags: 0, ..call },
-        b"",
-        reserved(Kind::CALL, "flags"),
-    );
+    for kind in [Kind::REPLY, Kind::STATUS] {
+        let header = Header {
+            flags: 0,
+            aux: u32::from(kind == Kind::STATUS),
+            ..header(kind)
+        };
+        check(header, b"", reserved(kind, "flags"));
+    }
     check(
         Header { flags: 3, ..call },
         b"",
@@ -197,7 +240,6 @@ fn bent_headers_are_refused_by_field() {
         b"",
         reserved(Kind::GOAWAY, "amount"),
     );
-    check(header(Kind::STATUS), b"", reserved(Kind::STATUS, "code"));
     check(
         Header {
             aux: 1,
@@ -268,7 +310,7 @@ fn bent_headers_are_refused_by_field() {
             kind: Kind::REFUSED,
         },
     );
-    for kind in [Kind(0), Kind(14), Kind(255)] {
+    for kind in [Kind(0), Kind(18), Kind(255)] {
         check(header(kind), b"", LinkError::UnknownKind { kind });
     }
 }
@@ -293,7 +335,7 @@ fn metadata_is_canonical_or_ends_the_link() {
     pairs.push("user", b"Ada").unwrap();
     let block = pairs.as_bytes();
     let good = with_len(block.len() as u32, &[block, b"xy"].concat());
-    for kind in [Kind::CALL, Kind::REPLY] {
+    for kind in [Kind::CALL, Kind::REPLY, Kind::RESPONSE] {
         let len = good.len() as u32;
         let mut end = listener();
         end.hear(&frame(kind, 2, &good)).unwrap();
@@ -441,8 +483,8 @@ fn an_ended_link_stays_ended() {
 /// Headers that pass a first glance: known kinds, small lengths, mostly legal fields.
 fn plausible() -> impl Strategy<Value = Vec<u8>> {
     let fields = (
-        0_u8..16,
-        0_u8..4,
+        0_u8..20,
+        0_u8..6,
         prop_oneof![Just(0_u32), 0_u32..80, any::<u32>()],
         0_u32..5000,
         0_u32..80,
@@ -451,7 +493,8 @@ fn plausible() -> impl Strategy<Value = Vec<u8>> {
     (fields, proptest::collection::vec(any::<u8>(), 0..80)).prop_map(
         |((kind, flags, len, bind, aux, amount), payload)| {
             let fresh = header(Kind(kind));
-            let flags = [0, fresh.flags, fresh.flags | 8, fresh.flags | 4][usize::from(flags)];
+            let own = fresh.flags;
+            let flags = [0, own, own | 8, own | 4, 16, own | 20][usize::from(flags)];
             let bent = Header {
                 flags,
                 len,

@@ -48,13 +48,7 @@ impl Node {
             let Some(event) = self.tcp.link.poll_event()? else {
                 break;
             };
-            let large = match &event {
-                Event::Call { came, .. } | Event::Reply { came, .. } => match came.body {
-                    Body::Large(len) => Some(len),
-                    Body::Whole(_) => None,
-                },
-                _ => None,
-            };
+            let large = large(&event);
             let words = words(event);
             match large {
                 Some(len) => self.body = Some((vec![0; len], words)),

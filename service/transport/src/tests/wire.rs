@@ -8,6 +8,7 @@ use tollgate_shm_abi::metadata::MetadataBuf;
 use super::*;
 use crate::Part;
 use crate::error::Reason;
+use crate::event::{StreamCredit, StreamHead};
 use crate::frame::{MAGIC, TRACE_ROOM};
 use crate::limits::HEADER;
 
@@ -96,6 +97,7 @@ fn every_frame_has_the_reviewed_bytes() {
         Code::PERMISSION_DENIED,
         250,
         "customer is on the block list",
+        Metadata::default(),
     )
     .unwrap();
     link.send_cancel(11).unwrap();
@@ -127,7 +129,92 @@ fn every_frame_has_the_reviewed_bytes() {
         ))
         .unwrap();
     dump("a ping is answered", &pair.b.bytes(), &mut out);
+    let mut pair = Pair::ready();
+    let calls = streamed_calls(&mut pair.a.link, pairs.view());
+    dump("a stream is called", &calls, &mut out);
+    let answers = streamed_answers(&mut pair.b.link, pairs.view());
+    dump("a stream is answered", &answers, &mut out);
     golden("frames.txt", &out);
+}
+
+/// What the caller says on a stream, frame by frame.
+fn streamed_calls(link: &mut Link, metadata: Metadata<'_>) -> Vec<u8> {
+    let open = CallHead {
+        more: true,
+        bare: true,
+        ..head(20)
+    };
+    let metadata = Image::inline(b"").with_metadata(metadata);
+    link.send_call(&open, &metadata, Token(0)).unwrap();
+    let first = CallHead {
+        more: true,
+        ..head(21)
+    };
+    link.send_call(&first, &Image::inline(b"first"), Token(0))
+        .unwrap();
+    let plain = StreamHead {
+        bare: false,
+        protobuf: false,
+        charge: 0x0403_0201,
+    };
+    link.send_request(20, true, &plain, &Image::inline(b"second"), Token(0))
+        .unwrap();
+    let protobuf = StreamHead {
+        protobuf: true,
+        ..plain
+    };
+    link.send_request(20, false, &protobuf, &Image::inline(b"\x0a\x01z"), Token(0))
+        .unwrap();
+    let bare = StreamHead {
+        bare: true,
+        charge: 0,
+        ..plain
+    };
+    link.send_request(21, false, &bare, &Image::inline(b""), Token(0))
+        .unwrap();
+    let consumed = StreamCredit {
+        messages: 3,
+        bytes: 0x0807_0605,
+    };
+    link.send_response_credit(20, consumed).unwrap();
+    let mut out = Vec::new();
+    link.transmit(&mut out, usize::MAX);
+    out
+}
+
+/// What the server says on it.
+fn streamed_answers(link: &mut Link, metadata: Metadata<'_>) -> Vec<u8> {
+    let plain = StreamHead {
+        bare: false,
+        protobuf: false,
+        charge: 4096,
+    };
+    let first = Image::inline(b"first").with_metadata(metadata);
+    link.send_response(20, &plain, &first, Token(0)).unwrap();
+    let protobuf = StreamHead {
+        protobuf: true,
+        ..plain
+    };
+    link.send_response(20, &protobuf, &Image::inline(b"\x0a\x01z"), Token(0))
+        .unwrap();
+    let bare = StreamHead {
+        bare: true,
+        charge: 0,
+        ..plain
+    };
+    let early = Image::inline(b"").with_metadata(metadata);
+    link.send_response(21, &bare, &early, Token(0)).unwrap();
+    let consumed = StreamCredit {
+        messages: 2,
+        bytes: 8192,
+    };
+    link.send_request_credit(20, consumed).unwrap();
+    link.send_status(20, Code::OK, 0, "", metadata).unwrap();
+    link.send_status(21, Code::ABORTED, 30, "midway", metadata)
+        .unwrap();
+    let mut out = Vec::new();
+    link.transmit(&mut out, usize::MAX);
+    out
 }
 
 #[test]
@@ -148,7 +235,8 @@ fn a_header_survives_its_encoding() {
 #[test]
 fn names_of_kinds() {
     assert_eq!(Kind::GOAWAY.to_string(), "GOAWAY");
+    assert_eq!(Kind::RESPONSE_CREDIT.to_string(), "RESPONSE_CREDIT");
     assert_eq!(Kind(0).to_string(), "kind 0");
-    assert_eq!(Kind(14).to_string(), "kind 14");
+    assert_eq!(Kind(18).to_string(), "kind 18");
     assert_eq!(MAGIC.len() + TRACE_ROOM, 40);
 }
