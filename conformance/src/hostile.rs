@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tollgate_shm_abi::blob::blob_create;
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::descriptor::{
-    Alleged, BlockRef, Completion, EXTENT_ENTRY_BYTES, Entry, Extent, Submission,
+    Alleged, BlockRef, Completion, EXTENT_ENTRY_BYTES, Entry, Extent, Part, Submission,
 };
 use tollgate_shm_abi::limits::{MAX_PACKET_BYTES, PAGE};
 use tollgate_shm_abi::messages::{
@@ -254,6 +254,7 @@ impl Hostile {
         let call = Submission::Call {
             method,
             call,
+            part: Part::ONLY,
             block,
             deadline_ns: 0,
         };

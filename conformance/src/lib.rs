@@ -6,6 +6,7 @@
 //! - [`admin`] is an administrator in a hurry: one connection, many requests.
 //! - [`traffic`] is an honest tenant's calls, which must go on whatever happens next door.
 //! - [`hotel`] are the generated stubs, and [`workload`] is the synthetic hotel traffic, the same wherever it flows.
+//! - [`interop`] is the service that every client library is checked with, and its server in Rust.
 //! - [`hostile`] is an application that keeps no promise, for the attacks.
 //! - [`peer`] is a daemon that keeps no promise.
 //! - [`wasm`] takes policies apart and puts them together wrongly.
@@ -20,6 +21,9 @@
 pub mod hotel {
     tollgate::include_proto!("hotel");
 }
+
+/// The stubs of `proto/interop.proto`, and its server in Rust.
+pub mod interop;
 
 pub mod admin;
 pub mod bombs;

@@ -20,7 +20,9 @@ use tollgate_conformance::testbed::{
 use tollgate_conformance::traffic::{ECHO, Traffic, echo_block, hotel};
 use tollgate_schema::dynamic::{from_json, write_block};
 use tollgate_shm_abi::blob::blob_create;
-use tollgate_shm_abi::descriptor::{BlockRef, Completion, Entry, Offsets, Submission, Text};
+use tollgate_shm_abi::descriptor::{
+    BlockRef, Completion, Entry, Epilogue, Offsets, Part, Submission,
+};
 use tollgate_shm_abi::limits::{MAX_MESSAGE_BYTES, PAGE};
 use tollgate_shm_abi::messages::{
     Bind, Empty, OpenSession, PolicyPush, Request, RequestBody, ResponseBody, SIDE_CLIENT,
@@ -109,6 +111,7 @@ fn call(method: u32, call: u64, offset: u64, len: u32) -> Submission {
     Submission::Call {
         method,
         call,
+        part: Part::ONLY,
         block,
         deadline_ns: 0,
     }
@@ -127,7 +130,7 @@ fn a_broken_descriptor_ends_its_session() {
     let heap = 1_u64 << 20;
     let entries: Vec<(&str, Entry)> = vec![
         ("no kind", [0; 64]),
-        ("an unknown kind", changed(call(0, 1, 0, 8), 0, &[6])),
+        ("an unknown kind", changed(call(0, 1, 0, 8), 0, &[10])),
         ("all ones", [0xff; 64]),
         ("past the end", call(0, 1, heap, 8).encode()),
         ("over the end", call(0, 1, heap - 8, 64).encode()),
@@ -150,17 +153,22 @@ fn a_broken_descriptor_ends_its_session() {
         ),
         ("a reserved byte", changed(call(0, 1, 0, 8), 63, &[1])),
         (
-            "a status that says OK",
-            changed(Submission::Cancel { call: 1 }, 0, &[3]),
+            "a call without a message that has one",
+            changed(call(0, 1, 0, 8), 1, &[2]),
+        ),
+        (
+            "a status' trailers over the end",
+            changed(Submission::Cancel { call: 1 }, 44, &[1, 0]),
         ),
         (
             "a status text past the end",
             Submission::Status {
                 call: 1,
                 code: Code::UNKNOWN,
-                text: Some(Text {
+                epilogue: Some(Epilogue {
                     offset: heap,
-                    len: 8,
+                    text: 8,
+                    metadata: 0,
                 }),
                 waited_ns: 0,
                 retry_after_ms: 0,
@@ -384,14 +392,14 @@ fn a_block_that_changes_while_it_is_read_harms_nobody() {
                     let status = Submission::Status {
                         call,
                         code: Code::ABORTED,
-                        text: None,
+                        epilogue: None,
                         waited_ns: 0,
                         retry_after_ms: 0,
                     };
                     let _full = hostile.submit(&status.encode());
                     Some(image.offset)
                 }
-                Completion::Status { text, .. } => text.map(|text| text.offset),
+                Completion::Status { epilogue, .. } => epilogue.map(|epilogue| epilogue.offset),
                 _ => None,
             };
             if let Some(offset) = offset {
@@ -525,12 +533,12 @@ fn ten_thousand_calls_outstanding_are_queued_up_to_the_limit_and_refused_beyond(
         }
         while let Some(completion) = hostile.completion(Duration::from_millis(1)) {
             match completion {
-                Completion::Status { code, text, .. } => {
+                Completion::Status { code, epilogue, .. } => {
                     assert_eq!(code, Code::RESOURCE_EXHAUSTED);
                     refused += 1;
-                    if let Some(text) = text {
+                    if let Some(epilogue) = epilogue {
                         let release =
-                            Submission::Release(Offsets::take_from(&[text.offset]).unwrap());
+                            Submission::Release(Offsets::take_from(&[epilogue.offset]).unwrap());
                         while hostile.submit(&release.encode()).is_err() {
                             std::thread::sleep(Duration::from_millis(1));
                         }

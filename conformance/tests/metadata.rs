@@ -8,7 +8,7 @@ use tollgate_conformance::hostile::{Hostile, Target};
 use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::testbed::{Daemon, Outcome, SOON, Testbed, proto_file};
 use tollgate_conformance::traffic::{ECHO, Traffic, echo_block, hotel};
-use tollgate_shm_abi::descriptor::{BlockRef, Completion, Image, Submission};
+use tollgate_shm_abi::descriptor::{BlockRef, Completion, Image, Part, Submission};
 use tollgate_shm_abi::messages::SIDE_CLIENT;
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf};
 use tollgate_shm_abi::status::Code;
@@ -142,6 +142,7 @@ fn post(hostile: &mut Hostile, handle: u32, call: u64, block: &[u8], metadata: &
     let submission = Submission::Call {
         method: handle,
         call,
+        part: Part::ONLY,
         block,
         deadline_ns: 0,
     };

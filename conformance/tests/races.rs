@@ -17,7 +17,7 @@ use tollgate_conformance::traffic::hotel;
 use tollgate_jit::{Codec, Projector};
 use tollgate_marshal::{MAX_EXTENTS, interpreter};
 use tollgate_schema::dynamic::{from_json, write_parts};
-use tollgate_shm_abi::descriptor::{BlockRef, Completion, Entry, Offsets, Submission};
+use tollgate_shm_abi::descriptor::{BlockRef, Completion, Entry, Offsets, Part, Submission};
 use tollgate_shm_abi::messages::{SIDE_CLIENT, SIDE_SERVER};
 use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape, create};
 use tollgate_shm_abi::status::Code;
@@ -237,16 +237,16 @@ fn a_denied_name_that_is_swapped_in_never_arrives() {
                         let status = Submission::Status {
                             call,
                             code: Code::ABORTED,
-                            text: None,
+                            epilogue: None,
                             waited_ns: 0,
                             retry_after_ms: 0,
                         };
                         let _full = hostile.submit(&status.encode());
                         Some(image.offset)
                     }
-                    Completion::Status { code, text, .. } => {
+                    Completion::Status { code, epilogue, .. } => {
                         denied += u32::from(code == Code::PERMISSION_DENIED);
-                        text.map(|text| text.offset)
+                        epilogue.map(|epilogue| epilogue.offset)
                     }
                     _ => None,
                 };
@@ -274,6 +274,7 @@ fn call(method: u32, call: u64, len: u32) -> Entry {
         method,
         call,
         deadline_ns: 0,
+        part: Part::ONLY,
         block,
     }
     .encode()

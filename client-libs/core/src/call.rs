@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tollgate_shm_abi::Code;
-use tollgate_shm_abi::descriptor::Image;
+use tollgate_shm_abi::descriptor::{Image, Part};
 use tollgate_shm_abi::heap::Delivered;
 use tollgate_shm_abi::messages::FEATURE_METADATA;
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf};
@@ -19,6 +19,7 @@ use crate::calls::{Outcome, Removed};
 use crate::codec::{Encode, Measured, RawBlock};
 use crate::session::{Inner, Session};
 use crate::space::Ticket;
+use crate::streams::Side;
 use crate::submit::{Envelope, Letter, Locked};
 
 impl Session {
@@ -136,6 +137,7 @@ impl<E: Encode> Call<E> {
         let envelope = Envelope::Call {
             method: handle,
             call: id,
+            part: Part::ONLY,
             deadline_ns,
         };
         self.state = State::Waiting { id, envelope };
@@ -152,8 +154,7 @@ impl<E: Encode> Call<E> {
         let inner = Arc::clone(self.session.inner());
         let mut shared = inner.lock();
         if let Some(outcome) = shared.calls.poll(id, cx.waker()) {
-            drop(shared);
-            return Poll::Ready(received(&inner, outcome));
+            return Poll::Ready(received(&inner, shared, id, outcome));
         }
         self.submit(shared, id, envelope, cx)
     }
@@ -206,6 +207,7 @@ impl<E> Call<E> {
             Some(Removed::Done(Outcome::Reply(image))) => shared.release_image(&image),
             Some(Removed::Unsubmitted | Removed::Done(Outcome::Failed(_))) | None => {}
         }
+        shared.forget_stream((Side::Own, id));
     }
 }
 
@@ -254,17 +256,65 @@ fn take_outcome(
     id: u64,
     cx: &Context<'_>,
 ) -> Poll<Result<ReceivedBlock, Status>> {
-    let outcome = inner.lock().calls.poll(id, cx.waker());
-    match outcome {
-        Some(outcome) => Poll::Ready(received(inner, outcome)),
+    let mut shared = inner.lock();
+    match shared.calls.poll(id, cx.waker()) {
+        Some(outcome) => Poll::Ready(received(inner, shared, id, outcome)),
         None => Poll::Pending,
     }
 }
 
-fn received(inner: &Arc<Inner>, outcome: Outcome) -> Result<ReceivedBlock, Status> {
+fn received(
+    inner: &Arc<Inner>,
+    shared: Locked<'_>,
+    id: u64,
+    outcome: Outcome,
+) -> Result<ReceivedBlock, Status> {
     match outcome {
-        Outcome::Reply(image) => ReceivedBlock::claim(inner, &image),
+        Outcome::Reply(image) => {
+            drop(shared);
+            ReceivedBlock::claim(inner, &image)
+        }
+        Outcome::Failed(Status {
+            code: Code::OK,
+            metadata,
+            ..
+        }) => only_response(inner, shared, id, metadata),
         Outcome::Failed(status) => Err(status),
+    }
+}
+
+/// The one response that came before a call's end, which had trailers.
+#[cold]
+fn only_response(
+    inner: &Arc<Inner>,
+    mut shared: Locked<'_>,
+    id: u64,
+    trailers: MetadataBuf,
+) -> Result<ReceivedBlock, Status> {
+    let items = shared.streams.remove((Side::Own, id));
+    drop(shared);
+    let mut blocks = Vec::new();
+    let mut metadata = MetadataBuf::new();
+    for item in items {
+        let mut block = ReceivedBlock::claim_part(inner, &item.image, item.bare)?;
+        match item.bare {
+            true => metadata = block.take_metadata(),
+            false => blocks.push(block),
+        }
+    }
+    let count = blocks.len();
+    match (blocks.pop(), count) {
+        (Some(mut block), 1) => {
+            if block.metadata.is_empty() {
+                block.metadata = metadata;
+            }
+            block.trailers = trailers;
+            Ok(block)
+        }
+        _ => Err(Status::new(
+            Code::INTERNAL,
+            format!("the server answered with {count} messages instead of one"),
+        )),
     }
 }
 
@@ -276,6 +326,7 @@ pub struct ReceivedBlock {
     /// Of the block; the metadata lies behind it.
     total_len: usize,
     metadata: MetadataBuf,
+    trailers: MetadataBuf,
     inner: Arc<Inner>,
 }
 
@@ -292,6 +343,7 @@ impl ReceivedBlock {
             delivered: Some(delivered),
             total_len: image.total_len as usize,
             metadata: MetadataBuf::new(),
+            trailers: MetadataBuf::new(),
             inner: Arc::clone(inner),
         };
         if image.metadata > 0 {
@@ -303,6 +355,24 @@ impl ReceivedBlock {
         Ok(block)
     }
 
+    /// As [`claim`](Self::claim), of what may be no block.
+    pub(crate) fn claim_part(
+        inner: &Arc<Inner>,
+        image: &Image,
+        bare: bool,
+    ) -> Result<ReceivedBlock, Status> {
+        if image.exists(bare) {
+            return ReceivedBlock::claim(inner, image);
+        }
+        Ok(ReceivedBlock {
+            delivered: None,
+            total_len: 0,
+            metadata: MetadataBuf::new(),
+            trailers: MetadataBuf::new(),
+            inner: Arc::clone(inner),
+        })
+    }
+
     /// What came beside the message.
     pub fn metadata(&self) -> &MetadataBuf {
         &self.metadata
@@ -311,6 +381,16 @@ impl ReceivedBlock {
     /// Takes what came beside the message out.
     pub fn take_metadata(&mut self) -> MetadataBuf {
         std::mem::take(&mut self.metadata)
+    }
+
+    /// What came behind the message, when the call ended.
+    pub fn trailers(&self) -> &MetadataBuf {
+        &self.trailers
+    }
+
+    /// Takes what came behind the message out.
+    pub fn take_trailers(&mut self) -> MetadataBuf {
+        std::mem::take(&mut self.trailers)
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) type CallId = u64;
 pub(crate) enum Outcome {
     /// With a block of the receive heap.
     Reply(Image),
-    /// Without.
+    /// Without; OK if its responses have come before.
     Failed(Status),
 }
 
@@ -170,6 +170,23 @@ impl CallTable {
             }
             _ => Err(outcome),
         }
+    }
+
+    /// Whether the call is in the table.
+    pub(crate) fn knows(&mut self, call: CallId) -> bool {
+        self.slot(call).is_some()
+    }
+
+    /// Whether the call hasn't ended.
+    pub(crate) fn is_open(&mut self, call: CallId) -> bool {
+        let slot = self.slot(call);
+        slot.is_some_and(|slot| matches!(slot.state, State::Waiting | State::Submitted))
+    }
+
+    /// Whether the daemon has the call.
+    pub(crate) fn is_submitted(&mut self, call: CallId) -> bool {
+        let slot = self.slot(call);
+        slot.is_some_and(|slot| matches!(slot.state, State::Submitted))
     }
 
     /// Forgets a call.

@@ -10,9 +10,10 @@ use std::task::Waker;
 use std::time::Duration;
 
 use prost::Message as _;
-use tollgate_shm_abi::descriptor::{Alleged, Completion, HeapSizes, Image, Text};
+use tollgate_shm_abi::descriptor::{Alleged, Completion, Epilogue, HeapSizes, Image, Part};
 use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
 use tollgate_shm_abi::messages::{Response, ResponseBody};
+use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::ring::Consumer;
 use tollgate_shm_abi::wait::{Patience, now_ns};
 use tollgate_shm_abi::{Code, Misbehaved};
@@ -22,9 +23,9 @@ use crate::buffer::SharedBytes;
 use crate::call::ReceivedBlock;
 use crate::calls::Outcome;
 use crate::limits::DRAIN_BATCH;
-use crate::nudge::Nudge;
-use crate::serve::{Moments, Tasks};
+use crate::serve::{Incoming, Moments, Ready, Tasks};
 use crate::session::{BoundMethod, Inner};
+use crate::streams::{Item, Overrun, Side, StreamKey};
 use crate::submit::Locked;
 
 /// When the driver has to look again although nothing happens.
@@ -62,6 +63,7 @@ enum Event {
     Call {
         handle: u32,
         call: u64,
+        part: Part,
         image: Image,
         moments: Moments,
     },
@@ -77,13 +79,13 @@ impl Driver {
     pub(crate) fn new(
         completions: Consumer,
         heaps: HeapSizes,
-        nudge: Arc<Nudge>,
+        ready: Arc<Ready>,
         patience: Patience,
     ) -> Driver {
         Driver {
             completions,
             heaps,
-            tasks: Tasks::new(nudge),
+            tasks: Tasks::new(ready),
             wakers: Vec::new(),
             events: Vec::new(),
             unshared: Vec::new(),
@@ -148,19 +150,55 @@ impl Driver {
                 Completion::Status {
                     call,
                     code,
-                    text,
+                    epilogue,
                     retry_after_ms,
                 } => {
-                    let message =
-                        text.map_or_else(String::new, |text| take_text(inner, &mut shared, text));
-                    let retry_after =
+                    let mut status = Status::new(code, "");
+                    status.retry_after =
                         (retry_after_ms > 0).then(|| Duration::from_millis(retry_after_ms.into()));
-                    let status = Status {
-                        code,
-                        message,
-                        retry_after,
-                    };
+                    if let Some(epilogue) = epilogue {
+                        take_epilogue(inner, &mut shared, epilogue, &mut status);
+                    }
                     self.complete(&mut shared, call, Outcome::Failed(status));
+                }
+                Completion::Request {
+                    call,
+                    part,
+                    image,
+                    charge,
+                } => {
+                    let item = Item {
+                        image,
+                        bare: part.bare,
+                        charge,
+                    };
+                    self.came(&mut shared, (Side::Incoming, call), item, !part.more)?;
+                }
+                Completion::Response {
+                    call,
+                    bare,
+                    image,
+                    charge,
+                } => {
+                    let key = (Side::Own, call);
+                    if shared.calls.is_submitted(call) {
+                        // Of a call with one reply, which has trailers, it is the first that is heard of it.
+                        shared.streams.open(key);
+                    }
+                    let item = Item {
+                        image,
+                        bare,
+                        charge,
+                    };
+                    self.came(&mut shared, key, item, false)?;
+                }
+                Completion::RequestCredit { call, credit } => {
+                    let waker = shared.streams.credit((Side::Own, call), credit);
+                    self.wakers.extend(waker);
+                }
+                Completion::ResponseCredit { call, credit } => {
+                    let waker = shared.streams.credit((Side::Incoming, call), credit);
+                    self.wakers.extend(waker);
                 }
                 Completion::Reclaim(offsets) => {
                     for offset in offsets.as_slice() {
@@ -170,10 +208,15 @@ impl Driver {
                 Completion::Call {
                     method,
                     call,
+                    part,
                     image,
                     deadline_ns,
                     delivered_ns,
                 } => {
+                    if part.more {
+                        // Its further requests may come before its handler begins.
+                        shared.streams.open((Side::Incoming, call));
+                    }
                     let moments = Moments {
                         deadline_ns,
                         delivered_ns,
@@ -181,14 +224,35 @@ impl Driver {
                     self.events.push(Event::Call {
                         handle: method,
                         call,
+                        part,
                         image,
                         moments,
                     });
                 }
-                Completion::Cancel { call } => self.events.push(Event::Cancel { call }),
+                Completion::Cancel { call } => {
+                    shared.streams.end((Side::Incoming, call), &mut self.wakers);
+                    self.events.push(Event::Cancel { call });
+                }
             }
         }
         Ok(true)
+    }
+
+    /// A message of a stream came. What nobody reads any more goes back.
+    fn came(
+        &mut self,
+        shared: &mut Locked<'_>,
+        key: StreamKey,
+        item: Item,
+        last: bool,
+    ) -> Result<(), Misbehaved> {
+        match shared.streams.came(key, item, last) {
+            Ok(Ok(waker)) => self.wakers.extend(waker),
+            Ok(Err(item)) if item.image.exists(item.bare) => shared.release_image(&item.image),
+            Ok(Err(_)) => {}
+            Err(Overrun) => return Err(Misbehaved::Overrun),
+        }
+        Ok(())
     }
 
     fn complete(&mut self, shared: &mut Locked<'_>, call: u64, outcome: Outcome) {
@@ -198,6 +262,9 @@ impl Driver {
             Err(Outcome::Reply(image)) => shared.release_image(&image),
             Err(Outcome::Failed(_)) => {}
         }
+        if !shared.streams.is_empty() {
+            shared.streams.end((Side::Own, call), &mut self.wakers);
+        }
     }
 
     fn handle(&mut self, inner: &Arc<Inner>, event: Event) {
@@ -206,6 +273,7 @@ impl Driver {
             Event::Call {
                 handle,
                 call,
+                part,
                 image,
                 moments,
             } => {
@@ -213,8 +281,9 @@ impl Driver {
                     // The bind's answer was sent before this call, but on the other channel.
                     self.read_control(inner);
                 }
-                if let Ok(request) = ReceivedBlock::claim(inner, &image) {
-                    self.tasks.start(inner, handle, call, request, moments);
+                if let Ok(request) = ReceivedBlock::claim_part(inner, &image, part.bare) {
+                    let incoming = Incoming::new(inner, call, (part, request), moments);
+                    self.tasks.start(handle, call, incoming);
                 }
             }
         }
@@ -359,15 +428,19 @@ impl Driver {
     }
 }
 
-/// Copies a status' text out and gives its block back.
-fn take_text(inner: &Inner, shared: &mut Locked<'_>, text: Text) -> String {
-    match inner.receive_heap.claim(text.offset, text.len as usize) {
+/// Copies a status' text and trailers out and gives their block back.
+fn take_epilogue(inner: &Inner, shared: &mut Locked<'_>, epilogue: Epilogue, status: &mut Status) {
+    let held = epilogue.held_bytes();
+    match inner.receive_heap.claim(epilogue.offset, held) {
         Ok(delivered) => {
-            let message = String::from_utf8_lossy(&delivered).into_owned();
-            shared.release(delivered.into_offset(), text.len as usize);
-            message
+            let text = &delivered[..epilogue.text as usize];
+            status.message = String::from_utf8_lossy(text).into_owned();
+            let trailers = delivered[held - epilogue.metadata as usize..].to_vec();
+            // The daemon has checked them; what can't be is left out.
+            status.metadata = MetadataBuf::from_bytes(trailers).unwrap_or_default();
+            shared.release(delivered.into_offset(), held);
         }
         // The descriptor was checked against the heap's length already.
-        Err(misbehaved) => misbehaved.to_string(),
+        Err(misbehaved) => status.message = misbehaved.to_string(),
     }
 }

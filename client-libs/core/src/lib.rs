@@ -7,15 +7,15 @@
 //! ```
 //!
 //! There is no async runtime: calls are plain futures, woken by whichever thread drives the session ([`block_on`], or a
-//! background thread). The parts, from the inside: `calls`, `space` and `binds` are pure tables; `submit` is what any thread
-//! does under one short lock; `driver` is what one thread does; `call` and `serve` are the futures on top; [`codec`] writes
+//! background thread). The parts, from the inside: `calls`, `streams`, `space` and `binds` are pure tables; `submit` is what any thread
+//! does under one short lock; `driver` is what one thread does; `call`, `stream` and `serve` are the futures on top; [`codec`] writes
 //! and reads messages; `buffer` holds what is sent without a copy.
 //!
 //! Invariants: a call ends exactly once for its caller (P7), with UNAVAILABLE when the daemon is gone (P9); what the daemon
 //! writes is checked like anyone's bytes, and nonsense ends the session, never the process; every table has a bound in
 //! [`limits`] (P10).
 //!
-//! Absent: reconnection (open a new session), streams, and any knowledge of schemas.
+//! Absent: reconnection (open a new session), and any knowledge of schemas.
 
 #![forbid(unsafe_code)]
 
@@ -32,12 +32,15 @@ mod serve;
 mod session;
 mod space;
 mod status;
+mod stream;
+mod streams;
 mod submit;
 
 pub use buffer::{Bytes, SendBuffer, SharedBytes};
 pub use call::{Call, ReceivedBlock};
 pub use driving::{Sessions, block_on};
-pub use serve::{HandlerFuture, Incoming, Responder, Service, ServiceInfo};
+pub use serve::{HandlerFuture, Incoming, Requests, Responder, Service, ServiceInfo};
 pub use session::{Binding, BoundMethod, Session, SessionOptions};
 pub use status::Status;
+pub use stream::{Opening, StreamReceiver, StreamSender};
 pub use tollgate_shm_abi::{Code, metadata};

@@ -22,17 +22,20 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use tollgate_shm_abi::Code;
+use tollgate_shm_abi::descriptor::Part;
 use tollgate_shm_abi::messages::FEATURE_WAITS;
 use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::Status;
-use crate::call::{ReceivedBlock, check_metadata, measure};
+use crate::call::{ReceivedBlock, check_metadata};
 use crate::codec::{Encode, RawBlock};
 use crate::limits::MAX_HANDLERS;
 use crate::nudge::Nudge;
 use crate::session::{Inner, Session};
-use crate::submit::{Envelope, Letter};
+use crate::stream::{NOTHING, check_streams, post};
+use crate::streams::{Item, Next, Side, StreamKey};
+use crate::submit::Envelope;
 
 /// What identifies a service to the daemon.
 #[derive(Clone, Copy, Debug)]
@@ -60,19 +63,138 @@ pub trait Service: Send + Sync + 'static {
 /// A call that came in.
 #[derive(Debug)]
 pub struct Incoming {
-    /// The request.
+    /// The request; of a method that takes a stream of them, the first if there is one. Without, it is an empty block, and has the call's
+    /// metadata all the same.
     pub request: ReceivedBlock,
     /// Where the answer goes.
     pub responder: Responder,
+    part: Part,
     /// Absolute CLOCK_MONOTONIC nanoseconds; 0 for none.
-    pub(crate) deadline_ns: u64,
+    deadline_ns: u64,
 }
 
 impl Incoming {
+    pub(crate) fn new(
+        inner: &Arc<Inner>,
+        call: u64,
+        (part, request): (Part, ReceivedBlock),
+        moments: Moments,
+    ) -> Incoming {
+        let guard = IncomingStream {
+            inner: Arc::clone(inner),
+            call,
+        };
+        let responder = Responder {
+            inner: Arc::clone(inner),
+            call,
+            waited_ns: moments.waited_ns(),
+            answered: false,
+            stream: part.more.then(|| Arc::new(guard)),
+        };
+        Incoming {
+            request,
+            responder,
+            part,
+            deadline_ns: moments.deadline_ns,
+        }
+    }
+
+    /// All requests, for a method that takes a stream of them, and where the answer goes.
+    pub fn into_stream(mut self) -> (Requests, Responder) {
+        let metadata = self.request.take_metadata();
+        let requests = Requests {
+            first: (!self.part.bare).then_some(self.request),
+            rest: self.responder.stream.clone(),
+            metadata,
+        };
+        (requests, self.responder)
+    }
+
     /// The time until the caller's deadline; `None` without one.
     pub fn time_left(&self) -> Option<Duration> {
         (self.deadline_ns != 0)
             .then(|| Duration::from_nanos(self.deadline_ns.saturating_sub(now_ns())))
+    }
+}
+
+/// An incoming call's place in the table of streams.
+#[derive(Debug)]
+struct IncomingStream {
+    inner: Arc<Inner>,
+    call: u64,
+}
+
+impl IncomingStream {
+    fn key(&self) -> StreamKey {
+        (Side::Incoming, self.call)
+    }
+}
+
+impl Drop for IncomingStream {
+    fn drop(&mut self) {
+        self.inner.lock().forget_stream(self.key());
+    }
+}
+
+/// The requests of one incoming call.
+#[derive(Debug)]
+pub struct Requests {
+    first: Option<ReceivedBlock>,
+    /// `None`: there are no others.
+    rest: Option<Arc<IncomingStream>>,
+    metadata: MetadataBuf,
+}
+
+impl Requests {
+    /// What came beside them.
+    pub fn metadata(&self) -> &MetadataBuf {
+        &self.metadata
+    }
+
+    /// Takes what came beside them out.
+    pub fn take_metadata(&mut self) -> MetadataBuf {
+        std::mem::take(&mut self.metadata)
+    }
+
+    /// The next request, or `None` after the last.
+    ///
+    /// # Errors
+    /// CANCELLED if nobody waits for the call's answer any more.
+    pub async fn next(&mut self) -> Result<Option<ReceivedBlock>, Status> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// As [`next`](Self::next).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn poll_next(&mut self, cx: &Context<'_>) -> Poll<Result<Option<ReceivedBlock>, Status>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Ok(Some(first)));
+        }
+        let Some(stream) = &self.rest else {
+            return Poll::Ready(Ok(None));
+        };
+        let mut shared = stream.inner.lock();
+        Poll::Ready(match shared.streams.next(stream.key(), cx.waker()) {
+            Next::Item(Item { image, bare, .. }, credit) => {
+                if let Some(credit) = credit {
+                    shared.credit_requests(stream.call, credit);
+                }
+                drop(shared);
+                ReceivedBlock::claim_part(&stream.inner, &image, bare).map(Some)
+            }
+            Next::End => Ok(None),
+            Next::Wait => {
+                drop(shared);
+                stream.inner.ensure_driven();
+                return Poll::Pending;
+            }
+            Next::Over => Err(match shared.ended() {
+                Some(status) => status.clone(),
+                None => Status::new(Code::CANCELLED, "nobody waits for the call's answer"),
+            }),
+        })
     }
 }
 
@@ -81,9 +203,11 @@ impl Incoming {
 pub struct Responder {
     inner: Arc<Inner>,
     call: u64,
-    /// Until its handler began; 0 if the daemon doesn't ask.
+    /// Until its handler began; 0 if the daemon doesn't ask, or was told.
     waited_ns: u64,
     answered: bool,
+    /// Once there is more than one request, or a response before the answer.
+    stream: Option<Arc<IncomingStream>>,
 }
 
 /// When something of an incoming call was or is to be, in CLOCK_MONOTONIC nanoseconds.
@@ -113,47 +237,107 @@ impl Responder {
 
     /// As [`Responder::reply`], with metadata beside the message. A reserved key in it becomes a status, too.
     pub async fn reply_with(mut self, message: &impl Encode, metadata: &MetadataBuf) {
-        let measured =
-            check_metadata(metadata, &self.inner).and_then(|()| measure(message, &self.inner));
-        let measured = match measured {
-            Ok(measured) => measured,
-            Err(status) => return self.fail(&status),
+        let envelope = Envelope::Reply {
+            call: self.call,
+            waited_ns: self.waited_ns,
         };
-        let mut place = Place {
-            inner: &self.inner,
-            ticket: None,
+        let replied = match check_metadata(metadata, &self.inner) {
+            Ok(()) => post(&self.inner, message, metadata, envelope).await,
+            Err(status) => Err(status),
         };
-        let replied = std::future::poll_fn(|cx| {
-            let mut shared = place.inner.lock();
-            let letter = Letter {
-                message,
-                measured: &measured,
-                metadata: metadata.as_bytes(),
-            };
-            match shared.poll_space(letter.room(), &mut place.ticket, cx.waker()) {
-                Poll::Ready(Ok(block)) => {
-                    let envelope = Envelope::Reply {
-                        call: self.call,
-                        waited_ns: self.waited_ns,
-                    };
-                    Poll::Ready(shared.submit(letter, block, envelope))
-                }
-                Poll::Ready(Err(status)) => Poll::Ready(Err(status)),
-                Poll::Pending => Poll::Pending,
-            }
-        })
-        .await;
-        drop(place);
         match replied {
             Ok(()) => self.answered = true,
             Err(status) => self.fail(&status),
         }
     }
 
+    /// Sends a response; others and [`finish`](Self::finish) follow. Waits until its reader has room for it.
+    ///
+    /// # Errors
+    /// CANCELLED if nobody waits for the answer any more. What kept the message from being sent otherwise.
+    pub async fn respond(&mut self, message: &impl Encode) -> Result<(), Status> {
+        self.respond_part(message, &MetadataBuf::new(), false).await
+    }
+
+    /// As [`respond`](Self::respond), with the responses' metadata, which is beside the first.
+    ///
+    /// # Errors
+    /// As there, and INVALID_ARGUMENT for a reserved key.
+    pub async fn respond_with(
+        &mut self,
+        message: &impl Encode,
+        metadata: &MetadataBuf,
+    ) -> Result<(), Status> {
+        check_metadata(metadata, &self.inner)?;
+        self.respond_part(message, metadata, false).await
+    }
+
+    /// Sends the responses' metadata, before the first of them.
+    ///
+    /// # Errors
+    /// As of [`respond`](Self::respond), and INVALID_ARGUMENT for a reserved key.
+    pub async fn send_metadata(&mut self, metadata: &MetadataBuf) -> Result<(), Status> {
+        check_metadata(metadata, &self.inner)?;
+        self.respond_part(&NOTHING, metadata, true).await
+    }
+
+    async fn respond_part(
+        &mut self,
+        message: &impl Encode,
+        metadata: &MetadataBuf,
+        bare: bool,
+    ) -> Result<(), Status> {
+        check_streams(&self.inner)?;
+        self.open_stream();
+        let envelope = Envelope::Response {
+            call: self.call,
+            bare,
+            waited_ns: self.waited_ns,
+        };
+        post(&self.inner, message, metadata, envelope).await?;
+        self.waited_ns = 0;
+        Ok(())
+    }
+
+    fn open_stream(&mut self) {
+        if self.stream.is_none() {
+            let guard = IncomingStream {
+                inner: Arc::clone(&self.inner),
+                call: self.call,
+            };
+            self.inner.lock().streams.open(guard.key());
+            self.stream = Some(Arc::new(guard));
+        }
+    }
+
+    /// Ends the responses well, with these trailers. A reserved key in them becomes a status.
+    pub fn finish(mut self, trailers: MetadataBuf) {
+        if let Err(status) = check_metadata(&trailers, &self.inner) {
+            return self.fail(&status);
+        }
+        self.answered = true;
+        let mut status = Status::new(Code::OK, "");
+        status.metadata = trailers;
+        self.answer(&status);
+    }
+
+    /// Waits until nobody waits for the answer any more.
+    pub async fn cancelled(&mut self) {
+        self.open_stream();
+        std::future::poll_fn(|cx| {
+            let key = (Side::Incoming, self.call);
+            self.inner.lock().streams.poll_over(key, cx.waker())
+        })
+        .await;
+    }
+
     /// Answers with an error; OK counts as UNKNOWN.
     pub fn fail(mut self, status: &Status) {
         self.answered = true;
-        self.answer(status);
+        match status.code {
+            Code::OK => self.answer(&Status::new(Code::UNKNOWN, status.message.as_str())),
+            _ => self.answer(status),
+        }
     }
 
     fn answer(&self, status: &Status) {
@@ -175,21 +359,19 @@ impl Drop for Responder {
     }
 }
 
-/// A place in the queue for room; left when dropped.
-struct Place<'i> {
-    inner: &'i Inner,
-    ticket: Option<crate::space::Ticket>,
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        if self.ticket.is_some() {
-            self.inner.lock().leave_queue(&mut self.ticket);
-        }
-    }
-}
-
 impl Session {
+    /// Polls a future where handlers run: on the thread that drives the session, until it is ready or the session has ended, when it is
+    /// dropped. While neither a call of this program is outstanding nor a service bound, nobody may drive. It mustn't block.
+    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        let inner = self.inner();
+        inner.ready.spawn(Box::pin(future));
+        if inner.is_over() {
+            // Nobody comes for it any more.
+            drop(inner.ready.take_spawned());
+        }
+        inner.ensure_driven();
+    }
+
     /// Serves blocks without generated code: `handler` gets the method's index in the schema's order and the request's
     /// block, and answers with a block in canonical form. It runs on the thread that drives the session. Returns once the
     /// service is bound; it is served until the session ends.
@@ -284,15 +466,42 @@ struct Slot {
 }
 
 struct Task {
-    call: u64,
+    /// Whose handler it is; `None`: it was spawned.
+    call: Option<u64>,
     future: HandlerFuture,
 }
 
-/// The tasks that were woken.
+/// The tasks that were woken, and those that haven't begun.
 pub(crate) struct Ready {
     indices: Mutex<Vec<usize>>,
+    spawned: Mutex<Vec<HandlerFuture>>,
     any: AtomicBool,
     nudge: Arc<Nudge>,
+}
+
+impl Ready {
+    pub(crate) fn new(nudge: Arc<Nudge>) -> Arc<Ready> {
+        Arc::new(Ready {
+            indices: Mutex::default(),
+            spawned: Mutex::default(),
+            any: AtomicBool::new(false),
+            nudge,
+        })
+    }
+
+    fn spawn(&self, future: HandlerFuture) {
+        lock(&self.spawned).push(future);
+        self.any.store(true, Ordering::SeqCst);
+        self.nudge.wake();
+    }
+
+    fn take_spawned(&self) -> Vec<HandlerFuture> {
+        std::mem::take(&mut *lock(&self.spawned))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct TaskWaker {
@@ -308,11 +517,7 @@ impl Wake for TaskWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::SeqCst) {
-            self.ready
-                .indices
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(self.index);
+            lock(&self.ready.indices).push(self.index);
             self.ready.any.store(true, Ordering::SeqCst);
             self.ready.nudge.wake();
         }
@@ -320,18 +525,13 @@ impl Wake for TaskWaker {
 }
 
 impl Tasks {
-    pub(crate) fn new(nudge: Arc<Nudge>) -> Tasks {
-        let ready = Ready {
-            indices: Mutex::default(),
-            any: AtomicBool::new(false),
-            nudge,
-        };
+    pub(crate) fn new(ready: Arc<Ready>) -> Tasks {
         Tasks {
             services: HashMap::new(),
             slots: Vec::new(),
             free: Vec::new(),
             by_call: HashMap::new(),
-            ready: Arc::new(ready),
+            ready,
             batch: Vec::new(),
         }
     }
@@ -355,42 +555,27 @@ impl Tasks {
     }
 
     /// A call came in: its handler is made and polled.
-    pub(crate) fn start(
-        &mut self,
-        inner: &Arc<Inner>,
-        handle: u32,
-        call: u64,
-        request: ReceivedBlock,
-        moments: Moments,
-    ) {
-        let responder = Responder {
-            inner: Arc::clone(inner),
-            call,
-            waited_ns: moments.waited_ns(),
-            answered: false,
-        };
+    pub(crate) fn start(&mut self, handle: u32, call: u64, incoming: Incoming) {
         let Some((service, method)) = self.services.get(&handle).cloned() else {
-            return responder.fail(&Status::new(
+            return incoming.responder.fail(&Status::new(
                 Code::UNIMPLEMENTED,
                 format!("this app doesn't serve method handle {handle}"),
             ));
         };
         if self.slots.len() - self.free.len() >= MAX_HANDLERS {
-            return responder.fail(&Status::resource_exhausted(format!(
+            return incoming.responder.fail(&Status::resource_exhausted(format!(
                 "{MAX_HANDLERS} handlers are running already"
             )));
         }
-        let incoming = Incoming {
-            request,
-            responder,
-            deadline_ns: moments.deadline_ns,
-        };
         // A panic in the handler's first half drops the responder, which answers.
         let Ok(future) = catch_unwind(AssertUnwindSafe(|| service.call(method, incoming))) else {
             return;
         };
         let index = self.vacant();
-        self.slots[index].task = Some(Task { call, future });
+        self.slots[index].task = Some(Task {
+            call: Some(call),
+            future,
+        });
         if !self.poll(index) {
             self.by_call.insert(call, index);
         }
@@ -409,22 +594,22 @@ impl Tasks {
         if !self.ready.any.swap(false, Ordering::SeqCst) {
             return;
         }
+        for future in self.ready.take_spawned() {
+            let index = self.vacant();
+            self.slots[index].task = Some(Task { call: None, future });
+            self.poll(index);
+        }
         let mut batch = std::mem::take(&mut self.batch);
-        std::mem::swap(
-            &mut batch,
-            &mut *self
-                .ready
-                .indices
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        std::mem::swap(&mut batch, &mut *lock(&self.ready.indices));
         for index in batch.drain(..) {
             let Some(slot) = self.slots.get(index) else {
                 continue;
             };
             slot.queued.queued.store(false, Ordering::SeqCst);
-            let call = slot.task.as_ref().map(|task| task.call);
-            if let Some(call) = call.filter(|_| self.poll(index)) {
+            let call = slot.task.as_ref().and_then(|task| task.call);
+            if self.poll(index)
+                && let Some(call) = call
+            {
                 self.by_call.remove(&call);
             }
         }
@@ -439,11 +624,10 @@ impl Tasks {
             drop_task(slot.task);
         }
         self.free.clear();
-        self.ready
-            .indices
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        lock(&self.ready.indices).clear();
+        for future in self.ready.take_spawned() {
+            drop_task(Some(Task { call: None, future }));
+        }
     }
 
     /// Polls the task in this slot; frees it and answers true if it has ended.

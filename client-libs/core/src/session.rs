@@ -15,8 +15,8 @@ use tollgate_shm_abi::control::{ControlError, ControlSocket};
 use tollgate_shm_abi::heap::DeliveredHeap;
 use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
 use tollgate_shm_abi::messages::{
-    Bind, FEATURE_METADATA, FEATURE_WAITS, OpenSession, Request, RequestBody, Response,
-    ResponseBody, SIDE_CLIENT, SIDE_SERVER, SessionOpened,
+    Bind, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, OpenSession, Request, RequestBody,
+    Response, ResponseBody, SIDE_CLIENT, SIDE_SERVER, SessionOpened,
 };
 use tollgate_shm_abi::segment::ABI_VERSION;
 use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape};
@@ -28,7 +28,7 @@ use crate::driver::Driver;
 use crate::driving::Seat;
 use crate::limits::{BIND_TIMEOUT, DEFAULT_SPIN, MAX_OUTSTANDING, OPEN_TIMEOUT};
 use crate::nudge::Nudge;
-use crate::serve::Service;
+use crate::serve::{Ready, Service};
 use crate::submit::{Locked, Shared};
 
 /// How to open a session.
@@ -110,6 +110,8 @@ pub(crate) struct Inner {
     pub(crate) wake: WakeListener,
     pub(crate) receive_heap: DeliveredHeap,
     pub(crate) nudge: Arc<Nudge>,
+    /// Tasks for who drives.
+    pub(crate) ready: Arc<Ready>,
     /// Which thread drives, as the driver names threads; 0 for none.
     pub(crate) driven_by: AtomicUsize,
     /// How many threads are in `block_on`.
@@ -166,10 +168,11 @@ impl Session {
         let nudge = Nudge::new().map_err(|errno| failed(&errno))?;
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let max_outstanding = (opened.max_outstanding as usize).min(MAX_OUTSTANDING);
+        let ready = Ready::new(Arc::clone(&nudge));
         let driver = Driver::new(
             end.completions,
             shape.heaps(),
-            Arc::clone(&nudge),
+            Arc::clone(&ready),
             Patience::new(options.spin),
         );
         let inner = Inner {
@@ -184,6 +187,7 @@ impl Session {
             wake: end.wake,
             receive_heap: end.receive_heap,
             nudge,
+            ready,
             driven_by: AtomicUsize::new(0),
             wished: AtomicUsize::new(0),
             background: AtomicBool::new(false),
@@ -431,7 +435,7 @@ fn handshake(
         app: options.app.clone(),
         send_heap_bytes: options.send_heap_bytes,
         receive_heap_bytes: options.receive_heap_bytes,
-        features: FEATURE_METADATA | FEATURE_WAITS,
+        features: FEATURE_METADATA | FEATURE_WAITS | FEATURE_STREAMS,
         label: options.label.clone(),
     };
     let request = Request {

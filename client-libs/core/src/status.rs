@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tollgate_shm_abi::Code;
-use tollgate_shm_abi::metadata::MetadataError;
+use tollgate_shm_abi::metadata::{MetadataBuf, MetadataError, STATUS_DETAILS};
 
 /// A code (gRPC's numbers) and one sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct Status {
     /// After how long it makes sense to try again, where that is known: of RESOURCE_EXHAUSTED, if a server has too much to do
     /// (gRPC's `grpc-retry-pushback-ms`). Whole milliseconds travel, rounded up.
     pub retry_after: Option<Duration>,
+    /// The trailers: what the server says beside it, of which [`details`](Self::details) are a part.
+    pub metadata: MetadataBuf,
 }
 
 impl Status {
@@ -25,7 +27,23 @@ impl Status {
             code,
             message: message.into(),
             retry_after: None,
+            metadata: MetadataBuf::new(),
         }
+    }
+
+    /// The same with details: a serialized `google.rpc.Status`.
+    ///
+    /// # Errors
+    /// They don't fit among the metadata, which is at most 8 KiB.
+    pub fn with_details(mut self, details: &[u8]) -> Result<Status, MetadataError> {
+        self.metadata.remove(STATUS_DETAILS);
+        self.metadata.push_any(STATUS_DETAILS, details)?;
+        Ok(self)
+    }
+
+    /// The details of the error, a serialized `google.rpc.Status` by gRPC's convention; empty for none.
+    pub fn details(&self) -> &[u8] {
+        self.metadata.view().get(STATUS_DETAILS).unwrap_or_default()
     }
 
     /// The same, saying when to try again.

@@ -19,11 +19,12 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-use tollgate_shm_abi::descriptor::{BlockRef, Entry, Image, Offsets, Submission, Text};
+use tollgate_shm_abi::Misbehaved;
+use tollgate_shm_abi::descriptor::{BlockRef, Entry, Epilogue, Image, Offsets, Part, Submission};
 use tollgate_shm_abi::heap::{Block, HeapWriter};
 use tollgate_shm_abi::limits::{MAX_OFFSETS, MAX_STATUS_TEXT_BYTES};
 use tollgate_shm_abi::ring::{Producer, PushError};
-use tollgate_shm_abi::{Code, Misbehaved};
+use tollgate_shm_abi::stream::Credit;
 
 use crate::Status;
 use crate::binds::Binds;
@@ -34,6 +35,7 @@ use crate::driver::NextLook;
 use crate::limits::{RELEASE_BYTES, WRITE_LOCKED};
 use crate::session::Inner;
 use crate::space::{SpaceQueue, Ticket};
+use crate::streams::{Side, StreamKey, StreamTable};
 
 pub(crate) struct Shared {
     submissions: Producer,
@@ -47,6 +49,7 @@ pub(crate) struct Shared {
     /// What blocks refer to that the daemon still reads, by the block's offset.
     shared: HashMap<u64, Vec<SharedBytes>>,
     pub(crate) calls: CallTable,
+    pub(crate) streams: StreamTable,
     pub(crate) space: SpaceQueue,
     pub(crate) binds: Binds,
     /// Delivered blocks to give back, not yet a full RELEASE.
@@ -74,7 +77,17 @@ pub(crate) enum Envelope {
     Call {
         method: u32,
         call: u64,
+        part: Part,
         deadline_ns: u64,
+    },
+    /// A further one of this app's call, not the last.
+    Request {
+        call: u64,
+    },
+    Response {
+        call: u64,
+        bare: bool,
+        waited_ns: u64,
     },
     Reply {
         call: u64,
@@ -97,17 +110,46 @@ impl<E> Letter<'_, E> {
 }
 
 impl Envelope {
+    /// The stream whose window it counts against.
+    pub(crate) fn stream(self) -> Option<StreamKey> {
+        match self {
+            Envelope::Request { call } => Some((Side::Own, call)),
+            Envelope::Response { call, .. } => Some((Side::Incoming, call)),
+            Envelope::Call { .. } | Envelope::Reply { .. } => None,
+        }
+    }
+
     fn around(self, block: BlockRef) -> Submission {
         match self {
             Envelope::Call {
                 method,
                 call,
+                part,
                 deadline_ns,
             } => Submission::Call {
                 method,
                 call,
+                part,
                 block,
                 deadline_ns,
+            },
+            Envelope::Request { call } => Submission::Request {
+                call,
+                part: Part {
+                    more: true,
+                    bare: false,
+                },
+                block,
+            },
+            Envelope::Response {
+                call,
+                bare,
+                waited_ns,
+            } => Submission::Response {
+                call,
+                bare,
+                block,
+                waited_ns,
             },
             Envelope::Reply { call, waited_ns } => Submission::Reply {
                 call,
@@ -128,6 +170,7 @@ impl Shared {
             buffer_bytes: 0,
             shared: HashMap::new(),
             calls: CallTable::new(max_outstanding),
+            streams: StreamTable::default(),
             space: SpaceQueue::default(),
             binds: Binds::default(),
             releases: Vec::with_capacity(MAX_OFFSETS),
@@ -151,6 +194,7 @@ impl Shared {
     /// Ends the session: every call, bind and wait fails with `status`. Answers whom to wake, and what to drop after unlocking.
     pub(crate) fn end(&mut self, status: Status) -> (Vec<Waker>, impl Sized + use<>) {
         let mut wakers = self.calls.fail_all(&status);
+        self.streams.end_all(&mut wakers);
         wakers.extend(self.space.drain());
         wakers.extend(self.binds.fail_all(&status));
         wakers.append(&mut self.mourners);
@@ -257,6 +301,7 @@ impl Shared {
             wakers.extend(waker);
         });
         for call in cancelled {
+            self.streams.end((Side::Own, call), wakers);
             self.cancel(call);
         }
         wakers.extend(self.binds.expire(now_ns));
@@ -292,39 +337,84 @@ impl Shared {
         self.push_surely(Submission::Cancel { call });
     }
 
-    /// Answers an incoming call with an error; without its text if the heap has no room for that.
+    /// Ends an incoming call with a status; without its text and trailers if the heap has no room for them.
     pub(crate) fn answer_status(
         &mut self,
         call: u64,
         status: &Status,
         (waited_ns, retry_after_ms): (u64, u32),
     ) {
-        // OK isn't an error, and the daemon would end the session for it.
-        let code = if status.code == Code::OK {
-            Code::UNKNOWN
-        } else {
-            status.code
+        let text = cut_to(&status.message, MAX_STATUS_TEXT_BYTES as usize).as_bytes();
+        let trailers = status.metadata.as_bytes();
+        let mut epilogue = Epilogue {
+            offset: 0,
+            text: text.len() as u32,
+            metadata: trailers.len() as u32,
         };
-        let bytes = cut_to(&status.message, MAX_STATUS_TEXT_BYTES as usize).as_bytes();
-        let block = if bytes.is_empty() || self.ended.is_some() {
-            None
-        } else {
-            self.heap.alloc(bytes.len())
+        let block = match epilogue.held_bytes() {
+            0 => None,
+            _ if self.ended.is_some() => None,
+            held => self.heap.alloc(held),
         };
-        let text = block.map(|mut block| {
-            block.copy_from_slice(bytes);
-            Text {
-                offset: self.heap.commit(block),
-                len: bytes.len() as u32,
-            }
+        let epilogue = block.map(|mut block| {
+            block[..text.len()].copy_from_slice(text);
+            let held = epilogue.held_bytes();
+            block[held - trailers.len()..held].copy_from_slice(trailers);
+            epilogue.offset = self.heap.commit(block);
+            epilogue
         });
         self.push_surely(Submission::Status {
             call,
-            code,
-            text,
+            code: status.code,
+            epilogue,
             waited_ns,
             retry_after_ms,
         });
+    }
+
+    /// Tells the daemon that responses to a call were read.
+    pub(crate) fn credit_responses(&mut self, call: u64, credit: Credit) {
+        self.push_surely(Submission::ResponseCredit { call, credit });
+    }
+
+    /// Tells the daemon that requests of an incoming call were read.
+    pub(crate) fn credit_requests(&mut self, call: u64, credit: Credit) {
+        self.push_surely(Submission::RequestCredit { call, credit });
+    }
+
+    /// Says that no further requests of a call follow.
+    pub(crate) fn end_requests(&mut self, call: u64) {
+        self.push_surely(Submission::Request {
+            call,
+            part: Part {
+                more: false,
+                bare: true,
+            },
+            block: BlockRef::default(),
+        });
+    }
+
+    /// Submits what brings neither a message nor metadata.
+    pub(crate) fn submit_bare(&mut self, envelope: Envelope) {
+        if let Envelope::Call { call, .. } = envelope {
+            self.calls.mark_submitted(call);
+        }
+        if let Some(key) = envelope.stream() {
+            self.streams.sent(key, 0);
+        }
+        self.push_surely(envelope.around(BlockRef::default()));
+    }
+
+    /// Leaves the table of streams; what of it wasn't read goes back.
+    pub(crate) fn forget_stream(&mut self, key: StreamKey) {
+        if self.streams.is_empty() {
+            return;
+        }
+        for item in self.streams.remove(key) {
+            if item.image.exists(item.bare) {
+                self.release_image(&item.image);
+            }
+        }
     }
 
     /// Puts an entry into the ring, or into the backlog.

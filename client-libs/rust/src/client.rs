@@ -1,11 +1,15 @@
 //! The calling side: channels, and what generated clients are made of.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 
+use futures_core::Stream;
 use tollgate_core::codec::{Encode, Message};
-use tollgate_core::{Code, ServiceInfo, Session, Status};
+use tollgate_core::{Code, Opening, ServiceInfo, Session, Status, StreamReceiver, StreamSender};
 
-use crate::{Received, Reply, Request, Response};
+use crate::{Received, Reply, Request, Response, Streaming};
 
 /// Where calls go: a session, and the daemon that serves.
 #[derive(Clone, Debug)]
@@ -62,17 +66,7 @@ impl Client {
         method: usize,
         request: Request<E>,
     ) -> Reply<Received<R>> {
-        let handle = match self.handles.get() {
-            Some(handles) => handles[method],
-            None => self.bind().await?[method],
-        };
-        let handle = handle.ok_or_else(|| {
-            let (service, method) = (self.service.name, self.service.methods[method]);
-            Status::new(
-                Code::UNIMPLEMENTED,
-                format!("the daemon bound {service} without its method {method}"),
-            )
-        })?;
+        let handle = self.handle(method).await?;
         let timeout = request.timeout();
         let (metadata, message) = request.into_parts();
         let mut block = self
@@ -81,10 +75,111 @@ impl Client {
             .call(handle, message, timeout)
             .with_metadata(metadata.into_buf())
             .await?;
-        let metadata = block.take_metadata();
+        let (metadata, trailers) = (block.take_metadata(), block.take_trailers());
         let mut response = Response::new(Received::new(block));
         *response.metadata_mut() = metadata.into();
+        *response.trailers_mut() = trailers.into();
         Ok(response)
+    }
+
+    /// As [`unary`](Self::unary), of a method that takes a stream of requests.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn client_streaming<E: Encode + Send + Sync + 'static, R: Message>(
+        &self,
+        method: usize,
+        requests: Request<impl Stream<Item = E> + Send + 'static>,
+    ) -> Reply<Received<R>> {
+        let mut responses = self.open_with(method, requests).await?;
+        let block = responses.next().await?;
+        let metadata = responses.metadata().await?.clone();
+        let Some(block) = block else {
+            return Err(answered(0));
+        };
+        if responses.next().await?.is_some() {
+            return Err(answered(2));
+        }
+        let mut response = Response::new(Received::new(block));
+        *response.metadata_mut() = metadata.into();
+        let trailers = responses.trailers().cloned().unwrap_or_default();
+        *response.trailers_mut() = trailers.into();
+        Ok(response)
+    }
+
+    /// As [`unary`](Self::unary), of a method that answers with a stream.
+    ///
+    /// # Errors
+    /// As there, if that is known before the responses begin; otherwise the stream tells.
+    pub async fn server_streaming<E: Encode, R: Message>(
+        &self,
+        method: usize,
+        request: Request<E>,
+    ) -> Reply<Streaming<R>> {
+        let handle = self.handle(method).await?;
+        let timeout = request.timeout();
+        let (metadata, message) = request.into_parts();
+        let opening = Opening {
+            metadata: metadata.into_buf(),
+            timeout,
+            is_last: true,
+        };
+        let session = &self.channel.session;
+        let (_finished, responses) = session.open_stream(handle, Some(&message), opening).await?;
+        begun(responses).await
+    }
+
+    /// As [`server_streaming`](Self::server_streaming), of a method that takes a stream of requests, too.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn streaming<E: Encode + Send + Sync + 'static, R: Message>(
+        &self,
+        method: usize,
+        requests: Request<impl Stream<Item = E> + Send + 'static>,
+    ) -> Reply<Streaming<R>> {
+        let responses = self.open_with(method, requests).await?;
+        begun(responses).await
+    }
+
+    /// Opens a stream, with its first request if there is one already, and has the others sent.
+    async fn open_with<E: Encode + Send + Sync + 'static>(
+        &self,
+        method: usize,
+        requests: Request<impl Stream<Item = E> + Send + 'static>,
+    ) -> Result<StreamReceiver, Status> {
+        let handle = self.handle(method).await?;
+        let timeout = requests.timeout();
+        let (metadata, requests) = requests.into_parts();
+        let mut requests = Box::pin(requests);
+        let first = poll_fn(|cx| Poll::Ready(requests.as_mut().poll_next(cx))).await;
+        let opening = Opening {
+            metadata: metadata.into_buf(),
+            timeout,
+            is_last: matches!(first, Poll::Ready(None)),
+        };
+        let first = match first {
+            Poll::Ready(first) => first,
+            Poll::Pending => None,
+        };
+        let session = &self.channel.session;
+        let (sender, responses) = session.open_stream(handle, first.as_ref(), opening).await?;
+        session.spawn(send_all(sender, requests));
+        Ok(responses)
+    }
+
+    async fn handle(&self, method: usize) -> Result<u32, Status> {
+        let handle = match self.handles.get() {
+            Some(handles) => handles[method],
+            None => self.bind().await?[method],
+        };
+        handle.ok_or_else(|| {
+            let (service, method) = (self.service.name, self.service.methods[method]);
+            Status::new(
+                Code::UNIMPLEMENTED,
+                format!("the daemon bound {service} without its method {method}"),
+            )
+        })
     }
 
     /// Binds the service now rather than with the first call.
@@ -110,4 +205,45 @@ impl Client {
         // Two first calls at once may both bind; they get the same handles.
         Ok(self.handles.get_or_init(|| handles))
     }
+}
+
+/// The responses, once they have begun, with their metadata.
+async fn begun<R: Message>(mut responses: StreamReceiver) -> Reply<Streaming<R>> {
+    let metadata = responses.metadata().await?.clone();
+    let mut response = Response::new(Streaming::of_responses(responses));
+    *response.metadata_mut() = metadata.into();
+    Ok(response)
+}
+
+/// Sends what a program's stream brings, until it ends or the call does.
+async fn send_all<E: Encode>(
+    mut sender: StreamSender,
+    mut requests: Pin<Box<impl Stream<Item = E>>>,
+) {
+    loop {
+        let next = poll_fn(|cx| {
+            if sender.poll_closed(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            requests.as_mut().poll_next(cx).map(Some)
+        });
+        match next.await {
+            Some(Some(message)) => {
+                if sender.send(&message).await.is_err() {
+                    // Over, or a message that can't be sent: dropped unfinished, the sender cancels the call.
+                    return;
+                }
+            }
+            Some(None) => return sender.finish(),
+            None => return,
+        }
+    }
+}
+
+fn answered(count: usize) -> Status {
+    let text = match count {
+        0 => "the server ended the call without a reply",
+        _ => "the server answered with several messages instead of one",
+    };
+    Status::new(Code::INTERNAL, text)
 }

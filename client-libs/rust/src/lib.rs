@@ -21,11 +21,15 @@
 //!
 //! A large value that is sent more than once, or is made where it is sent from, needn't be copied: [`Session::buffer`].
 //!
-//! Beside its message, a [`Request`] or [`Response`] carries a [`MetadataMap`].
+//! Beside its message, a [`Request`] or [`Response`] carries a [`MetadataMap`]; a [`Status`] has metadata and details, too.
 //!
-//! Programs without generated code use [`Session::bind_client`], [`Session::call_raw`] and [`Session::serve_raw`].
+//! Methods with any number of requests take a [`Stream`] of them, or of requests' [`Request`]; those with any number of responses answer
+//! with [`Streaming`]. Who doesn't read stops who sends to it, and nobody else.
 //!
-//! Absent so far: streams, the metadata of a [`Status`], and reconnection: a session that ended stays ended.
+//! Programs without generated code use [`Session::bind_client`], [`Session::call_raw`], [`Session::open_stream`] and
+//! [`Session::serve_raw`].
+//!
+//! Absent so far: reconnection. A session that ended stays ended.
 
 #![forbid(unsafe_code)]
 
@@ -34,17 +38,19 @@ mod metadata;
 mod received;
 mod request;
 mod server;
+mod streaming;
 
 pub use client::{Channel, Client};
 pub use metadata::MetadataMap;
 pub use received::Received;
-pub use request::{IntoRequest, Reply, Request, Response};
-pub use server::{Server, accept, respond, unimplemented};
+pub use request::{IntoRequest, IntoStreamingRequest, Reply, Request, Response};
+pub use server::{Server, accept, accept_stream, respond, respond_stream, unimplemented};
+pub use streaming::{Stream, Streaming};
 pub use tollgate_core::metadata::{Metadata, MetadataBuf, MetadataError};
 pub use tollgate_core::{
-    Binding, BoundMethod, Bytes, Call, Code, HandlerFuture, Incoming, ReceivedBlock, Responder,
-    SendBuffer, Service, ServiceInfo, Session, SessionOptions, Sessions, SharedBytes, Status,
-    block_on, codec, limits,
+    Binding, BoundMethod, Bytes, Call, Code, HandlerFuture, Incoming, Opening, ReceivedBlock,
+    Requests, Responder, SendBuffer, Service, ServiceInfo, Session, SessionOptions, Sessions,
+    SharedBytes, Status, StreamReceiver, StreamSender, block_on, codec, limits,
 };
 
 /// Includes the code that `tollgate_gen` generated for a package.

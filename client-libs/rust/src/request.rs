@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_core::Stream;
 use tollgate_core::Status;
 use tollgate_core::codec::{Encode, Message};
 
@@ -112,11 +113,39 @@ impl<M: Message> IntoRequest<M> for Request<Arc<M>> {
     }
 }
 
+/// What a generated client's method with a stream of requests takes: a [`Stream`] of messages, or a [`Request`] with one.
+///
+/// The stream is polled on the thread that drives the session, so it mustn't block.
+pub trait IntoStreamingRequest<M> {
+    /// The stream.
+    type Stream: Stream<Item = M> + Send + 'static;
+
+    /// The request.
+    fn into_streaming_request(self) -> Request<Self::Stream>;
+}
+
+impl<M, S: Stream<Item = M> + Send + 'static> IntoStreamingRequest<M> for S {
+    type Stream = S;
+
+    fn into_streaming_request(self) -> Request<S> {
+        Request::new(self)
+    }
+}
+
+impl<M, S: Stream<Item = M> + Send + 'static> IntoStreamingRequest<M> for Request<S> {
+    type Stream = S;
+
+    fn into_streaming_request(self) -> Request<S> {
+        self
+    }
+}
+
 /// A message on its way back.
 #[derive(Clone, Debug)]
 pub struct Response<T> {
     message: T,
     metadata: MetadataMap,
+    trailers: MetadataMap,
 }
 
 impl<T> Response<T> {
@@ -125,6 +154,7 @@ impl<T> Response<T> {
         Response {
             message,
             metadata: MetadataMap::new(),
+            trailers: MetadataMap::new(),
         }
     }
 
@@ -136,6 +166,17 @@ impl<T> Response<T> {
     /// What is sent beside the message, to be changed.
     pub fn metadata_mut(&mut self) -> &mut MetadataMap {
         &mut self.metadata
+    }
+
+    /// What is sent behind the message or the stream, when the call ends. At a client: what came behind the message; of a stream see
+    /// [`Streaming::trailers`](crate::Streaming::trailers).
+    pub fn trailers(&self) -> &MetadataMap {
+        &self.trailers
+    }
+
+    /// What is sent behind the message or the stream, to be changed. A reply with trailers takes two steps.
+    pub fn trailers_mut(&mut self) -> &mut MetadataMap {
+        &mut self.trailers
     }
 
     /// The message.

@@ -1,11 +1,14 @@
 //! The serving side: servers, and what generated dispatchers are made of.
 
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::time::Duration;
 
 use tollgate_core::codec::Message;
+use tollgate_core::metadata::MetadataBuf;
 use tollgate_core::{Code, Incoming, Responder, Service, Session, Status};
 
-use crate::{Received, Reply, Request};
+use crate::{Received, Reply, Request, Stream, Streaming};
 
 type Bind = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
@@ -63,26 +66,78 @@ pub fn accept<M: Message>(call: Incoming) -> (Request<Received<M>>, Responder) {
     let time_left = call.time_left();
     let mut block = call.request;
     let metadata = block.take_metadata();
-    let mut request = Request::new(Received::new(block));
+    let request = request(Received::new(block), metadata, time_left);
+    (request, call.responder)
+}
+
+/// As [`accept`], of a method that takes a stream. For generated code.
+pub fn accept_stream<M: Message>(call: Incoming) -> (Request<Streaming<M>>, Responder) {
+    let time_left = call.time_left();
+    let (mut requests, responder) = call.into_stream();
+    let metadata = requests.take_metadata();
+    let request = request(Streaming::of_requests(requests), metadata, time_left);
+    (request, responder)
+}
+
+fn request<T>(content: T, metadata: MetadataBuf, time_left: Option<Duration>) -> Request<T> {
+    let mut request = Request::new(content);
     *request.metadata_mut() = metadata.into();
     if let Some(left) = time_left {
         request.set_timeout(left);
     }
-    (request, call.responder)
+    request
 }
 
 /// Answers an incoming call. For generated code.
-pub async fn respond<M: Message>(responder: Responder, reply: Reply<M>) {
-    match reply {
-        Ok(response) => {
-            let metadata = response.metadata().as_buf();
-            responder.reply_with(response.get_ref(), metadata).await;
-        }
+pub async fn respond<M: Message>(mut responder: Responder, reply: Reply<M>) {
+    let response = match reply {
+        Ok(response) => response,
+        Err(status) => return responder.fail(&status),
+    };
+    let metadata = response.metadata().as_buf();
+    if response.trailers().is_empty() {
+        return responder.reply_with(response.get_ref(), metadata).await;
+    }
+    let sent = responder.respond_with(response.get_ref(), metadata).await;
+    match sent {
+        Ok(()) => responder.finish(response.trailers().as_buf().clone()),
         Err(status) => responder.fail(&status),
     }
 }
 
-/// Answers a call of a method that has no handler. For generated code.
+/// As [`respond`], of a method that answers with a stream. An `Err` of it with [`Code::OK`](crate::Code::OK) ends it well, and its metadata
+/// are the trailers. For generated code.
+pub async fn respond_stream<M: Message>(
+    mut responder: Responder,
+    reply: Reply<impl Stream<Item = Result<M, Status>> + Send + 'static>,
+) {
+    let mut response = match reply {
+        Ok(response) => response,
+        Err(status) => return responder.fail(&status),
+    };
+    let trailers = std::mem::take(response.trailers_mut());
+    let (metadata, responses) = response.into_parts();
+    // The caller's future is ready when the responses have begun, though none may come for long.
+    if let Err(status) = responder.send_metadata(metadata.as_buf()).await {
+        return responder.fail(&status);
+    }
+    let mut responses = pin!(responses);
+    loop {
+        let sent = match poll_fn(|cx| responses.as_mut().poll_next(cx)).await {
+            Some(Ok(message)) => responder.respond(&message).await,
+            Some(Err(status)) if status.code == Code::OK => {
+                return responder.finish(status.metadata);
+            }
+            Some(Err(status)) => Err(status),
+            None => return responder.finish(trailers.into_buf()),
+        };
+        if let Err(status) = sent {
+            return responder.fail(&status);
+        }
+    }
+}
+
+/// Answers a call of a method that the service doesn't have. For generated code.
 pub async fn unimplemented(call: Incoming) {
     call.responder.fail(&Status::new(
         Code::UNIMPLEMENTED,

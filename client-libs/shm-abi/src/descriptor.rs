@@ -3,36 +3,50 @@
 //! ```text
 //!  byte  0      1       2         4            8                      16
 //!        ┌──────┬───────┬─────────┬────────────┬──────────────────────┐
-//!        │ kind │ count │ extents │ method     │ call                 │
+//!        │ kind │ flags │ extents │ method     │ call                 │
 //!     16 ├──────┴───────┴─────────┼────────────┼───────────┬──────────┤ 32
 //!        │ offset                              │ len (24)  │ status   │
 //!     32 ├────────────────────────┬────────────┼───────────┴──────────┤ 48
 //!        │ deadline, or waited    │ total (40) │ metadata (44)        │
 //!     48 ├────────────────────────┼────────────┴──────────────────────┤ 64
-//!        │ delivered, or retry    │ zero                              │
+//!        │ delivered, retry or    │ zero                              │
+//!        │ charge                 │                                   │
 //!        └────────────────────────┴───────────────────────────────────┘
-//!  RELEASE and RECLAIM: `count` (1..=6) offsets, u64 each, at 16..64 instead.
+//!  RELEASE and RECLAIM: `flags` is a count (1..=6), and that many offsets, u64 each, are at 16..64 instead.
 //! ```
 //!
-//! All integers are little-endian. `kind` is a u8, `count` a u8, `extents` a u16, `method`, `len`,
-//! `status`, `total`, `metadata` and `retry` are u32, `call`, `offset`, `deadline`, `waited` and `delivered` u64.
+//! All integers are little-endian. `kind` and `flags` are u8, `extents` a u16, `method`, `len`,
+//! `status`, `total`, `metadata`, `retry` and `charge` are u32, `call`, `offset`, `deadline`, `waited` and `delivered` u64.
 //!
 //! | kind | submission (app → daemon) | completion (daemon → app) |
 //! |---|---|---|
-//! | 1 | CALL: method call offset len extents deadline metadata | CALL: method call offset len total deadline metadata delivered |
+//! | 1 | CALL: flags method call offset len extents deadline metadata | CALL: flags method call offset len total deadline metadata delivered |
 //! | 2 | REPLY: call offset len extents metadata waited | REPLY: call offset len total metadata |
-//! | 3 | STATUS: call status [offset len] waited retry | STATUS: call status [offset len] retry |
+//! | 3 | STATUS: call status [offset len metadata] waited retry | STATUS: call status [offset len metadata] retry |
 //! | 4 | CANCEL: call | CANCEL: call |
 //! | 5 | RELEASE: blocks of the receive heap | RECLAIM: blocks of the send heap |
+//! | 6 | REQUEST: flags call offset len extents | REQUEST: flags call offset len total charge |
+//! | 7 | RESPONSE: flags call offset len extents metadata waited | RESPONSE: flags call offset len total metadata charge |
+//! | 8 | REQUEST_CREDIT: call len total | REQUEST_CREDIT: call len total |
+//! | 9 | RESPONSE_CREDIT: call len total | RESPONSE_CREDIT: call len total |
 //!
 //! `call` is chosen by whoever issues the call: the app for its own, the daemon for incoming ones.
 //! `offset` lies in the heap of the direction. `deadline` is absolute CLOCK_MONOTONIC nanoseconds,
 //! 0 for none. Every block that the app submits comes back by exactly one RECLAIM whatever became of
 //! the call; every block delivered is RELEASEd exactly once.
 //!
+//! # Streams
+//!
+//! A CALL with flag 1, MORE, is followed by REQUESTs of the same call, up to the first without MORE. A server may answer with
+//! RESPONSEs before its one REPLY or STATUS, which ends the call; a stream that ended well ends with a STATUS of OK.
+//! CALL, REQUEST and RESPONSE may have flag 2, BARE: there is no message, only metadata (RESPONSE's: before the first message), or the
+//! end of the requests. A bare descriptor without metadata has no block. Who reads messages of a stream says with
+//! REQUEST_CREDIT and RESPONSE_CREDIT how many it has consumed: `len` messages, which had charges of `total` together. See
+//! [`stream`](crate::stream) for how much may be on its way. All of this takes [`FEATURE_STREAMS`](crate::messages::FEATURE_STREAMS).
+//!
 //! # Waiting
 //!
-//! A CALL may say when it was delivered, in CLOCK_MONOTONIC nanoseconds (0: it doesn't). Its answer then says for how many
+//! A CALL may say when it was delivered, in CLOCK_MONOTONIC nanoseconds (0: it doesn't). The first answer to it then says for how many
 //! nanoseconds it waited until its handler began, at least 1. `retry` is after how many milliseconds it makes sense to try
 //! again, 0 if that is unknown. Both are zero unless session and daemon offer [`FEATURE_WAITS`](crate::messages::FEATURE_WAITS).
 //!
@@ -45,10 +59,10 @@
 //! # Metadata
 //!
 //! With `metadata` > 0 a block of [`metadata`](crate::metadata) of that many bytes lies at the next multiple of 8: behind the
-//! inline part and its extent table when submitted, behind the image when delivered. It belongs to the same heap block, so it
+//! inline part and its extent table when submitted, behind the image when delivered, behind the text of a STATUS (whose trailers
+//! it is). It belongs to the same heap block, so it
 //! comes and goes with it. The daemon delivers none to a session that didn't ask for it when it was opened, and whether a
-//! daemon takes any its answer said ([`FEATURE_METADATA`](crate::messages::FEATURE_METADATA)). A STATUS has none: there is
-//! nothing yet that a failed call has to say beyond its code and its text.
+//! daemon takes any its answer said ([`FEATURE_METADATA`](crate::messages::FEATURE_METADATA)).
 //!
 //! # Invariant
 //!
@@ -60,6 +74,7 @@ use crate::limits::{
     MAX_STATUS_TEXT_BYTES,
 };
 use crate::status::Code;
+use crate::stream::Credit;
 use core::fmt;
 
 /// A ring entry as bytes.
@@ -73,6 +88,13 @@ const REPLY: u8 = 2;
 const STATUS: u8 = 3;
 const CANCEL: u8 = 4;
 const GIVE_BACK: u8 = 5;
+const REQUEST: u8 = 6;
+const RESPONSE: u8 = 7;
+const REQUEST_CREDIT: u8 = 8;
+const RESPONSE_CREDIT: u8 = 9;
+
+const MORE: u8 = 1;
+const BARE: u8 = 2;
 
 /// Bytes of one entry of an extent table.
 pub const EXTENT_ENTRY_BYTES: usize = 16;
@@ -87,7 +109,7 @@ pub struct HeapSizes {
 }
 
 /// A submitted block: its inline part, and how many extents its table names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockRef {
     /// Where it begins in the send heap; a multiple of 8.
     pub offset: u64,
@@ -117,10 +139,27 @@ impl BlockRef {
     pub fn metadata_offset(&self) -> u64 {
         self.table_offset() + self.table_len() as u64
     }
+
+    /// Whether there is something in the heap: not for a bare descriptor without metadata.
+    #[inline]
+    pub fn exists(&self, bare: bool) -> bool {
+        !bare || self.metadata > 0
+    }
+
+    /// What a bare descriptor says of a block: at most where its metadata is.
+    #[inline]
+    fn bare(self) -> BlockRef {
+        BlockRef {
+            offset: if self.metadata > 0 { self.offset } else { 0 },
+            len: 0,
+            extents: 0,
+            metadata: self.metadata,
+        }
+    }
 }
 
 /// A delivered block: one contiguous image in the receive heap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     /// Where it begins in the receive heap; a multiple of 8.
     pub offset: u64,
@@ -138,6 +177,22 @@ impl Image {
     pub fn held_bytes(&self) -> usize {
         held_bytes(self.total_len as usize, self.metadata as usize)
     }
+
+    /// As [`BlockRef::exists`].
+    #[inline]
+    pub fn exists(&self, bare: bool) -> bool {
+        !bare || self.metadata > 0
+    }
+
+    #[inline]
+    fn bare(self) -> Image {
+        Image {
+            offset: if self.metadata > 0 { self.offset } else { 0 },
+            inline_len: 0,
+            total_len: 0,
+            metadata: self.metadata,
+        }
+    }
 }
 
 /// What an image of `total` bytes and `metadata` bytes of metadata take in a heap.
@@ -150,13 +205,59 @@ pub const fn held_bytes(total: usize, metadata: usize) -> usize {
     }
 }
 
-/// The text of a status: UTF-8 by agreement, unchecked here.
+/// What one descriptor brings of its direction of a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Further requests follow it.
+    pub more: bool,
+    /// There is no message in it: metadata at most. Its block is empty, or there is none.
+    pub bare: bool,
+}
+
+impl Part {
+    /// The one message of its direction.
+    pub const ONLY: Part = Part {
+        more: false,
+        bare: false,
+    };
+
+    #[inline]
+    fn of_flags(flags: u8) -> Part {
+        Part {
+            more: flags & MORE != 0,
+            bare: flags & BARE != 0,
+        }
+    }
+
+    #[inline]
+    fn flags(self) -> u8 {
+        u8::from(self.more) * MORE | u8::from(self.bare) * BARE
+    }
+}
+
+/// What a status says beyond its code: a text, UTF-8 by agreement and unchecked here, and trailers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Text {
-    /// Where it begins in the heap of the direction; a multiple of 8.
+pub struct Epilogue {
+    /// Where the text begins in the heap of the direction; a multiple of 8.
     pub offset: u64,
-    /// Its bytes, at least 1 and at most [`MAX_STATUS_TEXT_BYTES`].
-    pub len: u32,
+    /// Bytes of the text, at most [`MAX_STATUS_TEXT_BYTES`].
+    pub text: u32,
+    /// Bytes of the metadata block behind it; 0 for none. There is one or the other.
+    pub metadata: u32,
+}
+
+impl Epilogue {
+    /// Where the metadata block begins in the heap.
+    #[inline]
+    pub fn metadata_offset(&self) -> u64 {
+        self.offset + u64::from(self.text).next_multiple_of(8)
+    }
+
+    /// Bytes of both: what the heap holds of it.
+    #[inline]
+    pub fn held_bytes(&self) -> usize {
+        held_bytes(self.text as usize, self.metadata as usize)
+    }
 }
 
 /// One to six offsets of blocks that go back to their owner. Past `count` they are zero.
@@ -210,10 +311,46 @@ pub enum Submission {
         method: u32,
         /// The app's id for the call.
         call: u64,
+        /// Whether it brings the request, and all of it.
+        part: Part,
         /// The request.
         block: BlockRef,
         /// Absolute CLOCK_MONOTONIC nanoseconds; 0 for none.
         deadline_ns: u64,
+    },
+    /// A further request of a call.
+    Request {
+        /// The app's id for the call.
+        call: u64,
+        /// Whether it brings one, and the last.
+        part: Part,
+        /// The request.
+        block: BlockRef,
+    },
+    /// Answer an incoming call with one of several messages.
+    Response {
+        /// The daemon's id for the call.
+        call: u64,
+        /// It brings metadata only.
+        bare: bool,
+        /// The message.
+        block: BlockRef,
+        /// As of a reply.
+        waited_ns: u64,
+    },
+    /// Requests of an incoming call were consumed.
+    RequestCredit {
+        /// The daemon's id for the call.
+        call: u64,
+        /// How many.
+        credit: Credit,
+    },
+    /// Responses to a call of the app's were consumed.
+    ResponseCredit {
+        /// The app's id for the call.
+        call: u64,
+        /// How many.
+        credit: Credit,
     },
     /// Answer an incoming call.
     Reply {
@@ -224,14 +361,14 @@ pub enum Submission {
         /// Nanoseconds until its handler began, if the call said when it was delivered; 0 if not.
         waited_ns: u64,
     },
-    /// Answer an incoming call with an error.
+    /// Answer an incoming call with an error, or end its responses.
     Status {
         /// The daemon's id for the call.
         call: u64,
-        /// Never OK.
+        /// OK only after responses, if it makes sense.
         code: Code,
-        /// Its text in the send heap, if it has one.
-        text: Option<Text>,
+        /// Its text and trailers in the send heap, if it has any.
+        epilogue: Option<Epilogue>,
         /// As of a reply.
         waited_ns: u64,
         /// When to try again, in milliseconds; 0 if that is unknown.
@@ -255,12 +392,50 @@ pub enum Completion {
         method: u32,
         /// The daemon's id for the call.
         call: u64,
+        /// Whether it brings the request, and all of it.
+        part: Part,
         /// The request.
         image: Image,
         /// Absolute CLOCK_MONOTONIC nanoseconds; 0 for none.
         deadline_ns: u64,
         /// When it was delivered, likewise, if the answer is to say how long it waited; 0 if not.
         delivered_ns: u64,
+    },
+    /// A further request of an incoming call.
+    Request {
+        /// The daemon's id for the call.
+        call: u64,
+        /// Whether it brings one, and the last.
+        part: Part,
+        /// The request.
+        image: Image,
+        /// What consuming it is credited with.
+        charge: u32,
+    },
+    /// One of several messages of the answer to a call of the app's.
+    Response {
+        /// The app's id for the call.
+        call: u64,
+        /// It brings metadata only.
+        bare: bool,
+        /// The message.
+        image: Image,
+        /// What consuming it is credited with.
+        charge: u32,
+    },
+    /// Requests of a call of the app's were consumed.
+    RequestCredit {
+        /// The app's id for the call.
+        call: u64,
+        /// How many.
+        credit: Credit,
+    },
+    /// Responses to an incoming call were consumed.
+    ResponseCredit {
+        /// The daemon's id for the call.
+        call: u64,
+        /// How many.
+        credit: Credit,
     },
     /// A call of the app's succeeded.
     Reply {
@@ -269,14 +444,14 @@ pub enum Completion {
         /// The reply.
         image: Image,
     },
-    /// A call of the app's failed.
+    /// A call of the app's failed, or its responses have ended.
     Status {
         /// The app's id for the call.
         call: u64,
-        /// Never OK.
+        /// How.
         code: Code,
-        /// Its text in the receive heap, if it has one.
-        text: Option<Text>,
+        /// Its text and trailers in the receive heap, if it has any.
+        epilogue: Option<Epilogue>,
         /// When to try again, in milliseconds; 0 if that is unknown.
         retry_after_ms: u32,
     },
@@ -316,18 +491,41 @@ impl Alleged {
             CALL => Submission::Call {
                 method: self.u32_at(4),
                 call,
-                block: self.block(heaps.send)?,
+                part: self.part(),
+                block: self.block(self.part().bare, heaps.send)?,
                 deadline_ns: self.u64_at(32),
             },
             REPLY => Submission::Reply {
                 call,
-                block: self.block(heaps.send)?,
+                block: self.block(false, heaps.send)?,
                 waited_ns: self.u64_at(32),
+            },
+            REQUEST => Submission::Request {
+                call,
+                part: self.part(),
+                block: BlockRef {
+                    metadata: 0,
+                    ..self.block(self.part().bare, heaps.send)?
+                },
+            },
+            RESPONSE => Submission::Response {
+                call,
+                bare: self.part().bare,
+                block: self.block(self.part().bare, heaps.send)?,
+                waited_ns: self.u64_at(32),
+            },
+            REQUEST_CREDIT => Submission::RequestCredit {
+                call,
+                credit: self.credit(),
+            },
+            RESPONSE_CREDIT => Submission::ResponseCredit {
+                call,
+                credit: self.credit(),
             },
             STATUS => Submission::Status {
                 call,
-                code: self.code()?,
-                text: self.text(heaps.send)?,
+                code: self.code(),
+                epilogue: self.epilogue(heaps.send)?,
                 waited_ns: self.u64_at(32),
                 retry_after_ms: self.u32_at(48),
             },
@@ -350,18 +548,42 @@ impl Alleged {
             CALL => Completion::Call {
                 method: self.u32_at(4),
                 call,
-                image: self.image(heaps.receive)?,
+                part: self.part(),
+                image: self.image(self.part().bare, heaps.receive)?,
                 deadline_ns: self.u64_at(32),
                 delivered_ns: self.u64_at(48),
             },
             REPLY => Completion::Reply {
                 call,
-                image: self.image(heaps.receive)?,
+                image: self.image(false, heaps.receive)?,
+            },
+            REQUEST => Completion::Request {
+                call,
+                part: self.part(),
+                image: Image {
+                    metadata: 0,
+                    ..self.image(self.part().bare, heaps.receive)?
+                },
+                charge: self.u32_at(48),
+            },
+            RESPONSE => Completion::Response {
+                call,
+                bare: self.part().bare,
+                image: self.image(self.part().bare, heaps.receive)?,
+                charge: self.u32_at(48),
+            },
+            REQUEST_CREDIT => Completion::RequestCredit {
+                call,
+                credit: self.credit(),
+            },
+            RESPONSE_CREDIT => Completion::ResponseCredit {
+                call,
+                credit: self.credit(),
             },
             STATUS => Completion::Status {
                 call,
-                code: self.code()?,
-                text: self.text(heaps.receive)?,
+                code: self.code(),
+                epilogue: self.epilogue(heaps.receive)?,
                 retry_after_ms: self.u32_at(48),
             },
             CANCEL => Completion::Cancel { call },
@@ -373,13 +595,29 @@ impl Alleged {
     }
 
     #[inline]
-    fn block(&self, heap_len: u64) -> Result<BlockRef, DescriptorError> {
-        let block = BlockRef {
+    fn part(&self) -> Part {
+        Part::of_flags(self.u8_at(1))
+    }
+
+    #[inline]
+    fn credit(&self) -> Credit {
+        Credit {
+            messages: self.u32_at(24),
+            bytes: self.u32_at(40),
+        }
+    }
+
+    #[inline]
+    fn block(&self, bare: bool, heap_len: u64) -> Result<BlockRef, DescriptorError> {
+        let mut block = BlockRef {
             offset: self.u64_at(16),
             len: self.u32_at(24),
             extents: self.u16_at(2),
             metadata: self.u32_at(44),
         };
+        if bare {
+            block = block.bare();
+        }
         if block.extents > MAX_EXTENTS {
             return Err(DescriptorError::TooManyExtents {
                 extents: block.extents,
@@ -398,13 +636,16 @@ impl Alleged {
     }
 
     #[inline]
-    fn image(&self, heap_len: u64) -> Result<Image, DescriptorError> {
-        let image = Image {
+    fn image(&self, bare: bool, heap_len: u64) -> Result<Image, DescriptorError> {
+        let mut image = Image {
             offset: self.u64_at(16),
             inline_len: self.u32_at(24),
             total_len: self.u32_at(40),
             metadata: self.u32_at(44),
         };
+        if bare {
+            image = image.bare();
+        }
         check_len(image.total_len, MAX_MESSAGE_BYTES)?;
         if image.total_len < image.inline_len {
             return Err(DescriptorError::TotalBelowInline {
@@ -418,25 +659,24 @@ impl Alleged {
     }
 
     #[inline]
-    fn text(&self, heap_len: u64) -> Result<Option<Text>, DescriptorError> {
-        let text = Text {
+    fn epilogue(&self, heap_len: u64) -> Result<Option<Epilogue>, DescriptorError> {
+        let epilogue = Epilogue {
             offset: self.u64_at(16),
-            len: self.u32_at(24),
+            text: self.u32_at(24),
+            metadata: self.u32_at(44),
         };
-        if text.len == 0 {
+        if (epilogue.text, epilogue.metadata) == (0, 0) {
             return Ok(None);
         }
-        check_len(text.len, MAX_STATUS_TEXT_BYTES)?;
-        check_range(text.offset, u64::from(text.len), heap_len)?;
-        Ok(Some(text))
+        check_len(epilogue.text, MAX_STATUS_TEXT_BYTES)?;
+        check_len(epilogue.metadata, MAX_METADATA_BYTES as u32)?;
+        check_range(epilogue.offset, epilogue.held_bytes() as u64, heap_len)?;
+        Ok(Some(epilogue))
     }
 
     #[inline]
-    fn code(&self) -> Result<Code, DescriptorError> {
-        match Code(self.u32_at(28)) {
-            Code::OK => Err(DescriptorError::StatusIsOk),
-            code => Ok(code),
-        }
+    fn code(&self) -> Code {
+        Code(self.u32_at(28))
     }
 
     #[inline]
@@ -502,10 +742,12 @@ impl Submission {
             Submission::Call {
                 method,
                 call,
+                part,
                 block,
                 deadline_ns,
             } => {
                 let mut fields = Fields::of_block(CALL, call, block);
+                fields.flags = part.flags();
                 fields.method = method;
                 fields.moment_ns = deadline_ns;
                 fields.words()
@@ -519,14 +761,36 @@ impl Submission {
                 fields.moment_ns = waited_ns;
                 fields.words()
             }
+            Submission::Request { call, part, block } => {
+                let mut fields = Fields::of_block(REQUEST, call, block);
+                fields.flags = part.flags();
+                fields.words()
+            }
+            Submission::Response {
+                call,
+                bare,
+                block,
+                waited_ns,
+            } => {
+                let mut fields = Fields::of_block(RESPONSE, call, block);
+                fields.flags = Part { more: false, bare }.flags();
+                fields.moment_ns = waited_ns;
+                fields.words()
+            }
+            Submission::RequestCredit { call, credit } => {
+                Fields::of_credit(REQUEST_CREDIT, call, credit).words()
+            }
+            Submission::ResponseCredit { call, credit } => {
+                Fields::of_credit(RESPONSE_CREDIT, call, credit).words()
+            }
             Submission::Status {
                 call,
                 code,
-                text,
+                epilogue,
                 waited_ns,
                 retry_after_ms,
             } => {
-                let mut fields = Fields::of_status(call, code, text);
+                let mut fields = Fields::of_status(call, code, epilogue);
                 fields.moment_ns = waited_ns;
                 fields.last = retry_after_ms.into();
                 fields.words()
@@ -555,24 +819,54 @@ impl Completion {
             Completion::Call {
                 method,
                 call,
+                part,
                 image,
                 deadline_ns,
                 delivered_ns,
             } => {
                 let mut fields = Fields::of_image(CALL, call, image);
+                fields.flags = part.flags();
                 fields.method = method;
                 fields.moment_ns = deadline_ns;
                 fields.last = delivered_ns;
                 fields.words()
             }
             Completion::Reply { call, image } => Fields::of_image(REPLY, call, image).words(),
+            Completion::Request {
+                call,
+                part,
+                image,
+                charge,
+            } => {
+                let mut fields = Fields::of_image(REQUEST, call, image);
+                fields.flags = part.flags();
+                fields.last = charge.into();
+                fields.words()
+            }
+            Completion::Response {
+                call,
+                bare,
+                image,
+                charge,
+            } => {
+                let mut fields = Fields::of_image(RESPONSE, call, image);
+                fields.flags = Part { more: false, bare }.flags();
+                fields.last = charge.into();
+                fields.words()
+            }
+            Completion::RequestCredit { call, credit } => {
+                Fields::of_credit(REQUEST_CREDIT, call, credit).words()
+            }
+            Completion::ResponseCredit { call, credit } => {
+                Fields::of_credit(RESPONSE_CREDIT, call, credit).words()
+            }
             Completion::Status {
                 call,
                 code,
-                text,
+                epilogue,
                 retry_after_ms,
             } => {
-                let mut fields = Fields::of_status(call, code, text);
+                let mut fields = Fields::of_status(call, code, epilogue);
                 fields.last = retry_after_ms.into();
                 fields.words()
             }
@@ -591,6 +885,7 @@ impl Completion {
 #[derive(Default)]
 struct Fields {
     kind: u8,
+    flags: u8,
     extents: u16,
     method: u32,
     call: u64,
@@ -601,7 +896,7 @@ struct Fields {
     moment_ns: u64,
     total: u32,
     metadata: u32,
-    /// When it was delivered, or when to try again.
+    /// When it was delivered, when to try again, or what it is charged with.
     last: u64,
 }
 
@@ -645,14 +940,27 @@ impl Fields {
     }
 
     #[inline]
-    fn of_status(call: u64, code: Code, text: Option<Text>) -> Fields {
-        let (offset, len) = text.map_or((0, 0), |text| (text.offset, text.len));
+    fn of_status(call: u64, code: Code, epilogue: Option<Epilogue>) -> Fields {
+        let (offset, len, metadata) =
+            epilogue.map_or((0, 0, 0), |e| (e.offset, e.text, e.metadata));
         Fields {
             kind: STATUS,
             call,
             status: code.0,
             offset,
             len,
+            metadata,
+            ..Fields::default()
+        }
+    }
+
+    #[inline]
+    fn of_credit(kind: u8, call: u64, credit: Credit) -> Fields {
+        Fields {
+            kind,
+            call,
+            len: credit.messages,
+            total: credit.bytes,
             ..Fields::default()
         }
     }
@@ -660,7 +968,10 @@ impl Fields {
     #[inline]
     fn words(&self) -> Words {
         [
-            u64::from(self.kind) | u64::from(self.extents) << 16 | u64::from(self.method) << 32,
+            u64::from(self.kind)
+                | u64::from(self.flags) << 8
+                | u64::from(self.extents) << 16
+                | u64::from(self.method) << 32,
             self.call,
             self.offset,
             u64::from(self.len) | u64::from(self.status) << 32,
@@ -796,8 +1107,6 @@ pub enum DescriptorError {
         /// How many it claims.
         count: u8,
     },
-    /// A STATUS says OK; success is a REPLY.
-    StatusIsOk,
     /// An image is said to be shorter than its inline part.
     TotalBelowInline {
         /// Bytes of the inline part.
@@ -841,7 +1150,6 @@ impl fmt::Display for DescriptorError {
                     "a count of {count} offsets isn't within 1..={MAX_OFFSETS}"
                 )
             }
-            DescriptorError::StatusIsOk => f.write_str("a STATUS says OK"),
             DescriptorError::TotalBelowInline {
                 inline_len,
                 total_len,

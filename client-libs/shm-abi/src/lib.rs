@@ -61,6 +61,7 @@ pub mod metadata;
 pub mod misbehaved;
 pub mod ring;
 pub mod status;
+pub mod stream;
 mod sync;
 
 #[cfg(not(loom))]

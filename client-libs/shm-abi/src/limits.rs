@@ -63,6 +63,13 @@ pub const MAX_METADATA_PAIRS: u16 = 64;
 /// The longest metadata key, in bytes.
 pub const MAX_METADATA_KEY_BYTES: usize = 128;
 
+/// Messages of one direction of a stream that may be on their way: sent and not consumed.
+pub const STREAM_WINDOW_MESSAGES: u32 = 64;
+
+/// Bytes of such messages: 256 KiB, or one message however large. So a reader that reads nothing holds at most that much of its
+/// receive heap per stream.
+pub const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+
 /// The longest label of servers, in bytes.
 pub const MAX_LABEL_BYTES: usize = 64;
 

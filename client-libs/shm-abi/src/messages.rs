@@ -49,6 +49,8 @@ pub const ON_FAULT_OPEN: i32 = 2;
 pub const FEATURE_METADATA: u32 = 1;
 /// Deliveries may ask how long a call waited, which its answer says then, and a status may say when to try again, in `features` fields.
 pub const FEATURE_WAITS: u32 = 2;
+/// Calls may have any number of requests and responses, and statuses trailers, in `features` fields.
+pub const FEATURE_STREAMS: u32 = 4;
 
 /// [`PolicyOptions::isolation`]: it runs in the daemon.
 pub const ISOLATION_NONE: i32 = 0;
@@ -195,7 +197,7 @@ pub struct OpenSession {
     /// Bytes of the receive heap; 0 for the default.
     #[prost(uint64, tag = "5")]
     pub receive_heap_bytes: u64,
-    /// What the library understands beyond the first version: [`FEATURE_METADATA`], [`FEATURE_WAITS`]. What it doesn't is left out.
+    /// What the library understands beyond the first version: [`FEATURE_METADATA`], [`FEATURE_WAITS`], [`FEATURE_STREAMS`]. What it doesn't is left out.
     #[prost(uint32, tag = "6")]
     pub features: u32,
     /// Under which its services are served, for policies that choose among servers: 1 to 64 of `a-z 0-9 - _ .`; empty for none.

@@ -43,6 +43,9 @@ pub const BINARY_SUFFIX: &str = "-bin";
 /// What reserved keys begin with.
 pub const RESERVED_PREFIXES: [&str; 2] = ["grpc-", "tollgate-"];
 
+/// The reserved key that a status' trailers may have: a `google.rpc.Status`, in protobuf, with the details of an error.
+pub const STATUS_DETAILS: &str = "grpc-status-details-bin";
+
 /// Whether a key's values may be any bytes.
 #[inline]
 pub fn is_binary(key: &str) -> bool {
@@ -146,9 +149,25 @@ impl<'a> Metadata<'a> {
     /// # Errors
     /// As there, and for the first reserved key.
     pub fn check_application(bytes: &'a [u8]) -> Result<Metadata<'a>, MetadataError> {
+        Metadata::check_but(bytes, |_| false)
+    }
+
+    /// As [`check_application`](Self::check_application), for the trailers of a status: [`STATUS_DETAILS`] may be among them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_trailers(bytes: &'a [u8]) -> Result<Metadata<'a>, MetadataError> {
+        Metadata::check_but(bytes, |key| key == STATUS_DETAILS)
+    }
+
+    fn check_but(
+        bytes: &'a [u8],
+        allowed: impl Fn(&str) -> bool,
+    ) -> Result<Metadata<'a>, MetadataError> {
         let metadata = Metadata::check(bytes)?;
-        match metadata.iter().find(|(key, _)| is_reserved(key)) {
-            Some((key, _)) => Err(MetadataError::Reserved {
+        let mut keys = metadata.iter().map(|(key, _)| key);
+        match keys.find(|key| is_reserved(key) && !allowed(key)) {
+            Some(key) => Err(MetadataError::Reserved {
                 key: key.to_owned(),
             }),
             None => Ok(metadata),

@@ -32,6 +32,8 @@ pub enum Misbehaved {
         /// The heap's length in bytes.
         heap_len: u64,
     },
+    /// More messages of a stream came than their reader has room for.
+    Overrun,
     /// A ring entry isn't a valid descriptor.
     Descriptor(DescriptorError),
 }
@@ -85,6 +87,9 @@ impl fmt::Display for Misbehaved {
                     "the range of {len} bytes at offset {offset} leaves the heap of {heap_len} bytes"
                 )
             }
+            Misbehaved::Overrun => {
+                f.write_str("more messages of a stream came than their reader has room for")
+            }
             Misbehaved::Descriptor(error) => write!(f, "the peer's descriptor is wrong: {error}"),
         }
     }
@@ -110,8 +115,8 @@ mod tests {
         };
         let text = "the range of 8 bytes at offset 60 leaves the heap of 64 bytes";
         assert_eq!(error.to_string(), text);
-        let error = Misbehaved::from(DescriptorError::StatusIsOk);
-        let text = "the peer's descriptor is wrong: a STATUS says OK";
+        let error = Misbehaved::from(DescriptorError::BadCount { count: 7 });
+        let text = "the peer's descriptor is wrong: a count of 7 offsets isn't within 1..=6";
         assert_eq!(error.to_string(), text);
     }
 }

@@ -329,12 +329,6 @@ impl Enum {
     }
 }
 
-impl Method {
-    pub(crate) fn is_unary(&self) -> bool {
-        !self.client_streaming && !self.server_streaming
-    }
-}
-
 impl TypeName {
     fn of_message(message: &MessageDescriptor) -> TypeName {
         TypeName::new(

@@ -85,6 +85,7 @@ fn a_directory_is_a_schema_too() {
         "everything.rs",
         "google.protobuf.rs",
         "hotel.rs",
+        "interop.rs",
         "kv.rs",
         "legacy.rs",
         "wellknown.rs",

@@ -72,17 +72,37 @@ pub(crate) struct Method {
     pub(crate) name: String,
     pub(crate) request: Codec,
     pub(crate) reply: Codec,
+    pub(crate) streams: Streams,
     native: Lazy,
     wire: Lazy,
     compiler: Compiler,
 }
 
+/// Which of a method's messages there may be any number of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Streams {
+    pub(crate) requests: bool,
+    pub(crate) responses: bool,
+}
+
+impl Streams {
+    pub(crate) fn any(self) -> bool {
+        self.requests || self.responses
+    }
+}
+
 impl Method {
-    pub(crate) fn new(name: String, request: Codec, reply: Codec, compiler: &Compiler) -> Self {
+    pub(crate) fn new(
+        name: String,
+        (request, reply): (Codec, Codec),
+        streams: Streams,
+        compiler: &Compiler,
+    ) -> Self {
         Self {
             name,
             request,
             reply,
+            streams,
             native: Lazy::default(),
             wire: Lazy::default(),
             compiler: compiler.clone(),
@@ -253,7 +273,8 @@ pub(crate) mod tests {
         (0..count)
             .map(|k| {
                 let codec = || Codec::new(&layouts, id);
-                Arc::new(Method::new(format!("m.S/M{k}"), codec(), codec(), compiler))
+                let (name, codecs) = (format!("m.S/M{k}"), (codec(), codec()));
+                Arc::new(Method::new(name, codecs, Streams::default(), compiler))
             })
             .collect()
     }

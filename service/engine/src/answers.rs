@@ -25,7 +25,7 @@ impl<M> Engine<M> {
         let Some(state) = self.calls.get(call).map(|c| c.state) else {
             return self.discard(message);
         };
-        let State::Judging(stage) = state else {
+        let (State::Judging(stage) | State::Passing(stage)) = state else {
             return self.discard(message);
         };
         if let Verdict::Deny(status) = verdict {
@@ -34,6 +34,9 @@ impl<M> Engine<M> {
                 self.answer(denied.origin, denied.handle, denied.bytes, Err(status));
             }
             return;
+        }
+        if let State::Passing(_) = state {
+            return self.passed(call, stage, message);
         }
         match stage {
             Stage::ClientRequest => {
@@ -129,6 +132,9 @@ impl<M> Engine<M> {
     }
 
     fn judge_reply(&mut self, call: CallKey, message: M) {
+        if self.is_stream(call) {
+            return self.reply_to_stream(call, message);
+        }
         let chain = self
             .calls
             .get(call)
@@ -148,7 +154,7 @@ impl<M> Engine<M> {
         match self.answerable(session, call) {
             Answerable::Yes => {
                 self.leave_target(call);
-                self.end(call, status);
+                self.finish(call, status);
                 true
             }
             Answerable::Late => true,
@@ -162,6 +168,9 @@ impl<M> Engine<M> {
             return self.discard(message);
         }
         self.leave_target(call);
+        if self.is_stream(call) {
+            return self.reply_to_stream(call, message);
+        }
         self.step(call, Event::Reply);
         self.replied(call, message);
     }
@@ -170,7 +179,7 @@ impl<M> Engine<M> {
     pub fn fail_from_link(&mut self, link: LinkId, call: CallKey, status: Status) {
         if self.is_with_link(link, call) {
             self.leave_target(call);
-            self.end(call, status);
+            self.finish(call, status);
         }
     }
 
@@ -184,20 +193,31 @@ impl<M> Engine<M> {
         let Some(call) = self.calls.get(key) else {
             return self.discard(message);
         };
-        // What a peer sent has been converted on arrival.
-        if call.encoding == Encoding::Protobuf
-            && let Some((service, method)) = call.service
-        {
-            let to = match call.origin {
-                Origin::Session { session, .. } => End::Caller {
-                    session,
-                    handle: call.handle,
-                },
-                Origin::Link { .. } => End::Peer,
-            };
-            return self.convert(key, End::Server { service, method }, to, message);
+        match self.crossing_of_reply(call) {
+            Some((from, to)) => self.convert(key, from, to, message),
+            None => self.hand_over(key, message),
         }
-        self.hand_over(key, message);
+    }
+
+    /// Between which layouts a reply crosses here, if it does: what a peer sent has been converted on arrival.
+    pub(crate) fn crossing_of_reply(&self, call: &Call<M>) -> Option<(End, End)> {
+        let (service, method) = call
+            .service
+            .filter(|_| call.encoding == Encoding::Protobuf)?;
+        let to = match call.origin {
+            Origin::Session { session, .. } => End::Caller {
+                session,
+                handle: call.handle,
+            },
+            Origin::Link { .. } => End::Peer,
+        };
+        Some((End::Server { service, method }, to))
+    }
+
+    fn is_stream(&self, call: CallKey) -> bool {
+        self.calls
+            .get(call)
+            .is_some_and(|call| call.stream.is_some())
     }
 
     /// A reply in the caller's layout goes through the caller's chain to the caller.
@@ -212,7 +232,7 @@ impl<M> Engine<M> {
         }
     }
 
-    fn complete(&mut self, key: CallKey, message: M) {
+    pub(crate) fn complete(&mut self, key: CallKey, message: M) {
         self.step(key, Event::Answer);
         match self.retire(key) {
             Some(call) => {
@@ -235,9 +255,9 @@ impl<M> Engine<M> {
         }
     }
 
-    fn is_with_link(&self, id: LinkId, key: CallKey) -> bool {
+    pub(crate) fn is_with_link(&self, id: LinkId, key: CallKey) -> bool {
         self.calls.get(key).is_some_and(|call| {
-            call.state == State::InFlight
+            matches!(call.state, State::InFlight | State::Passing(_))
                 && matches!(call.target, Target::Link { link, .. } if link == id)
         })
     }
@@ -275,21 +295,8 @@ impl<M> Engine<M> {
 
     /// The caller wants no answer any more: CANCELLED is the one that it gets.
     pub fn cancel(&mut self, origin: Origin) {
-        let key = match origin {
-            Origin::Session { session, call } => self
-                .sessions
-                .get(session.0)
-                .and_then(|s| s.by_number.get(&call)),
-            Origin::Link { link, call } => {
-                self.links.get(link.0).and_then(|l| l.by_number.get(&call))
-            }
-        };
-        if let Some(&key) = key {
-            self.end(
-                key,
-                Status::new(Code::CANCELLED, "the caller cancelled the call"),
-            );
-        }
+        let status = Status::new(Code::CANCELLED, "the caller cancelled the call");
+        self.refuse(origin, status);
     }
 
     /// The peer has granted more: what may be sent now, once every [`Output::SendCall`] so far has been. [`send_waiting`] follows.
@@ -310,9 +317,13 @@ impl<M> Engine<M> {
         }
     }
 
-    /// Sends what the link affords of the calls that it holds back, some [`SENT_AT_ONCE_BYTES`] of them. Whether there may be more: once
-    /// these have been sent, the link may be behind.
+    /// Sends what the link affords of the calls and of streams' messages that it holds back, some [`SENT_AT_ONCE_BYTES`] of them. Whether
+    /// there may be more: once these have been sent, the link may be behind.
     pub fn send_waiting(&mut self, link_id: LinkId) -> bool {
+        self.send_waiting_calls(link_id) || self.pump_one_of(link_id)
+    }
+
+    fn send_waiting_calls(&mut self, link_id: LinkId) -> bool {
         let mut sent = 0;
         while sent < SENT_AT_ONCE_BYTES {
             let Some(link) = self.links.get_mut(link_id.0) else {
@@ -398,7 +409,7 @@ impl<M> Engine<M> {
 
     /// Takes a call out of every table, tells whoever works on it, and asks for the message that a chain has.
     fn close(&mut self, key: CallKey) -> Option<Call<M>> {
-        if let State::Judging(_) = self.calls.get(key)?.state {
+        if let State::Judging(_) | State::Passing(_) = self.calls.get(key)?.state {
             self.outputs.push_back(Output::Recall { call: key });
         }
         self.take_out(key)
@@ -410,7 +421,7 @@ impl<M> Engine<M> {
         let was = call.state;
         call.step(Event::End);
         match call.target {
-            Target::Link { link, .. } if was == State::InFlight => {
+            Target::Link { link, .. } if matches!(was, State::InFlight | State::Passing(_)) => {
                 self.outputs
                     .push_back(Output::SendCancel { link, call: key });
             }
@@ -444,8 +455,12 @@ impl<M> Engine<M> {
 
     /// Removes a call and what counts it.
     fn retire(&mut self, key: CallKey) -> Option<Call<M>> {
-        let call = self.calls.remove(key)?;
+        let mut call = self.calls.remove(key)?;
         self.timer.disarm(key.slot());
+        if let Some(stream) = call.stream.take() {
+            let unread = stream.into_messages().map(Output::Discard);
+            self.outputs.extend(unread);
+        }
         match call.origin {
             Origin::Session {
                 session,

@@ -2,6 +2,7 @@
 
 use crate::limits::MAX_CALLS;
 use crate::state::{Event, State};
+use crate::streams::Stream;
 use crate::tables::{Encoding, Origin, ServiceId, Steering, Target};
 
 /// Names one call of one engine: a slot and the generation of its use.
@@ -42,7 +43,7 @@ pub(crate) struct Call<M> {
     pub(crate) encoding: Encoding,
     /// Once delivered to a server: what was called, for the reply's chain.
     pub(crate) service: Option<(ServiceId, u16)>,
-    /// 0 is never: admission gives every call a deadline.
+    /// 0 is never, which only a streaming method's call may have.
     pub(crate) deadline_ns: u64,
     /// Size of the request, for credits.
     pub(crate) bytes: u64,
@@ -50,6 +51,8 @@ pub(crate) struct Call<M> {
     pub(crate) steering: Steering,
     /// The request, while it waits for credit.
     pub(crate) held: Option<M>,
+    /// Once there is more than one request, or a response before the answer.
+    pub(crate) stream: Option<Box<Stream<M>>>,
 }
 
 impl<M> Call<M> {

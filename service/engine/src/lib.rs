@@ -7,7 +7,8 @@
 //!   rim: engine.submit(now, ...)      an application posted a call      ─┐
 //!        engine.arrive(now, ...)      a peer sent one                    │ inputs
 //!        engine.verdict(now, ...)     a chain answered                   │
-//!        engine.reply / fail / cancel / credit / *_closed / expire       ─┘
+//!        engine.reply / fail / cancel / credit / *_closed / expire        │
+//!        engine.request / response / *_consumed       (of streams)       ─┘
 //!        while let Some(output) = engine.poll_output() { act }
 //!        sleep until engine.poll_timeout()
 //! ```
@@ -29,6 +30,7 @@ mod overload;
 mod requests;
 pub mod slots;
 pub mod state;
+mod streams;
 mod tables;
 mod timer;
 mod waiting;
@@ -38,8 +40,9 @@ mod tests;
 
 pub use calls::CallKey;
 pub use state::Stage;
+pub use streams::{ExpectedRequest, Unfit};
 pub use tables::{
-    Admission, ChainId, Encoding, End, Engine, Expected, LinkId, MethodChains, Origin, Output,
-    Route, RouteTarget, Served, ServiceId, Serving, SessionId, Status, Steering, Submission,
-    Verdict,
+    Admission, ChainId, Direction, Encoding, End, Engine, Expected, LinkId, MethodChains, Origin,
+    Output, Route, RouteTarget, Served, ServiceId, Serving, SessionId, Status, Steering,
+    Submission, Verdict,
 };

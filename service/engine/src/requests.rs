@@ -8,6 +8,7 @@ use crate::limits::{
     MAX_WAITING_PER_LINK,
 };
 use crate::state::{Event, Stage, State};
+use crate::streams::Stream;
 use crate::tables::{
     Admission, ChainId, Encoding, End, Engine, LinkId, Origin, Output, RouteTarget, Server,
     ServiceId, Session, SessionId, Status, Submission, Target,
@@ -112,15 +113,18 @@ impl<M> Engine<M> {
         let Submission {
             origin,
             deadline_ns,
+            streams,
+            more,
             bytes,
             steering,
             message,
         } = submission;
         let latest_ns = now_ns.saturating_add(MAX_DEADLINE_NS);
-        let deadline_ns = if deadline_ns == 0 {
-            latest_ns
-        } else {
-            deadline_ns.min(latest_ns)
+        let deadline_ns = match deadline_ns {
+            0 if streams => 0,
+            0 => latest_ns,
+            _ if streams => deadline_ns,
+            _ => deadline_ns.min(latest_ns),
         };
         let key = self.calls.insert(Call {
             state: State::Admitted,
@@ -133,8 +137,11 @@ impl<M> Engine<M> {
             bytes,
             steering,
             held: None,
+            stream: more.then(|| Stream::new(true)),
         });
-        self.timer.arm(key.slot(), deadline_ns);
+        if deadline_ns != 0 {
+            self.timer.arm(key.slot(), deadline_ns);
+        }
         match origin {
             Origin::Session { session, call } => {
                 let session = self
@@ -222,6 +229,7 @@ impl<M> Engine<M> {
                 self.forward_converted(key, message);
             }
             State::Replied => self.hand_over(key, message),
+            State::Passing(stage) => self.crossed(key, stage, message),
             _ => self.discard(message),
         }
     }
@@ -295,6 +303,7 @@ impl<M> Engine<M> {
         };
         call.step(Event::Forward);
         let (bytes, deadline_ns, encoding) = (call.bytes, call.deadline_ns, call.encoding);
+        let more = call.stream.is_some();
         if let Some(link) = self.links.get_mut(link.0) {
             link.credit_calls -= 1;
             link.credit_bytes = link.credit_bytes.saturating_sub(bytes);
@@ -306,8 +315,12 @@ impl<M> Engine<M> {
             call: key,
             deadline_ns,
             encoding,
+            more,
             message,
         });
+        if more {
+            self.pump(key);
+        }
     }
 
     pub(crate) fn deliver(&mut self, key: CallKey, service_id: ServiceId, method: u16, message: M) {
@@ -330,18 +343,26 @@ impl<M> Engine<M> {
         call.target = Target::Session { session };
         call.service = Some((service_id, method));
         let deadline_ns = call.deadline_ns;
+        let handle = first_handle + u32::from(method);
+        let more = call.stream.is_some();
+        if let Some(stream) = &mut call.stream {
+            stream.served_as = handle;
+        }
         if let Some(session) = self.sessions.get_mut(session.0) {
             session.delivered += 1;
             session.limit.accepted();
         }
-        let handle = first_handle + u32::from(method);
         self.outputs.push_back(Output::Deliver {
             session,
             handle,
             call: key,
             deadline_ns,
+            more,
             message,
         });
+        if more {
+            self.pump(key);
+        }
     }
 
     /// The service's servers take turns, those of the call's route if there are any; one that has too much to do is passed over.

@@ -10,6 +10,14 @@
 //!  Done ◄──answer── Replied ◄─allow── Judging(server reply, client reply) ◄──reply── InFlight
 //! ```
 //!
+//! A stream's further messages are passed on one at a time while the call is in flight, in either direction:
+//!
+//! ```text
+//!  InFlight ──pass──► Passing(client request) ──pass──► Passing(server request) ──passed──► InFlight
+//!  InFlight ──pass──► Passing(server reply)   ──pass──► Passing(client reply)   ──passed──► InFlight
+//!                                                                │ the last one ──answer──► Done
+//! ```
+//!
 //! From every state but `Done`, `End` (denied, refused, expired, cancelled, a side was lost) leads to
 //! `Done`: the caller got its one answer. There is no way out of `Done`, and no second way in.
 
@@ -39,6 +47,8 @@ pub enum State {
     Waiting,
     /// The other side has it: a link's peer or a serving application.
     InFlight,
+    /// The other side has it, and one of its stream's messages is on its way: with a chain, or between two layouts.
+    Passing(Stage),
     /// The reply is here and allowed by the serving side.
     Replied,
     /// The caller has its answer.
@@ -58,6 +68,10 @@ pub enum Event {
     Hold,
     /// Given to the other side.
     Forward,
+    /// One of its stream's messages sets out, or gets to its other side.
+    Pass(Stage),
+    /// That message has been handed on.
+    Passed,
     /// The other side answered with a message.
     Reply,
     /// The reply is handed to the caller.
@@ -79,7 +93,7 @@ impl State {
     /// The state after `event`.
     pub fn next(self, event: Event) -> Result<Self, Illegal> {
         use Stage::{ClientReply, ClientRequest, ServerReply, ServerRequest};
-        use State::{Admitted, Done, InFlight, Judging, Replied, Routed, Waiting};
+        use State::{Admitted, Done, InFlight, Judging, Passing, Replied, Routed, Waiting};
         Ok(match (self, event) {
             (Admitted, Event::Judge(ClientRequest)) => Judging(ClientRequest),
             (Admitted, Event::Route) | (Judging(ClientRequest), Event::Allow) => Routed,
@@ -89,8 +103,18 @@ impl State {
             (InFlight, Event::Judge(ServerReply)) => Judging(ServerReply),
             (InFlight, Event::Reply) | (Judging(ServerReply), Event::Allow) => Replied,
             (Replied, Event::Judge(ClientReply)) => Judging(ClientReply),
-            (Replied | Judging(ClientReply), Event::Answer) => Done,
-            (Admitted | Judging(_) | Routed | Waiting | InFlight | Replied, Event::End) => Done,
+            (InFlight, Event::Pass(stage)) => Passing(stage),
+            (Passing(ClientRequest), Event::Pass(ServerRequest)) => Passing(ServerRequest),
+            (Passing(ServerReply), Event::Pass(ClientReply)) => Passing(ClientReply),
+            (Passing(_), Event::Passed) => InFlight,
+            (
+                Replied | Judging(ClientReply) | Passing(ServerReply | ClientReply),
+                Event::Answer,
+            ) => Done,
+            (
+                Admitted | Judging(_) | Routed | Waiting | InFlight | Passing(_) | Replied,
+                Event::End,
+            ) => Done,
             (state, event) => return Err(Illegal { state, event }),
         })
     }
@@ -108,23 +132,13 @@ mod tests {
         let stages = [ClientRequest, ServerRequest, ServerReply, ClientReply];
         let mut states = vec![State::Admitted];
         states.extend(stages.map(State::Judging));
-        states.extend([
-            State::Routed,
-            State::Waiting,
-            State::InFlight,
-            State::Replied,
-            State::Done,
-        ]);
+        states.extend([State::Routed, State::Waiting, State::InFlight]);
+        states.extend(stages.map(State::Passing));
+        states.extend([State::Replied, State::Done]);
         let mut events: Vec<Event> = stages.map(Event::Judge).to_vec();
-        events.extend([
-            Event::Allow,
-            Event::Route,
-            Event::Hold,
-            Event::Forward,
-            Event::Reply,
-            Event::Answer,
-            Event::End,
-        ]);
+        events.extend([Event::Allow, Event::Route, Event::Hold, Event::Forward]);
+        events.extend(stages.map(Event::Pass));
+        events.extend([Event::Passed, Event::Reply, Event::Answer, Event::End]);
         let mut got = String::new();
         for state in states {
             for &event in &events {

@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::stream::Credit;
 
 use crate::calls::{Call, CallKey, Calls};
 use crate::overload::Limit;
@@ -31,15 +32,17 @@ id!(/// A tenant's service served on this host.
 id!(/// An ordered list of policies, known to the rim.
     ChainId);
 
-/// Why a call ended without a reply: what its caller reads.
+/// How a call ended without a reply: what its caller reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// gRPC's code.
+    /// gRPC's code; OK only of a call that had responses.
     pub code: Code,
     /// One sentence that names the culprit.
     pub message: Cow<'static, str>,
     /// When to try again, in milliseconds; 0 if that is unknown.
     pub retry_after_ms: u32,
+    /// A checked block of metadata, from the server; empty for none.
+    pub trailers: Vec<u8>,
 }
 
 impl Status {
@@ -49,7 +52,14 @@ impl Status {
             code,
             message: message.into(),
             retry_after_ms: 0,
+            trailers: Vec::new(),
         }
+    }
+
+    /// The same, with trailers: a checked block of metadata, or none.
+    #[must_use]
+    pub fn with_trailers(self, trailers: Vec<u8>) -> Self {
+        Self { trailers, ..self }
     }
 
     /// The same, saying when to try again; 0: that is unknown.
@@ -79,6 +89,15 @@ pub enum Origin {
         /// The peer's number for the call.
         call: u64,
     },
+}
+
+/// Which messages of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// The caller's.
+    Requests,
+    /// The server's.
+    Responses,
 }
 
 /// What the layouts of a call's two ends have in common.
@@ -211,8 +230,12 @@ impl Steering {
 pub struct Submission<M> {
     /// Who posts it.
     pub origin: Origin,
-    /// Absolute, on the rim's clock; 0 = the longest allowed.
+    /// Absolute, on the rim's clock; 0 = the longest allowed, which for a streaming method is for ever.
     pub deadline_ns: u64,
+    /// The method takes or answers any number of messages.
+    pub streams: bool,
+    /// Further requests follow.
+    pub more: bool,
     /// Size of the message, for credits and limits.
     pub bytes: u64,
     /// What the caller's daemon said of its way; by default for what an application posts.
@@ -263,12 +286,51 @@ pub enum Output<M> {
         method: u16,
         /** Our number for the call. */
         call: CallKey,
-        /** Absolute deadline. */
+        /** Absolute deadline; 0 for none. */
         deadline_ns: u64,
         /** What the request is by now. */
         encoding: Encoding,
+        /** Further requests follow. */
+        more: bool,
         /** The request. */
         message: M,
+    },
+    /// Send a further request of a call to a peer.
+    SendRequest {
+        /** The link. */
+        link: LinkId,
+        /** Our number for the call. */
+        call: CallKey,
+        /** What the request is by now. */
+        encoding: Encoding,
+        /** Further requests follow. */
+        more: bool,
+        /** What it counts. */
+        charge: u32,
+        /** The request; none if only the requests' end is to be told. */
+        message: Option<M>,
+    },
+    /// Send a response to a peer's call, which goes on.
+    SendResponse {
+        /** The link. */
+        link: LinkId,
+        /** The peer's number. */
+        call: u64,
+        /** What the response is by now. */
+        encoding: Encoding,
+        /** What it counts. */
+        charge: u32,
+        /** The response. */
+        message: M,
+    },
+    /// Tell whoever sends messages of a stream what of them has been consumed.
+    Credit {
+        /** Who, by its or our number for the call: whichever that end knows. */
+        to: Origin,
+        /** Which messages. */
+        of: Direction,
+        /** How many. */
+        credit: Credit,
     },
     /// Send a reply to a peer's call.
     SendReply {
@@ -309,9 +371,39 @@ pub enum Output<M> {
         handle: u32,
         /** Our number for the call. */
         call: CallKey,
-        /** Absolute deadline. */
+        /** Absolute deadline; 0 for none. */
         deadline_ns: u64,
+        /** Further requests follow. */
+        more: bool,
         /** The request. */
+        message: M,
+    },
+    /// Hand a further request to the application that has the call.
+    DeliverRequest {
+        /** Its session. */
+        session: SessionId,
+        /** Its method handle. */
+        handle: u32,
+        /** Our number for the call. */
+        call: CallKey,
+        /** Further requests follow. */
+        more: bool,
+        /** What it counts. */
+        charge: u32,
+        /** The request; none if only the requests' end is to be told. */
+        message: Option<M>,
+    },
+    /// Hand a response to the calling application, whose call goes on.
+    Respond {
+        /** Its session. */
+        session: SessionId,
+        /** The method handle that it called. */
+        handle: u32,
+        /** Its number for the call. */
+        call: u64,
+        /** What it counts. */
+        charge: u32,
+        /** The response. */
         message: M,
     },
     /// Tell a serving application that nobody waits for this call any more.
@@ -332,13 +424,13 @@ pub enum Output<M> {
         /** The reply. */
         message: M,
     },
-    /// Tell the calling application how its call failed.
+    /// Tell the calling application how its call failed, or how its responses have ended.
     Fail {
         /** Its session. */
         session: SessionId,
         /** Its number for the call. */
         call: u64,
-        /** Why. */
+        /** How. */
         status: Status,
     },
     /// Nobody wants this message any more: recycle it.
@@ -419,6 +511,8 @@ pub(crate) struct Link {
     /// Calls held back.
     pub(crate) waiting: Waiting,
     pub(crate) waiting_bytes: u64,
+    /// Calls that have messages for it which wait until it isn't behind; each once, and some that have ended.
+    pub(crate) streams: VecDeque<CallKey>,
     pub(crate) by_number: ByNumber,
 }
 
@@ -576,6 +670,7 @@ impl<M> Engine<M> {
             behind: false,
             waiting: Waiting::default(),
             waiting_bytes: 0,
+            streams: VecDeque::new(),
             by_number: ByNumber::default(),
         };
         self.links.insert_at(link.0, fresh);
@@ -673,6 +768,8 @@ impl<M> Engine<M> {
     fn served(&self, call: &Call<M>) -> Option<Served> {
         let (service, method) = call.service?;
         let behind = match call.origin {
+            // The answer to a stream waits behind its responses.
+            _ if call.stream.is_some() => None,
             Origin::Link { link, .. } => {
                 let is_behind = self.links.get(link.0).is_some_and(|link| link.behind);
                 is_behind.then_some(link)
@@ -718,6 +815,15 @@ impl<M> Engine<M> {
 
 /// Small steps shared by requests and answers.
 impl<M> Engine<M> {
+    /// The call that its caller knows by this number.
+    pub(crate) fn key_of(&self, origin: Origin) -> Option<CallKey> {
+        let (by_number, call) = match origin {
+            Origin::Session { session, call } => (&self.sessions.get(session.0)?.by_number, call),
+            Origin::Link { link, call } => (&self.links.get(link.0)?.by_number, call),
+        };
+        by_number.get(&call).copied()
+    }
+
     pub(crate) fn step(&mut self, key: CallKey, event: crate::state::Event) {
         if let Some(call) = self.calls.get_mut(key) {
             call.step(event);

@@ -5,42 +5,48 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use tollgate_shm_abi::limits::STREAM_WINDOW_BYTES;
 use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::stream::Credit;
 
 use crate::limits::*;
 use crate::tables::*;
-use crate::{CallKey, Stage};
+use crate::{CallKey, Stage, Unfit};
 
-const APP: SessionId = SessionId(1);
-const SERVER: SessionId = SessionId(2);
-const PEER: LinkId = LinkId(7);
+pub(crate) const APP: SessionId = SessionId(1);
+pub(crate) const SERVER: SessionId = SessionId(2);
+pub(crate) const PEER: LinkId = LinkId(7);
 
 const LINK_CALL_WINDOW: u32 = 2_048;
 const LINK_BYTE_WINDOW: u64 = 32 << 20;
 
 /// A message is a number, so that a ledger can follow it.
-type Message = u32;
+pub(crate) type Message = u32;
 
-fn submission(number: u64, message: Message) -> Submission<Message> {
+pub(crate) fn submission(number: u64, message: Message) -> Submission<Message> {
     Submission {
         origin: Origin::Session {
             session: APP,
             call: number,
         },
         deadline_ns: 0,
+        streams: false,
+        more: false,
         bytes: 10,
         steering: Steering::default(),
         message,
     }
 }
 
-fn from_peer(number: u64, message: Message) -> Submission<Message> {
+pub(crate) fn from_peer(number: u64, message: Message) -> Submission<Message> {
     Submission {
         origin: Origin::Link {
             link: PEER,
             call: number,
         },
         deadline_ns: 0,
+        streams: false,
+        more: false,
         bytes: 10,
         steering: Steering::default(),
         message,
@@ -49,7 +55,7 @@ fn from_peer(number: u64, message: Message) -> Submission<Message> {
 
 /// An engine with an application, a server of one local service, and a link; handle 0 leads to the
 /// service, handle 1 to the link, handle 2 nowhere; 3 and 4 are 0 and 1 between layouts that differ.
-fn engine() -> (Engine<Message>, ServiceId) {
+pub(crate) fn engine() -> (Engine<Message>, ServiceId) {
     let mut engine = Engine::new();
     engine.session_opened(APP);
     engine.session_opened(SERVER);
@@ -93,11 +99,11 @@ fn remote(encoding: Encoding) -> RouteTarget {
     }
 }
 
-fn drain(engine: &mut Engine<Message>) -> Vec<Output<Message>> {
+pub(crate) fn drain(engine: &mut Engine<Message>) -> Vec<Output<Message>> {
     std::iter::from_fn(|| engine.poll_output()).collect()
 }
 
-fn failure(outputs: &[Output<Message>]) -> &Status {
+pub(crate) fn failure(outputs: &[Output<Message>]) -> &Status {
     let found = outputs.iter().find_map(|o| match o {
         Output::Fail { status, .. } | Output::SendStatus { status, .. } => Some(status),
         _ => None,
@@ -105,7 +111,7 @@ fn failure(outputs: &[Output<Message>]) -> &Status {
     found.unwrap_or_else(|| panic!("no failure in {outputs:?}"))
 }
 
-fn delivered(outputs: &[Output<Message>]) -> CallKey {
+pub(crate) fn delivered(outputs: &[Output<Message>]) -> CallKey {
     let found = outputs.iter().find_map(|o| match o {
         Output::Deliver { call, .. } => Some(*call),
         _ => None,
@@ -493,6 +499,8 @@ fn the_table_of_calls_is_limited() {
                 Submission {
                     origin,
                     deadline_ns: 0,
+                    streams: false,
+                    more: false,
                     bytes: 0,
                     steering: Steering::default(),
                     message: 0,
@@ -699,6 +707,8 @@ fn what_a_link_holds_back_is_limited_in_calls_and_bytes() {
             Submission {
                 origin,
                 deadline_ns: 0,
+                streams: false,
+                more: false,
                 bytes,
                 steering: Steering::default(),
                 message: 0,
@@ -835,6 +845,8 @@ fn a_deadline_ends_the_call_everywhere_and_a_late_reply_is_dropped() {
         Submission {
             origin,
             deadline_ns: 5_000_000,
+            streams: false,
+            more: false,
             bytes: 1,
             steering: Steering::default(),
             message: 100,
@@ -863,6 +875,8 @@ fn a_deadline_ends_the_call_everywhere_and_a_late_reply_is_dropped() {
         Submission {
             origin,
             deadline_ns: 5,
+            streams: false,
+            more: false,
             bytes: 1,
             steering: Steering::default(),
             message: 100,
@@ -876,6 +890,8 @@ fn a_deadline_ends_the_call_everywhere_and_a_late_reply_is_dropped() {
         Submission {
             origin,
             deadline_ns: 0,
+            streams: false,
+            more: false,
             bytes: 1,
             steering: Steering::default(),
             message: 100,
@@ -992,8 +1008,25 @@ enum Op {
     Submit {
         handle: u32,
         deadline_ticks: u64,
+        more: bool,
     },
-    Arrive,
+    Arrive {
+        more: bool,
+    },
+    /// The n-th caller has another request, or none that follows.
+    Request {
+        nth: usize,
+        more: bool,
+        bare: bool,
+    },
+    /// Whoever has the n-th call has a response before its answer.
+    Respond {
+        nth: usize,
+    },
+    /// Everybody has consumed what came of the n-th call.
+    Consume {
+        nth: usize,
+    },
     /// Answers the n-th call somebody has: a reply, a status, or a stranger's reply.
     Answer {
         nth: usize,
@@ -1025,8 +1058,11 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        6 => (0u32..6, 0u64..20).prop_map(|(handle, deadline_ticks)| Op::Submit { handle, deadline_ticks }),
-        3 => Just(Op::Arrive),
+        6 => (0u32..6, 0u64..20, any::<bool>()).prop_map(|(handle, deadline_ticks, more)| Op::Submit { handle, deadline_ticks, more }),
+        3 => any::<bool>().prop_map(|more| Op::Arrive { more }),
+        6 => (0usize..20, 0u8..4, any::<bool>()).prop_map(|(nth, last, bare)| Op::Request { nth, more: last > 0, bare: last == 0 && bare }),
+        6 => (0usize..20).prop_map(|nth| Op::Respond { nth }),
+        2 => (0usize..20).prop_map(|nth| Op::Consume { nth }),
         8 => (0usize..20, 0u8..4).prop_map(|(nth, how)| Op::Answer { nth, how }),
         4 => (0usize..8, any::<bool>()).prop_map(|(nth, deny)| Op::Judged { nth, deny }),
         2 => (0usize..20).prop_map(|nth| Op::Cancel { nth }),
@@ -1053,6 +1089,8 @@ struct Ledger {
     /// Calls that a chain hasn't answered yet.
     with_chain: Vec<(CallKey, Message)>,
     closed: HashMap<u8, bool>,
+    /// The last message of a call's direction that was handed on.
+    handed: HashMap<(Origin, Direction), Message>,
 }
 
 impl Ledger {
@@ -1066,6 +1104,16 @@ impl Ledger {
         assert!(
             self.inside.remove(&message),
             "message {message} came out twice"
+        );
+    }
+
+    /// A stream's messages are handed on in the order in which they came: later ones have higher numbers.
+    fn in_order(&mut self, to: Origin, of: Direction, message: Message) {
+        self.came_out(message);
+        let before = self.handed.insert((to, of), message);
+        assert!(
+            before < Some(message),
+            "{before:?} was handed on before {message}"
         );
     }
 
@@ -1126,22 +1174,85 @@ impl Ledger {
                         engine.converted(call, 1 + u64::from(message), message);
                     }
                 }
-                Output::SendCall { call, message, .. } => {
-                    self.came_out(message);
+                Output::SendCall {
+                    link,
+                    call,
+                    message,
+                    ..
+                } => {
+                    let to = Origin::Link {
+                        link,
+                        call: call.to_wire(),
+                    };
+                    self.in_order(to, Direction::Requests, message);
                     self.with_peer.push(call);
                 }
-                Output::Deliver { call, message, .. } => {
-                    self.came_out(message);
+                Output::Deliver {
+                    session,
+                    call,
+                    message,
+                    ..
+                } => {
+                    let to = Origin::Session {
+                        session,
+                        call: call.to_wire(),
+                    };
+                    self.in_order(to, Direction::Requests, message);
                     self.with_server.push(call);
                 }
+                Output::SendRequest {
+                    link,
+                    call,
+                    message,
+                    ..
+                } => {
+                    let call = call.to_wire();
+                    if let Some(message) = message {
+                        self.in_order(Origin::Link { link, call }, Direction::Requests, message);
+                    }
+                }
+                Output::DeliverRequest {
+                    session,
+                    call,
+                    message,
+                    ..
+                } => {
+                    let call = call.to_wire();
+                    if let Some(message) = message {
+                        let to = Origin::Session { session, call };
+                        self.in_order(to, Direction::Requests, message);
+                    }
+                }
+                Output::Respond {
+                    session,
+                    call,
+                    message,
+                    ..
+                } => {
+                    let to = Origin::Session { session, call };
+                    assert!(self.waiting.contains(&to), "a response after the answer");
+                    self.in_order(to, Direction::Responses, message);
+                }
+                Output::SendResponse {
+                    link,
+                    call,
+                    message,
+                    ..
+                } => {
+                    let to = Origin::Link { link, call };
+                    assert!(self.waiting.contains(&to), "a response after the answer");
+                    self.in_order(to, Direction::Responses, message);
+                }
+                Output::Credit { .. } => {}
                 Output::SendReply {
                     link,
                     call,
                     message,
                     ..
                 } => {
-                    self.came_out(message);
-                    self.answered(Origin::Link { link, call });
+                    let to = Origin::Link { link, call };
+                    self.in_order(to, Direction::Responses, message);
+                    self.answered(to);
                 }
                 Output::SendStatus { link, call, .. } => self.answered(Origin::Link { link, call }),
                 Output::Complete {
@@ -1150,8 +1261,9 @@ impl Ledger {
                     message,
                     ..
                 } => {
-                    self.came_out(message);
-                    self.answered(Origin::Session { session, call });
+                    let to = Origin::Session { session, call };
+                    self.in_order(to, Direction::Responses, message);
+                    self.answered(to);
                 }
                 Output::Fail { session, call, .. } => {
                     self.answered(Origin::Session { session, call })
@@ -1184,7 +1296,7 @@ proptest! {
         let (mut now, mut number) = (1u64, 0u64);
         for op in ops {
             match op {
-                Op::Submit { handle, deadline_ticks } if !ledger.closed.contains_key(&0) => {
+                Op::Submit { handle, deadline_ticks, more } if !ledger.closed.contains_key(&0) => {
                     number += 1;
                     let origin = Origin::Session { session: APP, call: number };
                     let message = ledger.message();
@@ -1193,18 +1305,48 @@ proptest! {
                     let deadline_ns = if deadline_ticks == 0 { 0 } else { now + deadline_ticks * TIMER_TICK_NS };
                     let route = (handle % 2 == 0).then(|| "blue".into());
                     let steering = Steering { priority: (deadline_ticks % 8) as u8, route };
-                    engine.submit(now, APP, handle, Submission { origin, deadline_ns, bytes: LINK_BYTE_WINDOW / 3, steering, message });
+                    engine.submit(now, APP, handle, Submission { origin, deadline_ns, streams: false, more, bytes: LINK_BYTE_WINDOW / 3, steering, message });
                 }
-                Op::Arrive if !ledger.closed.contains_key(&2) => {
+                Op::Arrive { more } if !ledger.closed.contains_key(&2) => {
                     number += 1;
                     let origin = Origin::Link { link: PEER, call: number };
                     let message = ledger.message();
                     ledger.waiting.insert(origin);
                     ledger.posted.push(origin);
                     let encoding = if number % 2 == 0 { Encoding::Native } else { Encoding::Protobuf };
-                    engine.arrive(now, service, 0, encoding, Submission { origin, deadline_ns: 0, bytes: 7, steering: Steering::default(), message });
+                    engine.arrive(now, service, 0, encoding, Submission { origin, deadline_ns: 0, streams: false, more, bytes: 7, steering: Steering::default(), message });
                 }
-                Op::Submit { .. } | Op::Arrive => {}
+                Op::Submit { .. } | Op::Arrive { .. } => {}
+                Op::Request { nth, more, bare } => {
+                    if let Some(&origin) = ledger.posted.get(nth) {
+                        let message = (!bare).then(|| ledger.message());
+                        let charge = message.map_or(0, |message| message % 7 * STREAM_WINDOW_BYTES / 6);
+                        // What doesn't fit is dropped, and its session would end.
+                        let _unfit = engine.request(origin, more, charge, message);
+                    }
+                }
+                Op::Respond { nth } => {
+                    if let Some(&call) = ledger.with_server.get(nth) {
+                        let message = ledger.message();
+                        let unfit = engine.response_from_session(SERVER, call, message % 7 * STREAM_WINDOW_BYTES / 6, message);
+                        prop_assert!(unfit != Err(Unfit::AfterLast));
+                    } else if let Some(&call) = ledger.with_peer.get(nth / 2) {
+                        let message = ledger.message();
+                        engine.response_from_link(PEER, call, message % 7, message);
+                    }
+                }
+                Op::Consume { nth } => {
+                    let all = Credit { messages: u32::MAX, bytes: u32::MAX };
+                    if let Some(&call) = ledger.with_server.get(nth) {
+                        engine.requests_consumed_by_session(SERVER, call, all);
+                    }
+                    if let Some(&call) = ledger.with_peer.get(nth) {
+                        engine.requests_consumed_by_link(PEER, call, all);
+                    }
+                    if let Some(&origin) = ledger.posted.get(nth) {
+                        engine.responses_consumed(origin, all);
+                    }
+                }
                 Op::Answer { nth, how } => {
                     let status = Status::new(Code::INTERNAL, "handler");
                     if let Some(&call) = ledger.with_server.get(nth) {

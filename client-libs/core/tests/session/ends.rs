@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use prost::Message as _;
 use tollgate_core::{Code, Session, SessionOptions, Status, block_on};
-use tollgate_shm_abi::descriptor::{Completion, Image, Offsets, Submission, Text};
+use tollgate_shm_abi::descriptor::{Completion, Epilogue, Image, Offsets, Submission};
 use tollgate_shm_abi::messages::{Failure, Response, ResponseBody};
 
 use crate::fake::{self, FIRST_HANDLE, Fake, Limits, echo, silence};
@@ -156,14 +156,15 @@ fn forged_completions_never_panic() {
         })
     });
     nonsense("text outside", broke, |fake| {
-        let text = Some(Text {
+        let epilogue = Some(Epilogue {
             offset: 1 << 30,
-            len: 4,
+            text: 4,
+            metadata: 0,
         });
         fake.push(Completion::Status {
             call: 0,
             code: Code::ABORTED,
-            text,
+            epilogue,
             retry_after_ms: 0,
         });
     });

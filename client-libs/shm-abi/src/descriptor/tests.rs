@@ -50,6 +50,7 @@ fn submissions_have_these_bytes() {
         Submission::Call {
             method: 0xa1b2_c3d4,
             call,
+            part: Part::ONLY,
             block,
             deadline_ns: 0x0102_0304_0506_0708,
         },
@@ -84,7 +85,11 @@ fn submissions_have_these_bytes() {
         Submission::Status {
             call,
             code: Code::PERMISSION_DENIED,
-            text: Some(Text { offset: 64, len: 9 }),
+            epilogue: Some(Epilogue {
+                offset: 64,
+                text: 9,
+                metadata: 0x0203,
+            }),
             waited_ns: 1,
             retry_after_ms: 0x0102_0304,
         },
@@ -95,14 +100,84 @@ fn submissions_have_these_bytes() {
             (24, &[9]),
             (28, &[7]),
             (32, &[1]),
+            (44, &[3, 2]),
             (48, &[4, 3, 2, 1]),
         ],
+    );
+    let more = Part {
+        more: true,
+        bare: false,
+    };
+    check(
+        Submission::Request {
+            call,
+            part: more,
+            block: BlockRef {
+                metadata: 0,
+                ..block
+            },
+        },
+        &[(0, &[6, 1]), ID, extents, offset, len],
+    );
+    let end = Submission::Request {
+        call,
+        part: Part {
+            more: false,
+            bare: true,
+        },
+        block: BlockRef::default(),
+    };
+    check(end, &[(0, &[6, 2]), ID]);
+    check(
+        Submission::Response {
+            call,
+            bare: false,
+            block,
+            waited_ns: 0x1234,
+        },
+        &[
+            (0, &[7]),
+            ID,
+            extents,
+            offset,
+            len,
+            (32, &[0x34, 0x12]),
+            metadata,
+        ],
+    );
+    let only_metadata = BlockRef {
+        len: 0,
+        extents: 0,
+        ..block
+    };
+    check(
+        Submission::Response {
+            call,
+            bare: true,
+            block: only_metadata,
+            waited_ns: 0,
+        },
+        &[(0, &[7, 2]), ID, offset, metadata],
+    );
+    let credit = Credit {
+        messages: 3,
+        bytes: 0x0102,
+    };
+    let credit_bytes: [(usize, &[u8]); 3] = [ID, (24, &[3]), (40, &[2, 1])];
+    let [id, messages, bytes] = credit_bytes;
+    check(
+        Submission::RequestCredit { call, credit },
+        &[(0, &[8]), id, messages, bytes],
+    );
+    check(
+        Submission::ResponseCredit { call, credit },
+        &[(0, &[9]), id, messages, bytes],
     );
     check(
         Submission::Status {
             call,
             code: Code(0xdead_beef),
-            text: None,
+            epilogue: None,
             waited_ns: 0,
             retry_after_ms: 0,
         },
@@ -142,6 +217,7 @@ fn completions_have_these_bytes() {
         Completion::Call {
             method: 5,
             call,
+            part: Part::ONLY,
             image,
             deadline_ns: 255,
             delivered_ns: 0x0807_0605_0403_0201,
@@ -165,17 +241,73 @@ fn completions_have_these_bytes() {
         Completion::Status {
             call,
             code: Code::UNAVAILABLE,
-            text: Some(Text { offset: 64, len: 9 }),
+            epilogue: Some(Epilogue {
+                offset: 64,
+                text: 0,
+                metadata: 9,
+            }),
             retry_after_ms: 5,
         },
         &[
             (0, &[3]),
             ID,
             (16, &[64]),
-            (24, &[9]),
             (28, &[14]),
+            (44, &[9]),
             (48, &[5]),
         ],
+    );
+    check(
+        Completion::Status {
+            call,
+            code: Code::OK,
+            epilogue: None,
+            retry_after_ms: 0,
+        },
+        &[(0, &[3]), ID],
+    );
+    check(
+        Completion::Request {
+            call,
+            part: Part {
+                more: true,
+                bare: false,
+            },
+            image: Image {
+                metadata: 0,
+                ..image
+            },
+            charge: 0x0102,
+        },
+        &[
+            (0, &[6, 1]),
+            ID,
+            offset,
+            len,
+            (40, &[0x60, 0x50, 0x40]),
+            (48, &[2, 1]),
+        ],
+    );
+    check(
+        Completion::Response {
+            call,
+            bare: false,
+            image,
+            charge: 7,
+        },
+        &[(0, &[7]), ID, offset, len, total, (48, &[7])],
+    );
+    let credit = Credit {
+        messages: u32::MAX,
+        bytes: 1,
+    };
+    check(
+        Completion::RequestCredit { call, credit },
+        &[(0, &[8]), ID, (24, &[255; 4]), (40, &[1])],
+    );
+    check(
+        Completion::ResponseCredit { call, credit },
+        &[(0, &[9]), ID, (24, &[255; 4]), (40, &[1])],
     );
     check(Completion::Cancel { call }, &[(0, &[4]), ID]);
     let six = [0, 64, 128, 192, 256, 320];
@@ -197,6 +329,7 @@ fn a_wrong_submission_is_told_by_its_numbers() {
     let call: Entry = Submission::Call {
         method: 1,
         call: 2,
+        part: Part::ONLY,
         block: BlockRef {
             offset: 64,
             len: 100,
@@ -217,12 +350,21 @@ fn a_wrong_submission_is_told_by_its_numbers() {
     let u64s = |value: u64| value.to_le_bytes();
     let u32s = |value: u32| value.to_le_bytes();
     let send = HEAPS.send;
-    for kind in [0, 6, 255] {
+    for kind in [0, 10, 255] {
         check(call, &[(0, &[kind])], E::UnknownKind { kind });
     }
     for at in [1, 28, 31, 40, 43, 48, 63] {
-        check(call, &[(at, &[1])], E::NotZero { at });
+        check(call, &[(at, &[4])], E::NotZero { at });
     }
+    // Without a message there is nothing inline, and without metadata nothing at all.
+    check(call, &[(1, &[2])], E::NotZero { at: 16 });
+    check(call, &[(1, &[2]), (16, &[0])], E::NotZero { at: 24 });
+    check(
+        call,
+        &[(1, &[2]), (24, &[0]), (2, &[1]), (44, &[9])],
+        E::NotZero { at: 2 },
+    );
+    check(call, &[(1, &[2]), (24, &[0])], E::NotZero { at: 16 });
     check(call, &[(16, &[65])], E::Unaligned { offset: 65 });
     check(
         call,
@@ -320,17 +462,69 @@ fn a_wrong_submission_is_told_by_its_numbers() {
     for at in [4, 7, 28, 40, 48, 63] {
         check(reply, &[(at, &[1])], E::NotZero { at });
     }
+    let request = Submission::Request {
+        call: 2,
+        part: Part::ONLY,
+        block: BlockRef {
+            offset: 64,
+            len: 100,
+            extents: 0,
+            metadata: 0,
+        },
+    }
+    .encode();
+    for at in [4, 28, 32, 40, 44, 48, 63] {
+        check(request, &[(at, &[1])], E::NotZero { at });
+    }
+    let response = Submission::Response {
+        call: 2,
+        bare: false,
+        block: BlockRef {
+            offset: 64,
+            len: 100,
+            extents: 0,
+            metadata: 0,
+        },
+        waited_ns: 0,
+    }
+    .encode();
+    for at in [1, 4, 28, 40, 48, 63] {
+        check(response, &[(at, &[1])], E::NotZero { at });
+    }
+    let credit = Submission::RequestCredit {
+        call: 2,
+        credit: Credit::default(),
+    }
+    .encode();
+    for at in [1, 2, 4, 16, 28, 32, 44, 48, 63] {
+        check(credit, &[(at, &[1])], E::NotZero { at });
+    }
     let status = Submission::Status {
         call: 2,
         code: Code::ABORTED,
-        text: None,
+        epilogue: None,
         waited_ns: 0,
         retry_after_ms: 0,
     }
     .encode();
-    check(status, &[(28, &[0])], E::StatusIsOk);
     check(status, &[(52, &[1])], E::NotZero { at: 52 });
-    check(status, &[(44, &[1])], E::NotZero { at: 44 });
+    check(
+        status,
+        &[(44, &u32s(8193))],
+        E::TooLong {
+            len: 8193,
+            limit: MAX_METADATA_BYTES as u32,
+        },
+    );
+    check(
+        status,
+        &[(24, &[9]), (44, &[1]), (16, &u64s(send - 16))],
+        E::OutOfHeap {
+            offset: send - 16,
+            len: 17,
+            heap_len: send,
+        },
+    );
     check(status, &[(16, &[64])], E::NotZero { at: 16 });
     check(status, &[(2, &[1])], E::NotZero { at: 2 });
     check(
@@ -396,7 +590,7 @@ fn a_wrong_completion_is_told_by_its_numbers() {
     use DescriptorError as E;
     let receive = HEAPS.receive;
     let too_long = MAX_MESSAGE_BYTES + 1;
-    check(&[(0, &[9])], E::UnknownKind { kind: 9 });
+    check(&[(0, &[10])], E::UnknownKind { kind: 10 });
     check(&[(2, &[1])], E::NotZero { at: 2 });
     check(
         &[(40, &[49])],
@@ -464,14 +658,15 @@ fn limits_themselves_are_allowed() {
         waited_ns: 0,
     };
     assert_eq!(Alleged::from(reply.encode()).submission(&HEAPS), Ok(reply));
-    let text = Some(Text {
+    let epilogue = Some(Epilogue {
         offset: 0,
-        len: MAX_STATUS_TEXT_BYTES,
+        text: MAX_STATUS_TEXT_BYTES,
+        metadata: MAX_METADATA_BYTES as u32,
     });
     let status = Submission::Status {
         call: 1,
         code: Code::UNKNOWN,
-        text,
+        epilogue,
         waited_ns: u64::MAX,
         retry_after_ms: u32::MAX,
     };
@@ -594,7 +789,6 @@ fn errors_are_sentences() {
             E::BadCount { count: 7 },
             "a count of 7 offsets isn't within 1..=6",
         ),
-        (E::StatusIsOk, "a STATUS says OK"),
         (
             E::TotalBelowInline {
                 inline_len: 2,
@@ -612,7 +806,7 @@ proptest! {
 
     /// Random bytes never panic, and what is accepted lies inside its heap and encodes to the same bytes.
     #[test]
-    fn anything_accepted_is_exactly_what_was_written(mut bytes: [[u8; 32]; 2], kind in 0u8..7, mask: u64) {
+    fn anything_accepted_is_exactly_what_was_written(mut bytes: [[u8; 32]; 2], kind in 0u8..11, mask: u64) {
         bytes[0][0] = kind;
         let mut entry: Entry = bytes.concat().try_into().unwrap();
         // Clear most bytes, or hardly anything random would be accepted.

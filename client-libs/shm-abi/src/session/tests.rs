@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::control::ControlSocket;
-use crate::descriptor::{Alleged, BlockRef, Completion, Image, Offsets, Submission};
+use crate::descriptor::{Alleged, BlockRef, Completion, Image, Offsets, Part, Submission};
 use crate::limits::MAX_HEAP_BYTES;
 use rustix::io::Errno;
 use std::string::ToString;
@@ -46,6 +46,7 @@ fn a_call_goes_there_and_back() {
     let call = Submission::Call {
         method: 3,
         call: 9,
+        part: Part::ONLY,
         block,
         deadline_ns: 0,
     };

@@ -70,12 +70,7 @@ fn emit_client(service: &Service, constant: &str, module: &str, path: &[String],
         "Self {{ client: ::tollgate::Client::new(channel, &super::{constant}) }}"
     ));
     text.line("}");
-    for (index, method) in service
-        .methods
-        .iter()
-        .enumerate()
-        .filter(|(_, m)| m.is_unary())
-    {
+    for (index, method) in service.methods.iter().enumerate() {
         let (input, output) = types(method, path);
         text.line("");
         text.line(format!(
@@ -84,13 +79,28 @@ fn emit_client(service: &Service, constant: &str, module: &str, path: &[String],
         ));
         text.line(format!("pub async fn {}(", snake(&method.name)));
         text.line("&self,");
-        text.line(format!("request: impl ::tollgate::IntoRequest<{input}>,"));
-        text.line(format!(
-            ") -> ::tollgate::Reply<::tollgate::Received<{output}>> {{"
-        ));
-        text.line(format!(
-            "self.client.unary({index}, request.into_request()).await"
-        ));
+        text.line(match method.client_streaming {
+            true => format!("requests: impl ::tollgate::IntoStreamingRequest<{input}>,"),
+            false => format!("request: impl ::tollgate::IntoRequest<{input}>,"),
+        });
+        text.line(match method.server_streaming {
+            true => format!(") -> ::tollgate::Reply<::tollgate::Streaming<{output}>> {{"),
+            false => format!(") -> ::tollgate::Reply<::tollgate::Received<{output}>> {{"),
+        });
+        text.line(match (method.client_streaming, method.server_streaming) {
+            (false, false) => {
+                format!("self.client.unary({index}, request.into_request()).await")
+            }
+            (false, true) => {
+                format!("self.client.server_streaming({index}, request.into_request()).await")
+            }
+            (true, false) => format!(
+                "self.client.client_streaming({index}, requests.into_streaming_request()).await"
+            ),
+            (true, true) => {
+                format!("self.client.streaming({index}, requests.into_streaming_request()).await")
+            }
+        });
         text.line("}");
     }
     text.lines(["}", "}"]);
@@ -109,19 +119,25 @@ fn emit_server(service: &Service, constant: &str, module: &str, path: &[String],
     text.line(format!(
         "pub trait {name}: ::core::marker::Send + ::core::marker::Sync + 'static {{"
     ));
-    for method in service.methods.iter().filter(|m| m.is_unary()) {
+    for method in &service.methods {
         let (input, output) = types(method, path);
-        text.line(format!(
-            "/// `{}`.",
-            format_args!("{}.{}", service.name, method.name)
-        ));
+        let full = format!("{}.{}", service.name, method.name);
+        let mut answer = output.clone();
+        if method.server_streaming {
+            let stream = camel(&method.name) + "Stream";
+            text.line(format!("/// The responses of `{full}`."));
+            text.line(format!("type {stream}: ::tollgate::Stream<Item = ::core::result::Result<{output}, ::tollgate::Status>> + ::core::marker::Send + 'static;"));
+            answer = format!("Self::{stream}");
+        }
+        text.line(format!("/// `{full}`."));
         text.line(format!("fn {}(", snake(&method.name)));
         text.line("&self,");
+        text.line(match method.client_streaming {
+            true => format!("requests: ::tollgate::Request<::tollgate::Streaming<{input}>>,"),
+            false => format!("request: ::tollgate::Request<::tollgate::Received<{input}>>,"),
+        });
         text.line(format!(
-            "request: ::tollgate::Request<::tollgate::Received<{input}>>,"
-        ));
-        text.line(format!(
-            ") -> impl ::core::future::Future<Output = ::tollgate::Reply<{output}>> + ::core::marker::Send;"
+            ") -> impl ::core::future::Future<Output = ::tollgate::Reply<{answer}>> + ::core::marker::Send;"
         ));
     }
     text.lines(["}", ""]);
@@ -149,20 +165,29 @@ fn emit_dispatcher(service: &Service, constant: &str, name: &str, text: &mut Tex
         "fn call(&self, method: usize, call: ::tollgate::Incoming) -> ::tollgate::HandlerFuture {",
     );
     const REFUSE: &str = "::std::boxed::Box::pin(::tollgate::unimplemented(call))";
-    if !service.methods.iter().any(Method::is_unary) {
+    if service.methods.is_empty() {
         text.line("let _ = method;");
         text.lines([REFUSE, "}", "}"]);
         return;
     }
     text.line("let service = ::std::sync::Arc::clone(&self.0);");
     text.line("match method {");
-    let methods = service.methods.iter().enumerate();
-    for (index, method) in methods.filter(|(_, m)| m.is_unary()) {
+    for (index, method) in service.methods.iter().enumerate() {
+        let accept = match method.client_streaming {
+            true => "accept_stream",
+            false => "accept",
+        };
+        let respond = match method.server_streaming {
+            true => "respond_stream",
+            false => "respond",
+        };
         text.line(format!("{index} => ::std::boxed::Box::pin(async move {{"));
         let ident = snake(&method.name);
-        text.line("let (request, responder) = ::tollgate::accept(call);");
+        text.line(format!(
+            "let (request, responder) = ::tollgate::{accept}(call);"
+        ));
         text.line(format!("let reply = service.{ident}(request).await;"));
-        text.line("::tollgate::respond(responder, reply).await;");
+        text.line(format!("::tollgate::{respond}(responder, reply).await;"));
         text.line("}),");
     }
     text.line(format!("_ => {REFUSE},"));

@@ -704,6 +704,14 @@ pub mod struct_client {
         ) -> ::tollgate::Reply<::tollgate::Received<super::class::None>> {
             self.client.unary(0, request.into_request()).await
         }
+
+        /// `awkward.struct.while`.
+        pub async fn r#while(
+            &self,
+            requests: impl ::tollgate::IntoStreamingRequest<super::Class>,
+        ) -> ::tollgate::Reply<::tollgate::Streaming<super::Class>> {
+            self.client.streaming(1, requests.into_streaming_request()).await
+        }
     }
 }
 
@@ -717,6 +725,13 @@ pub mod struct_server {
             &self,
             request: ::tollgate::Request<::tollgate::Received<super::Class>>,
         ) -> impl ::core::future::Future<Output = ::tollgate::Reply<super::class::None>> + ::core::marker::Send;
+        /// The responses of `awkward.struct.while`.
+        type WhileStream: ::tollgate::Stream<Item = ::core::result::Result<super::Class, ::tollgate::Status>> + ::core::marker::Send + 'static;
+        /// `awkward.struct.while`.
+        fn r#while(
+            &self,
+            requests: ::tollgate::Request<::tollgate::Streaming<super::Class>>,
+        ) -> impl ::core::future::Future<Output = ::tollgate::Reply<Self::WhileStream>> + ::core::marker::Send;
     }
 
     /// Dispatches incoming calls to an implementation of [`Struct`].
@@ -742,6 +757,11 @@ pub mod struct_server {
                     let (request, responder) = ::tollgate::accept(call);
                     let reply = service.union(request).await;
                     ::tollgate::respond(responder, reply).await;
+                }),
+                1 => ::std::boxed::Box::pin(async move {
+                    let (request, responder) = ::tollgate::accept_stream(call);
+                    let reply = service.r#while(request).await;
+                    ::tollgate::respond_stream(responder, reply).await;
                 }),
                 _ => ::std::boxed::Box::pin(::tollgate::unimplemented(call)),
             }

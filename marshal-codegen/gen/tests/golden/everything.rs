@@ -1665,6 +1665,14 @@ pub mod everything_client {
         ) -> ::tollgate::Reply<::tollgate::Received<super::All>> {
             self.client.unary(0, request.into_request()).await
         }
+
+        /// `everything.Everything.Follow`.
+        pub async fn follow(
+            &self,
+            request: impl ::tollgate::IntoRequest<super::Node>,
+        ) -> ::tollgate::Reply<::tollgate::Streaming<super::Node>> {
+            self.client.server_streaming(1, request.into_request()).await
+        }
     }
 }
 
@@ -1678,6 +1686,13 @@ pub mod everything_server {
             &self,
             request: ::tollgate::Request<::tollgate::Received<super::All>>,
         ) -> impl ::core::future::Future<Output = ::tollgate::Reply<super::All>> + ::core::marker::Send;
+        /// The responses of `everything.Everything.Follow`.
+        type FollowStream: ::tollgate::Stream<Item = ::core::result::Result<super::Node, ::tollgate::Status>> + ::core::marker::Send + 'static;
+        /// `everything.Everything.Follow`.
+        fn follow(
+            &self,
+            request: ::tollgate::Request<::tollgate::Received<super::Node>>,
+        ) -> impl ::core::future::Future<Output = ::tollgate::Reply<Self::FollowStream>> + ::core::marker::Send;
     }
 
     /// Dispatches incoming calls to an implementation of [`Everything`].
@@ -1703,6 +1718,11 @@ pub mod everything_server {
                     let (request, responder) = ::tollgate::accept(call);
                     let reply = service.swap(request).await;
                     ::tollgate::respond(responder, reply).await;
+                }),
+                1 => ::std::boxed::Box::pin(async move {
+                    let (request, responder) = ::tollgate::accept(call);
+                    let reply = service.follow(request).await;
+                    ::tollgate::respond_stream(responder, reply).await;
                 }),
                 _ => ::std::boxed::Box::pin(::tollgate::unimplemented(call)),
             }

@@ -19,8 +19,9 @@ use tollgate_shm_abi::control::{ControlSocket, Packet};
 use tollgate_shm_abi::descriptor::HeapSizes;
 use tollgate_shm_abi::limits::{MAX_LABEL_BYTES, MAX_MESSAGE_BYTES, MAX_PACKET_BYTES};
 use tollgate_shm_abi::messages::{
-    Bind, Bound, BoundMethod, FEATURE_METADATA, FEATURE_WAITS, Failure, OpenSession, Request,
-    RequestBody, Response, ResponseBody, SIDE_CLIENT, SIDE_SERVER, SessionOpened,
+    Bind, Bound, BoundMethod, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, Failure,
+    OpenSession, Request, RequestBody, Response, ResponseBody, SIDE_CLIENT, SIDE_SERVER,
+    SessionOpened,
 };
 use tollgate_shm_abi::segment::ABI_VERSION;
 use tollgate_shm_abi::session::{SessionFds, SessionShape};
@@ -306,7 +307,7 @@ async fn open_session(
         receive_heap_bytes: shape.receive_heap_bytes,
         max_message_bytes: MAX_MESSAGE_BYTES,
         max_outstanding: tollgate_engine::limits::MAX_OUTSTANDING_PER_SESSION,
-        features: FEATURE_METADATA | FEATURE_WAITS,
+        features: FEATURE_METADATA | FEATURE_WAITS | FEATURE_STREAMS,
     };
     let fds = duplicate(&session_fds).map_err(|error| exhausted(&error))?;
     Ok((

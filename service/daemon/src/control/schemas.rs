@@ -23,7 +23,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::datapath::command::{Method, ServiceSchema};
 use crate::limits::{MAX_KNOWN_SETS, MAX_PREFETCHED, MAX_SCHEMAS};
-use crate::machine_code::Compiler;
+use crate::machine_code::{Compiler, Streams};
 
 /// A service's schema with what chains need to know of it.
 pub(crate) struct BoundSchema {
@@ -153,7 +153,11 @@ impl Schemas {
             let name = format!("{}/{}", layout.name, method.name);
             let request = Codec::new(&layout.layouts, method.input);
             let reply = Codec::new(&layout.layouts, method.output);
-            Arc::new(Method::new(name, request, reply, &self.compiler))
+            let streams = Streams {
+                requests: method.client_streaming,
+                responses: method.server_streaming,
+            };
+            Arc::new(Method::new(name, (request, reply), streams, &self.compiler))
         };
         let service = Arc::new(ServiceSchema {
             name: layout.name.clone(),
@@ -215,18 +219,7 @@ pub(crate) fn parse_all(descriptor_set: &[u8]) -> Result<Vec<(SetKey, ServiceLay
 /// Parses what an application sent.
 pub(crate) fn parse(descriptor_set: &[u8], service: &str) -> Result<ServiceLayout, Status> {
     let schema = Schema::from_descriptor_set(descriptor_set).map_err(refused)?;
-    let layout = schema.service(service).map_err(refused)?;
-    if let Some(streaming) = layout
-        .methods
-        .iter()
-        .find(|m| m.client_streaming || m.server_streaming)
-    {
-        tracing::debug!(
-            "{service}/{} is streaming: it can't be called yet",
-            streaming.name
-        );
-    }
-    Ok(layout)
+    schema.service(service).map_err(refused)
 }
 
 /// What each method of `ours` finds in a schema with the description `theirs`, which may be anything. Linear in both, up to

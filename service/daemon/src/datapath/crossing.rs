@@ -29,10 +29,9 @@ use tollgate_transport::{CallHead, metadata_room};
 use crate::datapath::command::{Bound, Event, Method, MethodSteps, ServiceSchema};
 use crate::datapath::links::{After, invalid};
 use crate::datapath::message::{Body, Message};
-use crate::datapath::ports::{Comparing, LinkState};
+use crate::datapath::ports::{Answer, Comparing, LinkState};
 use crate::datapath::runtime::Runtime;
 use crate::datapath::sessions::schema_differs;
-use crate::datapath::steering;
 
 /// Rewriting messages.
 impl Runtime {
@@ -73,8 +72,9 @@ impl Runtime {
         mut message: Message,
     ) -> Result<Message, Status> {
         source.crosses();
-        // It is the same in every layout.
+        // These are the same in every layout.
         let metadata = std::mem::take(&mut message.metadata);
+        let bare = message.bare;
         let codec = codec_of(source, is_request);
         let (bytes, start) = self
             .encode(codec, message)
@@ -86,6 +86,7 @@ impl Runtime {
                 inline_len: 0,
                 total_len,
                 metadata,
+                bare,
             });
         };
         target.called();
@@ -95,7 +96,24 @@ impl Runtime {
         let decoded = decoded.map_err(|fault| unfit(target, is_request, &fault))?;
         Ok(Message {
             metadata,
+            bare,
             ..decoded
+        })
+    }
+
+    /// What chains are shown of a message that isn't there, with the metadata that is.
+    pub(crate) fn bare(&mut self, codec: &Codec, metadata: Vec<u8>) -> Result<Message, Status> {
+        let nothing = self.decode(codec, &[]).map_err(|fault| {
+            let text = format!(
+                "a message without fields isn't valid: {}",
+                codec.explain(&fault)
+            );
+            Status::new(Code::INVALID_ARGUMENT, text)
+        })?;
+        Ok(Message {
+            metadata,
+            bare: true,
+            ..nothing
         })
     }
 
@@ -183,11 +201,7 @@ impl Runtime {
     ) {
         let bytes = (protobuf.len() + metadata_room(metadata.len())) as u64;
         let decoded = self.with_served(service, head.method, |runtime, method| {
-            method.called();
-            method.crosses();
-            runtime.counters.converted += 1;
-            let decoded = runtime.decode(&method.request, protobuf);
-            decoded.map_err(|fault| unfit(method, true, &fault))
+            runtime.decoded_request(method, protobuf)
         });
         match decoded.flatten() {
             Ok(decoded) => {
@@ -207,18 +221,14 @@ impl Runtime {
         }
     }
 
-    pub(crate) fn encoded_reply(
+    pub(crate) fn encoded_answer(
         &mut self,
         link: LinkId,
-        call: CallKey,
+        answer: Answer,
         protobuf: &[u8],
-        mut metadata: Vec<u8>,
+        metadata: Vec<u8>,
     ) {
-        steering::take(&mut metadata);
-        let expected = self.engine.expected_from_link(link, call);
-        let method = expected.and_then(|e| self.method_of(e.session, e.handle));
-        let Some(method) = method else {
-            // The call ended meanwhile.
+        let Some(method) = self.answering(link, answer) else {
             return;
         };
         method.crosses();
@@ -229,14 +239,31 @@ impl Runtime {
                     metadata,
                     ..decoded
                 };
-                let message = self.pool.boxed(message);
-                self.engine.reply_from_link(link, call, message)
+                self.answered(link, answer, message);
             }
             Err(fault) => {
                 let status = unfit(&method, false, &fault);
-                self.engine.fail_from_link(link, call, status);
+                self.engine.fail_from_link(link, answer.key, status);
             }
         }
+    }
+
+    /// The method whose caller a peer answers; `None`: the call ended meanwhile.
+    pub(super) fn answering(&self, link: LinkId, answer: Answer) -> Option<Arc<Method>> {
+        let expected = self.engine.expected_from_link(link, answer.key)?;
+        self.method_of(expected.session, expected.handle)
+    }
+
+    pub(super) fn decoded_request(
+        &mut self,
+        method: &Arc<Method>,
+        protobuf: &[u8],
+    ) -> Result<Message, Status> {
+        method.called();
+        method.crosses();
+        self.counters.converted += 1;
+        let decoded = self.decode(&method.request, protobuf);
+        decoded.map_err(|fault| unfit(method, true, &fault))
     }
 }
 

@@ -14,6 +14,7 @@ use tollgate_engine::{
 use tollgate_shm_abi::descriptor::held_bytes;
 use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::stream::Credit as StreamCredit;
 use tollgate_transport::{
     Body as WireBody, BodyOutcome, CallHead, Came, Event as LinkEvent, LinkError, ReadOutcome,
     SendError, TcpLink, metadata_room,
@@ -24,7 +25,8 @@ use crate::datapath::command::{
 };
 use crate::datapath::message::{Body, Message};
 use crate::datapath::ports::{
-    Landing, LargeBody, LargeKind, LinkPort, LinkState, Outbound, Place, RemoteBinding,
+    Answer, FurtherRequest, Landing, LargeBody, LargeKind, LinkPort, LinkState, Outbound, Place,
+    RemoteBinding,
 };
 use crate::datapath::runtime::{Redial, Refusal, Runtime};
 use crate::datapath::runtime_of;
@@ -473,6 +475,10 @@ impl Runtime {
         let mut worked = false;
         let outcome = self.pump(link, &mut port, &mut worked);
         let moving = port.state.moving.take();
+        let openings = std::mem::take(&mut self.openings_bytes);
+        if openings > 0 {
+            port.tcp.link.return_credit(0, openings);
+        }
         let credited = std::mem::take(&mut port.state.credited);
         self.links.put_back(link.0, port);
         self.bind_waiting();
@@ -652,39 +658,78 @@ impl Runtime {
                 After::Nothing
             }
             LinkEvent::Call { head, came } => self.call_arrived(link, state, head, came),
+            LinkEvent::Request {
+                call,
+                more,
+                bare,
+                protobuf,
+                charge,
+                came,
+            } => {
+                let request = FurtherRequest {
+                    call,
+                    more,
+                    protobuf,
+                    charge,
+                };
+                self.further_request_arrived(link, request, bare, came)
+            }
+            LinkEvent::Response {
+                call,
+                bare,
+                protobuf,
+                charge,
+                came,
+            } => {
+                let answer = Answer {
+                    key: CallKey::from_wire(call),
+                    protobuf,
+                    charge: Some(charge),
+                };
+                self.answer_arrived(link, answer, bare, came)
+            }
+            LinkEvent::RequestCredit {
+                call,
+                messages,
+                bytes,
+            } => {
+                let credit = StreamCredit { messages, bytes };
+                self.engine
+                    .requests_consumed_by_link(link, CallKey::from_wire(call), credit);
+                After::Nothing
+            }
+            LinkEvent::ResponseCredit {
+                call,
+                messages,
+                bytes,
+            } => {
+                let credit = StreamCredit { messages, bytes };
+                self.engine
+                    .responses_consumed(Origin::Link { link, call }, credit);
+                After::Nothing
+            }
             LinkEvent::Reply {
                 call,
                 protobuf,
                 came,
-            } => self.reply_arrived(link, call, protobuf, came),
-            // A stream that this daemon hasn't opened or has refused.
-            LinkEvent::Request { came, .. } | LinkEvent::Response { came, .. } => {
-                match parts_of(came.body) {
-                    (_, None) => After::SkipBody,
-                    (_, Some(_)) => After::Nothing,
-                }
-            }
-            LinkEvent::RequestCredit { .. } | LinkEvent::ResponseCredit { .. } => After::Nothing,
-            LinkEvent::Status {
-                call,
-                code: Code::OK,
-                ..
             } => {
-                let text = "the peer's reply is a stream, which this call can't take";
-                let status = Status::new(Code::INTERNAL, text);
-                self.engine
-                    .fail_from_link(link, CallKey::from_wire(call), status);
-                After::Nothing
+                let answer = Answer {
+                    key: CallKey::from_wire(call),
+                    protobuf,
+                    charge: None,
+                };
+                self.answer_arrived(link, answer, false, came)
             }
             LinkEvent::Status {
                 call,
                 code,
                 retry_after_ms,
                 message,
-                ..
+                metadata,
             } => {
-                let status =
-                    Status::new(code, message.to_owned()).with_retry_after_ms(retry_after_ms);
+                let status = Status::new(code, message.to_owned())
+                    .with_retry_after_ms(retry_after_ms)
+                    .with_trailers(metadata.as_bytes().to_vec());
                 self.engine
                     .fail_from_link(link, CallKey::from_wire(call), status);
                 After::Nothing
@@ -752,17 +797,11 @@ impl Runtime {
             link,
             call: head.call,
         };
-        let service = self.called(state, &head);
-        let streams = head.more || head.bare;
-        let Some(service) = service.filter(|_| !streams) else {
-            let text = if streams {
-                "this daemon serves no streams".to_owned()
-            } else {
-                format!(
-                    "bind {} of this link has no method {}",
-                    head.bind, head.method
-                )
-            };
+        let Some(service) = self.called(state, &head) else {
+            let text = format!(
+                "bind {} of this link has no method {}",
+                head.bind, head.method
+            );
             self.pool.give(metadata);
             let status = Status::new(Code::UNIMPLEMENTED, text);
             self.engine.reject(origin, credit_bytes, status);
@@ -772,6 +811,10 @@ impl Runtime {
                 After::Nothing
             };
         };
+        if head.bare {
+            self.bare_request(link, service, &head, metadata);
+            return After::Nothing;
+        }
         if head.protobuf {
             let Some(bytes) = whole else {
                 return After::Large(LargeBody {
@@ -799,7 +842,13 @@ impl Runtime {
         }
     }
 
-    fn reply_arrived(&mut self, link: LinkId, call: u64, protobuf: bool, came: Came<'_>) -> After {
+    fn answer_arrived(
+        &mut self,
+        link: LinkId,
+        answer: Answer,
+        bare: bool,
+        came: Came<'_>,
+    ) -> After {
         let inline_len = came.inline_len;
         let (len, whole) = parts_of(came.body);
         let skip = if whole.is_none() {
@@ -807,33 +856,37 @@ impl Runtime {
         } else {
             After::Nothing
         };
-        let key = CallKey::from_wire(call);
+        let Answer { key, protobuf, .. } = answer;
         let Some(expected) = self.engine.expected_from_link(link, key) else {
             // The call ended meanwhile.
             return skip;
         };
-        if protobuf != (expected.encoding == Encoding::Protobuf) {
+        if protobuf != (expected.encoding == Encoding::Protobuf) && !bare {
             let text = "the peer's reply isn't encoded as its call was";
             self.engine
                 .fail_from_link(link, key, Status::new(Code::INTERNAL, text));
             return skip;
         }
         let metadata = self.keep_metadata(came.metadata);
+        if bare {
+            self.bare_answer(link, answer, metadata);
+            return After::Nothing;
+        }
         if protobuf && let Some(bytes) = whole {
-            self.encoded_reply(link, key, bytes, metadata);
+            self.encoded_answer(link, answer, bytes, metadata);
             return After::Nothing;
         }
         let unjudged = (!expected.judged && !protobuf).then_some(expected.session);
         let mut landing = self.landing(unjudged, inline_len, len, metadata);
         match whole {
             None => After::Large(LargeBody {
-                what: LargeKind::Reply { call, protobuf },
+                what: LargeKind::Answer(answer),
                 landing,
             }),
             Some(bytes) => {
                 landing.bytes_mut().copy_from_slice(bytes);
                 self.bytes.link_to_message += len as u64;
-                self.reply_landed(link, call, landing);
+                self.answer_landed(link, answer, landing);
                 After::Nothing
             }
         }
@@ -851,16 +904,19 @@ impl Runtime {
                 Some(service) => self.request_landed(link, service, &head, large.landing),
                 None => self.discard_landing(large.landing),
             },
-            LargeKind::Reply {
-                call,
-                protobuf: true,
-            } => {
-                let metadata = std::mem::take(&mut large.landing.metadata);
-                let key = CallKey::from_wire(call);
-                self.encoded_reply(link, key, large.landing.bytes(), metadata);
+            LargeKind::Request(request) if request.protobuf => {
+                self.encoded_further_request(link, request, large.landing.bytes());
                 self.discard_landing(large.landing);
             }
-            LargeKind::Reply { call, .. } => self.reply_landed(link, call, large.landing),
+            LargeKind::Request(request) => {
+                self.further_request_landed(link, request, large.landing);
+            }
+            LargeKind::Answer(answer) if answer.protobuf => {
+                let metadata = std::mem::take(&mut large.landing.metadata);
+                self.encoded_answer(link, answer, large.landing.bytes(), metadata);
+                self.discard_landing(large.landing);
+            }
+            LargeKind::Answer(answer) => self.answer_landed(link, answer, large.landing),
         }
     }
 
@@ -873,7 +929,7 @@ impl Runtime {
 
     /// Where a body of `len` bytes goes: into the heap of the application that gets it, if no chain reads it first and there
     /// is room; else into private memory.
-    fn landing(
+    pub(super) fn landing(
         &mut self,
         session: Option<SessionId>,
         inline_len: u32,
@@ -946,12 +1002,24 @@ impl Runtime {
             0 => 0,
             us => self.now_ns.saturating_add(us.saturating_mul(1_000)),
         };
+        let served = self.services.get(service.0 as usize);
+        let method = served.and_then(|s| s.schema.methods.get(usize::from(head.method)));
+        let streams = method.is_some_and(|method| method.streams.any());
+        let bytes = if head.more {
+            // It may live for long, and its first message is no more than the others.
+            self.openings_bytes += bytes;
+            0
+        } else {
+            bytes
+        };
         let submission = Submission {
             origin: Origin::Link {
                 link,
                 call: head.call,
             },
             deadline_ns,
+            streams,
+            more: head.more,
             bytes,
             steering,
             message: self.pool.boxed(message),
@@ -960,9 +1028,8 @@ impl Runtime {
             .arrive(self.now_ns, service, head.method, encoding, submission);
     }
 
-    fn reply_landed(&mut self, link: LinkId, call: u64, mut landing: Landing) {
-        let key = CallKey::from_wire(call);
-        let Some(expected) = self.engine.expected_from_link(link, key) else {
+    fn answer_landed(&mut self, link: LinkId, answer: Answer, mut landing: Landing) {
+        let Some(expected) = self.engine.expected_from_link(link, answer.key) else {
             return self.discard_landing(landing);
         };
         let inline_len = landing.inline_len as usize;
@@ -972,21 +1039,28 @@ impl Runtime {
             Some(accepted.map_err(|fault| invalid(method, &method.reply.explain(&fault), false)))
         });
         match accepted {
-            Some(Ok(())) => {
-                let mut message = landing.into_message();
-                steering::take(&mut message.metadata);
-                let message = self.pool.boxed(message);
-                self.engine.reply_from_link(link, key, message);
-            }
+            Some(Ok(())) => self.answered(link, answer, landing.into_message()),
             Some(Err(status)) => {
                 self.discard_landing(landing);
-                self.engine.fail_from_link(link, key, status);
+                self.engine.fail_from_link(link, answer.key, status);
             }
             None => self.discard_landing(landing),
         }
     }
 
-    fn discard_landing(&mut self, landing: Landing) {
+    /// A peer's answer has its caller's layout.
+    pub(super) fn answered(&mut self, link: LinkId, answer: Answer, mut message: Message) {
+        steering::take(&mut message.metadata);
+        let message = self.pool.boxed(message);
+        match answer.charge {
+            Some(charge) => self
+                .engine
+                .response_from_link(link, answer.key, charge, message),
+            None => self.engine.reply_from_link(link, answer.key, message),
+        }
+    }
+
+    pub(super) fn discard_landing(&mut self, landing: Landing) {
         self.discard(landing.into_message());
     }
 
@@ -1014,7 +1088,7 @@ impl LinkState {
 }
 
 /// A body's length, and its bytes if they are here.
-fn parts_of(body: WireBody<'_>) -> (usize, Option<&[u8]>) {
+pub(super) fn parts_of(body: WireBody<'_>) -> (usize, Option<&[u8]>) {
     match body {
         WireBody::Whole(bytes) => (bytes.len(), Some(bytes)),
         WireBody::Large(len) => (len, None),
@@ -1035,14 +1109,14 @@ pub(crate) fn invalid(method: &Method, explained: &str, is_request: bool) -> Sta
 }
 
 impl Landing {
-    fn bytes_mut(&mut self) -> &mut [u8] {
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         match &mut self.place {
             Place::Heap { block, .. } => &mut block[..self.len],
             Place::Private(bytes) => &mut bytes[..self.len],
         }
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         match &self.place {
             Place::Heap { block, .. } => &block[..self.len],
             Place::Private(bytes) => &bytes[..self.len],
@@ -1050,7 +1124,7 @@ impl Landing {
     }
 
     /// The message, once validated.
-    fn into_message(self) -> Message {
+    pub(super) fn into_message(self) -> Message {
         let body = match self.place {
             Place::Heap { session, block } => Body::Landed { session, block },
             Place::Private(bytes) => Body::Private {
@@ -1064,6 +1138,7 @@ impl Landing {
             inline_len: self.inline_len,
             total_len: self.len as u32,
             metadata: self.metadata,
+            bare: false,
         }
     }
 }

@@ -7,7 +7,8 @@
 //!   Encoded    no image: protobuf, for a peer whose schema differs
 //! ```
 //!
-//! Beside it, in every case, its metadata: a private copy of a checked block, or no bytes at all.
+//! Beside it, in every case, its metadata: a private copy of a checked block, or no bytes at all. A *bare* message stands for none: a
+//! stream's opening, or its response's, that brings metadata only. To a chain it is a message without any field; nobody else sees it.
 //!
 //! Invariant (P2): a chain is shown private bytes only, and what it allowed is sent from those very bytes. A `Gathered` message's
 //! inline part is such a copy; a chain that reads an extent makes the message `Private` first. Extents are opaque bytes here;
@@ -59,6 +60,8 @@ pub(crate) struct Message {
     pub(crate) total_len: u32,
     /// A checked block of metadata; empty for none. From the pool.
     pub(crate) metadata: Vec<u8>,
+    /// Only the metadata is there. The body is what chains are shown: a message without any field.
+    pub(crate) bare: bool,
 }
 
 impl Default for Message {
@@ -82,11 +85,12 @@ impl Message {
             inline_len,
             total_len,
             metadata: Vec::new(),
+            bare: false,
         }
     }
 
-    /// An image that a policy's changes were written into: its extents are named by index, as they travel. The metadata stays.
-    pub(crate) fn patched(bytes: Vec<u8>, patched: Patched, metadata: Vec<u8>) -> Self {
+    /// An image that a policy's changes were written into: its extents are named by index, as they travel.
+    pub(crate) fn patched(bytes: Vec<u8>, patched: Patched) -> Self {
         let total_len = bytes.len() as u32;
         let body = Body::Private {
             bytes,
@@ -97,13 +101,19 @@ impl Message {
             body,
             inline_len: patched.inline_len as u32,
             total_len,
-            metadata,
+            metadata: Vec::new(),
+            bare: false,
         }
     }
 
     /// What it takes of a link's credit.
     pub(crate) fn credit_bytes(&self) -> u64 {
-        u64::from(self.total_len) + metadata_room(self.metadata.len()) as u64
+        u64::from(self.message_len()) + metadata_room(self.metadata.len()) as u64
+    }
+
+    /// Bytes of the image that is sent.
+    pub(crate) fn message_len(&self) -> u32 {
+        if self.bare { 0 } else { self.total_len }
     }
 
     /// What a chain may be shown: bytes that nobody else can change, and where the extents among them begin. Of a
@@ -125,6 +135,7 @@ impl Message {
     pub(crate) fn on_wire<R>(&self, send: impl FnOnce(&WireImage<'_>) -> R) -> Option<R> {
         let mut parts;
         let (inline, extents): (&[u8], &[Part<'_>]) = match &self.body {
+            _ if self.bare => (&[], &[]),
             Body::Private { bytes, extents, .. } => match extents.first() {
                 None => (bytes, &[]),
                 // An image's extents are contiguous, padding included: one part.
@@ -248,6 +259,7 @@ mod tests {
             inline_len: 11,
             total_len: 30,
             metadata: Vec::new(),
+            bare: false,
         }
     }
 

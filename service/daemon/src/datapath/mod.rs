@@ -41,6 +41,7 @@ mod shares;
 mod slot;
 pub(crate) mod steering;
 mod stopwatch;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod version;

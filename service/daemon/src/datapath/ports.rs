@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tollgate_engine::fair::FlowId;
 use tollgate_engine::{CallKey, LinkId, ServiceId, SessionId, Status};
 use tollgate_shm_abi::Misbehaved;
-use tollgate_shm_abi::descriptor::{Completion, Entry, HeapSizes, Image, Offsets, Text};
+use tollgate_shm_abi::descriptor::{Completion, Entry, Epilogue, HeapSizes, Image, Offsets, Part};
 use tollgate_shm_abi::heap::Block;
 use tollgate_shm_abi::limits::{MAX_OFFSETS, MAX_STATUS_TEXT_BYTES};
 use tollgate_shm_abi::ring::PushError;
@@ -37,6 +37,8 @@ pub(crate) struct Who {
     pub(crate) takes_metadata: bool,
     /// It says how long calls waited, and can be told when to try again.
     pub(crate) tells_waits: bool,
+    /// It knows of further requests, of responses and of trailers.
+    pub(crate) knows_streams: bool,
     /// Under which it serves.
     pub(crate) label: Option<Arc<str>>,
 }
@@ -135,30 +137,39 @@ impl SessionPort {
         }
     }
 
-    /// Tells the application how its call failed. The text is left out when the heap has no room for it.
+    /// Tells the application how its call ended without a reply. Text and trailers are left out when the heap has no room for them.
     pub(crate) fn push_status(&mut self, call: u64, status: &Status) {
-        let mut text = status.message.as_bytes();
-        if text.len() > MAX_STATUS_TEXT_BYTES as usize {
-            text = &text[..status
-                .message
-                .floor_char_boundary(MAX_STATUS_TEXT_BYTES as usize)];
-        }
-        let block = if text.is_empty() {
-            None
-        } else {
-            self.end.receive_heap.alloc(text.len())
+        let text = &status.message[..status
+            .message
+            .floor_char_boundary(MAX_STATUS_TEXT_BYTES as usize)];
+        let trailers = match self.who.knows_streams {
+            true => &status.trailers[..],
+            false => &[],
         };
-        let text = block.map(|mut block| {
-            block[..text.len()].copy_from_slice(text);
-            Text {
-                offset: self.end.receive_heap.commit(block),
-                len: text.len() as u32,
+        let mut epilogue = Epilogue {
+            offset: 0,
+            text: text.len() as u32,
+            metadata: trailers.len() as u32,
+        };
+        let block = match epilogue.held_bytes() {
+            0 => None,
+            held => self.end.receive_heap.alloc(held),
+        };
+        let epilogue = block.map(|mut block| {
+            let (before, behind) = block.split_at_mut(text.len());
+            before.copy_from_slice(text.as_bytes());
+            if !trailers.is_empty() {
+                let at = text.len().next_multiple_of(8) - text.len();
+                behind[..at].fill(0);
+                behind[at..at + trailers.len()].copy_from_slice(trailers);
             }
+            epilogue.offset = self.end.receive_heap.commit(block);
+            epilogue
         });
         self.push(&Completion::Status {
             call,
             code: status.code,
-            text,
+            epilogue,
             retry_after_ms: match self.who.tells_waits {
                 true => status.retry_after_ms,
                 false => 0,
@@ -166,24 +177,39 @@ impl SessionPort {
         });
     }
 
-    /// Hands a filled block over, as a call or as a reply.
-    pub(crate) fn push_image(&mut self, placed: Placed, what: Delivery) {
-        let image = Image {
-            offset: self.end.receive_heap.commit(placed.block),
-            ..placed.image
-        };
+    /// Hands what was placed over, if it was, as this.
+    pub(crate) fn push_placed(&mut self, placed: Placed, what: Delivery) {
+        let mut image = placed.image;
+        if let Some(block) = placed.block {
+            image.offset = self.end.receive_heap.commit(block);
+        }
+        let bare = placed.bare;
         self.push(&match what {
             Delivery::Call {
                 handle,
                 call,
+                more,
                 deadline_ns,
                 delivered_ns,
             } => Completion::Call {
                 method: handle,
                 call: call.to_wire(),
+                part: Part { more, bare },
                 image,
                 deadline_ns,
                 delivered_ns,
+            },
+            Delivery::Request { call, more, charge } => Completion::Request {
+                call: call.to_wire(),
+                part: Part { more, bare },
+                image,
+                charge,
+            },
+            Delivery::Response { call, charge } => Completion::Response {
+                call,
+                bare,
+                image,
+                charge,
             },
             Delivery::Reply { call } => Completion::Reply { call, image },
         });
@@ -237,9 +263,13 @@ impl SessionPort {
 }
 
 /// A block that is filled and valid, and what is to be said of it. Where it lies is known once it is committed.
+#[derive(Default)]
 pub(crate) struct Placed {
-    pub(crate) block: Block,
+    /// `None`: there is nothing to place.
+    pub(crate) block: Option<Block>,
     pub(crate) image: Image,
+    /// Only metadata, if anything.
+    pub(crate) bare: bool,
 }
 
 /// What a delivered block is.
@@ -247,9 +277,19 @@ pub(crate) enum Delivery {
     Call {
         handle: u32,
         call: CallKey,
+        more: bool,
         deadline_ns: u64,
         /// 0 if its answer needn't say how long it waited.
         delivered_ns: u64,
+    },
+    Request {
+        call: CallKey,
+        more: bool,
+        charge: u32,
+    },
+    Response {
+        call: u64,
+        charge: u32,
     },
     Reply {
         call: u64,
@@ -283,7 +323,27 @@ pub(crate) struct LargeBody {
 /// What a large body belongs to.
 pub(crate) enum LargeKind {
     Call(CallHead),
-    Reply { call: u64, protobuf: bool },
+    Request(FurtherRequest),
+    Answer(Answer),
+}
+
+/// A further request of a call that a peer sent.
+#[derive(Clone, Copy)]
+pub(crate) struct FurtherRequest {
+    /// The peer's number for the call.
+    pub(crate) call: u64,
+    pub(crate) more: bool,
+    pub(crate) protobuf: bool,
+    pub(crate) charge: u32,
+}
+
+/// What a peer answered to a call of ours.
+#[derive(Clone, Copy)]
+pub(crate) struct Answer {
+    pub(crate) key: CallKey,
+    pub(crate) protobuf: bool,
+    /// Of a response; `None`: it is the reply.
+    pub(crate) charge: Option<u32>,
 }
 
 /// A client's binding to a service at a peer.

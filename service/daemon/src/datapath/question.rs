@@ -279,11 +279,13 @@ impl Question {
         let inline_len = self.message.inline_len as usize;
         match patch.apply(layouts, bytes, inline_len, extents, &changes, &mut out) {
             Ok(patched) => {
-                let metadata = std::mem::take(&mut self.message.metadata);
-                let changed = Message::patched(out, patched, metadata);
-                if let Body::Private { bytes, .. } =
-                    std::mem::replace(&mut *self.message, changed).body
-                {
+                let message = &mut *self.message;
+                let changed = Message {
+                    metadata: std::mem::take(&mut message.metadata),
+                    bare: message.bare,
+                    ..Message::patched(out, patched)
+                };
+                if let Body::Private { bytes, .. } = std::mem::replace(message, changed).body {
                     pool.give(bytes);
                 }
                 self.changed = true;

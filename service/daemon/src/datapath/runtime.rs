@@ -27,7 +27,7 @@ use tollgate_engine::slots::Slots;
 use tollgate_engine::{Encoding, Engine, LinkId, Output, ServiceId, SessionId, Status};
 use tollgate_policy_host::Rate;
 use tollgate_policy_host::apart::Channel;
-use tollgate_shm_abi::messages::{FEATURE_METADATA, FEATURE_WAITS};
+use tollgate_shm_abi::messages::{FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::{For, Patience, Step, now_ns};
 use tollgate_transport::{CallHead, LinkConfig};
@@ -118,6 +118,8 @@ pub(crate) struct Runtime {
     pub(crate) counters: CallCounters,
     /// What links have moved is added when they end.
     pub(crate) bytes: ByteCounters,
+    /// Credit for the first requests of streams, to be returned to the peer whose link has its turn.
+    pub(crate) openings_bytes: u64,
     stopping: bool,
 }
 
@@ -184,6 +186,7 @@ impl Runtime {
             now_ns: now_ns(),
             counters: CallCounters::default(),
             bytes: ByteCounters::default(),
+            openings_bytes: 0,
             stopping: false,
         };
         Ok((runtime, handle))
@@ -316,6 +319,7 @@ impl Runtime {
                     pid,
                     takes_metadata: features & FEATURE_METADATA != 0,
                     tells_waits: features & FEATURE_WAITS != 0,
+                    knows_streams: features & FEATURE_STREAMS != 0,
                     label: (!label.is_empty()).then(|| label.into()),
                 };
                 let opened = self.open_session(*end, heaps, who);
@@ -459,6 +463,7 @@ impl Runtime {
                     call,
                     deadline_ns,
                     encoding,
+                    more,
                     message,
                 } => {
                     let head = CallHead {
@@ -467,12 +472,31 @@ impl Runtime {
                         method,
                         deadline_us: self.remaining_us(deadline_ns),
                         protobuf: encoding == Encoding::Protobuf,
-                        more: false,
-                        bare: false,
+                        more,
+                        bare: message.bare,
                     };
                     let message = self.pool.unboxed(message);
                     self.send_call(link, call, &head, message);
                 }
+                Output::SendRequest {
+                    link,
+                    call,
+                    encoding,
+                    more,
+                    charge,
+                    message,
+                } => {
+                    let head = (more, charge, encoding);
+                    self.send_request(link, call, head, message);
+                }
+                Output::SendResponse {
+                    link,
+                    call,
+                    encoding,
+                    charge,
+                    message,
+                } => self.send_response(link, call, (charge, encoding), message),
+                Output::Credit { to, of, credit } => self.tell_credit(to, of, credit),
                 Output::SendReply {
                     link,
                     call,
@@ -497,11 +521,27 @@ impl Runtime {
                     handle,
                     call,
                     deadline_ns,
+                    more,
                     message,
                 } => {
                     let message = self.pool.unboxed(message);
-                    self.deliver(session, handle, call, deadline_ns, message);
+                    self.deliver(session, handle, call, (more, deadline_ns), message);
                 }
+                Output::DeliverRequest {
+                    session,
+                    handle,
+                    call,
+                    more,
+                    charge,
+                    message,
+                } => self.deliver_request((session, handle), call, (more, charge), message),
+                Output::Respond {
+                    session,
+                    handle,
+                    call,
+                    charge,
+                    message,
+                } => self.respond((session, handle), call, charge, message),
                 Output::CancelDelivered { session, call } => {
                     if let Some(port) = self.sessions.get_mut(session.0) {
                         port.push(&tollgate_shm_abi::descriptor::Completion::Cancel {

@@ -5,16 +5,20 @@
 //!   call        queued          stays in the engine            its caller is told
 //!   reply       queued          stays with its application     is kept here
 //!   status      queued          queued                         is kept here
+//!   request,
+//!   response    queued          stays in the engine            (never comes to that)
+//!   credit      queued          queued                         is kept here
 //! ```
 //!
 //! A peer that reads slowly thus holds up who calls it and its own answers, and nobody else: the server that answers it goes on with
 //! others' calls. What its answers hold is the server's own heap; what is kept here is one entry per call that the peer has
 //! unanswered, so its window bounds it. One that takes nothing for [`TAKES_NOTHING_FOR`] loses its link.
 
-use tollgate_engine::{CallKey, Encoding, LinkId, SessionId, Status};
+use tollgate_engine::{CallKey, Direction, Encoding, LinkId, SessionId, Status};
 use tollgate_shm_abi::descriptor::BlockRef;
 use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::stream::Credit;
 use tollgate_transport::{CallHead, Image, Link, Queued, SendError, Token};
 
 use crate::datapath::message::{Body, Message};
@@ -43,6 +47,12 @@ pub(crate) enum Kept {
         request_bytes: u64,
         status: Status,
     },
+    /// What a stream's reader has consumed.
+    Credit {
+        call: u64,
+        of: Direction,
+        credit: Credit,
+    },
 }
 
 /// What a flush of a link has done.
@@ -61,6 +71,13 @@ impl Runtime {
         head: &CallHead,
         message: Message,
     ) {
+        if (head.more || head.bare) && !self.carries_streams(link) {
+            self.discard(message);
+            let text =
+                "the peer's daemon is of a version whose calls have one request and one reply";
+            let status = Status::new(Code::FAILED_PRECONDITION, text);
+            return self.engine.undeliverable(call, status);
+        }
         if !message.metadata.is_empty() && !self.carries_metadata(link) {
             self.discard(message);
             let text = "the peer's daemon is of a version whose calls carry no metadata";
@@ -83,8 +100,17 @@ impl Runtime {
         port.is_none_or(|port| port.tcp.link.carries_metadata())
     }
 
-    /// What remains until a deadline, for a peer, whose clock is another one.
+    /// As [`carries_metadata`](Self::carries_metadata), of further requests and responses.
+    pub(crate) fn carries_streams(&self, link: LinkId) -> bool {
+        let port = self.links.get(link.0);
+        port.is_none_or(|port| port.tcp.link.carries_streams())
+    }
+
+    /// What remains until a deadline, for a peer, whose clock is another one; 0 if there is none.
     pub(crate) fn remaining_us(&self, deadline_ns: u64) -> u64 {
+        if deadline_ns == 0 {
+            return 0;
+        }
         deadline_ns
             .saturating_sub(self.now_ns)
             .div_ceil(1_000)
@@ -135,13 +161,19 @@ impl Runtime {
         let Some(port) = self.links.get_mut(link.0) else {
             return;
         };
-        let queued = port.tcp.link.send_status(
-            call,
-            status.code,
-            status.retry_after_ms,
-            &status.message,
-            Metadata::default(),
-        );
+        let trailers = Metadata::of_checked(&status.trailers);
+        let link_of_port = &mut port.tcp.link;
+        let queued = match status.code {
+            // It had no responses: such a peer gets none.
+            Code::OK if !link_of_port.carries_streams() => {
+                let text = "the server ended the call without a reply";
+                link_of_port.send_status(call, Code::INTERNAL, 0, text, trailers)
+            }
+            code => {
+                let retry_ms = status.retry_after_ms;
+                link_of_port.send_status(call, code, retry_ms, &status.message, trailers)
+            }
+        };
         match queued {
             Ok(()) => {
                 self.note_behind(link);
@@ -174,7 +206,7 @@ impl Runtime {
     }
 
     /// Queues an image on a link; its memory is given back now or once it has left.
-    fn send_image(
+    pub(super) fn send_image(
         &mut self,
         link: LinkId,
         message: Message,
@@ -284,7 +316,7 @@ impl Runtime {
             Kept::PutOff { session, call, .. } => {
                 self.engine.expected_after_wait(session, call).is_some()
             }
-            Kept::Reply { .. } | Kept::Status { .. } => true,
+            Kept::Reply { .. } | Kept::Status { .. } | Kept::Credit { .. } => true,
         }
     }
 
@@ -295,7 +327,7 @@ impl Runtime {
                 let message = self.pool.unboxed(message);
                 self.discard(message);
             }
-            Kept::Status { .. } => {}
+            Kept::Status { .. } | Kept::Credit { .. } => {}
         }
     }
 
@@ -362,6 +394,7 @@ impl Runtime {
                     request_bytes,
                     status,
                 } => self.send_status(link, call, request_bytes, status),
+                Kept::Credit { call, of, credit } => self.send_credit(link, call, of, credit),
             }
         }
         true
@@ -369,7 +402,7 @@ impl Runtime {
 }
 
 /// What a caller is told when its message can't be queued on a link.
-fn send_code(error: &SendError) -> Code {
+pub(super) fn send_code(error: &SendError) -> Code {
     match error {
         SendError::Full { .. } | SendError::NoCredit { .. } => Code::RESOURCE_EXHAUSTED,
         _ => Code::UNAVAILABLE,

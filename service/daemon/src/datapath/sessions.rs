@@ -12,7 +12,7 @@ use tollgate_engine::{
     SessionId, Status, Steering, Submission as Posted,
 };
 use tollgate_shm_abi::descriptor::{
-    Alleged, BlockRef, EXTENT_ENTRY_BYTES, Extent, HeapSizes, Image, Submission, Text,
+    Alleged, BlockRef, EXTENT_ENTRY_BYTES, Epilogue, Extent, HeapSizes, Image, Part, Submission,
 };
 use tollgate_shm_abi::heap::{Block, Span};
 use tollgate_shm_abi::limits::MAX_MESSAGE_BYTES;
@@ -31,9 +31,10 @@ use crate::datapath::sending::Kept;
 use crate::limits::{
     BYTES_PER_TURN, MAX_METHODS_PER_SESSION, MAX_SERVICES_PER_TENANT, SUBMISSIONS_PER_TURN,
 };
+use crate::machine_code::Streams;
 
 /// What a correct client library can't have done: why the session ends.
-struct Broken(String);
+pub(crate) struct Broken(pub(crate) String);
 
 impl<E: std::fmt::Display> From<E> for Broken {
     fn from(error: E) -> Self {
@@ -332,9 +333,33 @@ impl Runtime {
             Submission::Call {
                 method,
                 call,
+                part,
                 block,
                 deadline_ns,
-            } => self.posted_call(session, method, call, block, deadline_ns),
+            } => self.posted_call(session, method, call, (part, block), deadline_ns),
+            Submission::Request { call, part, block } => {
+                self.posted_request(session, call, part, block)
+            }
+            Submission::Response {
+                call,
+                bare,
+                block,
+                waited_ns,
+            } => {
+                self.began(session, waited_ns);
+                self.posted_response(session, CallKey::from_wire(call), bare, block)
+            }
+            Submission::RequestCredit { call, credit } => {
+                let key = CallKey::from_wire(call);
+                self.engine
+                    .requests_consumed_by_session(session, key, credit);
+                Ok(())
+            }
+            Submission::ResponseCredit { call, credit } => {
+                let origin = Origin::Session { session, call };
+                self.engine.responses_consumed(origin, credit);
+                Ok(())
+            }
             Submission::Reply {
                 call,
                 block,
@@ -346,13 +371,14 @@ impl Runtime {
             Submission::Status {
                 call,
                 code,
-                text,
+                epilogue,
                 waited_ns,
                 retry_after_ms,
             } => {
                 self.began(session, waited_ns);
                 let key = CallKey::from_wire(call);
-                self.posted_status(session, key, text, (code, retry_after_ms))
+                let status = Status::new(code, "").with_retry_after_ms(retry_after_ms);
+                self.posted_status(session, key, epilogue, status)
             }
             Submission::Cancel { call } => {
                 self.engine.cancel(Origin::Session { session, call });
@@ -380,11 +406,12 @@ impl Runtime {
         session: SessionId,
         handle: u32,
         call: u64,
-        block: BlockRef,
+        (part, block): (Part, BlockRef),
         deadline_ns: u64,
     ) -> Result<(), Broken> {
         self.counters.posted += 1;
         let origin = Origin::Session { session, call };
+        let mut streams = Streams::default();
         let gathered = self.with_handle(session, handle, |runtime, bound| {
             let Some(bound) = bound.filter(|bound| bound.calls) else {
                 let text =
@@ -392,12 +419,19 @@ impl Runtime {
                 return Ok(Err(Status::new(Code::UNIMPLEMENTED, text)));
             };
             bound.method.called();
-            runtime.gather(
-                session,
-                &bound.method.request,
-                block,
-                Code::INVALID_ARGUMENT,
-            )
+            streams = bound.method.streams;
+            let codec = &bound.method.request;
+            if part == Part::ONLY {
+                return runtime.gather(session, codec, block, Code::INVALID_ARGUMENT);
+            }
+            if !streams.requests {
+                let text = format!(
+                    "{} takes one request, no more and no less",
+                    bound.method.name
+                );
+                return Ok(Err(Status::new(Code::INVALID_ARGUMENT, text)));
+            }
+            runtime.gather_part(session, codec, part.bare, block, Code::INVALID_ARGUMENT)
         });
         match gathered? {
             Ok(message) => {
@@ -410,6 +444,8 @@ impl Runtime {
                     Posted {
                         origin,
                         deadline_ns,
+                        streams: streams.any(),
+                        more: part.more,
                         bytes,
                         steering: Steering::default(),
                         message,
@@ -417,7 +453,7 @@ impl Runtime {
                 );
             }
             Err(status) => {
-                self.reclaim_block(session, block);
+                self.reclaim_part(session, part.bare, block);
                 self.engine.reject(origin, 0, status);
             }
         }
@@ -496,27 +532,36 @@ impl Runtime {
         &mut self,
         session: SessionId,
         call: CallKey,
-        text: Option<Text>,
-        (code, retry_after_ms): (Code, u32),
+        epilogue: Option<Epilogue>,
+        mut status: Status,
     ) -> Result<(), Broken> {
         let Some(port) = self.sessions.get_mut(session.0) else {
             return Ok(());
         };
-        let mut message = String::new();
-        if let Some(text) = text {
-            let mut bytes = vec![0; text.len as usize];
-            port.end.send_heap.copy_in(text.offset, &mut bytes)?;
-            port.reclaim(text.offset);
-            message = String::from_utf8_lossy(&bytes).into_owned();
+        if let Some(epilogue) = epilogue {
+            let heap = &port.end.send_heap;
+            let mut text = vec![0; epilogue.text as usize];
+            heap.copy_in(epilogue.offset, &mut text)?;
+            status.message = String::from_utf8_lossy(&text).into_owned().into();
+            let mut trailers = vec![0; epilogue.metadata as usize];
+            heap.copy_in(epilogue.metadata_offset(), &mut trailers)?;
+            port.reclaim(epilogue.offset);
+            if !trailers.is_empty() {
+                match Metadata::check_trailers(&trailers) {
+                    Ok(_) => status.trailers = trailers,
+                    // The status itself says more than what is wrong beside it.
+                    Err(MetadataError::Reserved { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
         }
-        let status = Status::new(code, message).with_retry_after_ms(retry_after_ms);
         self.engine.fail_from_session(session, call, status);
         Ok(())
     }
 
     /// Copies a posted block to private memory, and validates the copy. The inner error is the caller's to answer; `misuse` is
     /// its code if the application used what isn't its to use.
-    fn gather(
+    pub(super) fn gather(
         &mut self,
         session: SessionId,
         codec: &tollgate_jit::Codec,
@@ -542,19 +587,17 @@ impl Runtime {
         }
         let mut metadata = Vec::new();
         if block.metadata > 0 {
-            metadata = self.pool.take(block.metadata as usize);
-            port.end
-                .send_heap
-                .copy_in(block.metadata_offset(), &mut metadata)?;
-            match Metadata::check_application(&metadata) {
-                Ok(_) => {}
-                Err(error @ MetadataError::Reserved { .. }) => {
+            metadata = match self.gather_metadata(session, block, misuse)? {
+                Ok(metadata) => metadata,
+                Err(status) => {
                     self.pool.give(inline);
-                    return Ok(Err(Status::new(misuse, error.to_string())));
+                    return Ok(Err(status));
                 }
-                Err(error) => return Err(error.into()),
-            }
+            };
         }
+        let Some(port) = self.sessions.get_mut(session.0) else {
+            return Err(Broken("the session has ended".to_owned()));
+        };
         let source = Source {
             session,
             offset: block.offset,
@@ -585,7 +628,31 @@ impl Runtime {
             inline_len: block.len,
             total_len: total_len as u32,
             metadata,
+            bare: false,
         }))
+    }
+
+    /// Copies the metadata behind a posted block to private memory, and checks the copy; errors as of [`gather`](Self::gather).
+    pub(super) fn gather_metadata(
+        &mut self,
+        session: SessionId,
+        block: BlockRef,
+        misuse: Code,
+    ) -> Result<Result<Vec<u8>, Status>, Broken> {
+        let Some(port) = self.sessions.get_mut(session.0) else {
+            return Err(Broken("the session has ended".to_owned()));
+        };
+        let mut metadata = self.pool.take(block.metadata as usize);
+        port.end
+            .send_heap
+            .copy_in(block.metadata_offset(), &mut metadata)?;
+        match Metadata::check_application(&metadata) {
+            Ok(_) => Ok(Ok(metadata)),
+            Err(error @ MetadataError::Reserved { .. }) => {
+                Ok(Err(Status::new(misuse, error.to_string())))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -626,9 +693,15 @@ impl Runtime {
         session: SessionId,
         handle: u32,
         call: CallKey,
-        deadline_ns: u64,
+        (more, deadline_ns): (bool, u64),
         message: Message,
     ) {
+        if (more || message.bare) && !self.knows_streams(session) {
+            self.discard(message);
+            let text = "the serving application's library is of a version without streams";
+            let status = Status::new(Code::UNIMPLEMENTED, text);
+            return self.engine.undeliverable(call, status);
+        }
         let placed = self.with_handle(session, handle, |runtime, bound| match bound {
             Some(bound) => Some(runtime.place(session, &bound.method.request, message)),
             None => {
@@ -645,11 +718,12 @@ impl Runtime {
                         Some(_) => port.asks_wait_ns(self.now_ns),
                         None => 0,
                     };
-                    port.push_image(
+                    port.push_placed(
                         placed,
                         Delivery::Call {
                             handle,
                             call,
+                            more,
                             deadline_ns,
                             delivered_ns,
                         },
@@ -680,7 +754,7 @@ impl Runtime {
         match placed {
             Ok(placed) => {
                 self.counters.completed += 1;
-                port.push_image(placed, Delivery::Reply { call });
+                port.push_placed(placed, Delivery::Reply { call });
             }
             Err(status) => {
                 self.counters.failed += 1;
@@ -732,7 +806,7 @@ impl Runtime {
     }
 
     /// Puts a message and its metadata into a session's receive heap, validated whole; its own memory is given back.
-    fn place(
+    pub(super) fn place(
         &mut self,
         session: SessionId,
         codec: &tollgate_jit::Codec,
@@ -744,13 +818,22 @@ impl Runtime {
             true => &metadata[..],
             false => &[],
         };
-        let total = message.total_len as usize;
+        let bare = message.bare;
+        let total = message.message_len() as usize;
         let image = Image {
             offset: 0,
-            inline_len: message.inline_len,
-            total_len: message.total_len,
+            inline_len: if bare { 0 } else { message.inline_len },
+            total_len: message.message_len(),
             metadata: shown.len() as u32,
         };
+        if !image.exists(bare) {
+            self.discard(message);
+            self.pool.give(metadata);
+            return Ok(Placed {
+                bare,
+                ..Placed::default()
+            });
+        }
         let placed = self.place_image(session, codec, message, image.held_bytes());
         let placed = placed.map(|mut block| {
             if let Some(behind) = block.get_mut(total..image.held_bytes()) {
@@ -758,7 +841,11 @@ impl Runtime {
                 behind[..at].fill(0);
                 behind[at..].copy_from_slice(shown);
             }
-            Placed { block, image }
+            Placed {
+                block: Some(block),
+                image,
+                bare,
+            }
         });
         self.pool.give(metadata);
         placed
@@ -794,8 +881,9 @@ impl Runtime {
             self.discard(message);
             return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
         };
-        let image = &mut block[..message.total_len as usize];
+        let image = &mut block[..message.message_len() as usize];
         let accepted = match &message.body {
+            _ if message.bare => true,
             Body::Private {
                 bytes, accepted, ..
             } => {

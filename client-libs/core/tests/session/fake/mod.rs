@@ -17,13 +17,15 @@ use tollgate_core::{Session, SessionOptions, Status};
 use tollgate_shm_abi::Code;
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::descriptor::{
-    Alleged, BlockRef, Completion, HeapSizes, Image, Offsets, Submission, Text, held_bytes,
+    Alleged, BlockRef, Completion, Epilogue, HeapSizes, Image, Offsets, Part, Submission,
+    held_bytes,
 };
 use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
 use tollgate_shm_abi::messages::{
-    Bind, Bound, BoundMethod, FEATURE_METADATA, FEATURE_WAITS, Failure, Request, RequestBody,
-    Response, ResponseBody, SIDE_SERVER, SessionOpened,
+    Bind, Bound, BoundMethod, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, Failure, Request,
+    RequestBody, Response, ResponseBody, SIDE_SERVER, SessionOpened,
 };
+use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::session::{DaemonEnd, SessionShape, create};
 
 pub type Behaviour = Box<dyn FnMut(&mut Fake, Submission) + Send>;
@@ -55,7 +57,7 @@ impl Default for Limits {
             shape,
             max_message_bytes: 1 << 20,
             max_outstanding: 4096,
-            features: FEATURE_METADATA | FEATURE_WAITS,
+            features: FEATURE_METADATA | FEATURE_WAITS | FEATURE_STREAMS,
             methods,
         }
     }
@@ -234,15 +236,21 @@ impl Fake {
     }
 
     pub fn status(&mut self, call: u64, code: Code, text: &str) {
-        let text = (!text.is_empty()).then(|| self.deliver(text.as_bytes()));
-        let text = text.map(|image| Text {
+        self.status_with(call, code, text, &[]);
+    }
+
+    pub fn status_with(&mut self, call: u64, code: Code, text: &str, trailers: &[u8]) {
+        let is_there = !(text.is_empty() && trailers.is_empty());
+        let image = is_there.then(|| self.deliver_with(text.as_bytes(), trailers));
+        let epilogue = image.map(|image| Epilogue {
             offset: image.offset,
-            len: image.total_len,
+            text: image.total_len,
+            metadata: image.metadata,
         });
         self.push(Completion::Status {
             call,
             code,
-            text,
+            epilogue,
             retry_after_ms: self.retry_after_ms,
         });
     }
@@ -253,6 +261,7 @@ impl Fake {
         self.push(Completion::Call {
             method,
             call,
+            part: Part::ONLY,
             image,
             deadline_ns: 0,
             delivered_ns: self.delivered_ns,
@@ -317,27 +326,35 @@ impl Fake {
             Submission::Status {
                 call,
                 code,
-                text,
+                epilogue,
                 waited_ns,
                 retry_after_ms,
             } => {
                 self.waits.push(waited_ns);
-                let mut message = vec![0; text.map_or(0, |text| text.len as usize)];
-                if let Some(text) = text {
-                    self.end
-                        .send_heap
-                        .copy_in(text.offset, &mut message)
+                let mut message = vec![0; epilogue.map_or(0, |e| e.text as usize)];
+                let mut trailers = vec![0; epilogue.map_or(0, |e| e.metadata as usize)];
+                if let Some(epilogue) = epilogue {
+                    let heap = &self.end.send_heap;
+                    heap.copy_in(epilogue.offset, &mut message).unwrap();
+                    heap.copy_in(epilogue.metadata_offset(), &mut trailers)
                         .unwrap();
-                    self.reclaim(&[text.offset]);
+                    self.reclaim(&[epilogue.offset]);
                 }
                 let mut status = Status::new(code, String::from_utf8(message).unwrap());
+                if !trailers.is_empty() {
+                    status.metadata = MetadataBuf::from_bytes(trailers).unwrap();
+                }
                 if retry_after_ms > 0 {
                     status = status
                         .with_retry_after(std::time::Duration::from_millis(retry_after_ms.into()));
                 }
                 self.answers.push((call, Err(status)));
             }
-            Submission::Cancel { .. } => self.seen.push(submission),
+            Submission::Cancel { .. }
+            | Submission::Request { .. }
+            | Submission::Response { .. }
+            | Submission::RequestCredit { .. }
+            | Submission::ResponseCredit { .. } => self.seen.push(submission),
         }
         behaviour(self, submission);
     }

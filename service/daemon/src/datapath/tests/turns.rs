@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tollgate_engine::{MethodChains, Route, RouteTarget, SessionId, Status};
 use tollgate_jit::Codec;
-use tollgate_shm_abi::descriptor::{Alleged, BlockRef, Completion, HeapSizes, Submission};
+use tollgate_shm_abi::descriptor::{Alleged, BlockRef, Completion, HeapSizes, Part, Submission};
 use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape, create};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
@@ -20,8 +20,8 @@ use crate::datapath::runtime::Runtime;
 use crate::limits::{
     BYTES_PER_LOOK, FRAMES_PER_TURN, RECLAIMS_HELD_NS, REDIAL_PAUSE, SUBMISSIONS_PER_TURN,
 };
-use crate::machine_code::Compiler;
 use crate::machine_code::tests::layout_of;
+use crate::machine_code::{Compiler, Streams};
 
 const HEAPS: HeapSizes = HeapSizes {
     send: 1 << 20,
@@ -84,6 +84,7 @@ fn call(app: &mut AppEnd, call: u64) {
     let call = Submission::Call {
         method: 0,
         call,
+        part: Part::ONLY,
         block,
         deadline_ns: 0,
     };
@@ -227,7 +228,12 @@ fn large_method() -> (Arc<Method>, Vec<u8>) {
     protobuf.extend([b'x'; 15 << 10]);
     let mut image = Vec::new();
     codec().decode(&protobuf, &mut image).unwrap();
-    let method = Method::new("t.S/M".to_owned(), codec(), codec(), &Compiler::idle(1).0);
+    let method = Method::new(
+        "t.S/M".to_owned(),
+        (codec(), codec()),
+        Streams::default(),
+        &Compiler::idle(1).0,
+    );
     (Arc::new(method), image)
 }
 
@@ -263,6 +269,7 @@ fn a_turn_of_large_calls_ends_early_only_if_another_tenant_waits() {
             let call = Submission::Call {
                 method: 0,
                 call: id as u64,
+                part: Part::ONLY,
                 block,
                 deadline_ns: 0,
             };

@@ -1,0 +1,451 @@
+//! Calls of this app with any number of requests and responses, and the two halves of a stream.
+//!
+//! ```text
+//!   Session::open_stream ── CALL ──▶ (StreamSender, StreamReceiver)
+//!        send: waits for its reader's credit, then for room ── REQUEST ──▶
+//!        next: ◀── RESPONSE ...  ◀── REPLY or STATUS: the end, with trailers
+//! ```
+//!
+//! The call is cancelled if the receiver is dropped before its end, or the sender before it has [finished](StreamSender::finish). A reader that
+//! doesn't read stops its own sender, and nobody else; what it has read counts as consumed, whether the block is dropped
+//! or not.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tollgate_shm_abi::Code;
+use tollgate_shm_abi::descriptor::Part;
+use tollgate_shm_abi::messages::FEATURE_STREAMS;
+use tollgate_shm_abi::metadata::MetadataBuf;
+use tollgate_shm_abi::wait::now_ns;
+
+use crate::Status;
+use crate::call::{ReceivedBlock, check_metadata, measure};
+use crate::calls::{Outcome, Removed};
+use crate::codec::{Encode, RawBlock};
+use crate::session::{Inner, Session};
+use crate::space::Ticket;
+use crate::streams::{Item, Next, Side, StreamKey};
+use crate::submit::{Envelope, Letter};
+
+/// How a stream is opened.
+#[derive(Clone, Debug, Default)]
+pub struct Opening {
+    /// What is sent beside its first request, or without one.
+    pub metadata: MetadataBuf,
+    /// The call ends with DEADLINE_EXCEEDED after so long; without, only the session's end bounds it.
+    pub timeout: Option<Duration>,
+    /// This first request is the only one, or there is none at all.
+    pub is_last: bool,
+}
+
+impl Session {
+    /// Opens a call with any number of requests and responses; with its first request, if that is there already.
+    ///
+    /// # Errors
+    /// As of [`Session::call`], for what is known at once.
+    pub async fn open_stream<E: Encode>(
+        &self,
+        handle: u32,
+        first: Option<&E>,
+        opening: Opening,
+    ) -> Result<(StreamSender, StreamReceiver), Status> {
+        let inner = self.inner();
+        check_streams(inner)?;
+        check_metadata(&opening.metadata, inner)?;
+        let deadline_ns = opening.timeout.map_or(0, |timeout| {
+            now_ns().saturating_add(timeout.as_nanos() as u64).max(1)
+        });
+        let guard = Arc::new(OwnCall {
+            id: enter(inner, deadline_ns)?,
+            session: self.clone(),
+        });
+        // From here on, an error or a drop leaves the tables.
+        let receiver = StreamReceiver {
+            guard: Arc::clone(&guard),
+            metadata: None,
+            ahead: None,
+            end: None,
+        };
+        let sender = StreamSender {
+            guard,
+            ticket: None,
+            is_finished: opening.is_last,
+        };
+        let part = Part {
+            more: !opening.is_last,
+            bare: first.is_none(),
+        };
+        let call = sender.guard.id;
+        let envelope = Envelope::Call {
+            method: handle,
+            call,
+            part,
+            deadline_ns,
+        };
+        match first {
+            Some(message) => post(inner, message, &opening.metadata, envelope).await?,
+            None => post(inner, &NOTHING, &opening.metadata, envelope).await?,
+        }
+        inner.ensure_driven();
+        Ok((sender, receiver))
+    }
+}
+
+/// What a bare descriptor's block consists of, besides metadata.
+pub(crate) const NOTHING: RawBlock<&[u8]> = RawBlock(&[]);
+
+/// Whether streams may be used.
+pub(crate) fn check_streams(inner: &Inner) -> Result<(), Status> {
+    if inner.opened.features & FEATURE_STREAMS == 0 {
+        let text = "this host's daemon is of a version whose calls have one request and one reply";
+        return Err(Status::new(Code::UNIMPLEMENTED, text));
+    }
+    Ok(())
+}
+
+/// Enters a call and its stream into the tables.
+fn enter(inner: &Inner, deadline_ns: u64) -> Result<u64, Status> {
+    let mut shared = inner.lock();
+    if let Some(status) = shared.ended() {
+        return Err(status.clone());
+    }
+    let due_before = shared.calls.next_deadline_ns();
+    let Some(id) = shared.calls.insert(deadline_ns, std::task::Waker::noop()) else {
+        let max = shared.calls.max();
+        let text = format!("{max} calls of this session are outstanding already");
+        return Err(Status::resource_exhausted(text));
+    };
+    shared.nudge |= shared.calls.next_deadline_ns() < due_before;
+    shared.streams.open((Side::Own, id));
+    Ok(id)
+}
+
+/// Writes a block once there is room, and submits it.
+pub(crate) async fn post(
+    inner: &Arc<Inner>,
+    message: &impl Encode,
+    metadata: &MetadataBuf,
+    envelope: Envelope,
+) -> Result<(), Status> {
+    let mut place = Place {
+        inner,
+        ticket: None,
+    };
+    poll_fn(|cx| poll_post(inner, message, metadata, envelope, &mut place.ticket, cx)).await
+}
+
+/// As [`post`], with the place in the queue for room in the caller's hands.
+pub(crate) fn poll_post(
+    inner: &Arc<Inner>,
+    message: &impl Encode,
+    metadata: &MetadataBuf,
+    envelope: Envelope,
+    ticket: &mut Option<Ticket>,
+    cx: &Context<'_>,
+) -> Poll<Result<(), Status>> {
+    let measured = measure(message, inner)?;
+    let letter = Letter {
+        message,
+        measured: &measured,
+        metadata: metadata.as_bytes(),
+    };
+    let charge = measured.total as u32;
+    let mut shared = inner.lock();
+    if let Some(key) = envelope.stream() {
+        match ready!(shared.streams.poll_send(key, charge, cx.waker())) {
+            true => {}
+            false => return Poll::Ready(Err(over())),
+        }
+    }
+    if letter.room() == 0 {
+        // Neither a message nor metadata.
+        shared.submit_bare(envelope);
+        return Poll::Ready(Ok(()));
+    }
+    let posted = match ready!(shared.poll_space(letter.room(), ticket, cx.waker())) {
+        Ok(block) => {
+            if let Some(key) = envelope.stream() {
+                shared.streams.sent(key, charge);
+            }
+            shared.submit(letter, block, envelope)
+        }
+        Err(status) => Err(status),
+    };
+    Poll::Ready(posted)
+}
+
+/// A place in the queue for room; left when dropped.
+pub(crate) struct Place<'i> {
+    pub(crate) inner: &'i Inner,
+    pub(crate) ticket: Option<Ticket>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if self.ticket.is_some() {
+            self.inner.lock().leave_queue(&mut self.ticket);
+        }
+    }
+}
+
+/// Why nothing more can be sent. How the call ended, its receiver says.
+fn over() -> Status {
+    Status::new(Code::CANCELLED, "the call is over")
+}
+
+/// A call of this app that is a stream, in both tables until both halves are gone.
+#[derive(Debug)]
+struct OwnCall {
+    session: Session,
+    id: u64,
+}
+
+impl OwnCall {
+    fn inner(&self) -> &Arc<Inner> {
+        self.session.inner()
+    }
+
+    fn key(&self) -> StreamKey {
+        (Side::Own, self.id)
+    }
+
+    /// Ends the call, unless it has ended: how, the receiver may still want to know.
+    fn give_up(&self) {
+        if self.inner().lock().calls.is_open(self.id) {
+            self.forget();
+        }
+    }
+
+    /// Ends the call for this side, wherever it stands.
+    fn forget(&self) {
+        let mut wakers = Vec::new();
+        let mut shared = self.inner().lock();
+        match shared.calls.remove(self.id) {
+            Some(Removed::Submitted) => shared.cancel(self.id),
+            Some(Removed::Done(Outcome::Reply(image))) => shared.release_image(&image),
+            Some(Removed::Unsubmitted | Removed::Done(Outcome::Failed(_))) | None => {}
+        }
+        shared.streams.end(self.key(), &mut wakers);
+        drop(shared);
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for OwnCall {
+    fn drop(&mut self) {
+        self.forget();
+        self.inner().lock().forget_stream(self.key());
+    }
+}
+
+/// The half that sends requests.
+#[derive(Debug)]
+pub struct StreamSender {
+    guard: Arc<OwnCall>,
+    ticket: Option<Ticket>,
+    is_finished: bool,
+}
+
+impl StreamSender {
+    /// Sends a request, once its reader has room for it.
+    ///
+    /// # Errors
+    /// CANCELLED if the call is over; how it ended, the receiver says. INVALID_ARGUMENT or RESOURCE_EXHAUSTED for a message that can't be
+    /// sent, and the call goes on.
+    pub async fn send(&mut self, message: &impl Encode) -> Result<(), Status> {
+        poll_fn(|cx| self.poll_send(message, cx)).await
+    }
+
+    /// As [`send`](Self::send): to be polled again with the same message until it is ready.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn poll_send(
+        &mut self,
+        message: &impl Encode,
+        cx: &Context<'_>,
+    ) -> Poll<Result<(), Status>> {
+        if self.is_finished {
+            return Poll::Ready(Err(Status::new(
+                Code::FAILED_PRECONDITION,
+                "the requests have ended",
+            )));
+        }
+        let envelope = Envelope::Request {
+            call: self.guard.id,
+        };
+        let inner = self.guard.inner();
+        let none = MetadataBuf::new();
+        let polled = poll_post(inner, message, &none, envelope, &mut self.ticket, cx);
+        if polled.is_pending() {
+            inner.ensure_driven();
+        }
+        polled
+    }
+
+    /// Says that no further requests follow.
+    pub fn finish(&mut self) {
+        if std::mem::replace(&mut self.is_finished, true) {
+            return;
+        }
+        let mut shared = self.guard.inner().lock();
+        if !shared.streams.is_over(self.guard.key()) {
+            shared.end_requests(self.guard.id);
+        }
+    }
+
+    /// Waits until the call is over, for whatever reason. Not while [`send`](Self::send) waits.
+    pub async fn closed(&mut self) {
+        poll_fn(|cx| self.poll_closed(cx)).await;
+    }
+
+    /// As [`closed`](Self::closed).
+    pub fn poll_closed(&mut self, cx: &Context<'_>) -> Poll<()> {
+        let inner = self.guard.inner();
+        let polled = inner.lock().streams.poll_over(self.guard.key(), cx.waker());
+        if polled.is_pending() {
+            inner.ensure_driven();
+        }
+        polled
+    }
+}
+
+impl Drop for StreamSender {
+    fn drop(&mut self) {
+        if self.ticket.is_some() {
+            self.guard.inner().lock().leave_queue(&mut self.ticket);
+        }
+        if !self.is_finished {
+            self.guard.give_up();
+        }
+    }
+}
+
+/// The half that reads responses.
+#[derive(Debug)]
+pub struct StreamReceiver {
+    guard: Arc<OwnCall>,
+    /// The responses' metadata, once something has come.
+    metadata: Option<MetadataBuf>,
+    /// A response that came while only metadata was waited for.
+    ahead: Option<ReceivedBlock>,
+    /// How the call ended.
+    end: Option<Result<MetadataBuf, Status>>,
+}
+
+impl StreamReceiver {
+    /// The next response, or `None` after the last.
+    ///
+    /// # Errors
+    /// How the call ended, if not well; the same again and again.
+    pub async fn next(&mut self) -> Result<Option<ReceivedBlock>, Status> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// As [`next`](Self::next).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn poll_next(&mut self, cx: &Context<'_>) -> Poll<Result<Option<ReceivedBlock>, Status>> {
+        loop {
+            if let Some(block) = self.ahead.take() {
+                return Poll::Ready(Ok(Some(block)));
+            }
+            if let Some(end) = &self.end {
+                return Poll::Ready(end.as_ref().map(|_| None).map_err(Status::clone));
+            }
+            ready!(self.poll_come(cx));
+        }
+    }
+
+    /// Waits for the responses' metadata: until there is any, a first response, or the end. It is empty if the call ended without.
+    ///
+    /// # Errors
+    /// How the call ended, if not well.
+    pub async fn metadata(&mut self) -> Result<&MetadataBuf, Status> {
+        poll_fn(|cx| self.poll_metadata(cx)).await?;
+        Ok(self.metadata.get_or_insert_default())
+    }
+
+    /// As [`metadata`](Self::metadata), which has it once this is ready.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn poll_metadata(&mut self, cx: &Context<'_>) -> Poll<Result<(), Status>> {
+        while self.metadata.is_none() {
+            if let Some(end) = &self.end {
+                return Poll::Ready(end.as_ref().map(|_| ()).map_err(Status::clone));
+            }
+            ready!(self.poll_come(cx));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// What the call ended with beside its status, once [`next`](Self::next) has answered `None`.
+    pub fn trailers(&self) -> Option<&MetadataBuf> {
+        self.end.as_ref()?.as_ref().ok()
+    }
+
+    /// Takes the next of what comes: metadata, a message, the end. Nothing is ahead.
+    fn poll_come(&mut self, cx: &Context<'_>) -> Poll<()> {
+        let inner = self.guard.inner();
+        let mut shared = inner.lock();
+        let (image, bare) = match shared.streams.next(self.guard.key(), cx.waker()) {
+            Next::Item(Item { image, bare, .. }, credit) => {
+                if let Some(credit) = credit {
+                    shared.credit_responses(self.guard.id, credit);
+                }
+                (image, bare)
+            }
+            Next::Wait | Next::Over | Next::End => {
+                match shared.calls.poll(self.guard.id, cx.waker()) {
+                    Some(Outcome::Reply(image)) => {
+                        self.end = Some(Ok(MetadataBuf::new()));
+                        (image, false)
+                    }
+                    Some(Outcome::Failed(status)) => {
+                        self.end = Some(match status.code {
+                            Code::OK => Ok(status.metadata),
+                            _ => Err(status),
+                        });
+                        return Poll::Ready(());
+                    }
+                    None if shared.calls.knows(self.guard.id) => {
+                        drop(shared);
+                        inner.ensure_driven();
+                        return Poll::Pending;
+                    }
+                    // The sender was dropped before it had finished.
+                    None => {
+                        self.end = Some(Err(over()));
+                        return Poll::Ready(());
+                    }
+                }
+            }
+        };
+        drop(shared);
+        match ReceivedBlock::claim_part(inner, &image, bare) {
+            Ok(mut block) => {
+                // Only the first has any.
+                let metadata = block.take_metadata();
+                self.metadata.get_or_insert(metadata);
+                self.ahead = (!bare).then_some(block);
+            }
+            Err(status) => self.end = Some(Err(status)),
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for StreamReceiver {
+    fn drop(&mut self) {
+        if self.end.is_none() {
+            self.guard.forget();
+        }
+    }
+}

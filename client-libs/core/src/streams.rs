@@ -1,0 +1,287 @@
+//! The table of calls with more than one request and one answer, this app's own and incoming ones: what has come of them, and what may
+//! be sent.
+//!
+//! A stream's two ends work alike, so one table serves both. What comes waits in an inbox, which its sender's window bounds; what goes
+//! waits for its reader's credit. Pure: no ring, no clock. A call of one request and one answer isn't here.
+
+use std::collections::{HashMap, VecDeque};
+use std::task::{Poll, Waker};
+
+use tollgate_shm_abi::descriptor::Image;
+use tollgate_shm_abi::limits::STREAM_WINDOW_MESSAGES;
+use tollgate_shm_abi::stream::{Consumed, Credit, Window};
+
+/// Who chose a call's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Side {
+    /// This app: it sends requests and reads responses.
+    Own,
+    /// The daemon: it is the other way round.
+    Incoming,
+}
+
+/// A stream's name.
+pub(crate) type StreamKey = (Side, u64);
+
+/// A message that came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    pub(crate) image: Image,
+    /// There is no message in it, only metadata, if that.
+    pub(crate) bare: bool,
+    /// What reading it is credited with.
+    pub(crate) charge: u32,
+}
+
+/// What a reader finds.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// A message, and what its sender is to be told.
+    Item(Item, Option<Credit>),
+    /// Nothing yet.
+    Wait,
+    /// No more will come.
+    End,
+    /// The call is over.
+    Over,
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    inbox: VecDeque<Item>,
+    /// The last of what comes is in the inbox.
+    ended: bool,
+    reader: Option<Waker>,
+    consumed: Consumed,
+    window: Window,
+    writer: Option<Waker>,
+    /// Nothing more can be sent, and nothing more comes.
+    over: bool,
+}
+
+/// A daemon that sends more than was granted.
+#[derive(Debug)]
+pub(crate) struct Overrun;
+
+#[derive(Debug, Default)]
+pub(crate) struct StreamTable {
+    streams: HashMap<StreamKey, Stream>,
+}
+
+impl StreamTable {
+    /// Whether there is none, as in most programs.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+
+    /// Begins with a stream, unless it has begun.
+    pub(crate) fn open(&mut self, key: StreamKey) {
+        self.streams.entry(key).or_default();
+    }
+
+    /// Whether nothing more can be sent.
+    pub(crate) fn is_over(&self, key: StreamKey) -> bool {
+        self.streams.get(&key).is_none_or(|stream| stream.over)
+    }
+
+    /// A message came; `last` if none follows. Answers whom to wake, or gives it back if nobody reads the stream.
+    pub(crate) fn came(
+        &mut self,
+        key: StreamKey,
+        item: Item,
+        last: bool,
+    ) -> Result<Result<Option<Waker>, Item>, Overrun> {
+        let Some(stream) = self.streams.get_mut(&key).filter(|s| !s.over) else {
+            return Ok(Err(item));
+        };
+        if stream.inbox.len() > STREAM_WINDOW_MESSAGES as usize {
+            return Err(Overrun);
+        }
+        stream.ended |= last;
+        // The end alone is no message.
+        if !item.bare || item.image.exists(true) || !last {
+            stream.inbox.push_back(item);
+        }
+        Ok(Ok(stream.reader.take()))
+    }
+
+    /// The other side has read so much. Answers whom to wake.
+    pub(crate) fn credit(&mut self, key: StreamKey, credit: Credit) -> Option<Waker> {
+        let stream = self.streams.get_mut(&key)?;
+        stream.window.give_back(credit);
+        stream.writer.take()
+    }
+
+    /// The call is over: what has come can still be read.
+    pub(crate) fn end(&mut self, key: StreamKey, wakers: &mut Vec<Waker>) {
+        if let Some(stream) = self.streams.get_mut(&key) {
+            stream.over = true;
+            wakers.extend(stream.reader.take());
+            wakers.extend(stream.writer.take());
+        }
+    }
+
+    pub(crate) fn end_all(&mut self, wakers: &mut Vec<Waker>) {
+        let keys: Vec<_> = self.streams.keys().copied().collect();
+        for key in keys {
+            self.end(key, wakers);
+        }
+    }
+
+    /// What comes next; keeps the waker for when there is something.
+    pub(crate) fn next(&mut self, key: StreamKey, waker: &Waker) -> Next {
+        let Some(stream) = self.streams.get_mut(&key) else {
+            return Next::Over;
+        };
+        if let Some(item) = stream.inbox.pop_front() {
+            let credit = stream.consumed.add(item.charge);
+            return Next::Item(item, credit);
+        }
+        if stream.ended {
+            return Next::End;
+        }
+        if stream.over {
+            return Next::Over;
+        }
+        stream.reader = Some(waker.clone());
+        Next::Wait
+    }
+
+    /// Whether a message of this charge may be sent: false once the call is over. Keeps the waker for when it may.
+    pub(crate) fn poll_send(&mut self, key: StreamKey, charge: u32, waker: &Waker) -> Poll<bool> {
+        match self.streams.get_mut(&key) {
+            Some(stream) if !stream.over => {
+                if stream.window.affords(charge) {
+                    return Poll::Ready(true);
+                }
+                stream.writer = Some(waker.clone());
+                Poll::Pending
+            }
+            _ => Poll::Ready(false),
+        }
+    }
+
+    /// Keeps the waker for when the call is over; whether it is.
+    pub(crate) fn poll_over(&mut self, key: StreamKey, waker: &Waker) -> Poll<()> {
+        match self.streams.get_mut(&key) {
+            Some(stream) if !stream.over => {
+                stream.writer = Some(waker.clone());
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        }
+    }
+
+    /// A message of this charge, which [may be](Self::poll_send), is sent.
+    pub(crate) fn sent(&mut self, key: StreamKey, charge: u32) {
+        if let Some(stream) = self.streams.get_mut(&key) {
+            let affords = stream.window.take(charge);
+            debug_assert!(affords, "it was asked before");
+        }
+    }
+
+    /// Forgets a stream. Answers what of it wasn't read.
+    pub(crate) fn remove(&mut self, key: StreamKey) -> VecDeque<Item> {
+        let removed = self.streams.remove(&key);
+        removed.map(|stream| stream.inbox).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use tollgate_shm_abi::limits::STREAM_WINDOW_BYTES;
+
+    const KEY: StreamKey = (Side::Own, 7);
+
+    fn item(charge: u32) -> Item {
+        Item {
+            image: Image::default(),
+            bare: false,
+            charge,
+        }
+    }
+
+    fn end() -> Item {
+        Item {
+            bare: true,
+            ..item(0)
+        }
+    }
+
+    fn table() -> StreamTable {
+        let mut streams = StreamTable::default();
+        streams.open(KEY);
+        streams
+    }
+
+    #[test]
+    fn what_came_is_read_in_order_also_after_the_end() {
+        let mut streams = table();
+        assert!(matches!(streams.next(KEY, Waker::noop()), Next::Wait));
+        let woken = streams.came(KEY, item(1), false).unwrap().unwrap();
+        assert!(woken.is_some(), "the reader waits");
+        streams
+            .came(KEY, item(STREAM_WINDOW_BYTES), false)
+            .unwrap()
+            .unwrap();
+        streams.came(KEY, end(), true).unwrap().unwrap();
+        streams.end(KEY, &mut Vec::new());
+        assert!(streams.came(KEY, item(9), false).unwrap().is_err(), "over");
+        assert!(matches!(
+            streams.next(KEY, Waker::noop()),
+            Next::Item(Item { charge: 1, .. }, None)
+        ));
+        let Next::Item(_, Some(credit)) = streams.next(KEY, Waker::noop()) else {
+            panic!("a quarter of the window has been read");
+        };
+        assert_eq!(
+            (credit.messages, credit.bytes),
+            (2, STREAM_WINDOW_BYTES + 1)
+        );
+        assert!(matches!(streams.next(KEY, Waker::noop()), Next::End));
+        streams.remove(KEY);
+        assert!(matches!(streams.next(KEY, Waker::noop()), Next::Over));
+        assert!(streams.is_empty());
+    }
+
+    #[test]
+    fn a_writer_waits_for_credit_and_for_the_end() {
+        let mut streams = table();
+        let send = |streams: &mut StreamTable| {
+            let polled = streams.poll_send(KEY, STREAM_WINDOW_BYTES, Waker::noop());
+            if polled == Poll::Ready(true) {
+                streams.sent(KEY, STREAM_WINDOW_BYTES);
+            }
+            polled
+        };
+        assert_eq!(send(&mut streams), Poll::Ready(true));
+        assert_eq!(send(&mut streams), Poll::Pending);
+        let credit = Credit {
+            messages: 1,
+            bytes: STREAM_WINDOW_BYTES,
+        };
+        assert!(streams.credit(KEY, credit).is_some());
+        assert_eq!(send(&mut streams), Poll::Ready(true));
+        assert_eq!(send(&mut streams), Poll::Pending);
+        let mut wakers = Vec::new();
+        streams.end_all(&mut wakers);
+        assert_eq!((wakers.len(), send(&mut streams)), (1, Poll::Ready(false)));
+        assert!(streams.poll_over(KEY, Waker::noop()).is_ready());
+    }
+
+    #[test]
+    fn a_daemon_that_sends_more_than_was_granted_is_found_out() {
+        let mut streams = table();
+        for _ in 0..=STREAM_WINDOW_MESSAGES {
+            streams.came(KEY, item(0), false).unwrap().unwrap();
+        }
+        assert!(streams.came(KEY, item(0), false).is_err());
+        assert_eq!(
+            streams.remove(KEY).len(),
+            STREAM_WINDOW_MESSAGES as usize + 1
+        );
+    }
+}

@@ -1,0 +1,405 @@
+//! Calls of all four types between real applications, on one host and across two: what the interoperability service is asked for
+//! comes, in order, and whole.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use futures_channel::mpsc;
+use futures_util::stream::{self, StreamExt as _};
+use tollgate::{Channel, Code, Request, Session, SessionOptions, Status, Streaming, block_on};
+use tollgate_conformance::hosts::Hosts;
+use tollgate_conformance::interop::{Answer, Ask, SemanticsClient, SemanticsServer, Server};
+use tollgate_conformance::testbed::{Daemon, SOON};
+
+/// A server of its own on each host, and a session to call from.
+struct Bed {
+    hosts: Hosts,
+    session: Session,
+    _servers: [Session; 2],
+}
+
+fn open(daemon: &Daemon, token: &str) -> Session {
+    let mut options = SessionOptions::new(daemon.socket(), token);
+    options.send_heap_bytes = 8 << 20;
+    options.receive_heap_bytes = 8 << 20;
+    Session::open(options).unwrap()
+}
+
+fn serve(session: &Session) {
+    let server = tollgate::Server::new(session).add_service(SemanticsServer::new(Server));
+    block_on(session, server.bind()).unwrap();
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let hosts = Hosts::new();
+        let servers = [
+            open(&hosts.a, &hosts.tokens[0]),
+            open(&hosts.b, &hosts.tokens[1]),
+        ];
+        servers.iter().for_each(serve);
+        let session = open(&hosts.a, &hosts.tokens[0]);
+        Bed {
+            hosts,
+            session,
+            _servers: servers,
+        }
+    }
+
+    /// Does the same with the server of this host, and with that of the other.
+    fn with_both(&self, test: impl AsyncFn(SemanticsClient)) {
+        for to in [String::new(), self.hosts.b.listen().to_string()] {
+            let client = SemanticsClient::new(Channel::new(&self.session, &to));
+            block_on(&self.session, test(client));
+        }
+    }
+}
+
+fn ask(number: u64, responses: u32, response_bytes: u32) -> Ask {
+    Ask {
+        number,
+        responses,
+        response_bytes,
+        ..Ask::default()
+    }
+}
+
+async fn all(mut answers: Streaming<Answer>) -> Result<Vec<Answer>, Status> {
+    let mut all = Vec::new();
+    while let Some(answer) = answers.message().await? {
+        all.push(answer.to_owned());
+    }
+    Ok(all)
+}
+
+#[test]
+fn calls_of_all_four_types_are_answered() {
+    Bed::new().with_both(async |client| {
+        let reply = client.unary(ask(7, 1, 5)).await.unwrap();
+        let view = reply.get_ref().view();
+        assert_eq!((view.number(), view.payload()), (7, &[7; 5][..]));
+
+        let asks = (1..=100).map(|number| Ask {
+            number,
+            payload: vec![number as u8],
+            ..Ask::default()
+        });
+        let reply = client.collect(stream::iter(asks)).await.unwrap();
+        let view = reply.get_ref().view();
+        let want: Vec<u8> = (1..=100).collect();
+        assert_eq!((view.number(), view.payload()), (5050, &want[..]));
+        // None at all.
+        let reply = client.collect(stream::iter([])).await.unwrap();
+        assert_eq!(reply.get_ref().to_owned(), Answer::default());
+
+        let reply = client.spread(ask(1000, 300, 10)).await.unwrap();
+        let answers = all(reply.into_inner()).await.unwrap();
+        let numbers: Vec<_> = answers.iter().map(|answer| answer.number).collect();
+        assert_eq!(numbers, (1000..1300).collect::<Vec<_>>());
+        assert!(
+            answers
+                .iter()
+                .all(|a| a.payload == vec![a.number as u8; 10])
+        );
+        let reply = client.spread(ask(0, 0, 0)).await.unwrap();
+        assert_eq!(all(reply.into_inner()).await.unwrap(), []);
+
+        let asks = (0..50).map(|k| ask(k * 10, 3, 100));
+        let reply = client.chat(stream::iter(asks)).await.unwrap();
+        let numbers: Vec<_> = all(reply.into_inner()).await.unwrap();
+        let want = (0..50).flat_map(|k| (0..3).map(move |n| k * 10 + n));
+        let numbers = numbers.into_iter().map(|answer| answer.number);
+        assert!(numbers.eq(want));
+    });
+}
+
+/// Each side waits for the other, so nothing can be held back for company.
+#[test]
+fn a_conversation_goes_back_and_forth() {
+    Bed::new().with_both(async |client| {
+        let (mut asks, requests) = mpsc::channel(1);
+        let reply = client.chat(requests).await.unwrap();
+        let mut answers = reply.into_inner();
+        for number in 0..1000 {
+            asks.try_send(ask(number, 1, 10)).unwrap();
+            let answer = answers.message().await.unwrap().unwrap();
+            assert_eq!(answer.view().number(), number);
+        }
+        drop(asks);
+        assert!(answers.message().await.unwrap().is_none());
+    });
+}
+
+#[test]
+fn metadata_goes_both_ways_and_trailers_come_last() {
+    Bed::new().with_both(async |client| {
+        let mut request = Request::new(Ask {
+            echo: vec!["head".to_owned(), "blob-bin".to_owned()],
+            echo_as_trailers: vec!["tail".to_owned(), "blob-bin".to_owned()],
+            ..ask(1, 2, 0)
+        });
+        for (key, value) in [
+            ("head", "a"),
+            ("tail", "b"),
+            ("head", "c"),
+            ("unasked", "d"),
+        ] {
+            request.metadata_mut().append(key, value).unwrap();
+        }
+        request
+            .metadata_mut()
+            .insert_bin("blob-bin", &[0, 255])
+            .unwrap();
+        let check = |head: &tollgate::MetadataMap, tail: &tollgate::MetadataMap| {
+            assert_eq!(
+                format!("{head:?}"),
+                r#"{"head": "a", "head": "c", "blob-bin": [0, 255]}"#
+            );
+            assert_eq!(
+                format!("{tail:?}"),
+                r#"{"tail": "b", "blob-bin": [0, 255]}"#
+            );
+        };
+        // Of one reply, which takes two steps for that.
+        let reply = client.unary(request.clone()).await.unwrap();
+        assert_eq!(reply.get_ref().view().number(), 1);
+        check(reply.metadata(), reply.trailers());
+        // Of a stream.
+        let reply = client.spread(request.clone()).await.unwrap();
+        let (head, mut answers) = reply.into_parts();
+        assert!(answers.trailers().is_none(), "not before the end");
+        while answers.message().await.unwrap().is_some() {}
+        check(&head, &answers.trailers().unwrap());
+        // Of an error, with details.
+        let (metadata, message) = request.into_parts();
+        let mut failing = Request::new(Ask {
+            code: 9,
+            message: "not yet".to_owned(),
+            details: vec![8, 9],
+            ..message
+        });
+        *failing.metadata_mut() = metadata;
+        for status in [
+            client.unary(failing.clone()).await.unwrap_err(),
+            all(client.spread(failing).await.unwrap().into_inner())
+                .await
+                .unwrap_err(),
+        ] {
+            assert_eq!(
+                (status.code, status.message()),
+                (Code::FAILED_PRECONDITION, "not yet")
+            );
+            assert_eq!(status.details(), [8, 9]);
+            assert_eq!(status.metadata.view().get("tail"), Some(&b"b"[..]));
+        }
+    });
+}
+
+#[test]
+fn an_error_ends_a_stream_after_what_came_before() {
+    Bed::new().with_both(async |client| {
+        let failing = Ask {
+            code: 5,
+            message: "no more".to_owned(),
+            ..ask(1, 3, 0)
+        };
+        let mut answers = client.spread(failing.clone()).await.unwrap().into_inner();
+        for number in 1..=3 {
+            let answer = answers.message().await.unwrap().unwrap();
+            assert_eq!(answer.view().number(), number);
+        }
+        for _ in 0..2 {
+            let status = answers.message().await.unwrap_err();
+            assert_eq!(
+                (status.code, status.message()),
+                (Code::NOT_FOUND, "no more")
+            );
+        }
+        // The server answers before it has read everything: the rest is dropped.
+        let asks = stream::iter((0..10_000).map(move |k| match k {
+            3 => failing.clone(),
+            _ => ask(k, 1, 0),
+        }));
+        let status = client.collect(asks).await.unwrap_err();
+        assert_eq!(status.code, Code::NOT_FOUND);
+    });
+}
+
+#[test]
+fn large_messages_stream_too() {
+    Bed::new().with_both(async |client| {
+        let large = 3 << 20;
+        let answers = client.spread(ask(1, 4, large)).await.unwrap().into_inner();
+        let mut answers = pin!(answers);
+        let mut number = 1;
+        while let Some(answer) = answers.next().await {
+            let answer = answer.unwrap();
+            let payload = answer.view().payload();
+            assert_eq!((payload.len(), payload[0]), (large as usize, number));
+            number += 1;
+        }
+        assert_eq!(number, 5);
+        let asks = (0..3).map(|_| Ask {
+            payload: vec![1; 2 << 20],
+            ..ask(1, 0, 0)
+        });
+        let reply = client.collect(stream::iter(asks)).await.unwrap();
+        assert_eq!(reply.get_ref().view().payload().len(), 6 << 20);
+    });
+}
+
+#[test]
+fn a_deadline_ends_a_stream_on_both_sides() {
+    Bed::new().with_both(async |client| {
+        let (asks, requests) = mpsc::channel::<Ask>(1);
+        let mut request = Request::new(requests);
+        request.set_timeout(Duration::from_millis(200));
+        let began = Instant::now();
+        let reply = client.chat(request).await.unwrap();
+        let status = reply.into_inner().message().await.unwrap_err();
+        assert_eq!(status.code, Code::DEADLINE_EXCEEDED);
+        assert!(began.elapsed() < SOON);
+        drop(asks);
+    });
+}
+
+/// Whoever reads slowly stops who writes to it, and other calls of the same session go on.
+#[test]
+fn a_slow_reader_stops_its_writer_and_nobody_else() {
+    Bed::new().with_both(async |client| {
+        let made = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&made);
+        let asks = stream::iter(0..).map(move |k| {
+            count.fetch_add(1, Ordering::Relaxed);
+            ask(k, 1, 1000)
+        });
+        let mut answers = client.chat(asks).await.unwrap().into_inner();
+        // The answers aren't read: the server stops, so its requests aren't read either.
+        let stuck = settled(&made).await;
+        assert!(stuck < 1000, "{stuck} requests were made");
+        for number in 0..100 {
+            let reply = client.unary(ask(number, 1, 1000)).await.unwrap();
+            assert_eq!(reply.get_ref().view().number(), number);
+        }
+        assert_eq!(settled(&made).await, stuck);
+        for number in 0..5_000 {
+            let answer = answers.message().await.unwrap().unwrap();
+            assert_eq!(answer.view().number(), number);
+        }
+        assert!(made.load(Ordering::Relaxed) > stuck);
+    });
+}
+
+/// A count that doesn't rise any more.
+async fn settled(count: &AtomicUsize) -> usize {
+    let mut before = usize::MAX;
+    loop {
+        let now = count.load(Ordering::Relaxed);
+        if now == before {
+            return now;
+        }
+        before = now;
+        // Whoever drives goes on meanwhile.
+        let until = Instant::now() + Duration::from_millis(100);
+        std::future::poll_fn(|cx| match Instant::now() < until {
+            true => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            false => Poll::Ready(()),
+        })
+        .await;
+    }
+}
+
+/// A server of one method that says when its handler ends.
+struct Watched {
+    began: std::sync::mpsc::Sender<()>,
+    ended: std::sync::mpsc::Sender<()>,
+}
+
+struct Ends(std::sync::mpsc::Sender<()>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _test_is_over = self.0.send(());
+    }
+}
+
+impl tollgate::Service for Watched {
+    fn info(&self) -> tollgate::ServiceInfo<'_> {
+        tollgate_conformance::interop::SEMANTICS
+    }
+
+    fn call(&self, _: usize, call: tollgate::Incoming) -> tollgate::HandlerFuture {
+        let ends = Ends(self.ended.clone());
+        self.began.send(()).unwrap();
+        Box::pin(async move {
+            let (mut requests, _responder) = call.into_stream();
+            while let Ok(Some(_)) = requests.next().await {}
+            std::future::pending::<()>().await;
+            drop(ends);
+        })
+    }
+}
+
+#[test]
+fn a_caller_that_gives_up_reaches_the_handler() {
+    let hosts = Hosts::new();
+    let ((began, begins), (ended, ends)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+    let server = open(&hosts.b, &hosts.tokens[1]);
+    let service = Watched { began, ended };
+    block_on(&server, server.bind_server(service)).unwrap();
+    let session = open(&hosts.a, &hosts.tokens[0]);
+    let client = SemanticsClient::new(Channel::new(&session, &hosts.b.listen().to_string()));
+    for is_stream in [true, false] {
+        let (_asks, requests) = mpsc::channel::<Ask>(1);
+        block_on(&session, async {
+            let chat = client.chat(requests);
+            let collect = client.collect(stream::iter([ask(1, 1, 1)]));
+            let mut call = pin!(async {
+                match is_stream {
+                    true => chat.await.map(|_| ()),
+                    false => collect.await.map(|_| ()),
+                }
+            });
+            std::future::poll_fn(|cx| {
+                assert!(call.as_mut().poll(cx).is_pending());
+                match begins.try_recv() {
+                    Ok(()) => Poll::Ready(()),
+                    Err(_) => {
+                        cx.waker().wake_by_ref();
+                        Poll::Pending
+                    }
+                }
+            })
+            .await;
+            assert!(ends.try_recv().is_err());
+        });
+        // The call's future was dropped.
+        ends.recv_timeout(SOON).unwrap();
+    }
+}
+
+#[test]
+fn a_daemon_that_dies_ends_its_streams() {
+    let mut bed = Bed::new();
+    let to = bed.hosts.b.listen().to_string();
+    let client = SemanticsClient::new(Channel::new(&bed.session, &to));
+    let (mut asks, requests) = mpsc::channel(1);
+    let session = bed.session.clone();
+    let mut answers = block_on(&session, async {
+        let mut answers = client.chat(requests).await.unwrap().into_inner();
+        asks.try_send(ask(1, 1, 1)).unwrap();
+        answers.message().await.unwrap().unwrap();
+        answers
+    });
+    bed.hosts.b.process().kill();
+    let status = block_on(&session, answers.message()).unwrap_err();
+    assert_eq!(status.code, Code::UNAVAILABLE, "{status}");
+}
