@@ -231,7 +231,7 @@ impl Part {
 
     #[inline]
     fn flags(self) -> u8 {
-        u8::from(self.more) * MORE | u8::from(self.bare) * BARE
+        (u8::from(self.more) * MORE) | (u8::from(self.bare) * BARE)
     }
 }
 

@@ -458,7 +458,7 @@ impl<M> Engine<M> {
         let mut call = self.calls.remove(key)?;
         self.timer.disarm(key.slot());
         if let Some(stream) = call.stream.take() {
-            let unread = stream.into_messages().map(Output::Discard);
+            let unread = (*stream).into_messages().map(Output::Discard);
             self.outputs.extend(unread);
         }
         match call.origin {

@@ -81,7 +81,7 @@ impl<M> Stream<M> {
     }
 
     /// What it holds, when the call ends.
-    pub(crate) fn into_messages(self: Box<Self>) -> impl Iterator<Item = M> {
+    pub(crate) fn into_messages(self) -> impl Iterator<Item = M> {
         let waiting = self.requests.into_iter().chain(self.responses);
         waiting.filter_map(|waiting| waiting.message)
     }
