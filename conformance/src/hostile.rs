@@ -156,6 +156,14 @@ impl Hostile {
     /// # Panics
     /// As [`Hostile::open`].
     pub fn open_with(socket: &Path, token: &str, heap_bytes: u64) -> Hostile {
+        Hostile::open_as(socket, token, heap_bytes, 0)
+    }
+
+    /// Opens a session with heaps of this size, whose library says that it understands `features`: `FEATURE_*` of `messages`.
+    ///
+    /// # Panics
+    /// As [`Hostile::open`].
+    pub fn open_as(socket: &Path, token: &str, heap_bytes: u64, features: u32) -> Hostile {
         let mut wire = Wire::connect(socket);
         let open = OpenSession {
             abi_version: ABI_VERSION,
@@ -163,6 +171,7 @@ impl Hostile {
             app: "hostile".to_owned(),
             send_heap_bytes: heap_bytes,
             receive_heap_bytes: heap_bytes,
+            features,
             ..OpenSession::default()
         };
         let (body, fds) = wire

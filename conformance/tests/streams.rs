@@ -3,14 +3,15 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use std::pin::pin;
+use std::collections::VecDeque;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_channel::mpsc;
-use futures_util::stream::{self, StreamExt as _};
+use futures_util::stream::{self, FuturesUnordered, StreamExt as _};
 use tollgate::{Channel, Code, Request, Session, SessionOptions, Status, Streaming, block_on};
 use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::interop::{Answer, Ask, SemanticsClient, SemanticsServer, Server};
@@ -24,9 +25,13 @@ struct Bed {
 }
 
 fn open(daemon: &Daemon, token: &str) -> Session {
+    open_with(daemon, token, 8 << 20)
+}
+
+fn open_with(daemon: &Daemon, token: &str, heap_bytes: u64) -> Session {
     let mut options = SessionOptions::new(daemon.socket(), token);
-    options.send_heap_bytes = 8 << 20;
-    options.receive_heap_bytes = 8 << 20;
+    options.send_heap_bytes = heap_bytes;
+    options.receive_heap_bytes = heap_bytes;
     Session::open(options).unwrap()
 }
 
@@ -37,13 +42,17 @@ fn serve(session: &Session) {
 
 impl Bed {
     fn new() -> Bed {
+        Bed::with_heaps(8 << 20)
+    }
+
+    fn with_heaps(bytes: u64) -> Bed {
         let hosts = Hosts::new();
         let servers = [
-            open(&hosts.a, &hosts.tokens[0]),
-            open(&hosts.b, &hosts.tokens[1]),
+            open_with(&hosts.a, &hosts.tokens[0], bytes),
+            open_with(&hosts.b, &hosts.tokens[1], bytes),
         ];
         servers.iter().for_each(serve);
-        let session = open(&hosts.a, &hosts.tokens[0]);
+        let session = open_with(&hosts.a, &hosts.tokens[0], bytes);
         Bed {
             hosts,
             session,
@@ -293,6 +302,91 @@ fn a_slow_reader_stops_its_writer_and_nobody_else() {
         }
         assert!(made.load(Ordering::Relaxed) > stuck);
     });
+}
+
+/// An application that keeps what it has received gets more when it gives something back, and what has waited comes in order.
+#[test]
+fn answers_wait_until_their_caller_has_room() {
+    // Some four of them fill the heap.
+    const LARGE: u32 = 200_000;
+    Bed::with_heaps(1 << 20).with_both(async |client| {
+        let mut kept = VecDeque::new();
+        let mut waiting = loop {
+            let mut next = Box::pin(client.unary(ask(1, 1, LARGE)));
+            match in_time(next.as_mut()).await {
+                Some(reply) => kept.push_back(reply.unwrap()),
+                None => break next,
+            }
+        };
+        assert!((2..6).contains(&kept.len()), "{} fit", kept.len());
+        let mut behind = pin!(client.unary(ask(2, 1, 1)));
+        assert!(in_time(behind.as_mut()).await.is_none());
+        assert!(in_time(waiting.as_mut()).await.is_none());
+        kept.pop_front();
+        assert_eq!(waiting.await.unwrap().get_ref().view().number(), 1);
+        assert_eq!(behind.await.unwrap().get_ref().view().number(), 2);
+        // So do the messages of a stream, and its end.
+        let answers = client.spread(ask(10, 5, LARGE)).await.unwrap().into_inner();
+        drop(kept);
+        let numbers = all(answers).await.unwrap().into_iter().map(|a| a.number);
+        assert!(numbers.eq(10..15));
+        // What can't ever fit, doesn't wait.
+        let status = client.unary(ask(1, 1, 2 << 20)).await.unwrap_err();
+        assert_eq!(status.code, Code::RESOURCE_EXHAUSTED, "{status}");
+    });
+}
+
+/// A server that is busy with what it has got gets more when it is done.
+#[test]
+fn calls_wait_until_their_server_has_room() {
+    Bed::with_heaps(1 << 20).with_both(async |client| {
+        let calls = (0..12).map(|number| {
+            let client = client.clone();
+            async move {
+                let request = Ask {
+                    payload: vec![1; 200_000],
+                    delay_ms: 20,
+                    ..ask(number, 1, 1)
+                };
+                client
+                    .unary(request)
+                    .await
+                    .unwrap()
+                    .get_ref()
+                    .view()
+                    .number()
+            }
+        });
+        let numbers: Vec<_> = calls.collect::<FuturesUnordered<_>>().collect().await;
+        assert_eq!(numbers.iter().sum::<u64>(), 66);
+        // One that waits and is cancelled never reaches its handler, and doesn't stand in others' way.
+        let large = Ask {
+            payload: vec![1; 600_000],
+            delay_ms: 100,
+            ..ask(1, 1, 1)
+        };
+        let first = client.unary(large.clone());
+        let mut request = Request::new(large);
+        request.set_timeout(Duration::from_millis(20));
+        let (first, second) = futures_util::future::join(first, client.unary(request)).await;
+        first.unwrap();
+        assert_eq!(second.unwrap_err().code, Code::DEADLINE_EXCEEDED);
+        client.unary(ask(1, 1, 1)).await.unwrap();
+    });
+}
+
+/// What a future is ready with, if that is soon.
+async fn in_time<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    let until = Instant::now() + Duration::from_millis(100);
+    std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending if Instant::now() > until => Poll::Ready(None),
+        Poll::Pending => {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await
 }
 
 /// A count that doesn't rise any more.

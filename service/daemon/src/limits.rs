@@ -56,6 +56,10 @@ pub const FRAMES_PER_TURN: usize = 256;
 /// it has outstanding still find a place beyond this; they are bounded by the engine's limits.
 pub const COMPLETION_BACKLOG: usize = 4_096;
 
+/// Bytes of the messages that wait for room in one session's receive heap: 64 MiB, four of the largest. Of calls and answers without a
+/// message as many wait as the engine lets a session have.
+pub const HELD_BYTES: u64 = 64 << 20;
+
 /// How long blocks are held back that are to be given back to an application which sleeps, if there is nothing else to wake it for: 1 ms. A
 /// runtime that is about to sleep holds nothing back.
 pub const RECLAIMS_HELD_NS: u64 = 1_000_000;

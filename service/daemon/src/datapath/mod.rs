@@ -23,6 +23,7 @@ mod account;
 mod apart;
 pub(crate) mod command;
 mod crossing;
+mod deliveries;
 pub(crate) mod foreign;
 mod judging;
 mod links;

@@ -15,6 +15,7 @@ use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_transport::{CallHead, TcpLink};
 
 use crate::datapath::command::{Asker, Method, PendingBind, ServiceSchema};
+use crate::datapath::message::Message;
 use crate::datapath::sending::Kept;
 use crate::limits::{
     COMPLETION_BACKLOG, KEPT_BEFORE_SWEEP, RECLAIMS_HELD_NS, WAIT_ASKED_EVERY_CALLS,
@@ -53,6 +54,9 @@ pub(crate) struct SessionPort {
     pub(crate) heaps: HeapSizes,
     /// By handle; parallel to the engine's routes.
     pub(crate) handles: Vec<Handle>,
+    /// What waits for room in the receive heap, in order, and the bytes of its messages.
+    pub(crate) held: VecDeque<Held>,
+    pub(crate) held_bytes: u64,
     /// Completions that found the ring full, in order.
     backlog: VecDeque<Entry>,
     /// Blocks of the send heap to give back, less than one descriptor's worth.
@@ -82,6 +86,8 @@ impl SessionPort {
             end,
             heaps,
             handles: Vec::new(),
+            held: VecDeque::new(),
+            held_bytes: 0,
             backlog: VecDeque::new(),
             reclaims,
             held_since_ns: 0,
@@ -177,20 +183,19 @@ impl SessionPort {
         });
     }
 
-    /// Hands what was placed over, if it was, as this.
-    pub(crate) fn push_placed(&mut self, placed: Placed, what: Delivery) {
+    /// Hands what was placed over, if it was, as this. `delivered_ns` is 0 if its answer needn't say how long it waited.
+    pub(crate) fn push_placed(&mut self, placed: Placed, what: &Delivery, delivered_ns: u64) {
         let mut image = placed.image;
         if let Some(block) = placed.block {
             image.offset = self.end.receive_heap.commit(block);
         }
         let bare = placed.bare;
-        self.push(&match what {
+        self.push(&match *what {
             Delivery::Call {
                 handle,
                 call,
                 more,
                 deadline_ns,
-                delivered_ns,
             } => Completion::Call {
                 method: handle,
                 call: call.to_wire(),
@@ -279,8 +284,6 @@ pub(crate) enum Delivery {
         call: CallKey,
         more: bool,
         deadline_ns: u64,
-        /// 0 if its answer needn't say how long it waited.
-        delivered_ns: u64,
     },
     Request {
         call: CallKey,
@@ -294,6 +297,19 @@ pub(crate) enum Delivery {
     Reply {
         call: u64,
     },
+}
+
+/// What waits for room in a session's receive heap, or behind what does.
+pub(crate) enum Held {
+    Message {
+        method: Arc<Method>,
+        message: Box<Message>,
+        what: Delivery,
+    },
+    /// How a call of the application's ended.
+    Status { call: u64, status: Status },
+    /// No further requests of an incoming call follow.
+    End { call: CallKey },
 }
 
 /// A body from a peer, and where its bytes go.

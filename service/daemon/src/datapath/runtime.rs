@@ -543,11 +543,7 @@ impl Runtime {
                     message,
                 } => self.respond((session, handle), call, charge, message),
                 Output::CancelDelivered { session, call } => {
-                    if let Some(port) = self.sessions.get_mut(session.0) {
-                        port.push(&tollgate_shm_abi::descriptor::Completion::Cancel {
-                            call: call.to_wire(),
-                        });
-                    }
+                    self.cancel_delivered(session, call);
                 }
                 Output::Complete {
                     session,
@@ -562,12 +558,7 @@ impl Runtime {
                     session,
                     call,
                     status,
-                } => {
-                    self.counters.failed += 1;
-                    if let Some(port) = self.sessions.get_mut(session.0) {
-                        port.push_status(call, &status);
-                    }
-                }
+                } => self.fail(session, call, status),
                 Output::Discard(message) => {
                     let message = self.pool.unboxed(message);
                     self.discard(message);

@@ -12,9 +12,9 @@ use tollgate_engine::{
     SessionId, Status, Steering, Submission as Posted,
 };
 use tollgate_shm_abi::descriptor::{
-    Alleged, BlockRef, EXTENT_ENTRY_BYTES, Epilogue, Extent, HeapSizes, Image, Part, Submission,
+    Alleged, BlockRef, EXTENT_ENTRY_BYTES, Epilogue, Extent, HeapSizes, Part, Submission,
 };
-use tollgate_shm_abi::heap::{Block, Span};
+use tollgate_shm_abi::heap::Span;
 use tollgate_shm_abi::limits::MAX_MESSAGE_BYTES;
 use tollgate_shm_abi::metadata::{Metadata, MetadataError};
 use tollgate_shm_abi::session::DaemonEnd;
@@ -24,8 +24,8 @@ use crate::datapath::command::{
     Asker, BindAs, BindOutcome, Bound, Event, Method, MethodSteps, Scope, ServiceReport,
     ServiceSchema, SessionReport,
 };
-use crate::datapath::message::{Body, Message, Source, copy_image, image_layout};
-use crate::datapath::ports::{Delivery, Handle, Placed, SessionPort, Who};
+use crate::datapath::message::{Body, Message, Source, image_layout};
+use crate::datapath::ports::{Handle, SessionPort, Who};
 use crate::datapath::runtime::{Refusal, Runtime, Service};
 use crate::datapath::sending::Kept;
 use crate::limits::{
@@ -74,9 +74,12 @@ impl Runtime {
 
     /// Frees everything that a session held. Its calls end; those that it served end with UNAVAILABLE.
     pub(crate) fn close_session(&mut self, session: SessionId) {
-        let Some(port) = self.sessions.remove(session.0) else {
+        let Some(mut port) = self.sessions.remove(session.0) else {
             return;
         };
+        for held in std::mem::take(&mut port.held) {
+            self.drop_held(session, held);
+        }
         for handle in 0..port.handles.len() as u32 {
             if let Some(route) = self.engine.route_mut(session, handle) {
                 let chains = std::mem::take(&mut route.chains);
@@ -388,6 +391,9 @@ impl Runtime {
                 for &offset in offsets.as_slice() {
                     port.end.receive_heap.free(offset)?;
                 }
+                if !port.held.is_empty() {
+                    self.hand_held(session);
+                }
                 Ok(())
             }
         }
@@ -686,83 +692,8 @@ fn too_large(bytes: u64) -> Status {
     Status::new(Code::RESOURCE_EXHAUSTED, text)
 }
 
-/// To the application.
+/// Methods by who knows them.
 impl Runtime {
-    pub(crate) fn deliver(
-        &mut self,
-        session: SessionId,
-        handle: u32,
-        call: CallKey,
-        (more, deadline_ns): (bool, u64),
-        message: Message,
-    ) {
-        if (more || message.bare) && !self.knows_streams(session) {
-            self.discard(message);
-            let text = "the serving application's library is of a version without streams";
-            let status = Status::new(Code::UNIMPLEMENTED, text);
-            return self.engine.undeliverable(call, status);
-        }
-        let placed = self.with_handle(session, handle, |runtime, bound| match bound {
-            Some(bound) => Some(runtime.place(session, &bound.method.request, message)),
-            None => {
-                runtime.discard(message);
-                None
-            }
-        });
-        let Some(placed) = placed else { return };
-        self.counters.delivered += 1;
-        match placed {
-            Ok(placed) => {
-                if let Some(port) = self.sessions.get_mut(session.0) {
-                    let delivered_ns = match self.options.wait_target {
-                        Some(_) => port.asks_wait_ns(self.now_ns),
-                        None => 0,
-                    };
-                    port.push_placed(
-                        placed,
-                        Delivery::Call {
-                            handle,
-                            call,
-                            more,
-                            deadline_ns,
-                            delivered_ns,
-                        },
-                    );
-                }
-            }
-            Err(status) => self.engine.undeliverable(call, status),
-        }
-    }
-
-    pub(crate) fn complete(
-        &mut self,
-        session: SessionId,
-        handle: u32,
-        call: u64,
-        message: Message,
-    ) {
-        let placed = self.with_handle(session, handle, |runtime, bound| match bound {
-            Some(bound) => Some(runtime.place(session, &bound.method.reply, message)),
-            None => {
-                runtime.discard(message);
-                None
-            }
-        });
-        let (Some(placed), Some(port)) = (placed, self.sessions.get_mut(session.0)) else {
-            return;
-        };
-        match placed {
-            Ok(placed) => {
-                self.counters.completed += 1;
-                port.push_placed(placed, Delivery::Reply { call });
-            }
-            Err(status) => {
-                self.counters.failed += 1;
-                port.push_status(call, &status);
-            }
-        }
-    }
-
     /// Does something with a method handle, if it is there. Meanwhile the session is without its handles: to count a reference
     /// to the method takes longer than to put them back.
     pub(crate) fn with_handle<R>(
@@ -803,147 +734,6 @@ impl Runtime {
         port.handles
             .get(handle as usize)
             .map(|handle| Arc::clone(&handle.method))
-    }
-
-    /// Puts a message and its metadata into a session's receive heap, validated whole; its own memory is given back.
-    pub(super) fn place(
-        &mut self,
-        session: SessionId,
-        codec: &tollgate_jit::Codec,
-        mut message: Message,
-    ) -> Result<Placed, Status> {
-        let metadata = std::mem::take(&mut message.metadata);
-        let port = self.sessions.get(session.0);
-        let shown = match port.is_some_and(|port| port.who.takes_metadata) {
-            true => &metadata[..],
-            false => &[],
-        };
-        let bare = message.bare;
-        let total = message.message_len() as usize;
-        let image = Image {
-            offset: 0,
-            inline_len: if bare { 0 } else { message.inline_len },
-            total_len: message.message_len(),
-            metadata: shown.len() as u32,
-        };
-        if !image.exists(bare) {
-            self.discard(message);
-            self.pool.give(metadata);
-            return Ok(Placed {
-                bare,
-                ..Placed::default()
-            });
-        }
-        let placed = self.place_image(session, codec, message, image.held_bytes());
-        let placed = placed.map(|mut block| {
-            if let Some(behind) = block.get_mut(total..image.held_bytes()) {
-                let at = behind.len() - shown.len();
-                behind[..at].fill(0);
-                behind[at..].copy_from_slice(shown);
-            }
-            Placed {
-                block: Some(block),
-                image,
-                bare,
-            }
-        });
-        self.pool.give(metadata);
-        placed
-    }
-
-    /// Puts an image into a block of `held` bytes of a session's receive heap, validated whole.
-    fn place_image(
-        &mut self,
-        session: SessionId,
-        codec: &tollgate_jit::Codec,
-        message: Message,
-        held: usize,
-    ) -> Result<Block, Status> {
-        if let Body::Landed {
-            session: landed,
-            block,
-        } = message.body
-        {
-            if landed == session && block.len() >= held {
-                return Ok(block);
-            }
-            // The server that it landed for is not the one whose turn it was, or there is more metadata than there was.
-            return self.move_landed(landed, block, session, message.total_len as usize, held);
-        }
-        let room = self
-            .sessions
-            .get_mut(session.0)
-            .and_then(|p| p.end.receive_heap.alloc(held));
-        let Some(mut block) = room else {
-            let text = format!(
-                "the receiving application has no room for {held} bytes in its receive heap"
-            );
-            self.discard(message);
-            return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
-        };
-        let image = &mut block[..message.message_len() as usize];
-        let accepted = match &message.body {
-            _ if message.bare => true,
-            Body::Private {
-                bytes, accepted, ..
-            } => {
-                image.copy_from_slice(bytes);
-                self.bytes.private_to_receive_heap += bytes.len() as u64;
-                *accepted
-            }
-            Body::Gathered { inline, spans, .. } => {
-                copy_image(inline, spans, image);
-                self.bytes.private_to_receive_heap += inline.len() as u64;
-                let extents = spans.iter().map(|span| span.len() as u64);
-                self.bytes.send_heap_to_receive_heap += extents.sum::<u64>();
-                false
-            }
-            Body::Encoded { bytes, start } => {
-                debug_assert!(false, "protobuf goes to a link");
-                image.copy_from_slice(&bytes[*start..]);
-                false
-            }
-            Body::Landed { .. } => true,
-        };
-        let checked = if accepted {
-            Ok(())
-        } else {
-            codec.accept(image, message.inline_len as usize)
-        };
-        self.discard(message);
-        match checked {
-            Ok(()) => Ok(block),
-            Err(fault) => {
-                if let Some(port) = self.sessions.get_mut(session.0) {
-                    port.end.receive_heap.discard(block);
-                }
-                Err(Status::new(Code::INVALID_ARGUMENT, codec.explain(&fault)))
-            }
-        }
-    }
-
-    fn move_landed(
-        &mut self,
-        from: SessionId,
-        source: Block,
-        to: SessionId,
-        len: usize,
-        held: usize,
-    ) -> Result<Block, Status> {
-        let room = self
-            .sessions
-            .get_mut(to.0)
-            .and_then(|port| port.end.receive_heap.alloc(held));
-        let moved = room.map(|mut block| {
-            block[..len].copy_from_slice(&source[..len]);
-            block
-        });
-        self.bytes.private_to_receive_heap += len as u64;
-        if let Some(port) = self.sessions.get_mut(from.0) {
-            port.end.receive_heap.discard(source);
-        }
-        let text = "the receiving application has no room in its receive heap";
-        moved.ok_or_else(|| Status::new(Code::RESOURCE_EXHAUSTED, text))
     }
 }
 

@@ -21,7 +21,7 @@ use tollgate_transport::{CallHead, Came, SendError, StreamCredit, StreamHead, me
 use crate::datapath::command::Method;
 use crate::datapath::links::{After, invalid, parts_of};
 use crate::datapath::message::Message;
-use crate::datapath::ports::{Answer, Delivery, FurtherRequest, Landing, LargeBody, LargeKind};
+use crate::datapath::ports::{Answer, FurtherRequest, Landing, LargeBody, LargeKind};
 use crate::datapath::runtime::Runtime;
 use crate::datapath::sending::{Kept, send_code};
 use crate::datapath::sessions::Broken;
@@ -133,68 +133,8 @@ impl Runtime {
     }
 }
 
-/// To an application.
+/// To either side.
 impl Runtime {
-    pub(super) fn deliver_request(
-        &mut self,
-        (session, handle): (SessionId, u32),
-        call: CallKey,
-        (more, charge): (bool, u32),
-        message: Option<Box<Message>>,
-    ) {
-        let Some(message) = message else {
-            if let Some(port) = self.sessions.get_mut(session.0) {
-                port.push(&Completion::Request {
-                    call: call.to_wire(),
-                    part: Part { more, bare: true },
-                    image: Default::default(),
-                    charge,
-                });
-            }
-            return;
-        };
-        let message = self.pool.unboxed(message);
-        let Some(method) = self.method_of(session, handle) else {
-            return self.discard(message);
-        };
-        match self.place(session, &method.request, message) {
-            Ok(placed) => {
-                if let Some(port) = self.sessions.get_mut(session.0) {
-                    port.push_placed(placed, Delivery::Request { call, more, charge });
-                }
-            }
-            Err(status) => self.engine.undeliverable(call, status),
-        }
-    }
-
-    pub(super) fn respond(
-        &mut self,
-        (session, handle): (SessionId, u32),
-        call: u64,
-        charge: u32,
-        message: Box<Message>,
-    ) {
-        let message = self.pool.unboxed(message);
-        let origin = Origin::Session { session, call };
-        if !self.knows_streams(session) {
-            self.discard(message);
-            return self
-                .engine
-                .refuse(origin, without_responses("application's library"));
-        }
-        let Some(method) = self.method_of(session, handle) else {
-            return self.discard(message);
-        };
-        match self.place(session, &method.reply, message) {
-            Ok(placed) => {
-                if let Some(port) = self.sessions.get_mut(session.0) {
-                    port.push_placed(placed, Delivery::Response { call, charge });
-                }
-            }
-            Err(status) => self.engine.refuse(origin, status),
-        }
-    }
-
     /// Tells who sends messages of a stream what of them has been consumed.
     pub(super) fn tell_credit(&mut self, to: Origin, of: Direction, credit: Credit) {
         match to {
@@ -212,7 +152,7 @@ impl Runtime {
 }
 
 /// The status of a call whose answer has a form that its caller doesn't understand. Its handler has run.
-fn without_responses(whose: &str) -> Status {
+pub(super) fn without_responses(whose: &str) -> Status {
     let text = format!(
         "the call was answered with responses or trailers, and the calling {whose} is of a version without them"
     );
