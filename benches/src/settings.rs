@@ -298,6 +298,8 @@ impl Settings {
         let socket = self.socket.clone().ok_or_else(|| missing("socket=PATH"))?;
         let token = self.token.clone().ok_or_else(|| missing("token=TOKEN"))?;
         let mut options = SessionOptions::new(socket, token);
+        // A measurement whose daemon is gone is over.
+        options.reconnect = false;
         options.spin = self.spin.unwrap_or(options.spin);
         Ok(options)
     }

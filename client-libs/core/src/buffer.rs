@@ -54,7 +54,7 @@ impl Session {
         };
         Ok(SendBuffer {
             block: Some(block),
-            inner: Arc::clone(inner),
+            inner: Arc::clone(&inner),
         })
     }
 }

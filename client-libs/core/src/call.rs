@@ -31,6 +31,7 @@ impl Session {
     /// DEADLINE_EXCEEDED after `timeout`, UNAVAILABLE when the session ends first.
     pub fn call<E: Encode>(&self, handle: u32, message: E, timeout: Option<Duration>) -> Call<E> {
         Call {
+            inner: self.inner(),
             session: self.clone(),
             state: State::New { handle, timeout },
             message,
@@ -59,6 +60,9 @@ impl Session {
 #[derive(Debug)]
 #[must_use = "a call is issued when it is first polled"]
 pub struct Call<E> {
+    inner: Arc<Inner>,
+    /// Which ends with the last of its users.
+    #[allow(dead_code, reason = "it is only held")]
     session: Session,
     state: State,
     message: E,
@@ -97,11 +101,11 @@ impl<E: Encode> Future for Call<E> {
         let polled = match call.state {
             State::New { handle, timeout } => call.begin(handle, timeout, cx),
             State::Waiting { id, envelope } => call.resume(id, envelope, cx),
-            State::Submitted { id } => take_outcome(call.session.inner(), id, cx),
+            State::Submitted { id } => take_outcome(&call.inner, id, cx),
             State::Finished => panic!("a call that has ended was polled again"),
         };
         match polled {
-            Poll::Pending => call.session.inner().ensure_driven(),
+            Poll::Pending => call.inner.ensure_driven(),
             Poll::Ready(_) => call.finish(),
         }
         polled
@@ -116,7 +120,7 @@ impl<E: Encode> Call<E> {
         timeout: Option<Duration>,
         cx: &Context<'_>,
     ) -> Poll<Result<ReceivedBlock, Status>> {
-        let inner = Arc::clone(self.session.inner());
+        let inner = Arc::clone(&self.inner);
         let measured = measure(&self.message, &inner)?;
         check_metadata(&self.metadata, &inner)?;
         let deadline_ns = timeout.map_or(0, |timeout| {
@@ -126,6 +130,7 @@ impl<E: Encode> Call<E> {
         if let Some(status) = shared.ended() {
             return Poll::Ready(Err(status.clone()));
         }
+        let method = shared.methods.resolve(handle)?;
         let due_before = shared.calls.next_deadline_ns();
         let Some(id) = shared.calls.insert(deadline_ns, cx.waker()) else {
             let max = shared.calls.max();
@@ -135,7 +140,7 @@ impl<E: Encode> Call<E> {
         shared.nudge |= shared.calls.next_deadline_ns() < due_before;
         self.measured = Some(measured);
         let envelope = Envelope::Call {
-            method: handle,
+            method,
             call: id,
             part: Part::ONLY,
             deadline_ns,
@@ -151,7 +156,7 @@ impl<E: Encode> Call<E> {
         envelope: Envelope,
         cx: &Context<'_>,
     ) -> Poll<Result<ReceivedBlock, Status>> {
-        let inner = Arc::clone(self.session.inner());
+        let inner = Arc::clone(&self.inner);
         let mut shared = inner.lock();
         if let Some(outcome) = shared.calls.poll(id, cx.waker()) {
             return Poll::Ready(received(&inner, shared, id, outcome));
@@ -200,7 +205,7 @@ impl<E> Call<E> {
             State::Waiting { id, .. } | State::Submitted { id } => id,
             State::New { .. } | State::Finished => return,
         };
-        let mut shared = self.session.inner().lock();
+        let mut shared = self.inner.lock();
         shared.leave_queue(&mut self.ticket);
         match shared.calls.remove(id) {
             Some(Removed::Submitted) => shared.cancel(id),

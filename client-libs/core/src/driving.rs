@@ -20,7 +20,7 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::future::Future;
 use std::mem::MaybeUninit;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -47,7 +47,7 @@ use crate::session::{Inner, Session};
 /// # Panics
 /// When called from within itself for the same session, which could only wait for ever.
 pub fn block_on<F: Future>(session: &Session, future: F) -> F::Output {
-    drive(&[session.inner()], None, future)
+    drive(std::slice::from_ref(session), &mut None, future)
 }
 
 /// Several sessions, of one daemon or of several, that one thread drives together. A thread for each of them would be woken for
@@ -55,7 +55,8 @@ pub fn block_on<F: Future>(session: &Session, future: F) -> F::Output {
 #[derive(Debug)]
 pub struct Sessions {
     sessions: Vec<Session>,
-    bell: Bell,
+    /// For all of them.
+    bell: Option<Bell>,
 }
 
 /// What wakes a thread that drives several sessions.
@@ -85,7 +86,10 @@ impl Sessions {
         let mut sessions: Vec<_> = sessions.into_iter().collect();
         sessions.retain(|session| known.insert(session.inner().id));
         match Bell::new(&sessions) {
-            Ok(bell) => Ok(Sessions { sessions, bell }),
+            Ok(bell) => Ok(Sessions {
+                sessions,
+                bell: Some(bell),
+            }),
             Err(errno) => Err(Status::resource_exhausted(format!(
                 "can't wait for {} sessions: {errno}",
                 sessions.len()
@@ -100,8 +104,7 @@ impl Sessions {
     /// # Panics
     /// When called from within itself, or from within [`block_on`], for one of the same sessions.
     pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
-        let inners: Vec<_> = self.sessions.iter().map(Session::inner).collect();
-        drive(&inners, Some(&self.bell), future)
+        drive(&self.sessions, &mut self.bell, future)
     }
 }
 
@@ -109,29 +112,70 @@ impl Bell {
     fn new(sessions: &[Session]) -> Result<Bell, Errno> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let nudge = Nudge::new()?;
-        // Edges: who else drives a session takes what comes there, and what is over would be reported for ever.
-        let watch = |fd: BorrowedFd<'_>, token| {
-            let flags = EventFlags::IN | EventFlags::ET;
-            epoll::add(&epoll, fd, EventData::new_u64(token), flags)
-        };
-        watch(nudge.as_fd(), SOMETHING)?;
+        watch(&epoll, nudge.as_fd(), SOMETHING)?;
+        let bell = Bell { epoll, nudge };
         for session in sessions {
-            let inner = session.inner();
-            watch(inner.wake.as_fd(), SOMETHING)?;
-            watch(inner.nudge.as_fd(), SOMETHING)?;
-            watch(inner.control.as_fd(), inner.id)?;
+            bell.watch(&session.inner())?;
         }
-        Ok(Bell { epoll, nudge })
+        Ok(bell)
+    }
+
+    fn watch(&self, inner: &Inner) -> Result<(), Errno> {
+        let fds = [
+            (inner.wake.as_fd(), SOMETHING),
+            (inner.nudge.as_fd(), SOMETHING),
+            (inner.control.as_fd(), inner.id),
+        ];
+        for (fd, token) in fds {
+            watch(&self.epoll, fd, token)?;
+        }
+        Ok(())
     }
 }
 
+/// Edges: who else drives a session takes what comes there, and what is over would be reported for ever.
+fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> Result<(), Errno> {
+    let flags = EventFlags::IN | EventFlags::ET;
+    epoll::add(epoll, fd, EventData::new_u64(token), flags)
+}
+
 /// Drives those that nobody else drives. The bell is for several.
-fn drive<F: Future>(inners: &[&Arc<Inner>], bell: Option<&Bell>, future: F) -> F::Output {
+fn drive<F: Future>(sessions: &[Session], bell: &mut Option<Bell>, future: F) -> F::Output {
+    let mut future = pin!(future);
+    let mut before: Vec<u64> = Vec::new();
+    loop {
+        let inners: Vec<_> = sessions.iter().map(Session::inner).collect();
+        if let Some(bell) = bell {
+            // Of those that have opened themselves anew. What comes to one that can't be watched is noticed with whatever comes next.
+            let is_new = |inner: &&Arc<Inner>| !before.is_empty() && !before.contains(&inner.id);
+            for inner in inners.iter().filter(is_new) {
+                let _deaf = bell.watch(inner);
+            }
+        }
+        before = inners.iter().map(|inner| inner.id).collect();
+        let is_reopened = || {
+            let pairs = sessions.iter().zip(&inners);
+            pairs
+                .into_iter()
+                .any(|(session, inner)| !session.handle.is_current(inner.id))
+        };
+        if let Some(output) = drive_these(&inners, bell.as_ref(), &is_reopened, future.as_mut()) {
+            return output;
+        }
+    }
+}
+
+/// Drives these until the future is ready; `None`: a session has another connection now.
+fn drive_these<F: Future>(
+    inners: &[Arc<Inner>],
+    bell: Option<&Bell>,
+    is_reopened: &impl Fn() -> bool,
+    mut future: Pin<&mut F>,
+) -> Option<F::Output> {
     assert!(
         !inners.iter().any(|inner| inner.is_driven_here()),
         "block_on was called on a thread that drives this session already"
     );
-    let mut future = pin!(future);
     let nudge = bell.map(|bell| &bell.nudge);
     let nudge = nudge.or(inners.first().map(|inner| &inner.nudge));
     let woken = Arc::new(ThreadWaker {
@@ -143,7 +187,7 @@ fn drive<F: Future>(inners: &[&Arc<Inner>], bell: Option<&Bell>, future: F) -> F
     let mut cx = Context::from_waker(&waker);
     let wishes = inners.iter().map(|inner| Wish::to_drive(inner, &woken));
     let _wishes: Vec<_> = wishes.collect();
-    let mut missing = inners.to_vec();
+    let mut missing: Vec<_> = inners.iter().collect();
     let mut driven = Vec::with_capacity(inners.len());
     loop {
         missing.retain(|inner| match Driving::try_begin(inner) {
@@ -160,10 +204,15 @@ fn drive<F: Future>(inners: &[&Arc<Inner>], bell: Option<&Bell>, future: F) -> F
         if woken.woken.swap(false, Ordering::SeqCst)
             && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
         {
-            return output;
+            return Some(output);
+        }
+        if is_reopened() {
+            return None;
         }
         turn(&mut driven, bell, || {
-            woken.woken.load(Ordering::SeqCst) || missing.iter().any(|inner| !inner.is_driven())
+            woken.woken.load(Ordering::SeqCst)
+                || is_reopened()
+                || missing.iter().any(|inner| !inner.is_driven())
         });
     }
 }
@@ -281,9 +330,7 @@ impl Drop for Driving<'_> {
         let serving = self.driver.take().is_some_and(|driver| driver.is_serving());
         // The session may have ended while this thread still held the driver.
         inner.clear_if_over();
-        for thread in &inner.seat().wishes {
-            thread.summon();
-        }
+        inner.summon_drivers();
         if (serving || look.somebody_waits) && !inner.is_over() {
             inner.ensure_driven();
         }
@@ -441,6 +488,13 @@ fn this_thread() -> usize {
 impl Inner {
     pub(crate) fn seat(&self) -> MutexGuard<'_, Seat> {
         self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the threads that drive, or would like to, look around.
+    pub(crate) fn summon_drivers(&self) {
+        for thread in &self.seat().wishes {
+            thread.summon();
+        }
     }
 
     /// Whether somebody drives.

@@ -9,13 +9,14 @@
 //! There is no async runtime: calls are plain futures, woken by whichever thread drives the session ([`block_on`], or a
 //! background thread). The parts, from the inside: `calls`, `streams`, `space` and `binds` are pure tables; `submit` is what any thread
 //! does under one short lock; `driver` is what one thread does; `call`, `stream` and `serve` are the futures on top; [`codec`] writes
-//! and reads messages; `buffer` holds what is sent without a copy.
+//! and reads messages; `buffer` holds what is sent without a copy; `reopen` opens a
+//! session anew whose daemon went away.
 //!
 //! Invariants: a call ends exactly once for its caller (P7), with UNAVAILABLE when the daemon is gone (P9); what the daemon
 //! writes is checked like anyone's bytes, and nonsense ends the session, never the process; every table has a bound in
 //! [`limits`] (P10).
 //!
-//! Absent: reconnection (open a new session), and any knowledge of schemas.
+//! Absent: any knowledge of schemas.
 
 #![forbid(unsafe_code)]
 
@@ -28,6 +29,7 @@ mod driver;
 mod driving;
 pub mod limits;
 mod nudge;
+mod reopen;
 mod serve;
 mod session;
 mod space;

@@ -18,6 +18,11 @@ pub const MAX_BINDS: usize = 256;
 /// How long a driver spins before it sleeps, unless the options say otherwise.
 pub const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 
+/// First and longest pause before a session whose daemon is gone tries to open itself anew; doubled in between, and shortened by up to a half at
+/// random.
+pub const RECONNECT_PAUSE: (Duration, Duration) =
+    (Duration::from_millis(50), Duration::from_secs(5));
+
 /// How long the daemon may take to answer the opening of a session.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 

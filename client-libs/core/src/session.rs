@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ use crate::driver::Driver;
 use crate::driving::Seat;
 use crate::limits::{BIND_TIMEOUT, DEFAULT_SPIN, MAX_OUTSTANDING, OPEN_TIMEOUT};
 use crate::nudge::Nudge;
+use crate::reopen::Handle;
 use crate::serve::{Ready, Service};
 use crate::submit::{Locked, Shared};
 
@@ -51,6 +52,9 @@ pub struct SessionOptions {
     /// once. Longer saves wake-ups, which cost tens of microseconds across cores; shorter saves CPU. Zero: never spin;
     /// [`Duration::MAX`]: never sleep. Default 50 us.
     pub spin: Duration,
+    /// A session whose daemon is gone opens itself anew, binds what was bound and serves what was served, as soon as a daemon answers at
+    /// the socket: see [`RECONNECT_PAUSE`](crate::limits::RECONNECT_PAUSE). Until then calls fail with UNAVAILABLE. Default: yes.
+    pub reconnect: bool,
 }
 
 impl SessionOptions {
@@ -69,31 +73,20 @@ impl SessionOptions {
             receive_heap_bytes: 0,
             label: String::new(),
             spin: DEFAULT_SPIN,
+            reconnect: true,
         }
     }
 }
 
 /// A connection to the daemon: shared heaps, rings, and the calls on them. Clones are the same session, which ends when
-/// the last of them, of the channels and of the unfinished calls is dropped, or the daemon ends it.
+/// the last of them, of the channels and of the unfinished calls is dropped. If its daemon goes away, what is under way ends with UNAVAILABLE, and the
+/// session opens itself anew ([`SessionOptions::reconnect`]): handles and services stay what they are.
 ///
 /// One thread at a time *drives* a session: it looks at what the daemon says, wakes futures and runs handlers.
 /// [`block_on`](crate::block_on) drives on the calling thread; while nobody is in it, a background thread drives.
 #[derive(Clone, Debug)]
 pub struct Session {
-    handle: Arc<Handle>,
-}
-
-/// Ends the session when the last user is gone; the background thread holds only what is inside.
-#[derive(Debug)]
-struct Handle {
-    inner: Arc<Inner>,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.inner
-            .end(Status::new(Code::CANCELLED, "the session was dropped"));
-    }
+    pub(crate) handle: Arc<Handle>,
 }
 
 pub(crate) struct Inner {
@@ -120,6 +113,8 @@ pub(crate) struct Inner {
     pub(crate) background: AtomicBool,
     /// Set once, when the session has ended.
     over: AtomicBool,
+    /// Who opens another when it has.
+    pub(crate) handle: OnceLock<Weak<Handle>>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -139,6 +134,27 @@ impl Session {
     /// UNAVAILABLE if no daemon listens at the socket or it doesn't answer; what the daemon says otherwise
     /// (UNAUTHENTICATED for an unknown token).
     pub fn open(options: SessionOptions) -> Result<Session, Status> {
+        let inner = Inner::connect(&options)?;
+        Ok(Session::of(inner, options.reconnect.then_some(options)))
+    }
+
+    /// Opens a session over a connected control socket. It doesn't open itself anew.
+    ///
+    /// # Errors
+    /// As of [`Session::open`].
+    pub fn over(control: ControlSocket, options: &SessionOptions) -> Result<Session, Status> {
+        Ok(Session::of(Inner::over(control, options)?, None))
+    }
+
+    fn of(inner: Arc<Inner>, reopens: Option<SessionOptions>) -> Session {
+        Session {
+            handle: Handle::new(inner, reopens),
+        }
+    }
+}
+
+impl Inner {
+    pub(crate) fn connect(options: &SessionOptions) -> Result<Arc<Inner>, Status> {
         let path = options.socket.display();
         let text = options.socket.to_str().ok_or_else(|| {
             Status::new(
@@ -149,11 +165,10 @@ impl Session {
         let control = ControlSocket::connect(text).map_err(|errno| {
             Status::unavailable(format!("no daemon answers at {path}: {errno}"))
         })?;
-        Session::over(control, &options)
+        Inner::over(control, options)
     }
 
-    /// Opens a session over a connected control socket.
-    pub fn over(control: ControlSocket, options: &SessionOptions) -> Result<Session, Status> {
+    fn over(control: ControlSocket, options: &SessionOptions) -> Result<Arc<Inner>, Status> {
         let (opened, fds) = handshake(&control, options)?;
         let shape = SessionShape {
             ring_capacity: opened.ring_capacity,
@@ -175,7 +190,7 @@ impl Session {
             Arc::clone(&ready),
             Patience::new(options.spin),
         );
-        let inner = Inner {
+        Ok(Arc::new(Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             opened,
             shared: Mutex::new(Shared::new(end.submissions, end.send_heap, max_outstanding)),
@@ -192,17 +207,15 @@ impl Session {
             wished: AtomicUsize::new(0),
             background: AtomicBool::new(false),
             over: AtomicBool::new(false),
-        };
-        Ok(Session {
-            handle: Arc::new(Handle {
-                inner: Arc::new(inner),
-            }),
-        })
+            handle: OnceLock::new(),
+        }))
     }
+}
 
+impl Session {
     /// The tenant that the token belongs to.
-    pub fn tenant(&self) -> &str {
-        &self.inner().opened.tenant
+    pub fn tenant(&self) -> String {
+        self.inner().opened.tenant.clone()
     }
 
     /// The session's number in the daemon's status.
@@ -215,8 +228,11 @@ impl Session {
         self.inner().opened.max_message_bytes as usize
     }
 
-    /// Waits until the session has ended, and says why.
+    /// Waits until the session has ended, and says why. One that opens itself anew doesn't.
     pub async fn closed(&self) -> Status {
+        if self.handle.reopens() {
+            return std::future::pending().await;
+        }
         std::future::poll_fn(|cx| {
             let inner = self.inner();
             let mut shared = inner.lock();
@@ -249,12 +265,10 @@ impl Session {
         service: &str,
         target: &str,
     ) -> Result<Binding, Status> {
-        let bind = Bind {
-            role: SIDE_CLIENT,
-            service: service.to_owned(),
-            target: target.to_owned(),
-        };
-        self.bind(bind, descriptor_set, None).await
+        let inner = self.inner();
+        let bound = inner.bind_client(descriptor_set, service, target).await?;
+        self.handle
+            .bound(&inner, bound, descriptor_set, service, target)
     }
 
     /// Binds a service for serving: its handlers run on the thread that drives the session, from now on until the session
@@ -264,6 +278,36 @@ impl Session {
     /// As of [`Session::bind_client`].
     pub async fn bind_server(&self, service: impl Service) -> Result<Binding, Status> {
         let service: Arc<dyn Service> = Arc::new(service);
+        let binding = self.inner().bind_server(Arc::clone(&service)).await?;
+        self.handle.serves(service);
+        Ok(binding)
+    }
+
+    /// What there is of the session now.
+    pub(crate) fn inner(&self) -> Arc<Inner> {
+        self.handle.inner()
+    }
+}
+
+impl Inner {
+    pub(crate) async fn bind_client(
+        self: &Arc<Inner>,
+        descriptor_set: &[u8],
+        service: &str,
+        target: &str,
+    ) -> Result<Binding, Status> {
+        let bind = Bind {
+            role: SIDE_CLIENT,
+            service: service.to_owned(),
+            target: target.to_owned(),
+        };
+        self.bind(bind, descriptor_set, None).await
+    }
+
+    pub(crate) async fn bind_server(
+        self: &Arc<Inner>,
+        service: Arc<dyn Service>,
+    ) -> Result<Binding, Status> {
         let info = service.info();
         let bind = Bind {
             role: SIDE_SERVER,
@@ -275,14 +319,14 @@ impl Session {
     }
 
     async fn bind(
-        &self,
+        self: &Arc<Inner>,
         bind: Bind,
         descriptor_set: &[u8],
         service: Option<Arc<dyn Service>>,
     ) -> Result<Binding, Status> {
         let mut request = Some((bind, service));
         let mut waiting = WaitingBind {
-            inner: self.inner(),
+            inner: self,
             id: None,
         };
         std::future::poll_fn(|cx| {
@@ -292,10 +336,6 @@ impl Session {
             waiting.poll(cx)
         })
         .await
-    }
-
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.handle.inner
     }
 }
 
@@ -315,6 +355,9 @@ impl Inner {
         // The daemon needn't wait for the last block to be dropped. It fails only if the daemon is gone already.
         let _gone = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
         self.clear_if_over();
+        if let Some(handle) = self.handle.get().and_then(Weak::upgrade) {
+            handle.lost(self.id);
+        }
         // Taking the lock orders this after a background thread's look at `over`.
         drop(self.seat());
         self.seat_changed.notify_all();

@@ -52,14 +52,16 @@ impl Session {
         first: Option<&E>,
         opening: Opening,
     ) -> Result<(StreamSender, StreamReceiver), Status> {
-        let inner = self.inner();
+        let inner = &self.inner();
         check_streams(inner)?;
         check_metadata(&opening.metadata, inner)?;
         let deadline_ns = opening.timeout.map_or(0, |timeout| {
             now_ns().saturating_add(timeout.as_nanos() as u64).max(1)
         });
+        let (id, method) = enter(inner, handle, deadline_ns)?;
         let guard = Arc::new(OwnCall {
-            id: enter(inner, deadline_ns)?,
+            id,
+            inner: Arc::clone(inner),
             session: self.clone(),
         });
         // From here on, an error or a drop leaves the tables.
@@ -78,10 +80,9 @@ impl Session {
             more: !opening.is_last,
             bare: first.is_none(),
         };
-        let call = sender.guard.id;
         let envelope = Envelope::Call {
-            method: handle,
-            call,
+            method,
+            call: id,
             part,
             deadline_ns,
         };
@@ -106,12 +107,13 @@ pub(crate) fn check_streams(inner: &Inner) -> Result<(), Status> {
     Ok(())
 }
 
-/// Enters a call and its stream into the tables.
-fn enter(inner: &Inner, deadline_ns: u64) -> Result<u64, Status> {
+/// Enters a call and its stream into the tables. Its number, and the daemon's handle of its method.
+fn enter(inner: &Inner, handle: u32, deadline_ns: u64) -> Result<(u64, u32), Status> {
     let mut shared = inner.lock();
     if let Some(status) = shared.ended() {
         return Err(status.clone());
     }
+    let method = shared.methods.resolve(handle)?;
     let due_before = shared.calls.next_deadline_ns();
     let Some(id) = shared.calls.insert(deadline_ns, std::task::Waker::noop()) else {
         let max = shared.calls.max();
@@ -120,7 +122,7 @@ fn enter(inner: &Inner, deadline_ns: u64) -> Result<u64, Status> {
     };
     shared.nudge |= shared.calls.next_deadline_ns() < due_before;
     shared.streams.open((Side::Own, id));
-    Ok(id)
+    Ok((id, method))
 }
 
 /// Writes a block once there is room, and submits it.
@@ -199,13 +201,16 @@ fn over() -> Status {
 /// A call of this app that is a stream, in both tables until both halves are gone.
 #[derive(Debug)]
 struct OwnCall {
+    inner: Arc<Inner>,
+    /// Which ends with the last of its users.
+    #[allow(dead_code, reason = "it is only held")]
     session: Session,
     id: u64,
 }
 
 impl OwnCall {
     fn inner(&self) -> &Arc<Inner> {
-        self.session.inner()
+        &self.inner
     }
 
     fn key(&self) -> StreamKey {

@@ -33,6 +33,7 @@ use crate::calls::CallTable;
 use crate::codec::{Encode, HeapSink, Measured};
 use crate::driver::NextLook;
 use crate::limits::{RELEASE_BYTES, WRITE_LOCKED};
+use crate::reopen::Methods;
 use crate::session::Inner;
 use crate::space::{SpaceQueue, Ticket};
 use crate::streams::{Side, StreamKey, StreamTable};
@@ -52,6 +53,7 @@ pub(crate) struct Shared {
     pub(crate) streams: StreamTable,
     pub(crate) space: SpaceQueue,
     pub(crate) binds: Binds,
+    pub(crate) methods: Methods,
     /// Delivered blocks to give back, not yet a full RELEASE.
     releases: Vec<u64>,
     release_bytes: u64,
@@ -173,6 +175,7 @@ impl Shared {
             streams: StreamTable::default(),
             space: SpaceQueue::default(),
             binds: Binds::default(),
+            methods: Methods::default(),
             releases: Vec::with_capacity(MAX_OFFSETS),
             release_bytes: 0,
             backlog: VecDeque::new(),

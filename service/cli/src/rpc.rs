@@ -218,6 +218,8 @@ fn open(cli: &Cli, token: &str, label: &str) -> Result<Session, Failure> {
     let mut options = SessionOptions::new(&cli.socket, token);
     options.app = "tollgate".to_owned();
     options.label = label.to_owned();
+    // Whoever runs the command sees that the daemon is gone, and runs it again.
+    options.reconnect = false;
     Session::open(options).map_err(|status| match status.code() {
         Code::UNAVAILABLE => unreachable(&cli.socket, status.message()),
         Code::UNAUTHENTICATED => {

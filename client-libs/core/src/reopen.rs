@@ -1,0 +1,380 @@
+//! A session that outlives its daemon: when that is gone, another is opened, and everything that was bound and served is again.
+//!
+//! ```text
+//!   Session ─▶ Handle ─▶ Inner, the connection that there is now
+//!                ▲          │ ends: its daemon is gone, or ended it
+//!                │          ▼
+//!                └── a thread: pause, connect, bind what was bound, serve what was served; then the new one takes its place
+//! ```
+//!
+//! The pauses begin with the shorter of [`RECONNECT_PAUSE`], double up to the longer, and are shortened by up to a half at random, so that the
+//! applications of a host don't all come at once. Method handles keep their numbers: [`Methods`] says what they are on the connection that
+//! there is. A service that can't be bound yet, because its server isn't back, is tried again with the same pauses; its methods say why
+//! meanwhile. What belongs to the old connection (calls, received blocks, buffers) stays with it and ends with it.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use tollgate_shm_abi::Code;
+use tollgate_shm_abi::wait::now_ns;
+
+use crate::Status;
+use crate::limits::RECONNECT_PAUSE;
+use crate::serve::Service;
+use crate::session::{Binding, BoundMethod, Inner, SessionOptions};
+
+/// What the clones of a session share. The last one ends it.
+pub(crate) struct Handle {
+    line: Mutex<Line>,
+    /// The number of the connection that there is.
+    current: AtomicU64,
+    /// The number of the last one that ended, once that is being made up for.
+    lost: AtomicU64,
+    /// How another is opened; `None`: never.
+    options: Option<SessionOptions>,
+}
+
+struct Line {
+    inner: Arc<Inner>,
+    clients: Vec<ClientBinding>,
+    services: Vec<Arc<dyn Service>>,
+}
+
+/// What was bound to be called.
+#[derive(Clone)]
+struct ClientBinding {
+    descriptor_set: Arc<[u8]>,
+    service: Arc<str>,
+    target: Arc<str>,
+    /// Names of the methods, and the handles that the program has.
+    methods: Arc<[(String, u32)]>,
+}
+
+/// What the handles that a program has are on this connection. On a session's first they are the daemon's own.
+#[derive(Debug, Default)]
+pub(crate) struct Methods(Option<HashMap<u32, Result<u32, Status>>>);
+
+impl Methods {
+    /// The daemon's handle.
+    #[inline]
+    pub(crate) fn resolve(&self, handle: u32) -> Result<u32, Status> {
+        match &self.0 {
+            None => Ok(handle),
+            Some(known) => known.get(&handle).cloned().unwrap_or_else(|| {
+                let text = format!("the program has no method handle {handle}");
+                Err(Status::new(Code::UNIMPLEMENTED, text))
+            }),
+        }
+    }
+
+    /// A handle for the program: the daemon's, unless that stands for another method already.
+    fn name(&mut self, handle: u32) -> u32 {
+        let Some(known) = &mut self.0 else {
+            return handle;
+        };
+        let mut name = handle;
+        while known.contains_key(&name) {
+            name = name.wrapping_sub(1);
+        }
+        known.insert(name, Ok(handle));
+        name
+    }
+}
+
+impl Handle {
+    pub(crate) fn new(inner: Arc<Inner>, options: Option<SessionOptions>) -> Arc<Handle> {
+        let line = Line {
+            inner: Arc::clone(&inner),
+            clients: Vec::new(),
+            services: Vec::new(),
+        };
+        let handle = Arc::new(Handle {
+            current: AtomicU64::new(inner.id),
+            lost: AtomicU64::new(0),
+            line: Mutex::new(line),
+            options,
+        });
+        // Nobody else has it yet.
+        let _first = inner.handle.set(Arc::downgrade(&handle));
+        handle
+    }
+
+    pub(crate) fn inner(&self) -> Arc<Inner> {
+        Arc::clone(&self.line().inner)
+    }
+
+    /// Whether the connection of this number is the one that there is.
+    pub(crate) fn is_current(&self, id: u64) -> bool {
+        self.current.load(Ordering::Relaxed) == id
+    }
+
+    pub(crate) fn reopens(&self) -> bool {
+        self.options.is_some()
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A service was bound on a connection: the handles for the program.
+    pub(crate) fn bound(
+        &self,
+        inner: &Arc<Inner>,
+        binding: Binding,
+        descriptor_set: &[u8],
+        service: &str,
+        target: &str,
+    ) -> Result<Binding, Status> {
+        let mut line = self.line();
+        if line.inner.id != inner.id {
+            return Err(Status::unavailable(
+                "the daemon went away while the service was being bound",
+            ));
+        }
+        let mut shared = inner.lock();
+        let named = binding.methods().iter().map(|method| BoundMethod {
+            handle: shared.methods.name(method.handle),
+            ..method.clone()
+        });
+        let binding = Binding::new(named.collect());
+        drop(shared);
+        if self.reopens() {
+            let known = line.clients.iter().map(|known| &known.descriptor_set);
+            let known = known.into_iter().find(|known| ***known == *descriptor_set);
+            let descriptor_set = known.map_or_else(|| descriptor_set.into(), Arc::clone);
+            let methods = binding.methods().iter();
+            line.clients.push(ClientBinding {
+                descriptor_set,
+                service: service.into(),
+                target: target.into(),
+                methods: methods.map(|m| (m.name.clone(), m.handle)).collect(),
+            });
+        }
+        Ok(binding)
+    }
+
+    /// A service is served.
+    pub(crate) fn serves(&self, service: Arc<dyn Service>) {
+        if self.reopens() {
+            self.line().services.push(service);
+        }
+    }
+
+    /// A connection has ended.
+    pub(crate) fn lost(self: &Arc<Self>, id: u64) {
+        // It may end while it is about to become the current one: then this is asked again.
+        if !self.reopens() || !self.is_current(id) || self.lost.swap(id, Ordering::SeqCst) == id {
+            return;
+        }
+        let handle = Arc::downgrade(self);
+        let reopening = thread::Builder::new().name("tollgate-reopen".to_owned());
+        // Without a thread the session stays ended, as it would without reopening.
+        let _no_thread = reopening.spawn(move || reopen(&handle));
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let status = Status::new(Code::CANCELLED, "the session was dropped");
+        self.inner().end(status);
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner().fmt(f)
+    }
+}
+
+/// Opens a session anew, unless it is dropped meanwhile; then sees to it that everything is bound.
+fn reopen(handle: &Weak<Handle>) {
+    let mut pauses = Pauses::new();
+    let (inner, mut missing) = loop {
+        thread::sleep(pauses.next());
+        let Some(session) = handle.upgrade() else {
+            return;
+        };
+        if let Ok(opened) = session.open_anew() {
+            break opened;
+        }
+    };
+    let mut pauses = Pauses::new();
+    while !missing.is_empty() && !inner.is_over() {
+        thread::sleep(pauses.next());
+        if handle.strong_count() == 0 {
+            return;
+        }
+        missing.retain(|binding| {
+            let methods = binding.bind(&inner);
+            let is_missing = methods.values().all(Result::is_err);
+            inner
+                .lock()
+                .methods
+                .0
+                .get_or_insert_default()
+                .extend(methods);
+            is_missing
+        });
+    }
+}
+
+impl Handle {
+    /// Opens another connection, and puts it into the place of the one that has ended. Answers what couldn't be bound.
+    fn open_anew(self: &Arc<Self>) -> Result<(Arc<Inner>, Vec<ClientBinding>), Status> {
+        let gone = || Status::unavailable("the session doesn't open itself anew");
+        let inner = Inner::connect(self.options.as_ref().ok_or_else(gone)?)?;
+        let _first = inner.handle.set(Arc::downgrade(self));
+        // What is bound from now on waits for the lock, and then for the new connection.
+        let (clients, services) = {
+            let line = self.line();
+            (line.clients.clone(), line.services.clone())
+        };
+        for service in &services {
+            wait(inner.bind_server(Arc::clone(service)))?;
+        }
+        let mut methods = HashMap::new();
+        let mut missing = Vec::new();
+        for binding in &clients {
+            let bound = binding.bind(&inner);
+            if bound.values().all(Result::is_err) {
+                missing.push(binding.clone());
+            }
+            methods.extend(bound);
+        }
+        inner.lock().methods = Methods(Some(methods));
+        let mut line = self.line();
+        // What was bound on the old connection meanwhile is bound here with the next.
+        missing.extend(line.clients[clients.len()..].iter().cloned());
+        if inner.is_over() {
+            return Err(gone());
+        }
+        let old = std::mem::replace(&mut line.inner, Arc::clone(&inner));
+        drop(line);
+        self.current.store(inner.id, Ordering::Release);
+        old.summon_drivers();
+        inner.ensure_driven();
+        if inner.is_over() {
+            // It ended before it was the current one, so nobody was told.
+            self.lost(inner.id);
+        }
+        Ok((inner, missing))
+    }
+}
+
+impl ClientBinding {
+    /// Binds on a connection: what the program's handles are there.
+    fn bind(&self, inner: &Arc<Inner>) -> HashMap<u32, Result<u32, Status>> {
+        let bound = wait(inner.bind_client(&self.descriptor_set, &self.service, &self.target));
+        let handle = |name: &str| match &bound {
+            Ok(binding) => binding.handle(name).ok_or_else(|| {
+                let text = format!(
+                    "the daemon bound {} without its method {name}",
+                    self.service
+                );
+                Status::new(Code::UNIMPLEMENTED, text)
+            }),
+            // Nobody serves it yet: it was there before.
+            Err(status) if status.code == Code::UNIMPLEMENTED => {
+                let text = format!("{} isn't back yet: {}", self.service, status.message);
+                Err(Status::unavailable(text))
+            }
+            Err(status) => Err(status.clone()),
+        };
+        let methods = self.methods.iter();
+        methods
+            .map(|(name, known)| (*known, handle(name)))
+            .collect()
+    }
+}
+
+/// Pauses between attempts.
+struct Pauses {
+    next: Duration,
+    random: u64,
+}
+
+impl Pauses {
+    fn new() -> Pauses {
+        Pauses {
+            next: RECONNECT_PAUSE.0,
+            random: now_ns() ^ u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        }
+    }
+
+    fn next(&mut self) -> Duration {
+        // xorshift64*: nobody gains by guessing it.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let share = 0.5 + (self.random >> 40) as f64 / (1 << 25) as f64;
+        let pause = self.next.mul_f64(share);
+        self.next = (self.next * 2).min(RECONNECT_PAUSE.1);
+        pause
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Waits for a future whose session another thread drives.
+fn wait<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_the_longest_and_differ() {
+        let (first, longest) = RECONNECT_PAUSE;
+        let mut pauses = Pauses::new();
+        let taken: Vec<_> = (0..20).map(|_| pauses.next()).collect();
+        assert!((first / 2..=first).contains(&taken[0]), "{:?}", taken[0]);
+        for pause in &taken[10..] {
+            assert!((longest / 2..=longest).contains(pause), "{pause:?}");
+        }
+        assert!(taken[10..].windows(2).any(|two| two[0] != two[1]));
+    }
+
+    #[test]
+    fn a_handle_stands_for_one_method_whatever_the_daemon_says() {
+        let mut methods = Methods::default();
+        assert_eq!((methods.name(7), methods.resolve(7)), (7, Ok(7)));
+        let again = [(7, Ok(3)), (8, Err(Status::unavailable("not yet")))];
+        let mut methods = Methods(Some(again.into()));
+        assert_eq!(methods.resolve(7), Ok(3));
+        assert_eq!(
+            methods.resolve(8).map_err(|s| s.code),
+            Err(Code::UNAVAILABLE)
+        );
+        assert_eq!(
+            methods.resolve(3).map_err(|s| s.code),
+            Err(Code::UNIMPLEMENTED)
+        );
+        // The daemon's 7 and 8 are others.
+        assert_eq!(
+            [methods.name(8), methods.name(7), methods.name(9)],
+            [6, 5, 9]
+        );
+        assert_eq!((methods.resolve(6), methods.resolve(5)), (Ok(8), Ok(7)));
+    }
+}
