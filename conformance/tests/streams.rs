@@ -12,9 +12,14 @@ use std::time::{Duration, Instant};
 
 use futures_channel::mpsc;
 use futures_util::stream::{self, FuturesUnordered, StreamExt as _};
-use tollgate::{Channel, Code, Request, Session, SessionOptions, Status, Streaming, block_on};
+use tollgate::{
+    Channel, Code, Received, Reply, Request, Response, Session, SessionOptions, Status, Streaming,
+    block_on,
+};
 use tollgate_conformance::hosts::Hosts;
-use tollgate_conformance::interop::{Answer, Ask, SemanticsClient, SemanticsServer, Server};
+use tollgate_conformance::interop::{
+    Answer, Ask, Semantics, SemanticsClient, SemanticsServer, Server,
+};
 use tollgate_conformance::testbed::{Daemon, SOON};
 
 /// A server of its own on each host, and a session to call from.
@@ -409,6 +414,89 @@ async fn settled(count: &AtomicUsize) -> usize {
         })
         .await;
     }
+}
+
+/// Answers with the milliseconds that its caller has left, as another server would if it were asked for an hour's work; one without another
+/// answers for itself.
+struct Hurried(Option<SemanticsClient>);
+
+impl Hurried {
+    async fn time_left(&self, left: Option<Duration>, is_stream: bool) -> Reply<Answer> {
+        let Some(next) = &self.0 else {
+            let number = left.map_or(u64::MAX, |left| left.as_millis() as u64);
+            let payload = Vec::new();
+            return Ok(Response::new(Answer { number, payload }));
+        };
+        let reply = match is_stream {
+            true => next.collect(stream::iter([Ask::default()])).await?,
+            false => {
+                let mut request = Request::new(Ask::default());
+                request.set_timeout(Duration::from_secs(3600));
+                next.unary(request).await?
+            }
+        };
+        Ok(Response::new(reply.get_ref().to_owned()))
+    }
+}
+
+impl Semantics for Hurried {
+    async fn unary(&self, request: Request<Received<Ask>>) -> Reply<Answer> {
+        self.time_left(request.timeout(), false).await
+    }
+
+    async fn collect(&self, requests: Request<Streaming<Ask>>) -> Reply<Answer> {
+        self.time_left(requests.timeout(), true).await
+    }
+
+    type SpreadStream = stream::Empty<Result<Answer, Status>>;
+
+    async fn spread(&self, _: Request<Received<Ask>>) -> Reply<Self::SpreadStream> {
+        Ok(Response::new(stream::empty()))
+    }
+
+    type ChatStream = stream::Empty<Result<Answer, Status>>;
+
+    async fn chat(&self, _: Request<Streaming<Ask>>) -> Reply<Self::ChatStream> {
+        Ok(Response::new(stream::empty()))
+    }
+}
+
+#[test]
+fn a_deadline_passes_to_the_calls_that_a_handler_makes() {
+    let hosts = Hosts::new();
+    let [front, behind] = [(&hosts.a, 0), (&hosts.b, 1)]
+        .map(|(daemon, token): (&Daemon, usize)| open(daemon, &hosts.tokens[token]));
+    let to_b = Channel::new(&front, &hosts.b.listen().to_string());
+    let servers = [
+        (&behind, Hurried(None)),
+        (&front, Hurried(Some(SemanticsClient::new(to_b)))),
+    ];
+    for (session, server) in servers {
+        let server = tollgate::Server::new(session).add_service(SemanticsServer::new(server));
+        block_on(session, server.bind()).unwrap();
+    }
+    let session = open(&hosts.a, &hosts.tokens[0]);
+    let client = SemanticsClient::new(Channel::new(&session, ""));
+    block_on(&session, async {
+        for seconds in [5, 50] {
+            let timeout = Duration::from_secs(seconds);
+            let mut request = Request::new(Ask::default());
+            request.set_timeout(timeout);
+            let one = client.unary(request).await.unwrap();
+            let mut requests = Request::new(stream::iter([Ask::default()]));
+            requests.set_timeout(timeout);
+            let other = client.collect(requests).await.unwrap();
+            for left in [one, other].map(|reply| reply.get_ref().view().number()) {
+                assert!(
+                    (1..=seconds * 1000).contains(&left),
+                    "{left} ms of {seconds} s"
+                );
+            }
+        }
+        // Without one the nested call has its own, or none.
+        let left = client.unary(Ask::default()).await.unwrap();
+        assert!(left.get_ref().view().number() > 3_000_000);
+    });
 }
 
 /// A server of one method that says when its handler ends.

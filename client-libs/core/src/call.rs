@@ -7,20 +7,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::Status;
+use crate::calls::{Outcome, Removed};
+use crate::codec::{Encode, Measured, RawBlock};
+use crate::deadline;
+use crate::session::{Inner, Session};
+use crate::space::Ticket;
+use crate::streams::Side;
+use crate::submit::{Envelope, Letter, Locked};
 use tollgate_shm_abi::Code;
 use tollgate_shm_abi::descriptor::{Image, Part};
 use tollgate_shm_abi::heap::Delivered;
 use tollgate_shm_abi::messages::FEATURE_METADATA;
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf};
-use tollgate_shm_abi::wait::now_ns;
-
-use crate::Status;
-use crate::calls::{Outcome, Removed};
-use crate::codec::{Encode, Measured, RawBlock};
-use crate::session::{Inner, Session};
-use crate::space::Ticket;
-use crate::streams::Side;
-use crate::submit::{Envelope, Letter, Locked};
 
 impl Session {
     /// Calls a method with a message. The message is written into shared memory when the future is first polled; if there
@@ -123,9 +122,7 @@ impl<E: Encode> Call<E> {
         let inner = Arc::clone(&self.inner);
         let measured = measure(&self.message, &inner)?;
         check_metadata(&self.metadata, &inner)?;
-        let deadline_ns = timeout.map_or(0, |timeout| {
-            now_ns().saturating_add(timeout.as_nanos() as u64).max(1)
-        });
+        let deadline_ns = deadline::of_call(timeout);
         let mut shared = inner.lock();
         if let Some(status) = shared.ended() {
             return Poll::Ready(Err(status.clone()));

@@ -25,6 +25,7 @@ mod buffer;
 mod call;
 mod calls;
 pub mod codec;
+mod deadline;
 mod driver;
 mod driving;
 pub mod limits;

@@ -30,6 +30,7 @@ use tollgate_shm_abi::wait::now_ns;
 use crate::Status;
 use crate::call::{ReceivedBlock, check_metadata};
 use crate::codec::{Encode, RawBlock};
+use crate::deadline;
 use crate::limits::MAX_HANDLERS;
 use crate::nudge::Nudge;
 use crate::session::{Inner, Session};
@@ -468,7 +469,19 @@ struct Slot {
 struct Task {
     /// Whose handler it is; `None`: it was spawned.
     call: Option<u64>,
+    /// Of the call; 0 for none.
+    deadline_ns: u64,
     future: HandlerFuture,
+}
+
+impl Task {
+    fn spawned(future: HandlerFuture) -> Task {
+        Task {
+            call: None,
+            deadline_ns: 0,
+            future,
+        }
+    }
 }
 
 /// The tasks that were woken, and those that haven't begun.
@@ -568,12 +581,15 @@ impl Tasks {
             )));
         }
         // A panic in the handler's first half drops the responder, which answers.
-        let Ok(future) = catch_unwind(AssertUnwindSafe(|| service.call(method, incoming))) else {
+        let deadline_ns = incoming.deadline_ns;
+        let begin = || deadline::within(deadline_ns, || service.call(method, incoming));
+        let Ok(future) = catch_unwind(AssertUnwindSafe(begin)) else {
             return;
         };
         let index = self.vacant();
         self.slots[index].task = Some(Task {
             call: Some(call),
+            deadline_ns,
             future,
         });
         if !self.poll(index) {
@@ -596,7 +612,7 @@ impl Tasks {
         }
         for future in self.ready.take_spawned() {
             let index = self.vacant();
-            self.slots[index].task = Some(Task { call: None, future });
+            self.slots[index].task = Some(Task::spawned(future));
             self.poll(index);
         }
         let mut batch = std::mem::take(&mut self.batch);
@@ -626,7 +642,7 @@ impl Tasks {
         self.free.clear();
         lock(&self.ready.indices).clear();
         for future in self.ready.take_spawned() {
-            drop_task(Some(Task { call: None, future }));
+            drop_task(Some(Task::spawned(future)));
         }
     }
 
@@ -638,7 +654,9 @@ impl Tasks {
         };
         let mut cx = Context::from_waker(&slot.waker);
         // A panic of a handler's ends that call only. The future isn't used again.
-        let polled = catch_unwind(AssertUnwindSafe(|| task.future.as_mut().poll(&mut cx)));
+        let deadline_ns = task.deadline_ns;
+        let poll = || deadline::within(deadline_ns, || task.future.as_mut().poll(&mut cx));
+        let polled = catch_unwind(AssertUnwindSafe(poll));
         if matches!(polled, Ok(Poll::Pending)) {
             return false;
         }

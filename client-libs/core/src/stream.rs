@@ -19,12 +19,12 @@ use tollgate_shm_abi::Code;
 use tollgate_shm_abi::descriptor::Part;
 use tollgate_shm_abi::messages::FEATURE_STREAMS;
 use tollgate_shm_abi::metadata::MetadataBuf;
-use tollgate_shm_abi::wait::now_ns;
 
 use crate::Status;
 use crate::call::{ReceivedBlock, check_metadata, measure};
 use crate::calls::{Outcome, Removed};
 use crate::codec::{Encode, RawBlock};
+use crate::deadline;
 use crate::session::{Inner, Session};
 use crate::space::Ticket;
 use crate::streams::{Item, Next, Side, StreamKey};
@@ -55,9 +55,7 @@ impl Session {
         let inner = &self.inner();
         check_streams(inner)?;
         check_metadata(&opening.metadata, inner)?;
-        let deadline_ns = opening.timeout.map_or(0, |timeout| {
-            now_ns().saturating_add(timeout.as_nanos() as u64).max(1)
-        });
+        let deadline_ns = deadline::of_call(opening.timeout);
         let (id, method) = enter(inner, handle, deadline_ns)?;
         let guard = Arc::new(OwnCall {
             id,
