@@ -6,7 +6,7 @@
 //! - [`admin`] is an administrator in a hurry: one connection, many requests.
 //! - [`traffic`] is an honest tenant's calls, which must go on whatever happens next door.
 //! - [`hotel`] are the generated stubs, and [`workload`] is the synthetic hotel traffic, the same wherever it flows.
-//! - [`interop`] is the service that every client library is checked with, and its server in Rust.
+//! - [`interop`] is the service that every client library is checked with, and its server in Rust; [`cases`] is what it is asked for.
 //! - [`hostile`] is an application that keeps no promise, for the attacks.
 //! - [`peer`] is a daemon that keeps no promise.
 //! - [`wasm`] takes policies apart and puts them together wrongly.
@@ -27,6 +27,7 @@ pub mod interop;
 
 pub mod admin;
 pub mod bombs;
+pub mod cases;
 pub mod hostile;
 pub mod hosts;
 pub mod module;

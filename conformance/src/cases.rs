@@ -1,0 +1,231 @@
+//! The interoperability suite's cases: what a client of any language is told to do with `interop.Semantics`, and what must come of it.
+//!
+//! ```text
+//!   case, a line of JSON ──▶ interop-client SOCKET TOKEN TARGET ──▶ what came, a line of JSON
+//! ```
+//!
+//! A case says its method, its requests and how they are sent; absent fields are zero, empty or false, `cancel_after` is -1. Payloads are
+//! told by length and byte, `details` and the values of keys that end in `-bin` are base64. After a cancellation of the client's own the
+//! code is 1. `grpc-status-details-bin` isn't among the trailers; it is `details`.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+/// A case, and what must come of it.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What it is about, unique.
+    pub name: &'static str,
+    /// For the client.
+    pub told: Value,
+    /// From the client. Of an object that has no `message`, any is right.
+    pub expected: Value,
+}
+
+/// Bytes as the suite writes them.
+pub fn base64(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
+/// Bytes as the suite writes them; none if it is no base64.
+pub fn from_base64(text: &str) -> Vec<u8> {
+    STANDARD.decode(text).unwrap_or_default()
+}
+
+fn answers(numbers: impl IntoIterator<Item = u64>, len: usize) -> Vec<Value> {
+    let answer = |number: u64| {
+        let byte = if len == 0 { 0 } else { number as u8 };
+        json!({"number": number, "len": len, "byte": byte})
+    };
+    numbers.into_iter().map(answer).collect()
+}
+
+fn ok(responses: Vec<Value>) -> Value {
+    json!({"responses": responses, "metadata": [], "trailers": [], "code": 0, "message": "", "details": ""})
+}
+
+fn failed(responses: Vec<Value>, code: u32, message: Option<&str>) -> Value {
+    let mut result = ok(responses);
+    result["code"] = code.into();
+    match message {
+        Some(message) => result["message"] = message.into(),
+        None => drop(
+            result
+                .as_object_mut()
+                .map(|result| result.remove("message")),
+        ),
+    }
+    result
+}
+
+/// Every case.
+pub fn cases() -> Vec<Case> {
+    let case = |name, told, expected| Case {
+        name,
+        told,
+        expected,
+    };
+    let ask = |number: u64, responses: u32, bytes: u32| json!({"number": number, "responses": responses, "response_bytes": bytes});
+    let count = |n: u64| (0..n).map(|k| json!({"number": k, "responses": 1, "response_bytes": 3}));
+    vec![
+        case(
+            "a unary call",
+            json!({"method": "Unary", "requests": [ask(7, 1, 5)]}),
+            ok(answers([7], 5)),
+        ),
+        case(
+            "a unary call of large messages",
+            json!({"method": "Unary", "requests": [{"number": 9, "payload_len": 3_000_000, "payload_byte": 1, "responses": 1, "response_bytes": 2_000_000}]}),
+            ok(answers([9], 2_000_000)),
+        ),
+        case(
+            "a unary error with details",
+            json!({"method": "Unary", "requests": [{"code": 9, "message": "not yet: \u{e4}", "details": base64(&[8, 9, 255])}]}),
+            {
+                let mut result = failed(vec![], 9, Some("not yet: \u{e4}"));
+                result["details"] = base64(&[8, 9, 255]).into();
+                result
+            },
+        ),
+        case(
+            "an unknown code",
+            json!({"method": "Unary", "requests": [{"code": 77, "message": "seventy-seven"}]}),
+            failed(vec![], 77, Some("seventy-seven")),
+        ),
+        case(
+            "metadata and trailers of a unary call",
+            json!({"method": "Unary", "requests": [{"number": 1, "responses": 1, "echo": ["head", "blob-bin"], "echo_as_trailers": ["tail", "blob-bin"]}],
+                   "metadata": [["head", "a"], ["tail", "b"], ["head", "c"], ["blob-bin", base64(&[0, 255])], ["unasked", "d"]]}),
+            {
+                let mut result = ok(answers([1], 0));
+                result["metadata"] = json!([
+                    ["head", "a"],
+                    ["head", "c"],
+                    ["blob-bin", base64(&[0, 255])]
+                ]);
+                result["trailers"] = json!([["tail", "b"], ["blob-bin", base64(&[0, 255])]]);
+                result
+            },
+        ),
+        case(
+            "trailers of an error",
+            json!({"method": "Unary", "requests": [{"code": 5, "message": "gone", "echo_as_trailers": ["tail"]}], "metadata": [["tail", "x"], ["tail", "y"]]}),
+            {
+                let mut result = failed(vec![], 5, Some("gone"));
+                result["trailers"] = json!([["tail", "x"], ["tail", "y"]]);
+                result
+            },
+        ),
+        case(
+            "a reserved key",
+            json!({"method": "Unary", "requests": [ask(1, 1, 1)], "metadata": [["grpc-timeout", "1S"]]}),
+            failed(vec![], 3, None),
+        ),
+        case(
+            "a deadline of a unary call",
+            json!({"method": "Unary", "requests": [{"number": 1, "responses": 1, "delay_ms": 20_000}], "timeout_ms": 100}),
+            failed(vec![], 4, None),
+        ),
+        case(
+            "a stream of requests",
+            json!({"method": "Collect", "requests": (1..=100).map(|k| json!({"number": k, "payload_len": 10, "payload_byte": 3})).collect::<Vec<_>>()}),
+            ok(vec![json!({"number": 5050, "len": 1000, "byte": 3})]),
+        ),
+        case(
+            "a stream of no requests",
+            json!({"method": "Collect", "requests": []}),
+            ok(answers([0], 0)),
+        ),
+        case(
+            "a stream of large requests",
+            json!({"method": "Collect", "requests": vec![json!({"number": 1, "payload_len": 1_000_000, "payload_byte": 5}); 4]}),
+            ok(vec![json!({"number": 4, "len": 4_000_000, "byte": 5})]),
+        ),
+        case(
+            "an error before all requests were read",
+            json!({"method": "Collect", "requests": (0..500).map(|k| json!({"number": k, "code": if k == 3 { 10 } else { 0 }, "message": "enough"})).collect::<Vec<_>>()}),
+            failed(vec![], 10, Some("enough")),
+        ),
+        case(
+            "a stream of responses",
+            json!({"method": "Spread", "requests": [ask(1000, 300, 10)]}),
+            ok(answers(1000..1300, 10)),
+        ),
+        case(
+            "a stream of no responses",
+            json!({"method": "Spread", "requests": [ask(1, 0, 0)]}),
+            ok(vec![]),
+        ),
+        case(
+            "a stream of large responses",
+            json!({"method": "Spread", "requests": [ask(1, 4, 1_500_000)]}),
+            ok(answers(1..5, 1_500_000)),
+        ),
+        case(
+            "an error after responses",
+            json!({"method": "Spread", "requests": [{"number": 1, "responses": 3, "code": 8, "message": "no more"}]}),
+            failed(answers(1..4, 0), 8, Some("no more")),
+        ),
+        case(
+            "metadata and trailers of a stream",
+            json!({"method": "Spread", "requests": [{"number": 1, "responses": 2, "echo": ["head"], "echo_as_trailers": ["tail-bin"]}],
+                   "metadata": [["head", "a"], ["tail-bin", base64(b"b")]]}),
+            {
+                let mut result = ok(answers([1, 2], 0));
+                result["metadata"] = json!([["head", "a"]]);
+                result["trailers"] = json!([["tail-bin", base64(b"b")]]);
+                result
+            },
+        ),
+        case(
+            "a stream that is cancelled",
+            json!({"method": "Spread", "requests": [ask(1, 100_000, 100)], "cancel_after": 5}),
+            failed(answers(1..6, 100), 1, None),
+        ),
+        case(
+            "a deadline of a stream",
+            json!({"method": "Chat", "requests": [{"number": 1, "responses": 1}, {"delay_ms": 20_000}], "timeout_ms": 200}),
+            failed(answers([1], 0), 4, None),
+        ),
+        case(
+            "a conversation",
+            json!({"method": "Chat", "requests": count(200).collect::<Vec<_>>()}),
+            ok(answers(0..200, 3)),
+        ),
+        case(
+            "a conversation in which each waits for the other",
+            json!({"method": "Chat", "requests": count(50).collect::<Vec<_>>(), "lockstep": true}),
+            ok(answers(0..50, 3)),
+        ),
+        case(
+            "a conversation that the server ends",
+            json!({"method": "Chat", "requests": [ask(1, 2, 1), {"number": 3, "responses": 1, "code": 2, "message": "enough said"}, ask(9, 1, 1)]}),
+            failed(
+                [answers([1, 2], 1), answers([3], 0)].concat(),
+                2,
+                Some("enough said"),
+            ),
+        ),
+        case(
+            "a conversation that is cancelled",
+            json!({"method": "Chat", "requests": [ask(1, 3, 1)], "lockstep": true, "cancel_after": 2}),
+            failed(answers([1, 2], 1), 1, None),
+        ),
+    ]
+}
+
+/// Why what came isn't what must come.
+pub fn difference(case: &Case, came: &Value) -> Option<String> {
+    let expected = case.expected.as_object()?;
+    let differs = |(key, value): &(&String, &Value)| came.get(key.as_str()) != Some(value);
+    let (key, value) = expected.iter().find(differs)?;
+    let short = |value: &Value| {
+        let text = value.to_string();
+        text.chars().take(300).collect::<String>()
+    };
+    let came = came
+        .get(key.as_str())
+        .map_or_else(|| "nothing".to_owned(), short);
+    Some(format!("{key} is {came} instead of {}", short(value)))
+}
