@@ -38,6 +38,7 @@ mod status;
 mod stream;
 mod streams;
 mod submit;
+mod workers;
 
 pub use buffer::{Bytes, SendBuffer, SharedBytes};
 pub use call::{Call, ReceivedBlock};
@@ -47,3 +48,4 @@ pub use session::{Binding, BoundMethod, Session, SessionOptions};
 pub use status::Status;
 pub use stream::{Opening, StreamReceiver, StreamSender};
 pub use tollgate_shm_abi::{Code, metadata};
+pub use workers::{OnWorkers, Workers};

@@ -100,6 +100,11 @@ impl Incoming {
         }
     }
 
+    /// Absolute CLOCK_MONOTONIC nanoseconds; 0 for none.
+    pub(crate) fn deadline_ns(&self) -> u64 {
+        self.deadline_ns
+    }
+
     /// All requests, for a method that takes a stream of them, and where the answer goes.
     pub fn into_stream(mut self) -> (Requests, Responder) {
         let metadata = self.request.take_metadata();
@@ -581,7 +586,7 @@ impl Tasks {
             )));
         }
         // A panic in the handler's first half drops the responder, which answers.
-        let deadline_ns = incoming.deadline_ns;
+        let deadline_ns = incoming.deadline_ns();
         let begin = || deadline::within(deadline_ns, || service.call(method, incoming));
         let Ok(future) = catch_unwind(AssertUnwindSafe(begin)) else {
             return;

@@ -23,6 +23,9 @@
 //!
 //! Beside its message, a [`Request`] or [`Response`] carries a [`MetadataMap`]; a [`Status`] has metadata and details, too.
 //!
+//! Handlers run on the thread that drives the session, and mustn't block it; those that compute or block run on [`Workers`], per service or
+//! per method. The calls that a handler makes have its deadline, if their own is later.
+//!
 //! Methods with any number of requests take a [`Stream`] of them, or of requests' [`Request`]; those with any number of responses answer
 //! with [`Streaming`]. Who doesn't read stops who sends to it, and nobody else.
 //!
@@ -50,7 +53,7 @@ pub use tollgate_core::metadata::{Metadata, MetadataBuf, MetadataError};
 pub use tollgate_core::{
     Binding, BoundMethod, Bytes, Call, Code, HandlerFuture, Incoming, Opening, ReceivedBlock,
     Requests, Responder, SendBuffer, Service, ServiceInfo, Session, SessionOptions, Sessions,
-    SharedBytes, Status, StreamReceiver, StreamSender, block_on, codec, limits,
+    SharedBytes, Status, StreamReceiver, StreamSender, Workers, block_on, codec, limits,
 };
 
 /// Includes the code that `tollgate_gen` generated for a package.

@@ -1,0 +1,170 @@
+//! Handlers that block, on workers: others go on meanwhile, and what holds for handlers holds for them.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{self, FuturesUnordered, StreamExt as _};
+use tollgate::{
+    Channel, Code, Received, Reply, Request, Response, Server, Session, SessionOptions, Status,
+    Streaming, Workers, block_on,
+};
+use tollgate_conformance::interop::{Answer, Ask, Semantics, SemanticsClient, SemanticsServer};
+use tollgate_conformance::testbed::{Daemon, SOON, Testbed};
+
+/// Blocks its thread for as long as it is told.
+#[derive(Clone, Default)]
+struct Blocking {
+    /// Handlers that block now, and the most that have at once.
+    now: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+    /// Streams that were given up.
+    given_up: Arc<AtomicUsize>,
+}
+
+/// Counts what is dropped before its end.
+struct GivenUp(Arc<AtomicUsize>);
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Semantics for Blocking {
+    async fn unary(&self, request: Request<Received<Ask>>) -> Reply<Answer> {
+        let ask = request.get_ref().to_owned();
+        assert_ne!(ask.code, 2, "told to panic");
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(ask.delay_ms.into()));
+        self.now.fetch_sub(1, Ordering::SeqCst);
+        let name = std::thread::current().name().unwrap_or_default().to_owned();
+        let (number, payload) = (ask.number, name.into_bytes());
+        Ok(Response::new(Answer { number, payload }))
+    }
+
+    async fn collect(&self, requests: Request<Streaming<Ask>>) -> Reply<Answer> {
+        let _given_up = GivenUp(Arc::clone(&self.given_up));
+        let mut requests = requests.into_inner();
+        let mut number = 0;
+        while let Some(ask) = requests.message().await? {
+            number += ask.view().number();
+        }
+        Ok(Response::new(Answer {
+            number,
+            ..Answer::default()
+        }))
+    }
+
+    type SpreadStream = stream::Iter<std::vec::IntoIter<Result<Answer, Status>>>;
+
+    async fn spread(&self, _: Request<Received<Ask>>) -> Reply<Self::SpreadStream> {
+        let name = std::thread::current().name().unwrap_or_default().to_owned();
+        let answer = Answer {
+            number: 0,
+            payload: name.into_bytes(),
+        };
+        Ok(Response::new(stream::iter(vec![Ok(answer)])))
+    }
+
+    type ChatStream = stream::Empty<Result<Answer, Status>>;
+
+    async fn chat(&self, _: Request<Streaming<Ask>>) -> Reply<Self::ChatStream> {
+        Ok(Response::new(stream::empty()))
+    }
+}
+
+fn open(daemon: &Daemon, token: &str) -> Session {
+    Session::open(SessionOptions::new(daemon.socket(), token)).unwrap()
+}
+
+fn sleeping(number: u64, delay_ms: u32) -> Ask {
+    Ask {
+        number,
+        delay_ms,
+        ..Ask::default()
+    }
+}
+
+#[test]
+fn blocking_handlers_run_on_workers_and_the_others_inline() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let serving = open(&daemon, &token);
+    let blocking = Blocking::default();
+    let workers = Workers::start(3).unwrap();
+    let service = SemanticsServer::new(blocking.clone());
+    let unknown = workers.serve_methods(SemanticsServer::new(Blocking::default()), &["Nap"]);
+    assert_eq!(
+        unknown.err().map(|status| status.code),
+        Some(Code::NOT_FOUND)
+    );
+    let service = workers
+        .serve_methods(service, &["Unary", "Collect"])
+        .unwrap();
+    block_on(&serving, Server::new(&serving).add_service(service).bind()).unwrap();
+    let session = open(&daemon, &token);
+    let client = SemanticsClient::new(Channel::new(&session, ""));
+    block_on(&session, async {
+        // The first call binds.
+        client.unary(sleeping(0, 0)).await.unwrap();
+        let mut slow: FuturesUnordered<_> =
+            (0..6).map(|k| client.unary(sleeping(k, 300))).collect();
+        let began = Instant::now();
+        // Polled once, so that they are under way.
+        let first = futures_util::future::poll_immediate(slow.next()).await;
+        assert!(first.is_none());
+        for _ in 0..50 {
+            let answers = client.spread(Ask::default()).await.unwrap();
+            let answer = answers.into_inner().message().await.unwrap().unwrap();
+            let name = std::str::from_utf8(answer.view().payload())
+                .unwrap()
+                .to_owned();
+            assert!(!name.starts_with("tollgate-worker"), "{name}");
+        }
+        assert_eq!(
+            blocking.now.load(Ordering::SeqCst),
+            3,
+            "the inline ones didn't wait for them"
+        );
+        while let Some(reply) = slow.next().await {
+            let reply = reply.unwrap();
+            assert!(
+                reply
+                    .get_ref()
+                    .view()
+                    .payload()
+                    .starts_with(b"tollgate-worker")
+            );
+        }
+        assert!(
+            began.elapsed() >= Duration::from_millis(600),
+            "three at a time"
+        );
+        assert_eq!(blocking.most.load(Ordering::SeqCst), 3);
+        // A panic is its call's.
+        let panics = Ask {
+            code: 2,
+            ..Ask::default()
+        };
+        assert_eq!(client.unary(panics).await.unwrap_err().code, Code::INTERNAL);
+        // Streams work there, and are given up there.
+        let asks = stream::iter((0..1000).map(|k| sleeping(k, 0)));
+        let sum = client.collect(asks).await.unwrap();
+        assert_eq!(sum.get_ref().view().number(), 499_500);
+        assert_eq!(blocking.given_up.load(Ordering::SeqCst), 1, "at its end");
+        let mut endless = Request::new(stream::pending::<Ask>());
+        endless.set_timeout(Duration::from_millis(50));
+        let status = client.collect(endless).await.unwrap_err();
+        assert_eq!(status.code, Code::DEADLINE_EXCEEDED);
+    });
+    let began = Instant::now();
+    while blocking.given_up.load(Ordering::SeqCst) < 2 {
+        assert!(began.elapsed() < SOON, "a worker keeps a call that is over");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
