@@ -409,7 +409,12 @@ impl Runtime {
         }
     }
 
-    pub(crate) fn bind_refused(&mut self, key: u32, status: Status) {
+    pub(crate) fn bind_refused(&mut self, key: u32, mut status: Status) {
+        let was_bound = self.bindings.get(key).is_some_and(|b| b.asked.is_none());
+        if was_bound && status.code == Code::UNIMPLEMENTED {
+            // It was served before: the peer has restarted, and its servers aren't back yet.
+            status.code = Code::UNAVAILABLE;
+        }
         self.route_binding(key, |_| RouteTarget::Broken(status.clone()));
         let Some(binding) = self.bindings.get_mut(key) else {
             return;
