@@ -20,7 +20,7 @@ use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::interop::{
     Answer, Ask, Semantics, SemanticsClient, SemanticsServer, Server,
 };
-use tollgate_conformance::testbed::{Daemon, SOON};
+use tollgate_conformance::testbed::{Daemon, SOON, proto_file};
 
 /// A server of its own on each host, and a session to call from.
 struct Bed {
@@ -497,6 +497,55 @@ fn a_deadline_passes_to_the_calls_that_a_handler_makes() {
         let left = client.unary(Ask::default()).await.unwrap();
         assert!(left.get_ref().view().number() > 3_000_000);
     });
+}
+
+/// The command line prints each answer of a stream as it comes, and sends a line per request.
+#[test]
+fn the_command_line_calls_methods_of_all_four_types() {
+    let bed = Bed::new();
+    let proto = proto_file("interop.proto");
+    let run = |method: &str, json: &str| {
+        let (shown, to) = (
+            proto.display().to_string(),
+            bed.hosts.b.listen().to_string(),
+        );
+        let method = format!("interop.Semantics/{method}");
+        let line = [
+            "call",
+            "--token",
+            &bed.hosts.tokens[0],
+            "--proto",
+            &shown,
+            "--to",
+            &to,
+        ];
+        let tail = ["--show-metadata", "--metadata", "tail=x", &method, json];
+        let outcome = bed.hosts.a.tollgate([&line[..], &tail[..]].concat());
+        (outcome.code, outcome.out)
+    };
+    let none = r#"{"metadata":{}}"#;
+    let answer = |number: u32| format!(r#"{{"number":"{number}"}}"#);
+    let told = run("Unary", r#"{"number": 3, "responses": 1}"#);
+    assert_eq!(told, (0, format!("{}\n{none}\n", answer(3))));
+    let told = run(
+        "Spread",
+        r#"{"number": 3, "responses": 2, "echo_as_trailers": ["tail"]}"#,
+    );
+    let trailers = r#"{"metadata":{"tail":["x"]}}"#;
+    assert_eq!(
+        told,
+        (
+            0,
+            format!("{}\n{}\n{none}\n{trailers}\n", answer(3), answer(4))
+        )
+    );
+    let told = run("Collect", "{\"number\": 3}\n{\"number\": 4}\n");
+    assert_eq!(told, (0, format!("{}\n{none}\n", answer(7))));
+    let told = run(
+        "Spread",
+        r#"{"number": 3, "responses": 1, "code": 5, "message": "gone"}"#,
+    );
+    assert_eq!(told, (5, format!("{}\n", answer(3))));
 }
 
 /// A server of one method that says when its handler ends.

@@ -569,13 +569,13 @@ pub(crate) struct Call {
     /// Send this beside the request; in base64 if the key ends in -bin. Repeat for more, also of one key
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) metadata: Vec<Pair>,
-    /// Print what came beside the reply, as a further line of JSON
+    /// Print what came beside the reply, as a further line of JSON, and what came when the call ended, if anything, as another
     #[arg(long)]
     pub(crate) show_metadata: bool,
     /// The method, such as hotel.Reservation/Reserve
     #[arg(value_name = "SERVICE/METHOD")]
     pub(crate) method: MethodName,
-    /// The request as JSON; `-` reads it from standard input
+    /// The request as JSON; `-` reads it from standard input. Of a method that takes a stream of them, one per line
     #[arg(value_name = "JSON", default_value = "{}")]
     pub(crate) request: String,
 }

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tollgate::{MetadataBuf, Session, SessionOptions, Status, block_on};
+use tollgate::codec::RawBlock;
+use tollgate::{MetadataBuf, Opening, Session, SessionOptions, Status, block_on};
 use tollgate_shm_abi::status::Code;
 
 use crate::admin::unreachable;
@@ -20,12 +21,28 @@ use crate::metadata;
 use crate::output;
 use crate::schema::{Method, Service};
 
-/// Calls the method once; returns its reply as a line of JSON.
+/// What comes of a call, in this order.
+enum Came {
+    Reply(Vec<u8>),
+    /// It ended well, with this beside the replies and behind them.
+    End(MetadataBuf, MetadataBuf),
+}
+
+/// Calls the method once, and prints each reply as a line of JSON when it comes; returns what is to be printed at the end.
 pub(crate) fn call(cli: &Cli, args: &Call) -> Result<String, Failure> {
     let begin = Instant::now();
     let service = Service::load(&args.schema.files, &args.method.service)?;
     let method = service.method(&args.method.method)?;
-    let request = method.request(&argument_or_stdin(&args.request)?)?;
+    let argument = argument_or_stdin(&args.request)?;
+    let requests = match method.takes_many() {
+        true => argument
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .collect(),
+        false => vec![argument.as_str()],
+    };
+    let requests = requests.into_iter().map(|json| method.request(json));
+    let requests = requests.collect::<Result<Vec<_>, _>>()?;
     let sent = metadata::collect(&args.metadata)?;
     let session = open(cli, &args.schema.token, "")?;
     // The deadline is for everything from here on, binding included: a daemon or peer that takes
@@ -36,7 +53,7 @@ pub(crate) fn call(cli: &Cli, args: &Call) -> Result<String, Failure> {
         service.name().to_owned(),
     );
     let (target, method_name) = (args.to.clone(), method.name().to_owned());
-    let deadline = args.deadline;
+    let (deadline, is_stream) = (args.deadline, method.is_stream());
     thread::spawn(move || {
         let exchange = async {
             let binding = session.bind_client(&descriptor_set, &name, &target).await?;
@@ -49,32 +66,82 @@ pub(crate) fn call(cli: &Cli, args: &Call) -> Result<String, Failure> {
             let left = deadline
                 .saturating_sub(begin.elapsed())
                 .max(Duration::from_millis(1));
-            session
-                .call_raw(handle, &request, Some(left))
-                .with_metadata(sent)
-                .await
-                .map(|mut reply| (reply.take_metadata(), reply.to_vec()))
+            let came = |came| drop(sender.send(Ok(came)));
+            if is_stream {
+                return stream(&session, handle, requests, (sent, left), came).await;
+            }
+            let request = requests.into_iter().next().unwrap_or_default();
+            let call = session.call_raw(handle, &request, Some(left));
+            let mut reply = call.with_metadata(sent).await?;
+            let (beside, behind) = (reply.take_metadata(), reply.take_trailers());
+            came(Came::Reply(reply.to_vec()));
+            came(Came::End(beside, behind));
+            Ok(())
         };
-        // The receiver is gone when the deadline has passed, and the process with it.
-        let _late = sender.send(block_on(&session, exchange));
+        if let Err(status) = block_on(&session, exchange) {
+            // The receiver is gone when the deadline has passed, and the process with it.
+            let _late = sender.send(Err(status));
+        }
     });
     // The daemon answers at the deadline itself, with more to say; it gets a moment to do so.
     const GRACE: Duration = Duration::from_millis(500);
-    let reply = receiver
-        .recv_timeout(deadline.saturating_sub(begin.elapsed()) + GRACE)
-        .map_err(|_| {
-            Failure::new(
-                Code::DEADLINE_EXCEEDED,
-                format_args!("no answer after {deadline:?}"),
-            )
-        })?;
-    let (came, reply) = reply.map_err(ended)?;
-    let json = method.reply_json(&reply)?;
-    Ok(if args.show_metadata {
-        format!("{json}\n{}\n", metadata::json(&came))
-    } else {
-        format!("{json}\n")
-    })
+    loop {
+        let came = receiver
+            .recv_timeout(deadline.saturating_sub(begin.elapsed()) + GRACE)
+            .map_err(|_| {
+                Failure::new(
+                    Code::DEADLINE_EXCEEDED,
+                    format_args!("no answer after {deadline:?}"),
+                )
+            })?;
+        match came.map_err(ended)? {
+            Came::Reply(reply) => output::print(&format!("{}\n", method.reply_json(&reply)?)),
+            Came::End(..) if !args.show_metadata => return Ok(String::new()),
+            Came::End(beside, behind) if behind.is_empty() => {
+                return Ok(format!("{}\n", metadata::json(&beside)));
+            }
+            Came::End(beside, behind) => {
+                let lines = [&beside, &behind].map(metadata::json);
+                return Ok(format!("{}\n{}\n", lines[0], lines[1]));
+            }
+        }
+    }
+}
+
+/// A call of several requests, of several replies, or of both.
+async fn stream(
+    session: &Session,
+    handle: u32,
+    requests: Vec<Vec<u8>>,
+    (metadata, timeout): (MetadataBuf, Duration),
+    came: impl Fn(Came),
+) -> Result<(), Status> {
+    let mut requests = requests.into_iter().map(RawBlock);
+    let first = requests.next();
+    let opening = Opening {
+        metadata,
+        timeout: Some(timeout),
+        is_last: requests.len() == 0,
+    };
+    let (mut sender, mut replies) = session.open_stream(handle, first.as_ref(), opening).await?;
+    session.spawn(async move {
+        for request in requests {
+            if sender.send(&request).await.is_err() {
+                // How the call ended, the replies tell.
+                return;
+            }
+        }
+        sender.finish();
+    });
+    while let Some(reply) = replies.next().await? {
+        came(Came::Reply(reply.to_vec()));
+    }
+    let beside = replies.metadata().await?.clone();
+    came(Came::End(
+        beside,
+        replies.trailers().cloned().unwrap_or_default(),
+    ));
+    Ok(())
 }
 
 /// Serves until a signal comes, or the daemon ends the session.

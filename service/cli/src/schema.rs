@@ -105,6 +105,16 @@ impl Method<'_> {
         &self.layout.name
     }
 
+    /// Whether it takes any number of requests.
+    pub(crate) fn takes_many(&self) -> bool {
+        self.layout.client_streaming
+    }
+
+    /// Whether it takes or answers any number of messages.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.layout.client_streaming || self.layout.server_streaming
+    }
+
     /// Whether requests and replies have one type.
     pub(crate) fn is_symmetric(&self) -> bool {
         self.layout.input == self.layout.output
