@@ -24,6 +24,13 @@ pub trait Sink {
     /// Writes into what was claimed.
     fn put(&mut self, at: u32, bytes: &[u8]);
 
+    /// Has `write` fill `len` bytes of what was claimed where they lie, with whatever was there before: for encoders that want a buffer.
+    fn fill(&mut self, at: u32, len: usize, write: impl FnOnce(&mut [u8])) {
+        let mut bytes = vec![0; len];
+        write(&mut bytes);
+        self.put(at, &bytes);
+    }
+
     /// Takes a large value as the next extent and answers its number; `None` if it has to be inline.
     fn extent(&mut self, bytes: &[u8]) -> Option<u32>;
 
@@ -158,8 +165,9 @@ impl Measure {
         Measure::within(root, 0)
     }
 
-    /// The same for a block that goes into a session's heap.
-    pub(crate) fn within(root: usize, session: u64) -> Measure {
+    /// The same for a block that goes into the heap of the session of this number, as [`measure_within`](super::Encode::measure_within)
+    /// gets it.
+    pub fn within(root: usize, session: u64) -> Measure {
         Measure {
             cursor: root,
             extents: 0,
@@ -314,6 +322,11 @@ impl Sink for HeapSink<'_> {
     #[inline]
     fn put(&mut self, at: u32, bytes: &[u8]) {
         self.write(at as usize, bytes);
+    }
+
+    fn fill(&mut self, at: u32, len: usize, write: impl FnOnce(&mut [u8])) {
+        let at = at as usize;
+        write(&mut self.block[at..at + len]);
     }
 
     fn extent(&mut self, bytes: &[u8]) -> Option<u32> {

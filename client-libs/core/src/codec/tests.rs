@@ -54,6 +54,33 @@ fn a_block_without_extents_is_the_same_from_both_sinks() {
     );
 }
 
+/// A block that somebody else's encoder writes.
+struct Filled(&'static [u8]);
+
+impl Encode for Filled {
+    fn measure_within(&self, session: u64) -> Measured {
+        let mut measure = Measure::within(0, session);
+        measure.claim(self.0.len(), 8);
+        measure.finish()
+    }
+
+    fn write<S: Sink>(&self, sink: &mut S) {
+        let at = sink.claim(self.0.len(), 8);
+        sink.fill(at, self.0.len(), |room| room.copy_from_slice(self.0));
+    }
+}
+
+#[test]
+fn what_is_filled_in_place_is_the_same_from_both_sinks() {
+    let filled = Filled(b"sixteen bytes...");
+    let measured = filled.measure();
+    assert_eq!((measured.inline, measured.allocation), (16, 16));
+    let mut heap = vec![0xee; measured.allocation];
+    filled.write(&mut HeapSink::new(&mut heap, 4096, 0, &measured, &[]));
+    assert_eq!(heap, filled.0);
+    assert_eq!(encode_inline(&filled).unwrap_or_default(), filled.0);
+}
+
 #[test]
 fn metadata_lies_behind_the_table_and_before_the_extents() {
     let parts = Parts(b"abc", &[1, 2, 3], b"");
