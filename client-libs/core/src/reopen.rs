@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -38,6 +38,10 @@ pub(crate) struct Handle {
     lost: AtomicU64,
     /// How another is opened; `None`: never.
     options: Option<SessionOptions>,
+    /// This program has ended it.
+    closed: AtomicBool,
+    /// Who waits for that.
+    mourners: Mutex<Vec<Waker>>,
 }
 
 struct Line {
@@ -99,6 +103,8 @@ impl Handle {
             lost: AtomicU64::new(0),
             line: Mutex::new(line),
             options,
+            closed: AtomicBool::new(false),
+            mourners: Mutex::default(),
         });
         // Nobody else has it yet.
         let _first = inner.handle.set(Arc::downgrade(&handle));
@@ -115,7 +121,31 @@ impl Handle {
     }
 
     pub(crate) fn reopens(&self) -> bool {
-        self.options.is_some()
+        self.options.is_some() && !self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Ends the session for good.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        // Whoever opens another looks at that under the lock that this takes, too.
+        let status = Status::new(Code::CANCELLED, "this program closed the session");
+        self.inner().end(status);
+        let mourners = std::mem::take(&mut *self.mourners());
+        for waker in mourners {
+            waker.wake();
+        }
+    }
+
+    /// Keeps the waker for when the session is closed.
+    pub(crate) fn mourn(&self, waker: &Waker) {
+        let mut mourners = self.mourners();
+        if !mourners.iter().any(|known| known.will_wake(waker)) {
+            mourners.push(waker.clone());
+        }
+    }
+
+    fn mourners(&self) -> MutexGuard<'_, Vec<Waker>> {
+        self.mourners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
@@ -197,7 +227,7 @@ fn reopen(handle: &Weak<Handle>) {
     let mut pauses = Pauses::new();
     let (inner, mut missing) = loop {
         thread::sleep(pauses.next());
-        let Some(session) = handle.upgrade() else {
+        let Some(session) = handle.upgrade().filter(|session| session.reopens()) else {
             return;
         };
         if let Ok(opened) = session.open_anew() {
@@ -251,6 +281,9 @@ impl Handle {
         let mut line = self.line();
         // What was bound on the old connection meanwhile is bound here with the next.
         missing.extend(line.clients[clients.len()..].iter().cloned());
+        if !self.reopens() {
+            inner.end(gone());
+        }
         if inner.is_over() {
             return Err(gone());
         }

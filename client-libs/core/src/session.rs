@@ -228,14 +228,28 @@ impl Session {
         self.inner().opened.max_message_bytes as usize
     }
 
-    /// Waits until the session has ended, and says why. One that opens itself anew doesn't.
+    /// Ends the session now and for good, whoever else holds it: what is outstanding fails with CANCELLED. What was received can still be
+    /// read.
+    pub fn close(&self) {
+        self.handle.close();
+    }
+
+    /// Whether the daemon hasn't taken everything yet that was submitted: closing the session now would lose it. Nobody announces when it
+    /// has; who wants to know looks again.
+    pub fn has_unsent(&self) -> bool {
+        self.inner().lock().has_unsent()
+    }
+
+    /// Waits until the session has ended for good, and says why. One that opens itself anew ends when it is [closed](Self::close).
     pub async fn closed(&self) -> Status {
-        if self.handle.reopens() {
-            return std::future::pending().await;
-        }
         std::future::poll_fn(|cx| {
+            // Before the look at whether it is closed: who closes it does that the other way round.
+            self.handle.mourn(cx.waker());
             let inner = self.inner();
             let mut shared = inner.lock();
+            if self.handle.reopens() {
+                return Poll::Pending;
+            }
             if let Some(status) = shared.ended() {
                 return Poll::Ready(status.clone());
             }

@@ -468,6 +468,16 @@ impl Shared {
         self.submissions.free().map(|_| ())
     }
 
+    /// Whether something is on its way into the ring, or in it.
+    pub(crate) fn has_unsent(&mut self) -> bool {
+        // An index that can't be right: the daemon takes nothing more.
+        let in_ring = match self.submissions.free() {
+            Ok(free) => free < self.submissions.capacity(),
+            Err(_) => false,
+        };
+        self.ended.is_none() && (in_ring || self.reserved > 0 || !self.backlog.is_empty())
+    }
+
     fn reserve(&mut self) {
         self.room -= 1;
         self.reserved += 1;
