@@ -11,10 +11,13 @@
 //!
 //! Whoever holds a session's driver drives it. [`block_on`] asks the background thread to leave and takes over; of several threads in
 //! `block_on` one drives and the others wait for their futures' wake-ups. The background thread is started when a future has to wait
-//! and nobody drives. A thread may drive several sessions ([`Sessions`]).
+//! and nobody drives, unless the session is [driven by hand](Session::drive_by_hand). A thread may drive several sessions
+//! ([`Sessions`]), or one of them from an event loop of its own ([`Pump`]).
 //!
 //! Invariant: a wake-up for who drives (a woken future or task, a thread that wants to drive, the end) is published before the
 //! sleeper's last look, or nudges it; see [`crate::nudge`].
+
+mod pump;
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -38,6 +41,8 @@ use crate::driver::Driver;
 use crate::limits::{CONTROL_CHECK, ROOM_CHECK};
 use crate::nudge::Nudge;
 use crate::session::{Inner, Session};
+
+pub use pump::Pump;
 
 /// Drives the session on the calling thread until `future` is ready: the fewest wake-ups and context switches.
 ///
@@ -160,6 +165,16 @@ fn drive<F: Future>(sessions: &[Session], bell: &mut Option<Bell>, future: F) ->
                 .any(|(session, inner)| !session.handle.is_current(inner.id))
         };
         if let Some(output) = drive_these(&inners, bell.as_ref(), &is_reopened, future.as_mut()) {
+            return output;
+        }
+    }
+}
+
+/// Drives a connection that nobody else knows of.
+pub(crate) fn drive_alone<F: Future>(inner: &Arc<Inner>, future: F) -> F::Output {
+    let (inners, mut future) = ([Arc::clone(inner)], pin!(future));
+    loop {
+        if let Some(output) = drive_these(&inners, None, &|| false, future.as_mut()) {
             return output;
         }
     }

@@ -42,7 +42,7 @@ mod workers;
 
 pub use buffer::{Bytes, SendBuffer, SharedBytes};
 pub use call::{Call, ReceivedBlock};
-pub use driving::{Sessions, block_on};
+pub use driving::{Pump, Sessions, block_on};
 pub use serve::{HandlerFuture, Incoming, Requests, Responder, Service, ServiceInfo};
 pub use session::{Binding, BoundMethod, Session, SessionOptions};
 pub use status::Status;

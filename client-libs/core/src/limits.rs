@@ -44,3 +44,6 @@ pub const WRITE_LOCKED: usize = 16 << 10;
 
 /// Delivered blocks of this many bytes together are released at once instead of with the next batch.
 pub const RELEASE_BYTES: u64 = 256 << 10;
+
+/// The most turns of a [`Pump`](crate::Pump) before its event loop gets a word in.
+pub const PUMP_TURNS: usize = 64;

@@ -25,7 +25,9 @@ use tollgate_shm_abi::Code;
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::Status;
+use crate::driving::drive_alone;
 use crate::limits::RECONNECT_PAUSE;
+use crate::nudge::Nudge;
 use crate::serve::Service;
 use crate::session::{Binding, BoundMethod, Inner, SessionOptions};
 
@@ -42,6 +44,10 @@ pub(crate) struct Handle {
     closed: AtomicBool,
     /// Who waits for that.
     mourners: Mutex<Vec<Waker>>,
+    /// No thread is started to drive it.
+    by_hand: AtomicBool,
+    /// What makes the descriptors of those readable who drive it so.
+    watchers: Mutex<Vec<Weak<Nudge>>>,
 }
 
 struct Line {
@@ -105,6 +111,8 @@ impl Handle {
             options,
             closed: AtomicBool::new(false),
             mourners: Mutex::default(),
+            by_hand: AtomicBool::new(false),
+            watchers: Mutex::default(),
         });
         // Nobody else has it yet.
         let _first = inner.handle.set(Arc::downgrade(&handle));
@@ -136,6 +144,19 @@ impl Handle {
         }
     }
 
+    /// No thread is started to drive the session from now on.
+    pub(crate) fn drive_by_hand(&self) {
+        self.by_hand.store(true, Ordering::SeqCst);
+        self.inner().background.store(true, Ordering::SeqCst);
+    }
+
+    /// Tells this one, too, when there is another connection.
+    pub(crate) fn watched_by(&self, nudge: &Arc<Nudge>) {
+        let mut watchers = lock(&self.watchers);
+        watchers.retain(|known| known.strong_count() > 0);
+        watchers.push(Arc::downgrade(nudge));
+    }
+
     /// Keeps the waker for when the session is closed.
     pub(crate) fn mourn(&self, waker: &Waker) {
         let mut mourners = self.mourners();
@@ -145,11 +166,11 @@ impl Handle {
     }
 
     fn mourners(&self) -> MutexGuard<'_, Vec<Waker>> {
-        self.mourners.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.mourners)
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.line)
     }
 
     /// A service was bound on a connection: the handles for the program.
@@ -241,7 +262,7 @@ fn reopen(handle: &Weak<Handle>) {
             return;
         }
         missing.retain(|binding| {
-            let methods = binding.bind(&inner);
+            let methods = wait(binding.bind(&inner));
             let is_missing = methods.values().all(Result::is_err);
             inner
                 .lock()
@@ -260,18 +281,19 @@ impl Handle {
         let gone = || Status::unavailable("the session doesn't open itself anew");
         let inner = Inner::connect(self.options.as_ref().ok_or_else(gone)?)?;
         let _first = inner.handle.set(Arc::downgrade(self));
-        // What is bound from now on waits for the lock, and then for the new connection.
+        // This thread drives it until it takes the other's place: then that is its program's business.
+        inner.background.store(true, Ordering::SeqCst);
         let (clients, services) = {
             let line = self.line();
             (line.clients.clone(), line.services.clone())
         };
         for service in &services {
-            wait(inner.bind_server(Arc::clone(service)))?;
+            drive_alone(&inner, inner.bind_server(Arc::clone(service)))?;
         }
         let mut methods = HashMap::new();
         let mut missing = Vec::new();
         for binding in &clients {
-            let bound = binding.bind(&inner);
+            let bound = drive_alone(&inner, binding.bind(&inner));
             if bound.values().all(Result::is_err) {
                 missing.push(binding.clone());
             }
@@ -290,7 +312,13 @@ impl Handle {
         let old = std::mem::replace(&mut line.inner, Arc::clone(&inner));
         drop(line);
         self.current.store(inner.id, Ordering::Release);
+        inner
+            .background
+            .store(self.by_hand.load(Ordering::SeqCst), Ordering::SeqCst);
         old.summon_drivers();
+        for watcher in lock(&self.watchers).iter().filter_map(Weak::upgrade) {
+            watcher.wake();
+        }
         inner.ensure_driven();
         if inner.is_over() {
             // It ended before it was the current one, so nobody was told.
@@ -302,8 +330,10 @@ impl Handle {
 
 impl ClientBinding {
     /// Binds on a connection: what the program's handles are there.
-    fn bind(&self, inner: &Arc<Inner>) -> HashMap<u32, Result<u32, Status>> {
-        let bound = wait(inner.bind_client(&self.descriptor_set, &self.service, &self.target));
+    async fn bind(&self, inner: &Arc<Inner>) -> HashMap<u32, Result<u32, Status>> {
+        let bound = inner
+            .bind_client(&self.descriptor_set, &self.service, &self.target)
+            .await;
         let handle = |name: &str| match &bound {
             Ok(binding) => binding.handle(name).ok_or_else(|| {
                 let text = format!(
@@ -350,6 +380,10 @@ impl Pauses {
         self.next = (self.next * 2).min(RECONNECT_PAUSE.1);
         pause
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Unpark(Thread);

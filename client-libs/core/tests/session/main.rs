@@ -7,5 +7,6 @@ mod fake;
 
 mod calls;
 mod ends;
+mod pumped;
 mod serving;
 mod together;
