@@ -127,7 +127,7 @@ fn the_end_is_told_whoever_brings_it() {
     assert!(call.as_mut().poll(&mut cx).is_pending());
     Session::close(&session);
     let ended = run(&mut pump, call).unwrap_err();
-    let closed = Status::new(Code::CANCELLED, "the session was closed");
+    let closed = Status::new(Code::CANCELLED, "this program closed the session");
     assert_eq!(ended, closed);
     assert_eq!(block_on(&session, session.closed()), closed);
 }
