@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -38,15 +38,21 @@ fn rounds() -> u64 {
 /// A server that remembers what it was asked for: requests have numbers that come once.
 #[derive(Clone, Default)]
 struct Witness {
-    seen: Arc<Mutex<HashSet<u64>>>,
+    /// A bit per number, so that a long form's memory is the libraries'.
+    seen: Arc<Mutex<Vec<u64>>>,
     twice: Arc<AtomicU64>,
 }
 
 impl Witness {
     fn sees(&self, number: u64) {
-        if !self.seen.lock().unwrap().insert(number) {
-            self.twice.fetch_add(1, Ordering::Relaxed);
+        let (word, bit) = ((number / 64) as usize, 1 << (number % 64));
+        let mut seen = self.seen.lock().unwrap();
+        if seen.len() <= word {
+            seen.resize(word + 1, 0);
         }
+        let is_known = seen[word] & bit != 0;
+        seen[word] |= bit;
+        self.twice.fetch_add(u64::from(is_known), Ordering::Relaxed);
     }
 }
 
