@@ -499,6 +499,90 @@ fn a_deadline_passes_to_the_calls_that_a_handler_makes() {
     });
 }
 
+/// Servers come and go while calls flow, and none is lost.
+#[test]
+fn a_server_that_is_drained_answers_what_it_has_and_others_take_over() {
+    let hosts = Hosts::new();
+    let session = open(&hosts.a, &hosts.tokens[0]);
+    let client = SemanticsClient::new(Channel::new(&session, &hosts.b.listen().to_string()));
+    let (done, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let serve_until = || {
+        let server = open(&hosts.b, &hosts.tokens[1]);
+        let (signal, signalled) = futures_channel::oneshot::channel::<()>();
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let bound = tollgate::Server::new(&server).add_service(SemanticsServer::new(Server));
+            let signal = async move {
+                ready.send(()).unwrap();
+                let _sent = signalled.await;
+            };
+            block_on(&server, bound.serve_with_shutdown(signal))
+        });
+        is_ready.recv_timeout(SOON).unwrap();
+        (signal, thread)
+    };
+    let mut serving = serve_until();
+    let load = {
+        let (client, session) = (client.clone(), session.clone());
+        let (done, stop) = (Arc::clone(&done), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            while stop.load(Ordering::Relaxed) == 0 {
+                let slow = (0..4).map(|k| {
+                    client.unary(Ask {
+                        delay_ms: 5,
+                        ..ask(k, 1, 100)
+                    })
+                });
+                let spread = client.spread(ask(1, 50, 100));
+                block_on(&session, async {
+                    for reply in futures_util::future::join_all(slow).await {
+                        reply.unwrap();
+                    }
+                    assert_eq!(
+                        all(spread.await.unwrap().into_inner()).await.unwrap().len(),
+                        50
+                    );
+                });
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    };
+    for _ in 0..5 {
+        let before = done.load(Ordering::Relaxed);
+        let next = serve_until();
+        let (signal, thread) = std::mem::replace(&mut serving, next);
+        signal.send(()).unwrap();
+        thread.join().unwrap().unwrap();
+        let began = Instant::now();
+        while done.load(Ordering::Relaxed) < before + 3 {
+            assert!(began.elapsed() < SOON && !load.is_finished(), "calls go on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    stop.store(1, Ordering::Relaxed);
+    load.join().unwrap();
+    // The last one, with a call that it has: that is answered, and the next finds nobody.
+    let (signal, thread) = serving;
+    block_on(&session, async {
+        let slow = client.unary(Ask {
+            delay_ms: 300,
+            ..ask(7, 1, 1)
+        });
+        let mut slow = Box::pin(slow);
+        assert!(in_time(slow.as_mut()).await.is_none());
+        signal.send(()).unwrap();
+        let refused = loop {
+            match client.unary(ask(1, 1, 1)).await {
+                Ok(_) => {}
+                Err(status) => break status,
+            }
+        };
+        assert_eq!(refused.code, Code::UNAVAILABLE, "{refused}");
+        assert_eq!(slow.await.unwrap().get_ref().view().number(), 7);
+    });
+    thread.join().unwrap().unwrap();
+}
+
 /// The command line prints each answer of a stream as it comes, and sends a line per request.
 #[test]
 fn the_command_line_calls_methods_of_all_four_types() {

@@ -384,6 +384,7 @@ impl Driver {
                     refused: (!m.refused.is_empty()).then_some(m.refused),
                 })
                 .collect()),
+            Some(ResponseBody::Done(_)) => Ok(Vec::new()),
             Some(ResponseBody::Failure(failure)) => {
                 Err(Status::new(Code(failure.code), failure.message))
             }

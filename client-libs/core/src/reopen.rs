@@ -217,6 +217,11 @@ impl Handle {
         }
     }
 
+    /// Nothing is served any more when the session opens itself anew.
+    pub(crate) fn serve_no_more(&self) {
+        self.line().services.clear();
+    }
+
     /// A connection has ended.
     pub(crate) fn lost(self: &Arc<Self>, id: u64) {
         // It may end while it is about to become the current one: then this is asked again.

@@ -85,6 +85,7 @@ impl Incoming {
             inner: Arc::clone(inner),
             call,
         };
+        inner.serving.fetch_add(1, Ordering::SeqCst);
         let responder = Responder {
             inner: Arc::clone(inner),
             call,
@@ -362,6 +363,7 @@ impl Drop for Responder {
             let status = Status::new(Code::INTERNAL, "the handler ended without an answer");
             self.answer(&status);
         }
+        self.inner.answered();
     }
 }
 

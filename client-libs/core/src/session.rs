@@ -2,21 +2,21 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use prost::Message as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use tollgate_shm_abi::Code;
 use tollgate_shm_abi::blob::blob_create;
 use tollgate_shm_abi::control::{ControlError, ControlSocket};
 use tollgate_shm_abi::heap::DeliveredHeap;
 use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
 use tollgate_shm_abi::messages::{
-    Bind, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, OpenSession, Request, RequestBody,
-    Response, ResponseBody, SIDE_CLIENT, SIDE_SERVER, SessionOpened,
+    Bind, Empty, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, OpenSession, Request,
+    RequestBody, Response, ResponseBody, SIDE_CLIENT, SIDE_SERVER, SessionOpened,
 };
 use tollgate_shm_abi::segment::ABI_VERSION;
 use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape};
@@ -115,6 +115,11 @@ pub(crate) struct Inner {
     over: AtomicBool,
     /// Who opens another when it has.
     pub(crate) handle: OnceLock<Weak<Handle>>,
+    /// Calls that came and aren't answered.
+    pub(crate) serving: AtomicUsize,
+    /// Somebody waits until there are none.
+    draining: AtomicBool,
+    idle: Mutex<Option<Waker>>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -208,6 +213,9 @@ impl Inner {
             background: AtomicBool::new(false),
             over: AtomicBool::new(false),
             handle: OnceLock::new(),
+            serving: AtomicUsize::new(0),
+            draining: AtomicBool::new(false),
+            idle: Mutex::default(),
         }))
     }
 }
@@ -232,6 +240,31 @@ impl Session {
     /// read.
     pub fn close(&self) {
         self.handle.close();
+    }
+
+    /// Stops serving: no further calls come, and the ones that came are answered before this is ready. Afterwards the session can be dropped
+    /// without a call lost; what it calls itself goes on. It serves nothing when it opens itself anew.
+    ///
+    /// # Errors
+    /// UNIMPLEMENTED if the daemon is of a version that can't; why the session ended, if it has.
+    pub async fn drain(&self) -> Result<(), Status> {
+        self.handle.serve_no_more();
+        let inner = self.inner();
+        inner.ask_to_drain().await?;
+        std::future::poll_fn(|cx| inner.poll_idle(cx)).await;
+        // Nobody says when the daemon has taken the last answer; it does so at once, unless it has much to do.
+        std::future::poll_fn(|cx| {
+            let mut shared = inner.lock();
+            match shared.has_unsent() && shared.ended().is_none() {
+                true => {
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
+                false => Poll::Ready(()),
+            }
+        })
+        .await;
+        Ok(())
     }
 
     /// Whether the daemon hasn't taken everything yet that was submitted: closing the session now would lose it. Nobody announces when it
@@ -338,18 +371,62 @@ impl Inner {
         descriptor_set: &[u8],
         service: Option<Arc<dyn Service>>,
     ) -> Result<Binding, Status> {
-        let mut request = Some((bind, service));
+        let blob = blob_create(descriptor_set).map_err(|errno| {
+            Status::resource_exhausted(format!("can't pass the schema to the daemon: {errno}"))
+        })?;
+        self.ask(RequestBody::Bind(bind), Some(blob.as_fd()), service)
+            .await
+    }
+
+    async fn ask_to_drain(self: &Arc<Inner>) -> Result<(), Status> {
+        self.draining.store(true, Ordering::SeqCst);
+        let asked = self.ask(RequestBody::Drain(Empty {}), None, None);
+        asked.await.map(|_| ())
+    }
+
+    /// Asks the daemon on the control socket, and waits for its answer.
+    async fn ask(
+        self: &Arc<Inner>,
+        body: RequestBody,
+        fd: Option<BorrowedFd<'_>>,
+        service: Option<Arc<dyn Service>>,
+    ) -> Result<Binding, Status> {
+        let mut request = Some((body, service));
         let mut waiting = WaitingBind {
             inner: self,
             id: None,
         };
         std::future::poll_fn(|cx| {
-            if let Some((bind, service)) = request.take() {
-                waiting.send(bind, descriptor_set, service, cx)?;
+            if let Some((body, service)) = request.take() {
+                waiting.send(body, fd, service, cx)?;
             }
             waiting.poll(cx)
         })
         .await
+    }
+
+    /// Whether all calls that came have been answered; keeps the waker for when they are.
+    fn poll_idle(&self, cx: &Context<'_>) -> Poll<()> {
+        *self.idle_waker() = Some(cx.waker().clone());
+        match self.serving.load(Ordering::SeqCst) == 0 || self.is_over() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+
+    /// A call that came was answered.
+    pub(crate) fn answered(&self) {
+        let was_last = self.serving.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last
+            && self.draining.load(Ordering::SeqCst)
+            && let Some(waker) = self.idle_waker().take()
+        {
+            waker.wake();
+        }
+    }
+
+    fn idle_waker(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -369,6 +446,9 @@ impl Inner {
         // The daemon needn't wait for the last block to be dropped. It fails only if the daemon is gone already.
         let _gone = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
         self.clear_if_over();
+        if let Some(waker) = self.idle_waker().take() {
+            waker.wake();
+        }
         if let Some(handle) = self.handle.get().and_then(Weak::upgrade) {
             handle.lost(self.id);
         }
@@ -391,14 +471,11 @@ struct WaitingBind<'s> {
 impl WaitingBind<'_> {
     fn send(
         &mut self,
-        bind: Bind,
-        descriptor_set: &[u8],
+        body: RequestBody,
+        fd: Option<BorrowedFd<'_>>,
         service: Option<Arc<dyn Service>>,
         cx: &Context<'_>,
     ) -> Result<(), Status> {
-        let blob = blob_create(descriptor_set).map_err(|errno| {
-            Status::resource_exhausted(format!("can't pass the schema to the daemon: {errno}"))
-        })?;
         let deadline_ns = now_ns() + BIND_TIMEOUT.as_nanos() as u64;
         let mut shared = self.inner.lock();
         if let Some(status) = shared.ended() {
@@ -410,14 +487,13 @@ impl WaitingBind<'_> {
         self.id = Some(id);
         let request = Request {
             id,
-            body: Some(RequestBody::Bind(bind)),
+            body: Some(body),
         };
+        let fds: Vec<_> = fd.into_iter().collect();
         self.inner
             .control
-            .send(&request.encode_to_vec(), &[blob.as_fd()])
-            .map_err(|error| {
-                Status::unavailable(format!("can't send the bind to the daemon: {error}"))
-            })
+            .send(&request.encode_to_vec(), &fds)
+            .map_err(|error| Status::unavailable(format!("can't ask the daemon: {error}")))
     }
 
     fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<Binding, Status>> {

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::Duration;
 
 use tollgate_core::codec::Message;
@@ -58,6 +59,27 @@ impl Server {
         let session = self.session.clone();
         self.bind().await?;
         Err(session.closed().await)
+    }
+}
+
+impl Server {
+    /// Serves until `signal` is ready, and then drains: no further calls come, and those that came are answered before this is ready.
+    /// Other servers of the same services take over without a call lost.
+    ///
+    /// # Errors
+    /// As of [`Server::bind`] and [`Session::drain`]; why the session ended, if that was before the signal.
+    pub async fn serve_with_shutdown(self, signal: impl Future<Output = ()>) -> Result<(), Status> {
+        let session = self.session.clone();
+        self.bind().await?;
+        let (mut signal, mut closed) = (pin!(signal), pin!(session.closed()));
+        let ended = poll_fn(|cx| match signal.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => closed.as_mut().poll(cx).map(Some),
+        });
+        match ended.await {
+            Some(status) => Err(status),
+            None => session.drain().await,
+        }
     }
 }
 

@@ -66,7 +66,7 @@ pub struct Request {
     /// What is asked.
     #[prost(
         oneof = "RequestBody",
-        tags = "10, 11, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33"
+        tags = "10, 11, 12, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33"
     )]
     pub body: Option<RequestBody>,
 }
@@ -80,6 +80,9 @@ pub enum RequestBody {
     /// Use or serve a service.
     #[prost(message, tag = "11")]
     Bind(Bind),
+    /// Send this session no further calls; what it has been given, it still answers.
+    #[prost(message, tag = "12")]
+    Drain(Empty),
     /// Make a tenant.
     #[prost(message, tag = "20")]
     TenantAdd(TenantAdd),
@@ -156,7 +159,7 @@ pub enum ResponseBody {
     /// To `PolicyPush`.
     #[prost(message, tag = "22")]
     PolicyPushed(PolicyPushed),
-    /// To `PolicyAttach` and `PolicyDetach`.
+    /// To `Drain`, `PolicyAttach` and `PolicyDetach`.
     #[prost(message, tag = "23")]
     Done(Empty),
     /// To all other requests of an operator; what they answer grows with every version, and with the number of policies.

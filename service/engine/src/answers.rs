@@ -348,9 +348,7 @@ impl<M> Engine<M> {
 
     /// An application is gone: its calls are dropped, those that it served end with UNAVAILABLE.
     pub fn session_closed(&mut self, id: SessionId) {
-        for service in &mut self.services {
-            service.servers.retain(|server| server.session != id);
-        }
+        self.drain_session(id);
         for key in self
             .calls
             .select(|call| matches!(call.target, Target::Session { session } | Target::PutOff { session } if session == id))

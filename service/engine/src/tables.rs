@@ -717,6 +717,13 @@ impl<M> Engine<M> {
         }
     }
 
+    /// A session is given no further calls; those that it has it keeps.
+    pub fn drain_session(&mut self, session: SessionId) {
+        for service in &mut self.services {
+            service.servers.retain(|server| server.session != session);
+        }
+    }
+
     /// How many applications serve `service`.
     pub fn servers_of(&self, service: ServiceId) -> usize {
         self.services

@@ -1002,6 +1002,22 @@ fn servers_of_one_service_take_turns() {
     assert_eq!(met, [2, 3, 2, 3]);
 }
 
+#[test]
+fn a_session_that_is_drained_keeps_the_calls_that_it_has() {
+    let (mut engine, service) = engine();
+    engine.submit(0, APP, 0, submission(1, 100));
+    let call = delivered(&drain(&mut engine));
+    engine.drain_session(SERVER);
+    assert_eq!(engine.servers_of(service), 0);
+    engine.submit(0, APP, 0, submission(2, 101));
+    assert_eq!(failure(&drain(&mut engine)).code, Code::UNAVAILABLE);
+    assert!(engine.reply_from_session(SERVER, call, 200));
+    assert!(matches!(
+        drain(&mut engine)[..],
+        [Output::Complete { message: 200, .. }]
+    ));
+}
+
 /// What a random schedule may do.
 #[derive(Clone, Debug)]
 enum Op {

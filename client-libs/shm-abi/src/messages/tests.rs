@@ -44,6 +44,7 @@ fn every_request_and_response_has_its_number() {
     let requests = [
         (10, RequestBody::OpenSession(OpenSession::default())),
         (11, RequestBody::Bind(Bind::default())),
+        (12, RequestBody::Drain(Empty {})),
         (20, RequestBody::TenantAdd(TenantAdd::default())),
         (21, RequestBody::TenantList(Empty {})),
         (22, RequestBody::PolicyPush(PolicyPush::default())),

@@ -100,7 +100,7 @@ pub(crate) async fn handle(
             report::answer(&prefetch::prefetch(control, set).await?)?
         }
         RequestBody::Status(_) => report::answer(&report::status(control).await?)?,
-        RequestBody::OpenSession(_) | RequestBody::Bind(_) => {
+        RequestBody::OpenSession(_) | RequestBody::Bind(_) | RequestBody::Drain(_) => {
             return Err(Status::new(
                 Code::INTERNAL,
                 "an application's request reached the administration",

@@ -19,7 +19,7 @@ use tollgate_shm_abi::control::{ControlSocket, Packet};
 use tollgate_shm_abi::descriptor::HeapSizes;
 use tollgate_shm_abi::limits::{MAX_LABEL_BYTES, MAX_MESSAGE_BYTES, MAX_PACKET_BYTES};
 use tollgate_shm_abi::messages::{
-    Bind, Bound, BoundMethod, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, Failure,
+    Bind, Bound, BoundMethod, Empty, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, Failure,
     OpenSession, Request, RequestBody, Response, ResponseBody, SIDE_CLIENT, SIDE_SERVER,
     SessionOpened,
 };
@@ -223,6 +223,18 @@ async fn handle(
                 "open a session with a tenant's token first",
             )),
         },
+        Some(RequestBody::Drain(_)) => {
+            let Some(open) = open else {
+                return Err(Status::new(
+                    Code::FAILED_PRECONDITION,
+                    "there is no session yet that could be drained",
+                ));
+            };
+            let session = open.session;
+            let drained = control.ask(open.runtime, |reply| Command::Drain { session, reply });
+            drained.await?;
+            Ok((ResponseBody::Done(Empty {}).into(), None))
+        }
         Some(body) => {
             let actor = admin::authorize(&socket.get_ref().0)?;
             Ok((admin::handle(control, actor, body, fds).await?, None))

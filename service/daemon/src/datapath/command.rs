@@ -206,6 +206,11 @@ pub(crate) enum Command {
         label: String,
         reply: oneshot::Sender<Result<SessionId, Status>>,
     },
+    /// A session is given no further calls.
+    Drain {
+        session: SessionId,
+        reply: oneshot::Sender<()>,
+    },
     CloseSession {
         session: SessionId,
     },

@@ -328,6 +328,10 @@ impl Runtime {
                     self.close_session(session);
                 }
             }
+            Command::Drain { session, reply } => {
+                self.engine.drain_session(session);
+                let _asker_gone = reply.send(());
+            }
             Command::CloseSession { session } => self.close_session(session),
             Command::Bind {
                 session,
