@@ -23,6 +23,8 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     // The client's side.
     ("tollgate-core", &["tollgate-shm-abi"], &[]),
     ("tollgate", &["tollgate-core"], &[]),
+    // The same for C: it fences the pointers.
+    ("tollgate-c", &["tollgate-core"], &[]),
     (
         "tollgate-examples",
         &["tollgate"],
@@ -151,7 +153,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
 
 /// The crates of either side; what both reach may only be [`SHARED`]. The command line stands on both: it calls through the
 /// client library, and runs the policies' sandbox for `policy test`.
-const CLIENT_SIDE: &[&str] = &["tollgate-core", "tollgate"];
+const CLIENT_SIDE: &[&str] = &["tollgate-core", "tollgate", "tollgate-c"];
 const SERVICE_SIDE: &[&str] = &[
     "tollgate-engine",
     "tollgate-transport",
@@ -209,6 +211,16 @@ const IMPURE_WORDS: &[&str] = &[
 
 /// The files that may say `unsafe`, each for one reason. Everything else is safe code.
 const UNSAFE_FILES: &[&str] = &[
+    // C's pointers: what the exported functions are given, and what is called with it.
+    "client-libs/c/src/exports/call.rs",
+    "client-libs/c/src/exports/client.rs",
+    "client-libs/c/src/exports/message.rs",
+    "client-libs/c/src/exports/metadata.rs",
+    "client-libs/c/src/exports/mod.rs",
+    "client-libs/c/src/exports/session.rs",
+    "client-libs/c/src/exports/status.rs",
+    "client-libs/c/src/outgoing.rs",
+    "client-libs/c/src/pointers.rs",
     // Slices of heap blocks that one side owns.
     "client-libs/shm-abi/src/heap.rs",
     // A sendmsg whose parts lie in shared memory.
@@ -234,6 +246,7 @@ const UNSAFE_FILES: &[&str] = &[
 
 /// The crates that fence `unsafe`; every other crate root says `#![forbid(unsafe_code)]`.
 const UNSAFE_CRATES: &[&str] = &[
+    "tollgate-c",
     "tollgate-shm-abi",
     "tollgate-jit",
     "tollgate-policy",

@@ -1,0 +1,114 @@
+//! The functions of tollgate.h, and nothing but them: pointers become references here, and results codes.
+//!
+//! What the header asks of its callers is every function's safety contract: handles are NULL or live and of their kind, structs begin with
+//! their size, strings end with a zero byte, results have room. What can be checked of that is.
+
+// The header is the documentation, and says what is asked of callers; a test compares the two name by name.
+#![allow(
+    clippy::missing_safety_doc,
+    missing_docs,
+    non_camel_case_types,
+    non_upper_case_globals,
+    unreachable_pub,
+    reason = "the names in C, documented in tollgate.h"
+)]
+
+mod call;
+mod client;
+mod message;
+mod metadata;
+mod session;
+mod status;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tollgate_core::{Code, Status};
+
+use crate::status::{Ended, StatusObject};
+
+pub type tollgate_code = i32;
+pub type tollgate_session = crate::session::State;
+pub type tollgate_call = crate::call::Call;
+pub type tollgate_message = crate::session::Message;
+pub type tollgate_status = StatusObject;
+pub type tollgate_metadata = tollgate_core::metadata::MetadataBuf;
+pub type tollgate_done_fn = Option<crate::pointers::DoneFn>;
+pub type tollgate_handler_fn = Option<crate::pointers::HandlerFn>;
+pub type tollgate_ready_fn = Option<crate::pointers::ReadyFn>;
+pub use crate::outgoing::tollgate_source;
+
+/// `tollgate_str` of tollgate_block.h.
+#[repr(C)]
+pub struct tollgate_str {
+    data: *const std::ffi::c_char,
+    len: usize,
+}
+
+/// `tollgate_bytes` of tollgate_block.h.
+#[repr(C)]
+pub struct tollgate_bytes {
+    data: *const u8,
+    len: usize,
+}
+
+impl From<&str> for tollgate_str {
+    fn from(text: &str) -> tollgate_str {
+        tollgate_str {
+            data: text.as_ptr().cast(),
+            len: text.len(),
+        }
+    }
+}
+
+impl From<&[u8]> for tollgate_bytes {
+    fn from(bytes: &[u8]) -> tollgate_bytes {
+        tollgate_bytes {
+            data: bytes.as_ptr(),
+            len: bytes.len(),
+        }
+    }
+}
+
+impl tollgate_bytes {
+    const NONE: tollgate_bytes = tollgate_bytes {
+        data: c"".as_ptr().cast(),
+        len: 0,
+    };
+}
+
+/// Runs what a function does, and says how that ended: by the code, and by the status if there is one.
+///
+/// # Safety
+/// The status is NULL, or a live one that nobody else uses.
+unsafe fn answer(
+    status: *mut StatusObject,
+    work: impl FnOnce() -> Result<(), Ended>,
+) -> tollgate_code {
+    let ended = match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(())) => {
+            // SAFETY: the caller's.
+            if let Some(status) = unsafe { status.as_mut() } {
+                status.clear();
+            }
+            return 0;
+        }
+        Ok(Err(ended)) => ended,
+        Err(_panic) => Ended::With(Status::new(
+            Code::INTERNAL,
+            "the library has a bug: it panicked, and has said on standard error where",
+        )),
+    };
+    // SAFETY: the caller's.
+    if let Some(status) = unsafe { status.as_mut() } {
+        status.set(&ended);
+    }
+    ended.code()
+}
+
+/// As [`answer`], for functions that have no code to answer with.
+fn or_else<T>(fallback: T, work: impl FnOnce() -> Result<T, Status>) -> T {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(value)) => value,
+        Ok(Err(_)) | Err(_) => fallback,
+    }
+}

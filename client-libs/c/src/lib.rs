@@ -1,0 +1,22 @@
+//! Tollgate for C: sessions, calls and servers behind the header `include/tollgate.h`.
+//!
+//! ```text
+//!   C ──▶ exports (pointers checked, panics caught) ──▶ session, call (safe) ──▶ tollgate-core
+//!                        │                                  ▲
+//!                        └── outgoing: C's writer, straight into the send heap
+//! ```
+//!
+//! Invariants: no thread is started, and a program's functions (handlers, completions, readiness) run on the threads that call
+//! `tollgate_session_serve` or `tollgate_session_drive`, with none of the library's locks held; only writers run under one. Nothing
+//! unwinds into C. A handle keeps what it needs: it may be freed after its session was closed.
+//!
+//! Absent: knowledge of schemas (the generated stubs have that), and reconnection.
+//!
+//! `unsafe` is in `pointers`, `outgoing` and `exports`; what a session and a call are is safe code.
+
+mod call;
+mod exports;
+mod outgoing;
+mod pointers;
+mod session;
+mod status;

@@ -1,0 +1,432 @@
+//! A session, and what of it waits to be run on a thread of the program's.
+//!
+//! ```text
+//!   wakers, tasks (any thread) ──▶ events ──▶ drive: turn, then run events ──▶ completions, readiness, handlers
+//!   core's handlers            ──▶ incoming ──▶ drive, or serve: waits for them in block_on
+//! ```
+//!
+//! Events are run with no lock held, so what they run may call anything. While a descriptor exists, an event rings it; who finds it being
+//! rung or turned by another thread leaves that to the other, which looks at the events afterwards.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsRawFd, OwnedFd};
+use tollgate_core::{
+    HandlerFuture, Incoming, Pump, ReceivedBlock, Service, ServiceInfo, Session, SharedBytes,
+    Status, block_on,
+};
+
+use crate::call::Call;
+use crate::pointers::{Completion, Handler};
+use crate::status::precondition;
+
+/// How often a call of drive looks again at what its own events brought, before the event loop gets a word in.
+const DRIVE_ROUNDS: usize = 16;
+
+/// What an event loop waits for.
+struct EventLoop {
+    pump: Mutex<Pump>,
+    /// The program's.
+    descriptor: OwnedFd,
+}
+
+/// What runs when the session is driven.
+pub(crate) enum Event {
+    /// A call that was started has ended.
+    Done(Completion),
+    /// A call that would have blocked may go on.
+    Ready(Arc<Call>),
+}
+
+/// What a program hasn't given back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) messages: usize,
+    pub(crate) message_bytes: u64,
+    pub(crate) calls: usize,
+    pub(crate) buffers: usize,
+    pub(crate) buffer_bytes: u64,
+}
+
+/// A count, and the bytes of what is counted.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    count: AtomicUsize,
+    bytes: AtomicU64,
+}
+
+impl Tally {
+    pub(crate) fn add(&self, bytes: usize) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove(&self, bytes: usize) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// A session with what the program does with it.
+pub(crate) struct State {
+    pub(crate) core: Session,
+    /// The tenant's name with a zero byte behind it.
+    pub(crate) tenant: String,
+    event_loop: OnceLock<EventLoop>,
+    events: Mutex<VecDeque<Event>>,
+    incoming: Mutex<VecDeque<Arc<Call>>>,
+    /// Threads in serve.
+    servers: Mutex<Vec<Waker>>,
+    serves: AtomicBool,
+    /// How often serve was stopped.
+    stops: AtomicU64,
+    closed: AtomicBool,
+    /// Frozen buffers by their addresses.
+    shared: Mutex<BTreeMap<usize, SharedBytes>>,
+    any_shared: AtomicBool,
+    pub(crate) messages: Tally,
+    pub(crate) calls: Tally,
+    pub(crate) buffers: Tally,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    /// No thread is ever started for it.
+    pub(crate) fn new(core: Session) -> State {
+        core.drive_by_hand();
+        State {
+            tenant: format!("{}\0", core.tenant()),
+            core,
+            event_loop: OnceLock::new(),
+            events: Mutex::default(),
+            incoming: Mutex::default(),
+            servers: Mutex::default(),
+            serves: AtomicBool::new(false),
+            stops: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            shared: Mutex::default(),
+            any_shared: AtomicBool::new(false),
+            messages: Tally::default(),
+            calls: Tally::default(),
+            buffers: Tally::default(),
+        }
+    }
+
+    /// Drives the session on this thread until the future is ready.
+    pub(crate) fn block<F: Future>(&self, future: F) -> F::Output {
+        let output = block_on(&self.core, future);
+        // The session isn't driven any more, and doesn't count as asleep.
+        self.ring();
+        output
+    }
+
+    /// Does what there is to do, without waiting.
+    pub(crate) fn glance(&self) {
+        let mut looked = false;
+        self.block(poll_fn(|cx| {
+            if std::mem::replace(&mut looked, true) {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }));
+    }
+
+    /// Why the session has ended, if it has.
+    pub(crate) fn ended(&self) -> Option<Status> {
+        let mut cx = Context::from_waker(Waker::noop());
+        match pin!(self.core.closed()).poll(&mut cx) {
+            Poll::Ready(status) => Some(status),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Queues what is to run on a thread of the program's.
+    pub(crate) fn push(&self, event: Event) {
+        if self.closed.load(Ordering::SeqCst) && matches!(event, Event::Ready(_)) {
+            return;
+        }
+        lock(&self.events).push_back(event);
+        self.ring();
+    }
+
+    /// Queues a call for its handler.
+    pub(crate) fn push_incoming(&self, call: Arc<Call>) {
+        lock(&self.incoming).push_back(call);
+        let waker = lock(&self.servers).pop();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        self.ring();
+    }
+
+    /// Has the event loop come, if there is one.
+    fn ring(&self) {
+        if let Some(EventLoop { pump, .. }) = self.event_loop.get()
+            && let Ok(pump) = pump.try_lock()
+        {
+            pump.ring();
+        }
+    }
+
+    fn event_loop(&self) -> Result<&EventLoop, Status> {
+        if let Some(event_loop) = self.event_loop.get() {
+            return Ok(event_loop);
+        }
+        let pump = Pump::new(&self.core)?;
+        let descriptor = rustix::io::fcntl_dupfd_cloexec(&pump, 0).map_err(|errno| {
+            let text = format!("can't duplicate the session's descriptor: {errno}");
+            Status::resource_exhausted(text)
+        })?;
+        let pump = Mutex::new(pump);
+        Ok(self
+            .event_loop
+            .get_or_init(|| EventLoop { pump, descriptor }))
+    }
+
+    /// The descriptor that is readable when there is something to do.
+    pub(crate) fn descriptor(&self) -> Result<i32, Status> {
+        Ok(self.event_loop()?.descriptor.as_raw_fd())
+    }
+
+    /// Does what there is to do and runs what it brings; waits for something first if there is nothing, no longer than `timeout`
+    /// (`None`: for ever).
+    pub(crate) fn drive(&self, timeout: Option<Duration>) -> Result<(), Status> {
+        let EventLoop { pump, descriptor } = self.event_loop()?;
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let mut ran = false;
+            for round in 0.. {
+                lock(pump).turn();
+                if !self.run_events() {
+                    break;
+                }
+                ran = true;
+                if round == DRIVE_ROUNDS {
+                    self.ring();
+                    break;
+                }
+            }
+            if let Some(status) = self.ended() {
+                return Err(status);
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if ran || timeout == Some(Duration::ZERO) || left == Some(Duration::ZERO) {
+                return Ok(());
+            }
+            // What the clock can't say is for ever.
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            // Interrupted or failed, it counts as a wait that ended.
+            let _ended = poll(&mut [PollFd::new(descriptor, PollFlags::IN)], left.as_ref());
+        }
+    }
+
+    /// Runs what waits now, and answers whether there was anything.
+    fn run_events(&self) -> bool {
+        let events = std::mem::take(&mut *lock(&self.events));
+        let incoming = std::mem::take(&mut *lock(&self.incoming));
+        let any = !events.is_empty() || !incoming.is_empty();
+        for event in events {
+            match event {
+                Event::Done(completion) => completion.run(),
+                Event::Ready(call) => call.run_ready(),
+            }
+        }
+        for call in incoming {
+            Call::handle(&call);
+        }
+        any
+    }
+
+    /// Runs handlers on this thread until the session ends, which is an error, or somebody stops it.
+    pub(crate) fn serve(&self) -> Result<(), Status> {
+        if !self.serves.load(Ordering::SeqCst) {
+            return Err(precondition(
+                "there is nothing to serve: no service was added to the session",
+            ));
+        }
+        let stops = self.stops.load(Ordering::SeqCst);
+        while let Some(call) = self.next_incoming(stops)? {
+            Call::handle(&call);
+        }
+        Ok(())
+    }
+
+    /// Waits for the next call; `None` once it was stopped more often than `stops`.
+    fn next_incoming(&self, stops: u64) -> Result<Option<Arc<Call>>, Status> {
+        let mut waiting: Option<Waker> = None;
+        let next = self.block(poll_fn(|cx| {
+            if waiting.is_none() {
+                // Before the look at what has come: whoever queues a call afterwards finds this thread.
+                waiting = Some(cx.waker().clone());
+                lock(&self.servers).push(cx.waker().clone());
+            }
+            if self.stops.load(Ordering::SeqCst) != stops {
+                return Poll::Ready(Ok(None));
+            }
+            let call = lock(&self.incoming).pop_front();
+            match (call, self.ended()) {
+                (Some(call), _) => Poll::Ready(Ok(Some(call))),
+                (None, Some(status)) => Poll::Ready(Err(status)),
+                (None, None) => {
+                    let mut servers = lock(&self.servers);
+                    if !servers.iter().any(|waker| waker.will_wake(cx.waker())) {
+                        servers.push(cx.waker().clone());
+                    }
+                    drop(servers);
+                    // Who was woken for a call that another has taken may have missed the next one.
+                    match lock(&self.incoming).is_empty() {
+                        true => {}
+                        false => cx.waker().wake_by_ref(),
+                    }
+                    Poll::Pending
+                }
+            }
+        }));
+        if let Some(waiting) = waiting {
+            lock(&self.servers).retain(|waker| !waker.will_wake(&waiting));
+        }
+        next
+    }
+
+    /// Ends serve in all threads.
+    pub(crate) fn stop(&self) {
+        self.stops.fetch_add(1, Ordering::SeqCst);
+        self.wake_servers();
+    }
+
+    fn wake_servers(&self) {
+        for waker in lock(&self.servers).drain(..) {
+            waker.wake();
+        }
+    }
+
+    /// Ends the session, runs the completions of what it ends, and answers what hasn't been given back; `None` if it was closed before.
+    pub(crate) fn close(&self) -> Option<Held> {
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        self.core.close();
+        lock(&self.incoming).clear();
+        let events = std::mem::take(&mut *lock(&self.events));
+        for event in events {
+            if let Event::Done(completion) = event {
+                completion.run();
+            }
+        }
+        let read = |tally: &Tally| {
+            let (count, bytes) = (&tally.count, &tally.bytes);
+            (count.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed))
+        };
+        let (messages, message_bytes) = read(&self.messages);
+        let (buffers, buffer_bytes) = read(&self.buffers);
+        Some(Held {
+            messages,
+            message_bytes,
+            calls: read(&self.calls).0,
+            buffers,
+            buffer_bytes,
+        })
+    }
+
+    /// Whether the program has closed it.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// The frozen buffer that is exactly these bytes.
+    pub(crate) fn shared_at(&self, at: usize, len: usize) -> Option<SharedBytes> {
+        if !self.any_shared.load(Ordering::Acquire) {
+            return None;
+        }
+        let shared = lock(&self.shared);
+        shared.get(&at).filter(|bytes| bytes.len() == len).cloned()
+    }
+
+    /// Enters a frozen buffer.
+    pub(crate) fn share(&self, bytes: SharedBytes) {
+        self.any_shared.store(true, Ordering::Release);
+        lock(&self.shared).insert(bytes.as_ptr().addr(), bytes);
+    }
+
+    /// Forgets a frozen buffer.
+    pub(crate) fn unshare(&self, at: usize) {
+        let forgotten = lock(&self.shared).remove(&at);
+        drop(forgotten);
+    }
+}
+
+/// A received message.
+pub(crate) struct Message {
+    pub(crate) block: ReceivedBlock,
+    session: Arc<State>,
+}
+
+impl Message {
+    pub(crate) fn new(block: ReceivedBlock, session: &Arc<State>) -> Message {
+        session.messages.add(block.len());
+        Message {
+            block,
+            session: Arc::clone(session),
+        }
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        self.session.messages.remove(self.block.len());
+    }
+}
+
+/// A service of the program's: calls are queued for its handlers.
+pub(crate) struct Served {
+    pub(crate) name: String,
+    pub(crate) descriptor_set: Vec<u8>,
+    pub(crate) handlers: Vec<Option<Handler>>,
+    pub(crate) session: Arc<State>,
+}
+
+impl Served {
+    /// Binds it.
+    pub(crate) fn bind(self) -> Result<(), Status> {
+        let session = Arc::clone(&self.session);
+        session.block(session.core.bind_server(Bound(Arc::new(self))))?;
+        session.serves.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+/// As core sees it, which drops it when the session ends.
+struct Bound(Arc<Served>);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.0.session.wake_servers();
+    }
+}
+
+impl Service for Bound {
+    fn info(&self) -> ServiceInfo<'_> {
+        ServiceInfo {
+            name: &self.0.name,
+            methods: &[],
+            descriptor_set: &self.0.descriptor_set,
+        }
+    }
+
+    fn call(&self, method: usize, call: Incoming) -> HandlerFuture {
+        let (call, handling) = Call::incoming(&self.0, method, call);
+        self.0.session.push_incoming(call);
+        Box::pin(handling)
+    }
+}

@@ -1,0 +1,111 @@
+//! How a function of the library ended, and the object that tells more than its code.
+
+use std::time::Duration;
+
+use tollgate_core::metadata::MetadataBuf;
+use tollgate_core::{Code, Status};
+
+/// Nothing can be done without waiting.
+pub(crate) const WOULD_BLOCK: i32 = 100;
+/// There are no further messages.
+pub(crate) const END: i32 = 101;
+
+/// Why a function didn't do what it was asked for.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// It would have to wait.
+    WouldBlock,
+    /// The messages have ended, and the call well.
+    Well,
+    /// It failed.
+    With(Status),
+}
+
+impl From<Status> for Ended {
+    fn from(status: Status) -> Ended {
+        Ended::With(status)
+    }
+}
+
+impl Ended {
+    pub(crate) fn code(&self) -> i32 {
+        match self {
+            Ended::WouldBlock => WOULD_BLOCK,
+            Ended::Well => END,
+            Ended::With(status) => i32::try_from(status.code.0).unwrap_or(i32::MAX),
+        }
+    }
+}
+
+/// A caller's mistake.
+pub(crate) fn invalid(text: impl Into<String>) -> Status {
+    Status::new(Code::INVALID_ARGUMENT, text)
+}
+
+/// Something that can't be done any more, or not yet.
+pub(crate) fn precondition(text: impl Into<String>) -> Status {
+    Status::new(Code::FAILED_PRECONDITION, text)
+}
+
+/// What C sees of a status.
+#[derive(Debug)]
+pub(crate) struct StatusObject {
+    pub(crate) code: i32,
+    /// With a zero byte behind it.
+    text: Vec<u8>,
+    pub(crate) retry_after: Option<Duration>,
+    pub(crate) metadata: MetadataBuf,
+}
+
+impl Default for StatusObject {
+    fn default() -> StatusObject {
+        StatusObject {
+            code: 0,
+            text: vec![0],
+            retry_after: None,
+            metadata: MetadataBuf::new(),
+        }
+    }
+}
+
+impl StatusObject {
+    /// The text; a zero byte lies behind it.
+    pub(crate) fn text(&self) -> &[u8] {
+        &self.text[..self.text.len() - 1]
+    }
+
+    pub(crate) fn set_text(&mut self, text: &[u8]) {
+        self.text.clear();
+        self.text.extend_from_slice(text);
+        self.text.push(0);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        if self.code != 0 {
+            *self = StatusObject::default();
+        }
+    }
+
+    pub(crate) fn set(&mut self, ended: &Ended) {
+        *self = StatusObject::default();
+        self.code = ended.code();
+        match ended {
+            Ended::With(status) => {
+                self.set_text(status.message.as_bytes());
+                self.retry_after = status.retry_after;
+                self.metadata = status.metadata.clone();
+            }
+            Ended::WouldBlock => self.set_text(b"it would have to wait"),
+            Ended::Well => self.set_text(b"there are no further messages"),
+        }
+    }
+
+    /// The status that a server answers with.
+    pub(crate) fn to_status(&self) -> Status {
+        let code = Code(u32::try_from(self.code).unwrap_or(Code::UNKNOWN.0));
+        let mut status = Status::new(code, String::from_utf8_lossy(self.text()).into_owned());
+        status.retry_after = self.retry_after;
+        status.metadata = self.metadata.clone();
+        status
+    }
+}
