@@ -56,6 +56,7 @@ fn rust_is_as_reviewed() {
 #[test]
 fn c_is_as_reviewed() {
     check("hotel.proto", Language::C, "hotel.tollgate.h");
+    check("interop.proto", Language::C, "interop.tollgate_service.h");
     check("everything.proto", Language::C, "everything.tollgate.h");
     check("legacy.proto", Language::C, "legacy.tollgate.h");
 }

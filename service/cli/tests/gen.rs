@@ -37,11 +37,17 @@ fn check(arguments: &[&str], out: &Path, status: i32, printed: &[&str], failure:
     assert_eq!(output.status.code(), Some(status));
 }
 
+const HOTEL_IN_C: [&str; 3] = [
+    "hotel.tollgate.h",
+    "hotel.tollgate_service.h",
+    "tollgate_block.h",
+];
+
 #[test]
 fn stubs_are_written_and_only_when_they_have_changed() {
     for (lang, files) in [
         ("rust", &["hotel.rs"][..]),
-        ("c", &["hotel.tollgate.h", "tollgate_block.h"]),
+        ("c", &HOTEL_IN_C),
         ("python", &["hotel_tollgate.py", "tollgate_block.py"]),
     ] {
         let out = fresh(&format!("gen-{lang}/below"));
@@ -61,7 +67,7 @@ fn stubs_are_written_and_only_when_they_have_changed() {
 fn a_check_names_the_files_that_differ_and_writes_nothing() {
     let out = fresh("gen-check");
     let arguments = ["--lang", "c", "--check", "hotel.proto"];
-    let missing = "tollgate: FAILED_PRECONDITION: not what would be generated: OUT/hotel.tollgate.h, OUT/tollgate_block.h. \
+    let missing = "tollgate: FAILED_PRECONDITION: not what would be generated: OUT/hotel.tollgate.h, OUT/hotel.tollgate_service.h, OUT/tollgate_block.h. \
                    Try: the same command without --check";
     check(&arguments, &out, 9, &[], missing);
     assert!(!out.exists());
@@ -69,7 +75,7 @@ fn a_check_names_the_files_that_differ_and_writes_nothing() {
         &["--lang", "c", "hotel.proto"],
         &out,
         0,
-        &["hotel.tollgate.h", "tollgate_block.h"],
+        &HOTEL_IN_C,
         "",
     );
     std::fs::write(out.join("hotel.tollgate.h"), "edited by hand").unwrap();

@@ -8,11 +8,14 @@
 //! services
 //! ```
 //!
+//! A package with services has a second header, which includes this one and the C library's, with what calls and serves.
+//!
 //! Types come before the inclusion of other packages, because packages may use each other in a circle: types need no
 //! more than the names of foreign ones, functions need them whole.
 
 mod message;
 mod names;
+mod rpc;
 mod service;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +32,7 @@ const RUNTIME: (&str, &str) = ("tollgate_block.h", include_str!("tollgate_block.
 pub(crate) fn generate(model: &Model) -> Result<Files, GenError> {
     let mut files = BTreeMap::from([(RUNTIME.0.to_owned(), RUNTIME.1.to_owned())]);
     let mut taken = BTreeSet::new();
+    let mut called = BTreeSet::new();
     for package in &model.packages {
         let mut header = Header {
             package,
@@ -37,6 +41,10 @@ pub(crate) fn generate(model: &Model) -> Result<Files, GenError> {
         };
         header.emit(model)?;
         files.insert(file_name(&package.name), header.text.finish());
+        if !package.services.is_empty() {
+            let name = file_name(&package.name).replace(".tollgate.h", ".tollgate_service.h");
+            files.insert(name, services_header(package, &mut taken, &mut called)?);
+        }
     }
     Ok(files)
 }
@@ -129,6 +137,47 @@ impl Header<'_> {
         }
         Ok(())
     }
+}
+
+/// The header of a package's calls. `called` has the messages that other headers of this kind have, too.
+fn services_header(
+    package: &Package,
+    taken: &mut BTreeSet<String>,
+    called: &mut BTreeSet<String>,
+) -> Result<String, GenError> {
+    let guard = screaming(&package.name) + "TOLLGATE_SERVICE_H";
+    let mut header = Header {
+        package,
+        text: Text::default(),
+        taken,
+    };
+    let text = &mut header.text;
+    let head = package.head();
+    text.line(format!("/* {}", head[0]));
+    for line in &head[1..] {
+        text.line(format!(" * {line}"));
+    }
+    text.line(" */");
+    text.line(format!("#ifndef {guard}"));
+    text.line(format!("#define {guard}"));
+    text.line("");
+    text.line("#include <tollgate.h>");
+    text.line(format!("#include \"{}\"", file_name(&package.name)));
+    let methods = package.services.iter().flat_map(|service| &service.methods);
+    let messages = methods.flat_map(|method| [&method.input, &method.output]);
+    let messages: BTreeSet<String> = messages.map(names::type_name).collect();
+    for message in messages {
+        let defined = rpc::emit_message(&message, &mut header.text);
+        if called.insert(message) {
+            header.take_all(defined)?;
+        }
+    }
+    for service in &package.services {
+        let defined = rpc::emit(service, &mut header.text);
+        header.take_all(defined)?;
+    }
+    header.text.lines(["", "#endif"]);
+    Ok(header.text.finish())
 }
 
 /// All enums of a package, those inside messages, too.

@@ -197,11 +197,15 @@ fn has_sanitizers(clang: &str) -> bool {
 
 pub(crate) fn build_and_run(dir: &Path, compiler: &str, flags: &[&str], source: &str) -> String {
     let program = dir.join(format!("{source}.{compiler}"));
+    // Headers of services include the C library's.
+    let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../client-libs/c/include");
     let mut build = Command::new(compiler);
     run(build
         .args(flags)
         .arg("-I")
         .arg(dir)
+        .arg("-I")
+        .arg(library)
         .arg(dir.join(source))
         .arg("-lm")
         .arg("-o")

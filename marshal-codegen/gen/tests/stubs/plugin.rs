@@ -91,7 +91,14 @@ fn packages_that_are_only_imported_are_written_on_request() {
         names("lang=rust,imports=true"),
         ["google.protobuf.rs", "legacy.rs"]
     );
-    assert_eq!(names("lang=c"), ["legacy.tollgate.h", "tollgate_block.h"]);
+    assert_eq!(
+        names("lang=c"),
+        [
+            "legacy.tollgate.h",
+            "legacy.tollgate_service.h",
+            "tollgate_block.h"
+        ]
+    );
 }
 
 #[test]

@@ -1,0 +1,317 @@
+//! Calls: typed functions over the C library, in a header of their own, so that programs that only marshal don't need the library.
+//!
+//! ```text
+//!   unary        S_M_call, S_M_start                S_M(call, request, user)  ──▶ S_M_reply
+//!   streams      S_M_open, S_M_send, S_M_receive    S_M(call, user): S_M_next ──▶ S_M_respond or S_M_reply
+//! ```
+
+use crate::c::names::{member, type_name};
+use crate::model::{Method, Service};
+use crate::text::Text;
+
+/// Emits one service's functions; answers what it defined.
+pub(crate) fn emit(service: &Service, text: &mut Text) -> Vec<String> {
+    let name = type_name(&service.name);
+    let mut defined = Vec::new();
+    let mut functions = Functions {
+        service: &name,
+        text,
+        defined: &mut defined,
+    };
+    functions.begin(
+        &format!(
+            "Binds {} for calling, as tollgate_client_new does.",
+            service.name
+        ),
+        "tollgate_code",
+        "client",
+        "tollgate_session *session, const char *target, tollgate_client **client, tollgate_status *status",
+    );
+    functions.end(&[format!(
+        "return tollgate_client_new(session, &{name}, target, client, status);"
+    )]);
+    for method in &service.methods {
+        functions.calling(method);
+    }
+    for method in &service.methods {
+        functions.answering(method);
+    }
+    functions.handlers(service);
+    defined
+}
+
+/// The functions of one service under construction.
+struct Functions<'a> {
+    service: &'a str,
+    text: &'a mut Text,
+    defined: &'a mut Vec<String>,
+}
+
+const STATUS: &str = "tollgate_status *status";
+const OPTIONS: &str = "const tollgate_call_options *options";
+
+impl Functions<'_> {
+    /// Begins a function of the service's.
+    fn begin(&mut self, about: &str, result: &str, name: &str, parameters: &str) {
+        let name = format!("{}_{name}", self.service);
+        self.text.line("");
+        self.text.line(format!("/* {about} */"));
+        self.text
+            .line(format!("static inline {result} {name}({parameters})"));
+        self.text.line("{");
+        self.defined.push(name);
+    }
+
+    fn end(&mut self, body: &[String]) {
+        for line in body {
+            self.text.line(line);
+        }
+        self.text.line("}");
+    }
+
+    /// What the calling side of a method needs.
+    fn calling(&mut self, method: &Method) {
+        let (input, output) = (type_name(&method.input), type_name(&method.output));
+        let (service, name) = (self.service, &method.name);
+        let index = format!("{service}_{name}");
+        let request = format!("const {input}_value *request");
+        let source =
+            format!("tollgate_source source = tollgate_source_of({input}_write_any, request);");
+        if !method.client_streaming && !method.server_streaming {
+            self.begin(
+                "Calls it and waits for the reply; the view is of the message, which is the caller's to free.",
+                "tollgate_code",
+                &format!("{name}_call"),
+                &format!("const tollgate_client *client, {request}, {OPTIONS}, {output}_view *view, tollgate_message **reply, {STATUS}"),
+            );
+            self.end(&[
+                source.clone(),
+                format!("tollgate_code code = tollgate_unary(client, {index}, &source, options, reply, status);"),
+                "if (code == TOLLGATE_OK) {".to_owned(),
+                format!("*view = {output}_of(*reply);"),
+                "}".to_owned(),
+                "return code;".to_owned(),
+            ]);
+            self.begin(
+                &format!("Starts a call, as tollgate_unary_start does; {output}_of gives the view of its reply."),
+                "tollgate_code",
+                &format!("{name}_start"),
+                &format!("const tollgate_client *client, {request}, {OPTIONS}, tollgate_done_fn done, void *user, tollgate_call **call, {STATUS}"),
+            );
+            return self.end(&[
+                source,
+                format!("return tollgate_unary_start(client, {index}, &source, options, done, user, call, status);"),
+            ]);
+        }
+        if method.client_streaming {
+            self.begin(
+                "Opens a call, to which requests are then sent.",
+                "tollgate_code",
+                &format!("{name}_open"),
+                &format!(
+                    "const tollgate_client *client, {OPTIONS}, tollgate_call **call, {STATUS}"
+                ),
+            );
+            self.end(&[format!(
+                "return tollgate_call_open(client, {index}, NULL, false, options, call, status);"
+            )]);
+            self.send(
+                &format!("{name}_send"),
+                "Sends a request.",
+                &input,
+                "request",
+            );
+        } else {
+            self.begin(
+                "Opens a call with its request.",
+                "tollgate_code",
+                &format!("{name}_open"),
+                &format!("const tollgate_client *client, {request}, {OPTIONS}, tollgate_call **call, {STATUS}"),
+            );
+            self.end(&[
+                source,
+                format!("return tollgate_call_open(client, {index}, &source, true, options, call, status);"),
+            ]);
+        }
+        self.receive(
+            &format!("{name}_receive"),
+            "The next response, as tollgate_call_receive has it; the view is of the message, which is the caller's to free.",
+            &output,
+        );
+    }
+
+    /// What the answering side of a method needs.
+    fn answering(&mut self, method: &Method) {
+        let (input, output) = (type_name(&method.input), type_name(&method.output));
+        let name = &method.name;
+        if method.client_streaming {
+            self.receive(
+                &format!("{name}_next"),
+                "The next request, as tollgate_call_receive has it; the view is of the message, which is the caller's to free.",
+                &input,
+            );
+        }
+        if method.server_streaming {
+            return self.send(
+                &format!("{name}_respond"),
+                "Sends a response; tollgate_call_finish ends them.",
+                &output,
+                "response",
+            );
+        }
+        self.begin(
+            "Answers, as tollgate_call_reply does; metadata and trailers may be NULL.",
+            "tollgate_code",
+            &format!("{name}_reply"),
+            &format!(
+                "tollgate_call *call, const {output}_value *reply, const tollgate_metadata *metadata, const tollgate_metadata *trailers, {STATUS}"
+            ),
+        );
+        self.end(&[
+            format!("tollgate_source source = tollgate_source_of({output}_write_any, reply);"),
+            "return tollgate_call_reply(call, &source, metadata, trailers, status);".to_owned(),
+        ]);
+    }
+
+    fn send(&mut self, function: &str, about: &str, message: &str, parameter: &str) {
+        self.begin(
+            about,
+            "tollgate_code",
+            function,
+            &format!(
+                "tollgate_call *call, const {message}_value *{parameter}, uint32_t flags, {STATUS}"
+            ),
+        );
+        self.end(&[
+            format!(
+                "tollgate_source source = tollgate_source_of({message}_write_any, {parameter});"
+            ),
+            "return tollgate_call_send(call, &source, flags, status);".to_owned(),
+        ]);
+    }
+
+    fn receive(&mut self, function: &str, about: &str, message: &str) {
+        self.begin(
+            about,
+            "tollgate_code",
+            function,
+            &format!("tollgate_call *call, uint32_t flags, {message}_view *view, tollgate_message **message, {STATUS}"),
+        );
+        self.end(&[
+            "tollgate_code code = tollgate_call_receive(call, flags, message, status);".to_owned(),
+            "if (code == TOLLGATE_OK) {".to_owned(),
+            format!("*view = {message}_of(*message);"),
+            "}".to_owned(),
+            "return code;".to_owned(),
+        ]);
+    }
+
+    /// The table of handlers, and what serves it.
+    fn handlers(&mut self, service: &Service) {
+        let name = self.service.to_owned();
+        let table = format!("{name}_handlers");
+        self.text.line("");
+        self.text.line(format!(
+            "/* What handles calls of {}; NULL: UNIMPLEMENTED. A request's view ends with its handler. */",
+            service.name
+        ));
+        self.text.line(format!("typedef struct {table} {{"));
+        for method in &service.methods {
+            let request = match method.client_streaming {
+                true => String::new(),
+                false => format!("{}_view request, ", type_name(&method.input)),
+            };
+            self.text.line(format!(
+                "void (*{})(tollgate_call *call, {request}void *user);",
+                member(&method.name)
+            ));
+        }
+        self.text.line("/* Handed to each of them. */");
+        self.text.line("void *user_;");
+        self.text.line(format!("}} {table};"));
+        self.defined.push(table.clone());
+        for method in &service.methods {
+            self.trampoline(method, &table);
+        }
+        let count = service.methods.len();
+        self.begin(
+            "Serves it until the session ends, as tollgate_session_add_service does. The table has to live as long.",
+            "tollgate_code",
+            "serve",
+            &format!("tollgate_session *session, const {table} *handlers, {STATUS}"),
+        );
+        // An array of no elements isn't C.
+        let mut body = vec![format!("tollgate_handler_fn all[{}];", count.max(1))];
+        for (at, method) in service.methods.iter().enumerate() {
+            body.push(format!("all[{at}] = {name}_{}_handle_;", method.name));
+        }
+        if count == 0 {
+            body.push("all[0] = NULL;".to_owned());
+        }
+        body.push(format!(
+            "return tollgate_session_add_service(session, &{name}, all, {count}, (void *)handlers, status);"
+        ));
+        self.end(&body);
+    }
+
+    /// From the library's kind of handler to a method's.
+    fn trampoline(&mut self, method: &Method, table: &str) {
+        let (name, field) = (&method.name, member(&method.name));
+        self.begin(
+            &format!("Hands a call to the handler of {name}."),
+            "void",
+            &format!("{name}_handle_"),
+            "tollgate_call *call, void *user",
+        );
+        let mut body = vec![
+            format!("const {table} *handlers = (const {table} *)user;"),
+            format!("if (handlers->{field} == NULL) {{"),
+            "tollgate_unimplemented_(call);".to_owned(),
+            "return;".to_owned(),
+            "}".to_owned(),
+        ];
+        if method.client_streaming {
+            body.push(format!("handlers->{field}(call, handlers->user_);"));
+        } else {
+            let input = type_name(&method.input);
+            body.extend([
+                "{".to_owned(),
+                "tollgate_message *message;".to_owned(),
+                "if (tollgate_call_receive(call, TOLLGATE_NONBLOCK, &message, NULL) == TOLLGATE_OK) {".to_owned(),
+                format!("handlers->{field}(call, {input}_of(message), handlers->user_);"),
+                "tollgate_message_free(message);".to_owned(),
+                "}".to_owned(),
+                "}".to_owned(),
+            ]);
+        }
+        self.end(&body);
+    }
+}
+
+/// What calls of a message type need: its writer for the library, and the view of one that was received. Other packages' headers may
+/// have the same. Answers what it defined.
+pub(crate) fn emit_message(message: &str, text: &mut Text) -> Vec<String> {
+    text.line("");
+    text.line(format!("#ifndef {message}_ANY_"));
+    text.line(format!("#define {message}_ANY_"));
+    text.line(format!("/* {message}_write for any value. */"));
+    text.line(format!(
+        "static inline tollgate_error {message}_write_any(tollgate_writer *w, const void *m)"
+    ));
+    text.line("{");
+    text.line(format!(
+        "return {message}_write(w, (const {message}_value *)m);"
+    ));
+    text.line("}");
+    text.line("");
+    text.line("/* The view of a received message. */");
+    text.line(format!(
+        "static inline {message}_view {message}_of(const tollgate_message *message)"
+    ));
+    text.line("{");
+    text.line("tollgate_bytes block = tollgate_message_block(message);");
+    text.line(format!("return {message}_read(block.data, block.len);"));
+    text.line("}");
+    text.line("#endif");
+    vec![format!("{message}_write_any"), format!("{message}_of")]
+}
