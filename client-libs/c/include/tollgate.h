@@ -163,6 +163,17 @@ typedef struct tollgate_session_options {
     int64_t spin_us;
 } tollgate_session_options;
 
+/* Options with nothing but these. */
+static inline tollgate_session_options tollgate_session_options_of(const char *socket, const char *token)
+{
+    tollgate_session_options options;
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    options.socket = socket;
+    options.token = token;
+    return options;
+}
+
 /* What a program hasn't given back. */
 typedef struct tollgate_leaks {
     /* sizeof(tollgate_leaks). */
@@ -250,6 +261,15 @@ typedef struct tollgate_call_options {
     /* 0. */
     uint32_t reserved;
 } tollgate_call_options;
+
+/* The default options. */
+static inline tollgate_call_options tollgate_call_options_of(void)
+{
+    tollgate_call_options options;
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    return options;
+}
 
 /* Binds a service for calling. `target` is host:port of the daemon to call through; NULL or empty: a server on this host. Waits, at most
  * 10 s, for the daemon and its peer. INVALID_ARGUMENT for a schema that the daemon doesn't accept, UNAVAILABLE if the peer isn't there,

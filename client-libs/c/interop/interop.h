@@ -56,11 +56,8 @@ static inline void append_text(growing *to, const char *text)
 
 static inline tollgate_session *open_session(const char *socket, const char *token, tollgate_status *status)
 {
-    tollgate_session_options options = {0};
+    tollgate_session_options options = tollgate_session_options_of(socket, token);
     tollgate_session *session;
-    options.struct_size = sizeof options;
-    options.socket = socket;
-    options.token = token;
     if (tollgate_session_open(&options, &session, status) != TOLLGATE_OK) {
         die("can't open a session", status);
     }

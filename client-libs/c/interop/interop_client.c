@@ -447,7 +447,7 @@ static void run(tollgate_session *session, const tollgate_client *client, const 
     static const char *const methods[] = {"Unary", "Collect", "Spread", "Chat"};
     const json *list = member(what, "requests"), *pairs = member(what, "metadata"), *cancel = member(what, "cancel_after");
     const char *name = member(what, "method")->kind == TEXT ? member(what, "method")->text.data : "";
-    tollgate_call_options options = {0};
+    tollgate_call_options options = tollgate_call_options_of();
     tollgate_metadata *metadata = tollgate_metadata_new();
     const tollgate_metadata *head = NULL, *tail = NULL;
     tollgate_message *reply = NULL;
@@ -481,7 +481,6 @@ static void run(tollgate_session *session, const tollgate_client *client, const 
         code = tollgate_metadata_add(metadata, key->data, (const uint8_t *)bytes.data, bytes.len, status);
         free(bytes.data);
     }
-    options.struct_size = sizeof options;
     options.timeout_ms = (uint64_t)member(what, "timeout_ms")->number;
     options.metadata = metadata;
     if (code != TOLLGATE_OK) {
