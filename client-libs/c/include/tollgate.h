@@ -209,7 +209,8 @@ tollgate_code tollgate_session_drive(tollgate_session *session, int64_t timeout_
 
 /* --- Messages ---------------------------------------------------------------------------------------------------- */
 
-/* Writes a value, as the stubs' <message>_write does. Called twice, to measure and to write, with the same value. */
+/* Writes a value, as the stubs' <message>_write does. Called twice, to measure and to write: a value that another thread changes in between
+ * is no message any more, for which the daemon may end the session. */
 typedef tollgate_error (*tollgate_write_fn)(tollgate_writer *writer, const void *value);
 
 /* A message to be sent: a value and its writer, which writes it where it is sent from; or, without a writer, a block in canonical form
