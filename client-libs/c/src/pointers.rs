@@ -22,9 +22,9 @@ unsafe impl Sync for User {}
 /// `tollgate_done_fn`.
 pub(crate) type DoneFn = unsafe extern "C" fn(*mut c_void, i32, *mut Message, *const StatusObject);
 /// `tollgate_handler_fn`.
-pub(crate) type HandlerFn = unsafe extern "C" fn(*const Call, *mut c_void);
+pub(crate) type HandlerFn = unsafe extern "C" fn(*mut Call, *mut c_void);
 /// `tollgate_ready_fn`.
-pub(crate) type ReadyFn = unsafe extern "C" fn(*const Call, *mut c_void);
+pub(crate) type ReadyFn = unsafe extern "C" fn(*mut Call, *mut c_void);
 
 /// What a program wants to be told of the end of a call that it started.
 pub(crate) struct Completion {
@@ -81,7 +81,7 @@ impl Handler {
     pub(crate) fn run(self, call: &Arc<Call>) {
         // SAFETY: function and pointer go together, as above; the call lives at least as long as the caller's reference, and longer
         // if the handler keeps it.
-        unsafe { (self.handle)(Arc::as_ptr(call), self.user.0) }
+        unsafe { (self.handle)(Arc::as_ptr(call).cast_mut(), self.user.0) }
     }
 }
 
@@ -102,7 +102,7 @@ impl Readiness {
 
     pub(crate) fn run(self, call: &Arc<Call>) {
         // SAFETY: as of a handler.
-        unsafe { (self.ready)(Arc::as_ptr(call), self.user.0) }
+        unsafe { (self.ready)(Arc::as_ptr(call).cast_mut(), self.user.0) }
     }
 }
 
