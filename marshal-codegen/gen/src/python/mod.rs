@@ -4,18 +4,19 @@
 //! imports     tollgate_block, other packages' modules
 //! classes     enums, messages (dataclasses), views; nested ones inside their messages
 //! layouts     numbers, checked against the struct module when the module is imported
-//! services
+//! services    what the daemon is told of them; stubs to call them with, classes to serve them with
 //! ```
 //!
 //! The tables come after all classes and name types in lambdas, because types and packages may use each other in a circle.
 
 mod names;
+mod service;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tollgate_schema::Cardinality;
 
-use crate::model::{Enum, Field, Message, Model, Package, Service, TypeName, Value};
+use crate::model::{Enum, Field, Message, Model, Package, TypeName, Value};
 use crate::text::Text;
 use crate::{Files, GenError};
 use names::{Attributes, class_path, enum_member, module_name};
@@ -91,7 +92,8 @@ impl Module<'_> {
         let views = messages.iter().map(|m| class_path(&m.name) + "View");
         let names = messages.iter().map(|m| class_path(&m.name));
         let names = names.chain(enums.map(|e| class_path(&e.name)));
-        let services = self.package.services.iter().map(|s| class_path(&s.name));
+        let services = self.package.services.iter();
+        let services = services.flat_map(|service| service::names(&class_path(&service.name)));
         for name in names.chain(views).chain(services) {
             if !taken.insert(name.clone()) {
                 return Err(clash(self.package, name));
@@ -132,6 +134,14 @@ impl Module<'_> {
                 .line(format!("import {module} as _{module}  # type: ignore"));
         }
         self.text.dedent();
+        if !self.package.services.is_empty() {
+            self.text.line("");
+            self.text.line("if _typing.TYPE_CHECKING:");
+            self.text.indent();
+            self.text.line("import tollgate as _tollgate");
+            self.text.line("import tollgate.aio as _aio");
+            self.text.dedent();
+        }
     }
 
     fn enumeration(&mut self, declared: &Enum) {
@@ -263,35 +273,6 @@ impl Module<'_> {
             let row: String = row.iter().map(|b| format!("\\x{b:02x}")).collect();
             self.text.line(format!("b\"{row}\""));
         }
-        self.text.line(")");
-    }
-
-    fn service(&mut self, service: &Service) {
-        self.text.lines(["", ""]);
-        self.text
-            .line(format!("{} = _tb.Service(", class_path(&service.name)));
-        self.text.line(format!("\"{}\",", service.name));
-        self.text.line("(");
-        for (index, method) in service.methods.iter().enumerate() {
-            let flag = |on| if on { "True" } else { "False" };
-            self.text.line("_tb.Method(");
-            self.text.line(format!("{index},"));
-            self.text.line(format!("\"{}\",", method.name));
-            self.text
-                .line(format!("\"{}/{}\",", service.name, method.name));
-            self.text
-                .line(format!("lambda: {},", self.reference(&method.input)));
-            self.text
-                .line(format!("lambda: {},", self.reference(&method.output)));
-            self.text
-                .line(format!("{},", flag(method.client_streaming)));
-            self.text
-                .line(format!("{},", flag(method.server_streaming)));
-            self.text.line("),");
-        }
-        self.text.line("),");
-        self.text.line("DESCRIPTOR_SET,");
-        self.text.line(format!("\"{}\",", service.hash));
         self.text.line(")");
     }
 

@@ -26,6 +26,9 @@ const OF_MESSAGES: &[&str] = &[
     "self",
 ];
 
+/// What stubs and servicers have besides their methods.
+const OF_SERVICES: &[&str] = &["self"];
+
 /// What members of enums can't be called.
 const OF_ENUMS: &[&str] = &["mro", "name", "value"];
 
@@ -82,6 +85,10 @@ impl Attributes {
 
     pub(crate) fn of_enum() -> Attributes {
         Attributes::without(OF_ENUMS)
+    }
+
+    pub(crate) fn of_service() -> Attributes {
+        Attributes::without(OF_SERVICES)
     }
 
     fn without(names: &[&str]) -> Attributes {

@@ -2,7 +2,8 @@
 
 Written by tollgate-gen beside the stubs. Do not edit.
 
-Python 3.9 or newer, standard library only. A block's format is told in Tollgate's schema crate (layout.rs). Writing is
+Python 3.9 or newer, standard library only; where the package tollgate is installed, its compiled code reads views, in agreement with
+what is here. A block's format is told in Tollgate's schema crate (layout.rs). Writing is
 canonical: equal messages have equal blocks. Reading never leaves the block, whatever its slots claim: what can't be read
 is zero, empty, absent; the daemon has checked every block that it delivers.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import importlib
 import struct
 from typing import Any, Callable, ClassVar, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
@@ -24,6 +26,19 @@ MAX_EXTENTS = 64
 EXTENT_MIN = 4096
 # The bit of a slot's offset that makes it name an extent.
 EXTENT_FLAG = 0x8000_0000
+
+
+
+def _compiled() -> Any:
+    """The package's compiled code, if it is installed and knows tables as they are here."""
+    try:
+        core = importlib.import_module("tollgate._core")
+    except ImportError:
+        return None
+    return core if core.TABLES_VERSION == 1 else None
+
+
+_core = _compiled()
 
 Buffer = Union[bytes, bytearray, memoryview]
 M = TypeVar("M", bound="Message")
@@ -135,6 +150,9 @@ def layout(owned: Type[Message], view: Type[View], numbers: Layout) -> None:
             _check(f"{numbers.name}.{field.name}", entry.size, items)
     owned._LAYOUT = view._LAYOUT = numbers
     owned._VIEW, view._OWNED = view, owned
+    if _core is not None:
+        # From here on the view's properties are compiled ones.
+        _core.tables(owned, view, numbers, BlockError)
 
 
 def _check(name: str, size: int, items: List[Tuple[int, str]]) -> None:
@@ -345,6 +363,10 @@ class View:
 
     def to_owned(self) -> Any:
         """A message of its own; it keeps the unknown fields."""
+        compiled = None if _core is None else _core.to_owned(self)
+        return self._to_owned() if compiled is None else compiled
+
+    def _to_owned(self) -> Any:
         values = {field.name: _owned(self._read(field)) for field in self._LAYOUT.fields}
         values["unknown_fields"] = bytes(self.unknown_fields)
         return self._OWNED(**values)

@@ -13,6 +13,10 @@ if __package__:
 else:
     import tollgate_block as _tb  # type: ignore
 
+if _typing.TYPE_CHECKING:
+    import tollgate as _tollgate
+    import tollgate.aio as _aio
+
 
 class Mood(_tb.OpenEnum):
     """`everything.Mood`."""
@@ -1126,3 +1130,53 @@ Everything = _tb.Service(
     DESCRIPTOR_SET,
     "1507c2f274493270996712c31f36577b8d1e79e8e637e0144637605ed7d12ff5",
 )
+
+
+class EverythingStub:
+    """Calls `everything.Everything`."""
+
+    Swap: _tollgate.UnaryUnary[All, AllView]
+    Follow: _tollgate.UnaryStream[Node, NodeView]
+
+    def __init__(self, channel: _tollgate.Channel) -> None:
+        self.Swap = channel.unary_unary(Everything, Everything.methods[0])
+        self.Follow = channel.unary_stream(Everything, Everything.methods[1])
+
+
+class EverythingAsyncStub:
+    """Calls `everything.Everything` with asyncio."""
+
+    Swap: _aio.UnaryUnary[All, AllView]
+    Follow: _aio.UnaryStream[Node, NodeView]
+
+    def __init__(self, channel: _aio.Channel) -> None:
+        self.Swap = channel.unary_unary(Everything, Everything.methods[0])
+        self.Follow = channel.unary_stream(Everything, Everything.methods[1])
+
+
+class EverythingServicer:
+    """Serves `everything.Everything`; a method that isn't overridden is UNIMPLEMENTED."""
+
+    def Swap(self, request: AllView, context: _tollgate.ServicerContext) -> All:
+        raise NotImplementedError("everything.Everything/Swap isn't implemented")
+
+    def Follow(self, request: NodeView, context: _tollgate.ServicerContext) -> _typing.Iterator[Node]:
+        raise NotImplementedError("everything.Everything/Follow isn't implemented")
+
+
+class EverythingAsyncServicer:
+    """Serves `everything.Everything` with asyncio; a method that isn't overridden is UNIMPLEMENTED."""
+
+    async def Swap(self, request: AllView, context: _aio.ServicerContext) -> All:
+        raise NotImplementedError("everything.Everything/Swap isn't implemented")
+
+    def Follow(self, request: NodeView, context: _aio.ServicerContext) -> _typing.AsyncIterator[Node]:
+        raise NotImplementedError("everything.Everything/Follow isn't implemented")
+
+
+def add_EverythingServicer_to_server(
+        servicer: _typing.Union[EverythingServicer, EverythingAsyncServicer],
+        server: _typing.Union[_tollgate.Server, _aio.Server],
+) -> None:
+    """Has a server serve `everything.Everything`."""
+    server.add_service(Everything, (servicer.Swap, servicer.Follow,))

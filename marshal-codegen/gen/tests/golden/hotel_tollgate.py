@@ -14,6 +14,10 @@ if __package__:
 else:
     import tollgate_block as _tb  # type: ignore
 
+if _typing.TYPE_CHECKING:
+    import tollgate as _tollgate
+    import tollgate.aio as _aio
+
 
 @_dataclasses.dataclass
 class ReserveRequest(_tb.Message):
@@ -356,6 +360,56 @@ Reservation = _tb.Service(
 )
 
 
+class ReservationStub:
+    """Calls `hotel.Reservation`."""
+
+    Reserve: _tollgate.UnaryUnary[ReserveRequest, ReserveReplyView]
+    CheckAvailability: _tollgate.UnaryUnary[AvailabilityRequest, AvailabilityReplyView]
+
+    def __init__(self, channel: _tollgate.Channel) -> None:
+        self.Reserve = channel.unary_unary(Reservation, Reservation.methods[0])
+        self.CheckAvailability = channel.unary_unary(Reservation, Reservation.methods[1])
+
+
+class ReservationAsyncStub:
+    """Calls `hotel.Reservation` with asyncio."""
+
+    Reserve: _aio.UnaryUnary[ReserveRequest, ReserveReplyView]
+    CheckAvailability: _aio.UnaryUnary[AvailabilityRequest, AvailabilityReplyView]
+
+    def __init__(self, channel: _aio.Channel) -> None:
+        self.Reserve = channel.unary_unary(Reservation, Reservation.methods[0])
+        self.CheckAvailability = channel.unary_unary(Reservation, Reservation.methods[1])
+
+
+class ReservationServicer:
+    """Serves `hotel.Reservation`; a method that isn't overridden is UNIMPLEMENTED."""
+
+    def Reserve(self, request: ReserveRequestView, context: _tollgate.ServicerContext) -> ReserveReply:
+        raise NotImplementedError("hotel.Reservation/Reserve isn't implemented")
+
+    def CheckAvailability(self, request: AvailabilityRequestView, context: _tollgate.ServicerContext) -> AvailabilityReply:
+        raise NotImplementedError("hotel.Reservation/CheckAvailability isn't implemented")
+
+
+class ReservationAsyncServicer:
+    """Serves `hotel.Reservation` with asyncio; a method that isn't overridden is UNIMPLEMENTED."""
+
+    async def Reserve(self, request: ReserveRequestView, context: _aio.ServicerContext) -> ReserveReply:
+        raise NotImplementedError("hotel.Reservation/Reserve isn't implemented")
+
+    async def CheckAvailability(self, request: AvailabilityRequestView, context: _aio.ServicerContext) -> AvailabilityReply:
+        raise NotImplementedError("hotel.Reservation/CheckAvailability isn't implemented")
+
+
+def add_ReservationServicer_to_server(
+        servicer: _typing.Union[ReservationServicer, ReservationAsyncServicer],
+        server: _typing.Union[_tollgate.Server, _aio.Server],
+) -> None:
+    """Has a server serve `hotel.Reservation`."""
+    server.add_service(Reservation, (servicer.Reserve, servicer.CheckAvailability,))
+
+
 Echo = _tb.Service(
     "hotel.Echo",
     (
@@ -372,3 +426,43 @@ Echo = _tb.Service(
     DESCRIPTOR_SET,
     "43794ea185630fd9333418c167e3a7f05fe50703c70d7790e796c4be3123ba72",
 )
+
+
+class EchoStub:
+    """Calls `hotel.Echo`."""
+
+    Echo: _tollgate.UnaryUnary[EchoMessage, EchoMessageView]
+
+    def __init__(self, channel: _tollgate.Channel) -> None:
+        self.Echo = channel.unary_unary(Echo, Echo.methods[0])
+
+
+class EchoAsyncStub:
+    """Calls `hotel.Echo` with asyncio."""
+
+    Echo: _aio.UnaryUnary[EchoMessage, EchoMessageView]
+
+    def __init__(self, channel: _aio.Channel) -> None:
+        self.Echo = channel.unary_unary(Echo, Echo.methods[0])
+
+
+class EchoServicer:
+    """Serves `hotel.Echo`; a method that isn't overridden is UNIMPLEMENTED."""
+
+    def Echo(self, request: EchoMessageView, context: _tollgate.ServicerContext) -> EchoMessage:
+        raise NotImplementedError("hotel.Echo/Echo isn't implemented")
+
+
+class EchoAsyncServicer:
+    """Serves `hotel.Echo` with asyncio; a method that isn't overridden is UNIMPLEMENTED."""
+
+    async def Echo(self, request: EchoMessageView, context: _aio.ServicerContext) -> EchoMessage:
+        raise NotImplementedError("hotel.Echo/Echo isn't implemented")
+
+
+def add_EchoServicer_to_server(
+        servicer: _typing.Union[EchoServicer, EchoAsyncServicer],
+        server: _typing.Union[_tollgate.Server, _aio.Server],
+) -> None:
+    """Has a server serve `hotel.Echo`."""
+    server.add_service(Echo, (servicer.Echo,))
