@@ -1,0 +1,80 @@
+//! What must not be touched in the child of a fork.
+//!
+//! A session's memory and socket are shared with the parent: a child that released a block, or closed its session, would do so in the
+//! parent's name. So everything of a session is in an [`Own`], which says so instead of giving access, and which a child
+//! forgets instead of dropping.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+/// How many forks this process is away from the one that loaded the extension.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// Called in the child of each fork.
+#[pyfunction]
+pub(crate) fn after_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Which process this is, among its forks.
+pub(crate) fn here() -> u64 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// Something of a session.
+#[derive(Debug)]
+pub(crate) struct Own<T> {
+    /// Taken in drop only.
+    value: Option<T>,
+    made: u64,
+}
+
+impl<T> Own<T> {
+    pub(crate) fn new(value: T) -> Own<T> {
+        Own {
+            value: Some(value),
+            made: here(),
+        }
+    }
+
+    /// The value, in the process that made it.
+    pub(crate) fn get(&self) -> PyResult<&T> {
+        self.check()?;
+        self.value.as_ref().ok_or_else(forked)
+    }
+
+    /// As [`get`](Self::get), to change it.
+    pub(crate) fn get_mut(&mut self) -> PyResult<&mut T> {
+        self.check()?;
+        self.value.as_mut().ok_or_else(forked)
+    }
+
+    /// As [`get`](Self::get), and it is nobody's afterwards.
+    pub(crate) fn into_inner(mut self) -> PyResult<Option<T>> {
+        self.check()?;
+        Ok(self.value.take())
+    }
+
+    fn check(&self) -> PyResult<()> {
+        match self.made == here() {
+            true => Ok(()),
+            false => Err(forked()),
+        }
+    }
+}
+
+fn forked() -> PyErr {
+    PyRuntimeError::new_err(
+        "this process was forked from the one that opened the channel or server; open a new one in it",
+    )
+}
+
+impl<T> Drop for Own<T> {
+    fn drop(&mut self) {
+        if self.made != here() {
+            std::mem::forget(self.value.take());
+        }
+    }
+}

@@ -1,0 +1,407 @@
+"""Calls from threads: channels, and what stubs are made of."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from types import TracebackType
+from typing import Any, Generic, Iterable, Iterator, Optional, Tuple, Type, TypeVar, Union
+
+from tollgate import _core
+from tollgate._session import DEFAULT_SPIN, Handles, close_session, open_session
+from tollgate._status import Metadata, MetadataLike, RpcError, StatusCode
+
+Request = TypeVar("Request", contravariant=True)
+Response = TypeVar("Response", covariant=True)
+
+_log = logging.getLogger("tollgate")
+
+
+class Channel:
+    """A connection to this host's daemon, and where its calls go. Made by `tollgate.channel`; any thread may use it."""
+
+    def __init__(
+        self,
+        socket: Union[str, os.PathLike[str]],
+        token: str,
+        target: str = "",
+        *,
+        app: str = "",
+        label: str = "",
+        send_heap_bytes: int = 0,
+        receive_heap_bytes: int = 0,
+        spin: float = DEFAULT_SPIN,
+    ) -> None:
+        self._session = open_session(
+            socket,
+            token,
+            app=app,
+            label=label,
+            send_heap_bytes=send_heap_bytes,
+            receive_heap_bytes=receive_heap_bytes,
+            spin=spin,
+            on_loop=False,
+        )
+        self._target = target
+        self._handles = Handles()
+        self._binding = threading.Lock()
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that the token belongs to."""
+        return self._session.tenant
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The longest message that may be sent."""
+        return self._session.max_message_bytes
+
+    def buffer(self, size: int) -> _core.SendBuffer:
+        """Room for a large value where it is sent from: fill `.view`, then put what `.freeze()` gives into a message."""
+        return self._session.buffer(size)
+
+    def unary_unary(self, service: Any, method: Any) -> UnaryUnary[Any, Any]:
+        """What calls a method; for stubs."""
+        return UnaryUnary(self, service, method)
+
+    def unary_stream(self, service: Any, method: Any) -> UnaryStream[Any, Any]:
+        """As `unary_unary`, of a method that answers with a stream."""
+        return UnaryStream(self, service, method)
+
+    def stream_unary(self, service: Any, method: Any) -> StreamUnary[Any, Any]:
+        """As `unary_unary`, of a method that takes a stream."""
+        return StreamUnary(self, service, method)
+
+    def stream_stream(self, service: Any, method: Any) -> StreamStream[Any, Any]:
+        """As `unary_unary`, of a method with streams both ways."""
+        return StreamStream(self, service, method)
+
+    def close(self) -> None:
+        """Ends the connection; calls under way end with CANCELLED. What was received can still be read."""
+        close_session(self._session, "channel")
+
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self.close()
+
+    def _handle(self, service: Any, method: Any) -> int:
+        handle = self._handles.find(service, method)
+        if handle is not None:
+            return handle
+        with self._binding:
+            handle = self._handles.find(service, method)
+            if handle is None:
+                bound = self._session.bind(service.descriptor_set, service.name, self._target)
+                self._handles.learn(service, bound)
+                handle = self._handles.find(service, method)
+        assert handle is not None, "it was learned above"
+        return handle
+
+
+class Call:
+    """A call that has ended or goes on: what came beside its responses."""
+
+    def __init__(self) -> None:
+        self._initial: Optional[Metadata] = None
+        self._trailing: Metadata = ()
+        self._status: Optional[Tuple[StatusCode, str]] = None
+
+    def initial_metadata(self) -> Metadata:
+        """The responses' metadata; waits until there is any, a first response, or the end."""
+        return self._initial or ()
+
+    def trailing_metadata(self) -> Metadata:
+        """What came with the end; nothing before that."""
+        return self._trailing
+
+    def code(self) -> Optional[StatusCode]:
+        """How the call ended; None before all responses were read."""
+        return self._status[0] if self._status else None
+
+    def details(self) -> Optional[str]:
+        """One sentence about that."""
+        return self._status[1] if self._status else None
+
+    def is_active(self) -> bool:
+        """Whether the end hasn't been seen."""
+        return self._status is None
+
+    def _failed(self, error: RpcError) -> None:
+        if self._status is None:
+            self._trailing = error.trailing_metadata()
+            self._status = (error.code(), error.details())
+
+    def _ended_well(self, trailing: Metadata) -> None:
+        if self._status is None:
+            self._trailing = trailing
+            self._status = (StatusCode.OK, "")
+
+
+class StreamCall(Call, Generic[Response]):
+    """The responses of a call as they come. Dropping it cancels the call, if it hasn't ended."""
+
+    def __init__(self, sender: _core.Sender, receiver: _core.Receiver) -> None:
+        super().__init__()
+        self._sender = sender
+        self._receiver = receiver
+        self._error: Optional[RpcError] = None
+
+    def __iter__(self) -> Iterator[Response]:
+        return self
+
+    def __next__(self) -> Response:
+        if self._error is not None:
+            raise self._error
+        if self._status is not None:
+            raise StopIteration
+        try:
+            response = self._receiver.next()
+        except RpcError as error:
+            self._fail(error)
+            raise
+        if response is None:
+            self._ended_well(self._receiver.trailers())
+            raise StopIteration
+        return response  # type: ignore[no-any-return]
+
+    def initial_metadata(self) -> Metadata:
+        if self._initial is None and self._status is None:
+            try:
+                self._initial = self._receiver.metadata()
+            except RpcError as error:
+                self._fail(error)
+        return super().initial_metadata()
+
+    def cancel(self) -> bool:
+        """Ends the call with CANCELLED, unless it has ended. Any thread may."""
+        return self._end(StatusCode.CANCELLED, "the caller cancelled the call")
+
+    def _end(self, code: StatusCode, details: str) -> bool:
+        if self._status is not None:
+            return False
+        self._sender.cancel()
+        self._receiver.cancel(code, details)
+        self._fail(RpcError(code, details))
+        return True
+
+    def _fail(self, error: RpcError) -> None:
+        if self._error is None:
+            self._error = error
+        self._failed(error)
+
+
+class Future(Generic[Response]):
+    """The response of a call that goes on meanwhile."""
+
+    def __init__(self, call: StreamCall[Response]) -> None:
+        self._call = call
+        self._result: Optional[Response] = None
+        self._waiting = threading.Lock()
+
+    def result(self) -> Response:
+        """Waits for the response. RpcError if there is none."""
+        with self._waiting:
+            if self._result is None:
+                self._result = _only(self._call)
+            return self._result
+
+    def exception(self) -> Optional[RpcError]:
+        """Waits for the end; the error, if it was one."""
+        try:
+            self.result()
+        except RpcError as error:
+            return error
+        return None
+
+    def cancel(self) -> bool:
+        """Ends the call with CANCELLED, unless it has ended."""
+        return self._call.cancel()
+
+    def code(self) -> Optional[StatusCode]:
+        """Waits for the end: how the call ended."""
+        self.exception()
+        return self._call.code()
+
+    def details(self) -> Optional[str]:
+        """Waits for the end: one sentence about it."""
+        self.exception()
+        return self._call.details()
+
+    def initial_metadata(self) -> Metadata:
+        """The response's metadata."""
+        return self._call.initial_metadata()
+
+    def trailing_metadata(self) -> Metadata:
+        """Waits for the end: what came with it."""
+        self.exception()
+        return self._call.trailing_metadata()
+
+
+def _only(call: StreamCall[Response]) -> Response:
+    """The one response of a call."""
+    try:
+        response = next(call, None)
+        if response is None:
+            call._status = None
+            call._end(StatusCode.INTERNAL, "the server ended the call without a reply")
+        elif next(call, None) is not None:
+            call._end(StatusCode.INTERNAL, "the server answered with several messages instead of one")
+    except BaseException:
+        call.cancel()
+        raise
+    if call._error is not None:
+        raise call._error
+    assert response is not None, "otherwise there is an error"
+    return response
+
+
+def _feed(call: StreamCall[Any], sender: _core.Sender, requests: Iterable[Any]) -> None:
+    """Sends what an iterator brings, until it ends or the call does."""
+    try:
+        for request in requests:
+            sender.send(request)
+        sender.finish()
+    except RpcError as error:
+        # Over, which the responses tell; or a request that can't be sent.
+        if error.code() is not StatusCode.CANCELLED:
+            call._end(error.code(), error.details())
+        sender.cancel()
+    except Exception as error:
+        _log.exception("the requests of a call ended with an exception")
+        call._end(StatusCode.UNKNOWN, f"Exception iterating requests: {error}")
+        sender.cancel()
+
+
+class _Callable(Generic[Request, Response]):
+    """One method of one service, through one channel."""
+
+    def __init__(self, channel: Channel, service: Any, method: Any) -> None:
+        self._channel = channel
+        self._session = channel._session
+        self._service = service
+        self._method = method
+        self._handle: Optional[int] = None
+        self._request: _core.Tables = method.request()._TABLES
+        self._reply: _core.Tables = method.reply()._TABLES
+
+    def _bind(self) -> int:
+        self._handle = self._channel._handle(self._service, self._method)
+        return self._handle
+
+    def _open(
+        self, first: Any, is_last: bool, timeout: Optional[float], metadata: Optional[MetadataLike]
+    ) -> StreamCall[Response]:
+        handle = self._handle if self._handle is not None else self._bind()
+        opened = self._session.open_stream(
+            handle, self._request, self._reply, first, is_last, timeout, metadata
+        )
+        return StreamCall(*opened)
+
+    def _open_fed(
+        self, requests: Iterable[Any], timeout: Optional[float], metadata: Optional[MetadataLike]
+    ) -> StreamCall[Response]:
+        call = self._open(None, False, timeout, metadata)
+        feeder = threading.Thread(target=_feed, args=(call, call._sender, requests), daemon=True)
+        feeder.start()
+        return call
+
+
+class UnaryUnary(_Callable[Request, Response]):
+    """Calls a method with one request and one response."""
+
+    def __call__(
+        self, request: Request, timeout: Optional[float] = None, metadata: Optional[MetadataLike] = None
+    ) -> Response:
+        """The response; RpcError if there is none, also after `timeout` seconds."""
+        handle = self._handle
+        if handle is None:
+            handle = self._bind()
+        return self._session.call(  # type: ignore[no-any-return]
+            handle, self._request, self._reply, request, timeout, metadata, False
+        )
+
+    def with_call(
+        self, request: Request, timeout: Optional[float] = None, metadata: Optional[MetadataLike] = None
+    ) -> Tuple[Response, Call]:
+        """The response, and what came beside it."""
+        handle = self._handle if self._handle is not None else self._bind()
+        response, initial, trailing = self._session.call(
+            handle, self._request, self._reply, request, timeout, metadata, True
+        )
+        call = Call()
+        call._initial = initial
+        call._ended_well(trailing)
+        return response, call
+
+    def future(
+        self, request: Request, timeout: Optional[float] = None, metadata: Optional[MetadataLike] = None
+    ) -> Future[Response]:
+        """A call that goes on while this thread does something else."""
+        return Future(self._open(request, True, timeout, metadata))
+
+
+class UnaryStream(_Callable[Request, Response]):
+    """Calls a method that answers with a stream."""
+
+    def __call__(
+        self, request: Request, timeout: Optional[float] = None, metadata: Optional[MetadataLike] = None
+    ) -> StreamCall[Response]:
+        """The responses as they come."""
+        return self._open(request, True, timeout, metadata)
+
+
+class StreamUnary(_Callable[Request, Response]):
+    """Calls a method that takes a stream."""
+
+    def __call__(
+        self,
+        request_iterator: Iterable[Request],
+        timeout: Optional[float] = None,
+        metadata: Optional[MetadataLike] = None,
+    ) -> Response:
+        """The response. What isn't a list or tuple is read by a thread of its own."""
+        return self.with_call(request_iterator, timeout, metadata)[0]
+
+    def with_call(
+        self,
+        request_iterator: Iterable[Request],
+        timeout: Optional[float] = None,
+        metadata: Optional[MetadataLike] = None,
+    ) -> Tuple[Response, Call]:
+        """The response, and what came beside it."""
+        call: StreamCall[Response]
+        if isinstance(request_iterator, (list, tuple)):
+            call = self._open(None, False, timeout, metadata)
+            _feed(call, call._sender, request_iterator)
+        else:
+            call = self._open_fed(request_iterator, timeout, metadata)
+        response = _only(call)
+        call.initial_metadata()
+        return response, call
+
+    def future(
+        self,
+        request_iterator: Iterable[Request],
+        timeout: Optional[float] = None,
+        metadata: Optional[MetadataLike] = None,
+    ) -> Future[Response]:
+        """A call that goes on while this thread does something else."""
+        return Future(self._open_fed(request_iterator, timeout, metadata))
+
+
+class StreamStream(_Callable[Request, Response]):
+    """Calls a method with streams both ways."""
+
+    def __call__(
+        self,
+        request_iterator: Iterable[Request],
+        timeout: Optional[float] = None,
+        metadata: Optional[MetadataLike] = None,
+    ) -> StreamCall[Response]:
+        """The responses as they come. The requests are read by a thread of its own."""
+        return self._open_fed(request_iterator, timeout, metadata)

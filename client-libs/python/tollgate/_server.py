@@ -1,0 +1,315 @@
+"""Serving from threads."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Tuple, Union
+
+from tollgate import _core
+from tollgate._session import DEFAULT_SPIN, close_session, open_session
+from tollgate._status import (
+    STATUS_DETAILS,
+    Metadata,
+    MetadataLike,
+    MetadataValue,
+    RpcError,
+    Status,
+    StatusCode,
+)
+
+# Threads that run handlers, unless one says otherwise.
+DEFAULT_MAX_WORKERS = 10
+
+_log = logging.getLogger("tollgate")
+
+
+class Aborted(Exception):
+    """Ends a handler whose context was told to abort."""
+
+
+class ContextBase:
+    """What a handler knows of its call, and says beside its responses."""
+
+    def __init__(self, incoming: _core.Incoming) -> None:
+        self._incoming = incoming
+        self._initial: Optional[MetadataLike] = None
+        self._trailing: List[Tuple[str, MetadataValue]] = []
+        self._status_details = b""
+        self._code: Optional[StatusCode] = None
+        self._details = ""
+
+    def invocation_metadata(self) -> Metadata:
+        """What the caller sent beside its request."""
+        return self._incoming.metadata
+
+    def time_remaining(self) -> Optional[float]:
+        """Seconds until the caller's deadline; None without one."""
+        return self._incoming.time_remaining()
+
+    def set_code(self, code: StatusCode) -> None:
+        """How the call is to end when the handler returns."""
+        self._code = StatusCode(code)
+
+    def set_details(self, details: str) -> None:
+        """One sentence about that."""
+        self._details = details
+
+    def code(self) -> Optional[StatusCode]:
+        """What `set_code` was told."""
+        return self._code
+
+    def details(self) -> str:
+        """What `set_details` was told."""
+        return self._details
+
+    def set_trailing_metadata(self, trailing_metadata: MetadataLike) -> None:
+        """What is sent with the end of the call."""
+        pairs = list(trailing_metadata)
+        self._trailing = [pair for pair in pairs if pair[0] != STATUS_DETAILS]
+        for key, value in pairs:
+            if key == STATUS_DETAILS and isinstance(value, bytes):
+                self._status_details = value
+
+    def trailing_metadata(self) -> List[Tuple[str, MetadataValue]]:
+        """What `set_trailing_metadata` was told."""
+        return self._trailing
+
+    def set_status_details(self, status_details: bytes) -> None:
+        """A serialized google.rpc.Status for the end of the call, if that is an error."""
+        self._status_details = status_details
+
+    def _take_initial(self) -> Optional[MetadataLike]:
+        initial, self._initial = self._initial, None
+        return initial
+
+    def _set_status(self, code: StatusCode, details: str) -> None:
+        if code is StatusCode.OK:
+            raise ValueError("a call that is aborted doesn't end with OK")
+        self._code, self._details = StatusCode(code), details
+
+    def _set_whole(self, status: Status) -> None:
+        self._set_status(status.code, status.details)
+        if status.trailing_metadata:
+            self.set_trailing_metadata(status.trailing_metadata)
+        if status.status_details:
+            self._status_details = status.status_details
+
+    def _fail(self, code: StatusCode, details: str) -> None:
+        """Ends the call with what the handler has set, or with this."""
+        if self._code is not None and self._code is not StatusCode.OK:
+            code, details = self._code, self._details or details
+        try:
+            self._incoming.fail(int(code), details, self._status_details, self._trailing)
+        except ValueError as error:
+            self._incoming.fail(int(StatusCode.INTERNAL), f"the handler's trailers can't be sent: {error}", b"", None)
+        except RpcError:
+            # It was answered already.
+            pass
+
+    def _failed_with(self, error: BaseException, full_name: str) -> None:
+        """Ends the call of a handler that raised an exception."""
+        if isinstance(error, NotImplementedError) and str(error) == f"{full_name} isn't implemented":
+            self._fail(StatusCode.UNIMPLEMENTED, str(error))
+            return
+        if self._incoming.is_active():
+            _log.error("the handler of %s raised an exception", full_name, exc_info=error)
+        self._fail(StatusCode.UNKNOWN, f"Exception calling application: {error}")
+
+    def _has_failed(self) -> bool:
+        return self._code is not None and self._code is not StatusCode.OK
+
+
+class ServicerContext(ContextBase):
+    """What a handler knows of its call, and says beside its responses."""
+
+    def __init__(self, incoming: _core.Incoming) -> None:
+        super().__init__(incoming)
+        self._lock = threading.Lock()
+        # None once the call is over.
+        self._callbacks: Optional[List[Callable[[], None]]] = []
+
+    def send_initial_metadata(self, initial_metadata: MetadataLike) -> None:
+        """Sends the responses' metadata now, before the first of them."""
+        self._incoming.send_metadata(initial_metadata)
+
+    def abort(self, code: StatusCode, details: str) -> NoReturn:
+        """Ends the call with an error, and the handler with an exception."""
+        self._set_status(code, details)
+        raise Aborted(f"{code.name}: {details}")
+
+    def abort_with_status(self, status: Status) -> NoReturn:
+        """As `abort`, with details and trailers."""
+        self._set_whole(status)
+        raise Aborted(f"{status.code.name}: {status.details}")
+
+    def is_active(self) -> bool:
+        """Whether somebody waits for the answer."""
+        return self._incoming.is_active()
+
+    def cancel(self) -> None:
+        """Ends the call with CANCELLED."""
+        self._code, self._details = StatusCode.CANCELLED, "the handler cancelled the call"
+        self._fail(StatusCode.CANCELLED, "")
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        """Has this called when the call is over, however that is. False if it is over already."""
+        with self._lock:
+            if self._callbacks is None or not self.is_active():
+                return False
+            self._callbacks.append(callback)
+            return True
+
+    def _over(self) -> None:
+        with self._lock:
+            callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            try:
+                callback()
+            except Exception:
+                _log.exception("a callback of a call's end raised an exception")
+
+
+class _Requests:
+    """The requests of a call as they come; RpcError if the caller gives up."""
+
+    def __init__(self, incoming: _core.Incoming) -> None:
+        self._incoming = incoming
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        request = self._incoming.next()
+        if request is None:
+            raise StopIteration
+        return request
+
+
+class Server:
+    """Serves services, each call on one of `max_workers` threads. Made by `tollgate.server`."""
+
+    def __init__(
+        self,
+        socket: Union[str, os.PathLike[str]],
+        token: str,
+        max_workers: int = DEFAULT_MAX_WORKERS,
+        *,
+        app: str = "",
+        label: str = "",
+        send_heap_bytes: int = 0,
+        receive_heap_bytes: int = 0,
+        spin: float = DEFAULT_SPIN,
+    ) -> None:
+        if max_workers < 1:
+            raise ValueError(f"a server needs a worker, and max_workers is {max_workers}")
+        self._session = open_session(
+            socket,
+            token,
+            app=app,
+            label=label,
+            send_heap_bytes=send_heap_bytes,
+            receive_heap_bytes=receive_heap_bytes,
+            spin=spin,
+            on_loop=False,
+        )
+        self._acceptor = self._session.acceptor()
+        self._max_workers = max_workers
+        self._services: List[Tuple[Any, Tuple[Any, ...]]] = []
+        self._contexts: Dict[int, ServicerContext] = {}
+        self._change = threading.Condition()
+        self._stopping = False
+        self._stopped = threading.Event()
+
+    def add_service(self, service: Any, handlers: Tuple[Any, ...]) -> None:
+        """Serves a service's methods with these; for generated code."""
+        self._services.append((service, handlers))
+
+    def start(self) -> None:
+        """Binds the services: from here on, calls are handled."""
+        for number in range(self._max_workers):
+            name = f"tollgate-worker-{number}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        threading.Thread(target=self._watch, name="tollgate-cancelled", daemon=True).start()
+        for service, _ in self._services:
+            classes = [(method.request(), method.reply()) for method in service.methods]
+            self._acceptor.bind(service.descriptor_set, service.name, classes)
+
+    def stop(self, grace: Optional[float] = None) -> threading.Event:
+        """Refuses new calls, and ends those under way after `grace` seconds; without, now. The event says when that has happened."""
+        with self._change:
+            if self._stopping:
+                return self._stopped
+            self._stopping = True
+        threading.Thread(target=self._stop, args=(grace,), daemon=True).start()
+        return self._stopped
+
+    def _stop(self, grace: Optional[float]) -> None:
+        with self._change:
+            self._change.wait_for(lambda: not self._contexts, timeout=grace or 0)
+        close_session(self._session, "server")
+        self._acceptor.close()
+        self._stopped.set()
+
+    def wait_for_termination(self, timeout: Optional[float] = None) -> bool:
+        """Waits until the server has stopped, or its daemon has gone. True if `timeout` seconds passed before that."""
+        return not self._stopped.wait(timeout)
+
+    def _watch(self) -> None:
+        """Tells contexts that their calls are over, until nothing more comes."""
+        while True:
+            number = self._acceptor.next_cancelled()
+            if number is None:
+                self._stopped.set()
+                return
+            context = self._contexts.get(number)
+            if context is not None:
+                context._over()
+
+    def _work(self) -> None:
+        while True:
+            incoming = self._acceptor.next_call()
+            if incoming is None:
+                return
+            context = ServicerContext(incoming)
+            with self._change:
+                self._contexts[incoming.id] = context
+                refused = self._stopping
+            try:
+                if refused:
+                    context._fail(StatusCode.UNAVAILABLE, "the server is stopping")
+                elif incoming.is_active():
+                    self._handle(incoming, context)
+            except Exception:
+                _log.exception("a call can't be answered")
+            finally:
+                with self._change:
+                    del self._contexts[incoming.id]
+                    self._change.notify_all()
+                context._over()
+                # Views go back before the next call is waited for.
+                del incoming, context
+
+    def _handle(self, incoming: _core.Incoming, context: ServicerContext) -> None:
+        service, handlers = self._services[incoming.service]
+        method, handler = service.methods[incoming.method], handlers[incoming.method]
+        try:
+            argument = _Requests(incoming) if method.client_streaming else incoming.next()
+            if argument is None:
+                context._fail(StatusCode.INTERNAL, "the caller ended its requests without one")
+                return
+            result = handler(argument, context)
+            if method.server_streaming:
+                for message in result:
+                    incoming.respond(message, context._take_initial())
+            if context._has_failed():
+                context._fail(StatusCode.UNKNOWN, "")
+            elif method.server_streaming:
+                incoming.finish(context._trailing)
+            else:
+                incoming.reply(result, context._take_initial(), context._trailing)
+        except Aborted:
+            context._fail(StatusCode.UNKNOWN, "")
+        except Exception as error:
+            context._failed_with(error, method.full_name)

@@ -1,0 +1,76 @@
+"""What channels and servers of both kinds have in common: opening a session, binding, closing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from typing import Any, Dict, Optional, Tuple, Union
+
+from tollgate import _core
+from tollgate._status import RpcError, StatusCode
+
+# How long a thread that waits spins before it sleeps, in seconds. Spinning saves wake-ups and costs CPU; a thread of Python's is rarely
+# alone on its core.
+DEFAULT_SPIN = 0.0
+
+os.register_at_fork(after_in_child=_core.after_fork)
+
+
+def open_session(
+    socket: Union[str, os.PathLike[str]],
+    token: str,
+    *,
+    app: str,
+    label: str,
+    send_heap_bytes: int,
+    receive_heap_bytes: int,
+    spin: float,
+    on_loop: bool,
+) -> _core.Session:
+    """Connects to the daemon. RpcError: UNAVAILABLE if none answers, UNAUTHENTICATED for an unknown token."""
+    return _core.Session(
+        os.fspath(socket),
+        token,
+        app=app or os.path.basename(sys.argv[0]) or "python",
+        label=label,
+        send_heap_bytes=send_heap_bytes,
+        receive_heap_bytes=receive_heap_bytes,
+        spin=spin,
+        on_loop=on_loop,
+    )
+
+
+def close_session(session: _core.Session, what: str) -> None:
+    """Ends a session, and warns of what was received through it and is still held."""
+    session.close()
+    held = session.held
+    if held:
+        warnings.warn(
+            f"{held} received messages of a {what} are still held while it is closed: "
+            "views and memoryviews keep shared memory; use to_owned() or bytes() for what is to last",
+            ResourceWarning,
+            stacklevel=3,
+        )
+
+
+class Handles:
+    """The handles of one channel's services, by service and method."""
+
+    def __init__(self) -> None:
+        self._known: Dict[str, Dict[str, Tuple[int, Optional[str]]]] = {}
+
+    def learn(self, service: Any, bound: Any) -> None:
+        """What binding a service answered."""
+        self._known[service.name] = {name: (handle, refused) for name, handle, refused in bound}
+
+    def find(self, service: Any, method: Any) -> Optional[int]:
+        """The handle of a method; None if the service isn't bound yet."""
+        bound = self._known.get(service.name)
+        if bound is None:
+            return None
+        handle, _ = bound.get(method.name, (None, None))
+        if handle is None:
+            text = f"the daemon bound {service.name} without its method {method.name}"
+            raise RpcError(StatusCode.UNIMPLEMENTED, text)
+        return handle
