@@ -252,7 +252,7 @@ class _Writer:
                 self.field(numbers, field, value, at, depth)
             except BlockError:
                 raise
-            except (struct.error, OverflowError, UnicodeError, TypeError, AttributeError, ValueError) as error:
+            except (struct.error, OverflowError, UnicodeError, TypeError, AttributeError, ValueError, LookupError) as error:
                 place = f"{numbers.name}.{field.name}"
                 raise BlockError(f"{place}: {value!r:.80} isn't {field.kind.name}: {error}") from error
         unknown = message.unknown_fields
