@@ -88,7 +88,7 @@ pub(crate) fn metadata(pairs: Option<&Bound<'_, PyAny>>) -> PyResult<MetadataBuf
                 Err(_) => return Err(refused(&format!("{value:?} is neither text nor bytes"))),
             },
         };
-        pushed.map_err(|error| refused(&error))?;
+        pushed.map_err(|error| PyValueError::new_err(error.to_string()))?;
     }
     Ok(buf)
 }

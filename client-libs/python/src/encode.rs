@@ -3,7 +3,7 @@
 //! A message is written into memory of the process first, with Python's lock held; the core copies that into the send heap without it.
 //! Large values aren't copied twice: they stay where they are until then, or for good if they lie in a send heap.
 
-use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::exceptions::{PyException, PyOverflowError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -415,7 +415,8 @@ fn check_oneofs(layout: &Layout, message: &Bound<'_, PyAny>) -> PyResult<()> {
 /// The error of a value that doesn't fit its field, as a `BlockError` that names the field.
 fn blamed(layout: &Layout, field: &Field, value: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     let py = value.py();
-    if error.is_instance(py, layout.error.bind(py)) {
+    let is_ours = error.is_instance(py, layout.error.bind(py));
+    if is_ours || !error.is_instance_of::<PyException>(py) {
         return error;
     }
     let shown = value.repr().map(|text| text.to_string());

@@ -138,6 +138,11 @@ impl PySession {
         Ok(())
     }
 
+    /// Whether the daemon hasn't taken everything that was sent.
+    fn has_unsent(&self) -> PyResult<bool> {
+        Ok(self.common.session.get()?.has_unsent())
+    }
+
     /// The descriptor that is readable when `run` has something to do.
     fn fileno(&self) -> i32 {
         self.common

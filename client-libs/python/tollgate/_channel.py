@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -162,9 +163,11 @@ class StreamCall(Call, Generic[Response]):
         try:
             response = self._receiver.next()
         except RpcError as error:
+            self.initial_metadata()
             self._fail(error)
             raise
         if response is None:
+            self.initial_metadata()
             self._ended_well(self._receiver.trailers())
             raise StopIteration
         return response  # type: ignore[no-any-return]
@@ -245,19 +248,17 @@ class Future(Generic[Response]):
 def _only(call: StreamCall[Response]) -> Response:
     """The one response of a call."""
     try:
-        response = next(call, None)
-        if response is None:
-            call._status = None
-            call._end(StatusCode.INTERNAL, "the server ended the call without a reply")
-        elif next(call, None) is not None:
-            call._end(StatusCode.INTERNAL, "the server answered with several messages instead of one")
+        responses = list(itertools.islice(call, 2))
     except BaseException:
         call.cancel()
         raise
-    if call._error is not None:
-        raise call._error
-    assert response is not None, "otherwise there is an error"
-    return response
+    if len(responses) != 1:
+        call.cancel()
+        what = "the server ended the call without a reply"
+        if responses:
+            what = "the server answered with several messages instead of one"
+        raise RpcError(StatusCode.INTERNAL, what)
+    return responses[0]
 
 
 def _feed(call: StreamCall[Any], sender: _core.Sender, requests: Iterable[Any]) -> None:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Tuple, Union
 
 from tollgate import _core
-from tollgate._session import DEFAULT_SPIN, close_session, open_session
+from tollgate._session import (
+    DEFAULT_SPIN,
+    LAST_ANSWERS,
+    LAST_ANSWERS_CHECK,
+    close_session,
+    open_session,
+)
 from tollgate._status import (
     STATUS_DETAILS,
     Metadata,
@@ -248,6 +255,9 @@ class Server:
     def _stop(self, grace: Optional[float]) -> None:
         with self._change:
             self._change.wait_for(lambda: not self._contexts, timeout=grace or 0)
+        until = time.monotonic() + LAST_ANSWERS
+        while self._session.has_unsent() and time.monotonic() < until:
+            time.sleep(LAST_ANSWERS_CHECK)
         close_session(self._session, "server")
         self._acceptor.close()
         self._stopped.set()

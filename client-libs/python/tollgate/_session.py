@@ -10,9 +10,13 @@ from typing import Any, Dict, Optional, Tuple, Union
 from tollgate import _core
 from tollgate._status import RpcError, StatusCode
 
-# How long a thread that waits spins before it sleeps, in seconds. Spinning saves wake-ups and costs CPU; a thread of Python's is rarely
-# alone on its core.
-DEFAULT_SPIN = 0.0
+# How long a thread that waits spins before it sleeps, in seconds. Spinning saves wake-ups; longer than one takes, it costs more than it
+# saves.
+DEFAULT_SPIN = 10e-6
+
+# How long a server that stops waits for the daemon to take its last answers, in seconds, and how often it looks.
+LAST_ANSWERS = 1.0
+LAST_ANSWERS_CHECK = 0.001
 
 os.register_at_fork(after_in_child=_core.after_fork)
 

@@ -37,6 +37,10 @@ class StatusCode(enum.IntEnum):
     DATA_LOSS = 15
     UNAUTHENTICATED = 16
 
+    # As of gRPC's in all versions of Python.
+    def __str__(self) -> str:
+        return f"StatusCode.{self.name}"
+
 
 class Status(NamedTuple):
     """How a handler ends a call: the argument of `ServicerContext.abort_with_status`."""

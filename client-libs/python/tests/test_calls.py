@@ -1,0 +1,455 @@
+"""Calls from threads, between two hosts: what is asked for comes, in order and whole, and so do errors."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any, Callable, Iterator, List
+
+import pytest
+import tollgate
+from semantics import Context, Given, echo_numbers
+from stubs.hotel_tollgate import (
+    AvailabilityRequest,
+    ReservationServicer,
+    ReservationStub,
+    ReserveReply,
+    ReserveRequest,
+    ReserveRequestView,
+    Stay,
+    add_ReservationServicer_to_server,
+)
+from stubs.interop_tollgate import Answer, Ask, AskView, SemanticsStub, add_SemanticsServicer_to_server
+from tollgate import StatusCode
+
+Serve = Callable[..., tollgate.Server]
+add = add_SemanticsServicer_to_server
+
+
+def number(request: AskView, context: Context) -> Answer:
+    return Answer(number=request.number)
+
+
+def test_a_unary_call_is_answered(serve: Serve, channel: tollgate.Channel) -> None:
+    class Hotel(ReservationServicer):
+        def Reserve(self, request: ReserveRequestView, context: Context) -> ReserveReply:
+            assert (request.customer_name, request.room_count, request.coupon) == ("Ada", 3, None)
+            assert request.stay is not None and request.stay.in_date == "2026-05-01"
+            return ReserveReply(reservation_id=2**63, hotel_ids=request.hotel_ids)
+
+    serve(add_ReservationServicer_to_server, Hotel())
+    stub = ReservationStub(channel)
+    stay = Stay(in_date="2026-05-01")
+    request = ReserveRequest(customer_name="Ada", hotel_ids=["ritz", "x" * 5000], stay=stay, room_count=3)
+    reply = stub.Reserve(request, timeout=30)
+    assert reply.to_owned() == ReserveReply(reservation_id=2**63, hotel_ids=["ritz", "x" * 5000])
+    assert reply.reservation_id == 2**63
+    with pytest.raises(AttributeError, match="a received message can't be changed"):
+        reply.reservation_id = 1  # type: ignore[misc]
+    with pytest.raises(tollgate.RpcError, match="hotel.Reservation/CheckAvailability isn't implemented") as caught:
+        stub.CheckAvailability(AvailabilityRequest())
+    assert caught.value.code() is StatusCode.UNIMPLEMENTED
+    del reply
+
+
+def test_streams_of_all_types(serve: Serve, channel: tollgate.Channel) -> None:
+    def collect(requests: Iterator[AskView], context: Context) -> Answer:
+        total = Answer()
+        for request in requests:
+            total.number += request.number
+            total.payload += bytes(request.payload)
+        return total
+
+    def spread(request: AskView, context: Context) -> Iterator[Answer]:
+        for number in range(request.responses):
+            yield Answer(number=number)
+
+    serve(add, Given(collect=collect, spread=spread, chat=echo_numbers))
+    stub = SemanticsStub(channel)
+    asks = [Ask(number=n, payload=bytes([n])) for n in range(1, 101)]
+    for requests in (asks, tuple(asks), iter(asks)):
+        reply = stub.Collect(requests, timeout=30)
+        assert (reply.number, bytes(reply.payload)) == (5050, bytes(range(1, 101)))
+    assert stub.Collect([]).number == 0
+    assert [answer.number for answer in stub.Spread(Ask(responses=300))] == list(range(300))
+    assert list(stub.Spread(Ask())) == []
+    assert [answer.number for answer in stub.Chat(iter(asks))] == list(range(1, 101))
+    large = stub.Chat(Ask(payload=bytes([n]) * (2 << 20)) for n in range(4))
+    for n, answer in enumerate(large):
+        assert answer.payload == bytes([n]) * (2 << 20)
+    assert large.code() is StatusCode.OK
+    del reply, answer
+
+
+def test_a_conversation_goes_back_and_forth(serve: Serve, channel: tollgate.Channel) -> None:
+    serve(add, Given(chat=echo_numbers))
+    answered = threading.Semaphore(1)
+
+    def requests() -> Iterator[Ask]:
+        for n in range(200):
+            assert answered.acquire(timeout=30)
+            yield Ask(number=n)
+
+    call = SemanticsStub(channel).Chat(requests(), timeout=60)
+    for n in range(200):
+        assert next(call).number == n
+        answered.release()
+    assert next(call, None) is None
+    assert call.code() is StatusCode.OK and not call.is_active() and not call.cancel()
+
+
+def test_metadata_goes_both_ways(serve: Serve, channel: tollgate.Channel) -> None:
+    seen: List[tollgate.Metadata] = []
+
+    def unary(request: AskView, context: Context) -> Answer:
+        seen.append(context.invocation_metadata())
+        if request.number == 1:
+            context.send_initial_metadata((("head", "1"), ("head", "2"), ("blob-bin", b"\0\xff")))
+        context.set_trailing_metadata((("tail-bin", b"\xfe"),))
+        return Answer(number=request.number)
+
+    def spread(request: AskView, context: Context) -> Iterator[Answer]:
+        if request.number == 1:
+            context.send_initial_metadata((("head", "1"),))
+        yield Answer()
+        context.set_trailing_metadata((("tail", "x"),))
+
+    serve(add, Given(unary=unary, spread=spread))
+    stub = SemanticsStub(channel)
+    metadata = (("user", "Ada"), ("trace-bin", b"\0\1\xff"), ("user", "Eve"))
+    for n in (0, 1):
+        reply, call = stub.Unary.with_call(Ask(number=n), metadata=metadata)
+        assert reply.number == n and seen.pop() == metadata
+        head = (("head", "1"), ("head", "2"), ("blob-bin", b"\0\xff")) if n else ()
+        assert call.initial_metadata() == head
+        assert call.trailing_metadata() == (("tail-bin", b"\xfe"),)
+        assert (call.code(), call.details()) == (StatusCode.OK, "")
+        stream = stub.Spread(Ask(number=n), metadata=metadata)
+        assert stream.initial_metadata() == ((("head", "1"),) if n else ())
+        assert stream.trailing_metadata() == () and stream.code() is None
+        assert len(list(stream)) == 1
+        assert stream.trailing_metadata() == (("tail", "x"),)
+    del reply
+    for bad, why in (
+        ((("User", "x"),), "User"),
+        ((("user", 1),), "neither text nor bytes"),
+        ((("user", "é"),), "user"),
+        (("user",), "pairs"),
+        (((1, "x"),), "key"),
+        ((("a", "x" * 9000),), "8192"),
+        ((("grpc-timeout", "1"),), "grpc-timeout"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            stub.Unary(Ask(), metadata=bad)  # type: ignore[arg-type]
+
+
+def test_errors_carry_all_that_was_said(serve: Serve, channel: tollgate.Channel) -> None:
+    status = tollgate.Status(StatusCode.FAILED_PRECONDITION, "not yet", (("tail", "x"),), b"\x08\x09")
+
+    def unary(request: AskView, context: Context) -> Answer:
+        if request.number == 0:
+            context.abort_with_status(status)
+        if request.number == 1:
+            context.abort(StatusCode.NOT_FOUND, "no such thing")
+        if request.number == 2:
+            context.set_code(StatusCode.DATA_LOSS)
+            context.set_details("lost")
+        if request.number == 3:
+            raise KeyError("never mind")
+        if request.number == 4:
+            context.abort(StatusCode.OK, "")
+        if request.number == 5:
+            context.set_code(StatusCode.ABORTED)
+            raise KeyError("never mind")
+        return Answer()
+
+    def spread(request: AskView, context: Context) -> Iterator[Answer]:
+        yield Answer(number=1)
+        unary(request, context)
+
+    serve(add, Given(unary=unary, spread=spread))
+    stub = SemanticsStub(channel)
+    logging.disable()
+    try:
+        for n, code, text in (
+            (0, StatusCode.FAILED_PRECONDITION, "not yet"),
+            (1, StatusCode.NOT_FOUND, "no such thing"),
+            (2, StatusCode.DATA_LOSS, "lost"),
+            (3, StatusCode.UNKNOWN, "Exception calling application: 'never mind'"),
+            (4, StatusCode.UNKNOWN, "Exception calling application: a call that is aborted doesn't end with OK"),
+            (5, StatusCode.ABORTED, "Exception calling application: 'never mind'"),
+        ):
+            stream = stub.Spread(Ask(number=n))
+            assert next(stream).number == 1
+            for begin in (lambda: stub.Unary(Ask(number=n)), lambda: next(stream), lambda: next(stream)):
+                with pytest.raises(tollgate.RpcError) as caught:
+                    begin()
+                error = caught.value
+                assert (error.code(), error.details()) == (code, text)
+                assert error.trailing_metadata() == (status.trailing_metadata if n == 0 else ())
+                assert tollgate.status_details(error) == (b"\x08\x09" if n == 0 else b"")
+                assert str(error) == f"{code.name}: {text}" and error.retry_after() is None
+            assert (stream.code(), stream.details()) == (code, text)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def test_a_value_that_cannot_be_sent_is_named(hosts: Any, serve: Serve, channel: tollgate.Channel) -> None:
+    def bad(request: AskView, context: Context) -> Any:
+        return Answer(number=-1) if request.number == 0 else Ask()
+
+    serve(add, Given(unary=bad, chat=echo_numbers))
+    stub = SemanticsStub(channel)
+    with pytest.raises(ValueError, match=r"interop.Ask.number: -1 isn't an unsigned 64-bit number"):
+        stub.Unary(Ask(number=-1))
+    with pytest.raises(TypeError, match="interop.Ask is wanted, and this is a Answer"):
+        stub.Unary(Answer())  # type: ignore[arg-type]
+    logging.disable()
+    try:
+        for n, why in ((0, "interop.Answer.number"), (1, "interop.Answer is wanted")):
+            with pytest.raises(tollgate.RpcError, match=why):
+                stub.Unary(Ask(number=n))
+        with pytest.raises(tollgate.RpcError, match="Exception iterating requests: interop.Ask.number: -1") as caught:
+            list(stub.Chat(iter([Ask(number=-1)])))
+        assert caught.value.code() is StatusCode.UNKNOWN
+    finally:
+        logging.disable(logging.NOTSET)
+    with pytest.raises(ValueError, match="a message has more than 16777216 bytes"):
+        stub.Unary(Ask(payload=bytes(channel.max_message_bytes)))
+    with tollgate.channel(hosts[0].socket, hosts[0].token, hosts[1].listen, send_heap_bytes=1 << 20) as narrow:
+        stub, large = SemanticsStub(narrow), Ask(payload=bytes(3 << 20))
+        for call in (lambda: stub.Unary(large), lambda: list(stub.Chat([large])), lambda: stub.Collect([large])):
+            with pytest.raises(tollgate.RpcError, match="into the send heap of 1048576 bytes") as caught:
+                call()
+            assert caught.value.code() is StatusCode.RESOURCE_EXHAUSTED
+    with pytest.raises(ValueError, match="nan"):
+        stub.Unary(Ask(), timeout=float("nan"))
+
+
+def test_deadlines_end_calls_on_both_sides(serve: Serve, channel: tollgate.Channel) -> None:
+    over = threading.Semaphore(0)
+    remaining: List[Any] = []
+
+    def unary(request: AskView, context: Context) -> Answer:
+        remaining.append(context.time_remaining())
+        assert context.add_callback(over.release)
+        while context.is_active() and request.number:
+            time.sleep(0.01)
+        return Answer()
+
+    def chat(requests: Iterator[AskView], context: Context) -> Iterator[Answer]:
+        context.add_callback(over.release)
+        try:
+            next(requests)
+        except tollgate.RpcError as error:
+            assert error.code() is StatusCode.CANCELLED
+            raise
+        yield Answer()
+
+    serve(add, Given(unary=unary, chat=chat))
+    stub = SemanticsStub(channel)
+    stub.Unary(Ask())
+    # Without a deadline, the daemons have one of theirs.
+    assert remaining[0] is None or remaining[0] > 600
+    assert over.acquire(timeout=30)
+    never = threading.Event()
+
+    def no_requests() -> Iterator[Ask]:
+        never.wait(30)
+        yield from ()
+
+    for call in (lambda: stub.Unary(Ask(number=1), timeout=0.2), lambda: list(stub.Chat(no_requests(), timeout=0.2))):
+        began = time.monotonic()
+        with pytest.raises(tollgate.RpcError) as caught:
+            call()
+        assert caught.value.code() is StatusCode.DEADLINE_EXCEEDED
+        assert 0.15 < time.monotonic() - began < 20
+        assert over.acquire(timeout=30), "the handler is told"
+    never.set()
+    assert 0 < remaining[1] <= 0.2
+    for past in (0, -5):
+        with pytest.raises(tollgate.RpcError) as caught:
+            stub.Unary(Ask(), timeout=past)
+        assert caught.value.code() is StatusCode.DEADLINE_EXCEEDED
+    assert stub.Unary(Ask(), timeout=1e300).number == 0
+
+
+def test_callers_give_up_and_handlers_hear_of_it(serve: Serve, channel: tollgate.Channel) -> None:
+    over, began = threading.Semaphore(0), threading.Semaphore(0)
+
+    def wait(context: Context) -> None:
+        assert context.add_callback(over.release)
+        began.release()
+        while context.is_active():
+            time.sleep(0.01)
+        assert not context.add_callback(over.release), "it is over already"
+
+    def unary(request: AskView, context: Context) -> Answer:
+        wait(context)
+        return Answer()
+
+    def chat(requests: Iterator[AskView], context: Context) -> Iterator[Answer]:
+        yield Answer(number=next(requests).number)
+        wait(context)
+
+    serve(add, Given(unary=unary, chat=chat))
+    stub = SemanticsStub(channel)
+    future = stub.Unary.future(Ask())
+    assert began.acquire(timeout=30)
+    assert future.cancel() and not future.cancel()
+    assert over.acquire(timeout=30)
+    assert future.code() is StatusCode.CANCELLED
+    assert isinstance(future.exception(), tollgate.RpcError)
+    with pytest.raises(tollgate.RpcError, match="the caller cancelled the call"):
+        future.result()
+    # By another thread, while this one waits.
+    call = stub.Chat(iter([Ask(number=7)]))
+    assert next(call).number == 7 and began.acquire(timeout=30)
+    threading.Timer(0.2, call.cancel).start()
+    with pytest.raises(tollgate.RpcError) as caught:
+        next(call)
+    assert caught.value.code() is StatusCode.CANCELLED and call.code() is StatusCode.CANCELLED
+    assert over.acquire(timeout=30)
+    # By dropping it.
+    call = stub.Chat(iter([Ask()]))
+    assert next(call).number == 0 and began.acquire(timeout=30)
+    del call
+    assert over.acquire(timeout=30)
+
+
+def test_a_future_has_what_a_call_has(serve: Serve, channel: tollgate.Channel) -> None:
+    def collect(requests: Iterator[AskView], context: Context) -> Answer:
+        context.send_initial_metadata((("head", "1"),))
+        context.set_trailing_metadata((("tail", "2"),))
+        return Answer(number=sum(request.number for request in requests))
+
+    serve(add, Given(unary=number, collect=collect))
+    stub = SemanticsStub(channel)
+    futures = [stub.Unary.future(Ask(number=n)) for n in range(20)]
+    assert [future.result().number for future in futures] == list(range(20))
+    future = stub.Collect.future(Ask(number=n) for n in range(5))
+    assert future.result().number == 10 and future.exception() is None and future.details() == ""
+    assert future.initial_metadata() == (("head", "1"),)
+    assert future.trailing_metadata() == (("tail", "2"),)
+    reply, call = stub.Collect.with_call([Ask(number=1)])
+    assert (reply.number, call.initial_metadata()) == (1, (("head", "1"),))
+    del reply, futures, future, call
+
+
+def test_a_slow_reader_stops_its_writer_and_nobody_else(serve: Serve, channel: tollgate.Channel) -> None:
+    serve(add, Given(unary=number, chat=echo_numbers))
+    stub = SemanticsStub(channel)
+    made = 0
+
+    def endless() -> Iterator[Ask]:
+        nonlocal made
+        while True:
+            made += 1
+            yield Ask(number=made, payload=bytes(1000))
+
+    def settled() -> int:
+        before = -1
+        while made != before:
+            before = made
+            time.sleep(0.3)
+        return before
+
+    call = stub.Chat(endless())
+    stuck = settled()
+    assert 0 < stuck < 1000
+    for n in range(100):
+        assert stub.Unary(Ask(number=n)).number == n
+    assert settled() == stuck
+    for n in range(1, 2001):
+        assert next(call).number == n
+    assert made > stuck
+    call.cancel()
+
+
+def test_requests_that_end_with_an_exception_end_the_call(serve: Serve, channel: tollgate.Channel) -> None:
+    serve(add, Given(chat=echo_numbers, collect=lambda requests, context: Answer(number=len(list(requests)))))
+    stub = SemanticsStub(channel)
+
+    def broken() -> Iterator[Ask]:
+        yield Ask(number=1)
+        raise KeyError("oh")
+
+    logging.disable()
+    try:
+        with pytest.raises(tollgate.RpcError, match="Exception iterating requests: 'oh'"):
+            list(stub.Chat(broken()))
+        with pytest.raises(tollgate.RpcError, match="Exception iterating requests: 'oh'"):
+            stub.Collect(broken())
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def test_a_server_may_answer_before_it_has_read_everything(serve: Serve, channel: tollgate.Channel) -> None:
+    def collect(requests: Iterator[AskView], context: Context) -> Answer:
+        first = next(requests).number
+        if first == 1:
+            context.abort(StatusCode.OUT_OF_RANGE, "enough")
+        return Answer(number=first)
+
+    serve(add, Given(collect=collect))
+    stub = SemanticsStub(channel)
+    for requests in ([Ask(number=1)] * 5000, (Ask(number=1) for _ in range(5000))):
+        with pytest.raises(tollgate.RpcError, match="enough"):
+            stub.Collect(requests, timeout=30)
+    for requests in ([Ask(number=2)] * 5000, (Ask(number=2) for _ in range(5000))):
+        assert stub.Collect(requests, timeout=30).number == 2
+
+
+def test_threads_share_a_channel(serve: Serve, channel: tollgate.Channel) -> None:
+    together = threading.Barrier(4)
+
+    def unary(request: AskView, context: Context) -> Answer:
+        if request.number >= 1000:
+            # As many handlers at once as there are workers.
+            together.wait(30)
+        return Answer(number=request.number)
+
+    serve(add, Given(unary=unary), max_workers=4)
+    stub = SemanticsStub(channel)
+    failures: List[BaseException] = []
+
+    def call(first: int) -> None:
+        try:
+            for n in range(first, first + 200):
+                assert stub.Unary(Ask(number=n), timeout=60).number == n
+            assert stub.Unary(Ask(number=1000 + first), timeout=60).number == 1000 + first
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=call, args=(first,)) for first in (0, 200, 400, 600)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_a_server_that_stops_finishes_what_it_has_begun(hosts: Any, serve: Serve, channel: tollgate.Channel) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def unary(request: AskView, context: Context) -> Answer:
+        began.set()
+        assert go_on.wait(30)
+        return Answer(number=request.number)
+
+    server = serve(add, Given(unary=unary))
+    stub = SemanticsStub(channel)
+    future = stub.Unary.future(Ask(number=5))
+    assert began.wait(30)
+    stopped = server.stop(grace=30)
+    assert server.wait_for_termination(timeout=0.1)
+    with pytest.raises(tollgate.RpcError, match="the server is stopping") as caught:
+        stub.Unary(Ask())
+    assert caught.value.code() is StatusCode.UNAVAILABLE
+    go_on.set()
+    assert future.result().number == 5
+    assert stopped.wait(30) and not server.wait_for_termination()
+    del future
+    with pytest.raises(ValueError, match="max_workers is 0"):
+        tollgate.server(hosts[1].socket, hosts[1].token, max_workers=0)

@@ -1,0 +1,759 @@
+"""The same for asyncio: channels, and servers whose handlers run on the event loop.
+
+A channel or server belongs to the loop that it is first used on. The loop is woken by a descriptor that it watches, when something has
+come for it; nothing is polled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import time
+from types import TracebackType
+from typing import (
+    Any,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Dict,
+    Generator,
+    Generic,
+    Iterable,
+    List,
+    NoReturn,
+    Optional,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+)
+
+from tollgate import _core
+from tollgate._server import Aborted, ContextBase
+from tollgate._session import (
+    DEFAULT_SPIN,
+    LAST_ANSWERS,
+    LAST_ANSWERS_CHECK,
+    Handles,
+    close_session,
+    open_session,
+)
+from tollgate._status import Metadata, MetadataLike, RpcError, Status, StatusCode
+
+Request = TypeVar("Request", contravariant=True)
+Response = TypeVar("Response", covariant=True)
+# What may be given for a stream of requests.
+Requests = Union[AsyncIterable[Request], Iterable[Request]]
+
+_log = logging.getLogger("tollgate")
+
+
+class _EndOfStream:
+    """What `read` answers after the last message."""
+
+    def __repr__(self) -> str:
+        return "EOF"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+EOF = _EndOfStream()
+
+
+class _Loop:
+    """A session's event loop."""
+
+    def __init__(self, session: _core.Session) -> None:
+        self.session = session
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+
+    def attach(self) -> asyncio.AbstractEventLoop:
+        """The loop, which this is from the first call on. RuntimeError on another."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+            self.session.attach(loop.create_future)
+            loop.add_reader(self.session.fileno(), self.session.run)
+        elif self._loop is not loop:
+            raise RuntimeError("a channel or server of tollgate.aio belongs to the event loop that it was first used on")
+        return loop
+
+    def close(self, what: str) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            # What has ended now is told now.
+            self._loop.remove_reader(self.session.fileno())
+        try:
+            close_session(self.session, what)
+        finally:
+            if self._loop is not None and not self._loop.is_closed():
+                self.session.run()
+
+
+async def _done(op: Any) -> Any:
+    """The result of what a session does; it is given up if who waits is cancelled."""
+    if not isinstance(op, _core.Op):
+        return op
+    try:
+        return await op.future
+    except asyncio.CancelledError:
+        op.cancel()
+        raise
+
+
+class Channel:
+    """A connection to this host's daemon, and where its calls go. Made by `tollgate.aio.channel`; opening it takes no loop, and a moment."""
+
+    def __init__(
+        self,
+        socket: Union[str, os.PathLike[str]],
+        token: str,
+        target: str = "",
+        *,
+        app: str = "",
+        label: str = "",
+        send_heap_bytes: int = 0,
+        receive_heap_bytes: int = 0,
+        spin: float = DEFAULT_SPIN,
+    ) -> None:
+        self._session = open_session(
+            socket,
+            token,
+            app=app,
+            label=label,
+            send_heap_bytes=send_heap_bytes,
+            receive_heap_bytes=receive_heap_bytes,
+            spin=spin,
+            on_loop=True,
+        )
+        self._target = target
+        self._loop = _Loop(self._session)
+        self._handles = Handles()
+        self._binding: Dict[str, asyncio.Lock] = {}
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that the token belongs to."""
+        return self._session.tenant
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The longest message that may be sent."""
+        return self._session.max_message_bytes
+
+    def buffer(self, size: int) -> _core.SendBuffer:
+        """Room for a large value where it is sent from: fill `.view`, then put what `.freeze()` gives into a message."""
+        return self._session.buffer(size)
+
+    def unary_unary(self, service: Any, method: Any) -> UnaryUnary[Any, Any]:
+        """What calls a method; for stubs."""
+        return UnaryUnary(self, service, method)
+
+    def unary_stream(self, service: Any, method: Any) -> UnaryStream[Any, Any]:
+        """As `unary_unary`, of a method that answers with a stream."""
+        return UnaryStream(self, service, method)
+
+    def stream_unary(self, service: Any, method: Any) -> StreamUnary[Any, Any]:
+        """As `unary_unary`, of a method that takes a stream."""
+        return StreamUnary(self, service, method)
+
+    def stream_stream(self, service: Any, method: Any) -> StreamStream[Any, Any]:
+        """As `unary_unary`, of a method with streams both ways."""
+        return StreamStream(self, service, method)
+
+    async def close(self) -> None:
+        """Ends the connection; calls under way end with CANCELLED. What was received can still be read."""
+        self._loop.close("channel")
+
+    async def __aenter__(self) -> Channel:
+        return self
+
+    async def __aexit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        await self.close()
+
+    async def _handle(self, service: Any, method: Any) -> int:
+        lock = self._binding.setdefault(service.name, asyncio.Lock())
+        async with lock:
+            handle = self._handles.find(service, method)
+            if handle is None:
+                bound = await _done(self._session.bind(service.descriptor_set, service.name, self._target))
+                self._handles.learn(service, bound)
+                handle = self._handles.find(service, method)
+        assert handle is not None, "it was learned above"
+        return handle
+
+
+class _Callable(Generic[Request, Response]):
+    """One method of one service, through one channel."""
+
+    def __init__(self, channel: Channel, service: Any, method: Any) -> None:
+        self._channel = channel
+        self._session = channel._session
+        self._service = service
+        self._method = method
+        self._handle: Optional[int] = None
+        self._request: _core.Tables = method.request()._TABLES
+        self._reply: _core.Tables = method.reply()._TABLES
+
+    async def _bound(self) -> int:
+        if self._handle is None:
+            self._handle = await self._channel._handle(self._service, self._method)
+        return self._handle
+
+
+class _Call:
+    """What is known of a call beside its responses."""
+
+    def __init__(self) -> None:
+        self._status: Optional[Tuple[StatusCode, str]] = None
+        self._trailing: Metadata = ()
+
+    def done(self) -> bool:
+        """Whether the call's end was seen."""
+        return self._status is not None
+
+    def _end(self, code: StatusCode, details: str, trailing: Metadata) -> None:
+        if self._status is None:
+            self._status, self._trailing = (code, details), trailing
+
+
+class UnaryCall(_Call, Generic[Response]):
+    """A call with one response: await it."""
+
+    def __init__(self, begin: Callable[[], Awaitable[Any]], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._initial: Metadata = ()
+        self._task: asyncio.Future[Any] = loop.create_task(self._run(begin))
+
+    async def _run(self, begin: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            response, self._initial, trailing = await begin()
+        except RpcError as error:
+            self._end(error.code(), error.details(), error.trailing_metadata())
+            raise
+        except asyncio.CancelledError:
+            self._end(StatusCode.CANCELLED, "the caller cancelled the call", ())
+            raise
+        self._end(StatusCode.OK, "", trailing)
+        return response
+
+    def __await__(self) -> Generator[Any, None, Response]:
+        return self._task.__await__()
+
+    def cancel(self) -> bool:
+        """Ends the call with CANCELLED, unless it has ended; who awaits it gets a CancelledError."""
+        if self._status is not None:
+            return False
+        self._end(StatusCode.CANCELLED, "the caller cancelled the call", ())
+        return self._task.cancel()
+
+    async def _ended(self) -> None:
+        await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            # It was looked at.
+            self._task.exception()
+
+    async def code(self) -> StatusCode:
+        """Waits for the end: how the call ended."""
+        await self._ended()
+        return self._status[0] if self._status else StatusCode.UNKNOWN
+
+    async def details(self) -> str:
+        """Waits for the end: one sentence about it."""
+        await self._ended()
+        return self._status[1] if self._status else ""
+
+    async def initial_metadata(self) -> Metadata:
+        """Waits for the response: its metadata."""
+        await self._ended()
+        return self._initial
+
+    async def trailing_metadata(self) -> Metadata:
+        """Waits for the end: what came with it."""
+        await self._ended()
+        return self._trailing
+
+
+class StreamCall(_Call, Generic[Request, Response]):
+    """A call with any number of messages: iterate over it, or `read`; `write` and `done_writing` if it was begun without requests."""
+
+    def __init__(
+        self,
+        callable: _Callable[Any, Any],
+        first: Any,
+        is_last: bool,
+        requests: Optional[Requests[Any]],
+        timeout: Optional[float],
+        metadata: Optional[MetadataLike],
+    ) -> None:
+        super().__init__()
+        self._callable = callable
+        self._requests = requests
+        self._error: Optional[RpcError] = None
+        self._feeding: Optional[asyncio.Task[None]] = None
+        self._initial: Optional[Metadata] = None
+        self._halves: Optional[Tuple[_core.Sender, _core.Receiver]] = None
+        loop = callable._channel._loop.attach()
+        self._opening = loop.create_task(self._open(first, is_last, timeout, metadata))
+
+    async def _open(self, first: Any, is_last: bool, timeout: Optional[float], metadata: Optional[MetadataLike]) -> None:
+        callable = self._callable
+        try:
+            handle = await callable._bound()
+            self._halves = await _done(
+                callable._session.open_stream(
+                    handle, callable._request, callable._reply, first, is_last, timeout, metadata
+                )
+            )
+        except RpcError as error:
+            self._fail(error)
+            return
+        if self._requests is not None:
+            self._feeding = asyncio.get_running_loop().create_task(self._feed(self._requests))
+
+    async def _open_halves(self) -> Tuple[_core.Sender, _core.Receiver]:
+        if self._halves is None:
+            await asyncio.shield(self._opening)
+        if self._halves is None:
+            assert self._error is not None, "opening ends with either"
+            raise self._error
+        return self._halves
+
+    async def _feed(self, requests: Requests[Any]) -> None:
+        sender, _ = await self._open_halves()
+        try:
+            if isinstance(requests, AsyncIterable):
+                async for request in requests:
+                    await _done(sender.send(request))
+            else:
+                for request in requests:
+                    await _done(sender.send(request))
+            sender.finish()
+        except RpcError as error:
+            # Over, which the responses tell; or a request that can't be sent.
+            if error.code() is not StatusCode.CANCELLED:
+                self._abandon(error)
+            sender.cancel()
+        except Exception as error:
+            _log.exception("the requests of a call ended with an exception")
+            self._abandon(RpcError(StatusCode.UNKNOWN, f"Exception iterating requests: {error}"))
+
+    def _fail(self, error: RpcError) -> None:
+        if self._error is None:
+            self._error = error
+        self._end(error.code(), error.details(), error.trailing_metadata())
+
+    def _abandon(self, error: RpcError) -> bool:
+        if self._status is not None:
+            return False
+        self._fail(error)
+        if self._halves is not None:
+            sender, receiver = self._halves
+            sender.cancel()
+            receiver.cancel(int(error.code()), error.details())
+        else:
+            self._opening.cancel()
+        return True
+
+    def cancel(self) -> bool:
+        """Ends the call with CANCELLED, unless it has ended."""
+        if self._feeding is not None:
+            self._feeding.cancel()
+        return self._abandon(RpcError(StatusCode.CANCELLED, "the caller cancelled the call"))
+
+    async def read(self) -> Union[Response, _EndOfStream]:
+        """The next response, or `EOF` after the last. RpcError if the call ended otherwise."""
+        if self._error is not None:
+            raise self._error
+        if self._status is not None:
+            return EOF
+        try:
+            _, receiver = await self._open_halves()
+            response = await _done(receiver.next())
+        except RpcError as error:
+            await self.initial_metadata()
+            self._fail(error)
+            self._stop_feeding()
+            raise
+        except asyncio.CancelledError:
+            if self._error is not None:
+                raise self._error from None
+            self.cancel()
+            raise
+        if response is None:
+            await self.initial_metadata()
+            self._end(StatusCode.OK, "", receiver.trailers())
+            self._stop_feeding()
+            return EOF
+        return response  # type: ignore[no-any-return]
+
+    def _stop_feeding(self) -> None:
+        if self._feeding is not None:
+            self._feeding.cancel()
+
+    async def write(self, request: Request) -> None:
+        """Sends a request, once its reader has room for it."""
+        sender, _ = await self._open_halves()
+        await _done(sender.send(request))
+
+    async def done_writing(self) -> None:
+        """No further requests follow."""
+        sender, _ = await self._open_halves()
+        sender.finish()
+
+    def __aiter__(self) -> AsyncIterator[Response]:
+        return self
+
+    async def __anext__(self) -> Response:
+        response = await self.read()
+        if isinstance(response, _EndOfStream):
+            raise StopAsyncIteration
+        return response
+
+    async def initial_metadata(self) -> Metadata:
+        """The responses' metadata; waits until there is any, a first response, or the end."""
+        if self._initial is None:
+            try:
+                _, receiver = await self._open_halves()
+                self._initial = await _done(receiver.metadata())
+            except RpcError as error:
+                self._fail(error)
+        return self._initial or ()
+
+    async def _seen(self) -> None:
+        """The end is known once the responses were read."""
+        while self._status is None:
+            try:
+                await self.read()
+            except RpcError:
+                pass
+
+    async def code(self) -> StatusCode:
+        """Reads what is left of the responses: how the call ended."""
+        await self._seen()
+        return self._status[0] if self._status else StatusCode.UNKNOWN
+
+    async def details(self) -> str:
+        """Reads what is left of the responses: one sentence about the end."""
+        await self._seen()
+        return self._status[1] if self._status else ""
+
+    async def trailing_metadata(self) -> Metadata:
+        """Reads what is left of the responses: what came with the end."""
+        await self._seen()
+        return self._trailing
+
+
+class UnaryUnary(_Callable[Request, Response]):
+    """Calls a method with one request and one response."""
+
+    def __call__(
+        self, request: Request, timeout: Optional[float] = None, metadata: Optional[MetadataLike] = None
+    ) -> UnaryCall[Response]:
+        """A call to await; RpcError if there is no response, also after `timeout` seconds."""
+
+        async def begin() -> Any:
+            handle = self._handle if self._handle is not None else await self._bound()
+            op = self._session.call(handle, self._request, self._reply, request, timeout, metadata, True)
+            return await _done(op)
+
+        return UnaryCall(begin, self._channel._loop.attach())
+
+
+class UnaryStream(_Callable[Request, Response]):
+    """Calls a method that answers with a stream."""
+
+    def __call__(
+        self, request: Request, timeout: Optional[float] = None, metadata: Optional[MetadataLike] = None
+    ) -> StreamCall[Request, Response]:
+        """The responses as they come."""
+        return StreamCall(self, request, True, None, timeout, metadata)
+
+
+class StreamUnary(_Callable[Request, Response]):
+    """Calls a method that takes a stream."""
+
+    def __call__(
+        self,
+        request_iterator: Requests[Request],
+        timeout: Optional[float] = None,
+        metadata: Optional[MetadataLike] = None,
+    ) -> UnaryCall[Response]:
+        """A call to await, as of `UnaryUnary`."""
+
+        async def begin() -> Any:
+            call: StreamCall[Request, Response]
+            call = StreamCall(self, None, False, request_iterator, timeout, metadata)
+            try:
+                response = await call.read()
+                if response is EOF:
+                    raise RpcError(StatusCode.INTERNAL, "the server ended the call without a reply")
+                if await call.read() is not EOF:
+                    raise RpcError(StatusCode.INTERNAL, "the server answered with several messages instead of one")
+                return response, await call.initial_metadata(), await call.trailing_metadata()
+            finally:
+                call.cancel()
+
+        return UnaryCall(begin, self._channel._loop.attach())
+
+
+class StreamStream(_Callable[Request, Response]):
+    """Calls a method with streams both ways."""
+
+    def __call__(
+        self,
+        request_iterator: Optional[Requests[Request]] = None,
+        timeout: Optional[float] = None,
+        metadata: Optional[MetadataLike] = None,
+    ) -> StreamCall[Request, Response]:
+        """The responses as they come. Without requests, they are given to `write`."""
+        return StreamCall(self, None, False, request_iterator, timeout, metadata)
+
+
+class ServicerContext(ContextBase):
+    """What a handler knows of its call, and says beside its responses."""
+
+    def __init__(self, incoming: _core.Incoming) -> None:
+        super().__init__(incoming)
+        self._callbacks: List[Callable[[ServicerContext], None]] = []
+
+    async def send_initial_metadata(self, initial_metadata: MetadataLike) -> None:
+        """Sends the responses' metadata now, before the first of them."""
+        await _done(self._incoming.send_metadata(initial_metadata))
+
+    async def abort(self, code: StatusCode, details: str = "", trailing_metadata: MetadataLike = ()) -> NoReturn:
+        """Ends the call with an error, and the handler with an exception."""
+        self._set_status(code, details)
+        if trailing_metadata:
+            self.set_trailing_metadata(trailing_metadata)
+        raise Aborted(f"{code.name}: {details}")
+
+    async def abort_with_status(self, status: Status) -> NoReturn:
+        """As `abort`, with details and trailers."""
+        self._set_whole(status)
+        raise Aborted(f"{status.code.name}: {status.details}")
+
+    async def read(self) -> Any:
+        """The next request of a stream, or `EOF` after the last."""
+        request = await _done(self._incoming.next())
+        return EOF if request is None else request
+
+    async def write(self, message: Any) -> None:
+        """Sends a response of a stream, once its reader has room for it."""
+        await _done(self._incoming.respond(message, self._take_initial()))
+
+    def is_active(self) -> bool:
+        """Whether somebody waits for the answer."""
+        return self._incoming.is_active()
+
+    def cancelled(self) -> bool:
+        """Whether the caller gave up."""
+        return not self.is_active()
+
+    def done(self) -> bool:
+        """Whether the call is over."""
+        return not self.is_active()
+
+    def add_done_callback(self, callback: Callable[[ServicerContext], None]) -> None:
+        """Has this called when the call is over, however that is."""
+        self._callbacks.append(callback)
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        """The same by the name that it has with threads. False if the call is over already."""
+        if not self.is_active():
+            return False
+        self._callbacks.append(lambda _: callback())
+        return True
+
+    def _over(self) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            try:
+                callback(self)
+            except Exception:
+                _log.exception("a callback of a call's end raised an exception")
+
+
+class _Incoming:
+    """The requests of a call as they come; RpcError if the caller gives up."""
+
+    def __init__(self, incoming: _core.Incoming) -> None:
+        self._incoming = incoming
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        request = await _done(self._incoming.next())
+        if request is None:
+            raise StopAsyncIteration
+        return request
+
+
+class Server:
+    """Serves services on the event loop, each call in a task of its own. Made by `tollgate.aio.server`."""
+
+    def __init__(
+        self,
+        socket: Union[str, os.PathLike[str]],
+        token: str,
+        *,
+        app: str = "",
+        label: str = "",
+        send_heap_bytes: int = 0,
+        receive_heap_bytes: int = 0,
+        spin: float = DEFAULT_SPIN,
+    ) -> None:
+        self._session = open_session(
+            socket,
+            token,
+            app=app,
+            label=label,
+            send_heap_bytes=send_heap_bytes,
+            receive_heap_bytes=receive_heap_bytes,
+            spin=spin,
+            on_loop=True,
+        )
+        self._acceptor = self._session.acceptor()
+        self._loop = _Loop(self._session)
+        self._services: List[Tuple[Any, Tuple[Any, ...]]] = []
+        self._tasks: Dict[int, asyncio.Task[None]] = {}
+        self._accepting: Optional[asyncio.Task[None]] = None
+        self._stopping = False
+        self._stopped: Optional[asyncio.Event] = None
+
+    def add_service(self, service: Any, handlers: Tuple[Any, ...]) -> None:
+        """Serves a service's methods with these; for generated code."""
+        self._services.append((service, handlers))
+
+    async def start(self) -> None:
+        """Binds the services: from here on, calls are handled."""
+        loop = self._loop.attach()
+        self._stopped = asyncio.Event()
+        self._accepting = loop.create_task(self._accept())
+        for service, _ in self._services:
+            classes = [(method.request(), method.reply()) for method in service.methods]
+            await _done(self._acceptor.bind(service.descriptor_set, service.name, classes))
+
+    async def stop(self, grace: Optional[float] = None) -> None:
+        """Refuses new calls, and ends those under way after `grace` seconds; without, now."""
+        if self._stopping:
+            await self.wait_for_termination()
+            return
+        self._stopping = True
+        tasks = list(self._tasks.values())
+        if tasks and grace:
+            await asyncio.wait(tasks, timeout=grace)
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        del tasks
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+        until = time.monotonic() + LAST_ANSWERS
+        while self._session.has_unsent() and time.monotonic() < until:
+            await asyncio.sleep(LAST_ANSWERS_CHECK)
+        self._acceptor.close()
+        self._loop.close("server")
+        if self._stopped is not None:
+            self._stopped.set()
+
+    async def wait_for_termination(self, timeout: Optional[float] = None) -> bool:
+        """Waits until the server has stopped, or its daemon has gone. True if `timeout` seconds passed before that."""
+        if self._stopped is None:
+            return False
+        try:
+            await asyncio.wait_for(self._stopped.wait(), timeout)
+        except asyncio.TimeoutError:
+            return True
+        return False
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            news = await _done(self._acceptor.news())
+            if news is None:
+                break
+            incoming, cancelled = news
+            for call in incoming:
+                self._tasks[call.id] = loop.create_task(self._serve(call))
+            for number in cancelled:
+                task = self._tasks.get(number)
+                if task is not None:
+                    task.cancel()
+            # Views go back before the next ones are waited for.
+            del news, incoming, cancelled
+        for task in list(self._tasks.values()):
+            task.cancel()
+        if self._stopped is not None:
+            self._stopped.set()
+
+    async def _serve(self, incoming: _core.Incoming) -> None:
+        context = ServicerContext(incoming)
+        try:
+            if self._stopping:
+                context._fail(StatusCode.UNAVAILABLE, "the server is stopping")
+            else:
+                await self._handle(incoming, context)
+        except asyncio.CancelledError:
+            # By the caller, which hears nothing any more; or by the end of the server, which it does.
+            context._fail(StatusCode.CANCELLED, "the handler was cancelled")
+        except Exception:
+            _log.exception("a call can't be answered")
+        finally:
+            self._tasks.pop(incoming.id, None)
+            context._over()
+
+    async def _handle(self, incoming: _core.Incoming, context: ServicerContext) -> None:
+        service, handlers = self._services[incoming.service]
+        method, handler = service.methods[incoming.method], handlers[incoming.method]
+        try:
+            argument = _Incoming(incoming) if method.client_streaming else await _done(incoming.next())
+            if argument is None:
+                context._fail(StatusCode.INTERNAL, "the caller ended its requests without one")
+                return
+            result = handler(argument, context)
+            if method.server_streaming and hasattr(result, "__aiter__"):
+                async for message in result:
+                    await context.write(message)
+            elif inspect.isawaitable(result):
+                result = await result
+            if context._has_failed():
+                context._fail(StatusCode.UNKNOWN, "")
+            elif method.server_streaming:
+                incoming.finish(context._trailing)
+            else:
+                await _done(incoming.reply(result, context._take_initial(), context._trailing))
+        except Aborted:
+            context._fail(StatusCode.UNKNOWN, "")
+        except Exception as error:
+            context._failed_with(error, method.full_name)
+
+
+# As functions, which gRPC's users know.
+channel = Channel
+insecure_channel = Channel
+server = Server
+
+__all__ = [
+    "EOF",
+    "Channel",
+    "Server",
+    "ServicerContext",
+    "StreamCall",
+    "StreamStream",
+    "StreamUnary",
+    "UnaryCall",
+    "UnaryStream",
+    "UnaryUnary",
+    "channel",
+    "insecure_channel",
+    "server",
+]
