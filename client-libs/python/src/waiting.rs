@@ -19,6 +19,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsRawFd as _, OwnedFd};
@@ -349,5 +350,10 @@ impl Op {
     fn cancel(&self) {
         let job = lock(&self.reactor.jobs).remove(&self.id);
         drop(job);
+    }
+
+    /// An exception of the future's keeps the frame that waits for it, which keeps this.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.future)
     }
 }

@@ -46,6 +46,8 @@ class ContextBase:
         self._status_details = b""
         self._code: Optional[StatusCode] = None
         self._details = ""
+        # What the handler was told of the call's end: it isn't the handler's fault.
+        self._told: Optional[RpcError] = None
 
     def invocation_metadata(self) -> Metadata:
         """What the caller sent beside its request."""
@@ -87,6 +89,11 @@ class ContextBase:
         """A serialized google.rpc.Status for the end of the call, if that is an error."""
         self._status_details = status_details
 
+    def _tell(self, error: RpcError) -> RpcError:
+        """An error of the call itself, on its way to the handler."""
+        self._told = error
+        return error
+
     def _take_initial(self) -> Optional[MetadataLike]:
         initial, self._initial = self._initial, None
         return initial
@@ -120,7 +127,7 @@ class ContextBase:
         if isinstance(error, NotImplementedError) and str(error) == f"{full_name} isn't implemented":
             self._fail(StatusCode.UNIMPLEMENTED, str(error))
             return
-        if self._incoming.is_active():
+        if self._incoming.is_active() and error is not self._told:
             _log.error("the handler of %s raised an exception", full_name, exc_info=error)
         self._fail(StatusCode.UNKNOWN, f"Exception calling application: {error}")
 
@@ -140,6 +147,12 @@ class ServicerContext(ContextBase):
     def send_initial_metadata(self, initial_metadata: MetadataLike) -> None:
         """Sends the responses' metadata now, before the first of them."""
         self._incoming.send_metadata(initial_metadata)
+
+    def _respond(self, message: Any) -> None:
+        try:
+            self._incoming.respond(message, self._take_initial())
+        except RpcError as error:
+            raise self._tell(error)
 
     def abort(self, code: StatusCode, details: str) -> NoReturn:
         """Ends the call with an error, and the handler with an exception."""
@@ -181,14 +194,17 @@ class ServicerContext(ContextBase):
 class _Requests:
     """The requests of a call as they come; RpcError if the caller gives up."""
 
-    def __init__(self, incoming: _core.Incoming) -> None:
-        self._incoming = incoming
+    def __init__(self, context: ServicerContext) -> None:
+        self._context = context
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        request = self._incoming.next()
+        try:
+            request = self._context._incoming.next()
+        except RpcError as error:
+            raise self._context._tell(error)
         if request is None:
             raise StopIteration
         return request
@@ -305,14 +321,19 @@ class Server:
         service, handlers = self._services[incoming.service]
         method, handler = service.methods[incoming.method], handlers[incoming.method]
         try:
-            argument = _Requests(incoming) if method.client_streaming else incoming.next()
+            argument = _Requests(context) if method.client_streaming else incoming.next()
             if argument is None:
                 context._fail(StatusCode.INTERNAL, "the caller ended its requests without one")
                 return
             result = handler(argument, context)
             if method.server_streaming:
-                for message in result:
-                    incoming.respond(message, context._take_initial())
+                try:
+                    for message in result:
+                        context._respond(message)
+                finally:
+                    # The handler's own `finally` runs now, not when the generator is collected.
+                    if hasattr(result, "close"):
+                        result.close()
             if context._has_failed():
                 context._fail(StatusCode.UNKNOWN, "")
             elif method.server_streaming:

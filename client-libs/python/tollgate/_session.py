@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import warnings
@@ -48,6 +49,9 @@ def open_session(
 def close_session(session: _core.Session, what: str) -> None:
     """Ends a session, and warns of what was received through it and is still held."""
     session.close()
+    if session.held:
+        # Exceptions and the frames that they passed keep each other.
+        gc.collect()
     held = session.held
     if held:
         warnings.warn(

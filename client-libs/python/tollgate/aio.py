@@ -166,6 +166,8 @@ class Channel:
 
     async def close(self) -> None:
         """Ends the connection; calls under way end with CANCELLED. What was received can still be read."""
+        # The loop lets go of the task that it has run last, and of its result.
+        await asyncio.sleep(0)
         self._loop.close("channel")
 
     async def __aenter__(self) -> Channel:
@@ -540,12 +542,18 @@ class ServicerContext(ContextBase):
 
     async def read(self) -> Any:
         """The next request of a stream, or `EOF` after the last."""
-        request = await _done(self._incoming.next())
+        try:
+            request = await _done(self._incoming.next())
+        except RpcError as error:
+            raise self._tell(error)
         return EOF if request is None else request
 
     async def write(self, message: Any) -> None:
         """Sends a response of a stream, once its reader has room for it."""
-        await _done(self._incoming.respond(message, self._take_initial()))
+        try:
+            await _done(self._incoming.respond(message, self._take_initial()))
+        except RpcError as error:
+            raise self._tell(error)
 
     def is_active(self) -> bool:
         """Whether somebody waits for the answer."""
@@ -582,15 +590,15 @@ class ServicerContext(ContextBase):
 class _Incoming:
     """The requests of a call as they come; RpcError if the caller gives up."""
 
-    def __init__(self, incoming: _core.Incoming) -> None:
-        self._incoming = incoming
+    def __init__(self, context: ServicerContext) -> None:
+        self._context = context
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
-        request = await _done(self._incoming.next())
-        if request is None:
+        request = await self._context.read()
+        if request is EOF:
             raise StopAsyncIteration
         return request
 
@@ -715,14 +723,19 @@ class Server:
         service, handlers = self._services[incoming.service]
         method, handler = service.methods[incoming.method], handlers[incoming.method]
         try:
-            argument = _Incoming(incoming) if method.client_streaming else await _done(incoming.next())
+            argument = _Incoming(context) if method.client_streaming else await _done(incoming.next())
             if argument is None:
                 context._fail(StatusCode.INTERNAL, "the caller ended its requests without one")
                 return
             result = handler(argument, context)
             if method.server_streaming and hasattr(result, "__aiter__"):
-                async for message in result:
-                    await context.write(message)
+                try:
+                    async for message in result:
+                        await context.write(message)
+                finally:
+                    # The handler's own `finally` runs now, not when the generator is collected.
+                    if hasattr(result, "aclose"):
+                        await result.aclose()
             elif inspect.isawaitable(result):
                 result = await result
             if context._has_failed():

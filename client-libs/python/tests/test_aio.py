@@ -1,0 +1,391 @@
+"""The same with asyncio: calls, handlers on the event loop, cancellation both ways."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from typing import Any, AsyncIterator, Awaitable, Callable, List
+
+import pytest
+import tollgate
+import tollgate.aio
+from stubs.interop_tollgate import (
+    Answer,
+    Ask,
+    AskView,
+    SemanticsAsyncServicer,
+    SemanticsAsyncStub,
+    SemanticsStub,
+    add_SemanticsServicer_to_server,
+)
+from tollgate import StatusCode
+from tollgate.aio import EOF
+
+Context = tollgate.aio.ServicerContext
+
+
+class Servicer(SemanticsAsyncServicer):
+    """What the tests ask for."""
+
+    def __init__(self) -> None:
+        self.over: List[str] = []
+        self.cancelled = asyncio.Event()
+        self.began = asyncio.Event()
+
+    async def Unary(self, request: AskView, context: Context) -> Answer:
+        context.add_done_callback(lambda context: self.over.append("done"))
+        context.add_callback(lambda: self.over.append("callback"))
+        self.began.set()
+        number = request.number
+        if number == 1:
+            await context.abort(StatusCode.NOT_FOUND, "no such thing", (("tail", "x"),))
+        if number == 2:
+            await context.abort_with_status(tollgate.Status(StatusCode.ABORTED, "no", (), b"\x08\x0a"))
+        if number == 3:
+            raise KeyError("oh")
+        if number == 4:
+            context.set_code(StatusCode.DATA_LOSS)
+        if number == 5:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                assert context.cancelled() and context.done() and not context.add_callback(print)
+                self.cancelled.set()
+                raise
+        if number == 6:
+            await context.send_initial_metadata((("head", "1"),))
+            context.set_trailing_metadata(context.invocation_metadata())
+        await asyncio.sleep(request.delay_ms / 1000)
+        return Answer(number=number, payload=bytes(request.payload))
+
+    async def Collect(self, request_iterator: AsyncIterator[AskView], context: Context) -> Answer:
+        total = Answer()
+        async for request in request_iterator:
+            if request.code:
+                await context.abort(StatusCode(request.code), "enough")
+            total.number += request.number
+        return total
+
+    async def Spread(self, request: AskView, context: Context) -> AsyncIterator[Answer]:
+        try:
+            for number in range(request.responses):
+                yield Answer(number=number, payload=bytes(request.response_bytes))
+            if request.code:
+                await context.abort(StatusCode(request.code), "after that")
+        finally:
+            self.cancelled.set()
+
+    def Chat(self, request_iterator: AsyncIterator[AskView], context: Context) -> Any:
+        return self.chat(context)
+
+    async def chat(self, context: Context) -> None:
+        """With read and write instead of iterators."""
+        while True:
+            request = await context.read()
+            if request is EOF:
+                return
+            await context.write(Answer(number=request.number))
+
+
+Test = Callable[[SemanticsAsyncStub, Servicer], Awaitable[None]]
+
+
+def on_loop(test: Test) -> Any:
+    """Runs a test between a channel on the first host and a server on the second."""
+
+    @functools.wraps(test)
+    def run(hosts: Any) -> None:
+        async def main() -> None:
+            servicer = Servicer()
+            server = tollgate.aio.server(hosts[1].socket, hosts[1].token)
+            add_SemanticsServicer_to_server(servicer, server)
+            await server.start()
+            async with tollgate.aio.channel(hosts[0].socket, hosts[0].token, hosts[1].listen) as channel:
+                await asyncio.wait_for(test(SemanticsAsyncStub(channel), servicer), 50)
+            await server.stop(grace=5)
+            assert not await server.wait_for_termination()
+
+        asyncio.run(main())
+
+    del run.__wrapped__  # type: ignore[attr-defined]
+    return run
+
+
+@on_loop
+async def test_unary_calls(stub: SemanticsAsyncStub, servicer: Servicer) -> None:
+    reply = await stub.Unary(Ask(number=7, payload=b"x" * 5000), timeout=30)
+    assert reply.number == 7 and reply.payload == b"x" * 5000
+    del reply
+    calls = [stub.Unary(Ask(number=100 + n, delay_ms=200)) for n in range(50)]
+    began = time.monotonic()
+    assert [reply.number for reply in await asyncio.gather(*calls)] == list(range(100, 150))
+    assert time.monotonic() - began < 8, "they went on at once"
+    await asyncio.sleep(0.01)
+    assert servicer.over.count("done") == servicer.over.count("callback") == 51
+    del calls
+
+
+@on_loop
+async def test_metadata_and_status(stub: SemanticsAsyncStub, servicer: Servicer) -> None:
+    metadata = (("user", "Ada"), ("trace-bin", b"\0\xff"))
+    call = stub.Unary(Ask(number=6), metadata=metadata)
+    assert (await call).number == 6
+    assert await call.initial_metadata() == (("head", "1"),)
+    assert await call.trailing_metadata() == metadata
+    assert await call.code() is StatusCode.OK and await call.details() == "" and call.done() and not call.cancel()
+    del call
+    with pytest.raises(ValueError, match="neither text nor bytes"):
+        await stub.Unary(Ask(), metadata=(("user", 1),))  # type: ignore[arg-type]
+
+
+@on_loop
+async def test_errors(stub: SemanticsAsyncStub, servicer: Servicer) -> None:
+    logging.disable()
+    try:
+        for n, code, text in (
+            (1, StatusCode.NOT_FOUND, "no such thing"),
+            (2, StatusCode.ABORTED, "no"),
+            (3, StatusCode.UNKNOWN, "Exception calling application: 'oh'"),
+            (4, StatusCode.DATA_LOSS, ""),
+        ):
+            call = stub.Unary(Ask(number=n))
+            with pytest.raises(tollgate.RpcError) as caught:
+                await call
+            assert (caught.value.code(), caught.value.details()) == (code, text)
+            assert (await call.code(), await call.details()) == (code, text)
+            assert caught.value.trailing_metadata() == await call.trailing_metadata() == ((("tail", "x"),) if n == 1 else ())
+            assert tollgate.status_details(caught.value) == (b"\x08\x0a" if n == 2 else b"")
+    finally:
+        logging.disable(logging.NOTSET)
+    stream = stub.Spread(Ask(responses=3, code=9))
+    assert [answer.number async for answer in take(stream, 3)] == [0, 1, 2]
+    for _ in range(2):
+        with pytest.raises(tollgate.RpcError, match="after that"):
+            await stream.read()
+    assert await stream.code() is StatusCode.FAILED_PRECONDITION
+    for requests in ([Ask(code=11)] * 3000, several([Ask(code=11)] * 3000)):
+        with pytest.raises(tollgate.RpcError, match="enough"):
+            await stub.Collect(requests)
+
+
+async def take(call: Any, count: int) -> AsyncIterator[Any]:
+    """The next few responses."""
+    for _ in range(count):
+        yield await call.read()
+
+
+async def several(asks: List[Ask]) -> AsyncIterator[Ask]:
+    """Requests, with a pause now and then."""
+    for number, ask in enumerate(asks):
+        if number % 20 == 0:
+            await asyncio.sleep(0)
+        yield ask
+
+
+@on_loop
+async def test_streams(stub: SemanticsAsyncStub, servicer: Servicer) -> None:
+    asks = [Ask(number=n) for n in range(300)]
+    for requests in (asks, several(asks)):
+        assert (await stub.Collect(requests)).number == sum(range(300))
+    spread = stub.Spread(Ask(responses=300, response_bytes=1000))
+    assert [answer.number async for answer in spread] == list(range(300))
+    assert await spread.code() is StatusCode.OK and await spread.read() is EOF and not EOF
+    assert [answer.number async for answer in stub.Chat(several(asks))] == list(range(300))
+    chat = stub.Chat()
+    for n in range(300):
+        await chat.write(Ask(number=n))
+        answer = await chat.read()
+        assert not isinstance(answer, tollgate.aio._EndOfStream) and answer.number == n
+    await chat.done_writing()
+    assert await chat.read() is EOF and await chat.initial_metadata() == await chat.trailing_metadata() == ()
+    del answer
+
+
+@on_loop
+async def test_deadlines(stub: SemanticsAsyncStub, servicer: Servicer) -> None:
+    chat = stub.Chat(timeout=0.2)
+    for call in (stub.Unary(Ask(number=5), timeout=0.2), chat.read()):
+        with pytest.raises(tollgate.RpcError) as caught:
+            await call
+        assert caught.value.code() is StatusCode.DEADLINE_EXCEEDED
+    await asyncio.wait_for(servicer.cancelled.wait(), 30)
+    assert await chat.code() is StatusCode.DEADLINE_EXCEEDED
+
+
+@on_loop
+async def test_callers_give_up_and_handlers_are_cancelled(stub: SemanticsAsyncStub, servicer: Servicer) -> None:
+    async def given_up(end: Callable[[Any], None]) -> None:
+        servicer.began.clear()
+        servicer.cancelled.clear()
+        call = stub.Unary(Ask(number=5))
+        await asyncio.wait_for(servicer.began.wait(), 30)
+        end(call)
+        await asyncio.wait_for(servicer.cancelled.wait(), 30)
+
+    def cancel(call: Any) -> None:
+        assert call.cancel() and not call.cancel()
+
+    await given_up(cancel)
+
+    async def wait_for() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(stub.Unary(Ask(number=5)), 0.2)
+
+    servicer.cancelled.clear()
+    await wait_for()
+    await asyncio.wait_for(servicer.cancelled.wait(), 30)
+    # A stream, while somebody reads it, and while nobody does.
+    servicer.cancelled.clear()
+    stream = stub.Spread(Ask(responses=2**31, response_bytes=1000))
+    assert (await stream.initial_metadata()) == ()
+    assert stream.cancel() and not stream.cancel()
+    with pytest.raises(tollgate.RpcError) as caught:
+        await stream.read()
+    assert caught.value.code() is StatusCode.CANCELLED
+    await asyncio.wait_for(servicer.cancelled.wait(), 30)
+    chat = stub.Chat()
+    reading = asyncio.ensure_future(chat.read())
+    await asyncio.sleep(0.1)
+    assert chat.cancel()
+    with pytest.raises(tollgate.RpcError) as caught:
+        await reading
+    assert caught.value.code() is StatusCode.CANCELLED
+    with pytest.raises(tollgate.RpcError):
+        await chat.write(Ask())
+    code = await stub.Unary(Ask(number=7)).code()
+    assert code is StatusCode.OK
+
+
+@on_loop
+async def test_requests_that_end_with_an_exception_end_the_call(stub: SemanticsAsyncStub, servicer: Servicer) -> None:
+    async def broken() -> AsyncIterator[Ask]:
+        yield Ask(number=1)
+        raise KeyError("oh")
+
+    logging.disable()
+    try:
+        with pytest.raises(tollgate.RpcError, match="Exception iterating requests: 'oh'"):
+            await stub.Collect(broken())
+        chat = stub.Chat(broken())
+        with pytest.raises(tollgate.RpcError, match="Exception iterating requests: 'oh'"):
+            while await chat.read() is not EOF:
+                pass
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@on_loop
+async def test_a_slow_reader_stops_its_writer_and_nobody_else(stub: SemanticsAsyncStub, servicer: Servicer) -> None:
+    made = 0
+
+    async def endless() -> AsyncIterator[Ask]:
+        nonlocal made
+        while True:
+            made += 1
+            yield Ask(number=made)
+
+    async def settled() -> int:
+        before = -1
+        while made != before:
+            before = made
+            await asyncio.sleep(0.3)
+        return before
+
+    call = stub.Chat(endless())
+    stuck = await settled()
+    assert 0 < stuck < 2000
+    assert (await stub.Unary(Ask(number=9))).number == 9
+    assert await settled() == stuck
+    async for answer in take(call, 3000):
+        assert answer.number
+    assert made > stuck
+    del answer
+    call.cancel()
+
+
+def test_a_server_that_stops_finishes_what_it_has_begun(hosts: Any) -> None:
+    async def main() -> None:
+        for grace, outcome in ((30, "5"), (None, "CANCELLED")):
+            servicer = Servicer()
+            server = tollgate.aio.server(hosts[1].socket, hosts[1].token)
+            add_SemanticsServicer_to_server(servicer, server)
+            assert not await server.wait_for_termination(), "it hasn't started"
+            await server.start()
+            assert await server.wait_for_termination(timeout=0.05)
+            async with tollgate.aio.channel(hosts[0].socket, hosts[0].token, hosts[1].listen) as channel:
+                call = SemanticsAsyncStub(channel).Unary(Ask(number=50, delay_ms=300))
+                await asyncio.wait_for(servicer.began.wait(), 30)
+                await server.stop(grace)
+                try:
+                    answered = str((await call).number)
+                except tollgate.RpcError as error:
+                    answered = error.code().name
+                assert answered.startswith(outcome)
+                del call
+
+    asyncio.run(main())
+
+
+def test_a_channel_belongs_to_one_loop(hosts: Any) -> None:
+    channel = tollgate.aio.channel(hosts[0].socket, hosts[0].token, hosts[1].listen)
+    stub = SemanticsAsyncStub(channel)
+
+    async def call() -> None:
+        with pytest.raises(tollgate.RpcError):
+            await stub.Unary(Ask(), timeout=5)
+
+    asyncio.run(call())
+
+    async def elsewhere() -> None:
+        with pytest.raises(RuntimeError, match="belongs to the event loop that it was first used on"):
+            await stub.Unary(Ask())
+
+    asyncio.run(elsewhere())
+    channel._loop.close("channel")
+
+
+def test_a_daemon_that_dies_ends_everything(daemon: Any) -> None:
+    async def main() -> None:
+        server = tollgate.aio.server(daemon.socket, daemon.token)
+        servicer = Servicer()
+        add_SemanticsServicer_to_server(servicer, server)
+        await server.start()
+        channel = tollgate.aio.channel(daemon.socket, daemon.token)
+        stub = SemanticsAsyncStub(channel)
+        waiting = asyncio.ensure_future(stub.Unary(Ask(number=5)))
+        chat = stub.Chat()
+        await chat.write(Ask(number=1))
+        await chat.read()
+        await asyncio.wait_for(servicer.began.wait(), 30)
+        daemon.kill()
+        for call in (waiting, chat.read()):
+            with pytest.raises(tollgate.RpcError) as caught:
+                await call
+            assert caught.value.code() is StatusCode.UNAVAILABLE
+        await asyncio.wait_for(servicer.cancelled.wait(), 30)
+        assert not await server.wait_for_termination(timeout=30)
+        await server.stop()
+        await channel.close()
+
+    asyncio.run(main())
+
+
+def test_threads_call_what_a_loop_serves(hosts: Any) -> None:
+    async def main() -> None:
+        server = tollgate.aio.server(hosts[1].socket, hosts[1].token)
+        add_SemanticsServicer_to_server(Servicer(), server)
+        await server.start()
+
+        def calls() -> None:
+            with tollgate.channel(hosts[0].socket, hosts[0].token, hosts[1].listen) as channel:
+                stub = SemanticsStub(channel)
+                for n in range(100, 200):
+                    assert stub.Unary(Ask(number=n)).number == n
+                assert stub.Collect(Ask(number=n) for n in range(10)).number == 45
+
+        await asyncio.get_running_loop().run_in_executor(None, calls)
+        await server.stop()
+
+    asyncio.run(main())

@@ -1,0 +1,212 @@
+"""The examples, the programs for interoperability, the README's snippets, and the types of all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any, Dict, Iterator, List, Tuple
+
+import pytest
+from conftest import LIBRARY, program
+
+STUBS = pathlib.Path(os.environ["TOLLGATE_STUBS"])
+EXAMPLES = LIBRARY / "examples"
+
+# What the examples that are one program print.
+PRINTED = {
+    "streaming": [
+        "collected 10",
+        "spread [0, 1, 2, 3, 4]",
+        "chatted [0, 2, 4, 6, 8]",
+        "stopped True",
+        "goes on 2",
+    ],
+    "metadata": [
+        "beside the response: (('greeting', 'hello Ada'),)",
+        r"behind it: (('trace-bin', b'\x00\xff'),)",
+    ],
+    "errors": [
+        "INVALID_ARGUMENT: room_count is 0; book at least one room {} b''",
+        r"FAILED_PRECONDITION: full {'rooms': '9'} b'\x08\t\x12\x04full'",
+        "UNKNOWN: Exception calling application: integer division or modulo by zero {} b''",
+        "UNIMPLEMENTED: hotel.Reservation/CheckAvailability isn't implemented",
+    ],
+    "zero_copy": ["[1, 2]"] * 3,
+    "cancellation": [
+        "DEADLINE_EXCEEDED",
+        "the handler saw the deadline",
+        "the handler saw that the caller gave up: StatusCode.CANCELLED",
+    ],
+}
+# What clients print with their servers; figures aside.
+ANSWERED = {
+    "hello": ["hello, world"],
+    "hotel": ["reservation 1", "reservation 2", "2 calls in # s", "ritz: 4 rooms left"],
+}
+
+
+def environment(*paths: pathlib.Path) -> Dict[str, str]:
+    """Children find this process's packages, and the stubs."""
+    found = [str(path) for path in paths] + [path for path in sys.path if path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(found)}
+
+
+def run(script: pathlib.Path, *arguments: str, given: str = "") -> List[str]:
+    """What a program prints that ends well, and warns of nothing."""
+    command = [sys.executable, "-W", "error", str(script), *arguments]
+    child = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, env=environment())
+    assert (child.returncode, child.stderr) == (0, ""), child.stdout
+    return child.stdout.splitlines()
+
+
+@pytest.fixture
+def served(hosts: Any) -> Iterator[Any]:
+    """Starts servers on the second host."""
+    children = []
+
+    def start(script: pathlib.Path) -> None:
+        command = [sys.executable, "-W", "error", str(script), hosts[1].socket, hosts[1].token]
+        # The leash ends it when this process dies, however that is.
+        leashed = [program("leash"), str(os.getpid()), *command]
+        child = subprocess.Popen(leashed, stdout=subprocess.PIPE, text=True, env=environment())
+        children.append(child)
+        assert child.stdout is not None and child.stdout.readline() == "serving\n"
+
+    yield start
+    for child in children:
+        child.kill()
+        child.communicate()
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_examples(hosts: Any, name: str) -> None:
+    assert run(EXAMPLES / f"{name}.py", hosts[0].socket, hosts[0].token) == PRINTED[name]
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_examples_of_two_programs(hosts: Any, served: Any, name: str) -> None:
+    served(EXAMPLES / f"{name}_server.py")
+    arguments = [hosts[0].socket, hosts[0].token, hosts[1].listen]
+    lines = run(EXAMPLES / f"{name}_client.py", *arguments, *(["2"] if name == "hotel" else []))
+    assert [re.sub(r"\d+\.\d+", "#", line) for line in lines] == ANSWERED[name]
+
+
+def test_every_example_is_run() -> None:
+    of_two = {f"{name}_{part}" for name in ANSWERED for part in ("server", "client")}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(PRINTED) | of_two
+
+
+def case(method: str, *requests: Dict[str, Any], **more: Any) -> Dict[str, Any]:
+    return {"method": method, "requests": list(requests), **more}
+
+
+def answer(number: int, size: int = 0) -> Dict[str, int]:
+    return {"number": number, "len": size, "byte": number % 256 if size else 0}
+
+
+ECHOED = [["head", "a"], ["blob-bin", "AP8="]]
+ASK_ECHO = {"echo": ["head", "blob-bin"], "echo_as_trailers": ["blob-bin"]}
+FAILS = {"code": 9, "message": "not yet", "details": "CAk=", "echo_as_trailers": ["head"]}
+# Cases, and what of their results is as expected.
+CASES: List[Tuple[Dict[str, Any], Dict[str, Any]]] = [
+    (case("Unary", {"number": 300, "responses": 1, "response_bytes": 5}), {"responses": [answer(300, 5)], "code": 0}),
+    (case("Unary", {"number": 1, "responses": 1, **ASK_ECHO}, metadata=ECHOED), {"metadata": ECHOED, "trailers": ECHOED[1:]}),
+    (
+        case("Unary", {"number": 1, **FAILS}, metadata=ECHOED),
+        {"responses": [], "code": 9, "message": "not yet", "details": "CAk=", "trailers": ECHOED[:1]},
+    ),
+    (case("Unary", {"delay_ms": 5000}, timeout_ms=100), {"responses": [], "code": 4}),
+    (case("Unary", {"delay_ms": 5000}, cancel_after=0), {"responses": [], "code": 1}),
+    (
+        case("Collect", *({"number": n, "payload_len": 3, "payload_byte": 7} for n in range(50))),
+        {"responses": [{"number": 1225, "len": 150, "byte": 7}], "code": 0},
+    ),
+    (case("Collect"), {"responses": [answer(0)], "code": 0}),
+    (case("Collect", {"number": 1}, {"number": 2, **ASK_ECHO}, metadata=ECHOED), {"metadata": ECHOED, "trailers": ECHOED[1:]}),
+    (case("Collect", {"number": 1}, FAILS), {"responses": [], "code": 9, "message": "not yet", "details": "CAk="}),
+    (case("Collect", {"delay_ms": 5000}, cancel_after=0), {"responses": [], "code": 1}),
+    (
+        case("Spread", {"number": 5, "responses": 100, "response_bytes": 3}),
+        {"responses": [answer(n, 3) for n in range(5, 105)], "code": 0},
+    ),
+    (case("Spread", {}), {"responses": [], "code": 0}),
+    (
+        case("Spread", {"responses": 2, **FAILS}, metadata=ECHOED),
+        {"responses": [answer(0), answer(1)], "code": 9, "details": "CAk=", "trailers": ECHOED[:1]},
+    ),
+    (case("Spread", {"responses": 10**9}, cancel_after=3), {"responses": [answer(n) for n in range(3)], "code": 1}),
+    (
+        case("Chat", *({"number": 10 * n, "responses": n} for n in range(5)), lockstep=True, metadata=ECHOED),
+        {
+            "responses": [answer(10 * n + k) for n in range(5) for k in range(n)],
+            "code": 0,
+            "metadata": ECHOED,
+            "trailers": ECHOED,
+        },
+    ),
+    (case("Chat", {"number": 1, "responses": 1}, FAILS), {"responses": [answer(1)], "code": 9, "message": "not yet"}),
+    (case("Chat", {"responses": 5}, {"delay_ms": 5000}, timeout_ms=300), {"responses": [answer(n) for n in range(5)], "code": 4}),
+    (case("Chat", {"responses": 5}, {"delay_ms": 5000}, cancel_after=5), {"responses": [answer(n) for n in range(5)], "code": 1}),
+    (case("Unary", {"payload_len": 5 << 20, "responses": 1, "response_bytes": 5 << 20}), {"responses": [answer(0, 5 << 20)]}),
+]
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_interoperability_with_itself(hosts: Any, served: Any, remote: bool) -> None:
+    served(LIBRARY / "interop" / "interop_server.py")
+    host, target = (hosts[0], hosts[1].listen) if remote else (hosts[1], "")
+    given = "".join(json.dumps(case) + "\n" for case, _ in CASES)
+    lines = run(LIBRARY / "interop" / "interop_client.py", host.socket, host.token, target, given=given)
+    assert len(lines) == len(CASES)
+    for (case, expected), line in zip(CASES, lines):
+        result = json.loads(line)
+        assert set(result) == {"responses", "metadata", "trailers", "code", "message", "details"}
+        assert {**result, **expected} == result, case
+
+
+def snippets(language: str) -> List[str]:
+    """The README's blocks in a language."""
+    text = (LIBRARY / "README.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def test_the_readme(hosts: Any, tmp_path: pathlib.Path) -> None:
+    """Its proto, server and client are written to files as it says, and do what it says."""
+    (tmp_path / "greeter.proto").write_text(snippets("proto")[0])
+    generate = next(line for block in snippets("sh") for line in block.splitlines() if "tollgate gen" in line)
+    subprocess.run([program("tollgate"), *generate.split()[1:]], cwd=tmp_path, check=True)
+    server, client, aio, large = snippets("python")
+    named = {"SOCKET": hosts[0].socket, "TOKEN": hosts[0].token}
+
+    def script(name: str, text: str) -> List[str]:
+        path = tmp_path / name
+        for word, value in named.items():
+            text = text.replace(f'"{word}"', repr(value))
+        path.write_text(text)
+        return [sys.executable, "-W", "error", str(path)]
+
+    leash = [program("leash"), str(os.getpid())]
+    command = [*leash, *script("server.py", server)]
+    env = environment(tmp_path)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as child:
+        assert child.stdout is not None and child.stdout.readline() == "serving\n"
+        for name, text in (("client.py", client), ("aio_client.py", aio), ("large.py", large)):
+            ran = subprocess.run(script(name, text), capture_output=True, text=True, timeout=60, env=env)
+            assert (ran.returncode, ran.stderr) == (0, ""), name
+            assert ran.stdout.splitlines() == re.findall(r"# prints: (.*)", text), name
+        child.kill()
+
+
+def test_types() -> None:
+    """mypy --strict of the package, of generated code, the examples and the programs for interoperability."""
+    # The options are the project's.
+    mypy = [sys.executable, "-m", "mypy", "--config-file", str(LIBRARY / "pyproject.toml"), "--cache-dir", str(STUBS / "mypy")]
+    env = {**os.environ, "MYPYPATH": f"{STUBS}{os.pathsep}{LIBRARY}"}
+    scripts = [*EXAMPLES.glob("*.py"), *(LIBRARY / "interop").glob("*.py")]
+    for what in (["-p", "tollgate"], ["-p", "stubs"], ["--scripts-are-modules", *map(str, scripts)]):
+        checked = subprocess.run([*mypy, *what], capture_output=True, text=True, env=env)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
