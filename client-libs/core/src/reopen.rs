@@ -34,6 +34,8 @@ use crate::session::{Binding, BoundMethod, Inner, SessionOptions};
 /// What the clones of a session share. The last one ends it.
 pub(crate) struct Handle {
     line: Mutex<Line>,
+    /// The same of every connection: it goes with the token.
+    tenant: String,
     /// The number of the connection that there is.
     current: AtomicU64,
     /// The number of the last one that ended, once that is being made up for.
@@ -105,6 +107,7 @@ impl Handle {
             services: Vec::new(),
         };
         let handle = Arc::new(Handle {
+            tenant: inner.opened.tenant.clone(),
             current: AtomicU64::new(inner.id),
             lost: AtomicU64::new(0),
             line: Mutex::new(line),
@@ -121,6 +124,10 @@ impl Handle {
 
     pub(crate) fn inner(&self) -> Arc<Inner> {
         Arc::clone(&self.line().inner)
+    }
+
+    pub(crate) fn tenant(&self) -> &str {
+        &self.tenant
     }
 
     /// Whether the connection of this number is the one that there is.

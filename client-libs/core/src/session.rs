@@ -222,8 +222,8 @@ impl Inner {
 
 impl Session {
     /// The tenant that the token belongs to.
-    pub fn tenant(&self) -> String {
-        self.inner().opened.tenant.clone()
+    pub fn tenant(&self) -> &str {
+        self.handle.tenant()
     }
 
     /// The session's number in the daemon's status.

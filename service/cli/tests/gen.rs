@@ -71,13 +71,7 @@ fn a_check_names_the_files_that_differ_and_writes_nothing() {
                    Try: the same command without --check";
     check(&arguments, &out, 9, &[], missing);
     assert!(!out.exists());
-    check(
-        &["--lang", "c", "hotel.proto"],
-        &out,
-        0,
-        &HOTEL_IN_C,
-        "",
-    );
+    check(&["--lang", "c", "hotel.proto"], &out, 0, &HOTEL_IN_C, "");
     std::fs::write(out.join("hotel.tollgate.h"), "edited by hand").unwrap();
     let edited = "tollgate: FAILED_PRECONDITION: not what would be generated: OUT/hotel.tollgate.h. \
                   Try: the same command without --check";
