@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(crate) struct Handle {
     /// How another is opened; `None`: never.
     options: Option<SessionOptions>,
     /// This program has ended it.
-    closed: AtomicBool,
+    closed: Arc<Closed>,
     /// Who waits for that.
     mourners: Mutex<Vec<Waker>>,
     /// No thread is started to drive it.
@@ -112,7 +112,7 @@ impl Handle {
             lost: AtomicU64::new(0),
             line: Mutex::new(line),
             options,
-            closed: AtomicBool::new(false),
+            closed: Arc::default(),
             mourners: Mutex::default(),
             by_hand: AtomicBool::new(false),
             watchers: Mutex::default(),
@@ -136,13 +136,15 @@ impl Handle {
     }
 
     pub(crate) fn reopens(&self) -> bool {
-        self.options.is_some() && !self.closed.load(Ordering::SeqCst)
+        self.options.is_some() && !self.closed.is_set()
     }
 
     /// Ends the session for good.
     pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
-        // Whoever opens another looks at that under the lock that this takes, too.
+        self.closed.set();
+        // Services may hold the session that they serve on. Whoever opens another connection looks at what is set under the same lock.
+        let services = std::mem::take(&mut self.line().services);
+        drop(services);
         let status = Status::new(Code::CANCELLED, "this program closed the session");
         self.inner().end(status);
         let mourners = std::mem::take(&mut *self.mourners());
@@ -235,15 +237,16 @@ impl Handle {
         if !self.reopens() || !self.is_current(id) || self.lost.swap(id, Ordering::SeqCst) == id {
             return;
         }
-        let handle = Arc::downgrade(self);
+        let (handle, closed) = (Arc::downgrade(self), Arc::clone(&self.closed));
         let reopening = thread::Builder::new().name("tollgate-reopen".to_owned());
         // Without a thread the session stays ended, as it would without reopening.
-        let _no_thread = reopening.spawn(move || reopen(&handle));
+        let _no_thread = reopening.spawn(move || reopen(&handle, &closed));
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        self.closed.set();
         let status = Status::new(Code::CANCELLED, "the session was dropped");
         self.inner().end(status);
     }
@@ -256,10 +259,10 @@ impl std::fmt::Debug for Handle {
 }
 
 /// Opens a session anew, unless it is dropped meanwhile; then sees to it that everything is bound.
-fn reopen(handle: &Weak<Handle>) {
+fn reopen(handle: &Weak<Handle>, closed: &Closed) {
     let mut pauses = Pauses::new();
     let (inner, mut missing) = loop {
-        thread::sleep(pauses.next());
+        closed.wait(pauses.next());
         let Some(session) = handle.upgrade().filter(|session| session.reopens()) else {
             return;
         };
@@ -269,8 +272,7 @@ fn reopen(handle: &Weak<Handle>) {
     };
     let mut pauses = Pauses::new();
     while !missing.is_empty() && !inner.is_over() {
-        thread::sleep(pauses.next());
-        if handle.strong_count() == 0 {
+        if closed.wait(pauses.next()) {
             return;
         }
         missing.retain(|binding| {
@@ -365,6 +367,33 @@ impl ClientBinding {
         methods
             .map(|(name, known)| (*known, handle(name)))
             .collect()
+    }
+}
+
+/// Whether a session has been ended by its program, which ends pauses, too.
+#[derive(Default)]
+struct Closed {
+    is_set: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Closed {
+    fn set(&self) {
+        *lock(&self.is_set) = true;
+        self.changed.notify_all();
+    }
+
+    fn is_set(&self) -> bool {
+        *lock(&self.is_set)
+    }
+
+    /// Waits for so long, or until it is set. Whether it is.
+    fn wait(&self, pause: Duration) -> bool {
+        let is_set = lock(&self.is_set);
+        let waited = self
+            .changed
+            .wait_timeout_while(is_set, pause, |is_set| !*is_set);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
