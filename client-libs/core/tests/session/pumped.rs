@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tollgate_core::limits::PUMP_TURNS;
 use tollgate_core::{Code, Pump, Session, Status, block_on};
 
 use crate::fake::{self, FIRST_HANDLE, Limits, echo, silence};
@@ -93,6 +94,28 @@ fn handlers_and_tasks_run_in_turns_only() {
     assert_eq!(ran.load(Ordering::SeqCst), 0);
     settle(&mut pump);
     assert_eq!(ran.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn tasks_that_are_always_ready_leave_the_event_loop_a_word() {
+    let (session, _daemon) = fake::start(Limits::default(), silence());
+    let mut pump = Pump::new(&session).unwrap();
+    settle(&mut pump);
+    let polled = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&polled);
+    session.spawn(std::future::poll_fn(move |cx| {
+        cx.waker().wake_by_ref();
+        match count.fetch_add(1, Ordering::SeqCst) {
+            999 => Poll::Ready(()),
+            _ => Poll::Pending,
+        }
+    }));
+    pump.turn();
+    let once = polled.load(Ordering::SeqCst);
+    assert!(once >= PUMP_TURNS && once < 2 * PUMP_TURNS, "{once}");
+    assert!(is_readable(&pump, Duration::ZERO), "there is more to do");
+    settle(&mut pump);
+    assert_eq!(polled.load(Ordering::SeqCst), 1_000);
 }
 
 #[test]
