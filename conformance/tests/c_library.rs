@@ -4,9 +4,11 @@
 #![allow(clippy::unwrap_used)]
 
 use std::ffi::OsStr;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use serde_json::Value;
 use tollgate::{Session, SessionOptions, block_on};
@@ -267,6 +269,45 @@ fn mistakes_are_refused_and_leaks_told() {
     for way in [Way::Sanitized, Way::Valgrind] {
         let out = kit().example(way, "tests/hostile.c", &[socket(&daemon), &token]);
         assert_eq!(out.trim_end(), "hostile: all checks passed", "{way:?}");
+    }
+}
+
+#[test]
+fn a_daemon_that_dies_is_noticed_by_who_waits() {
+    let bed = Testbed::new();
+    let mut daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let start = |name: &str, args: &[&str]| {
+        let program = kit().build(Way::Sanitized, &sources().join(name));
+        Process::start(&program, args).unwrap()
+    };
+    let mut server = start("interop/interop_server.c", &[socket(&daemon), &token]);
+    server.line(SOON, |line| line == "serving").unwrap();
+    let mut client = start("interop/interop_client.c", &[socket(&daemon), &token, ""]);
+    let mut calls = client.stdin().unwrap();
+    let quick = r#"{"method": "Unary", "requests": [{"number": 1, "responses": 1}]}"#;
+    writeln!(calls, "{quick}").unwrap();
+    client.line_after(0, SOON).unwrap();
+    let slow = r#"{"method": "Chat", "requests": [{"delay_ms": 500}, {"delay_ms": 3000}]}"#;
+    writeln!(calls, "{slow}").unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    daemon.process().kill();
+    let last = client.line_after(1, SOON).unwrap();
+    assert!(last.contains("\"code\":14"), "{last}");
+    // The server's threads wait, or handle a call that nobody waits for any more, and end.
+    assert_eq!(server.ended(SOON).and_then(|end| end.code()), Some(1));
+    drop(calls);
+    assert!(client.ended(SOON).is_some());
+}
+
+#[test]
+fn many_threads_and_an_event_loop_lose_nothing() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    for way in [Way::Sanitized, Way::Static] {
+        let out = kit().example(way, "tests/stress.c", &[socket(&daemon), &token]);
+        assert_eq!(out.trim_end(), "stress: nothing got lost", "{way:?}");
     }
 }
 

@@ -18,7 +18,7 @@
  *
  * THREADS. The library starts none. A session, a client and a call may be used by several threads at once, a call's sending by one and its
  * receiving by another; statuses, metadata, messages and buffers by one at a time. A program's functions run on the threads that call
- * tollgate_session_serve, tollgate_session_drive or tollgate_session_close. Only writers (tollgate_write_fn) run elsewhere: during the
+ * tollgate_session_serve, tollgate_session_drive or tollgate_session_close; no exception and no longjmp may leave them. Only writers (tollgate_write_fn) run elsewhere: during the
  * function that was given the message. A writer mustn't call the library.
  *
  * WAITING. Functions wait unless they are told TOLLGATE_NONBLOCK; while they do, they drive the session: look at what the daemon says. While
@@ -29,7 +29,8 @@
  * FAILED_PRECONDITION. Use of a handle after it was freed can't be detected.
  *
  * LIMITS. Metadata of one message: 8 KiB and 64 pairs; a message: tollgate_session_max_message_bytes, at most 16 MiB; calls under way
- * at once per session: 65,536, of which handlers 4,096; messages of one call that are sent without waiting and aren't out yet: 1.
+ * at once per session: 65,536, of which handlers 4,096; messages of one call that are sent without waiting and aren't out yet: 1; rounds of
+ * callbacks in one tollgate_session_drive, when each brings the next: 17, and the descriptor stays readable.
  */
 #ifndef TOLLGATE_H
 #define TOLLGATE_H
@@ -319,7 +320,7 @@ bool tollgate_call_is_cancelled(tollgate_call *call);
 typedef void (*tollgate_ready_fn)(tollgate_call *call, void *user);
 
 /* Has `ready` run, when the session is driven, whenever something that would have blocked is worth another try, or the call is over;
- * possibly also when it isn't. NULL: nothing any more. */
+ * possibly also when it isn't, and once to begin with. NULL: nothing any more. */
 tollgate_code tollgate_call_on_ready(tollgate_call *call, tollgate_ready_fn ready, void *user, tollgate_status *status);
 /* Cancels a call of one's own that hasn't ended, answers INTERNAL to one that came in and wasn't answered, and frees the handle. Does
  * nothing with a call that wasn't kept (tollgate_call_keep). */

@@ -547,8 +547,10 @@ impl Call {
     }
 
     /// What is to run when a call that would have blocked may go on; nothing any more for `None`.
-    pub(crate) fn on_ready(&self, readiness: Option<Readiness>) {
+    pub(crate) fn on_ready(self: &Arc<Self>, readiness: Option<Readiness>) {
         *lock(&self.readiness) = readiness;
+        // What would have been told before was told to nobody.
+        self.announce();
     }
 
     pub(crate) fn run_ready(self: &Arc<Self>) {

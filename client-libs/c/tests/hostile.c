@@ -3,6 +3,7 @@
  *   hostile SOCKET TOKEN
  */
 #include <dirent.h>
+#include <poll.h>
 
 #include "../examples/example.h"
 #include "hotel.tollgate_service.h"
@@ -299,6 +300,34 @@ static void sends_that_may_not_block(tollgate_session *session)
     free(payload);
 }
 
+static int rounds;
+
+/* Always worth another try, it says. */
+static void ready_again(tollgate_call *call, void *user)
+{
+    rounds += 1;
+    CHECK(tollgate_call_on_ready(call, ready_again, user, status) == TOLLGATE_OK);
+}
+
+/* Callbacks that bring each other don't keep drive from returning, and aren't forgotten. */
+static void an_event_loop_gets_a_word_in(tollgate_session *session, const tollgate_client *client)
+{
+    tollgate_call *call;
+    struct pollfd fd;
+    fd.fd = tollgate_session_fd(session, status);
+    fd.events = POLLIN;
+    CHECK(tollgate_call_open(client, 0, NULL, false, NULL, &call, status) == TOLLGATE_OK);
+    CHECK(tollgate_call_on_ready(call, ready_again, NULL, status) == TOLLGATE_OK && rounds == 0);
+    CHECK(tollgate_session_drive(session, 0, status) == TOLLGATE_OK && rounds == 17);
+    CHECK(poll(&fd, 1, 0) == 1);
+    CHECK(tollgate_session_drive(session, -1, status) == TOLLGATE_OK && rounds == 34);
+    CHECK(tollgate_call_on_ready(call, NULL, NULL, status) == TOLLGATE_OK);
+    while (poll(&fd, 1, 50) == 1) {
+        CHECK(tollgate_session_drive(session, 0, status) == TOLLGATE_OK && rounds == 34);
+    }
+    tollgate_call_free(call);
+}
+
 /* What isn't given back is counted, and can still be read and freed. */
 static void leaks_are_told(tollgate_session *session, tollgate_client *client, tollgate_session *server)
 {
@@ -390,6 +419,7 @@ int main(int argc, char **argv)
     CHECK(hotel_Echo_client(session, NULL, &client, status) == TOLLGATE_OK);
     calls_keep_their_rules(server, session, client);
     sends_that_may_not_block(session);
+    an_event_loop_gets_a_word_in(session, client);
     values_that_change_are_noticed(argc, argv);
     CHECK(threads() == 1);
     leaks_are_told(session, client, server);
