@@ -25,6 +25,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ("tollgate", &["tollgate-core"], &[]),
     // The same for C: it fences the pointers.
     ("tollgate-c", &["tollgate-core"], &[]),
+    ("tollgate-python", &["tollgate-core"], &[]),
     (
         "tollgate-examples",
         &["tollgate"],
@@ -153,7 +154,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
 
 /// The crates of either side; what both reach may only be [`SHARED`]. The command line stands on both: it calls through the
 /// client library, and runs the policies' sandbox for `policy test`.
-const CLIENT_SIDE: &[&str] = &["tollgate-core", "tollgate", "tollgate-c"];
+const CLIENT_SIDE: &[&str] = &["tollgate-core", "tollgate", "tollgate-c", "tollgate-python"];
 const SERVICE_SIDE: &[&str] = &[
     "tollgate-engine",
     "tollgate-transport",
@@ -181,6 +182,7 @@ const FENCED: &[(&str, &[&str])] = &[
         &["tollgate-benches", "tollgate-daemon", "tollgate-registry"],
     ),
     ("opentelemetry*", &[]),
+    ("pyo3", &["tollgate-python"]),
     ("tonic*", &["tollgate-benches"]),
 ];
 
@@ -221,6 +223,8 @@ const UNSAFE_FILES: &[&str] = &[
     "client-libs/c/src/exports/status.rs",
     "client-libs/c/src/outgoing.rs",
     "client-libs/c/src/pointers.rs",
+    // Memory that Python's memoryviews show: the buffer protocol.
+    "client-libs/python/src/held.rs",
     // Slices of heap blocks that one side owns.
     "client-libs/shm-abi/src/heap.rs",
     // A sendmsg whose parts lie in shared memory.
@@ -247,6 +251,7 @@ const UNSAFE_FILES: &[&str] = &[
 /// The crates that fence `unsafe`; every other crate root says `#![forbid(unsafe_code)]`.
 const UNSAFE_CRATES: &[&str] = &[
     "tollgate-c",
+    "tollgate-python",
     "tollgate-shm-abi",
     "tollgate-jit",
     "tollgate-policy",

@@ -205,7 +205,7 @@ def test_types() -> None:
     """mypy --strict of the package, of generated code, the examples and the programs for interoperability."""
     # The options are the project's.
     mypy = [sys.executable, "-m", "mypy", "--config-file", str(LIBRARY / "pyproject.toml"), "--cache-dir", str(STUBS / "mypy")]
-    env = {**os.environ, "MYPYPATH": f"{STUBS}{os.pathsep}{LIBRARY}"}
+    env = {**os.environ, "MYPYPATH": f"{STUBS}{os.pathsep}{LIBRARY / 'python'}"}
     scripts = [*EXAMPLES.glob("*.py"), *(LIBRARY / "interop").glob("*.py")]
     for what in (["-p", "tollgate"], ["-p", "stubs"], ["--scripts-are-modules", *map(str, scripts)]):
         checked = subprocess.run([*mypy, *what], capture_output=True, text=True, env=env)

@@ -310,12 +310,14 @@ class Server:
             except Exception:
                 _log.exception("a call can't be answered")
             finally:
-                with self._change:
-                    del self._contexts[incoming.id]
-                    self._change.notify_all()
+                number = incoming.id
                 context._over()
-                # Views go back before the next call is waited for.
+                # What was received goes back before somebody hears that this call is over: exceptions keep the frames that they passed.
+                context._told = None
                 del incoming, context
+                with self._change:
+                    del self._contexts[number]
+                    self._change.notify_all()
 
     def _handle(self, incoming: _core.Incoming, context: ServicerContext) -> None:
         service, handlers = self._services[incoming.service]

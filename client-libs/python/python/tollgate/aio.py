@@ -356,8 +356,9 @@ class StreamCall(_Call, Generic[Request, Response]):
         self._fail(error)
         if self._halves is not None:
             sender, receiver = self._halves
-            sender.cancel()
+            # In this order: who waits for a response hears why there is none.
             receiver.cancel(int(error.code()), error.details())
+            sender.cancel()
         else:
             self._opening.cancel()
         return True
@@ -381,7 +382,8 @@ class StreamCall(_Call, Generic[Request, Response]):
             await self.initial_metadata()
             self._fail(error)
             self._stop_feeding()
-            raise
+            assert self._error is not None, "it was set above, or before by who ended the call"
+            raise self._error
         except asyncio.CancelledError:
             if self._error is not None:
                 raise self._error from None
@@ -718,6 +720,8 @@ class Server:
         finally:
             self._tasks.pop(incoming.id, None)
             context._over()
+            # Exceptions keep the frames that they passed, and what was received in them.
+            context._told = None
 
     async def _handle(self, incoming: _core.Incoming, context: ServicerContext) -> None:
         service, handlers = self._services[incoming.service]

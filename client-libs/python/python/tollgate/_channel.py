@@ -165,7 +165,8 @@ class StreamCall(Call, Generic[Response]):
         except RpcError as error:
             self.initial_metadata()
             self._fail(error)
-            raise
+            assert self._error is not None, "it was set above, or before by who ended the call"
+            raise self._error
         if response is None:
             self.initial_metadata()
             self._ended_well(self._receiver.trailers())
@@ -187,9 +188,10 @@ class StreamCall(Call, Generic[Response]):
     def _end(self, code: StatusCode, details: str) -> bool:
         if self._status is not None:
             return False
-        self._sender.cancel()
-        self._receiver.cancel(code, details)
+        # In this order: who waits for a response hears why there is none.
         self._fail(RpcError(code, details))
+        self._receiver.cancel(code, details)
+        self._sender.cancel()
         return True
 
     def _fail(self, error: RpcError) -> None:
