@@ -48,6 +48,8 @@ struct Queue {
     inbox: Mutex<Inbox>,
     call_came: Condvar,
     cancel_came: Condvar,
+    /// The session has ended.
+    over: AtomicBool,
     /// Slots of the core that can be freed.
     idle: Mutex<Vec<Waker>>,
 }
@@ -78,6 +80,7 @@ impl Queue {
     }
 
     fn close(&self) {
+        self.over.store(true, Ordering::SeqCst);
         self.change(|inbox| inbox.closed = true);
         self.call_came.notify_all();
         self.cancel_came.notify_all();
@@ -472,8 +475,13 @@ impl Incoming {
 
     /// Whether somebody waits for the answer.
     fn is_active(&self) -> bool {
-        let over = &self.state;
-        !over.cancelled.load(Ordering::SeqCst) && !over.answered.load(Ordering::SeqCst)
+        // The session's end is heard of before that of its calls.
+        let over = [
+            &self.state.cancelled,
+            &self.state.answered,
+            &self.queue.over,
+        ];
+        !over.iter().any(|over| over.load(Ordering::SeqCst))
     }
 
     /// The next request, or `None` after the last.
