@@ -212,11 +212,13 @@ impl Alarm {
 /// What makes the Python object of a result.
 type Finish = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 type Job = Pin<Box<dyn Future<Output = Finish> + Send>>;
+/// A job, and the future of the event loop's that gets its result.
+type Waiting = (Job, Py<PyAny>);
 
 /// The futures that one event loop waits for.
 pub(crate) struct Reactor {
     bell: Arc<Bell>,
-    jobs: Mutex<HashMap<u64, Own<(Job, Py<PyAny>)>>>,
+    jobs: Mutex<HashMap<u64, Own<Waiting>>>,
     last: AtomicU64,
     /// `create_future` of the event loop.
     create_future: Mutex<Option<Py<PyAny>>>,
