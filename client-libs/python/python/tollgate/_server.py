@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Tupl
 
 from tollgate import _core
 from tollgate._session import (
-    DEFAULT_SPIN,
+    DEFAULT_SERVER_SPIN,
     LAST_ANSWERS,
     LAST_ANSWERS_CHECK,
     close_session,
@@ -223,7 +223,7 @@ class Server:
         label: str = "",
         send_heap_bytes: int = 0,
         receive_heap_bytes: int = 0,
-        spin: float = DEFAULT_SPIN,
+        spin: float = DEFAULT_SERVER_SPIN,
     ) -> None:
         if max_workers < 1:
             raise ValueError(f"a server needs a worker, and max_workers is {max_workers}")

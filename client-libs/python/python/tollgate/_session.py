@@ -11,9 +11,12 @@ from typing import Any, Dict, Optional, Tuple, Union
 from tollgate import _core
 from tollgate._status import RpcError, StatusCode
 
-# How long a thread that waits spins before it sleeps, in seconds. Spinning saves wake-ups; longer than one takes, it costs more than it
-# saves.
-DEFAULT_SPIN = 10e-6
+# How long a thread that waits spins before it sleeps, in seconds. Measured with unary calls on two busy cores: without, 15,400 calls/s at 16.2 us
+# of the client's CPU each; 3 us, 21,600 at 14.6; 10 us, 23,200 at 16.6; 30 us, 22,700 at 20.1.
+DEFAULT_SPIN = 3e-6
+
+# The same of a server, whose wake-ups all its callers wait for. The figures above are with this.
+DEFAULT_SERVER_SPIN = 10e-6
 
 # How long a server that stops waits for the daemon to take its last answers, in seconds, and how often it looks.
 LAST_ANSWERS = 1.0

@@ -34,6 +34,7 @@ from typing import (
 from tollgate import _core
 from tollgate._server import Aborted, ContextBase
 from tollgate._session import (
+    DEFAULT_SERVER_SPIN,
     DEFAULT_SPIN,
     LAST_ANSWERS,
     LAST_ANSWERS_CHECK,
@@ -617,7 +618,7 @@ class Server:
         label: str = "",
         send_heap_bytes: int = 0,
         receive_heap_bytes: int = 0,
-        spin: float = DEFAULT_SPIN,
+        spin: float = DEFAULT_SERVER_SPIN,
     ) -> None:
         self._session = open_session(
             socket,
