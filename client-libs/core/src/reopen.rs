@@ -276,7 +276,10 @@ fn reopen(handle: &Weak<Handle>, closed: &Closed) {
             return;
         }
         missing.retain(|binding| {
-            let methods = wait(binding.bind(&inner));
+            let Some(session) = handle.upgrade() else {
+                return false;
+            };
+            let methods = session.wait_for(&inner, binding.bind(&inner));
             let is_missing = methods.values().all(Result::is_err);
             inner
                 .lock()
@@ -330,15 +333,30 @@ impl Handle {
             .background
             .store(self.by_hand.load(Ordering::SeqCst), Ordering::SeqCst);
         old.summon_drivers();
-        for watcher in lock(&self.watchers).iter().filter_map(Weak::upgrade) {
-            watcher.wake();
-        }
+        self.wake_watchers();
         inner.ensure_driven();
         if inner.is_over() {
             // It ended before it was the current one, so nobody was told.
             self.lost(inner.id);
         }
         Ok((inner, missing))
+    }
+
+    /// Waits for a future of the current connection.
+    fn wait_for<F: Future>(&self, inner: &Arc<Inner>, future: F) -> F::Output {
+        if !self.by_hand.load(Ordering::SeqCst) {
+            return wait(future);
+        }
+        // Its program may do nothing but call what isn't bound, and that drives nothing.
+        let output = drive_alone(inner, future);
+        self.wake_watchers();
+        output
+    }
+
+    fn wake_watchers(&self) {
+        for watcher in lock(&self.watchers).iter().filter_map(Weak::upgrade) {
+            watcher.wake();
+        }
     }
 }
 
