@@ -51,6 +51,13 @@ impl Binds {
         Ok(self.last_id)
     }
 
+    /// Whether a service is being bound to be served.
+    pub(crate) fn serves_soon(&self) -> bool {
+        self.waiting
+            .values()
+            .any(|waiting| waiting.service.is_some() && waiting.outcome.is_none())
+    }
+
     /// Takes the outcome of a bind that is done; otherwise keeps the waker for when it is.
     pub(crate) fn poll(&mut self, id: u64, waker: &Waker) -> Option<Result<Binding, Status>> {
         let waiting = self.waiting.get_mut(&id)?;

@@ -48,6 +48,8 @@ pub(crate) struct Driver {
     wakers: Vec<Waker>,
     /// To be handled after unlocking.
     events: Vec<Event>,
+    /// Calls of services whose bind isn't answered yet: the answer comes on the other channel.
+    early: Vec<Event>,
     /// To be dropped after unlocking.
     unshared: Vec<SharedBytes>,
     packet: Vec<u8>,
@@ -88,6 +90,7 @@ impl Driver {
             tasks: Tasks::new(ready),
             wakers: Vec::new(),
             events: Vec::new(),
+            early: Vec::new(),
             unshared: Vec::new(),
             packet: vec![0; MAX_PACKET_BYTES],
             patience,
@@ -270,6 +273,13 @@ impl Driver {
     fn handle(&mut self, inner: &Arc<Inner>, event: Event) {
         match event {
             Event::Cancel { call } => self.tasks.cancel(call),
+            Event::Call { handle, .. }
+                if !self.tasks.knows(handle) && inner.lock().binds.serves_soon() =>
+            {
+                self.early.push(event);
+                // It may have come by now, and takes them up.
+                self.read_control(inner);
+            }
             Event::Call {
                 handle,
                 call,
@@ -277,10 +287,6 @@ impl Driver {
                 image,
                 moments,
             } => {
-                if !self.tasks.knows(handle) {
-                    // The bind's answer was sent before this call, but on the other channel.
-                    self.read_control(inner);
-                }
                 if let Ok(request) = ReceivedBlock::claim_part(inner, &image, part.bare) {
                     let incoming = Incoming::new(inner, call, (part, request), moments);
                     self.tasks.start(handle, call, incoming);
@@ -396,8 +402,21 @@ impl Driver {
             let unsaid = Status::unavailable("the daemon ended the session without a reason");
             return self.lost(inner, outcome.err().unwrap_or(unsaid));
         }
+        self.complete_bind(inner, response.id, outcome);
+        // What is still too early waits on.
+        for event in std::mem::take(&mut self.early) {
+            self.handle(inner, event);
+        }
+    }
+
+    fn complete_bind(
+        &mut self,
+        inner: &Arc<Inner>,
+        id: u64,
+        outcome: Result<Vec<BoundMethod>, Status>,
+    ) {
         let methods: Vec<BoundMethod> = outcome.clone().unwrap_or_default();
-        let Some((service, waker)) = inner.lock().binds.complete(response.id, outcome) else {
+        let Some((service, waker)) = inner.lock().binds.complete(id, outcome) else {
             return;
         };
         if let Some(service) = service {
@@ -425,6 +444,7 @@ impl Driver {
             waker.wake();
         }
         self.events.clear();
+        self.early.clear();
         inner.end(status);
     }
 }

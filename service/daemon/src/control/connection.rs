@@ -40,6 +40,8 @@ struct Open {
     runtime: usize,
     session: SessionId,
     tenant: String,
+    /// Whether its library keeps calls that overtake the answer to their bind.
+    keeps_early_calls: bool,
     _one_of_all: Rc<()>,
 }
 
@@ -96,22 +98,30 @@ pub(crate) async fn serve(control: &Rc<Control>, socket: ControlSocket) {
             answer = handle(control, &socket, request, fds, &mut open, &mut ended) => answer,
             () = hung_up(&socket), if waits => break,
         };
-        let serving = match answer {
-            Ok((answer, serving)) => {
-                send(&socket, id, answer).await;
-                serving
-            }
-            Err(status) => {
-                send(&socket, id, failure(&status).into()).await;
-                None
-            }
+        let (answer, served) = match answer {
+            Ok(answer) => answer,
+            Err(status) => (failure(&status).into(), None),
         };
-        // Only now may calls come: the application knows its handles.
-        if let (Some(bound), Some(open)) = (serving, &open) {
-            control.runtimes[open.runtime].send(Command::Serve {
-                session: open.session,
-                bound,
-            });
+        let Some((open, bound)) = open.as_ref().zip(served) else {
+            send(&socket, id, answer).await;
+            continue;
+        };
+        let serve = control.ask(open.runtime, |done| Command::Serve {
+            session: open.session,
+            bound,
+            done,
+        });
+        if open.keeps_early_calls {
+            // Who is told that it serves is found by everybody from then on.
+            let answer = match serve.await {
+                Ok(()) => answer,
+                Err(status) => failure(&status).into(),
+            };
+            send(&socket, id, answer).await;
+        } else {
+            // Only then may calls come: the application knows its handles.
+            send(&socket, id, answer).await;
+            let _ending = serve.await;
         }
     }
     if let Some(open) = open {
@@ -327,6 +337,7 @@ async fn open_session(
             runtime,
             session,
             tenant,
+            keeps_early_calls: request.features & FEATURE_STREAMS != 0,
             _one_of_all: one_of_all,
         },
         Answer {

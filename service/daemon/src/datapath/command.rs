@@ -228,10 +228,11 @@ pub(crate) enum Command {
         binding: u32,
         matches: Vec<MethodMatch>,
     },
-    /// The application has been told its handles: calls may come.
+    /// Calls may come from now on: the application knows its handles, or keeps calls until it does.
     Serve {
         session: SessionId,
         bound: Bound,
+        done: oneshot::Sender<()>,
     },
     /// A peer connected.
     Accept {

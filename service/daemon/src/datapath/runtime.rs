@@ -345,13 +345,18 @@ impl Runtime {
                 binding,
                 matches,
             } => self.compared(ticket, binding, matches),
-            Command::Serve { session, bound } => {
+            Command::Serve {
+                session,
+                bound,
+                done,
+            } => {
                 if let Some(service) = bound.service {
                     let port = self.sessions.get(session.0);
                     let label = port.and_then(|port| port.who.label.clone());
                     self.engine
                         .serve(service, session, bound.first_handle, label);
                 }
+                let _asker_gone = done.send(());
             }
             Command::Accept { stream } => self.accept(stream),
             Command::Adopt { port, bind } => self.adopt(port, bind),
