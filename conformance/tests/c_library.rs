@@ -16,7 +16,7 @@ use tollgate::{Session, SessionOptions, block_on};
 use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::interop::{SemanticsServer, Server};
 use tollgate_conformance::process::{Process, program, programs};
-use tollgate_conformance::testbed::{Daemon, SOON, Testbed, proto_file, run};
+use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, proto_file, run};
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
@@ -299,6 +299,34 @@ fn a_daemon_that_dies_is_noticed_by_who_waits() {
     assert_eq!(server.ended(SOON).and_then(|end| end.code()), Some(1));
     drop(calls);
     assert!(client.ended(SOON).is_some());
+}
+
+#[test]
+fn a_daemon_that_comes_back_finds_its_programs_again() {
+    let durable = || Options {
+        durable: true,
+        ..Options::default()
+    };
+    let bed = Testbed::new();
+    let mut daemon = bed.daemon_with("a", &durable());
+    let token = daemon.tenant("acme");
+    let start = |name: &str, args: &[&str]| {
+        let program = kit().build(Way::Sanitized, &sources().join(name));
+        Process::start(&program, args).unwrap()
+    };
+    let server = start("examples/hello_server.c", &[socket(&daemon), &token]);
+    server.line(SOON, |line| line == "serving").unwrap();
+    let mut client = start("tests/reconnect.c", &[socket(&daemon), &token, "4"]);
+    let mut next = client.stdin().unwrap();
+    for time in 0..4 {
+        client.line_after(time, SOON).unwrap();
+        if time < 3 {
+            daemon.process().kill();
+            daemon = bed.daemon_with("a", &durable());
+        }
+        writeln!(next).unwrap();
+    }
+    assert_eq!(client.ended(SOON).and_then(|end| end.code()), Some(0));
 }
 
 #[test]

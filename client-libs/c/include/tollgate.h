@@ -16,10 +16,10 @@
  * which does nothing for NULL. What is returned as `const` belongs to what it was asked of, and lives as long. Handles may be freed after
  * their session was closed. What a function is given it has read when it returns; it keeps no pointer but `user`.
  *
- * THREADS. The library starts none. A session, a client and a call may be used by several threads at once, a call's sending by one and its
+ * THREADS. The library starts none, but to open a session anew whose daemon has gone (tollgate_session_options.reconnect). A session, a client and a call may be used by several threads at once, a call's sending by one and its
  * receiving by another; statuses, metadata, messages and buffers by one at a time. A program's functions run on the threads that call
- * tollgate_session_serve, tollgate_session_drive or tollgate_session_close; no exception and no longjmp may leave them. Only writers (tollgate_write_fn) run elsewhere: during the
- * function that was given the message. A writer mustn't call the library.
+ * tollgate_session_serve, tollgate_session_drive or tollgate_session_close; no exception and no longjmp may leave them. Only writers
+ * (tollgate_write_fn) run elsewhere: during the function that was given the message. A writer mustn't call the library.
  *
  * WAITING. Functions wait unless they are told TOLLGATE_NONBLOCK; while they do, they drive the session: look at what the daemon says. While
  * nobody waits, nobody does: what has come waits, too. From an event loop, wait for tollgate_session_fd and call
@@ -162,6 +162,9 @@ typedef struct tollgate_session_options {
     uint64_t receive_heap_bytes;
     /* How long a waiting thread spins before it sleeps, in microseconds; -1: not at all. Default: 50. */
     int64_t spin_us;
+    /* Whether the session is opened anew, and what it serves is served anew, when its daemon has gone: -1 if not, so that its end is the
+     * session's. What was in flight is UNAVAILABLE either way. Default: it is, by a thread of the library's until it has succeeded. */
+    int64_t reconnect;
 } tollgate_session_options;
 
 /* Options with nothing but these. */

@@ -58,6 +58,8 @@ static inline tollgate_session *open_session(const char *socket, const char *tok
 {
     tollgate_session_options options = tollgate_session_options_of(socket, token);
     tollgate_session *session;
+    /* A test that ends the daemon ends these programs. */
+    options.reconnect = -1;
     if (tollgate_session_open(&options, &session, status) != TOLLGATE_OK) {
         die("can't open a session", status);
     }

@@ -27,6 +27,7 @@ pub struct tollgate_session_options {
     send_heap_bytes: u64,
     receive_heap_bytes: u64,
     spin_us: i64,
+    reconnect: i64,
 }
 
 /// Up to the token: nothing opens without.
@@ -98,6 +99,16 @@ unsafe fn opening(options: &tollgate_session_options) -> Result<SessionOptions, 
             opening.spin = Duration::from_micros(us);
         }
     }
+    opening.reconnect = match options.reconnect {
+        0 => true,
+        -1 => false,
+        other => {
+            let text = format!(
+                "`options.reconnect` is {other}: it is 0 if the session may be opened anew, -1 if not"
+            );
+            return Err(invalid(text));
+        }
+    };
     Ok(opening)
 }
 
