@@ -41,10 +41,15 @@ class Daemon:
 
     def __init__(self, directory: pathlib.Path, name: str) -> None:
         self.socket = str(directory / f"{name}.sock")
-        arguments = ["--name", name, "--listen", "127.0.0.1:0", "--socket", self.socket]
+        self.arguments = ["--name", name, "--listen", "127.0.0.1:0", "--socket", self.socket, "--state", str(directory / f"{name}.state")]
+        self.start()
+        add = [program("tollgate"), "--socket", self.socket, "tenant", "add", "acme"]
+        self.token = subprocess.run(add, check=True, capture_output=True, text=True).stdout.strip()
+
+    def start(self) -> None:
         # The leash ends it when this process dies, however that is.
         self.process = subprocess.Popen(
-            [program("leash"), str(os.getpid()), program("tollgated"), *arguments],
+            [program("leash"), str(os.getpid()), program("tollgated"), *self.arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -56,8 +61,6 @@ class Daemon:
                 break
         else:
             raise AssertionError("tollgated ended before it was ready")
-        add = [program("tollgate"), "--socket", self.socket, "tenant", "add", "acme"]
-        self.token = subprocess.run(add, check=True, capture_output=True, text=True).stdout.strip()
 
     def kill(self) -> None:
         self.process.kill()

@@ -348,11 +348,11 @@ def test_a_channel_belongs_to_one_loop(hosts: Any) -> None:
 
 def test_a_daemon_that_dies_ends_everything(daemon: Any) -> None:
     async def main() -> None:
-        server = tollgate.aio.server(daemon.socket, daemon.token)
+        server = tollgate.aio.server(daemon.socket, daemon.token, reconnect=False)
         servicer = Servicer()
         add_SemanticsServicer_to_server(servicer, server)
         await server.start()
-        channel = tollgate.aio.channel(daemon.socket, daemon.token)
+        channel = tollgate.aio.channel(daemon.socket, daemon.token, reconnect=False)
         stub = SemanticsAsyncStub(channel)
         waiting = asyncio.ensure_future(stub.Unary(Ask(number=5)))
         chat = stub.Chat()
@@ -368,6 +368,30 @@ def test_a_daemon_that_dies_ends_everything(daemon: Any) -> None:
         assert not await server.wait_for_termination(timeout=30)
         await server.stop()
         await channel.close()
+
+    asyncio.run(main())
+
+
+def test_a_daemon_that_comes_back_is_found_again(daemon: Any) -> None:
+    async def main() -> None:
+        server = tollgate.aio.server(daemon.socket, daemon.token)
+        add_SemanticsServicer_to_server(Servicer(), server)
+        await server.start()
+        async with tollgate.aio.channel(daemon.socket, daemon.token) as channel:
+            stub = SemanticsAsyncStub(channel)
+            for number in (101, 102, 103):
+                until = time.monotonic() + 30
+                while True:
+                    try:
+                        assert (await stub.Unary(Ask(number=number))).number == number
+                        break
+                    except tollgate.RpcError as error:
+                        assert error.code() is StatusCode.UNAVAILABLE and time.monotonic() < until, error
+                        await asyncio.sleep(0.01)
+                if number < 103:
+                    daemon.kill()
+                    await asyncio.get_running_loop().run_in_executor(None, daemon.start)
+        await server.stop()
 
     asyncio.run(main())
 

@@ -161,6 +161,30 @@ def test_a_daemon_that_is_not_there_is_named(hosts: Any, tmp_path: pathlib.Path)
         assert caught.value.code() is StatusCode.UNAVAILABLE
 
 
+def test_a_daemon_that_comes_back_is_found_again(daemon: Any) -> None:
+    def unary(request: AskView, context: Context) -> Answer:
+        return Answer(number=request.number)
+
+    server = tollgate.server(daemon.socket, daemon.token)
+    add(Given(unary=unary), server)
+    server.start()
+    with tollgate.channel(daemon.socket, daemon.token) as channel:
+        stub = SemanticsStub(channel)
+        for number in (101, 102, 103):
+            until = time.monotonic() + 30
+            while True:
+                try:
+                    assert stub.Unary(Ask(number=number)).number == number
+                    break
+                except tollgate.RpcError as error:
+                    assert error.code() is StatusCode.UNAVAILABLE and time.monotonic() < until, error
+                    time.sleep(0.01)
+            if number < 103:
+                daemon.kill()
+                daemon.start()
+    server.stop().wait()
+
+
 def test_a_daemon_that_dies_ends_everything(daemon: Any) -> None:
     over = threading.Semaphore(0)
 
@@ -170,10 +194,10 @@ def test_a_daemon_that_dies_ends_everything(daemon: Any) -> None:
         with pytest.raises(tollgate.RpcError):
             next(requests)
 
-    server = tollgate.server(daemon.socket, daemon.token)
+    server = tollgate.server(daemon.socket, daemon.token, reconnect=False)
     add(Given(chat=chat), server)
     server.start()
-    channel = tollgate.channel(daemon.socket, daemon.token)
+    channel = tollgate.channel(daemon.socket, daemon.token, reconnect=False)
     stub = SemanticsStub(channel)
     go_on = threading.Event()
 

@@ -33,6 +33,7 @@ class Channel:
         send_heap_bytes: int = 0,
         receive_heap_bytes: int = 0,
         spin: float = DEFAULT_SPIN,
+        reconnect: bool = True,
     ) -> None:
         self._session = open_session(
             socket,
@@ -42,6 +43,7 @@ class Channel:
             send_heap_bytes=send_heap_bytes,
             receive_heap_bytes=receive_heap_bytes,
             spin=spin,
+            reconnect=reconnect,
             on_loop=False,
         )
         self._target = target

@@ -24,6 +24,7 @@ class Session:
         send_heap_bytes: int,
         receive_heap_bytes: int,
         spin: Optional[float],
+        reconnect: bool,
         on_loop: bool,
     ) -> Session: ...
     @property

@@ -224,6 +224,7 @@ class Server:
         send_heap_bytes: int = 0,
         receive_heap_bytes: int = 0,
         spin: float = DEFAULT_SERVER_SPIN,
+        reconnect: bool = True,
     ) -> None:
         if max_workers < 1:
             raise ValueError(f"a server needs a worker, and max_workers is {max_workers}")
@@ -235,6 +236,7 @@ class Server:
             send_heap_bytes=send_heap_bytes,
             receive_heap_bytes=receive_heap_bytes,
             spin=spin,
+            reconnect=reconnect,
             on_loop=False,
         )
         self._acceptor = self._session.acceptor()

@@ -34,9 +34,14 @@ def open_session(
     send_heap_bytes: int,
     receive_heap_bytes: int,
     spin: float,
+    reconnect: bool,
     on_loop: bool,
 ) -> _core.Session:
-    """Connects to the daemon. RpcError: UNAVAILABLE if none answers, UNAUTHENTICATED for an unknown token."""
+    """Connects to the daemon. RpcError: UNAVAILABLE if none answers, UNAUTHENTICATED for an unknown token.
+
+    With `reconnect`, the session is opened anew by itself when its daemon has gone: what was in flight is UNAVAILABLE, what is served is served
+    again, and channels and servers stay what they are. Without, the daemon's end is the session's.
+    """
     return _core.Session(
         os.fspath(socket),
         token,
@@ -45,6 +50,7 @@ def open_session(
         send_heap_bytes=send_heap_bytes,
         receive_heap_bytes=receive_heap_bytes,
         spin=spin,
+        reconnect=reconnect,
         on_loop=on_loop,
     )
 

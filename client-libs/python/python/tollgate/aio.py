@@ -119,6 +119,7 @@ class Channel:
         send_heap_bytes: int = 0,
         receive_heap_bytes: int = 0,
         spin: float = DEFAULT_SPIN,
+        reconnect: bool = True,
     ) -> None:
         self._session = open_session(
             socket,
@@ -128,6 +129,7 @@ class Channel:
             send_heap_bytes=send_heap_bytes,
             receive_heap_bytes=receive_heap_bytes,
             spin=spin,
+            reconnect=reconnect,
             on_loop=True,
         )
         self._target = target
@@ -619,6 +621,7 @@ class Server:
         send_heap_bytes: int = 0,
         receive_heap_bytes: int = 0,
         spin: float = DEFAULT_SERVER_SPIN,
+        reconnect: bool = True,
     ) -> None:
         self._session = open_session(
             socket,
@@ -628,6 +631,7 @@ class Server:
             send_heap_bytes=send_heap_bytes,
             receive_heap_bytes=receive_heap_bytes,
             spin=spin,
+            reconnect=reconnect,
             on_loop=True,
         )
         self._acceptor = self._session.acceptor()
