@@ -21,9 +21,11 @@ Serve = Callable[..., tollgate.Server]
 add = add_SemanticsServicer_to_server
 
 WAITS = """
-import sys, threading
+import signal, sys, threading
 import tollgate
 from stubs.interop_tollgate import Ask, SemanticsStub
+# As at a terminal, even if what started this ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 channel = tollgate.channel(*sys.argv[2:])
 stub = SemanticsStub(channel)
 def requests():
