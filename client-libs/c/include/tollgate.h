@@ -58,7 +58,7 @@ const char *tollgate_version_text(void);
 
 /* --- Codes and statuses ------------------------------------------------------------------------------------------ */
 
-/* TOLLGATE_OK, which is 0 and from tollgate_block.h, or one of these. 1 to 16 are gRPC's. */
+/* TOLLGATE_OK, which is 0 and from tollgate_block.h, or one of these. Those above 0 are gRPC's; a peer may use others, which are above 16. */
 typedef int32_t tollgate_code;
 
 enum {
@@ -79,9 +79,9 @@ enum {
     TOLLGATE_DATA_LOSS = 15,
     TOLLGATE_UNAUTHENTICATED = 16,
     /* It can't be done without waiting, and TOLLGATE_NONBLOCK was asked for. */
-    TOLLGATE_WOULD_BLOCK = 100,
+    TOLLGATE_WOULD_BLOCK = -1,
     /* There are no further messages: the call ended well, or its requests ended. */
-    TOLLGATE_END = 101
+    TOLLGATE_END = -2
 };
 
 /* Flags of functions that would wait. */
@@ -110,7 +110,7 @@ tollgate_bytes tollgate_status_details(const tollgate_status *status);
 int64_t tollgate_status_retry_after_ms(const tollgate_status *status);
 /* What came with the status. Details are among them, as grpc-status-details-bin. */
 const tollgate_metadata *tollgate_status_trailers(const tollgate_status *status);
-/* Makes it a status of this code, 0 to 16, and sentence (NULL: none), for tollgate_call_finish. */
+/* Makes it a status of this code, 0 or more, and sentence (NULL: none), for tollgate_call_finish. */
 tollgate_code tollgate_status_set(tollgate_status *status, tollgate_code code, const char *message);
 /* Adds details. RESOURCE_EXHAUSTED or INVALID_ARGUMENT if they don't fit among the metadata. */
 tollgate_code tollgate_status_set_details(tollgate_status *status, const uint8_t *details, size_t len);

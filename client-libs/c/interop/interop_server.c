@@ -81,9 +81,7 @@ static bool failed(tollgate_call *call, interop_Ask_view ask, const tollgate_met
     text[message.len] = 0;
     trailers = picked(ask, true, from);
     status = tollgate_status_new();
-    if (tollgate_status_set(status, code, text) != TOLLGATE_OK) {
-        tollgate_status_set(status, TOLLGATE_UNKNOWN, text);
-    }
+    tollgate_status_set(status, code, text);
     if (details.len > 0) {
         tollgate_status_set_details(status, details.data, details.len);
     }

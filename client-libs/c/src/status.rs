@@ -5,10 +5,10 @@ use std::time::Duration;
 use tollgate_core::metadata::MetadataBuf;
 use tollgate_core::{Code, Status};
 
-/// Nothing can be done without waiting.
-pub(crate) const WOULD_BLOCK: i32 = 100;
+/// Nothing can be done without waiting. Negative, as is [`END`], since what a peer's status says isn't.
+pub(crate) const WOULD_BLOCK: i32 = -1;
 /// There are no further messages.
-pub(crate) const END: i32 = 101;
+pub(crate) const END: i32 = -2;
 
 /// Why a function didn't do what it was asked for.
 #[derive(Debug)]

@@ -396,7 +396,7 @@ static void statuses_and_metadata_keep_their_limits(void)
     tollgate_metadata_clear(metadata);
     CHECK(tollgate_metadata_count(metadata) == 0);
     tollgate_metadata_free(metadata);
-    CHECK(tollgate_status_set(status, 17, "none") == TOLLGATE_INVALID_ARGUMENT);
+    CHECK(tollgate_status_set(status, TOLLGATE_END, "none") == TOLLGATE_INVALID_ARGUMENT);
     CHECK(tollgate_status_set(status, 5, NULL) == TOLLGATE_OK && tollgate_status_code(status) == TOLLGATE_NOT_FOUND);
     CHECK(tollgate_status_set_details(status, large, sizeof large) != TOLLGATE_OK);
     CHECK(strcmp(tollgate_code_name(TOLLGATE_END), "END") == 0 && strcmp(tollgate_code_name(-7), "(a code without a name)") == 0);
