@@ -7,10 +7,12 @@
 //! - [`traffic`] is an honest tenant's calls, which must go on whatever happens next door.
 //! - [`hotel`] are the generated stubs, and [`workload`] is the synthetic hotel traffic, the same wherever it flows.
 //! - [`interop`] is the service that every client library is checked with, and its server in Rust; [`cases`] is what it is asked for.
+//! - [`c_library`] installs the client library for C, and builds programs with it.
 //! - [`hostile`] is an application that keeps no promise, for the attacks.
 //! - [`peer`] is a daemon that keeps no promise.
 //! - [`wasm`] takes policies apart and puts them together wrongly.
 //! - [`module`] are policies as text; [`bombs`] are modules that no compiler should meet.
+//! - [`readme`] reads what users are told to write.
 //! - [`source`] reads Rust source for the repository's checks of itself (`tests/structure.rs`).
 //!
 //! Nothing here is part of the product: no crate of the datapath depends on this one.
@@ -27,12 +29,14 @@ pub mod interop;
 
 pub mod admin;
 pub mod bombs;
+pub mod c_library;
 pub mod cases;
 pub mod hostile;
 pub mod hosts;
 pub mod module;
 pub mod peer;
 pub mod process;
+pub mod readme;
 pub mod source;
 pub mod testbed;
 pub mod traffic;

@@ -17,7 +17,7 @@ use std::fmt;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -395,6 +395,25 @@ impl fmt::Display for Outcome {
     }
 }
 
+/// Runs a command; what it printed.
+///
+/// # Panics
+/// If it can't be run, or fails.
+pub fn succeed(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| {
+        let program = command.get_program().to_string_lossy().into_owned();
+        panic!("{program} can't be run: {error}")
+    });
+    let [out, err] =
+        [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said).into_owned());
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{out}\n{err}",
+        output.status
+    );
+    out
+}
+
 /// Runs a program to its end with `input` on its standard input.
 pub fn run<I, S>(program: &Path, args: I, input: &[u8]) -> Outcome
 where
@@ -402,7 +421,7 @@ where
     S: AsRef<OsStr>,
 {
     use std::os::unix::process::ExitStatusExt;
-    let mut child = std::process::Command::new(program)
+    let mut child = Command::new(program)
         .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -11,24 +11,76 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use tollgate_conformance::c_library::{self, Kit, Way};
 use tollgate_conformance::cases::{Case, cases, difference};
 use tollgate_conformance::hosts::Hosts;
-use tollgate_conformance::process::{Process, program};
-use tollgate_conformance::testbed::SOON;
+use tollgate_conformance::process::{Process, program, programs};
+use tollgate_conformance::testbed::{SOON, proto_file, succeed};
 
-/// A library's two programs.
+/// A library's two programs, each with arguments that go before the others.
 struct Library {
     name: &'static str,
     client: Vec<PathBuf>,
     server: Vec<PathBuf>,
 }
 
-fn libraries() -> Vec<Library> {
-    vec![Library {
+fn libraries(place: &Path) -> Vec<Library> {
+    vec![rust(), c(place), python(place)]
+}
+
+fn rust() -> Library {
+    Library {
         name: "Rust",
         client: vec![program("interop-client")],
         server: vec![program("interop-server")],
-    }]
+    }
+}
+
+/// With the sanitizers, under which everything else has to be right, too.
+fn c(place: &Path) -> Library {
+    let kit = Kit::install(&place.join("c"));
+    let build = |name: &str| {
+        let source = c_library::sources().join("interop").join(name);
+        vec![kit.build(Way::Sanitized, &source)]
+    };
+    Library {
+        name: "C",
+        client: build("interop_client.c"),
+        server: build("interop_server.c"),
+    }
+}
+
+/// In the virtual environment that `.ci/python` makes.
+fn python(place: &Path) -> Library {
+    let python = programs().join("../python/venv/bin/python");
+    let shown = python.display();
+    assert!(
+        python.exists(),
+        "{shown} is not there: run `.ci/python` first"
+    );
+    let place = place.join("python");
+    let generate = ["gen", "--lang", "python", "--out"];
+    let mut tollgate = Command::new(program("tollgate"));
+    tollgate.args(generate).arg(place.join("stubs"));
+    succeed(tollgate.arg(proto_file("interop.proto")));
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client-libs/python/interop");
+    let run = |name: &str| {
+        // A program finds what is beside it.
+        let copy = place.join(name);
+        std::fs::copy(programs.join(name), &copy).unwrap();
+        vec![
+            python.clone(),
+            "-B".into(),
+            "-W".into(),
+            "error".into(),
+            copy,
+        ]
+    };
+    Library {
+        name: "Python",
+        client: run("interop_client.py"),
+        server: run("interop_server.py"),
+    }
 }
 
 /// Asks a library's client for all cases; answers what is wrong with each, in order.
@@ -82,7 +134,8 @@ fn serve(library: &Library, socket: &Path, token: &str) -> Process {
 
 #[test]
 fn every_client_understands_every_server() {
-    let (cases, libraries) = (cases(), libraries());
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("interop");
+    let (cases, libraries) = (cases(), libraries(&place));
     let mut table = BTreeMap::new();
     let mut wrong = Vec::new();
     for (at, server) in libraries.iter().enumerate() {

@@ -146,6 +146,9 @@ def run(stub: SemanticsStub, case: Json) -> Result:
         result.trailers = call.trailing_metadata()
     except tollgate.RpcError as error:
         result.failed(error)
+    except ValueError as error:
+        # What can't be asked for isn't.
+        result.code, result.message = tollgate.StatusCode.INVALID_ARGUMENT, str(error)
     return result
 
 

@@ -1,14 +1,13 @@
-"""The examples, the programs for interoperability, the README's snippets, and the types of all of it."""
+"""The examples, the README's snippets, and the types of all programs."""
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List
 
 import pytest
 from conftest import LIBRARY, program
@@ -55,10 +54,10 @@ def environment(*paths: pathlib.Path) -> Dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(found)}
 
 
-def run(script: pathlib.Path, *arguments: str, given: str = "") -> List[str]:
+def run(script: pathlib.Path, *arguments: str) -> List[str]:
     """What a program prints that ends well, and warns of nothing."""
     command = [sys.executable, "-W", "error", str(script), *arguments]
-    child = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, env=environment())
+    child = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
     assert (child.returncode, child.stderr) == (0, ""), child.stdout
     return child.stdout.splitlines()
 
@@ -98,74 +97,6 @@ def test_examples_of_two_programs(hosts: Any, served: Any, name: str) -> None:
 def test_every_example_is_run() -> None:
     of_two = {f"{name}_{part}" for name in ANSWERED for part in ("server", "client")}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(PRINTED) | of_two
-
-
-def case(method: str, *requests: Dict[str, Any], **more: Any) -> Dict[str, Any]:
-    return {"method": method, "requests": list(requests), **more}
-
-
-def answer(number: int, size: int = 0) -> Dict[str, int]:
-    return {"number": number, "len": size, "byte": number % 256 if size else 0}
-
-
-ECHOED = [["head", "a"], ["blob-bin", "AP8="]]
-ASK_ECHO = {"echo": ["head", "blob-bin"], "echo_as_trailers": ["blob-bin"]}
-FAILS = {"code": 9, "message": "not yet", "details": "CAk=", "echo_as_trailers": ["head"]}
-# Cases, and what of their results is as expected.
-CASES: List[Tuple[Dict[str, Any], Dict[str, Any]]] = [
-    (case("Unary", {"number": 300, "responses": 1, "response_bytes": 5}), {"responses": [answer(300, 5)], "code": 0}),
-    (case("Unary", {"number": 1, "responses": 1, **ASK_ECHO}, metadata=ECHOED), {"metadata": ECHOED, "trailers": ECHOED[1:]}),
-    (
-        case("Unary", {"number": 1, **FAILS}, metadata=ECHOED),
-        {"responses": [], "code": 9, "message": "not yet", "details": "CAk=", "trailers": ECHOED[:1]},
-    ),
-    (case("Unary", {"delay_ms": 5000}, timeout_ms=100), {"responses": [], "code": 4}),
-    (case("Unary", {"delay_ms": 5000}, cancel_after=0), {"responses": [], "code": 1}),
-    (
-        case("Collect", *({"number": n, "payload_len": 3, "payload_byte": 7} for n in range(50))),
-        {"responses": [{"number": 1225, "len": 150, "byte": 7}], "code": 0},
-    ),
-    (case("Collect"), {"responses": [answer(0)], "code": 0}),
-    (case("Collect", {"number": 1}, {"number": 2, **ASK_ECHO}, metadata=ECHOED), {"metadata": ECHOED, "trailers": ECHOED[1:]}),
-    (case("Collect", {"number": 1}, FAILS), {"responses": [], "code": 9, "message": "not yet", "details": "CAk="}),
-    (case("Collect", {"delay_ms": 5000}, cancel_after=0), {"responses": [], "code": 1}),
-    (
-        case("Spread", {"number": 5, "responses": 100, "response_bytes": 3}),
-        {"responses": [answer(n, 3) for n in range(5, 105)], "code": 0},
-    ),
-    (case("Spread", {}), {"responses": [], "code": 0}),
-    (
-        case("Spread", {"responses": 2, **FAILS}, metadata=ECHOED),
-        {"responses": [answer(0), answer(1)], "code": 9, "details": "CAk=", "trailers": ECHOED[:1]},
-    ),
-    (case("Spread", {"responses": 10**9}, cancel_after=3), {"responses": [answer(n) for n in range(3)], "code": 1}),
-    (
-        case("Chat", *({"number": 10 * n, "responses": n} for n in range(5)), lockstep=True, metadata=ECHOED),
-        {
-            "responses": [answer(10 * n + k) for n in range(5) for k in range(n)],
-            "code": 0,
-            "metadata": ECHOED,
-            "trailers": ECHOED,
-        },
-    ),
-    (case("Chat", {"number": 1, "responses": 1}, FAILS), {"responses": [answer(1)], "code": 9, "message": "not yet"}),
-    (case("Chat", {"responses": 5}, {"delay_ms": 5000}, timeout_ms=300), {"responses": [answer(n) for n in range(5)], "code": 4}),
-    (case("Chat", {"responses": 5}, {"delay_ms": 5000}, cancel_after=5), {"responses": [answer(n) for n in range(5)], "code": 1}),
-    (case("Unary", {"payload_len": 5 << 20, "responses": 1, "response_bytes": 5 << 20}), {"responses": [answer(0, 5 << 20)]}),
-]
-
-
-@pytest.mark.parametrize("remote", [False, True])
-def test_interoperability_with_itself(hosts: Any, served: Any, remote: bool) -> None:
-    served(LIBRARY / "interop" / "interop_server.py")
-    host, target = (hosts[0], hosts[1].listen) if remote else (hosts[1], "")
-    given = "".join(json.dumps(case) + "\n" for case, _ in CASES)
-    lines = run(LIBRARY / "interop" / "interop_client.py", host.socket, host.token, target, given=given)
-    assert len(lines) == len(CASES)
-    for (case, expected), line in zip(CASES, lines):
-        result = json.loads(line)
-        assert set(result) == {"responses", "metadata", "trailers", "code", "message", "details"}
-        assert {**result, **expected} == result, case
 
 
 def snippets(language: str) -> List[str]:

@@ -17,7 +17,7 @@ STATUS_DETAILS = "grpc-status-details-bin"
 
 
 class StatusCode(enum.IntEnum):
-    """The codes of gRPC."""
+    """The codes of gRPC. Others are members without a constant, named after their number: equal to it, but not the same object each time."""
 
     OK = 0
     CANCELLED = 1
@@ -36,6 +36,14 @@ class StatusCode(enum.IntEnum):
     UNAVAILABLE = 14
     DATA_LOSS = 15
     UNAUTHENTICATED = 16
+
+    @classmethod
+    def _missing_(cls, value: object) -> Optional[StatusCode]:
+        if not isinstance(value, int) or not 0 <= value < 1 << 32:
+            return None
+        code = int.__new__(cls, value)
+        code._name_, code._value_ = f"CODE_{value}", value
+        return code
 
     # As of gRPC's in all versions of Python.
     def __str__(self) -> str:
@@ -96,16 +104,8 @@ def status_details(error: RpcError) -> bytes:
     return error._status_details
 
 
-def to_code(number: int) -> StatusCode:
-    """The code with this number; UNKNOWN for one that gRPC doesn't have."""
-    try:
-        return StatusCode(number)
-    except ValueError:
-        return StatusCode.UNKNOWN
-
-
 def make_error(
     code: int, details: str, status_details: bytes, trailing_metadata: Metadata, retry_after: Optional[float]
 ) -> RpcError:
     """What the compiled code raises."""
-    return RpcError(to_code(code), details, trailing_metadata, status_details, retry_after)
+    return RpcError(StatusCode(code), details, trailing_metadata, status_details, retry_after)
