@@ -6,5 +6,8 @@ fn main() -> Result<(), tollgate_gen::GenError> {
     let protos = "../../../conformance/proto";
     tollgate_gen::configure()
         .bytes(".hotel.EchoMessage.payload")
-        .compile_protos(&[format!("{protos}/hotel.proto")], &[protos.to_owned()])
+        .compile_protos(
+            &["hotel", "interop"].map(|name| format!("{protos}/{name}.proto")),
+            &[protos.to_owned()],
+        )
 }

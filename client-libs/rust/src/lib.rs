@@ -32,7 +32,8 @@
 //! Programs without generated code use [`Session::bind_client`], [`Session::call_raw`], [`Session::open_stream`] and
 //! [`Session::serve_raw`].
 //!
-//! Absent so far: reconnection. A session that ended stays ended.
+//! A session whose daemon is gone opens itself anew, with what was bound and served ([`SessionOptions::reconnect`]); calls that were under way end
+//! with UNAVAILABLE.
 
 #![forbid(unsafe_code)]
 
