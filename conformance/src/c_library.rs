@@ -105,7 +105,7 @@ impl Kit {
     /// # Panics
     /// If that fails.
     pub fn build(&self, way: Way, source: &Path) -> PathBuf {
-        let name = source.file_stem().unwrap().to_string_lossy();
+        let name = source.file_stem().unwrap_or_default().to_string_lossy();
         let program = self.place.join(format!("{name}.{way:?}"));
         let mut build = Command::new(way.compiler());
         build.args(WARNINGS).args(["-g", "-O2", "-I"]);
