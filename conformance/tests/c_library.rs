@@ -172,6 +172,17 @@ fn a_daemon_that_comes_back_finds_its_programs_again() {
 }
 
 #[test]
+fn calls_of_methods_that_are_marked_are_made_again() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let out = kit().example(Way::Sanitized, "tests/retry.c", &[socket(&daemon), &token]);
+    let expected =
+        "OK, 3 times\nUNAVAILABLE, 2 times\nUNAVAILABLE, 1 times\nUNAVAILABLE, 1 times\n";
+    assert_eq!(out, expected);
+}
+
+#[test]
 fn many_threads_and_an_event_loop_lose_nothing() {
     let bed = Testbed::new();
     let daemon = bed.daemon("a");

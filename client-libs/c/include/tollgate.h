@@ -165,6 +165,9 @@ typedef struct tollgate_session_options {
     /* Whether the session is opened anew, and what it serves is served anew, when its daemon has gone: -1 if not, so that its end is the
      * session's. What was in flight is UNAVAILABLE either way. Default: it is, by a thread of the library's until it has succeeded. */
     int64_t reconnect;
+    /* How often a call with one request and one reply that ended UNAVAILABLE is made again, if its method is marked idempotent in the schema
+     * (idempotency_level): after pauses of 50 ms to 1 s, within its deadline. At most 10; -1: never. Default: 2. */
+    int64_t retries;
 } tollgate_session_options;
 
 /* Options with nothing but these. */

@@ -10,7 +10,7 @@
 //! `tollgate_session_serve` or `tollgate_session_drive`, with none of the library's locks held; only writers run under one. Nothing
 //! unwinds into C. A handle keeps what it needs: it may be freed after its session was closed.
 //!
-//! Absent: knowledge of schemas (the generated stubs have that), and reconnection.
+//! Absent: knowledge of schemas (the generated stubs have that).
 //!
 //! `unsafe` is in `pointers`, `outgoing` and `exports`; what a session and a call are is safe code.
 

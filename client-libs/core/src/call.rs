@@ -11,6 +11,7 @@ use crate::Status;
 use crate::calls::{Outcome, Removed};
 use crate::codec::{Encode, Measured, RawBlock};
 use crate::deadline;
+use crate::retry::Attempts;
 use crate::session::{Inner, Session};
 use crate::space::Ticket;
 use crate::streams::Side;
@@ -20,6 +21,7 @@ use tollgate_shm_abi::descriptor::{Image, Part};
 use tollgate_shm_abi::heap::Delivered;
 use tollgate_shm_abi::messages::FEATURE_METADATA;
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf};
+use tollgate_shm_abi::wait::now_ns;
 
 impl Session {
     /// Calls a method with a message. The message is written into shared memory when the future is first polled; if there
@@ -27,12 +29,16 @@ impl Session {
     ///
     /// # Errors
     /// What the call ended with; RESOURCE_EXHAUSTED for a message that is too long or one call too many at once,
-    /// DEADLINE_EXCEEDED after `timeout`, UNAVAILABLE when the session ends first.
+    /// DEADLINE_EXCEEDED after `timeout`, UNAVAILABLE when the session ends first. UNAVAILABLE of a method that is marked idempotent has been
+    /// tried again ([`SessionOptions::retries`](crate::SessionOptions::retries)).
     pub fn call<E: Encode>(&self, handle: u32, message: E, timeout: Option<Duration>) -> Call<E> {
         Call {
             inner: self.inner(),
             session: self.clone(),
-            state: State::New { handle, timeout },
+            state: State::New { timeout },
+            handle,
+            deadline_ns: 0,
+            attempts: Attempts::default(),
             message,
             metadata: MetadataBuf::new(),
             measured: None,
@@ -64,6 +70,10 @@ pub struct Call<E> {
     #[allow(dead_code, reason = "it is only held")]
     session: Session,
     state: State,
+    handle: u32,
+    /// Once it has begun; 0 for none.
+    deadline_ns: u64,
+    attempts: Attempts,
     message: E,
     metadata: MetadataBuf,
     measured: Option<Measured>,
@@ -74,7 +84,6 @@ pub struct Call<E> {
 enum State {
     /// Nobody knows of it.
     New {
-        handle: u32,
         timeout: Option<Duration>,
     },
     /// In the call table, waiting for room.
@@ -84,6 +93,10 @@ enum State {
     },
     /// The daemon has it.
     Submitted {
+        id: u64,
+    },
+    /// It ended, and is to be made again. What is in the call table only waits for its deadline, the end of the pause.
+    Pausing {
         id: u64,
     },
     Finished,
@@ -98,10 +111,18 @@ impl<E: Encode> Future for Call<E> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let call = &mut *self;
         let polled = match call.state {
-            State::New { handle, timeout } => call.begin(handle, timeout, cx),
+            State::New { timeout } => {
+                call.deadline_ns = deadline::of_call(timeout);
+                call.begin(cx)
+            }
             State::Waiting { id, envelope } => call.resume(id, envelope, cx),
             State::Submitted { id } => take_outcome(&call.inner, id, cx),
+            State::Pausing { id } => call.begin_again(id, cx),
             State::Finished => panic!("a call that has ended was polled again"),
+        };
+        let polled = match polled {
+            Poll::Ready(Err(status)) if status.code == Code::UNAVAILABLE => call.pause(status, cx),
+            other => other,
         };
         match polled {
             Poll::Pending => call.inner.ensure_driven(),
@@ -113,28 +134,17 @@ impl<E: Encode> Future for Call<E> {
 
 impl<E: Encode> Call<E> {
     /// Enters the call into the table, and submits it if there is room.
-    fn begin(
-        &mut self,
-        handle: u32,
-        timeout: Option<Duration>,
-        cx: &Context<'_>,
-    ) -> Poll<Result<ReceivedBlock, Status>> {
+    fn begin(&mut self, cx: &Context<'_>) -> Poll<Result<ReceivedBlock, Status>> {
         let inner = Arc::clone(&self.inner);
         let measured = measure(&self.message, &inner)?;
         check_metadata(&self.metadata, &inner)?;
-        let deadline_ns = deadline::of_call(timeout);
+        let deadline_ns = self.deadline_ns;
         let mut shared = inner.lock();
         if let Some(status) = shared.ended() {
             return Poll::Ready(Err(status.clone()));
         }
-        let method = shared.methods.resolve(handle)?;
-        let due_before = shared.calls.next_deadline_ns();
-        let Some(id) = shared.calls.insert(deadline_ns, cx.waker()) else {
-            let max = shared.calls.max();
-            let text = format!("{max} calls of this session are outstanding already");
-            return Poll::Ready(Err(Status::resource_exhausted(text)));
-        };
-        shared.nudge |= shared.calls.next_deadline_ns() < due_before;
+        let method = shared.methods.resolve(self.handle)?;
+        let id = insert(&mut shared, deadline_ns, cx)?;
         self.measured = Some(measured);
         let envelope = Envelope::Call {
             method,
@@ -189,6 +199,59 @@ impl<E: Encode> Call<E> {
     }
 }
 
+impl<E: Encode> Call<E> {
+    /// It ended UNAVAILABLE: it is made again after a pause, unless it mustn't be.
+    #[cold]
+    fn pause(&mut self, status: Status, cx: &Context<'_>) -> Poll<Result<ReceivedBlock, Status>> {
+        let inner = Arc::clone(&self.inner);
+        self.finish();
+        let mut shared = inner.lock();
+        let may = shared.ended().is_none()
+            && shared.methods.is_idempotent(self.handle)
+            && shared.retry_budget.failed();
+        if !may {
+            return Poll::Ready(Err(status));
+        }
+        let Some(pause) = self.attempts.next(inner.retries, status.retry_after) else {
+            return Poll::Ready(Err(status));
+        };
+        let over_ns = now_ns().saturating_add(pause.as_nanos() as u64);
+        if self.deadline_ns != 0 && over_ns >= self.deadline_ns {
+            return Poll::Ready(Err(status));
+        }
+        let Ok(id) = insert(&mut shared, over_ns, cx) else {
+            return Poll::Ready(Err(status));
+        };
+        self.state = State::Pausing { id };
+        Poll::Pending
+    }
+
+    /// The pause may be over, or the session.
+    #[cold]
+    fn begin_again(&mut self, id: u64, cx: &Context<'_>) -> Poll<Result<ReceivedBlock, Status>> {
+        let outcome = self.inner.lock().calls.poll(id, cx.waker());
+        match outcome {
+            None => Poll::Pending,
+            Some(Outcome::Failed(status)) if status.code != Code::DEADLINE_EXCEEDED => {
+                Poll::Ready(Err(status))
+            }
+            Some(_) => self.begin(cx),
+        }
+    }
+}
+
+/// Enters a call into the table.
+fn insert(shared: &mut Locked<'_>, deadline_ns: u64, cx: &Context<'_>) -> Result<u64, Status> {
+    let due_before = shared.calls.next_deadline_ns();
+    let Some(id) = shared.calls.insert(deadline_ns, cx.waker()) else {
+        let max = shared.calls.max();
+        let text = format!("{max} calls of this session are outstanding already");
+        return Err(Status::resource_exhausted(text));
+    };
+    shared.nudge |= shared.calls.next_deadline_ns() < due_before;
+    Ok(id)
+}
+
 impl<E> Call<E> {
     /// Sends this metadata beside the message. A reserved key in it makes the call fail with INVALID_ARGUMENT.
     pub fn with_metadata(mut self, metadata: MetadataBuf) -> Call<E> {
@@ -199,7 +262,7 @@ impl<E> Call<E> {
     /// Leaves the table and the queue, wherever the call stands.
     fn finish(&mut self) {
         let id = match std::mem::replace(&mut self.state, State::Finished) {
-            State::Waiting { id, .. } | State::Submitted { id } => id,
+            State::Waiting { id, .. } | State::Submitted { id } | State::Pausing { id } => id,
             State::New { .. } | State::Finished => return,
         };
         let mut shared = self.inner.lock();
@@ -267,12 +330,13 @@ fn take_outcome(
 
 fn received(
     inner: &Arc<Inner>,
-    shared: Locked<'_>,
+    mut shared: Locked<'_>,
     id: u64,
     outcome: Outcome,
 ) -> Result<ReceivedBlock, Status> {
     match outcome {
         Outcome::Reply(image) => {
+            shared.retry_budget.succeeded();
             drop(shared);
             ReceivedBlock::claim(inner, &image)
         }

@@ -16,7 +16,7 @@
 //! writes is checked like anyone's bytes, and nonsense ends the session, never the process; every table has a bound in
 //! [`limits`] (P10).
 //!
-//! Absent: any knowledge of schemas.
+//! Absent: any knowledge of schemas, but for which methods may be called again (`retry`).
 
 #![forbid(unsafe_code)]
 
@@ -30,7 +30,9 @@ mod driver;
 mod driving;
 pub mod limits;
 mod nudge;
+mod pause;
 mod reopen;
+mod retry;
 mod serve;
 mod session;
 mod space;

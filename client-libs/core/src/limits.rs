@@ -23,6 +23,18 @@ pub const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 pub const RECONNECT_PAUSE: (Duration, Duration) =
     (Duration::from_millis(50), Duration::from_secs(5));
 
+/// First and longest pause before an idempotent call that ended UNAVAILABLE is made again; as above.
+pub const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// How often such a call is made again, unless the options say otherwise.
+pub const DEFAULT_RETRIES: u32 = 2;
+
+/// How often it is at most, whatever the options say.
+pub const MAX_RETRIES: u32 = 10;
+
+/// A session's budget for calls that are made again: each that ends UNAVAILABLE takes one, each reply gives a tenth back.
+pub const RETRY_TOKENS: u32 = 100;
+
 /// How long the daemon may take to answer the opening of a session.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -12,7 +12,7 @@
 //! there is. A service that can't be bound yet, because its server isn't back, is tried again with the same pauses; its methods say why
 //! meanwhile. What belongs to the old connection (calls, received blocks, buffers) stays with it and ends with it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,12 +22,13 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use tollgate_shm_abi::Code;
-use tollgate_shm_abi::wait::now_ns;
 
 use crate::Status;
 use crate::driving::drive_alone;
 use crate::limits::RECONNECT_PAUSE;
 use crate::nudge::Nudge;
+use crate::pause::Pauses;
+use crate::retry::idempotent_methods;
 use crate::serve::Service;
 use crate::session::{Binding, BoundMethod, Inner, SessionOptions};
 
@@ -68,15 +69,20 @@ struct ClientBinding {
     methods: Arc<[(String, u32)]>,
 }
 
-/// What the handles that a program has are on this connection. On a session's first they are the daemon's own.
+/// The methods that a program has handles of.
 #[derive(Debug, Default)]
-pub(crate) struct Methods(Option<HashMap<u32, Result<u32, Status>>>);
+pub(crate) struct Methods {
+    /// What the handles are on this connection. `None` on a session's first: they are the daemon's own.
+    known: Option<HashMap<u32, Result<u32, Status>>>,
+    /// Those of methods that are marked idempotent.
+    idempotent: HashSet<u32>,
+}
 
 impl Methods {
     /// The daemon's handle.
     #[inline]
     pub(crate) fn resolve(&self, handle: u32) -> Result<u32, Status> {
-        match &self.0 {
+        match &self.known {
             None => Ok(handle),
             Some(known) => known.get(&handle).cloned().unwrap_or_else(|| {
                 let text = format!("the program has no method handle {handle}");
@@ -85,9 +91,14 @@ impl Methods {
         }
     }
 
+    /// Whether calls by this handle may be made again.
+    pub(crate) fn is_idempotent(&self, handle: u32) -> bool {
+        self.idempotent.contains(&handle)
+    }
+
     /// A handle for the program: the daemon's, unless that stands for another method already.
     fn name(&mut self, handle: u32) -> u32 {
-        let Some(known) = &mut self.0 else {
+        let Some(known) = &mut self.known else {
             return handle;
         };
         let mut name = handle;
@@ -197,10 +208,18 @@ impl Handle {
                 "the daemon went away while the service was being bound",
             ));
         }
+        let idempotent = idempotent_methods(descriptor_set, service);
         let mut shared = inner.lock();
-        let named = binding.methods().iter().map(|method| BoundMethod {
-            handle: shared.methods.name(method.handle),
-            ..method.clone()
+        let named = binding.methods().iter().map(|method| {
+            let handle = shared.methods.name(method.handle);
+            match idempotent.contains(&method.name) {
+                true => shared.methods.idempotent.insert(handle),
+                false => shared.methods.idempotent.remove(&handle),
+            };
+            BoundMethod {
+                handle,
+                ..method.clone()
+            }
         });
         let binding = Binding::new(named.collect());
         drop(shared);
@@ -260,7 +279,7 @@ impl std::fmt::Debug for Handle {
 
 /// Opens a session anew, unless it is dropped meanwhile; then sees to it that everything is bound.
 fn reopen(handle: &Weak<Handle>, closed: &Closed) {
-    let mut pauses = Pauses::new();
+    let mut pauses = Pauses::new(RECONNECT_PAUSE);
     let (inner, mut missing) = loop {
         closed.wait(pauses.next());
         let Some(session) = handle.upgrade().filter(|session| session.reopens()) else {
@@ -270,7 +289,7 @@ fn reopen(handle: &Weak<Handle>, closed: &Closed) {
             break opened;
         }
     };
-    let mut pauses = Pauses::new();
+    let mut pauses = Pauses::new(RECONNECT_PAUSE);
     while !missing.is_empty() && !inner.is_over() {
         if closed.wait(pauses.next()) {
             return;
@@ -284,7 +303,7 @@ fn reopen(handle: &Weak<Handle>, closed: &Closed) {
             inner
                 .lock()
                 .methods
-                .0
+                .known
                 .get_or_insert_default()
                 .extend(methods);
             is_missing
@@ -316,8 +335,12 @@ impl Handle {
             }
             methods.extend(bound);
         }
-        inner.lock().methods = Methods(Some(methods));
         let mut line = self.line();
+        let idempotent = std::mem::take(&mut line.inner.lock().methods.idempotent);
+        inner.lock().methods = Methods {
+            known: Some(methods),
+            idempotent,
+        };
         // What was bound on the old connection meanwhile is bound here with the next.
         missing.extend(line.clients[clients.len()..].iter().cloned());
         if !self.reopens() {
@@ -415,32 +438,6 @@ impl Closed {
     }
 }
 
-/// Pauses between attempts.
-struct Pauses {
-    next: Duration,
-    random: u64,
-}
-
-impl Pauses {
-    fn new() -> Pauses {
-        Pauses {
-            next: RECONNECT_PAUSE.0,
-            random: now_ns() ^ u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15),
-        }
-    }
-
-    fn next(&mut self) -> Duration {
-        // xorshift64*: nobody gains by guessing it.
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        let share = 0.5 + (self.random >> 40) as f64 / (1 << 25) as f64;
-        let pause = self.next.mul_f64(share);
-        self.next = (self.next * 2).min(RECONNECT_PAUSE.1);
-        pause
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -470,23 +467,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_up_to_the_longest_and_differ() {
-        let (first, longest) = RECONNECT_PAUSE;
-        let mut pauses = Pauses::new();
-        let taken: Vec<_> = (0..20).map(|_| pauses.next()).collect();
-        assert!((first / 2..=first).contains(&taken[0]), "{:?}", taken[0]);
-        for pause in &taken[10..] {
-            assert!((longest / 2..=longest).contains(pause), "{pause:?}");
-        }
-        assert!(taken[10..].windows(2).any(|two| two[0] != two[1]));
-    }
-
-    #[test]
     fn a_handle_stands_for_one_method_whatever_the_daemon_says() {
         let mut methods = Methods::default();
         assert_eq!((methods.name(7), methods.resolve(7)), (7, Ok(7)));
         let again = [(7, Ok(3)), (8, Err(Status::unavailable("not yet")))];
-        let mut methods = Methods(Some(again.into()));
+        let mut methods = Methods {
+            known: Some(again.into()),
+            ..Methods::default()
+        };
         assert_eq!(methods.resolve(7), Ok(3));
         assert_eq!(
             methods.resolve(8).map_err(|s| s.code),

@@ -26,7 +26,9 @@ use tollgate_shm_abi::wake::{DoorbellRinger, WakeListener};
 use crate::Status;
 use crate::driver::Driver;
 use crate::driving::Seat;
-use crate::limits::{BIND_TIMEOUT, DEFAULT_SPIN, MAX_OUTSTANDING, OPEN_TIMEOUT};
+use crate::limits::{
+    BIND_TIMEOUT, DEFAULT_RETRIES, DEFAULT_SPIN, MAX_OUTSTANDING, MAX_RETRIES, OPEN_TIMEOUT,
+};
 use crate::nudge::Nudge;
 use crate::reopen::Handle;
 use crate::serve::{Ready, Service};
@@ -55,6 +57,9 @@ pub struct SessionOptions {
     /// A session whose daemon is gone opens itself anew, binds what was bound and serves what was served, as soon as a daemon answers at
     /// the socket: see [`RECONNECT_PAUSE`](crate::limits::RECONNECT_PAUSE). Until then calls fail with UNAVAILABLE. Default: yes.
     pub reconnect: bool,
+    /// How often a call that ended UNAVAILABLE is made again, if its method is marked idempotent: after pauses of
+    /// [`RETRY_PAUSE`](crate::limits::RETRY_PAUSE) and within its deadline. At most [`MAX_RETRIES`]; 0: never. Default 2.
+    pub retries: u32,
 }
 
 impl SessionOptions {
@@ -74,6 +79,7 @@ impl SessionOptions {
             label: String::new(),
             spin: DEFAULT_SPIN,
             reconnect: true,
+            retries: DEFAULT_RETRIES,
         }
     }
 }
@@ -93,6 +99,7 @@ pub(crate) struct Inner {
     /// Unique in this process, not 0.
     pub(crate) id: u64,
     pub(crate) opened: SessionOpened,
+    pub(crate) retries: u32,
     pub(crate) shared: Mutex<Shared>,
     /// Held by whoever drives.
     pub(crate) driver: Mutex<Driver>,
@@ -198,6 +205,7 @@ impl Inner {
         Ok(Arc::new(Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             opened,
+            retries: options.retries.min(MAX_RETRIES),
             shared: Mutex::new(Shared::new(end.submissions, end.send_heap, max_outstanding)),
             driver: Mutex::new(driver),
             seat: Mutex::default(),

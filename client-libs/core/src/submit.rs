@@ -34,6 +34,7 @@ use crate::codec::{Encode, HeapSink, Measured};
 use crate::driver::NextLook;
 use crate::limits::{RELEASE_BYTES, WRITE_LOCKED};
 use crate::reopen::Methods;
+use crate::retry::Budget;
 use crate::session::Inner;
 use crate::space::{SpaceQueue, Ticket};
 use crate::streams::{Side, StreamKey, StreamTable};
@@ -54,6 +55,7 @@ pub(crate) struct Shared {
     pub(crate) space: SpaceQueue,
     pub(crate) binds: Binds,
     pub(crate) methods: Methods,
+    pub(crate) retry_budget: Budget,
     /// Delivered blocks to give back, not yet a full RELEASE.
     releases: Vec<u64>,
     release_bytes: u64,
@@ -176,6 +178,7 @@ impl Shared {
             space: SpaceQueue::default(),
             binds: Binds::default(),
             methods: Methods::default(),
+            retry_budget: Budget::default(),
             releases: Vec::with_capacity(MAX_OFFSETS),
             release_bytes: 0,
             backlog: VecDeque::new(),

@@ -76,7 +76,7 @@ pub(crate) struct PySession {
 impl PySession {
     /// Connects. With `on_loop`, results are awaited on an event loop that calls `run` when `fileno` is readable.
     #[new]
-    #[pyo3(signature = (socket, token, *, app, label, send_heap_bytes, receive_heap_bytes, spin, reconnect, on_loop))]
+    #[pyo3(signature = (socket, token, *, app, label, send_heap_bytes, receive_heap_bytes, spin, reconnect, retries, on_loop))]
     #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
     fn new(
         py: Python<'_>,
@@ -88,6 +88,7 @@ impl PySession {
         receive_heap_bytes: u64,
         spin: Option<f64>,
         reconnect: bool,
+        retries: u32,
         on_loop: bool,
     ) -> PyResult<PySession> {
         let mut options = SessionOptions::new(socket, token);
@@ -100,6 +101,7 @@ impl PySession {
         // What no clock can say is for ever.
         options.spin = timeout(Some(spin.unwrap_or_default()))?.unwrap_or(Duration::MAX);
         options.reconnect = reconnect;
+        options.retries = retries;
         let opened = py.detach(|| Session::open(options));
         let session = opened.map_err(|status| raised(py, status))?;
         let reactor = match on_loop {

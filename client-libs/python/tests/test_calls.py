@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -9,9 +10,13 @@ from typing import Any, Callable, Iterator, List
 
 import pytest
 import tollgate
+import tollgate.aio
 from semantics import Context, Given, echo_numbers
 from stubs.hotel_tollgate import (
+    AvailabilityReply,
     AvailabilityRequest,
+    AvailabilityRequestView,
+    ReservationAsyncStub,
     ReservationServicer,
     ReservationStub,
     ReserveReply,
@@ -399,6 +404,48 @@ def test_a_server_may_answer_before_it_has_read_everything(serve: Serve, channel
             stub.Collect(requests, timeout=30)
     for requests in ([Ask(number=2)] * 5000, (Ask(number=2) for _ in range(5000))):
         assert stub.Collect(requests, timeout=30).number == 2
+
+
+def test_calls_of_methods_that_are_marked_are_made_again(hosts: Any, serve: Serve) -> None:
+    asked: List[str] = []
+
+    class Hotel(ReservationServicer):
+        def Reserve(self, request: ReserveRequestView, context: Context) -> ReserveReply:
+            asked.append("Reserve")
+            context.abort(StatusCode.UNAVAILABLE, "try again")
+
+        def CheckAvailability(self, request: AvailabilityRequestView, context: Context) -> AvailabilityReply:
+            asked.append("CheckAvailability")
+            if len(asked) < 3:
+                context.abort(StatusCode.UNAVAILABLE, "try again")
+            return AvailabilityReply()
+
+    serve(add_ReservationServicer_to_server, Hotel())
+
+    def attempts(method: str, retries: int) -> int:
+        asked.clear()
+        host, target = hosts[0], hosts[1].listen
+        with tollgate.channel(host.socket, host.token, target, retries=retries) as channel:
+            stub = ReservationStub(channel)
+            try:
+                stub.Reserve(ReserveRequest()) if method == "Reserve" else stub.CheckAvailability(AvailabilityRequest())
+            except tollgate.RpcError as error:
+                assert error.code() is StatusCode.UNAVAILABLE
+                return -len(asked)
+            return len(asked)
+
+    # Below zero: it failed.
+    assert [attempts("CheckAvailability", retries) for retries in (2, 1, 0)] == [3, -2, -1]
+    assert attempts("Reserve", 2) == -1
+
+    async def main() -> None:
+        asked.clear()
+        host, target = hosts[0], hosts[1].listen
+        async with tollgate.aio.channel(host.socket, host.token, target) as channel:
+            await ReservationAsyncStub(channel).CheckAvailability(AvailabilityRequest())
+
+    asyncio.run(main())
+    assert len(asked) == 3
 
 
 def test_threads_share_a_channel(serve: Serve, channel: tollgate.Channel) -> None:

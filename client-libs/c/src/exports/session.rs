@@ -28,6 +28,7 @@ pub struct tollgate_session_options {
     receive_heap_bytes: u64,
     spin_us: i64,
     reconnect: i64,
+    retries: i64,
 }
 
 /// Up to the token: nothing opens without.
@@ -108,6 +109,15 @@ unsafe fn opening(options: &tollgate_session_options) -> Result<SessionOptions, 
             );
             return Err(invalid(text));
         }
+    };
+    opening.retries = match options.retries {
+        0 => opening.retries,
+        -1 => 0,
+        times => u32::try_from(times).map_err(|_| {
+            invalid(format!(
+                "`options.retries` is {times}: it is a number of times, or 0 for the default, or -1 for never"
+            ))
+        })?,
     };
     Ok(opening)
 }

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Generic, Iterable, Iterator, Optional, Tuple, Type, TypeVar, Union
 
 from tollgate import _core
-from tollgate._session import DEFAULT_SPIN, Handles, close_session, open_session
+from tollgate._session import DEFAULT_RETRIES, DEFAULT_SPIN, Handles, close_session, open_session
 from tollgate._status import Metadata, MetadataLike, RpcError, StatusCode
 
 Request = TypeVar("Request", contravariant=True)
@@ -34,6 +34,7 @@ class Channel:
         receive_heap_bytes: int = 0,
         spin: float = DEFAULT_SPIN,
         reconnect: bool = True,
+        retries: int = DEFAULT_RETRIES,
     ) -> None:
         self._session = open_session(
             socket,
@@ -44,6 +45,7 @@ class Channel:
             receive_heap_bytes=receive_heap_bytes,
             spin=spin,
             reconnect=reconnect,
+            retries=retries,
             on_loop=False,
         )
         self._target = target

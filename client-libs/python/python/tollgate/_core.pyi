@@ -25,6 +25,7 @@ class Session:
         receive_heap_bytes: int,
         spin: Optional[float],
         reconnect: bool,
+        retries: int,
         on_loop: bool,
     ) -> Session: ...
     @property

@@ -35,6 +35,7 @@ from tollgate import _core
 from tollgate._server import Aborted, ContextBase
 from tollgate._session import (
     DEFAULT_SERVER_SPIN,
+    DEFAULT_RETRIES,
     DEFAULT_SPIN,
     LAST_ANSWERS,
     LAST_ANSWERS_CHECK,
@@ -120,6 +121,7 @@ class Channel:
         receive_heap_bytes: int = 0,
         spin: float = DEFAULT_SPIN,
         reconnect: bool = True,
+        retries: int = DEFAULT_RETRIES,
     ) -> None:
         self._session = open_session(
             socket,
@@ -130,6 +132,7 @@ class Channel:
             receive_heap_bytes=receive_heap_bytes,
             spin=spin,
             reconnect=reconnect,
+            retries=retries,
             on_loop=True,
         )
         self._target = target

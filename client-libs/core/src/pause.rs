@@ -1,0 +1,57 @@
+//! Pauses between attempts: each twice as long as the one before, and shortened by up to a half at random, so that those who failed
+//! together don't all come again together.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate_shm_abi::wait::now_ns;
+
+#[derive(Debug)]
+pub(crate) struct Pauses {
+    next: Duration,
+    longest: Duration,
+    random: u64,
+}
+
+impl Pauses {
+    /// From the first of these on, up to the second.
+    pub(crate) fn new((first, longest): (Duration, Duration)) -> Pauses {
+        static MADE: AtomicU64 = AtomicU64::new(1);
+        let process = u64::from(std::process::id()) << 32;
+        let one_of_them = process | MADE.fetch_add(1, Ordering::Relaxed);
+        Pauses {
+            next: first,
+            longest,
+            random: (now_ns() ^ one_of_them.wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1),
+        }
+    }
+
+    pub(crate) fn next(&mut self) -> Duration {
+        // xorshift64*: nobody gains by guessing it.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let share = 0.5 + (self.random >> 40) as f64 / (1 << 25) as f64;
+        let pause = self.next.mul_f64(share);
+        self.next = (self.next * 2).min(self.longest);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_the_longest_and_differ() {
+        let (first, longest) = (Duration::from_millis(50), Duration::from_secs(5));
+        let mut pauses = Pauses::new((first, longest));
+        let taken: Vec<_> = (0..20).map(|_| pauses.next()).collect();
+        assert!((first / 2..=first).contains(&taken[0]), "{:?}", taken[0]);
+        for pause in &taken[10..] {
+            assert!((longest / 2..=longest).contains(pause), "{pause:?}");
+        }
+        assert!(taken[10..].windows(2).any(|two| two[0] != two[1]));
+        assert_ne!(taken[0], Pauses::new((first, longest)).next());
+    }
+}
