@@ -18,7 +18,7 @@ use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::descriptor::{
     Alleged, BlockRef, Completion, EXTENT_ENTRY_BYTES, Entry, Extent, Part, Submission,
 };
-use tollgate_shm_abi::limits::{MAX_PACKET_BYTES, PAGE};
+use tollgate_shm_abi::limits::PAGE;
 use tollgate_shm_abi::messages::{
     Bind, OpenSession, Request, RequestBody, Response, ResponseBody, SessionOpened,
 };
@@ -58,9 +58,8 @@ impl Wire {
         if poll(&mut fds, Some(&timeout)) == Ok(0) {
             return None;
         }
-        let mut buffer = vec![0; MAX_PACKET_BYTES];
-        let packet = self.socket.recv(&mut buffer).ok()??;
-        Some((Response::decode(&buffer[..packet.len]).ok()?, packet.fds))
+        let packet = self.socket.recv().ok()??;
+        Some((Response::decode(&packet.bytes[..]).ok()?, packet.fds))
     }
 
     /// Asks properly and returns the answer, passing over what wasn't asked for.
@@ -94,16 +93,15 @@ impl Wire {
     pub fn hangs_up(&self, timeout: Duration) -> Option<String> {
         let end = Instant::now() + timeout;
         let mut reason = String::new();
-        let mut buffer = vec![0; MAX_PACKET_BYTES];
         loop {
             let left = Timespec::try_from(end.saturating_duration_since(Instant::now())).ok()?;
             let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
             if poll(&mut fds, Some(&left)) == Ok(0) {
                 return None;
             }
-            match self.socket.recv(&mut buffer) {
+            match self.socket.recv() {
                 Ok(Some(packet)) => {
-                    let response = Response::decode(&buffer[..packet.len]).ok();
+                    let response = Response::decode(&packet.bytes[..]).ok();
                     if let Some(ResponseBody::Failure(failure)) =
                         response.and_then(|response| response.body)
                     {

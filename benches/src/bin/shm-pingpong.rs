@@ -145,7 +145,7 @@ fn connect(path: &Path) -> Result<(AppEnd, ControlSocket), String> {
     let socket = ControlSocket::connect(&path.display().to_string());
     let socket = socket.map_err(|errno| failed(&errno))?;
     let packet = loop {
-        match socket.recv(&mut [0]) {
+        match socket.recv() {
             Ok(Some(packet)) => break packet,
             Ok(None) => return Err(failed(&"it hung up")),
             Err(error) if error.is_would_block() => thread::yield_now(),

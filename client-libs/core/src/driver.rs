@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use prost::Message as _;
 use tollgate_shm_abi::descriptor::{Alleged, Completion, Epilogue, HeapSizes, Image, Part};
-use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
 use tollgate_shm_abi::messages::{Response, ResponseBody};
 use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::ring::Consumer;
@@ -52,7 +51,6 @@ pub(crate) struct Driver {
     early: Vec<Event>,
     /// To be dropped after unlocking.
     unshared: Vec<SharedBytes>,
-    packet: Vec<u8>,
     pub(crate) patience: Patience,
     turns: u32,
     control_checked_ns: u64,
@@ -92,7 +90,6 @@ impl Driver {
             events: Vec::new(),
             early: Vec::new(),
             unshared: Vec::new(),
-            packet: vec![0; MAX_PACKET_BYTES],
             patience,
             turns: 0,
             control_checked_ns: 0,
@@ -362,9 +359,9 @@ impl Driver {
     pub(crate) fn read_control(&mut self, inner: &Arc<Inner>) {
         self.control_checked_ns = now_ns();
         while !inner.is_over() {
-            let received = inner.control.recv(&mut self.packet);
+            let received = inner.control.recv();
             let reason = match received {
-                Ok(Some(packet)) => match Response::decode(&self.packet[..packet.len]) {
+                Ok(Some(packet)) => match Response::decode(&packet.bytes[..]) {
                     Ok(response) => {
                         self.answered(inner, response);
                         continue;

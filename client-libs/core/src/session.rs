@@ -13,7 +13,6 @@ use tollgate_shm_abi::Code;
 use tollgate_shm_abi::blob::blob_create;
 use tollgate_shm_abi::control::{ControlError, ControlSocket};
 use tollgate_shm_abi::heap::DeliveredHeap;
-use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
 use tollgate_shm_abi::messages::{
     Bind, Empty, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, OpenSession, Request,
     RequestBody, Response, ResponseBody, SIDE_CLIENT, SIDE_SERVER, SessionOpened,
@@ -590,12 +589,11 @@ fn handshake(
         .send(&request.encode_to_vec(), &[])
         .map_err(broken)?;
     await_readable(control)?;
-    let mut buffer = vec![0; MAX_PACKET_BYTES];
-    let packet = control.recv(&mut buffer).map_err(broken)?;
+    let packet = control.recv().map_err(broken)?;
     let packet = packet.ok_or_else(|| {
         Status::unavailable("the daemon closed the connection instead of opening a session")
     })?;
-    let response = Response::decode(&buffer[..packet.len]).map_err(|error| {
+    let response = Response::decode(&packet.bytes[..]).map_err(|error| {
         Status::unavailable(format!("the daemon's answer makes no sense: {error}"))
     })?;
     match response.body {

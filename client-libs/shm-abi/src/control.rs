@@ -10,6 +10,7 @@
 //! whole.
 
 use crate::limits::{MAX_PACKET_BYTES, MAX_PACKET_FDS};
+use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -79,8 +80,8 @@ pub struct ControlSocket {
 /// What one packet held.
 #[derive(Debug)]
 pub struct Packet {
-    /// How many bytes of the buffer it filled; at least 1.
-    pub len: usize,
+    /// At least 1, at most [`MAX_PACKET_BYTES`].
+    pub bytes: Vec<u8>,
     /// The descriptors that came with it, at most [`MAX_PACKET_FDS`].
     pub fds: Vec<OwnedFd>,
 }
@@ -141,19 +142,23 @@ impl ControlSocket {
         Ok(())
     }
 
-    /// Receives one packet into `buffer` (of [`MAX_PACKET_BYTES`], to take any); `None` once the other end
-    /// is closed.
+    /// Receives one packet; `None` once the other end is closed. Nobody else may receive meanwhile.
+    ///
+    /// It is looked at before it is taken, so that sessions, of which there may be thousands, don't each keep a buffer for the longest.
     ///
     /// # Errors
-    /// `AGAIN` if there is none; [`ControlError::Truncated`] if it was longer than the buffer or had more
+    /// `AGAIN` if there is none; [`ControlError::Truncated`] if it was longer than [`MAX_PACKET_BYTES`] or had more
     /// than [`MAX_PACKET_FDS`] descriptors: it is gone then, its descriptors closed.
-    pub fn recv(&self, buffer: &mut [u8]) -> Result<Option<Packet>, ControlError> {
+    pub fn recv(&self) -> Result<Option<Packet>, ControlError> {
+        let look = RecvFlags::PEEK | RecvFlags::TRUNC | RecvFlags::DONTWAIT;
+        let (_, len) = rustix::net::recv(&self.fd, &mut [0u8; 0], look)?;
+        let mut bytes = vec![0; len.min(MAX_PACKET_BYTES)];
         let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let received = rustix::net::recvmsg(
             &self.fd,
-            &mut [IoSliceMut::new(buffer)],
+            &mut [IoSliceMut::new(&mut bytes)],
             &mut ancillary,
             flags,
         )?;
@@ -170,10 +175,8 @@ impl ControlSocket {
         if truncated || fds.len() > MAX_PACKET_FDS {
             return Err(ControlError::Truncated);
         }
-        Ok((received.bytes > 0).then_some(Packet {
-            len: received.bytes,
-            fds,
-        }))
+        bytes.truncate(received.bytes);
+        Ok((!bytes.is_empty()).then_some(Packet { bytes, fds }))
     }
 
     /// Who is at the other end.
@@ -210,7 +213,7 @@ pub enum ControlError {
         /// Its descriptors.
         fds: usize,
     },
-    /// The peer's packet exceeded the buffer or the number of descriptors, and was discarded.
+    /// The peer's packet exceeded the limits of bytes or descriptors, and was discarded.
     Truncated,
     /// The socket refused; `AGAIN` means later.
     System(Errno),

@@ -13,7 +13,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 use tollgate_shm_abi::control::{ControlError, ControlSocket};
-use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
 use tollgate_shm_abi::messages::{Empty, Request, RequestBody, Response, ResponseBody, TenantAdd};
 use tollgate_shm_abi::status::Code;
 
@@ -124,18 +123,14 @@ pub(crate) fn ask(
     .encode_to_vec();
     connection.send(&request, fds).map_err(lost)?;
     wait(&connection)?;
-    let mut buffer = vec![0; MAX_PACKET_BYTES];
     let gone = || {
         Failure::new(
             Code::UNAVAILABLE,
             format_args!("the daemon at {path} hung up without an answer"),
         )
     };
-    let packet = connection
-        .recv(&mut buffer)
-        .map_err(lost)?
-        .ok_or_else(gone)?;
-    let response = Response::decode(&buffer[..packet.len]).map_err(|error| {
+    let packet = connection.recv().map_err(lost)?.ok_or_else(gone)?;
+    let response = Response::decode(&packet.bytes[..]).map_err(|error| {
         Failure::new(
             Code::INTERNAL,
             format_args!("the daemon's answer is malformed: {error}"),

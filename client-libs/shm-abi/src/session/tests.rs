@@ -23,7 +23,7 @@ fn open(shape: &SessionShape) -> (DaemonEnd, AppEnd) {
     let (here, there) = ControlSocket::pair().unwrap();
     here.send(b"session opened", &fds.as_array()).unwrap();
     drop(fds);
-    let packet = there.recv(&mut [0; 64]).unwrap().unwrap();
+    let packet = there.recv().unwrap().unwrap();
     let app = AppEnd::attach(shape, SessionFds::from_packet(packet.fds).unwrap()).unwrap();
     (daemon, app)
 }

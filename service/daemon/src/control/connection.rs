@@ -17,7 +17,7 @@ use tollgate_engine::{SessionId, Status};
 use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::{ControlSocket, Packet};
 use tollgate_shm_abi::descriptor::HeapSizes;
-use tollgate_shm_abi::limits::{MAX_LABEL_BYTES, MAX_MESSAGE_BYTES, MAX_PACKET_BYTES};
+use tollgate_shm_abi::limits::{MAX_LABEL_BYTES, MAX_MESSAGE_BYTES};
 use tollgate_shm_abi::messages::{
     Bind, Bound, BoundMethod, Empty, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, Failure,
     OpenSession, Request, RequestBody, Response, ResponseBody, SIDE_CLIENT, SIDE_SERVER,
@@ -77,7 +77,9 @@ pub(crate) async fn serve(control: &Rc<Control>, socket: ControlSocket) {
                 break;
             }
         };
-        let Some((bytes, fds)) = packet else { break };
+        let Some(Packet { bytes, fds }) = packet else {
+            break;
+        };
         let Ok(request) = Request::decode(bytes.as_slice()) else {
             let text = format!(
                 "a packet of {} bytes isn't a request of this protocol",
@@ -139,17 +141,12 @@ pub(crate) async fn serve(control: &Rc<Control>, socket: ControlSocket) {
     }
 }
 
-async fn receive(socket: &AsyncFd<Watched<ControlSocket>>) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
-    let mut buffer = vec![0; MAX_PACKET_BYTES];
+async fn receive(socket: &AsyncFd<Watched<ControlSocket>>) -> Option<Packet> {
     let mut ready: Option<AsyncFdReadyGuard<'_, _>> = None;
     loop {
         // First look, then wait: `hung_up` may have taken the readiness of a packet that is here.
-        match socket.get_ref().0.recv(&mut buffer) {
-            Ok(Some(Packet { len, fds })) => {
-                buffer.truncate(len);
-                return Some((buffer, fds));
-            }
-            Ok(None) => return None,
+        match socket.get_ref().0.recv() {
+            Ok(packet) => return packet,
             Err(error) if error.is_would_block() => {
                 if let Some(stale) = &mut ready {
                     AsyncFdReadyGuard::clear_ready(stale);

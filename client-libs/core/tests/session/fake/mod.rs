@@ -20,7 +20,6 @@ use tollgate_shm_abi::descriptor::{
     Alleged, BlockRef, Completion, Epilogue, HeapSizes, Image, Offsets, Part, Submission,
     held_bytes,
 };
-use tollgate_shm_abi::limits::MAX_PACKET_BYTES;
 use tollgate_shm_abi::messages::{
     Bind, Bound, BoundMethod, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, Failure, Request,
     RequestBody, Response, ResponseBody, SIDE_SERVER, SessionOpened,
@@ -360,12 +359,11 @@ impl Fake {
     }
 
     fn controlled(&mut self) {
-        let mut buffer = vec![0; MAX_PACKET_BYTES];
         let Some(control) = &self.control else { return };
-        let Ok(Some(packet)) = control.recv(&mut buffer) else {
+        let Ok(Some(packet)) = control.recv() else {
             return;
         };
-        let request = Request::decode(&buffer[..packet.len]).unwrap();
+        let request = Request::decode(&packet.bytes[..]).unwrap();
         let Some(RequestBody::Bind(bind)) = request.body else {
             panic!("a session only binds")
         };
@@ -438,10 +436,9 @@ fn serve(
     mut behaviour: Behaviour,
     commands: Receiver<Command>,
 ) {
-    let mut buffer = vec![0; MAX_PACKET_BYTES];
     poll(&mut [PollFd::new(&control, PollFlags::IN)], None).unwrap();
-    let packet = control.recv(&mut buffer).unwrap().unwrap();
-    let request = Request::decode(&buffer[..packet.len]).unwrap();
+    let packet = control.recv().unwrap().unwrap();
+    let request = Request::decode(&packet.bytes[..]).unwrap();
     let Some(RequestBody::OpenSession(_)) = request.body else {
         panic!("a session begins with its opening")
     };
