@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Free blocks are in one doubly linked list per order, linked through a table with a row per 64-byte
-//! unit. The table's pages are touched only where blocks begin, so a large idle heap costs little.
+//! unit ([`Rows`]). The table's pages are touched only where blocks begin, so a large idle heap costs little.
 //!
 //! Freed small blocks go to a *quick* list of their order first (at most [`QUICK_BLOCKS`], up to
 //! [`QUICK_BLOCK_BYTES`] each), uncoalesced: the next call wants that size again, and splitting a
@@ -18,14 +18,15 @@
 //! says anything; blocks that aren't free never overlap; nothing that is freed was free.
 
 use crate::limits::{MIN_BLOCK_BYTES, QUICK_BLOCK_BYTES, QUICK_BLOCKS};
-use crate::segment::Table;
+use crate::segment::{Row, Table};
 use core::fmt;
+use core::ops::{Index, IndexMut};
 use rustix::io::Errno;
 
 /// The allocator: offsets only, it never sees the heap's memory.
 pub(crate) struct BuddyAllocator {
     /// Per unit: what begins there (see [`state`]), and its neighbours in the list it is in.
-    rows: Table,
+    rows: Rows,
     free_heads: [u32; ORDERS],
     quick_heads: [u32; ORDERS],
     quick_counts: [u32; ORDERS],
@@ -78,7 +79,7 @@ impl BuddyAllocator {
         let top = units.ilog2() as usize;
         assert!(top < ORDERS, "a heap has at most 1 GiB");
         let mut allocator = BuddyAllocator {
-            rows: Table::new(units as usize)?,
+            rows: Rows::new(units as usize)?,
             free_heads: [NONE; ORDERS],
             quick_heads: [NONE; ORDERS],
             quick_counts: [0; ORDERS],
@@ -100,7 +101,7 @@ impl BuddyAllocator {
             Some(unit) => unit,
             None => self.take(order)?,
         };
-        self.rows[unit as usize][STATE] = state::FILLING | order as u32;
+        self.rows[unit][STATE] = state::FILLING | order as u32;
         self.in_use += bytes_of(order);
         Some(offset_of(unit))
     }
@@ -114,7 +115,7 @@ impl BuddyAllocator {
         let unit = self
             .unit_in(offset, state::FILLING)
             .expect("a block being filled begins at the offset");
-        self.rows[unit as usize][STATE] ^= state::FILLING ^ state::WITH_PEER;
+        self.rows[unit][STATE] ^= state::FILLING ^ state::WITH_PEER;
     }
 
     /// Frees a block that was handed over.
@@ -126,7 +127,7 @@ impl BuddyAllocator {
         let unit = self
             .unit_in(offset, state::WITH_PEER)
             .ok_or(FreeError { offset })?;
-        let order = (self.rows[unit as usize][STATE] & state::ORDER) as usize;
+        let order = (self.rows[unit][STATE] & state::ORDER) as usize;
         self.in_use -= bytes_of(order);
         if order < QUICK_ORDERS && self.quick_counts[order] < QUICK_BLOCKS {
             self.push_quick(unit, order);
@@ -146,7 +147,7 @@ impl BuddyAllocator {
     #[inline]
     fn unit_in(&self, offset: u64, wanted: u32) -> Option<u32> {
         let unit = offset / MIN_BLOCK_BYTES as u64;
-        let found = self.rows.get(usize::try_from(unit).ok()?)?[STATE];
+        let found = self.rows.get(unit)?[STATE];
         let aligned = offset.is_multiple_of(MIN_BLOCK_BYTES as u64);
         (aligned && found & !state::ORDER == wanted).then_some(unit as u32)
     }
@@ -157,15 +158,15 @@ impl BuddyAllocator {
         if unit == NONE {
             return None;
         }
-        self.quick_heads[order] = self.rows[unit as usize][NEXT];
+        self.quick_heads[order] = self.rows[unit][NEXT];
         self.quick_counts[order] -= 1;
         Some(unit)
     }
 
     #[inline]
     fn push_quick(&mut self, unit: u32, order: usize) {
-        self.rows[unit as usize][STATE] = state::QUICK | order as u32;
-        self.rows[unit as usize][NEXT] = self.quick_heads[order];
+        self.rows[unit][STATE] = state::QUICK | order as u32;
+        self.rows[unit][NEXT] = self.quick_heads[order];
         self.quick_heads[order] = unit;
         self.quick_counts[order] += 1;
     }
@@ -197,10 +198,10 @@ impl BuddyAllocator {
 
     /// Frees a block, merged with its buddy as long as that is free, too.
     fn coalesce(&mut self, mut unit: u32, mut order: usize) {
-        self.rows[unit as usize][STATE] = 0;
+        self.rows[unit][STATE] = 0;
         while order < self.top {
             let buddy = unit ^ (1 << order);
-            if self.rows[buddy as usize][STATE] != state::FREE | order as u32 {
+            if self.rows[buddy][STATE] != state::FREE | order as u32 {
                 break;
             }
             self.remove(buddy, order);
@@ -213,27 +214,91 @@ impl BuddyAllocator {
     fn insert(&mut self, unit: u32, order: usize) {
         let head = self.free_heads[order];
         if head != NONE {
-            self.rows[head as usize][PREVIOUS] = unit;
+            self.rows[head][PREVIOUS] = unit;
         }
-        self.rows[unit as usize][STATE] = state::FREE | order as u32;
-        self.rows[unit as usize][NEXT] = head;
-        self.rows[unit as usize][PREVIOUS] = NONE;
+        self.rows[unit][STATE] = state::FREE | order as u32;
+        self.rows[unit][NEXT] = head;
+        self.rows[unit][PREVIOUS] = NONE;
         self.free_heads[order] = unit;
     }
 
     fn remove(&mut self, unit: u32, order: usize) {
-        let (next, previous) = (
-            self.rows[unit as usize][NEXT],
-            self.rows[unit as usize][PREVIOUS],
-        );
-        self.rows[unit as usize][STATE] = 0;
+        let (next, previous) = (self.rows[unit][NEXT], self.rows[unit][PREVIOUS]);
+        self.rows[unit][STATE] = 0;
         match previous {
             NONE => self.free_heads[order] = next,
-            previous => self.rows[previous as usize][NEXT] = next,
+            previous => self.rows[previous][NEXT] = next,
         }
         if next != NONE {
-            self.rows[next as usize][PREVIOUS] = previous;
+            self.rows[next][PREVIOUS] = previous;
         }
+    }
+}
+
+/// A row per unit.
+///
+/// Rows of units that are a multiple of 64 are kept by themselves, and of them those of multiples of 64 again, coarser ones in front:
+///
+/// ```text
+///   multiples of 64³ │ of 64² │ of 64 │ all others, each at its number
+/// ```
+///
+/// A block of 64 bytes in a heap of 64 MiB splits twenty blocks, whose buddies begin at all powers of two. In a table by number their rows
+/// were in twelve pages, which every session had on both sides; here they are in three.
+struct Rows {
+    table: Table,
+    units: usize,
+    /// Where the rows of multiples of 64 to the power of the index begin.
+    begins: [usize; LEVELS as usize],
+}
+
+const LEVELS: u32 = 4;
+const LEVEL_BITS: u32 = 6;
+
+impl Rows {
+    fn new(units: usize) -> Result<Rows, Errno> {
+        let mut begins = [0; LEVELS as usize];
+        let mut len = 0;
+        for level in (0..LEVELS).rev() {
+            begins[level as usize] = len;
+            len += (units >> (level * LEVEL_BITS)).max(1);
+        }
+        Ok(Rows {
+            table: Table::new(len)?,
+            units,
+            begins,
+        })
+    }
+
+    /// Where the row of a unit of the heap is.
+    #[inline]
+    fn place(&self, unit: u32) -> usize {
+        let level = (unit.trailing_zeros() / LEVEL_BITS).min(LEVELS - 1);
+        self.begins[level as usize] + (unit >> (level * LEVEL_BITS)) as usize
+    }
+
+    /// The row of a unit that may not be one of the heap's.
+    #[inline]
+    fn get(&self, unit: u64) -> Option<&Row> {
+        let unit = u32::try_from(unit).ok()?;
+        ((unit as usize) < self.units).then(|| &self[unit])
+    }
+}
+
+impl Index<u32> for Rows {
+    type Output = Row;
+
+    #[inline]
+    fn index(&self, unit: u32) -> &Row {
+        &self.table[self.place(unit)]
+    }
+}
+
+impl IndexMut<u32> for Rows {
+    #[inline]
+    fn index_mut(&mut self, unit: u32) -> &mut Row {
+        let place = self.place(unit);
+        &mut self.table[place]
     }
 }
 

@@ -4,6 +4,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::vec;
 use std::vec::Vec;
 
 const HEAP: u64 = 64 << 10;
@@ -150,4 +151,22 @@ fn lengths_round_up_to_powers_of_two() {
     for len in [HEAP as usize + 1, usize::MAX - 63, usize::MAX] {
         assert_eq!(blocks.alloc(len), None, "{len}");
     }
+}
+
+#[test]
+fn every_unit_has_a_row_of_its_own_and_powers_of_two_are_close() {
+    for units in [1, 2, 64, 128, if cfg!(miri) { 1 << 12 } else { 1 << 20 }] {
+        let rows = Rows::new(units).unwrap();
+        let mut seen = vec![false; rows.table.len()];
+        for unit in 0..units as u32 {
+            let was = core::mem::replace(&mut seen[rows.place(unit)], true);
+            assert!(!was, "unit {unit} of {units}");
+        }
+        assert!(rows.get(units as u64).is_none() && rows.get(u64::MAX).is_none());
+    }
+    let rows = Rows::new(1 << 20).unwrap();
+    let page = |unit: u32| rows.place(unit) * size_of::<Row>() / crate::limits::PAGE;
+    let pages = (0..20).map(|order| page(1 << order));
+    let pages: std::collections::BTreeSet<_> = pages.collect();
+    assert!(pages.len() <= 4, "{pages:?}");
 }
