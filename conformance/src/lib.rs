@@ -30,6 +30,7 @@ pub mod interop;
 pub mod admin;
 pub mod bombs;
 pub mod c_library;
+pub mod callgrind;
 pub mod cases;
 pub mod hostile;
 pub mod hosts;

@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::path::Path;
@@ -12,6 +11,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use tollgate_conformance::c_library::{Kit, Way, sources, stubs};
+use tollgate_conformance::callgrind::Instructions;
 use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::process::Process;
 use tollgate_conformance::readme::blocks;
@@ -197,40 +197,6 @@ fn many_threads_and_an_event_loop_lose_nothing() {
 /// the program, with the library built as for the tests. At one per cycle of 3.3 GHz, which is slow, they take 300 ns.
 const MOST_INSTRUCTIONS: u64 = 1_000;
 
-/// Instructions by source file, as callgrind counted them: inlined code counts where it was written.
-fn instructions_by_file(profile: &str) -> BTreeMap<String, u64> {
-    let (mut files, mut counts) = (BTreeMap::new(), BTreeMap::new());
-    let (mut file, mut is_call) = (String::new(), false);
-    for line in profile.lines() {
-        // `(7) path` gives a file its number, `(7)` names it again.
-        let mut named = |said: &str| {
-            let (number, path) = said.split_once(' ').unwrap_or((said, ""));
-            if !path.is_empty() {
-                files.insert(number.to_owned(), path.to_owned());
-            }
-            files.get(number).cloned().unwrap_or_default()
-        };
-        let begins = |keys: &[&str]| keys.iter().find_map(|key| line.strip_prefix(key));
-        if let Some(said) = begins(&["fl=", "fi=", "fe="]) {
-            file = named(said);
-        } else if let Some(said) = begins(&["cfi=", "cfl="]) {
-            named(said);
-        } else if line.starts_with("calls=") {
-            // The next line has what was called.
-            is_call = true;
-        } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c))
-            && !std::mem::take(&mut is_call)
-            && let Some(count) = line
-                .split(' ')
-                .nth(1)
-                .and_then(|count| count.parse::<u64>().ok())
-        {
-            *counts.entry(file.clone()).or_default() += count;
-        }
-    }
-    counts
-}
-
 #[test]
 fn a_call_takes_few_instructions_beyond_those_of_core() {
     let bed = Testbed::new();
@@ -239,23 +205,14 @@ fn a_call_takes_few_instructions_beyond_those_of_core() {
     let server = kit().build(Way::Shared, &sources().join("examples/hello_server.c"));
     let _server = serve(&server, &[socket(&daemon), &token]);
     let program = kit().build(Way::Shared, &sources().join("tests/cost.c"));
+    let is_ours = |file: &str| {
+        let parts = ["client-libs/c/", "/stubs/", "include/tollgate"];
+        parts.iter().any(|part| file.contains(part))
+    };
     let count = |calls: u32| {
-        let file = bed.path(&format!("callgrind.{calls}"));
-        let out = format!("--callgrind-out-file={}", file.display());
-        let calls = calls.to_string();
-        let mut valgrind = Command::new("valgrind");
-        valgrind
-            .args(["--quiet", "--tool=callgrind", &out])
-            .arg(&program);
-        succeed(valgrind.args([socket(&daemon), &token, &calls]));
-        let counts = instructions_by_file(&std::fs::read_to_string(file).unwrap());
-        let is_ours = |file: &&String| {
-            let parts = ["client-libs/c/", "/stubs/", "include/tollgate"];
-            parts.iter().any(|part| file.contains(part))
-        };
-        let total: u64 = counts.values().sum();
-        let ours: u64 = counts.keys().filter(is_ours).map(|file| counts[file]).sum();
-        (ours, total)
+        let args = [socket(&daemon), &token, &calls.to_string()];
+        let counts = Instructions::of(&program, &args, &bed.path("callgrind"));
+        (counts.of_files(is_ours), counts.total())
     };
     const CALLS: u32 = 2_000;
     let (few, many) = (count(100), count(100 + CALLS));

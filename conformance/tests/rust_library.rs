@@ -5,7 +5,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use tollgate_conformance::process::{Process, programs};
+use tollgate_conformance::callgrind::Instructions;
+use tollgate_conformance::process::{Process, program, programs};
 use tollgate_conformance::readme::blocks;
 use tollgate_conformance::testbed::{SOON, Testbed, run, succeed};
 
@@ -111,4 +112,48 @@ fn the_readme_leads_to_a_call() {
     let outcome = run(&built.join("client"), args, b"");
     assert_eq!(outcome.out, prints, "{outcome}");
     assert_eq!(outcome.code, 0, "{outcome}");
+}
+
+/// The most instructions that a call with one request and one reply may take in the stub, its encoder and reader, and the library around
+/// core, as built for the tests. At one per cycle of 3.3 GHz, which is slow, they take 300 ns.
+const MOST_INSTRUCTIONS: u64 = 1_000;
+
+#[test]
+fn a_call_takes_few_instructions_beyond_those_of_core() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let _server = daemon.serve_hotel(&token, "hotel.Echo", &["--echo"]);
+    let is_stub = |file: &str| file.ends_with("/out/hotel.rs");
+    let is_ours = |file: &str| {
+        let parts = ["client-libs/rust/", "client-libs/core/src/codec/"];
+        is_stub(file) || parts.iter().any(|part| file.contains(part))
+    };
+    let count = |calls: u32| {
+        let args = [
+            daemon.socket().to_str().unwrap(),
+            &token,
+            &calls.to_string(),
+        ];
+        let counts = Instructions::of(&program("unary-cost"), &args, &bed.path("callgrind"));
+        [
+            counts.of_files(is_stub),
+            counts.of_files(is_ours),
+            counts.total(),
+        ]
+    };
+    const CALLS: u32 = 2_000;
+    let (few, many) = (count(100), count(100 + CALLS));
+    let [stub, ours, all] = [0, 1, 2].map(|k| (many[k] - few[k]) / u64::from(CALLS));
+    println!(
+        "{stub} instructions per call in the stub, {ours} in the library, {all} with core and waiting"
+    );
+    assert!(
+        stub > 10 && ours > 100,
+        "only {stub} and {ours}: the sources aren't recognized in the profile"
+    );
+    assert!(
+        ours <= MOST_INSTRUCTIONS,
+        "a call takes {ours} instructions in the library"
+    );
 }
