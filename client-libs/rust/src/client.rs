@@ -174,12 +174,17 @@ impl Client {
             None => self.bind().await?[method],
         };
         handle.ok_or_else(|| {
-            let (service, method) = (self.service.name, self.service.methods[method]);
+            let method = self.name_of(method);
             Status::new(
                 Code::UNIMPLEMENTED,
-                format!("the daemon bound {service} without its method {method}"),
+                format!("the daemon bound a service without its method {method}"),
             )
         })
+    }
+
+    /// `service/method`.
+    pub(crate) fn name_of(&self, method: usize) -> String {
+        format!("{}/{}", self.service.name, self.service.methods[method])
     }
 
     /// Binds the service now rather than with the first call.

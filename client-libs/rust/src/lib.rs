@@ -29,6 +29,8 @@
 //! Methods with any number of requests take a [`Stream`] of them, or of requests' [`Request`]; those with any number of responses answer
 //! with [`Streaming`]. Who doesn't read stops who sends to it, and nobody else.
 //!
+//! Methods of one request are services of tower's, too: `client.reserve_service()` is a [`UnaryService`], in front of which layers go.
+//!
 //! Programs without generated code use [`Session::bind_client`], [`Session::call_raw`], [`Session::open_stream`] and
 //! [`Session::serve_raw`].
 //!
@@ -43,6 +45,7 @@ mod received;
 mod request;
 mod server;
 mod streaming;
+mod tower;
 
 pub use client::{Channel, Client};
 pub use metadata::MetadataMap;
@@ -56,6 +59,7 @@ pub use tollgate_core::{
     Requests, Responder, SendBuffer, Service, ServiceInfo, Session, SessionOptions, Sessions,
     SharedBytes, Status, StreamReceiver, StreamSender, Workers, block_on, codec, limits,
 };
+pub use tower::{ReplyFuture, ServerStreamingService, UnaryService};
 
 /// Includes the code that `tollgate_gen` generated for a package.
 #[macro_export]

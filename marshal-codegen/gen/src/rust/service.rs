@@ -54,7 +54,7 @@ fn emit_client(service: &Service, constant: &str, module: &str, path: &[String],
     let name = camel(&service.name.name) + "Client";
     text.line("");
     text.line(format!("/// Client of `{}`.", service.name));
-    text.line("#[allow(dead_code)]");
+    text.line("#[allow(dead_code, clippy::wrong_self_convention)]");
     text.line(format!("pub mod {module} {{"));
     text.line(format!(
         "/// Calls `{}` through a channel; clones share its binding.",
@@ -77,7 +77,7 @@ fn emit_client(service: &Service, constant: &str, module: &str, path: &[String],
             "/// `{}`.",
             format_args!("{}.{}", service.name, method.name)
         ));
-        text.line(format!("pub async fn {}(", snake(&method.name)));
+        text.line(format!("pub async fn {}(", client_method(method)));
         text.line("&self,");
         text.line(match method.client_streaming {
             true => format!("requests: impl ::tollgate::IntoStreamingRequest<{input}>,"),
@@ -102,15 +102,50 @@ fn emit_client(service: &Service, constant: &str, module: &str, path: &[String],
             }
         });
         text.line("}");
+        emit_tower(service, index, (&input, &output), text);
     }
     text.lines(["}", "}"]);
+}
+
+/// A method of one request as a service of tower's.
+fn emit_tower(service: &Service, index: usize, (input, output): (&str, &str), text: &mut Text) {
+    let method = &service.methods[index];
+    if method.client_streaming {
+        return;
+    }
+    let kind = match method.server_streaming {
+        true => "ServerStreamingService",
+        false => "UnaryService",
+    };
+    let mut name = snake(&method.name).trim_start_matches("r#").to_owned() + "_service";
+    while service.methods.iter().any(|m| client_method(m) == name) {
+        name.push('_');
+    }
+    text.line("");
+    text.line(format!(
+        "/// `{}.{}` as a service of tower's.",
+        service.name, method.name
+    ));
+    text.line(format!(
+        "pub fn {name}(&self) -> ::tollgate::{kind}<{input}, {output}> {{"
+    ));
+    text.line(format!("::tollgate::{kind}::new(&self.client, {index})"));
+    text.line("}");
+}
+
+/// The name of a method at the client, where `new` is taken.
+fn client_method(method: &Method) -> String {
+    match snake(&method.name).as_str() {
+        "new" => "new_".to_owned(),
+        name => name.to_owned(),
+    }
 }
 
 fn emit_server(service: &Service, constant: &str, module: &str, path: &[String], text: &mut Text) {
     let name = camel(&service.name.name);
     text.line("");
     text.line(format!("/// Server of `{}`.", service.name));
-    text.line("#[allow(dead_code)]");
+    text.line("#[allow(dead_code, clippy::wrong_self_convention)]");
     text.line(format!("pub mod {module} {{"));
     text.line(format!(
         "/// What an implementation of `{}` offers; each method may be an `async fn`.",

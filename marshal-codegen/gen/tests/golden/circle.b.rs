@@ -192,7 +192,7 @@ pub static CIRCLE: ::tollgate::ServiceInfo<'static> = ::tollgate::ServiceInfo {
 };
 
 /// Client of `circle.b.Circle`.
-#[allow(dead_code)]
+#[allow(dead_code, clippy::wrong_self_convention)]
 pub mod circle_client {
     /// Calls `circle.b.Circle` through a channel; clones share its binding.
     #[derive(Clone, Debug)]
@@ -213,11 +213,16 @@ pub mod circle_client {
         ) -> ::tollgate::Reply<::tollgate::Received<super::super::a::One>> {
             self.client.unary(0, request.into_request()).await
         }
+
+        /// `circle.b.Circle.Turn` as a service of tower's.
+        pub fn turn_service(&self) -> ::tollgate::UnaryService<super::Three, super::super::a::One> {
+            ::tollgate::UnaryService::new(&self.client, 0)
+        }
     }
 }
 
 /// Server of `circle.b.Circle`.
-#[allow(dead_code)]
+#[allow(dead_code, clippy::wrong_self_convention)]
 pub mod circle_server {
     /// What an implementation of `circle.b.Circle` offers; each method may be an `async fn`.
     pub trait Circle: ::core::marker::Send + ::core::marker::Sync + 'static {

@@ -1644,7 +1644,7 @@ pub static EVERYTHING: ::tollgate::ServiceInfo<'static> = ::tollgate::ServiceInf
 };
 
 /// Client of `everything.Everything`.
-#[allow(dead_code)]
+#[allow(dead_code, clippy::wrong_self_convention)]
 pub mod everything_client {
     /// Calls `everything.Everything` through a channel; clones share its binding.
     #[derive(Clone, Debug)]
@@ -1666,6 +1666,11 @@ pub mod everything_client {
             self.client.unary(0, request.into_request()).await
         }
 
+        /// `everything.Everything.Swap` as a service of tower's.
+        pub fn swap_service(&self) -> ::tollgate::UnaryService<super::All, super::All> {
+            ::tollgate::UnaryService::new(&self.client, 0)
+        }
+
         /// `everything.Everything.Follow`.
         pub async fn follow(
             &self,
@@ -1673,11 +1678,16 @@ pub mod everything_client {
         ) -> ::tollgate::Reply<::tollgate::Streaming<super::Node>> {
             self.client.server_streaming(1, request.into_request()).await
         }
+
+        /// `everything.Everything.Follow` as a service of tower's.
+        pub fn follow_service(&self) -> ::tollgate::ServerStreamingService<super::Node, super::Node> {
+            ::tollgate::ServerStreamingService::new(&self.client, 1)
+        }
     }
 }
 
 /// Server of `everything.Everything`.
-#[allow(dead_code)]
+#[allow(dead_code, clippy::wrong_self_convention)]
 pub mod everything_server {
     /// What an implementation of `everything.Everything` offers; each method may be an `async fn`.
     pub trait Everything: ::core::marker::Send + ::core::marker::Sync + 'static {

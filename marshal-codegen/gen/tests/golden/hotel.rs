@@ -524,7 +524,7 @@ pub static RESERVATION: ::tollgate::ServiceInfo<'static> = ::tollgate::ServiceIn
 };
 
 /// Client of `hotel.Reservation`.
-#[allow(dead_code)]
+#[allow(dead_code, clippy::wrong_self_convention)]
 pub mod reservation_client {
     /// Calls `hotel.Reservation` through a channel; clones share its binding.
     #[derive(Clone, Debug)]
@@ -546,6 +546,11 @@ pub mod reservation_client {
             self.client.unary(0, request.into_request()).await
         }
 
+        /// `hotel.Reservation.Reserve` as a service of tower's.
+        pub fn reserve_service(&self) -> ::tollgate::UnaryService<super::ReserveRequest, super::ReserveReply> {
+            ::tollgate::UnaryService::new(&self.client, 0)
+        }
+
         /// `hotel.Reservation.CheckAvailability`.
         pub async fn check_availability(
             &self,
@@ -553,11 +558,16 @@ pub mod reservation_client {
         ) -> ::tollgate::Reply<::tollgate::Received<super::AvailabilityReply>> {
             self.client.unary(1, request.into_request()).await
         }
+
+        /// `hotel.Reservation.CheckAvailability` as a service of tower's.
+        pub fn check_availability_service(&self) -> ::tollgate::UnaryService<super::AvailabilityRequest, super::AvailabilityReply> {
+            ::tollgate::UnaryService::new(&self.client, 1)
+        }
     }
 }
 
 /// Server of `hotel.Reservation`.
-#[allow(dead_code)]
+#[allow(dead_code, clippy::wrong_self_convention)]
 pub mod reservation_server {
     /// What an implementation of `hotel.Reservation` offers; each method may be an `async fn`.
     pub trait Reservation: ::core::marker::Send + ::core::marker::Sync + 'static {
@@ -617,7 +627,7 @@ pub static ECHO: ::tollgate::ServiceInfo<'static> = ::tollgate::ServiceInfo {
 };
 
 /// Client of `hotel.Echo`.
-#[allow(dead_code)]
+#[allow(dead_code, clippy::wrong_self_convention)]
 pub mod echo_client {
     /// Calls `hotel.Echo` through a channel; clones share its binding.
     #[derive(Clone, Debug)]
@@ -638,11 +648,16 @@ pub mod echo_client {
         ) -> ::tollgate::Reply<::tollgate::Received<super::EchoMessage>> {
             self.client.unary(0, request.into_request()).await
         }
+
+        /// `hotel.Echo.Echo` as a service of tower's.
+        pub fn echo_service(&self) -> ::tollgate::UnaryService<super::EchoMessage, super::EchoMessage> {
+            ::tollgate::UnaryService::new(&self.client, 0)
+        }
     }
 }
 
 /// Server of `hotel.Echo`.
-#[allow(dead_code)]
+#[allow(dead_code, clippy::wrong_self_convention)]
 pub mod echo_server {
     /// What an implementation of `hotel.Echo` offers; each method may be an `async fn`.
     pub trait Echo: ::core::marker::Send + ::core::marker::Sync + 'static {

@@ -763,7 +763,7 @@ pub static LEGACY: ::tollgate::ServiceInfo<'static> = ::tollgate::ServiceInfo {
 };
 
 /// Client of `legacy.Legacy`.
-#[allow(dead_code)]
+#[allow(dead_code, clippy::wrong_self_convention)]
 pub mod legacy_client {
     /// Calls `legacy.Legacy` through a channel; clones share its binding.
     #[derive(Clone, Debug)]
@@ -784,11 +784,16 @@ pub mod legacy_client {
         ) -> ::tollgate::Reply<::tollgate::Received<super::Record>> {
             self.client.unary(0, request.into_request()).await
         }
+
+        /// `legacy.Legacy.Exchange` as a service of tower's.
+        pub fn exchange_service(&self) -> ::tollgate::UnaryService<super::Record, super::Record> {
+            ::tollgate::UnaryService::new(&self.client, 0)
+        }
     }
 }
 
 /// Server of `legacy.Legacy`.
-#[allow(dead_code)]
+#[allow(dead_code, clippy::wrong_self_convention)]
 pub mod legacy_server {
     /// What an implementation of `legacy.Legacy` offers; each method may be an `async fn`.
     pub trait Legacy: ::core::marker::Send + ::core::marker::Sync + 'static {
