@@ -31,6 +31,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         &["tollgate"],
         &["tollgate-core", "tollgate-gen", "tollgate-shm-abi"],
     ),
+    ("tollgate-health", &["tollgate"], &["tollgate-gen"]),
     (
         "tollgate-gen",
         &["tollgate-schema"],
@@ -125,6 +126,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         &[
             "tollgate-desk",
             "tollgate-gen",
+            "tollgate-health",
             "tollgate-marshal",
             "tollgate-policy-host",
             "tollgate-provenance",
