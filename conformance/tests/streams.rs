@@ -13,20 +13,20 @@ use std::time::{Duration, Instant};
 use futures_channel::mpsc;
 use futures_util::stream::{self, FuturesUnordered, StreamExt as _};
 use tollgate::{
-    Channel, Code, Received, Reply, Request, Response, Session, SessionOptions, Status, Streaming,
-    block_on,
+    Channel, Code, Held, Received, Reply, Request, Response, Session, SessionOptions, Status,
+    Streaming, block_on,
 };
 use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::interop::{
     Answer, Ask, Semantics, SemanticsClient, SemanticsServer, Server,
 };
-use tollgate_conformance::testbed::{Daemon, SOON, proto_file};
+use tollgate_conformance::testbed::{Daemon, SOON, eventually, proto_file};
 
 /// A server of its own on each host, and a session to call from.
 struct Bed {
     hosts: Hosts,
     session: Session,
-    _servers: [Session; 2],
+    servers: [Session; 2],
 }
 
 fn open(daemon: &Daemon, token: &str) -> Session {
@@ -45,6 +45,17 @@ fn serve(session: &Session) {
     block_on(session, server.bind()).unwrap();
 }
 
+/// Whatever happened, nothing that came is kept.
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let held = || [&self.session, &self.servers[0], &self.servers[1]].map(Session::held);
+        if !std::thread::panicking() {
+            let nothing = eventually(SOON, || held() == [Held::default(); 3]);
+            assert!(nothing.is_ok(), "{:?}", held());
+        }
+    }
+}
+
 impl Bed {
     fn new() -> Bed {
         Bed::with_heaps(8 << 20)
@@ -61,7 +72,7 @@ impl Bed {
         Bed {
             hosts,
             session,
-            _servers: servers,
+            servers,
         }
     }
 

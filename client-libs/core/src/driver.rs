@@ -145,6 +145,7 @@ impl Driver {
             };
             match Alleged::from(entry).completion(&self.heaps)? {
                 Completion::Reply { call, image } => {
+                    shared.delivered(image.held_bytes());
                     self.complete(&mut shared, call, Outcome::Reply(image))
                 }
                 Completion::Status {
@@ -213,6 +214,9 @@ impl Driver {
                     deadline_ns,
                     delivered_ns,
                 } => {
+                    if image.exists(part.bare) {
+                        shared.delivered(image.held_bytes());
+                    }
                     if part.more {
                         // Its further requests may come before its handler begins.
                         shared.streams.open((Side::Incoming, call));
@@ -246,6 +250,9 @@ impl Driver {
         item: Item,
         last: bool,
     ) -> Result<(), Misbehaved> {
+        if item.image.exists(item.bare) {
+            shared.delivered(item.image.held_bytes());
+        }
         match shared.streams.came(key, item, last) {
             Ok(Ok(waker)) => self.wakers.extend(waker),
             Ok(Err(item)) if item.image.exists(item.bare) => shared.release_image(&item.image),
@@ -456,6 +463,7 @@ fn take_epilogue(inner: &Inner, shared: &mut Locked<'_>, epilogue: Epilogue, sta
             let trailers = delivered[held - epilogue.metadata as usize..].to_vec();
             // The daemon has checked them; what can't be is left out.
             status.metadata = MetadataBuf::from_bytes(trailers).unwrap_or_default();
+            shared.delivered(held);
             shared.release(delivered.into_offset(), held);
         }
         // The descriptor was checked against the heap's length already.

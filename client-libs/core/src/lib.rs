@@ -46,7 +46,7 @@ pub use buffer::{Bytes, SendBuffer, SharedBytes};
 pub use call::{Call, ReceivedBlock};
 pub use driving::{Pump, Sessions, block_on};
 pub use serve::{HandlerFuture, Incoming, Requests, Responder, Service, ServiceInfo};
-pub use session::{Binding, BoundMethod, Session, SessionOptions};
+pub use session::{Binding, BoundMethod, Held, Session, SessionOptions};
 pub use status::Status;
 pub use stream::{Opening, StreamReceiver, StreamSender};
 pub use tollgate_shm_abi::{Code, metadata};

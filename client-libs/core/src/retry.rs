@@ -146,7 +146,7 @@ mod tests {
         let mut budget = Budget::default();
         let granted = (0..100).take_while(|_| budget.failed()).count();
         assert_eq!(granted as u32, RETRY_TOKENS / 2 - 1);
-        for _ in 0..PARTS {
+        for _ in 0..RETRY_TOKENS {
             assert!(!budget.failed());
         }
         for _ in 0..RETRY_TOKENS * PARTS / 2 + PARTS {

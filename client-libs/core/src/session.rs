@@ -94,6 +94,17 @@ pub struct Session {
     pub(crate) handle: Arc<Handle>,
 }
 
+/// What a program holds of a session's heaps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Messages that came and weren't dropped: replies, requests and what waits in streams. A view of one keeps it.
+    pub messages: u64,
+    /// Their bytes, of the receive heap.
+    pub message_bytes: u64,
+    /// What [`buffer`](Session::buffer)s take of the send heap, those included that messages under way refer to.
+    pub buffer_bytes: u64,
+}
+
 pub(crate) struct Inner {
     /// Unique in this process, not 0.
     pub(crate) id: u64,
@@ -247,6 +258,12 @@ impl Session {
     /// read.
     pub fn close(&self) {
         self.handle.close();
+    }
+
+    /// What this program has of the session's memory now, and would have to give back: what a test that looks for leaks asks at its end. It
+    /// can be asked of a session that has ended, too.
+    pub fn held(&self) -> Held {
+        self.inner().lock().held()
     }
 
     /// Stops serving: no further calls come, and the ones that came are answered before this is ready. Afterwards the session can be dropped

@@ -449,6 +449,8 @@ impl Drop for StreamReceiver {
     fn drop(&mut self) {
         if self.end.is_none() {
             self.guard.forget();
+            // Who sends may be long in noticing, and nobody will read what came.
+            self.guard.inner().lock().forget_stream(self.guard.key());
         }
     }
 }

@@ -35,7 +35,7 @@ use crate::driver::NextLook;
 use crate::limits::{RELEASE_BYTES, WRITE_LOCKED};
 use crate::reopen::Methods;
 use crate::retry::Budget;
-use crate::session::Inner;
+use crate::session::{Held, Inner};
 use crate::space::{SpaceQueue, Ticket};
 use crate::streams::{Side, StreamKey, StreamTable};
 
@@ -56,6 +56,9 @@ pub(crate) struct Shared {
     pub(crate) binds: Binds,
     pub(crate) methods: Methods,
     pub(crate) retry_budget: Budget,
+    /// Blocks that the daemon delivered and that this program has.
+    delivered: u64,
+    delivered_bytes: u64,
     /// Delivered blocks to give back, not yet a full RELEASE.
     releases: Vec<u64>,
     release_bytes: u64,
@@ -179,6 +182,8 @@ impl Shared {
             binds: Binds::default(),
             methods: Methods::default(),
             retry_budget: Budget::default(),
+            delivered: 0,
+            delivered_bytes: 0,
             releases: Vec::with_capacity(MAX_OFFSETS),
             release_bytes: 0,
             backlog: VecDeque::new(),
@@ -313,8 +318,26 @@ impl Shared {
         wakers.extend(self.binds.expire(now_ns));
     }
 
+    /// The daemon delivered a block of this length.
+    #[inline]
+    pub(crate) fn delivered(&mut self, len: usize) {
+        self.delivered += 1;
+        self.delivered_bytes += len as u64;
+    }
+
+    /// What the program has of both heaps.
+    pub(crate) fn held(&self) -> Held {
+        Held {
+            messages: self.delivered,
+            message_bytes: self.delivered_bytes,
+            buffer_bytes: self.buffer_bytes,
+        }
+    }
+
     /// Gives a delivered block back, with the next batch.
     pub(crate) fn release(&mut self, offset: u64, len: usize) {
+        self.delivered -= 1;
+        self.delivered_bytes -= len as u64;
         if self.ended.is_some() {
             return;
         }

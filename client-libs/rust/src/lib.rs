@@ -55,7 +55,7 @@ pub use server::{Server, accept, accept_stream, respond, respond_stream, unimple
 pub use streaming::{Stream, Streaming};
 pub use tollgate_core::metadata::{Metadata, MetadataBuf, MetadataError};
 pub use tollgate_core::{
-    Binding, BoundMethod, Bytes, Call, Code, HandlerFuture, Incoming, Opening, ReceivedBlock,
+    Binding, BoundMethod, Bytes, Call, Code, HandlerFuture, Held, Incoming, Opening, ReceivedBlock,
     Requests, Responder, SendBuffer, Service, ServiceInfo, Session, SessionOptions, Sessions,
     SharedBytes, Status, StreamReceiver, StreamSender, Workers, block_on, codec, limits,
 };

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
-use tollgate_core::{Code, Session, SessionOptions, Status, block_on};
+use tollgate_core::{Code, Held, Session, SessionOptions, Status, block_on};
 use tollgate_shm_abi::descriptor::{Completion, Epilogue, Image, Offsets, Submission};
 use tollgate_shm_abi::messages::{Failure, Response, ResponseBody};
 
@@ -300,4 +300,32 @@ fn sessions_leave_nothing_behind() {
         count(),
         mapped()
     );
+}
+
+#[test]
+fn what_is_held_is_counted_until_it_is_given_back() {
+    let (session, _daemon) = fake::start(Limits::default(), echo());
+    let call = |len: u8| {
+        let block = vec![7; usize::from(len) * 8];
+        block_on(&session, session.call_raw(ECHO, block, None)).unwrap()
+    };
+    assert_eq!(session.held(), Held::default());
+    let (one, other) = (call(1), call(2));
+    let held = session.held();
+    assert_eq!((held.messages, held.message_bytes), (2, 24));
+    drop(one);
+    assert_eq!(session.held().message_bytes, 16);
+    let buffer = session.buffer(1000).unwrap();
+    assert_eq!(session.held().buffer_bytes, 1024);
+    drop(buffer);
+    // Forgotten: it shows.
+    std::mem::forget(call(3));
+    session.close();
+    drop(other);
+    let held = Held {
+        messages: 1,
+        message_bytes: 24,
+        buffer_bytes: 0,
+    };
+    assert_eq!(session.held(), held);
 }
