@@ -7,6 +7,7 @@
 //! - [`traffic`] is an honest tenant's calls, which must go on whatever happens next door.
 //! - [`hotel`] are the generated stubs, and [`workload`] is the synthetic hotel traffic, the same wherever it flows.
 //! - [`interop`] is the service that every client library is checked with, and its server in Rust; [`cases`] is what it is asked for.
+//! - [`backstage`] is what the Rust library's documentation runs against; [`callgrind`] counts instructions.
 //! - [`c_library`] installs the client library for C, and builds programs with it.
 //! - [`hostile`] is an application that keeps no promise, for the attacks.
 //! - [`peer`] is a daemon that keeps no promise.
@@ -28,6 +29,7 @@ pub mod hotel {
 pub mod interop;
 
 pub mod admin;
+pub mod backstage;
 pub mod bombs;
 pub mod c_library;
 pub mod callgrind;

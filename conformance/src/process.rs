@@ -16,15 +16,21 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The directory of the built programs: where the running program is, or one above for tests.
+/// The directory of the built programs: where the running program is, or one above for tests. Examples in documentation run somewhere else,
+/// and find where this crate was built.
 ///
 /// # Panics
 /// If the running program has no path, which the kernel always knows.
 pub fn programs() -> PathBuf {
     let here = std::env::current_exe().expect("the kernel knows this program's path");
     let directory = here.parent().expect("a program is in a directory");
-    match directory.file_name() {
-        Some(name) if name == "deps" => directory.parent().unwrap_or(directory).to_owned(),
+    let directory = match directory.file_name() {
+        Some(name) if name == "deps" => directory.parent().unwrap_or(directory),
+        _ => directory,
+    };
+    let built = Path::new(env!("OUT_DIR")).ancestors().nth(3);
+    match built {
+        Some(built) if !directory.join("tollgated").exists() => built.to_owned(),
         _ => directory.to_owned(),
     }
 }

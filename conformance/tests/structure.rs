@@ -22,7 +22,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ("tollgate-schema", &[], &[]),
     // The client's side.
     ("tollgate-core", &["tollgate-shm-abi"], &[]),
-    ("tollgate", &["tollgate-core"], &[]),
+    ("tollgate", &["tollgate-core"], &["tollgate-conformance"]),
     // The same for C: it fences the pointers.
     ("tollgate-c", &["tollgate-core"], &[]),
     ("tollgate-python", &["tollgate-core"], &[]),

@@ -1,4 +1,4 @@
-//! What the exports do: bytes in the buffer to calls, verdicts to bytes. Used by [`crate::policy!`], not by authors.
+//! What the exports do: bytes in the buffer to calls, verdicts to bytes. Used by [`crate::policy`](macro@crate::policy), not by authors.
 //!
 //! ```text
 //!   buffer: | entry 0 | entry 1 | ... | views ...      entry, 32 bytes:

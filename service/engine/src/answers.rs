@@ -108,7 +108,7 @@ impl<M> Engine<M> {
     }
 
     /// A serving application has answered, and its answer stays with it until the link to the caller's daemon is no longer
-    /// [behind](Served::behind): then comes [`reply_after_wait`](Self::reply_after_wait), or
+    /// behind: then comes [`reply_after_wait`](Self::reply_after_wait), or
     /// [`undeliverable`](Self::undeliverable) if it turns out to be none. The application doesn't work on the call any longer.
     pub fn put_off(&mut self, session: SessionId, call: CallKey) {
         if let Answerable::Yes = self.answerable(session, call) {
