@@ -133,6 +133,12 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
             "tollgate-registry",
         ],
     ),
+    // An application, over the library alone; its tests have real daemons.
+    (
+        "tollgate-hotel",
+        &["tollgate"],
+        &["tollgate-conformance", "tollgate-gen"],
+    ),
     (
         "tollgate-bench-marshal",
         &["tollgate-jit", "tollgate-marshal", "tollgate-schema"],
@@ -175,17 +181,23 @@ const FENCED: &[(&str, &[&str])] = &[
     ("wasmtime*", &["tollgate-policy-host"]),
     ("cranelift*", &["tollgate-jit"]),
     ("seccompiler", &["tollgate-policy-host"]),
-    ("redb", &["tollgate-control"]),
+    // The product's, and an application's.
+    ("redb", &["tollgate-control", "tollgate-hotel"]),
     ("protox", &["tollgate-schema"]),
     ("prost-reflect", &["tollgate-schema"]),
     ("oci-client", &["tollgate-registry"]),
     (
         "tokio",
-        &["tollgate-benches", "tollgate-daemon", "tollgate-registry"],
+        &[
+            "tollgate-benches",
+            "tollgate-daemon",
+            "tollgate-hotel",
+            "tollgate-registry",
+        ],
     ),
     ("opentelemetry*", &[]),
     ("pyo3", &["tollgate-python"]),
-    ("tonic*", &["tollgate-benches"]),
+    ("tonic*", &["tollgate-benches", "tollgate-hotel"]),
 ];
 
 /// The crates whose decisions are pure (no socket, clock, thread, file or telemetry in their
