@@ -4,6 +4,9 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     tollgate_gen::configure()
         .bytes(".hotel.EchoMessage")
-        .compile_protos(&["proto/hotel.proto", "proto/interop.proto"], &["proto"])?;
+        .compile_protos(
+            &["everything", "hotel", "interop"].map(|name| format!("proto/{name}.proto")),
+            &["proto".to_owned()],
+        )?;
     Ok(())
 }

@@ -34,7 +34,7 @@ impl Way {
     }
 }
 
-/// The installed library, and stubs of `hotel.proto` and `interop.proto`.
+/// The installed library, and stubs of the suites' services.
 #[derive(Debug)]
 pub struct Kit {
     place: PathBuf,
@@ -77,7 +77,7 @@ impl Kit {
                 .arg(assignment("PREFIX", &place.join("prefix")))
                 .arg(assignment("BUILD", &programs())),
         );
-        for proto in ["hotel.proto", "interop.proto"] {
+        for proto in ["everything.proto", "hotel.proto", "interop.proto"] {
             stubs(&proto_file(proto), &place.join("stubs"));
         }
         Kit {

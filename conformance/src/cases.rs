@@ -7,16 +7,24 @@
 //! A case says its method, its requests and how they are sent; absent fields are zero, empty or false, `cancel_after` is -1. Payloads are
 //! told by length and byte, `details` and the values of keys that end in `-bin` are base64. After a cancellation of the client's own the
 //! code is 1. `grpc-status-details-bin` isn't among the trailers; it is `details`.
+//!
+//! Beside those there are the golden vectors of the stubs (`marshal-codegen/golden/zoo.json`), which go through `everything.Everything/Swap`
+//! and come back: the case has the canonical `block` of a message in base64, and so has what came. Rust's and Python's programs make messages
+//! of it and blocks of what came, through their stubs; C's send it as it is.
+
+use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use tollgate_schema::dynamic::{from_json, write_block};
+use tollgate_schema::{MessageId, Schema};
 
 /// A case, and what must come of it.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// What it is about, unique.
-    pub name: &'static str,
+    pub name: String,
     /// For the client.
     pub told: Value,
     /// From the client. Of an object that has no `message`, any is right.
@@ -61,8 +69,8 @@ fn failed(responses: Vec<Value>, code: u32, message: Option<&str>) -> Value {
 
 /// Every case.
 pub fn cases() -> Vec<Case> {
-    let case = |name, told, expected| Case {
-        name,
+    let case = |name: &str, told, expected| Case {
+        name: name.to_owned(),
         told,
         expected,
     };
@@ -213,6 +221,44 @@ pub fn cases() -> Vec<Case> {
             failed(answers([1, 2], 1), 1, None),
         ),
     ]
+}
+
+/// The golden vectors of all messages that are, or can be a field of, `everything.All`.
+///
+/// # Panics
+/// If they aren't what they were reviewed to be.
+pub fn goldens() -> Vec<Case> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../marshal-codegen/golden/zoo.json");
+    let zoo = std::fs::read(file).expect("the vectors are committed");
+    let zoo: Vec<Value> = serde_json::from_slice(&zoo).expect("they are JSON");
+    let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
+    let schema = Schema::compile_proto(&[protos.join("everything.proto")], &[protos]);
+    let schema = schema.expect("the schema is sound");
+    let layouts = schema.layouts(&["everything.All"]).expect("it has All");
+    let all = schema.message("everything.All").expect("it has All");
+    let mut cases = Vec::new();
+    for vector in zoo {
+        let text = |key: &str| vector[key].as_str().unwrap_or_default();
+        let message = match text("message") {
+            "everything.All" => vector["json"].clone(),
+            name => {
+                let field = name.strip_prefix("everything.").map(str::to_lowercase);
+                let field = field.filter(|field| all.get_field_by_json_name(field).is_some());
+                let Some(field) = field else { continue };
+                json!({field: vector["json"]})
+            }
+        };
+        let message = from_json(&all, &message.to_string()).expect("it is an All");
+        let block = write_block(&layouts, MessageId(0), &message).expect("it fits");
+        let mut expected = ok(vec![]);
+        expected["block"] = base64(&block).into();
+        cases.push(Case {
+            name: format!("the golden vector {}", text("name")),
+            told: json!({"method": "Swap", "block": expected["block"]}),
+            expected,
+        });
+    }
+    cases
 }
 
 /// Why what came isn't what must come.

@@ -8,11 +8,19 @@ use std::time::Duration;
 use futures_util::stream::{self, Stream, StreamExt as _};
 use tollgate::{Code, MetadataMap, Received, Reply, Request, Response, Status, Streaming};
 
+/// The stubs of `proto/everything.proto`, whose messages have every shape.
+pub mod everything {
+    #![allow(missing_docs, unreachable_pub, reason = "generated")]
+    tollgate::include_proto!("everything");
+}
+
 mod stubs {
     #![allow(missing_docs, unreachable_pub, reason = "generated")]
     tollgate::include_proto!("interop");
 }
 
+use everything::everything_server::Everything;
+use everything::{All, Node};
 pub use stubs::semantics_client::SemanticsClient;
 pub use stubs::semantics_server::{Semantics, SemanticsServer};
 pub use stubs::{Answer, Ask, SEMANTICS};
@@ -87,6 +95,19 @@ impl Semantics for Server {
         *response.metadata_mut() = beside.clone();
         *response.trailers_mut() = beside;
         Ok(response)
+    }
+}
+
+impl Everything for Server {
+    /// As an application would answer that keeps what it gets: through an owned message.
+    async fn swap(&self, request: Request<Received<All>>) -> Reply<All> {
+        Ok(Response::new(request.get_ref().to_owned()))
+    }
+
+    type FollowStream = stream::Empty<Result<Node, Status>>;
+
+    async fn follow(&self, _: Request<Received<Node>>) -> Reply<Self::FollowStream> {
+        Ok(Response::new(stream::empty()))
     }
 }
 

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tollgate_conformance::c_library::{self, Kit, Way};
-use tollgate_conformance::cases::{Case, cases, difference};
+use tollgate_conformance::cases::{Case, cases, difference, goldens};
 use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::process::{Process, program, programs};
 use tollgate_conformance::testbed::{SOON, proto_file, succeed};
@@ -62,7 +62,7 @@ fn python(place: &Path) -> Library {
     let generate = ["gen", "--lang", "python", "--out"];
     let mut tollgate = Command::new(program("tollgate"));
     tollgate.args(generate).arg(place.join("stubs"));
-    succeed(tollgate.arg(proto_file("interop.proto")));
+    succeed(tollgate.args(["interop.proto", "everything.proto"].map(proto_file)));
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client-libs/python/interop");
     let run = |name: &str| {
         // A program finds what is beside it.
@@ -135,7 +135,8 @@ fn serve(library: &Library, socket: &Path, token: &str) -> Process {
 #[test]
 fn every_client_understands_every_server() {
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("interop");
-    let (cases, libraries) = (cases(), libraries(&place));
+    let cases: Vec<_> = cases().into_iter().chain(goldens()).collect();
+    let libraries = libraries(&place);
     let mut table = BTreeMap::new();
     let mut wrong = Vec::new();
     for (at, server) in libraries.iter().enumerate() {

@@ -8,6 +8,7 @@
 
 #include <tollgate.h>
 
+#include "everything.tollgate_service.h"
 #include "interop.tollgate_service.h"
 
 /* Metadata key of a status' details, which are no trailer. */

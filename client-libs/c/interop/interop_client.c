@@ -1,4 +1,4 @@
-/* Makes the calls of interop.Semantics that it is told to, and tells what came: a JSON object per line, in and out.
+/* Makes the calls of interop.Semantics and everything.Everything that it is told to, and tells what came: a JSON object per line, in and out.
  *
  *   interop_client SOCKET TOKEN TARGET
  *
@@ -442,6 +442,47 @@ static void converse(conversation *it, tollgate_session *session, request *reque
     }
 }
 
+/* Ends a line with how the call ended, and says it. */
+static void say(growing *line, tollgate_code end, const tollgate_status *status)
+{
+    char text[32];
+    bool well = end == TOLLGATE_END;
+    tollgate_str message = tollgate_status_message(status);
+    tollgate_bytes details = tollgate_status_details(status);
+    snprintf(text, sizeof text, ",\"code\":%d", well ? 0 : (int)end);
+    append_text(line, text);
+    append_text(line, ",\"message\":");
+    write_text(line, message.data, well ? 0 : message.len);
+    append_text(line, ",\"details\":");
+    write_base64(line, details.data, well ? 0 : details.len);
+    append_text(line, "}\n");
+    fwrite(line->data, 1, line->len, stdout);
+    fflush(stdout);
+}
+
+/* Sends a golden vector as it is, and tells the block that came of it. */
+static void swap(const tollgate_client *client, const json *what, tollgate_status *status)
+{
+    growing block = decode(&member(what, "block")->text), line = {NULL, 0, 0};
+    tollgate_source source = {NULL, NULL, 0};
+    tollgate_message *reply = NULL;
+    tollgate_bytes came = {NULL, 0};
+    tollgate_code end;
+    source.value = block.data;
+    source.len = block.len;
+    end = tollgate_unary(client, everything_Everything_Swap, &source, NULL, &reply, status);
+    if (end == TOLLGATE_OK) {
+        end = TOLLGATE_END;
+        came = tollgate_message_block(reply);
+    }
+    append_text(&line, "{\"responses\":[],\"metadata\":[],\"trailers\":[],\"block\":");
+    write_base64(&line, came.data, came.len);
+    say(&line, end, status);
+    tollgate_message_free(reply);
+    free(block.data);
+    free(line.data);
+}
+
 static void run(tollgate_session *session, const tollgate_client *client, const json *what, tollgate_status *status)
 {
     static const char *const methods[] = {"Unary", "Collect", "Spread", "Chat"};
@@ -455,7 +496,6 @@ static void run(tollgate_session *session, const tollgate_client *client, const 
     request *requests = (request *)must(calloc(list->count + 1, sizeof *requests));
     conversation it;
     growing line = {NULL, 0, 0};
-    char text[32];
     uint32_t method = 0;
     size_t i;
     while (method < 4 && strcmp(methods[method], name) != 0) {
@@ -516,21 +556,7 @@ static void run(tollgate_session *session, const tollgate_client *client, const 
     write_metadata(&line, head);
     append_text(&line, ",\"trailers\":");
     write_metadata(&line, tail);
-    snprintf(text, sizeof text, ",\"code\":%d", it.end == TOLLGATE_END ? 0 : (int)it.end);
-    append_text(&line, text);
-    append_text(&line, ",\"message\":");
-    if (it.end == TOLLGATE_END) {
-        append_text(&line, "\"\",\"details\":\"\"");
-    } else {
-        tollgate_str message = tollgate_status_message(status);
-        tollgate_bytes details = tollgate_status_details(status);
-        write_text(&line, message.data, message.len);
-        append_text(&line, ",\"details\":");
-        write_base64(&line, details.data, details.len);
-    }
-    append_text(&line, "}\n");
-    fwrite(line.data, 1, line.len, stdout);
-    fflush(stdout);
+    say(&line, it.end, status);
     tollgate_message_free(reply);
     tollgate_call_free(it.call);
     tollgate_metadata_free(metadata);
@@ -560,7 +586,7 @@ int main(int argc, char **argv)
 {
     tollgate_status *status = tollgate_status_new();
     tollgate_session *session;
-    tollgate_client *client;
+    tollgate_client *client, *everything;
     growing line = {NULL, 0, 0};
     if (argc != 4) {
         fputs("usage: interop_client SOCKET TOKEN TARGET\n", stderr);
@@ -570,13 +596,21 @@ int main(int argc, char **argv)
     if (interop_Semantics_client(session, argv[3], &client, status) != TOLLGATE_OK) {
         die("can't bind interop.Semantics", status);
     }
+    if (everything_Everything_client(session, argv[3], &everything, status) != TOLLGATE_OK) {
+        die("can't bind everything.Everything", status);
+    }
     while (read_line(&line)) {
         const char *at = line.data;
         json what = read_json(&at);
-        run(session, client, &what, status);
+        if (member(&what, "block")->kind == TEXT) {
+            swap(everything, &what, status);
+        } else {
+            run(session, client, &what, status);
+        }
         free_json(&what);
     }
     free(line.data);
+    tollgate_client_free(everything);
     tollgate_client_free(client);
     if (tollgate_session_close(session, NULL, status) != TOLLGATE_OK) {
         die("the session's end", status);

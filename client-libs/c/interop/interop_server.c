@@ -1,4 +1,4 @@
-/* Serves interop.Semantics: does what requests say. Handlers wait, so several threads serve.
+/* Serves interop.Semantics and everything.Everything: does what requests say. Handlers wait, so several threads serve.
  *
  *   interop_server SOCKET TOKEN
  */
@@ -203,6 +203,16 @@ static void chat(tollgate_call *call, void *user)
     }
 }
 
+/* The message as it came: a block in canonical form, as the daemon delivers it. */
+static void swap(tollgate_call *call, everything_All_view all, void *user)
+{
+    tollgate_source same = {NULL, NULL, 0};
+    (void)user;
+    same.value = all.v.block;
+    same.len = all.v.len;
+    tollgate_call_reply(call, &same, NULL, NULL, NULL);
+}
+
 static void *serve(void *session)
 {
     tollgate_status *status = tollgate_status_new();
@@ -214,7 +224,8 @@ static void *serve(void *session)
 
 int main(int argc, char **argv)
 {
-    interop_Semantics_handlers handlers = {unary, collect, spread, chat, NULL};
+    const interop_Semantics_handlers handlers = {unary, collect, spread, chat, NULL};
+    const everything_Everything_handlers swapping = {swap, NULL, NULL};
     tollgate_status *status = tollgate_status_new();
     tollgate_session *session;
     pthread_t threads[THREADS];
@@ -224,7 +235,8 @@ int main(int argc, char **argv)
         return 2;
     }
     session = open_session(argv[1], argv[2], status);
-    if (interop_Semantics_serve(session, &handlers, status) != TOLLGATE_OK) {
+    if (interop_Semantics_serve(session, &handlers, status) != TOLLGATE_OK ||
+        everything_Everything_serve(session, &swapping, status) != TOLLGATE_OK) {
         die("can't serve", status);
     }
     puts("serving");

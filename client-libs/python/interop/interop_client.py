@@ -1,4 +1,4 @@
-"""Calls interop.Semantics as the cases on standard input say, one JSON object per line, and writes what came of each.
+"""Calls interop.Semantics and everything.Everything as the cases on standard input say, one JSON object per line, and writes what came of each.
 
     interop_client.py SOCKET TOKEN TARGET
 """
@@ -12,6 +12,7 @@ import threading
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import tollgate
+from stubs.everything_tollgate import All, EverythingStub
 from stubs.interop_tollgate import AnswerView, Ask, SemanticsStub
 
 Json = Dict[str, Any]
@@ -47,6 +48,7 @@ class Result:
         self.code = tollgate.StatusCode.OK
         self.message = ""
         self.details = b""
+        self.block = b""
 
     def add(self, answer: AnswerView) -> None:
         payload = bytes(answer.payload)
@@ -66,6 +68,7 @@ class Result:
             "code": int(self.code),
             "message": self.message,
             "details": base64.b64encode(self.details).decode(),
+            "block": base64.b64encode(self.block).decode(),
         }
         return json.dumps(result)
 
@@ -116,6 +119,16 @@ def one(
     result.metadata, result.trailers = call.initial_metadata(), call.trailing_metadata()
 
 
+def swap(stub: EverythingStub, block: str) -> Result:
+    """Sends a golden vector, and takes what comes of it."""
+    result = Result()
+    try:
+        result.block = stub.Swap(All.from_block(base64.b64decode(block))).to_owned().to_block()
+    except tollgate.RpcError as error:
+        result.failed(error)
+    return result
+
+
 def run(stub: SemanticsStub, case: Json) -> Result:
     """Makes the call of a case."""
     asks = [ask(request) for request in case.get("requests", [])]
@@ -156,9 +169,11 @@ def main() -> None:
     socket, token, target = sys.argv[1:]
     heap = 32 << 20
     with tollgate.channel(socket, token, target, send_heap_bytes=heap, receive_heap_bytes=heap) as channel:
-        stub = SemanticsStub(channel)
+        stub, everything = SemanticsStub(channel), EverythingStub(channel)
         for line in sys.stdin:
-            print(run(stub, json.loads(line)).line(), flush=True)
+            case = json.loads(line)
+            result = swap(everything, case["block"]) if case["method"] == "Swap" else run(stub, case)
+            print(result.line(), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Serves interop.Semantics, as conformance/src/interop.rs does: requests say what is to happen.
+"""Serves interop.Semantics and everything.Everything, as conformance/src/interop.rs does: requests say what is to happen.
 
     interop_server.py SOCKET TOKEN
 
@@ -12,6 +12,7 @@ import time
 from typing import Iterator, List, Sequence, Tuple
 
 import tollgate
+from stubs.everything_tollgate import All, AllView, EverythingServicer, add_EverythingServicer_to_server
 from stubs.interop_tollgate import (
     Answer,
     Ask,
@@ -93,11 +94,19 @@ class Semantics(SemanticsServicer):
         context.set_trailing_metadata(picked(ask.echo_as_trailers, context))
 
 
+class Everything(EverythingServicer):
+    """Gives back what it gets."""
+
+    def Swap(self, request: AllView, context: tollgate.ServicerContext) -> All:
+        return request.to_owned()
+
+
 def main() -> None:
     socket, token = sys.argv[1:]
     heap = 32 << 20
     server = tollgate.server(socket, token, max_workers=64, send_heap_bytes=heap, receive_heap_bytes=heap)
     add_SemanticsServicer_to_server(Semantics(), server)
+    add_EverythingServicer_to_server(Everything(), server)
     server.start()
     print("serving", flush=True)
     server.wait_for_termination()

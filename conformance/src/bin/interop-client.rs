@@ -10,11 +10,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tollgate::codec::{Message as _, Place, encode_inline};
 use tollgate::{
     Channel, Code, MetadataMap, Received, Request, Session, SessionOptions, Status, Stream,
     Streaming, block_on,
 };
 use tollgate_conformance::cases::{base64, from_base64};
+use tollgate_conformance::interop::everything::All;
+use tollgate_conformance::interop::everything::everything_client::EverythingClient;
 use tollgate_conformance::interop::{Answer, Ask, SemanticsClient};
 
 /// What came of a case.
@@ -24,6 +27,8 @@ struct Outcome {
     metadata: MetadataMap,
     trailers: MetadataMap,
     status: Option<Status>,
+    /// Of the reply to Swap.
+    block: Vec<u8>,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -34,13 +39,22 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
     };
     let session = Session::open(SessionOptions::new(socket, token))?;
-    let client = SemanticsClient::new(Channel::new(&session, target));
+    let channel = Channel::new(&session, target);
+    let clients = Clients {
+        semantics: SemanticsClient::new(channel.clone()),
+        everything: EverythingClient::new(channel),
+    };
     for line in stdin().lock().lines() {
         let case: Value = serde_json::from_str(&line?)?;
-        let outcome = block_on(&session, run(&client, &case));
+        let outcome = block_on(&session, run(&clients, &case));
         println!("{}", outcome.into_json());
     }
     Ok(())
+}
+
+struct Clients {
+    semantics: SemanticsClient,
+    everything: EverythingClient,
 }
 
 fn ask(told: &Value) -> Ask {
@@ -84,20 +98,16 @@ fn request<T>(case: &Value, message: T) -> Result<Request<T>, Status> {
     Ok(request)
 }
 
-async fn run(client: &SemanticsClient, case: &Value) -> Outcome {
+async fn run(clients: &Clients, case: &Value) -> Outcome {
     let mut outcome = Outcome::default();
-    if let Err(status) = called(client, case, &mut outcome).await {
+    if let Err(status) = called(clients, case, &mut outcome).await {
         outcome.trailers = status.metadata.clone().into();
         outcome.status = Some(status);
     }
     outcome
 }
 
-async fn called(
-    client: &SemanticsClient,
-    case: &Value,
-    outcome: &mut Outcome,
-) -> Result<(), Status> {
+async fn called(clients: &Clients, case: &Value, outcome: &mut Outcome) -> Result<(), Status> {
     let asks: Vec<Ask> = case["requests"]
         .as_array()
         .into_iter()
@@ -105,6 +115,7 @@ async fn called(
         .map(ask)
         .collect();
     let first = asks.first().cloned().unwrap_or_default();
+    let client = &clients.semantics;
     let gate = Gate::new(&asks, case["lockstep"].as_bool().unwrap_or(false));
     match case["method"].as_str() {
         Some("Unary") => {
@@ -124,6 +135,12 @@ async fn called(
             let reply = client.chat(request(case, gate.clone())?).await?;
             outcome.metadata = reply.metadata().clone();
             outcome.all(reply.into_inner(), case, &gate).await?;
+        }
+        Some("Swap") => {
+            let block = from_base64(case["block"].as_str().unwrap_or_default());
+            let all = All::from_view(All::view(Place::root(&block)));
+            let reply = clients.everything.swap(all).await?;
+            outcome.block = encode_inline(&reply.get_ref().to_owned()).unwrap_or_default();
         }
         other => {
             let text = format!("the case has no method that there is: {other:?}");
@@ -193,6 +210,7 @@ impl Outcome {
             "code": status.code.0,
             "message": status.message,
             "details": base64(status.details()),
+            "block": base64(&self.block),
         })
     }
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use tollgate::{Code, Session, SessionOptions, Status, block_on};
+use tollgate_conformance::interop::everything::everything_server::EverythingServer;
 use tollgate_conformance::interop::{SemanticsServer, Server};
 
 fn main() -> Result<(), Status> {
@@ -11,7 +12,9 @@ fn main() -> Result<(), Status> {
         return Err(Status::new(Code::INVALID_ARGUMENT, text));
     };
     let session = Session::open(SessionOptions::new(socket, token))?;
-    let server = tollgate::Server::new(&session).add_service(SemanticsServer::new(Server));
+    let server = tollgate::Server::new(&session)
+        .add_service(SemanticsServer::new(Server))
+        .add_service(EverythingServer::new(Server));
     block_on(&session, async {
         server.bind().await?;
         println!("serving");
