@@ -98,7 +98,8 @@ class Everything(EverythingServicer):
     """Gives back what it gets."""
 
     def Swap(self, request: AllView, context: tollgate.ServicerContext) -> All:
-        return request.to_owned()
+        everything: All = request.to_owned()
+        return everything
 
 
 def main() -> None:
