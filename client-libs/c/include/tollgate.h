@@ -16,10 +16,11 @@
  * which does nothing for NULL. What is returned as `const` belongs to what it was asked of, and lives as long. Handles may be freed after
  * their session was closed. What a function is given it has read when it returns; it keeps no pointer but `user`.
  *
- * THREADS. The library starts none, but to open a session anew whose daemon has gone (tollgate_session_options.reconnect). A session, a client and a call may be used by several threads at once, a call's sending by one and its
- * receiving by another; statuses, metadata, messages and buffers by one at a time. A program's functions run on the threads that call
- * tollgate_session_serve, tollgate_session_drive or tollgate_session_close; no exception and no longjmp may leave them. Only writers
- * (tollgate_write_fn) run elsewhere: during the function that was given the message. A writer mustn't call the library.
+ * THREADS. The library starts none, but to open a session anew whose daemon has gone (tollgate_session_options.reconnect). A session, a
+ * client and a call may be used by several threads at once, a call's sending by one and its receiving by another; statuses, metadata,
+ * messages and buffers by one at a time. A program's functions run on the threads that call tollgate_session_serve, tollgate_session_drive
+ * or tollgate_session_close; no exception and no longjmp may leave them. Only writers (tollgate_write_fn) run elsewhere: during the
+ * function that was given the message. A writer mustn't call the library.
  *
  * WAITING. Functions wait unless they are told TOLLGATE_NONBLOCK; while they do, they drive the session: look at what the daemon says. While
  * nobody waits, nobody does: what has come waits, too. From an event loop, wait for tollgate_session_fd and call

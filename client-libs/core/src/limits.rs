@@ -18,12 +18,16 @@ pub const MAX_BINDS: usize = 256;
 /// How long a driver spins before it sleeps, unless the options say otherwise.
 pub const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 
-/// First and longest pause before a session whose daemon is gone tries to open itself anew; doubled in between, and shortened by up to a half at
-/// random.
+/// First and longest pause before a session whose daemon is gone tries to open itself anew; each is [`RECONNECT_GROWTH`] times as long as the one
+/// before, and shortened by up to a half at random.
 pub const RECONNECT_PAUSE: (Duration, Duration) =
-    (Duration::from_millis(50), Duration::from_secs(5));
+    (Duration::from_millis(10), Duration::from_secs(5));
 
-/// First and longest pause before an idempotent call that ended UNAVAILABLE is made again; as above.
+/// See [`RECONNECT_PAUSE`]. A session is late by at most its last pause, a third of the time that the daemon was gone: with 2, a half.
+pub const RECONNECT_GROWTH: f64 = 1.5;
+
+/// First and longest pause before an idempotent call that ended UNAVAILABLE is made again; doubled in between, and shortened by up to a half at
+/// random.
 pub const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// How often such a call is made again, unless the options say otherwise.

@@ -1,4 +1,4 @@
-//! Pauses between attempts: each twice as long as the one before, and shortened by up to a half at random, so that those who failed
+//! Pauses between attempts: each twice as long as the one before, or less, and shortened by up to a half at random, so that those who failed
 //! together don't all come again together.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +10,7 @@ use tollgate_shm_abi::wait::now_ns;
 pub(crate) struct Pauses {
     next: Duration,
     longest: Duration,
+    growth: f64,
     random: u64,
 }
 
@@ -22,8 +23,14 @@ impl Pauses {
         Pauses {
             next: first,
             longest,
+            growth: 2.0,
             random: (now_ns() ^ one_of_them.wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1),
         }
+    }
+
+    /// Each so many times as long as the one before.
+    pub(crate) fn growing(self, growth: f64) -> Pauses {
+        Pauses { growth, ..self }
     }
 
     pub(crate) fn next(&mut self) -> Duration {
@@ -33,7 +40,7 @@ impl Pauses {
         self.random ^= self.random << 17;
         let share = 0.5 + (self.random >> 40) as f64 / (1 << 25) as f64;
         let pause = self.next.mul_f64(share);
-        self.next = (self.next * 2).min(self.longest);
+        self.next = self.next.mul_f64(self.growth).min(self.longest);
         pause
     }
 }
@@ -52,6 +59,9 @@ mod tests {
             assert!((longest / 2..=longest).contains(pause), "{pause:?}");
         }
         assert!(taken[10..].windows(2).any(|two| two[0] != two[1]));
+        let mut slower = Pauses::new((first, longest)).growing(1.5);
+        let _two = [slower.next(), slower.next()];
+        assert_eq!(slower.next, Duration::from_micros(112_500));
         assert_ne!(taken[0], Pauses::new((first, longest)).next());
     }
 }

@@ -7,7 +7,7 @@
 //!                └── a thread: pause, connect, bind what was bound, serve what was served; then the new one takes its place
 //! ```
 //!
-//! The pauses begin with the shorter of [`RECONNECT_PAUSE`], double up to the longer, and are shortened by up to a half at random, so that the
+//! The pauses begin with the shorter of [`RECONNECT_PAUSE`], grow up to the longer, and are shortened by up to a half at random, so that the
 //! applications of a host don't all come at once. Method handles keep their numbers: [`Methods`] says what they are on the connection that
 //! there is. A service that can't be bound yet, because its server isn't back, is tried again with the same pauses; its methods say why
 //! meanwhile. What belongs to the old connection (calls, received blocks, buffers) stays with it and ends with it.
@@ -25,7 +25,7 @@ use tollgate_shm_abi::Code;
 
 use crate::Status;
 use crate::driving::drive_alone;
-use crate::limits::RECONNECT_PAUSE;
+use crate::limits::{RECONNECT_GROWTH, RECONNECT_PAUSE};
 use crate::nudge::Nudge;
 use crate::pause::Pauses;
 use crate::retry::idempotent_methods;
@@ -279,7 +279,7 @@ impl std::fmt::Debug for Handle {
 
 /// Opens a session anew, unless it is dropped meanwhile; then sees to it that everything is bound.
 fn reopen(handle: &Weak<Handle>, closed: &Closed) {
-    let mut pauses = Pauses::new(RECONNECT_PAUSE);
+    let mut pauses = Pauses::new(RECONNECT_PAUSE).growing(RECONNECT_GROWTH);
     let (inner, mut missing) = loop {
         closed.wait(pauses.next());
         let Some(session) = handle.upgrade().filter(|session| session.reopens()) else {
@@ -289,7 +289,7 @@ fn reopen(handle: &Weak<Handle>, closed: &Closed) {
             break opened;
         }
     };
-    let mut pauses = Pauses::new(RECONNECT_PAUSE);
+    let mut pauses = Pauses::new(RECONNECT_PAUSE).growing(RECONNECT_GROWTH);
     while !missing.is_empty() && !inner.is_over() {
         if closed.wait(pauses.next()) {
             return;
@@ -336,7 +336,7 @@ impl Handle {
             methods.extend(bound);
         }
         let mut line = self.line();
-        let idempotent = std::mem::take(&mut line.inner.lock().methods.idempotent);
+        let idempotent = line.inner.lock().methods.idempotent.clone();
         inner.lock().methods = Methods {
             known: Some(methods),
             idempotent,

@@ -55,14 +55,15 @@ impl Budget {
     }
 }
 
-/// The attempts of one call.
+/// The attempts of one call; those that are never made again carry nothing about.
 #[derive(Debug, Default)]
-pub(crate) struct Attempts(Option<(u32, Pauses)>);
+pub(crate) struct Attempts(Option<Box<(u32, Pauses)>>);
 
 impl Attempts {
     /// Another attempt, if fewer than `most` have followed the first: after how long. `asked` is what the server said.
     pub(crate) fn next(&mut self, most: u32, asked: Option<Duration>) -> Option<Duration> {
-        let (made, pauses) = self.0.get_or_insert_with(|| (0, Pauses::new(RETRY_PAUSE)));
+        let begin = || Box::new((0, Pauses::new(RETRY_PAUSE)));
+        let (made, pauses) = &mut **self.0.get_or_insert_with(begin);
         if *made >= most {
             return None;
         }
