@@ -65,6 +65,13 @@ impl ControlListener {
     }
 }
 
+/// What another process has listened with, and hands over.
+impl From<OwnedFd> for ControlListener {
+    fn from(fd: OwnedFd) -> ControlListener {
+        ControlListener { fd }
+    }
+}
+
 impl AsFd for ControlListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -110,7 +117,7 @@ impl ControlSocket {
         Ok(ControlSocket { fd })
     }
 
-    /// Two connected ends, for tests.
+    /// Two connected ends.
     ///
     /// # Errors
     /// If this process can't have more descriptors.
@@ -190,6 +197,19 @@ impl ControlSocket {
             uid: credentials.uid.as_raw(),
             gid: credentials.gid.as_raw(),
         })
+    }
+}
+
+/// An end that another process was given.
+impl From<OwnedFd> for ControlSocket {
+    fn from(fd: OwnedFd) -> ControlSocket {
+        ControlSocket { fd }
+    }
+}
+
+impl From<ControlSocket> for OwnedFd {
+    fn from(socket: ControlSocket) -> OwnedFd {
+        socket.fd
     }
 }
 

@@ -66,7 +66,7 @@ pub struct Request {
     /// What is asked.
     #[prost(
         oneof = "RequestBody",
-        tags = "10, 11, 12, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33"
+        tags = "10, 11, 12, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36"
     )]
     pub body: Option<RequestBody>,
 }
@@ -125,6 +125,26 @@ pub enum RequestBody {
     /// Resolve and compile a schema before it is bound. Descriptor: a blob with the descriptor set.
     #[prost(message, tag = "33")]
     Prefetch(Empty),
+    /// Show the daemon's settings.
+    #[prost(message, tag = "34")]
+    Settings(Empty),
+    /// Change some of them, all or none.
+    #[prost(message, tag = "35")]
+    SettingsChange(SettingsChange),
+    /// Replace the daemon by another process.
+    #[prost(message, tag = "36")]
+    Upgrade(Upgrade),
+}
+
+/// Replace the daemon by another process, which is started, checks that it can serve, and then takes over; the answer is a report.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Upgrade {
+    /// The program, an absolute path; empty: the one that the daemon was started from, as it is there now.
+    #[prost(string, tag = "1")]
+    pub binary: String,
+    /// How long the new process may take until it is ready, in milliseconds; 0 is the daemon's default.
+    #[prost(uint32, tag = "2")]
+    pub timeout_ms: u32,
 }
 
 /// One answer of the daemon.
@@ -526,6 +546,25 @@ pub struct AuditShow {
     /// The most records.
     #[prost(uint32, tag = "1")]
     pub last: u32,
+}
+
+/// Change settings of the daemon.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SettingsChange {
+    /// Each setting at most once.
+    #[prost(message, repeated, tag = "1")]
+    pub changes: Vec<SettingChange>,
+}
+
+/// One of them.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct SettingChange {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub key: String,
+    /// What it is set to. None: what it was set to is forgotten.
+    #[prost(string, optional, tag = "2")]
+    pub value: Option<String>,
 }
 
 /// What an operator asked for. Descriptor: a blob with JSON.

@@ -37,6 +37,23 @@ pub struct Window {
 }
 
 impl Window {
+    /// A window of which so many messages, of so many bytes by their charges, are on their way. `None`: by the rule there can't be.
+    pub fn with(messages: u32, bytes: u64) -> Option<Window> {
+        let most = u64::from(STREAM_WINDOW_BYTES / 4) + u64::from(u32::MAX);
+        let may_be = messages <= STREAM_WINDOW_MESSAGES && bytes <= most;
+        may_be.then_some(Window { messages, bytes })
+    }
+
+    /// How many messages are on their way.
+    pub fn messages(&self) -> u32 {
+        self.messages
+    }
+
+    /// Their charges.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Whether a message of this charge may be sent now.
     #[inline]
     pub fn affords(&self, charge: u32) -> bool {
@@ -122,6 +139,16 @@ mod tests {
         };
         assert_eq!(window.give_back(much), all);
         assert_eq!(window, Window::default());
+    }
+
+    #[test]
+    fn a_window_is_rebuilt_from_what_is_on_the_way_if_that_can_be() {
+        let mut window = Window::default();
+        assert!(window.take(STREAM_WINDOW_BYTES / 4 - 1) && window.take(u32::MAX));
+        let again = Window::with(window.messages(), window.bytes());
+        assert_eq!(again, Some(window));
+        assert_eq!(Window::with(2, window.bytes() + 2), None);
+        assert_eq!(Window::with(STREAM_WINDOW_MESSAGES + 1, 0), None);
     }
 
     proptest! {

@@ -59,6 +59,9 @@ fn every_request_and_response_has_its_number() {
         (31, RequestBody::AuditShow(AuditShow::default())),
         (32, RequestBody::AuditVerify(Empty {})),
         (33, RequestBody::Prefetch(Empty {})),
+        (34, RequestBody::Settings(Empty {})),
+        (35, RequestBody::SettingsChange(SettingsChange::default())),
+        (36, RequestBody::Upgrade(Upgrade::default())),
     ];
     for (number, body) in requests {
         let request = Request {
@@ -89,6 +92,19 @@ fn every_request_and_response_has_its_number() {
             Ok(response)
         );
     }
+}
+
+#[test]
+fn a_change_of_settings_has_these_bytes() {
+    let change = |key: &str, value: Option<&str>| SettingChange {
+        key: key.into(),
+        value: value.map(Into::into),
+    };
+    let changes = vec![change("spin_us", Some("0")), change("cores", None)];
+    let changes = SettingsChange { changes };
+    let bytes = b"\x0a\x0c\x0a\x07spin_us\x12\x010\x0a\x07\x0a\x05cores";
+    assert_eq!(changes.encode_to_vec(), bytes);
+    assert_eq!(SettingsChange::decode(&bytes[..]), Ok(changes));
 }
 
 #[test]
