@@ -77,20 +77,19 @@ impl LinkConfig {
                 name: self.name.clone(),
             });
         }
-        if !(1..=limits::MAX_WINDOW_CALLS).contains(&self.window_calls) {
-            return Err(ConfigError::WindowCalls {
-                calls: self.window_calls,
-            });
-        }
-        if !(2 * u64::from(limits::MAX_MESSAGE)..=limits::MAX_WINDOW_BYTES)
-            .contains(&self.window_bytes)
-        {
-            return Err(ConfigError::WindowBytes {
-                bytes: self.window_bytes,
-            });
-        }
-        Ok(())
+        check_window(self.window_calls, self.window_bytes)
     }
+}
+
+/// Whether a peer may have so many calls unanswered, of so many bytes.
+pub(crate) fn check_window(calls: u32, bytes: u64) -> Result<(), ConfigError> {
+    if !(1..=limits::MAX_WINDOW_CALLS).contains(&calls) {
+        return Err(ConfigError::WindowCalls { calls });
+    }
+    if !(limits::MIN_WINDOW_BYTES..=limits::MAX_WINDOW_BYTES).contains(&bytes) {
+        return Err(ConfigError::WindowBytes { bytes });
+    }
+    Ok(())
 }
 
 /// Whether a daemon may be called this: names travel into logs and metrics, so they are kept plain.
@@ -130,7 +129,11 @@ pub enum ConfigError {
         calls: u32,
     },
     /// A window of bytes out of range.
-    #[error("window_bytes is {bytes}; use {} to {}", 2 * u64::from(limits::MAX_MESSAGE), limits::MAX_WINDOW_BYTES)]
+    #[error(
+        "window_bytes is {bytes}; use {} to {}",
+        limits::MIN_WINDOW_BYTES,
+        limits::MAX_WINDOW_BYTES
+    )]
     WindowBytes {
         /// The configured value.
         bytes: u64,

@@ -91,6 +91,9 @@ pub const WINDOW_BYTES: u64 = 64 << 20;
 /// Most credit that a link may hold: a peer that grants more is broken or hostile.
 pub const MAX_WINDOW_CALLS: u32 = 1 << 20;
 
+/// Fewest bytes of calls that a peer may have unanswered: two of the largest messages, else the largest could wait for ever.
+pub const MIN_WINDOW_BYTES: u64 = 2 * MAX_MESSAGE as u64;
+
 /// Most credit that a link may hold, bytes.
 pub const MAX_WINDOW_BYTES: u64 = 1 << 40;
 

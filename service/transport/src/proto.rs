@@ -61,8 +61,10 @@ pub struct Link {
     granted: Credit,
     /// Answered, but not yet granted anew.
     returned: Credit,
-    /// What the peer had at first.
+    /// What the peer may have unanswered.
     window: Credit,
+    /// What it has beyond that, because the window was larger: so much isn't granted anew.
+    surplus: Credit,
     /// Calls of this end that the peer owes an answer.
     unanswered: u64,
     moved: Moved,
@@ -112,6 +114,7 @@ impl Link {
             granted: window,
             returned: Credit { calls: 0, bytes: 0 },
             window,
+            surplus: Credit { calls: 0, bytes: 0 },
             unanswered: 0,
             moved: Moved::default(),
             taken: 0,
@@ -182,6 +185,11 @@ impl Link {
     /// How bodies were moved so far.
     pub fn moved(&self) -> Moved {
         self.moved
+    }
+
+    /// What the peer may have unanswered.
+    pub fn window(&self) -> Credit {
+        self.window
     }
 
     /// Whether bytes wait to leave.

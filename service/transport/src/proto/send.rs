@@ -6,6 +6,7 @@ use tollgate_shm_abi::metadata::Metadata;
 use super::Link;
 use crate::Part;
 use crate::Span;
+use crate::config::{ConfigError, check_window};
 use crate::error::{Reason, SendError};
 use crate::event::{CallHead, Credit, Image, Queued, StreamCredit, StreamHead, part_len};
 use crate::frame::{
@@ -334,26 +335,66 @@ impl Link {
     /// The daemon no longer holds this many calls of the peer's, of this many payload bytes: the peer may send as many
     /// again. It is told once a quarter of the window has gathered. More than the peer has used is ignored.
     pub fn return_credit(&mut self, calls: u32, bytes: u64) {
-        let used_calls = self.window.calls - self.granted.calls;
-        let used_bytes = self.window.bytes - self.granted.bytes;
+        let used_calls = self.window.calls + self.surplus.calls - self.granted.calls;
+        let used_bytes = self.window.bytes + self.surplus.bytes - self.granted.bytes;
         self.returned.calls = self.returned.calls.saturating_add(calls).min(used_calls);
         self.returned.bytes = self.returned.bytes.saturating_add(bytes).min(used_bytes);
+        self.keep_surplus();
         let due = self.returned.calls >= self.window.calls.div_ceil(4)
             || self.returned.bytes >= self.window.bytes / 4;
-        if due && self.is_ready() {
-            let Credit { calls, bytes } =
-                std::mem::replace(&mut self.returned, Credit { calls: 0, bytes: 0 });
-            self.granted.calls += calls;
-            self.granted.bytes += bytes;
-            self.tx.frame(
-                Header {
-                    aux: calls,
-                    amount: bytes,
-                    ..Header::new(Kind::CREDIT)
-                },
-                &[],
-            );
+        if due {
+            self.grant_returned();
         }
+    }
+
+    /// The peer may have so many calls unanswered from now on, of so many payload bytes. A larger window it is told of at once. Of a
+    /// smaller one it learns nothing: what it has beyond that isn't returned to it once it is answered.
+    ///
+    /// # Errors
+    /// Either is out of the range of a [`LinkConfig`](crate::LinkConfig).
+    pub fn set_window(&mut self, calls: u32, bytes: u64) -> Result<(), ConfigError> {
+        check_window(calls, bytes)?;
+        let before = std::mem::replace(&mut self.window, Credit { calls, bytes });
+        // What the peer has or has used is all that there was, so neither sum shrinks.
+        let had_calls = before.calls + self.surplus.calls;
+        let had_bytes = before.bytes + self.surplus.bytes;
+        self.surplus = Credit {
+            calls: had_calls.saturating_sub(calls),
+            bytes: had_bytes.saturating_sub(bytes),
+        };
+        self.returned.calls += calls.saturating_sub(had_calls);
+        self.returned.bytes += bytes.saturating_sub(had_bytes);
+        self.keep_surplus();
+        self.grant_returned();
+        Ok(())
+    }
+
+    fn keep_surplus(&mut self) {
+        let calls = self.surplus.calls.min(self.returned.calls);
+        let bytes = self.surplus.bytes.min(self.returned.bytes);
+        self.surplus.calls -= calls;
+        self.surplus.bytes -= bytes;
+        self.returned.calls -= calls;
+        self.returned.bytes -= bytes;
+    }
+
+    /// Tells the peer of what was returned. Before the link is ready, that is kept.
+    fn grant_returned(&mut self) {
+        if !self.is_ready() || (self.returned.calls == 0 && self.returned.bytes == 0) {
+            return;
+        }
+        let Credit { calls, bytes } =
+            std::mem::replace(&mut self.returned, Credit { calls: 0, bytes: 0 });
+        self.granted.calls += calls;
+        self.granted.bytes += bytes;
+        self.tx.frame(
+            Header {
+                aux: calls,
+                amount: bytes,
+                ..Header::new(Kind::CREDIT)
+            },
+            &[],
+        );
     }
 
     fn may_send(&self) -> Result<(), SendError> {

@@ -389,6 +389,73 @@ fn credit_for_bytes_runs_out_and_returns() {
 }
 
 #[test]
+fn a_window_grows_at_once_and_shrinks_as_calls_are_answered() {
+    let mut pair = narrow();
+    let calls_of = |pair: &Pair| pair.a.link.credit().calls;
+    let set = |pair: &mut Pair, calls| {
+        pair.b.link.set_window(calls, 32 << 20).unwrap();
+        pair.settle().unwrap();
+    };
+    for n in 0..4 {
+        call(&mut pair.a.link, n, b"xy");
+    }
+    pair.settle().unwrap();
+    assert_eq!(calls_of(&pair), 0);
+    set(&mut pair, 7);
+    assert_eq!(calls_of(&pair), 3);
+    for n in 4..6 {
+        call(&mut pair.a.link, n, b"xy");
+    }
+    pair.settle().unwrap();
+    // 6 calls and credit for one more: 5 are too many.
+    set(&mut pair, 2);
+    assert_eq!(calls_of(&pair), 1, "credit isn't taken back");
+    for _ in 0..5 {
+        pair.b.link.return_credit(1, 2);
+        pair.settle().unwrap();
+        assert_eq!(calls_of(&pair), 1, "nor given");
+    }
+    pair.b.link.return_credit(1, 2);
+    pair.settle().unwrap();
+    assert_eq!(
+        calls_of(&pair),
+        2,
+        "the whole window, with nothing unanswered"
+    );
+    // A window that grows before its surplus is gone grants only what is more than that.
+    set(&mut pair, 1);
+    set(&mut pair, 4);
+    assert_eq!(calls_of(&pair), 4);
+    pair.b.link.return_credit(100, 1 << 40);
+    pair.settle().unwrap();
+    let whole = Credit {
+        calls: 4,
+        bytes: 32 << 20,
+    };
+    assert_eq!(pair.a.link.credit(), whole);
+}
+
+#[test]
+fn a_window_that_changes_before_the_link_is_ready_is_granted_with_the_next_credit() {
+    let mut link = Link::new(&config("b"), &setup(Role::Responder, 0xbb)).unwrap();
+    let calls = limits::WINDOW_CALLS;
+    link.set_window(calls + 1, limits::WINDOW_BYTES).unwrap();
+    link.set_window(calls - 1, limits::WINDOW_BYTES).unwrap();
+    link.set_window(calls, limits::WINDOW_BYTES).unwrap();
+    for (calls, bytes, words) in [
+        (0, 32 << 20, "window_calls is 0; use 1 to 1048576"),
+        (
+            1,
+            (32 << 20) - 1,
+            "window_bytes is 33554431; use 33554432 to 1099511627776",
+        ),
+    ] {
+        let refused = link.set_window(calls, bytes).unwrap_err();
+        assert_eq!(refused.to_string(), words);
+    }
+}
+
+#[test]
 fn small_returns_of_credit_travel_together() {
     let mut pair = Pair::ready();
     let quarter = limits::WINDOW_CALLS / 4;
