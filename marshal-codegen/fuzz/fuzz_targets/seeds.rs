@@ -19,7 +19,7 @@ fuzz_target!(init: write_seeds().expect("seeds can be written"), |_input: &[u8]|
 fn write_seeds() -> io::Result<()> {
     let usage = || io::Error::other("SEEDS doesn't name a directory");
     let corpus = PathBuf::from(std::env::var_os("SEEDS").ok_or_else(usage)?);
-    for target in ["blocks", "wire", "descriptor_set"] {
+    for target in ["blocks", "wire", "descriptor_set", "frozen"] {
         fs::create_dir_all(corpus.join(target))?;
     }
     for (number, subject) in (0..).zip(zoo()) {
@@ -28,6 +28,19 @@ fn write_seeds() -> io::Result<()> {
     for (file, schema) in schemas() {
         let path = corpus.join("descriptor_set").join(file);
         fs::write(path, schema.descriptor_set())?;
+    }
+    frozen_seeds(&corpus.join("frozen"))
+}
+
+/// The state as it is, and with one change each way in many places.
+fn frozen_seeds(corpus: &Path) -> io::Result<()> {
+    fs::write(corpus.join("unchanged"), [])?;
+    for place in (0..1024u16).step_by(31) {
+        let [low, high] = place.to_le_bytes();
+        for how in 0..5 {
+            let change = [low, high, high, low, how, 127];
+            fs::write(corpus.join(format!("{place}-{how}")), change)?;
+        }
     }
     Ok(())
 }

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use tollgate_fuzz::{blocks, descriptor_set, wire};
+use tollgate_fuzz::{blocks, descriptor_set, frozen, wire};
 
 fn check_all(target: &str, check: fn(&[u8])) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -31,6 +31,11 @@ fn the_blocks_that_were_found() {
 #[test]
 fn the_wire_bytes_that_were_found() {
     check_all("wire", wire::check);
+}
+
+#[test]
+fn the_states_of_engines_that_were_found() {
+    check_all("frozen", frozen::check);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The table of calls: slots with generations, so that a late answer never meets another call.
 
+use serde::{Deserialize, Serialize};
+
 use crate::limits::MAX_CALLS;
 use crate::state::{Event, State};
 use crate::streams::Stream;
@@ -8,7 +10,8 @@ use crate::tables::{Encoding, Origin, ServiceId, Steering, Target};
 /// Names one call of one engine: a slot and the generation of its use.
 ///
 /// It is also what peers and serving applications are given as the call's number, so it is checked on the way back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "u64", into = "u64")]
 pub struct CallKey {
     slot: u32,
     generation: u32,
@@ -30,6 +33,18 @@ impl CallKey {
 
     pub(crate) fn slot(self) -> u32 {
         self.slot
+    }
+}
+
+impl From<u64> for CallKey {
+    fn from(wire: u64) -> Self {
+        Self::from_wire(wire)
+    }
+}
+
+impl From<CallKey> for u64 {
+    fn from(key: CallKey) -> Self {
+        key.to_wire()
     }
 }
 
@@ -151,14 +166,46 @@ impl<M> Calls<M> {
         })
     }
 
+    /// All live calls, by slot.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (CallKey, &Call<M>)> {
+        let with_slot = self.slots.iter().zip(0u32..);
+        with_slot.filter_map(|(place, slot)| {
+            let generation = place.generation;
+            Some((CallKey { slot, generation }, place.call.as_ref()?))
+        })
+    }
+
+    /// The keys that the next calls will get, the very next one last.
+    pub(crate) fn free(&self) -> impl Iterator<Item = CallKey> {
+        self.free.iter().map(|&slot| CallKey {
+            slot,
+            generation: self.slots[slot as usize].generation,
+        })
+    }
+
+    /// A table of these calls, which gives out the keys of `free`, the last one first. `None`: they don't have one slot each,
+    /// without gaps.
+    pub(crate) fn of(calls: Vec<(CallKey, Call<M>)>, free: &[CallKey]) -> Option<Self> {
+        let count = calls.len() + free.len();
+        let mut places: Vec<Option<Slot<M>>> = Vec::new();
+        places.resize_with(count, || None);
+        let unused = free.iter().map(|key| (*key, None));
+        let used = calls.into_iter().map(|(key, call)| (key, Some(call)));
+        for (CallKey { slot, generation }, call) in unused.chain(used) {
+            let place = places.get_mut(slot as usize)?;
+            if place.replace(Slot { generation, call }).is_some() {
+                return None;
+            }
+        }
+        Some(Self {
+            slots: places.into_iter().collect::<Option<_>>()?,
+            free: free.iter().map(|key| key.slot).collect(),
+        })
+    }
+
     /// The live calls that `keep` selects. Walks the table: for events that are rare (a side was lost).
     pub(crate) fn select(&self, keep: impl Fn(&Call<M>) -> bool) -> Vec<CallKey> {
-        let live = self.slots.iter().zip(0u32..);
-        live.filter(|(place, _)| place.call.as_ref().is_some_and(&keep))
-            .map(|(place, slot)| CallKey {
-                slot,
-                generation: place.generation,
-            })
-            .collect()
+        let selected = self.iter().filter(|(_, call)| keep(call));
+        selected.map(|(key, _)| key).collect()
     }
 }

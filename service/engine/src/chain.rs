@@ -228,6 +228,13 @@ impl Account {
         self.spent_ns
     }
 
+    /// Fills at another share of a core from now on.
+    pub fn set_share_percent(&mut self, share_percent: u8, now_ns: u64) {
+        // What has passed was at the old one.
+        self.may_spend(now_ns);
+        self.share_percent = share_percent;
+    }
+
     /// Percent of a core.
     pub fn share_percent(&self) -> u8 {
         self.share_percent

@@ -98,6 +98,17 @@ impl Schedule {
         self.mark_busy(flow);
     }
 
+    /// All flows begin anew, side by side.
+    pub fn level(&mut self) {
+        let furthest_ns = self.flows.iter().map(|flow| flow.virtual_ns).max();
+        let furthest_ns = furthest_ns.unwrap_or(0);
+        for flow in &mut self.flows {
+            flow.virtual_ns = furthest_ns;
+            flow.sits = false;
+        }
+        (self.clock_ns, self.most_ns) = (furthest_ns, u64::MAX);
+    }
+
     /// What a flow has had of the runtime.
     pub fn total_ns(&self, flow: FlowId) -> u64 {
         self.flows[flow.0 as usize].total_ns
@@ -206,6 +217,23 @@ mod tests {
         }
         let most = MAX_BEHIND_NS + 1_000_000 + 20_000;
         assert!(alone_ns <= most, "{alone_ns}");
+    }
+
+    #[test]
+    fn levelled_flows_owe_nothing() {
+        let mut schedule = Schedule::default();
+        let [one, other] = [schedule.add(), schedule.add()];
+        schedule.begin_round();
+        schedule.charge(one, 1_000_000_000);
+        schedule.charge(other, 1);
+        schedule.level();
+        for _ in 0..3 {
+            schedule.begin_round();
+            assert!(!schedule.sits_out(one) && !schedule.sits_out(other));
+            schedule.charge(one, MAX_AHEAD_NS);
+            schedule.charge(other, MAX_AHEAD_NS);
+        }
+        assert_eq!(schedule.total_ns(other), 1 + 3 * MAX_AHEAD_NS);
     }
 
     #[test]

@@ -18,6 +18,9 @@
 //! its blocks. Every call that goes in ends exactly once for its caller (promise P7): by
 //! [`Output::Complete`]/[`Output::Fail`] or [`Output::SendReply`]/[`Output::SendStatus`].
 //!
+//! Between two inputs, once its outputs are done, an engine can be [frozen](Engine::freeze), carried to another process, and
+//! [thawed](Engine::thaw).
+//!
 //! Absent on purpose: I/O, time, randomness, allocation per call in the steady state, and a `Clone` of `M`.
 #![forbid(unsafe_code)]
 
@@ -25,6 +28,7 @@ mod answers;
 mod calls;
 pub mod chain;
 pub mod fair;
+mod frozen;
 pub mod limits;
 mod overload;
 mod requests;
@@ -39,6 +43,7 @@ mod waiting;
 mod tests;
 
 pub use calls::CallKey;
+pub use frozen::{Frozen, Unportable};
 pub use state::Stage;
 pub use streams::{ExpectedRequest, Unfit};
 pub use tables::{

@@ -8,6 +8,9 @@
 /// RESOURCE_EXHAUSTED.
 pub const MAX_CALLS: usize = 65_536;
 
+/// Bytes of one call: a frame's length has 32 bits.
+pub const MAX_CALL_BYTES: u64 = u32::MAX as u64;
+
 /// Calls that one application session may have outstanding, queued ones included.
 ///
 /// The application's completion queue holds as many answers, so an answer always has a place.
@@ -30,6 +33,9 @@ pub const PRIORITIES: usize = 8;
 
 /// Of the calls that wait for a link's credit, every so many-th to leave is the one that has waited longest.
 pub const OLDEST_EVERY: u64 = 8;
+
+/// Calls with streams that wait for a link, before those that have ended meanwhile are forgotten.
+pub const STREAMS_BEFORE_SWEEP: usize = 64;
 
 /// Longest life of a call. A call without a deadline, or with a later one, gets this: 1 hour.
 pub const MAX_DEADLINE_NS: u64 = 3_600_000_000_000;

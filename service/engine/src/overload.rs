@@ -47,6 +47,16 @@ impl Default for Limit {
 }
 
 impl Limit {
+    /// A limit that goes on with what was concluded; what had been measured since is measured anew.
+    pub(crate) fn resumed(calls: u32, retry_ms: u32, refused: u64) -> Self {
+        Limit {
+            calls: calls.clamp(LEAST_DELIVERED, MAX_DELIVERED_PER_SESSION),
+            retry_ms: retry_ms.min(MAX_RETRY_MS),
+            refused_before: refused,
+            ..Limit::default()
+        }
+    }
+
     /// Calls that may be delivered and unanswered.
     pub(crate) fn calls(&self) -> u32 {
         self.calls
@@ -59,7 +69,7 @@ impl Limit {
 
     /// Calls that weren't delivered because of it.
     pub(crate) fn refused_ever(&self) -> u64 {
-        self.refused_before + self.refused
+        self.refused_before.saturating_add(self.refused)
     }
 
     /// A call was delivered.
@@ -70,6 +80,14 @@ impl Limit {
     /// A call wasn't, because of this limit.
     pub(crate) fn refused(&mut self) {
         self.refused += 1;
+    }
+
+    /// Forgets what it has learned, but for what it has refused.
+    pub(crate) fn reset(&mut self) {
+        *self = Limit {
+            refused_before: self.refused_ever(),
+            ..Limit::default()
+        };
     }
 
     /// The server began with a call that had waited so long; so many are delivered, this one included.

@@ -69,6 +69,32 @@ impl<T> Slots<T> {
         }
     }
 
+    /// The keys that the next insertions will give, the very next one last. With [`iter`](Self::iter), all that makes the same table
+    /// again, in another process.
+    pub fn free(&self) -> impl Iterator<Item = u32> {
+        self.free.iter().map(|&slot| {
+            let (generation, _) = &self.entries[usize::from(slot)];
+            u32::from(*generation) << 16 | u32::from(slot)
+        })
+    }
+
+    /// A table of these entries, which gives out the keys of `free`, the last one first. `None`: they don't have one slot each, without
+    /// gaps.
+    pub fn of(used: impl IntoIterator<Item = (u32, T)>, free: &[u32]) -> Option<Self> {
+        let used = used.into_iter().map(|(key, value)| (key, Some(value)));
+        let mut all: Vec<_> = used.chain(free.iter().map(|&key| (key, None))).collect();
+        all.sort_unstable_by_key(|(key, _)| *key as u16);
+        let in_place = |(at, (key, _)): (usize, &(u32, Option<T>))| usize::from(*key as u16) == at;
+        let entries = all.iter().enumerate().all(in_place).then_some(all)?;
+        Some(Self {
+            entries: entries
+                .into_iter()
+                .map(|(key, value)| ((key >> 16) as u16, value))
+                .collect(),
+            free: free.iter().map(|&key| key as u16).collect(),
+        })
+    }
+
     /// Adds an entry under a key that another table has given out; what was there under it is replaced.
     pub fn insert_at(&mut self, key: u32, value: T) {
         let slot = usize::from(key as u16);
@@ -190,6 +216,29 @@ mod tests {
             slots.insert(()).unwrap();
         }
         assert_eq!(slots.insert(()), None);
+    }
+
+    #[test]
+    fn a_table_is_made_again_of_what_it_has_and_gives_out() {
+        let mut slots = Slots::default();
+        let keys = ['a', 'b', 'c', 'd'].map(|value| slots.insert(value).unwrap());
+        slots.remove(keys[3]);
+        slots.remove(keys[1]);
+        let used = || slots.iter().map(|(key, value)| (key, *value));
+        let free: Vec<u32> = slots.free().collect();
+        assert_eq!(free, [0x0001_0003, 0x0001_0001]);
+        let mut again = Slots::of(used(), &free).unwrap();
+        assert_eq!(
+            again.iter().collect::<Vec<_>>(),
+            slots.iter().collect::<Vec<_>>()
+        );
+        for key in [0x0001_0001, 0x0001_0003, 4] {
+            assert_eq!(again.insert('e'), Some(key));
+        }
+        let spoilt: [&[u32]; 3] = [&[], &[0x0001_0003, 0x0002_0003], &[1, 3, 5]];
+        for free in spoilt {
+            assert!(Slots::of(used(), free).is_none(), "{free:?}");
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::stream::{Credit, Window};
 
 use crate::calls::{Call, CallKey};
+use crate::limits::STREAMS_BEFORE_SWEEP;
 use crate::state::{Event, Stage, State};
 use crate::tables::{
     ChainId, Direction, Encoding, End, Engine, LinkId, Origin, Output, ServiceId, SessionId,
@@ -26,8 +27,8 @@ use crate::tables::{
 };
 
 /// What a message is of its stream.
-#[derive(Clone, Copy)]
-enum What {
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
     Request {
         more: bool,
         charge: u32,
@@ -39,29 +40,40 @@ enum What {
     Reply,
 }
 
-struct Waiting<M> {
-    what: What,
+impl What {
+    /// What it counts in a direction's window.
+    fn charge(self, of: Direction) -> Option<u32> {
+        match (self, of) {
+            (What::Request { charge, .. }, Direction::Requests) => Some(charge),
+            (What::Response { charge }, Direction::Responses) => Some(charge),
+            _ => None,
+        }
+    }
+}
+
+pub(crate) struct Waiting<M> {
+    pub(crate) what: What,
     /// `None`: there are no further requests.
-    message: Option<M>,
+    pub(crate) message: Option<M>,
 }
 
 /// What a call has more than one request and one answer.
 pub(crate) struct Stream<M> {
-    requests: VecDeque<Waiting<M>>,
-    responses: VecDeque<Waiting<M>>,
-    requests_sent: Window,
-    responses_sent: Window,
+    pub(crate) requests: VecDeque<Waiting<M>>,
+    pub(crate) responses: VecDeque<Waiting<M>>,
+    pub(crate) requests_sent: Window,
+    pub(crate) responses_sent: Window,
     /// The caller may send further requests.
-    more: bool,
+    pub(crate) more: bool,
     /// The method's handle at its server, once delivered.
     pub(crate) served_as: u32,
-    passing: Option<What>,
+    pub(crate) passing: Option<What>,
     /// How the call ends once its responses have been handed on.
-    ending: Option<Status>,
+    pub(crate) ending: Option<Status>,
     /// Its link knows that it waits.
-    waits_for_link: bool,
+    pub(crate) waits_for_link: bool,
     /// Whose turn it is when both directions have something.
-    response_next: bool,
+    pub(crate) response_next: bool,
 }
 
 impl<M> Stream<M> {
@@ -84,6 +96,25 @@ impl<M> Stream<M> {
     pub(crate) fn into_messages(self) -> impl Iterator<Item = M> {
         let waiting = self.requests.into_iter().chain(self.responses);
         waiting.filter_map(|waiting| waiting.message)
+    }
+
+    /// A reader says that it has consumed so much. What of that can be true: what waits here, or has a chain, hasn't come to it.
+    fn consumed(&mut self, of: Direction, said: Credit) -> Credit {
+        let (window, queue) = match of {
+            Direction::Requests => (&mut self.requests_sent, &self.requests),
+            Direction::Responses => (&mut self.responses_sent, &self.responses),
+        };
+        let (mut messages, mut bytes) = (window.messages(), window.bytes());
+        let queued = queue.iter().filter(|waiting| waiting.message.is_some());
+        let here = queued.map(|waiting| waiting.what).chain(self.passing);
+        for charge in here.filter_map(|what| what.charge(of)) {
+            messages = messages.saturating_sub(1);
+            bytes = bytes.saturating_sub(charge.into());
+        }
+        window.give_back(Credit {
+            messages: said.messages.min(messages),
+            bytes: u64::from(said.bytes).min(bytes) as u32,
+        })
     }
 
     fn next(&mut self, may_request: bool, may_respond: bool) -> Option<Waiting<M>> {
@@ -290,7 +321,7 @@ impl<M> Engine<M> {
         };
         let to = call.origin;
         if let Some(stream) = &mut call.stream {
-            let credit = stream.requests_sent.give_back(credit);
+            let credit = stream.consumed(Direction::Requests, credit);
             self.tell_credit(to, Direction::Requests, credit);
         }
     }
@@ -313,7 +344,7 @@ impl<M> Engine<M> {
             _ => return,
         };
         if let Some(stream) = &mut call.stream {
-            let credit = stream.responses_sent.give_back(credit);
+            let credit = stream.consumed(Direction::Responses, credit);
             self.tell_credit(to, Direction::Responses, credit);
         }
     }
@@ -386,11 +417,21 @@ impl<M> Engine<M> {
                 (_, Target::Link { link, .. }) | (Origin::Link { link, .. }, _) => link,
                 _ => return None,
             };
-            if let Some(link) = self.links.get_mut(link.0) {
-                link.streams.push_back(key);
-            }
+            self.wait_for_link(link, key);
         }
         None
+    }
+
+    fn wait_for_link(&mut self, link: LinkId, key: CallKey) {
+        let Some(link) = self.links.get_mut(link.0) else {
+            return;
+        };
+        if link.streams.len() >= link.sweep_at {
+            let calls = &self.calls;
+            link.streams.retain(|&key| calls.get(key).is_some());
+            link.sweep_at = STREAMS_BEFORE_SWEEP.max(2 * link.streams.len());
+        }
+        link.streams.push_back(key);
     }
 
     /// Passes on what waits for a link that is no longer behind: of one stream, before the link is looked at again. Whether there may be more.

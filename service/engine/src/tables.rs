@@ -6,10 +6,12 @@ use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::stream::Credit;
 
 use crate::calls::{Call, CallKey, Calls};
+use crate::limits::STREAMS_BEFORE_SWEEP;
 use crate::overload::Limit;
 use crate::slots::Slots;
 use crate::state::Stage;
@@ -19,7 +21,7 @@ use crate::waiting::Waiting;
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub struct $name(pub u32);
     };
 }
@@ -513,6 +515,8 @@ pub(crate) struct Link {
     pub(crate) waiting_bytes: u64,
     /// Calls that have messages for it which wait until it isn't behind; each once, and some that have ended.
     pub(crate) streams: VecDeque<CallKey>,
+    /// With so many of them, those that have ended are forgotten.
+    pub(crate) sweep_at: usize,
     pub(crate) by_number: ByNumber,
 }
 
@@ -596,9 +600,13 @@ impl<M> Engine<M> {
     }
 
     /// Refuses calls, rather than having them wait in front of a server for longer than this in the mean. `None`, the default: they
-    /// wait.
+    /// wait, and servers are given as many again as if there had never been a target.
     pub fn set_wait_target(&mut self, target_ns: Option<u64>) {
         self.wait_target_ns = target_ns;
+        if target_ns.is_none() {
+            let sessions = self.sessions.iter_mut();
+            sessions.for_each(|(_, session)| session.limit.reset());
+        }
     }
 
     /// What `session` serves.
@@ -671,6 +679,7 @@ impl<M> Engine<M> {
             waiting: Waiting::default(),
             waiting_bytes: 0,
             streams: VecDeque::new(),
+            sweep_at: STREAMS_BEFORE_SWEEP,
             by_number: ByNumber::default(),
         };
         self.links.insert_at(link.0, fresh);

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -9,6 +10,7 @@ use tollgate_shm_abi::limits::STREAM_WINDOW_BYTES;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::stream::Credit;
 
+use crate::frozen::tests::{freeze, thaw};
 use crate::limits::*;
 use crate::tables::*;
 use crate::{CallKey, Stage, Unfit};
@@ -422,6 +424,30 @@ fn delivered_calls_are_limited_per_server_and_come_back() {
 }
 
 #[test]
+fn without_a_target_any_more_servers_are_given_as_many_as_ever() {
+    let (mut engine, service) = engine();
+    engine.set_wait_target(Some(1_000_000));
+    for number in 0..100 {
+        engine.arrive(0, service, 0, Encoding::Native, from_peer(number, 0));
+        delivered(&drain(&mut engine));
+    }
+    for wait in 1..=100 {
+        engine.waited(wait * WAITS_INTERVAL_NS / 16, SERVER, 4_000_000);
+    }
+    engine.arrive(0, service, 0, Encoding::Native, from_peer(100, 0));
+    failure(&drain(&mut engine));
+    engine.set_wait_target(None);
+    engine.waited(101 * WAITS_INTERVAL_NS, SERVER, 4_000_000);
+    let serving = engine.serving(SERVER);
+    assert_eq!(
+        (serving.limit, serving.refused),
+        (MAX_DELIVERED_PER_SESSION, 1)
+    );
+    engine.arrive(0, service, 0, Encoding::Native, from_peer(101, 0));
+    delivered(&drain(&mut engine));
+}
+
+#[test]
 fn calls_that_would_wait_too_long_are_refused_before_a_chain_is_asked() {
     let (mut engine, service) = engine();
     engine.set_wait_target(Some(1_000_000));
@@ -451,6 +477,9 @@ fn calls_that_would_wait_too_long_are_refused_before_a_chain_is_asked() {
     assert!((1..=MAX_RETRY_MS).contains(&refused.retry_after_ms));
     assert!(refused.message.contains("hotel.Reservation"), "{refused:?}");
     assert_eq!(engine.serving(SERVER).refused, 1);
+    let before = engine.serving(SERVER).limit;
+    engine.set_wait_target(Some(2_000_000));
+    assert_eq!(engine.serving(SERVER).limit, before, "it is found anew");
     // Another server has a place, and what it says of its waits is no matter of the first one's.
     let other = SessionId(77);
     engine.session_opened(other);
@@ -1048,6 +1077,10 @@ enum Op {
         nth: usize,
         how: u8,
     },
+    /// The n-th conversion that has taken its time is done.
+    Converted {
+        nth: usize,
+    },
     /// The chain answers about the n-th call that it has.
     Judged {
         nth: usize,
@@ -1070,6 +1103,8 @@ enum Op {
     Close {
         who: u8,
     },
+    /// The daemon is replaced.
+    Freeze,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -1081,13 +1116,41 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0usize..20).prop_map(|nth| Op::Consume { nth }),
         8 => (0usize..20, 0u8..4).prop_map(|(nth, how)| Op::Answer { nth, how }),
         4 => (0usize..8, any::<bool>()).prop_map(|(nth, deny)| Op::Judged { nth, deny }),
+        4 => (0usize..4).prop_map(|nth| Op::Converted { nth }),
         2 => (0usize..20).prop_map(|nth| Op::Cancel { nth }),
         2 => (0u64..8).prop_map(|ticks| Op::Advance { ticks }),
         1 => Just(Op::Credit),
         2 => any::<bool>().prop_map(Op::Behind),
         2 => (0usize..4, any::<bool>()).prop_map(|(nth, replies)| Op::AfterWait { nth, replies }),
         1 => (0u8..3).prop_map(|who| Op::Close { who }),
+        2 => Just(Op::Freeze),
     ]
+}
+
+/// An engine, and once it was frozen, the one that was thawed of it: the same is done to both, and nobody can tell them apart.
+struct Twins {
+    first: Engine<Message>,
+    thawed: Option<Engine<Message>>,
+}
+
+impl Twins {
+    fn both<T: PartialEq + Debug>(&mut self, act: impl Fn(&mut Engine<Message>) -> T) -> T {
+        let did = act(&mut self.first);
+        if let Some(thawed) = &mut self.thawed {
+            assert_eq!(act(thawed), did, "the thawed one did otherwise");
+            assert_eq!(thawed.poll_timeout(), self.first.poll_timeout());
+        }
+        did
+    }
+
+    /// Who was thawed before is frozen in turn.
+    fn freeze(&mut self, now_ns: u64) {
+        let state = freeze(self.thawed.as_ref().unwrap_or(&self.first));
+        let thawed = thaw(&state, now_ns).unwrap();
+        assert_eq!(freeze(&thawed), state);
+        assert_eq!(freeze(&self.first), state);
+        self.thawed = Some(thawed);
+    }
 }
 
 /// Follows every message and every call: P7, and that nothing leaks.
@@ -1104,6 +1167,8 @@ struct Ledger {
     with_peer: Vec<CallKey>,
     /// Calls that a chain hasn't answered yet.
     with_chain: Vec<(CallKey, Message)>,
+    /// Messages that are being converted, for longer than it takes.
+    converting: Vec<(CallKey, Message)>,
     closed: HashMap<u8, bool>,
     /// The last message of a call's direction that was handed on.
     handed: HashMap<(Origin, Direction), Message>,
@@ -1140,8 +1205,20 @@ impl Ledger {
         );
     }
 
-    fn absorb(&mut self, engine: &mut Engine<Message>) {
-        while let Some(output) = engine.poll_output() {
+    /// Rewrites a message, or says that it can't be.
+    fn convert(&mut self, engine: &mut Twins, call: CallKey, message: Message) {
+        self.came_out(message);
+        if message.is_multiple_of(5) {
+            let status = Status::new(Code::INVALID_ARGUMENT, "not convertible");
+            engine.both(|e| e.undeliverable(call, status.clone()));
+        } else {
+            let message = self.message();
+            engine.both(|e| e.converted(call, 1 + u64::from(message), message));
+        }
+    }
+
+    fn absorb(&mut self, engine: &mut Twins) {
+        while let Some(output) = engine.both(Engine::poll_output) {
             match output {
                 Output::Judge {
                     call,
@@ -1163,15 +1240,12 @@ impl Ledger {
                             | Stage::ServerReply
                             | Stage::ClientReply
                     ));
-                    engine.verdict(
-                        call,
-                        if deny {
-                            Verdict::Deny(status)
-                        } else {
-                            Verdict::Allow
-                        },
-                        message,
-                    );
+                    let verdict = if deny {
+                        Verdict::Deny(status)
+                    } else {
+                        Verdict::Allow
+                    };
+                    engine.both(|e| e.verdict(call, verdict.clone(), message));
                 }
                 Output::Convert {
                     call,
@@ -1181,13 +1255,10 @@ impl Ledger {
                     ..
                 } => {
                     assert_ne!(from, to);
-                    self.came_out(message);
-                    if message % 5 == 0 {
-                        let status = Status::new(Code::INVALID_ARGUMENT, "not convertible");
-                        engine.undeliverable(call, status);
+                    if message % 3 == 0 {
+                        self.converting.push((call, message));
                     } else {
-                        let message = self.message();
-                        engine.converted(call, 1 + u64::from(message), message);
+                        self.convert(engine, call, message);
                     }
                 }
                 Output::SendCall {
@@ -1290,7 +1361,7 @@ impl Ledger {
                     let held = |&(held, _): &(CallKey, Message)| held == call;
                     if let Some(at) = self.with_chain.iter().position(held) {
                         let (_, message) = self.with_chain.remove(at);
-                        engine.verdict(call, Verdict::Allow, message);
+                        engine.both(|e| e.verdict(call, Verdict::Allow, message));
                     }
                 }
                 Output::SendCancel { .. } | Output::CancelDelivered { .. } => {}
@@ -1302,12 +1373,13 @@ impl Ledger {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     /// Whatever happens in whatever order: each message comes out once, each caller is answered once (or is gone),
-    /// and in the end no table holds anything.
+    /// and in the end no table holds anything. An engine that was frozen and thawed meanwhile does all of it alike.
     #[test]
     fn random_schedules_lose_and_duplicate_nothing(ops in prop::collection::vec(op(), 1..120)) {
         let (mut engine, service) = engine();
         engine.route_mut(APP, 1).unwrap().chains = MethodChains { request: Some(ChainId(1)), reply: Some(ChainId(2)) };
         *engine.service_chains_mut(service, 0).unwrap() = MethodChains { request: Some(ChainId(3)), reply: Some(ChainId(4)) };
+        let mut engine = Twins { first: engine, thawed: None };
         let mut ledger = Ledger::default();
         let (mut now, mut number) = (1u64, 0u64);
         for op in ops {
@@ -1321,7 +1393,10 @@ proptest! {
                     let deadline_ns = if deadline_ticks == 0 { 0 } else { now + deadline_ticks * TIMER_TICK_NS };
                     let route = (handle % 2 == 0).then(|| "blue".into());
                     let steering = Steering { priority: (deadline_ticks % 8) as u8, route };
-                    engine.submit(now, APP, handle, Submission { origin, deadline_ns, streams: false, more, bytes: LINK_BYTE_WINDOW / 3, steering, message });
+                    engine.both(|e| {
+                        let steering = steering.clone();
+                        e.submit(now, APP, handle, Submission { origin, deadline_ns, streams: false, more, bytes: LINK_BYTE_WINDOW / 3, steering, message })
+                    });
                 }
                 Op::Arrive { more } if !ledger.closed.contains_key(&2) => {
                     number += 1;
@@ -1330,7 +1405,7 @@ proptest! {
                     ledger.waiting.insert(origin);
                     ledger.posted.push(origin);
                     let encoding = if number % 2 == 0 { Encoding::Native } else { Encoding::Protobuf };
-                    engine.arrive(now, service, 0, encoding, Submission { origin, deadline_ns: 0, streams: false, more, bytes: 7, steering: Steering::default(), message });
+                    engine.both(|e| e.arrive(now, service, 0, encoding, Submission { origin, deadline_ns: 0, streams: false, more, bytes: 7, steering: Steering::default(), message }));
                 }
                 Op::Submit { .. } | Op::Arrive { .. } => {}
                 Op::Request { nth, more, bare } => {
@@ -1338,53 +1413,53 @@ proptest! {
                         let message = (!bare).then(|| ledger.message());
                         let charge = message.map_or(0, |message| message % 7 * STREAM_WINDOW_BYTES / 6);
                         // What doesn't fit is dropped, and its session would end.
-                        let _unfit = engine.request(origin, more, charge, message);
+                        let _unfit = engine.both(|e| e.request(origin, more, charge, message));
                     }
                 }
                 Op::Respond { nth } => {
                     if let Some(&call) = ledger.with_server.get(nth) {
                         let message = ledger.message();
-                        let unfit = engine.response_from_session(SERVER, call, message % 7 * STREAM_WINDOW_BYTES / 6, message);
+                        let unfit = engine.both(|e| e.response_from_session(SERVER, call, message % 7 * STREAM_WINDOW_BYTES / 6, message));
                         prop_assert!(unfit != Err(Unfit::AfterLast));
                     } else if let Some(&call) = ledger.with_peer.get(nth / 2) {
                         let message = ledger.message();
-                        engine.response_from_link(PEER, call, message % 7, message);
+                        engine.both(|e| e.response_from_link(PEER, call, message % 7, message));
                     }
                 }
                 Op::Consume { nth } => {
                     let all = Credit { messages: u32::MAX, bytes: u32::MAX };
                     if let Some(&call) = ledger.with_server.get(nth) {
-                        engine.requests_consumed_by_session(SERVER, call, all);
+                        engine.both(|e| e.requests_consumed_by_session(SERVER, call, all));
                     }
                     if let Some(&call) = ledger.with_peer.get(nth) {
-                        engine.requests_consumed_by_link(PEER, call, all);
+                        engine.both(|e| e.requests_consumed_by_link(PEER, call, all));
                     }
                     if let Some(&origin) = ledger.posted.get(nth) {
-                        engine.responses_consumed(origin, all);
+                        engine.both(|e| e.responses_consumed(origin, all));
                     }
                 }
                 Op::Answer { nth, how } => {
                     let status = Status::new(Code::INTERNAL, "handler");
                     if let Some(&call) = ledger.with_server.get(nth) {
-                        let expected = engine.expected_from_session(SERVER, call);
+                        let expected = engine.both(|e| e.expected_from_session(SERVER, call));
                         if how < 2 && expected.is_some_and(|expected| expected.behind.is_some()) {
-                            engine.put_off(SERVER, call);
+                            engine.both(|e| e.put_off(SERVER, call));
                             ledger.put_off.push(call);
-                            prop_assert_eq!(engine.expected_from_session(SERVER, call), None, "it has answered");
+                            prop_assert_eq!(engine.both(|e| e.expected_from_session(SERVER, call)), None, "it has answered");
                             continue;
                         }
                         let message = ledger.message();
                         match how {
-                            0 | 1 => { engine.reply_from_session(SERVER, call, message); }
-                            2 => { engine.reply_from_session(APP, call, message); }
-                            _ => { ledger.came_out(message); engine.fail_from_session(SERVER, call, status); }
+                            0 | 1 => { engine.both(|e| e.reply_from_session(SERVER, call, message)); }
+                            2 => { engine.both(|e| e.reply_from_session(APP, call, message)); }
+                            _ => { ledger.came_out(message); engine.both(|e| e.fail_from_session(SERVER, call, status.clone())); }
                         }
                     } else if let Some(&call) = ledger.with_peer.get(nth / 2) {
                         if how < 3 {
                             let message = ledger.message();
-                            engine.reply_from_link(PEER, call, message);
+                            engine.both(|e| e.reply_from_link(PEER, call, message));
                         } else {
-                            engine.fail_from_link(PEER, call, status);
+                            engine.both(|e| e.fail_from_link(PEER, call, status.clone()));
                         }
                     }
                 }
@@ -1393,39 +1468,53 @@ proptest! {
                         let (call, message) = ledger.with_chain.remove(nth);
                         let status = Status::new(Code::PERMISSION_DENIED, "late");
                         let verdict = if deny { Verdict::Deny(status) } else { Verdict::Allow };
-                        engine.verdict(call, verdict, message);
+                        engine.both(|e| e.verdict(call, verdict.clone(), message));
+                    }
+                }
+                Op::Converted { nth } => {
+                    if nth < ledger.converting.len() {
+                        let (call, message) = ledger.converting.remove(nth);
+                        ledger.convert(&mut engine, call, message);
                     }
                 }
                 Op::Cancel { nth } => {
                     if let Some(&origin) = ledger.posted.get(nth) {
-                        engine.cancel(origin);
+                        engine.both(|e| e.cancel(origin));
                     }
                 }
-                Op::Advance { ticks } => { now += ticks * TIMER_TICK_NS; engine.expire(now); }
-                Op::Credit => {
-                    engine.set_credit(PEER, 3, LINK_BYTE_WINDOW / 3);
-                    while engine.send_waiting(PEER) {}
-                }
-                Op::Behind(behind) => {
-                    engine.set_behind(PEER, behind);
-                    while engine.send_waiting(PEER) {}
+                Op::Advance { ticks } => { now += ticks * TIMER_TICK_NS; engine.both(|e| e.expire(now)); }
+                Op::Credit => engine.both(|e| {
+                    e.set_credit(PEER, 3, LINK_BYTE_WINDOW / 3);
+                    while e.send_waiting(PEER) {}
+                }),
+                Op::Behind(behind) => engine.both(|e| {
+                    e.set_behind(PEER, behind);
+                    while e.send_waiting(PEER) {}
+                }),
+                Op::Freeze => {
+                    engine.freeze(now);
+                    // What is being converted may be of a call that has ended.
+                    let known: HashSet<_> = ledger.with_chain.iter().chain(&ledger.converting).map(|(call, _)| *call).collect();
+                    let with_rim: HashSet<_> = engine.first.with_rim().collect();
+                    prop_assert!(with_rim.is_subset(&known), "{with_rim:?} and {known:?}");
+                    prop_assert!(ledger.with_chain.iter().all(|(call, _)| with_rim.contains(call)));
                 }
                 Op::AfterWait { nth, replies } if nth < ledger.put_off.len() => {
                     let call = ledger.put_off.remove(nth);
                     if replies {
                         let message = ledger.message();
-                        engine.reply_after_wait(SERVER, call, message);
-                    } else if engine.expected_after_wait(SERVER, call).is_some() {
-                        engine.undeliverable(call, Status::new(Code::INTERNAL, "not an answer"));
+                        engine.both(|e| e.reply_after_wait(SERVER, call, message));
+                    } else if engine.both(|e| e.expected_after_wait(SERVER, call)).is_some() {
+                        engine.both(|e| e.undeliverable(call, Status::new(Code::INTERNAL, "not an answer")));
                     }
                 }
                 Op::AfterWait { .. } => {}
                 Op::Close { who } => {
                     ledger.closed.insert(who, true);
                     match who {
-                        0 => engine.session_closed(APP),
-                        1 => engine.session_closed(SERVER),
-                        _ => engine.link_closed(PEER, "the peer is gone"),
+                        0 => engine.both(|e| e.session_closed(APP)),
+                        1 => engine.both(|e| e.session_closed(SERVER)),
+                        _ => engine.both(|e| e.link_closed(PEER, "the peer is gone")),
                     }
                     ledger.absorb(&mut engine);
                     ledger.waiting.retain(|o| match o {
@@ -1436,13 +1525,17 @@ proptest! {
             }
             ledger.absorb(&mut engine);
         }
-        engine.expire(now + 2 * MAX_DEADLINE_NS);
+        while let Some((call, message)) = ledger.converting.pop() {
+            ledger.convert(&mut engine, call, message);
+            ledger.absorb(&mut engine);
+        }
+        engine.both(|e| e.expire(now + 2 * MAX_DEADLINE_NS));
         ledger.absorb(&mut engine);
         prop_assert!(ledger.waiting.is_empty(), "never answered: {:?}", ledger.waiting);
         prop_assert!(ledger.with_chain.is_empty(), "never asked for: {:?}", ledger.with_chain);
         prop_assert!(ledger.inside.is_empty(), "never came out: {:?}", ledger.inside);
-        prop_assert_eq!(engine.live_calls(), 0);
-        prop_assert_eq!(engine.outstanding(APP), 0);
-        prop_assert_eq!(engine.poll_timeout(), None);
+        prop_assert_eq!(engine.both(|e| e.live_calls()), 0);
+        prop_assert_eq!(engine.both(|e| e.outstanding(APP)), 0);
+        prop_assert_eq!(engine.both(|e| e.poll_timeout()), None);
     }
 }

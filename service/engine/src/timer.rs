@@ -50,6 +50,33 @@ impl Wheel {
         }
     }
 
+    /// A wheel that has expired everything before this time.
+    pub(crate) fn expired_until(expired_ns: u64) -> Self {
+        Self {
+            tick: expired_ns / TIMER_TICK_NS,
+            ..Self::new()
+        }
+    }
+
+    /// Everything before this time has been expired.
+    pub(crate) fn expired_ns(&self) -> u64 {
+        self.tick * TIMER_TICK_NS
+    }
+
+    /// The armed calls, in an order in which arming them gives this wheel again.
+    pub(crate) fn armed(&self) -> Vec<u32> {
+        let mut armed = Vec::with_capacity(self.armed);
+        for &head in self.heads.iter() {
+            let first = armed.len();
+            let some = |call| (call != NONE).then_some(call);
+            let next = |call: &u32| some(self.entries[*call as usize].next);
+            armed.extend(std::iter::successors(some(head), next));
+            // The last that was armed is the head of its list.
+            armed[first..].reverse();
+        }
+        armed
+    }
+
     /// Arms `call` (not armed before) to expire once `deadline_ns` has passed.
     pub(crate) fn arm(&mut self, call: u32, deadline_ns: u64) {
         if self.entries.len() <= call as usize {
@@ -220,10 +247,17 @@ mod tests {
                     }
                     _ => {
                         now += ticks * TIMER_TICK_NS / 3;
+                        let mut again = Wheel::expired_until(wheel.expired_ns());
+                        for call in wheel.armed() {
+                            again.arm(call, model[&call]);
+                        }
+                        prop_assert_eq!(again.next_ns(), wheel.next_ns());
+                        let expired_again: Vec<u32> = std::iter::from_fn(|| again.expire(now)).collect();
                         let mut got = Vec::new();
                         while let Some(call) = wheel.expire(now) {
                             got.push(call);
                         }
+                        prop_assert_eq!(&got, &expired_again, "a rebuilt wheel expires the same, in the same order");
                         got.sort_unstable();
                         let want: Vec<u32> = model.iter().filter(|(_, d)| **d <= now).map(|(c, _)| *c).collect();
                         prop_assert_eq!(&got, &want);

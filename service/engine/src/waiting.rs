@@ -65,6 +65,26 @@ impl Waiting {
         false
     }
 
+    /// All of them, in the order of their coming.
+    pub(crate) fn by_age(&self) -> Vec<CallKey> {
+        let mut all: Vec<(u64, CallKey)> = self.queues.iter().flatten().copied().collect();
+        all.sort_unstable_by_key(|(came, _)| *came);
+        all.into_iter().map(|(_, call)| call).collect()
+    }
+
+    /// How many have left since the oldest last had its turn for being the oldest.
+    pub(crate) fn since_oldest(&self) -> u64 {
+        self.left % OLDEST_EVERY
+    }
+
+    /// An empty queue that goes on where one with this [`since_oldest`](Self::since_oldest) was.
+    pub(crate) fn resumed(since_oldest: u64) -> Self {
+        Self {
+            left: since_oldest % OLDEST_EVERY,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.queues.iter_mut().for_each(VecDeque::clear);
         self.len = 0;
@@ -116,6 +136,38 @@ mod tests {
         waiting.push(1, call(9));
         waiting.clear();
         assert_eq!((waiting.len(), waiting.next()), (0, None));
+    }
+
+    #[test]
+    fn a_queue_that_is_filled_again_by_age_goes_on_alike() {
+        let mut waiting = Waiting::default();
+        let calls = [
+            (9, 0),
+            (4, 7),
+            (7, 3),
+            (1, 0),
+            (8, 3),
+            (2, 7),
+            (3, 0),
+            (6, 3),
+        ];
+        for (number, priority) in calls {
+            waiting.push(priority, call(number));
+        }
+        for _ in 0..3 {
+            waiting.pop();
+        }
+        assert_eq!(waiting.by_age(), [9, 1, 8, 3, 6].map(call));
+        let mut again = Waiting::resumed(waiting.since_oldest());
+        for left in waiting.by_age() {
+            let its = calls.iter().find(|(number, _)| call(*number) == left);
+            again.push(its.map_or(0, |(_, priority)| *priority), left);
+        }
+        for number in 10..20 {
+            waiting.push(7, call(number));
+            again.push(7, call(number));
+        }
+        assert_eq!(leave(&mut again), leave(&mut waiting));
     }
 
     #[test]

@@ -360,6 +360,64 @@ fn a_window_bounds_what_is_on_its_way_and_its_reader_opens_it() {
 }
 
 #[test]
+fn a_reader_is_not_believed_to_have_consumed_what_waits_here() {
+    let (mut engine, _) = engine();
+    engine.submit(0, APP, 1, opening(100));
+    let Some(Output::SendCall { call, .. }) = engine.poll_output() else {
+        panic!("it is sent");
+    };
+    engine.request(CALLER, true, 7, Some(1)).unwrap();
+    engine.set_behind(PEER, true);
+    for _ in 1..STREAM_WINDOW_MESSAGES {
+        engine.request(CALLER, true, 7, Some(2)).unwrap();
+    }
+    drain(&mut engine);
+    let all = Credit {
+        messages: u32::MAX,
+        bytes: u32::MAX,
+    };
+    engine.requests_consumed_by_link(PEER, call, all);
+    let one = Output::Credit {
+        to: CALLER,
+        of: Direction::Requests,
+        credit: Credit {
+            messages: 1,
+            bytes: 7,
+        },
+    };
+    assert_eq!(drain(&mut engine), [one], "one has been sent");
+    engine.requests_consumed_by_link(PEER, call, all);
+    assert_eq!(drain(&mut engine), []);
+    engine.request(CALLER, true, 7, Some(3)).unwrap();
+    assert_eq!(engine.request(CALLER, true, 7, Some(4)), Err(Unfit::Window));
+}
+
+#[test]
+fn streams_that_end_while_they_wait_for_a_link_are_forgotten() {
+    let (mut engine, _) = engine();
+    let mut most = 0;
+    for number in 0..10 * STREAMS_BEFORE_SWEEP as u64 {
+        let origin = Origin::Session {
+            session: APP,
+            call: number,
+        };
+        let opening = Submission {
+            origin,
+            ..opening(100)
+        };
+        engine.set_behind(PEER, false);
+        engine.submit(0, APP, 1, opening);
+        engine.set_behind(PEER, true);
+        engine.request(origin, true, 5, Some(101)).unwrap();
+        engine.cancel(origin);
+        drain(&mut engine);
+        most = most.max(engine.links.get(PEER.0).unwrap().streams.len());
+    }
+    assert_eq!(engine.live_calls(), 0);
+    assert!(most <= STREAMS_BEFORE_SWEEP, "{most}");
+}
+
+#[test]
 fn a_peer_that_sends_more_than_fits_loses_the_call() {
     let (mut engine, _) = engine();
     engine.submit(0, APP, 1, opening(100));

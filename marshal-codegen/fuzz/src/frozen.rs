@@ -1,0 +1,150 @@
+//! Arbitrary changes of the state of an engine that one daemon hands to the next: `[place u16][other u16][how][number]`, any
+//! number of times. Arbitrary bytes would say more about JSON than about us.
+//!
+//! The state is refused, or is an engine: frozen and thawed again it is the same; and when chains and conversions have answered and
+//! everybody has gone, each of its messages has come out, and no call and no deadline is left.
+
+use serde::Deserialize;
+use serde_json::{Number, Value};
+use tollgate_engine::{CallKey, Engine, Frozen, LinkId, Output, SessionId, Unportable, Verdict};
+
+/// One that has all there can be.
+const STATE: &str = include_str!("../../../service/engine/vectors/frozen-1.json");
+
+/// Panics unless all of the above holds.
+pub fn check(input: &[u8]) {
+    let mut state = serde_json::from_str(STATE).expect("what is committed is JSON");
+    let (changes, _) = input.as_chunks();
+    changes.iter().for_each(|one| change(&mut state, *one));
+    let Ok(state) = Frozen::<u32>::deserialize(&state) else {
+        return;
+    };
+    let Ok(engine) = thaw(state) else {
+        return;
+    };
+    let frozen = freeze(&engine);
+    let again = thaw(serde_json::from_str(&frozen).expect("what was written can be read"));
+    assert_eq!(freeze(&again.expect("it was an engine")), frozen);
+    let names = serde_json::from_str(&frozen).expect("it is JSON");
+    wind_up(engine, &names);
+}
+
+fn change(state: &mut Value, [place, above, other, above_other, how, number]: [u8; 6]) {
+    let places = count(state);
+    let place = usize::from(u16::from_le_bytes([place, above]));
+    let other = usize::from(u16::from_le_bytes([other, above_other]));
+    let copied = nth(state, &mut (other % places)).cloned();
+    let Some(changed) = nth(state, &mut (place % places)) else {
+        return;
+    };
+    match (how % 5, &mut *changed) {
+        (0, _) => *changed = copied.unwrap_or_default(),
+        (1, _) => *changed = number.into(),
+        (2, Value::Array(items)) if !items.is_empty() => drop(items.remove(other % items.len())),
+        (3, Value::Array(items)) => items.extend(copied),
+        (4, Value::Bool(flag)) => *flag = !*flag,
+        (2, Value::Number(old)) => *changed = add(old, i64::from(number) - 128),
+        (3, Value::Number(old)) => *changed = add(old, 1 << (number % 63)),
+        (4, Value::Number(old)) => *changed = add(old, -(1 << (number % 63))),
+        _ => *changed = Value::Null,
+    }
+}
+
+fn add(number: &Number, more: i64) -> Value {
+    let number = number.as_u64().unwrap_or_default();
+    number.wrapping_add_signed(more).into()
+}
+
+/// How many values there are in one, itself included.
+fn count(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(count).sum(),
+        Value::Object(fields) => fields.values().map(count).sum(),
+        _ => 0,
+    }
+}
+
+/// One of them. `left` is how many come before it.
+fn nth<'v>(value: &'v mut Value, left: &mut usize) -> Option<&'v mut Value> {
+    if *left == 0 {
+        return Some(value);
+    }
+    *left -= 1;
+    match value {
+        Value::Array(items) => items.iter_mut().find_map(|item| nth(item, left)),
+        Value::Object(fields) => fields.values_mut().find_map(|field| nth(field, left)),
+        _ => None,
+    }
+}
+
+fn thaw(state: Frozen<u32>) -> Result<Engine<u32>, Unportable> {
+    Engine::thaw(state, 1 << 50, Ok)
+}
+
+fn freeze(engine: &Engine<u32>) -> String {
+    let frozen = engine.freeze(|message| *message).expect("nothing was done");
+    serde_json::to_string(&frozen).expect("a state can be written")
+}
+
+/// `names` is the engine's state, in which everybody is named.
+fn wind_up(mut engine: Engine<u32>, names: &Value) {
+    let mut inside = 0;
+    engine
+        .freeze(|_| inside += 1)
+        .expect("nothing is to be done before");
+    let list = |of: &str| names[of].as_array().cloned().unwrap_or_default();
+    let number = |value: &Value| value.as_u64().unwrap_or_default();
+    for call in list("calls") {
+        let key = CallKey::from_wire(number(&call["key"]));
+        if call["state"] == "routed" || call["state"] == "replied" {
+            engine.converted(key, 1, 0);
+            inside += 1;
+        } else if call["state"].is_object() {
+            engine.verdict(key, Verdict::Allow, 0);
+            inside += 1;
+        }
+        inside -= came_out(&mut engine);
+    }
+    for link in list("links") {
+        let link = LinkId(number(&link["id"]) as u32);
+        engine.set_behind(link, false);
+        engine.set_credit(link, 100, 1 << 30);
+        while engine.send_waiting(link) {}
+        inside -= came_out(&mut engine);
+        engine.link_closed(link, "gone");
+    }
+    for session in list("sessions") {
+        engine.session_closed(SessionId(number(&session["id"]) as u32));
+    }
+    inside -= came_out(&mut engine);
+    assert_eq!((inside, engine.live_calls()), (0, 0));
+    assert_eq!(engine.poll_timeout(), None);
+}
+
+/// Allows and converts what is to be. How many messages have come out for good.
+fn came_out(engine: &mut Engine<u32>) -> i64 {
+    let mut out = 0;
+    while let Some(output) = engine.poll_output() {
+        match output {
+            Output::Judge { call, message, .. } => engine.verdict(call, Verdict::Allow, message),
+            Output::Convert { call, message, .. } => engine.converted(call, 1, message),
+            Output::SendRequest { message, .. } | Output::DeliverRequest { message, .. } => {
+                out += i64::from(message.is_some());
+            }
+            Output::Recall { .. }
+            | Output::Credit { .. }
+            | Output::SendStatus { .. }
+            | Output::SendCancel { .. }
+            | Output::CancelDelivered { .. }
+            | Output::Fail { .. } => {}
+            Output::SendCall { .. }
+            | Output::SendResponse { .. }
+            | Output::SendReply { .. }
+            | Output::Deliver { .. }
+            | Output::Respond { .. }
+            | Output::Complete { .. }
+            | Output::Discard(_) => out += 1,
+        }
+    }
+    out
+}

@@ -1,0 +1,516 @@
+//! An engine taken apart, for another process to put together: the format, and how an engine becomes it.
+//!
+//! A daemon that is replaced hands its engine to its successor between two inputs: everything that [`Engine`] knows, each key,
+//! generation, window, deadline and held message the same. Deadlines are of a clock that both processes read. [`Engine::freeze`]
+//! takes nothing from the engine, so the old daemon goes on if the new one refuses what [`Engine::thaw`] is given. In whatever format
+//! the daemon writes it, names and all:
+//!
+//! ```text
+//!  version         what a reader must understand, 1
+//!  expired_ns      every deadline before this time has been met
+//!  sessions []     id, limit {calls, retry_ms, refused}, routes [] {target, chains {request, reply}}
+//!  links []        id, credit_calls, credit_bytes, behind, waiting [], since_oldest, streams []
+//!  services []     name, next, methods [] {request, reply}, servers [] {session, first_handle, label}
+//!  calls []        key, state, origin, shadowed, handle, target, encoding, served {service, method}, deadline_ns,
+//!                  bytes, priority, route, held, stream
+//!                    stream   requests [] {more, charge, message}, responses [] {charge, message}, reply, passing, ending,
+//!                             requests_sent {messages, bytes}, responses_sent, more, served_as, response_next
+//!  free []         the keys that the next calls get, the very next one last
+//! ```
+//!
+//! A service's id is its place; a key is the number by which peers and applications know the call. `calls` are in the order in which
+//! the timer has them, so those of one tick expire as they would have. `waiting` are the calls that a link holds back, by age;
+//! `streams` those with messages that wait for it. The structs below are the format, and say the rest.
+//!
+//! What follows from something else isn't in it, so it can't contradict: how many calls a session has, what a link holds back in
+//! bytes, calls by their callers' numbers, the timer's wheel. Nor is what was only measured: the samples of how long calls wait for
+//! a server begin anew, 20 ms of them, while the limit that came of them stays. Shares of the runtime's time
+//! ([`fair`](crate::fair)) aren't the engine's, and may begin anew as well: they are differences of
+//! [`MAX_BEHIND_NS`](crate::limits::MAX_BEHIND_NS) at most. How long calls may wait is configuration, which the new daemon reads itself.
+//!
+//! # Other versions
+//!
+//! A reader skips fields that it doesn't know and gives those that are missing what their declaration says (`default`), so one
+//! that comes later needs a default that is right for older states. `version` grows when skipping would be wrong; who knows only
+//! less refuses. A variant that is unknown is refused by itself. Names here are the format: the engine's own may change, as the definitions
+//! that say `remote` are compared with it by the compiler.
+//!
+//! Absent on purpose: outputs. They are done first, so what a chain or a conversion has is with the rim, which hands it over itself and
+//! calls [`verdict`](Engine::verdict) or [`converted`](Engine::converted) on the other side.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::stream::Window;
+
+use crate::calls::{Call, CallKey};
+use crate::state::{Stage, State};
+use crate::streams::{Stream, What};
+use crate::tables::{
+    ChainId, Encoding, Engine, Link, LinkId, MethodChains, Origin, Route, RouteTarget, Service,
+    ServiceId, Session, SessionId, Status, Target,
+};
+
+mod thaw;
+
+/// What a reader of this code understands.
+const VERSION: u32 = 1;
+
+/// An engine without its outputs; `F` is what the rim makes of a message.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Frozen<F> {
+    version: u32,
+    expired_ns: u64,
+    sessions: Vec<SessionForm>,
+    links: Vec<LinkForm>,
+    services: Vec<ServiceForm>,
+    calls: Vec<CallForm<F>>,
+    free: Vec<CallKey>,
+}
+
+/// Why an engine can't be frozen or thawed: one sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unportable(pub String);
+
+impl fmt::Display for Unportable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unportable {}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct SessionForm {
+    id: SessionId,
+    /// Missing: the most there may be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limit: Option<LimitForm>,
+    /// By method handle.
+    routes: Vec<RouteForm>,
+}
+
+/// What was concluded of how long calls waited for this session.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct LimitForm {
+    calls: u32,
+    retry_ms: u32,
+    refused: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct RouteForm {
+    #[serde(with = "RouteTargetForm")]
+    target: RouteTarget,
+    chains: ChainsForm,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct ChainsForm {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    request: Option<ChainId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reply: Option<ChainId>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "RouteTarget", rename_all = "snake_case")]
+enum RouteTargetForm {
+    Link {
+        link: LinkId,
+        bind: u32,
+        method: u16,
+        #[serde(with = "EncodingForm")]
+        encoding: Encoding,
+    },
+    Local {
+        service: ServiceId,
+        method: u16,
+        #[serde(with = "EncodingForm")]
+        encoding: Encoding,
+    },
+    Broken(#[serde(with = "StatusForm")] Status),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct LinkForm {
+    id: LinkId,
+    credit_calls: u32,
+    credit_bytes: u64,
+    #[serde(default)]
+    behind: bool,
+    /// Calls, by age.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    waiting: Vec<CallKey>,
+    /// How many have left since one did because it was the oldest.
+    #[serde(default)]
+    since_oldest: u64,
+    /// Calls, in the order of their turns.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    streams: Vec<CallKey>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct ServiceForm {
+    name: String,
+    /// Whose turn it is; taken modulo the servers.
+    #[serde(default)]
+    next: u32,
+    methods: Vec<ChainsForm>,
+    servers: Vec<ServerForm>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct ServerForm {
+    session: SessionId,
+    first_handle: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    label: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct CallForm<F> {
+    key: CallKey,
+    #[serde(with = "StateForm")]
+    state: State,
+    #[serde(with = "OriginForm")]
+    origin: Origin,
+    /// Its caller's number doesn't lead to it: a peer has used the number again.
+    #[serde(default, skip_serializing_if = "is_false")]
+    shadowed: bool,
+    handle: u32,
+    #[serde(with = "TargetForm")]
+    target: Target,
+    #[serde(with = "EncodingForm")]
+    encoding: Encoding,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    served: Option<ServedForm>,
+    /// 0 is never.
+    deadline_ns: u64,
+    bytes: u64,
+    #[serde(default)]
+    priority: u8,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    route: Option<String>,
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    held: Option<F>,
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    stream: Option<Box<StreamForm<F>>>,
+}
+
+/// What was called, once it is delivered to a server of this host.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct ServedForm {
+    service: ServiceId,
+    method: u16,
+}
+
+/// Between two inputs no call is in a state that is skipped here.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "State", rename_all = "snake_case")]
+enum StateForm {
+    #[serde(skip)]
+    Admitted,
+    Judging(#[serde(with = "StageForm")] Stage),
+    Routed,
+    Waiting,
+    InFlight,
+    Passing(#[serde(with = "StageForm")] Stage),
+    Replied,
+    #[serde(skip)]
+    Done,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Stage", rename_all = "snake_case")]
+enum StageForm {
+    ClientRequest,
+    ServerRequest,
+    ServerReply,
+    ClientReply,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Origin", rename_all = "snake_case")]
+enum OriginForm {
+    Session { session: SessionId, call: u64 },
+    Link { link: LinkId, call: u64 },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Target", rename_all = "snake_case")]
+enum TargetForm {
+    Service {
+        service: ServiceId,
+        method: u16,
+    },
+    Session {
+        session: SessionId,
+    },
+    Link {
+        link: LinkId,
+        bind: u32,
+        method: u16,
+    },
+    PutOff {
+        session: SessionId,
+    },
+    Answered,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Encoding", rename_all = "snake_case")]
+enum EncodingForm {
+    Native,
+    Protobuf,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct StreamForm<F> {
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    requests: Vec<RequestForm<F>>,
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    responses: Vec<ResponseForm<F>>,
+    /// The answer, which comes after the responses.
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    reply: Option<F>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    passing: Option<PassingForm>,
+    /// The status that comes after the responses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ending: Option<EndingForm>,
+    requests_sent: WindowForm,
+    responses_sent: WindowForm,
+    more: bool,
+    #[serde(default)]
+    served_as: u32,
+    #[serde(default)]
+    response_next: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct RequestForm<F> {
+    more: bool,
+    charge: u32,
+    /// None: there are no further requests.
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    message: Option<F>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct ResponseForm<F> {
+    charge: u32,
+    message: F,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct PassingForm(#[serde(with = "WhatForm")] What);
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "What", rename_all = "snake_case")]
+enum WhatForm {
+    Request { more: bool, charge: u32 },
+    Response { charge: u32 },
+    Reply,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct WindowForm {
+    messages: u32,
+    bytes: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct EndingForm(#[serde(with = "StatusForm")] Status);
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Status")]
+struct StatusForm {
+    #[serde(with = "CodeForm")]
+    code: Code,
+    message: Cow<'static, str>,
+    #[serde(default)]
+    retry_after_ms: u32,
+    /// A block of metadata, or no bytes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    trailers: Vec<u8>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Code")]
+struct CodeForm(u32);
+
+fn none<T>() -> Option<T> {
+    None
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+impl<M> Engine<M> {
+    /// The engine as it is between two inputs; `message` says what is to be kept of each message that it holds. It stays as it is.
+    ///
+    /// # Errors
+    /// There are outputs to do before.
+    pub fn freeze<F>(&self, mut message: impl FnMut(&M) -> F) -> Result<Frozen<F>, Unportable> {
+        if !self.outputs.is_empty() {
+            let text = format!("the engine has {} outputs to be done", self.outputs.len());
+            return Err(Unportable(text));
+        }
+        let with_deadline = self.timer.armed().into_iter();
+        let with_deadline = with_deadline.filter_map(|slot| self.calls.key_in(slot));
+        let without = self.calls.iter().filter(|(_, call)| call.deadline_ns == 0);
+        let calls = with_deadline.chain(without.map(|(key, _)| key));
+        let calls = calls.filter_map(|key| Some((key, self.calls.get(key)?)));
+        Ok(Frozen {
+            version: VERSION,
+            expired_ns: self.timer.expired_ns(),
+            sessions: self.sessions.iter().map(freeze_session).collect(),
+            links: self
+                .links
+                .iter()
+                .map(|link| self.freeze_link(link))
+                .collect(),
+            services: self.services.iter().map(freeze_service).collect(),
+            calls: calls
+                .map(|(key, call)| self.freeze_call(key, call, &mut message))
+                .collect::<Result<_, _>>()?,
+            free: self.calls.free().collect(),
+        })
+    }
+
+    fn freeze_link(&self, (id, link): (u32, &Link)) -> LinkForm {
+        // Those that have ended have nothing that waits.
+        let waits = |key: &CallKey| self.calls.get(*key).is_some();
+        LinkForm {
+            id: LinkId(id),
+            credit_calls: link.credit_calls,
+            credit_bytes: link.credit_bytes,
+            behind: link.behind,
+            waiting: link.waiting.by_age(),
+            since_oldest: link.waiting.since_oldest(),
+            streams: link.streams.iter().copied().filter(waits).collect(),
+        }
+    }
+
+    fn freeze_call<F>(
+        &self,
+        key: CallKey,
+        call: &Call<M>,
+        message: &mut impl FnMut(&M) -> F,
+    ) -> Result<CallForm<F>, Unportable> {
+        if let State::Admitted | State::Done = call.state {
+            let text = format!("call {} is in no state to wait in", key.to_wire());
+            return Err(Unportable(text));
+        }
+        Ok(CallForm {
+            key,
+            state: call.state,
+            origin: call.origin,
+            shadowed: self.key_of(call.origin) != Some(key),
+            handle: call.handle,
+            target: call.target,
+            encoding: call.encoding,
+            served: call
+                .service
+                .map(|(service, method)| ServedForm { service, method }),
+            deadline_ns: call.deadline_ns,
+            bytes: call.bytes,
+            priority: call.steering.priority,
+            route: call.steering.route.as_deref().map(str::to_owned),
+            held: call.held.as_ref().map(&mut *message),
+            stream: call
+                .stream
+                .as_ref()
+                .map(|stream| Box::new(freeze_stream(stream, message))),
+        })
+    }
+}
+
+fn freeze_session((id, session): (u32, &Session)) -> SessionForm {
+    let route = |route: &Route| RouteForm {
+        target: route.target.clone(),
+        chains: route.chains.into(),
+    };
+    SessionForm {
+        id: SessionId(id),
+        limit: Some(LimitForm {
+            calls: session.limit.calls(),
+            retry_ms: session.limit.retry_ms(),
+            refused: session.limit.refused_ever(),
+        }),
+        routes: session.routes.iter().map(route).collect(),
+    }
+}
+
+fn freeze_service(service: &Service) -> ServiceForm {
+    let servers = service.servers.iter().map(|server| ServerForm {
+        session: server.session,
+        first_handle: server.first_handle,
+        label: server.label.as_deref().map(str::to_owned),
+    });
+    ServiceForm {
+        name: service.name.clone(),
+        next: service.next as u32,
+        methods: service.chains.iter().map(|&chains| chains.into()).collect(),
+        servers: servers.collect(),
+    }
+}
+
+fn freeze_stream<M, F>(stream: &Stream<M>, message: &mut impl FnMut(&M) -> F) -> StreamForm<F> {
+    let mut form = StreamForm {
+        requests: Vec::new(),
+        responses: Vec::new(),
+        reply: None,
+        passing: stream.passing.map(PassingForm),
+        ending: stream.ending.clone().map(EndingForm),
+        requests_sent: stream.requests_sent.into(),
+        responses_sent: stream.responses_sent.into(),
+        more: stream.more,
+        served_as: stream.served_as,
+        response_next: stream.response_next,
+    };
+    for waiting in stream.requests.iter().chain(&stream.responses) {
+        let message = waiting.message.as_ref().map(&mut *message);
+        match (waiting.what, message) {
+            (What::Request { more, charge }, message) => form.requests.push(RequestForm {
+                more,
+                charge,
+                message,
+            }),
+            (What::Response { charge }, Some(message)) => {
+                form.responses.push(ResponseForm { charge, message });
+            }
+            (What::Reply, message) => form.reply = message,
+            (What::Response { .. }, None) => {}
+        }
+    }
+    form
+}
+
+impl From<MethodChains> for ChainsForm {
+    fn from(MethodChains { request, reply }: MethodChains) -> Self {
+        Self { request, reply }
+    }
+}
+
+impl From<ChainsForm> for MethodChains {
+    fn from(ChainsForm { request, reply }: ChainsForm) -> Self {
+        Self { request, reply }
+    }
+}
+
+impl From<Window> for WindowForm {
+    fn from(window: Window) -> Self {
+        Self {
+            messages: window.messages(),
+            bytes: window.bytes(),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
