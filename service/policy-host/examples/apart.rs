@@ -124,6 +124,7 @@ fn post(channel: &mut Channel, seat: &Seat, policy: &Policy, calls: usize) {
         now_ns: now_ns(),
         time_ms: 0,
         budget_ns: 1_000_000_000,
+        fuel_per_call: 0,
     };
     let bytes = VIEW.len() * calls;
     let mut judgement = channel

@@ -198,6 +198,11 @@ impl Instance {
         self.fuel_per_call
     }
 
+    /// Changes what each call's judgement may use.
+    pub fn set_fuel_per_call(&mut self, fuel: u64) {
+        self.fuel_per_call = fuel;
+    }
+
     /// Bytes of its linear memory.
     pub fn memory_bytes(&self) -> usize {
         self.memory.data_size(&self.store)

@@ -171,6 +171,8 @@ pub struct Order<'s> {
     pub time_ms: u64,
     /// How long the process may take, once it is the order's turn; [`limits::APART_MARGIN`] is added.
     pub budget_ns: u64,
+    /// Fuel for judging one call, from now on; 0: what the seat has.
+    pub fuel_per_call: u64,
 }
 
 impl Channel {
@@ -384,6 +386,7 @@ impl Channel {
                 .pending
                 .front()
                 .map_or(ticket.0, |oldest| oldest.ticket.0),
+            fuel_per_call: order.fuel_per_call,
             task,
         };
         match self.end.completions.push(&entry.to_entry()) {
@@ -418,6 +421,7 @@ impl Channel {
                 ticket: 0,
                 time_ms: 0,
                 taken: 0,
+                fuel_per_call: 0,
                 task: Task::Leave,
             };
             // A full ring takes it later; one that is broken is noticed by whoever posts.

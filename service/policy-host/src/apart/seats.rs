@@ -172,6 +172,13 @@ impl Seated {
         changes
     }
 
+    fn set_fuel_per_call(&mut self, fuel: u64) {
+        self.request.fuel_per_call = fuel;
+        if let Some(instance) = &mut self.instance {
+            instance.set_fuel_per_call(fuel);
+        }
+    }
+
     fn instantiate(&self) -> Result<Instance, LoadError> {
         let request = &self.request;
         let granted = request.granted.iter().filter_map(|name| name.parse().ok());
@@ -370,6 +377,9 @@ impl Judge {
         };
         let seated = self.seats.get_mut(&order.seat);
         let seated = seated.ok_or_else(|| format!("no seat {}", order.seat.0))?;
+        if order.fuel_per_call != 0 {
+            seated.set_fuel_per_call(order.fuel_per_call);
+        }
         let mut fresh = None;
         let (ended, fuel) = match order.task {
             Task::Judge {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   order:   kind 1 | hook 1 | count 2 | seat 4 | heir 4 | version 4 | ticket 8 | time_ms 8 | offset 8 | len 4 | zero 4
-//!            | taken 8 | zero                                                                                         64 bytes
+//!            | taken 8 | fuel 8                                                                                       64 bytes
 //!   its part of the daemon's heap:   count x (method 4 | view_off 4 | view_len 4 | zero 4) | views, each 8-aligned
 //!
 //!   answer:  kind 1 | zero 3 | len 4 | ticket 8 | fuel 8 | offset 8 | log_at 4 | log_lines 4 | log_dropped 8 | metrics 4
@@ -17,7 +17,7 @@
 //! Little-endian, like everything else. The daemon's side of it is trusted by the process; the process's side is checked here, after it
 //! was copied out. Verdicts are kept in the guests' own form, so that one reader checks both.
 //!
-//! `taken` is the first ticket whose answer the daemon hasn't copied out: the parts of all earlier ones are free.
+//! `fuel` is what each call's judgement may use; 0: what the seat was made with. `taken` is the first ticket whose answer the daemon hasn't copied out: the parts of all earlier ones are free.
 //!
 //! Set-up travels over a socket: a header in JSON with its length before it, then the parts that it announces.
 
@@ -64,6 +64,7 @@ pub(super) struct OrderEntry {
     pub(super) ticket: u64,
     pub(super) time_ms: u64,
     pub(super) taken: u64,
+    pub(super) fuel_per_call: u64,
     pub(super) task: Task,
 }
 
@@ -102,6 +103,7 @@ impl OrderEntry {
         entry[16..24].copy_from_slice(&self.ticket.to_le_bytes());
         entry[24..32].copy_from_slice(&self.time_ms.to_le_bytes());
         entry[48..56].copy_from_slice(&self.taken.to_le_bytes());
+        entry[56..64].copy_from_slice(&self.fuel_per_call.to_le_bytes());
         entry
     }
 
@@ -130,6 +132,7 @@ impl OrderEntry {
             ticket: word64(entry, 16),
             time_ms: word64(entry, 24),
             taken: word64(entry, 48),
+            fuel_per_call: word64(entry, 56),
             task,
         })
     }

@@ -103,6 +103,14 @@ impl ForeignInstance {
         }
     }
 
+    /// Changes what each call's judgement may use.
+    pub fn set_fuel_per_call(&mut self, fuel: u64) {
+        match &mut self.0 {
+            Kind::Filter(filter) => filter.set_fuel_per_call(fuel),
+            Kind::Rego(rego) => rego.set_fuel_per_call(fuel),
+        }
+    }
+
     /// Sets the clock that the module reads if it may, in milliseconds of Unix time; 0 before.
     pub fn set_time_ms(&mut self, now_ms: u64) {
         match &mut self.0 {

@@ -350,6 +350,10 @@ impl Rego {
         self.dead
     }
 
+    pub(crate) fn set_fuel_per_call(&mut self, fuel: u64) {
+        self.fuel_per_call = fuel;
+    }
+
     pub(crate) fn fuel_used(&self) -> u64 {
         self.budget.used()
     }

@@ -408,6 +408,10 @@ impl Filter {
         self.budget.used()
     }
 
+    pub(crate) fn set_fuel_per_call(&mut self, fuel: u64) {
+        self.fuel_per_call = fuel;
+    }
+
     pub(crate) fn set_time_ms(&mut self, now_ms: u64) {
         self.store.data_mut().now_ms = now_ms;
     }

@@ -18,7 +18,7 @@ use tollgate_policy_host::{
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::guests::{guest, limits, setup, view, write};
-use crate::wat::{Parts, buffer};
+use crate::wat::{ALLOW, Parts, buffer};
 use crate::worker::{PROGRAM, check_killed};
 
 const FAKE: &str = env!("CARGO_BIN_EXE_fake-process");
@@ -54,6 +54,7 @@ fn order(seat: &Seat) -> Order<'_> {
         now_ns: now_ns(),
         time_ms: 12_345,
         budget_ns: 10_000_000_000,
+        fuel_per_call: 0,
     }
 }
 
@@ -398,6 +399,40 @@ fn orders_beyond_the_limit_are_refused_and_nobody_waits() {
         apart.process.ended().map(|status| status.to_string()),
         Some("signal: 9 (SIGKILL)".to_owned())
     );
+}
+
+#[test]
+fn an_order_changes_what_its_seat_may_use() {
+    // Some 3,000 units.
+    let counts = "(local $n i32) (local.set $n (i32.const 500))
+        (loop $on (local.set $n (i32.sub (local.get $n) (i32.const 1))) (br_if $on (local.get $n)))";
+    let counts = format!("{counts} {ALLOW} i32.const 0");
+    let policy = Parts::with_request(&counts).load().unwrap();
+    for fresh in [false, true] {
+        let mut apart = Apart::start(&config());
+        let limits = limits();
+        let seating = Seating {
+            fresh,
+            ..seating(&policy, &limits)
+        };
+        let seat = apart.process.seat(&seating).unwrap();
+        let mut judged = |fuel_per_call| {
+            let order = Order {
+                fuel_per_call,
+                ..order(&seat)
+            };
+            apart
+                .post(order, &policy, Hook::Request, &[&[0; 8]])
+                .unwrap();
+            apart.answer().outcome
+        };
+        for fuel_per_call in [0, 100_000, 0] {
+            let outcome = judged(fuel_per_call);
+            assert!(matches!(outcome, Outcome::Judged(_)), "{outcome:?}");
+        }
+        let outcome = judged(100);
+        assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+    }
 }
 
 #[test]
