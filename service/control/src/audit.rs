@@ -1,4 +1,4 @@
-//! The audit log: what was done to policies and tenants, by whom, in a chain of hashes that shows every later edit.
+//! The audit log: what was done to policies, tenants and settings, by whom, in a chain of hashes that shows every later edit.
 //!
 //! ```text
 //!   {"seq":7,"time":"2026-11-21T15:46:02.120Z","prev":"<hash of 6>","actor":"uid 0 pid 4711","event":"attach","details":{…},"hash":"…"}
@@ -15,8 +15,9 @@
 //! ```
 //!
 //! So a record says what has happened, nothing happens without one, and at most the newest is in the anchor alone: the next
-//! change appends it first, or fails. A start after such a crash completes the file and records that it did (`healed`); a file
-//! that ends in any other way was changed by somebody else, and the next record says so (`broken`).
+//! change appends it first, or fails. A start after such a crash completes the file and records that it did (`healed`), whichever bytes of the
+//! line a power cut has left, and zeros for the others; a file that ends in any other way was changed by somebody else, and the next record
+//! says so (`broken`).
 //!
 //! What it can't show: who can write both the file and the store can write another history. Keep `tollgate audit head` somewhere
 //! else, now and then, and have `verify` compare. Cutting the end off a file that is verified without store and head isn't seen
@@ -74,6 +75,8 @@ pub enum Event {
     Promote,
     Rollback,
     Release,
+    Set,
+    Reset,
     Fault,
     Quarantine,
     LoadFailed,
@@ -81,6 +84,8 @@ pub enum Event {
     Migrated,
     Healed,
     Broken,
+    DaemonUpgrade,
+    Restored,
 }
 
 impl Event {
@@ -95,6 +100,8 @@ impl Event {
             Event::Promote => "promote",
             Event::Rollback => "rollback",
             Event::Release => "release",
+            Event::Set => "set",
+            Event::Reset => "reset",
             Event::Fault => "fault",
             Event::Quarantine => "quarantine",
             Event::LoadFailed => "load-failed",
@@ -102,6 +109,8 @@ impl Event {
             Event::Migrated => "migrated",
             Event::Healed => "healed",
             Event::Broken => "broken",
+            Event::DaemonUpgrade => "daemon-upgrade",
+            Event::Restored => "restored",
         }
     }
 }
@@ -187,7 +196,7 @@ pub(crate) fn line(head: &Head, now: SystemTime, note: &Note) -> (String, Head) 
 }
 
 /// `2026-11-21T15:46:02.120Z`. A clock before 1970 counts as 1970.
-fn rfc3339(time: SystemTime) -> String {
+pub(crate) fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
     // Civil from days, after Howard Hinnant: years begin in March, so that the leap day is a year's last.
@@ -443,11 +452,11 @@ impl Log {
         if ended == Ok(here) && rest == 0 {
             return Ok((log, Found::Whole));
         }
-        if ended != Ok(before) || !begins(&path, open_at, anchor)? {
+        let Some(torn_at) = torn_at(&path, before, anchor)? else {
             return Ok((log, broken(&ended, rest)));
-        }
-        if rest > 0 {
-            File::options().write(true).open(&path)?.set_len(open_at)?;
+        };
+        if torn_at < len {
+            File::options().write(true).open(&path)?.set_len(torn_at)?;
         }
         log.owed = Some(anchor.to_owned());
         log.settle()?;
@@ -607,7 +616,11 @@ fn append(path: &Path, line: &str) -> std::io::Result<()> {
         let _left_for_the_next_start = file.set_len(len);
     }
     written?;
-    file.sync_data()
+    file.sync_data()?;
+    match path.parent() {
+        Some(state) if len == 0 => sync_directory(state),
+        _ => Ok(()),
+    }
 }
 
 /// The last line that has an end (without it), where what follows it begins, and the file's length.
@@ -654,11 +667,43 @@ fn tail(path: &Path, most: u64) -> std::io::Result<(Vec<u8>, u64)> {
     Ok((bytes, len))
 }
 
-/// Whether what the file has from `at` on is a beginning of `line`, or nothing.
-fn begins(path: &Path, at: u64, line: &str) -> std::io::Result<bool> {
-    let (bytes, len) = tail(path, MAX_LINE_BYTES as u64)?;
-    let rest = usize::try_from(len - at).unwrap_or(usize::MAX);
-    Ok(rest <= bytes.len() && line.as_bytes().starts_with(&bytes[bytes.len() - rest..]))
+/// Where the file ends with `before`, if all that follows may be left of `line` after a power cut: some of its bytes, and zeros.
+fn torn_at(path: &Path, before: Head, line: &str) -> std::io::Result<Option<u64>> {
+    let (bytes, len) = tail(path, 3 * MAX_LINE_BYTES as u64)?;
+    let first = len - bytes.len() as u64;
+    let ends = bytes.iter().enumerate().filter(|&(_, &b)| b == b'\n');
+    let mut starts: Vec<usize> = ends.map(|(at, _)| at + 1).collect();
+    if first == 0 {
+        starts.insert(0, 0);
+    }
+    // The line's own end may be there.
+    for (k, &start) in starts.iter().enumerate().rev().take(2) {
+        let written = line.bytes().chain([b'\n']);
+        let rest = &bytes[start..];
+        let is_left = rest.len() <= line.len() + 1
+            && rest.iter().zip(written).all(|(&b, was)| b == was || b == 0);
+        let ended = match k.checked_sub(1) {
+            Some(previous) => parse(&bytes[starts[previous]..start - 1]).map(|(_, here)| here),
+            None if start == 0 => Ok(Head::default()),
+            None => continue,
+        };
+        if is_left && ended == Ok(before) {
+            return Ok(Some(first + start as u64));
+        }
+    }
+    Ok(None)
+}
+
+/// Where a directory's log ends, if it ends with a record.
+pub(crate) fn last_written(state: &Path) -> std::io::Result<Head> {
+    let (line, ..) = last_line(&state.join(FILE))?;
+    let head = line.map(|line| parse(&line).map(|(_, here)| here));
+    Ok(head.and_then(Result::ok).unwrap_or_default())
+}
+
+/// Makes sure that names in a directory survive a power cut.
+pub(crate) fn sync_directory(path: &Path) -> std::io::Result<()> {
+    File::open(path)?.sync_all()
 }
 
 #[cfg(test)]

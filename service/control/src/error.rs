@@ -17,6 +17,8 @@ pub enum Cause {
     State,
     /// A named limit is reached: RESOURCE_EXHAUSTED.
     Limit,
+    /// Another daemon is about to have the state: UNAVAILABLE.
+    Away,
     /// The file or the machine: INTERNAL.
     Broken,
 }
@@ -65,6 +67,8 @@ pub enum StoreError {
     },
     #[error("there are {limit} {what} already, which is the limit")]
     Full { what: &'static str, limit: usize },
+    #[error("the daemon is being upgraded, and nothing can be changed until it is")]
+    HandedOver,
     #[error("another daemon uses the state in {path}")]
     InUse { path: String },
     #[error("the state in {path} has format {found}; this daemon reads format {expected}")]
@@ -72,6 +76,24 @@ pub enum StoreError {
         path: String,
         found: u32,
         expected: u32,
+    },
+    #[error(
+        "the state in {path} is damaged, and so is its copy (tollgate.redb: {file}; tollgate.redb.copy: {copy}): policies would be missing, so \
+         nothing is started; put a backup of the directory in its place, or move the directory away to begin without tenants and policies"
+    )]
+    Damaged {
+        path: String,
+        file: String,
+        copy: String,
+    },
+    #[error(
+        "the state in {path} went back: it ends with audit record {stored}, and audit.jsonl with record {logged}; policies may be missing, so \
+         nothing is started; put a backup of the directory in its place, or move audit.jsonl away to go on with the state as it is"
+    )]
+    WentBack {
+        path: String,
+        stored: u64,
+        logged: u64,
     },
     #[error("the state has an attachment that this daemon can't read: {error}")]
     Unreadable { error: serde_json::Error },
@@ -102,8 +124,11 @@ impl StoreError {
             E::TenantExists { .. } => Cause::Exists,
             E::NoTenant { .. } | E::NoPolicy { .. } | E::NotAttached { .. } => Cause::Missing,
             E::Full { .. } => Cause::Limit,
+            E::HandedOver => Cause::Away,
             E::InUse { .. }
             | E::Format { .. }
+            | E::Damaged { .. }
+            | E::WentBack { .. }
             | E::Unreadable { .. }
             | E::Audit { .. }
             | E::ModuleLost { .. }

@@ -1,6 +1,6 @@
 //! What the daemon was told to do: tenants, their tokens, policies and where these are attached.
 //!
-//! [`Store`] keeps it in one file and survives crashes and restarts; [`Store::in_memory`] keeps it for the life of the
+//! [`Store`] keeps it in one file and a copy of that, and survives crashes, power cuts and a damaged file; [`Store::in_memory`] keeps it for the life of the
 //! process. The calls are synchronous and belong on the control thread: nothing on the datapath reads the store.
 //!
 //! Every change is recorded in an [audit log](audit), in the same transaction.
@@ -12,8 +12,10 @@
 
 pub mod audit;
 mod error;
+mod lent;
 pub mod limits;
 mod model;
+mod pair;
 mod repeats;
 mod slot;
 mod store;

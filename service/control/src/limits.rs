@@ -45,6 +45,12 @@ pub const MAX_NAME: usize = 64;
 /// Bytes of a service's full name, or of a method's.
 pub const MAX_SERVICE: usize = 256;
 
+/// Settings of the daemon that are kept as they were set at run time.
+pub const MAX_SETTINGS: u64 = 64;
+
+/// Bytes of the value of one.
+pub const MAX_SETTING_BYTES: usize = 4_096;
+
 /// Bytes of cached pages; the store is read at start and on change, never by a call.
 pub const CACHE_BYTES: usize = 8 << 20;
 
@@ -68,3 +74,6 @@ pub const REPEAT_KEYS: usize = 1_024;
 
 /// Records that repeated events may add in one [`REPEAT_WINDOW`], over all culprits: at 300 bytes each, at most 16 MB a day.
 pub const REPEATS_PER_WINDOW: u32 = 6;
+
+/// Damaged files that are kept aside after they were made again from their copies. The oldest make room.
+pub const DAMAGED_FILES: usize = 4;

@@ -1,4 +1,4 @@
-//! The store: seven tables in one file, every change one transaction.
+//! The store: nine tables in one file, every change one transaction.
 //!
 //! ```text
 //!   meta         "format"                                           -> 2;  "sequence" -> next place in a chain
@@ -8,17 +8,25 @@
 //!   policies     (owner, policy, version)                           -> (SHA-256 of its module, configuration or none)
 //!   counters     (owner, policy)                                    -> the last version given out
 //!   slots        (owner, tenant, service, method, side, party, policy) -> (place in the chain, versions and options as JSON)
+//!   settings     a setting of the daemon's                          -> what it was set to at run time
 //!   audit        "last"                                             -> the audit log's newest line
 //! ```
 //!
 //! An owner is a tenant's name, or nothing for the provider. Format 1 had no owners, and `attachments` (tenant, service, method,
-//! side, policy) -> (place, version) instead of `slots`; a file of it is carried over when it is opened, as a whole.
+//! side, policy) -> (place, version) instead of `slots`; a file of it is carried over when it is opened, as a whole. A file of format 2
+//! from before there were `settings` gets that table, empty; a daemon from before them leaves it alone.
 //!
 //! Invariants: `tokens` is `tenants` turned round; every policy's module is in `modules` with the number of
 //! its users, and no other; every version that a slot names is in `policies`; a change and its audit record are one
-//! transaction. A crash leaves the state before or after a change, never between. A module is validated
+//! transaction. A crash or a power cut leaves the state before or after a change, never between. A module is validated
 //! before it is pushed: the store takes its caller's word for that, and only bounds its size.
+//!
+//! The file has a copy beside it, `tollgate.redb.copy`, with the same bytes: see [`crate::pair`] for what a start makes of damaged ones. A change
+//! costs three syncs (the file, its copy, the audit log), pages that don't change aren't written again, and the disk holds everything
+//! twice, three times while a copy is made.
 
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::Error as IoError;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -27,8 +35,8 @@ use std::time::SystemTime;
 
 use redb::backends::InMemoryBackend;
 use redb::{
-    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata,
-    TableDefinition, WriteTransaction,
+    Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable,
+    ReadableTableMetadata, StorageBackend, TableDefinition, TableError, WriteTransaction,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -36,11 +44,13 @@ use sha2::{Digest as _, Sha256};
 
 use crate::audit::{self, Actor, Event, Found, Head, Log, Note, Verification};
 use crate::error::StoreError;
+use crate::lent::{Held, Lent};
 use crate::limits;
 use crate::model::{
     Attachment, Options, Owner, Party, PolicyBytes, PolicyInfo, PolicyVersion, Selection, Side,
     Target, Token, check_name, check_target, hex,
 };
+use crate::pair::{self, Restored};
 use crate::slot::Slot;
 
 type Digest = [u8; 32];
@@ -52,6 +62,7 @@ const MODULES: TableDefinition<Digest, (u32, &[u8])> = TableDefinition::new("mod
 const POLICIES: TableDefinition<PolicyKey, PolicyRow> = TableDefinition::new("policies");
 const COUNTERS: TableDefinition<(&str, &str), u32> = TableDefinition::new("counters");
 const SLOTS: TableDefinition<Place, (u64, &[u8])> = TableDefinition::new("slots");
+const SETTINGS: TableDefinition<&str, &str> = TableDefinition::new("settings");
 const AUDIT: TableDefinition<&str, &str> = TableDefinition::new("audit");
 
 /// Of format 1.
@@ -88,25 +99,23 @@ struct Row {
 /// The file's layout, as documented above.
 const FORMAT: u32 = 2;
 
-/// The file's name in the state directory.
-const FILE: &str = "tollgate.redb";
-
 /// The key of the audit log's newest line.
 const LAST: &str = "last";
 
 /// What a daemon was told to do, kept across restarts.
 #[derive(Debug)]
 pub struct Store {
-    database: Database,
+    database: Lent,
     /// Locked for the whole of a change, so that records and changes have one order.
     log: Mutex<Log>,
+    restored: Option<Restored>,
 }
 
 impl Store {
-    /// Opens the state in a directory; creates both if missing, for the daemon's own user only.
+    /// Opens the state in a directory; creates both if missing, for the daemon's own user only. What is damaged is made again from its copy.
     ///
     /// # Errors
-    /// The directory or file can't be used, another daemon has it open, or it is of another format.
+    /// The directory or file can't be used, another daemon has it open, it is of another format, or it is damaged and so is its copy.
     pub fn open(state: &Path) -> Result<Store, StoreError> {
         let path = state.display().to_string();
         let made = std::fs::DirBuilder::new()
@@ -117,14 +126,30 @@ impl Store {
             path: path.clone(),
             error,
         })?;
-        let database = open_database(state)?;
+        let (pair, restored) = pair::open(state)?;
+        let mut store = Store::on(pair, state)?;
+        if let Some(restored) = &restored {
+            store.record(Actor::Daemon, Event::Restored, restored.details())?;
+        }
+        store.restored = restored;
+        Ok(store)
+    }
+
+    /// On storage that is whole, with its audit log in a directory.
+    pub(crate) fn on(storage: impl StorageBackend, state: &Path) -> Result<Store, StoreError> {
+        let path = state.display().to_string();
+        let database = match builder().create_with_backend(storage) {
+            Err(DatabaseError::DatabaseAlreadyOpen) => return Err(StoreError::InUse { path }),
+            opened => opened?,
+        };
         let before = prepare(&database, &path)?;
         let anchor = last_record(&database)?;
         let opened = Log::open(state, anchor.as_deref());
         let (log, found) = opened.map_err(|error| audit_failed(state, error))?;
         let store = Store {
-            database,
+            database: Lent::new(database, Held::Own),
             log: Mutex::new(log),
+            restored: None,
         };
         if let Some(from) = before {
             let details = json!({"from": from, "to": FORMAT});
@@ -150,14 +175,88 @@ impl Store {
     /// Only if the database itself is broken.
     pub fn in_memory() -> Result<Store, StoreError> {
         let backend = InMemoryBackend::new();
-        let database = Builder::new()
-            .set_cache_size(limits::CACHE_BYTES)
-            .create_with_backend(backend)?;
+        let database = builder().create_with_backend(backend)?;
         prepare(&database, "memory")?;
         Ok(Store {
-            database,
+            database: Lent::new(database, Held::Own),
             log: Mutex::new(Log::in_memory()),
+            restored: None,
         })
+    }
+
+    /// What was damaged and is made again, as a sentence for the operator.
+    pub fn restored(&self) -> Option<String> {
+        self.restored.as_ref().map(Restored::to_string)
+    }
+
+    // ---- from one daemon to the next ----
+
+    /// Refuses changes from now on, until [`resume`](Self::resume): another daemon reads a copy, and shall have it whole.
+    pub fn hold(&self) {
+        self.database.hold(Held::Changes);
+    }
+
+    /// Writes everything but the audit log into an empty file, for [`of_copy`](Self::of_copy).
+    ///
+    /// # Errors
+    /// One of the files failed.
+    pub fn copy_into(&self, file: File) -> Result<(), StoreError> {
+        let copy = builder().create_file(file)?;
+        prepare(&copy, "the copy")?;
+        let (from, to) = (self.database.begin_read()?, copy.begin_write()?);
+        copy_table(&from, &to, META)?;
+        copy_table(&from, &to, TENANTS)?;
+        copy_table(&from, &to, TOKENS)?;
+        copy_table(&from, &to, MODULES)?;
+        copy_table(&from, &to, POLICIES)?;
+        copy_table(&from, &to, COUNTERS)?;
+        copy_table(&from, &to, SLOTS)?;
+        copy_table(&from, &to, SETTINGS)?;
+        Ok(to.commit()?)
+    }
+
+    /// A store as another daemon has it. It can be read; changes and records are refused until [`resume`](Self::resume).
+    ///
+    /// # Errors
+    /// The file is no copy, or of a later format.
+    pub fn of_copy(file: File) -> Result<Store, StoreError> {
+        let database = builder().create_file(file)?;
+        prepare(&database, "the copy")?;
+        Ok(Store {
+            database: Lent::new(database, Held::Everything { asked: false }),
+            log: Mutex::new(Log::in_memory()),
+            restored: None,
+        })
+    }
+
+    /// Whether a change or record was refused because this is a copy.
+    pub fn was_touched(&self) -> bool {
+        self.database.held() == Held::Everything { asked: true }
+    }
+
+    /// Closes the file, so that another daemon can open it.
+    pub fn let_go(&self) {
+        self.database.let_go();
+    }
+
+    /// Is the one to change again, or from now on: of the state in a directory, or without one of what it has in memory. Answers as
+    /// [`restored`](Self::restored) does.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn resume(&self, state: Option<&Path>) -> Result<Option<String>, StoreError> {
+        let mut restored = None;
+        if let Some(state) = state {
+            let opened = Store::open(state)?;
+            restored = opened.restored();
+            *self.log() = opened
+                .log
+                .into_inner()
+                .unwrap_or_else(PoisonError::into_inner);
+            self.database.replace(opened.database);
+        }
+        self.database.hold(Held::Own);
+        Ok(restored)
     }
 
     // ---- tenants ----
@@ -216,6 +315,52 @@ impl Store {
     pub fn require_owner(&self, owner: &Owner) -> Result<(), StoreError> {
         let tenants = self.database.begin_read()?.open_table(TENANTS)?;
         require_owner_in(&tenants, owner)
+    }
+
+    // ---- settings ----
+
+    /// What the daemon's settings were set to at run time, by name. What they mean is the daemon's business.
+    ///
+    /// # Errors
+    /// The file failed.
+    pub fn settings(&self) -> Result<BTreeMap<String, String>, StoreError> {
+        let settings = self.database.begin_read()?.open_table(SETTINGS)?;
+        let owned = |row: Result<_, redb::StorageError>| {
+            let (key, value): (redb::AccessGuard<&str>, redb::AccessGuard<&str>) = row?;
+            Ok((key.value().to_owned(), value.value().to_owned()))
+        };
+        settings.iter()?.map(owned).collect()
+    }
+
+    /// Sets settings, all or none; `None` forgets what one was set to.
+    ///
+    /// # Errors
+    /// Something is too long, or there are too many.
+    pub fn change_settings(
+        &self,
+        actor: Actor,
+        event: Event,
+        details: Value,
+        changes: &[(String, Option<String>)],
+    ) -> Result<(), StoreError> {
+        for (key, value) in changes {
+            check_size("setting's name", key.len(), limits::MAX_NAME)?;
+            let bytes = value.as_ref().map_or(0, String::len);
+            check_size("setting", bytes, limits::MAX_SETTING_BYTES)?;
+        }
+        self.change(|change| {
+            let mut settings = change.open_table(SETTINGS)?;
+            for (key, value) in changes {
+                match value {
+                    Some(value) => settings.insert(key.as_str(), value.as_str())?,
+                    None => settings.remove(key.as_str())?,
+                };
+            }
+            if settings.len()? > limits::MAX_SETTINGS {
+                return Err(full("settings", limits::MAX_SETTINGS as usize));
+            }
+            Ok(((), note(actor, event, details)))
+        })
     }
 
     // ---- policies ----
@@ -403,7 +548,8 @@ impl Store {
     /// # Errors
     /// The file failed.
     pub fn record(&self, actor: Actor, event: Event, details: Value) -> Result<(), StoreError> {
-        self.change(|_| Ok(((), note(actor, event, details))))
+        let change = self.database.begin_write(false)?;
+        self.commit(change, |_| Ok(((), note(actor, event, details))))
     }
 
     /// Where the audit log ends.
@@ -439,14 +585,7 @@ impl Store {
     /// # Errors
     /// The directory has no state, or a daemon uses it.
     pub fn audit_anchor(state: &Path) -> Result<Head, StoreError> {
-        let file = state.join(FILE);
-        let missing = |error| StoreError::Directory {
-            path: state.display().to_string(),
-            error,
-        };
-        std::fs::metadata(&file).map_err(missing)?;
-        let line = last_record(&open_database(state)?)?;
-        audit::head_of(line.as_deref()).map_err(|what| missing(IoError::other(what)))
+        pair::head(state)
     }
 
     // ---- inside ----
@@ -460,9 +599,16 @@ impl Store {
         &self,
         make: impl FnOnce(&WriteTransaction) -> Result<(T, Note), StoreError>,
     ) -> Result<T, StoreError> {
+        self.commit(self.database.begin_write(true)?, make)
+    }
+
+    fn commit<T>(
+        &self,
+        change: WriteTransaction,
+        make: impl FnOnce(&WriteTransaction) -> Result<(T, Note), StoreError>,
+    ) -> Result<T, StoreError> {
         let mut log = self.log();
         log.settle().map_err(|error| log_failed(&log, error))?;
-        let change = self.database.begin_write()?;
         let made = make(&change);
         let (made, note) = match made {
             Ok(made) => made,
@@ -497,20 +643,32 @@ fn audit_failed(path: &Path, error: IoError) -> StoreError {
     StoreError::Audit { path, error }
 }
 
-fn open_database(state: &Path) -> Result<Database, StoreError> {
-    let opened = Builder::new()
-        .set_cache_size(limits::CACHE_BYTES)
-        .create(state.join(FILE));
-    match opened {
-        Err(DatabaseError::DatabaseAlreadyOpen) => Err(StoreError::InUse {
-            path: state.display().to_string(),
-        }),
-        opened => Ok(opened?),
-    }
+/// How the database is opened, wherever it is.
+pub(crate) fn builder() -> Builder {
+    let mut builder = Builder::new();
+    builder.set_cache_size(limits::CACHE_BYTES);
+    builder
 }
 
-fn last_record(database: &Database) -> Result<Option<String>, StoreError> {
-    let audit = database.begin_read()?.open_table(AUDIT)?;
+fn copy_table<K: redb::Key + 'static, V: redb::Value + 'static>(
+    from: &ReadTransaction,
+    to: &WriteTransaction,
+    table: TableDefinition<K, V>,
+) -> Result<(), StoreError> {
+    let mut copy = to.open_table(table)?;
+    for row in from.open_table(table)?.iter()? {
+        let (key, value) = row?;
+        copy.insert(key.value(), value.value())?;
+    }
+    Ok(())
+}
+
+/// The audit log's newest line; none in a database without tables, too.
+pub(crate) fn last_record(database: &Database) -> Result<Option<String>, StoreError> {
+    let audit = match database.begin_read()?.open_table(AUDIT) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+        opened => opened?,
+    };
     let line = audit.get(LAST)?;
     Ok(line.map(|line| line.value().to_owned()))
 }
@@ -536,6 +694,7 @@ fn prepare(database: &Database, path: &str) -> Result<Option<u32>, StoreError> {
         change.open_table(POLICIES)?;
         change.open_table(COUNTERS)?;
         change.open_table(SLOTS)?;
+        change.open_table(SETTINGS)?;
         change.open_table(AUDIT)?;
         if found == 1 {
             carry_over(&change)?;
@@ -787,4 +946,49 @@ fn no_policy(owner: &Owner, policy: &PolicyVersion) -> StoreError {
 
 fn sha256(bytes: &[u8]) -> Digest {
     Sha256::digest(bytes).into()
+}
+
+#[cfg(test)]
+impl Store {
+    /// Checks the invariants that are documented above.
+    #[track_caller]
+    pub(crate) fn check_invariants(&self) {
+        self.find_violation()
+            .expect("a store in a test can be read");
+    }
+
+    fn find_violation(&self) -> Result<(), StoreError> {
+        use std::collections::BTreeMap;
+        let read = self.database.begin_read()?;
+        let mut tokens = BTreeMap::new();
+        for row in read.open_table(TENANTS)?.iter()? {
+            let (tenant, digest) = row?;
+            tokens.insert(digest.value(), tenant.value().to_owned());
+        }
+        let mut turned = BTreeMap::new();
+        for row in read.open_table(TOKENS)?.iter()? {
+            let (digest, tenant) = row?;
+            turned.insert(digest.value(), tenant.value().to_owned());
+        }
+        assert_eq!(tokens, turned, "tokens are tenants turned round");
+        let policies = read.open_table(POLICIES)?;
+        let mut users: BTreeMap<Digest, u32> = BTreeMap::new();
+        for row in policies.iter()? {
+            *users.entry(row?.1.value().0).or_default() += 1;
+        }
+        let mut modules = BTreeMap::new();
+        for row in read.open_table(MODULES)?.iter()? {
+            let (digest, row) = row?;
+            modules.insert(digest.value(), row.value().0);
+        }
+        assert_eq!(users, modules, "modules and who uses them");
+        for attachment in in_order(read.open_table(SLOTS)?.iter()?)? {
+            let owner = attachment.target.owner();
+            for version in attachment.slot.versions() {
+                let key = (owner.key(), attachment.policy.as_str(), version);
+                assert!(policies.get(key)?.is_some(), "{attachment:?}");
+            }
+        }
+        Ok(())
+    }
 }

@@ -9,11 +9,12 @@ use proptest::prelude::*;
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
 
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 
 use crate::audit::{Actor, Event};
 use crate::{
-    ALL, Attachment, Candidate, Cause, Options, Owner, Party, PolicyVersion, Selection, Side, Slot,
-    SlotError, Store, StoreError, Target, Trial, hex, limits,
+    ALL, Attachment, Candidate, Cause, Options, Owner, Party, PolicyInfo, PolicyVersion, Selection,
+    Side, Slot, SlotError, Store, StoreError, Target, Trial, hex, limits,
 };
 
 const ADMIN: Actor = Actor::Admin { uid: 0, pid: 1 };
@@ -69,6 +70,31 @@ fn at(service: &str, method: &str, side: Side, policy: &str) -> Attachment {
         policy: name,
         slot: Slot::enforcing(version),
         options: Options::default(),
+    }
+}
+
+/// All that a store knows, but for its audit log.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Contents {
+    tenants: Vec<String>,
+    policies: Vec<(PolicyInfo, [u8; 32], Option<Vec<u8>>)>,
+    attachments: Vec<Attachment>,
+}
+
+/// Reads everything, and checks what the store promises about it.
+#[track_caller]
+pub(crate) fn contents_of(store: &Store) -> Contents {
+    store.check_invariants();
+    let policies = store.policies().unwrap().into_iter().map(|info| {
+        let bytes = store.policy(&info.owner, &info.policy).unwrap();
+        let digest: [u8; 32] = Sha256::digest(&bytes.wasm).into();
+        assert_eq!(digest, info.digest, "{}", info.policy);
+        (info, digest, bytes.config)
+    });
+    Contents {
+        tenants: store.tenants().unwrap(),
+        policies: policies.collect(),
+        attachments: store.attachments().unwrap(),
     }
 }
 
@@ -527,7 +553,7 @@ fn a_directory_that_cannot_be_used() {
     )
     .unwrap();
     let error = Store::open(state.path()).unwrap_err();
-    assert!(matches!(error, StoreError::Database(_)), "{error}");
+    assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
 }
 
 const MODULES: TableDefinition<[u8; 32], (u32, &[u8])> = TableDefinition::new("modules");
@@ -843,6 +869,65 @@ fn several_attachments_change_together_or_not_at_all() {
     refused(Err::<(), _>(step), Cause::State, words);
 }
 
+// ---- settings ----
+
+fn change(key: &str, value: Option<&str>) -> (String, Option<String>) {
+    (key.to_owned(), value.map(str::to_owned))
+}
+
+#[test]
+fn settings_are_kept_and_a_change_of_them_is_one_record() {
+    let state = tempfile::tempdir().unwrap();
+    {
+        let store = Store::open(state.path()).unwrap();
+        let both = [change("spin_us", Some("0")), change("cores", Some("0,1"))];
+        let details = json!({"spin_us": {"from": "50", "to": "0"}});
+        let set = store.change_settings(ADMIN, Event::Set, details, &both);
+        set.unwrap();
+        let reset = [change("cores", None), change("never set", None)];
+        let reset = store.change_settings(ADMIN, Event::Reset, json!({}), &reset);
+        reset.unwrap();
+        let long = "x".repeat(limits::MAX_SETTING_BYTES + 1);
+        let half = [change("spin_us", Some("1")), change("cores", Some(&long))];
+        let refused = store.change_settings(ADMIN, Event::Set, json!({}), &half);
+        let words = "the setting has 4097 bytes; the limit is 4096";
+        assert_eq!(refused.unwrap_err().to_string(), words);
+        let many: Vec<_> = (0..limits::MAX_SETTINGS)
+            .map(|n| change(&format!("s{n}"), Some("1")))
+            .collect();
+        let refused = store.change_settings(ADMIN, Event::Set, json!({}), &many);
+        let words = "there are 64 settings already, which is the limit";
+        assert_eq!(refused.unwrap_err().to_string(), words);
+    }
+    let store = Store::open(state.path()).unwrap();
+    let kept: Vec<_> = store.settings().unwrap().into_iter().collect();
+    assert_eq!(kept, [("spin_us".to_owned(), "0".to_owned())]);
+    let records = store.audit_last(10).unwrap();
+    assert_eq!(records.len(), 2, "{records:?}");
+    let set = r#""event":"set","details":{"spin_us":{"from":"50","to":"0"}}"#;
+    assert!(records[0].contains(set), "{records:?}");
+    assert!(records[1].contains(r#""event":"reset""#), "{records:?}");
+}
+
+#[test]
+fn a_file_from_before_there_were_settings_opens() {
+    let state = tempfile::tempdir().unwrap();
+    drop(Store::open(state.path()).unwrap());
+    {
+        let file = redb::Database::open(state.path().join("tollgate.redb")).unwrap();
+        let change = file.begin_write().unwrap();
+        let settings = TableDefinition::<&str, &str>::new("settings");
+        assert!(change.delete_table(settings).unwrap());
+        change.commit().unwrap();
+    }
+    let store = Store::open(state.path()).unwrap();
+    assert!(store.settings().unwrap().is_empty());
+    let set = [change("spin_us", Some("0"))];
+    let set = store.change_settings(ADMIN, Event::Set, json!({}), &set);
+    set.unwrap();
+    assert_eq!(store.settings().unwrap().len(), 1);
+}
+
 // ---- format 1 ----
 
 /// A file as the daemons before this format made it, with its tables and rows written out here.
@@ -997,4 +1082,73 @@ proptest! {
         expected.sort();
         prop_assert_eq!(found, expected);
     }
+}
+
+/// A copy in a file without a name, as one daemon gives it to the next.
+fn copy_of(store: &Store) -> Store {
+    let file = tempfile::tempfile().unwrap();
+    store.copy_into(file.try_clone().unwrap()).unwrap();
+    Store::of_copy(file).unwrap()
+}
+
+fn everything(store: &Store) -> impl PartialEq + std::fmt::Debug {
+    (
+        store.tenants().unwrap(),
+        store.policies().unwrap(),
+        store.attachments().unwrap(),
+        store
+            .policy(&owner("acme"), &version("acl@1"))
+            .unwrap()
+            .wasm,
+    )
+}
+
+#[test]
+fn a_copy_has_everything_and_changes_once_it_is_the_one() {
+    let store = acme();
+    put(&store, &at("hotel.Geo", "", Side::Client, "acl@1")).unwrap();
+    let spin = [("spin_us".to_owned(), Some("7".to_owned()))];
+    let set = store.change_settings(ADMIN, Event::Set, json!({}), &spin);
+    set.unwrap();
+    let copy = copy_of(&store);
+    assert_eq!(everything(&copy), everything(&store));
+    assert!(!copy.was_touched());
+    let record = copy.record(Actor::Daemon, Event::Fault, json!({}));
+    let refused = record.unwrap_err();
+    assert_eq!(refused.cause(), Cause::Away, "{refused}");
+    assert!(copy.was_touched(), "a record that would be lost is noticed");
+    assert!(copy.add_tenant(ADMIN, "other").is_err());
+    copy.resume(None).unwrap();
+    copy.add_tenant(ADMIN, "other").unwrap();
+    let pushed = copy.push_policy(ADMIN, &owner("acme"), "acl", b"module two", None);
+    assert_eq!(pushed.unwrap(), version("acl@2"), "versions count on");
+}
+
+#[test]
+fn a_store_that_is_handed_over_has_one_owner_at_a_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let (first, state) = (Store::open(directory.path()).unwrap(), directory.path());
+    first.add_tenant(ADMIN, "acme").unwrap();
+    first.hold();
+    assert_eq!(
+        first.add_tenant(ADMIN, "evil").unwrap_err().cause(),
+        Cause::Away
+    );
+    // What happens is recorded all the same.
+    first
+        .record(Actor::Daemon, Event::Fault, json!({}))
+        .unwrap();
+    let next = copy_of(&first);
+    assert!(next.resume(Some(state)).is_err(), "it has an owner");
+    first.let_go();
+    assert_eq!(first.tenants().unwrap_err().cause(), Cause::Away);
+    next.resume(Some(state)).unwrap();
+    next.add_tenant(ADMIN, "b").unwrap();
+    assert!(first.resume(Some(state)).is_err(), "it has another owner");
+    next.let_go();
+    first.resume(Some(state)).unwrap();
+    first.add_tenant(ADMIN, "c").unwrap();
+    assert_eq!(first.tenants().unwrap(), ["acme", "b", "c"]);
+    let verified = first.audit_verification().unwrap().run().unwrap();
+    assert_eq!(verified.records, 4, "three tenants and a fault");
 }

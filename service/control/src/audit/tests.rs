@@ -295,6 +295,32 @@ fn a_crash_before_the_file_is_healed_and_says_so() {
     }
 }
 
+/// A power cut may have kept the length of the newest line and any of its pages.
+#[test]
+fn a_newest_line_with_holes_is_healed() {
+    let whole = std::fs::read(state().path().join(FILE)).unwrap();
+    let ends: Vec<usize> = (0..whole.len()).filter(|&at| whole[at] == b'\n').collect();
+    let last = ends[1] + 1;
+    for holes in [
+        last..whole.len(),
+        last..last + 9,
+        last + 5..whole.len(),
+        last + 5..last + 6,
+    ] {
+        let state = state();
+        let path = state.path().join(FILE);
+        let mut torn = std::fs::read(&path).unwrap();
+        torn[holes.clone()].fill(0);
+        std::fs::write(&path, torn).unwrap();
+        let store = Store::open(state.path()).unwrap();
+        let events = events(&store);
+        assert_eq!(events[2], "tenant-add {\"tenant\":\"t2\"}", "{holes:?}");
+        assert!(events[3].starts_with("healed {\"record\":3"), "{events:?}");
+        let verified = store.audit_verification().unwrap().run().unwrap();
+        assert_eq!(verified.records, 4, "{holes:?}");
+    }
+}
+
 /// What no crash explains is kept as it is, recorded, and found by `verify`.
 #[test]
 fn a_log_that_somebody_changed_is_not_healed() {
