@@ -13,10 +13,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 use tollgate_shm_abi::control::{ControlError, ControlSocket};
-use tollgate_shm_abi::messages::{Empty, Request, RequestBody, Response, ResponseBody, TenantAdd};
+use tollgate_shm_abi::messages::{
+    self, Empty, Request, RequestBody, Response, ResponseBody, TenantAdd,
+};
 use tollgate_shm_abi::status::Code;
 
-use crate::args::{Prefetch, Status, Tenant};
+use crate::args::{DaemonUpgrade, Prefetch, Status, Tenant};
 use crate::failure::Failure;
 use crate::schema;
 
@@ -58,7 +60,8 @@ pub(crate) fn status(socket: &Path, args: &Status) -> Result<String, Failure> {
 pub(crate) fn prefetch(socket: &Path, args: &Prefetch) -> Result<String, Failure> {
     let schema = schema::load(&args.files)?;
     let blob = blob("the schema", schema.descriptor_set())?;
-    let report = report_about(socket, RequestBody::Prefetch(Empty {}), &[blob.as_fd()])?;
+    let prefetch = RequestBody::Prefetch(Empty {});
+    let report = report_within(ANSWER_TIMEOUT, socket, prefetch, &[blob.as_fd()])?;
     if args.json {
         return Ok(format!("{report}\n"));
     }
@@ -67,17 +70,51 @@ pub(crate) fn prefetch(socket: &Path, args: &Prefetch) -> Result<String, Failure
     Ok(text)
 }
 
-/// A request that is answered with JSON.
-pub(crate) fn report(socket: &Path, body: RequestBody) -> Result<Value, Failure> {
-    report_about(socket, body, &[])
+/// `tollgate upgrade`
+pub(crate) fn upgrade(socket: &Path, args: &DaemonUpgrade) -> Result<String, Failure> {
+    let binary = match &args.binary {
+        Some(binary) => {
+            let found = binary.canonicalize();
+            let found = found.map_err(|error| Failure::file(binary, &error))?;
+            let path = found.to_str().map(str::to_owned);
+            path.ok_or_else(|| Failure::input(format_args!("the path {found:?} is no text")))?
+        }
+        None => String::new(),
+    };
+    let request = messages::Upgrade {
+        binary,
+        timeout_ms: u32::try_from(args.timeout.as_millis()).unwrap_or(u32::MAX),
+    };
+    let limit = args.timeout + ANSWER_TIMEOUT;
+    let report = report_within(limit, socket, RequestBody::Upgrade(request), &[])?;
+    if args.json {
+        return Ok(format!("{report}\n"));
+    }
+    let (from, to) = (&report["from"], &report["to"]);
+    Ok(format!(
+        "{} {}, process {}, has taken over from {}, process {}: ready after {} ms, nobody was accepted for {} us\n",
+        flat(&to["program"]),
+        flat(&to["version"]),
+        to["pid"],
+        flat(&from["version"]),
+        from["pid"],
+        report["prepared_ms"],
+        report["pause_us"],
+    ))
 }
 
-fn report_about(
+/// A request that is answered with JSON.
+pub(crate) fn report(socket: &Path, body: RequestBody) -> Result<Value, Failure> {
+    report_within(ANSWER_TIMEOUT, socket, body, &[])
+}
+
+fn report_within(
+    limit: Duration,
     socket: &Path,
     body: RequestBody,
     fds: &[BorrowedFd<'_>],
 ) -> Result<Value, Failure> {
-    let (answer, fds) = ask(socket, body, fds)?;
+    let (answer, fds) = ask_within(limit, socket, body, fds)?;
     let (ResponseBody::Report(_), Some(blob)) = (&answer, fds.first()) else {
         return Err(unexpected(&answer));
     };
@@ -105,6 +142,15 @@ pub(crate) fn ask(
     body: RequestBody,
     fds: &[BorrowedFd<'_>],
 ) -> Result<(ResponseBody, Vec<OwnedFd>), Failure> {
+    ask_within(ANSWER_TIMEOUT, socket, body, fds)
+}
+
+fn ask_within(
+    limit: Duration,
+    socket: &Path,
+    body: RequestBody,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(ResponseBody, Vec<OwnedFd>), Failure> {
     let path = socket
         .to_str()
         .ok_or_else(|| Failure::input(format_args!("the socket's path {socket:?} is no text")))?;
@@ -122,7 +168,7 @@ pub(crate) fn ask(
     }
     .encode_to_vec();
     connection.send(&request, fds).map_err(lost)?;
-    wait(&connection)?;
+    wait(&connection, limit)?;
     let gone = || {
         Failure::new(
             Code::UNAVAILABLE,
@@ -148,16 +194,16 @@ pub(crate) fn ask(
     }
 }
 
-fn wait(connection: &ControlSocket) -> Result<(), Failure> {
+fn wait(connection: &ControlSocket, limit: Duration) -> Result<(), Failure> {
     let timeout = Timespec {
-        tv_sec: ANSWER_TIMEOUT.as_secs().cast_signed(),
+        tv_sec: limit.as_secs().cast_signed(),
         tv_nsec: 0,
     };
     let mut fds = [PollFd::new(connection, PollFlags::IN)];
     match poll(&mut fds, Some(&timeout)) {
         Ok(0) => Err(Failure::new(
             Code::DEADLINE_EXCEEDED,
-            format_args!("the daemon gave no answer in {ANSWER_TIMEOUT:?}"),
+            format_args!("the daemon gave no answer in {limit:?}"),
         )),
         Ok(_) => Ok(()),
         Err(errno) => Err(Failure::new(
@@ -218,7 +264,7 @@ fn is_flat(value: &Value) -> bool {
     }
 }
 
-fn flat(value: &Value) -> String {
+pub(crate) fn flat(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Array(items) if items.is_empty() => "none".to_owned(),

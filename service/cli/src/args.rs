@@ -1,7 +1,7 @@
 //! The command line, as others script against it.
 //!
 //! Everything a user can type is in this file, with its help; what it does is in the siblings
-//! ([`crate::admin`], [`crate::policy`], [`crate::audit`], [`crate::rpc`], [`crate::stubs`], [`crate::up`]). Values are parsed here, once: what leaves
+//! ([`crate::admin`], [`crate::daemon`], [`crate::policy`], [`crate::audit`], [`crate::rpc`], [`crate::stubs`], [`crate::up`]). Values are parsed here, once: what leaves
 //! this file has its final type.
 
 use std::path::PathBuf;
@@ -50,12 +50,17 @@ pub(crate) enum Command {
     Audit(Audit),
     /// Show what the daemon is doing
     Status(Status),
+    /// Change settings of the daemon while it runs, and show them
+    #[command(subcommand)]
+    Daemon(Daemon),
     /// Call a method of any service, with JSON in and JSON out
     Call(Call),
     /// Serve any service, with a fixed reply or an echo
     Serve(Serve),
     /// Have the daemon resolve and compile a schema before the first application binds it
     Prefetch(Prefetch),
+    /// Replace the daemon by a newer program, or by the same one with another configuration
+    Upgrade(DaemonUpgrade),
     /// Write stubs for applications, from a schema
     Gen(Gen),
     /// Print a completion script for a shell
@@ -515,6 +520,55 @@ pub(crate) struct Status {
     pub(crate) json: bool,
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum Daemon {
+    /// Change settings while calls run, all of these or none, until they are reset
+    #[command(
+        after_help = "They are kept in the daemon's state, and override its configuration file and command line also after a restart.\n\n\
+             Examples: tollgate daemon set waiting=sleep\n          \
+             tollgate daemon set wait_target_us=1000 policies.cpu_us=50"
+    )]
+    Set {
+        /// A setting as the configuration file has it, and its new value; `daemon settings --json` says what it takes
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        settings: Vec<SettingValue>,
+    },
+    /// Forget what settings were set to: what the daemon's configuration file or command line says holds again, or the default
+    #[command(after_help = "Example: tollgate daemon reset waiting policies.cpu_us")]
+    Reset {
+        /// A setting
+        #[arg(value_name = "KEY", required = true)]
+        settings: Vec<String>,
+    },
+    /// Show all settings that can change while the daemon runs, their values, and where those are from
+    Settings {
+        /// Print JSON, for programs
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// A setting and its value, `KEY=VALUE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SettingValue {
+    pub(crate) key: String,
+    pub(crate) value: String,
+}
+
+impl std::str::FromStr for SettingValue {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('=') {
+            Some((key, value)) if !key.is_empty() => Ok(SettingValue {
+                key: key.trim().to_owned(),
+                value: value.trim().to_owned(),
+            }),
+            _ => Err("a setting is written KEY=VALUE, like spin_us=50".to_owned()),
+        }
+    }
+}
+
 /// Who calls or serves, and what.
 #[derive(Debug, Args)]
 pub(crate) struct Schema {
@@ -542,6 +596,24 @@ pub(crate) struct Files {
 pub(crate) struct Prefetch {
     #[command(flatten)]
     pub(crate) files: Files,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: tollgate upgrade --binary /usr/local/bin/tollgated\n\n\
+        The new process is started with the arguments of the one that runs. It reads its configuration, loads all policies and proves \
+        that it can serve before it takes over; if anything fails, the daemon goes on as it is."
+)]
+pub(crate) struct DaemonUpgrade {
+    /// The new program; by default the one that the daemon was started from, as it is there now
+    #[arg(long, value_name = "FILE")]
+    pub(crate) binary: Option<PathBuf>,
+    /// How long it may take until it is ready, such as 500ms, 30s or 2m; at most 10m
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
+    pub(crate) timeout: Duration,
     /// Print JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,
@@ -767,6 +839,9 @@ mod tests {
             "tollgate policy bench ./acl.wasm --cases cases.json --json",
             "tollgate policy inspect ./acl.wasm",
             "tollgate --socket P status --json",
+            "tollgate daemon set waiting=sleep cores=0,1 policies.cpu_us=50",
+            "tollgate daemon reset waiting cores",
+            "tollgate --socket P daemon settings --json",
             "tollgate serve --token T --proto hotel.proto --service hotel.Reservation --reply {}",
             "tollgate serve --token T --proto hotel.proto --service hotel.Echo --echo --print-requests",
             "tollgate call --token T --proto hotel.proto --to 127.0.0.1:7472 hotel.Reservation/Reserve {}",
@@ -807,6 +882,10 @@ mod tests {
             "tollgate audit verify --head 7:ab",
             "tollgate policy test ./acl.wasm --proto hotel.proto",
             "tollgate policy bench ./acl.wasm --cases cases.json --config F.json",
+            "tollgate daemon set",
+            "tollgate daemon set waiting",
+            "tollgate daemon set =sleep",
+            "tollgate daemon reset",
             "tollgate gen --lang go --out stubs hotel.proto",
             "tollgate gen --lang c --out stubs",
             "tollgate gen --lang c hotel.proto",

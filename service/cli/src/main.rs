@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! args      what can be typed              ┌─ admin   tenants, status, prefetch: one request, one answer
-//!           (clap), parsed once  ── main ──┼─ policy  policies, and audit the log of what was done to them
+//!           (clap), parsed once  ── main ──┼─ daemon  its settings
+//!                                          ├─ policy  policies, and audit the log of what was done to them
 //!                                          ├─ desk    policies without a daemon
 //! failure   a sentence, a code, a hint     ├─ rpc     call and serve, over the client library
 //! metadata  key=value                      │
@@ -19,6 +20,7 @@
 mod admin;
 mod args;
 mod audit;
+mod daemon;
 mod desk;
 mod failure;
 mod metadata;
@@ -62,8 +64,10 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Policy(command) => policy::policy(&cli.socket, command),
         Command::Audit(command) => audit::audit(&cli.socket, command),
         Command::Status(args) => admin::status(&cli.socket, args),
+        Command::Daemon(command) => daemon::daemon(&cli.socket, command),
         Command::Call(args) => rpc::call(cli, args),
         Command::Prefetch(args) => admin::prefetch(&cli.socket, args),
+        Command::Upgrade(args) => admin::upgrade(&cli.socket, args),
         Command::Serve(args) => rpc::serve(cli, args).map(|()| String::new()),
         Command::Gen(args) => stubs::generate(args),
         Command::Completions { shell } => {

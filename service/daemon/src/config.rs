@@ -1,19 +1,20 @@
 //! What a daemon is told before it starts: one struct, read from a TOML file or from the command line.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tollgate_control::Isolation;
 use tollgate_policy_host::CompilerConfig;
+use tollgate_transport::limits;
 
-use crate::limits::{
-    COMPILE_MEMORY_BYTES, COMPILE_TIMEOUT_MS, MAX_COMPILE_WORKERS, MAX_RUNTIMES, MAX_SPIN,
-    WAIT_TARGET_US,
-};
+use crate::limits::{COMPILE_MEMORY_BYTES, COMPILE_TIMEOUT_MS, MAX_COMPILE_WORKERS};
+use crate::settings::{SETTINGS, Source};
 
-/// The daemon's configuration. Every field has a default, so a file may be empty.
+/// The daemon's configuration. Every field has a default, so a file may be empty. What of it can change while the daemon runs is
+/// in [`SETTINGS`].
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -54,14 +55,40 @@ pub struct Config {
     /// and compiled before the daemon is ready. Default: none; a schema is resolved when it is first bound, and a method compiled
     /// when it is first called.
     pub prefetch: Vec<PathBuf>,
+    /// What peers may have unanswered here.
+    pub link: LinkWindow,
     /// What policies may use.
     pub policies: Policies,
     /// How tenants' policies are compiled.
     pub compile: CompileConfig,
+    /// Where the values of [`SETTINGS`] are from that somebody has given.
+    #[serde(skip)]
+    pub(crate) sources: BTreeMap<&'static str, Source>,
+}
+
+/// What a peer may have unanswered over one link: the section `[link]`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct LinkWindow {
+    /// Calls, 1 to 1,048,576. Default 16,384.
+    ///
+    /// More hides longer round trips and holds more memory here.
+    pub window_calls: u32,
+    /// Bytes of those calls, 32 MiB to 1 TiB. Default 64 MiB.
+    pub window_bytes: u64,
+}
+
+impl Default for LinkWindow {
+    fn default() -> Self {
+        Self {
+            window_calls: limits::WINDOW_CALLS,
+            window_bytes: limits::WINDOW_BYTES,
+        }
+    }
 }
 
 /// How a runtime waits for work.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Waiting {
     /// Looks for `spin_us`, then sleeps; sleeps at once where looking has been in vain of late
@@ -73,8 +100,19 @@ pub enum Waiting {
     Sleep,
 }
 
+impl Waiting {
+    /// How long it looks for work before it sleeps.
+    pub(crate) fn budget(self, spin_us: u64) -> Duration {
+        match self {
+            Waiting::Adaptive => Duration::from_micros(spin_us),
+            Waiting::Spin => Duration::MAX,
+            Waiting::Sleep => Duration::ZERO,
+        }
+    }
+}
+
 /// How a runtime divides its time among its tenants.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduling {
     /// Equal shares of its time for all tenants that have something to do, in short turns: small calls don't wait for large ones
@@ -163,36 +201,11 @@ impl Default for CompileConfig {
 impl Policies {
     fn check(&self) -> Result<(), ConfigError> {
         let settings = [
-            ("policies.cpu_us", self.cpu_us, 5..=10_000, "5 to 10000"),
-            (
-                "policies.cpu_share_percent",
-                self.cpu_share_percent.into(),
-                1..=100,
-                "1 to 100",
-            ),
-            (
-                "policies.memory_kib",
-                self.memory_kib,
-                64..=16_384,
-                "64 to 16384",
-            ),
             (
                 "policies.instances",
                 self.instances,
                 1..=20_000,
                 "1 to 20000",
-            ),
-            (
-                "policies.quarantine_faults",
-                self.quarantine_faults,
-                1..=1_000,
-                "1 to 1000",
-            ),
-            (
-                "policies.quarantine_window_s",
-                self.quarantine_window_s,
-                1..=3_600,
-                "1 to 3600",
             ),
             (
                 "policies.process_memory_mib",
@@ -270,8 +283,10 @@ impl Default for Config {
             scheduling: Scheduling::default(),
             wait_target_us: 0,
             prefetch: Vec::new(),
+            link: LinkWindow::default(),
             policies: Policies::default(),
             compile: CompileConfig::default(),
+            sources: BTreeMap::new(),
         }
     }
 }
@@ -314,12 +329,29 @@ impl Config {
             path: path.to_owned(),
             error,
         })?;
-        let config: Self = toml::from_str(&text).map_err(|error| ConfigError::Malformed {
+        let malformed = |error: toml::de::Error| ConfigError::Malformed {
             path: path.to_owned(),
             message: error.to_string().trim_end().replace('\n', " "),
-        })?;
+        };
+        let mut config: Self = toml::from_str(&text).map_err(malformed)?;
+        let table: toml::Table = toml::from_str(&text).map_err(malformed)?;
+        let says = |key: &str| match key.split_once('.') {
+            Some((section, key)) => table.get(section).is_some_and(|its| its.get(key).is_some()),
+            None => table.contains_key(key),
+        };
+        let said = SETTINGS.iter().filter(|setting| says(setting.key));
+        config.sources = said.map(|setting| (setting.key, Source::File)).collect();
         config.check()?;
         Ok(config)
+    }
+
+    /// The command line has said this, whatever the file says.
+    pub fn given_on_command_line(&mut self, key: &'static str) {
+        self.sources.insert(key, Source::CommandLine);
+    }
+
+    pub(crate) fn source_of(&self, key: &str) -> Source {
+        self.sources.get(key).copied().unwrap_or(Source::Default)
     }
 
     /// Checks ranges.
@@ -333,29 +365,8 @@ impl Config {
                 expected: "1 to 64 of a-z 0-9 - _ . are allowed",
             });
         }
-        if Duration::from_micros(self.spin_us) > MAX_SPIN {
-            let value = self.spin_us.to_string();
-            return Err(ConfigError::OutOfRange {
-                setting: "spin_us",
-                value,
-                expected: "0 to 10000",
-            });
-        }
-        let (least, most) = WAIT_TARGET_US;
-        if self.wait_target_us != 0 && !(least..=most).contains(&self.wait_target_us) {
-            return Err(ConfigError::OutOfRange {
-                setting: "wait_target_us",
-                value: self.wait_target_us.to_string(),
-                expected: "0 (off), or 100 to 1000000",
-            });
-        }
-        if self.cores.len() > MAX_RUNTIMES {
-            let value = format!("{} entries", self.cores.len());
-            return Err(ConfigError::OutOfRange {
-                setting: "cores",
-                value,
-                expected: "at most 64 entries",
-            });
+        for setting in SETTINGS {
+            setting.check(self)?;
         }
         self.policies.check()?;
         self.compile.check()
@@ -376,11 +387,7 @@ impl Config {
 
     /// How long a runtime looks for work before it sleeps.
     pub fn spin(&self) -> Duration {
-        match self.waiting {
-            Waiting::Adaptive => Duration::from_micros(self.spin_us),
-            Waiting::Spin => Duration::MAX,
-            Waiting::Sleep => Duration::ZERO,
-        }
+        self.waiting.budget(self.spin_us)
     }
 
     /// How many runtime threads there are.
@@ -431,6 +438,21 @@ mod tests {
     }
 
     #[test]
+    fn it_is_known_who_has_said_what() {
+        let mut config = parse("spin_us = 50\nwaiting = 'spin'\n[policies]\ncpu_us = 5").unwrap();
+        config.given_on_command_line("waiting");
+        for (key, source) in [
+            ("spin_us", Source::File),
+            ("waiting", Source::CommandLine),
+            ("policies.cpu_us", Source::File),
+            ("policies.memory_kib", Source::Default),
+            ("cores", Source::Default),
+        ] {
+            assert_eq!(config.source_of(key), source, "{key}");
+        }
+    }
+
+    #[test]
     fn a_section_is_about_policies() {
         let config = parse("[policies]\ncpu_us = 5\ncpu_share_percent = 100").unwrap();
         assert_eq!(
@@ -456,7 +478,18 @@ mod tests {
             let expected = format!("wait_target_us = {text}: 0 (off), or 100 to 1000000");
             check(&format!("wait_target_us = {value}"), &expected);
         }
-        check(&format!("cores = {:?}", vec![0; 65]), "cores = 65 entries");
+        check(
+            &format!("cores = {:?}", vec![0; 65]),
+            "0,0: at most 64 entries",
+        );
+        check(
+            "cores = [1024]",
+            "cores = 1024: at most 64 entries below 1024",
+        );
+        check(
+            "[link]\nwindow_calls = 0",
+            "link.window_calls = 0: 1 to 1048576",
+        );
         check("listen = 'nowhere'", "listen");
         check("[policies]\ncpu = 1", "cpu");
         for (setting, value, expected) in [

@@ -170,6 +170,18 @@ pub const MAX_PREFETCHED: usize = 256;
 /// How long a prefetch waits for machine code; what isn't there by then comes later.
 pub const PREFETCH_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long a process that is to take over may take until it is ready, unless the operator says otherwise.
+pub const UPGRADE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The longest that an operator may allow for that: changes are refused meanwhile.
+pub const MAX_UPGRADE_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// How long it may then take to open the store and accept, while nobody is accepted.
+pub const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long it waits for what it is offered.
+pub const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Descriptor sets whose resolved service is remembered, so that binding one again costs a hash and a look-up. An entry is two
 /// hashes and a service's name; the schema itself counts against [`MAX_SCHEMAS`].
 pub const MAX_KNOWN_SETS: usize = 4_096;
@@ -193,6 +205,18 @@ pub const WAIT_ASKED_EVERY_NS: u64 = 50_000;
 
 /// In a burst, it is asked of every so many-th call.
 pub const WAIT_ASKED_EVERY_CALLS: u32 = 16;
+
+/// The last core that the configuration accepts: the kernel's sets of cores, as the daemon passes them, have 1,024.
+pub const MAX_CORE: usize = 1_023;
+
+/// Fewest and most calls that a peer may have unanswered over one link.
+pub const WINDOW_CALLS: (u32, u32) = (1, tollgate_transport::limits::MAX_WINDOW_CALLS);
+
+/// Fewest and most bytes of those calls.
+pub const WINDOW_BYTES: (u64, u64) = (
+    tollgate_transport::limits::MIN_WINDOW_BYTES,
+    tollgate_transport::limits::MAX_WINDOW_BYTES,
+);
 
 /// Runtime threads that the configuration accepts.
 pub const MAX_RUNTIMES: usize = 64;

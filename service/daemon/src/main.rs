@@ -52,6 +52,9 @@ struct Arguments {
     /// Microseconds that calls may wait for a server in the mean before more are refused, 100 to 1000000; 0: they all wait
     #[arg(long, value_name = "US")]
     wait_target_us: Option<u64>,
+    /// Take a running daemon's place: it is at the other end of standard input
+    #[arg(long, hide = true)]
+    take_over: bool,
 }
 
 /// What the program does instead of running a daemon.
@@ -94,21 +97,31 @@ impl Arguments {
             Some(path) => Config::read(path).map_err(|error| error.to_string())?,
             None => Config::default(),
         };
-        fn set<T>(place: &mut T, given: Option<T>) {
+        fn set<T>(place: &mut T, given: Option<T>) -> bool {
+            let is_given = given.is_some();
             if let Some(given) = given {
                 *place = given;
             }
+            is_given
         }
         set(&mut config.name, self.name);
         set(&mut config.socket, self.socket.map(Some));
         set(&mut config.listen, self.listen.map(Some));
         set(&mut config.state, self.state.map(Some));
         set(&mut config.psk_file, self.psk_file.map(Some));
-        set(&mut config.cores, self.cores);
-        set(&mut config.waiting, self.waiting);
-        set(&mut config.spin_us, self.spin_us);
-        set(&mut config.scheduling, self.scheduling);
-        set(&mut config.wait_target_us, self.wait_target_us);
+        let settings = [
+            ("cores", set(&mut config.cores, self.cores)),
+            ("waiting", set(&mut config.waiting, self.waiting)),
+            ("spin_us", set(&mut config.spin_us, self.spin_us)),
+            ("scheduling", set(&mut config.scheduling, self.scheduling)),
+            (
+                "wait_target_us",
+                set(&mut config.wait_target_us, self.wait_target_us),
+            ),
+        ];
+        for (key, _) in settings.into_iter().filter(|(_, is_given)| *is_given) {
+            config.given_on_command_line(key);
+        }
         config.check().map_err(|error| error.to_string())?;
         Ok(config)
     }
@@ -133,9 +146,10 @@ fn main() -> ExitCode {
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_target(false)
         .init();
-    let ended = arguments
-        .into_config()
-        .and_then(|config| tollgate_daemon::run(config).map_err(|error| error.to_string()));
+    let takes_over = arguments.take_over;
+    let ended = arguments.into_config().and_then(|config| {
+        tollgate_daemon::run(config, takes_over).map_err(|error| error.to_string())
+    });
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(sentence) => {

@@ -1,4 +1,4 @@
-//! Administration: tenants, policies, the audit log, status. For root and the daemon's own user.
+//! Administration: tenants, policies, settings, the audit log, status. For root and the daemon's own user.
 //!
 //! What changes attachments is in [`super::lifecycle`], what reports is in [`super::report`]; here is who may, which request goes
 //! where, and how a module comes in.
@@ -19,7 +19,7 @@ use tollgate_shm_abi::messages::{
 use tollgate_shm_abi::status::Code;
 
 use crate::control::connection::{self, Answer};
-use crate::control::{Control, lifecycle, origin, prefetch, replay, report};
+use crate::control::{Control, lifecycle, origin, prefetch, replay, report, settings, takeover};
 use crate::limits::PROOF_BYTES;
 
 /// Refuses everybody but root and the daemon's own user; says who it is.
@@ -47,6 +47,7 @@ pub(crate) fn store_failed(error: &StoreError) -> Status {
         Cause::Missing => Code::NOT_FOUND,
         Cause::State => Code::FAILED_PRECONDITION,
         Cause::Limit => Code::RESOURCE_EXHAUSTED,
+        Cause::Away => Code::UNAVAILABLE,
         Cause::Broken => Code::INTERNAL,
     };
     Status::new(code, error.to_string())
@@ -98,6 +99,14 @@ pub(crate) async fn handle(
         RequestBody::Prefetch(_) => {
             let set = connection::descriptor_set("a prefetch", &fds)?;
             report::answer(&prefetch::prefetch(control, set).await?)?
+        }
+        RequestBody::Settings(_) => report::answer(&settings::show(control))?,
+        RequestBody::SettingsChange(request) => {
+            report::answer(&settings::change(control, actor, request).await?)?
+        }
+        RequestBody::Upgrade(request) => {
+            let done = takeover::upgrade(control, actor, &request).await?;
+            report::answer(&done)?
         }
         RequestBody::Status(_) => report::answer(&report::status(control).await?)?,
         RequestBody::OpenSession(_) | RequestBody::Bind(_) | RequestBody::Drain(_) => {
@@ -158,7 +167,8 @@ async fn push(
     };
     let (policy, wasm) = control.load(&owner, wasm).await?;
     // A configuration that the policy refuses is refused now, not when it is attached.
-    match (&owner, control.config.policies.isolation) {
+    let isolation = control.config().policies.isolation;
+    match (&owner, isolation) {
         (Owner::Tenant(tenant), Isolation::Process) => {
             control.check_apart(tenant, policy, config.clone()).await?;
         }

@@ -63,7 +63,7 @@ impl Control {
         match (attachment.target.party, attachment.options.isolation) {
             (Party::ProviderPre | Party::ProviderPost, _) => Isolation::None,
             (Party::Tenant, Some(own)) => own,
-            (Party::Tenant, None) => self.config.policies.isolation,
+            (Party::Tenant, None) => self.config().policies.isolation,
         }
     }
 
@@ -112,13 +112,10 @@ impl Control {
         } else {
             0
         };
-        let ns = |fuel: u64| {
-            let time = self.rate.time(fuel).saturating_mul(APART_STALL);
-            u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-        };
-        let (call_ns, handover_ns) = (
-            ns(limits.fuel_per_call + setup),
-            ns(limits.fuel_for_handover),
+        let cpu = self.cpu_limit(options.cpu_us);
+        let (setup_ns, handover_ns) = (
+            self.apart_ns(setup),
+            self.apart_ns(limits.fuel_for_handover),
         );
         let wanted = Wanted {
             loaded: loaded.clone(),
@@ -135,10 +132,17 @@ impl Control {
             process,
             seat,
             policy,
-            call_ns,
+            cpu,
+            setup_ns,
             handover_ns,
             fresh: options.fresh,
         })))
+    }
+
+    /// How long a process may take for what takes so much fuel.
+    pub(super) fn apart_ns(&self, fuel: u64) -> u64 {
+        let time = self.rate.time(fuel).saturating_mul(APART_STALL);
+        u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Whether a tenant's policy takes its configuration: asked in the tenant's process, of an instance that is thrown away.
@@ -220,9 +224,9 @@ impl Control {
             return Ok((*id, Arc::clone(process)));
         }
         let config = ProcessConfig {
-            memory_bytes: u64::from(self.config.policies.process_memory_mib) << 20,
+            memory_bytes: u64::from(self.config().policies.process_memory_mib) << 20,
             // One for each tenant: none of them looks for ever.
-            spin: self.config.spin().min(MAX_SPIN),
+            spin: self.config().spin().min(MAX_SPIN),
             ..ProcessConfig::default()
         };
         let (process, channel) = Process::start(&config).map_err(|error| {
@@ -263,7 +267,7 @@ impl Control {
     /// Ends processes that nobody has a seat in, and those that keep more memory than they may.
     pub(super) async fn follow_processes(self: Rc<Self>) {
         let most =
-            (u64::from(self.config.policies.process_memory_mib) << 20) + PROCESS_OVERHEAD_BYTES;
+            (u64::from(self.config().policies.process_memory_mib) << 20) + PROCESS_OVERHEAD_BYTES;
         let mut idle = HashSet::new();
         loop {
             tokio::time::sleep(LOOK).await;

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tollgate_control::Side;
 use tollgate_engine::{SessionId, Status};
 use tollgate_shm_abi::blob::blob_read;
-use tollgate_shm_abi::control::{ControlSocket, Packet};
+use tollgate_shm_abi::control::{ControlError, ControlSocket, Packet};
 use tollgate_shm_abi::descriptor::HeapSizes;
 use tollgate_shm_abi::limits::{MAX_LABEL_BYTES, MAX_MESSAGE_BYTES};
 use tollgate_shm_abi::messages::{
@@ -106,6 +106,10 @@ pub(crate) async fn serve(control: &Rc<Control>, socket: ControlSocket) {
         };
         let Some((open, bound)) = open.as_ref().zip(served) else {
             send(&socket, id, answer).await;
+            if control.successor.borrow().is_some() {
+                // That was the last answer of this process.
+                control.retired.notify_one();
+            }
             continue;
         };
         let serve = control.ask(open.runtime, |done| Command::Serve {
@@ -141,7 +145,7 @@ pub(crate) async fn serve(control: &Rc<Control>, socket: ControlSocket) {
     }
 }
 
-async fn receive(socket: &AsyncFd<Watched<ControlSocket>>) -> Option<Packet> {
+pub(super) async fn receive(socket: &AsyncFd<Watched<ControlSocket>>) -> Option<Packet> {
     let mut ready: Option<AsyncFdReadyGuard<'_, _>> = None;
     loop {
         // First look, then wait: `hung_up` may have taken the readiness of a packet that is here.
@@ -178,14 +182,22 @@ async fn send(socket: &AsyncFd<Watched<ControlSocket>>, id: u64, answer: Answer)
     }
     .encode_to_vec();
     let fds: Vec<BorrowedFd<'_>> = answer.fds.iter().map(AsFd::as_fd).collect();
+    // A closed connection is noticed by the next receive.
+    let _sent = send_packet(socket, &bytes, &fds).await;
+}
+
+pub(super) async fn send_packet(
+    socket: &AsyncFd<Watched<ControlSocket>>,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), ControlError> {
     loop {
-        match socket.get_ref().0.send(&bytes, &fds) {
+        match socket.get_ref().0.send(bytes, fds) {
             Err(error) if error.is_would_block() => match socket.writable().await {
                 Ok(mut ready) => ready.clear_ready(),
-                Err(_) => return,
+                Err(_) => return Err(error),
             },
-            // A closed connection is noticed by the next receive.
-            _ => return,
+            sent => return sent,
         }
     }
 }

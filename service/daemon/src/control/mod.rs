@@ -3,6 +3,7 @@
 //! ```text
 //!   Unix socket ── connection.rs ──┬─ sessions and bindings ──▶ Command ──▶ the tenant's runtime
 //!                                  └─ admin.rs ──┬─ lifecycle/: attachments, and what becomes of their versions
+//!                                                ├─ settings.rs: what changes how the runtimes work
 //!                                                └─ report.rs, replay.rs: status, audit log, comparisons
 //!   TCP listener ── Accept ──▶ a runtime                 runtime ── Event ──▶ events (below)
 //! ```
@@ -14,6 +15,7 @@ mod admin;
 mod apart;
 mod compile;
 mod connection;
+mod doors;
 mod lifecycle;
 mod lives;
 mod origin;
@@ -23,20 +25,25 @@ mod repeats;
 mod replay;
 mod report;
 mod schemas;
+mod settings;
+mod takeover;
 #[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::path::PathBuf;
+use std::process::Child;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use rustix::process::{Resource, getrlimit, setrlimit};
+use sd_notify::NotifyState;
 use tokio::io::unix::AsyncFd;
-use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
-use tollgate_control::{Repeats, Store, audit};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tollgate_control::{Repeats, Store, StoreError, audit};
 use tollgate_engine::{SessionId, Status};
 use tollgate_policy_host::{Compiler, Host, HostConfig, Rate};
 use tollgate_provenance::TrustedKeys;
@@ -46,11 +53,14 @@ use tollgate_transport::{LinkConfig, PresharedKey};
 
 use crate::config::Config;
 use crate::control::compile::Compilation;
+use crate::control::doors::Doors;
 use crate::control::policies::Attachments;
 use crate::control::schemas::Schemas;
+use crate::control::takeover::Predecessor;
 use crate::datapath::command::PolicyChange;
 use crate::datapath::{Command, Event, Handle, Options, runtime_of, spawn};
-use crate::limits::{COMMAND_TIMEOUT, MAX_CONNECTIONS};
+use crate::limits::COMMAND_TIMEOUT;
+use crate::settings::Settings;
 
 /// Why a daemon doesn't start, or stops: a sentence for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +91,9 @@ fn watch<T: AsFd>(inner: T) -> std::io::Result<AsyncFd<Watched<T>>> {
 
 /// What the control plane knows.
 struct Control {
-    config: Config,
+    settings: RefCell<Settings>,
+    /// As links are made, but for what the settings say.
+    link: LinkConfig,
     store: Store,
     compilation: Compilation,
     /// Who may have signed a policy; none: nobody needs to.
@@ -102,7 +114,13 @@ struct Control {
     /// Has as many other owners as there are sessions, over all runtimes.
     each_session: Rc<()>,
     connections: RefCell<usize>,
-    listen: Option<std::net::SocketAddr>,
+    doors: Doors,
+    listen: Option<SocketAddr>,
+    /// What this process was started from.
+    program: PathBuf,
+    /// Told once another process has taken over.
+    retired: Notify,
+    successor: RefCell<Option<Child>>,
 }
 
 /// As many descriptors as this process may have: a session takes three, and who starts a daemon often leaves it 1,024 in all.
@@ -113,8 +131,9 @@ fn raise_descriptors() {
     let _as_it_was = setrlimit(Resource::Nofile, limit);
 }
 
-/// Runs a daemon until SIGINT or SIGTERM. Prints one line to standard output once it serves.
-pub fn run(config: Config) -> Result<(), DaemonError> {
+/// Runs a daemon until SIGINT or SIGTERM, or until another process has taken over. Prints one line to standard output once it
+/// serves. If it is to take over itself, from whom is at the other end of standard input.
+pub fn run(config: Config, takes_over: bool) -> Result<(), DaemonError> {
     raise_descriptors();
     let reactor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -122,47 +141,65 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
         .max_blocking_threads(2 + config.compile.workers)
         .build()
         .map_err(|error| failed("the control plane can't start")(&error))?;
-    tokio::task::LocalSet::new().block_on(&reactor, serve(config))
+    tokio::task::LocalSet::new().block_on(&reactor, async {
+        if !takes_over {
+            return serve(config, None).await;
+        }
+        let predecessor = Predecessor::on_stdin()?;
+        let served = serve(config, Some(&predecessor)).await;
+        if let Err(error) = &served {
+            predecessor.refuse(error).await;
+        }
+        served
+    })
 }
 
-async fn serve(config: Config) -> Result<(), DaemonError> {
-    let store = match &config.state {
-        Some(directory) => Store::open(directory),
-        None => Store::in_memory(),
+async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), DaemonError> {
+    let program = std::env::current_exe();
+    let program = program.map_err(|error| failed("this program has no path")(&error))?;
+    let (opening, listeners) = match predecessor {
+        Some(predecessor) => {
+            let estate = predecessor.estate(&config).await?;
+            let listeners = (estate.applications, estate.peers);
+            (Opening::Done(Box::new(estate.store)), Some(listeners))
+        }
+        None => (Opening::begin(&config)?, None),
     };
-    let store = store.map_err(|error| failed("the store can't be opened")(&error))?;
     let host = HostConfig {
         instances: config.policies.instances,
         ..HostConfig::default()
     };
     let host = Host::new(host).map_err(|error| failed("the policy host can't start")(&error))?;
     let rate = host.calibrated();
+    let store = opening.end()?;
+    if let Some(sentence) = store.restored() {
+        tracing::error!("{sentence}");
+    }
+    let settings = Settings::restored(config, &store)?;
+    let config = settings.in_force();
     let compiler = Compiler::new(host, config.compile.compiler(config.state.as_deref()))
         .map_err(|error| failed("policies can't be compiled")(&error))?;
     let compilation = Compilation::new(compiler, config.compile.workers);
     let trusted = origin::trusted_keys(&config)?;
     let link = link_config(&config)?;
     let socket = config.socket_path();
-    let sessions = listen_unix(&socket)?;
-    let peers =
-        match config.listen {
-            Some(address) => {
-                let bound = TcpListener::bind(address).await;
-                Some(bound.map_err(|error| {
-                    failed(&format!("can't listen for peers on {address}"))(&error)
-                })?)
-            }
-            None => None,
-        };
-    let listen = peers
-        .as_ref()
-        .and_then(|listener| listener.local_addr().ok());
+    let (applications, peers) = match listeners {
+        Some(listeners) => listeners,
+        None => (listen_unix(&socket)?, None),
+    };
+    let peers = match (peers, config.listen) {
+        (None, Some(address)) => Some(listen_tcp(address)?),
+        (peers, _) => peers,
+    };
+    let doors = Doors::new(applications, peers);
+    let doors = doors.map_err(|error| failed("the listeners can't be watched")(&error))?;
     let (events, inbox) = mpsc::unbounded_channel();
     let compiler = crate::machine_code::start()
         .map_err(|error| failed("the compile thread can't start")(&error))?;
     let (runtimes, threads) = start_runtimes(&config, rate, &link, &events)?;
     let control = Rc::new(Control {
-        config,
+        settings: RefCell::new(settings),
+        link,
         store,
         compilation,
         trusted,
@@ -176,24 +213,33 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         sessions: RefCell::default(),
         each_session: Rc::default(),
         connections: RefCell::new(0),
-        listen,
+        listen: doors.listen(),
+        doors,
+        program,
+        retired: Notify::new(),
+        successor: RefCell::default(),
     });
     control.restore().await?;
     prefetch::configured(&control).await?;
+    control.each_runtime_answers().await?;
     tokio::task::spawn_local(Rc::clone(&control).follow_events(inbox));
     tokio::task::spawn_local(Rc::clone(&control).follow_repeats());
     tokio::task::spawn_local(Rc::clone(&control).follow_processes());
-    tokio::task::spawn_local(Rc::clone(&control).accept_applications(sessions));
-    if let Some(peers) = peers {
-        tokio::task::spawn_local(Rc::clone(&control).accept_peers(peers));
+    takeover::follow_signals(Rc::clone(&control)).await?;
+    match predecessor {
+        Some(predecessor) => predecessor.take_over(&control).await?,
+        None => control.doors.open(&control),
     }
-    let shown = listen.map_or_else(|| "none".to_owned(), |address| address.to_string());
+    let shown = control
+        .listen
+        .map_or_else(|| "none".to_owned(), |at| at.to_string());
     println!(
         "tollgated {} ready socket={} listen={shown}",
-        control.config.name,
+        config.name,
         socket.display()
     );
-    until_told_to_stop().await?;
+    tell_supervisor();
+    let is_replaced = until_told_to_stop(&control).await?;
     control.compilation.stop();
     for runtime in &control.runtimes {
         runtime.send(Command::Stop);
@@ -205,8 +251,53 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
             ));
         }
     }
-    let _already_gone = std::fs::remove_file(&socket);
-    Ok(())
+    if !is_replaced {
+        let _already_gone = std::fs::remove_file(&socket);
+    }
+    match control.successor.take() {
+        Some(successor) if std::process::id() == 1 => takeover::stand_in(successor).await,
+        _ => Ok(()),
+    }
+}
+
+/// A supervisor that waits for it (`Type=notify` of systemd) is told that this process serves, and that it is the one to watch.
+fn tell_supervisor() {
+    let told = sd_notify::notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);
+    if let Err(error) = told {
+        tracing::warn!("the supervisor can't be told that this daemon serves: {error}");
+    }
+}
+
+/// The store, or a thread that opens it: that waits for the disk while the policy host is started, which takes the processor.
+enum Opening {
+    Done(Box<Store>),
+    Begun(std::thread::JoinHandle<Result<Store, StoreError>>),
+}
+
+impl Opening {
+    fn begin(config: &Config) -> Result<Opening, DaemonError> {
+        let state = config.state.clone();
+        let open = move || match state {
+            Some(directory) => Store::open(&directory),
+            None => Store::in_memory(),
+        };
+        let thread = std::thread::Builder::new().name("store".to_owned());
+        let begun = thread.spawn(open);
+        let begun = begun.map_err(|error| failed("the store can't be opened")(&error))?;
+        Ok(Opening::Begun(begun))
+    }
+
+    fn end(self) -> Result<Store, DaemonError> {
+        let thread = match self {
+            Opening::Done(store) => return Ok(*store),
+            Opening::Begun(thread) => thread,
+        };
+        let opened = thread.join();
+        let opened = opened.map_err(|_| {
+            DaemonError("opening the store panicked; this is a bug of the daemon".to_owned())
+        })?;
+        opened.map_err(|error| failed("the store can't be opened")(&error))
+    }
 }
 
 fn link_config(config: &Config) -> Result<LinkConfig, DaemonError> {
@@ -220,7 +311,15 @@ fn link_config(config: &Config) -> Result<LinkConfig, DaemonError> {
     Ok(link)
 }
 
-fn listen_unix(path: &std::path::Path) -> Result<AsyncFd<Watched<ControlListener>>, DaemonError> {
+fn listen_tcp(address: SocketAddr) -> Result<TcpListener, DaemonError> {
+    let listener = TcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    listener.map_err(|error| failed(&format!("can't listen for peers on {address}"))(&error))
+}
+
+fn listen_unix(path: &std::path::Path) -> Result<ControlListener, DaemonError> {
     let doing = format!("can't listen on {}", path.display());
     if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
         std::fs::create_dir_all(directory).map_err(|error| failed(&doing)(&error))?;
@@ -228,8 +327,7 @@ fn listen_unix(path: &std::path::Path) -> Result<AsyncFd<Watched<ControlListener
     let text = path
         .to_str()
         .ok_or_else(|| DaemonError(format!("{doing}: the path isn't UTF-8")))?;
-    let listener = ControlListener::bind(text).map_err(|error| failed(&doing)(&error))?;
-    watch(listener).map_err(|error| failed(&doing)(&error))
+    ControlListener::bind(text).map_err(|error| failed(&doing)(&error))
 }
 
 type Threads = Vec<std::thread::JoinHandle<()>>;
@@ -246,12 +344,7 @@ fn start_runtimes(
         let options = Options {
             index,
             runtimes: config.runtimes(),
-            core: config.cores.get(index).copied(),
-            spin: config.spin(),
-            scheduling: config.scheduling,
-            wait_target: config.wait_target(),
-            link: link.clone(),
-            cpu_share_percent: config.policies.cpu_share_percent,
+            tuning: settings::tuning(config, index, link.clone()),
             rate,
         };
         let started = spawn(options, events.clone(), Arc::clone(&siblings));
@@ -264,7 +357,8 @@ fn start_runtimes(
     Ok((handles, threads))
 }
 
-async fn until_told_to_stop() -> Result<(), DaemonError> {
+/// Whether another process has taken over.
+async fn until_told_to_stop(control: &Control) -> Result<bool, DaemonError> {
     use tokio::signal::unix::{SignalKind, signal};
     let watch = |kind| signal(kind).map_err(|error| failed("signals can't be watched")(&error));
     let (mut interrupt, mut terminate) = (
@@ -272,59 +366,16 @@ async fn until_told_to_stop() -> Result<(), DaemonError> {
         watch(SignalKind::terminate())?,
     );
     tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+        _ = interrupt.recv() => Ok(false),
+        _ = terminate.recv() => Ok(false),
+        () = control.retired.notified() => Ok(true),
     }
-    Ok(())
 }
 
 impl Control {
-    async fn accept_applications(self: Rc<Self>, listener: AsyncFd<Watched<ControlListener>>) {
-        loop {
-            let Ok(mut ready) = listener.readable().await else {
-                return;
-            };
-            let accepted =
-                ready.try_io(|inner| inner.get_ref().0.accept().map_err(std::io::Error::from));
-            match accepted {
-                Ok(Ok(_)) if *self.connections.borrow() >= MAX_CONNECTIONS => {}
-                Ok(Ok(socket)) => {
-                    *self.connections.borrow_mut() += 1;
-                    let control = Rc::clone(&self);
-                    tokio::task::spawn_local(async move {
-                        connection::serve(&control, socket).await;
-                        *control.connections.borrow_mut() -= 1;
-                    });
-                }
-                Ok(Err(error)) => {
-                    // Out of descriptors, say: others may close some.
-                    tracing::warn!("an application's connection can't be accepted: {error}");
-                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-                }
-                Err(_would_block) => {}
-            }
-        }
-    }
-
-    async fn accept_peers(self: Rc<Self>, listener: TcpListener) {
-        let mut turn = 0;
-        loop {
-            match listener
-                .accept()
-                .await
-                .and_then(|(stream, _)| stream.into_std())
-            {
-                Ok(stream) => {
-                    // Which tenant it is for is known after its first BIND; the link moves then.
-                    turn = (turn + 1) % self.runtimes.len();
-                    self.runtimes[turn].send(Command::Accept { stream });
-                }
-                Err(error) => {
-                    tracing::warn!("a peer's connection can't be accepted: {error}");
-                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-                }
-            }
-        }
+    /// What holds now; it may be something else after the next wait.
+    fn config(&self) -> Rc<Config> {
+        self.settings.borrow().in_force()
     }
 
     async fn follow_events(self: Rc<Self>, mut inbox: mpsc::UnboundedReceiver<Event>) {
@@ -396,6 +447,15 @@ impl Control {
         }
     }
 
+    /// Who doesn't answer now would be found by the first application.
+    async fn each_runtime_answers(&self) -> Result<(), DaemonError> {
+        for runtime in 0..self.runtimes.len() {
+            let answer = self.ask(runtime, |reply| Command::Report { reply }).await;
+            answer.map_err(|status| failed("a runtime doesn't work")(&status.message))?;
+        }
+        Ok(())
+    }
+
     fn runtime_of(&self, tenant: &str) -> usize {
         runtime_of(tenant, self.runtimes.len())
     }
@@ -406,8 +466,22 @@ impl Control {
         runtime: usize,
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<T, Status> {
+        self.answered(self.begin(runtime, command)).await
+    }
+
+    /// Sends a command that is answered.
+    fn begin<T>(
+        &self,
+        runtime: usize,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> oneshot::Receiver<T> {
         let (reply, answer) = oneshot::channel();
         self.runtimes[runtime].send(command(reply));
+        answer
+    }
+
+    /// Waits for the answer to a command.
+    async fn answered<T>(&self, answer: oneshot::Receiver<T>) -> Result<T, Status> {
         match tokio::time::timeout(COMMAND_TIMEOUT, answer).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(_dropped)) => Err(Status::new(

@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// Prefetches what the configuration names.
 pub(crate) async fn configured(control: &Control) -> Result<(), DaemonError> {
-    for path in &control.config.prefetch {
+    for path in &control.config().prefetch {
         let doing = format!(
             "the descriptor set in {} can't be prefetched",
             path.display()

@@ -29,7 +29,7 @@ pub(super) fn answer(report: &Value) -> Result<Answer, Status> {
     })
 }
 
-fn internal(error: impl std::fmt::Display) -> Status {
+pub(super) fn internal(error: impl std::fmt::Display) -> Status {
     Status::new(Code::INTERNAL, error.to_string())
 }
 
@@ -199,7 +199,7 @@ async fn gather(control: &Control) -> Result<Report, Status> {
 /// `tollgate status`.
 pub(super) async fn status(control: &Control) -> Result<Value, Status> {
     let report = gather(control).await?;
-    let store = &control.store;
+    let (store, config) = (&control.store, control.config());
     let failed = |error| store_failed(&error);
     let stored = store.policies().map_err(failed)?;
     let attachments = control.attachments.borrow();
@@ -208,12 +208,13 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
     let places = joined.by_attachment.values();
     let places: Vec<_> = places.map(|lives| joined.attachment(lives)).collect();
     Ok(json!({
-        "name": control.config.name,
+        "name": config.name,
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
-        "socket": control.config.socket_path(),
+        "socket": config.socket_path(),
         "listen": control.listen.map(|address| address.to_string()),
         "runtimes": control.runtimes.len(),
+        "datapath": report.runtimes,
         "tenants": store.tenants().map_err(failed)?,
         "sessions": report.sessions,
         "links": report.links,

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use tollgate_policy_host::CompilerConfig;
@@ -17,7 +18,8 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         CompilerConfig::default(),
     );
     let control = Control {
-        config: Config::default(),
+        settings: RefCell::new(Settings::new(Config::default(), BTreeMap::new(), vec![0])),
+        link: LinkConfig::new("t"),
         store: Store::in_memory().unwrap(),
         compilation: Compilation::new(compiler.unwrap(), 1),
         trusted: TrustedKeys::default(),
@@ -31,7 +33,11 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         sessions: RefCell::default(),
         each_session: Rc::default(),
         connections: RefCell::new(0),
+        doors: Doors::default(),
         listen: None,
+        program: PathBuf::new(),
+        retired: Notify::new(),
+        successor: RefCell::default(),
     };
     (Rc::new(control), runtime)
 }

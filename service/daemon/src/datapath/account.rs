@@ -72,6 +72,14 @@ impl Accounts {
         }
     }
 
+    /// Accounts fill at another share of a core from now on.
+    pub(crate) fn set_share(&mut self, share_percent: u8, now_ns: u64) {
+        self.share_percent = share_percent;
+        for entry in &mut self.entries {
+            entry.account.set_share_percent(share_percent, now_ns);
+        }
+    }
+
     /// How many of so many lines the policies of an account, or the provider's, may log now.
     pub(crate) fn may_log(&mut self, id: Option<AccountId>, lines: usize, now_ns: u64) -> usize {
         let budget = match id {

@@ -20,7 +20,7 @@ use tollgate_policy_host::apart::{
 use tollgate_policy_host::{JudgeError, LogLine, MetricChange, Policy, limits::APART_CALLS};
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::command::{Ask, Step};
+use crate::datapath::command::{Ask, CpuLimit, Step};
 use crate::datapath::parked::Why;
 use crate::datapath::question::{Asking, BatchSize, Question, Said, Unable};
 use crate::limits::ORDERS_UNDER_WAY;
@@ -44,8 +44,10 @@ pub(crate) struct Apart {
     pub(crate) process: ProcessId,
     pub(crate) seat: Seat,
     pub(crate) policy: Policy,
-    /// How long one call may take, at most.
-    pub(crate) call_ns: u64,
+    /// What judging one call may use; making an instance for it comes on top.
+    pub(crate) cpu: CpuLimit,
+    /// How long that may take, if each call gets an instance of its own.
+    pub(crate) setup_ns: u64,
     /// How long saving and restoring a state may take together.
     pub(crate) handover_ns: u64,
     /// Whether each call gets an instance of its own.
@@ -204,7 +206,8 @@ impl Processes {
             if looks && !line.under_way.is_empty() {
                 line.channel.look_after();
             }
-            line.channel.expire(now_ns) | any
+            // Who has answered isn't behind, however late this runtime looks.
+            (!line.channel.has_news() && line.channel.expire(now_ns)) | any
         })
     }
 
@@ -242,7 +245,7 @@ impl Processes {
     /// Has a version tick.
     pub(super) fn tick(&mut self, apart: &Apart, slot: u32, version: u32, at: (u64, u64)) {
         let purpose = Purpose::Tick { slot, version };
-        let order = order(apart, at, apart.call_ns);
+        let order = order(apart, at, apart.call_ns());
         // What can't tick now ticks the next time.
         let _not_now = self.post(apart.process, purpose, |channel| channel.tick(order));
     }
@@ -319,10 +322,16 @@ fn order<'a>(apart: &'a Apart, (now_ns, time_ms): (u64, u64), budget_ns: u64) ->
         now_ns,
         time_ms,
         budget_ns,
+        fuel_per_call: apart.cpu.fuel_per_call,
     }
 }
 
 impl Apart {
+    /// How long one call may take, at most.
+    fn call_ns(&self) -> u64 {
+        self.cpu.apart_ns.saturating_add(self.setup_ns)
+    }
+
     pub(super) fn place(&self) -> SeatAt {
         SeatAt {
             process: self.process,
@@ -374,7 +383,7 @@ impl Apart {
             return unasked(questions, &PostError::Busy, frees);
         }
         let at = (meter.watch.now_ns(), meter.time_ms);
-        let order = order(self, at, self.call_ns.saturating_mul(size.wanted as u64));
+        let order = order(self, at, self.call_ns().saturating_mul(size.wanted as u64));
         let begun = line
             .channel
             .judgement(order, &self.policy, *hook, size.wanted, size.bytes);

@@ -23,10 +23,12 @@ use tollgate_shm_abi::descriptor::HeapSizes;
 use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_transport::Moved;
 
+use crate::config::{Scheduling, Waiting};
 pub(crate) use crate::datapath::apart::{Apart, ProcessId};
 use crate::datapath::foreign::ForeignAsk;
 use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::ports::LinkPort;
+use crate::datapath::runtime::Tuning;
 pub(crate) use crate::machine_code::{LazyProjector, Method};
 
 /// A service as one application knows it: shared by all that bind the same schema.
@@ -137,6 +139,27 @@ pub(crate) enum How {
     Apart(Box<Apart>),
     /// Not at all, and why: its calls fare as [`Installed::on_fault`] says.
     Broken(String),
+}
+
+/// What judging one call may use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CpuLimit {
+    pub(crate) fuel_per_call: u64,
+    /// How long a process may take for it, at most.
+    pub(crate) apart_ns: u64,
+}
+
+impl How {
+    /// Changes what judging one call may use.
+    pub(crate) fn limit_cpu(&mut self, limit: CpuLimit) {
+        match self {
+            How::Kept(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
+            How::Foreign(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
+            How::Fresh(recipe) => recipe.limits.fuel_per_call = limit.fuel_per_call,
+            How::Apart(apart) => apart.cpu = limit,
+            How::Broken(_) => {}
+        }
+    }
 }
 
 /// What makes an instance.
@@ -260,6 +283,14 @@ pub(crate) enum Command {
         /// An error says why nothing has changed.
         done: oneshot::Sender<Result<(), String>>,
     },
+    /// Other settings, from the next call on.
+    Tune {
+        tuning: Box<Tuning>,
+        /// What a judgement may use, and the attachments that this is for.
+        cpu: CpuLimit,
+        of: Vec<u32>,
+        done: oneshot::Sender<()>,
+    },
     /// The last views that an attachment's stable was shown, oldest first.
     Recorded {
         id: u32,
@@ -339,6 +370,7 @@ impl Handle {
 /// A runtime's part of `status --json`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Report {
+    pub(crate) runtimes: Vec<RuntimeReport>,
     pub(crate) sessions: Vec<SessionReport>,
     pub(crate) links: Vec<LinkReport>,
     pub(crate) services: Vec<ServiceReport>,
@@ -353,6 +385,7 @@ pub(crate) struct Report {
 impl Report {
     /// Adds another runtime's part.
     pub(crate) fn absorb(&mut self, part: Report) {
+        self.runtimes.extend(part.runtimes);
         self.sessions.extend(part.sessions);
         self.links.extend(part.links);
         self.services.extend(part.services);
@@ -370,6 +403,22 @@ impl Report {
         sum.converted += more.converted;
         self.bytes.add(&part.bytes);
     }
+}
+
+/// How a runtime works at the moment.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct RuntimeReport {
+    pub(crate) runtime: usize,
+    /// Where it is pinned; `None`: nowhere, or the kernel refused.
+    pub(crate) core: Option<usize>,
+    pub(crate) waiting: Waiting,
+    pub(crate) spin_us: u64,
+    pub(crate) scheduling: Scheduling,
+    /// 0: calls wait in front of a server however long.
+    pub(crate) wait_target_us: u64,
+    pub(crate) cpu_share_percent: u8,
+    /// Times that it slept.
+    pub(crate) sleeps: u64,
 }
 
 /// Calls since the daemon started.
@@ -461,6 +510,9 @@ pub(crate) struct LinkReport {
     pub(crate) unanswered: u64,
     pub(crate) credit_calls: u32,
     pub(crate) credit_bytes: u64,
+    /// What the peer may have unanswered here.
+    pub(crate) window_calls: u32,
+    pub(crate) window_bytes: u64,
 }
 
 /// One service of this host.

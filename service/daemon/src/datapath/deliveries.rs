@@ -185,7 +185,7 @@ impl Runtime {
     }
 
     fn push_placed(&mut self, session: SessionId, placed: Placed, what: &Delivery) {
-        let asks_wait = self.options.wait_target.is_some();
+        let asks_wait = self.options.tuning.wait_target.is_some();
         let now_ns = self.now_ns;
         let Some(port) = self.sessions.get_mut(session.0) else {
             return;

@@ -16,8 +16,8 @@ use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::stream::Credit as StreamCredit;
 use tollgate_transport::{
-    Body as WireBody, BodyOutcome, CallHead, Came, Event as LinkEvent, LinkError, ReadOutcome,
-    SendError, TcpLink, metadata_room,
+    Body as WireBody, BodyOutcome, CallHead, Came, Event as LinkEvent, LinkConfig, LinkError,
+    ReadOutcome, SendError, TcpLink, metadata_room,
 };
 
 use crate::datapath::command::{
@@ -60,7 +60,7 @@ impl Runtime {
         let address = stream
             .peer_addr()
             .map_or_else(|_| "unknown".to_owned(), |address| address.to_string());
-        match TcpLink::accept(stream, &self.options.link, self.now_ns) {
+        match TcpLink::accept(stream, &self.options.tuning.link, self.now_ns) {
             Ok(tcp) => {
                 let flow = self.shares.of_strangers();
                 self.add_link(LinkPort::new(tcp, address, None, None, flow));
@@ -79,6 +79,8 @@ impl Runtime {
         let Some(mut port) = self.links.take(link.0) else {
             return;
         };
+        // It may have left the other runtime before a change that this one has made.
+        port.set_window(&self.options.tuning.link);
         let after = self.peer_binds(&mut port.state, bind);
         self.do_after(&mut port, after);
         self.links.put_back(link.0, port);
@@ -117,7 +119,7 @@ impl Runtime {
                 format!("peer {peer} can't be reached: {why}"),
             )
         };
-        let tcp = TcpLink::connect(peer, &self.options.link, self.now_ns)
+        let tcp = TcpLink::connect(peer, &self.options.tuning.link, self.now_ns)
             .map_err(|error| unreachable(&error))?;
         let flow = self.shares.of(tenant);
         let its = Some(Arc::clone(tenant));
@@ -1162,6 +1164,17 @@ impl LinkPort {
         link.send_refused(bind, code, &text, &schema.description)
     }
 
+    /// The peer may have as much unanswered from now on as this says.
+    pub(crate) fn set_window(&mut self, config: &LinkConfig) {
+        let set = self
+            .tcp
+            .link
+            .set_window(config.window_calls, config.window_bytes);
+        if let Err(error) = set {
+            tracing::error!("a link's window stays as it is: {error}");
+        }
+    }
+
     pub(crate) fn report(&self) -> LinkReport {
         let link = &self.tcp.link;
         let credit = link.credit();
@@ -1173,6 +1186,8 @@ impl LinkPort {
             unanswered: link.unanswered(),
             credit_calls: credit.calls,
             credit_bytes: credit.bytes,
+            window_calls: link.window().calls,
+            window_bytes: link.window().bytes,
         }
     }
 }

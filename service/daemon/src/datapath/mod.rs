@@ -50,7 +50,7 @@ mod version;
 pub(crate) use command::{Command, Event, Handle};
 #[cfg(test)]
 pub(crate) use runtime::Runtime;
-pub(crate) use runtime::{Options, spawn};
+pub(crate) use runtime::{Options, Tuning, spawn};
 
 /// The runtime on which a tenant lives: stable, spread by name (FNV-1a).
 pub(crate) fn runtime_of(tenant: &str, runtimes: usize) -> usize {

@@ -19,8 +19,8 @@ use tollgate_shm_abi::wait::now_ns;
 use crate::datapath::account::Accounts;
 use crate::datapath::apart::{Answered, Asker, Processes, Purpose, SeatAt};
 use crate::datapath::command::{
-    AccountReport, Apart, Event, Installed, MethodSteps, PolicyChange, PolicyReport, RecordedView,
-    Scope, Step,
+    AccountReport, Apart, CpuLimit, Event, Installed, MethodSteps, PolicyChange, PolicyReport,
+    RecordedView, Scope, Step,
 };
 use crate::datapath::message::Message;
 use crate::datapath::parked::{LaneId, Parked, Position, Why};
@@ -147,6 +147,20 @@ impl Policies {
             ran: Vec::new(),
             throttled_due_ns: 0,
             ticks: BTreeSet::new(),
+        }
+    }
+
+    /// The policies of each tenant may use another share of a core.
+    pub(crate) fn set_cpu_share(&mut self, percent: u8, now_ns: u64) {
+        self.accounts.set_share(percent, now_ns);
+    }
+
+    /// Changes what judging one call may use, for the policies of these attachments.
+    pub(crate) fn limit_cpu(&mut self, of: &[u32], limit: CpuLimit) {
+        for id in of {
+            if let Some(slot) = self.installed.get_mut(*id) {
+                slot.limit_cpu(limit);
+            }
         }
     }
 

@@ -32,10 +32,10 @@ use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::{For, Patience, Step, now_ns};
 use tollgate_transport::{CallHead, LinkConfig};
 
-use crate::config::Scheduling;
+use crate::config::{Scheduling, Waiting};
 use crate::datapath::command::{
-    ByteCounters, CallCounters, Command, Event, Handle, PolicyChange, ProcessId, Report, Scope,
-    ServiceSchema,
+    ByteCounters, CallCounters, Command, Event, Handle, PolicyChange, ProcessId, Report,
+    RuntimeReport, Scope, ServiceSchema,
 };
 use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::policies::Policies;
@@ -51,16 +51,35 @@ pub(crate) struct Options {
     pub(crate) index: usize,
     /// All runtimes, this one included: links move to where their tenant lives.
     pub(crate) runtimes: usize,
+    pub(crate) tuning: Tuning,
+    /// How much fuel a policy burns in a microsecond.
+    pub(crate) rate: Rate,
+}
+
+/// What of that can change between two calls.
+#[derive(Clone)]
+pub(crate) struct Tuning {
+    /// Where its thread runs; `None`: wherever the kernel puts it.
     pub(crate) core: Option<usize>,
-    pub(crate) spin: Duration,
+    pub(crate) waiting: Waiting,
+    pub(crate) spin_us: u64,
     pub(crate) scheduling: Scheduling,
     /// How long calls may wait in front of a server.
     pub(crate) wait_target: Option<Duration>,
+    /// What links are made with. Of those that are there, the window changes.
     pub(crate) link: LinkConfig,
     /// What the policies of one tenant may use, in percent of a core.
     pub(crate) cpu_share_percent: u8,
-    /// How much fuel a policy burns in a microsecond.
-    pub(crate) rate: Rate,
+}
+
+impl Tuning {
+    fn patience(&self) -> Patience {
+        Patience::new(self.waiting.budget(self.spin_us))
+    }
+
+    fn wait_target_ns(&self) -> Option<u64> {
+        self.wait_target.map(|target| target.as_nanos() as u64)
+    }
 }
 
 /// What epoll reports by: the kind above, the key below.
@@ -120,6 +139,10 @@ pub(crate) struct Runtime {
     pub(crate) bytes: ByteCounters,
     /// Credit for the first requests of streams, to be returned to the peer whose link has its turn.
     pub(crate) openings_bytes: u64,
+    patience: Patience,
+    /// The cores that the thread had before it was given one, and the one that it has been given.
+    everywhere: Option<CpuSet>,
+    pinned: Option<usize>,
     stopping: bool,
 }
 
@@ -157,11 +180,12 @@ impl Runtime {
             commands: sender,
             doorbell,
         };
-        let shares = Shares::new(options.scheduling);
-        let policies = Policies::new(options.cpu_share_percent, options.rate);
+        let tuning = &options.tuning;
+        let shares = Shares::new(tuning.scheduling);
+        let policies = Policies::new(tuning.cpu_share_percent, options.rate);
         let mut engine = Engine::new();
-        let target = options.wait_target.map(|target| target.as_nanos());
-        engine.set_wait_target(target.map(|ns| ns as u64));
+        engine.set_wait_target(tuning.wait_target_ns());
+        let patience = tuning.patience();
         let runtime = Runtime {
             options,
             epoll,
@@ -187,6 +211,9 @@ impl Runtime {
             counters: CallCounters::default(),
             bytes: ByteCounters::default(),
             openings_bytes: 0,
+            patience,
+            everywhere: None,
+            pinned: None,
             stopping: false,
         };
         Ok((runtime, handle))
@@ -198,12 +225,15 @@ impl Runtime {
         let options = Options {
             index: 0,
             runtimes: 1,
-            core: None,
-            spin: Duration::ZERO,
-            scheduling: Scheduling::default(),
-            wait_target: None,
-            link: LinkConfig::new("t"),
-            cpu_share_percent: 100,
+            tuning: Tuning {
+                core: None,
+                waiting: Waiting::Sleep,
+                spin_us: 0,
+                scheduling: Scheduling::default(),
+                wait_target: None,
+                link: LinkConfig::new("t"),
+                cpu_share_percent: 100,
+            },
             rate: Rate::default(),
         };
         let (events, _unheard) = tokio::sync::mpsc::unbounded_channel();
@@ -211,29 +241,65 @@ impl Runtime {
     }
 
     fn run(mut self) {
-        if let Some(core) = self.options.core {
-            let mut set = CpuSet::new();
-            set.set(core);
-            if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-                tracing::warn!(
-                    "runtime {} can't be pinned to core {core}: {error}",
-                    self.options.index
-                );
-            }
-        }
-        let mut patience = Patience::new(self.options.spin);
+        self.everywhere = rustix::thread::sched_getaffinity(None).ok();
+        self.pin();
         while !self.stopping {
             self.now_ns = now_ns();
             if self.turn() {
-                patience.reset();
-            } else if patience.step(self.awaits()) == Step::Sleep {
+                self.patience.reset();
+            } else if self.patience.step(self.awaits()) == Step::Sleep {
                 self.sleep();
-                patience.reset();
+                self.patience.reset();
                 continue;
             }
             self.poll_wakes(Some(Duration::ZERO));
         }
         self.shut_down();
+    }
+
+    /// Has this thread run on its core only; or, if it has none any more, wherever it could before.
+    fn pin(&mut self) {
+        let core = self.options.tuning.core;
+        if core == self.pinned {
+            return;
+        }
+        let only = core.map(|core| {
+            let mut set = CpuSet::new();
+            set.set(core);
+            set
+        });
+        let Some(set) = only.as_ref().or(self.everywhere.as_ref()) else {
+            return;
+        };
+        match rustix::thread::sched_setaffinity(None, set) {
+            Ok(()) => self.pinned = core,
+            Err(error) => {
+                let index = self.options.index;
+                let cores =
+                    core.map_or_else(|| "all its cores".to_owned(), |core| format!("core {core}"));
+                tracing::warn!("runtime {index} can't be pinned to {cores}: {error}");
+            }
+        }
+    }
+
+    /// Goes on with other settings.
+    fn tune(&mut self, tuning: Tuning) {
+        self.shares.set_scheduling(tuning.scheduling);
+        self.engine.set_wait_target(tuning.wait_target_ns());
+        self.policies
+            .set_cpu_share(tuning.cpu_share_percent, self.now_ns);
+        let before = &self.options.tuning;
+        if (before.waiting, before.spin_us) != (tuning.waiting, tuning.spin_us) {
+            // What it has learned was about the other budget.
+            self.patience = tuning.patience();
+        }
+        self.options.tuning = tuning;
+        self.pin();
+        for slot in 0..self.links.slots() {
+            if let Some((_, port)) = self.links.at_mut(slot) {
+                port.set_window(&self.options.tuning.link);
+            }
+        }
     }
 
     /// What comes next, for all that is known.
@@ -372,6 +438,16 @@ impl Runtime {
             Command::Policies { change, done } => {
                 let applied = self.apply(change);
                 let _asker_gone = done.send(applied);
+            }
+            Command::Tune {
+                tuning,
+                cpu,
+                of,
+                done,
+            } => {
+                self.tune(*tuning);
+                self.policies.limit_cpu(&of, cpu);
+                let _asker_gone = done.send(());
             }
             Command::Recorded { id, reply } => {
                 let _asker_gone = reply.send(self.policies.recorded(id));
@@ -758,7 +834,21 @@ impl Runtime {
             .iter()
             .zip(0u32..)
             .filter(|(_, id)| self.engine.servers_of(ServiceId(*id)) > 0);
+        let tuning = &self.options.tuning;
+        let runtime = RuntimeReport {
+            runtime: self.options.index,
+            core: self.pinned,
+            waiting: tuning.waiting,
+            spin_us: tuning.spin_us,
+            scheduling: tuning.scheduling,
+            wait_target_us: tuning
+                .wait_target
+                .map_or(0, |target| target.as_micros() as u64),
+            cpu_share_percent: tuning.cpu_share_percent,
+            sleeps: self.counters.sleeps,
+        };
         Report {
+            runtimes: vec![runtime],
             sessions: self
                 .sessions
                 .iter()

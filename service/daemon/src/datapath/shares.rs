@@ -47,6 +47,13 @@ impl Shares {
         }
     }
 
+    /// Goes on by other rules. What was had by the old ones is no debt.
+    pub(crate) fn set_scheduling(&mut self, scheduling: Scheduling) {
+        if std::mem::replace(&mut self.scheduling, scheduling) != scheduling {
+            self.schedule.level();
+        }
+    }
+
     /// A tenant's flow. It outlives the tenant's ports, so that nobody gets a new one by connecting again.
     pub(crate) fn of(&mut self, tenant: &Arc<str>) -> FlowId {
         if let Some(&known) = self.by_tenant.get(tenant) {
@@ -165,6 +172,26 @@ mod tests {
         std::thread::sleep(SHARED_FOR);
         shares.begin_round();
         assert_eq!(shares.bytes_per_turn(), usize::MAX);
+    }
+
+    #[test]
+    fn nobody_sits_out_for_what_it_had_by_other_rules() {
+        let mut shares = Shares::new(Scheduling::RoundRobin);
+        let [a, b] = ["a", "b"].map(|tenant| shares.of(&tenant.into()));
+        shares.begin_round();
+        std::thread::sleep(SHARED_FOR);
+        shares.end_turn(a, true);
+        shares.end_turn(b, true);
+        shares.set_scheduling(Scheduling::Fair);
+        shares.begin_round();
+        assert!(!shares.sits_out(a) && !shares.sits_out(b));
+        std::thread::sleep(SHARED_FOR);
+        shares.end_turn(a, true);
+        shares.end_turn(b, true);
+        shares.begin_round();
+        assert!(shares.sits_out(a), "for what it has by these");
+        shares.set_scheduling(Scheduling::RoundRobin);
+        assert!(!shares.sits_out(a));
     }
 
     #[test]

@@ -18,8 +18,8 @@ use tollgate_shm_abi::status::Code;
 use crate::datapath::account::{AccountId, Accounts};
 use crate::datapath::apart::{Asker, Processes, SeatAt, Words};
 use crate::datapath::command::{
-    Apart, Ask, Counts, Event, How, Installed, Place, PolicyReport, ProcessId, RecordedView,
-    ReportedPlace, Running, Step,
+    Apart, Ask, Counts, CpuLimit, Event, How, Installed, Place, PolicyReport, ProcessId,
+    RecordedView, ReportedPlace, Running, Step,
 };
 use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::parked::Why;
@@ -215,6 +215,13 @@ impl Slot {
             Place::Put(running) => self.put(Which::Candidate, running),
         }
         self.trial = installed.trial.filter(|_| self.candidate.is_some());
+    }
+
+    /// Changes what judging one call may use.
+    pub(super) fn limit_cpu(&mut self, limit: CpuLimit) {
+        for version in self.stable.iter_mut().chain(&mut self.candidate) {
+            version.limit_cpu(limit);
+        }
     }
 
     /// A fresh instance of the version that is there goes on with its counts.

@@ -14,7 +14,9 @@ use tollgate_shm_abi::status::Code;
 
 use crate::datapath::account::AccountId;
 use crate::datapath::apart::{Asker, Posting, Processes, SeatAt, Words};
-use crate::datapath::command::{Apart, Ask, Counts, How, ProcessId, Recipe, RecordedView, Running};
+use crate::datapath::command::{
+    Apart, Ask, Counts, CpuLimit, How, ProcessId, Recipe, RecordedView, Running,
+};
 use crate::datapath::foreign::Unreadable;
 use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::question::{Asking, BatchSize, FuelTime, Meter, Question, Said, Unable};
@@ -72,6 +74,18 @@ enum Body {
     Down,
 }
 
+impl Body {
+    fn limit_cpu(&mut self, limit: CpuLimit) {
+        match self {
+            Body::Kept(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
+            Body::Foreign(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
+            Body::Fresh(recipe) => recipe.limits.fuel_per_call = limit.fuel_per_call,
+            Body::Apart(apart) => apart.cpu = limit,
+            Body::Down => {}
+        }
+    }
+}
+
 impl Version {
     pub(super) fn new(running: Running, counts: Counts) -> Self {
         let mut version = Self {
@@ -111,6 +125,12 @@ impl Version {
                 Body::Down
             }
         };
+    }
+
+    /// Changes what judging one call may use.
+    pub(super) fn limit_cpu(&mut self, limit: CpuLimit) {
+        self.body.limit_cpu(limit);
+        self.most = 0;
     }
 
     /// It failed.

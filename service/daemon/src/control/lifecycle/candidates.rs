@@ -105,10 +105,12 @@ impl Control {
         version: &Version,
         seats: &mut Seats,
     ) -> Result<How, Status> {
-        match seats.take(attachment, version.number) {
-            Some(how) => Ok(how),
-            None => self.how(attachment, version).await,
-        }
+        let Some(mut how) = seats.take(attachment, version.number) else {
+            return self.how(attachment, version).await;
+        };
+        // The settings may have changed since.
+        how.limit_cpu(self.cpu_limit(attachment.options.cpu_us));
+        Ok(how)
     }
 
     /// All plans of a request are of one policy, so a number says which version.
@@ -181,9 +183,10 @@ impl Control {
 
     /// CPU and memory of an instance.
     pub(in crate::control) fn limits_for(&self, cpu_us: Option<u32>) -> TenantLimits {
-        let per_call = Duration::from_micros(cpu_us.unwrap_or(self.config.policies.cpu_us).into());
+        let config = self.config();
+        let per_call = Duration::from_micros(cpu_us.unwrap_or(config.policies.cpu_us).into());
         TenantLimits {
-            memory_bytes: self.config.policies.memory_kib as usize * 1024,
+            memory_bytes: config.policies.memory_kib as usize * 1024,
             ..TenantLimits::for_cpu(per_call, self.rate)
         }
     }

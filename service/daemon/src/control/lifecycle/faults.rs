@@ -29,7 +29,7 @@ impl Control {
     /// Returns why no fresh instance could be had, if that may be otherwise the next time.
     async fn mend(&self, id: u32, version: u32, reason: String) -> Option<String> {
         let now = Instant::now();
-        let config = &self.config.policies;
+        let config = &self.config().policies;
         let (most, window) = (
             config.quarantine_faults,
             Duration::from_secs(config.quarantine_window_s.into()),
@@ -85,7 +85,12 @@ impl Control {
         let _one_at_a_time = self.changing.lock().await;
         let live = to_reload()?;
         match place {
-            Ok(place) => {
+            Ok(mut place) => {
+                if let Place::Put(running) = &mut place {
+                    // The settings may have changed since it was made.
+                    let limit = self.cpu_limit(live.attachment.options.cpu_us);
+                    running.how.limit_cpu(limit);
+                }
                 let install = vec![live.installed(id, place, Place::Keep)];
                 let change = PolicyChange {
                     install,

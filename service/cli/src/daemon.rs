@@ -1,0 +1,89 @@
+//! `tollgate daemon`: the settings that change while the daemon runs.
+//!
+//! What a setting takes is the daemon's knowledge: it refuses with a sentence, so an older command line changes the settings of a newer
+//! daemon.
+
+use std::path::Path;
+
+use serde_json::Value;
+use tollgate_shm_abi::messages::{Empty, RequestBody, SettingChange, SettingsChange};
+
+use crate::admin::{flat, report};
+use crate::args::Daemon;
+use crate::failure::Failure;
+
+/// `tollgate daemon …`
+pub(crate) fn daemon(socket: &Path, command: &Daemon) -> Result<String, Failure> {
+    let changes: Vec<SettingChange> = match command {
+        Daemon::Settings { json } => {
+            let report = report(socket, RequestBody::Settings(Empty {}))?;
+            return Ok(match json {
+                true => format!("{report}\n"),
+                false => shown(&report),
+            });
+        }
+        Daemon::Set { settings } => {
+            let set = settings.iter().map(|setting| SettingChange {
+                key: setting.key.clone(),
+                value: Some(setting.value.clone()),
+            });
+            set.collect()
+        }
+        Daemon::Reset { settings } => {
+            let reset = settings.iter().map(|key| SettingChange {
+                key: key.clone(),
+                value: None,
+            });
+            reset.collect()
+        }
+    };
+    let body = RequestBody::SettingsChange(SettingsChange { changes });
+    Ok(shown(&report(socket, body)?))
+}
+
+/// A setting per line, as it would be set; after it where its value is from, and what holds without that if it was set at run time.
+fn shown(report: &Value) -> String {
+    let of = |name: &str| report[name].as_array().into_iter().flatten();
+    let written = |value: &Value| flat(value).replace(' ', ",");
+    let settings = of("settings").map(|setting| {
+        let (key, value, from) = (
+            flat(&setting["key"]),
+            written(&setting["value"]),
+            flat(&setting["from"]),
+        );
+        match from.as_str() {
+            "run time" => {
+                let without = written(&setting["configured"]);
+                format!("{key}={value}  run time, otherwise {without}\n")
+            }
+            from => format!("{key}={value}  {from}\n"),
+        }
+    });
+    let unused = of("unused").map(|setting| {
+        let (key, value) = (flat(&setting["key"]), flat(&setting["value"]));
+        format!("{key}={value}  unused: {}\n", flat(&setting["why"]))
+    });
+    settings.chain(unused).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_setting_is_shown_as_it_would_be_set() {
+        let report = json!({
+            "settings": [
+                {"key": "cores", "value": [0, 1], "from": "file", "configured": [0, 1], "takes": "t"},
+                {"key": "spin_us", "value": 0, "from": "run time", "configured": 50, "takes": "t"},
+                {"key": "waiting", "value": "adaptive", "from": "default", "configured": "adaptive", "takes": "t"},
+            ],
+            "unused": [{"key": "turbo", "value": "on", "why": "there is none"}],
+        });
+        let lines = "cores=0,1  file\nspin_us=0  run time, otherwise 50\nwaiting=adaptive  default\n\
+                     turbo=on  unused: there is none\n";
+        assert_eq!(shown(&report), lines);
+    }
+}

@@ -1,0 +1,149 @@
+//! Settings that change while calls run: checked, stored, and in force on every runtime before anybody is told so.
+//!
+//! What can fail comes first, and a change is stored before it is made, so what is refused leaves everything as it was. A runtime takes it
+//! between two calls. What is looked up when it is needed (quarantines, the memory of instances) is in force with the store.
+
+use rustix::thread::CpuSet;
+use serde_json::{Value, json};
+use tollgate_control::audit::{Actor, Event};
+use tollgate_engine::Status;
+use tollgate_shm_abi::messages::SettingsChange;
+use tollgate_transport::LinkConfig;
+
+use crate::config::Config;
+use crate::control::admin::{invalid, store_failed};
+use crate::control::{Control, DaemonError, failed};
+use crate::datapath::command::CpuLimit;
+use crate::datapath::{Command, Tuning};
+use crate::limits::MAX_CORE;
+use crate::settings::{Change, Settings};
+
+impl Settings {
+    /// Those of a daemon that starts. What was set and can't be used is warned of.
+    pub(super) fn restored(
+        configured: Config,
+        store: &tollgate_control::Store,
+    ) -> Result<Settings, DaemonError> {
+        let set = store.settings();
+        let set = set.map_err(|error| failed("the store can't be read")(&error))?;
+        let settings = Settings::new(configured, set, usable_cores());
+        for (key, why) in settings.unused() {
+            tracing::error!("{key} was set at run time to what can't be used: {why}");
+        }
+        Ok(settings)
+    }
+}
+
+/// Those that the kernel lets this process have; none if it doesn't say.
+fn usable_cores() -> Vec<usize> {
+    let allowed = rustix::thread::sched_getaffinity(None);
+    let allowed = allowed.unwrap_or_else(|_| CpuSet::new());
+    (0..=MAX_CORE)
+        .filter(|core| allowed.is_set(*core))
+        .collect()
+}
+
+/// `tollgate daemon settings`.
+pub(super) fn show(control: &Control) -> Value {
+    control.settings.borrow().report(|_| true)
+}
+
+/// `tollgate daemon set` and `reset`: all of it, or nothing. Tells how the settings are afterwards.
+pub(super) async fn change(
+    control: &Control,
+    actor: Actor,
+    request: SettingsChange,
+) -> Result<Value, Status> {
+    let changes: Vec<Change> = request
+        .changes
+        .into_iter()
+        .map(|c| (c.key, c.value))
+        .collect();
+    if changes.is_empty() {
+        return Err(invalid("a change of settings names at least one"));
+    }
+    let _one_at_a_time = control.changing.lock().await;
+    let before = control.settings.borrow().clone();
+    let changed = before.changed(changes);
+    let (after, changes) = changed.map_err(|refused| invalid(refused.to_string()))?;
+    let details = changes.iter().map(|(key, _)| {
+        let values = json!({"from": before.value_of(key), "to": after.value_of(key)});
+        (key.clone(), values)
+    });
+    let details = Value::Object(details.collect());
+    let event = match changes.iter().any(|(_, value)| value.is_some()) {
+        true => Event::Set,
+        false => Event::Reset,
+    };
+    let stored = control
+        .store
+        .change_settings(actor, event, details, &changes);
+    stored.map_err(|error| store_failed(&error))?;
+    let report = after.report(|key| changes.iter().any(|(changed, _)| changed == key));
+    control.settings.replace(after);
+    control.tune(&before.in_force()).await?;
+    Ok(report)
+}
+
+impl Control {
+    /// Has all runtimes go on with what is in force now, and waits until they do.
+    async fn tune(&self, before: &Config) -> Result<(), Status> {
+        let config = self.config();
+        let cpu = self.cpu_limit(None);
+        let mut asked = Vec::new();
+        for runtime in 0..self.runtimes.len() {
+            let tuning = Box::new(tuning(&config, runtime, self.link.clone()));
+            let of = match config.policies.cpu_us == before.policies.cpu_us {
+                true => Vec::new(),
+                false => self.with_default_cpu(runtime),
+            };
+            // All of them are told before one is waited for.
+            asked.push(self.begin(runtime, |done| Command::Tune {
+                tuning,
+                cpu,
+                of,
+                done,
+            }));
+        }
+        for answer in asked {
+            self.answered(answer).await?;
+        }
+        Ok(())
+    }
+
+    /// The attachments on a runtime that don't say themselves what a judgement may use.
+    fn with_default_cpu(&self, runtime: usize) -> Vec<u32> {
+        let attachments = self.attachments.borrow();
+        let lives = attachments.live.iter();
+        let lives = lives.filter(|(_, live)| {
+            live.runtime == runtime && live.attachment.options.cpu_us.is_none()
+        });
+        lives.map(|(id, _)| id).collect()
+    }
+
+    /// What judging one call may use.
+    pub(super) fn cpu_limit(&self, cpu_us: Option<u32>) -> CpuLimit {
+        let fuel_per_call = self.limits_for(cpu_us).fuel_per_call;
+        CpuLimit {
+            fuel_per_call,
+            apart_ns: self.apart_ns(fuel_per_call),
+        }
+    }
+}
+
+/// How a runtime works by a configuration.
+pub(super) fn tuning(config: &Config, runtime: usize, link: LinkConfig) -> Tuning {
+    Tuning {
+        core: config.cores.get(runtime).copied(),
+        waiting: config.waiting,
+        spin_us: config.spin_us,
+        scheduling: config.scheduling,
+        wait_target: config.wait_target(),
+        link: LinkConfig {
+            window_calls: config.link.window_calls,
+            window_bytes: config.link.window_bytes,
+            ..link
+        },
+        cpu_share_percent: config.policies.cpu_share_percent,
+    }
+}

@@ -1,0 +1,101 @@
+//! The daemon is replaced by another process while it runs: by a newer program, or by the same one with another configuration.
+//!
+//! ```text
+//!   the daemon that runs (predecessor)            a new process (successor): the same arguments, and this socket
+//!   ── changes of the store are refused ──
+//!   Offer: the state's copy, listeners  ───────▶  everything that a start needs: configuration, policies loaded and in force,
+//!                                                 schemas prefetched, every runtime has answered
+//!   ◀───────────────────────────────────  Ready   (or Refused, and why; or it just ends)
+//!   accepts nobody, closes the store
+//!   Yours                               ───────▶  opens the store, accepts
+//!   ◀─────────────────────────────────  Serving
+//!   its sessions and links end, and it does
+//! ```
+//!
+//! Invariant: until Serving has come, the predecessor has everything that it needs to go on as if nothing had happened, and kills the
+//! successor before it does. Whoever connects meanwhile waits in the listeners' backlogs, which both have, and is refused by neither.
+//!
+//! Sessions and links aren't handed over yet: applications open theirs anew by themselves, and calls in flight end with UNAVAILABLE.
+//!
+//! The messages are JSON, one per packet, so that daemons of different ages understand each other: what a version doesn't know
+//! it ignores, and [`FORMAT`] says what it must know.
+
+mod predecessor;
+mod successor;
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::unix::AsyncFd;
+use tollgate_shm_abi::control::{ControlSocket, Packet};
+
+pub(super) use predecessor::{follow_signals, stand_in, upgrade};
+pub(super) use successor::Predecessor;
+
+use crate::control::{Watched, connection, watch};
+
+/// The word that a successor is started with, behind its predecessor's own: standard input is the socket between them.
+pub(crate) const ARGUMENT: &str = "--take-over";
+
+/// What an [`Offer`] is: 1 has no sessions and links.
+const FORMAT: u32 = 1;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "says", rename_all = "kebab-case")]
+enum Message {
+    /// With descriptors: applications' listener, the state's copy, and peers' listener if there is one.
+    Offer(Offer),
+    Ready {
+        version: String,
+    },
+    Refused {
+        why: String,
+    },
+    Yours,
+    Serving,
+}
+
+/// What the successor is given, and is to be like.
+#[derive(Debug, Serialize, Deserialize)]
+struct Offer {
+    format: u32,
+    version: String,
+    pid: u32,
+    socket: PathBuf,
+    state: Option<PathBuf>,
+    listen: Option<SocketAddr>,
+    /// Who asked for it.
+    by: String,
+}
+
+/// One end of the socket between the two.
+struct Channel(AsyncFd<Watched<ControlSocket>>);
+
+impl Channel {
+    fn new(socket: ControlSocket) -> std::io::Result<Channel> {
+        Ok(Channel(watch(socket)?))
+    }
+
+    async fn say(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<(), String> {
+        let json = serde_json::to_vec(message).map_err(|error| error.to_string())?;
+        connection::send_packet(&self.0, &json, fds)
+            .await
+            .map_err(|error| error.to_string())
+    }
+
+    /// The next message; `None` once the other process has closed its end.
+    async fn hear(&self) -> Result<Option<(Message, Vec<OwnedFd>)>, String> {
+        let Some(Packet { bytes, fds }) = connection::receive(&self.0).await else {
+            return Ok(None);
+        };
+        let message = serde_json::from_slice(&bytes);
+        let message = message.map_err(|error| format!("it said something else: {error}"))?;
+        Ok(Some((message, fds)))
+    }
+}
+
+fn borrowed(fds: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
+    fds.iter().map(AsFd::as_fd).collect()
+}

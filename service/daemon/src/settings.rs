@@ -1,0 +1,532 @@
+//! The settings that an operator can change while the daemon runs: what each takes, and where its value is from.
+//!
+//! ```text
+//!   default ◀── configuration file ◀── command line ◀── set at run time, in the store
+//!                                                          each overrides those to its left, until it is reset
+//! ```
+//!
+//! What can change is what a runtime can take between two calls, and what is looked up when it is needed. Absent: what would move state from
+//! one runtime to another (their number), and what others know the daemon by (its name, its addresses).
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+use tollgate_control::limits::CPU_US;
+
+use crate::config::{Config, ConfigError};
+use crate::limits::{MAX_CORE, MAX_RUNTIMES, MAX_SPIN, WAIT_TARGET_US, WINDOW_BYTES, WINDOW_CALLS};
+
+/// One setting that can change while the daemon runs.
+pub struct Setting {
+    /// Its name in the configuration file; after its section's and a dot, if it is in one.
+    pub key: &'static str,
+    /// Which values it takes.
+    pub takes: &'static str,
+    read: fn(&Config) -> Value,
+    /// `false`: the text is no value.
+    write: fn(&mut Config, &str) -> bool,
+    fits: fn(&Config) -> bool,
+}
+
+/// All of them.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        key: "cores",
+        takes: "at most 64 entries below 1024, or none",
+        read: |config| json!(config.cores),
+        write: |config, text| {
+            let cores = match text {
+                "none" => Some(Vec::new()),
+                list => list.split(',').map(|core| core.parse().ok()).collect(),
+            };
+            cores.map(|cores| config.cores = cores).is_some()
+        },
+        fits: |config| {
+            config.cores.len() <= MAX_RUNTIMES && config.cores.iter().all(|core| *core <= MAX_CORE)
+        },
+    },
+    Setting {
+        key: "waiting",
+        takes: "adaptive, spin or sleep",
+        read: |config| json!(config.waiting),
+        write: |config, text| parse_word(&mut config.waiting, text),
+        fits: |_| true,
+    },
+    Setting {
+        key: "spin_us",
+        takes: "0 to 10000",
+        read: |config| json!(config.spin_us),
+        write: |config, text| parse(&mut config.spin_us, text),
+        fits: |config| u128::from(config.spin_us) <= MAX_SPIN.as_micros(),
+    },
+    Setting {
+        key: "scheduling",
+        takes: "fair or round-robin",
+        read: |config| json!(config.scheduling),
+        write: |config, text| parse_word(&mut config.scheduling, text),
+        fits: |_| true,
+    },
+    Setting {
+        key: "wait_target_us",
+        takes: "0 (off), or 100 to 1000000",
+        read: |config| json!(config.wait_target_us),
+        write: |config, text| parse(&mut config.wait_target_us, text),
+        fits: |config| config.wait_target_us == 0 || within(WAIT_TARGET_US, config.wait_target_us),
+    },
+    Setting {
+        key: "link.window_calls",
+        takes: "1 to 1048576",
+        read: |config| json!(config.link.window_calls),
+        write: |config, text| parse(&mut config.link.window_calls, text),
+        fits: |config| within(WINDOW_CALLS, config.link.window_calls),
+    },
+    Setting {
+        key: "link.window_bytes",
+        takes: "33554432 to 1099511627776",
+        read: |config| json!(config.link.window_bytes),
+        write: |config, text| parse(&mut config.link.window_bytes, text),
+        fits: |config| within(WINDOW_BYTES, config.link.window_bytes),
+    },
+    Setting {
+        key: "policies.cpu_us",
+        takes: "5 to 10000",
+        read: |config| json!(config.policies.cpu_us),
+        write: |config, text| parse(&mut config.policies.cpu_us, text),
+        fits: |config| within(CPU_US, config.policies.cpu_us),
+    },
+    Setting {
+        key: "policies.cpu_share_percent",
+        takes: "1 to 100",
+        read: |config| json!(config.policies.cpu_share_percent),
+        write: |config, text| parse(&mut config.policies.cpu_share_percent, text),
+        fits: |config| within((1, 100), config.policies.cpu_share_percent),
+    },
+    Setting {
+        key: "policies.memory_kib",
+        takes: "64 to 16384",
+        read: |config| json!(config.policies.memory_kib),
+        write: |config, text| parse(&mut config.policies.memory_kib, text),
+        fits: |config| within((64, 16_384), config.policies.memory_kib),
+    },
+    Setting {
+        key: "policies.quarantine_faults",
+        takes: "1 to 1000",
+        read: |config| json!(config.policies.quarantine_faults),
+        write: |config, text| parse(&mut config.policies.quarantine_faults, text),
+        fits: |config| within((1, 1_000), config.policies.quarantine_faults),
+    },
+    Setting {
+        key: "policies.quarantine_window_s",
+        takes: "1 to 3600",
+        read: |config| json!(config.policies.quarantine_window_s),
+        write: |config, text| parse(&mut config.policies.quarantine_window_s, text),
+        fits: |config| within((1, 3_600), config.policies.quarantine_window_s),
+    },
+];
+
+fn within<T: PartialOrd>((least, most): (T, T), value: T) -> bool {
+    (least..=most).contains(&value)
+}
+
+fn parse<T: std::str::FromStr>(place: &mut T, text: &str) -> bool {
+    text.parse().map(|value| *place = value).is_ok()
+}
+
+/// A word is spelled alike in the file and on the command line.
+fn parse_word<T: clap::ValueEnum>(place: &mut T, text: &str) -> bool {
+    T::from_str(text, false).map(|value| *place = value).is_ok()
+}
+
+/// As an operator writes it.
+fn written(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) if items.is_empty() => "none".to_owned(),
+        Value::Array(items) => items.iter().map(written).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    }
+}
+
+impl Setting {
+    /// The one of this name.
+    pub fn named(key: &str) -> Option<&'static Setting> {
+        SETTINGS.iter().find(|setting| setting.key == key)
+    }
+
+    /// Checks what a configuration says.
+    pub(crate) fn check(&self, config: &Config) -> Result<(), ConfigError> {
+        match (self.fits)(config) {
+            true => Ok(()),
+            false => Err(self.refuse(written(&(self.read)(config)))),
+        }
+    }
+
+    fn refuse(&self, value: String) -> ConfigError {
+        ConfigError::OutOfRange {
+            setting: self.key,
+            value,
+            expected: self.takes,
+        }
+    }
+
+    /// Puts a value into a configuration, which is of no use any more if that is refused.
+    fn put(&self, config: &mut Config, text: &str) -> Result<(), ConfigError> {
+        match (self.write)(config, text) {
+            true => self.check(config),
+            false => Err(self.refuse(text.to_owned())),
+        }
+    }
+}
+
+/// Where a setting's value is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Nobody has said anything.
+    Default,
+    /// The configuration file.
+    File,
+    /// The daemon's command line.
+    CommandLine,
+    /// `tollgate daemon set`.
+    RunTime,
+}
+
+impl Source {
+    fn name(self) -> &'static str {
+        match self {
+            Source::Default => "default",
+            Source::File => "file",
+            Source::CommandLine => "command line",
+            Source::RunTime => "run time",
+        }
+    }
+}
+
+/// A change: the setting's name, and its new value; `None` resets it.
+pub(crate) type Change = (String, Option<String>);
+
+/// Why a change of settings is refused; nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    /// A value isn't one.
+    #[error(transparent)]
+    Value(#[from] ConfigError),
+    /// There is no such setting, or it can't change.
+    #[error(
+        "{key:?} is no setting that can change while the daemon runs; {} are",
+        all_keys()
+    )]
+    Unknown {
+        /// What was asked for.
+        key: String,
+    },
+    /// One command says two things about it.
+    #[error("{key} is named twice")]
+    Twice {
+        /// The setting.
+        key: String,
+    },
+    /// A runtime would appear or go.
+    #[error(
+        "cores = {value}: as many as there are runtimes, {runtimes}; their number changes only when the daemon starts"
+    )]
+    Runtimes {
+        /// What was asked for.
+        value: String,
+        /// How many there are.
+        runtimes: usize,
+    },
+    /// A core that the kernel doesn't let the daemon have.
+    #[error("cores = {value}: this daemon may use {usable}")]
+    Core {
+        /// What was asked for.
+        value: String,
+        /// What it may use.
+        usable: String,
+    },
+}
+
+fn all_keys() -> String {
+    let keys: Vec<_> = SETTINGS.iter().map(|setting| setting.key).collect();
+    keys.join(", ")
+}
+
+/// All settings of a running daemon.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    /// What defaults, file and command line say.
+    configured: Config,
+    /// What was set at run time.
+    set: BTreeMap<String, String>,
+    /// Of those, what can't be used here, and why: another version of the daemon stored it, or the machine has changed.
+    unused: BTreeMap<String, String>,
+    in_force: Rc<Config>,
+    /// Cores that the kernel lets this process have; none: it doesn't say.
+    usable_cores: Vec<usize>,
+}
+
+impl Settings {
+    /// What was set at run time overrides what is configured. What of it can't be used is left aside: a daemon that didn't start for it
+    /// couldn't be told to forget it.
+    pub(crate) fn new(
+        configured: Config,
+        set: BTreeMap<String, String>,
+        usable_cores: Vec<usize>,
+    ) -> Settings {
+        let mut settings = Settings {
+            in_force: Rc::new(configured.clone()),
+            configured,
+            set,
+            unused: BTreeMap::new(),
+            usable_cores,
+        };
+        let mut config = settings.configured.clone();
+        for (key, text) in &settings.set {
+            if let Err(why) = settings.put(&mut config, key, text) {
+                settings.unused.insert(key.clone(), why.to_string());
+            }
+        }
+        settings.in_force = Rc::new(config);
+        settings
+    }
+
+    /// What holds now.
+    pub(crate) fn in_force(&self) -> Rc<Config> {
+        Rc::clone(&self.in_force)
+    }
+
+    /// What was set and can't be used, and why.
+    pub(crate) fn unused(&self) -> impl Iterator<Item = (&str, &str)> {
+        let unused = self.unused.iter();
+        unused.map(|(key, why)| (key.as_str(), why.as_str()))
+    }
+
+    fn put(&self, config: &mut Config, key: &str, text: &str) -> Result<(), Refused> {
+        let Some(setting) = Setting::named(key) else {
+            let key = key.to_owned();
+            return Err(Refused::Unknown { key });
+        };
+        let mut changed = config.clone();
+        setting.put(&mut changed, text)?;
+        if key == "cores" {
+            self.check_cores(&changed)?;
+        }
+        *config = changed;
+        Ok(())
+    }
+
+    /// Each runtime keeps its tenants, so as many remain; and none is sent where the kernel doesn't let it go.
+    fn check_cores(&self, config: &Config) -> Result<(), Refused> {
+        let value = || written(&json!(config.cores));
+        let runtimes = self.configured.runtimes();
+        if config.runtimes() != runtimes {
+            let value = value();
+            return Err(Refused::Runtimes { value, runtimes });
+        }
+        let is_usable = |core: &usize| self.usable_cores.contains(core);
+        if self.usable_cores.is_empty() || config.cores.iter().all(is_usable) {
+            return Ok(());
+        }
+        Err(Refused::Core {
+            value: value(),
+            usable: written(&json!(self.usable_cores)),
+        })
+    }
+
+    /// The settings as they are after all changes, and the changes with their values as they are written; or why none can be made.
+    pub(crate) fn changed(&self, changes: Vec<Change>) -> Result<(Settings, Vec<Change>), Refused> {
+        let mut set = self.set.clone();
+        let mut named: Vec<Change> = Vec::new();
+        for (key, value) in changes {
+            if named.iter().any(|(before, _)| *before == key) {
+                return Err(Refused::Twice { key });
+            }
+            let value = match value {
+                Some(text) => Some(self.checked(&key, text.trim())?),
+                // What another version has stored can be forgotten, too.
+                None if Setting::named(&key).is_none() && !set.contains_key(&key) => {
+                    return Err(Refused::Unknown { key });
+                }
+                None => None,
+            };
+            match &value {
+                Some(text) => drop(set.insert(key.clone(), text.clone())),
+                None => drop(set.remove(&key)),
+            }
+            named.push((key, value));
+        }
+        let (configured, usable) = (self.configured.clone(), self.usable_cores.clone());
+        Ok((Settings::new(configured, set, usable), named))
+    }
+
+    fn checked(&self, key: &str, text: &str) -> Result<String, Refused> {
+        let mut config = self.configured.clone();
+        self.put(&mut config, key, text)?;
+        let setting = Setting::named(key);
+        Ok(setting.map_or_else(String::new, |setting| written(&(setting.read)(&config))))
+    }
+
+    /// As the audit log has a value.
+    pub(crate) fn value_of(&self, key: &str) -> Option<String> {
+        let setting = Setting::named(key)?;
+        Some(written(&(setting.read)(&self.in_force)))
+    }
+
+    fn source_of(&self, setting: &Setting) -> Source {
+        match self.set.contains_key(setting.key) && !self.unused.contains_key(setting.key) {
+            true => Source::RunTime,
+            false => self.configured.source_of(setting.key),
+        }
+    }
+
+    /// `tollgate daemon settings`: those that `wanted` names.
+    pub(crate) fn report(&self, wanted: impl Fn(&str) -> bool) -> Value {
+        let settings = SETTINGS.iter().filter(|setting| wanted(setting.key));
+        let settings = settings.map(|setting| {
+            json!({
+                "key": setting.key, "value": (setting.read)(&self.in_force), "from": self.source_of(setting).name(),
+                "configured": (setting.read)(&self.configured), "takes": setting.takes,
+            })
+        });
+        let unused = self.unused().filter(|(key, _)| wanted(key));
+        let unused =
+            unused.map(|(key, why)| json!({"key": key, "value": self.set[key], "why": why}));
+        json!({"settings": settings.collect::<Vec<_>>(), "unused": unused.collect::<Vec<_>>()})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::config::{Scheduling, Waiting};
+
+    fn settings(set: &[(&str, &str)]) -> Settings {
+        let set = set.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        Settings::new(Config::default(), set.collect(), vec![0, 1])
+    }
+
+    fn set(key: &str, value: &str) -> Change {
+        (key.to_owned(), Some(value.to_owned()))
+    }
+
+    fn reset(key: &str) -> Change {
+        (key.to_owned(), None)
+    }
+
+    #[test]
+    fn every_setting_takes_what_it_is_reported_with() {
+        for setting in SETTINGS {
+            let mut config = Config::default();
+            let text = written(&(setting.read)(&config));
+            setting.put(&mut config, &text).unwrap();
+            assert_eq!(config, Config::default(), "{}", setting.key);
+        }
+    }
+
+    #[test]
+    fn what_is_set_overrides_what_is_configured_until_it_is_reset() {
+        let configured = Config {
+            spin_us: 7,
+            ..Config::default()
+        };
+        let before = Settings::new(configured, BTreeMap::new(), vec![0, 1]);
+        let changes = vec![
+            set("spin_us", " 0009 "),
+            set("waiting", "sleep"),
+            set("scheduling", "round-robin"),
+            set("cores", "1"),
+        ];
+        let (after, named) = before.changed(changes).unwrap();
+        let config = after.in_force();
+        assert_eq!(config.spin_us, 9);
+        assert_eq!(named[0], set("spin_us", "9"), "as it would be shown");
+        assert_eq!(config.waiting, Waiting::Sleep);
+        assert_eq!(config.scheduling, Scheduling::RoundRobin);
+        assert_eq!(config.cores, [1]);
+        let changes = vec![reset("spin_us"), reset("waiting"), set("cores", "none")];
+        let (after, _) = after.changed(changes).unwrap();
+        let config = after.in_force();
+        assert_eq!((config.spin_us, config.waiting), (7, Waiting::Adaptive));
+        assert_eq!(config.scheduling, Scheduling::RoundRobin);
+        assert_eq!(config.cores, [0usize; 0]);
+    }
+
+    #[test]
+    fn a_change_is_made_whole_or_not_at_all_and_a_refusal_says_what_would_do() {
+        let settings = settings(&[]);
+        let check = |changes: Vec<Change>, expected: &str| {
+            let refused = settings.changed(changes).map(drop).unwrap_err();
+            assert_eq!(refused.to_string(), expected);
+        };
+        for (key, value, takes) in [
+            ("waiting", "seldom", "adaptive, spin or sleep"),
+            ("waiting", "Spin", "adaptive, spin or sleep"),
+            ("spin_us", "10001", "0 to 10000"),
+            ("spin_us", "-1", "0 to 10000"),
+            ("spin_us", "", "0 to 10000"),
+            ("scheduling", "round robin", "fair or round-robin"),
+            ("wait_target_us", "99", "0 (off), or 100 to 1000000"),
+            ("wait_target_us", "1000001", "0 (off), or 100 to 1000000"),
+            ("cores", "one", "at most 64 entries below 1024, or none"),
+            ("cores", "1024", "at most 64 entries below 1024, or none"),
+            ("link.window_calls", "0", "1 to 1048576"),
+            ("link.window_bytes", "1", "33554432 to 1099511627776"),
+            ("policies.cpu_us", "4", "5 to 10000"),
+            ("policies.cpu_share_percent", "256", "1 to 100"),
+            ("policies.memory_kib", "63", "64 to 16384"),
+            ("policies.quarantine_faults", "0", "1 to 1000"),
+            ("policies.quarantine_window_s", "3601", "1 to 3600"),
+        ] {
+            let good = set("policies.cpu_us", "50");
+            let first = (key != "policies.cpu_us").then_some(good);
+            let changes = first.into_iter().chain([set(key, value)]);
+            check(changes.collect(), &format!("{key} = {value}: {takes}"));
+        }
+        let runtimes =
+            "as many as there are runtimes, 1; their number changes only when the daemon starts";
+        check(
+            vec![set("cores", "0,1")],
+            &format!("cores = 0,1: {runtimes}"),
+        );
+        check(
+            vec![set("cores", "2")],
+            "cores = 2: this daemon may use 0,1",
+        );
+        let twice = vec![set("spin_us", "1"), reset("spin_us")];
+        check(twice, "spin_us is named twice");
+        let unknown = format!(
+            "\"listen\" is no setting that can change while the daemon runs; {} are",
+            all_keys()
+        );
+        check(vec![set("listen", "127.0.0.1:1")], &unknown);
+        check(vec![reset("listen")], &unknown);
+    }
+
+    #[test]
+    fn what_is_stored_and_cannot_be_used_is_left_aside_and_can_be_forgotten() {
+        let stored = [
+            ("cores", "0,1"),
+            ("spin_us", "3"),
+            ("turbo", "9"),
+            ("waiting", "often"),
+        ];
+        let settings = settings(&stored);
+        let config = settings.in_force();
+        assert_eq!((config.spin_us, config.runtimes()), (3, 1));
+        let unused: Vec<_> = settings.unused().map(|(key, _)| key).collect();
+        assert_eq!(unused, ["cores", "turbo", "waiting"]);
+        let report = settings.report(|_| true);
+        assert_eq!(report["unused"][1]["value"], "9");
+        let from = |key: &str| {
+            let all = report["settings"].as_array().unwrap();
+            all.iter().find(|s| s["key"] == key).unwrap()["from"].clone()
+        };
+        assert_eq!(from("spin_us"), "run time");
+        assert_eq!(from("waiting"), "default", "what holds is");
+        let forgotten = unused.into_iter().map(reset).collect();
+        let (after, _) = settings.changed(forgotten).unwrap();
+        assert_eq!(after.unused().count(), 0);
+    }
+}
