@@ -5,32 +5,12 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-
-/// A process's line in `/proc/PID/stat` from field 3 on, which is the first after its name; empty once it is gone.
-fn stat(pid: u32) -> Vec<String> {
-    let stat = read(&format!("/proc/{pid}/stat"));
-    // The command's name is in parentheses and may contain anything: count from the last one.
-    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
-    after.split_whitespace().map(str::to_owned).collect()
-}
-
-/// Clock ticks (user and system) that a process has used so far; 0 once it is gone.
-fn ticks(pid: u32) -> u64 {
-    // `utime` and `stime` are fields 14 and 15.
-    let fields = stat(pid).into_iter().skip(11).take(2);
-    fields.filter_map(|field| field.parse::<u64>().ok()).sum()
-}
+use tollgate_conformance::process::stat;
 
 /// Whether a process runs only when nobody else wants to: SCHED_IDLE.
 pub(crate) fn is_idle_class(pid: u32) -> bool {
     // `policy` is field 41.
     stat(pid).get(38).is_some_and(|policy| policy == "5")
-}
-
-/// CPU seconds that these processes have used so far, in steps of the kernel's clock tick (10 ms).
-pub(crate) fn cpu_seconds(pids: &[u32]) -> f64 {
-    let ticks: u64 = pids.iter().map(|&pid| ticks(pid)).sum();
-    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
 /// What these processes keep in memory, in MiB: a page that several of them share counts for a part in each.
@@ -99,17 +79,6 @@ fn read(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn burnt_cpu_time_is_seen() {
-        let me = [std::process::id()];
-        let before = cpu_seconds(&me);
-        let mut sum = 0u64;
-        while cpu_seconds(&me) - before < 0.05 {
-            sum = (0..100_000).fold(sum, |sum, n| std::hint::black_box(sum ^ n));
-        }
-        assert_eq!(cpu_seconds(&[u32::MAX]), 0.0);
-    }
 
     #[test]
     fn a_test_is_not_of_the_idle_class() {

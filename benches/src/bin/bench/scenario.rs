@@ -611,6 +611,14 @@ const fn sessions(name: &'static str, sessions: usize) -> Scenario {
     }
 }
 
+/// So many sessions, and so many calls in flight in each.
+const fn each(name: &'static str, count: usize, inflight: usize) -> Scenario {
+    Scenario {
+        inflight: count * inflight,
+        ..sessions(name, count)
+    }
+}
+
 const BIND: Scenario = Scenario {
     metrics: [FIRST_CALL, OPEN],
     subjects: &[TONIC, TOLLGATE],
@@ -632,7 +640,7 @@ const LATENCY_SPINNERS: Scenario = Scenario {
 
 /// All of them, in the order of a repetition. `bind` comes first: the daemons of a repetition are
 /// fresh, so its call finds nothing compiled and no link.
-pub(crate) const SCENARIOS: [Scenario; 52] = [
+pub(crate) const SCENARIOS: [Scenario; 56] = [
     BIND,
     Scenario {
         name: "bind-prefetched",
@@ -726,6 +734,10 @@ pub(crate) const SCENARIOS: [Scenario; 52] = [
     sessions("sessions-8", 8),
     sessions("sessions-128", 128),
     sessions("sessions-1000", 1_000),
+    each("sessions-10-each-1", 10, 1),
+    each("sessions-1000-each-1", 1_000, 1),
+    each("sessions-10-each-4", 10, 4),
+    each("sessions-1000-each-4", 1_000, 4),
     fair(
         "fair-sessions",
         32,
@@ -835,7 +847,7 @@ const fn large_beside_small(text: &'static str, scenario: &'static str) -> Claim
 }
 
 /// What this version of Tollgate claims.
-pub(crate) const CLAIMS: [Claim; 44] = [
+pub(crate) const CLAIMS: [Claim; 47] = [
     claim(
         "p50 with the ACL is at most a quarter of tonic's",
         "latency-hotel",
@@ -1086,6 +1098,36 @@ pub(crate) const CLAIMS: [Claim; 44] = [
         ..claim(
             "128 sessions lose at most 10% of the best rate",
             "sessions-128",
+            TOLLGATE,
+            &[TOLLGATE],
+            Bar::AtLeast(0.9),
+        )
+    },
+    Claim {
+        elsewhere: &["sessions-10-each-1"],
+        ..claim(
+            "1,000 sessions with a call in flight in each lose at most 10% of the rate of 10",
+            "sessions-1000-each-1",
+            TOLLGATE,
+            &[TOLLGATE],
+            Bar::AtLeast(0.9),
+        )
+    },
+    Claim {
+        elsewhere: &["sessions-10-each-4"],
+        ..claim(
+            "with four in flight in each, too",
+            "sessions-1000-each-4",
+            TOLLGATE,
+            &[TOLLGATE],
+            Bar::AtLeast(0.9),
+        )
+    },
+    Claim {
+        elsewhere: &["sessions-8"],
+        ..claim(
+            "1,000 sessions lose at most 10% of the rate of 8 with as many calls in flight together",
+            "sessions-1000",
             TOLLGATE,
             &[TOLLGATE],
             Bar::AtLeast(0.9),

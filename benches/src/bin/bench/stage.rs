@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tollgate_benches::settings::{Method, Wait};
-use tollgate_conformance::process::{Process, program, programs};
+use tollgate_conformance::process::{Process, cpu_seconds, program, programs};
 use tollgate_conformance::testbed::{
     Daemon, Options, SOON, Testbed, eventually, policy_file, proto_file,
 };
 use tollgate_conformance::workload::acl_config;
 
 use crate::envoy::{self, Filter};
-use crate::machine::{cpu_seconds, is_idle_class, memory_mib};
+use crate::machine::{is_idle_class, memory_mib};
 use crate::scenario::{Attached, Before, Otherwise, Policy, Rival, Scenario, Sidecar, Subject};
 
 const TENANT: &str = "bench";
