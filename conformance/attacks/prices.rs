@@ -4,27 +4,13 @@
 
 use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::module::Module;
+use tollgate_conformance::process::runtimes_ns;
 use tollgate_conformance::testbed::{Daemon, Testbed};
 use tollgate_conformance::traffic::ECHO;
 use tollgate_shm_abi::messages::{Names, PolicyOptions};
 
 use crate::caller::{Caller, passed, with_config};
 use crate::measure::{Limit, alone, is_long, measured, unless_stalled};
-
-/// What the kernel has given the daemon's runtimes, in nanoseconds.
-fn runtimes_ns(pid: u32) -> u64 {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let of_runtime = |task: std::io::Result<std::fs::DirEntry>| {
-        let task = task.unwrap().path();
-        let name = std::fs::read_to_string(task.join("comm")).ok()?;
-        let spent = std::fs::read_to_string(task.join("schedstat")).ok()?;
-        name.starts_with("runtime")
-            .then(|| spent.split(' ').next()?.parse::<u64>().ok())?
-    };
-    let spent: Vec<u64> = tasks.filter_map(of_runtime).collect();
-    assert!(!spent.is_empty(), "a thread called runtime");
-    spent.iter().sum()
-}
 
 fn account_ns(admin: &mut Admin, tenant: &str) -> u64 {
     let status = admin.status();

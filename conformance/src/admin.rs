@@ -11,7 +11,7 @@ use tollgate_shm_abi::blob::{blob_create, blob_read};
 use tollgate_shm_abi::messages::{
     Empty, Failure, Names, PARTY_PROVIDER_POST, PARTY_PROVIDER_PRE, PARTY_TENANT, PolicyAttach,
     PolicyOptions, PolicyPush, PolicySelection, RequestBody, ResponseBody, SIDE_CLIENT,
-    SIDE_SERVER, TenantAdd,
+    SIDE_SERVER, SettingChange, SettingsChange, TenantAdd,
 };
 
 use crate::hostile::Wire;
@@ -219,14 +219,32 @@ impl Admin {
             .map(drop)
     }
 
+    /// Changes a setting of the daemon's; without a value it is reset. Returns what `tollgate daemon settings --json` says of it then.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn set(&mut self, key: &str, value: Option<&str>) -> Value {
+        let change = SettingChange {
+            key: key.to_owned(),
+            value: value.map(str::to_owned),
+        };
+        let changes = vec![change];
+        let report = self.report(RequestBody::SettingsChange(SettingsChange { changes }));
+        report["settings"][0].clone()
+    }
+
     /// What `tollgate status --json` says.
     ///
     /// # Panics
     /// If the daemon has no status to tell.
     pub fn status(&mut self) -> Value {
+        self.report(RequestBody::Status(Empty {}))
+    }
+
+    fn report(&mut self, body: RequestBody) -> Value {
         let (_, fds) = self
-            .ask(RequestBody::Status(Empty {}), &[])
-            .expect("an administrator is told the status");
+            .ask(body, &[])
+            .expect("an administrator is told what it asks");
         let blob = fds.first().expect("a report comes as a memory file");
         let json = blob_read(blob, REPORT_BYTES).expect("the report can be read");
         serde_json::from_slice(&json).expect("the report is JSON")

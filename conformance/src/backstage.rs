@@ -1,20 +1,22 @@
-//! What the documentation's examples have behind them: a daemon, and servers for those that only call. They show what a program is, and run
-//! as they stand; what is here they hide.
+//! What the documentation's examples have behind them, and tests of the Rust library: a daemon, and a server for those that only call. The
+//! examples show what a program is, and run as they stand; what is here they hide.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::{Code, Received, Reply, Request, Response, Server, Session, SessionOptions, Status};
+use tollgate::{
+    Code, Received, Reply, Request, Response, Server, Service, Session, SessionOptions, Status,
+};
 
 use crate::hotel::reservation_server::{Reservation, ReservationServer};
 use crate::hotel::{AvailabilityReply, AvailabilityRequest, ReserveReply, ReserveRequest};
 use crate::interop::{SemanticsServer, Server as Semantics};
 use crate::testbed::{Daemon, Testbed};
 
-/// A daemon with a tenant, and sessions that serve.
+/// A daemon with a tenant, and maybe a session that serves.
 #[derive(Debug)]
 pub struct Backstage {
     token: String,
-    serving: Vec<Session>,
+    serving: Option<Session>,
     daemon: Daemon,
     _bed: Testbed,
 }
@@ -35,7 +37,7 @@ impl Backstage {
         let daemon = bed.daemon("a");
         Backstage {
             token: daemon.tenant("acme"),
-            serving: Vec::new(),
+            serving: None,
             daemon,
             _bed: bed,
         }
@@ -46,11 +48,7 @@ impl Backstage {
     /// # Panics
     /// If it can't be served.
     pub fn with_hotel() -> Backstage {
-        let mut backstage = Backstage::new();
-        let session = backstage.session();
-        let server = Server::new(&session).add_service(ReservationServer::new(Hotel::default()));
-        backstage.serve(session, server);
-        backstage
+        Backstage::with(ReservationServer::new(Hotel::default()))
     }
 
     /// The service of the interoperability suite.
@@ -58,18 +56,22 @@ impl Backstage {
     /// # Panics
     /// If it can't be served.
     pub fn with_semantics() -> Backstage {
-        let mut backstage = Backstage::new();
-        let session = backstage.session();
-        let server = Server::new(&session).add_service(SemanticsServer::new(Semantics));
-        backstage.serve(session, server);
-        backstage
+        Backstage::with(SemanticsServer::new(Semantics))
     }
 
-    fn serve(&mut self, session: Session, server: Server) {
+    /// Serves this on a session of its own.
+    ///
+    /// # Panics
+    /// If it can't be served.
+    pub fn with(service: impl Service) -> Backstage {
+        let mut backstage = Backstage::new();
+        let session = backstage.session();
+        let server = Server::new(&session).add_service(service);
         if let Err(status) = tollgate::block_on(&session, server.bind()) {
             panic!("{status}");
         }
-        self.serving.push(session);
+        backstage.serving = Some(session);
+        backstage
     }
 
     /// How a session is opened here.
@@ -87,8 +89,8 @@ impl Backstage {
 }
 
 /// Books one room after the other, as long as one is asked for at a time.
-#[derive(Default)]
-struct Hotel(AtomicU64);
+#[derive(Debug, Default)]
+pub struct Hotel(AtomicU64);
 
 impl Reservation for Hotel {
     async fn reserve(&self, request: Request<Received<ReserveRequest>>) -> Reply<ReserveReply> {

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::process::{program, programs};
-use crate::testbed::{proto_file, run, succeed};
+use crate::process::programs;
+use crate::testbed::{proto_file, run, stubs, succeed};
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
@@ -45,16 +45,6 @@ pub fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../client-libs/c")
 }
 
-/// Generates stubs in C.
-///
-/// # Panics
-/// If that fails.
-pub fn stubs(proto: &Path, out: &Path) {
-    let generate = ["gen", "--lang", "c", "--out"];
-    let mut tollgate = Command::new(program("tollgate"));
-    succeed(tollgate.args(generate).arg(out).arg(proto));
-}
-
 impl Kit {
     /// Installs the library, and makes the stubs, in a directory that is emptied.
     ///
@@ -77,9 +67,8 @@ impl Kit {
                 .arg(assignment("PREFIX", &place.join("prefix")))
                 .arg(assignment("BUILD", &programs())),
         );
-        for proto in ["everything.proto", "hotel.proto", "interop.proto"] {
-            stubs(&proto_file(proto), &place.join("stubs"));
-        }
+        let protos = ["everything.proto", "hotel.proto", "interop.proto"].map(proto_file);
+        stubs("c", &protos, &place.join("stubs"));
         Kit {
             place: place.to_owned(),
         }

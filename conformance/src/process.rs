@@ -16,6 +16,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal};
+
 /// The directory of the built programs: where the running program is, or one above for tests. Examples in documentation run somewhere else,
 /// and find where this crate was built.
 ///
@@ -33,6 +35,71 @@ pub fn programs() -> PathBuf {
         Some(built) if !directory.join("tollgated").exists() => built.to_owned(),
         _ => directory.to_owned(),
     }
+}
+
+/// Python, in the virtual environment that `.ci/python` makes.
+///
+/// # Panics
+/// If it hasn't.
+pub fn python() -> PathBuf {
+    let python = programs().join("../python/venv/bin/python");
+    let shown = python.display();
+    assert!(
+        python.exists(),
+        "{shown} is not there: run `.ci/python` first"
+    );
+    python
+}
+
+/// A process's line in `/proc/PID/stat` from field 3 on, which is the first after its name; empty once it is gone.
+pub fn stat(pid: u32) -> Vec<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The command's name is in parentheses and may contain anything: count from the last one.
+    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
+    after.split_whitespace().map(str::to_owned).collect()
+}
+
+/// CPU seconds (user and system) that these processes have used so far, in steps of the kernel's clock tick (10 ms); none of those that
+/// are gone.
+pub fn cpu_seconds(pids: &[u32]) -> f64 {
+    // `utime` and `stime` are fields 14 and 15.
+    let fields = pids
+        .iter()
+        .flat_map(|&pid| stat(pid).into_iter().skip(11).take(2));
+    let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// Sends a process a signal. One that is gone needs none.
+pub fn signal(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let _gone = pid.map(|pid| rustix::process::kill_process(pid, signal));
+}
+
+/// The threads of a process, by name, and where each of them is in `/proc`; none once it is gone.
+pub fn threads(pid: u32) -> Vec<(String, PathBuf)> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let named = |task: io::Result<std::fs::DirEntry>| {
+        let task = task.ok()?.path();
+        let name = std::fs::read_to_string(task.join("comm")).ok()?;
+        Some((name.trim().to_owned(), task))
+    };
+    tasks.into_iter().flatten().filter_map(named).collect()
+}
+
+/// What the kernel has given a daemon's runtimes, in nanoseconds.
+///
+/// # Panics
+/// If the process has none.
+pub fn runtimes_ns(pid: u32) -> u64 {
+    let of_runtime = |(name, task): (String, PathBuf)| {
+        let spent = std::fs::read_to_string(task.join("schedstat")).ok()?;
+        name.starts_with("runtime")
+            .then(|| spent.split(' ').next()?.parse::<u64>().ok())?
+    };
+    let spent: Vec<u64> = threads(pid).into_iter().filter_map(of_runtime).collect();
+    assert!(!spent.is_empty(), "a thread called runtime");
+    spent.iter().sum()
 }
 
 /// The path of a built program.
@@ -173,12 +240,8 @@ impl Process {
     }
 
     /// Sends it a signal.
-    pub fn signal(&self, signal: rustix::process::Signal) {
-        let pid = i32::try_from(self.pid())
-            .ok()
-            .and_then(rustix::process::Pid::from_raw);
-        // An error can only say that the child is gone already, which is what signals are for.
-        let _gone = pid.map(|pid| rustix::process::kill_process(pid, signal));
+    pub fn signal(&self, signal: Signal) {
+        self::signal(self.pid(), signal);
     }
 
     /// Its exit status, if it ended within `timeout`.

@@ -14,16 +14,19 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::fs::Permissions;
 use std::io::Write;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::process::{Process, program, programs};
+use crate::process::{Process, program, programs, signal};
 
 /// How long anything that is about to happen may take on a loaded machine.
 pub const SOON: Duration = Duration::from_secs(30);
@@ -56,6 +59,8 @@ pub struct Daemon {
     socket: PathBuf,
     listen: SocketAddr,
     process: Process,
+    /// The process that has taken over from `process`, or from one that had.
+    successor: Option<u32>,
 }
 
 /// What a finished command left behind.
@@ -86,6 +91,24 @@ impl Testbed {
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, content).expect("the bed can be written");
+        path
+    }
+
+    /// A program that a daemon can be replaced by, such as `tollgated` or one with arguments of its own: it ends with this process, as
+    /// all others do.
+    pub fn successor(&self, name: &str, program: &str) -> PathBuf {
+        let pid = std::process::id();
+        let script = format!(
+            "#!/bin/sh\n(while kill -0 {pid} && kill -0 $$; do sleep 0.2; done; kill -9 $$) </dev/null >/dev/null 2>&1 &\nexec {program} \"$@\"\n"
+        );
+        self.executable(name, &script)
+    }
+
+    /// A script.
+    pub fn executable(&self, name: &str, script: &str) -> PathBuf {
+        let path = self.file(name, script);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755))
+            .expect("its owner may change it");
         path
     }
 
@@ -178,7 +201,36 @@ impl Daemon {
             socket: value("socket=").into(),
             listen,
             process,
+            successor: None,
         }
+    }
+
+    /// Replaces it by this program.
+    ///
+    /// # Panics
+    /// If that fails.
+    #[track_caller]
+    pub fn upgrade(&mut self, program: &Path) -> Value {
+        let done = self.ok(&format!("upgrade --binary {} --json", program.display()));
+        let done: Value = serde_json::from_str(&done).expect("it prints JSON");
+        self.follow();
+        done
+    }
+
+    /// Finds the process that is the daemon now.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn follow(&mut self) {
+        let pid = self.status()["pid"].as_u64();
+        let pid = pid.and_then(|pid| u32::try_from(pid).ok());
+        let pid = pid.expect("a process has a number");
+        self.successor = (pid != self.process.pid()).then_some(pid);
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.successor.unwrap_or_else(|| self.process.pid())
     }
 
     /// Its name.
@@ -314,7 +366,7 @@ impl Daemon {
 
     /// What the kernel says that the daemon holds.
     pub fn footprint(&self) -> Footprint {
-        Footprint::of(self.process.pid())
+        Footprint::of(self.pid())
     }
 
     fn arguments<I, S>(&self, args: I) -> Vec<std::ffi::OsString>
@@ -327,6 +379,15 @@ impl Daemon {
             .into_iter()
             .chain(args.into_iter().map(|arg| arg.as_ref().to_owned()))
             .collect()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // The other is a child of this process, and sees to itself.
+        if let Some(successor) = self.successor {
+            signal(successor, Signal::KILL);
+        }
     }
 }
 
@@ -412,6 +473,16 @@ pub fn succeed(command: &mut Command) -> String {
         output.status
     );
     out
+}
+
+/// Generates stubs in a language.
+///
+/// # Panics
+/// If that fails.
+pub fn stubs(language: &str, protos: &[PathBuf], out: &Path) {
+    let mut tollgate = Command::new(program("tollgate"));
+    tollgate.args(["gen", "--lang", language, "--out"]).arg(out);
+    succeed(tollgate.args(protos));
 }
 
 /// Runs a program to its end with `input` on its standard input.

@@ -14,8 +14,8 @@ use serde_json::Value;
 use tollgate_conformance::c_library::{self, Kit, Way};
 use tollgate_conformance::cases::{Case, cases, difference, goldens};
 use tollgate_conformance::hosts::Hosts;
-use tollgate_conformance::process::{Process, program, programs};
-use tollgate_conformance::testbed::{SOON, proto_file, succeed};
+use tollgate_conformance::process::{self, Process, program};
+use tollgate_conformance::testbed::{SOON, proto_file, stubs};
 
 /// A library's two programs, each with arguments that go before the others.
 struct Library {
@@ -52,17 +52,10 @@ fn c(place: &Path) -> Library {
 
 /// In the virtual environment that `.ci/python` makes.
 fn python(place: &Path) -> Library {
-    let python = programs().join("../python/venv/bin/python");
-    let shown = python.display();
-    assert!(
-        python.exists(),
-        "{shown} is not there: run `.ci/python` first"
-    );
+    let python = process::python();
     let place = place.join("python");
-    let generate = ["gen", "--lang", "python", "--out"];
-    let mut tollgate = Command::new(program("tollgate"));
-    tollgate.args(generate).arg(place.join("stubs"));
-    succeed(tollgate.args(["interop.proto", "everything.proto"].map(proto_file)));
+    let protos = ["interop.proto", "everything.proto"].map(proto_file);
+    stubs("python", &protos, &place.join("stubs"));
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client-libs/python/interop");
     let run = |name: &str| {
         // A program finds what is beside it.

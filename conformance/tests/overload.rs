@@ -121,6 +121,23 @@ fn what_would_wait_too_long_is_refused_and_told_when_to_come_again() {
     assert_eq!(serving(&b)["serving_refused"], refused.len());
 }
 
+/// What servers are given at once is forgotten with the target that it was found for.
+#[test]
+fn calls_are_refused_only_while_there_is_a_target() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    serve(&daemon, &token);
+    let client = Client::open(&daemon, &token, "");
+    for _ in 0..3 {
+        daemon.ok("daemon set wait_target_us=2000");
+        eventually(SOON, || client.call(BURST).iter().any(Result::is_err)).unwrap();
+        daemon.ok("daemon reset wait_target_us");
+        assert_eq!(limit(&serving(&daemon)), 4_096);
+        assert!(client.call(BURST).iter().all(Result::is_ok));
+    }
+}
+
 #[test]
 fn without_a_target_everybody_waits() {
     let bed = Testbed::new();

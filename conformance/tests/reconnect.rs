@@ -115,10 +115,9 @@ fn who_waits_while_the_daemon_is_gone_goes_on_with_the_next() {
     let serving = open(&daemon, &token);
     let hotel = Hotel::default();
     let served = hotel.clone();
-    std::thread::spawn(move || {
-        let server = tollgate::Server::new(&serving).add_service(ReservationServer::new(served));
-        block_on(&serving, server.serve())
-    });
+    let server = tollgate::Server::new(&serving).add_service(ReservationServer::new(served));
+    block_on(&serving, server.bind()).unwrap();
+    std::thread::spawn(move || block_on(&serving, std::future::pending::<()>()));
     let session = open(&daemon, &token);
     let client = ReservationClient::new(Channel::new(&session, ""));
     block_on(&session, book_in_time(&client, 1));

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use futures_util::future::{Aborted, abortable, join, join_all};
 use tollgate::limits::{DEFAULT_RETRIES, MAX_RETRIES, RETRY_PAUSE, RETRY_TOKENS};
 use tollgate::{
-    Channel, Code, Received, Reply, Request, Response, Server, Session, SessionOptions, Status,
-    block_on,
+    Channel, Code, Received, Reply, Request, Response, Session, SessionOptions, Status, block_on,
 };
+use tollgate_conformance::backstage::Backstage;
 use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::hotel::reservation_client::ReservationClient;
 use tollgate_conformance::hotel::reservation_server::{Reservation, ReservationServer};
 use tollgate_conformance::hotel::{
     AvailabilityReply, AvailabilityRequest, ReserveReply, ReserveRequest,
 };
-use tollgate_conformance::testbed::{Daemon, SOON, Testbed};
+use tollgate_conformance::testbed::SOON;
 
 /// Fails as often as it is told to, and counts how often it is asked.
 #[derive(Clone, Default)]
@@ -67,36 +67,23 @@ impl Reservation for Hotel {
     }
 }
 
-fn open(daemon: &Daemon, token: &str, retries: Option<u32>) -> Session {
-    let mut options = SessionOptions::new(daemon.socket(), token);
-    options.retries = retries.unwrap_or(options.retries);
-    Session::open(options).unwrap()
-}
-
 /// A hotel that is served, and who calls it.
 struct Served {
     client: ReservationClient,
     session: Session,
-    _serving: Session,
-    _daemon: Daemon,
-    _bed: Testbed,
+    _backstage: Backstage,
 }
 
 impl Served {
-    fn new(hotel: &Hotel, retries: Option<u32>) -> Served {
-        let bed = Testbed::new();
-        let daemon = bed.daemon("a");
-        let token = daemon.tenant("acme");
-        let serving = open(&daemon, &token, None);
-        let server = Server::new(&serving).add_service(ReservationServer::new(hotel.clone()));
-        block_on(&serving, server.bind()).unwrap();
-        let session = open(&daemon, &token, retries);
+    fn new(hotel: &Hotel, retries: u32) -> Served {
+        let backstage = Backstage::with(ReservationServer::new(hotel.clone()));
+        let mut options = backstage.options();
+        options.retries = retries;
+        let session = Session::open(options).unwrap();
         Served {
             client: ReservationClient::new(Channel::new(&session, "")),
             session,
-            _serving: serving,
-            _daemon: daemon,
-            _bed: bed,
+            _backstage: backstage,
         }
     }
 
@@ -117,14 +104,14 @@ async fn check(client: &ReservationClient, timeout: Option<Duration>) -> Result<
 #[test]
 fn only_methods_that_are_marked_are_called_again() {
     let hotel = Hotel::failing(u64::from(DEFAULT_RETRIES));
-    let served = Served::new(&hotel, None);
+    let served = Served::new(&hotel, DEFAULT_RETRIES);
     let began = Instant::now();
     served.check(None).unwrap();
     assert_eq!(hotel.asked(), 1 + u64::from(DEFAULT_RETRIES));
     assert!(began.elapsed() >= RETRY_PAUSE.0 / 2, "no pause");
 
     let hotel = Hotel::failing(1);
-    let served = Served::new(&hotel, None);
+    let served = Served::new(&hotel, DEFAULT_RETRIES);
     let call = served.client.reserve(ReserveRequest::default());
     let status = block_on(&served.session, call).unwrap_err();
     assert_eq!((status.code, hotel.asked()), (Code::UNAVAILABLE, 1));
@@ -134,7 +121,7 @@ fn only_methods_that_are_marked_are_called_again() {
 fn options_say_how_often() {
     for (retries, asked) in [(0, 1), (1, 2), (u32::MAX, 1 + u64::from(MAX_RETRIES))] {
         let hotel = Hotel::failing(u64::MAX);
-        let status = Served::new(&hotel, Some(retries)).check(None).unwrap_err();
+        let status = Served::new(&hotel, retries).check(None).unwrap_err();
         assert_eq!(status.code, Code::UNAVAILABLE);
         assert_eq!(hotel.asked(), asked, "{retries} retries");
     }
@@ -146,7 +133,7 @@ fn a_deadline_is_kept_and_the_servers_pause_as_well() {
         pause: Some(Duration::from_secs(3600)),
         ..Hotel::failing(u64::MAX)
     };
-    let served = Served::new(&hotel, None);
+    let served = Served::new(&hotel, DEFAULT_RETRIES);
     // There is no point in waiting: the answer is there at once, and is the server's.
     let status = served.check(Some(SOON)).unwrap_err();
     assert_eq!(
@@ -172,7 +159,7 @@ fn a_deadline_is_kept_and_the_servers_pause_as_well() {
 fn a_server_in_trouble_is_not_asked_all_the_more() {
     const ROUNDS: u64 = 4;
     let hotel = Hotel::failing(u64::MAX);
-    let served = Served::new(&hotel, None);
+    let served = Served::new(&hotel, DEFAULT_RETRIES);
     for _ in 0..ROUNDS {
         let calls = join_all((0..RETRY_TOKENS).map(|_| check(&served.client, None)));
         let outcomes = block_on(&served.session, calls);
@@ -196,7 +183,8 @@ fn who_asks_again_survives_a_server() {
             .serve_hotel(&hosts.tokens[1], "hotel.Reservation", &args)
     };
     let _other = serve();
-    let session = open(&hosts.a, &hosts.tokens[0], None);
+    let options = SessionOptions::new(hosts.a.socket(), &*hosts.tokens[0]);
+    let session = Session::open(options).unwrap();
     let client = ReservationClient::new(Channel::new(&session, &hosts.b.listen().to_string()));
     for round in 0..5 {
         let mut victim = serve();

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use tollgate_conformance::callgrind::Instructions;
+use tollgate_conformance::callgrind::{MOST_PER_CALL, PerCall};
 use tollgate_conformance::process::{Process, program, programs};
 use tollgate_conformance::readme::blocks;
 use tollgate_conformance::testbed::{SOON, Testbed, run, succeed};
@@ -114,10 +114,6 @@ fn the_readme_leads_to_a_call() {
     assert_eq!(outcome.code, 0, "{outcome}");
 }
 
-/// The most instructions that a call with one request and one reply may take in the stub, its encoder and reader, and the library around
-/// core, as built for the tests. At one per cycle of 3.3 GHz, which is slow, they take 300 ns.
-const MOST_INSTRUCTIONS: u64 = 1_000;
-
 #[test]
 fn a_call_takes_few_instructions_beyond_those_of_core() {
     let bed = Testbed::new();
@@ -129,22 +125,13 @@ fn a_call_takes_few_instructions_beyond_those_of_core() {
         let parts = ["client-libs/rust/", "client-libs/core/src/codec/"];
         is_stub(file) || parts.iter().any(|part| file.contains(part))
     };
-    let count = |calls: u32| {
-        let args = [
-            daemon.socket().to_str().unwrap(),
-            &token,
-            &calls.to_string(),
-        ];
-        let counts = Instructions::of(&program("unary-cost"), &args, &bed.path("callgrind"));
-        [
-            counts.of_files(is_stub),
-            counts.of_files(is_ours),
-            counts.total(),
-        ]
-    };
-    const CALLS: u32 = 2_000;
-    let (few, many) = (count(100), count(100 + CALLS));
-    let [stub, ours, all] = [0, 1, 2].map(|k| (many[k] - few[k]) / u64::from(CALLS));
+    let args = [daemon.socket().to_str().unwrap(), &token];
+    let counts = PerCall::of(&program("unary-cost"), &args, &bed.path("callgrind"));
+    let (stub, ours, all) = (
+        counts.of_files(is_stub),
+        counts.of_files(is_ours),
+        counts.total(),
+    );
     println!(
         "{stub} instructions per call in the stub, {ours} in the library, {all} with core and waiting"
     );
@@ -153,7 +140,7 @@ fn a_call_takes_few_instructions_beyond_those_of_core() {
         "only {stub} and {ours}: the sources aren't recognized in the profile"
     );
     assert!(
-        ours <= MOST_INSTRUCTIONS,
+        ours <= MOST_PER_CALL,
         "a call takes {ours} instructions in the library"
     );
 }

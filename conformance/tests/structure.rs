@@ -51,10 +51,15 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "tollgate-fuzz",
-        &["tollgate-jit", "tollgate-marshal", "tollgate-schema"],
+        &[
+            "tollgate-engine",
+            "tollgate-jit",
+            "tollgate-marshal",
+            "tollgate-schema",
+        ],
         &[],
     ),
-    // The daemon's side. The engine knows a status code when it sees one, and nothing else of shm-abi.
+    // The daemon's side. Of shm-abi, the engine knows status codes, streams' windows and what metadata is, and nothing else.
     ("tollgate-marshal", &["tollgate-schema"], &[]),
     (
         "tollgate-jit",
@@ -203,7 +208,7 @@ const FENCED: &[(&str, &[&str])] = &[
 /// The crates whose decisions are pure (no socket, clock, thread, file or telemetry in their
 /// code), with all that they may use from outside.
 const PURE: &[(&str, &[&str])] = &[
-    ("tollgate-engine", &["foldhash"]),
+    ("tollgate-engine", &["foldhash", "serde"]),
     ("tollgate-marshal", &["thiserror"]),
 ];
 

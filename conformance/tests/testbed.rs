@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use tollgate_conformance::process::{Process, program};
+use tollgate_conformance::process::{Process, cpu_seconds, program};
 use tollgate_conformance::testbed::{SOON, eventually};
 
 fn shell(script: &str) -> Process {
@@ -23,6 +23,17 @@ fn lines_of_both_pipes_are_seen() {
         error.contains("ended without it") && error.contains("two"),
         "{error}"
     );
+}
+
+#[test]
+fn burnt_cpu_time_is_seen() {
+    let me = [std::process::id()];
+    let before = cpu_seconds(&me);
+    let mut sum = 0u64;
+    while cpu_seconds(&me) - before < 0.05 {
+        sum = (0..100_000).fold(sum, |sum, n| std::hint::black_box(sum ^ n));
+    }
+    assert_eq!(cpu_seconds(&[u32::MAX]), 0.0);
 }
 
 #[test]

@@ -6,32 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tollgate::{Channel, Code, Request, Server, Session, SessionOptions, Status, block_on};
-use tollgate_conformance::interop::{Ask, SemanticsClient, SemanticsServer, Server as Semantics};
-use tollgate_conformance::testbed::{Daemon, Testbed};
+use tollgate::{Channel, Code, Request, Status};
+use tollgate_conformance::backstage::Backstage;
+use tollgate_conformance::interop::{Ask, SemanticsClient};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 
-struct Served {
-    client: SemanticsClient,
-    _sessions: [Session; 2],
-    _daemon: Daemon,
-    _bed: Testbed,
-}
-
-fn served() -> Served {
-    let bed = Testbed::new();
-    let daemon = bed.daemon("a");
-    let token = daemon.tenant("acme");
-    let open = || Session::open(SessionOptions::new(daemon.socket(), &*token)).unwrap();
-    let sessions = [open(), open()];
-    let server = Server::new(&sessions[0]).add_service(SemanticsServer::new(Semantics));
-    block_on(&sessions[0], server.bind()).unwrap();
-    Served {
-        client: SemanticsClient::new(Channel::new(&sessions[1], "")),
-        _sessions: sessions,
-        _daemon: daemon,
-        _bed: bed,
-    }
+/// What calls, and what answers.
+fn served() -> (SemanticsClient, Backstage) {
+    let backstage = Backstage::with_semantics();
+    let channel = Channel::new(&backstage.session(), "");
+    (SemanticsClient::new(channel), backstage)
 }
 
 fn ask(number: u64, delay_ms: u32) -> Request<Ask> {
@@ -50,9 +34,9 @@ fn executor() -> tokio::runtime::Runtime {
 
 #[test]
 fn calls_go_through_as_they_are() {
-    let served = served();
-    let mut unary = served.client.unary_service();
-    let mut spread = served.client.spread_service();
+    let (client, _backstage) = served();
+    let mut unary = client.unary_service();
+    let mut spread = client.spread_service();
     executor().block_on(async {
         let reply = unary.ready().await.unwrap().call(ask(7, 0)).await.unwrap();
         assert_eq!(reply.get_ref().view().number(), 7);
@@ -76,13 +60,13 @@ fn calls_go_through_as_they_are() {
 
 #[test]
 fn layers_do_what_they_do() {
-    let served = served();
+    let (client, _backstage) = served();
     let (begun, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
     executor().block_on(async {
         // One that takes too long is given up.
         let impatient = ServiceBuilder::new()
             .timeout(Duration::from_millis(50))
-            .service(served.client.unary_service());
+            .service(client.unary_service());
         let late: Result<_, BoxError> = impatient.oneshot(ask(1, 20_000)).await;
         assert!(late.unwrap_err().is::<tower::timeout::error::Elapsed>());
 
@@ -99,7 +83,7 @@ fn layers_do_what_they_do() {
                 begun.fetch_sub(1, Ordering::Relaxed);
                 reply
             })
-            .service(served.client.unary_service());
+            .service(client.unary_service());
         let calls = (0..10).map(|n| limited.clone().oneshot(ask(n, 5)));
         for (n, reply) in join_all(calls).await.into_iter().enumerate() {
             assert_eq!(reply.unwrap().get_ref().view().number(), n as u64);
@@ -110,7 +94,7 @@ fn layers_do_what_they_do() {
         let shedding = ServiceBuilder::new()
             .load_shed()
             .concurrency_limit(1)
-            .service(served.client.unary_service());
+            .service(client.unary_service());
         let calls = (0..4).map(|n| shedding.clone().oneshot(ask(n, 50)));
         let outcomes: Vec<Result<_, BoxError>> = join_all(calls).await;
         let shed = outcomes.iter().flat_map(|outcome| outcome.as_ref().err());

@@ -19,7 +19,7 @@ use std::process::Command;
 use clap::Parser;
 use suite::{Carrier, Suite, all_in_rust};
 use tollgate_conformance::hosts::Hosts;
-use tollgate_conformance::process::program;
+use tollgate_conformance::process::{cpu_seconds, program};
 use tollgate_conformance::testbed::succeed;
 use tollgate_hotel::load::Outcome;
 
@@ -103,17 +103,9 @@ fn turn(suite: &mut Suite, connections: usize, options: &Options, round: u64) ->
 
 /// What all processes of a suite have had of the processors.
 fn cpu_us(suite: &mut Suite) -> f64 {
-    let memcached = suite.memcached.process.pid();
-    let pids = suite.pids().into_iter().chain([memcached]);
-    let ticks = pids.map(|pid| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
-        // Behind the name, which may have spaces: 12th and 13th.
-        let (_, behind) = stat.rsplit_once(')').expect("a name is in parentheses");
-        let fields = behind.split_whitespace().skip(11).take(2);
-        let ticks = fields.map(|field| field.parse::<u64>().expect("a number of ticks"));
-        ticks.sum::<u64>()
-    });
-    ticks.sum::<u64>() as f64 / rustix::param::clock_ticks_per_second() as f64 * 1e6
+    let mut pids = suite.pids();
+    pids.push(suite.memcached.process.pid());
+    cpu_seconds(&pids) * 1e6
 }
 
 fn row(connections: usize, name: &str, own: &[Turn], first: &[Turn]) -> String {

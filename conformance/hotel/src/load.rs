@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +71,7 @@ impl Load {
         let (begin, end) = (Instant::now(), Instant::now() + self.time);
         let connections = connections.into_iter().zip(1..);
         let workers = connections.map(|(connection, number)| {
-            let requests = Requests::new(self.seed ^ mix(number));
+            let requests = Requests::new(self.seed.wrapping_add(number << 32));
             tokio::spawn(drive(self.frontend.clone(), connection, requests, end))
         });
         let workers: Vec<_> = workers.collect();
@@ -143,19 +144,17 @@ async fn drive(
 
 /// The endless sequence of requests for one seed.
 #[derive(Debug)]
-pub struct Requests {
-    state: u64,
-}
+pub struct Requests(Rng);
 
 impl Requests {
     /// Its beginning.
     pub fn new(seed: u64) -> Requests {
-        Requests { state: seed }
+        Requests(Rng::with_seed(seed))
     }
 
     /// What is asked for next.
     pub fn next_path(&mut self) -> String {
-        match self.below(1000) {
+        match self.0.u64(..1000) {
             ..600 => self.search(),
             600..990 => self.recommendation(),
             990..995 => format!("/user?{}", self.user()),
@@ -164,51 +163,38 @@ impl Requests {
     }
 
     fn search(&mut self) -> String {
-        let first = 9 + self.below(15);
-        let last = first + 1 + self.below(24 - first);
+        let first = 9 + self.0.u64(..15);
+        let last = first + 1 + self.0.u64(..24 - first);
         let position = self.position();
         format!("/hotels?inDate=2015-04-{first:02}&outDate=2015-04-{last:02}&{position}")
     }
 
     fn recommendation(&mut self) -> String {
-        let require = ["dis", "rate", "price"][self.below(3) as usize];
+        let require = ["dis", "rate", "price"][self.0.u64(..3) as usize];
         format!("/recommendations?require={require}&{}", self.position())
     }
 
     fn reservation(&mut self) -> String {
-        let first = 9 + self.below(15);
+        let first = 9 + self.0.u64(..15);
         // The original's stays end on the 28th at the latest, too.
-        let last = first + 1 + self.below(5);
-        let (hotel, user) = (1 + self.below(HOTELS.into()), self.user());
+        let last = first + 1 + self.0.u64(..5);
+        let (hotel, user) = (1 + self.0.u64(..u64::from(HOTELS)), self.user());
         format!(
             "/reservation?inDate=2015-04-{first:02}&outDate=2015-04-{last:02}&hotelId={hotel}&customerName=Ada&{user}&number=1"
         )
     }
 
     fn user(&mut self) -> String {
-        let number = self.below(USERS.into()) as u32;
+        let number = self.0.u32(..USERS);
         let [username, password] = [dataset::username(number), dataset::password(number)];
         format!("username={username}&password={password}")
     }
 
     fn position(&mut self) -> String {
-        let lat = 38.0235 + (self.below(482) as f64 - 240.5) / 1000.0;
-        let lon = -122.095 + (self.below(326) as f64 - 157.0) / 1000.0;
+        let lat = 38.0235 + (self.0.u64(..482) as f64 - 240.5) / 1000.0;
+        let lon = -122.095 + (self.0.u64(..326) as f64 - 157.0) / 1000.0;
         format!("lat={lat:.4}&lon={lon:.4}")
     }
-
-    /// From 0 to below `bound`.
-    fn below(&mut self, bound: u64) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.state) % bound
-    }
-}
-
-/// Scatters bits: the finalizer of SplitMix64.
-fn mix(mut bits: u64) -> u64 {
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
 }
 
 #[cfg(test)]

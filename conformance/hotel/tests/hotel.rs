@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use fastrand::Rng;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use suite::{Carrier, Memcached, Suite, all_in_rust, other_languages};
@@ -336,9 +337,10 @@ fn c_and_python_answer_exactly_as_rust() {
     let stores = tempfile::tempdir().unwrap();
     let geo = Geo::open(stores.path()).unwrap();
     let recommendations = Recommendations::open(stores.path()).unwrap();
-    let (mut most, mut draw) = (0, Draw(1));
-    for _ in 0..2000 {
-        let (lat, lon) = (draw.between(37.7, 38.3), draw.between(-122.5, -121.7));
+    let (mut most, mut draw) = (0, Rng::with_seed(1));
+    let mut between = |from: f64, to: f64| from + (to - from) * draw.f64();
+    for round in 0..2000 {
+        let (lat, lon) = (between(37.7, 38.3), between(-122.5, -121.7));
         let near = geo.nearest(lat as f32, lon as f32);
         most = most.max(near.len());
         let answer = tollgate::block_on(
@@ -346,7 +348,7 @@ fn c_and_python_answer_exactly_as_rust() {
             clients.nearest(Due::NEVER, lat as f32, lon as f32),
         );
         assert_eq!(answer.unwrap(), near, "{lat} {lon}");
-        let require = ["dis", "rate", "price", "view"][draw.below(4)];
+        let require = ["dis", "rate", "price", "view"][round % 4];
         let here = Point { lat, lon };
         let best = recommendations.best(require, here);
         let answer = clients.recommended(Due::NEVER, require, here);
@@ -430,11 +432,11 @@ fn no_more_rooms_are_taken_than_there_are_and_the_cache_knows() {
         for thread in 0..THREADS {
             let (rooms, taken) = (&rooms, &taken);
             scope.spawn(move || {
-                let mut draw = Draw(thread);
+                let mut draw = Rng::with_seed(thread);
                 for _ in 0..40 {
-                    let first = draw.below(3);
-                    let last = first + 1 + draw.below(3 - first);
-                    let number = 1 + draw.below(5) as u32;
+                    let first = draw.usize(..3);
+                    let last = first + 1 + draw.usize(..3 - first);
+                    let number = draw.u32(1..=5);
                     let wish = booking(first, last, number as i32);
                     // Asking fills the cache while others change it.
                     rooms.available(&wish).unwrap();
@@ -489,21 +491,4 @@ fn what_a_lost_memcached_has_is_never_believed() {
     let _another = Memcached::at(memcached.address);
     thread::sleep(PAUSE + Duration::from_millis(10));
     assert!(rooms.available(&booking(1)).unwrap().is_empty());
-}
-
-/// Numbers that look random, the same each time.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound
-    }
-
-    fn between(&mut self, from: f64, to: f64) -> f64 {
-        from + (to - from) * self.below(1 << 20) as f64 / f64::from(1 << 20)
-    }
 }

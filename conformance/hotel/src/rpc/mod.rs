@@ -22,7 +22,7 @@ pub struct Targets<'t> {
 
 /// What services are asked and answer is there three times: in the crate's own types, and as the stubs of either library, which are alike.
 /// How the first becomes the others is written once.
-macro_rules! answers {
+macro_rules! messages {
     ($($stubs:tt)*) => {
         impl From<crate::dataset::RatePlan> for $($stubs)*::rate::RatePlan {
             fn from(plan: crate::dataset::RatePlan) -> Self {
@@ -76,6 +76,32 @@ macro_rules! answers {
                 }
             }
         }
+
+        fn plans_of(hotel_ids: Vec<String>, stay: crate::stay::Stay) -> $($stubs)*::rate::Request {
+            $($stubs)*::rate::Request {
+                hotel_ids,
+                in_date: stay.first.to_string(),
+                out_date: stay.last.to_string(),
+            }
+        }
+
+        fn wish(lat: f32, lon: f32, stay: crate::stay::Stay) -> $($stubs)*::search::NearbyRequest {
+            $($stubs)*::search::NearbyRequest {
+                lat,
+                lon,
+                in_date: stay.first.to_string(),
+                out_date: stay.last.to_string(),
+            }
+        }
+
+        /// A request, of the library whose stubs these are, that is given up when it is due.
+        fn due<T>(due: crate::calls::Due, message: T) -> Result<Request<T>, crate::failure::Failure> {
+            let mut request = Request::new(message);
+            if let Some(left) = due.left()? {
+                request.set_timeout(left);
+            }
+            Ok(request)
+        }
     };
 }
-use answers;
+use messages;

@@ -5,7 +5,7 @@ use tollgate::{Channel, Received, Reply, Request, Session};
 use crate::calls::{Booking, Calls, Due, Feature};
 use crate::dataset::Point;
 use crate::failure::Failure;
-use crate::rpc::{Targets, answers};
+use crate::rpc::{Targets, messages};
 use crate::services::geo::Geo;
 use crate::services::profile::Profiles;
 use crate::services::rate::Rates;
@@ -42,7 +42,7 @@ pub mod stubs {
     }
 }
 
-answers!(stubs);
+messages!(stubs);
 
 impl geo::geo_server::Geo for Geo {
     async fn nearby(&self, request: Request<Received<geo::Request>>) -> Reply<geo::Result> {
@@ -166,14 +166,6 @@ impl Clients {
     }
 }
 
-fn due<T>(due: Due, message: T) -> Result<Request<T>, Failure> {
-    let mut request = Request::new(message);
-    if let Some(left) = due.left()? {
-        request.set_timeout(left);
-    }
-    Ok(request)
-}
-
 impl Calls for Clients {
     async fn nearest(&self, when: Due, lat: f32, lon: f32) -> Result<Vec<String>, Failure> {
         let reply = self
@@ -189,11 +181,7 @@ impl Calls for Clients {
         hotel_ids: Vec<String>,
         stay: Stay,
     ) -> Result<Vec<String>, Failure> {
-        let request = rate::Request {
-            hotel_ids,
-            in_date: stay.first.to_string(),
-            out_date: stay.last.to_string(),
-        };
+        let request = plans_of(hotel_ids, stay);
         let reply = self.rate.get_rates(due(when, request)?).await?;
         let plans = reply.get_ref().view().rate_plans().iter();
         Ok(plans.map(|plan| plan.hotel_id().to_owned()).collect())
@@ -206,12 +194,7 @@ impl Calls for Clients {
         lon: f32,
         stay: Stay,
     ) -> Result<Vec<String>, Failure> {
-        let request = search::NearbyRequest {
-            lat,
-            lon,
-            in_date: stay.first.to_string(),
-            out_date: stay.last.to_string(),
-        };
+        let request = wish(lat, lon, stay);
         let reply = self.search.nearby(due(when, request)?).await?;
         Ok(reply.get_ref().view().hotel_ids().to_vec())
     }

@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status};
 use crate::calls::{Booking, Calls, Due, Feature};
 use crate::dataset::Point;
 use crate::failure::Failure;
-use crate::rpc::{Targets, answers};
+use crate::rpc::{Targets, messages};
 use crate::services::geo::Geo;
 use crate::services::profile::Profiles;
 use crate::services::rate::Rates;
@@ -46,7 +46,7 @@ pub mod stubs {
     }
 }
 
-answers!(stubs);
+messages!(stubs);
 
 type Reply<T> = Result<Response<T>, Status>;
 
@@ -215,14 +215,6 @@ impl Clients {
     }
 }
 
-fn due<T>(due: Due, message: T) -> Result<Request<T>, Failure> {
-    let mut request = Request::new(message);
-    if let Some(left) = due.left()? {
-        request.set_timeout(left);
-    }
-    Ok(request)
-}
-
 impl Calls for Clients {
     async fn nearest(&self, when: Due, lat: f32, lon: f32) -> Result<Vec<String>, Failure> {
         let request = due(when, geo::Request { lat, lon })?;
@@ -236,11 +228,7 @@ impl Calls for Clients {
         hotel_ids: Vec<String>,
         stay: Stay,
     ) -> Result<Vec<String>, Failure> {
-        let request = rate::Request {
-            hotel_ids,
-            in_date: stay.first.to_string(),
-            out_date: stay.last.to_string(),
-        };
+        let request = plans_of(hotel_ids, stay);
         let reply = self.rate.clone().get_rates(due(when, request)?).await?;
         let plans = reply.into_inner().rate_plans.into_iter();
         Ok(plans.map(|plan| plan.hotel_id).collect())
@@ -253,12 +241,7 @@ impl Calls for Clients {
         lon: f32,
         stay: Stay,
     ) -> Result<Vec<String>, Failure> {
-        let request = search::NearbyRequest {
-            lat,
-            lon,
-            in_date: stay.first.to_string(),
-            out_date: stay.last.to_string(),
-        };
+        let request = wish(lat, lon, stay);
         let reply = self.search.clone().nearby(due(when, request)?).await?;
         Ok(reply.into_inner().hotel_ids)
     }

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use chrono::NaiveDate;
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 use serde::{Deserialize, Serialize};
 use tollgate::Code;
@@ -18,7 +19,7 @@ use crate::cache::Cache;
 use crate::calls::Booking;
 use crate::dataset;
 use crate::failure::Failure;
-use crate::stay::{Day, Stay};
+use crate::stay::Stay;
 use crate::store;
 
 /// Rooms of a hotel.
@@ -104,7 +105,7 @@ impl Reservations {
         })?;
         let nights = booking.stay.nights().collect::<Vec<_>>();
         let keys = hotels.iter().flat_map(|hotel| {
-            let key = |night: &Day| night_key(hotel, *night);
+            let key = |night: &NaiveDate| night_key(hotel, *night);
             nights.iter().map(key)
         });
         let taken = self.taken(&keys.collect::<Vec<_>>())?;
@@ -153,8 +154,9 @@ impl Reservations {
 }
 
 /// A hotel's night in the store and in the cache: `4_2015-04-09_2015-04-10`.
-fn night_key(hotel: &str, night: Day) -> String {
-    format!("{hotel}_{night}_{}", night.next())
+fn night_key(hotel: &str, night: NaiveDate) -> String {
+    let next = night.succ_opt().unwrap_or(night);
+    format!("{hotel}_{night}_{next}")
 }
 
 /// Makes the tables of a new store, with the data set.

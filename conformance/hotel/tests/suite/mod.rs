@@ -10,10 +10,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tollgate_conformance::c_library::{self, Kit, Way};
+use tollgate_conformance::c_library::{Kit, Way};
 use tollgate_conformance::hosts::Hosts;
-use tollgate_conformance::process::{Process, program, programs};
-use tollgate_conformance::testbed::{SOON, eventually, succeed};
+use tollgate_conformance::process::{Process, program, python};
+use tollgate_conformance::testbed::{SOON, eventually, stubs, succeed};
 
 /// Who calls whom: a service, and those that it is told of.
 const SERVICES: [(&str, &[&str]); 8] = [
@@ -232,21 +232,9 @@ pub(crate) fn other_languages(place: &Path, hosts: &Hosts) -> BTreeMap<&'static 
     };
     let c = place.join("c");
     let kit = Kit::install(&c);
-    c_library::stubs(&proto("geo"), &c.join("stubs"));
+    stubs("c", &[proto("geo")], &c.join("stubs"));
     let geo = kit.build(Way::Sanitized, &sources.join("c/geo.c"));
-    let python = programs().join("../python/venv/bin/python");
-    let shown = python.display();
-    assert!(
-        python.exists(),
-        "{shown} is not there: run `.ci/python` first"
-    );
-    let mut generate = Command::new(program("tollgate"));
-    generate.args(["gen", "--lang", "python", "--out"]);
-    succeed(
-        generate
-            .arg(place.join("stubs"))
-            .arg(proto("recommendation")),
-    );
+    stubs("python", &[proto("recommendation")], &place.join("stubs"));
     // A program finds what is beside it.
     let script = place.join("recommendation.py");
     std::fs::copy(sources.join("python/recommendation.py"), &script).expect("it can be copied");
@@ -262,7 +250,7 @@ pub(crate) fn other_languages(place: &Path, hosts: &Hosts) -> BTreeMap<&'static 
         ("geo", line(geo, &[], table("geo"))),
         (
             "recommendation",
-            line(python, &flags, table("recommendation")),
+            line(python(), &flags, table("recommendation")),
         ),
     ])
 }

@@ -134,100 +134,43 @@ pub(crate) struct Frontend {
     pub(crate) peers: FrontendPeers,
 }
 
-/// Whom search calls.
-#[derive(Debug, Args)]
-#[command(
-    next_help_heading = "Peers: the daemon that serves each, this host's by default; over tonic, the service itself"
-)]
-pub(crate) struct SearchPeers {
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        default_value = "",
-        hide_default_value = true,
-        required_if_eq("rpc", "tonic")
-    )]
-    geo: String,
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        default_value = "",
-        hide_default_value = true,
-        required_if_eq("rpc", "tonic")
-    )]
-    rate: String,
-}
-
-/// Whom a frontend calls.
-#[derive(Debug, Args)]
-#[command(
-    next_help_heading = "Peers: the daemon that serves each, this host's by default; over tonic, the service itself"
-)]
-pub(crate) struct FrontendPeers {
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        default_value = "",
-        hide_default_value = true,
-        required_if_eq("rpc", "tonic")
-    )]
-    search: String,
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        default_value = "",
-        hide_default_value = true,
-        required_if_eq("rpc", "tonic")
-    )]
-    profile: String,
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        default_value = "",
-        hide_default_value = true,
-        required_if_eq("rpc", "tonic")
-    )]
-    recommendation: String,
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        default_value = "",
-        hide_default_value = true,
-        required_if_eq("rpc", "tonic")
-    )]
-    user: String,
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        default_value = "",
-        hide_default_value = true,
-        required_if_eq("rpc", "tonic")
-    )]
-    reservation: String,
-}
-
-impl SearchPeers {
-    pub(crate) fn targets(&self) -> Targets<'_> {
-        Targets {
-            geo: &self.geo,
-            rate: &self.rate,
-            ..Targets::default()
+/// Whom a service calls: an option for each, which is where it is.
+macro_rules! peers {
+    ($(#[$doc:meta])* $name:ident: $($peer:ident),*) => {
+        $(#[$doc])*
+        #[derive(Debug, Args)]
+        #[command(
+            next_help_heading = "Peers: the daemon that serves each, this host's by default; over tonic, the service itself"
+        )]
+        pub(crate) struct $name {
+            $(
+                #[arg(
+                    long,
+                    value_name = "HOST:PORT",
+                    default_value = "",
+                    hide_default_value = true,
+                    required_if_eq("rpc", "tonic")
+                )]
+                $peer: String,
+            )*
         }
-    }
+
+        impl $name {
+            pub(crate) fn targets(&self) -> Targets<'_> {
+                Targets { $($peer: &self.$peer,)* ..Targets::default() }
+            }
+        }
+    };
 }
 
-impl FrontendPeers {
-    pub(crate) fn targets(&self) -> Targets<'_> {
-        Targets {
-            search: &self.search,
-            profile: &self.profile,
-            recommendation: &self.recommendation,
-            user: &self.user,
-            reservation: &self.reservation,
-            ..Targets::default()
-        }
-    }
-}
+peers!(
+    /// Whom search calls.
+    SearchPeers: geo, rate
+);
+peers!(
+    /// Whom a frontend calls.
+    FrontendPeers: search, profile, recommendation, user, reservation
+);
 
 #[derive(Debug, Args)]
 pub(crate) struct Loading {

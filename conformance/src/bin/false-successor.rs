@@ -1,0 +1,51 @@
+//! `false-successor WHAT ...`: a process that says that it is ready to take a daemon's place, and then isn't.
+//!
+//! WHAT it does once everything is its own: `ends`, `refuses`, or `waits` for ever. `mumbles` says no message in the first place.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::fcntl_dupfd_cloexec;
+use tollgate_shm_abi::control::{ControlError, ControlSocket};
+
+fn main() -> ExitCode {
+    let what = std::env::args().nth(1).unwrap_or_default();
+    match act(&what) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("false-successor: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn act(what: &str) -> Result<(), ControlError> {
+    let socket = ControlSocket::from(fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?);
+    hear(&socket)?;
+    if what == "mumbles" {
+        return socket.send(b"mmh", &[]);
+    }
+    socket.send(
+        br#"{"says": "ready", "version": "0.0.0", "and": "more"}"#,
+        &[],
+    )?;
+    hear(&socket)?;
+    match what {
+        "refuses" => socket.send(
+            br#"{"says": "refused", "why": "it thinks better of it"}"#,
+            &[],
+        ),
+        "waits" => loop {
+            std::thread::sleep(Duration::from_secs(1));
+        },
+        _ => Ok(()),
+    }
+}
+
+/// The next message.
+fn hear(socket: &ControlSocket) -> Result<(), ControlError> {
+    poll(&mut [PollFd::new(socket, PollFlags::IN)], None)?;
+    socket.recv().map(drop)
+}

@@ -1,0 +1,375 @@
+//! `kill -9` of a daemon with policies under load, its store whole or damaged: what was denied stays denied, nothing runs twice, and all comes back.
+//!
+//! 16 rounds; more: `TOLLGATE_CRASH_ROUNDS=500 cargo test --test crash -- --nocapture`. How long it takes to be served again is printed.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, HashSet};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tollgate::{
+    Channel, Code, Received, Reply, Request, Response, Server, Session, SessionOptions, block_on,
+};
+use tollgate_conformance::hostile::Seeded;
+use tollgate_conformance::hotel::reservation_client::ReservationClient;
+use tollgate_conformance::hotel::reservation_server::{Reservation, ReservationServer};
+use tollgate_conformance::hotel::{
+    AvailabilityReply, AvailabilityRequest, ReserveReply, ReserveRequest,
+};
+use tollgate_conformance::process::{Process, program};
+use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, run};
+
+/// How long a call may take.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What a loaded machine may add to that before anybody looks.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Reservations of one customer that the rate limit lets pass, in one life of the daemon.
+const BURST: u64 = 5;
+
+/// Whom the list denies.
+const BLOCKED: &str = "Mallory";
+
+const GREEDY: &str = "Greedy";
+
+fn rounds() -> usize {
+    let asked = std::env::var("TOLLGATE_CRASH_ROUNDS").ok();
+    asked.and_then(|count| count.parse().ok()).unwrap_or(16)
+}
+
+/// A server that remembers what reached it: requests have numbers that come once.
+#[derive(Clone, Default)]
+struct Hotel {
+    seen: Arc<Mutex<HashSet<u32>>>,
+    twice: Arc<AtomicU64>,
+    denied: Arc<AtomicU64>,
+}
+
+impl Reservation for Hotel {
+    async fn reserve(&self, request: Request<Received<ReserveRequest>>) -> Reply<ReserveReply> {
+        let request = request.get_ref().view();
+        let is_new = self.seen.lock().unwrap().insert(request.room_count());
+        self.twice.fetch_add(u64::from(!is_new), Ordering::Relaxed);
+        let is_denied = request.customer_name() == BLOCKED;
+        self.denied
+            .fetch_add(u64::from(is_denied), Ordering::Relaxed);
+        Ok(Response::new(ReserveReply {
+            reservation_id: request.room_count().into(),
+            hotel_ids: Vec::new(),
+        }))
+    }
+
+    async fn check_availability(
+        &self,
+        _: Request<Received<AvailabilityRequest>>,
+    ) -> Reply<AvailabilityReply> {
+        Ok(Response::new(AvailabilityReply::default()))
+    }
+}
+
+/// A guest who reserves without end.
+struct Guest {
+    stop: Arc<AtomicBool>,
+    ends: Arc<Mutex<BTreeMap<u32, u64>>>,
+    /// When the first call after others had failed was served.
+    served_again: Arc<Mutex<Instant>>,
+    thread: JoinHandle<()>,
+}
+
+impl Guest {
+    /// `name` answers who makes the call of a number.
+    fn start(session: Session, first: u32, name: impl Fn(u32) -> String + Send + 'static) -> Guest {
+        let stop = Arc::new(AtomicBool::new(false));
+        let ends: Arc<Mutex<BTreeMap<u32, u64>>> = Arc::default();
+        let served_again = Arc::new(Mutex::new(Instant::now()));
+        let (stopped, counted, again) = (stop.clone(), ends.clone(), served_again.clone());
+        let thread = std::thread::spawn(move || {
+            let client = ReservationClient::new(Channel::new(&session, ""));
+            let mut had_failed = false;
+            for number in first.. {
+                if stopped.load(Ordering::Relaxed) {
+                    return;
+                }
+                let mut request = Request::new(ReserveRequest {
+                    customer_name: name(number),
+                    room_count: number,
+                    ..ReserveRequest::default()
+                });
+                request.set_timeout(TIMEOUT);
+                let began = Instant::now();
+                let code = match block_on(&session, client.reserve(request)) {
+                    Ok(reply) => {
+                        let id = reply.get_ref().view().reservation_id();
+                        assert_eq!(id, u64::from(number));
+                        Code::OK
+                    }
+                    Err(status) => status.code,
+                };
+                let took = began.elapsed();
+                assert!(took < TIMEOUT + GRACE, "a call took {took:?}: {code:?}");
+                *counted.lock().unwrap().entry(code.0).or_insert(0) += 1;
+                if code == Code::OK && had_failed {
+                    *again.lock().unwrap() = Instant::now();
+                }
+                had_failed = code != Code::OK;
+                std::thread::sleep(Duration::from_micros(500));
+            }
+        });
+        Guest {
+            stop,
+            ends,
+            served_again,
+            thread,
+        }
+    }
+
+    fn count(&self, code: Code) -> u64 {
+        let ends = self.ends.lock().unwrap();
+        ends.get(&code.0).copied().unwrap_or(0)
+    }
+
+    /// Waits until another of its calls ends so.
+    fn meets(&self, code: Code) {
+        let before = self.count(code);
+        let met = eventually(SOON, || {
+            self.count(code) > before || self.thread.is_finished()
+        });
+        assert!(
+            met.is_ok() && !self.thread.is_finished(),
+            "no call ends with {code:?}: {:?}",
+            self.ends.lock().unwrap()
+        );
+    }
+
+    fn stop(self) -> BTreeMap<u32, u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap();
+        std::mem::take(&mut *self.ends.lock().unwrap())
+    }
+}
+
+fn durable() -> Options {
+    Options {
+        durable: true,
+        ..Options::default()
+    }
+}
+
+fn open(daemon: &Daemon, token: &str) -> Session {
+    Session::open(SessionOptions::new(daemon.socket(), token)).unwrap()
+}
+
+/// A host whose reservations are guarded by a list and a limit.
+fn guarded(bed: &Testbed) -> (Daemon, String) {
+    let daemon = bed.daemon_with("a", &durable());
+    let token = daemon.tenant("acme");
+    let limit = format!(r#"{{"per_second": 0.001, "burst": {BURST}, "keys": 1000}}"#);
+    let list = format!(r#"{{"blocked": ["{BLOCKED}"]}}"#);
+    let grants = " --grant state,clock";
+    for (policy, file, config, grants) in [
+        ("acl", "acl", list, ""),
+        ("rate-limit", "rate_limit", limit, grants),
+    ] {
+        let config = bed.file(&format!("{policy}.json"), config);
+        let pushed = daemon.push("--tenant acme", file, policy, Some(&config));
+        daemon.ok(&format!(
+            "policy attach {pushed} --tenant acme --service hotel.Reservation --side server{grants}"
+        ));
+    }
+    (daemon, token)
+}
+
+fn serve(daemon: &Daemon, token: &str, hotel: &Hotel) -> Session {
+    let session = open(daemon, token);
+    let server = Server::new(&session).add_service(ReservationServer::new(hotel.clone()));
+    block_on(&session, server.bind()).unwrap();
+    session
+}
+
+/// What happens to the store while nobody has it open; whether the file itself has to be made again.
+fn damage(state: &Path, random: &mut Seeded, round: usize) -> bool {
+    let file = state.join("tollgate.redb");
+    let len = std::fs::metadata(&file).unwrap().len();
+    let open = |path: &Path| std::fs::File::options().write(true).open(path).unwrap();
+    match round % 8 {
+        3 => open(&file).set_len(random.below(len)).unwrap(),
+        4 => std::fs::remove_file(&file).unwrap(),
+        5 => open(&file).set_len(0).unwrap(),
+        6 => open(&file)
+            .write_all_at(&random.bytes::<4_096>(), 0)
+            .unwrap(),
+        7 => {
+            let copy = state.join("tollgate.redb.copy");
+            open(&copy).set_len(random.below(len)).unwrap();
+            return false;
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Adds a tenant while the daemon may be killed: its name, if that was acknowledged.
+fn add_tenant(daemon: &Daemon, round: usize) -> JoinHandle<Option<String>> {
+    let socket = daemon.socket().to_owned();
+    std::thread::spawn(move || {
+        let name = format!("t{round}");
+        let line = ["--socket".as_ref(), socket.as_os_str()];
+        let line = line
+            .into_iter()
+            .chain(["tenant", "add", &name].map(AsRef::as_ref));
+        let added = run(&program("tollgate"), line, b"");
+        (added.code == 0).then_some(name)
+    })
+}
+
+#[test]
+fn a_daemon_that_is_killed_comes_back_with_its_policies() {
+    let bed = Testbed::new();
+    let (mut daemon, token) = guarded(&bed);
+    let state = bed.path("a.state");
+    let hotel = Hotel::default();
+    let serving = serve(&daemon, &token, &hotel);
+    let honest = Guest::start(open(&daemon, &token), 0, |number| format!("c{number}"));
+    let blocked = Guest::start(open(&daemon, &token), 1 << 30, |_| BLOCKED.to_owned());
+    let greedy = Guest::start(open(&daemon, &token), 2 << 30, |_| GREEDY.to_owned());
+    honest.meets(Code::OK);
+    let attachments = |daemon: &Daemon| {
+        ["acl", "rate-limit"].map(|policy| {
+            let found = daemon.attachment(policy);
+            [&found["policy"], &found["stable"], &found["service"]].map(ToString::to_string)
+        })
+    };
+    let attached = attachments(&daemon);
+    let mut random = Seeded(11);
+    let (mut added, mut restored) = (Vec::new(), 0);
+    let (mut ready, mut from_start, mut from_kill) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..rounds() {
+        blocked.meets(Code::PERMISSION_DENIED);
+        greedy.meets(Code::RESOURCE_EXHAUSTED);
+        honest.meets(Code::OK);
+        let adding = add_tenant(&daemon, round);
+        std::thread::sleep(Duration::from_micros(random.below(60_000)));
+        let killed = Instant::now();
+        daemon.process().kill();
+        added.extend(adding.join().unwrap());
+        restored += usize::from(damage(&state, &mut random, round));
+        let started = Instant::now();
+        daemon = bed.daemon_with("a", &durable());
+        ready.push(started.elapsed());
+        let again = eventually(SOON, || *honest.served_again.lock().unwrap() > started);
+        again.unwrap_or_else(|waited| panic!("nobody is served {waited:?} later"));
+        let again = *honest.served_again.lock().unwrap();
+        from_start.push(again - started);
+        from_kill.push(again - killed);
+        assert_eq!(attachments(&daemon), attached, "round {round}");
+    }
+    blocked.meets(Code::PERMISSION_DENIED);
+    drop(serving);
+    let [honest, blocked, greedy] = [honest, blocked, greedy].map(Guest::stop);
+    println!(
+        "calls by code: {honest:?}, of whom is blocked: {blocked:?}, of whom is greedy: {greedy:?}"
+    );
+    let measured = [
+        ("ready, after its start", &mut ready),
+        ("served again, after its start", &mut from_start),
+        ("served again, after the kill", &mut from_kill),
+    ];
+    for (what, times) in measured {
+        times.sort();
+        let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
+        println!("{what}: median {median:?}, worst {worst:?}");
+    }
+    assert_eq!(
+        hotel.twice.load(Ordering::Relaxed),
+        0,
+        "a request reached the handler twice"
+    );
+    assert_eq!(
+        hotel.denied.load(Ordering::Relaxed),
+        0,
+        "a denied call reached the handler"
+    );
+    let gone = [Code::UNAVAILABLE, Code::DEADLINE_EXCEEDED];
+    let only = |ends: &BTreeMap<u32, u64>, expected: &[Code]| {
+        let codes = expected.iter().chain(&gone).map(|code| code.0);
+        assert!(
+            ends.keys().all(|code| codes.clone().any(|c| c == *code)),
+            "{ends:?}"
+        );
+    };
+    only(&honest, &[Code::OK]);
+    only(&blocked, &[Code::PERMISSION_DENIED]);
+    only(&greedy, &[Code::OK, Code::RESOURCE_EXHAUSTED]);
+    // A bucket is full when a daemon starts.
+    let lives = rounds() as u64 + 1;
+    assert!(greedy[&Code::OK.0] <= lives * BURST, "{greedy:?}");
+    let status = daemon.status();
+    let known: Vec<_> = status["tenants"].as_array().unwrap().iter().collect();
+    assert!(
+        added
+            .iter()
+            .all(|name| known.contains(&&name.as_str().into())),
+        "{added:?}, {known:?}"
+    );
+    let log = daemon.ok("audit show --last 1000");
+    let recorded = log.matches("restored").count();
+    assert!(
+        recorded >= restored,
+        "{recorded} of {restored} restorations in:\n{log}"
+    );
+    assert!(daemon.ok("audit verify").contains("not edited"));
+}
+
+/// Less policy than was in force is a hole: the daemon stays away, says what to do, and serves again once that is done.
+#[test]
+fn a_daemon_whose_state_is_lost_does_not_serve_without_it() {
+    let bed = Testbed::new();
+    let (mut daemon, token) = guarded(&bed);
+    let hotel = Hotel::default();
+    let _serving = serve(&daemon, &token, &hotel);
+    let blocked = Guest::start(open(&daemon, &token), 0, |_| BLOCKED.to_owned());
+    blocked.meets(Code::PERMISSION_DENIED);
+    daemon.process().kill();
+    let state = bed.path("a.state");
+    let names = ["tollgate.redb", "tollgate.redb.copy"].map(|name| state.join(name));
+    let backup = names.each_ref().map(|path| std::fs::read(path).unwrap());
+    let refuses = |sentence: &str| {
+        let socket = daemon.socket().as_os_str();
+        let line = ["--name".as_ref(), "a".as_ref(), "--socket".as_ref(), socket];
+        let line = line
+            .into_iter()
+            .chain(["--state".as_ref(), state.as_os_str()]);
+        let mut process = Process::start(&program("tollgated"), line).unwrap();
+        process.line(SOON, |line| line.contains(sentence)).unwrap();
+        let ended = process.ended(SOON).unwrap();
+        assert_eq!(ended.code(), Some(1));
+        let said = process.said();
+        assert!(
+            !said.iter().any(|line| line.contains("panicked")),
+            "{said:#?}"
+        );
+    };
+    for path in &names {
+        std::fs::write(path, b"").unwrap();
+    }
+    refuses("is damaged, and so is its copy");
+    for path in &names {
+        std::fs::remove_file(path).unwrap();
+    }
+    refuses("went back: it ends with audit record 0");
+    blocked.meets(Code::UNAVAILABLE);
+    for (path, bytes) in names.iter().zip(&backup) {
+        std::fs::write(path, bytes).unwrap();
+    }
+    let _daemon = bed.daemon_with("a", &durable());
+    blocked.meets(Code::PERMISSION_DENIED);
+    let ends = blocked.stop();
+    assert!(!ends.contains_key(&Code::OK.0), "{ends:?}");
+    assert_eq!(hotel.denied.load(Ordering::Relaxed), 0);
+}

@@ -1,0 +1,366 @@
+//! A daemon is replaced by another process while applications use it, or nothing happens at all.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tollgate::{Channel, Code, Server, Session, SessionOptions, Status, block_on};
+use tollgate_conformance::backstage::Hotel;
+use tollgate_conformance::hotel::ReserveRequest;
+use tollgate_conformance::hotel::reservation_client::ReservationClient;
+use tollgate_conformance::hotel::reservation_server::ReservationServer;
+use tollgate_conformance::process::{Process, program, signal};
+use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, succeed};
+
+/// A daemon with a server, and an access list that keeps Mallory out.
+struct Host {
+    bed: Testbed,
+    daemon: Daemon,
+    token: String,
+}
+
+impl Host {
+    fn new(durable: bool) -> Host {
+        let bed = Testbed::new();
+        let options = Options {
+            durable,
+            ..Options::default()
+        };
+        let daemon = bed.daemon_with("a", &options);
+        let token = daemon.tenant("acme");
+        let serving = Session::open(SessionOptions::new(daemon.socket(), &token)).unwrap();
+        let server = Server::new(&serving).add_service(ReservationServer::new(Hotel::default()));
+        block_on(&serving, server.bind()).unwrap();
+        std::thread::spawn(move || block_on(&serving, std::future::pending::<()>()));
+        let config = bed.file("acl.json", r#"{"blocked": ["Mallory"], "message": "no"}"#);
+        let acl = daemon.push("--tenant acme", "acl", "acl", Some(&config));
+        daemon.ok(&format!(
+            "policy attach {acl} --tenant acme --service hotel.Reservation --side client"
+        ));
+        Host { bed, daemon, token }
+    }
+
+    fn session(&self) -> Session {
+        Session::open(SessionOptions::new(self.daemon.socket(), &self.token)).unwrap()
+    }
+
+    /// What a daemon of the same version is started by.
+    fn successor(&self) -> PathBuf {
+        let program = program("tollgated");
+        self.bed.successor("next", &program.display().to_string())
+    }
+
+    fn sessions(&self) -> Vec<u64> {
+        let status = self.daemon.status();
+        let sessions = status["sessions"].as_array().unwrap().iter();
+        sessions
+            .map(|session| session["session"].as_u64().unwrap())
+            .collect()
+    }
+}
+
+async fn book(client: &ReservationClient, customer: &str) -> Result<u64, Status> {
+    let request = ReserveRequest {
+        customer_name: customer.to_owned(),
+        room_count: 1,
+        ..ReserveRequest::default()
+    };
+    let reply = client.reserve(request).await?;
+    Ok(reply.get_ref().view().reservation_id())
+}
+
+/// Books for both until that works for the one, after it may have failed for a while.
+fn serves_and_denies(session: &Session, client: &ReservationClient) {
+    let began = Instant::now();
+    while let Err(status) = block_on(session, book(client, "Ada")) {
+        assert_eq!(status.code, Code::UNAVAILABLE, "{status}");
+        assert!(began.elapsed() < SOON, "{status}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mallory = block_on(session, book(client, "Mallory")).unwrap_err();
+    assert_eq!(mallory.code, Code::PERMISSION_DENIED, "{mallory}");
+}
+
+#[test]
+fn another_process_takes_over_with_everything_that_was_stored_and_keeps_mallory_out() {
+    for durable in [true, false] {
+        let mut host = Host::new(durable);
+        let (first, listen) = (host.daemon.pid(), host.daemon.listen());
+        let over = AtomicBool::new(false);
+        let session = host.session();
+        let other = host.session();
+        std::thread::scope(|scope| {
+            // All the time, one call after the other.
+            let mallory = scope.spawn(|| {
+                let client = ReservationClient::new(Channel::new(&other, ""));
+                let (mut denied, begun) = (0, Instant::now());
+                while !over.load(Ordering::Relaxed) && begun.elapsed() < 4 * SOON {
+                    match block_on(&other, book(&client, "Mallory")).unwrap_err() {
+                        status if status.code == Code::PERMISSION_DENIED => denied += 1,
+                        status => assert_eq!(status.code, Code::UNAVAILABLE, "{status}"),
+                    }
+                }
+                denied
+            });
+            let client = ReservationClient::new(Channel::new(&session, ""));
+            serves_and_denies(&session, &client);
+            let next = host.successor();
+            host.daemon.ok("daemon set spin_us=77");
+            for round in 1..=3 {
+                let before = host.daemon.pid();
+                let done = host.daemon.upgrade(&next);
+                assert_eq!(done["from"]["pid"], before, "{done}");
+                assert_eq!(done["to"]["pid"], host.daemon.pid(), "{done}");
+                assert_ne!(host.daemon.pid(), before);
+                serves_and_denies(&session, &client);
+                let status = host.daemon.status();
+                assert_eq!(status["listen"], listen.to_string());
+                assert_eq!(status["tenants"][0], "acme");
+                let settings = host.daemon.ok("daemon settings --json");
+                assert!(settings.contains(r#""value":77"#), "{settings}");
+                host.daemon.tenant(&format!("new-{round}"));
+            }
+            over.store(true, Ordering::Relaxed);
+            assert!(mallory.join().unwrap() > 0);
+        });
+        let ended = host.daemon.process().ended(SOON).unwrap();
+        assert!(ended.success(), "process {first}: {ended}");
+        let shown = host.daemon.ok("audit show --last 1000");
+        assert!(shown.contains("daemon-upgrade"), "{shown}");
+        if durable {
+            assert_eq!(shown.matches("daemon-upgrade").count(), 3, "{shown}");
+            host.daemon.ok("audit verify");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_take_over_changes_nothing() {
+    let mut host = Host::new(true);
+    let false_successor = program("false-successor").display().to_string();
+    let script =
+        |name: &str, text: &str| host.bed.executable(name, &format!("#!/bin/sh\n{text}\n"));
+    let says = |name: &str| {
+        host.bed
+            .successor(name, &format!("{false_successor} {name}"))
+    };
+    let no_program = host.bed.file("data", "no program");
+    // A program, the status it fails with, and what is said of it.
+    let cases = [
+        (no_program, 3, "can't be run: Permission denied"),
+        (
+            script("fails", "exit 3"),
+            9,
+            "it ended before it was ready (exit status: 3;",
+        ),
+        (
+            script("dies", "kill -9 $$"),
+            9,
+            "it ended before it was ready;",
+        ),
+        (
+            script("slow", "exec sleep 100"),
+            4,
+            "it wasn't ready within 300ms",
+        ),
+        (
+            script(
+                "other",
+                "echo \"error: unexpected argument '--take-over'\" >&2; exit 2",
+            ),
+            9,
+            "(exit status: 2; the daemon's log has what it said)",
+        ),
+        (says("mumbles"), 9, "it said something else"),
+        (says("ends"), 9, "it ended before it served"),
+        (says("refuses"), 9, "it thinks better of it"),
+        (says("waits"), 4, "it wasn't served within 5s"),
+        (
+            script(
+                "elsewhere",
+                &format!(
+                    "exec {} --socket /nowhere \"$@\"",
+                    program("tollgated").display()
+                ),
+            ),
+            9,
+            "(exit status: 2;",
+        ),
+    ];
+    let session = host.session();
+    let client = ReservationClient::new(Channel::new(&session, ""));
+    serves_and_denies(&session, &client);
+    let before = (host.daemon.pid(), host.sessions());
+    for (program, code, sentence) in cases {
+        let line = format!("upgrade --timeout 300ms --binary {}", program.display());
+        let outcome = host.daemon.run(&line);
+        assert_eq!(outcome.code, code, "{line}: {outcome}");
+        assert!(outcome.err.contains(sentence), "{line}: {outcome}");
+        // No call fails, on the same connections.
+        block_on(&session, book(&client, "Ada")).unwrap();
+        serves_and_denies(&session, &client);
+        assert_eq!((host.daemon.pid(), host.sessions()), before, "{line}");
+        // And it can be changed again.
+        let name = program.file_name().unwrap().to_str().unwrap();
+        host.daemon.tenant(name);
+    }
+    let next = host.successor();
+    host.daemon.upgrade(&next);
+    serves_and_denies(&session, &client);
+    let tenants = host.daemon.status()["tenants"].as_array().unwrap().len();
+    assert_eq!(tenants, 11, "what was added between the attempts is there");
+}
+
+#[test]
+fn a_configuration_that_the_next_process_refuses_leaves_the_daemon_as_it_is() {
+    let bed = Testbed::new();
+    let options = Options {
+        durable: true,
+        config: "spin_us = 20\n".to_owned(),
+        ..Options::default()
+    };
+    let mut daemon = bed.daemon_with("a", &options);
+    let next = bed.successor("next", &program("tollgated").display().to_string());
+    let pid = daemon.pid();
+    for (config, sentence) in [
+        ("spin_us = \"much\"\n", "it ended before it was ready"),
+        ("trusted_keys = 1\n", "it ended before it was ready"),
+        (
+            "prefetch = [\"/nowhere\"]\n",
+            "the descriptor set in /nowhere can't be prefetched",
+        ),
+        ("[policies]\ntrusted_keys = [\"/nowhere\"]\n", "/nowhere"),
+    ] {
+        bed.file("a.toml", config);
+        let outcome = daemon.run(&format!("upgrade --binary {}", next.display()));
+        assert_eq!(outcome.code, 9, "{config}: {outcome}");
+        assert!(outcome.err.contains(sentence), "{config}: {outcome}");
+        assert_eq!(daemon.status()["pid"], pid);
+    }
+    // The other one is as it is configured now.
+    bed.file("a.toml", "cores = [0, 0]\n");
+    assert_eq!(daemon.status()["runtimes"], 1);
+    daemon.upgrade(&next);
+    assert_eq!(daemon.status()["runtimes"], 2);
+}
+
+#[test]
+fn while_one_takes_over_nothing_is_changed_and_no_other_does() {
+    let host = Host::new(true);
+    let slow = host.bed.executable("slow", "#!/bin/sh\nexec sleep 100\n");
+    let line = format!("upgrade --timeout 2s --binary {}", slow.display());
+    std::thread::scope(|scope| {
+        let trying = scope.spawn(|| host.daemon.run(&line));
+        let refused = eventually(SOON, || host.daemon.run("tenant add evil").code == 14);
+        refused.expect("a tenant is refused meanwhile");
+        let outcome = host.daemon.run("tenant add evil");
+        let sentence = "the daemon is being upgraded, and nothing can be changed until it is";
+        assert!(outcome.err.contains(sentence), "{outcome}");
+        let outcome = host.daemon.run(&line);
+        assert_eq!(outcome.code, 14, "{outcome}");
+        let sentence = "something is being changed just now: try again in a moment";
+        assert!(outcome.err.contains(sentence), "{outcome}");
+        assert_eq!(trying.join().unwrap().code, 4);
+    });
+    let outcome = host.daemon.run("tenant add evil");
+    assert!(outcome.code == 0 || outcome.code == 6, "{outcome}");
+    for (line, sentence) in [
+        ("upgrade --timeout 11m", "at most 600s are allowed"),
+        ("upgrade --binary /nowhere/tollgated", "/nowhere/tollgated"),
+    ] {
+        let outcome = host.daemon.run(line);
+        assert_ne!(outcome.code, 0, "{line}: {outcome}");
+        assert!(outcome.err.contains(sentence), "{line}: {outcome}");
+    }
+}
+
+/// As `systemctl reload` does it with the unit that comes with the daemon.
+#[test]
+fn a_signal_upgrades_and_the_supervisor_learns_which_process_to_watch() {
+    let bed = Testbed::new();
+    let supervisor = bed.path("notify.sock");
+    let told = UnixDatagram::bind(&supervisor).unwrap();
+    told.set_read_timeout(Some(SOON)).unwrap();
+    let hear = || {
+        let mut said = [0; 1024];
+        let len = told.recv(&mut said).unwrap();
+        String::from_utf8(said[..len].to_vec()).unwrap()
+    };
+    let wrapper = bed.executable(
+        "supervised",
+        &format!(
+            "#!/bin/sh\nNOTIFY_SOCKET={} exec {} \"$@\"\n",
+            supervisor.display(),
+            program("tollgated").display()
+        ),
+    );
+    let socket = bed.path("a.sock").display().to_string();
+    let process = Process::start(
+        &wrapper,
+        [
+            "--name",
+            "a",
+            "--listen",
+            "127.0.0.1:0",
+            "--socket",
+            &socket,
+        ],
+    );
+    let mut daemon = Daemon::ready(process.unwrap());
+    let first = daemon.pid();
+    assert_eq!(hear(), format!("MAINPID={first}\nREADY=1\n"));
+    signal(first, Signal::USR2);
+    let said = hear();
+    let replaced = eventually(SOON, || {
+        daemon.follow();
+        daemon.pid() != first
+    });
+    replaced.expect("another process serves");
+    assert_eq!(said, format!("MAINPID={}\nREADY=1\n", daemon.pid()));
+    assert!(daemon.process().ended(SOON).unwrap().success());
+}
+
+/// The end of a container's first process is the container's.
+#[test]
+fn the_first_process_of_a_container_stays_for_its_successor() {
+    if !rustix::process::geteuid().is_root() {
+        panic!("this test makes a namespace of processes, which takes root");
+    }
+    let bed = Testbed::new();
+    let socket = bed.path("a.sock").display().to_string();
+    let tollgated = program("tollgated").display().to_string();
+    let line = format!(
+        "--pid --fork --kill-child {tollgated} --name a --listen 127.0.0.1:0 --socket {socket}"
+    );
+    let args = line.split(' ');
+    let container = Process::start("unshare".as_ref(), args).unwrap();
+    let ready = |line: &str| line.contains(" ready ");
+    container.line(SOON, ready).unwrap();
+    let outside = container.pid();
+    let children = format!("/proc/{outside}/task/{outside}/children");
+    let first = std::fs::read_to_string(children).unwrap();
+    let first: u32 = first.trim().parse().unwrap();
+    let mut daemon = Daemon::ready(container);
+    // Whoever administers it is in the container, too.
+    let administer = |line: &str| -> Value {
+        let tollgate = program("tollgate").display().to_string();
+        let line = format!("--target {first} --pid {tollgate} --socket {socket} {line} --json");
+        let out = succeed(Command::new("nsenter").args(line.split(' ')));
+        serde_json::from_str(&out).unwrap()
+    };
+    assert_eq!(administer("status")["pid"], 1);
+    let done = administer(&format!("upgrade --binary {tollgated}"));
+    assert_eq!(done["from"]["pid"], 1, "{done}");
+    assert_ne!(done["to"]["pid"], 1, "{done}");
+    assert_eq!(administer("status")["pid"], done["to"]["pid"]);
+    // What the container is told, the daemon is.
+    signal(first, Signal::TERM);
+    assert!(daemon.process().ended(SOON).is_some());
+    assert!(!bed.path("a.sock").exists(), "the successor has cleared up");
+}
