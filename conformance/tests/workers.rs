@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, FuturesUnordered, StreamExt as _};
@@ -14,9 +14,11 @@ use tollgate::{
 use tollgate_conformance::interop::{Answer, Ask, Semantics, SemanticsClient, SemanticsServer};
 use tollgate_conformance::testbed::{Daemon, SOON, Testbed};
 
-/// Blocks its thread for as long as it is told.
+/// Blocks its thread for as long as the gate is shut.
 #[derive(Clone, Default)]
 struct Blocking {
+    /// Held by who shuts it.
+    gate: Arc<RwLock<()>>,
     /// Handlers that block now, and the most that have at once.
     now: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
@@ -39,7 +41,7 @@ impl Semantics for Blocking {
         assert_ne!(ask.code, 2, "told to panic");
         let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
-        std::thread::sleep(Duration::from_millis(ask.delay_ms.into()));
+        drop(self.gate.read().unwrap());
         self.now.fetch_sub(1, Ordering::SeqCst);
         let name = std::thread::current().name().unwrap_or_default().to_owned();
         let (number, payload) = (ask.number, name.into_bytes());
@@ -81,11 +83,18 @@ fn open(daemon: &Daemon, token: &str) -> Session {
     Session::open(SessionOptions::new(daemon.socket(), token)).unwrap()
 }
 
-fn sleeping(number: u64, delay_ms: u32) -> Ask {
+fn ask(number: u64) -> Ask {
     Ask {
         number,
-        delay_ms,
         ..Ask::default()
+    }
+}
+
+fn wait_for(count: &AtomicUsize, wanted: usize, what: &str) {
+    let began = Instant::now();
+    while count.load(Ordering::SeqCst) < wanted {
+        assert!(began.elapsed() < SOON, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -111,26 +120,25 @@ fn blocking_handlers_run_on_workers_and_the_others_inline() {
     let client = SemanticsClient::new(Channel::new(&session, ""));
     block_on(&session, async {
         // The first call binds.
-        client.unary(sleeping(0, 0)).await.unwrap();
-        let mut slow: FuturesUnordered<_> =
-            (0..6).map(|k| client.unary(sleeping(k, 300))).collect();
-        let began = Instant::now();
+        client.unary(ask(0)).await.unwrap();
+        let shut = blocking.gate.write().unwrap();
+        let mut slow: FuturesUnordered<_> = (0..6).map(|k| client.unary(ask(k))).collect();
         // Polled once, so that they are under way.
         let first = futures_util::future::poll_immediate(slow.next()).await;
         assert!(first.is_none());
+        wait_for(&blocking.now, 3, "workers take calls");
         for _ in 0..50 {
             let answers = client.spread(Ask::default()).await.unwrap();
             let answer = answers.into_inner().message().await.unwrap().unwrap();
-            let name = std::str::from_utf8(answer.view().payload())
-                .unwrap()
-                .to_owned();
+            let name = std::str::from_utf8(answer.view().payload()).unwrap();
             assert!(!name.starts_with("tollgate-worker"), "{name}");
         }
         assert_eq!(
             blocking.now.load(Ordering::SeqCst),
             3,
-            "the inline ones didn't wait for them"
+            "the inline ones were answered beside them"
         );
+        drop(shut);
         while let Some(reply) = slow.next().await {
             let reply = reply.unwrap();
             assert!(
@@ -141,11 +149,7 @@ fn blocking_handlers_run_on_workers_and_the_others_inline() {
                     .starts_with(b"tollgate-worker")
             );
         }
-        assert!(
-            began.elapsed() >= Duration::from_millis(600),
-            "three at a time"
-        );
-        assert_eq!(blocking.most.load(Ordering::SeqCst), 3);
+        assert_eq!(blocking.most.load(Ordering::SeqCst), 3, "three at a time");
         // A panic is its call's.
         let panics = Ask {
             code: 2,
@@ -153,7 +157,7 @@ fn blocking_handlers_run_on_workers_and_the_others_inline() {
         };
         assert_eq!(client.unary(panics).await.unwrap_err().code, Code::INTERNAL);
         // Streams work there, and are given up there.
-        let asks = stream::iter((0..1000).map(|k| sleeping(k, 0)));
+        let asks = stream::iter((0..1000).map(ask));
         let sum = client.collect(asks).await.unwrap();
         assert_eq!(sum.get_ref().view().number(), 499_500);
         assert_eq!(blocking.given_up.load(Ordering::SeqCst), 1, "at its end");
@@ -162,9 +166,5 @@ fn blocking_handlers_run_on_workers_and_the_others_inline() {
         let status = client.collect(endless).await.unwrap_err();
         assert_eq!(status.code, Code::DEADLINE_EXCEEDED);
     });
-    let began = Instant::now();
-    while blocking.given_up.load(Ordering::SeqCst) < 2 {
-        assert!(began.elapsed() < SOON, "a worker keeps a call that is over");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_for(&blocking.given_up, 2, "a worker keeps a call that is over");
 }
