@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, FuturesUnordered, StreamExt as _};
@@ -17,13 +17,41 @@ use tollgate_conformance::testbed::{Daemon, SOON, Testbed};
 /// Blocks its thread for as long as the gate is shut.
 #[derive(Clone, Default)]
 struct Blocking {
-    /// Held by who shuts it.
-    gate: Arc<RwLock<()>>,
+    gate: Arc<Gate>,
     /// Handlers that block now, and the most that have at once.
     now: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
     /// Streams that were given up.
     given_up: Arc<AtomicUsize>,
+}
+
+/// Open, until somebody shuts it.
+#[derive(Default)]
+struct Gate {
+    shut: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn shut(&self) -> Shut<'_> {
+        *self.shut.lock().unwrap() = true;
+        Shut(self)
+    }
+
+    fn pass(&self) {
+        let shut = self.shut.lock().unwrap();
+        drop(self.opened.wait_while(shut, |shut| *shut).unwrap());
+    }
+}
+
+/// Opens it again.
+struct Shut<'g>(&'g Gate);
+
+impl Drop for Shut<'_> {
+    fn drop(&mut self) {
+        *self.0.shut.lock().unwrap() = false;
+        self.0.opened.notify_all();
+    }
 }
 
 /// Counts what is dropped before its end.
@@ -41,7 +69,7 @@ impl Semantics for Blocking {
         assert_ne!(ask.code, 2, "told to panic");
         let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
-        drop(self.gate.read().unwrap());
+        self.gate.pass();
         self.now.fetch_sub(1, Ordering::SeqCst);
         let name = std::thread::current().name().unwrap_or_default().to_owned();
         let (number, payload) = (ask.number, name.into_bytes());
@@ -121,7 +149,7 @@ fn blocking_handlers_run_on_workers_and_the_others_inline() {
     block_on(&session, async {
         // The first call binds.
         client.unary(ask(0)).await.unwrap();
-        let shut = blocking.gate.write().unwrap();
+        let shut = blocking.gate.shut();
         let mut slow: FuturesUnordered<_> = (0..6).map(|k| client.unary(ask(k))).collect();
         // Polled once, so that they are under way.
         let first = futures_util::future::poll_immediate(slow.next()).await;
