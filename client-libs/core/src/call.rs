@@ -402,7 +402,6 @@ impl ReceivedBlock {
             Status::unavailable(format!("the daemon broke the protocol: {error}"))
         };
         let delivered = inner
-            .receive_heap
             .claim(image.offset, image.held_bytes())
             .map_err(|error| broke(&error))?;
         let mut block = ReceivedBlock {

@@ -5,13 +5,15 @@
 //!   drain ≤ 256 completions ─▶ wake futures ─▶ handlers ─▶ end of turn: RELEASE, doorbell (once)
 //! ```
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
 use prost::Message as _;
+use rustix::fd::OwnedFd;
 use tollgate_shm_abi::descriptor::{Alleged, Completion, Epilogue, HeapSizes, Image, Part};
-use tollgate_shm_abi::messages::{Response, ResponseBody};
+use tollgate_shm_abi::messages::{ReceiveHeap, Response, ResponseBody};
 use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::ring::Consumer;
 use tollgate_shm_abi::wait::{Patience, now_ns};
@@ -54,6 +56,10 @@ pub(crate) struct Driver {
     pub(crate) patience: Patience,
     turns: u32,
     control_checked_ns: u64,
+    /// From the control socket, read while something else was looked for.
+    unread: VecDeque<(Response, Vec<OwnedFd>)>,
+    /// There are heaps that nothing comes from any more.
+    earlier_heaps: bool,
     /// As the last turn left it.
     look: NextLook,
 }
@@ -93,6 +99,8 @@ impl Driver {
             patience,
             turns: 0,
             control_checked_ns: 0,
+            unread: VecDeque::new(),
+            earlier_heaps: false,
             look: NextLook {
                 deadline_ns: u64::MAX,
                 for_room: false,
@@ -143,7 +151,12 @@ impl Driver {
             let Some(entry) = self.completions.pop()? else {
                 break;
             };
-            match Alleged::from(entry).completion(&self.heaps)? {
+            let alleged = Alleged::from(entry);
+            let completion = match alleged.completion(&self.heaps) {
+                Err(_) if self.find_heap(inner) => alleged.completion(&self.heaps),
+                completion => completion,
+            };
+            match completion? {
                 Completion::Reply { call, image } => {
                     shared.delivered(image.held_bytes());
                     self.complete(&mut shared, call, Outcome::Reply(image))
@@ -366,20 +379,65 @@ impl Driver {
     pub(crate) fn read_control(&mut self, inner: &Arc<Inner>) {
         self.control_checked_ns = now_ns();
         while !inner.is_over() {
-            let received = inner.control.recv();
-            let reason = match received {
-                Ok(Some(packet)) => match Response::decode(&packet.bytes[..]) {
-                    Ok(response) => {
-                        self.answered(inner, response);
-                        continue;
-                    }
-                    Err(error) => format!("the daemon's message makes no sense: {error}"),
-                },
-                Ok(None) => "the daemon closed the session".to_owned(),
-                Err(error) if error.is_would_block() => return,
-                Err(error) => format!("the connection to the daemon is gone: {error}"),
+            let received = match self.unread.pop_front() {
+                None => receive(inner).transpose(),
+                unread => unread.map(Ok),
             };
-            self.lost(inner, Status::unavailable(reason));
+            let handled = match received {
+                None => break,
+                Some(Err(reason)) => Err(reason),
+                Some(Ok((response, fds))) => match response.body {
+                    Some(ResponseBody::ReceiveHeap(heap)) => self.add_heap(inner, heap, fds),
+                    _ => {
+                        self.answered(inner, response);
+                        Ok(())
+                    }
+                },
+            };
+            if let Err(reason) = handled {
+                self.lost(inner, Status::unavailable(reason));
+            }
+        }
+        self.forget_earlier_heaps(inner);
+    }
+
+    /// A completion names memory that isn't known: looks for the heap that the daemon has added before. Whether there is one.
+    #[cold]
+    fn find_heap(&mut self, inner: &Inner) -> bool {
+        let mut found = false;
+        while let Ok(Some((response, fds))) = receive(inner) {
+            match response.body {
+                Some(ResponseBody::ReceiveHeap(heap)) => {
+                    found |= self.add_heap(inner, heap, fds).is_ok();
+                }
+                _ => self.unread.push_back((response, fds)),
+            }
+        }
+        if !self.unread.is_empty() {
+            self.suspect_control();
+        }
+        found
+    }
+
+    fn add_heap(
+        &mut self,
+        inner: &Inner,
+        heap: ReceiveHeap,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), String> {
+        self.heaps.receive = inner.add_heap(heap, fds)?;
+        self.earlier_heaps = true;
+        Ok(())
+    }
+
+    /// The daemon delivers nothing more from the heaps before the last. With nothing in the ring and nothing held they are of no use.
+    fn forget_earlier_heaps(&mut self, inner: &Inner) {
+        if !self.earlier_heaps || !matches!(self.completions.is_empty(), Ok(true)) {
+            return;
+        }
+        if self.events.is_empty() && self.early.is_empty() && inner.lock().held().messages == 0 {
+            inner.heaps().forget_earlier();
+            self.earlier_heaps = false;
         }
     }
 
@@ -453,10 +511,23 @@ impl Driver {
     }
 }
 
+/// The next answer on the control socket, if there is one; an error says that the session is over.
+fn receive(inner: &Inner) -> Result<Option<(Response, Vec<OwnedFd>)>, String> {
+    match inner.control.recv() {
+        Ok(Some(packet)) => match Response::decode(&packet.bytes[..]) {
+            Ok(response) => Ok(Some((response, packet.fds))),
+            Err(error) => Err(format!("the daemon's message makes no sense: {error}")),
+        },
+        Ok(None) => Err("the daemon closed the session".to_owned()),
+        Err(error) if error.is_would_block() => Ok(None),
+        Err(error) => Err(format!("the connection to the daemon is gone: {error}")),
+    }
+}
+
 /// Copies a status' text and trailers out and gives their block back.
 fn take_epilogue(inner: &Inner, shared: &mut Locked<'_>, epilogue: Epilogue, status: &mut Status) {
     let held = epilogue.held_bytes();
-    match inner.receive_heap.claim(epilogue.offset, held) {
+    match inner.claim(epilogue.offset, held) {
         Ok(delivered) => {
             let text = &delivered[..epilogue.text as usize];
             status.message = String::from_utf8_lossy(text).into_owned();

@@ -2,25 +2,28 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{
+    Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard, Weak,
+};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use prost::Message as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, BorrowedFd};
-use tollgate_shm_abi::Code;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use tollgate_shm_abi::blob::blob_create;
 use tollgate_shm_abi::control::{ControlError, ControlSocket};
-use tollgate_shm_abi::heap::DeliveredHeap;
+use tollgate_shm_abi::heap::{Delivered, DeliveredHeap};
 use tollgate_shm_abi::messages::{
-    Bind, Empty, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, OpenSession, Request,
-    RequestBody, Response, ResponseBody, SIDE_CLIENT, SIDE_SERVER, SessionOpened,
+    Bind, Empty, FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, OpenSession,
+    ReceiveHeap, Request, RequestBody, Response, ResponseBody, SIDE_CLIENT, SIDE_SERVER,
+    SessionOpened,
 };
 use tollgate_shm_abi::segment::ABI_VERSION;
 use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape};
 use tollgate_shm_abi::wait::{Patience, now_ns};
 use tollgate_shm_abi::wake::{DoorbellRinger, WakeListener};
+use tollgate_shm_abi::{Code, Misbehaved};
 
 use crate::Status;
 use crate::driver::Driver;
@@ -118,7 +121,8 @@ pub(crate) struct Inner {
     pub(crate) control: ControlSocket,
     pub(crate) doorbell: DoorbellRinger,
     pub(crate) wake: WakeListener,
-    pub(crate) receive_heap: DeliveredHeap,
+    /// Written when the daemon adds a heap.
+    pub(crate) receive_heap: RwLock<DeliveredHeap>,
     pub(crate) nudge: Arc<Nudge>,
     /// Tasks for who drives.
     pub(crate) ready: Arc<Ready>,
@@ -223,7 +227,7 @@ impl Inner {
             control,
             doorbell: end.doorbell,
             wake: end.wake,
-            receive_heap: end.receive_heap,
+            receive_heap: RwLock::new(end.receive_heap),
             nudge,
             ready,
             driven_by: AtomicUsize::new(0),
@@ -459,6 +463,29 @@ impl Inner {
         Locked::new(self)
     }
 
+    /// Takes over a block that a completion just delivered.
+    pub(crate) fn claim(&self, offset: u64, len: usize) -> Result<Delivered, Misbehaved> {
+        let heap = self.receive_heap.read();
+        heap.unwrap_or_else(PoisonError::into_inner)
+            .claim(offset, len)
+    }
+
+    /// What comes from now on lies in another heap, behind those that there are; where it ends.
+    pub(crate) fn add_heap(&self, heap: ReceiveHeap, fds: Vec<OwnedFd>) -> Result<u64, String> {
+        let Ok([fd]) = <[OwnedFd; 1]>::try_from(fds) else {
+            return Err("the daemon added a heap without its memory".to_owned());
+        };
+        let mut heaps = self.heaps();
+        let added = heaps.follow(fd, heap.bytes);
+        added.map_err(|error| format!("can't use the session's memory: {error}"))?;
+        Ok(heaps.end())
+    }
+
+    pub(crate) fn heaps(&self) -> RwLockWriteGuard<'_, DeliveredHeap> {
+        let heaps = self.receive_heap.write();
+        heaps.unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Ends the session, if it hasn't ended: everything that waits fails with this status.
     pub(crate) fn end(&self, status: Status) {
         let (wakers, _dropped_unlocked) = self.lock().end(status);
@@ -592,7 +619,7 @@ fn handshake(
         app: options.app.clone(),
         send_heap_bytes: options.send_heap_bytes,
         receive_heap_bytes: options.receive_heap_bytes,
-        features: FEATURE_METADATA | FEATURE_WAITS | FEATURE_STREAMS,
+        features: FEATURE_METADATA | FEATURE_WAITS | FEATURE_STREAMS | FEATURE_HEAPS,
         label: options.label.clone(),
     };
     let request = Request {

@@ -22,24 +22,31 @@
 //! - Offsets in `free` come from the other side: one that isn't with it is [`Misbehaved`].
 //! - The daemon never forms a reference into a send heap: [`Span`]s only copy.
 //! - Allocation sizes are powers of two from 64 bytes; alloc and free don't allocate memory.
+//! - A receive heap can be *followed* by another, because a daemon that takes a session over can't write the one that is there (its
+//!   seal says so): the next one's offsets begin where the last one's end. What lies in the earlier ones stays as it is; nothing is
+//!   allocated there any more, so it isn't asked what is freed there.
 //!
-//! Absent: growth. A heap has one size for the session's life.
+//! Absent: growth. A heap has one size for its life.
 #![allow(unsafe_code)]
 
 use crate::buddy::{BuddyAllocator, FreeError};
 use crate::limits::SPARE_REFERENCES;
 use crate::misbehaved::Misbehaved;
-use crate::segment::{Mapping, SegmentError};
+use crate::segment::{Access, Mapping, Segment, SegmentError};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
+use rustix::fd::OwnedFd;
 
 /// The heap that this process writes: the app's send heap, or the daemon's receive heap.
 #[derive(Debug)]
 pub struct HeapWriter {
     mapping: Arc<Mapping>,
+    /// Its first byte's offset; not 0 if it follows others.
+    base: u64,
+    /// Counts from 0.
     blocks: BuddyAllocator,
     /// References that came back with blocks, for the next ones: counting them anew would cost two
     /// locked instructions per block, more than allocating it.
@@ -49,6 +56,11 @@ pub struct HeapWriter {
 impl HeapWriter {
     /// A writable mapping whose other side, if any, only reads.
     pub(crate) fn new(mapping: Arc<Mapping>) -> Result<HeapWriter, SegmentError> {
+        HeapWriter::behind(0, mapping)
+    }
+
+    /// As [`new`](Self::new), behind heaps that end there.
+    pub(crate) fn behind(base: u64, mapping: Arc<Mapping>) -> Result<HeapWriter, SegmentError> {
         let name = "heap's block table";
         let blocks =
             BuddyAllocator::new(mapping.len() as u64).map_err(|errno| SegmentError::System {
@@ -59,6 +71,7 @@ impl HeapWriter {
         let spare = Vec::with_capacity(SPARE_REFERENCES);
         Ok(HeapWriter {
             mapping,
+            base,
             blocks,
             spare,
         })
@@ -77,9 +90,7 @@ impl HeapWriter {
         let reader = SendHeapReader {
             mapping: Arc::clone(&mapping),
         };
-        let delivered = DeliveredHeap {
-            mapping: Arc::clone(&mapping),
-        };
+        let delivered = DeliveredHeap::new(Arc::clone(&mapping));
         (
             HeapWriter::new(mapping).expect("memory for a test"),
             reader,
@@ -100,7 +111,7 @@ impl HeapWriter {
         Some(Block {
             start,
             len,
-            offset,
+            offset: self.base + offset,
             mapping: spare.unwrap_or_else(|| Arc::clone(&self.mapping)),
         })
     }
@@ -116,7 +127,7 @@ impl HeapWriter {
             Arc::ptr_eq(&block.mapping, &self.mapping),
             "a block is committed to the heap it came from"
         );
-        self.blocks.hand_over(block.offset);
+        self.blocks.hand_over(block.offset - self.base);
         if self.spare.len() < SPARE_REFERENCES {
             self.spare.push(block.mapping);
         }
@@ -130,20 +141,22 @@ impl HeapWriter {
     #[inline]
     pub fn discard(&mut self, block: Block) {
         let offset = self.commit(block);
-        self.blocks
-            .free(offset)
+        self.free(offset)
             .expect("a block that was just handed over can be freed");
     }
 
     /// The other side gives a committed block back.
     ///
     /// # Errors
-    /// If it doesn't hold a block at `offset`.
+    /// If it doesn't hold a block at `offset`. In an earlier heap there is nothing to give back.
     #[inline]
     pub fn free(&mut self, offset: u64) -> Result<(), Misbehaved> {
+        let Some(here) = offset.checked_sub(self.base) else {
+            return Ok(());
+        };
         self.blocks
-            .free(offset)
-            .map_err(|FreeError { offset }| Misbehaved::NotHeld { offset })
+            .free(here)
+            .map_err(|FreeError { .. }| Misbehaved::NotHeld { offset })
     }
 
     /// Bytes in blocks that aren't free, rounded up as allocated.
@@ -320,11 +333,48 @@ impl fmt::Debug for Span {
 #[derive(Clone, Debug)]
 pub struct DeliveredHeap {
     mapping: Arc<Mapping>,
+    /// Its first byte's offset.
+    base: u64,
+    /// Those that it follows, with theirs, the latest last.
+    before: Vec<(u64, Arc<Mapping>)>,
 }
 
 impl DeliveredHeap {
     pub(crate) fn new(mapping: Arc<Mapping>) -> DeliveredHeap {
-        DeliveredHeap { mapping }
+        DeliveredHeap {
+            mapping,
+            base: 0,
+            before: Vec::new(),
+        }
+    }
+
+    /// Another one follows it: a memfd of the daemon's, so many bytes long. What lies in the earlier ones can still be claimed.
+    ///
+    /// # Errors
+    /// If it isn't sealed or as long as announced, or mapping fails.
+    pub fn follow(&mut self, fd: OwnedFd, bytes: u64) -> Result<(), SegmentError> {
+        let segment = Segment::adopt("next receive heap", fd, bytes as usize)?;
+        let mapping = Arc::new(segment.map(Access::Read)?);
+        let base = self.end();
+        let before = core::mem::replace(&mut self.mapping, mapping);
+        self.before.push((self.base, before));
+        self.base = base;
+        Ok(())
+    }
+
+    /// Lets the earlier ones go: nothing of them is to be claimed any more. What was claimed keeps its own mapped.
+    pub fn forget_earlier(&mut self) {
+        self.before = Vec::new();
+    }
+
+    /// Whether there are earlier ones.
+    pub fn has_earlier(&self) -> bool {
+        !self.before.is_empty()
+    }
+
+    /// Where it ends, and where the next one would begin.
+    pub fn end(&self) -> u64 {
+        self.base + self.mapping.len() as u64
     }
 
     /// Takes over the block of `len` bytes at `offset` that a completion just delivered.
@@ -336,14 +386,22 @@ impl DeliveredHeap {
     /// If the range leaves the heap.
     #[inline]
     pub fn claim(&self, offset: u64, len: usize) -> Result<Delivered, Misbehaved> {
-        match self.mapping.at(offset as usize, len) {
+        let mut heaps = self.before.iter().rev();
+        let (base, mapping) = match offset < self.base {
+            true => heaps.find(|(base, _)| offset >= *base),
+            false => None,
+        }
+        .map_or((self.base, &self.mapping), |(base, at)| (*base, at));
+        let here = offset.checked_sub(base);
+        match here.and_then(|here| mapping.at(here as usize, len)) {
             Some(start) => Ok(Delivered {
                 start,
+                base,
                 len,
                 offset,
-                mapping: Arc::clone(&self.mapping),
+                mapping: Arc::clone(mapping),
             }),
-            None => Err(out_of_heap(&self.mapping, offset, len)),
+            None => Err(out_of_heap(mapping, offset, len)),
         }
     }
 }
@@ -352,6 +410,8 @@ impl DeliveredHeap {
 /// mapped, even after the session has ended.
 pub struct Delivered {
     start: NonNull<u8>,
+    /// Where its heap begins.
+    base: u64,
     len: usize,
     offset: u64,
     mapping: Arc<Mapping>,
@@ -381,7 +441,7 @@ impl Deref for Delivered {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        debug_assert!(self.mapping.len() as u64 >= self.offset + self.len as u64);
+        debug_assert!(self.base + self.mapping.len() as u64 >= self.offset + self.len as u64);
         // SAFETY: `claim` checked that the range lies in the mapping, which `self` keeps alive and
         // whose bytes are always initialised. The only writer is the daemon, which the app trusts not to
         // write a block that it delivered and that wasn't released.

@@ -35,6 +35,10 @@ pub const MIN_BLOCK_BYTES: usize = 64;
 /// the same size again.
 pub const QUICK_BLOCKS: u32 = 16;
 
+/// Where the last of a session's receive heaps ends at most: each upgrade of the daemon adds one behind the others. Sessions that would
+/// get past it (at 64 MiB, after a thousand upgrades) aren't handed over, and their applications connect again.
+pub const MAX_RECEIVE_OFFSETS: u64 = 64 << 30;
+
 /// The largest block size, in bytes, that is kept aside: bounds what lies uncoalesced to 2 MiB.
 pub const QUICK_BLOCK_BYTES: usize = 64 << 10;
 

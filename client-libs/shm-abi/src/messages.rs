@@ -51,6 +51,8 @@ pub const FEATURE_METADATA: u32 = 1;
 pub const FEATURE_WAITS: u32 = 2;
 /// Calls may have any number of requests and responses, and statuses trailers, in `features` fields.
 pub const FEATURE_STREAMS: u32 = 4;
+/// The receive heap may be followed by another ([`ReceiveHeap`]), in `features` fields: the session stays when the daemon is upgraded.
+pub const FEATURE_HEAPS: u32 = 8;
 
 /// [`PolicyOptions::isolation`]: it runs in the daemon.
 pub const ISOLATION_NONE: i32 = 0;
@@ -150,11 +152,11 @@ pub struct Upgrade {
 /// One answer of the daemon.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Response {
-    /// The request's id; 0 if nobody asked (the session ended, with a [`Failure`] that says why).
+    /// The request's id; 0 if nobody asked (the session ended, with a [`Failure`] that says why, or has another [`ReceiveHeap`]).
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// The answer.
-    #[prost(oneof = "ResponseBody", tags = "2, 10, 11, 20, 21, 22, 23, 26")]
+    #[prost(oneof = "ResponseBody", tags = "2, 10, 11, 12, 20, 21, 22, 23, 26")]
     pub body: Option<ResponseBody>,
 }
 
@@ -170,6 +172,9 @@ pub enum ResponseBody {
     /// To `Bind`.
     #[prost(message, tag = "11")]
     Bound(Bound),
+    /// To nothing: what the daemon delivers from now on lies there.
+    #[prost(message, tag = "12")]
+    ReceiveHeap(ReceiveHeap),
     /// To `TenantAdd`.
     #[prost(message, tag = "20")]
     TenantAdded(TenantAdded),
@@ -220,7 +225,8 @@ pub struct OpenSession {
     /// Bytes of the receive heap; 0 for the default.
     #[prost(uint64, tag = "5")]
     pub receive_heap_bytes: u64,
-    /// What the library understands beyond the first version: [`FEATURE_METADATA`], [`FEATURE_WAITS`], [`FEATURE_STREAMS`]. What it doesn't is left out.
+    /// What the library understands beyond the first version: [`FEATURE_METADATA`], [`FEATURE_WAITS`], [`FEATURE_STREAMS`],
+    /// [`FEATURE_HEAPS`]. What it doesn't is left out.
     #[prost(uint32, tag = "6")]
     pub features: u32,
     /// Under which its services are served, for policies that choose among servers: 1 to 64 of `a-z 0-9 - _ .`; empty for none.
@@ -255,6 +261,14 @@ pub struct SessionOpened {
     /// As [`OpenSession::features`], of the daemon: what the library may send.
     #[prost(uint32, tag = "8")]
     pub features: u32,
+}
+
+/// A receive heap that begins where the one before ends. Descriptor: its memfd.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct ReceiveHeap {
+    /// Its length in bytes.
+    #[prost(uint64, tag = "1")]
+    pub bytes: u64,
 }
 
 /// Use or serve a service. Descriptor: a blob with its `google.protobuf.FileDescriptorSet`.

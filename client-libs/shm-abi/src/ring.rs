@@ -76,6 +76,26 @@ impl Producer {
         }
     }
 
+    /// The producing end of a ring that another process had until now: so much was ever pushed, and so much of it was seen
+    /// consumed. `None`: that can't be.
+    pub(crate) fn resumed(
+        memory: RingMemory,
+        capacity: u32,
+        (produced, consumed): (u32, u32),
+    ) -> Option<Producer> {
+        (produced.wrapping_sub(consumed) <= capacity).then_some(Producer {
+            memory,
+            capacity,
+            produced,
+            consumed,
+        })
+    }
+
+    /// What was ever pushed, and what of it was seen consumed.
+    pub(crate) fn indices(&self) -> (u32, u32) {
+        (self.produced, self.consumed)
+    }
+
     /// Publishes one entry. The consumer isn't woken: ask [`needs_wake`](Producer::needs_wake) after
     /// the last of a batch.
     ///
@@ -179,6 +199,23 @@ impl Consumer {
             published: consumed,
             produced: consumed,
         }
+    }
+
+    /// The consuming end of a ring that another process had until now: so much was ever popped, and the producer was told.
+    pub(crate) fn resumed(memory: RingMemory, capacity: u32, consumed: u32) -> Consumer {
+        Consumer {
+            memory,
+            capacity,
+            consumed,
+            published: consumed,
+            produced: consumed,
+        }
+    }
+
+    /// What was ever popped; the producer is told.
+    pub(crate) fn settle(&mut self) -> u32 {
+        self.flush();
+        self.consumed
     }
 
     /// Takes the next entry, if there is one. Slots go back to the producer in batches of a quarter of

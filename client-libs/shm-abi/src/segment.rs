@@ -298,6 +298,11 @@ impl Segment {
         self.seal(SealFlags::FUTURE_WRITE)
     }
 
+    /// Yields the descriptor.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
     /// Closes the set of seals and yields the descriptor.
     pub(crate) fn finish(self) -> Result<OwnedFd, SegmentError> {
         self.seal(SealFlags::SEAL)?;
@@ -362,12 +367,24 @@ pub enum SegmentError {
     WrongFdCount {
         /// How many came.
         found: usize,
+        /// How many it has.
+        wanted: usize,
     },
+    /// No further receive heap has room behind those that there are.
+    TooManyHeaps {
+        /// Where those end.
+        end: u64,
+    },
+    /// A ring can't have come to where it is said to be.
+    BadIndices,
 }
 
 impl fmt::Display for SegmentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use crate::limits::{MAX_HEAP_BYTES, MAX_RING_CAPACITY, MIN_HEAP_BYTES, MIN_RING_CAPACITY};
+        use crate::limits::{
+            MAX_HEAP_BYTES, MAX_RECEIVE_OFFSETS, MAX_RING_CAPACITY, MIN_HEAP_BYTES,
+            MIN_RING_CAPACITY,
+        };
         match self {
             SegmentError::System { step, name, errno } => {
                 write!(f, "can't {step} the session's {name}: {errno}")
@@ -395,10 +412,17 @@ impl fmt::Display for SegmentError {
                     "a heap of {bytes} bytes isn't a power of two within {MIN_HEAP_BYTES}..={MAX_HEAP_BYTES}"
                 )
             }
-            SegmentError::WrongFdCount { found } => {
+            SegmentError::TooManyHeaps { end } => write!(
+                f,
+                "the session's receive heaps end at {end}, and another would go past {MAX_RECEIVE_OFFSETS}"
+            ),
+            SegmentError::BadIndices => {
+                f.write_str("the session's completion ring holds more than its capacity")
+            }
+            SegmentError::WrongFdCount { found, wanted } => {
                 write!(
                     f,
-                    "a session comes with 5 file descriptors, and {found} came"
+                    "a session comes with {wanted} file descriptors, and {found} came"
                 )
             }
         }

@@ -5,15 +5,23 @@
 //! ```
 //! The descriptors travel in this order: rings, send heap, receive heap, doorbell (eventfd), wake (epoll).
 //!
-//! The daemon keeps mappings, the doorbell and the wake's eventfd, and no memfd: its part of
-//! [`SessionFds`] is dropped once sent. All of it is freed by dropping the [`DaemonEnd`], whatever the
-//! app still holds.
+//! The daemon keeps mappings, the doorbell, the wake's eventfd, and the memfds of rings and send heap: its part of [`SessionFds`] is
+//! dropped once sent. All of it is freed by dropping the [`DaemonEnd`], whatever the app still holds.
+//!
+//! Another process goes on with a session:
+//!
+//! ```text
+//!   old: DaemonEnd::standing, DaemonEnd::lend ── four descriptors ──▶ new: resume ─▶ (DaemonEnd, the next receive heap) ── to the app
+//! ```
+//! It maps rings and send heap as they are. The receive heap it can't write, by its seal; so it makes another one, whose offsets
+//! begin where that one ends ([`DeliveredHeap::follow`]). What the old process handed over stays where it is until the app
+//! gives it back, and what it hadn't yet is the new one's to place again.
 
 use crate::descriptor::HeapSizes;
 use crate::heap::{DeliveredHeap, HeapWriter, SendHeapReader};
 use crate::limits::{
-    DEFAULT_HEAP_BYTES, DEFAULT_RING_CAPACITY, MAX_HEAP_BYTES, MAX_RING_CAPACITY, MIN_HEAP_BYTES,
-    MIN_RING_CAPACITY, PAGE,
+    DEFAULT_HEAP_BYTES, DEFAULT_RING_CAPACITY, MAX_HEAP_BYTES, MAX_RECEIVE_OFFSETS,
+    MAX_RING_CAPACITY, MIN_HEAP_BYTES, MIN_RING_CAPACITY, PAGE,
 };
 use crate::ring::{Consumer, Producer, ring_bytes};
 use crate::segment::{ABI_VERSION, Access, Mapping, RINGS_MAGIC, Segment, SegmentError};
@@ -119,6 +127,33 @@ pub struct DaemonEnd {
     pub doorbell: Doorbell,
     /// Wakes the app.
     pub wake: Wake,
+    lendable: Lendable,
+}
+
+/// What a session is handed over by, beside its wake-ups.
+#[derive(Debug)]
+struct Lendable {
+    shape: SessionShape,
+    rings: OwnedFd,
+    send_heap: OwnedFd,
+    /// Where the receive heap begins.
+    base: u64,
+}
+
+/// Where a session stands between two turns of the daemon: with the descriptors of [`DaemonEnd::lend`] all that another process
+/// needs to go on with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The sizes of its segments.
+    pub shape: SessionShape,
+    /// Where the receive heap ends, and the next one begins.
+    pub receive_heap_end: u64,
+    /// How many submissions were ever taken.
+    pub taken: u32,
+    /// How many completions were ever put in.
+    pub told: u32,
+    /// How many of those the app was seen to have taken.
+    pub heard: u32,
 }
 
 /// What an app holds of its session.
@@ -166,10 +201,7 @@ impl SessionFds {
     /// # Errors
     /// If it had another number of them.
     pub fn from_packet(fds: Vec<OwnedFd>) -> Result<SessionFds, SegmentError> {
-        let fds: [OwnedFd; 5] = fds
-            .try_into()
-            .map_err(|fds: Vec<_>| SegmentError::WrongFdCount { found: fds.len() })?;
-        let [rings, send_heap, receive_heap, doorbell, wake] = fds;
+        let [rings, send_heap, receive_heap, doorbell, wake] = as_many(fds)?;
         Ok(SessionFds {
             rings,
             send_heap,
@@ -192,29 +224,137 @@ pub fn create(shape: &SessionShape) -> Result<(DaemonEnd, SessionFds), SegmentEr
     let (submission_ring, completion_ring) = ring_memories(rings_mapping, shape);
 
     let send_heap = Segment::create(SEND_HEAP, shape.send_heap_bytes as usize)?;
-    let receive_heap = Segment::create(RECEIVE_HEAP, shape.receive_heap_bytes as usize)?;
-    // The order matters: our writable mapping must exist before the seal that forbids further ones.
-    let receive_mapping = receive_heap.map(Access::ReadWrite)?;
-    receive_heap.forbid_future_writes()?;
+    let send_mapping = Arc::new(send_heap.map(Access::Read)?);
+    let (receive_mapping, receive_heap) = new_receive_heap(shape.receive_heap_bytes)?;
 
     let (doorbell, doorbell_fd) = Doorbell::create()?;
     let (wake, wake_fd) = Wake::create()?;
+    let (rings, send_heap) = (rings.finish()?, send_heap.finish()?);
     let end = DaemonEnd {
         submissions: Consumer::new(submission_ring, shape.ring_capacity),
         completions: Producer::new(completion_ring, shape.ring_capacity),
-        send_heap: SendHeapReader::new(Arc::new(send_heap.map(Access::Read)?)),
-        receive_heap: HeapWriter::new(Arc::new(receive_mapping))?,
+        send_heap: SendHeapReader::new(send_mapping),
+        receive_heap: HeapWriter::new(receive_mapping)?,
         doorbell,
         wake,
+        lendable: Lendable {
+            shape: *shape,
+            rings: duplicate(RINGS, &rings)?,
+            send_heap: duplicate(SEND_HEAP, &send_heap)?,
+            base: 0,
+        },
     };
     let fds = SessionFds {
-        rings: rings.finish()?,
-        send_heap: send_heap.finish()?,
+        rings,
+        send_heap,
         receive_heap: receive_heap.finish()?,
         doorbell: doorbell_fd,
         wake: wake_fd,
     };
     Ok((end, fds))
+}
+
+/// A writable receive heap, and the descriptor that the app maps it by.
+fn new_receive_heap(bytes: u64) -> Result<(Arc<Mapping>, Segment), SegmentError> {
+    let heap = Segment::create(RECEIVE_HEAP, bytes as usize)?;
+    // The order matters: our writable mapping must exist before the seal that forbids further ones.
+    let mapping = heap.map(Access::ReadWrite)?;
+    heap.forbid_future_writes()?;
+    Ok((Arc::new(mapping), heap))
+}
+
+fn as_many<const N: usize>(fds: Vec<OwnedFd>) -> Result<[OwnedFd; N], SegmentError> {
+    let wrong = |fds: Vec<_>| SegmentError::WrongFdCount {
+        found: fds.len(),
+        wanted: N,
+    };
+    fds.try_into().map_err(wrong)
+}
+
+fn duplicate(name: &'static str, fd: &OwnedFd) -> Result<OwnedFd, SegmentError> {
+    let duplicated = rustix::io::fcntl_dupfd_cloexec(fd, 0);
+    duplicated.map_err(|errno| SegmentError::System {
+        step: "duplicate",
+        name,
+        errno,
+    })
+}
+
+impl DaemonEnd {
+    /// What checking a descriptor needs to know: the receive heaps count as one.
+    pub fn heaps(&self) -> HeapSizes {
+        HeapSizes {
+            send: self.lendable.shape.send_heap_bytes,
+            receive: self.lendable.base + self.lendable.shape.receive_heap_bytes,
+        }
+    }
+
+    /// Where it stands. What was taken from the submission ring the app is told by that.
+    pub fn standing(&mut self) -> Standing {
+        let (told, heard) = self.completions.indices();
+        Standing {
+            shape: self.lendable.shape,
+            receive_heap_end: self.heaps().receive,
+            taken: self.submissions.settle(),
+            told,
+            heard,
+        }
+    }
+
+    /// Rings, send heap, doorbell and wake, for the process that goes on with it.
+    pub fn lend(&self) -> [BorrowedFd<'_>; 4] {
+        [
+            self.lendable.rings.as_fd(),
+            self.lendable.send_heap.as_fd(),
+            self.doorbell.as_fd(),
+            self.wake.as_fd(),
+        ]
+    }
+}
+
+/// Goes on with a session of another process, whose end does nothing any more. The app is to be sent the second, by which it maps the
+/// receive heap that begins at [`Standing::receive_heap_end`].
+///
+/// # Errors
+/// If that isn't four descriptors of such a session, there is no room for another receive heap, or mapping fails.
+pub fn resume(
+    standing: &Standing,
+    fds: Vec<OwnedFd>,
+) -> Result<(DaemonEnd, OwnedFd), SegmentError> {
+    let shape = standing.shape;
+    shape.check()?;
+    let base = standing.receive_heap_end;
+    if !receive_heap_may_follow(base, shape.receive_heap_bytes) {
+        return Err(SegmentError::TooManyHeaps { end: base });
+    }
+    let [rings, send_heap, doorbell, wake] = as_many(fds)?;
+    let rings = Segment::adopt(RINGS, rings, shape.rings_bytes())?;
+    let send_heap = Segment::adopt(SEND_HEAP, send_heap, shape.send_heap_bytes as usize)?;
+    let (submission_ring, completion_ring) = ring_memories(rings.map(Access::ReadWrite)?, &shape);
+    let capacity = shape.ring_capacity;
+    let completions = Producer::resumed(completion_ring, capacity, (standing.told, standing.heard));
+    let (receive_mapping, receive_heap) = new_receive_heap(shape.receive_heap_bytes)?;
+    let end = DaemonEnd {
+        submissions: Consumer::resumed(submission_ring, capacity, standing.taken),
+        completions: completions.ok_or(SegmentError::BadIndices)?,
+        send_heap: SendHeapReader::new(Arc::new(send_heap.map(Access::Read)?)),
+        receive_heap: HeapWriter::behind(base, receive_mapping)?,
+        doorbell: Doorbell::resumed(doorbell),
+        wake: Wake::resumed(wake),
+        lendable: Lendable {
+            shape,
+            rings: rings.into_fd(),
+            send_heap: send_heap.into_fd(),
+            base,
+        },
+    };
+    Ok((end, receive_heap.finish()?))
+}
+
+/// Whether a receive heap of so many bytes may begin there.
+pub fn receive_heap_may_follow(base: u64, bytes: u64) -> bool {
+    base.checked_add(bytes)
+        .is_some_and(|end| end <= MAX_RECEIVE_OFFSETS)
 }
 
 impl AppEnd {

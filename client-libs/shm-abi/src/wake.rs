@@ -54,6 +54,14 @@ impl Doorbell {
         ))
     }
 
+    /// One that another process watched until now.
+    pub(crate) fn resumed(fd: OwnedFd) -> Doorbell {
+        Doorbell {
+            fd,
+            watched_by: None,
+        }
+    }
+
     /// Has `epoll` report each ring as an event that carries `token`. Ends with the doorbell: dropping
     /// it removes the watch, which closing alone wouldn't, because the app holds the same description.
     ///
@@ -76,6 +84,12 @@ impl Doorbell {
             let deleted = epoll::delete(&*epoll, &self.fd);
             debug_assert_eq!(deleted, Ok(()), "what was added to an epoll can be removed");
         }
+    }
+}
+
+impl AsFd for Doorbell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 
@@ -132,10 +146,21 @@ impl Wake {
         Ok((Wake { fd }, listener))
     }
 
+    /// One that another process had until now.
+    pub(crate) fn resumed(fd: OwnedFd) -> Wake {
+        Wake { fd }
+    }
+
     /// Tells the app to look at the completion ring. Never blocks.
     #[inline]
     pub fn wake(&self) {
         raise(&self.fd);
+    }
+}
+
+impl AsFd for Wake {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -10,3 +10,4 @@ mod ends;
 mod pumped;
 mod serving;
 mod together;
+mod upgrades;

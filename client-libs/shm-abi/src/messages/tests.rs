@@ -75,6 +75,7 @@ fn every_request_and_response_has_its_number() {
         (2, ResponseBody::Failure(Failure::default())),
         (10, ResponseBody::SessionOpened(SessionOpened::default())),
         (11, ResponseBody::Bound(Bound::default())),
+        (12, ResponseBody::ReceiveHeap(ReceiveHeap { bytes: 0 })),
         (20, ResponseBody::TenantAdded(TenantAdded::default())),
         (21, ResponseBody::Tenants(Tenants::default())),
         (22, ResponseBody::PolicyPushed(PolicyPushed::default())),

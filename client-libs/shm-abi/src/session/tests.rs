@@ -256,3 +256,129 @@ fn spans_and_delivered_blocks_outlive_their_session() {
     assert_eq!(&bytes, b"abc");
     assert_eq!(&*delivered, b"def");
 }
+
+/// Another process has the daemon's end, as far as can be told from what it gets.
+fn hand_over(daemon: &mut DaemonEnd, app: &mut AppEnd) -> DaemonEnd {
+    let standing = daemon.standing();
+    let lent = daemon.lend().map(|fd| fd.try_clone_to_owned().unwrap());
+    let (next, heap) = resume(&standing, lent.into()).unwrap();
+    let bytes = standing.shape.receive_heap_bytes;
+    app.receive_heap.follow(heap, bytes).unwrap();
+    next
+}
+
+#[test]
+fn another_process_goes_on_where_this_one_stood() {
+    let (mut daemon, mut app) = open(&small());
+    // The rings are at different places, and each is half full.
+    for at in 0..11u8 {
+        app.submissions.push(&[at; 64]).unwrap();
+        daemon.completions.push(&[at; 64]).unwrap();
+        if at < 7 {
+            assert_eq!(daemon.submissions.pop(), Ok(Some([at; 64])));
+            assert_eq!(app.completions.pop(), Ok(Some([at; 64])));
+            app.completions.flush();
+        }
+    }
+    let mut first = daemon.receive_heap.alloc(3).unwrap();
+    first.copy_from_slice(b"one");
+    let first = daemon.receive_heap.commit(first);
+
+    let mut next = hand_over(&mut daemon, &mut app);
+    drop(daemon);
+    for at in 7..11u8 {
+        assert_eq!(next.submissions.pop(), Ok(Some([at; 64])));
+        assert_eq!(app.completions.pop(), Ok(Some([at; 64])));
+    }
+    assert_eq!(next.submissions.pop(), Ok(None));
+    for at in 0..8u8 {
+        app.submissions.push(&[at; 64]).unwrap();
+        next.completions.push(&[at; 64]).unwrap();
+    }
+    assert!(next.completions.push(&[0; 64]).is_err(), "capacity");
+    // It wakes, and is woken.
+    assert!(app.completions.pop().unwrap().is_some());
+    next.wake.wake();
+    assert_eq!(app.wake.wait(Some(Duration::from_secs(5))), Ok(true));
+
+    let mut second = next.receive_heap.alloc(3).unwrap();
+    second.copy_from_slice(b"two");
+    let second = next.receive_heap.commit(second);
+    assert_eq!(second, MIN_HEAP_BYTES, "behind the first heap");
+    assert_eq!(next.heaps().receive, 2 * MIN_HEAP_BYTES);
+    let claimed = app.receive_heap.claim(first, 3).unwrap();
+    assert_eq!(&*claimed, b"one");
+    assert_eq!(&*app.receive_heap.claim(second, 3).unwrap(), b"two");
+    app.receive_heap.forget_earlier();
+    assert!(app.receive_heap.claim(first, 3).is_err());
+    assert_eq!(&*claimed, b"one", "what was claimed stays");
+
+    // What was delivered before is given back to nobody; what wasn't delivered can't be.
+    next.receive_heap.free(claimed.into_offset()).unwrap();
+    assert_eq!(
+        next.receive_heap.free(second + 64),
+        Err(crate::Misbehaved::NotHeld {
+            offset: second + 64
+        })
+    );
+    next.receive_heap.free(second).unwrap();
+    assert_eq!(next.receive_heap.in_use(), 0);
+}
+
+#[test]
+fn the_next_receive_heap_is_as_closed_to_the_app_as_the_first() {
+    let (mut daemon, _app) = open(&small());
+    let standing = daemon.standing();
+    let lent = daemon.lend().map(|fd| fd.try_clone_to_owned().unwrap());
+    let (_next, heap) = resume(&standing, lent.into()).unwrap();
+    assert_eq!(rustix::io::pwrite(&heap, b"forged", 0), Err(Errno::PERM));
+    let segment = Segment::adopt(RECEIVE_HEAP, heap, MIN_HEAP_BYTES as usize).unwrap();
+    assert!(segment.map(Access::ReadWrite).is_err());
+}
+
+#[test]
+fn what_cannot_be_gone_on_with_is_refused() {
+    let (mut daemon, _app) = open(&small());
+    let lent = || daemon_fds(&daemon);
+    let fds = [lent(), lent(), lent(), lent(), lent()];
+    let standing = daemon.standing();
+    let [few, late, ahead, swapped, sizes] = fds;
+    let few = resume(&standing, few.into_iter().take(3).collect());
+    assert_eq!(
+        few.unwrap_err().to_string(),
+        "a session comes with 4 file descriptors, and 3 came"
+    );
+    let last = Standing {
+        receive_heap_end: MAX_RECEIVE_OFFSETS,
+        ..standing
+    };
+    assert!(receive_heap_may_follow(
+        MAX_RECEIVE_OFFSETS - MIN_HEAP_BYTES,
+        MIN_HEAP_BYTES
+    ));
+    let end = MAX_RECEIVE_OFFSETS;
+    assert_eq!(
+        resume(&last, late).unwrap_err(),
+        SegmentError::TooManyHeaps { end }
+    );
+    let impossible = Standing {
+        told: standing.heard.wrapping_add(9),
+        ..standing
+    };
+    assert_eq!(
+        resume(&impossible, ahead).unwrap_err(),
+        SegmentError::BadIndices
+    );
+    assert!(
+        resume(&standing, swapped.into_iter().rev().collect()).is_err(),
+        "other descriptors"
+    );
+    let mut other = standing;
+    other.shape.send_heap_bytes *= 2;
+    assert!(resume(&other, sizes).is_err(), "of another size");
+}
+
+fn daemon_fds(daemon: &DaemonEnd) -> Vec<OwnedFd> {
+    let lent = daemon.lend().map(|fd| fd.try_clone_to_owned().unwrap());
+    lent.into()
+}

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use prost::Message as _;
 use rustix::event::epoll;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use tollgate_core::{Session, SessionOptions, Status};
 use tollgate_shm_abi::Code;
 use tollgate_shm_abi::control::ControlSocket;
@@ -21,11 +21,11 @@ use tollgate_shm_abi::descriptor::{
     held_bytes,
 };
 use tollgate_shm_abi::messages::{
-    Bind, Bound, BoundMethod, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, Failure, Request,
-    RequestBody, Response, ResponseBody, SIDE_SERVER, SessionOpened,
+    Bind, Bound, BoundMethod, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, Failure,
+    ReceiveHeap, Request, RequestBody, Response, ResponseBody, SIDE_SERVER, SessionOpened,
 };
 use tollgate_shm_abi::metadata::MetadataBuf;
-use tollgate_shm_abi::session::{DaemonEnd, SessionShape, create};
+use tollgate_shm_abi::session::{DaemonEnd, SessionShape, create, resume};
 
 pub type Behaviour = Box<dyn FnMut(&mut Fake, Submission) + Send>;
 type Command = Box<dyn FnOnce(&mut Fake) + Send>;
@@ -302,7 +302,30 @@ impl Fake {
     }
 
     fn heaps(&self) -> HeapSizes {
-        self.limits.shape.heaps()
+        self.end.heaps()
+    }
+
+    /// Another process goes on: all that it has is what it is lent. Its receive heap is announced, unless that is the test's.
+    pub fn hand_over(&mut self) -> OwnedFd {
+        let standing = self.end.standing();
+        let lent = self.end.lend().map(|fd| fd.try_clone_to_owned().unwrap());
+        let (end, heap) = resume(&standing, lent.into()).unwrap();
+        self.end = end;
+        self.end.doorbell.watch(&self.epoll, 0).unwrap();
+        heap
+    }
+
+    pub fn upgrade(&mut self) {
+        let heap = self.hand_over();
+        let bytes = self.limits.shape.receive_heap_bytes;
+        self.announce(bytes, &[heap.as_fd()]);
+    }
+
+    pub fn announce(&mut self, bytes: u64, fds: &[BorrowedFd<'_>]) {
+        let body = Some(ResponseBody::ReceiveHeap(ReceiveHeap { bytes }));
+        let response = Response { id: 0, body };
+        let control = self.control.as_ref().unwrap();
+        control.send(&response.encode_to_vec(), fds).unwrap();
     }
 
     fn submitted(&mut self, submission: Submission, behaviour: &mut Behaviour) {
@@ -401,10 +424,7 @@ impl Fake {
             tv_sec: 0,
             tv_nsec: 1_000_000,
         };
-        let mut fds = vec![PollFd::from_borrowed_fd(
-            rustix::fd::AsFd::as_fd(&*self.epoll),
-            PollFlags::IN,
-        )];
+        let mut fds = vec![PollFd::from_borrowed_fd(self.epoll.as_fd(), PollFlags::IN)];
         if let Some(control) = &self.control {
             fds.push(PollFd::new(control, PollFlags::IN));
         }
