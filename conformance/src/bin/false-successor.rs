@@ -1,6 +1,7 @@
 //! `false-successor WHAT ...`: a process that says that it is ready to take a daemon's place, and then isn't.
 //!
-//! WHAT it does once everything is its own: `ends`, `refuses`, or `waits` for ever. `mumbles` says no message in the first place.
+//! WHAT it does once the store is its own: `ends`, `refuses`, or `waits` for ever; `late-ends`, `late-refuses` and `late-waits` do it once it
+//! has all sessions. `mumbles` says no message in the first place.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -32,6 +33,14 @@ fn act(what: &str) -> Result<(), ControlError> {
         &[],
     )?;
     hear(&socket)?;
+    let what = match what.strip_prefix("late-") {
+        None => what,
+        Some(what) => {
+            socket.send(br#"{"says": "opened"}"#, &[])?;
+            while !hear(&socket)?.contains(r#""says":"all""#) {}
+            what
+        }
+    };
     match what {
         "refuses" => socket.send(
             br#"{"says": "refused", "why": "it thinks better of it"}"#,
@@ -45,7 +54,9 @@ fn act(what: &str) -> Result<(), ControlError> {
 }
 
 /// The next message.
-fn hear(socket: &ControlSocket) -> Result<(), ControlError> {
+fn hear(socket: &ControlSocket) -> Result<String, ControlError> {
     poll(&mut [PollFd::new(socket, PollFlags::IN)], None)?;
-    socket.recv().map(drop)
+    let packet = socket.recv()?;
+    let bytes = packet.map(|packet| packet.bytes).unwrap_or_default();
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

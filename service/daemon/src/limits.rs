@@ -176,8 +176,14 @@ pub const UPGRADE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest that an operator may allow for that: changes are refused meanwhile.
 pub const MAX_UPGRADE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How long it may then take to open the store and accept, while nobody is accepted.
+/// How long it may then take to open the store, while nobody is accepted; and applications' requests, to be answered.
 pub const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long it may take to go on with the sessions, while calls stand still. 1,000 sessions take a few milliseconds.
+pub const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The most bytes of state, and of messages, that one runtime leaves: above what its limits let it hold. 1 GiB.
+pub const ESTATE_BYTES: usize = 1 << 30;
 
 /// How long it waits for what it is offered.
 pub const OFFER_TIMEOUT: Duration = Duration::from_secs(10);

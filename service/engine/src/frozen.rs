@@ -213,23 +213,14 @@ struct ServedForm {
 enum StateForm {
     #[serde(skip)]
     Admitted,
-    Judging(#[serde(with = "StageForm")] Stage),
+    Judging(Stage),
     Routed,
     Waiting,
     InFlight,
-    Passing(#[serde(with = "StageForm")] Stage),
+    Passing(Stage),
     Replied,
     #[serde(skip)]
     Done,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Stage", rename_all = "snake_case")]
-enum StageForm {
-    ClientRequest,
-    ServerRequest,
-    ServerReply,
-    ClientReply,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -427,6 +418,44 @@ impl<M> Engine<M> {
                 .as_ref()
                 .map(|stream| Box::new(freeze_stream(stream, message))),
         })
+    }
+}
+
+impl<F> Frozen<F> {
+    /// Takes the names of its chains out: those are the rim's, which has other ones in another process. First those of the sessions'
+    /// routes, then those of the services' methods; [`Engine::chains`] has the new ones in the same order.
+    pub fn take_chains(&mut self) -> Vec<MethodChains> {
+        let routes = self.sessions.iter_mut().flat_map(|session| {
+            let routes = session.routes.iter_mut();
+            routes.map(|route| &mut route.chains)
+        });
+        let methods = self.services.iter_mut().flat_map(|s| s.methods.iter_mut());
+        let all = routes.chain(methods);
+        all.map(|chains| {
+            let none = MethodChains::default().into();
+            std::mem::replace(chains, none).into()
+        })
+        .collect()
+    }
+
+    /// Its sessions.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        self.sessions.iter().map(|session| session.id)
+    }
+
+    /// Its links.
+    pub fn links(&self) -> impl Iterator<Item = LinkId> {
+        self.links.iter().map(|link| link.id)
+    }
+}
+
+impl<M> Engine<M> {
+    /// The chains of its sessions' routes, then those of its services' methods.
+    pub fn chains(&self) -> Vec<MethodChains> {
+        let routes = self.sessions.iter().flat_map(|(_, s)| s.routes.iter());
+        let routes = routes.map(|route| route.chains);
+        let methods = self.services.iter().flat_map(|s| s.chains.iter().copied());
+        routes.chain(methods).collect()
     }
 }
 

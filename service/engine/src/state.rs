@@ -21,8 +21,11 @@
 //! From every state but `Done`, `End` (denied, refused, expired, cancelled, a side was lost) leads to
 //! `Done`: the caller got its one answer. There is no way out of `Done`, and no second way in.
 
-/// Whose chain is being asked, about what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use serde::{Deserialize, Serialize};
+
+/// Whose chain is being asked, about what. Its names are in the states that daemons hand over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// The caller's daemon, before the request leaves.
     ClientRequest,

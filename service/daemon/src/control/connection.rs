@@ -4,14 +4,14 @@
 //! What comes in is a stranger's: each packet is decoded by a parser that only fails, blobs are copied out of memory files
 //! whose owner may change them, and an error ends the request or the connection, never more.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use prost::Message as _;
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
-use tokio::sync::oneshot;
+use tokio::sync::{RwLock, RwLockReadGuard, oneshot};
 use tollgate_control::Side;
 use tollgate_engine::{SessionId, Status};
 use tollgate_shm_abi::blob::blob_read;
@@ -19,9 +19,9 @@ use tollgate_shm_abi::control::{ControlError, ControlSocket, Packet};
 use tollgate_shm_abi::descriptor::HeapSizes;
 use tollgate_shm_abi::limits::{MAX_LABEL_BYTES, MAX_MESSAGE_BYTES};
 use tollgate_shm_abi::messages::{
-    Bind, Bound, BoundMethod, Empty, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, Failure,
-    OpenSession, Request, RequestBody, Response, ResponseBody, SIDE_CLIENT, SIDE_SERVER,
-    SessionOpened,
+    Bind, Bound, BoundMethod, Empty, FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS,
+    FEATURE_WAITS, Failure, OpenSession, Request, RequestBody, Response, ResponseBody, SIDE_CLIENT,
+    SIDE_SERVER, SessionOpened,
 };
 use tollgate_shm_abi::segment::ABI_VERSION;
 use tollgate_shm_abi::session::{SessionFds, SessionShape};
@@ -35,6 +35,9 @@ use crate::datapath::command::{BindAs, BindOutcome};
 use crate::datapath::steering::is_label;
 use crate::limits::MAX_SESSIONS;
 
+/// A watched control socket.
+pub(crate) type Socket = AsyncFd<Watched<ControlSocket>>;
+
 /// The one session of a connection.
 struct Open {
     runtime: usize,
@@ -43,6 +46,22 @@ struct Open {
     /// Whether its library keeps calls that overtake the answer to their bind.
     keeps_early_calls: bool,
     _one_of_all: Rc<()>,
+}
+
+/// What others than its connection know of an open session.
+pub(crate) struct Connected {
+    /// Told when the runtime has ended it.
+    ended: oneshot::Sender<String>,
+    pub(super) socket: Rc<Socket>,
+    pub(super) tenant: String,
+    pub(super) keeps_early_calls: bool,
+}
+
+impl Connected {
+    /// The runtime has ended the session.
+    pub(super) fn end(self, reason: String) {
+        let _connection_gone = self.ended.send(reason);
+    }
 }
 
 /// An answer, with the descriptors that go along.
@@ -61,23 +80,98 @@ impl From<ResponseBody> for Answer {
 }
 
 /// Serves a connection until it closes.
-pub(crate) async fn serve(control: &Rc<Control>, socket: ControlSocket) {
+pub(super) fn welcome(control: &Rc<Control>, socket: ControlSocket) {
     let Ok(socket) = watch(socket) else {
         return;
     };
-    let mut open = None;
-    let (ended, mut told) = oneshot::channel();
-    let mut ended = Some(ended);
+    let (ended, told) = oneshot::channel();
+    attend(control, Rc::new(socket), None, (Some(ended), told));
+}
+
+/// Goes on with a session that another process has opened, until its connection closes.
+pub(super) fn go_on(
+    control: &Rc<Control>,
+    socket: ControlSocket,
+    (runtime, session): (usize, SessionId),
+    (tenant, keeps_early_calls): (String, bool),
+) -> std::io::Result<()> {
+    let socket = Rc::new(watch(socket)?);
+    let (ended, told) = oneshot::channel();
+    let open = Open {
+        runtime,
+        session,
+        tenant,
+        keeps_early_calls,
+        _one_of_all: Rc::clone(&control.each_session),
+    };
+    open.register(control, &socket, ended);
+    attend(control, socket, Some(open), (None, told));
+    Ok(())
+}
+
+/// Of a session: where to tell its connection that the runtime has ended it, unless somebody knows; and the connection's end of that.
+type Ended = (Option<oneshot::Sender<String>>, oneshot::Receiver<String>);
+
+fn attend(control: &Rc<Control>, socket: Rc<Socket>, open: Option<Open>, ended: Ended) {
+    let control = Rc::clone(control);
+    *control.connections.borrow_mut() += 1;
+    tokio::task::spawn_local(async move {
+        talk(&control, &socket, open, ended).await;
+        *control.connections.borrow_mut() -= 1;
+    });
+}
+
+/// A connection that has asked nothing yet: another process may go on with it.
+struct Stranger<'c> {
+    control: &'c Control,
+    socket: RawFd,
+}
+
+impl<'c> Stranger<'c> {
+    fn new(control: &'c Control, socket: &Rc<Socket>) -> Stranger<'c> {
+        let mut strangers = control.strangers.borrow_mut();
+        strangers.insert(socket.as_raw_fd(), Rc::clone(socket));
+        let socket = socket.as_raw_fd();
+        Stranger { control, socket }
+    }
+}
+
+impl Drop for Stranger<'_> {
+    fn drop(&mut self) {
+        self.control.strangers.borrow_mut().remove(&self.socket);
+    }
+}
+
+impl Open {
+    fn register(&self, control: &Control, socket: &Rc<Socket>, ended: oneshot::Sender<String>) {
+        let connected = Connected {
+            ended,
+            socket: Rc::clone(socket),
+            tenant: self.tenant.clone(),
+            keeps_early_calls: self.keeps_early_calls,
+        };
+        let key = (self.runtime, self.session);
+        control.sessions.borrow_mut().insert(key, connected);
+    }
+}
+
+async fn talk(
+    control: &Rc<Control>,
+    socket: &Rc<Socket>,
+    mut open: Option<Open>,
+    (mut ended, mut told): Ended,
+) {
+    let mut stranger = open.is_none().then(|| Stranger::new(control, socket));
     loop {
-        let packet = tokio::select! {
-            packet = receive(&socket) => packet,
+        let received = tokio::select! {
+            received = receive_in(socket, &control.requests) => received,
             Ok(reason) = &mut told, if open.is_some() => {
                 let status = Status::new(Code::FAILED_PRECONDITION, format!("the session was ended: {reason}"));
-                send(&socket, 0, failure(&status).into()).await;
+                send(socket, 0, failure(&status).into()).await;
                 break;
             }
         };
-        let Some(Packet { bytes, fds }) = packet else {
+        let Some((Packet { bytes, fds }, turn)) = received else {
             break;
         };
         let Ok(request) = Request::decode(bytes.as_slice()) else {
@@ -86,7 +180,7 @@ pub(crate) async fn serve(control: &Rc<Control>, socket: ControlSocket) {
                 bytes.len()
             );
             send(
-                &socket,
+                socket,
                 0,
                 failure(&Status::new(Code::INVALID_ARGUMENT, text)).into(),
             )
@@ -94,18 +188,25 @@ pub(crate) async fn serve(control: &Rc<Control>, socket: ControlSocket) {
             break;
         };
         let id = request.id;
+        // Administrators' connections end with this process, and one of them asks for an upgrade.
+        let is_applications = matches!(
+            request.body,
+            Some(RequestBody::OpenSession(_) | RequestBody::Bind(_) | RequestBody::Drain(_))
+        );
+        let _until_answered = is_applications.then_some(turn);
+        drop(stranger.take());
         // Only a binding waits for others. An opening must not be dropped half-done: nobody would close its session.
         let waits = matches!(request.body, Some(RequestBody::Bind(_)));
         let answer = tokio::select! {
-            answer = handle(control, &socket, request, fds, &mut open, &mut ended) => answer,
-            () = hung_up(&socket), if waits => break,
+            answer = handle(control, socket, request, fds, &mut open, &mut ended) => answer,
+            () = hung_up(socket), if waits => break,
         };
         let (answer, served) = match answer {
             Ok(answer) => answer,
             Err(status) => (failure(&status).into(), None),
         };
         let Some((open, bound)) = open.as_ref().zip(served) else {
-            send(&socket, id, answer).await;
+            send(socket, id, answer).await;
             if control.successor.borrow().is_some() {
                 // That was the last answer of this process.
                 control.retired.notify_one();
@@ -123,10 +224,10 @@ pub(crate) async fn serve(control: &Rc<Control>, socket: ControlSocket) {
                 Ok(()) => answer,
                 Err(status) => failure(&status).into(),
             };
-            send(&socket, id, answer).await;
+            send(socket, id, answer).await;
         } else {
             // Only then may calls come: the application knows its handles.
-            send(&socket, id, answer).await;
+            send(socket, id, answer).await;
             let _ending = serve.await;
         }
     }
@@ -145,13 +246,26 @@ pub(crate) async fn serve(control: &Rc<Control>, socket: ControlSocket) {
     }
 }
 
-pub(super) async fn receive(socket: &AsyncFd<Watched<ControlSocket>>) -> Option<Packet> {
+/// The next packet.
+pub(super) async fn receive(socket: &Socket) -> Option<Packet> {
+    let free = RwLock::new(());
+    let (packet, _turn) = receive_in(socket, &free).await?;
+    Some(packet)
+}
+
+/// The next packet, once it is its turn: while the lock is written, packets stay where they are.
+async fn receive_in<'t>(
+    socket: &Socket,
+    turns: &'t RwLock<()>,
+) -> Option<(Packet, RwLockReadGuard<'t, ()>)> {
     let mut ready: Option<AsyncFdReadyGuard<'_, _>> = None;
     loop {
+        let turn = turns.read().await;
         // First look, then wait: `hung_up` may have taken the readiness of a packet that is here.
         match socket.get_ref().0.recv() {
-            Ok(packet) => return packet,
+            Ok(packet) => return Some((packet?, turn)),
             Err(error) if error.is_would_block() => {
+                drop(turn);
                 if let Some(stale) = &mut ready {
                     AsyncFdReadyGuard::clear_ready(stale);
                 }
@@ -166,7 +280,7 @@ pub(super) async fn receive(socket: &AsyncFd<Watched<ControlSocket>>) -> Option<
 }
 
 /// Resolves once the other end is closed, so that a dead application doesn't keep its memory while a request of its waits.
-async fn hung_up(socket: &AsyncFd<Watched<ControlSocket>>) {
+async fn hung_up(socket: &Socket) {
     while let Ok(mut ready) = socket.ready(Interest::READABLE).await {
         if ready.ready().is_read_closed() {
             return;
@@ -175,7 +289,7 @@ async fn hung_up(socket: &AsyncFd<Watched<ControlSocket>>) {
     }
 }
 
-async fn send(socket: &AsyncFd<Watched<ControlSocket>>, id: u64, answer: Answer) {
+async fn send(socket: &Socket, id: u64, answer: Answer) {
     let bytes = Response {
         id,
         body: Some(answer.body),
@@ -187,7 +301,7 @@ async fn send(socket: &AsyncFd<Watched<ControlSocket>>, id: u64, answer: Answer)
 }
 
 pub(super) async fn send_packet(
-    socket: &AsyncFd<Watched<ControlSocket>>,
+    socket: &Socket,
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
 ) -> Result<(), ControlError> {
@@ -213,7 +327,7 @@ type Served = Option<crate::datapath::command::Bound>;
 
 async fn handle(
     control: &Rc<Control>,
-    socket: &AsyncFd<Watched<ControlSocket>>,
+    socket: &Rc<Socket>,
     request: Request,
     fds: Vec<OwnedFd>,
     open: &mut Option<Open>,
@@ -263,7 +377,7 @@ async fn handle(
 
 async fn open_session(
     control: &Control,
-    socket: &AsyncFd<Watched<ControlSocket>>,
+    socket: &Rc<Socket>,
     request: OpenSession,
     ended: oneshot::Sender<String>,
 ) -> Result<(Open, Answer), Status> {
@@ -317,7 +431,6 @@ async fn open_session(
     let session = control
         .ask(runtime, |reply| Command::OpenSession {
             end: Box::new(end),
-            heaps: shape.heaps(),
             tenant: Arc::from(tenant.as_str()),
             app,
             pid,
@@ -326,29 +439,27 @@ async fn open_session(
             reply,
         })
         .await??;
-    control
-        .sessions
-        .borrow_mut()
-        .insert((runtime, session), ended);
+    let open = Open {
+        runtime,
+        session,
+        tenant: tenant.clone(),
+        keeps_early_calls: request.features & FEATURE_STREAMS != 0,
+        _one_of_all: one_of_all,
+    };
+    open.register(control, socket, ended);
     let opened = SessionOpened {
         session: u64::from(session.0),
-        tenant: tenant.clone(),
+        tenant,
         ring_capacity: shape.ring_capacity,
         send_heap_bytes: shape.send_heap_bytes,
         receive_heap_bytes: shape.receive_heap_bytes,
         max_message_bytes: MAX_MESSAGE_BYTES,
         max_outstanding: tollgate_engine::limits::MAX_OUTSTANDING_PER_SESSION,
-        features: FEATURE_METADATA | FEATURE_WAITS | FEATURE_STREAMS,
+        features: FEATURE_METADATA | FEATURE_WAITS | FEATURE_STREAMS | FEATURE_HEAPS,
     };
     let fds = duplicate(&session_fds).map_err(|error| exhausted(&error))?;
     Ok((
-        Open {
-            runtime,
-            session,
-            tenant,
-            keeps_early_calls: request.features & FEATURE_STREAMS != 0,
-            _one_of_all: one_of_all,
-        },
+        open,
         Answer {
             body: ResponseBody::SessionOpened(opened),
             fds,
@@ -504,7 +615,7 @@ pub(crate) fn descriptor_set(what: &str, fds: &[OwnedFd]) -> Result<Vec<u8>, Sta
 }
 
 /// The schema's entry: found by the descriptor set's hash, or resolved. Its methods are compiled when they are called.
-async fn intern(
+pub(super) async fn intern(
     control: &Control,
     bytes: Vec<u8>,
     service: &str,
@@ -526,9 +637,10 @@ async fn intern(
     let layout = if bytes.len() <= PARSED_HERE {
         schemas::parse(&bytes, service)?
     } else {
+        let bytes = Arc::clone(&bytes);
         apart(move || schemas::parse(&bytes, &name)).await??
     };
-    control.schemas.borrow_mut().intern(key, layout)
+    control.schemas.borrow_mut().intern(key, layout, &bytes)
 }
 
 /// Does on a blocking thread what would keep the reactor.

@@ -80,12 +80,7 @@ async fn applications(control: Rc<Control>, listener: Rc<AsyncFd<Watched<Control
         match accepted {
             Ok(Ok(_)) if *control.connections.borrow() >= MAX_CONNECTIONS => {}
             Ok(Ok(socket)) => {
-                *control.connections.borrow_mut() += 1;
-                let control = Rc::clone(&control);
-                tokio::task::spawn_local(async move {
-                    connection::serve(&control, socket).await;
-                    *control.connections.borrow_mut() -= 1;
-                });
+                connection::welcome(&control, socket);
             }
             Ok(Err(error)) => {
                 tracing::warn!("an application's connection can't be accepted: {error}");

@@ -42,7 +42,7 @@ use std::sync::{Arc, OnceLock};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, RwLock, mpsc, oneshot};
 use tollgate_control::{Repeats, Store, StoreError, audit};
 use tollgate_engine::{SessionId, Status};
 use tollgate_policy_host::{Compiler, Host, HostConfig, Rate};
@@ -53,6 +53,7 @@ use tollgate_transport::{LinkConfig, PresharedKey};
 
 use crate::config::Config;
 use crate::control::compile::Compilation;
+use crate::control::connection::{Connected, Socket};
 use crate::control::doors::Doors;
 use crate::control::policies::Attachments;
 use crate::control::schemas::Schemas;
@@ -109,8 +110,12 @@ struct Control {
     changing: tokio::sync::Mutex<()>,
     /// Faults and the like, which the audit log has coalesced.
     repeats: RefCell<Repeats<(audit::Event, serde_json::Value)>>,
-    /// Where to tell a session's connection that the runtime ended it.
-    sessions: RefCell<HashMap<(usize, SessionId), oneshot::Sender<String>>>,
+    /// Open sessions, by runtime and number.
+    sessions: RefCell<HashMap<(usize, SessionId), Connected>>,
+    /// Connections that have asked nothing yet.
+    strangers: RefCell<HashMap<RawFd, Rc<Socket>>>,
+    /// Read while an application's request is carried out; written while another process takes over.
+    requests: RwLock<()>,
     /// Has as many other owners as there are sessions, over all runtimes.
     each_session: Rc<()>,
     connections: RefCell<usize>,
@@ -211,6 +216,8 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         changing: tokio::sync::Mutex::new(()),
         repeats: RefCell::default(),
         sessions: RefCell::default(),
+        strangers: RefCell::default(),
+        requests: RwLock::default(),
         each_session: Rc::default(),
         connections: RefCell::new(0),
         listen: doors.listen(),
@@ -389,7 +396,7 @@ impl Control {
                     tracing::warn!("session {} was ended: {reason}", session.0);
                     if let Some(connection) = self.sessions.borrow_mut().remove(&(runtime, session))
                     {
-                        let _connection_gone = connection.send(reason);
+                        connection.end(reason);
                     }
                 }
                 Event::Compare {

@@ -33,14 +33,16 @@ pub(crate) async fn configured(control: &Control) -> Result<(), DaemonError> {
 
 /// Resolves every service of a descriptor set and keeps it, and has its methods compiled; answers once they are, with what was done.
 pub(crate) async fn prefetch(control: &Control, set: Vec<u8>) -> Result<Value, Status> {
-    let parsed = apart(move || schemas::parse_all(&set)).await??;
+    let set = Arc::new(set);
+    let read = Arc::clone(&set);
+    let parsed = apart(move || schemas::parse_all(&read)).await??;
     if parsed.is_empty() {
         let text = "the descriptor set has no service";
         return Err(Status::new(Code::INVALID_ARGUMENT, text));
     }
     let mut kept = Vec::with_capacity(parsed.len());
     for (key, layout) in parsed {
-        kept.push(control.schemas.borrow_mut().keep(key, layout)?);
+        kept.push(control.schemas.borrow_mut().keep(key, layout, &set)?);
     }
     let begin = Instant::now();
     while !kept.iter().all(|schema| is_settled(schema)) && begin.elapsed() < PREFETCH_TIMEOUT {

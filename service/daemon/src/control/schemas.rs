@@ -6,9 +6,10 @@
 //!        at most MAX_KNOWN_SETS                 at most MAX_SCHEMAS; what nobody uses goes first
 //! ```
 //!
-//! Both tables are shared by all tenants. What they hold is a function of the descriptor set alone: names, numbers and types
-//! that decide a layout, no comment, no option, no file name, and nothing of who bound it or when. That a set is known here
-//! already shows in how fast it binds; who knows the whole set learns from that only that somebody else does.
+//! Both tables are shared by all tenants. What applications get of them is a function of the descriptor set alone: names, numbers and
+//! types that decide a layout, no comment, no option, no file name, and nothing of who bound it or when. That a set is known here
+//! already shows in how fast it binds; who knows the whole set learns from that only that somebody else does. The set itself is kept for
+//! a process that takes over, and shown to nobody else.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -30,6 +31,8 @@ pub(crate) struct BoundSchema {
     pub(crate) service: Arc<ServiceSchema>,
     pub(crate) layout: ServiceLayout,
     pub(crate) compiler: Compiler,
+    /// A descriptor set that it is in.
+    pub(crate) set: Arc<[u8]>,
 }
 
 /// What an application binds: the digest of its descriptor set, and the service.
@@ -99,16 +102,17 @@ impl Schemas {
         found
     }
 
-    /// The cached schema equal to `layout`, or a new one; `key` leads to it from now on.
+    /// The cached schema equal to `layout`, which is in `set`, or a new one; `key` leads to it from now on.
     pub(crate) fn intern(
         &mut self,
         key: SetKey,
         layout: ServiceLayout,
+        set: &[u8],
     ) -> Result<Arc<BoundSchema>, Status> {
         let hash = layout.hash;
         let schema = match self.by_hash.get(&hash) {
             Some(known) => Arc::clone(known),
-            None => self.add(layout)?,
+            None => self.add(layout, set)?,
         };
         self.remember(key, hash);
         Ok(schema)
@@ -122,6 +126,7 @@ impl Schemas {
         &mut self,
         key: SetKey,
         layout: ServiceLayout,
+        set: &[u8],
     ) -> Result<Arc<BoundSchema>, Status> {
         let hash = layout.hash;
         let is_kept = self.kept.iter().any(|kept| kept.layout.hash == hash);
@@ -132,14 +137,14 @@ impl Schemas {
             );
             return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
         }
-        let schema = self.intern(key, layout)?;
+        let schema = self.intern(key, layout, set)?;
         if !is_kept {
             self.kept.push(Arc::clone(&schema));
         }
         Ok(schema)
     }
 
-    fn add(&mut self, layout: ServiceLayout) -> Result<Arc<BoundSchema>, Status> {
+    fn add(&mut self, layout: ServiceLayout, set: &[u8]) -> Result<Arc<BoundSchema>, Status> {
         if self.by_hash.len() >= MAX_SCHEMAS {
             self.by_hash.retain(|_, schema| {
                 Arc::strong_count(schema) > 1 || Arc::strong_count(&schema.service) > 1
@@ -169,6 +174,7 @@ impl Schemas {
             service,
             layout,
             compiler: self.compiler.clone(),
+            set: set.into(),
         });
         self.by_hash.insert(schema.layout.hash, Arc::clone(&schema));
         Ok(schema)
@@ -183,6 +189,11 @@ impl Schemas {
         {
             self.by_set.remove(&oldest);
         }
+    }
+
+    /// The schema with this hash, if it is in memory.
+    pub(crate) fn of_hash(&self, hash: &[u8; 32]) -> Option<Arc<BoundSchema>> {
+        self.by_hash.get(hash).map(Arc::clone)
     }
 
     /// Every cached schema.
@@ -270,7 +281,9 @@ mod tests {
         let key = SetKey::new(set, service);
         match schemas.known(&key) {
             Some(known) => known,
-            None => schemas.intern(key, parse(set, service).unwrap()).unwrap(),
+            None => schemas
+                .intern(key, parse(set, service).unwrap(), set)
+                .unwrap(),
         }
     }
 
@@ -322,7 +335,7 @@ mod tests {
         let layout = parse(&set, "p.S").unwrap();
         let key = |k: usize| SetKey::new(&k.to_le_bytes(), "p.S");
         for k in 0..=MAX_KNOWN_SETS {
-            schemas.intern(key(k), layout.clone()).unwrap();
+            schemas.intern(key(k), layout.clone(), &set).unwrap();
         }
         assert_eq!(schemas.counters().known_sets, MAX_KNOWN_SETS);
         assert_eq!(schemas.set_order.len(), MAX_KNOWN_SETS);
@@ -338,7 +351,7 @@ mod tests {
         let parsed = parse_all(&set).unwrap();
         assert_eq!(parsed.len(), 2);
         for (key, layout) in parsed.clone().into_iter().chain(parsed.clone()) {
-            schemas.keep(key, layout).unwrap();
+            schemas.keep(key, layout, &set).unwrap();
         }
         assert_eq!(schemas.counters().prefetched, 2, "once each");
         assert!(schemas.known(&SetKey::new(&set, "p.T")).is_some());
@@ -346,10 +359,13 @@ mod tests {
         for k in 2..=MAX_PREFETCHED as u64 {
             let mut layout = template.clone();
             layout.hash[..8].copy_from_slice(&k.to_le_bytes());
-            let kept = schemas.keep(key.clone(), layout);
+            let kept = schemas.keep(key.clone(), layout, &set);
             assert_eq!(kept.is_ok(), k < MAX_PREFETCHED as u64, "{k}");
         }
-        assert!(schemas.keep(key, template).is_ok(), "it is kept already");
+        assert!(
+            schemas.keep(key, template, &set).is_ok(),
+            "it is kept already"
+        );
     }
 
     #[test]
@@ -363,7 +379,7 @@ mod tests {
             let mut layout = template.clone();
             layout.hash[..8].copy_from_slice(&k.to_le_bytes());
             let key = SetKey::new(&k.to_le_bytes(), "p.S");
-            schemas.intern(key, layout).unwrap();
+            schemas.intern(key, layout, &[]).unwrap();
         }
         assert_eq!(schemas.counters().held, MAX_SCHEMAS);
         let more = bind(&mut schemas, &set(&proto("more")), "p.S");

@@ -3,6 +3,7 @@
 //! Commands are carried out between two calls, in order; each that matters is answered, so whoever asked knows when it is in
 //! force. A runtime never waits for the control plane.
 
+use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
@@ -19,13 +20,13 @@ use tollgate_policy_host::{
 };
 use tollgate_schema::Layouts;
 use tollgate_schema::evolution::MethodMatch;
-use tollgate_shm_abi::descriptor::HeapSizes;
 use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_transport::Moved;
 
 use crate::config::{Scheduling, Waiting};
 pub(crate) use crate::datapath::apart::{Apart, ProcessId};
 use crate::datapath::foreign::ForeignAsk;
+use crate::datapath::handover::{Estate, Resumed};
 use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::ports::LinkPort;
 use crate::datapath::runtime::Tuning;
@@ -219,7 +220,6 @@ pub(crate) struct PolicyChange {
 pub(crate) enum Command {
     OpenSession {
         end: Box<DaemonEnd>,
-        heaps: HeapSizes,
         tenant: Arc<str>,
         app: String,
         pid: i32,
@@ -228,6 +228,20 @@ pub(crate) enum Command {
         /// Under which it serves; empty for none.
         label: String,
         reply: oneshot::Sender<Result<SessionId, Status>>,
+    },
+    /// Another process is to go on with everything: the runtime does nothing until it hears that one does, or won't (the sender is
+    /// dropped).
+    HandOver {
+        reply: oneshot::Sender<Result<Estate, String>>,
+        verdict: mpsc::Receiver<()>,
+    },
+    /// Go on with what another process leaves, once it has ended.
+    TakeOver {
+        estate: Box<Estate>,
+        schemas: Arc<HashMap<[u8; 32], Arc<ServiceSchema>>>,
+        chains: Vec<(Scope, MethodSteps)>,
+        reply: oneshot::Sender<Result<Vec<Resumed>, String>>,
+        begins: mpsc::Receiver<()>,
     },
     /// A session is given no further calls.
     Drain {

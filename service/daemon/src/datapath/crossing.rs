@@ -343,7 +343,7 @@ impl Runtime {
         let routes = self.client_routes(tenant, chains, |k| {
             route_to(&schema, matches, k, WHO, target)
         })?;
-        let first_handle = self.add_handles(session, &schema.methods, true, routes)?;
+        let first_handle = self.add_handles(session, &schema, true, routes)?;
         Ok(Bound {
             first_handle,
             service: None,

@@ -205,7 +205,7 @@ impl Runtime {
             return self.discard(message);
         };
         let bytes = u64::from(message.total_len);
-        let heap = port.heaps.receive;
+        let heap = port.end.receive_heap.len_bytes();
         let too_much = if bytes > heap {
             Some(format!(
                 "a message of {bytes} bytes doesn't fit into the receiving application's receive heap of {heap} bytes"

@@ -273,8 +273,7 @@ impl Runtime {
             format!("peer {peer} hasn't accepted the binding yet"),
         );
         let routes = self.client_routes(&tenant, chains, |_| RouteTarget::Broken(pending.clone()));
-        let added =
-            routes.and_then(|routes| self.add_handles(session, &schema.methods, true, routes));
+        let added = routes.and_then(|routes| self.add_handles(session, &schema, true, routes));
         let first_handle = match added {
             Ok(first) => first,
             Err(status) => {
@@ -322,7 +321,7 @@ impl Runtime {
     }
 
     /// Points a binding's methods somewhere.
-    fn route_binding(&mut self, key: u32, target: impl Fn(u16) -> RouteTarget) {
+    pub(crate) fn route_binding(&mut self, key: u32, target: impl Fn(u16) -> RouteTarget) {
         let Some(binding) = self.bindings.get(key) else {
             return;
         };

@@ -25,6 +25,7 @@ pub(crate) mod command;
 mod crossing;
 mod deliveries;
 pub(crate) mod foreign;
+pub(crate) mod handover;
 mod judging;
 mod links;
 mod message;

@@ -97,6 +97,15 @@ enum Wake {
     Lane(LaneId),
 }
 
+/// A parked call, seen from outside.
+pub(crate) struct Waiting<'p> {
+    pub(crate) question: &'p Question,
+    pub(crate) position: Position,
+    pub(crate) tenant: &'p Arc<str>,
+    /// A policy delays it until then.
+    pub(crate) until_ns: Option<u64>,
+}
+
 /// What an account says about a blocked lane.
 pub(crate) enum Funds {
     /// It may spend.
@@ -284,6 +293,34 @@ impl Parked {
         its.calls -= 1;
         its.bytes -= entry.bytes;
         Some(entry)
+    }
+
+    /// Every parked call, in the order of its queue.
+    pub(crate) fn all(&self) -> Vec<Waiting<'_>> {
+        let queued = self
+            .lanes
+            .iter()
+            .flat_map(|lane| lane.queue.iter().copied());
+        let timed = self.times.iter().filter_map(|&(_, wake)| match wake {
+            Wake::Call(key) => Some(key),
+            Wake::Lane(_) => None,
+        });
+        let asked = self.by_ticket.values().flatten().copied();
+        let all = queued.chain(timed).chain(asked);
+        all.filter_map(|key| {
+            let entry = self.entries.get(key)?;
+            let until_ns = match entry.waits {
+                Waits::Until(at_ns) => Some(at_ns),
+                Waits::Queued | Waits::Process { .. } => None,
+            };
+            Some(Waiting {
+                question: &entry.question,
+                position: entry.position,
+                tenant: &self.lanes[entry.lane.0 as usize].tenant,
+                until_ns,
+            })
+        })
+        .collect()
     }
 
     /// A call has ended: whatever of it is parked here is given back.

@@ -23,7 +23,7 @@ use crate::datapath::command::{
     RecordedView, Scope, Step,
 };
 use crate::datapath::message::Message;
-use crate::datapath::parked::{LaneId, Parked, Position, Why};
+use crate::datapath::parked::{LaneId, Parked, Position, Waiting, Why};
 use crate::datapath::pool::Pool;
 use crate::datapath::question::{Asking, FuelTime, Meter, Question, Said, Stop};
 use crate::datapath::slot::Slot;
@@ -451,6 +451,27 @@ impl Policies {
         let position = Position { step, ..position };
         self.parked
             .park(lane, position, why, stop.is_some(), question, now_ns)
+    }
+
+    /// Every parked call, in the order of its queue.
+    pub(crate) fn parked_calls(&self) -> Vec<Waiting<'_>> {
+        self.parked.all()
+    }
+
+    /// Parks a call that another process had parked, behind those that are.
+    pub(crate) fn park_again(
+        &mut self,
+        tenant: &Arc<str>,
+        position: Position,
+        why: Why,
+        question: Question,
+        now_ns: u64,
+    ) -> Result<(), String> {
+        let lane = self.parked.lane_of(tenant);
+        let parked = self
+            .parked
+            .park(lane, position, why, false, question, now_ns);
+        parked.map_err(|(_, full)| full.message.into_owned())
     }
 
     /// A call has ended: what of it is parked.

@@ -40,6 +40,8 @@ pub(crate) struct Who {
     pub(crate) tells_waits: bool,
     /// It knows of further requests, of responses and of trailers.
     pub(crate) knows_streams: bool,
+    /// Its receive heap can be followed by another, so another process can go on with the session.
+    pub(crate) follows_heaps: bool,
     /// Under which it serves.
     pub(crate) label: Option<Arc<str>>,
 }
@@ -54,11 +56,13 @@ pub(crate) struct SessionPort {
     pub(crate) heaps: HeapSizes,
     /// By handle; parallel to the engine's routes.
     pub(crate) handles: Vec<Handle>,
+    /// What those are of, in order: schemas, and whether the application calls them.
+    pub(crate) bound: Vec<(Arc<ServiceSchema>, bool)>,
     /// What waits for room in the receive heap, in order, and the bytes of its messages.
     pub(crate) held: VecDeque<Held>,
     pub(crate) held_bytes: u64,
     /// Completions that found the ring full, in order.
-    backlog: VecDeque<Entry>,
+    pub(crate) backlog: VecDeque<Entry>,
     /// Blocks of the send heap to give back, less than one descriptor's worth.
     reclaims: Vec<u64>,
     /// Since when those are held back; 0: they aren't.
@@ -71,13 +75,8 @@ pub(crate) struct SessionPort {
 }
 
 impl SessionPort {
-    pub(crate) fn new(
-        id: SessionId,
-        who: Who,
-        flow: FlowId,
-        end: DaemonEnd,
-        heaps: HeapSizes,
-    ) -> Self {
+    pub(crate) fn new(id: SessionId, who: Who, flow: FlowId, end: DaemonEnd) -> Self {
+        let heaps = end.heaps();
         let reclaims = Vec::with_capacity(MAX_OFFSETS);
         Self {
             id,
@@ -86,6 +85,7 @@ impl SessionPort {
             end,
             heaps,
             handles: Vec::new(),
+            bound: Vec::new(),
             held: VecDeque::new(),
             held_bytes: 0,
             backlog: VecDeque::new(),
@@ -278,6 +278,7 @@ pub(crate) struct Placed {
 }
 
 /// What a delivered block is.
+#[derive(Clone, Copy)]
 pub(crate) enum Delivery {
     Call {
         handle: u32,

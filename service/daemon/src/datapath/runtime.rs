@@ -27,7 +27,7 @@ use tollgate_engine::slots::Slots;
 use tollgate_engine::{Encoding, Engine, LinkId, Output, ServiceId, SessionId, Status};
 use tollgate_policy_host::Rate;
 use tollgate_policy_host::apart::Channel;
-use tollgate_shm_abi::messages::{FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS};
+use tollgate_shm_abi::messages::{FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::{For, Patience, Step, now_ns};
 use tollgate_transport::{CallHead, LinkConfig};
@@ -371,7 +371,6 @@ impl Runtime {
         match command {
             Command::OpenSession {
                 end,
-                heaps,
                 tenant,
                 app,
                 pid,
@@ -386,14 +385,38 @@ impl Runtime {
                     takes_metadata: features & FEATURE_METADATA != 0,
                     tells_waits: features & FEATURE_WAITS != 0,
                     knows_streams: features & FEATURE_STREAMS != 0,
+                    follows_heaps: features & FEATURE_HEAPS != 0,
                     label: (!label.is_empty()).then(|| label.into()),
                 };
-                let opened = self.open_session(*end, heaps, who);
+                let opened = self.open_session(*end, who);
                 if let Err(Ok(session)) = reply.send(opened) {
                     // Who asked has given up: nobody else would close it.
                     self.close_session(session);
                 }
             }
+            Command::HandOver { reply, verdict } => {
+                let estate = self.hand_over();
+                let is_whole = estate.is_ok();
+                // Nothing happens here until the other process has taken over, or won't.
+                if reply.send(estate).is_ok() && is_whole && verdict.recv().is_ok() {
+                    self.leave();
+                    self.stopping = true;
+                }
+            }
+            Command::TakeOver {
+                estate,
+                schemas,
+                chains,
+                reply,
+                begins,
+            } => match self.take_over(*estate, &schemas, chains) {
+                Ok((resumed, beginning)) => {
+                    if reply.send(Ok(resumed)).is_ok() && begins.recv().is_ok() {
+                        self.begin(beginning);
+                    }
+                }
+                Err(why) => drop(reply.send(Err(why))),
+            },
             Command::Drain { session, reply } => {
                 self.engine.drain_session(session);
                 let _asker_gone = reply.send(());

@@ -12,7 +12,7 @@ use tollgate_engine::{
     SessionId, Status, Steering, Submission as Posted,
 };
 use tollgate_shm_abi::descriptor::{
-    Alleged, BlockRef, EXTENT_ENTRY_BYTES, Epilogue, Extent, HeapSizes, Part, Submission,
+    Alleged, BlockRef, EXTENT_ENTRY_BYTES, Epilogue, Extent, Part, Submission,
 };
 use tollgate_shm_abi::heap::Span;
 use tollgate_shm_abi::limits::MAX_MESSAGE_BYTES;
@@ -47,7 +47,6 @@ impl Runtime {
     pub(crate) fn open_session(
         &mut self,
         mut end: DaemonEnd,
-        heaps: HeapSizes,
         who: Who,
     ) -> Result<SessionId, Status> {
         let full = || {
@@ -67,7 +66,7 @@ impl Runtime {
         }
         let flow = self.shares.of(&who.tenant);
         self.sessions
-            .insert(Box::new(SessionPort::new(session, who, flow, end, heaps)));
+            .insert(Box::new(SessionPort::new(session, who, flow, end)));
         self.engine.session_opened(session);
         Ok(session)
     }
@@ -153,17 +152,14 @@ impl Runtime {
     pub(crate) fn add_handles(
         &mut self,
         session: SessionId,
-        methods: &[Arc<Method>],
+        schema: &Arc<ServiceSchema>,
         calls: bool,
         routes: Vec<Route>,
     ) -> Result<u32, Status> {
         let gone = || Status::new(Code::UNAVAILABLE, "the session has ended");
         let port = self.sessions.get_mut(session.0).ok_or_else(gone)?;
         let first = self.engine.add_routes(session, routes).ok_or_else(gone)?;
-        port.handles.extend(methods.iter().map(|method| Handle {
-            method: Arc::clone(method),
-            calls,
-        }));
+        port.add_handles(schema, calls);
         Ok(first)
     }
 
@@ -206,7 +202,7 @@ impl Runtime {
             method,
             encoding: Encoding::Native,
         })?;
-        let first_handle = self.add_handles(session, &schema.methods, true, routes)?;
+        let first_handle = self.add_handles(session, &schema, true, routes)?;
         Ok(BindOutcome::Bound(Bound {
             first_handle,
             service: None,
@@ -271,7 +267,7 @@ impl Runtime {
             chains: MethodChains::default(),
         };
         let routes = schema.methods.iter().map(|_| route()).collect();
-        let first_handle = self.add_handles(session, &schema.methods, false, routes)?;
+        let first_handle = self.add_handles(session, &schema, false, routes)?;
         Ok(Bound {
             first_handle,
             service: Some(service),
@@ -738,6 +734,14 @@ impl Runtime {
 }
 
 impl SessionPort {
+    /// Handles for the methods of a schema, behind those that there are.
+    pub(crate) fn add_handles(&mut self, schema: &Arc<ServiceSchema>, calls: bool) {
+        let methods = schema.methods.iter().map(Arc::clone);
+        let handles = methods.map(|method| Handle { method, calls });
+        self.handles.extend(handles);
+        self.bound.push((Arc::clone(schema), calls));
+    }
+
     pub(crate) fn report(&self, engine: &Engine<Box<Message>>) -> SessionReport {
         let serving = engine.serving(self.id);
         SessionReport {
@@ -750,7 +754,7 @@ impl SessionPort {
             serving_limit: serving.limit,
             serving_refused: serving.refused,
             send_heap_bytes: self.heaps.send,
-            receive_heap_bytes: self.heaps.receive,
+            receive_heap_bytes: self.end.receive_heap.len_bytes(),
             receive_heap_used: self.end.receive_heap.in_use(),
             methods: self.handles.len(),
         }

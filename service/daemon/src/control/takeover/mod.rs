@@ -3,23 +3,31 @@
 //! ```text
 //!   the daemon that runs (predecessor)            a new process (successor): the same arguments, and this socket
 //!   ── changes of the store are refused ──
-//!   Offer: the state's copy, listeners  ───────▶  everything that a start needs: configuration, policies loaded and in force,
-//!                                                 schemas prefetched, every runtime has answered
+//!   Offer: the state's copy, listeners, ────────▶ everything that a start needs: configuration, policies loaded and in force,
+//!          schemas                                schemas resolved, every runtime has answered
 //!   ◀───────────────────────────────────  Ready   (or Refused, and why; or it just ends)
 //!   accepts nobody, closes the store
-//!   Yours                               ───────▶  opens the store, accepts
+//!   Yours                               ───────▶  opens the store
+//!   ◀──────────────────────────────────  Opened
+//!   answers what applications have asked, stops its runtimes between two turns
+//!   Runtime, Session, ..., All          ───────▶  puts them together again
+//!   ◀───────────────────────────────────  Taken
+//!   does nothing any more that anybody could see
+//!   Go                                  ───────▶  tells applications where their next receive heap is, serves
 //!   ◀─────────────────────────────────  Serving
-//!   its sessions and links end, and it does
+//!   ends
 //! ```
 //!
-//! Invariant: until Serving has come, the predecessor has everything that it needs to go on as if nothing had happened, and kills the
-//! successor before it does. Whoever connects meanwhile waits in the listeners' backlogs, which both have, and is refused by neither.
+//! Invariant: until Go, the predecessor has everything that it needs to go on as if nothing had happened, and kills the successor
+//! before it does; from Go on it touches nothing. Whoever connects meanwhile waits in the listeners' backlogs, which both have, and is
+//! refused by neither.
 //!
-//! Sessions and links aren't handed over yet: applications open theirs anew by themselves, and calls in flight end with UNAVAILABLE.
+//! Links to other daemons aren't handed over: their calls end with UNAVAILABLE, and the successor dials again.
 //!
 //! The messages are JSON, one per packet, so that daemons of different ages understand each other: what a version doesn't know
 //! it ignores, and [`FORMAT`] says what it must know.
 
+mod estate;
 mod predecessor;
 mod successor;
 
@@ -34,18 +42,20 @@ use tollgate_shm_abi::control::{ControlSocket, Packet};
 pub(super) use predecessor::{follow_signals, stand_in, upgrade};
 pub(super) use successor::Predecessor;
 
+use estate::SessionLeft;
+
 use crate::control::{Watched, connection, watch};
 
 /// The word that a successor is started with, behind its predecessor's own: standard input is the socket between them.
 pub(crate) const ARGUMENT: &str = "--take-over";
 
-/// What an [`Offer`] is: 1 has no sessions and links.
-const FORMAT: u32 = 1;
+/// What an [`Offer`] is, and what follows it.
+const FORMAT: u32 = 2;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "says", rename_all = "kebab-case")]
 enum Message {
-    /// With descriptors: applications' listener, the state's copy, and peers' listener if there is one.
+    /// With descriptors: applications' listener, the state's copy, schemas, and peers' listener if there is one.
     Offer(Offer),
     Ready {
         version: String,
@@ -54,6 +64,18 @@ enum Message {
         why: String,
     },
     Yours,
+    Opened,
+    /// With descriptors: its state, and the bytes of its messages.
+    Runtime {
+        index: usize,
+    },
+    Session(SessionLeft),
+    /// With a descriptor: the control socket of who hasn't asked anything yet.
+    Stranger,
+    /// With descriptors: bindings, and schemas that weren't offered.
+    All,
+    Taken,
+    Go,
     Serving,
 }
 
@@ -66,6 +88,7 @@ struct Offer {
     socket: PathBuf,
     state: Option<PathBuf>,
     listen: Option<SocketAddr>,
+    runtimes: usize,
     /// Who asked for it.
     by: String,
 }

@@ -1,5 +1,6 @@
 //! The daemon that is to be replaced.
 
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use tokio::sync::RwLockWriteGuard;
 use tokio::time::timeout;
 use tollgate_control::audit::Actor;
 use tollgate_engine::Status;
@@ -16,11 +18,12 @@ use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages;
 use tollgate_shm_abi::status::Code;
 
+use super::estate::{self, Standstill};
 use super::{ARGUMENT, Channel, FORMAT, Message, Offer, borrowed};
 use crate::control::admin::{invalid, store_failed};
 use crate::control::report::internal;
 use crate::control::{Control, DaemonError, failed};
-use crate::limits::{MAX_UPGRADE_TIMEOUT, TAKE_OVER_TIMEOUT, UPGRADE_TIMEOUT};
+use crate::limits::{HAND_OVER_TIMEOUT, MAX_UPGRADE_TIMEOUT, TAKE_OVER_TIMEOUT, UPGRADE_TIMEOUT};
 
 /// `tollgate upgrade`, and SIGUSR2: starts another process and lets it take over, or goes on. Who calls this stops serving when it
 /// has succeeded.
@@ -58,27 +61,31 @@ pub(crate) async fn upgrade(
         gone: false,
     };
     let (mut successor, channel) = Successor::start(&program)?;
-    let version = match successor.prepare(&channel, control, by, limit).await {
-        Ok(version) => version,
+    let (version, offered) = match successor.prepare(&channel, control, by, limit).await {
+        Ok(prepared) => prepared,
         Err(status) => return Err(successor.discard(&program, status).await),
     };
     let prepared = begun.elapsed();
     // From here on the next process serves, or this one again.
-    let paused = Instant::now();
     control.doors.shut();
     held.gone = true;
     if control.config().state.is_some() {
         control.store.let_go();
     }
-    if let Err(status) = take_over(&channel).await {
-        let status = successor.discard(&program, status).await;
-        control.resume()?;
-        return Err(status);
-    }
-    let pause = paused.elapsed();
+    let taken = match hand_over(control, &channel, &offered).await {
+        Ok(taken) => taken,
+        Err((status, still)) => {
+            let status = successor.discard(&program, status).await;
+            // Only now that nobody else can.
+            drop(still);
+            control.resume()?;
+            return Err(status);
+        }
+    };
+    let pause = taken.elapsed();
     let pid = successor.child.as_ref().map(Child::id);
     tracing::info!(
-        "process {} has taken over from {}, {} ms after it was started; nobody was accepted for {} us",
+        "process {} has taken over from {}, {} ms after it was started; calls stood still for {} us",
         pid.unwrap_or_default(),
         std::process::id(),
         begun.elapsed().as_millis(),
@@ -93,16 +100,90 @@ pub(crate) async fn upgrade(
     }))
 }
 
-async fn take_over(channel: &Channel) -> Result<(), Status> {
-    let said = async {
-        channel.say(&Message::Yours, &[]).await?;
-        channel.hear().await
-    };
-    match timeout(TAKE_OVER_TIMEOUT, said).await {
-        Ok(Ok(Some((Message::Serving, _)))) => Ok(()),
-        Ok(heard) => Err(refusal(heard, "it served")),
-        Err(_elapsed) => Err(late("served", TAKE_OVER_TIMEOUT)),
+/// Until another process serves; since when calls have stood still. An error comes with what stands still until it is dropped.
+async fn hand_over<'c>(
+    control: &'c Control,
+    channel: &Channel,
+    offered: &HashSet<[u8; 32]>,
+) -> Result<Instant, (Status, Option<Still<'c>>)> {
+    let opened = said(
+        channel,
+        &Message::Yours,
+        TAKE_OVER_TIMEOUT,
+        "opened the store",
+    );
+    match opened.await.map_err(|status| (status, None))? {
+        Message::Opened => {}
+        other => return Err((out_of_turn(&other), None)),
     }
+    let Ok(turn) = timeout(TAKE_OVER_TIMEOUT, control.requests.write()).await else {
+        let text = format!("an application's request wasn't answered within {TAKE_OVER_TIMEOUT:?}");
+        return Err((Status::new(Code::DEADLINE_EXCEEDED, text), None));
+    };
+    let stood = Instant::now();
+    let datapath = Standstill::of(control).await;
+    let mut still = Still {
+        datapath: datapath.map_err(|status| (status, None))?,
+        _requests: turn,
+    };
+    let taken = async {
+        let all = still.datapath.say(control, channel, offered).await;
+        all.map_err(|why| Status::new(Code::FAILED_PRECONDITION, why))?;
+        heard(channel, HAND_OVER_TIMEOUT, "taken everything over").await
+    };
+    match taken.await {
+        Ok(Message::Taken) => {}
+        Ok(other) => return Err((out_of_turn(&other), Some(still))),
+        Err(status) => return Err((status, Some(still))),
+    }
+    if let Err(why) = channel.say(&Message::Go, &[]).await {
+        let status = Status::new(Code::FAILED_PRECONDITION, why);
+        return Err((status, Some(still)));
+    }
+    still.datapath.end();
+    // Nobody reads a request here any more.
+    std::mem::forget(still._requests);
+    let serves = heard(channel, TAKE_OVER_TIMEOUT, "served").await;
+    if let Err(status) = serves {
+        tracing::error!(
+            "the next process has everything, and hasn't said that it serves: {}",
+            status.message
+        );
+    }
+    Ok(stood)
+}
+
+/// Nothing happens while this is there.
+struct Still<'c> {
+    datapath: Standstill,
+    _requests: RwLockWriteGuard<'c, ()>,
+}
+
+async fn said(
+    channel: &Channel,
+    message: &Message,
+    limit: Duration,
+    what: &str,
+) -> Result<Message, Status> {
+    let said = channel.say(message, &[]).await;
+    said.map_err(|why| refusal(Err(why), what))?;
+    heard(channel, limit, what).await
+}
+
+async fn heard(channel: &Channel, limit: Duration, what: &str) -> Result<Message, Status> {
+    match timeout(limit, channel.hear()).await {
+        Ok(Ok(Some((message, _)))) if !matches!(message, Message::Refused { .. }) => Ok(message),
+        Ok(heard) => Err(refusal(heard, &format!("it had {what}"))),
+        Err(_elapsed) => {
+            let text = format!("it hadn't {what} within {limit:?}");
+            Err(Status::new(Code::DEADLINE_EXCEEDED, text))
+        }
+    }
+}
+
+fn out_of_turn(message: &Message) -> Status {
+    let text = format!("it said {message:?} out of turn");
+    Status::new(Code::FAILED_PRECONDITION, text)
 }
 
 /// Gives changes free again if nothing was handed over.
@@ -164,14 +245,14 @@ impl Successor {
         Ok((Successor { child }, channel))
     }
 
-    /// Until it is ready; its version.
+    /// Until it is ready; its version, and the schemas that it was offered.
     async fn prepare(
         &self,
         channel: &Channel,
         control: &Control,
         by: Actor,
         limit: Duration,
-    ) -> Result<String, Status> {
+    ) -> Result<(String, HashSet<[u8; 32]>), Status> {
         let copy = memfd_create("state", MemfdFlags::CLOEXEC).map_err(internal)?;
         let file = copy.try_clone().map_err(internal)?.into();
         let copied = control.store.copy_into(file);
@@ -183,10 +264,13 @@ impl Successor {
             socket: control.config().socket_path(),
             state: control.config().state.clone(),
             listen: control.listen,
+            runtimes: control.runtimes.len(),
             by: by.to_string(),
         };
         let mut fds = control.doors.descriptors().map_err(internal)?;
-        fds.insert(fds.len().min(1), copy);
+        let (schemas, offered) = estate::schemas(control, &HashSet::new())?;
+        let first = fds.len().min(1);
+        fds.splice(first..first, [copy, schemas]);
         let heard = async {
             let offered = channel.say(&Message::Offer(offer), &borrowed(&fds)).await;
             // One that ends at once has closed its end; what it says by that is heard.
@@ -197,9 +281,12 @@ impl Successor {
             }
         };
         match timeout(limit, heard).await {
-            Ok(Ok(Some((Message::Ready { version }, _)))) => Ok(version),
+            Ok(Ok(Some((Message::Ready { version }, _)))) => Ok((version, offered)),
             Ok(heard) => Err(refusal(heard, "it was ready")),
-            Err(_elapsed) => Err(late("ready", limit)),
+            Err(_elapsed) => {
+                let text = format!("it wasn't ready within {limit:?}");
+                Err(Status::new(Code::DEADLINE_EXCEEDED, text))
+            }
         }
     }
 
@@ -247,11 +334,6 @@ fn refusal(heard: Heard, before: &str) -> Status {
         Err(why) => why,
     };
     Status::new(Code::FAILED_PRECONDITION, why)
-}
-
-fn late(what: &str, limit: Duration) -> Status {
-    let text = format!("it wasn't {what} within {limit:?}");
-    Status::new(Code::DEADLINE_EXCEEDED, text)
 }
 
 /// SIGUSR2: an upgrade to the program that is where this one was started from.

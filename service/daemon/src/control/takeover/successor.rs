@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use rustix::fs::{Mode, OFlags};
@@ -11,15 +12,17 @@ use tollgate_control::Store;
 use tollgate_control::audit::{Actor, Event};
 use tollgate_shm_abi::control::{ControlListener, ControlSocket};
 
+use super::estate::{self, Beginning, Heard};
 use super::{ARGUMENT, Channel, FORMAT, Message, Offer};
 use crate::config::Config;
 use crate::control::{Control, DaemonError, failed};
-use crate::limits::{MAX_UPGRADE_TIMEOUT, OFFER_TIMEOUT};
+use crate::limits::{MAX_UPGRADE_TIMEOUT, OFFER_TIMEOUT, TAKE_OVER_TIMEOUT};
 
 /// The daemon that runs until this one takes over.
 pub(crate) struct Predecessor {
     channel: Channel,
     offer: OnceCell<Offer>,
+    schemas: OnceCell<OwnedFd>,
 }
 
 /// What it leaves.
@@ -42,6 +45,7 @@ impl Predecessor {
         Ok(Predecessor {
             channel: channel.map_err(|error| failed(&error))?,
             offer: OnceCell::new(),
+            schemas: OnceCell::new(),
         })
     }
 
@@ -68,15 +72,18 @@ impl Predecessor {
             )));
         }
         let mut fds = fds.into_iter();
-        let (Some(applications), Some(copy)) = (fds.next(), fds.next()) else {
+        let (Some(applications), Some(copy), Some(schemas)) = (fds.next(), fds.next(), fds.next())
+        else {
             return Err(wrong("its offer lacks descriptors"));
         };
         same("socket", &offer.socket, &config.socket_path())?;
         same("state directory", &offer.state, &config.state)?;
+        same("number of runtimes", &offer.runtimes, &config.runtimes())?;
         let store = Store::of_copy(copy.into());
         let store = store.map_err(|error| failed("the state can't be taken over")(&error))?;
         let peers = fds.next().filter(|_| listens_there(config, &offer));
         let _first = self.offer.set(offer);
+        let _first = self.schemas.set(schemas);
         Ok(Estate {
             store,
             applications: ControlListener::from(applications),
@@ -90,12 +97,16 @@ impl Predecessor {
             let text = "not every policy could be put in force as it is stored; the log says which";
             return Err(DaemonError(text.to_owned()));
         }
+        let lost = |what: &str| DaemonError(format!("the daemon that ran {what}"));
+        if let Some(schemas) = self.schemas.get() {
+            let learnt = estate::learn(control, schemas).await;
+            learnt.map_err(|why| failed("a schema can't be taken over")(&why))?;
+        }
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let told = async {
             self.channel.say(&Message::Ready { version }, &[]).await?;
             self.channel.hear().await
         };
-        let lost = |what: &str| DaemonError(format!("the daemon that ran {what}"));
         match timeout(MAX_UPGRADE_TIMEOUT, told).await {
             Ok(Ok(Some((Message::Yours, _)))) => {}
             Ok(Ok(None)) => return Err(lost("ended before it had handed over")),
@@ -107,11 +118,39 @@ impl Predecessor {
         if let Some(sentence) = restored {
             tracing::error!("{sentence}");
         }
+        let said = self.channel.say(&Message::Opened, &[]).await;
+        said.map_err(|_| lost("ended before it had handed over"))?;
+        let beginning = self.datapath(control).await?;
+        let said = self.channel.say(&Message::Taken, &[]).await;
+        said.map_err(|_| lost("ended before it had handed over"))?;
+        match timeout(TAKE_OVER_TIMEOUT, self.channel.hear()).await {
+            Ok(Ok(Some((Message::Go, _)))) => {}
+            _ => return Err(lost("didn't let go")),
+        }
+        beginning.begin(control);
         control.doors.open(control);
         // Should it have ended just now, this one serves all the same.
         let _said = self.channel.say(&Message::Serving, &[]).await;
         self.record(control);
         Ok(())
+    }
+
+    /// What sessions and runtimes it leaves.
+    async fn datapath(&self, control: &Control) -> Result<Beginning, DaemonError> {
+        let wrong = failed("the datapath can't be taken over");
+        let mut heard = Heard::default();
+        loop {
+            let next = timeout(TAKE_OVER_TIMEOUT, self.channel.hear()).await;
+            let next = next.map_err(|_| wrong(&"the daemon that ran didn't say all"))?;
+            let next = next.map_err(|why| wrong(&why))?;
+            let Some((message, mut fds)) = next else {
+                return Err(wrong(&"the daemon that ran ended before it had said all"));
+            };
+            if heard.note(message, &mut fds).map_err(|why| wrong(&why))? {
+                let beginning = heard.take_over(control, &fds).await;
+                return beginning.map_err(|why| wrong(&why));
+            }
+        }
     }
 
     fn record(&self, control: &Control) {

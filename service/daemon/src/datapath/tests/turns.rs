@@ -41,7 +41,6 @@ fn open(
     let answer = is_awaited.then_some(answer);
     handle.send(Command::OpenSession {
         end: Box::new(end),
-        heaps: HEAPS,
         tenant: tenant.into(),
         app: String::new(),
         pid: 0,
@@ -252,8 +251,14 @@ fn a_turn_of_large_calls_ends_early_only_if_another_tenant_waits() {
         target: RouteTarget::Broken(Status::new(Code::UNAVAILABLE, "nobody serves it")),
         chains: MethodChains::default(),
     };
+    let schema = Arc::new(ServiceSchema {
+        name: "p.S".to_owned(),
+        hash: [0; 32],
+        description: String::new(),
+        methods: vec![method],
+    });
     let (_, port) = runtime.sessions.iter().next().unwrap();
-    let bound = runtime.add_handles(port.id, &[method], true, vec![nowhere]);
+    let bound = runtime.add_handles(port.id, &schema, true, vec![nowhere]);
     assert_eq!(bound.unwrap(), 0);
     // Calls are answered one after the other: all may lie in the same block.
     let mut block = large.send_heap.alloc(image.len()).unwrap();
