@@ -535,6 +535,12 @@ pub fn eventually(
     Ok(begin.elapsed())
 }
 
+/// How often a test does what it does: as an environment variable says, or a short run.
+pub fn times(variable: &str, short: usize) -> usize {
+    let asked = std::env::var(variable).ok();
+    asked.and_then(|times| times.parse().ok()).unwrap_or(short)
+}
+
 /// A policy of `policies-wasm`, compiled to Wasm.
 ///
 /// # Panics

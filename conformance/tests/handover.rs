@@ -1,0 +1,308 @@
+//! Another process goes on with the sessions of a daemon that is upgraded: with every call, stream and message that is on its way.
+//!
+//! 6 upgrades under load; more: `TOLLGATE_UPGRADES=500 cargo test --test handover -- --nocapture`. How long calls stood still is printed.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tollgate::{
+    Channel, Code, Received, Reply, Request, Response, Server, Session, SessionOptions, Status,
+    Streaming, Workers, block_on,
+};
+use tollgate_conformance::interop::{
+    Answer, Answers, Ask, Semantics, SemanticsClient, SemanticsServer, Server as Interop,
+};
+use tollgate_conformance::process::program;
+use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, times};
+
+/// What a daemon of the same version is started by.
+fn next(bed: &Testbed) -> PathBuf {
+    bed.successor("next", &program("tollgated").display().to_string())
+}
+
+fn open(daemon: &Daemon, token: &str) -> Session {
+    Session::open(SessionOptions::new(daemon.socket(), token)).unwrap()
+}
+
+/// Serves in the background, and on the same session for as long as the test lasts.
+fn serve(daemon: &Daemon, token: &str, service: impl tollgate::Service) -> Session {
+    let session = open(daemon, token);
+    block_on(&session, Server::new(&session).add_service(service).bind()).unwrap();
+    session
+}
+
+fn ask(number: u64) -> Ask {
+    Ask {
+        number,
+        responses: 1,
+        ..Ask::default()
+    }
+}
+
+/// Counts how often each call is handled, and answers on a worker.
+#[derive(Clone, Default)]
+struct Counting {
+    handled: Arc<Mutex<HashMap<u64, u32>>>,
+}
+
+impl Semantics for Counting {
+    async fn unary(&self, request: Request<Received<Ask>>) -> Reply<Answer> {
+        let ask = request.get_ref().to_owned();
+        *self.handled.lock().unwrap().entry(ask.number).or_default() += 1;
+        std::thread::sleep(Duration::from_millis(ask.delay_ms.into()));
+        let mut payload = ask.payload;
+        payload.reverse();
+        let number = ask.number;
+        Ok(Response::new(Answer { number, payload }))
+    }
+
+    async fn collect(&self, _: Request<Streaming<Ask>>) -> Reply<Answer> {
+        Err(Status::new(Code::UNIMPLEMENTED, ""))
+    }
+
+    type SpreadStream = Answers;
+
+    async fn spread(&self, _: Request<Received<Ask>>) -> Reply<Answers> {
+        Err(Status::new(Code::UNIMPLEMENTED, ""))
+    }
+
+    type ChatStream = Answers;
+
+    async fn chat(&self, _: Request<Streaming<Ask>>) -> Reply<Answers> {
+        Err(Status::new(Code::UNIMPLEMENTED, ""))
+    }
+}
+
+/// Small ones, such with an extent, and such that take many pages.
+fn payload(number: u64) -> Vec<u8> {
+    let len = [0, 40, 3_000, 20_000, 300_000][number as usize % 5];
+    (0..len).map(|k| (k as u64 ^ number) as u8).collect()
+}
+
+#[test]
+fn of_128_calls_in_flight_each_is_handled_and_answered_once() {
+    const IN_FLIGHT: u64 = 128;
+    let upgrades = times("TOLLGATE_UPGRADES", 6);
+    let bed = Testbed::new();
+    let mut daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let counting = Counting::default();
+    let workers = Workers::start(4).unwrap();
+    let service = workers
+        .serve_methods(SemanticsServer::new(counting.clone()), &["Unary"])
+        .unwrap();
+    let _serving = serve(&daemon, &token, service);
+    let session = open(&daemon, &token);
+    let before = daemon.status()["sessions"].clone();
+    let next = next(&bed);
+    let over = AtomicBool::new(false);
+    let answered = std::thread::scope(|scope| {
+        let calls = scope.spawn(|| {
+            let client = SemanticsClient::new(Channel::new(&session, ""));
+            let call = |number: u64| {
+                let client = &client;
+                let mut request = Request::new(Ask {
+                    payload: payload(number),
+                    delay_ms: (number % 3) as u32,
+                    ..ask(number)
+                });
+                request.set_timeout(4 * SOON);
+                async move { (number, client.unary(request).await) }
+            };
+            block_on(&session, async {
+                let mut under_way: FuturesUnordered<_> = (0..IN_FLIGHT).map(call).collect();
+                let mut made = IN_FLIGHT;
+                while let Some((number, reply)) = under_way.next().await {
+                    let reply = reply.unwrap_or_else(|status| panic!("call {number}: {status}"));
+                    let mut want = payload(number);
+                    want.reverse();
+                    assert_eq!(reply.get_ref().view().payload(), want, "call {number}");
+                    if !over.load(Ordering::Relaxed) {
+                        under_way.push(call(made));
+                        made += 1;
+                    }
+                }
+                made
+            })
+        });
+        let mut pauses: Vec<_> = (0..upgrades)
+            .map(|_| daemon.upgrade(&next)["pause_us"].as_u64().unwrap())
+            .collect();
+        over.store(true, Ordering::Relaxed);
+        let answered = calls.join().unwrap();
+        pauses.sort_unstable();
+        let (half, last) = (pauses[pauses.len() / 2], pauses[pauses.len() - 1]);
+        println!(
+            "{upgrades} upgrades, {answered} calls: stood still {half} us in the median, {last} us at worst"
+        );
+        answered
+    });
+    let handled = counting.handled.lock().unwrap();
+    assert_eq!(handled.len() as u64, answered);
+    let twice = handled.iter().find(|(_, times)| **times != 1);
+    assert_eq!(twice, None, "each once");
+    let ids = |sessions: &serde_json::Value| {
+        let sessions = sessions.as_array().unwrap().iter();
+        sessions
+            .map(|session| session["session"].as_u64().unwrap())
+            .collect::<Vec<_>>()
+    };
+    let status = daemon.status();
+    assert_eq!(ids(&status["sessions"]), ids(&before));
+    assert_eq!(status["live_calls"], 0, "{status}");
+    assert_eq!(session.held().messages, 0);
+}
+
+#[test]
+fn streams_go_on_in_order_also_to_a_reader_that_waited() {
+    let bed = Testbed::new();
+    let mut daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let _serving = serve(&daemon, &token, SemanticsServer::new(Interop));
+    let session = open(&daemon, &token);
+    let client = SemanticsClient::new(Channel::new(&session, ""));
+    let next = next(&bed);
+    block_on(&session, async {
+        // Its window is full, and what is behind waits on the other side.
+        let many = Ask {
+            responses: 500,
+            response_bytes: 5_000,
+            ..ask(0)
+        };
+        let mut slow = client.spread(many).await.unwrap().into_inner();
+        let (sender, requests) = futures_channel::mpsc::unbounded();
+        let mut chat = client.chat(requests).await.unwrap().into_inner();
+        let mut sums = Vec::new();
+        for round in 0..4u64 {
+            for k in 0..50 {
+                sender.unbounded_send(ask(100 * round + k)).unwrap();
+                let answer = chat.message().await.unwrap().unwrap();
+                sums.push(answer.view().number());
+            }
+            daemon.upgrade(&next);
+            for k in 0..100 {
+                let answer = slow.message().await.unwrap().unwrap();
+                assert_eq!(answer.view().number(), 100 * round + k);
+                assert_eq!(answer.view().payload().len(), 5_000);
+            }
+        }
+        let want: Vec<u64> = (0..4)
+            .flat_map(|r| (0..50).map(move |k| 100 * r + k))
+            .collect();
+        assert_eq!(sums, want);
+        drop(sender);
+        assert!(chat.message().await.unwrap().is_none());
+        daemon.upgrade(&next);
+        for k in 400..500 {
+            let answer = slow.message().await.unwrap().unwrap();
+            assert_eq!(answer.view().number(), k);
+        }
+        assert!(slow.message().await.unwrap().is_none());
+    });
+    let idle = eventually(SOON, || session.held().messages == 0);
+    idle.expect("everything goes back");
+}
+
+/// A policy delays its requests; another process answers them, and not before.
+#[test]
+fn calls_that_a_policy_delays_are_let_go_by_another_process() {
+    const WAIT: Duration = Duration::from_millis(900);
+    let bed = Testbed::new();
+    let mut daemon = bed.daemon_with(
+        "a",
+        &Options {
+            durable: true,
+            ..Options::default()
+        },
+    );
+    let token = daemon.tenant("acme");
+    let counting = Counting::default();
+    let _serving = serve(&daemon, &token, SemanticsServer::new(counting.clone()));
+    let delays = r#"{"percent": 0, "delay_percent": 100, "delay_ms": 900}"#;
+    let config = bed.file("f.json", delays);
+    daemon.push("--tenant acme", "fault_injection", "f", Some(&config));
+    daemon.ok(
+        "policy attach f@1 --tenant acme --service interop.Semantics --side client --grant delay",
+    );
+    let session = open(&daemon, &token);
+    let client = SemanticsClient::new(Channel::new(&session, ""));
+    let next = next(&bed);
+    block_on(&session, async {
+        client.unary(ask(1_000)).await.unwrap();
+        let began = Instant::now();
+        let mut calls: FuturesUnordered<_> = (0..16)
+            .map(|number| {
+                let payload = payload(number);
+                client.unary(Ask {
+                    payload,
+                    ..ask(number)
+                })
+            })
+            .collect();
+        let none = futures_util::future::poll_immediate(calls.next()).await;
+        assert!(none.is_none());
+        let parked = eventually(SOON, || daemon.status()["accounts"][0]["waiting"] == 16);
+        parked.expect("all of them wait");
+        daemon.upgrade(&next);
+        while let Some(reply) = calls.next().await {
+            reply.unwrap();
+        }
+        assert!(began.elapsed() >= WAIT);
+    });
+    let handled = counting.handled.lock().unwrap();
+    assert_eq!(handled.len(), 17);
+    assert!(handled.values().all(|times| *times == 1));
+    let now = daemon.attachment("f");
+    let judged = &now["versions"][0]["allowed"];
+    assert_eq!(*judged, 0, "those had been judged before: {now}");
+}
+
+/// Links end with the old process: calls over them may fail, once, and the next ones don't.
+#[test]
+fn links_are_dialled_again_and_no_application_opens_its_session_anew() {
+    let bed = Testbed::new();
+    let (mut a, mut b) = (bed.daemon("a"), bed.daemon("b"));
+    let tokens = [a.tenant("acme"), b.tenant("acme")];
+    let counting = Counting::default();
+    let _serving = serve(&b, &tokens[1], SemanticsServer::new(counting.clone()));
+    let session = open(&a, &tokens[0]);
+    let client = SemanticsClient::new(Channel::new(&session, &b.listen().to_string()));
+    let id = session.id();
+    let next_of = |daemon: &Daemon| {
+        let program = program("tollgated").display().to_string();
+        bed.successor(&format!("next-{}", daemon.name()), &program)
+    };
+    block_on(&session, client.unary(ask(0))).unwrap();
+    let mut number = 1;
+    for round in 0..4 {
+        let daemon = if round % 2 == 0 { &mut a } else { &mut b };
+        let next = next_of(daemon);
+        daemon.upgrade(&next);
+        let answered = eventually(SOON, || {
+            number += 1;
+            match block_on(&session, client.unary(ask(number))) {
+                Ok(_) => true,
+                Err(status) => {
+                    assert_eq!(status.code, Code::UNAVAILABLE, "{status}");
+                    false
+                }
+            }
+        });
+        answered.unwrap_or_else(|_| panic!("round {round}: no answer"));
+        assert_eq!(a.status()["sessions"][0]["session"].as_u64(), Some(id));
+    }
+    assert!(
+        counting
+            .handled
+            .lock()
+            .unwrap()
+            .values()
+            .all(|times| *times == 1)
+    );
+}
