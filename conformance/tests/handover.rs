@@ -15,6 +15,10 @@ use tollgate::{
     Channel, Code, Received, Reply, Request, Response, Server, Session, SessionOptions, Status,
     Streaming, Workers, block_on,
 };
+use tollgate_conformance::backstage::Hotel;
+use tollgate_conformance::hotel::ReserveRequest;
+use tollgate_conformance::hotel::reservation_client::ReservationClient;
+use tollgate_conformance::hotel::reservation_server::ReservationServer;
 use tollgate_conformance::interop::{
     Answer, Answers, Ask, Semantics, SemanticsClient, SemanticsServer, Server as Interop,
 };
@@ -261,6 +265,34 @@ fn calls_that_a_policy_delays_are_let_go_by_another_process() {
     let now = daemon.attachment("f");
     let judged = &now["versions"][0]["allowed"];
     assert_eq!(*judged, 0, "those had been judged before: {now}");
+}
+
+/// What instances share stays: a bucket isn't filled by an upgrade.
+#[test]
+fn a_rate_limit_goes_on_counting_where_it_was() {
+    let bed = Testbed::new();
+    let mut daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let _serving = serve(&daemon, &token, ReservationServer::new(Hotel::default()));
+    let limit = bed.file("l.json", r#"{"per_second": 0.001, "burst": 4}"#);
+    daemon.push("--tenant acme", "rate_limit", "limit", Some(&limit));
+    let line = "policy attach limit@1 --tenant acme --service hotel.Reservation --side client";
+    daemon.ok(&format!("{line} --grant state,clock"));
+    let session = open(&daemon, &token);
+    let client = ReservationClient::new(Channel::new(&session, ""));
+    let next = next(&bed);
+    let book = || {
+        let request = ReserveRequest {
+            customer_name: "Ada".to_owned(),
+            ..ReserveRequest::default()
+        };
+        block_on(&session, client.reserve(request))
+    };
+    for _ in 0..4 {
+        book().unwrap();
+        daemon.upgrade(&next);
+    }
+    assert_eq!(book().unwrap_err().code, Code::RESOURCE_EXHAUSTED);
 }
 
 /// Links end with the old process: calls over them may fail, once, and the next ones don't.

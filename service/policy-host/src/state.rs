@@ -82,6 +82,20 @@ impl SharedState {
         self.lock().bytes
     }
 
+    /// A copy of everything: keys, and their values.
+    pub fn entries(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let entries = self.lock();
+        let copy = |(key, value): (&Box<[u8]>, &Box<[u8]>)| (key.to_vec(), value.to_vec());
+        entries.map.iter().map(copy).collect()
+    }
+
+    /// Goes on with what another process had; what has no room isn't there.
+    pub fn fill(&self, entries: &[(Vec<u8>, Vec<u8>)]) {
+        for (key, value) in entries {
+            let _no_room = self.set(key, value);
+        }
+    }
+
     /// A copy of a key's value.
     pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         self.lock().map.get(key).map(|value| value.to_vec())

@@ -237,6 +237,12 @@ impl Attachments {
         state.or_insert_with(fresh).clone()
     }
 
+    /// What all policies' instances share.
+    pub(crate) fn states(&self) -> impl Iterator<Item = (&Owner, &str, &SharedState)> {
+        let states = self.states.iter();
+        states.map(|((owner, policy), state)| (owner, policy.as_str(), state))
+    }
+
     /// Forgets what the instances of a policy shared, if it is attached nowhere any more.
     pub(crate) fn drop_idle_state(&mut self, owner: Owner, policy: &str) {
         let is_its = |live: &Live| {

@@ -31,6 +31,8 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         changing: tokio::sync::Mutex::new(()),
         repeats: RefCell::default(),
         sessions: RefCell::default(),
+        strangers: RefCell::default(),
+        requests: tokio::sync::RwLock::default(),
         each_session: Rc::default(),
         connections: RefCell::new(0),
         doors: Doors::default(),

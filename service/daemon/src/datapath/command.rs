@@ -3,7 +3,6 @@
 //! Commands are carried out between two calls, in order; each that matters is answered, so whoever asked knows when it is in
 //! force. A runtime never waits for the control plane.
 
-use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
@@ -26,7 +25,7 @@ use tollgate_transport::Moved;
 use crate::config::{Scheduling, Waiting};
 pub(crate) use crate::datapath::apart::{Apart, ProcessId};
 use crate::datapath::foreign::ForeignAsk;
-use crate::datapath::handover::{Estate, Resumed};
+use crate::datapath::handover::{Estate, Inventory, Resumed};
 use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::ports::LinkPort;
 use crate::datapath::runtime::Tuning;
@@ -238,8 +237,7 @@ pub(crate) enum Command {
     /// Go on with what another process leaves, once it has ended.
     TakeOver {
         estate: Box<Estate>,
-        schemas: Arc<HashMap<[u8; 32], Arc<ServiceSchema>>>,
-        chains: Vec<(Scope, MethodSteps)>,
+        inventory: Inventory,
         reply: oneshot::Sender<Result<Vec<Resumed>, String>>,
         begins: mpsc::Receiver<()>,
     },

@@ -40,6 +40,7 @@ use crate::datapath::ports::{Delivery, Held, RemoteBinding, SessionPort, Who};
 use crate::datapath::question::{Question, Steered};
 use crate::datapath::runtime::{Redial, Runtime, Service};
 use crate::datapath::sending::Kept;
+use crate::datapath::slot::SavedState;
 use crate::limits::REDIAL_PAUSE;
 
 /// What links and their calls end with.
@@ -60,6 +61,16 @@ pub(crate) struct Resumed {
     pub(crate) session: SessionId,
     pub(crate) heap: OwnedFd,
     pub(crate) heap_bytes: u64,
+}
+
+/// What the control plane of the new process has of what an [`Estate`] names.
+pub(crate) struct Inventory {
+    /// By hash.
+    pub(crate) schemas: Arc<HashMap<[u8; 32], Arc<ServiceSchema>>>,
+    /// Of the bindings of its sessions.
+    pub(crate) chains: Vec<(Scope, MethodSteps)>,
+    /// Attachments, by what they were called in the old process.
+    pub(crate) policies: Arc<HashMap<u32, u32>>,
 }
 
 /// What becomes visible once the new runtime begins.
@@ -83,6 +94,21 @@ struct State {
     parked: Vec<ParkedForm>,
     /// Blocks of send heaps, as (session, offset), that links had: to be given back.
     lent: Vec<(SessionId, u64)>,
+    #[serde(default)]
+    policies: Vec<PolicyForm>,
+}
+
+/// What a policy's version has saved.
+#[derive(Serialize, Deserialize)]
+struct PolicyForm {
+    /// Its attachment, as it was called in the old process.
+    id: u32,
+    version: u32,
+    /// Of its state, as its manifest numbers them.
+    format: u32,
+    /// Where its state begins among the bytes, and its length.
+    at: usize,
+    len: usize,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -222,6 +248,12 @@ enum BodyForm {
 struct Bytes(Vec<u8>);
 
 impl Bytes {
+    fn append(&mut self, bytes: &[u8]) -> usize {
+        let at = self.0.len();
+        self.0.extend_from_slice(bytes);
+        at
+    }
+
     fn keep(&mut self, message: &Message) -> MessageForm {
         let at = self.0.len();
         let body = match &message.body {
@@ -374,7 +406,16 @@ impl Runtime {
             descriptors.push((SessionId(key), lent));
             sessions.push(session_form(port, &mut bytes));
         }
+        let policies = self.policies.save(&self.events).into_iter();
+        let policies = policies.map(|saved| PolicyForm {
+            id: saved.id,
+            version: saved.version,
+            format: saved.format,
+            at: bytes.append(&saved.bytes),
+            len: saved.bytes.len(),
+        });
         let state = State {
+            policies: policies.collect(),
             engine,
             services: self.services.iter().map(service_form).collect(),
             sessions,
@@ -502,17 +543,21 @@ fn session_form(port: &mut SessionPort, bytes: &mut Bytes) -> SessionForm {
 
 /// Taking over.
 impl Runtime {
-    /// Goes on with what another process leaves, in a runtime that has nothing yet: with these schemas, by hash, and these chains. What
-    /// an application would see of it waits for [`begin`](Self::begin).
+    /// Goes on with what another process leaves, in a runtime that has nothing yet but its policies. What an application would see of it
+    /// waits for [`begin`](Self::begin).
     ///
     /// # Errors
     /// Says what can't be gone on with; the runtime is of no use then.
     pub(crate) fn take_over(
         &mut self,
         estate: Estate,
-        schemas: &HashMap<[u8; 32], Arc<ServiceSchema>>,
-        chains: Vec<(Scope, MethodSteps)>,
+        inventory: Inventory,
     ) -> Result<(Vec<Resumed>, Beginning), String> {
+        let Inventory {
+            schemas,
+            chains,
+            policies,
+        } = inventory;
         let state = serde_json::from_slice::<State>(&estate.state);
         let mut state = state.map_err(|error| format!("the state can't be read: {error}"))?;
         let bytes = &estate.bytes[..];
@@ -557,6 +602,20 @@ impl Runtime {
         let target = self.options.tuning.wait_target;
         self.engine
             .set_wait_target(target.map(|target| target.as_nanos() as u64));
+        for form in state.policies {
+            let Some(&id) = policies.get(&form.id) else {
+                continue;
+            };
+            let end = form.at.saturating_add(form.len);
+            let its = bytes.get(form.at..end);
+            let its = its.ok_or_else(|| format!("the state of policy {id} isn't there"))?;
+            self.policies.restore(&SavedState {
+                id,
+                version: form.version,
+                format: form.format,
+                bytes: its.to_vec(),
+            })?;
+        }
         self.make_chains(chains)?;
         let renamed = renamed(&before, &self.engine.chains())?;
         self.park_again(state.parked, bytes, &renamed)?;

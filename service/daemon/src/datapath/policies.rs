@@ -26,7 +26,7 @@ use crate::datapath::message::Message;
 use crate::datapath::parked::{LaneId, Parked, Position, Waiting, Why};
 use crate::datapath::pool::Pool;
 use crate::datapath::question::{Asking, FuelTime, Meter, Question, Said, Stop};
-use crate::datapath::slot::Slot;
+use crate::datapath::slot::{SavedState, Slot};
 use crate::datapath::stopwatch::{self, Stopwatch};
 use crate::limits::{JUDGED_AT_ONCE, JUDGING_SLICE, MAX_CHAINS, MAX_CHAINS_PER_TENANT, SLOW_CHAIN};
 
@@ -451,6 +451,19 @@ impl Policies {
         let position = Position { step, ..position };
         self.parked
             .park(lane, position, why, stop.is_some(), question, now_ns)
+    }
+
+    /// The states of all versions, for another process.
+    pub(crate) fn save(&mut self, events: &UnboundedSender<Event>) -> Vec<SavedState> {
+        let mut meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
+        let slots = self.installed.iter_mut();
+        slots.flat_map(|(_, slot)| slot.save(&mut meter)).collect()
+    }
+
+    /// Has a version go on from what it was in another process; one that isn't here is left out.
+    pub(crate) fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
+        let slot = self.installed.get_mut(saved.id);
+        slot.map_or(Ok(()), |slot| slot.restore(saved))
     }
 
     /// Every parked call, in the order of its queue.

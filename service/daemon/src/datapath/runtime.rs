@@ -405,11 +405,10 @@ impl Runtime {
             }
             Command::TakeOver {
                 estate,
-                schemas,
-                chains,
+                inventory,
                 reply,
                 begins,
-            } => match self.take_over(*estate, &schemas, chains) {
+            } => match self.take_over(*estate, inventory) {
                 Ok((resumed, beginning)) => {
                     if reply.send(Ok(resumed)).is_ok() && begins.recv().is_ok() {
                         self.begin(beginning);

@@ -53,6 +53,16 @@ pub(super) struct Slot {
     pub(super) tick_due_ns: Option<u64>,
 }
 
+/// What a version would go on with in another process.
+pub(crate) struct SavedState {
+    /// Its attachment's.
+    pub(crate) id: u32,
+    pub(crate) version: u32,
+    /// As its manifest numbers the formats of its state.
+    pub(crate) format: u32,
+    pub(crate) bytes: Vec<u8>,
+}
+
 /// Being put in place.
 impl Slot {
     pub(super) fn new(installed: Installed, account: Option<AccountId>) -> Self {
@@ -132,6 +142,37 @@ impl Slot {
             }
         }
         Ok(())
+    }
+
+    /// The states of its versions, for another process. One that can't save its own is out of order, as after any fault.
+    pub(super) fn save(&mut self, meter: &mut Meter) -> Vec<SavedState> {
+        let (id, account) = (self.id, self.account);
+        let mut states = Vec::new();
+        for which in [Which::Stable, Which::Candidate] {
+            let Some(version) = self.place(which) else {
+                continue;
+            };
+            let number = version.number;
+            match version.save(account, meter) {
+                Ok(None) => {}
+                Ok(Some((format, bytes))) => states.push(SavedState {
+                    id,
+                    version: number,
+                    format,
+                    bytes,
+                }),
+                Err(reason) => self.failed(which, reason, meter),
+            }
+        }
+        states
+    }
+
+    /// Has a version go on from the state that it had in another process.
+    pub(super) fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
+        let mut versions = self.stable.iter_mut().chain(&mut self.candidate);
+        let its = versions.find(|version| version.number == saved.version);
+        let restored = its.map_or(Ok(()), |its| its.restore(saved.format, &saved.bytes));
+        restored.map_err(|why| self.cannot_restore(saved.version, saved.version, &why))
     }
 
     pub(super) fn cannot_save(&self, from: u32, why: &str) -> String {

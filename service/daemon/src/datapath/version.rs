@@ -394,27 +394,49 @@ impl Version {
         account: Option<AccountId>,
         meter: &mut Meter,
     ) -> Result<(), HandOver> {
-        let instance = match &mut self.body {
-            Body::Kept(instance) => instance,
-            Body::Apart(apart) => return hands_nothing(&apart.policy, heir.policy()),
-            // Nothing is kept, or nothing is left: the heir begins anew.
-            Body::Foreign(_) | Body::Fresh(_) | Body::Down => return Ok(()),
-        };
-        let saved = instance.save();
-        let version = instance.policy().manifest().state_version().unwrap_or(0);
-        self.counts.cpu_ns += meter.charge(account, instance.fuel_used());
-        let saved = saved.map_err(|fault| {
-            let reason = fault.to_string();
-            self.fail(&reason);
-            HandOver::Save(reason)
-        })?;
+        if let Body::Apart(apart) = &self.body {
+            return hands_nothing(&apart.policy, heir.policy());
+        }
+        let saved = self.save(account, meter).map_err(HandOver::Save)?;
         let heirs_own = heir.policy().manifest().state_version();
-        let (Some(saved), Some(_)) = (saved, heirs_own) else {
+        let (Some((format, saved)), Some(_)) = (saved, heirs_own) else {
             return Ok(());
         };
-        let restored = heir.restore(version, &saved);
+        let restored = heir.restore(format, &saved);
         meter.charge(account, heir.fuel_used());
         restored.map_err(|fault| HandOver::Restore(fault.to_string()))
+    }
+
+    /// Its state, and the format that it has; none if nothing is kept here, or nothing is left. The error is a fault as any other.
+    pub(super) fn save(
+        &mut self,
+        account: Option<AccountId>,
+        meter: &mut Meter,
+    ) -> Result<Option<(u32, Vec<u8>)>, String> {
+        let Body::Kept(instance) = &mut self.body else {
+            return Ok(None);
+        };
+        let saved = instance.save();
+        let format = instance.policy().manifest().state_version().unwrap_or(0);
+        self.counts.cpu_ns += meter.charge(account, instance.fuel_used());
+        match saved {
+            Ok(saved) => Ok(saved.map(|saved| (format, saved))),
+            Err(fault) => {
+                let reason = fault.to_string();
+                self.fail(&reason);
+                Err(reason)
+            }
+        }
+    }
+
+    /// Goes on from a state that another process has saved.
+    pub(super) fn restore(&mut self, format: u32, saved: &[u8]) -> Result<(), String> {
+        match &mut self.body {
+            Body::Kept(instance) => instance
+                .restore(format, saved)
+                .map_err(|fault| fault.to_string()),
+            Body::Foreign(_) | Body::Fresh(_) | Body::Apart(_) | Body::Down => Ok(()),
+        }
     }
 }
 

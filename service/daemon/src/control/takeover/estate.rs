@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Runtime (state, bytes) ─ one each ─▶   Session (control socket, rings, send heap, doorbell, wake) ─ one each ─▶
-//!   Stranger (control socket): a connection that has asked nothing yet ─▶    All (bindings, schemas that weren't offered) ─▶
+//!   Stranger (control socket): a connection that has asked nothing yet ─▶    All (inventory, schemas that weren't offered) ─▶
 //! ```
 
 use std::collections::{HashMap, HashSet};
@@ -12,6 +12,7 @@ use std::sync::{Arc, mpsc};
 
 use prost::Message as _;
 use serde::{Deserialize, Serialize};
+use tollgate_control::Owner;
 use tollgate_engine::{ServiceId, SessionId, Status};
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 use tollgate_shm_abi::control::ControlSocket;
@@ -22,7 +23,8 @@ use crate::control::policies::LiveBinding;
 use crate::control::report::internal;
 use crate::control::{Control, connection};
 use crate::datapath::Command;
-use crate::datapath::handover::{Estate, Resumed};
+use crate::datapath::command::{MethodSteps, Scope};
+use crate::datapath::handover::{Estate, Inventory, Resumed};
 use crate::limits::ESTATE_BYTES;
 
 /// A session, with descriptors: its control socket, rings, send heap, doorbell and wake.
@@ -42,6 +44,29 @@ struct BindingLeft {
     schema: [u8; 32],
     first_handle: u32,
     service: Option<ServiceId>,
+}
+
+/// What the control plane knows that what runtimes leave refers to.
+#[derive(Serialize, Deserialize)]
+struct InventoryLeft {
+    bindings: Vec<BindingLeft>,
+    /// What attachments are called.
+    attachments: Vec<(u32, Attached)>,
+    /// What the instances of a tenant's policy, or of one of the provider's (no tenant), share: keys and values.
+    #[serde(default)]
+    shared: Vec<(Option<String>, String, Vec<(Vec<u8>, Vec<u8>)>)>,
+}
+
+/// Where a policy is attached: there is one in each runtime.
+#[derive(PartialEq, Eq, Hash, Serialize, Deserialize)]
+struct Attached {
+    runtime: usize,
+    party: String,
+    tenant: String,
+    service: String,
+    method: String,
+    side: String,
+    policy: String,
 }
 
 /// A service's name, and a descriptor set that it is in.
@@ -156,9 +181,14 @@ impl Standstill {
                 .say(&Message::Stranger, &borrowed(&[socket]))
                 .await?;
         }
-        let bindings = blob(&bindings(control)).map_err(text)?;
+        let inventory = InventoryLeft {
+            bindings: bindings(control),
+            attachments: attached(control),
+            shared: shared(control),
+        };
+        let inventory = blob(&inventory).map_err(text)?;
         let (schemas, _) = schemas(control, offered).map_err(text)?;
-        let fds = [bindings, schemas];
+        let fds = [inventory, schemas];
         channel.say(&Message::All, &borrowed(&fds)).await
     }
 
@@ -181,6 +211,36 @@ fn bindings(control: &Control) -> Vec<BindingLeft> {
         service: binding.service,
     });
     left.collect()
+}
+
+fn attached(control: &Control) -> Vec<(u32, Attached)> {
+    let attachments = control.attachments.borrow();
+    let all = attachments.live.iter().map(|(id, live)| {
+        let target = &live.attachment.target;
+        let attached = Attached {
+            runtime: live.runtime,
+            party: target.party.name().to_owned(),
+            tenant: target.tenant.clone(),
+            service: target.service.clone(),
+            method: target.method.clone(),
+            side: target.side.name().to_owned(),
+            policy: live.attachment.policy.clone(),
+        };
+        (id, attached)
+    });
+    all.collect()
+}
+
+fn shared(control: &Control) -> Vec<(Option<String>, String, Vec<(Vec<u8>, Vec<u8>)>)> {
+    let attachments = control.attachments.borrow();
+    let shared = attachments.states().map(|(owner, policy, state)| {
+        let tenant = match owner {
+            Owner::Tenant(tenant) => Some(tenant.clone()),
+            Owner::Provider => None,
+        };
+        (tenant, policy.to_owned(), state.entries())
+    });
+    shared.collect()
 }
 
 /// What the successor has heard of.
@@ -241,11 +301,24 @@ impl Heard {
         control: &Control,
         fds: &[OwnedFd],
     ) -> Result<Beginning, String> {
-        let [bindings, schemas] = fds else {
+        let [inventory, schemas] = fds else {
             return Err("it said something without its descriptors".to_owned());
         };
         learn(control, schemas).await?;
-        let mut chains = live(control, read(bindings)?, &self.sessions)?;
+        let inventory: InventoryLeft = read(inventory)?;
+        let mut chains = live(control, inventory.bindings, &self.sessions)?;
+        let here: HashMap<_, _> = attached(control)
+            .into_iter()
+            .map(|(id, at)| (at, id))
+            .collect();
+        let policies = inventory.attachments.into_iter();
+        let policies = policies.filter_map(|(id, at)| Some((id, *here.get(&at)?)));
+        let policies: Arc<HashMap<_, _>> = Arc::new(policies.collect());
+        for (tenant, policy, entries) in inventory.shared {
+            let owner = tenant.map_or(Owner::Provider, Owner::Tenant);
+            let state = control.attachments.borrow_mut().state_of(owner, &policy);
+            state.fill(&entries);
+        }
         let schemas = control.schemas.borrow();
         let schemas = schemas
             .all()
@@ -258,11 +331,14 @@ impl Heard {
             };
             let (sender, its) = mpsc::channel();
             begins.push(sender);
-            let chains = chains.remove(&runtime).unwrap_or_default();
+            let inventory = Inventory {
+                schemas: Arc::clone(&schemas),
+                chains: chains.remove(&runtime).unwrap_or_default(),
+                policies: Arc::clone(&policies),
+            };
             answers.push(control.begin(runtime, |reply| Command::TakeOver {
                 estate: Box::new(estate),
-                schemas: Arc::clone(&schemas),
-                chains,
+                inventory,
                 reply,
                 begins: its,
             }));
@@ -287,16 +363,7 @@ fn live(
     control: &Control,
     bindings: Vec<BindingLeft>,
     sessions: &[(SessionLeft, OwnedFd)],
-) -> Result<
-    HashMap<
-        usize,
-        Vec<(
-            crate::datapath::command::Scope,
-            crate::datapath::command::MethodSteps,
-        )>,
-    >,
-    String,
-> {
+) -> Result<HashMap<usize, Vec<(Scope, MethodSteps)>>, String> {
     let there: HashSet<_> = sessions
         .iter()
         .map(|(left, _)| (left.runtime, left.session))

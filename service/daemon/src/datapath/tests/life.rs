@@ -162,6 +162,59 @@ fn a_hand_over_that_fails_changes_nothing() {
     assert!(rig.events().is_empty());
 }
 
+/// In force and on trial, into the same attachment of another process, which calls it otherwise.
+#[test]
+fn what_versions_would_go_on_with_goes_to_another_process() {
+    let both = |id| Installed {
+        stable: put(1, kept(Act::Count, 0)),
+        candidate: put(2, kept(Act::Count, 0)),
+        trial: ALL,
+        ..installed(id)
+    };
+    let (mut old, mut new) = (Rig::new(), Rig::new());
+    old.apply(vec![both(0), only(1, kept(Act::Allow, CANT_SAVE))])
+        .unwrap();
+    let chain = old.chain(&[0]);
+    let next = |rig: &mut Rig, chain| code(&rig.judge_one(chain, 0)).unwrap();
+    assert_eq!([next(&mut old, chain), next(&mut old, chain)], [1, 2]);
+    let saved = old.save();
+    let versions: Vec<_> = saved
+        .iter()
+        .map(|saved| (saved.id, saved.version))
+        .collect();
+    assert_eq!(versions, [(0, 1), (0, 2)]);
+    let events = old.events();
+    assert!(
+        matches!(events[..], [Event::PolicyFaulted { id: 1, .. }]),
+        "a fault as any other"
+    );
+    assert_eq!(next(&mut old, chain), 3, "nothing was taken");
+
+    new.apply(vec![only(0, kept(Act::Allow, 0)), both(1)])
+        .unwrap();
+    for mut saved in saved {
+        saved.id = 1;
+        new.policies.restore(&saved).unwrap();
+        saved.id = 7;
+        new.policies.restore(&saved).expect("nobody's");
+    }
+    let chain = new.chain(&[1]);
+    assert_eq!(next(&mut new, chain), 3);
+
+    let mut refuses = Rig::new();
+    let refuser = Installed {
+        stable: put(2, kept(Act::Count, CANT_RESTORE)),
+        ..installed(0)
+    };
+    refuses.apply(vec![refuser]).unwrap();
+    let saved = old.save();
+    let error = refuses.policies.restore(&saved[1]).unwrap_err();
+    assert!(
+        error.contains("p0@2 of tenant t can't go on from the state of"),
+        "{error}"
+    );
+}
+
 #[test]
 fn a_version_that_cant_save_is_out_of_order_and_can_be_replaced() {
     let mut rig = Rig::new();

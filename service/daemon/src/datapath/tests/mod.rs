@@ -1,9 +1,10 @@
 //! Policies on a runtime without its rings and links: real modules, real messages, every chain. And rings and links without policies
-//! (`turns.rs`).
+//! (`turns.rs`), also in another process (`handover.rs`).
 
 #![allow(clippy::unwrap_used)]
 
 mod chains;
+mod handover;
 mod life;
 mod parked;
 mod puppet;

@@ -24,6 +24,7 @@ use crate::datapath::parked::Position;
 use crate::datapath::policies::Policies;
 use crate::datapath::pool::Pool;
 use crate::datapath::question::Question;
+use crate::datapath::slot::SavedState;
 use crate::datapath::stopwatch::thread_ns;
 use crate::machine_code::Compiler;
 use crate::machine_code::tests::layout_of;
@@ -374,6 +375,11 @@ impl Rig {
     pub(super) fn change(&mut self, change: PolicyChange) -> Result<(), String> {
         self.policies
             .apply(change, &mut self.engine, &self.sender, |_| "t".into())
+    }
+
+    /// What another process goes on with.
+    pub(super) fn save(&mut self) -> Vec<SavedState> {
+        self.policies.save(&self.sender)
     }
 
     pub(super) fn remove(&mut self, remove: Vec<u32>) {

@@ -35,21 +35,44 @@ fn open(
     tenant: &str,
     is_awaited: bool,
 ) -> (SessionShape, SessionFds) {
-    let shape = SessionShape::for_request(HEAPS).unwrap();
-    let (end, fds) = create(&shape).unwrap();
     let (reply, answer) = oneshot::channel();
     let answer = is_awaited.then_some(answer);
+    let opened = ask_for_session(handle, tenant, 0, reply);
+    runtime.turn();
+    drop(answer);
+    opened
+}
+
+/// A session whose library understands these features.
+pub(super) fn open_with(
+    runtime: &mut Runtime,
+    handle: &Handle,
+    tenant: &str,
+    features: u32,
+) -> (SessionShape, SessionFds) {
+    let (reply, _answer) = oneshot::channel();
+    let opened = ask_for_session(handle, tenant, features, reply);
+    runtime.turn();
+    opened
+}
+
+fn ask_for_session(
+    handle: &Handle,
+    tenant: &str,
+    features: u32,
+    reply: oneshot::Sender<Result<SessionId, Status>>,
+) -> (SessionShape, SessionFds) {
+    let shape = SessionShape::for_request(HEAPS).unwrap();
+    let (end, fds) = create(&shape).unwrap();
     handle.send(Command::OpenSession {
         end: Box::new(end),
         tenant: tenant.into(),
         app: String::new(),
         pid: 0,
-        features: 0,
+        features,
         label: String::new(),
         reply,
     });
-    runtime.turn();
-    drop(answer);
     (shape, fds)
 }
 
@@ -220,7 +243,7 @@ fn a_tenant_with_many_sessions_has_no_more_of_the_runtime_than_one_with_one() {
 }
 
 /// A method of messages of one string, and a message of it as an image of some 15 KiB.
-fn large_method() -> (Arc<Method>, Vec<u8>) {
+pub(super) fn large_method() -> (Arc<Method>, Vec<u8>) {
     let (layouts, root) = layout_of("string text = 1;");
     let codec = || Codec::new(&layouts, root);
     let mut protobuf = vec![10, 0x80, 0x78];
