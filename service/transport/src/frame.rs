@@ -54,6 +54,8 @@
 //!
 //! Bits 1 to 3 become legal when both HELLOs offer the feature bit of the same position; this code offers [`FEATURES`]. Feature bit
 //! 8 makes *retry* legal, feature bit 9 streams: the kinds 14 to 17, a CALL without E, B, M of a STATUS, and a STATUS of code 0.
+//! A bit that an end doesn't know means nothing to it, so a link goes by what both offer, and each link by its own: daemons of different
+//! ages meet in any order. What changes on the wire takes a bit of its own, and a version only if no bit can express it.
 //!
 //! # Metadata
 //!
@@ -138,6 +140,18 @@ pub const FEATURE_STREAMS: u32 = 1 << 9;
 
 /// What this code offers in its HELLO. The lower bits are those of the frame flags that they make legal.
 pub const FEATURES: u32 = (FLAG_PROTOBUF | FLAG_METADATA) as u32 | FEATURE_RETRY | FEATURE_STREAMS;
+
+/// What the features of a link are called where an operator reads them, one after the other.
+pub fn feature_names(features: u32) -> impl Iterator<Item = &'static str> {
+    const NAMES: [(u32, &str); 4] = [
+        (FLAG_METADATA as u32, "metadata"),
+        (FLAG_PROTOBUF as u32, "protobuf"),
+        (FEATURE_RETRY, "retry"),
+        (FEATURE_STREAMS, "streams"),
+    ];
+    let common = move |(bit, _): &(u32, &str)| features & bit != 0;
+    NAMES.into_iter().filter(common).map(|(_, name)| name)
+}
 
 /// Bytes of trace context that [`FLAG_TRACE`] will announce.
 pub const TRACE_ROOM: usize = 32;

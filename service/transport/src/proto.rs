@@ -167,8 +167,13 @@ impl Link {
         self.features() & FEATURE_STREAMS != 0
     }
 
-    /// What both ends offer; nothing before the peer's HELLO was read.
-    fn features(&self) -> u32 {
+    /// The version that the link speaks, once the peer's HELLO was read.
+    pub fn version(&self) -> Option<u16> {
+        self.handshake.peer().map(|peer| peer.version)
+    }
+
+    /// What both ends offer; nothing before the peer's HELLO was read. [`frame::feature_names`](crate::frame::feature_names) names it.
+    pub fn features(&self) -> u32 {
         self.handshake.peer().map_or(0, |peer| peer.features)
     }
 

@@ -315,6 +315,32 @@ fn what_only_one_end_offers_stays_illegal() {
     }
 }
 
+/// Whichever end is the newer one: bits that the other doesn't know are as if they weren't there.
+#[test]
+fn a_link_goes_by_the_features_that_both_ends_know() {
+    let (known, all) = (crate::frame::FEATURES, u32::MAX);
+    for (theirs, common) in [(0, 0), (all, known), (!known, 0), (!known | 8, 8)] {
+        for newer_dials in [true, false] {
+            let mut pair = Pair::fresh(&config("a"), &config("b"));
+            let (newer, older) = match newer_dials {
+                true => (&mut pair.a, &mut pair.b),
+                false => (&mut pair.b, &mut pair.a),
+            };
+            assert_eq!((older.link.features(), older.link.version()), (0, None));
+            let mut payload = newer.bytes().split_off(32);
+            payload[12..16].copy_from_slice(&u32::to_le_bytes(theirs));
+            older.hear(&raw(header(Kind::HELLO), &payload)).unwrap();
+            assert!(older.link.is_ready(), "{theirs:#x}");
+            assert_eq!(older.link.features(), common, "{theirs:#x}");
+            assert_eq!(older.link.version(), Some(crate::frame::VERSION));
+        }
+    }
+    let names: Vec<_> = crate::frame::feature_names(known).collect();
+    assert_eq!(names, ["metadata", "protobuf", "retry", "streams"]);
+    assert_eq!(names.len(), known.count_ones() as usize);
+    assert_eq!(crate::frame::feature_names(!known).count(), 0);
+}
+
 #[test]
 fn frames_out_of_place() {
     let check = |first: &[Kind], then: Kind, payload: &[u8], state: &'static str| {
