@@ -9,6 +9,7 @@ use tollgate_policy_host::{Hook, Manifest};
 use tollgate_shm_abi::blob::blob_create;
 use tollgate_shm_abi::messages::{PolicyShow, Report as Blob, ResponseBody};
 use tollgate_shm_abi::status::Code;
+use tollgate_transport::frame::{self, feature_names};
 
 use crate::control::Control;
 use crate::control::admin::{invalid, store_failed};
@@ -213,6 +214,7 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
         "pid": std::process::id(),
         "socket": config.socket_path(),
         "listen": control.listen.map(|address| address.to_string()),
+        "wire": {"version": frame::VERSION, "features": feature_names(frame::FEATURES).collect::<Vec<_>>()},
         "runtimes": control.runtimes.len(),
         "datapath": report.runtimes,
         "tenants": store.tenants().map_err(failed)?,

@@ -3,6 +3,7 @@
 //! Commands are carried out between two calls, in order; each that matters is answered, so whoever asked knows when it is in
 //! force. A runtime never waits for the control plane.
 
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
@@ -518,7 +519,14 @@ pub(crate) struct LinkReport {
     pub(crate) peer: String,
     pub(crate) address: String,
     pub(crate) tenant: Option<String>,
+    /// Whether this end dialled: its applications call, those of the peer serve.
+    pub(crate) dialled: bool,
     pub(crate) state: &'static str,
+    /// What both ends speak, and the features that both have; nothing before the handshake.
+    pub(crate) version: Option<u16>,
+    pub(crate) features: Vec<&'static str>,
+    /// Services that applications of this end are bound to through it, as the peer has accepted.
+    pub(crate) bound: BTreeSet<String>,
     pub(crate) unanswered: u64,
     pub(crate) credit_calls: u32,
     pub(crate) credit_bytes: u64,

@@ -33,6 +33,7 @@ use crate::datapath::runtime_of;
 use crate::datapath::sessions::schema_differs;
 use crate::datapath::steering;
 use crate::limits::{FRAMES_PER_TURN, MAX_LINKS, REDIAL_PAUSE};
+use tollgate_transport::frame::feature_names;
 use tollgate_transport::limits::MAX_DESCRIPTION;
 
 /// What is to be done on a link after one of its events, once the event's bytes are no longer borrowed.
@@ -1174,14 +1175,22 @@ impl LinkPort {
         }
     }
 
-    pub(crate) fn report(&self) -> LinkReport {
+    /// `service` is what a binding is to, if it stands.
+    pub(crate) fn report<'b>(&self, service: impl Fn(u32) -> Option<&'b str>) -> LinkReport {
         let link = &self.tcp.link;
         let credit = link.credit();
+        let bound = self.state.outbound.iter();
+        let bound = bound.filter(|bound| bound.unanswered == 0);
+        let bound = bound.filter_map(|bound| service(bound.binding));
         LinkReport {
             peer: link.peer_name().unwrap_or("unknown").to_owned(),
             address: self.state.address.clone(),
             tenant: self.state.tenant.as_deref().map(str::to_owned),
+            dialled: self.state.dialled.is_some(),
             state: if link.is_ready() { "ready" } else { "opening" },
+            version: link.version(),
+            features: feature_names(link.features()).collect(),
+            bound: bound.map(str::to_owned).collect(),
             unanswered: link.unanswered(),
             credit_calls: credit.calls,
             credit_bytes: credit.bytes,

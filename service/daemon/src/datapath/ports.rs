@@ -378,6 +378,13 @@ pub(crate) struct RemoteBinding {
     pub(crate) retry_at_ns: Option<u64>,
 }
 
+impl RemoteBinding {
+    /// Whether the peer has accepted it, and hasn't refused it since.
+    pub(crate) fn stands(&self) -> bool {
+        self.asked.is_none() && self.comparing.is_none() && self.retry_at_ns.is_none()
+    }
+}
+
 /// A binding that stands once the schemas have been compared.
 pub(crate) struct Comparing {
     /// Tells this comparison from earlier ones of the same binding.

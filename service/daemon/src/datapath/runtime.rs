@@ -856,6 +856,11 @@ impl Runtime {
             .iter()
             .zip(0u32..)
             .filter(|(_, id)| self.engine.servers_of(ServiceId(*id)) > 0);
+        let service = |key: u32| {
+            let binding = self.bindings.get(key).filter(|binding| binding.stands());
+            binding.map(|binding| &*binding.schema.name)
+        };
+        let links = self.links.iter().map(|(_, port)| port.report(service));
         let tuning = &self.options.tuning;
         let runtime = RuntimeReport {
             runtime: self.options.index,
@@ -876,7 +881,7 @@ impl Runtime {
                 .iter()
                 .map(|(_, port)| port.report(&self.engine))
                 .collect(),
-            links: self.links.iter().map(|(_, port)| port.report()).collect(),
+            links: links.collect(),
             services: services
                 .map(|(service, id)| service.report(self.engine.servers_of(ServiceId(id))))
                 .collect(),
