@@ -20,13 +20,11 @@ use tollgate_shm_abi::status::Code;
 
 use crate::args::{DaemonUpgrade, Prefetch, Status, Tenant};
 use crate::failure::Failure;
+use crate::limits::MAX_REPORT_BYTES;
 use crate::schema;
 
 /// How long the daemon may take for one answer. Compiling a large policy takes the longest.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// The largest report that is read: 64 MiB.
-const MAX_REPORT_BYTES: usize = 64 << 20;
 
 /// `tollgate tenant …`
 pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure> {
@@ -81,12 +79,7 @@ pub(crate) fn upgrade(socket: &Path, args: &DaemonUpgrade) -> Result<String, Fai
         }
         None => String::new(),
     };
-    let request = messages::Upgrade {
-        binary,
-        timeout_ms: u32::try_from(args.timeout.as_millis()).unwrap_or(u32::MAX),
-    };
-    let limit = args.timeout + ANSWER_TIMEOUT;
-    let report = report_within(limit, socket, RequestBody::Upgrade(request), &[])?;
+    let report = replace(socket, binary, args.timeout)?;
     if args.json {
         return Ok(format!("{report}\n"));
     }
@@ -101,6 +94,16 @@ pub(crate) fn upgrade(socket: &Path, args: &DaemonUpgrade) -> Result<String, Fai
         report["prepared_ms"],
         report["pause_us"],
     ))
+}
+
+/// Replaces the daemon by this program, an absolute path; by the one that it was started from, if that is empty.
+pub(crate) fn replace(socket: &Path, binary: String, timeout: Duration) -> Result<Value, Failure> {
+    let request = messages::Upgrade {
+        binary,
+        timeout_ms: u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
+    };
+    let limit = timeout + ANSWER_TIMEOUT;
+    report_within(limit, socket, RequestBody::Upgrade(request), &[])
 }
 
 /// A request that is answered with JSON.

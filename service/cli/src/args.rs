@@ -1,8 +1,8 @@
 //! The command line, as others script against it.
 //!
 //! Everything a user can type is in this file, with its help; what it does is in the siblings
-//! ([`crate::admin`], [`crate::daemon`], [`crate::policy`], [`crate::audit`], [`crate::rpc`], [`crate::stubs`], [`crate::up`]). Values are parsed here, once: what leaves
-//! this file has its final type.
+//! ([`crate::admin`], [`crate::daemon`], [`crate::policy`], [`crate::audit`], [`crate::rpc`], [`crate::stubs`], [`crate::up`]). Only [`crate::desk`]
+//! and [`crate::fleet`] define their own words. Values are parsed here, once: what leaves this file has its final type.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use clap_complete::Shell;
 use tollgate_gen::Language;
 
 use crate::desk::Desk;
+use crate::fleet::Fleet;
 use crate::metadata::Pair;
 
 /// Drives a Tollgate daemon: tenants, policies, and calls by hand.
@@ -61,6 +62,9 @@ pub(crate) enum Command {
     Prefetch(Prefetch),
     /// Replace the daemon by a newer program, or by the same one with another configuration
     Upgrade(DaemonUpgrade),
+    /// Upgrade the daemons of several hosts
+    #[command(subcommand)]
+    Fleet(Fleet),
     /// Write stubs for applications, from a schema
     Gen(Gen),
     /// Print a completion script for a shell
@@ -757,7 +761,7 @@ impl std::str::FromStr for MethodName {
 }
 
 /// A time with its unit: `ms`, `s` or `m`, whole numbers, longer than zero, up to a day.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let unit_ms = match unit {
@@ -850,6 +854,10 @@ mod tests {
             "tollgate serve --token T --proto p --service a.B --echo --metadata a=b --print-requests --show-metadata",
             "tollgate call --token T --proto protos --proto set.binpb -I third_party hotel.Reservation/Reserve",
             "tollgate up --config host-a.toml",
+            "tollgate fleet upgrade plan",
+            "tollgate fleet upgrade plan --fleet F.toml --binary /usr/local/bin/tollgated --json",
+            "tollgate fleet upgrade run --fleet F.toml --binary /b --timeout 2m --settle 10m",
+            "tollgate fleet upgrade run --resume --accept b",
             "tollgate gen --lang rust --out stubs hotel.proto",
             "tollgate gen --check --lang python --out stubs -I proto -I more hotel.proto schema.binpb",
             "tollgate completions zsh",
@@ -882,6 +890,11 @@ mod tests {
             "tollgate audit verify --head 7:ab",
             "tollgate policy test ./acl.wasm --proto hotel.proto",
             "tollgate policy bench ./acl.wasm --cases cases.json --config F.json",
+            "tollgate fleet",
+            "tollgate fleet upgrade",
+            "tollgate fleet upgrade run --accept b",
+            "tollgate fleet upgrade run --settle 11m",
+            "tollgate fleet upgrade plan --resume",
             "tollgate daemon set",
             "tollgate daemon set waiting",
             "tollgate daemon set =sleep",

@@ -49,6 +49,11 @@ impl Failure {
         )
     }
 
+    /// What kind of failure it is.
+    pub(crate) fn code(&self) -> Code {
+        self.code
+    }
+
     /// The sentence alone.
     pub(crate) fn sentence(&self) -> String {
         self.sentence.clone()

@@ -5,14 +5,14 @@
 //!           (clap), parsed once  ── main ──┼─ daemon  its settings
 //!                                          ├─ policy  policies, and audit the log of what was done to them
 //!                                          ├─ desk    policies without a daemon
-//! failure   a sentence, a code, a hint     ├─ rpc     call and serve, over the client library
-//! metadata  key=value                      │
+//! failure   a sentence, a code, a hint     ├─ fleet   several hosts' daemons, through their sockets and ssh
+//! metadata  key=value                      ├─ rpc     call and serve, over the client library
 //! schema    .proto and JSON                ├─ stubs   code for applications
 //!                                          └─ up      becomes the daemon
 //! ```
 //!
 //! Every failure is one sentence on standard error, and its status code is the exit status.
-//! Deliberately absent: state of its own, and any reach into the daemon's crates but for `desk`, which runs the policies'
+//! Deliberately absent: state of its own (but for the journal of a fleet's upgrade), and any reach into the daemon's crates but for `desk`, which runs the policies'
 //! sandbox right here.
 
 #![forbid(unsafe_code)]
@@ -23,6 +23,8 @@ mod audit;
 mod daemon;
 mod desk;
 mod failure;
+mod fleet;
+mod limits;
 mod metadata;
 mod output;
 mod policy;
@@ -68,6 +70,7 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Call(args) => rpc::call(cli, args),
         Command::Prefetch(args) => admin::prefetch(&cli.socket, args),
         Command::Upgrade(args) => admin::upgrade(&cli.socket, args),
+        Command::Fleet(command) => fleet::fleet(command),
         Command::Serve(args) => rpc::serve(cli, args).map(|()| String::new()),
         Command::Gen(args) => stubs::generate(args),
         Command::Completions { shell } => {

@@ -1,0 +1,291 @@
+//! What an upgrade of a fleet has done, beside the fleet file: `fleet.toml.upgrade.json`.
+//!
+//! Invariant: what is about to be done to a host is on disk before it is done. Each change replaces the file whole, synced, so that a
+//! reader, and whoever resumes after a power cut, finds one state or the next. It stays when the upgrade is finished, as its record, and
+//! the next upgrade replaces it.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use tollgate_shm_abi::status::Code;
+
+use crate::failure::Failure;
+use crate::fleet::file::{Fleet, read_at_most};
+use crate::fleet::health::Picture;
+use crate::fleet::plan::Plan;
+use crate::limits::MAX_JOURNAL_BYTES;
+
+/// What a [`Journal`] is written like.
+const FORMAT: u32 = 1;
+
+/// An upgrade of a fleet.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Journal {
+    format: u32,
+    /// In the order of their turns.
+    pub(crate) hosts: Vec<Entry>,
+}
+
+/// One host's part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) host: String,
+    pub(crate) state: State,
+    /// When that came to be, in seconds since 1970.
+    since: u64,
+    /// The program; by default the one that its daemon was started from.
+    pub(crate) binary: Option<String>,
+    /// The hosts that call it.
+    pub(crate) callers: Vec<String>,
+    /// What it was like, until it is done.
+    pub(crate) before: Option<Picture>,
+    /// The process that took over.
+    pub(crate) to: Option<Process>,
+    /// Why the upgrade has stopped here.
+    pub(crate) failure: Option<String>,
+}
+
+/// How far a host is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum State {
+    /// Nothing was done.
+    Waiting,
+    /// Its daemon is being replaced, or was, or it failed.
+    Upgrading,
+    /// It was replaced, and isn't known to be as it was.
+    Settling,
+    /// It is as it was.
+    Done,
+    /// Somebody took it for done.
+    Accepted,
+}
+
+/// A process that serves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Process {
+    pub(crate) pid: u64,
+    pub(crate) version: String,
+}
+
+impl Entry {
+    fn new(host: &str, binary: Option<&str>, callers: Vec<String>) -> Entry {
+        Entry {
+            host: host.to_owned(),
+            state: State::Waiting,
+            since: now(),
+            binary: binary.map(str::to_owned),
+            callers,
+            before: None,
+            to: None,
+            failure: None,
+        }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self.state, State::Done | State::Accepted)
+    }
+
+    /// Whether it is as it was after all, by the process that took over when the upgrade stopped here.
+    pub(crate) fn has_settled(&self, now: &Picture) -> bool {
+        match (self.state, &self.before, &self.to) {
+            (State::Settling, Some(before), Some(to)) => before.lacks(now, to.pid).is_none(),
+            _ => false,
+        }
+    }
+
+    /// The next state; what was said of the one before no longer holds.
+    pub(crate) fn enter(&mut self, state: State) {
+        (self.state, self.since, self.failure) = (state, now(), None);
+        if self.is_done() {
+            self.before = None;
+        }
+    }
+}
+
+impl Journal {
+    /// Where a fleet's is.
+    pub(crate) fn path(fleet: &Path) -> PathBuf {
+        let mut name = fleet.as_os_str().to_owned();
+        name.push(".upgrade.json");
+        name.into()
+    }
+
+    /// Of an upgrade that begins.
+    pub(crate) fn new(fleet: &Fleet, plan: &Plan) -> Journal {
+        let entry = |host: usize| {
+            let callers = plan
+                .known
+                .iter()
+                .zip(&fleet.hosts)
+                .filter_map(|(known, caller)| {
+                    let calls =
+                        known.calls.contains(&host) && caller.name != fleet.hosts[host].name;
+                    calls.then(|| caller.name.clone())
+                });
+            let of = &fleet.hosts[host];
+            Entry::new(&of.name, of.binary.as_deref(), callers.collect())
+        };
+        Journal {
+            format: FORMAT,
+            hosts: plan.steps.iter().map(|step| entry(step.host)).collect(),
+        }
+    }
+
+    /// The one that is there.
+    pub(crate) fn load(path: &Path) -> Result<Option<Journal>, Failure> {
+        match path.try_exists() {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(error) => return Err(Failure::file(path, &error)),
+        }
+        let bytes = read_at_most(path, MAX_JOURNAL_BYTES)?;
+        let wrong = |why: &dyn std::fmt::Display| {
+            let sentence = format!("{} is no journal of an upgrade: {why}", path.display());
+            Failure::new(Code::FAILED_PRECONDITION, sentence)
+        };
+        let value: serde_json::Value =
+            serde_json::from_slice(&bytes).map_err(|error| wrong(&error))?;
+        if value["format"] != FORMAT {
+            let why = format!("its format is {}, not {FORMAT}", value["format"]);
+            return Err(wrong(&why));
+        }
+        serde_json::from_value(value)
+            .map(Some)
+            .map_err(|error| wrong(&error))
+    }
+
+    /// Puts it on disk.
+    pub(crate) fn save(&self, path: &Path) -> Result<(), Failure> {
+        let saved = (|| {
+            let mut json = serde_json::to_vec_pretty(self)?;
+            json.push(b'\n');
+            let mut name = path.as_os_str().to_owned();
+            name.push(".new");
+            let new = PathBuf::from(name);
+            let mut file = File::create(&new)?;
+            file.write_all(&json)?;
+            file.sync_all()?;
+            std::fs::rename(&new, path)?;
+            let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
+            File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+        })();
+        saved.map_err(|error: std::io::Error| {
+            let sentence = format!("{} can't be written: {error}", path.display());
+            Failure::new(Code::UNAVAILABLE, sentence)
+        })
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.hosts.iter().all(Entry::is_done)
+    }
+
+    /// The hosts that are done, and those that aren't.
+    pub(crate) fn names(&self, done: bool) -> String {
+        let of = self.hosts.iter().filter(|entry| entry.is_done() == done);
+        let names: Vec<_> = of.map(|entry| &*entry.host).collect();
+        match names.is_empty() {
+            true => "none".to_owned(),
+            false => names.join(", "),
+        }
+    }
+
+    /// Fits it to the fleet file as it is now: the same hosts, maybe by other ways and to other programs.
+    pub(crate) fn fit(&mut self, fleet: &Fleet) -> Result<(), Failure> {
+        let path = fleet.path.display();
+        let refused = |sentence: String| Failure::new(Code::FAILED_PRECONDITION, sentence);
+        let known = |name: &str| self.hosts.iter().any(|entry| entry.host == name);
+        if let Some(new) = fleet.hosts.iter().find(|host| !known(&host.name)) {
+            let name = &new.name;
+            let sentence = format!("host {name} has come to {path} since the upgrade began");
+            return Err(refused(sentence));
+        }
+        for entry in &mut self.hosts {
+            let Some(host) = fleet.find(&entry.host) else {
+                let name = &entry.host;
+                let sentence = format!("host {name} has gone from {path} since the upgrade began");
+                return Err(refused(sentence));
+            };
+            let binary = &fleet.hosts[host].binary;
+            if !entry.is_done() && entry.binary != *binary {
+                // Whoever took over isn't who is to.
+                (entry.binary, entry.to) = (binary.clone(), None);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_journal_is_on_disk_whole_or_not_at_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = Journal::path(&directory.path().join("f.toml"));
+        assert!(path.ends_with("f.toml.upgrade.json"));
+        assert_eq!(Journal::load(&path), Ok(None));
+        let mut journal = Journal {
+            format: FORMAT,
+            hosts: vec![
+                Entry::new("b", Some("/new"), vec!["a".to_owned()]),
+                Entry::new("a", None, Vec::new()),
+            ],
+        };
+        journal.hosts[0].before = Some(Picture::default());
+        journal.save(&path).unwrap();
+        assert_eq!(Journal::load(&path).as_ref(), Ok(&Some(journal)));
+        let left = std::fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(left, 1, "nothing else is left");
+
+        let mut journal = Journal::load(&path).unwrap().unwrap();
+        assert_eq!(
+            (journal.names(true), journal.names(false)),
+            ("none".into(), "b, a".into())
+        );
+        journal.hosts[0].enter(State::Done);
+        assert_eq!(journal.hosts[0].before, None);
+        assert!(!journal.is_finished());
+        journal.hosts[1].enter(State::Accepted);
+        assert!(journal.is_finished());
+
+        let nowhere = directory.path().join("nowhere/f.json");
+        let refused = journal.save(&nowhere).unwrap_err().to_string();
+        assert!(
+            refused.contains("nowhere/f.json can't be written"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn what_is_no_journal_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("j");
+        let check = |content: &str, why: &str| {
+            std::fs::write(&path, content).unwrap();
+            let refused = Journal::load(&path).unwrap_err().to_string();
+            assert!(refused.contains(why), "{refused}");
+        };
+        check("{", "is no journal of an upgrade: EOF");
+        check("{}", "its format is null, not 1");
+        check(r#"{"format": 2, "hosts": []}"#, "its format is 2, not 1");
+        check(r#"{"format": 1}"#, "missing field `hosts`");
+        let file = File::create(&path).unwrap();
+        file.set_len(MAX_JOURNAL_BYTES + 1).unwrap();
+        let refused = Journal::load(&path).unwrap_err().to_string();
+        assert!(
+            refused.contains("is longer than 16777216 bytes"),
+            "{refused}"
+        );
+    }
+}

@@ -1,0 +1,31 @@
+//! Bounds on what a fleet's upgrade reads, and on how long it waits.
+
+use std::time::Duration;
+
+/// Most hosts in a fleet file: they are upgraded one after the other, so more take another tool.
+pub(crate) const MAX_HOSTS: usize = 256;
+
+/// Longest fleet file, in bytes.
+pub(crate) const MAX_FLEET_BYTES: u64 = 1 << 20;
+
+/// Longest journal of an upgrade, in bytes. What was there before is kept of one host at a time: 256 hosts, and some thousand services.
+pub(crate) const MAX_JOURNAL_BYTES: u64 = 16 << 20;
+
+/// The largest report of a daemon that is read: 64 MiB.
+pub(crate) const MAX_REPORT_BYTES: usize = 64 << 20;
+
+/// What is read of a failed command's standard error: 64 KiB.
+pub(crate) const MAX_SAID_BYTES: usize = 64 << 10;
+
+/// The longest that an operator may allow a host until it is as it was.
+pub(crate) const MAX_SETTLE: Duration = Duration::from_secs(600);
+
+/// The first and the longest pause between two looks at a host that settles.
+pub(crate) const LOOK_AGAIN: (Duration, Duration) =
+    (Duration::from_millis(50), Duration::from_secs(1));
+
+/// How long `ssh` may take to connect, in seconds.
+pub(crate) const SSH_CONNECT_S: u32 = 10;
+
+/// Every so many seconds, `ssh` asks a silent host for a sign of life, and gives up after so many in vain.
+pub(crate) const SSH_ALIVE: (u32, u32) = (10, 6);
