@@ -2,7 +2,7 @@
 //!
 //! - [`testbed`] starts real daemons and runs the real command line against them, and leaves nothing
 //!   running; [`process`] is how it makes sure of that.
-//! - [`hosts`] are two of them, joined, with one tenant.
+//! - [`hosts`] are two of them, joined, with one tenant; [`chain`] are several, each of which calls the next.
 //! - [`admin`] is an administrator in a hurry: one connection, many requests.
 //! - [`traffic`] is an honest tenant's calls, which must go on whatever happens next door.
 //! - [`hotel`] are the generated stubs, and [`workload`] is the synthetic hotel traffic, the same wherever it flows.
@@ -34,6 +34,7 @@ pub mod bombs;
 pub mod c_library;
 pub mod callgrind;
 pub mod cases;
+pub mod chain;
 pub mod hostile;
 pub mod hosts;
 pub mod module;

@@ -48,6 +48,8 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
     /// Whether it keeps its state on disk. Default: no.
     pub durable: bool,
+    /// The process in whose network namespace it runs, which takes root. Default: this one's.
+    pub network: Option<u32>,
     /// What its configuration file says besides, such as a table `[policies]`. Default: nothing, and there is no file.
     pub config: String,
 }
@@ -148,8 +150,16 @@ impl Testbed {
             let file = self.file(&format!("{name}.toml"), config);
             args.extend(["--config".to_owned(), file.display().to_string()]);
         }
-        let process =
-            Process::start(&program("tollgated"), &args).expect("tollgated can be started");
+        let mut program = program("tollgated");
+        if let Some(pid) = options.network {
+            let enter = ["--net", "--target", &pid.to_string()].map(str::to_owned);
+            let tollgated = std::mem::replace(&mut program, "nsenter".into());
+            args.splice(
+                0..0,
+                enter.into_iter().chain([tollgated.display().to_string()]),
+            );
+        }
+        let process = Process::start(&program, &args).expect("tollgated can be started");
         Daemon::ready(process)
     }
 }
