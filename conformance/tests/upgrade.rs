@@ -275,9 +275,17 @@ fn while_one_takes_over_nothing_is_changed_and_no_other_does() {
         let trying = scope.spawn(|| host.daemon.run(&line));
         let refused = eventually(SOON, || host.daemon.run("tenant add evil").code == 14);
         refused.expect("a tenant is refused meanwhile");
-        let outcome = host.daemon.run("tenant add evil");
-        let sentence = "the daemon is being upgraded, and nothing can be changed until it is";
-        assert!(outcome.err.contains(sentence), "{outcome}");
+        for line in [
+            "tenant add evil",
+            "daemon set spin_us=7",
+            "policy detach acl --tenant acme",
+            "policy attach acl@1 --tenant acme --service hotel.Reservation --side server",
+        ] {
+            let outcome = host.daemon.run(line);
+            assert_eq!(outcome.code, 14, "{line}: {outcome}");
+            let sentence = "the daemon is being upgraded, and nothing can be changed until it is";
+            assert!(outcome.err.contains(sentence), "{line}: {outcome}");
+        }
         let outcome = host.daemon.run(&line);
         assert_eq!(outcome.code, 14, "{outcome}");
         let sentence = "something is being changed just now: try again in a moment";

@@ -85,7 +85,7 @@ pub(crate) fn upgrade(socket: &Path, args: &DaemonUpgrade) -> Result<String, Fai
     }
     let (from, to) = (&report["from"], &report["to"]);
     Ok(format!(
-        "{} {}, process {}, has taken over from {}, process {}: ready after {} ms, nobody was accepted for {} us\n",
+        "{} {}, process {}, has taken over from {}, process {}: ready after {} ms, calls stood still for {} us\n",
         flat(&to["program"]),
         flat(&to["version"]),
         to["pid"],

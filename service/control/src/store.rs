@@ -229,6 +229,11 @@ impl Store {
         })
     }
 
+    /// Whether changes are refused, because they are held or this is a copy.
+    pub fn is_held(&self) -> bool {
+        self.database.held() != Held::Own
+    }
+
     /// Whether a change or record was refused because this is a copy.
     pub fn was_touched(&self) -> bool {
         self.database.held() == Held::Everything { asked: true }

@@ -42,7 +42,7 @@ use std::sync::{Arc, OnceLock};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, RwLock, mpsc, oneshot};
+use tokio::sync::{MutexGuard, Notify, RwLock, mpsc, oneshot};
 use tollgate_control::{Repeats, Store, StoreError, audit};
 use tollgate_engine::{SessionId, Status};
 use tollgate_policy_host::{Compiler, Host, HostConfig, Rate};
@@ -500,6 +500,17 @@ impl Control {
                 Err(Status::new(Code::UNAVAILABLE, text))
             }
         }
+    }
+
+    /// Whoever administers changes something, alone.
+    ///
+    /// # Errors
+    /// Another process is about to take over, and what is changed from then on is its.
+    async fn begin_change(&self) -> Result<MutexGuard<'_, ()>, Status> {
+        if self.store.is_held() {
+            return Err(admin::store_failed(&StoreError::HandedOver));
+        }
+        Ok(self.changing.lock().await)
     }
 
     async fn apply(&self, runtime: usize, change: PolicyChange) -> Result<(), Status> {

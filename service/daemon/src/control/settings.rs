@@ -62,7 +62,7 @@ pub(super) async fn change(
     if changes.is_empty() {
         return Err(invalid("a change of settings names at least one"));
     }
-    let _one_at_a_time = control.changing.lock().await;
+    let _one_at_a_time = control.begin_change().await?;
     let before = control.settings.borrow().clone();
     let changed = before.changed(changes);
     let (after, changes) = changed.map_err(|refused| invalid(refused.to_string()))?;

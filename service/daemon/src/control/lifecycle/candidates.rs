@@ -66,7 +66,7 @@ impl Control {
             self.seat_early(&plan.with(&versions), &mut seats).await?;
         }
         loop {
-            let one_at_a_time = self.changing.lock().await;
+            let one_at_a_time = self.begin_change().await?;
             let sketched = sketch()?;
             let Some(missing) = sketched.iter().find(|plan| plan.lacks(&versions)) else {
                 let plans = sketched.into_iter().map(|plan| plan.with(&versions));

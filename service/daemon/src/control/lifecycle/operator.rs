@@ -109,7 +109,7 @@ pub(in crate::control) async fn detach(
     request: &PolicySelection,
 ) -> Result<(), Status> {
     let (owner, which) = selection_of(request)?;
-    let _one_at_a_time = control.changing.lock().await;
+    let _one_at_a_time = control.begin_change().await?;
     let ended = control
         .store
         .detach(actor, &owner, &request.policy, &which)
