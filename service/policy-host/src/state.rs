@@ -85,8 +85,9 @@ impl SharedState {
     /// A copy of everything: keys, and their values.
     pub fn entries(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let entries = self.lock();
-        let copy = |(key, value): (&Box<[u8]>, &Box<[u8]>)| (key.to_vec(), value.to_vec());
-        entries.map.iter().map(copy).collect()
+        let all = entries.map.iter();
+        all.map(|(key, value)| (key.to_vec(), value.to_vec()))
+            .collect()
     }
 
     /// Goes on with what another process had; what has no room isn't there.

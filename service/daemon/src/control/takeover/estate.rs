@@ -23,7 +23,7 @@ use crate::control::policies::LiveBinding;
 use crate::control::report::internal;
 use crate::control::{Control, connection};
 use crate::datapath::Command;
-use crate::datapath::command::{MethodSteps, Scope};
+use crate::datapath::command::{MethodSteps, Scope, ServiceSchema};
 use crate::datapath::handover::{Estate, Inventory, Resumed};
 use crate::limits::ESTATE_BYTES;
 
@@ -52,9 +52,18 @@ struct InventoryLeft {
     bindings: Vec<BindingLeft>,
     /// What attachments are called.
     attachments: Vec<(u32, Attached)>,
-    /// What the instances of a tenant's policy, or of one of the provider's (no tenant), share: keys and values.
     #[serde(default)]
-    shared: Vec<(Option<String>, String, Vec<(Vec<u8>, Vec<u8>)>)>,
+    shared: Vec<SharedLeft>,
+}
+
+/// What the instances of a policy share.
+#[derive(Serialize, Deserialize)]
+struct SharedLeft {
+    /// None: it is the provider's.
+    tenant: Option<String>,
+    policy: String,
+    /// Keys and values.
+    entries: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Where a policy is attached: there is one in each runtime.
@@ -231,14 +240,18 @@ fn attached(control: &Control) -> Vec<(u32, Attached)> {
     all.collect()
 }
 
-fn shared(control: &Control) -> Vec<(Option<String>, String, Vec<(Vec<u8>, Vec<u8>)>)> {
+fn shared(control: &Control) -> Vec<SharedLeft> {
     let attachments = control.attachments.borrow();
     let shared = attachments.states().map(|(owner, policy, state)| {
         let tenant = match owner {
             Owner::Tenant(tenant) => Some(tenant.clone()),
             Owner::Provider => None,
         };
-        (tenant, policy.to_owned(), state.entries())
+        SharedLeft {
+            tenant,
+            policy: policy.to_owned(),
+            entries: state.entries(),
+        }
     });
     shared.collect()
 }
@@ -314,16 +327,14 @@ impl Heard {
         let policies = inventory.attachments.into_iter();
         let policies = policies.filter_map(|(id, at)| Some((id, *here.get(&at)?)));
         let policies: Arc<HashMap<_, _>> = Arc::new(policies.collect());
-        for (tenant, policy, entries) in inventory.shared {
-            let owner = tenant.map_or(Owner::Provider, Owner::Tenant);
-            let state = control.attachments.borrow_mut().state_of(owner, &policy);
-            state.fill(&entries);
+        for left in inventory.shared {
+            let owner = left.tenant.map_or(Owner::Provider, Owner::Tenant);
+            let mut attachments = control.attachments.borrow_mut();
+            attachments
+                .state_of(owner, &left.policy)
+                .fill(&left.entries);
         }
-        let schemas = control.schemas.borrow();
-        let schemas = schemas
-            .all()
-            .map(|schema| (schema.layout.hash, Arc::clone(&schema.service)));
-        let schemas: Arc<HashMap<_, _>> = Arc::new(schemas.collect());
+        let schemas = Arc::new(by_hash(control));
         let (mut answers, mut begins) = (Vec::new(), Vec::new());
         for runtime in 0..control.runtimes.len() {
             let Some(estate) = self.estates.remove(&runtime) else {
@@ -356,6 +367,13 @@ impl Heard {
             strangers: self.strangers,
         })
     }
+}
+
+fn by_hash(control: &Control) -> HashMap<[u8; 32], Arc<ServiceSchema>> {
+    let schemas = control.schemas.borrow();
+    let all = schemas.all();
+    all.map(|schema| (schema.layout.hash, Arc::clone(&schema.service)))
+        .collect()
 }
 
 /// Puts the bindings of the sessions that are handed over in place; their chains, by runtime.
