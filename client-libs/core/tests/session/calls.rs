@@ -11,7 +11,7 @@ use tollgate_core::{Code, Session, Status, block_on};
 use tollgate_shm_abi::descriptor::Submission;
 use tollgate_shm_abi::messages::Failure;
 
-use crate::fake::{self, FIRST_HANDLE, Limits, echo, silence};
+use crate::fake::{self, FIRST_HANDLE, Limits, SOON, echo, silence};
 
 const ECHO: u32 = FIRST_HANDLE;
 
@@ -186,7 +186,10 @@ fn a_timeout_ends_the_call_even_if_the_daemon_sleeps() {
         };
         assert_eq!(code(ended), Code::DEADLINE_EXCEEDED);
         let took = begin.elapsed();
-        assert!((30..5_000).contains(&took.as_millis()), "{took:?}");
+        assert!(
+            (Duration::from_millis(30)..SOON).contains(&took),
+            "{took:?}"
+        );
     }
     daemon.wait_until(|fake| fake.seen.len() == 2);
 }
@@ -200,7 +203,7 @@ fn a_shorter_timeout_is_noticed_by_a_driver_that_sleeps_for_a_longer_one() {
     let begin = Instant::now();
     let short = session.call_raw(ECHO, [0; 8], Some(Duration::from_millis(20)));
     assert_eq!(code(foreign_block_on(short)), Code::DEADLINE_EXCEEDED);
-    assert!(begin.elapsed() < Duration::from_secs(5));
+    assert!(begin.elapsed() < SOON);
 }
 
 /// Issues `count` calls of `len` bytes at once; answers how many ended with each code.
@@ -371,10 +374,8 @@ fn wakers_are_replaced_and_called_once() {
     }
     daemon.run(|fake| fake.paused = false);
     daemon.wait_until(move |fake| fake.end.receive_heap.in_use() > 0);
-    for _ in 0..1_000 {
-        if new.0.load(Ordering::SeqCst) == 1 {
-            break;
-        }
+    let began = Instant::now();
+    while new.0.load(Ordering::SeqCst) == 0 && began.elapsed() < SOON {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tollgate_core::codec::RawBlock;
 use tollgate_core::limits::MAX_HANDLERS;
@@ -11,7 +11,7 @@ use tollgate_core::{Code, HandlerFuture, Incoming, Service, ServiceInfo, Status,
 use tollgate_shm_abi::descriptor::Completion;
 use tollgate_shm_abi::wait::now_ns;
 
-use crate::fake::{self, FIRST_HANDLE, Fake, Limits, silence};
+use crate::fake::{self, FIRST_HANDLE, Fake, Limits, SOON, silence};
 
 /// Method 0 echoes; method 1 waits until it is told, then echoes.
 #[derive(Clone, Default)]
@@ -268,11 +268,9 @@ fn handlers_end_with_the_session() {
     }
     daemon.kill();
     block_on(&session, session.closed());
-    for _ in 0..1_000 {
-        if gate.dropped.load(Ordering::SeqCst) == 1 {
-            return;
-        }
+    let began = Instant::now();
+    while gate.dropped.load(Ordering::SeqCst) == 0 {
+        assert!(began.elapsed() < SOON, "the handler outlived its session");
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("the handler outlived its session");
 }

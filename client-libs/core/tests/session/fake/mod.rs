@@ -96,6 +96,9 @@ pub struct Handle {
     thread: Option<JoinHandle<()>>,
 }
 
+/// How long anything that is about to happen may take on a loaded machine.
+pub const SOON: std::time::Duration = std::time::Duration::from_secs(30);
+
 /// Starts a daemon and opens a session with it.
 pub fn start(limits: Limits, behaviour: Behaviour) -> (Session, Handle) {
     start_with(limits, behaviour, |_| {})
@@ -136,7 +139,8 @@ impl Handle {
 
     /// Waits until something is true on the daemon's thread.
     pub fn wait_until(&self, condition: impl Fn(&Fake) -> bool + Send + Clone + 'static) {
-        for _ in 0..5_000 {
+        let began = std::time::Instant::now();
+        while began.elapsed() < SOON {
             let condition = condition.clone();
             if self.run(move |fake| condition(fake)) {
                 return;
