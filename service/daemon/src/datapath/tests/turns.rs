@@ -210,6 +210,8 @@ fn a_tenant_with_many_sessions_has_no_more_of_the_runtime_than_one_with_one() {
     const SESSIONS: usize = 8;
     /// Many times what the kernel takes from whom it interrupts, which is charged to them.
     const ENOUGH: usize = 1_000_000;
+    /// So many that it doesn't matter whom a machine was charged to that stood still for a second.
+    const MORE_THAN_A_STALL: usize = 20 * ENOUGH;
     let (mut runtime, handle) = Runtime::idle();
     let mut session = |tenant: &str| {
         let (shape, fds) = open(&mut runtime, &handle, tenant, true);
@@ -226,20 +228,29 @@ fn a_tenant_with_many_sessions_has_no_more_of_the_runtime_than_one_with_one() {
         done
     };
     let (mut by_one, mut by_many) = (0, 0);
-    while by_one + by_many < ENOUGH {
-        by_one += keep_busy(&mut one);
-        by_many += many.iter_mut().map(keep_busy).sum::<usize>();
-        assert!(runtime.turn(), "everybody has something to do");
-    }
-    // Had every session as much, both would be an eighth.
-    let ratio = by_one as f64 / by_many as f64;
-    assert!((0.5..=2.0).contains(&ratio), "{by_one} and {by_many} calls");
-    let shares = runtime.shares.report();
-    let [many, one] = &shares[..] else {
-        panic!("two tenants: {shares:?}")
+    let ratios = |runtime: &Runtime, by_one: usize, by_many: usize| {
+        let shares = runtime.shares.report();
+        let [many, one] = &shares[..] else {
+            panic!("two tenants: {shares:?}")
+        };
+        let busy = one.busy_ns as f64 / many.busy_ns as f64;
+        (by_one as f64 / by_many as f64, busy)
     };
-    let ratio = one.busy_ns as f64 / many.busy_ns as f64;
-    assert!((0.8..=1.25).contains(&ratio), "{shares:?}");
+    // Had every session as much, both would be an eighth.
+    let are_fair =
+        |(calls, busy): &(f64, f64)| (0.5..=2.0).contains(calls) && (0.8..=1.25).contains(busy);
+    for end in [ENOUGH, MORE_THAN_A_STALL] {
+        while by_one + by_many < end {
+            by_one += keep_busy(&mut one);
+            by_many += many.iter_mut().map(keep_busy).sum::<usize>();
+            assert!(runtime.turn(), "everybody has something to do");
+        }
+        if are_fair(&ratios(&runtime, by_one, by_many)) {
+            break;
+        }
+    }
+    let ratios = ratios(&runtime, by_one, by_many);
+    assert!(are_fair(&ratios), "{ratios:?}");
 }
 
 /// A method of messages of one string, and a message of it as an image of some 15 KiB.
