@@ -11,6 +11,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_channel::mpsc;
+use futures_util::future::Either;
 use futures_util::stream::{self, FuturesUnordered, StreamExt as _};
 use tollgate::{
     Channel, Code, Held, Received, Reply, Request, Response, Session, SessionOptions, Status,
@@ -81,6 +82,16 @@ impl Bed {
         for to in [String::new(), self.hosts.b.listen().to_string()] {
             let client = SemanticsClient::new(Channel::new(&self.session, &to));
             block_on(&self.session, test(client));
+        }
+    }
+
+    /// The same beside a client of another session.
+    fn with_both_beside(&self, test: impl AsyncFn(SemanticsClient, SemanticsClient)) {
+        let other = open(&self.hosts.a, &self.hosts.tokens[0]);
+        for to in [String::new(), self.hosts.b.listen().to_string()] {
+            let [client, beside] = [&self.session, &other]
+                .map(|session| SemanticsClient::new(Channel::new(session, &to)));
+            block_on(&self.session, test(client, beside));
         }
     }
 }
@@ -283,7 +294,8 @@ fn a_deadline_ends_a_stream_on_both_sides() {
     Bed::new().with_both(async |client| {
         let (asks, requests) = mpsc::channel::<Ask>(1);
         let mut request = Request::new(requests);
-        request.set_timeout(Duration::from_millis(200));
+        // Long enough for it to reach its handler.
+        request.set_timeout(Duration::from_secs(2));
         let began = Instant::now();
         let reply = client.chat(request).await.unwrap();
         let status = reply.into_inner().message().await.unwrap_err();
@@ -305,13 +317,13 @@ fn a_slow_reader_stops_its_writer_and_nobody_else() {
         });
         let mut answers = client.chat(asks).await.unwrap().into_inner();
         // The answers aren't read: the server stops, so its requests aren't read either.
-        let stuck = settled(&made).await;
+        let stuck = settled(&made, &client).await;
         assert!(stuck < 1000, "{stuck} requests were made");
         for number in 0..100 {
             let reply = client.unary(ask(number, 1, 1000)).await.unwrap();
             assert_eq!(reply.get_ref().view().number(), number);
         }
-        assert_eq!(settled(&made).await, stuck);
+        assert_eq!(settled(&made, &client).await, stuck);
         for number in 0..5_000 {
             let answer = answers.message().await.unwrap().unwrap();
             assert_eq!(answer.view().number(), number);
@@ -325,19 +337,19 @@ fn a_slow_reader_stops_its_writer_and_nobody_else() {
 fn answers_wait_until_their_caller_has_room() {
     // Some four of them fill the heap.
     const LARGE: u32 = 200_000;
-    Bed::with_heaps(1 << 20).with_both(async |client| {
+    Bed::with_heaps(1 << 20).with_both_beside(async |client, beside| {
         let mut kept = VecDeque::new();
         let mut waiting = loop {
             let mut next = Box::pin(client.unary(ask(1, 1, LARGE)));
-            match in_time(next.as_mut()).await {
+            match in_time(next.as_mut(), &beside).await {
                 Some(reply) => kept.push_back(reply.unwrap()),
                 None => break next,
             }
         };
         assert!((2..6).contains(&kept.len()), "{} fit", kept.len());
         let mut behind = pin!(client.unary(ask(2, 1, 1)));
-        assert!(in_time(behind.as_mut()).await.is_none());
-        assert!(in_time(waiting.as_mut()).await.is_none());
+        assert!(in_time(behind.as_mut(), &beside).await.is_none());
+        assert!(in_time(waiting.as_mut(), &beside).await.is_none());
         kept.pop_front();
         assert_eq!(waiting.await.unwrap().get_ref().view().number(), 1);
         assert_eq!(behind.await.unwrap().get_ref().view().number(), 2);
@@ -391,39 +403,38 @@ fn calls_wait_until_their_server_has_room() {
     });
 }
 
-/// What a future is ready with, if that is soon.
-async fn in_time<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
-    let until = Instant::now() + Duration::from_millis(100);
-    std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending if Instant::now() > until => Poll::Ready(None),
-        Poll::Pending => {
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        }
-    })
-    .await
+/// Calls that are answered while something else goes the same way, or would if it could: whoever has a part in it has had its turn by then.
+const BESIDE: usize = 50;
+
+/// What is waited for by timers, not by turns, has happened by then.
+const MOMENT: Duration = Duration::from_millis(100);
+
+/// Until that many calls are answered and the moment is over.
+async fn others_are_answered(client: &SemanticsClient) {
+    let (began, mut answered) = (Instant::now(), 0);
+    while answered < BESIDE || began.elapsed() < MOMENT {
+        client.unary(ask(1, 1, 1)).await.unwrap();
+        answered += 1;
+    }
+}
+
+/// What a future is ready with, if it is before others are answered.
+async fn in_time<F: Future>(future: Pin<&mut F>, beside: &SemanticsClient) -> Option<F::Output> {
+    let others = pin!(others_are_answered(beside));
+    match futures_util::future::select(future, others).await {
+        Either::Left((output, _)) => Some(output),
+        Either::Right(_) => None,
+    }
 }
 
 /// A count that doesn't rise any more.
-async fn settled(count: &AtomicUsize) -> usize {
-    let mut before = usize::MAX;
+async fn settled(count: &AtomicUsize, client: &SemanticsClient) -> usize {
     loop {
-        let now = count.load(Ordering::Relaxed);
-        if now == before {
-            return now;
+        let before = count.load(Ordering::Relaxed);
+        others_are_answered(client).await;
+        if count.load(Ordering::Relaxed) == before {
+            return before;
         }
-        before = now;
-        // Whoever drives goes on meanwhile.
-        let until = Instant::now() + Duration::from_millis(100);
-        std::future::poll_fn(|cx| match Instant::now() < until {
-            true => {
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
-            false => Poll::Ready(()),
-        })
-        .await;
     }
 }
 
@@ -575,12 +586,14 @@ fn a_server_that_is_drained_answers_what_it_has_and_others_take_over() {
     // The last one, with a call that it has: that is answered, and the next finds nobody.
     let (signal, thread) = serving;
     block_on(&session, async {
-        let slow = client.unary(Ask {
-            delay_ms: 300,
-            ..ask(7, 1, 1)
-        });
-        let mut slow = Box::pin(slow);
-        assert!(in_time(slow.as_mut()).await.is_none());
+        let (mut asks, requests) = mpsc::channel(1);
+        let mut answers = client.chat(requests).await.unwrap().into_inner();
+        let mut chat = async |number| {
+            asks.try_send(ask(number, 1, 1)).unwrap();
+            let answer = answers.message().await.unwrap().unwrap();
+            assert_eq!(answer.view().number(), number);
+        };
+        chat(7).await;
         signal.send(()).unwrap();
         let refused = loop {
             match client.unary(ask(1, 1, 1)).await {
@@ -589,7 +602,9 @@ fn a_server_that_is_drained_answers_what_it_has_and_others_take_over() {
             }
         };
         assert_eq!(refused.code, Code::UNAVAILABLE, "{refused}");
-        assert_eq!(slow.await.unwrap().get_ref().view().number(), 7);
+        chat(8).await;
+        drop(asks);
+        assert!(answers.message().await.unwrap().is_none());
     });
     thread.join().unwrap().unwrap();
 }
