@@ -256,7 +256,14 @@ fn nobody_waits_while_another_tenants_policy_is_compiled_again() {
     let mut admin = Admin::connect(&daemon);
     admin.tenant("slow");
     let token = admin.tenant("acme");
-    let [null, acl] = ["null", "acl"].map(|name| std::fs::read(policy_file(name)).unwrap());
+    let null = std::fs::read(policy_file("null")).unwrap();
+    // It takes a compiler seconds, so that one is met at it.
+    let code = "(local.set 0 (f64.convert_i64_s (i64.trunc_f64_u (local.get 0))))".repeat(150);
+    let large = Module {
+        methods: r#"{"method":"hotel.Reservation/*"}"#.to_owned(),
+        rest: format!("(func (param f64) {code})").repeat(400),
+        ..Module::default()
+    };
     let slow = Place::client("slow", "hotel.Reservation");
     let acme = Place::client("acme", ECHO);
     admin.install(&acme, "null", &null, b"");
@@ -266,8 +273,7 @@ fn nobody_waits_while_another_tenants_policy_is_compiled_again() {
         paths.collect::<Vec<_>>()
     };
     let attached = compiled();
-    let blocked = br#"{"blocked": ["Ada"]}"#;
-    admin.push(&slow, "p", &acl, Some(blocked)).unwrap();
+    admin.push(&slow, "p", &large.wasm(), None).unwrap();
     daemon.process().signal(Signal::TERM);
     assert!(daemon.process().ended(SOON).is_some());
     // What isn't attached has to be compiled when it is.
