@@ -74,6 +74,14 @@ impl Peer {
     /// # Panics
     /// If the daemon doesn't greet back.
     pub fn connect(address: SocketAddr, features: u32) -> Peer {
+        Peer::try_connect(address, features).expect("the daemon greets")
+    }
+
+    /// Connects and greets; `None` if the daemon hangs up instead of greeting back.
+    ///
+    /// # Panics
+    /// If the daemon doesn't listen, or neither greets nor hangs up.
+    pub fn try_connect(address: SocketAddr, features: u32) -> Option<Peer> {
         let stream = TcpStream::connect(address).expect("the daemon listens");
         Peer::greet(stream, features)
     }
@@ -84,10 +92,10 @@ impl Peer {
     /// If none dials.
     pub fn accept(listener: &TcpListener, features: u32) -> Peer {
         let (stream, _) = listener.accept().expect("the daemon dials");
-        Peer::greet(stream, features)
+        Peer::greet(stream, features).expect("the daemon greets")
     }
 
-    fn greet(stream: TcpStream, features: u32) -> Peer {
+    fn greet(stream: TcpStream, features: u32) -> Option<Peer> {
         stream
             .set_read_timeout(Some(SOON))
             .expect("a socket has timeouts");
@@ -106,9 +114,9 @@ impl Peer {
             payload: hello,
             ..Frame::default()
         });
-        let theirs = peer.receive().expect("the daemon greets");
+        let theirs = peer.receive()?;
         assert_eq!(theirs.kind, kind::HELLO, "{theirs:?}");
-        peer
+        Some(peer)
     }
 
     /// Sends a frame; a daemon that has hung up doesn't get it.
