@@ -456,6 +456,13 @@ impl Footprint {
     }
 }
 
+impl Outcome {
+    /// Whether a policy's process was killed before it answered, since it was late. A machine that stalls makes it late, too.
+    pub fn is_late(&self) -> bool {
+        self.err.contains("it was killed: it has not answered for")
+    }
+}
+
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

@@ -193,9 +193,9 @@ fn a_delayed_call_waits_and_delays_no_other() {
     let session = Session::open(session).unwrap();
     let client = EchoClient::new(Channel::new(&session, &hosts.b.listen().to_string()));
     for (isolation, delayed) in [("none", 8), ("process", 16)] {
-        hosts
-            .a
-            .ok(&format!("{line} --grant delay --isolation {isolation}"));
+        hosts.a.ok(&format!(
+            "{line} --grant delay --cpu-us 10000 --isolation {isolation}"
+        ));
         let begin = Instant::now();
         let calls = join_all((0..8).map(|_| client.echo(EchoMessage::default())));
         let replies = block_on(&session, calls);

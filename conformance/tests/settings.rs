@@ -237,7 +237,12 @@ fn policies_may_use_what_the_setting_says_from_the_next_call_on() {
                 // Faults end an instance, and a fresh one comes after a pause; too many would end them all.
                 daemon.ok("daemon set policies.cpu_us=10000 policies.quarantine_faults=1000");
                 eventually(SOON, passes).unwrap_or_else(|_| panic!("{tenant}: nothing passes"));
-                assert!(passes(), "{tenant}");
+                // A process that the machine keeps from answering in time is replaced.
+                let again = match isolation {
+                    "process" => eventually(SOON, passes).is_ok(),
+                    _ => passes(),
+                };
+                assert!(again, "{tenant}");
                 daemon.ok("daemon set policies.cpu_us=5");
                 assert!(!passes(), "{tenant}: 5 us are enough");
             }
