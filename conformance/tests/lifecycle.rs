@@ -220,7 +220,8 @@ fn a_probation_ends_in_promotion_also_after_a_restart() {
     eventually(SOON, || host.attachment("p")["stable"] == 2).unwrap();
     assert!(host.ok("audit show --last 1").contains(" daemon: promote"));
 
-    host.ok("policy upgrade p@3 --tenant acme --probation 3s");
+    // It isn't over when the next daemon is asked.
+    host.ok("policy upgrade p@3 --tenant acme --probation 8s");
     host.daemon.process().kill();
     host.daemon = host.bed.daemon_with("a", &durable);
     let restarted = host.attachment("p");

@@ -190,7 +190,8 @@ fn blocking_handlers_run_on_workers_and_the_others_inline() {
         assert_eq!(sum.get_ref().view().number(), 499_500);
         assert_eq!(blocking.given_up.load(Ordering::SeqCst), 1, "at its end");
         let mut endless = Request::new(stream::pending::<Ask>());
-        endless.set_timeout(Duration::from_millis(50));
+        // Long enough for it to reach its handler.
+        endless.set_timeout(Duration::from_secs(2));
         let status = client.collect(endless).await.unwrap_err();
         assert_eq!(status.code, Code::DEADLINE_EXCEEDED);
     });
