@@ -122,7 +122,8 @@ async def test_unary_calls(stub: SemanticsAsyncStub, servicer: Servicer) -> None
     began = time.monotonic()
     assert [reply.number for reply in await asyncio.gather(*calls)] == list(range(100, 150))
     assert time.monotonic() - began < 8, "they went on at once"
-    await asyncio.sleep(0.01)
+    while len(servicer.over) < 102:
+        await asyncio.sleep(0.01)
     assert servicer.over.count("done") == servicer.over.count("callback") == 51
     del calls
 
@@ -205,8 +206,9 @@ async def test_streams(stub: SemanticsAsyncStub, servicer: Servicer) -> None:
 
 @on_loop
 async def test_deadlines(stub: SemanticsAsyncStub, servicer: Servicer) -> None:
-    chat = stub.Chat(timeout=0.2)
-    for call in (stub.Unary(Ask(number=5), timeout=0.2), chat.read()):
+    # Long enough for them to reach their handlers.
+    chat = stub.Chat(timeout=2)
+    for call in (stub.Unary(Ask(number=5), timeout=2), chat.read()):
         with pytest.raises(tollgate.RpcError) as caught:
             await call
         assert caught.value.code() is StatusCode.DEADLINE_EXCEEDED
@@ -231,7 +233,7 @@ async def test_callers_give_up_and_handlers_are_cancelled(stub: SemanticsAsyncSt
 
     async def wait_for() -> None:
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(stub.Unary(Ask(number=5)), 0.2)
+            await asyncio.wait_for(stub.Unary(Ask(number=5)), 2)
 
     servicer.cancelled.clear()
     await wait_for()
@@ -291,6 +293,9 @@ async def test_a_slow_reader_stops_its_writer_and_nobody_else(stub: SemanticsAsy
         while made != before:
             before = made
             await asyncio.sleep(0.3)
+            # Whoever has a part in it has had its turn.
+            for _ in range(50):
+                await stub.Unary(Ask(number=9))
         return before
 
     call = stub.Chat(endless())
@@ -307,7 +312,7 @@ async def test_a_slow_reader_stops_its_writer_and_nobody_else(stub: SemanticsAsy
 
 def test_a_server_that_stops_finishes_what_it_has_begun(hosts: Any) -> None:
     async def main() -> None:
-        for grace, outcome in ((30, "5"), (None, "CANCELLED")):
+        for grace, delay_ms, outcome in ((30, 300, "5"), (None, 60_000, "CANCELLED")):
             servicer = Servicer()
             server = tollgate.aio.server(hosts[1].socket, hosts[1].token)
             add_SemanticsServicer_to_server(servicer, server)
@@ -315,7 +320,7 @@ def test_a_server_that_stops_finishes_what_it_has_begun(hosts: Any) -> None:
             await server.start()
             assert await server.wait_for_termination(timeout=0.05)
             async with tollgate.aio.channel(hosts[0].socket, hosts[0].token, hosts[1].listen) as channel:
-                call = SemanticsAsyncStub(channel).Unary(Ask(number=50, delay_ms=300))
+                call = SemanticsAsyncStub(channel).Unary(Ask(number=50, delay_ms=delay_ms))
                 await asyncio.wait_for(servicer.began.wait(), 30)
                 await server.stop(grace)
                 try:

@@ -37,8 +37,8 @@ waits = {
     "collect": lambda: stub.Collect(requests()),
     "chat": lambda: next(stub.Chat(requests())),
 }
-print("waiting", flush=True)
 try:
+    print("waiting", flush=True)
     waits[sys.argv[1]]()
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -52,12 +52,13 @@ except tollgate.RpcError as error:
 
 @pytest.mark.parametrize("what", ["unary", "future", "collect", "chat"])
 def test_ctrl_c_ends_a_wait(hosts: Any, serve: Serve, what: str) -> None:
-    over = threading.Semaphore(0)
+    began, over = threading.Semaphore(0), threading.Semaphore(0)
 
     def wait(request: Any, context: Context) -> Any:
         if isinstance(request, AskView) and request.number == 1:
             context.abort(StatusCode.NOT_FOUND, "still here")
         context.add_callback(over.release)
+        began.release()
         while context.is_active():
             time.sleep(0.01)
         return Answer()
@@ -67,7 +68,8 @@ def test_ctrl_c_ends_a_wait(hosts: Any, serve: Serve, what: str) -> None:
     child = subprocess.Popen([sys.executable, "-c", WAITS, *arguments], stdout=subprocess.PIPE, text=True, env=environment())
     with child:
         assert child.stdout is not None and child.stdout.readline() == "waiting\n"
-        time.sleep(0.7)
+        assert began.acquire(timeout=30)
+        time.sleep(0.2)
         assert child.poll() is None
         child.send_signal(signal.SIGINT)
         assert child.stdout.readline() == "interrupted\n"
@@ -82,8 +84,12 @@ def environment() -> Any:
 
 
 def test_a_signal_handler_that_returns_ends_no_wait(serve: Serve, channel: tollgate.Channel) -> None:
+    go_on = threading.Event()
+
     def unary(request: AskView, context: Context) -> Answer:
-        time.sleep(request.delay_ms / 1000)
+        if request.number == 7:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert go_on.wait(30)
         return Answer(number=request.number)
 
     serve(add, Given(unary=unary))
@@ -93,11 +99,11 @@ def test_a_signal_handler_that_returns_ends_no_wait(serve: Serve, channel: tollg
     def handler(number: int, frame: Any) -> None:
         # Calls are made from here, too, while another waits.
         seen.append(stub.Unary(Ask(number=5)).number)
+        go_on.set()
 
     before = signal.signal(signal.SIGUSR1, handler)
     try:
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-        assert stub.Unary(Ask(number=7, delay_ms=900)).number == 7
+        assert stub.Unary(Ask(number=7)).number == 7
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert seen == [5]
