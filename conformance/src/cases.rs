@@ -193,7 +193,7 @@ pub fn cases() -> Vec<Case> {
         ),
         case(
             "a deadline of a stream",
-            json!({"method": "Chat", "requests": [{"number": 1, "responses": 1}, {"delay_ms": 20_000}], "timeout_ms": 200}),
+            json!({"method": "Chat", "requests": [{"number": 1, "responses": 1}, {"delay_ms": 20_000}], "timeout_ms": 1_000}),
             failed(answers([1], 0), 4, None),
         ),
         case(

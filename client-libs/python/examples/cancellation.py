@@ -44,7 +44,7 @@ def main() -> None:
     with tollgate.channel(socket, token) as channel:
         stub = SemanticsStub(channel)
         try:
-            stub.Unary(Ask(), timeout=0.1)
+            stub.Unary(Ask(), timeout=1)
         except tollgate.RpcError as error:
             print(error.code().name)
         slow.over.acquire()

@@ -64,7 +64,7 @@ fn main() -> Result<(), Status> {
     let client = SemanticsClient::new(Channel::new(&session, ""));
 
     let mut request = Request::new(Ask::default());
-    request.set_timeout(Duration::from_millis(100));
+    request.set_timeout(Duration::from_secs(1));
     let late = tollgate::block_on(&session, client.unary(request));
     println!("{:?}", late.err().map(|status| status.code));
     println!("{}", sees.recv().unwrap_or("nothing"));
