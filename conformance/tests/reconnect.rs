@@ -15,7 +15,7 @@ use tollgate_conformance::hotel::reservation_server::{Reservation, ReservationSe
 use tollgate_conformance::hotel::{
     AvailabilityReply, AvailabilityRequest, ReserveReply, ReserveRequest,
 };
-use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed};
+use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually};
 
 /// Counts its reservations.
 #[derive(Clone, Default)]
@@ -146,4 +146,41 @@ fn a_session_that_is_not_to_reopen_stays_ended() {
         block_on(&session, book(&client, 1)).unwrap_err().code,
         Code::UNAVAILABLE
     );
+}
+
+/// A future that never waits leaves its thread no turn to drive the session, which is what finds the server again.
+#[test]
+fn who_does_nothing_but_call_finds_what_comes_back_later() {
+    let bed = Testbed::new();
+    let mut daemon = bed.daemon_with("a", &durable());
+    let token = daemon.tenant("acme");
+    let serve = |daemon: &Daemon| {
+        let serving = open(daemon, &token);
+        let service = ReservationServer::new(Hotel::default());
+        let server = tollgate::Server::new(&serving).add_service(service);
+        block_on(&serving, server.bind()).unwrap();
+        serving
+    };
+    let serving = serve(&daemon);
+    let session = open(&daemon, &token);
+    let client = ReservationClient::new(Channel::new(&session, ""));
+    block_on(&session, book_in_time(&client, 1));
+    drop(serving);
+    daemon.process().kill();
+    daemon = bed.daemon_with("a", &durable());
+    let is_open_again = || {
+        let status = block_on(&session, book(&client, 1)).unwrap_err();
+        status.message.contains("isn't back yet")
+    };
+    eventually(SOON, is_open_again).expect("the session opens itself anew");
+    let began = Instant::now();
+    block_on(&session, async {
+        let mut serving = None;
+        while let Err(status) = book(&client, 2).await {
+            assert_eq!(status.code, Code::UNAVAILABLE, "{status}");
+            assert!(began.elapsed() < SOON, "{status}");
+            serving.get_or_insert_with(|| serve(&daemon));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
 }

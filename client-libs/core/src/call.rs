@@ -86,6 +86,8 @@ enum State {
     New {
         timeout: Option<Duration>,
     },
+    /// Nobody knows of it, as its method isn't bound: who drives has had a turn meanwhile, which may have bound it.
+    Unbound,
     /// In the call table, waiting for room.
     Waiting {
         id: u64,
@@ -115,6 +117,7 @@ impl<E: Encode> Future for Call<E> {
                 call.deadline_ns = deadline::of_call(timeout);
                 call.begin(cx)
             }
+            State::Unbound => call.begin(cx),
             State::Waiting { id, envelope } => call.resume(id, envelope, cx),
             State::Submitted { id } => take_outcome(&call.inner, id, cx),
             State::Pausing { id } => call.begin_again(id, cx),
@@ -143,7 +146,16 @@ impl<E: Encode> Call<E> {
         if let Some(status) = shared.ended() {
             return Poll::Ready(Err(status.clone()));
         }
-        let method = shared.methods.resolve(self.handle)?;
+        let method = match shared.methods.resolve(self.handle) {
+            // A program that calls again and again, and does nothing else, would never let what it calls be bound.
+            Err(_) if matches!(self.state, State::New { .. }) => {
+                drop(shared);
+                self.state = State::Unbound;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            method => method?,
+        };
         let id = insert(&mut shared, deadline_ns, cx)?;
         self.measured = Some(measured);
         let envelope = Envelope::Call {
@@ -263,7 +275,7 @@ impl<E> Call<E> {
     fn finish(&mut self) {
         let id = match std::mem::replace(&mut self.state, State::Finished) {
             State::Waiting { id, .. } | State::Submitted { id } | State::Pausing { id } => id,
-            State::New { .. } | State::Finished => return,
+            State::New { .. } | State::Unbound | State::Finished => return,
         };
         let mut shared = self.inner.lock();
         shared.leave_queue(&mut self.ticket);

@@ -56,6 +56,10 @@ impl Session {
         check_streams(inner)?;
         check_metadata(&opening.metadata, inner)?;
         let deadline_ns = deadline::of_call(opening.timeout);
+        if inner.lock().methods.resolve(handle).is_err() {
+            // As of a call: it may be bound then.
+            a_turn().await;
+        }
         let (id, method) = enter(inner, handle, deadline_ns)?;
         let guard = Arc::new(OwnCall {
             id,
@@ -91,6 +95,19 @@ impl Session {
         inner.ensure_driven();
         Ok((sender, receiver))
     }
+}
+
+/// Lets whoever drives have a turn.
+async fn a_turn() {
+    let mut had = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut had, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// What a bare descriptor's block consists of, besides metadata.
