@@ -461,6 +461,11 @@ impl Outcome {
     pub fn is_late(&self) -> bool {
         self.err.contains("it was killed: it has not answered for")
     }
+
+    /// Whether the tenant's account was overdrawn: how long a policy's process stands still is its tenant's to pay.
+    pub fn is_throttled(&self) -> bool {
+        self.err.contains("has used up its CPU share for policies")
+    }
 }
 
 impl fmt::Display for Outcome {
