@@ -558,9 +558,15 @@ pub fn eventually(
 }
 
 /// How often a test does what it does: as an environment variable says, or a short run.
-pub fn times(variable: &str, short: usize) -> usize {
+///
+/// # Panics
+/// If the variable is no number.
+pub fn times(variable: &str, short: u64) -> u64 {
     let asked = std::env::var(variable).ok();
-    asked.and_then(|times| times.parse().ok()).unwrap_or(short)
+    asked.map_or(short, |times| match times.parse() {
+        Ok(times) => times,
+        Err(error) => panic!("{variable} is {times:?}: {error}"),
+    })
 }
 
 /// A policy of `policies-wasm`, compiled to Wasm.

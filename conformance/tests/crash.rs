@@ -22,7 +22,7 @@ use tollgate_conformance::hotel::{
     AvailabilityReply, AvailabilityRequest, ReserveReply, ReserveRequest,
 };
 use tollgate_conformance::process::{Process, program};
-use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, run};
+use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, run, times};
 
 /// How long a call may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -38,9 +38,8 @@ const BLOCKED: &str = "Mallory";
 
 const GREEDY: &str = "Greedy";
 
-fn rounds() -> usize {
-    let asked = std::env::var("TOLLGATE_CRASH_ROUNDS").ok();
-    asked.and_then(|count| count.parse().ok()).unwrap_or(16)
+fn rounds() -> u64 {
+    times("TOLLGATE_CRASH_ROUNDS", 16)
 }
 
 /// A server that remembers what reached it: requests have numbers that come once.
@@ -193,7 +192,7 @@ fn serve(daemon: &Daemon, token: &str, hotel: &Hotel) -> Session {
 }
 
 /// What happens to the store while nobody has it open; whether the file itself has to be made again.
-fn damage(state: &Path, random: &mut Seeded, round: usize) -> bool {
+fn damage(state: &Path, random: &mut Seeded, round: u64) -> bool {
     let file = state.join("tollgate.redb");
     let len = std::fs::metadata(&file).unwrap().len();
     let open = |path: &Path| std::fs::File::options().write(true).open(path).unwrap();
@@ -215,7 +214,7 @@ fn damage(state: &Path, random: &mut Seeded, round: usize) -> bool {
 }
 
 /// Adds a tenant while the daemon may be killed: its name, if that was acknowledged.
-fn add_tenant(daemon: &Daemon, round: usize) -> JoinHandle<Option<String>> {
+fn add_tenant(daemon: &Daemon, round: u64) -> JoinHandle<Option<String>> {
     let socket = daemon.socket().to_owned();
     std::thread::spawn(move || {
         let name = format!("t{round}");
@@ -307,7 +306,7 @@ fn a_daemon_that_is_killed_comes_back_with_its_policies() {
     only(&blocked, &[Code::PERMISSION_DENIED]);
     only(&greedy, &[Code::OK, Code::RESOURCE_EXHAUSTED]);
     // A bucket is full when a daemon starts.
-    let lives = rounds() as u64 + 1;
+    let lives = rounds() + 1;
     assert!(greedy[&Code::OK.0] <= lives * BURST, "{greedy:?}");
     let status = daemon.status();
     let known: Vec<_> = status["tenants"].as_array().unwrap().iter().collect();

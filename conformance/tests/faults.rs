@@ -22,7 +22,7 @@ use tollgate::{
 use tollgate_conformance::hostile::Seeded;
 use tollgate_conformance::interop::{Answer, Ask, Semantics, SemanticsClient, SemanticsServer};
 use tollgate_conformance::process::{Process, program};
-use tollgate_conformance::testbed::{Daemon, Footprint, Options, SOON, Testbed, eventually};
+use tollgate_conformance::testbed::{Daemon, Footprint, Options, SOON, Testbed, eventually, times};
 
 /// How long a call may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -31,8 +31,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const GRACE: Duration = Duration::from_secs(5);
 
 fn rounds() -> u64 {
-    let asked = std::env::var("TOLLGATE_FAULT_ROUNDS").ok();
-    asked.and_then(|count| count.parse().ok()).unwrap_or(200)
+    times("TOLLGATE_FAULT_ROUNDS", 200)
 }
 
 /// A server that remembers what it was asked for: requests have numbers that come once.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollgate::codec::encode_inline;
 use tollgate_conformance::hostile::{Hostile, Seeded, Target};
 use tollgate_conformance::interop::{Answer, Ask, SEMANTICS};
-use tollgate_conformance::testbed::{Daemon, SOON, Testbed, eventually};
+use tollgate_conformance::testbed::{Daemon, SOON, Testbed, eventually, times};
 use tollgate_conformance::traffic::Traffic;
 use tollgate_shm_abi::descriptor::{BlockRef, Completion, Epilogue, Offsets, Part, Submission};
 use tollgate_shm_abi::limits::{STREAM_WINDOW_BYTES, STREAM_WINDOW_MESSAGES};
@@ -225,8 +225,7 @@ fn a_library_of_before_streams_is_given_none() {
 
 /// Seeds of the short form. The long form: `TOLLGATE_FUZZ_SESSIONS=20000 cargo test --test hostile_libraries`.
 fn sessions() -> u64 {
-    let asked = std::env::var("TOLLGATE_FUZZ_SESSIONS").ok();
-    asked.and_then(|count| count.parse().ok()).unwrap_or(300)
+    times("TOLLGATE_FUZZ_SESSIONS", 300)
 }
 
 /// What a session that keeps no rule knows of itself.

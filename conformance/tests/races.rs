@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tollgate_conformance::hostile::{Hostile, Seeded, Target};
-use tollgate_conformance::testbed::{Testbed, policy_file};
+use tollgate_conformance::testbed::{Testbed, policy_file, times};
 use tollgate_conformance::traffic::hotel;
 use tollgate_jit::{Codec, Projector};
 use tollgate_marshal::{MAX_EXTENTS, interpreter};
@@ -49,8 +49,7 @@ fn reservation(name: &str, apart: bool) -> (Vec<u8>, Vec<u8>) {
 /// One copy is made; machine code and interpreter judge that copy alike; what a policy is shown is what is sent.
 #[test]
 fn a_message_that_changes_under_the_daemons_hands_is_judged_and_sent_as_one_copy() {
-    let races = std::env::var("TOLLGATE_RACES").ok();
-    let races = races.map_or(RACES, |n| n.parse().expect("TOLLGATE_RACES is a number"));
+    let races = times("TOLLGATE_RACES", RACES);
     let schema = hotel();
     let service = schema.service("hotel.Reservation").unwrap();
     let id = service.methods[0].input;
