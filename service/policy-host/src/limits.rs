@@ -114,8 +114,9 @@ pub const APART_SEATS: usize = 256;
 pub const APART_WORDS_BYTES: u64 = 16 << 10;
 /// Bytes of writable memory of a policy process, by default, and what it may keep resident.
 pub const APART_MEMORY_BYTES: u64 = 256 << 20;
-/// How much later than its budget allows an order may be answered: a machine that is full gives a process its turn late.
-pub const APART_MARGIN: Duration = Duration::from_millis(100);
+/// How much later than its budget allows an order may be answered: a machine that is full gives a process its turn late, and a virtual one can
+/// stand still for some hundred milliseconds. A process that hangs holds up its own tenant's calls for so long.
+pub const APART_MARGIN: Duration = Duration::from_millis(500);
 /// How many times as long as its fuel stands for an order may take: guests whose loads miss all caches were measured at 13.
 pub const APART_STALL: u32 = 16;
 /// How long a policy process may take to start, or to give an instance its seat.
