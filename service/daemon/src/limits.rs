@@ -179,7 +179,7 @@ pub const MAX_UPGRADE_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long it may then take to open the store, while nobody is accepted; and applications' requests, to be answered.
 pub const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long it may take to go on with the sessions, while calls stand still. 1,000 sessions take a few milliseconds.
+/// How long it may take to hear of the sessions, and then to go on with them, while calls stand still.
 pub const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The most bytes of state, and of messages, that one runtime leaves: above what its limits let it hold. 1 GiB.

@@ -128,7 +128,7 @@ struct Control {
     successor: RefCell<Option<Child>>,
 }
 
-/// As many descriptors as this process may have: a session takes three, and who starts a daemon often leaves it 1,024 in all.
+/// As many descriptors as this process may have: a session takes five, and who starts a daemon often leaves it 1,024 in all.
 fn raise_descriptors() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -127,7 +127,16 @@ async fn hand_over<'c>(
         _requests: turn,
     };
     let taken = async {
-        let all = still.datapath.say(control, channel, offered).await;
+        // It may not listen, either.
+        let all = timeout(
+            HAND_OVER_TIMEOUT,
+            still.datapath.say(control, channel, offered),
+        );
+        let all = all.await.unwrap_or_else(|_elapsed| {
+            Err(format!(
+                "it hadn't listened to the end within {HAND_OVER_TIMEOUT:?}"
+            ))
+        });
         all.map_err(|why| Status::new(Code::FAILED_PRECONDITION, why))?;
         heard(channel, HAND_OVER_TIMEOUT, "taken everything over").await
     };
