@@ -223,9 +223,8 @@ impl Alone {
         eventually(SOON, has).expect("they come back");
     }
 
-    fn serve(&self, reconnect: bool) -> Session {
-        let mut options = SessionOptions::new(self.host.socket(), &self.token);
-        options.reconnect = reconnect;
+    fn serve(&self) -> Session {
+        let options = SessionOptions::new(self.host.socket(), &self.token);
         let session = Session::open(options).unwrap();
         let server = Server::new(&session).add_service(ReservationServer::new(Hotel::default()));
         block_on(&session, server.bind()).unwrap();
@@ -233,13 +232,35 @@ impl Alone {
     }
 }
 
+impl Alone {
+    /// A server that [`deadly`](Self::deadly) ends.
+    fn leaves(&self) -> Process {
+        let answer = ["--reply", "{}"];
+        let leaves = self
+            .host
+            .serve_hotel(&self.token, "hotel.Reservation", &answer);
+        self.bed.file("leaves.pid", leaves.pid().to_string());
+        leaves
+    }
+
+    /// A daemon of the same version, which that server doesn't live to see.
+    fn deadly(&self) -> PathBuf {
+        let (pid, next) = (self.bed.path("leaves.pid"), self.next.display());
+        let pid = pid.display();
+        let script = format!(
+            "#!/bin/sh\nif [ -e {pid} ]; then kill -9 $(cat {pid}); rm {pid}; fi\nexec {next} \"$@\"\n"
+        );
+        self.bed.executable("deadly", &script)
+    }
+}
+
 #[test]
 fn a_host_that_is_not_as_it_was_stops_the_upgrade_until_it_is_or_is_accepted() {
     let mut alone = Alone::new();
-    let _stays = alone.serve(true);
-    // A program that doesn't come back.
-    let _leaves = alone.serve(false);
-    let line = format!("run --settle 300ms --binary {}", alone.next.display());
+    let _stays = alone.serve();
+    let _leaves = alone.leaves();
+    let deadly = alone.deadly();
+    let line = format!("run --settle 300ms --binary {}", deadly.display());
     let before = alone.pid();
     let sentences = [
         "host a was replaced and isn't as it was: hotel.Reservation of acme has ",
@@ -259,7 +280,7 @@ fn a_host_that_is_not_as_it_was_stops_the_upgrade_until_it_is_or_is_accepted() {
     );
     let again = alone.pid();
     assert_ne!(again, replaced);
-    let other = alone.serve(true);
+    let other = alone.serve();
     alone.has_servers(2);
     let said = ok(&alone.fleet, &format!("{line} --resume"));
     assert!(
@@ -270,7 +291,7 @@ fn a_host_that_is_not_as_it_was_stops_the_upgrade_until_it_is_or_is_accepted() {
     assert_eq!(states(&alone.fleet), in_state(&["a"], &["done"]));
     drop(other);
 
-    let _leaves = alone.serve(false);
+    let _leaves = alone.leaves();
     refused(&alone.fleet, &line, 4, &["isn't as it was"]);
     let said = ok(&alone.fleet, "run --resume --accept a");
     assert_eq!(said, "upgraded: a\n");

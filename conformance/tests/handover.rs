@@ -284,6 +284,7 @@ fn a_rate_limit_goes_on_counting_where_it_was() {
     let book = || {
         let request = ReserveRequest {
             customer_name: "Ada".to_owned(),
+            room_count: 1,
             ..ReserveRequest::default()
         };
         block_on(&session, client.reserve(request))

@@ -5,7 +5,8 @@
 //! ```
 //! The descriptors travel in this order: rings, send heap, receive heap, doorbell (eventfd), wake (epoll).
 //!
-//! The daemon keeps mappings, the doorbell, the wake's eventfd, and the memfds of rings and send heap: its part of [`SessionFds`] is
+//! The daemon keeps mappings, the doorbell, the wake's eventfd, and the memfds of rings and send heap unless the session
+//! [stays](DaemonEnd::stays): its part of [`SessionFds`] is
 //! dropped once sent. All of it is freed by dropping the [`DaemonEnd`], whatever the app still holds.
 //!
 //! Another process goes on with a session:
@@ -134,8 +135,8 @@ pub struct DaemonEnd {
 #[derive(Debug)]
 struct Lendable {
     shape: SessionShape,
-    rings: OwnedFd,
-    send_heap: OwnedFd,
+    /// Rings and send heap, unless it is never handed over.
+    segments: Option<[OwnedFd; 2]>,
     /// Where the receive heap begins.
     base: u64,
 }
@@ -239,8 +240,7 @@ pub fn create(shape: &SessionShape) -> Result<(DaemonEnd, SessionFds), SegmentEr
         wake,
         lendable: Lendable {
             shape: *shape,
-            rings: duplicate(RINGS, &rings)?,
-            send_heap: duplicate(SEND_HEAP, &send_heap)?,
+            segments: Some([duplicate(RINGS, &rings)?, duplicate(SEND_HEAP, &send_heap)?]),
             base: 0,
         },
     };
@@ -301,14 +301,20 @@ impl DaemonEnd {
         }
     }
 
-    /// Rings, send heap, doorbell and wake, for the process that goes on with it.
-    pub fn lend(&self) -> [BorrowedFd<'_>; 4] {
-        [
-            self.lendable.rings.as_fd(),
-            self.lendable.send_heap.as_fd(),
+    /// It is never handed over: gives two descriptors back.
+    pub fn stays(&mut self) {
+        self.lendable.segments = None;
+    }
+
+    /// Rings, send heap, doorbell and wake, for the process that goes on with it; `None` if it [stays](Self::stays).
+    pub fn lend(&self) -> Option<[BorrowedFd<'_>; 4]> {
+        let [rings, send_heap] = self.lendable.segments.as_ref()?;
+        Some([
+            rings.as_fd(),
+            send_heap.as_fd(),
             self.doorbell.as_fd(),
             self.wake.as_fd(),
-        ]
+        ])
     }
 }
 
@@ -343,8 +349,7 @@ pub fn resume(
         wake: Wake::resumed(wake),
         lendable: Lendable {
             shape,
-            rings: rings.into_fd(),
-            send_heap: send_heap.into_fd(),
+            segments: Some([rings.into_fd(), send_heap.into_fd()]),
             base,
         },
     };

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-/// Application sessions of one daemon. Each has three segments, of which only touched pages cost memory.
+/// Application sessions of one daemon. Each has three segments, of which only touched pages cost memory, and takes five descriptors (three if its
+/// library can't follow to another daemon): this many need a hard limit of 20,600.
 pub const MAX_SESSIONS: usize = 4_096;
 
 /// Links of one runtime to peers, accepted and dialled. Each has a 256 KiB receive buffer, touched lazily.

@@ -260,7 +260,10 @@ fn spans_and_delivered_blocks_outlive_their_session() {
 /// Another process has the daemon's end, as far as can be told from what it gets.
 fn hand_over(daemon: &mut DaemonEnd, app: &mut AppEnd) -> DaemonEnd {
     let standing = daemon.standing();
-    let lent = daemon.lend().map(|fd| fd.try_clone_to_owned().unwrap());
+    let lent = daemon
+        .lend()
+        .unwrap()
+        .map(|fd| fd.try_clone_to_owned().unwrap());
     let (next, heap) = resume(&standing, lent.into()).unwrap();
     let bytes = standing.shape.receive_heap_bytes;
     app.receive_heap.follow(heap, bytes).unwrap();
@@ -329,7 +332,10 @@ fn another_process_goes_on_where_this_one_stood() {
 fn the_next_receive_heap_is_as_closed_to_the_app_as_the_first() {
     let (mut daemon, _app) = open(&small());
     let standing = daemon.standing();
-    let lent = daemon.lend().map(|fd| fd.try_clone_to_owned().unwrap());
+    let lent = daemon
+        .lend()
+        .unwrap()
+        .map(|fd| fd.try_clone_to_owned().unwrap());
     let (_next, heap) = resume(&standing, lent.into()).unwrap();
     assert_eq!(rustix::io::pwrite(&heap, b"forged", 0), Err(Errno::PERM));
     let segment = Segment::adopt(RECEIVE_HEAP, heap, MIN_HEAP_BYTES as usize).unwrap();
@@ -378,7 +384,17 @@ fn what_cannot_be_gone_on_with_is_refused() {
     assert!(resume(&other, sizes).is_err(), "of another size");
 }
 
+#[test]
+fn a_session_that_stays_keeps_no_segment() {
+    let (mut daemon, _app) = open(&small());
+    daemon.stays();
+    assert!(daemon.lend().is_none());
+}
+
 fn daemon_fds(daemon: &DaemonEnd) -> Vec<OwnedFd> {
-    let lent = daemon.lend().map(|fd| fd.try_clone_to_owned().unwrap());
+    let lent = daemon
+        .lend()
+        .unwrap()
+        .map(|fd| fd.try_clone_to_owned().unwrap());
     lent.into()
 }

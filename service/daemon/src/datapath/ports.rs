@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use tollgate_engine::fair::FlowId;
 use tollgate_engine::{CallKey, LinkId, ServiceId, SessionId, Status};
 use tollgate_shm_abi::Misbehaved;
@@ -277,8 +278,9 @@ pub(crate) struct Placed {
     pub(crate) bare: bool,
 }
 
-/// What a delivered block is.
-#[derive(Clone, Copy)]
+/// What a delivered block is. Its names are in the states that daemons hand over.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Delivery {
     Call {
         handle: u32,

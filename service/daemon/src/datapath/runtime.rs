@@ -370,7 +370,7 @@ impl Runtime {
     fn command(&mut self, command: Command) {
         match command {
             Command::OpenSession {
-                end,
+                mut end,
                 tenant,
                 app,
                 pid,
@@ -388,6 +388,9 @@ impl Runtime {
                     follows_heaps: features & FEATURE_HEAPS != 0,
                     label: (!label.is_empty()).then(|| label.into()),
                 };
+                if !who.follows_heaps {
+                    end.stays();
+                }
                 let opened = self.open_session(*end, who);
                 if let Err(Ok(session)) = reply.send(opened) {
                     // Who asked has given up: nobody else would close it.

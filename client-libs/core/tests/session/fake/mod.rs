@@ -312,7 +312,11 @@ impl Fake {
     /// Another process goes on: all that it has is what it is lent. Its receive heap is announced, unless that is the test's.
     pub fn hand_over(&mut self) -> OwnedFd {
         let standing = self.end.standing();
-        let lent = self.end.lend().map(|fd| fd.try_clone_to_owned().unwrap());
+        let lent = self
+            .end
+            .lend()
+            .unwrap()
+            .map(|fd| fd.try_clone_to_owned().unwrap());
         let (end, heap) = resume(&standing, lent.into()).unwrap();
         self.end = end;
         self.end.doorbell.watch(&self.epoll, 0).unwrap();

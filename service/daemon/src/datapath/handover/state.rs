@@ -1,0 +1,344 @@
+//! The form of what a runtime leaves, and how sessions and messages become it.
+//!
+//! It is JSON with names, read as [`Frozen`] says: what isn't known is skipped. Messages are ranges of bytes that lie beside it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tollgate_engine::{CallKey, ChainId, Frozen, SessionId, Stage, Unportable};
+use tollgate_shm_abi::session::{Standing, receive_heap_may_follow};
+
+use crate::datapath::message::{Body, Message, Source, copy_image};
+use crate::datapath::ports::{Delivery, Held, RemoteBinding, SessionPort};
+use crate::datapath::runtime::Service;
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct State {
+    pub(super) engine: Frozen<MessageForm>,
+    pub(super) services: Vec<ServiceForm>,
+    pub(super) sessions: Vec<SessionForm>,
+    /// The keys that the next sessions get, the very next one last.
+    pub(super) free: Vec<u32>,
+    pub(super) bindings: Vec<BindingForm>,
+    /// In the order of their queues.
+    pub(super) parked: Vec<ParkedForm>,
+    /// Blocks of send heaps, as (session, offset), that links had: to be given back.
+    pub(super) lent: Vec<(SessionId, u64)>,
+    #[serde(default)]
+    pub(super) policies: Vec<PolicyForm>,
+}
+
+/// What a policy's version has saved.
+#[derive(Serialize, Deserialize)]
+pub(super) struct PolicyForm {
+    /// Its attachment, as it was called in the old process.
+    pub(super) id: u32,
+    pub(super) version: u32,
+    /// Of its state, as its manifest numbers them.
+    pub(super) format: u32,
+    /// Where its state begins among the bytes, and its length.
+    pub(super) at: usize,
+    pub(super) len: usize,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct ServiceForm {
+    pub(super) tenant: String,
+    pub(super) schema: [u8; 32],
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct SessionForm {
+    pub(super) id: SessionId,
+    pub(super) tenant: String,
+    pub(super) app: String,
+    pub(super) pid: i32,
+    pub(super) takes_metadata: bool,
+    pub(super) tells_waits: bool,
+    pub(super) knows_streams: bool,
+    pub(super) label: Option<String>,
+    pub(super) standing: StandingForm,
+    /// Schemas, and whether the application calls them.
+    pub(super) bound: Vec<([u8; 32], bool)>,
+    pub(super) held: Vec<HeldForm>,
+    /// Completions that found no room in the ring.
+    pub(super) backlog: Vec<Vec<u8>>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct StandingForm {
+    pub(super) ring_capacity: u32,
+    pub(super) send_heap_bytes: u64,
+    pub(super) receive_heap_bytes: u64,
+    pub(super) receive_heap_end: u64,
+    pub(super) taken: u32,
+    pub(super) told: u32,
+    pub(super) heard: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum HeldForm {
+    /// The handle has the method that it is of.
+    Message {
+        handle: u32,
+        message: MessageForm,
+        what: Delivery,
+    },
+    Status {
+        call: u64,
+        status: StatusForm,
+    },
+    End {
+        call: CallKey,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct StatusForm {
+    pub(super) code: u32,
+    pub(super) message: String,
+    pub(super) retry_after_ms: u32,
+    pub(super) trailers: Vec<u8>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct BindingForm {
+    pub(super) session: SessionId,
+    pub(super) first_handle: u32,
+    pub(super) schema: [u8; 32],
+    pub(super) tenant: String,
+    pub(super) peer: SocketAddr,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct ParkedForm {
+    pub(super) call: CallKey,
+    pub(super) tenant: String,
+    pub(super) stage: Stage,
+    /// As it was called in the old process; none: it is gone.
+    pub(super) chain: Option<ChainId>,
+    pub(super) step: usize,
+    /// A policy delays it until then.
+    pub(super) until_ns: Option<u64>,
+    pub(super) waits_since_ns: u64,
+    pub(super) priority: Option<u8>,
+    pub(super) route: Option<String>,
+    pub(super) message: MessageForm,
+}
+
+/// A message: its image, and its metadata behind.
+#[derive(Serialize, Deserialize)]
+pub(super) struct MessageForm {
+    /// Where its bytes begin, among those of all messages.
+    pub(super) at: usize,
+    pub(super) image: usize,
+    pub(super) metadata: usize,
+    pub(super) inline_len: u32,
+    pub(super) total_len: u32,
+    pub(super) bare: bool,
+    pub(super) body: BodyForm,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum BodyForm {
+    Private { accepted: bool, extents: Vec<u32> },
+    Encoded { start: usize },
+}
+
+/// The bytes of messages, gathered.
+#[derive(Default)]
+pub(super) struct Bytes(pub(super) Vec<u8>);
+
+impl Bytes {
+    pub(super) fn append(&mut self, bytes: &[u8]) -> usize {
+        let at = self.0.len();
+        self.0.extend_from_slice(bytes);
+        at
+    }
+
+    pub(super) fn keep(&mut self, message: &Message) -> MessageForm {
+        let at = self.0.len();
+        let body = match &message.body {
+            Body::Private {
+                bytes,
+                accepted,
+                extents,
+            } => {
+                self.0.extend_from_slice(bytes);
+                BodyForm::Private {
+                    accepted: *accepted,
+                    extents: extents.clone(),
+                }
+            }
+            // As a chain that reads it would have it.
+            Body::Gathered { inline, spans, .. } => {
+                self.0.resize(at + message.total_len as usize, 0);
+                let extents = copy_image(inline, spans, &mut self.0[at..]);
+                BodyForm::Private {
+                    accepted: spans.is_empty(),
+                    extents,
+                }
+            }
+            Body::Landed { block, .. } => {
+                self.0
+                    .extend_from_slice(&block[..message.total_len as usize]);
+                BodyForm::Private {
+                    accepted: true,
+                    extents: Vec::new(),
+                }
+            }
+            Body::Encoded { bytes, start } => {
+                self.0.extend_from_slice(bytes);
+                BodyForm::Encoded { start: *start }
+            }
+        };
+        let image = self.0.len() - at;
+        self.0.extend_from_slice(&message.metadata);
+        MessageForm {
+            at,
+            image,
+            metadata: message.metadata.len(),
+            inline_len: message.inline_len,
+            total_len: message.total_len,
+            bare: message.bare,
+            body,
+        }
+    }
+}
+
+impl MessageForm {
+    pub(super) fn message(self, bytes: &[u8]) -> Result<Message, Unportable> {
+        let rest = bytes.get(self.at..).unwrap_or_default();
+        let both = rest.split_at_checked(self.image);
+        let both = both.and_then(|(image, behind)| Some((image, behind.get(..self.metadata)?)));
+        let lost = || Unportable(format!("a message's bytes at {} aren't there", self.at));
+        let (image, metadata) = both.ok_or_else(lost)?;
+        let within = |at: usize| at <= image.len();
+        let (body, is_whole) = match self.body {
+            BodyForm::Private { accepted, extents } => {
+                let is_whole = image.len() == self.total_len as usize
+                    && within(self.inline_len as usize)
+                    && extents.iter().all(|&at| within(at as usize));
+                let bytes = image.to_vec();
+                let body = Body::Private {
+                    bytes,
+                    accepted,
+                    extents,
+                };
+                (body, is_whole)
+            }
+            BodyForm::Encoded { start } => {
+                let bytes = image.to_vec();
+                (Body::Encoded { bytes, start }, within(start))
+            }
+        };
+        if !is_whole {
+            let text = format!("the message at {} isn't as long as it says", self.at);
+            return Err(Unportable(text));
+        }
+        Ok(Message {
+            body,
+            inline_len: self.inline_len,
+            total_len: self.total_len,
+            metadata: metadata.to_vec(),
+            bare: self.bare,
+        })
+    }
+}
+
+impl SessionPort {
+    /// Whether another process can go on with it.
+    pub(super) fn can_go(&mut self) -> bool {
+        let next = self.end.receive_heap.len_bytes();
+        self.who.follows_heaps && receive_heap_may_follow(self.heaps.receive, next)
+    }
+}
+
+pub(super) fn service_form(service: &Service) -> ServiceForm {
+    ServiceForm {
+        tenant: service.tenant.to_string(),
+        schema: service.schema.hash,
+    }
+}
+
+pub(super) fn binding_form(binding: &RemoteBinding) -> BindingForm {
+    BindingForm {
+        session: binding.session,
+        first_handle: binding.first_handle,
+        schema: binding.schema.hash,
+        tenant: binding.tenant.to_string(),
+        peer: binding.peer,
+    }
+}
+
+pub(super) fn session_form(port: &mut SessionPort, bytes: &mut Bytes) -> SessionForm {
+    let Standing {
+        shape,
+        receive_heap_end,
+        taken,
+        told,
+        heard,
+    } = port.end.standing();
+    let held = port.held.iter().map(|held| match held {
+        Held::Message {
+            method,
+            message,
+            what,
+        } => {
+            let mut handles = port.handles.iter();
+            let handle = handles.position(|handle| Arc::ptr_eq(&handle.method, method));
+            HeldForm::Message {
+                handle: handle.unwrap_or(usize::MAX) as u32,
+                message: bytes.keep(message),
+                what: *what,
+            }
+        }
+        Held::Status { call, status } => HeldForm::Status {
+            call: *call,
+            status: StatusForm {
+                code: status.code.0,
+                message: status.message.to_string(),
+                retry_after_ms: status.retry_after_ms,
+                trailers: status.trailers.clone(),
+            },
+        },
+        Held::End { call } => HeldForm::End { call: *call },
+    });
+    SessionForm {
+        id: port.id,
+        tenant: port.who.tenant.to_string(),
+        app: port.who.app.clone(),
+        pid: port.who.pid,
+        takes_metadata: port.who.takes_metadata,
+        tells_waits: port.who.tells_waits,
+        knows_streams: port.who.knows_streams,
+        label: port.who.label.as_deref().map(str::to_owned),
+        standing: StandingForm {
+            ring_capacity: shape.ring_capacity,
+            send_heap_bytes: shape.send_heap_bytes,
+            receive_heap_bytes: shape.receive_heap_bytes,
+            receive_heap_end,
+            taken,
+            told,
+            heard,
+        },
+        bound: port
+            .bound
+            .iter()
+            .map(|(s, calls)| (s.hash, *calls))
+            .collect(),
+        held: held.collect(),
+        backlog: port.backlog.iter().map(|entry| entry.to_vec()).collect(),
+    }
+}
+
+/// The block of a send heap that a message is in.
+pub(super) fn source_of(message: &Message) -> Option<Source> {
+    match &message.body {
+        Body::Gathered { source, .. } => Some(*source),
+        _ => None,
+    }
+}
