@@ -204,7 +204,11 @@ def test_a_value_that_cannot_be_sent_is_named(hosts: Any, serve: Serve, channel:
     def bad(request: AskView, context: Context) -> Any:
         return Answer(number=-1) if request.number == 0 else Ask()
 
-    serve(add, Given(unary=bad, chat=echo_numbers))
+    def reads(requests: Iterator[AskView], context: Context) -> Answer:
+        return Answer(number=sum(request.number for request in requests))
+
+    # Each method is there: that one isn't could be said before what is wrong with the request.
+    serve(add, Given(unary=bad, chat=echo_numbers, collect=reads))
     stub = SemanticsStub(channel)
     with pytest.raises(ValueError, match=r"interop.Ask.number: -1 isn't an unsigned 64-bit number"):
         stub.Unary(Ask(number=-1))
