@@ -177,7 +177,11 @@ pub const UPGRADE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest that an operator may allow for that: changes are refused meanwhile.
 pub const MAX_UPGRADE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How long it may then take to open the store, while nobody is accepted; and applications' requests, to be answered.
+/// How long applications' requests, bindings that wait for a peer among them, may take to be answered before it takes over; whose isn't by
+/// then connects again.
+pub const REQUESTS_GRACE: Duration = Duration::from_secs(1);
+
+/// How long it may then take to open the store, while nobody is accepted.
 pub const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long it may take to hear of the sessions, and then to go on with them, while calls stand still.

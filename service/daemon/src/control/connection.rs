@@ -200,6 +200,8 @@ async fn talk(
         let answer = tokio::select! {
             answer = handle(control, socket, request, fds, &mut open, &mut ended) => answer,
             () = hung_up(socket), if waits => break,
+            // Its application connects again, to the next process.
+            () = control.hurry.notified(), if waits => break,
         };
         let (answer, served) = match answer {
             Ok(answer) => answer,

@@ -116,6 +116,8 @@ struct Control {
     strangers: RefCell<HashMap<RawFd, Rc<Socket>>>,
     /// Read while an application's request is carried out; written while another process takes over.
     requests: RwLock<()>,
+    /// Told when what waits for others is to be given up, because another process waits for it.
+    hurry: Notify,
     /// Has as many other owners as there are sessions, over all runtimes.
     each_session: Rc<()>,
     connections: RefCell<usize>,
@@ -218,6 +220,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         sessions: RefCell::default(),
         strangers: RefCell::default(),
         requests: RwLock::default(),
+        hurry: Notify::new(),
         each_session: Rc::default(),
         connections: RefCell::new(0),
         listen: doors.listen(),
@@ -373,8 +376,13 @@ async fn until_told_to_stop(control: &Control) -> Result<bool, DaemonError> {
         watch(SignalKind::terminate())?,
     );
     tokio::select! {
-        _ = interrupt.recv() => Ok(false),
-        _ = terminate.recv() => Ok(false),
+        _ = interrupt.recv() => {},
+        _ = terminate.recv() => {},
+        () = control.retired.notified() => return Ok(true),
+    }
+    // Not while runtimes wait to hear who goes on.
+    tokio::select! {
+        _nobody_takes_over = control.requests.read() => Ok(false),
         () = control.retired.notified() => Ok(true),
     }
 }

@@ -33,6 +33,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         sessions: RefCell::default(),
         strangers: RefCell::default(),
         requests: tokio::sync::RwLock::default(),
+        hurry: tokio::sync::Notify::new(),
         each_session: Rc::default(),
         connections: RefCell::new(0),
         doors: Doors::default(),

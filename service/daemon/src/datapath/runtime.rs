@@ -411,14 +411,21 @@ impl Runtime {
                 inventory,
                 reply,
                 begins,
-            } => match self.take_over(*estate, inventory) {
-                Ok((resumed, beginning)) => {
-                    if reply.send(Ok(resumed)).is_ok() && begins.recv().is_ok() {
-                        self.begin(beginning);
+            } => {
+                let (answer, beginning) = match self.take_over(*estate, inventory) {
+                    Ok((resumed, beginning)) => (Ok(resumed), Some(beginning)),
+                    Err(why) => (Err(why), None),
+                };
+                // Whose they were may go on with them: nothing is touched before that is known.
+                let is_heard = reply.send(answer).is_ok();
+                match beginning.filter(|_| is_heard && begins.recv().is_ok()) {
+                    Some(beginning) => self.begin(beginning),
+                    None => {
+                        self.leave();
+                        self.stopping = true;
                     }
                 }
-                Err(why) => drop(reply.send(Err(why))),
-            },
+            }
             Command::Drain { session, reply } => {
                 self.engine.drain_session(session);
                 let _asker_gone = reply.send(());

@@ -23,7 +23,9 @@ use super::{ARGUMENT, Channel, FORMAT, Message, Offer, borrowed};
 use crate::control::admin::{invalid, store_failed};
 use crate::control::report::internal;
 use crate::control::{Control, DaemonError, failed};
-use crate::limits::{HAND_OVER_TIMEOUT, MAX_UPGRADE_TIMEOUT, TAKE_OVER_TIMEOUT, UPGRADE_TIMEOUT};
+use crate::limits::{
+    HAND_OVER_TIMEOUT, MAX_UPGRADE_TIMEOUT, REQUESTS_GRACE, TAKE_OVER_TIMEOUT, UPGRADE_TIMEOUT,
+};
 
 /// `tollgate upgrade`, and SIGUSR2: starts another process and lets it take over, or goes on. Who calls this stops serving when it
 /// has succeeded.
@@ -116,10 +118,8 @@ async fn hand_over<'c>(
         Message::Opened => {}
         other => return Err((out_of_turn(&other), None)),
     }
-    let Ok(turn) = timeout(TAKE_OVER_TIMEOUT, control.requests.write()).await else {
-        let text = format!("an application's request wasn't answered within {TAKE_OVER_TIMEOUT:?}");
-        return Err((Status::new(Code::DEADLINE_EXCEEDED, text), None));
-    };
+    let turn = requests_rest(control).await;
+    let turn = turn.map_err(|status| (status, None))?;
     let stood = Instant::now();
     let datapath = Standstill::of(control).await;
     let mut still = Still {
@@ -160,6 +160,20 @@ async fn hand_over<'c>(
         );
     }
     Ok(stood)
+}
+
+/// Applications' requests are answered, or still unread.
+async fn requests_rest(control: &Control) -> Result<RwLockWriteGuard<'_, ()>, Status> {
+    if let Ok(turn) = timeout(REQUESTS_GRACE, control.requests.write()).await {
+        return Ok(turn);
+    }
+    // Who waits for a peer that doesn't answer mustn't hold up the others.
+    control.hurry.notify_waiters();
+    let turn = timeout(TAKE_OVER_TIMEOUT, control.requests.write()).await;
+    turn.map_err(|_elapsed| {
+        let text = format!("an application's request wasn't answered within {TAKE_OVER_TIMEOUT:?}");
+        Status::new(Code::DEADLINE_EXCEEDED, text)
+    })
 }
 
 /// Nothing happens while this is there.

@@ -1,9 +1,10 @@
 //! A runtime leaves what it has, another one goes on with it; and what nobody can have left is refused.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 use tollgate_engine::{MethodChains, Route, RouteTarget, SessionId, Status};
 use tollgate_shm_abi::descriptor::{Alleged, BlockRef, Completion, Part, Submission};
 use tollgate_shm_abi::limits::MIN_HEAP_BYTES;
@@ -12,7 +13,7 @@ use tollgate_shm_abi::session::AppEnd;
 use tollgate_shm_abi::status::Code;
 
 use super::turns::{large_method, open_with};
-use crate::datapath::command::{Handle, Method, ServiceSchema};
+use crate::datapath::command::{Command, Handle, Method, ServiceSchema};
 use crate::datapath::handover::{Estate, Inventory};
 use crate::datapath::ports::Held;
 use crate::datapath::runtime::Runtime;
@@ -144,6 +145,29 @@ fn what_waits_in_the_ring_and_behind_it_is_answered_by_the_next_runtime() {
     assert_eq!((calls, blocks), (vec![2, 3], 2));
     // A session that comes gets a key of its own.
     assert_ne!(new.sessions.next_key(), Some(key));
+}
+
+#[test]
+fn a_runtime_that_is_not_told_to_begin_touches_nothing() {
+    let mut old = Old::new(FEATURE_HEAPS);
+    let estate = old.runtime.hand_over().unwrap();
+    old.call(4);
+    let (mut new, handle) = Runtime::idle();
+    let (reply, mut answer) = oneshot::channel();
+    let (begin, begins) = mpsc::channel();
+    drop(begin);
+    handle.send(Command::TakeOver {
+        estate: Box::new(estate),
+        inventory: old.inventory(),
+        reply,
+        begins,
+    });
+    new.turn();
+    assert_eq!(answer.try_recv().unwrap().unwrap().len(), 1);
+    assert_eq!(new.sessions.len(), 0);
+    assert_eq!(heard(&mut old.app, MIN_HEAP_BYTES).0, []);
+    old.runtime.turn();
+    assert_eq!(heard(&mut old.app, MIN_HEAP_BYTES).0, [4]);
 }
 
 #[test]
