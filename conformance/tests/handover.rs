@@ -1,16 +1,19 @@
 //! Another process goes on with the sessions of a daemon that is upgraded: with every call, stream and message that is on its way.
 //!
 //! 6 upgrades under load; more: `TOLLGATE_UPGRADES=500 cargo test --test handover -- --nocapture`. How long calls stood still is printed.
+//! `.ci/upgrades` does that with another commit's daemon and this one's in turn.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use serde_json::Value;
 use tollgate::{
     Channel, Code, Received, Reply, Request, Response, Server, Session, SessionOptions, Status,
     Streaming, Workers, block_on,
@@ -25,9 +28,33 @@ use tollgate_conformance::interop::{
 use tollgate_conformance::process::program;
 use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, times};
 
-/// What a daemon of the same version is started by.
-fn next(bed: &Testbed) -> PathBuf {
-    bed.successor("next", &program("tollgated").display().to_string())
+/// What the next daemons are started by: programs of this build, and in turn of another one if there is one.
+struct Successors {
+    programs: Vec<PathBuf>,
+    started: usize,
+}
+
+impl Successors {
+    fn new(bed: &Testbed) -> Successors {
+        Successors::called(bed, "next")
+    }
+
+    fn called(bed: &Testbed, name: &str) -> Successors {
+        let own = program("tollgated").display().to_string();
+        let other = std::env::var("TOLLGATE_OTHER_DAEMON").ok();
+        let other = other.map(|other| bed.successor(&format!("{name}-other"), &other));
+        let own = bed.successor(name, &own);
+        Successors {
+            programs: other.into_iter().chain([own]).collect(),
+            started: 0,
+        }
+    }
+
+    fn upgrade(&mut self, daemon: &mut Daemon) -> Value {
+        let program = &self.programs[self.started % self.programs.len()];
+        self.started += 1;
+        daemon.upgrade(program)
+    }
 }
 
 fn open(daemon: &Daemon, token: &str) -> Session {
@@ -104,7 +131,7 @@ fn of_128_calls_in_flight_each_is_handled_and_answered_once() {
     let _serving = serve(&daemon, &token, service);
     let session = open(&daemon, &token);
     let before = daemon.status()["sessions"].clone();
-    let next = next(&bed);
+    let mut next = Successors::new(&bed);
     let over = AtomicBool::new(false);
     let answered = std::thread::scope(|scope| {
         let calls = scope.spawn(|| {
@@ -136,7 +163,7 @@ fn of_128_calls_in_flight_each_is_handled_and_answered_once() {
             })
         });
         let mut pauses: Vec<_> = (0..upgrades)
-            .map(|_| daemon.upgrade(&next)["pause_us"].as_u64().unwrap())
+            .map(|_| next.upgrade(&mut daemon)["pause_us"].as_u64().unwrap())
             .collect();
         over.store(true, Ordering::Relaxed);
         let answered = calls.join().unwrap();
@@ -151,7 +178,7 @@ fn of_128_calls_in_flight_each_is_handled_and_answered_once() {
     assert_eq!(handled.len() as u64, answered);
     let twice = handled.iter().find(|(_, times)| **times != 1);
     assert_eq!(twice, None, "each once");
-    let ids = |sessions: &serde_json::Value| {
+    let ids = |sessions: &Value| {
         let sessions = sessions.as_array().unwrap().iter();
         sessions
             .map(|session| session["session"].as_u64().unwrap())
@@ -171,7 +198,7 @@ fn streams_go_on_in_order_also_to_a_reader_that_waited() {
     let _serving = serve(&daemon, &token, SemanticsServer::new(Interop));
     let session = open(&daemon, &token);
     let client = SemanticsClient::new(Channel::new(&session, ""));
-    let next = next(&bed);
+    let mut next = Successors::new(&bed);
     block_on(&session, async {
         // Its window is full, and what is behind waits on the other side.
         let many = Ask {
@@ -189,7 +216,7 @@ fn streams_go_on_in_order_also_to_a_reader_that_waited() {
                 let answer = chat.message().await.unwrap().unwrap();
                 sums.push(answer.view().number());
             }
-            daemon.upgrade(&next);
+            next.upgrade(&mut daemon);
             for k in 0..100 {
                 let answer = slow.message().await.unwrap().unwrap();
                 assert_eq!(answer.view().number(), 100 * round + k);
@@ -202,7 +229,7 @@ fn streams_go_on_in_order_also_to_a_reader_that_waited() {
         assert_eq!(sums, want);
         drop(sender);
         assert!(chat.message().await.unwrap().is_none());
-        daemon.upgrade(&next);
+        next.upgrade(&mut daemon);
         for k in 400..500 {
             let answer = slow.message().await.unwrap().unwrap();
             assert_eq!(answer.view().number(), k);
@@ -236,7 +263,7 @@ fn calls_that_a_policy_delays_are_let_go_by_another_process() {
     );
     let session = open(&daemon, &token);
     let client = SemanticsClient::new(Channel::new(&session, ""));
-    let next = next(&bed);
+    let mut next = Successors::new(&bed);
     block_on(&session, async {
         client.unary(ask(1_000)).await.unwrap();
         let began = Instant::now();
@@ -253,7 +280,7 @@ fn calls_that_a_policy_delays_are_let_go_by_another_process() {
         assert!(none.is_none());
         let parked = eventually(SOON, || daemon.status()["accounts"][0]["waiting"] == 16);
         parked.expect("all of them wait");
-        daemon.upgrade(&next);
+        next.upgrade(&mut daemon);
         while let Some(reply) = calls.next().await {
             reply.unwrap();
         }
@@ -280,7 +307,7 @@ fn a_rate_limit_goes_on_counting_where_it_was() {
     daemon.ok(&format!("{line} --grant state,clock"));
     let session = open(&daemon, &token);
     let client = ReservationClient::new(Channel::new(&session, ""));
-    let next = next(&bed);
+    let mut next = Successors::new(&bed);
     let book = || {
         let request = ReserveRequest {
             customer_name: "Ada".to_owned(),
@@ -291,7 +318,7 @@ fn a_rate_limit_goes_on_counting_where_it_was() {
     };
     for _ in 0..4 {
         book().unwrap();
-        daemon.upgrade(&next);
+        next.upgrade(&mut daemon);
     }
     assert_eq!(book().unwrap_err().code, Code::RESOURCE_EXHAUSTED);
 }
@@ -307,16 +334,12 @@ fn links_are_dialled_again_and_no_application_opens_its_session_anew() {
     let session = open(&a, &tokens[0]);
     let client = SemanticsClient::new(Channel::new(&session, &b.listen().to_string()));
     let id = session.id();
-    let next_of = |daemon: &Daemon| {
-        let program = program("tollgated").display().to_string();
-        bed.successor(&format!("next-{}", daemon.name()), &program)
-    };
+    let mut next = ["next-a", "next-b"].map(|name| Successors::called(&bed, name));
     block_on(&session, client.unary(ask(0))).unwrap();
     let mut number = 1;
     for round in 0..4 {
         let daemon = if round % 2 == 0 { &mut a } else { &mut b };
-        let next = next_of(daemon);
-        daemon.upgrade(&next);
+        next[round % 2].upgrade(daemon);
         let answered = eventually(SOON, || {
             number += 1;
             match block_on(&session, client.unary(ask(number))) {
@@ -338,4 +361,38 @@ fn links_are_dialled_again_and_no_application_opens_its_session_anew() {
             .values()
             .all(|times| *times == 1)
     );
+}
+
+/// A peer that takes connections and says nothing keeps a binding waiting for long.
+#[test]
+fn an_application_that_waits_for_a_peer_holds_up_nobody() {
+    let bed = Testbed::new();
+    let mut daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let _serving = serve(&daemon, &token, SemanticsServer::new(Interop));
+    let session = open(&daemon, &token);
+    let client = SemanticsClient::new(Channel::new(&session, ""));
+    block_on(&session, client.unary(ask(1))).unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = silent.local_addr().unwrap().to_string();
+    let waiting = open(&daemon, &token);
+    let mut next = Successors::new(&bed);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let client = SemanticsClient::new(Channel::new(&waiting, &peer));
+            block_on(&waiting, client.unary(ask(2)))
+        });
+        let links = || daemon.status()["links"].as_array().unwrap().len() == 1;
+        eventually(SOON, links).expect("it is dialled");
+        next.upgrade(&mut daemon);
+        let status = waits.join().unwrap().unwrap_err();
+        assert_eq!(status.code, Code::UNAVAILABLE, "{status}");
+    });
+    block_on(&session, client.unary(ask(3))).unwrap();
+    let ids: Vec<_> = daemon.status()["sessions"].as_array().unwrap().clone();
+    assert!(ids.iter().any(|kept| kept["session"] == session.id()));
+    // It has another session, and uses it.
+    let client = SemanticsClient::new(Channel::new(&waiting, ""));
+    let again = || block_on(&waiting, client.unary(ask(4))).is_ok();
+    eventually(SOON, again).expect("it goes on, too");
 }
