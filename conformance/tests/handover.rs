@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use serde_json::Value;
 use tollgate::{
@@ -264,28 +265,27 @@ fn calls_that_a_policy_delays_are_let_go_by_another_process() {
     let session = open(&daemon, &token);
     let client = SemanticsClient::new(Channel::new(&session, ""));
     let mut next = Successors::new(&bed);
-    block_on(&session, async {
-        client.unary(ask(1_000)).await.unwrap();
-        let began = Instant::now();
-        let mut calls: FuturesUnordered<_> = (0..16)
-            .map(|number| {
-                let payload = payload(number);
-                client.unary(Ask {
-                    payload,
-                    ..ask(number)
-                })
+    block_on(&session, client.unary(ask(1_000))).unwrap();
+    let began = Instant::now();
+    let replies = std::thread::scope(|scope| {
+        let calls = (0..16).map(|number| {
+            let payload = payload(number);
+            client.unary(Ask {
+                payload,
+                ..ask(number)
             })
-            .collect();
-        let none = futures_util::future::poll_immediate(calls.next()).await;
-        assert!(none.is_none());
+        });
+        let calls = join_all(calls);
+        let calls = scope.spawn(|| block_on(&session, calls));
         let parked = eventually(SOON, || daemon.status()["accounts"][0]["waiting"] == 16);
         parked.expect("all of them wait");
         next.upgrade(&mut daemon);
-        while let Some(reply) = calls.next().await {
-            reply.unwrap();
-        }
-        assert!(began.elapsed() >= WAIT);
+        calls.join().unwrap()
     });
+    assert!(began.elapsed() >= WAIT);
+    for reply in replies {
+        reply.unwrap();
+    }
     let handled = counting.handled.lock().unwrap();
     assert_eq!(handled.len(), 17);
     assert!(handled.values().all(|times| *times == 1));

@@ -165,7 +165,7 @@ fn a_runtime_that_is_not_told_to_begin_touches_nothing() {
     new.turn();
     assert_eq!(answer.try_recv().unwrap().unwrap().len(), 1);
     assert_eq!(new.sessions.len(), 0);
-    assert_eq!(heard(&mut old.app, MIN_HEAP_BYTES).0, []);
+    assert_eq!(heard(&mut old.app, MIN_HEAP_BYTES).0, [0_u64; 0]);
     old.runtime.turn();
     assert_eq!(heard(&mut old.app, MIN_HEAP_BYTES).0, [4]);
 }
