@@ -30,6 +30,7 @@
 //! | 15 | RESPONSE | P M B | | id | | inline length | charge | \[metadata,\] image, or protobuf |
 //! | 16 | REQUEST_CREDIT | | | id | | messages | bytes | |
 //! | 17 | RESPONSE_CREDIT | | | id | | messages | bytes | |
+//! | 18 | FEATURES | | | | | features | | |
 //!
 //! Blank columns must be zero. *Image* is a message as the receiver's heap will hold it: the inline part of the stated
 //! length, then each extent at the next multiple of 8. *Deadline* is what remains of it in microseconds, 0 for none: the
@@ -53,9 +54,14 @@
 //! length is zero, and there is no P but of a CALL, where it says which form the call's messages will have.
 //!
 //! Bits 1 to 3 become legal when both HELLOs offer the feature bit of the same position; this code offers [`FEATURES`]. Feature bit
-//! 8 makes *retry* legal, feature bit 9 streams: the kinds 14 to 17, a CALL without E, B, M of a STATUS, and a STATUS of code 0.
+//! 8 makes *retry* legal, feature bit 9 streams: the kinds 14 to 17, a CALL without E, B, M of a STATUS, and a STATUS of code 0; feature bit
+//! 10 the kind 18.
 //! A bit that an end doesn't know means nothing to it, so a link goes by what both offer, and each link by its own: daemons of different
 //! ages meet in any order. What changes on the wire takes a bit of its own, and a version only if no bit can express it.
+//!
+//! A daemon that is upgraded goes on with its links, and what it offers may be more then: FEATURES replaces what the sender has offered so
+//! far, from that frame on. What both offer stays among it, so that nothing on its way becomes illegal. A daemon that can't say that,
+//! because it knows less, doesn't go on with the link.
 //!
 //! # Metadata
 //!
@@ -138,16 +144,21 @@ pub const FEATURE_RETRY: u32 = 1 << 8;
 /// A call may have several messages, or none, in each direction.
 pub const FEATURE_STREAMS: u32 = 1 << 9;
 
+/// What an end offers may become more while the link stands.
+pub const FEATURE_RENEWAL: u32 = 1 << 10;
+
 /// What this code offers in its HELLO. The lower bits are those of the frame flags that they make legal.
-pub const FEATURES: u32 = (FLAG_PROTOBUF | FLAG_METADATA) as u32 | FEATURE_RETRY | FEATURE_STREAMS;
+pub const FEATURES: u32 =
+    (FLAG_PROTOBUF | FLAG_METADATA) as u32 | FEATURE_RETRY | FEATURE_STREAMS | FEATURE_RENEWAL;
 
 /// What the features of a link are called where an operator reads them, one after the other.
 pub fn feature_names(features: u32) -> impl Iterator<Item = &'static str> {
-    const NAMES: [(u32, &str); 4] = [
+    const NAMES: [(u32, &str); 5] = [
         (FLAG_METADATA as u32, "metadata"),
         (FLAG_PROTOBUF as u32, "protobuf"),
         (FEATURE_RETRY, "retry"),
         (FEATURE_STREAMS, "streams"),
+        (FEATURE_RENEWAL, "renewal"),
     ];
     let common = move |(bit, _): &(u32, &str)| features & bit != 0;
     NAMES.into_iter().filter(common).map(|(_, name)| name)
@@ -193,17 +204,19 @@ impl Kind {
     pub const RESPONSE: Kind = Kind(15);
     pub const REQUEST_CREDIT: Kind = Kind(16);
     pub const RESPONSE_CREDIT: Kind = Kind(17);
+    pub const FEATURES: Kind = Kind(18);
 }
 
 impl Kind {
     /// Whether a peer that offers these features may send such frames.
     pub(crate) fn is_known(self, features: u32) -> bool {
-        let last = if features & FEATURE_STREAMS == 0 {
-            Kind::GOAWAY
-        } else {
-            Kind::RESPONSE_CREDIT
-        };
-        (Kind::HELLO..=last).contains(&self)
+        match self {
+            Kind::FEATURES => features & FEATURE_RENEWAL != 0,
+            _ if self > Kind::GOAWAY => {
+                self <= Kind::RESPONSE_CREDIT && features & FEATURE_STREAMS != 0
+            }
+            _ => self >= Kind::HELLO,
+        }
     }
 
     /// Whether the payload is a message, as image or protobuf.
@@ -215,7 +228,7 @@ impl Kind {
     }
 }
 
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 19] = [
     "",
     "HELLO",
     "AUTH",
@@ -234,6 +247,7 @@ const NAMES: [&str; 18] = [
     "RESPONSE",
     "REQUEST_CREDIT",
     "RESPONSE_CREDIT",
+    "FEATURES",
 ];
 
 impl std::fmt::Debug for Kind {
@@ -364,7 +378,7 @@ impl Header {
             Kind::REFUSED => [false, false, true, true, true],
             Kind::CANCEL | Kind::PING | Kind::PONG => [false, true, false, false, false],
             Kind::CREDIT => [false, false, false, true, true],
-            Kind::GOAWAY => [false, false, false, true, false],
+            Kind::GOAWAY | Kind::FEATURES => [false, false, false, true, false],
             Kind::REQUEST | Kind::RESPONSE | Kind::REQUEST_CREDIT | Kind::RESPONSE_CREDIT => {
                 [false, true, false, true, true]
             }

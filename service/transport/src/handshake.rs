@@ -115,11 +115,21 @@ pub(crate) fn step(role: Role, state: State, input: Input) -> (State, Action) {
 pub(crate) struct PeerHello {
     pub(crate) name: String,
     pub(crate) version: u16,
-    /// What both ends offer.
-    pub(crate) features: u32,
+    pub(crate) offers: u32,
     pub(crate) window_calls: u32,
     pub(crate) window_bytes: u64,
     keyed: bool,
+}
+
+/// A handshake for another process.
+pub(crate) struct Frozen {
+    pub(crate) role: Role,
+    pub(crate) state: State,
+    pub(crate) own_hello: Vec<u8>,
+    /// Empty before it came.
+    pub(crate) peer_hello: Vec<u8>,
+    pub(crate) offers: u32,
+    pub(crate) peer_offers: u32,
 }
 
 /// The handshake of one link.
@@ -129,6 +139,8 @@ pub(crate) struct Handshake {
     state: State,
     key: Option<PresharedKey>,
     own_hello: Vec<u8>,
+    /// What this end offers: what its HELLO says, or what it has said since then.
+    offers: u32,
     peer_hello: Vec<u8>,
     peer: Option<PeerHello>,
 }
@@ -140,6 +152,7 @@ impl Handshake {
             state: State::AwaitHello,
             key: config.key.clone(),
             own_hello: encode_hello(config, nonce),
+            offers: frame::FEATURES,
             peer_hello: Vec::new(),
             peer: None,
         }
@@ -156,6 +169,77 @@ impl Handshake {
 
     pub(crate) fn peer(&self) -> Option<&PeerHello> {
         self.peer.as_ref()
+    }
+
+    /// What both ends offer; nothing before the peer's HELLO was read.
+    pub(crate) fn features(&self) -> u32 {
+        self.peer.as_ref().map_or(0, |peer| peer.offers) & self.offers
+    }
+
+    /// This end offers this from now on; whether that is something else than before.
+    pub(crate) fn offer(&mut self, offers: u32) -> bool {
+        std::mem::replace(&mut self.offers, offers) != offers
+    }
+
+    /// As it is, for another process.
+    pub(crate) fn freeze(&self) -> Frozen {
+        Frozen {
+            role: self.role,
+            state: self.state,
+            own_hello: self.own_hello.clone(),
+            peer_hello: self.peer_hello.clone(),
+            offers: self.offers,
+            peer_offers: self.peer.as_ref().map_or(0, |peer| peer.offers),
+        }
+    }
+
+    /// The handshake that was [frozen](Self::freeze), with the key of `config`; or what is wrong with it.
+    pub(crate) fn thaw(frozen: Frozen, config: &LinkConfig) -> Result<Handshake, String> {
+        let peer = match &frozen.peer_hello[..] {
+            [] => None,
+            hello => Some(decode_hello(hello).map_err(|error| error.to_string())?),
+        };
+        let mut handshake = Handshake {
+            role: frozen.role,
+            state: frozen.state,
+            key: config.key.clone(),
+            own_hello: frozen.own_hello,
+            offers: frozen.offers,
+            peer_hello: frozen.peer_hello,
+            peer,
+        };
+        let own = decode_hello(&handshake.own_hello).map_err(|error| error.to_string())?;
+        let waits_for_hello = handshake.state == State::AwaitHello;
+        if waits_for_hello != handshake.peer.is_none() {
+            let state = handshake.state.describe();
+            return Err(format!("while {state}, the peer's HELLO is what there is"));
+        }
+        if handshake.state != State::Ready && own.keyed != handshake.key.is_some() {
+            return Err("whether there is a key isn't what the HELLO says".to_owned());
+        }
+        if let Some(peer) = &mut handshake.peer {
+            peer.offers = frozen.peer_offers;
+        }
+        // Before the peer's HELLO is here, everything that this end has offered may come to be agreed on.
+        let agreed = match waits_for_hello {
+            true => handshake.offers,
+            false => handshake.features(),
+        };
+        match agreed & !frame::FEATURES {
+            0 => Ok(handshake),
+            unknown => Err(format!(
+                "it goes by the feature bits {unknown:#x}, which this daemon doesn't know"
+            )),
+        }
+    }
+
+    /// The peer offers this from now on. Whether all that both offered is among it.
+    pub(crate) fn on_features(&mut self, offers: u32) -> bool {
+        let stays = self.features() & !offers == 0;
+        if let Some(peer) = &mut self.peer {
+            peer.offers = offers;
+        }
+        stays
     }
 
     /// This end's HELLO payload.
@@ -336,7 +420,7 @@ fn decode_hello(payload: &[u8]) -> Result<PeerHello, LinkError> {
     Ok(PeerHello {
         name,
         version: frame::VERSION,
-        features: u32_at(payload, 12) & frame::FEATURES,
+        offers: u32_at(payload, 12),
         window_calls,
         window_bytes,
         keyed,

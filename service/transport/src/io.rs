@@ -9,7 +9,7 @@
 
 use std::io::{IoSliceMut, Read};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
@@ -18,7 +18,7 @@ use crate::Part;
 use crate::config::{ConfigError, LinkConfig, Role};
 use crate::error::LinkError;
 use crate::limits;
-use crate::proto::{Link, LinkSetup};
+use crate::proto::{FrozenLink, Link, LinkSetup, Unportable};
 use tollgate_shm_abi::io::send_parts;
 
 /// What a [`TcpLink::read`] found.
@@ -148,6 +148,28 @@ impl TcpLink {
         };
         Ok(TcpLink {
             link: Link::new(config, &setup)?,
+            stream,
+            address,
+        })
+    }
+
+    /// Goes on with a link of another process: by its socket, which that one leaves alone from now on.
+    ///
+    /// # Errors
+    /// [`Unportable`], of [`Link::thaw`].
+    pub fn resume(
+        socket: OwnedFd,
+        frozen: FrozenLink,
+        bytes: &[u8],
+        config: &LinkConfig,
+    ) -> Result<TcpLink, Unportable> {
+        let stream = TcpStream::from(socket);
+        // The peer may be gone, which reading finds out.
+        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+        let address = stream.peer_addr().unwrap_or(unknown);
+        let link = Link::thaw(frozen, bytes, config)?;
+        Ok(TcpLink {
+            link,
             stream,
             address,
         })

@@ -24,7 +24,7 @@ pub use event::{
 };
 pub use frame::metadata_room;
 pub use io::{BodyOutcome, FlushOutcome, OpenError, ReadOutcome, TcpLink};
-pub use proto::{Link, LinkSetup};
+pub use proto::{FrozenLink, Link, LinkSetup, Unportable};
 pub use tollgate_shm_abi::heap::Span;
 pub use tollgate_shm_abi::io::Part;
 pub use tx::Token;

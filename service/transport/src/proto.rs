@@ -20,6 +20,7 @@
 //! Deliberately absent: the table of calls (who asked, who waits), the windows of their streams, and the meaning of binds. They are
 //! the engine's.
 
+mod frozen;
 mod receive;
 mod send;
 
@@ -32,6 +33,7 @@ use crate::handshake::{Handshake, State};
 use crate::limits;
 use crate::rx::Rx;
 use crate::tx::{Token, Tx};
+pub use frozen::{FrozenLink, Unportable};
 use send::cut;
 
 /// What one link needs beyond its daemon's [`LinkConfig`].
@@ -174,7 +176,7 @@ impl Link {
 
     /// What both ends offer; nothing before the peer's HELLO was read. [`frame::feature_names`](crate::frame::feature_names) names it.
     pub fn features(&self) -> u32 {
-        self.handshake.peer().map_or(0, |peer| peer.features)
+        self.handshake.features()
     }
 
     /// What this end may send now.

@@ -26,8 +26,22 @@ impl Rx {
         }
     }
 
+    /// One that has received these bytes, as far as they fit.
+    pub(crate) fn of(bytes: &[u8]) -> Rx {
+        let mut rx = Rx::new();
+        let n = bytes.len().min(rx.buf.len());
+        rx.buf[..n].copy_from_slice(&bytes[..n]);
+        rx.tail = n;
+        rx
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.head == self.tail
+    }
+
+    /// What has been received and not consumed.
+    pub(crate) fn unparsed(&self) -> &[u8] {
+        &self.buf[self.head..self.tail]
     }
 
     /// The free end, made long enough for any small frame's rest if the unparsed bytes allow.

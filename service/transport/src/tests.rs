@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod flow;
+mod frozen;
 mod handshakes;
 mod hostile;
 mod streams;

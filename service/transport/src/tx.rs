@@ -37,6 +37,27 @@ pub(crate) struct Tx {
 }
 
 impl Tx {
+    /// One in which these bytes wait.
+    pub(crate) fn of(bytes: &[u8]) -> Tx {
+        let mut tx = Tx::default();
+        tx.copy(bytes);
+        tx
+    }
+
+    /// Copies all that waits to the end of `out`, from shared memory, too.
+    pub(crate) fn copy_to(&self, out: &mut Vec<u8>) {
+        let mut next = self.head;
+        for piece in &self.pieces {
+            match piece {
+                Piece::Copied(len) => {
+                    out.extend_from_slice(&self.buf[next..next + len]);
+                    next += len;
+                }
+                Piece::Shared { span, at, .. } => copy_from(span, *at, out),
+            }
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
@@ -78,12 +99,8 @@ impl Tx {
 
     /// Copies a range of shared memory behind everything queued.
     pub(crate) fn copy_shared(&mut self, span: &Span, at: usize) {
-        let (start, len) = (self.buf.len(), span.len() - at);
-        self.buf.resize(start + span.len(), 0);
-        span.copy_to(&mut self.buf[start..])
-            .expect("the buffer has the span's length");
-        self.buf.drain(start..start + at);
-        self.copied_more(len);
+        copy_from(span, at, &mut self.buf);
+        self.copied_more(span.len() - at);
     }
 
     /// Queues a range of shared memory, to be read when it leaves.
@@ -190,4 +207,13 @@ impl Tx {
         self.buf = Vec::new();
         self.head = 0;
     }
+}
+
+/// Copies a span from `at` on to the end of `out`.
+fn copy_from(span: &Span, at: usize, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.resize(start + span.len(), 0);
+    span.copy_to(&mut out[start..])
+        .expect("there is room for the span's length");
+    out.drain(start..start + at);
 }

@@ -283,6 +283,13 @@ impl Link {
                 self.going_away |= header.kind == Kind::GOAWAY;
             }
             Kind::CREDIT => self.on_credit(header.aux, header.amount)?,
+            Kind::FEATURES => {
+                if !self.handshake.on_features(header.aux) {
+                    let (kind, field) = (header.kind, "features");
+                    return Err(LinkError::Reserved { kind, field });
+                }
+                return Ok(None);
+            }
             Kind::PING => {
                 self.pong = Some(header.call);
                 return Ok(None);

@@ -336,7 +336,8 @@ fn a_link_goes_by_the_features_that_both_ends_know() {
         }
     }
     let names: Vec<_> = crate::frame::feature_names(known).collect();
-    assert_eq!(names, ["metadata", "protobuf", "retry", "streams"]);
+    let expected = ["metadata", "protobuf", "retry", "streams", "renewal"];
+    assert_eq!(names, expected);
     assert_eq!(names.len(), known.count_ones() as usize);
     assert_eq!(crate::frame::feature_names(!known).count(), 0);
 }

@@ -310,7 +310,7 @@ fn bent_headers_are_refused_by_field() {
             kind: Kind::REFUSED,
         },
     );
-    for kind in [Kind(0), Kind(18), Kind(255)] {
+    for kind in [Kind(0), Kind(19), Kind(255)] {
         check(header(kind), b"", LinkError::UnknownKind { kind });
     }
 }

@@ -134,6 +134,8 @@ fn every_frame_has_the_reviewed_bytes() {
     dump("a stream is called", &calls, &mut out);
     let answers = streamed_answers(&mut pair.b.link, pairs.view());
     dump("a stream is answered", &answers, &mut out);
+    let after = frozen::upgraded(&pair.a.link).bytes();
+    dump("a daemon that knows more goes on", &after, &mut out);
     golden("frames.txt", &out);
 }
 
@@ -237,6 +239,7 @@ fn names_of_kinds() {
     assert_eq!(Kind::GOAWAY.to_string(), "GOAWAY");
     assert_eq!(Kind::RESPONSE_CREDIT.to_string(), "RESPONSE_CREDIT");
     assert_eq!(Kind(0).to_string(), "kind 0");
-    assert_eq!(Kind(18).to_string(), "kind 18");
+    assert_eq!(Kind::FEATURES.to_string(), "FEATURES");
+    assert_eq!(Kind(19).to_string(), "kind 19");
     assert_eq!(MAGIC.len() + TRACE_ROOM, 40);
 }
