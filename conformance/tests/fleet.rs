@@ -95,8 +95,8 @@ fn four_hosts_are_upgraded_receivers_first_while_calls_run_through_all_of_them()
     let said = ok(&fleet, &format!("run --binary {}", next.display()));
     assert!(said.ends_with("upgraded: c, b, a, frontend\n"), "{said}");
     guests.assert_booking();
-    let (calls, unavailable) = guests.leave();
-    println!("{calls} calls, of which {unavailable} were UNAVAILABLE; {said}");
+    let (calls, lost) = guests.leave();
+    assert_eq!(lost, 0, "of {calls} calls");
     let after = chain.pids();
     assert!(
         before.iter().zip(&after).all(|(was, is)| was != is),
@@ -178,7 +178,8 @@ fn an_upgrade_stops_at_the_first_host_that_fails_and_goes_on_from_there() {
         "{said}"
     );
     guests.assert_booking();
-    guests.leave();
+    let (calls, lost) = guests.leave();
+    assert_eq!(lost, 0, "of {calls} calls");
     let after = chain.pids();
     assert!(
         (0..2).all(|host| after[host] != before[host]),
@@ -547,7 +548,7 @@ fn features_that_only_a_newer_peer_knows_change_nothing() {
     let wire = &host.status()["wire"];
     assert_eq!(
         wire["features"],
-        Value::from(vec!["metadata", "protobuf", "retry", "streams"])
+        Value::from(vec!["metadata", "protobuf", "retry", "streams", "renewal"])
     );
     assert_eq!(wire["version"], 1);
 

@@ -117,26 +117,117 @@ fn payload(number: u64) -> Vec<u8> {
     (0..len).map(|k| (k as u64 ^ number) as u8).collect()
 }
 
+/// One host, or two with a link between them: who calls is on the first, who serves on the last.
+struct Hosts {
+    bed: Testbed,
+    daemons: Vec<Daemon>,
+    tokens: Vec<String>,
+    next: Vec<Successors>,
+    upgrades: usize,
+}
+
+impl Hosts {
+    fn new(count: usize, options: &Options) -> Hosts {
+        let bed = Testbed::new();
+        let names = &["a", "b"][..count];
+        let daemons: Vec<_> = names
+            .iter()
+            .map(|name| bed.daemon_with(name, options))
+            .collect();
+        Hosts {
+            tokens: daemons.iter().map(|daemon| daemon.tenant("acme")).collect(),
+            next: names
+                .iter()
+                .map(|name| Successors::called(&bed, &format!("next-{name}")))
+                .collect(),
+            bed,
+            daemons,
+            upgrades: 0,
+        }
+    }
+
+    fn serve(&self, service: impl tollgate::Service) -> Session {
+        let last = self.daemons.len() - 1;
+        serve(&self.daemons[last], &self.tokens[last], service)
+    }
+
+    fn open(&self) -> Session {
+        open(&self.daemons[0], &self.tokens[0])
+    }
+
+    /// Where the service is, for who calls.
+    fn peer(&self) -> String {
+        match &self.daemons[..] {
+            [_] => String::new(),
+            all => all[1].listen().to_string(),
+        }
+    }
+
+    /// Each host in turn.
+    fn upgrade(&mut self) -> Value {
+        let host = self.upgrades % self.daemons.len();
+        self.upgrades += 1;
+        self.next[host].upgrade(&mut self.daemons[host])
+    }
+
+    /// What would be another one if an application had opened its session anew, or a daemon had dialled again.
+    fn identities(&self) -> Vec<Value> {
+        let of = |daemon: &Daemon| {
+            let status = daemon.status();
+            let each = |of: &str, what: &str| -> Vec<Value> {
+                let all = status[of].as_array().unwrap().iter();
+                all.map(|one| one[what].clone()).collect()
+            };
+            let sessions = each("sessions", "session");
+            // The end that was dialled knows the other by the port that it dialled from.
+            Value::from([sessions, each("links", "address")].concat())
+        };
+        self.daemons.iter().map(of).collect()
+    }
+
+    fn live_calls(&self) -> Vec<u64> {
+        let of = |daemon: &Daemon| daemon.status()["live_calls"].as_u64().unwrap();
+        self.daemons.iter().map(of).collect()
+    }
+}
+
 #[test]
 fn of_128_calls_in_flight_each_is_handled_and_answered_once() {
+    each_is_handled_and_answered_once(&mut Hosts::new(1, &Options::default()));
+}
+
+#[test]
+fn of_128_calls_over_a_link_each_is_handled_and_answered_once() {
+    each_is_handled_and_answered_once(&mut Hosts::new(2, &Options::default()));
+}
+
+/// Tenants live on either of two runtimes, links are accepted by any.
+#[test]
+fn so_it_is_with_a_key_and_several_runtimes() {
+    let options = Options {
+        psk: Some("a secret of sixteen bytes or more".to_owned()),
+        cores: Some("0,1".to_owned()),
+        ..Options::default()
+    };
+    each_is_handled_and_answered_once(&mut Hosts::new(2, &options));
+}
+
+fn each_is_handled_and_answered_once(hosts: &mut Hosts) {
     const IN_FLIGHT: u64 = 128;
     let upgrades = times("TOLLGATE_UPGRADES", 6);
-    let bed = Testbed::new();
-    let mut daemon = bed.daemon("a");
-    let token = daemon.tenant("acme");
     let counting = Counting::default();
     let workers = Workers::start(4).unwrap();
     let service = workers
         .serve_methods(SemanticsServer::new(counting.clone()), &["Unary"])
         .unwrap();
-    let _serving = serve(&daemon, &token, service);
-    let session = open(&daemon, &token);
-    let before = daemon.status()["sessions"].clone();
-    let mut next = Successors::new(&bed);
+    let _serving = hosts.serve(service);
+    let (session, peer) = (hosts.open(), hosts.peer());
+    let client = SemanticsClient::new(Channel::new(&session, &peer));
+    block_on(&session, client.unary(ask(u64::MAX))).unwrap();
+    let before = hosts.identities();
     let over = AtomicBool::new(false);
     let answered = std::thread::scope(|scope| {
         let calls = scope.spawn(|| {
-            let client = SemanticsClient::new(Channel::new(&session, ""));
             let call = |number: u64| {
                 let client = &client;
                 let mut request = Request::new(Ask {
@@ -164,7 +255,7 @@ fn of_128_calls_in_flight_each_is_handled_and_answered_once() {
             })
         });
         let mut pauses: Vec<_> = (0..upgrades)
-            .map(|_| next.upgrade(&mut daemon)["pause_us"].as_u64().unwrap())
+            .map(|_| hosts.upgrade()["pause_us"].as_u64().unwrap())
             .collect();
         over.store(true, Ordering::Relaxed);
         let answered = calls.join().unwrap();
@@ -176,30 +267,29 @@ fn of_128_calls_in_flight_each_is_handled_and_answered_once() {
         answered
     });
     let handled = counting.handled.lock().unwrap();
-    assert_eq!(handled.len() as u64, answered);
+    assert_eq!(handled.len() as u64, answered + 1);
     let twice = handled.iter().find(|(_, times)| **times != 1);
     assert_eq!(twice, None, "each once");
-    let ids = |sessions: &Value| {
-        let sessions = sessions.as_array().unwrap().iter();
-        sessions
-            .map(|session| session["session"].as_u64().unwrap())
-            .collect::<Vec<_>>()
-    };
-    let status = daemon.status();
-    assert_eq!(ids(&status["sessions"]), ids(&before));
-    assert_eq!(status["live_calls"], 0, "{status}");
+    assert_eq!(hosts.identities(), before);
+    let idle = eventually(SOON, || hosts.live_calls().iter().all(|calls| *calls == 0));
+    idle.expect("nothing is left of a call");
     assert_eq!(session.held().messages, 0);
 }
 
 #[test]
 fn streams_go_on_in_order_also_to_a_reader_that_waited() {
-    let bed = Testbed::new();
-    let mut daemon = bed.daemon("a");
-    let token = daemon.tenant("acme");
-    let _serving = serve(&daemon, &token, SemanticsServer::new(Interop));
-    let session = open(&daemon, &token);
-    let client = SemanticsClient::new(Channel::new(&session, ""));
-    let mut next = Successors::new(&bed);
+    streams_go_on_in_order(&mut Hosts::new(1, &Options::default()));
+}
+
+#[test]
+fn so_do_streams_over_a_link() {
+    streams_go_on_in_order(&mut Hosts::new(2, &Options::default()));
+}
+
+fn streams_go_on_in_order(hosts: &mut Hosts) {
+    let _serving = hosts.serve(SemanticsServer::new(Interop));
+    let session = hosts.open();
+    let client = SemanticsClient::new(Channel::new(&session, &hosts.peer()));
     block_on(&session, async {
         // Its window is full, and what is behind waits on the other side.
         let many = Ask {
@@ -217,7 +307,7 @@ fn streams_go_on_in_order_also_to_a_reader_that_waited() {
                 let answer = chat.message().await.unwrap().unwrap();
                 sums.push(answer.view().number());
             }
-            next.upgrade(&mut daemon);
+            hosts.upgrade();
             for k in 0..100 {
                 let answer = slow.message().await.unwrap().unwrap();
                 assert_eq!(answer.view().number(), 100 * round + k);
@@ -230,7 +320,7 @@ fn streams_go_on_in_order_also_to_a_reader_that_waited() {
         assert_eq!(sums, want);
         drop(sender);
         assert!(chat.message().await.unwrap().is_none());
-        next.upgrade(&mut daemon);
+        hosts.upgrade();
         for k in 400..500 {
             let answer = slow.message().await.unwrap().unwrap();
             assert_eq!(answer.view().number(), k);
@@ -239,6 +329,54 @@ fn streams_go_on_in_order_also_to_a_reader_that_waited() {
     });
     let idle = eventually(SOON, || session.held().messages == 0);
     idle.expect("everything goes back");
+}
+
+/// More waits for a link than it takes: what is queued, what the engine holds back, and answers that are still with who gave them.
+#[test]
+fn what_a_link_has_no_room_for_yet_goes_on_waiting() {
+    const CALLS: u64 = 40;
+    let mut hosts = Hosts::new(2, &Options::default());
+    let counting = Counting::default();
+    let _serving = hosts.serve(SemanticsServer::new(counting.clone()));
+    let session = hosts.open();
+    let client = SemanticsClient::new(Channel::new(&session, &hosts.peer()));
+    block_on(&session, client.unary(ask(u64::MAX))).unwrap();
+    let calls = (0..CALLS).map(|number| {
+        let payload = noise(number);
+        client.unary(Ask {
+            payload,
+            ..ask(number)
+        })
+    });
+    let over = AtomicBool::new(false);
+    let replies = std::thread::scope(|scope| {
+        let calls = join_all(calls);
+        let (over, session) = (&over, &session);
+        let calls = scope.spawn(move || {
+            let replies = block_on(session, calls);
+            over.store(true, Ordering::Relaxed);
+            replies
+        });
+        // At least once for each host, whatever is under way then.
+        while !over.load(Ordering::Relaxed) || hosts.upgrades < 2 {
+            hosts.upgrade();
+        }
+        calls.join().unwrap()
+    });
+    for (number, reply) in replies.into_iter().enumerate() {
+        let reply = reply.unwrap_or_else(|status| panic!("call {number}: {status}"));
+        let mut want = noise(number as u64);
+        want.reverse();
+        assert!(reply.get_ref().view().payload() == want, "call {number}");
+    }
+    let handled = counting.handled.lock().unwrap();
+    assert!(handled.values().all(|times| *times == 1));
+}
+
+fn noise(number: u64) -> Vec<u8> {
+    (0..1_000_000)
+        .map(|k| ((k as u64 * 31) ^ number) as u8)
+        .collect()
 }
 
 /// A policy delays its requests; another process answers them, and not before.
@@ -321,46 +459,6 @@ fn a_rate_limit_goes_on_counting_where_it_was() {
         next.upgrade(&mut daemon);
     }
     assert_eq!(book().unwrap_err().code, Code::RESOURCE_EXHAUSTED);
-}
-
-/// Links end with the old process: calls over them may fail, once, and the next ones don't.
-#[test]
-fn links_are_dialled_again_and_no_application_opens_its_session_anew() {
-    let bed = Testbed::new();
-    let (mut a, mut b) = (bed.daemon("a"), bed.daemon("b"));
-    let tokens = [a.tenant("acme"), b.tenant("acme")];
-    let counting = Counting::default();
-    let _serving = serve(&b, &tokens[1], SemanticsServer::new(counting.clone()));
-    let session = open(&a, &tokens[0]);
-    let client = SemanticsClient::new(Channel::new(&session, &b.listen().to_string()));
-    let id = session.id();
-    let mut next = ["next-a", "next-b"].map(|name| Successors::called(&bed, name));
-    block_on(&session, client.unary(ask(0))).unwrap();
-    let mut number = 1;
-    for round in 0..4 {
-        let daemon = if round % 2 == 0 { &mut a } else { &mut b };
-        next[round % 2].upgrade(daemon);
-        let answered = eventually(SOON, || {
-            number += 1;
-            match block_on(&session, client.unary(ask(number))) {
-                Ok(_) => true,
-                Err(status) => {
-                    assert_eq!(status.code, Code::UNAVAILABLE, "{status}");
-                    false
-                }
-            }
-        });
-        answered.unwrap_or_else(|_| panic!("round {round}: no answer"));
-        assert_eq!(a.status()["sessions"][0]["session"].as_u64(), Some(id));
-    }
-    assert!(
-        counting
-            .handled
-            .lock()
-            .unwrap()
-            .values()
-            .all(|times| *times == 1)
-    );
 }
 
 /// A peer that takes connections and says nothing keeps a binding waiting for long.

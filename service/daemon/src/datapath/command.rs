@@ -232,6 +232,11 @@ pub(crate) enum Command {
     /// Another process is to go on with everything: the runtime does nothing until it hears that one does, or won't (the sender is
     /// dropped).
     HandOver {
+        /// The other process can go on with links.
+        with_links: bool,
+        /// Told at once; then it waits for all runtimes to stand, so that no link is on its way between two of them.
+        stands: oneshot::Sender<()>,
+        all_stand: mpsc::Receiver<()>,
         reply: oneshot::Sender<Result<Estate, String>>,
         verdict: mpsc::Receiver<()>,
     },

@@ -11,10 +11,10 @@
 //! that have judged it. Only what a policy's process was asked and hasn't answered is asked again.
 //!
 //! What is handed over are sessions whose applications can follow ([`FEATURE_HEAPS`](tollgate_shm_abi::messages::FEATURE_HEAPS)), with
-//! all their calls. The others' applications connect again. So do daemons: links end with the old process, their calls with
-//! UNAVAILABLE, and the new one dials again.
+//! all their calls. The others' applications connect again. Links go on, too, unless the other process is of before that: then their calls
+//! end with UNAVAILABLE, and it dials again.
 //!
-//! The form is in `state.rs`, going on with it in `taking.rs`.
+//! The form is in `state.rs`, going on with it in `taking.rs`; both of links in `links.rs`.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -28,10 +28,12 @@ use crate::datapath::message::Source;
 use crate::datapath::ports::Held;
 use crate::datapath::runtime::Runtime;
 use crate::datapath::sending::Kept;
+use links::{LinksLeft, next_key};
 use state::{
     Bytes, ParkedForm, PolicyForm, State, binding_form, service_form, session_form, source_of,
 };
 
+mod links;
 mod state;
 mod taking;
 
@@ -43,6 +45,8 @@ pub(crate) struct Estate {
     pub(crate) bytes: Vec<u8>,
     /// Of each session that is handed over: rings, send heap, doorbell and wake.
     pub(crate) sessions: Vec<(SessionId, Vec<OwnedFd>)>,
+    /// The sockets of its links.
+    pub(crate) links: Vec<(LinkId, OwnedFd)>,
 }
 
 /// A session that goes on: its application maps the next receive heap by this descriptor, and so many bytes of it.
@@ -66,21 +70,37 @@ pub(crate) struct Inventory {
 #[derive(Default)]
 pub(crate) struct Beginning {
     gone: Vec<SessionId>,
+    /// Those that aren't gone on with.
     links: Vec<LinkId>,
     reclaims: Vec<Source>,
-    bindings: Vec<u32>,
+    bindings: Vec<BoundAgain>,
+}
+
+/// A binding to a peer.
+struct BoundAgain {
+    key: u32,
+    /// Its peer is to be asked again, even if the link goes on.
+    unsettled: bool,
 }
 
 /// Handing over.
 impl Runtime {
-    /// Everything as it is between two turns; nothing is taken from here.
-    pub(crate) fn hand_over(&mut self) -> Result<Estate, String> {
+    /// Everything as it is between two turns, `with_links` if the next process can go on with them; nothing is taken from here.
+    pub(crate) fn hand_over(&mut self, with_links: bool) -> Result<Estate, String> {
+        if with_links {
+            self.flush_links();
+        }
         for (_, port) in self.sessions.iter_mut() {
             // What broke the rules is found by whoever goes on.
             let _as_far_as_it_goes = port.flush(None);
         }
         let mut bytes = Bytes::default();
-        let mut sources = self.with_links();
+        let mut sources: Vec<Source> = self.sending.values().copied().collect();
+        let links = match with_links {
+            true => self.leave_links(&mut bytes)?,
+            false => self.end_links(),
+        };
+        sources.extend(&links.sources);
         let engine = self.engine.freeze(|message| {
             sources.extend(source_of(message));
             bytes.keep(message)
@@ -119,8 +139,7 @@ impl Runtime {
                 false => None,
             };
             let Some(lent) = lent else {
-                // The key after it, as if it had been closed.
-                free.insert(0, key.wrapping_add(1 << 16));
+                free.insert(0, next_key(key));
                 continue;
             };
             let lent = lent.map(|fd| fd.try_clone_to_owned());
@@ -146,17 +165,20 @@ impl Runtime {
             bindings: self.bindings.iter().map(|(_, b)| binding_form(b)).collect(),
             parked,
             lent: sources.iter().map(|s| (s.session, s.offset)).collect(),
+            links: links.forms,
+            free_links: links.free,
         };
         Ok(Estate {
             state: serde_json::to_vec(&state).map_err(|error| error.to_string())?,
             bytes: bytes.0,
             sessions: descriptors,
+            links: links.sockets,
         })
     }
 
-    /// Blocks that links send from, or would.
-    fn with_links(&self) -> Vec<Source> {
-        let mut sources: Vec<Source> = self.sending.values().copied().collect();
+    /// Links that nobody goes on with leave only the blocks that they would send from.
+    fn end_links(&self) -> LinksLeft {
+        let mut sources = Vec::new();
         for (_, port) in self.links.iter() {
             sources.extend(port.state.kept.iter().filter_map(|kept| match kept {
                 Kept::PutOff { session, block, .. } => Some(Source {
@@ -167,11 +189,14 @@ impl Runtime {
                 Kept::Status { .. } | Kept::Credit { .. } => None,
             }));
         }
-        sources
+        LinksLeft {
+            sources,
+            ..LinksLeft::default()
+        }
     }
 
     /// Another process goes on: this one does nothing any more that anybody could see. What is queued on links refers to memory that
-    /// isn't this one's any more, so nothing of it is sent.
+    /// isn't this one's any more, or is sent by the other one, so nothing of it is sent.
     pub(crate) fn leave(&mut self) {
         self.sessions = Slots::default();
         self.links = Slots::default();

@@ -36,6 +36,12 @@ use crate::limits::{FRAMES_PER_TURN, MAX_LINKS, REDIAL_PAUSE};
 use tollgate_transport::frame::feature_names;
 use tollgate_transport::limits::MAX_DESCRIPTION;
 
+/// What a runtime hears of a link's socket.
+pub(crate) const LINK_EVENTS: EventFlags = EventFlags::IN
+    .union(EventFlags::OUT)
+    .union(EventFlags::RDHUP)
+    .union(EventFlags::ET);
+
 /// What is to be done on a link after one of its events, once the event's bytes are no longer borrowed.
 pub(crate) enum After {
     Nothing,
@@ -96,13 +102,8 @@ impl Runtime {
             return None;
         }
         let link = LinkId(self.links.next_key()?);
-        let events = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        if let Err(error) = epoll::add(
-            &*self.epoll,
-            &port.tcp,
-            EventData::new_u64(Self::link_token(link)),
-            events,
-        ) {
+        let token = EventData::new_u64(Self::link_token(link));
+        if let Err(error) = epoll::add(&*self.epoll, &port.tcp, token, LINK_EVENTS) {
             tracing::warn!(
                 "the link with {} was dropped: it can't be watched: {error}",
                 port.state.address
@@ -130,7 +131,7 @@ impl Runtime {
             .ok_or_else(|| unreachable(&"this daemon has too many links"))
     }
 
-    fn link_to(&self, tenant: &str, peer: SocketAddr) -> Option<LinkId> {
+    pub(crate) fn link_to(&self, tenant: &str, peer: SocketAddr) -> Option<LinkId> {
         let leads = |port: &LinkPort| {
             port.state.dialled == Some(peer) && port.state.tenant.as_deref() == Some(tenant)
         };
@@ -337,7 +338,7 @@ impl Runtime {
     }
 
     /// Asks a link's peer for a binding; before the link is ready, nothing happens: that asks for all of them.
-    fn send_bind(&mut self, link: LinkId, key: u32) {
+    pub(crate) fn send_bind(&mut self, link: LinkId, key: u32) {
         let (Some(port), Some(binding)) = (self.links.get_mut(link.0), self.bindings.get(key))
         else {
             return;

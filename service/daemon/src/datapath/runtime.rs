@@ -397,8 +397,19 @@ impl Runtime {
                     self.close_session(session);
                 }
             }
-            Command::HandOver { reply, verdict } => {
-                let estate = self.hand_over();
+            Command::HandOver {
+                with_links,
+                stands,
+                all_stand,
+                reply,
+                verdict,
+            } => {
+                if stands.send(()).is_err() || all_stand.recv().is_err() {
+                    return;
+                }
+                // Links that others had found to be of a tenant of this one's: none follows.
+                self.take_commands();
+                let estate = self.hand_over(with_links);
                 let is_whole = estate.is_ok();
                 // Nothing happens here until the other process has taken over, or won't.
                 if reply.send(estate).is_ok() && is_whole && verdict.recv().is_ok() {
@@ -710,17 +721,9 @@ impl Runtime {
 
     /// Sends and hands over what has gathered. Whether more has, meanwhile.
     fn flush(&mut self) -> bool {
-        let mut more = false;
         self.policies.processes().flush();
         self.shares.begin_turns();
-        for slot in 0..self.links.slots() {
-            if let Some((key, port)) = self.links.at(slot) {
-                let flow = port.state.flow;
-                let flushed = self.flush_link(LinkId(key));
-                self.shares.end_turn(flow, flushed.sent);
-                more |= flushed.more;
-            }
-        }
+        let more = self.flush_links();
         for slot in 0..self.sessions.slots() {
             let Some((key, port)) = self.sessions.at_mut(slot) else {
                 continue;
@@ -729,6 +732,19 @@ impl Runtime {
             match port.flush(Some(self.now_ns)) {
                 Ok(woken) => drop(self.shares.end_turn(flow, woken)),
                 Err(how) => self.expel(SessionId(key), &how.to_string()),
+            }
+        }
+        more
+    }
+
+    pub(super) fn flush_links(&mut self) -> bool {
+        let mut more = false;
+        for slot in 0..self.links.slots() {
+            if let Some((key, port)) = self.links.at(slot) {
+                let flow = port.state.flow;
+                let flushed = self.flush_link(LinkId(key));
+                self.shares.end_turn(flow, flushed.sent);
+                more |= flushed.more;
             }
         }
         more

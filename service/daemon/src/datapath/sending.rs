@@ -280,7 +280,7 @@ impl Runtime {
     }
 
     /// After something was queued: whether what can wait has to, from now on.
-    fn note_behind(&mut self, link: LinkId) {
+    pub(crate) fn note_behind(&mut self, link: LinkId) {
         if let Some(port) = self.links.get_mut(link.0)
             && port.state.behind_since_ns.is_none()
             && port.tcp.link.is_behind()

@@ -1,7 +1,7 @@
 //! What the datapath and its connections leave: how it is said, and how the successor goes on with it.
 //!
 //! ```text
-//!   Runtime (state, bytes) ─ one each ─▶   Session (control socket, rings, send heap, doorbell, wake) ─ one each ─▶
+//!   Runtime (state, bytes) ─ one each ─▶   Session (control socket, rings, send heap, doorbell, wake), Link (socket) ─ one each ─▶
 //!   Stranger (control socket): a connection that has asked nothing yet ─▶    All (inventory, schemas that weren't offered) ─▶
 //! ```
 
@@ -12,8 +12,9 @@ use std::sync::{Arc, mpsc};
 
 use prost::Message as _;
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 use tollgate_control::Owner;
-use tollgate_engine::{ServiceId, SessionId, Status};
+use tollgate_engine::{LinkId, ServiceId, SessionId, Status};
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages::{ReceiveHeap, Response, ResponseBody};
@@ -34,6 +35,13 @@ pub(super) struct SessionLeft {
     session: SessionId,
     tenant: String,
     keeps_early_calls: bool,
+}
+
+/// A link, with a descriptor.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct LinkLeft {
+    runtime: usize,
+    link: LinkId,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -126,12 +134,29 @@ pub(super) struct Standstill {
 
 impl Standstill {
     /// Stops every runtime between two turns.
-    pub(super) async fn of(control: &Control) -> Result<Standstill, Status> {
+    pub(super) async fn of(control: &Control, with_links: bool) -> Result<Standstill, Status> {
         let (mut answers, mut verdicts) = (Vec::new(), Vec::new());
+        let (mut standing, mut all_stand) = (Vec::new(), Vec::new());
         for runtime in 0..control.runtimes.len() {
             let (sender, verdict) = mpsc::channel();
             verdicts.push(sender);
-            answers.push(control.begin(runtime, |reply| Command::HandOver { reply, verdict }));
+            let (sender, all) = mpsc::channel();
+            all_stand.push(sender);
+            let (stands, stood) = oneshot::channel();
+            standing.push(stood);
+            answers.push(control.begin(runtime, |reply| Command::HandOver {
+                with_links,
+                stands,
+                all_stand: all,
+                reply,
+                verdict,
+            }));
+        }
+        for stands in standing {
+            control.answered(stands).await?;
+        }
+        for sender in all_stand {
+            let _it_answers_or_has_ended = sender.send(());
         }
         let mut estates = Vec::with_capacity(answers.len());
         for answer in answers {
@@ -175,6 +200,14 @@ impl Standstill {
                 channel
                     .say(&Message::Session(left), &borrowed(&fds))
                     .await?;
+            }
+            for (link, socket) in estate.links {
+                let left = LinkLeft {
+                    runtime: index,
+                    link,
+                };
+                let message = Message::Link(left);
+                channel.say(&message, &borrowed(&[socket])).await?;
             }
         }
         let strangers: Result<Vec<_>, _> = {
@@ -290,6 +323,7 @@ impl Heard {
                     state: read(state)?,
                     bytes: read(bytes)?,
                     sessions: Vec::new(),
+                    links: Vec::new(),
                 };
                 self.estates.insert(index, estate);
             }
@@ -300,6 +334,12 @@ impl Heard {
                 let estate = estate.ok_or("a session came before its runtime")?;
                 estate.sessions.push((left.session, fds.collect()));
                 self.sessions.push((left, socket));
+            }
+            Message::Link(left) => {
+                let socket = fds.pop().ok_or_else(lacks)?;
+                let estate = self.estates.get_mut(&left.runtime);
+                let estate = estate.ok_or("a link came before its runtime")?;
+                estate.links.push((left.link, socket));
             }
             Message::Stranger => self.strangers.append(fds),
             Message::All => return Ok(true),

@@ -10,7 +10,7 @@
 //!   Yours                               ───────▶  opens the store
 //!   ◀──────────────────────────────────  Opened
 //!   answers what applications have asked, stops its runtimes between two turns
-//!   Runtime, Session, ..., All          ───────▶  puts them together again
+//!   Runtime, Session, Link, ..., All    ───────▶  puts them together again
 //!   ◀───────────────────────────────────  Taken
 //!   does nothing any more that anybody could see
 //!   Go                                  ───────▶  tells applications where their next receive heap is, serves
@@ -22,7 +22,7 @@
 //! before it does; from Go on it touches nothing. Whoever connects meanwhile waits in the listeners' backlogs, which both have, and is
 //! refused by neither.
 //!
-//! Links to other daemons aren't handed over: their calls end with UNAVAILABLE, and the successor dials again.
+//! A successor of before links were handed over doesn't say so in Ready: then they end, their calls with UNAVAILABLE, and it dials again.
 //!
 //! The messages are JSON, one per packet, so that daemons of different ages understand each other: what a version doesn't know
 //! it ignores, and [`FORMAT`] says what it must know.
@@ -42,7 +42,7 @@ use tollgate_shm_abi::control::{ControlSocket, Packet};
 pub(super) use predecessor::{follow_signals, stand_in, upgrade};
 pub(super) use successor::Predecessor;
 
-use estate::SessionLeft;
+use estate::{LinkLeft, SessionLeft};
 
 use crate::control::{Watched, connection, watch};
 
@@ -59,6 +59,9 @@ enum Message {
     Offer(Offer),
     Ready {
         version: String,
+        /// It can go on with links.
+        #[serde(default)]
+        links: bool,
     },
     Refused {
         why: String,
@@ -70,6 +73,8 @@ enum Message {
         index: usize,
     },
     Session(SessionLeft),
+    /// With a descriptor: the socket of one of a runtime's links.
+    Link(LinkLeft),
     /// With a descriptor: the control socket of who hasn't asked anything yet.
     Stranger,
     /// With descriptors: bindings, and schemas that weren't offered.

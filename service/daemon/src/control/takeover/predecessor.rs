@@ -63,8 +63,8 @@ pub(crate) async fn upgrade(
         gone: false,
     };
     let (mut successor, channel) = Successor::start(&program)?;
-    let (version, offered) = match successor.prepare(&channel, control, by, limit).await {
-        Ok(prepared) => prepared,
+    let ready = match successor.prepare(&channel, control, by, limit).await {
+        Ok(ready) => ready,
         Err(status) => return Err(successor.discard(&program, status).await),
     };
     let prepared = begun.elapsed();
@@ -74,7 +74,7 @@ pub(crate) async fn upgrade(
     if control.config().state.is_some() {
         control.store.let_go();
     }
-    let taken = match hand_over(control, &channel, &offered).await {
+    let taken = match hand_over(control, &channel, &ready).await {
         Ok(taken) => taken,
         Err((status, still)) => {
             let status = successor.discard(&program, status).await;
@@ -96,7 +96,7 @@ pub(crate) async fn upgrade(
     *control.successor.borrow_mut() = successor.child.take();
     Ok(json!({
         "from": {"pid": std::process::id(), "version": env!("CARGO_PKG_VERSION")},
-        "to": {"pid": pid, "version": version, "program": program},
+        "to": {"pid": pid, "version": ready.version, "program": program},
         "prepared_ms": prepared.as_millis() as u64,
         "pause_us": pause.as_micros() as u64,
     }))
@@ -106,7 +106,7 @@ pub(crate) async fn upgrade(
 async fn hand_over<'c>(
     control: &'c Control,
     channel: &Channel,
-    offered: &HashSet<[u8; 32]>,
+    ready: &Ready,
 ) -> Result<Instant, (Status, Option<Still<'c>>)> {
     let opened = said(
         channel,
@@ -121,7 +121,7 @@ async fn hand_over<'c>(
     let turn = requests_rest(control).await;
     let turn = turn.map_err(|status| (status, None))?;
     let stood = Instant::now();
-    let datapath = Standstill::of(control).await;
+    let datapath = Standstill::of(control, ready.links).await;
     let mut still = Still {
         datapath: datapath.map_err(|status| (status, None))?,
         _requests: turn,
@@ -130,7 +130,7 @@ async fn hand_over<'c>(
         // It may not listen, either.
         let all = timeout(
             HAND_OVER_TIMEOUT,
-            still.datapath.say(control, channel, offered),
+            still.datapath.say(control, channel, &ready.offered),
         );
         let all = all.await.unwrap_or_else(|_elapsed| {
             Err(format!(
@@ -237,6 +237,15 @@ impl Control {
     }
 }
 
+/// What the new process is and has, once it is ready.
+struct Ready {
+    version: String,
+    /// It can go on with links.
+    links: bool,
+    /// The schemas that it was offered.
+    offered: HashSet<[u8; 32]>,
+}
+
 /// The new process.
 struct Successor {
     /// Taken when it is no longer this one's to end.
@@ -268,14 +277,14 @@ impl Successor {
         Ok((Successor { child }, channel))
     }
 
-    /// Until it is ready; its version, and the schemas that it was offered.
+    /// Until it is ready.
     async fn prepare(
         &self,
         channel: &Channel,
         control: &Control,
         by: Actor,
         limit: Duration,
-    ) -> Result<(String, HashSet<[u8; 32]>), Status> {
+    ) -> Result<Ready, Status> {
         let copy = memfd_create("state", MemfdFlags::CLOEXEC).map_err(internal)?;
         let file = copy.try_clone().map_err(internal)?.into();
         let copied = control.store.copy_into(file);
@@ -304,7 +313,11 @@ impl Successor {
             }
         };
         match timeout(limit, heard).await {
-            Ok(Ok(Some((Message::Ready { version }, _)))) => Ok((version, offered)),
+            Ok(Ok(Some((Message::Ready { version, links }, _)))) => Ok(Ready {
+                version,
+                links,
+                offered,
+            }),
             Ok(heard) => Err(refusal(heard, "it was ready")),
             Err(_elapsed) => {
                 let text = format!("it wasn't ready within {limit:?}");

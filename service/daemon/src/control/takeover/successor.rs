@@ -104,7 +104,11 @@ impl Predecessor {
         }
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let told = async {
-            self.channel.say(&Message::Ready { version }, &[]).await?;
+            let ready = Message::Ready {
+                version,
+                links: true,
+            };
+            self.channel.say(&ready, &[]).await?;
             self.channel.hear().await
         };
         match timeout(MAX_UPGRADE_TIMEOUT, told).await {

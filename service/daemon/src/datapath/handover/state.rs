@@ -6,9 +6,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tollgate_engine::{CallKey, ChainId, Frozen, SessionId, Stage, Unportable};
+use tollgate_engine::{CallKey, ChainId, Frozen, SessionId, Stage, Status, Unportable};
 use tollgate_shm_abi::session::{Standing, receive_heap_may_follow};
+use tollgate_shm_abi::status::Code;
 
+use super::links::LinkForm;
 use crate::datapath::message::{Body, Message, Source, copy_image};
 use crate::datapath::ports::{Delivery, Held, RemoteBinding, SessionPort};
 use crate::datapath::runtime::Service;
@@ -27,6 +29,12 @@ pub(super) struct State {
     pub(super) lent: Vec<(SessionId, u64)>,
     #[serde(default)]
     pub(super) policies: Vec<PolicyForm>,
+    /// None: they end with the process.
+    #[serde(default)]
+    pub(super) links: Vec<LinkForm>,
+    /// The keys that the next links get, the very next one last.
+    #[serde(default)]
+    pub(super) free_links: Vec<u32>,
 }
 
 /// What a policy's version has saved.
@@ -103,6 +111,28 @@ pub(super) struct StatusForm {
     pub(super) trailers: Vec<u8>,
 }
 
+impl From<&Status> for StatusForm {
+    fn from(status: &Status) -> StatusForm {
+        StatusForm {
+            code: status.code.0,
+            message: status.message.to_string(),
+            retry_after_ms: status.retry_after_ms,
+            trailers: status.trailers.clone(),
+        }
+    }
+}
+
+impl From<StatusForm> for Status {
+    fn from(form: StatusForm) -> Status {
+        Status {
+            code: Code(form.code),
+            message: form.message.into(),
+            retry_after_ms: form.retry_after_ms,
+            trailers: form.trailers,
+        }
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 pub(super) struct BindingForm {
     pub(super) session: SessionId,
@@ -110,6 +140,12 @@ pub(super) struct BindingForm {
     pub(super) schema: [u8; 32],
     pub(super) tenant: String,
     pub(super) peer: SocketAddr,
+    /// Whether its peer is to be asked again: it has accepted it, perhaps, but what that means isn't known yet.
+    #[serde(default)]
+    pub(super) unsettled: bool,
+    /// The peer has refused it for now: when to ask again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) retry_at_ns: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -271,6 +307,8 @@ pub(super) fn binding_form(binding: &RemoteBinding) -> BindingForm {
         schema: binding.schema.hash,
         tenant: binding.tenant.to_string(),
         peer: binding.peer,
+        unsettled: binding.asked.is_some() || binding.comparing.is_some(),
+        retry_at_ns: binding.retry_at_ns,
     }
 }
 
@@ -298,12 +336,7 @@ pub(super) fn session_form(port: &mut SessionPort, bytes: &mut Bytes) -> Session
         }
         Held::Status { call, status } => HeldForm::Status {
             call: *call,
-            status: StatusForm {
-                code: status.code.0,
-                message: status.message.to_string(),
-                retry_after_ms: status.retry_after_ms,
-                trailers: status.trailers.clone(),
-            },
+            status: status.into(),
         },
         Held::End { call } => HeldForm::End { call: *call },
     });

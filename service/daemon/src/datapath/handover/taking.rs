@@ -1,19 +1,20 @@
 //! A runtime that goes on with what another one has left.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tollgate_engine::slots::Slots;
 use tollgate_engine::{
-    CallKey, ChainId, Engine, MethodChains, RouteTarget, SessionId, Status, Unportable,
+    CallKey, ChainId, Engine, LinkId, MethodChains, RouteTarget, SessionId, Status, Unportable,
 };
 use tollgate_shm_abi::descriptor::Entry;
 use tollgate_shm_abi::session::{SessionShape, Standing, resume as resume_session};
 use tollgate_shm_abi::status::Code;
 
 use super::state::{BindingForm, HeldForm, MessageForm, ParkedForm, SessionForm, State};
-use super::{Beginning, Estate, Inventory, Resumed};
+use super::{Beginning, BoundAgain, Estate, Inventory, Resumed};
 use crate::datapath::command::{MethodSteps, PolicyChange, Scope, ServiceSchema};
 use crate::datapath::message::Source;
 use crate::datapath::parked::{Position, Why};
@@ -23,8 +24,8 @@ use crate::datapath::runtime::{Redial, Runtime, Service};
 use crate::datapath::slot::SavedState;
 use crate::limits::REDIAL_PAUSE;
 
-/// What links and their calls end with.
-const LINK_LOST: &str = "this daemon was upgraded, and its links are made anew";
+/// What links that can't be gone on with, and their calls, end with.
+const LINK_LOST: &str = "this daemon was upgraded, and the link is made anew";
 
 /// Taking over.
 impl Runtime {
@@ -69,7 +70,7 @@ impl Runtime {
         self.sessions = table.ok_or("the sessions don't have one key each")?;
         let before = state.engine.take_chains();
         let gone = state.engine.sessions().filter(|id| !there.contains(id));
-        let beginning = Beginning {
+        let mut beginning = Beginning {
             gone: gone.collect(),
             links: state.engine.links().collect(),
             reclaims: state
@@ -104,14 +105,12 @@ impl Runtime {
         self.make_chains(chains)?;
         let renamed = renamed(&before, &self.engine.chains())?;
         self.park_again(state.parked, bytes, &renamed)?;
-        let bindings = self.bind_again(state.bindings, &of_hash)?;
-        Ok((
-            resumed,
-            Beginning {
-                bindings,
-                ..beginning
-            },
-        ))
+        beginning.bindings = self.bind_again(state.bindings, &of_hash)?;
+        let keys: Vec<u32> = beginning.bindings.iter().map(|bound| bound.key).collect();
+        self.resume_links(state.links, &state.free_links, estate.links, bytes, &keys)?;
+        let links = &self.links;
+        beginning.links.retain(|link| links.get(link.0).is_none());
+        Ok((resumed, beginning))
     }
 
     fn make_chains(&mut self, chains: Vec<(Scope, MethodSteps)>) -> Result<(), String> {
@@ -217,12 +216,7 @@ impl Runtime {
             }
             HeldForm::Status { call, status } => Held::Status {
                 call,
-                status: Status {
-                    code: Code(status.code),
-                    message: status.message.into(),
-                    retry_after_ms: status.retry_after_ms,
-                    trailers: status.trailers,
-                },
+                status: status.into(),
             },
             HeldForm::End { call } => Held::End { call },
         })
@@ -273,14 +267,15 @@ impl Runtime {
         }
     }
 
-    /// Bindings to peers, whose links are to be made anew; the keys.
+    /// Bindings to peers, in their order.
     fn bind_again(
         &mut self,
         bindings: Vec<BindingForm>,
         of_hash: &impl Fn(&[u8; 32]) -> Result<Arc<ServiceSchema>, String>,
-    ) -> Result<Vec<u32>, String> {
-        let mut keys = Vec::with_capacity(bindings.len());
+    ) -> Result<Vec<BoundAgain>, String> {
+        let mut bound = Vec::with_capacity(bindings.len());
         for form in bindings {
+            let unsettled = form.unsettled;
             let binding = RemoteBinding {
                 session: form.session,
                 first_handle: form.first_handle,
@@ -289,11 +284,13 @@ impl Runtime {
                 comparing: None,
                 tenant: form.tenant.as_str().into(),
                 peer: form.peer,
-                retry_at_ns: None,
+                retry_at_ns: form.retry_at_ns,
             };
-            keys.extend(self.bindings.insert(binding));
+            let key = self.bindings.insert(binding);
+            let key = key.ok_or("there are more bindings than can be")?;
+            bound.push(BoundAgain { key, unsettled });
         }
-        Ok(keys)
+        Ok(bound)
     }
 
     /// The old process is gone: from here on applications see what this one does.
@@ -309,23 +306,44 @@ impl Runtime {
         for link in beginning.links {
             self.engine.link_closed(link, LINK_LOST);
         }
-        let broken = Status::new(Code::UNAVAILABLE, LINK_LOST);
-        for key in beginning.bindings {
-            self.route_binding(key, |_| RouteTarget::Broken(broken.clone()));
-            if let Some(binding) = self.bindings.get(key) {
-                let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer);
-                let known = |redial: &Redial| redial.tenant == tenant && redial.peer == peer;
-                if !self.redials.iter().any(known) {
-                    self.redials.push(Redial {
-                        tenant,
-                        peer,
-                        at_ns: self.now_ns,
-                        pause: REDIAL_PAUSE.0,
-                    });
-                }
+        let links: Vec<LinkId> = self.links.iter().map(|(key, _)| LinkId(key)).collect();
+        for link in links {
+            if let Some(port) = self.links.get_mut(link.0) {
+                port.set_window(&self.options.tuning.link);
+            }
+            // What lay in shared memory has been copied, and counts.
+            self.note_behind(link);
+        }
+        for BoundAgain { key, unsettled } in beginning.bindings {
+            let Some(binding) = self.bindings.get_mut(key) else {
+                continue;
+            };
+            let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer);
+            match self.link_to(&tenant, peer) {
+                None => self.bind_when_dialled(key, tenant, peer),
+                Some(link) if unsettled => self.send_bind(link, key),
+                Some(_) => {}
             }
         }
         self.act();
+    }
+
+    /// The link of this binding has ended with the old process, and is dialled at once.
+    fn bind_when_dialled(&mut self, key: u32, tenant: Arc<str>, peer: SocketAddr) {
+        let broken = Status::new(Code::UNAVAILABLE, LINK_LOST);
+        self.route_binding(key, |_| RouteTarget::Broken(broken.clone()));
+        if let Some(binding) = self.bindings.get_mut(key) {
+            binding.retry_at_ns = None;
+        }
+        let known = |redial: &Redial| redial.tenant == tenant && redial.peer == peer;
+        if !self.redials.iter().any(known) {
+            self.redials.push(Redial {
+                tenant,
+                peer,
+                at_ns: self.now_ns,
+                pause: REDIAL_PAUSE.0,
+            });
+        }
     }
 }
 

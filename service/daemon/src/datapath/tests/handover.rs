@@ -120,7 +120,7 @@ fn what_waits_in_the_ring_and_behind_it_is_answered_by_the_next_runtime() {
     port.held.push_back(waits);
     // One is in the ring when the runtime stops, and one comes while it stands still.
     old.call(2);
-    let estate = old.runtime.hand_over().unwrap();
+    let estate = old.runtime.hand_over(true).unwrap();
     old.call(3);
     let (mut new, _new_handle) = Runtime::idle();
     let (resumed, beginning) = new.take_over(estate, old.inventory()).unwrap();
@@ -150,7 +150,7 @@ fn what_waits_in_the_ring_and_behind_it_is_answered_by_the_next_runtime() {
 #[test]
 fn a_runtime_that_is_not_told_to_begin_touches_nothing() {
     let mut old = Old::new(FEATURE_HEAPS);
-    let estate = old.runtime.hand_over().unwrap();
+    let estate = old.runtime.hand_over(true).unwrap();
     old.call(4);
     let (mut new, handle) = Runtime::idle();
     let (reply, mut answer) = oneshot::channel();
@@ -174,7 +174,7 @@ fn a_runtime_that_is_not_told_to_begin_touches_nothing() {
 fn an_application_that_cannot_follow_to_another_heap_is_not_handed_over() {
     let mut old = Old::new(0);
     let key = old.runtime.sessions.iter().next().unwrap().0;
-    let estate = old.runtime.hand_over().unwrap();
+    let estate = old.runtime.hand_over(true).unwrap();
     assert!(estate.sessions.is_empty());
     let (mut new, _handle) = Runtime::idle();
     let (resumed, beginning) = new.take_over(estate, old.inventory()).unwrap();
@@ -243,7 +243,7 @@ fn what_no_runtime_can_have_left_is_refused() {
     ];
     for (sentence, change) in changes {
         let mut old = Old::new(FEATURE_HEAPS);
-        let estate = old.runtime.hand_over().unwrap();
+        let estate = old.runtime.hand_over(true).unwrap();
         let mut state: Value = serde_json::from_slice(&estate.state).unwrap();
         change(&mut state);
         let estate = Estate {

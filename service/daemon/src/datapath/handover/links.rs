@@ -1,0 +1,475 @@
+//! Links, as a runtime leaves them and another one goes on with them: the same connections, at the very byte where they stand.
+//!
+//! What the protocol knows is [`FrozenLink`]'s to say; here is what the runtime has around it. A large body that was on its way into a
+//! receive heap goes on in private memory: the next process has another heap. A link that can't go on in the next process ends with
+//! the old one, as all did once: its calls end with UNAVAILABLE, and who has dialled it dials again.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::epoll::{self, EventData};
+use serde::{Deserialize, Serialize};
+use tollgate_engine::slots::Slots;
+use tollgate_engine::{CallKey, Direction, Encoding, LinkId, ServiceId, SessionId};
+use tollgate_shm_abi::descriptor::BlockRef;
+use tollgate_shm_abi::stream::Credit;
+use tollgate_transport::{CallHead, FrozenLink, TcpLink};
+
+use super::state::{Bytes, MessageForm, StatusForm, source_of};
+use crate::datapath::links::LINK_EVENTS;
+use crate::datapath::message::Source;
+use crate::datapath::ports::{
+    Answer, FurtherRequest, Landing, LargeBody, LargeKind, LinkPort, Outbound, Place,
+};
+use crate::datapath::runtime::Runtime;
+use crate::datapath::sending::Kept;
+
+/// No binding has this key: there are fewer.
+const GONE: u32 = u32::MAX;
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct LinkForm {
+    id: LinkId,
+    link: FrozenLink,
+    address: String,
+    dialled: Option<SocketAddr>,
+    tenant: Option<String>,
+    /// What the peer's binds mean.
+    inbound: Vec<(u32, ServiceId)>,
+    /// By bind id.
+    outbound: Vec<OutboundForm>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    large: Option<LargeForm>,
+    /// Answers that wait for room, in order.
+    kept: Vec<KeptForm>,
+    /// The peer sends no more.
+    ends: bool,
+    /// So much waits to leave that what can wait does.
+    behind: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct OutboundForm {
+    /// The place of its binding among those that are handed over; none: it is gone.
+    binding: Option<usize>,
+    unanswered: u32,
+}
+
+/// A large body, as far as it has come: so many bytes, and its metadata behind.
+#[derive(Serialize, Deserialize)]
+struct LargeForm {
+    at: usize,
+    filled: usize,
+    metadata: usize,
+    inline_len: u32,
+    len: usize,
+    what: WhatForm,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum WhatForm {
+    Call(#[serde(with = "CallHeadForm")] CallHead),
+    Request {
+        call: u64,
+        more: bool,
+        protobuf: bool,
+        charge: u32,
+    },
+    Answer {
+        call: CallKey,
+        protobuf: bool,
+        /// None: it is the reply.
+        charge: Option<u32>,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "CallHead")]
+struct CallHeadForm {
+    call: u64,
+    bind: u32,
+    method: u16,
+    deadline_us: u64,
+    protobuf: bool,
+    more: bool,
+    bare: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum KeptForm {
+    /// Its application has it still: where it lies in the send heap.
+    PutOff {
+        session: SessionId,
+        call: CallKey,
+        offset: u64,
+        len: u32,
+        extents: u16,
+        metadata: u32,
+    },
+    Reply {
+        call: u64,
+        protobuf: bool,
+        request_bytes: u64,
+        message: MessageForm,
+    },
+    Status {
+        call: u64,
+        request_bytes: u64,
+        status: StatusForm,
+    },
+    Credit {
+        call: u64,
+        of_requests: bool,
+        messages: u32,
+        bytes: u32,
+    },
+}
+
+/// What a runtime leaves of its links.
+#[derive(Default)]
+pub(super) struct LinksLeft {
+    pub(super) forms: Vec<LinkForm>,
+    pub(super) sockets: Vec<(LinkId, OwnedFd)>,
+    /// The keys that the next links get, the very next one last.
+    pub(super) free: Vec<u32>,
+    /// Blocks of send heaps that nobody reads any more, once all this is taken.
+    pub(super) sources: Vec<Source>,
+}
+
+impl Runtime {
+    /// Nothing is taken from the links, but they rest from here on.
+    pub(super) fn leave_links(&self, bytes: &mut Bytes) -> Result<LinksLeft, String> {
+        let places = self.bindings.iter().zip(0..);
+        let places: HashMap<u32, usize> = places.map(|((key, _), place)| (key, place)).collect();
+        let mut left = LinksLeft {
+            free: self.links.free().collect(),
+            ..LinksLeft::default()
+        };
+        for (key, port) in self.links.iter() {
+            let Some(link) = port.tcp.link.freeze(&mut bytes.0) else {
+                left.free.insert(0, next_key(key));
+                continue;
+            };
+            let socket = port.tcp.as_fd().try_clone_to_owned();
+            let socket = socket.map_err(|error| format!("no descriptors are left: {error}"))?;
+            left.sockets.push((LinkId(key), socket));
+            let state = &port.state;
+            let outbound = state.outbound.iter().map(|bound| OutboundForm {
+                binding: places.get(&bound.binding).copied(),
+                unanswered: bound.unanswered,
+            });
+            let filled = port.tcp.link.pending_body().map_or(0, |(_, filled)| filled);
+            let large = state.large.as_ref();
+            let form = LinkForm {
+                id: LinkId(key),
+                link,
+                address: state.address.clone(),
+                dialled: state.dialled,
+                tenant: state.tenant.as_deref().map(str::to_owned),
+                inbound: state
+                    .inbound
+                    .iter()
+                    .map(|(bind, id)| (*bind, *id))
+                    .collect(),
+                outbound: outbound.collect(),
+                large: large.map(|large| large_form(large, filled, bytes)),
+                kept: state
+                    .kept
+                    .iter()
+                    .map(|kept| kept_form(kept, bytes, &mut left.sources))
+                    .collect(),
+                ends: state.ends,
+                behind: state.behind_since_ns.is_some(),
+            };
+            left.forms.push(form);
+        }
+        Ok(left)
+    }
+
+    /// Goes on with links, but for those that can't be: they are gone. `bindings` are those that were handed over, by their places.
+    pub(super) fn resume_links(
+        &mut self,
+        forms: Vec<LinkForm>,
+        free: &[u32],
+        sockets: Vec<(LinkId, OwnedFd)>,
+        bytes: &[u8],
+        bindings: &[u32],
+    ) -> Result<(), String> {
+        let mut sockets: HashMap<LinkId, OwnedFd> = sockets.into_iter().collect();
+        let mut free = free.to_vec();
+        let mut ports = Vec::with_capacity(forms.len());
+        for form in forms {
+            let (id, address) = (form.id, form.address.clone());
+            let socket = sockets.remove(&id);
+            let socket = socket.ok_or_else(|| format!("the link with {address} has no socket"))?;
+            match self.resume_link(form, socket, bytes, bindings)? {
+                Some(port) => ports.push((id.0, port)),
+                None => free.insert(0, next_key(id.0)),
+            }
+        }
+        let table = Slots::of(ports, &free);
+        self.links = table.ok_or("the links don't have one key each")?;
+        Ok(())
+    }
+
+    fn resume_link(
+        &mut self,
+        form: LinkForm,
+        socket: OwnedFd,
+        bytes: &[u8],
+        bindings: &[u32],
+    ) -> Result<Option<Box<LinkPort>>, String> {
+        let LinkForm { id, address, .. } = form;
+        let failed = |why: &dyn std::fmt::Display| format!("the link with {address}: {why}");
+        let tcp = match TcpLink::resume(socket, form.link, bytes, &self.options.tuning.link) {
+            Ok(tcp) => tcp,
+            Err(why) => {
+                tracing::warn!("the link with {address} ends: {why}");
+                return Ok(None);
+            }
+        };
+        let token = EventData::new_u64(Self::link_token(id));
+        epoll::add(&*self.epoll, &tcp, token, LINK_EVENTS).map_err(|error| failed(&error))?;
+        let tenant: Option<Arc<str>> = form.tenant.map(Into::into);
+        let is_known = form.dialled.is_some() || !form.inbound.is_empty();
+        let flow = match tenant.as_ref().filter(|_| is_known) {
+            Some(tenant) => self.shares.of(tenant),
+            None => self.shares.of_strangers(),
+        };
+        let mut port = LinkPort::new(tcp, address.clone(), form.dialled, tenant, flow);
+        let state = &mut port.state;
+        for (bind, service) in form.inbound {
+            if self.services.len() <= service.0 as usize {
+                return Err(failed(&format!("there is no service {}", service.0)));
+            }
+            state.inbound.insert(bind, service);
+        }
+        for OutboundForm {
+            binding,
+            unanswered,
+        } in form.outbound
+        {
+            let key = binding.map(|place| bindings.get(place).copied());
+            let key = key.unwrap_or(Some(GONE));
+            state.outbound.push(Outbound {
+                binding: key.ok_or_else(|| failed(&"it has a binding that wasn't handed over"))?,
+                unanswered,
+            });
+        }
+        let pending = port.tcp.link.pending_body();
+        state.large = match (form.large, pending) {
+            (None, None) => None,
+            (Some(large), Some(pending)) if (large.len, large.filled) == pending => {
+                Some(self.large_again(large, bytes).map_err(|why| failed(&why))?)
+            }
+            _ => return Err(failed(&"a large body isn't what its frame announced")),
+        };
+        for kept in form.kept {
+            let kept = self.kept_again(kept, bytes).map_err(|why| failed(&why))?;
+            state.kept.extend(kept);
+        }
+        state.ends = form.ends;
+        state.behind_since_ns = form.behind.then_some(self.now_ns);
+        Ok(Some(Box::new(port)))
+    }
+
+    fn large_again(&mut self, large: LargeForm, bytes: &[u8]) -> Result<LargeBody, String> {
+        let rest = bytes.get(large.at..).unwrap_or_default();
+        let both = rest.split_at_checked(large.filled);
+        let both = both.and_then(|(body, behind)| Some((body, behind.get(..large.metadata)?)));
+        let (body, metadata) = both.ok_or("a large body's bytes aren't there")?;
+        let mut place = self.pool.take(large.len);
+        let begun = place.get_mut(..body.len());
+        begun
+            .ok_or("a large body has more bytes than its length")?
+            .copy_from_slice(body);
+        let landing = Landing {
+            place: Place::Private(place),
+            inline_len: large.inline_len,
+            len: large.len,
+            metadata: metadata.to_vec(),
+        };
+        let what = match large.what {
+            WhatForm::Call(head) => LargeKind::Call(head),
+            WhatForm::Request {
+                call,
+                more,
+                protobuf,
+                charge,
+            } => LargeKind::Request(FurtherRequest {
+                call,
+                more,
+                protobuf,
+                charge,
+            }),
+            WhatForm::Answer {
+                call,
+                protobuf,
+                charge,
+            } => LargeKind::Answer(Answer {
+                key: call,
+                protobuf,
+                charge,
+            }),
+        };
+        Ok(LargeBody { what, landing })
+    }
+
+    /// None: whoever has it isn't there any more.
+    fn kept_again(&mut self, kept: KeptForm, bytes: &[u8]) -> Result<Option<Kept>, String> {
+        Ok(Some(match kept {
+            KeptForm::PutOff {
+                session,
+                call,
+                offset,
+                len,
+                extents,
+                metadata,
+            } => {
+                if self.sessions.get(session.0).is_none() {
+                    return Ok(None);
+                }
+                Kept::PutOff {
+                    session,
+                    call,
+                    block: BlockRef {
+                        offset,
+                        len,
+                        extents,
+                        metadata,
+                    },
+                }
+            }
+            KeptForm::Reply {
+                call,
+                protobuf,
+                request_bytes,
+                message,
+            } => {
+                let message = message.message(bytes).map_err(|why| why.to_string())?;
+                Kept::Reply {
+                    call,
+                    encoding: match protobuf {
+                        true => Encoding::Protobuf,
+                        false => Encoding::Native,
+                    },
+                    request_bytes,
+                    message: self.pool.boxed(message),
+                }
+            }
+            KeptForm::Status {
+                call,
+                request_bytes,
+                status,
+            } => Kept::Status {
+                call,
+                request_bytes,
+                status: status.into(),
+            },
+            KeptForm::Credit {
+                call,
+                of_requests,
+                messages,
+                bytes,
+            } => Kept::Credit {
+                call,
+                of: match of_requests {
+                    true => Direction::Requests,
+                    false => Direction::Responses,
+                },
+                credit: Credit { messages, bytes },
+            },
+        }))
+    }
+}
+
+/// The key after this one, as if what had it had been closed.
+pub(super) fn next_key(key: u32) -> u32 {
+    key.wrapping_add(1 << 16)
+}
+
+fn large_form(large: &LargeBody, filled: usize, bytes: &mut Bytes) -> LargeForm {
+    let landing = &large.landing;
+    let at = bytes.append(&landing.bytes()[..filled]);
+    bytes.append(&landing.metadata);
+    LargeForm {
+        at,
+        filled,
+        metadata: landing.metadata.len(),
+        inline_len: landing.inline_len,
+        len: landing.len,
+        what: match large.what {
+            LargeKind::Call(head) => WhatForm::Call(head),
+            LargeKind::Request(FurtherRequest {
+                call,
+                more,
+                protobuf,
+                charge,
+            }) => WhatForm::Request {
+                call,
+                more,
+                protobuf,
+                charge,
+            },
+            LargeKind::Answer(Answer {
+                key,
+                protobuf,
+                charge,
+            }) => WhatForm::Answer {
+                call: key,
+                protobuf,
+                charge,
+            },
+        },
+    }
+}
+
+fn kept_form(kept: &Kept, bytes: &mut Bytes, sources: &mut Vec<Source>) -> KeptForm {
+    match kept {
+        Kept::PutOff {
+            session,
+            call,
+            block,
+        } => KeptForm::PutOff {
+            session: *session,
+            call: *call,
+            offset: block.offset,
+            len: block.len,
+            extents: block.extents,
+            metadata: block.metadata,
+        },
+        Kept::Reply {
+            call,
+            encoding,
+            request_bytes,
+            message,
+        } => {
+            sources.extend(source_of(message));
+            KeptForm::Reply {
+                call: *call,
+                protobuf: *encoding == Encoding::Protobuf,
+                request_bytes: *request_bytes,
+                message: bytes.keep(message),
+            }
+        }
+        Kept::Status {
+            call,
+            request_bytes,
+            status,
+        } => KeptForm::Status {
+            call: *call,
+            request_bytes: *request_bytes,
+            status: status.into(),
+        },
+        Kept::Credit { call, of, credit } => KeptForm::Credit {
+            call: *call,
+            of_requests: matches!(of, Direction::Requests),
+            messages: credit.messages,
+            bytes: credit.bytes,
+        },
+    }
+}
