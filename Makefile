@@ -15,7 +15,7 @@ help: ## list the targets (default)
 demo: ## build, start two hosts, and show calls and tenants' policies at work (ends by itself)
 	@.ci/demo
 
-test: ## everything that CI runs: format, lints, model checks, Miri, tests, bench smoke
+test: ## everything that CI runs: format, lints, model checks, Miri, tests, benches' smoke runs
 	@.ci/test
 
 conformance: ## run protobuf's own conformance suite against the marshalling
@@ -24,7 +24,7 @@ conformance: ## run protobuf's own conformance suite against the marshalling
 fuzz: ## fuzz the marshalling and engines' states for 20 s per target; .ci/fuzz SECONDS for longer
 	@.ci/fuzz
 
-bench: ## measure Tollgate against raw TCP, gRPC and Envoy; release build, about half an hour
+bench: ## measure Tollgate against raw TCP, gRPC and Envoy, and through upgrades and crashes; release build, above half an hour
 	@.ci/bench
 
 fmt: ## format all sources

@@ -18,11 +18,17 @@
 //! | `tcp-pingpong` | the floor: a fixed-size request and 8 bytes back, blocking or spinning |
 //! | `shm-pingpong` | the floor of one host: entries of a ring, perhaps handed on by a process in between |
 //! | `bench` | starts all of them, interleaves them, and writes the tables |
+//! | `events` | what calls notice while policies and daemons are changed, or die |
+//!
+//! What the orchestrators share is here, too: [`machine`], [`figures`], [`drawing`].
 //!
 //! What is absent: streaming. It comes with the scenario that needs it.
 
 #![forbid(unsafe_code)]
 
+pub mod drawing;
+pub mod figures;
+pub mod machine;
 pub mod measure;
 pub mod request;
 pub mod settings;

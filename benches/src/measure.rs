@@ -35,6 +35,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
 
 use crate::request::Requests;
 use crate::settings::Settings;
@@ -167,20 +168,7 @@ impl Run {
 
     /// Issues `rate` calls per second until the window ends, at most `most` at once, and awaits them.
     pub async fn paced<C: Caller>(&self, caller: &C, rate: u32, most: usize) {
-        let (ticks, mut due) = tokio::sync::mpsc::unbounded_channel();
-        let (began, until) = (self.began, self.until);
-        let pacer = thread::spawn(move || {
-            let mut issued = 0;
-            loop {
-                let now = Instant::now();
-                let by_now = ((now.min(until) - began).as_secs_f64() * f64::from(rate)) as u64;
-                if ticks.send((now, by_now - issued)).is_err() || now >= until {
-                    break;
-                }
-                issued = by_now;
-                thread::sleep(TICK);
-            }
-        });
+        let mut due = ticks(self.began, self.until, rate);
         let mut calls = FuturesUnordered::new();
         loop {
             let tick = tokio::select! {
@@ -203,8 +191,6 @@ impl Run {
             }
         }
         while calls.next().await.is_some() {}
-        // It ended before its channel did.
-        let _it_never_panics = pacer.join();
     }
 
     fn tally(&self) -> MutexGuard<'_, Tally> {
@@ -284,6 +270,25 @@ pub fn step(
             .map(|(key, value)| ((*key).to_owned(), json!(value))),
     );
     say(&Value::Object(result).to_string())
+}
+
+/// Says every [`TICK`] how many calls have become due since the last time if there are `rate` per second: until the end, and then the
+/// channel ends, too; or until nobody listens.
+pub fn ticks(began: Instant, until: Instant, rate: u32) -> mpsc::UnboundedReceiver<(Instant, u64)> {
+    let (ticks, due) = mpsc::unbounded_channel();
+    thread::spawn(move || {
+        let mut issued = 0;
+        loop {
+            let now = Instant::now();
+            let by_now = ((now.min(until) - began).as_secs_f64() * f64::from(rate)) as u64;
+            if ticks.send((now, by_now - issued)).is_err() || now >= until {
+                break;
+            }
+            issued = by_now;
+            thread::sleep(TICK);
+        }
+    });
+    due
 }
 
 /// Lets a handler's work pass, on this thread.

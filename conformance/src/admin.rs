@@ -9,9 +9,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use serde_json::Value;
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 use tollgate_shm_abi::messages::{
-    Empty, Failure, Names, PARTY_PROVIDER_POST, PARTY_PROVIDER_PRE, PARTY_TENANT, PolicyAttach,
-    PolicyOptions, PolicyPush, PolicySelection, RequestBody, ResponseBody, SIDE_CLIENT,
-    SIDE_SERVER, SettingChange, SettingsChange, TenantAdd,
+    Empty, Failure, MODE_CANARY, Names, PARTY_PROVIDER_POST, PARTY_PROVIDER_PRE, PARTY_TENANT,
+    PolicyAttach, PolicyOptions, PolicyPush, PolicySelection, PolicyStep, PolicyUpgrade,
+    RequestBody, ResponseBody, SIDE_CLIENT, SIDE_SERVER, STEP_PROMOTE, SettingChange,
+    SettingsChange, TenantAdd,
 };
 
 use crate::hostile::Wire;
@@ -207,15 +208,26 @@ impl Admin {
     /// # Errors
     /// The daemon's refusal.
     pub fn detach(&mut self, place: &Place, name: &str) -> Result<(), Failure> {
-        let selection = PolicySelection {
-            policy: name.to_owned(),
-            tenant: place.tenant.clone(),
-            service: place.service.clone(),
-            side: place.side,
-            party: place.party,
-            ..PolicySelection::default()
+        let detach = RequestBody::PolicyDetach(selection(place, name));
+        self.ask(detach, &[]).map(drop)
+    }
+
+    /// Puts another version in force, with the state of the one that is: it decides all calls, and then there is nothing to go back to.
+    ///
+    /// # Errors
+    /// The daemon's refusal.
+    pub fn swap(&mut self, place: &Place, name: &str, version: u32) -> Result<(), Failure> {
+        let at = Some(selection(place, name));
+        let upgrade = PolicyUpgrade {
+            version,
+            at: at.clone(),
+            mode: MODE_CANARY,
+            percent: 100,
+            ..PolicyUpgrade::default()
         };
-        self.ask(RequestBody::PolicyDetach(selection), &[])
+        self.ask(RequestBody::PolicyUpgrade(upgrade), &[])?;
+        let step = STEP_PROMOTE;
+        self.ask(RequestBody::PolicyStep(PolicyStep { at, step }), &[])
             .map(drop)
     }
 
@@ -248,5 +260,16 @@ impl Admin {
         let blob = fds.first().expect("a report comes as a memory file");
         let json = blob_read(blob, REPORT_BYTES).expect("the report can be read");
         serde_json::from_slice(&json).expect("the report is JSON")
+    }
+}
+
+fn selection(place: &Place, name: &str) -> PolicySelection {
+    PolicySelection {
+        policy: name.to_owned(),
+        tenant: place.tenant.clone(),
+        service: place.service.clone(),
+        side: place.side,
+        party: place.party,
+        ..PolicySelection::default()
     }
 }

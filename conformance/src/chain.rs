@@ -141,12 +141,26 @@ impl Chain {
         self.hosts.iter_mut().map(pid).collect()
     }
 
+    /// Who calls at the frontend: a session, and a client that leads through all hosts.
+    ///
+    /// # Panics
+    /// Never: the frontend has a session.
+    pub fn caller(&self) -> (Session, ReservationClient) {
+        let session = self.sessions.last().expect("the frontend has a session");
+        (session.clone(), client(session, &self.hosts[1]))
+    }
+
+    /// How often the call of this number has reached the last host.
+    pub fn reached(&self, number: u32) -> u32 {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.get(&number).copied().unwrap_or_default()
+    }
+
     /// Guests who book at the frontend until they are told to go.
     ///
     /// # Panics
     /// If they can't book at all.
     pub fn guests(&self) -> Guests {
-        let session = self.sessions.last().expect("the frontend has a session");
         let guests = Guests {
             leave: Arc::default(),
             next: Arc::default(),
@@ -154,8 +168,11 @@ impl Chain {
             threads: Vec::new(),
             seen: Arc::clone(&self.seen),
         };
-        let client = || client(session, &self.hosts[1]);
-        let threads = (0..GUESTS).map(|_| guests.one(session.clone(), client()));
+        let one = |_| {
+            let (session, client) = self.caller();
+            guests.one(session, client)
+        };
+        let threads = (0..GUESTS).map(one);
         let threads = threads.collect();
         let guests = Guests { threads, ..guests };
         guests.assert_booking();

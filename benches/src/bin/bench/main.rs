@@ -12,7 +12,6 @@
 #![forbid(unsafe_code)]
 
 mod envoy;
-mod machine;
 mod part;
 mod plot;
 mod report;
@@ -26,6 +25,8 @@ use std::time::Instant;
 
 use clap::Parser;
 use serde_json::{Value, json};
+use tollgate_benches::figures::{machine_lines, put};
+use tollgate_benches::machine;
 use tollgate_benches::measure::exit;
 
 use crate::part::{Found, PARTS, Part, Recorded};
@@ -287,7 +288,7 @@ fn write(
                 json[part.name] = found.json.clone();
                 json[run_of(part)] = run.clone();
                 markdown.push_str(&format!("{}\n\n", part.heading));
-                markdown.push_str(&report::machine_lines(run));
+                markdown.push_str(&machine_lines(run));
                 markdown.push_str(&format!("{}\n\n", found.markdown.trim_end()));
             }
             None => markdown.push_str(&recorded),
@@ -295,12 +296,6 @@ fn write(
     }
     let markdown = format!("{}\n", markdown.trim_end());
     let json = serde_json::to_string_pretty(&json).map_err(|error| error.to_string())? + "\n";
-    let put = |path: &Path, text: &str| {
-        let directory = path.parent().map_or(Ok(()), fs::create_dir_all);
-        directory
-            .and_then(|()| fs::write(path, text))
-            .map_err(|error| format!("cannot write {}: {error}", path.display()))
-    };
     let out = home.join("out");
     for place in [Some(&*out), record.then_some(home)].into_iter().flatten() {
         put(&place.join("results.json"), &json)?;

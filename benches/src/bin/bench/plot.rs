@@ -3,13 +3,16 @@
 //! Every value is a dot at the median with a line from the least to the most. Axes are logarithmic, since a sidecar and a
 //! busy-polled socket are three orders of magnitude apart.
 
-use std::error::Error;
-
 use plotters::coord::ranged1d::SegmentedCoord;
 use plotters::coord::types::RangedCoordusize;
 use plotters::prelude::*;
+use tollgate_benches::drawing::{
+    BELOW, BLUE, CAPTION, Drawn, FONT, GREEN, GREY, MARGIN, OCHRE, ORANGE, PURPLE, SKY, VERMILION,
+    WIDTH, short,
+};
+use tollgate_benches::figures::Spread;
 
-use crate::report::{Samples, Spread};
+use crate::report::Samples;
 use crate::scenario::{
     GOODPUT, Language, Metric, Otherwise, P50, P99, Policy, RPS, SCENARIOS, SHARE, Subject,
 };
@@ -251,14 +254,6 @@ impl Plot {
     }
 }
 
-type Drawn = Result<String, Box<dyn Error>>;
-
-const WIDTH: u32 = 760;
-const FONT: (&str, u32) = ("sans-serif", 14);
-const CAPTION: (&str, u32) = ("sans-serif", 17);
-const MARGIN: u32 = 12;
-/// Of the axis below, with its name.
-const BELOW: u32 = 44;
 /// Of a subject's name.
 const NAME: u32 = 140;
 /// Of a row, with one subject.
@@ -381,26 +376,8 @@ fn lines(plot: &Plot, (axis, places): (&str, &[(&str, &str)]), series: &[Series]
     Ok(svg)
 }
 
-/// A tick's number: 1500000 is 1.5M.
-fn short(value: &f64) -> String {
-    match *value {
-        value if value >= 1e6 => format!("{}M", value / 1e6),
-        value if value >= 1e3 => format!("{}k", value / 1e3),
-        // 0.1 + 0.2 is not 0.3.
-        value => format!("{}", (value * 1e6).round() / 1e6),
-    }
-}
-
-/// Colours that people tell apart who see few (Okabe and Ito's palette), a family per system.
+/// A family of colours per system.
 fn color(subject: Subject) -> RGBColor {
-    const BLUE: RGBColor = RGBColor(0, 114, 178);
-    const SKY: RGBColor = RGBColor(86, 180, 233);
-    const GREEN: RGBColor = RGBColor(0, 158, 115);
-    const PURPLE: RGBColor = RGBColor(204, 121, 167);
-    const OCHRE: RGBColor = RGBColor(181, 159, 0);
-    const ORANGE: RGBColor = RGBColor(230, 159, 0);
-    const VERMILION: RGBColor = RGBColor(213, 94, 0);
-    const GREY: RGBColor = RGBColor(119, 119, 119);
     match subject {
         Subject::Tcp(_) | Subject::Shm { .. } => GREY,
         Subject::Iceoryx2 => GREEN,

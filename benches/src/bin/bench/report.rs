@@ -3,9 +3,8 @@
 //! A ratio is taken within a repetition, between two windows that ran seconds apart, and then the
 //! median over the repetitions is shown; so a machine that gets slower over minutes doesn't bias it.
 
-use std::fmt::Write;
-
 use serde_json::{Map, Value, json};
+use tollgate_benches::figures::{Spread, field, line, machine_lines};
 
 use crate::plot::Picture;
 use crate::scenario::{Bar, CLAIMS, CPU, Claim, Metric, SCENARIOS, Scenario, Subject, TONICS};
@@ -26,36 +25,6 @@ pub(crate) struct Sample {
 /// All samples of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Samples(pub(crate) Vec<Sample>);
-
-/// Median, least and most of a few numbers.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Spread {
-    /// Of an even number of values, the mean of the middle two.
-    pub(crate) median: f64,
-    /// The least.
-    pub(crate) min: f64,
-    /// The most.
-    pub(crate) max: f64,
-}
-
-impl Spread {
-    /// `None` of nothing.
-    pub(crate) fn of(mut values: Vec<f64>) -> Option<Spread> {
-        values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
-        let middle = values.len() / 2;
-        let median = match values.len() % 2 {
-            1 => values[middle],
-            _ => (values[middle - 1] + values[middle]) / 2.0,
-        };
-        Some(Spread { median, min, max })
-    }
-
-    fn show(self, digits: usize) -> String {
-        let Spread { median, min, max } = self;
-        format!("{median:.digits$} [{min:.digits$}-{max:.digits$}]")
-    }
-}
 
 impl Samples {
     /// What [`to_json`] made of samples; without those of scenarios and subjects that there aren't any more.
@@ -238,40 +207,6 @@ fn head(text: &mut String, run: &Value) {
     text.push_str(&machine_lines(run));
 }
 
-/// What was measured, and where.
-pub(crate) fn machine_lines(run: &Value) -> String {
-    let mut text = String::new();
-    for (what, key) in [
-        ("Commit", "commit"),
-        ("CPU", "cpu"),
-        ("Cores", "cores"),
-        ("Kernel", "kernel"),
-        ("Placement", "placement"),
-        ("Load average before", "load_before"),
-    ] {
-        line(&mut text, format_args!("- {what}: {}", field(run, key)));
-    }
-    if let Some(missing) = run["missing"]
-        .as_str()
-        .filter(|missing| !missing.is_empty())
-    {
-        line(
-            &mut text,
-            format_args!("- Not installed, so not measured: {missing}"),
-        );
-    }
-    text.push('\n');
-    text
-}
-
-/// One of the run's facts as text.
-fn field(run: &Value, key: &str) -> String {
-    match &run[key] {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
-}
-
 fn verdicts(text: &mut String, samples: &Samples) {
     text.push_str("## Claims\n\n| claim | scenario | measured | bar | |\n|---|---|---|---|---|\n");
     for claim in &CLAIMS {
@@ -363,10 +298,6 @@ fn table(text: &mut String, scenario: &Scenario, samples: &Samples) {
     text.push('\n');
 }
 
-fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
-    writeln!(text, "{arguments}").expect("a String takes all that is written");
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -393,15 +324,6 @@ mod tests {
     fn headline(name: &str) -> Metric {
         let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);
         scenario.map(|scenario| scenario.metrics[0]).unwrap()
-    }
-
-    #[test]
-    fn a_spread_is_median_least_and_most() {
-        let of = |values: &[f64]| Spread::of(values.to_vec()).map(|s| (s.median, s.min, s.max));
-        assert_eq!(of(&[]), None);
-        assert_eq!(of(&[3.0]), Some((3.0, 3.0, 3.0)));
-        assert_eq!(of(&[9.0, 1.0, 2.0]), Some((2.0, 1.0, 9.0)));
-        assert_eq!(of(&[4.0, 1.0, 2.0, 9.0]), Some((3.0, 1.0, 9.0)));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::process::ChildStdin;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use tollgate_benches::machine::{is_idle_class, memory_mib};
 use tollgate_benches::settings::{Method, Wait};
 use tollgate_conformance::process::{Process, cpu_seconds, program, programs};
 use tollgate_conformance::testbed::{
@@ -19,7 +20,6 @@ use tollgate_conformance::testbed::{
 use tollgate_conformance::workload::acl_config;
 
 use crate::envoy::{self, Filter};
-use crate::machine::{is_idle_class, memory_mib};
 use crate::scenario::{Attached, Before, Otherwise, Policy, Rival, Scenario, Sidecar, Subject};
 
 const TENANT: &str = "bench";

@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use tollgate_conformance::process::stat;
 
 /// Whether a process runs only when nobody else wants to: SCHED_IDLE.
-pub(crate) fn is_idle_class(pid: u32) -> bool {
+pub fn is_idle_class(pid: u32) -> bool {
     // `policy` is field 41.
     stat(pid).get(38).is_some_and(|policy| policy == "5")
 }
 
 /// What these processes keep in memory, in MiB: a page that several of them share counts for a part in each.
-pub(crate) fn memory_mib(pids: &[u32]) -> f64 {
+pub fn memory_mib(pids: &[u32]) -> f64 {
     let kib = |&pid: &u32| {
         let rollup = read(&format!("/proc/{pid}/smaps_rollup"));
         let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
@@ -25,14 +25,14 @@ pub(crate) fn memory_mib(pids: &[u32]) -> f64 {
 }
 
 /// How busy the machine is: the one-minute load average.
-pub(crate) fn load() -> f64 {
+pub fn load() -> f64 {
     let text = read("/proc/loadavg");
     let first = text.split_whitespace().next();
     first.and_then(|load| load.parse().ok()).unwrap_or(0.0)
 }
 
 /// The machine and the commit, as they go into the results.
-pub(crate) fn describe(repository: &Path) -> Value {
+pub fn describe(repository: &Path) -> Value {
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo
         .lines()

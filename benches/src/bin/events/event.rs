@@ -1,0 +1,708 @@
+//! The events: what happens, to which hosts, under which loads, and what is looked at.
+//!
+//! Each event has fresh hosts. For each of its loads the capacity is measured first; then, in turns, the load runs for a while in which nothing
+//! happens and for one in which the event does, so that the machine's own pauses are known. What is claimed of the numbers
+//! is in [`crate::report`].
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tollgate_conformance::admin::{Admin, Place};
+use tollgate_conformance::chain::Chain;
+use tollgate_conformance::module::stamping;
+use tollgate_conformance::process::program;
+use tollgate_conformance::testbed::{Daemon, Options, Outcome, Testbed, policy_file, run};
+
+use crate::load::{Clock, Judged, Lane, Load, SERVICE, STAMPS, judged_so_far};
+use crate::recording::{MS, Mark, Recording};
+use crate::report::Sample;
+
+const TENANT: &str = "bench";
+
+/// A name, and what is shown of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    /// Calls that run while a link ends, which ends them until links are handed over.
+    pub(crate) ends_links: bool,
+    /// Only in the full form: it takes seconds.
+    pub(crate) is_long: bool,
+}
+
+const fn event(name: &'static str, title: &'static str) -> Event {
+    Event {
+        name,
+        title,
+        ends_links: false,
+        is_long: false,
+    }
+}
+
+const fn ending_links(event: Event) -> Event {
+    Event {
+        ends_links: true,
+        ..event
+    }
+}
+
+pub(crate) const SWAP: Event = event(
+    "swap",
+    "A policy is swapped 1,000 times per second, with 32 KiB of state",
+);
+pub(crate) const LIMIT: Event = event(
+    "limit",
+    "A rate limit is attached, raised beyond all calls, and detached",
+);
+pub(crate) const UPGRADE: Event = event("upgrade", "The daemon of both applications is upgraded");
+pub(crate) const UPGRADE_CALLER: Event = ending_links(event(
+    "upgrade-caller",
+    "The caller's daemon is upgraded, the server's isn't",
+));
+pub(crate) const UPGRADE_SERVER: Event = ending_links(event(
+    "upgrade-server",
+    "The server's daemon is upgraded, the caller's isn't",
+));
+pub(crate) const FAILED: Event = event(
+    "failed-upgrade",
+    "Upgrades that fail: no program, a crash before and after it is given everything, a time-out",
+);
+pub(crate) const HUNG: Event = Event {
+    is_long: true,
+    ..event(
+        "hung-upgrade",
+        "Upgrades that hang once they are given everything",
+    )
+};
+pub(crate) const ROLLING: Event = ending_links(event(
+    "rolling-upgrade",
+    "Four hosts, each of which calls the next, are upgraded one after the other",
+));
+pub(crate) const CRASH: Event = event("crash", "The daemon is killed and started again at once");
+
+/// All of them, in the order of the report.
+pub(crate) const EVENTS: [&Event; 9] = [
+    &SWAP,
+    &LIMIT,
+    &UPGRADE,
+    &UPGRADE_CALLER,
+    &UPGRADE_SERVER,
+    &FAILED,
+    &HUNG,
+    &ROLLING,
+    &CRASH,
+];
+
+/// How much is called, of what can be.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Share {
+    pub(crate) name: &'static str,
+    in_flight: usize,
+    /// Of the capacity; none: calls aren't paced.
+    share: Option<f64>,
+}
+
+/// Where every event happens.
+const STEADY: [Share; 2] = [
+    Share {
+        name: "128 in flight",
+        in_flight: 128,
+        share: Some(0.5),
+    },
+    Share {
+        name: "1 in flight",
+        in_flight: 1,
+        share: Some(0.5),
+    },
+];
+
+/// As in the paper, where a rate limit meets all that an application can do.
+const FLAT_OUT: Share = Share {
+    name: "128 in flight, unpaced",
+    in_flight: 128,
+    share: None,
+};
+
+/// All of them.
+pub(crate) const SHARES: [&Share; 3] = [&STEADY[0], &STEADY[1], &FLAT_OUT];
+
+/// How often, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Size {
+    /// With and without the event.
+    turns: usize,
+    capacity_ms: u64,
+    /// Before and behind what happens.
+    around_ms: u64,
+    swap_ms: u64,
+    /// Of a rate limit: with, with an endless one, without.
+    phase_ms: u64,
+    limits: usize,
+    /// In each turn.
+    upgrades: usize,
+    /// In each turn, of each kind.
+    failures: usize,
+    rolling_turns: usize,
+    crashes: usize,
+}
+
+impl Size {
+    /// To be believed.
+    pub(crate) const FULL: Size = Size {
+        turns: 5,
+        capacity_ms: 500,
+        around_ms: 100,
+        swap_ms: 1_000,
+        phase_ms: 200,
+        limits: 2,
+        upgrades: 20,
+        failures: 2,
+        rolling_turns: 2,
+        crashes: 5,
+    };
+
+    /// To see that it works.
+    pub(crate) const SHORT: Size = Size {
+        turns: 1,
+        capacity_ms: 100,
+        around_ms: 30,
+        swap_ms: 300,
+        phase_ms: 60,
+        limits: 2,
+        upgrades: 2,
+        failures: 1,
+        rolling_turns: 1,
+        crashes: 1,
+    };
+}
+
+/// After an event, until what it did to calls is over.
+pub(crate) const AFTERMATH_NS: u64 = 30 * MS;
+
+/// Between two events of one kind.
+const APART_MS: u64 = 60;
+
+/// The rate of swaps; a little more than is claimed.
+const SWAPS_PER_S: f64 = 1_010.0;
+
+/// How exactly a rate limit is met within ten milliseconds: its clock ticks once in each.
+const TOLERANCE: f64 = 0.2;
+
+/// One load on the hosts of an event, and what is known of it.
+struct Trial<'l> {
+    lane: &'l Lane,
+    load: Load,
+    judged: Judged,
+    size: Size,
+    sample: Sample,
+}
+
+impl<'l> Trial<'l> {
+    fn new(
+        event: &'static Event,
+        share: &'static Share,
+        (lane, judged): (&'l Lane, Judged),
+        size: Size,
+    ) -> Result<Trial<'l>, String> {
+        let mut trial = Trial {
+            lane,
+            load: Load {
+                in_flight: share.in_flight,
+                rate: None,
+            },
+            judged,
+            size,
+            sample: Sample::new(event, share),
+        };
+        let all = trial.run(|clock| {
+            clock.wait(size.capacity_ms);
+            Ok(())
+        })?;
+        let capacity = all.rate(all.until_ns / 5, all.until_ns);
+        if capacity < 2.0 {
+            return Err(format!("no call is answered: {:?}", all.failures));
+        }
+        trial.sample.push("capacity", capacity);
+        trial.load.rate = share.share.map(|share| (capacity * share) as u32);
+        trial.sample.push("offered", trial.offered());
+        Ok(trial)
+    }
+
+    /// Calls per second.
+    fn offered(&self) -> f64 {
+        let capacity = || self.sample.last("capacity");
+        self.load.rate.map_or_else(capacity, f64::from)
+    }
+
+    /// The load, while something happens.
+    fn run(
+        &mut self,
+        happens: impl FnOnce(&mut Clock<'_>) -> Result<(), String>,
+    ) -> Result<Recording, String> {
+        let (recording, ()) = self.lane.under(self.load, self.judged, happens)?;
+        let counts = recording.counts(|number| self.lane.served(number));
+        self.sample.count(counts, &recording.failures);
+        Ok(recording)
+    }
+
+    /// A run in which nothing happens, and one in which this does, in one order or the other.
+    fn pair(
+        &mut self,
+        turn: usize,
+        quiet_ms: u64,
+        happens: impl FnOnce(&mut Clock<'_>) -> Result<(), String>,
+    ) -> Result<[Recording; 2], String> {
+        let around_ms = self.size.around_ms;
+        let quiet = |clock: &mut Clock<'_>| {
+            clock.wait(quiet_ms + 2 * around_ms + AFTERMATH_NS / MS);
+            Ok(())
+        };
+        let eventful = |clock: &mut Clock<'_>| {
+            clock.wait(around_ms);
+            happens(clock)?;
+            clock.wait(around_ms);
+            Ok(())
+        };
+        let (quiet, eventful) = if turn.is_multiple_of(2) {
+            let quiet = self.run(quiet)?;
+            (quiet, self.run(eventful)?)
+        } else {
+            let eventful = self.run(eventful)?;
+            (self.run(quiet)?, eventful)
+        };
+        if turn == 0 {
+            self.sample.draw(&eventful);
+        }
+        Ok([quiet, eventful])
+    }
+
+    /// As [`pair`](Self::pair), and looks for the longest gap around each mark; without the event in whiles of the same lengths.
+    fn gaps(
+        &mut self,
+        turn: usize,
+        quiet_ms: u64,
+        happens: impl FnOnce(&mut Clock<'_>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let [quiet, eventful] = self.pair(turn, quiet_ms, happens)?;
+        let mut from_ns = self.size.around_ms * MS;
+        for mark in &eventful.marks {
+            let gap = eventful.longest_gap_ns(mark.from_ns, mark.to_ns + AFTERMATH_NS);
+            self.sample.push("gap_ms", ms(gap));
+            let to_ns = from_ns + mark.to_ns - mark.from_ns + AFTERMATH_NS;
+            // If not even one fits, since what happened took longer than it should, it is compared with what there is.
+            if to_ns <= quiet.until_ns || eventful.marks.len() == 1 {
+                self.sample
+                    .push("quiet_gap_ms", ms(quiet.longest_gap_ns(from_ns, to_ns)));
+                from_ns = to_ns;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn ms(ns: u64) -> f64 {
+    (ns as f64 / 1e3).round() / 1e3
+}
+
+/// One host or two, and calls between their applications.
+struct Stage {
+    lane: Lane,
+    a: Daemon,
+    b: Option<Daemon>,
+    /// What daemons are replaced by.
+    next: PathBuf,
+    bed: Testbed,
+}
+
+impl Stage {
+    fn options() -> Options {
+        Options {
+            // What is measured isn't how a tenant pays for its policies.
+            config: "[policies]\ncpu_share_percent = 100\n".to_owned(),
+            ..Options::default()
+        }
+    }
+
+    fn one_host(options: &Options) -> Result<Stage, String> {
+        let bed = Testbed::new();
+        let a = bed.daemon_with("a", options);
+        let token = a.tenant(TENANT);
+        let lane = Lane::between((&a, &token), (&a, &token))?;
+        Ok(Stage {
+            lane,
+            a,
+            b: None,
+            next: successor(&bed),
+            bed,
+        })
+    }
+
+    fn two_hosts() -> Result<Stage, String> {
+        let bed = Testbed::new();
+        let [a, b] = ["a", "b"].map(|name| bed.daemon_with(name, &Stage::options()));
+        let (token, its) = (a.tenant(TENANT), b.tenant(TENANT));
+        let lane = Lane::between((&a, &token), (&b, &its))?;
+        Ok(Stage {
+            lane,
+            a,
+            b: Some(b),
+            next: successor(&bed),
+            bed,
+        })
+    }
+}
+
+fn successor(bed: &Testbed) -> PathBuf {
+    bed.successor("next", &program("tollgated").display().to_string())
+}
+
+/// Has it happen, and says what came of it: a sample per load.
+pub(crate) fn measure(event: &'static Event, size: Size) -> Result<Vec<Sample>, String> {
+    match event.name {
+        _ if event == &SWAP => swaps(size),
+        _ if event == &LIMIT => limits(size),
+        _ if event == &UPGRADE => upgrades(event, Stage::one_host(&Stage::options())?, size),
+        _ if event == &FAILED => failures(size),
+        _ if event == &HUNG => hangs(size),
+        _ if event == &ROLLING => rolls(size),
+        _ if event == &CRASH => crashes(size),
+        _ => upgrades(event, Stage::two_hosts()?, size),
+    }
+}
+
+fn swaps(size: Size) -> Result<Vec<Sample>, String> {
+    let Stage {
+        lane,
+        a,
+        b: _b,
+        bed: _bed,
+        ..
+    } = Stage::two_hosts()?;
+    let mut admin = Admin::connect(&a);
+    let place = Place::client(TENANT, SERVICE);
+    for stamp in STAMPS {
+        let pushed = admin.push(&place, "stamp", &stamping(stamp), None);
+        pushed.map_err(|failure| format!("the policy is refused: {failure:?}"))?;
+    }
+    let attached = admin.attach(&place, "stamp", 1);
+    attached.map_err(|failure| format!("the policy can't be attached: {failure:?}"))?;
+    let (mut version, mut alone) = (1, 0);
+    let mut samples: Vec<Sample> = Vec::new();
+    for share in &STEADY {
+        let mut trial = Trial::new(&SWAP, share, (&lane, Judged::Stamped), size)?;
+        for turn in 0..size.turns {
+            let mut per_s = 0.0;
+            let storm = |clock: &mut Clock<'_>| {
+                clock.mark("swaps", || {
+                    let (begun, until) = (Instant::now(), Duration::from_millis(size.swap_ms));
+                    let mut swaps = 0;
+                    while begun.elapsed() < until {
+                        version = 3 - version;
+                        let swapped = admin.swap(&place, "stamp", version);
+                        swapped.map_err(|failure| format!("a swap is refused: {failure:?}"))?;
+                        swaps += 1;
+                        let due = Duration::from_secs_f64(f64::from(swaps) / SWAPS_PER_S);
+                        std::thread::sleep(due.saturating_sub(begun.elapsed()));
+                    }
+                    per_s = f64::from(swaps) / begun.elapsed().as_secs_f64();
+                    Ok(())
+                })
+            };
+            trial.gaps(turn, size.swap_ms, storm)?;
+            trial.sample.push("swaps_per_s", per_s);
+            // What the policy counts has gone from one version to the next, each time.
+            let judged = judged_so_far(lane.call()?);
+            alone += 1;
+            let before = samples.iter().map(|sample| sample.last("calls"));
+            let all = before.sum::<f64>() as u64 + trial.sample.last("calls") as u64 + alone;
+            let off = all.wrapping_sub(judged) % (1 << 24);
+            trial.sample.push("state_off", off as f64);
+        }
+        samples.push(trial.sample);
+    }
+    Ok(samples)
+}
+
+fn limits(size: Size) -> Result<Vec<Sample>, String> {
+    let Stage {
+        lane,
+        a,
+        b: _b,
+        bed: _bed,
+        ..
+    } = Stage::two_hosts()?;
+    let mut admin = Admin::connect(&a);
+    let place = Place::client(TENANT, SERVICE).granting(&["state", "clock"]);
+    let module = std::fs::read(policy_file("rate_limit"))
+        .map_err(|error| format!("the policy can't be read: {error}"))?;
+    let push = |admin: &mut Admin, per_second: f64, burst: f64| {
+        let config = format!(r#"{{"per_second": {per_second}, "burst": {burst}}}"#);
+        let pushed = admin.push(&place, "rate-limit", &module, Some(config.as_bytes()));
+        pushed.map_err(|failure| format!("the policy is refused: {failure:?}"))
+    };
+    let endless = push(&mut admin, 1e6, 1e6)?;
+    let mut samples = Vec::new();
+    for share in SHARES {
+        let mut trial = Trial::new(&LIMIT, share, (&lane, Judged::Limited), size)?;
+        let limit = (trial.offered() / 2.0).round().max(1.0);
+        // What it gives in two ticks of its clock.
+        let burst = (limit / 500.0).ceil();
+        let limited = push(&mut admin, limit, burst)?;
+        trial.sample.push("limit", limit);
+        for turn in 0..size.turns {
+            let failed = |failure| format!("a rate limit is refused: {failure:?}");
+            let cycles = |clock: &mut Clock<'_>| {
+                for _ in 0..size.limits {
+                    clock.wait(size.phase_ms);
+                    clock
+                        .mark("limit", || admin.attach(&place, "rate-limit", limited))
+                        .map_err(failed)?;
+                    clock.wait(size.phase_ms);
+                    clock
+                        .mark("endless", || admin.attach(&place, "rate-limit", endless))
+                        .map_err(failed)?;
+                    clock.wait(size.phase_ms);
+                    clock
+                        .mark("none", || admin.detach(&place, "rate-limit"))
+                        .map_err(failed)?;
+                    clock.wait(size.phase_ms);
+                }
+                Ok(())
+            };
+            let quiet_ms = size.limits as u64 * size.phase_ms * 4;
+            let [quiet, eventful] = trial.pair(turn, quiet_ms, cycles)?;
+            for cycle in eventful.marks.chunks_exact(3) {
+                followed(&mut trial, cycle, (limit, burst), &eventful, &quiet);
+            }
+        }
+        samples.push(trial.sample);
+    }
+    Ok(samples)
+}
+
+/// What a rate did around a limit's attachment, its end, and the policy's.
+fn followed(
+    trial: &mut Trial<'_>,
+    cycle: &[Mark],
+    (limit, burst): (f64, f64),
+    eventful: &Recording,
+    quiet: &Recording,
+) {
+    let [attached, raised, detached] = cycle else {
+        return;
+    };
+    let phase_ns = trial.size.phase_ms * MS;
+    let before_ns = attached.from_ns - phase_ns;
+    let before = eventful.rate(before_ns, attached.from_ns);
+    let mut follows = |key: &str, from_ns: u64, to_ns: u64, rate: f64| {
+        let found = eventful.follows_ns(from_ns, to_ns, rate, TOLERANCE);
+        // Never, as far as it was looked for.
+        let found = found.unwrap_or(to_ns - from_ns);
+        trial.sample.push(key, ms(found));
+    };
+    follows("limit_ms", attached.to_ns, raised.from_ns, limit);
+    // With a limit that is never met, calls take a little longer than without, so it is the rate's own level that it is to reach.
+    let unlimited = eventful.rate(raised.to_ns + AFTERMATH_NS, detached.from_ns);
+    follows("raise_ms", raised.to_ns, detached.from_ns, unlimited);
+    let after_ns = detached.to_ns + AFTERMATH_NS;
+    let after = |recording: &Recording| recording.rate(after_ns, detached.to_ns + phase_ns);
+    trial
+        .sample
+        .push("after_to_before", after(eventful) / before);
+    trial.sample.push("endless_to_before", unlimited / before);
+    let quietly = after(quiet) / quiet.rate(before_ns, attached.from_ns);
+    trial.sample.push("quiet_after_to_before", quietly);
+
+    let limited_s = (raised.from_ns - attached.to_ns) as f64 / 1e9;
+    let served = eventful.rate(attached.to_ns, raised.from_ns) * limited_s;
+    let in_flight = trial.load.in_flight as f64;
+    // The clock is the wall's, and somebody may set it.
+    let most = burst + limit * (limited_s * 1.05 + 0.002) + in_flight;
+    trial.sample.push("over_limit", (served - most).max(0.0));
+    let refused = |from_ns, to_ns| eventful.refused(from_ns, to_ns) as f64;
+    trial
+        .sample
+        .push("refused", refused(attached.from_ns, raised.to_ns));
+    let late = refused(raised.to_ns, detached.to_ns + phase_ns) - in_flight;
+    trial.sample.push("refused_late", late.max(0.0));
+}
+
+/// `tollgate upgrade`, which has to succeed; how long calls stood still, as the daemon says.
+fn upgrade(daemon: &Daemon, next: &std::path::Path) -> Result<f64, String> {
+    let program = next.display().to_string();
+    let outcome = daemon.tollgate(["upgrade", "--binary", &program, "--json"]);
+    let done = succeeded("an upgrade", &outcome)?;
+    let done: serde_json::Value =
+        serde_json::from_str(done).map_err(|error| format!("{error} in {done}"))?;
+    Ok(done["pause_us"].as_f64().unwrap_or_default() / 1e3)
+}
+
+fn succeeded<'o>(what: &str, outcome: &'o Outcome) -> Result<&'o str, String> {
+    match outcome.code {
+        0 => Ok(&outcome.out),
+        _ => Err(format!("{what} failed: {outcome}")),
+    }
+}
+
+fn upgrades(event: &'static Event, stage: Stage, size: Size) -> Result<Vec<Sample>, String> {
+    let daemon = match &stage.b {
+        Some(b) if event == &UPGRADE_SERVER => b,
+        _ => &stage.a,
+    };
+    let mut samples = Vec::new();
+    for share in &STEADY {
+        let mut trial = Trial::new(event, share, (&stage.lane, Judged::Plainly), size)?;
+        for turn in 0..size.turns {
+            let mut pauses = Vec::new();
+            let upgrades = |clock: &mut Clock<'_>| {
+                for _ in 0..size.upgrades {
+                    pauses.push(clock.mark("upgrade", || upgrade(daemon, &stage.next))?);
+                    clock.wait(APART_MS);
+                }
+                Ok(())
+            };
+            trial.gaps(turn, size.upgrades as u64 * APART_MS, upgrades)?;
+            for pause in pauses {
+                trial.sample.push("pause_ms", pause);
+            }
+        }
+        samples.push(trial.sample);
+    }
+    Ok(samples)
+}
+
+fn failures(size: Size) -> Result<Vec<Sample>, String> {
+    let stage = Stage::one_host(&Stage::options())?;
+    let bed = &stage.bed;
+    let crashes_late = format!("{} late-ends", program("false-successor").display());
+    let kinds = [
+        ("no program", bed.file("data", "no program"), "20s"),
+        (
+            "crash",
+            bed.executable("dies", "#!/bin/sh\nkill -9 $$\n"),
+            "20s",
+        ),
+        (
+            "late crash",
+            bed.successor("late-ends", &crashes_late),
+            "20s",
+        ),
+        (
+            "time-out",
+            bed.executable("slow", "#!/bin/sh\nexec sleep 100\n"),
+            "200ms",
+        ),
+    ];
+    fail(&FAILED, &stage, &kinds, size)
+}
+
+fn hangs(size: Size) -> Result<Vec<Sample>, String> {
+    let stage = Stage::one_host(&Stage::options())?;
+    let waits = format!("{} late-waits", program("false-successor").display());
+    let hangs = stage.bed.successor("late-waits", &waits);
+    // Each of them takes seconds.
+    let size = Size {
+        turns: 1,
+        failures: 2,
+        ..size
+    };
+    fail(&HUNG, &stage, &[("hangs", hangs, "20s")], size)
+}
+
+/// Upgrades to programs that mustn't take over: what each is called, and how long it may take to be ready.
+fn fail(
+    event: &'static Event,
+    stage: &Stage,
+    kinds: &[(&str, PathBuf, &str)],
+    size: Size,
+) -> Result<Vec<Sample>, String> {
+    let mut samples = Vec::new();
+    for share in &STEADY {
+        let mut trial = Trial::new(event, share, (&stage.lane, Judged::Plainly), size)?;
+        for turn in 0..size.turns {
+            let upgrades = |clock: &mut Clock<'_>| {
+                for (what, program, timeout) in
+                    kinds.iter().cycle().take(kinds.len() * size.failures)
+                {
+                    let program = program.display().to_string();
+                    let line = ["upgrade", "--timeout", timeout, "--binary", &program];
+                    let outcome = clock.mark(what, || stage.a.tollgate(line));
+                    if outcome.code == 0 {
+                        return Err(format!("`{what}` has taken over: {outcome}"));
+                    }
+                    clock.wait(APART_MS);
+                }
+                Ok(())
+            };
+            let count = (kinds.len() * size.failures) as u64;
+            trial.gaps(turn, count * 2 * APART_MS, upgrades)?;
+        }
+        samples.push(trial.sample);
+    }
+    Ok(samples)
+}
+
+fn rolls(size: Size) -> Result<Vec<Sample>, String> {
+    let chain = Arc::new(Chain::on_networks());
+    let lane = Lane::through(&chain);
+    let next = chain.successor().display().to_string();
+    let fleet = chain.fleet(|_| String::new()).display().to_string();
+    let line = [
+        "fleet", "upgrade", "run", "--binary", &next, "--fleet", &fleet,
+    ];
+    let mut samples = Vec::new();
+    for share in &STEADY {
+        let mut trial = Trial::new(&ROLLING, share, (&lane, Judged::Plainly), size)?;
+        for turn in 0..size.rolling_turns {
+            let upgrades = |clock: &mut Clock<'_>| {
+                let outcome = clock.mark("upgrade", || run(&program("tollgate"), line, b""));
+                succeeded("the fleet's upgrade", &outcome).map(drop)
+            };
+            trial.gaps(turn, size.capacity_ms, upgrades)?;
+        }
+        samples.push(trial.sample);
+    }
+    Ok(samples)
+}
+
+fn crashes(size: Size) -> Result<Vec<Sample>, String> {
+    let options = Options {
+        durable: true,
+        ..Stage::options()
+    };
+    let mut stage = Stage::one_host(&options)?;
+    let list = stage.bed.file("list.json", r#"{"blocked": ["Mallory"]}"#);
+    let acl = format!("--tenant {TENANT}");
+    let acl = stage.a.push(&acl, "acl", "acl", Some(&list));
+    stage.a.ok(&format!(
+        "policy attach {acl} --tenant {TENANT} --service {SERVICE} --side server"
+    ));
+    let mut samples = Vec::new();
+    for share in &STEADY {
+        let mut trial = Trial::new(&CRASH, share, (&stage.lane, Judged::Plainly), size)?;
+        for turn in 0..size.turns {
+            let (daemon, bed) = (&mut stage.a, &stage.bed);
+            let crashes = |clock: &mut Clock<'_>| {
+                for _ in 0..size.crashes {
+                    clock.mark("down", || {
+                        daemon.process().kill();
+                        *daemon = bed.daemon_with("a", &options);
+                    });
+                    clock.wait_for_service()?;
+                    clock.wait(2 * APART_MS);
+                }
+                Ok(())
+            };
+            let [_, eventful] = trial.pair(turn, size.crashes as u64 * APART_MS, crashes)?;
+            for mark in &eventful.marks {
+                let again = eventful.served_again_ns(mark.from_ns);
+                let again = again.ok_or("the calls after a crash show none")?;
+                trial.sample.push("again_ms", ms(again - mark.from_ns));
+                trial.sample.push("start_ms", ms(mark.to_ns - mark.from_ns));
+            }
+        }
+        samples.push(trial.sample);
+    }
+    Ok(samples)
+}
