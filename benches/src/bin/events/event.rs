@@ -25,8 +25,6 @@ const TENANT: &str = "bench";
 pub(crate) struct Event {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    /// Calls that run while a link ends, which ends them until links are handed over.
-    pub(crate) ends_links: bool,
     /// Only in the full form: it takes seconds.
     pub(crate) is_long: bool,
 }
@@ -35,15 +33,7 @@ const fn event(name: &'static str, title: &'static str) -> Event {
     Event {
         name,
         title,
-        ends_links: false,
         is_long: false,
-    }
-}
-
-const fn ending_links(event: Event) -> Event {
-    Event {
-        ends_links: true,
-        ..event
     }
 }
 
@@ -56,14 +46,14 @@ pub(crate) const LIMIT: Event = event(
     "A rate limit is attached, raised beyond all calls, and detached",
 );
 pub(crate) const UPGRADE: Event = event("upgrade", "The daemon of both applications is upgraded");
-pub(crate) const UPGRADE_CALLER: Event = ending_links(event(
+pub(crate) const UPGRADE_CALLER: Event = event(
     "upgrade-caller",
     "The caller's daemon is upgraded, the server's isn't",
-));
-pub(crate) const UPGRADE_SERVER: Event = ending_links(event(
+);
+pub(crate) const UPGRADE_SERVER: Event = event(
     "upgrade-server",
     "The server's daemon is upgraded, the caller's isn't",
-));
+);
 pub(crate) const FAILED: Event = event(
     "failed-upgrade",
     "Upgrades that fail: no program, a crash before and after it is given everything, a time-out",
@@ -75,10 +65,10 @@ pub(crate) const HUNG: Event = Event {
         "Upgrades that hang once they are given everything",
     )
 };
-pub(crate) const ROLLING: Event = ending_links(event(
+pub(crate) const ROLLING: Event = event(
     "rolling-upgrade",
     "Four hosts, each of which calls the next, are upgraded one after the other",
-));
+);
 pub(crate) const CRASH: Event = event("crash", "The daemon is killed and started again at once");
 
 /// All of them, in the order of the report.
