@@ -261,7 +261,8 @@ void tollgate_buffer_free(tollgate_buffer *buffer);
 typedef struct tollgate_call_options {
     /* sizeof(tollgate_call_options). Zero in the other fields is their default. */
     size_t struct_size;
-    /* The call ends with DEADLINE_EXCEEDED after so long. Default: only the session's end bounds it. */
+    /* The call ends with DEADLINE_EXCEEDED after so long, and when the caller of the handler that makes it gives up, on the handler's thread.
+     * Default: only that, and the session's end, bounds it. */
     uint64_t timeout_ms;
     /* What is sent beside the first request. Default: nothing. */
     const tollgate_metadata *metadata;

@@ -285,6 +285,36 @@ def test_deadlines_end_calls_on_both_sides(serve: Serve, channel: tollgate.Chann
     assert stub.Unary(Ask(), timeout=1e300).number == 0
 
 
+def test_deadlines_pass_to_the_calls_that_a_handler_makes(hosts: Any, serve: Serve, channel: tollgate.Channel) -> None:
+    def left(request: Any, context: Context) -> Answer:
+        return Answer(number=round((context.time_remaining() or 0) * 1000))
+
+    behind = tollgate.server(hosts[0].socket, hosts[0].token)
+    add(Given(unary=left, collect=left), behind)
+    behind.start()
+    with tollgate.channel(hosts[0].socket, hosts[0].token) as inner:
+        further = SemanticsStub(inner)
+
+        def unary(request: AskView, context: Context) -> Answer:
+            # Its own timeout counts only if it is earlier.
+            return Answer(number=further.Unary(Ask(), timeout=request.delay_ms or None).number)
+
+        def collect(requests: Iterator[AskView], context: Context) -> Answer:
+            return Answer(number=further.Collect(iter([Ask()])).number)
+
+        serve(add, Given(unary=unary, collect=collect))
+        stub = SemanticsStub(channel)
+        for seconds in (20, 200):
+            for answer in (stub.Unary(Ask(), timeout=seconds), stub.Collect(iter([Ask()]), timeout=seconds)):
+                assert 0 < answer.number <= seconds * 1000
+            assert 0 < stub.Unary(Ask(delay_ms=1000), timeout=seconds).number <= seconds * 1000
+        # Without one the nested call has its own, or the daemon's for all.
+        assert 300_000 < stub.Unary(Ask(delay_ms=1000)).number <= 1_000_000
+        assert stub.Unary(Ask()).number > 200_000
+        del answer
+    behind.stop().wait(30)
+
+
 def test_callers_give_up_and_handlers_hear_of_it(serve: Serve, channel: tollgate.Channel) -> None:
     over, began = threading.Semaphore(0), threading.Semaphore(0)
 

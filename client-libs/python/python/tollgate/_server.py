@@ -14,6 +14,7 @@ from tollgate._session import (
     LAST_ANSWERS,
     LAST_ANSWERS_CHECK,
     close_session,
+    inherit,
     open_session,
 )
 from tollgate._status import (
@@ -348,3 +349,4 @@ class Server:
             context._fail(StatusCode.UNKNOWN, "")
         except Exception as error:
             context._failed_with(error, method.full_name)
+        inherit(incoming.time_remaining())

@@ -41,6 +41,8 @@ from tollgate._session import (
     LAST_ANSWERS_CHECK,
     Handles,
     close_session,
+    inherit,
+    inherited,
     open_session,
 )
 from tollgate._status import Metadata, MetadataLike, RpcError, Status, StatusCode
@@ -315,7 +317,7 @@ class StreamCall(_Call, Generic[Request, Response]):
             handle = await callable._bound()
             self._halves = await _done(
                 callable._session.open_stream(
-                    handle, callable._request, callable._reply, first, is_last, timeout, metadata
+                    handle, callable._request, callable._reply, first, is_last, inherited(timeout), metadata
                 )
             )
         except RpcError as error:
@@ -469,7 +471,7 @@ class UnaryUnary(_Callable[Request, Response]):
 
         async def begin() -> Any:
             handle = self._handle if self._handle is not None else await self._bound()
-            op = self._session.call(handle, self._request, self._reply, request, timeout, metadata, True)
+            op = self._session.call(handle, self._request, self._reply, request, inherited(timeout), metadata, True)
             return await _done(op)
 
         return UnaryCall(begin, self._channel._loop.attach())
@@ -756,6 +758,7 @@ class Server:
                 incoming.finish(context._trailing)
             else:
                 await _done(incoming.reply(result, context._take_initial(), context._trailing))
+        inherit(incoming.time_remaining())
         except Aborted:
             context._fail(StatusCode.UNKNOWN, "")
         except Exception as error:
