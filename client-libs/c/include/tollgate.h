@@ -350,6 +350,13 @@ tollgate_code tollgate_session_serve(tollgate_session *session, tollgate_status 
 /* Has tollgate_session_serve return in the threads that are in it now, when their handlers have. Not from a signal handler. */
 void tollgate_session_stop(tollgate_session *session);
 
+/* Stops serving without a call lost: no further calls come, other servers of the same services get them, and those that came are handled,
+ * also on this thread, before this answers TOLLGATE_OK. Then tollgate_session_serve does so in all threads, and the session can be closed.
+ * What it calls itself goes on; it serves nothing when it is opened anew. Waits at most so long; -1: for ever. DEADLINE_EXCEEDED if calls
+ * aren't answered by then: they go on, and it may be called again; with 0, from an event loop, now and then. Neither in a handler, whose
+ * call it would wait for, nor in a signal handler. */
+tollgate_code tollgate_session_drain(tollgate_session *session, int64_t timeout_ms, tollgate_status *status);
+
 /* The method's index in its service; -1 of a call of one's own. */
 int32_t tollgate_call_method(const tollgate_call *call);
 /* How long the caller still waits; -1 without a deadline. */

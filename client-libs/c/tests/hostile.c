@@ -45,6 +45,7 @@ static void null_is_refused(void)
     CHECK(tollgate_session_drive(NULL, 0, status) == TOLLGATE_INVALID_ARGUMENT);
     CHECK(tollgate_session_add_service(NULL, NULL, NULL, 0, NULL, status) == TOLLGATE_INVALID_ARGUMENT);
     CHECK(tollgate_session_serve(NULL, status) == TOLLGATE_INVALID_ARGUMENT);
+    CHECK(tollgate_session_drain(NULL, 0, status) == TOLLGATE_INVALID_ARGUMENT);
     CHECK(tollgate_session_id(NULL) == 0 && tollgate_session_max_message_bytes(NULL) == 0);
     CHECK(strcmp(tollgate_session_tenant(NULL), "") == 0);
     CHECK(tollgate_buffer_new(NULL, 1, NULL, status) == TOLLGATE_INVALID_ARGUMENT);
@@ -171,6 +172,27 @@ static void done(void *user, tollgate_code code, tollgate_message *reply, const 
     to->code = code;
     to->len = hotel_EchoMessage_get_payload(hotel_EchoMessage_of(reply)).len;
     tollgate_message_free(reply);
+}
+
+/* As `done`, of a call whose reply doesn't matter. */
+static void counted(void *user, tollgate_code code, tollgate_message *reply, const tollgate_status *how)
+{
+    outcome *to = (outcome *)user;
+    (void)how;
+    to->times += 1;
+    to->code = code;
+    tollgate_message_free(reply);
+}
+
+/* A call that is answered outside of its handler. */
+static tollgate_call *postponed;
+
+static void later(tollgate_call *call, interop_Ask_view ask, void *user)
+{
+    (void)ask;
+    (void)user;
+    CHECK(tollgate_call_keep(call, status) == TOLLGATE_OK);
+    postponed = call;
 }
 
 static void drive_both(tollgate_session *a, tollgate_session *b)
@@ -404,6 +426,41 @@ static void deadlines_pass_to_nested_calls(int argc, char **argv)
     close_session(session, status);
 }
 
+/* A drain waits for what has come, and for nothing else: another call finds nobody. */
+static void drains_wait_for_what_has_come(int argc, char **argv)
+{
+    const interop_Semantics_handlers handlers = {later, NULL, NULL, NULL, NULL};
+    interop_Ask_value ask = {0};
+    interop_Answer_value answer = {0};
+    tollgate_source source = tollgate_source_of(interop_Ask_write_any, &ask);
+    tollgate_session *server = open_session(argc, argv, status), *session = open_session(argc, argv, status);
+    tollgate_client *client;
+    tollgate_message *message;
+    outcome first = {0, 0, 0};
+    postponed = NULL;
+    CHECK(interop_Semantics_serve(server, &handlers, status) == TOLLGATE_OK);
+    CHECK(interop_Semantics_client(session, NULL, &client, status) == TOLLGATE_OK);
+    CHECK(tollgate_session_drain(server, -2, status) == TOLLGATE_INVALID_ARGUMENT);
+    CHECK(tollgate_unary_start(client, 0, &source, NULL, counted, &first, NULL, status) == TOLLGATE_OK);
+    while (postponed == NULL) {
+        drive_both(server, session);
+    }
+    CHECK(tollgate_session_drain(server, 0, status) == TOLLGATE_DEADLINE_EXCEEDED);
+    CHECK(tollgate_session_drain(server, 50, status) == TOLLGATE_DEADLINE_EXCEEDED);
+    CHECK(tollgate_unary(client, 0, &source, NULL, &message, status) == TOLLGATE_UNAVAILABLE && message == NULL);
+    CHECK(interop_Semantics_Unary_reply(postponed, &answer, NULL, NULL, status) == TOLLGATE_OK);
+    tollgate_call_free(postponed);
+    CHECK(tollgate_session_drain(server, -1, status) == TOLLGATE_OK);
+    CHECK(tollgate_session_serve(server, status) == TOLLGATE_OK);
+    close_session(server, status);
+    while (first.times == 0) {
+        CHECK(tollgate_session_drive(session, 5, status) == TOLLGATE_OK);
+    }
+    CHECK(first.code == TOLLGATE_OK);
+    tollgate_client_free(client);
+    close_session(session, status);
+}
+
 /* What isn't given back is counted, and can still be read and freed. */
 static void leaks_are_told(tollgate_session *session, tollgate_client *client, tollgate_session *server)
 {
@@ -482,6 +539,7 @@ int main(int argc, char **argv)
     tollgate_client *client;
     status = tollgate_status_new();
     deadlines_pass_to_nested_calls(argc, argv);
+    drains_wait_for_what_has_come(argc, argv);
     server = open_session(argc, argv, status);
     session = open_session(argc, argv, status);
     null_is_refused();

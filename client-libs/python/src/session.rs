@@ -138,13 +138,20 @@ impl PySession {
     /// Ends it: what waits fails.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let session = self.common.session.get()?;
-        py.detach(|| session.close());
+        // What is held is counted by objects.
+        let _cores = py.detach(|| session.close());
         Ok(())
     }
 
     /// Whether the daemon hasn't taken everything that was sent.
     fn has_unsent(&self) -> PyResult<bool> {
         Ok(self.common.session.get()?.has_unsent())
+    }
+
+    /// Waits until no further calls come and those that came are answered.
+    fn drain(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let session = self.common.session.get()?.clone();
+        self.common.run(py, async move { session.drain().await })
     }
 
     /// The descriptor that is readable when `run` has something to do.

@@ -377,6 +377,41 @@ def test_a_server_that_stops_finishes_what_it_has_begun(hosts: Any) -> None:
     asyncio.run(main())
 
 
+def test_other_servers_take_over_from_one_that_stops(hosts: Any) -> None:
+    async def main() -> None:
+        async def start() -> tollgate.aio.Server:
+            server = tollgate.aio.server(hosts[1].socket, hosts[1].token)
+            add_SemanticsServicer_to_server(Servicer(), server)
+            await server.start()
+            return server
+
+        answered = 0
+
+        async def call(stub: SemanticsAsyncStub) -> None:
+            nonlocal answered
+            while True:
+                assert (await stub.Unary(Ask(number=150))).number == 150
+                answered += 1
+
+        server = await start()
+        async with tollgate.aio.channel(hosts[0].socket, hosts[0].token, hosts[1].listen) as channel:
+            stub = SemanticsAsyncStub(channel)
+            callers = [asyncio.ensure_future(call(stub)) for _ in range(6)]
+            for _ in range(5):
+                successor, before, until = await start(), answered, time.monotonic() + 30
+                while answered < before + 50 and not any(caller.done() for caller in callers):
+                    assert time.monotonic() < until, "calls go on"
+                    await asyncio.sleep(0.001)
+                await server.stop(grace=30)
+                server = successor
+            for caller in callers:
+                assert caller.cancel(), caller
+            await asyncio.gather(*callers, return_exceptions=True)
+        await server.stop()
+
+    asyncio.run(main())
+
+
 def test_a_channel_belongs_to_one_loop(hosts: Any) -> None:
     channel = tollgate.aio.channel(hosts[0].socket, hosts[0].token, hosts[1].listen)
     stub = SemanticsAsyncStub(channel)

@@ -519,8 +519,9 @@ def test_a_server_that_stops_finishes_what_it_has_begun(hosts: Any, serve: Serve
     began, go_on = threading.Event(), threading.Event()
 
     def unary(request: AskView, context: Context) -> Answer:
-        began.set()
-        assert go_on.wait(30)
+        if request.number == 5:
+            began.set()
+            assert go_on.wait(30)
         return Answer(number=request.number)
 
     server = serve(add, Given(unary=unary))
@@ -529,8 +530,11 @@ def test_a_server_that_stops_finishes_what_it_has_begun(hosts: Any, serve: Serve
     assert began.wait(30)
     stopped = server.stop(grace=30)
     assert server.wait_for_termination(timeout=0.1)
-    with pytest.raises(tollgate.RpcError, match="the server is stopping") as caught:
-        stub.Unary(Ask())
+    # Those that come before the daemon has heard of it are answered.
+    until = time.monotonic() + 30
+    with pytest.raises(tollgate.RpcError) as caught:
+        while time.monotonic() < until:
+            stub.Unary(Ask())
     assert caught.value.code() is StatusCode.UNAVAILABLE
     go_on.set()
     assert future.result().number == 5
@@ -538,3 +542,40 @@ def test_a_server_that_stops_finishes_what_it_has_begun(hosts: Any, serve: Serve
     del future
     with pytest.raises(ValueError, match="max_workers is 0"):
         tollgate.server(hosts[1].socket, hosts[1].token, max_workers=0)
+
+
+def test_other_servers_take_over_from_one_that_stops(serve: Serve, channel: tollgate.Channel) -> None:
+    def unary(request: AskView, context: Context) -> Answer:
+        time.sleep(0.002)
+        return Answer(number=request.number)
+
+    stub = SemanticsStub(channel)
+    over = threading.Event()
+    answered: List[int] = []
+    failures: List[BaseException] = []
+
+    def call() -> None:
+        try:
+            while not over.is_set():
+                assert stub.Unary(Ask(number=7)).number == 7
+                answered.append(7)
+        except BaseException as error:
+            failures.append(error)
+
+    # More callers than threads of a server's, so that calls wait for one.
+    server = serve(add, Given(unary=unary), max_workers=2)
+    threads = [threading.Thread(target=call) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for _ in range(5):
+        successor = serve(add, Given(unary=unary), max_workers=2)
+        before, until = len(answered), time.monotonic() + 30
+        while len(answered) < before + 50 and not failures:
+            assert time.monotonic() < until, "calls go on"
+            time.sleep(0.001)
+        assert server.stop(grace=30).wait(30)
+        server = successor
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []

@@ -246,6 +246,8 @@ class Server:
         self._contexts: Dict[int, ServicerContext] = {}
         self._change = threading.Condition()
         self._stopping = False
+        # Of calls that come all the same.
+        self._refusing = False
         self._stopped = threading.Event()
 
     def add_service(self, service: Any, handlers: Tuple[Any, ...]) -> None:
@@ -263,7 +265,8 @@ class Server:
             self._acceptor.bind(service.descriptor_set, service.name, classes)
 
     def stop(self, grace: Optional[float] = None) -> threading.Event:
-        """Refuses new calls, and ends those under way after `grace` seconds; without, now. The event says when that has happened."""
+        """Stops serving. For `grace` seconds, other servers get new calls, and those that came are handled; what isn't answered then, or
+        without `grace` now, ends. The event says when that has happened."""
         with self._change:
             if self._stopping:
                 return self._stopped
@@ -272,14 +275,28 @@ class Server:
         return self._stopped
 
     def _stop(self, grace: Optional[float]) -> None:
+        end = time.monotonic() + (grace or 0)
+        if grace:
+            drained = threading.Event()
+            threading.Thread(target=self._drain, args=(drained,), daemon=True).start()
+            drained.wait(grace)
         with self._change:
-            self._change.wait_for(lambda: not self._contexts, timeout=grace or 0)
+            self._refusing = True
+            self._change.wait_for(lambda: not self._contexts, timeout=max(0, end - time.monotonic()))
         until = time.monotonic() + LAST_ANSWERS
         while self._session.has_unsent() and time.monotonic() < until:
             time.sleep(LAST_ANSWERS_CHECK)
         close_session(self._session, "server")
         self._acceptor.close()
         self._stopped.set()
+
+    def _drain(self, drained: threading.Event) -> None:
+        try:
+            self._session.drain()
+        except RpcError:
+            # The daemon is gone, or of a version that can't: what comes is refused here.
+            pass
+        drained.set()
 
     def wait_for_termination(self, timeout: Optional[float] = None) -> bool:
         """Waits until the server has stopped, or its daemon has gone. True if `timeout` seconds passed before that."""
@@ -304,7 +321,7 @@ class Server:
             context = ServicerContext(incoming)
             with self._change:
                 self._contexts[incoming.id] = context
-                refused = self._stopping
+                refused = self._refusing
             try:
                 if refused:
                     context._fail(StatusCode.UNAVAILABLE, "the server is stopping")
@@ -325,6 +342,7 @@ class Server:
     def _handle(self, incoming: _core.Incoming, context: ServicerContext) -> None:
         service, handlers = self._services[incoming.service]
         method, handler = service.methods[incoming.method], handlers[incoming.method]
+        inherit(incoming.time_remaining())
         try:
             argument = _Requests(context) if method.client_streaming else incoming.next()
             if argument is None:
@@ -349,4 +367,3 @@ class Server:
             context._fail(StatusCode.UNKNOWN, "")
         except Exception as error:
             context._failed_with(error, method.full_name)
-        inherit(incoming.time_remaining())

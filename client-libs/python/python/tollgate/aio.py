@@ -645,6 +645,8 @@ class Server:
         self._tasks: Dict[int, asyncio.Task[None]] = {}
         self._accepting: Optional[asyncio.Task[None]] = None
         self._stopping = False
+        # Of calls that come all the same.
+        self._refusing = False
         self._stopped: Optional[asyncio.Event] = None
 
     def add_service(self, service: Any, handlers: Tuple[Any, ...]) -> None:
@@ -661,14 +663,19 @@ class Server:
             await _done(self._acceptor.bind(service.descriptor_set, service.name, classes))
 
     async def stop(self, grace: Optional[float] = None) -> None:
-        """Refuses new calls, and ends those under way after `grace` seconds; without, now."""
+        """Stops serving. For `grace` seconds, other servers get new calls, and those that came are handled; what isn't answered then, or
+        without `grace` now, ends."""
         if self._stopping:
             await self.wait_for_termination()
             return
         self._stopping = True
+        end = time.monotonic() + (grace or 0)
+        if grace and self._accepting is not None:
+            await self._drain(grace)
+        self._refusing = True
         tasks = list(self._tasks.values())
         if tasks and grace:
-            await asyncio.wait(tasks, timeout=grace)
+            await asyncio.wait(tasks, timeout=max(0, end - time.monotonic()))
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -684,6 +691,13 @@ class Server:
         self._loop.close("server")
         if self._stopped is not None:
             self._stopped.set()
+
+    async def _drain(self, grace: float) -> None:
+        try:
+            await asyncio.wait_for(_done(self._session.drain()), grace)
+        except (RpcError, asyncio.TimeoutError):
+            # Calls go on; or the daemon is gone, or of a version that can't: what comes is refused here.
+            pass
 
     async def wait_for_termination(self, timeout: Optional[float] = None) -> bool:
         """Waits until the server has stopped, or its daemon has gone. True if `timeout` seconds passed before that."""
@@ -718,7 +732,7 @@ class Server:
     async def _serve(self, incoming: _core.Incoming) -> None:
         context = ServicerContext(incoming)
         try:
-            if self._stopping:
+            if self._refusing:
                 context._fail(StatusCode.UNAVAILABLE, "the server is stopping")
             else:
                 await self._handle(incoming, context)
@@ -736,6 +750,7 @@ class Server:
     async def _handle(self, incoming: _core.Incoming, context: ServicerContext) -> None:
         service, handlers = self._services[incoming.service]
         method, handler = service.methods[incoming.method], handlers[incoming.method]
+        inherit(incoming.time_remaining())
         try:
             argument = _Incoming(context) if method.client_streaming else await _done(incoming.next())
             if argument is None:
@@ -758,7 +773,6 @@ class Server:
                 incoming.finish(context._trailing)
             else:
                 await _done(incoming.reply(result, context._take_initial(), context._trailing))
-        inherit(incoming.time_remaining())
         except Aborted:
             context._fail(StatusCode.UNKNOWN, "")
         except Exception as error:
