@@ -220,6 +220,17 @@ fn a_server_that_is_drained_answers_what_it_has_and_others_take_over() {
 }
 
 #[test]
+fn who_asks_and_who_watches_hears_how_services_are() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    for way in [Way::Sanitized, Way::Valgrind] {
+        let out = kit().example(way, "tests/health.c", &[socket(&daemon), &token]);
+        assert_eq!(out, "1 -1\n1\n2\n-1\n1\n2\n", "{way:?}");
+    }
+}
+
+#[test]
 fn calls_of_methods_that_are_marked_are_made_again() {
     let bed = Testbed::new();
     let daemon = bed.daemon("a");

@@ -357,6 +357,27 @@ void tollgate_session_stop(tollgate_session *session);
  * call it would wait for, nor in a signal handler. */
 tollgate_code tollgate_session_drain(tollgate_session *session, int64_t timeout_ms, tollgate_status *status);
 
+/* What is said of a session's services by gRPC's health service. */
+typedef struct tollgate_health tollgate_health;
+
+/* How a service is, by the numbers of grpc.health.v1. */
+enum {
+    TOLLGATE_HEALTH_UNKNOWN = 0,
+    TOLLGATE_HEALTH_SERVING = 1,
+    TOLLGATE_HEALTH_NOT_SERVING = 2,
+    /* Nothing is known of it any more. */
+    TOLLGATE_HEALTH_SERVICE_UNKNOWN = 3
+};
+
+/* Serves grpc.health.v1.Health besides, until the session ends. The server as a whole, whose name is "", is SERVING. Waits for the daemon, at
+ * most 10 s. The handle is what it is told by; freeing it leaves what was said. */
+tollgate_code tollgate_health_new(tollgate_session *session, tollgate_health **health, tollgate_status *status);
+/* From now on the service, with its package, is so: one of TOLLGATE_HEALTH_*. From any thread. */
+tollgate_code tollgate_health_set(const tollgate_health *health, const char *service, int32_t serving, tollgate_status *status);
+/* Everything is NOT_SERVING, whatever is said later, and watches end when they have said so. tollgate_session_drain does the same. */
+void tollgate_health_shut_down(const tollgate_health *health);
+void tollgate_health_free(tollgate_health *health);
+
 /* The method's index in its service; -1 of a call of one's own. */
 int32_t tollgate_call_method(const tollgate_call *call);
 /* How long the caller still waits; -1 without a deadline. */

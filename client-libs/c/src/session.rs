@@ -22,6 +22,7 @@ use tollgate_core::{
     Code, HandlerFuture, Incoming, Pump, ReceivedBlock, Service, ServiceInfo, Session, SharedBytes,
     Status, block_on,
 };
+use tollgate_health::Reporter;
 
 use crate::call::Call;
 use crate::pointers::{Completion, Handler};
@@ -96,6 +97,8 @@ pub(crate) struct State {
     draining: Mutex<Option<Draining>>,
     /// There is nothing to serve any more.
     drained: AtomicBool,
+    /// Who is told when it is about to be so.
+    health: Mutex<Vec<Reporter>>,
     closed: AtomicBool,
     /// Frozen buffers by their addresses.
     shared: Mutex<BTreeMap<usize, SharedBytes>>,
@@ -124,6 +127,7 @@ impl State {
             stops: AtomicU64::new(0),
             draining: Mutex::default(),
             drained: AtomicBool::new(false),
+            health: Mutex::default(),
             closed: AtomicBool::new(false),
             shared: Mutex::default(),
             any_shared: AtomicBool::new(false),
@@ -316,12 +320,24 @@ impl State {
         self.wake_servers();
     }
 
+    /// Serves gRPC's health service; who tells it.
+    pub(crate) fn serve_health(&self) -> Result<Reporter, Status> {
+        let (health, reporter) = tollgate_health::server();
+        self.block(self.core.bind_server(health))?;
+        lock(&self.health).push(reporter.clone());
+        self.serves.store(true, Ordering::SeqCst);
+        Ok(reporter)
+    }
+
     /// Serves what has come, on this thread as well, until all of it is answered and the daemon has the answers; nothing else comes. Answers
     /// DEADLINE_EXCEEDED after `timeout` (`None`: never), and may be called again.
     pub(crate) fn drain(&self, timeout: Option<Duration>) -> Result<(), Status> {
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         // Without a descriptor to wait for there is no waiting.
         self.event_loop()?;
+        for reporter in &*lock(&self.health) {
+            reporter.shut_down();
+        }
         loop {
             if self.poll_drain()? {
                 self.drained.store(true, Ordering::SeqCst);

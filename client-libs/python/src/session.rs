@@ -19,6 +19,7 @@ use crate::convert::{metadata, pairs, raised, timeout};
 use crate::decode::view;
 use crate::encode::block;
 use crate::fork::Own;
+use crate::health::Health;
 use crate::held::{self, Count, Memory};
 use crate::serve::Acceptor;
 use crate::tables::{Layout, Tables};
@@ -146,6 +147,18 @@ impl PySession {
     /// Whether the daemon hasn't taken everything that was sent.
     fn has_unsent(&self) -> PyResult<bool> {
         Ok(self.common.session.get()?.has_unsent())
+    }
+
+    /// Serves gRPC's health service.
+    fn serve_health(&self, py: Python<'_>, health: &Bound<'_, Health>) -> PyResult<Py<PyAny>> {
+        let server = health.get().take().ok_or_else(|| {
+            PyValueError::new_err(
+                "a HealthServicer belongs to the server that it was first added to",
+            )
+        })?;
+        let session = self.common.session.get()?.clone();
+        self.common
+            .run(py, async move { session.bind_server(server).await })
     }
 
     /// Waits until no further calls come and those that came are answered.

@@ -246,6 +246,7 @@ class Server:
         self._contexts: Dict[int, ServicerContext] = {}
         self._change = threading.Condition()
         self._stopping = False
+        self._health: List[_core.Health] = []
         # Of calls that come all the same.
         self._refusing = False
         self._stopped = threading.Event()
@@ -253,6 +254,9 @@ class Server:
     def add_service(self, service: Any, handlers: Tuple[Any, ...]) -> None:
         """Serves a service's methods with these; for generated code."""
         self._services.append((service, handlers))
+
+    def _add_health(self, health: _core.Health) -> None:
+        self._health.append(health)
 
     def start(self) -> None:
         """Binds the services: from here on, calls are handled."""
@@ -263,6 +267,8 @@ class Server:
         for service, _ in self._services:
             classes = [(method.request(), method.reply()) for method in service.methods]
             self._acceptor.bind(service.descriptor_set, service.name, classes)
+        for health in self._health:
+            self._session.serve_health(health)
 
     def stop(self, grace: Optional[float] = None) -> threading.Event:
         """Stops serving. For `grace` seconds, other servers get new calls, and those that came are handled; what isn't answered then, or
@@ -271,6 +277,8 @@ class Server:
             if self._stopping:
                 return self._stopped
             self._stopping = True
+        for health in self._health:
+            health.shut_down()
         threading.Thread(target=self._stop, args=(grace,), daemon=True).start()
         return self._stopped
 

@@ -645,6 +645,7 @@ class Server:
         self._tasks: Dict[int, asyncio.Task[None]] = {}
         self._accepting: Optional[asyncio.Task[None]] = None
         self._stopping = False
+        self._health: List[_core.Health] = []
         # Of calls that come all the same.
         self._refusing = False
         self._stopped: Optional[asyncio.Event] = None
@@ -652,6 +653,9 @@ class Server:
     def add_service(self, service: Any, handlers: Tuple[Any, ...]) -> None:
         """Serves a service's methods with these; for generated code."""
         self._services.append((service, handlers))
+
+    def _add_health(self, health: _core.Health) -> None:
+        self._health.append(health)
 
     async def start(self) -> None:
         """Binds the services: from here on, calls are handled."""
@@ -661,6 +665,8 @@ class Server:
         for service, _ in self._services:
             classes = [(method.request(), method.reply()) for method in service.methods]
             await _done(self._acceptor.bind(service.descriptor_set, service.name, classes))
+        for health in self._health:
+            await _done(self._session.serve_health(health))
 
     async def stop(self, grace: Optional[float] = None) -> None:
         """Stops serving. For `grace` seconds, other servers get new calls, and those that came are handled; what isn't answered then, or
@@ -669,6 +675,8 @@ class Server:
             await self.wait_for_termination()
             return
         self._stopping = True
+        for health in self._health:
+            health.shut_down()
         end = time.monotonic() + (grace or 0)
         if grace and self._accepting is not None:
             await self._drain(grace)
