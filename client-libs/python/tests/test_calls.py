@@ -224,8 +224,9 @@ def test_a_value_that_cannot_be_sent_is_named(hosts: Any, serve: Serve, channel:
         assert caught.value.code() is StatusCode.UNKNOWN
     finally:
         logging.disable(logging.NOTSET)
-    with pytest.raises(ValueError, match="a message has more than 16777216 bytes"):
+    with pytest.raises(tollgate.RpcError, match="a message has more than 16777216 bytes") as caught:
         stub.Unary(Ask(payload=bytes(channel.max_message_bytes)))
+    assert caught.value.code() is StatusCode.RESOURCE_EXHAUSTED
     with tollgate.channel(hosts[0].socket, hosts[0].token, hosts[1].listen, send_heap_bytes=1 << 20) as narrow:
         stub, large = SemanticsStub(narrow), Ask(payload=bytes(3 << 20))
         for call in (lambda: stub.Unary(large), lambda: list(stub.Chat([large])), lambda: stub.Collect([large])):

@@ -128,7 +128,11 @@ class ContextBase:
         if isinstance(error, NotImplementedError) and str(error) == f"{full_name} isn't implemented":
             self._fail(StatusCode.UNIMPLEMENTED, str(error))
             return
-        if self._incoming.is_active() and error is not self._told:
+        if isinstance(error, RpcError) and error is self._told:
+            # What keeps the call from going on, such as a response that is too long, and not what the handler thinks of that.
+            self._fail(error.code(), error.details())
+            return
+        if self._incoming.is_active():
             _log.error("the handler of %s raised an exception", full_name, exc_info=error)
         self._fail(StatusCode.UNKNOWN, f"Exception calling application: {error}")
 
@@ -152,6 +156,12 @@ class ServicerContext(ContextBase):
     def _respond(self, message: Any) -> None:
         try:
             self._incoming.respond(message, self._take_initial())
+        except RpcError as error:
+            raise self._tell(error)
+
+    def _reply(self, message: Any) -> None:
+        try:
+            self._incoming.reply(message, self._take_initial(), self._trailing)
         except RpcError as error:
             raise self._tell(error)
 
@@ -370,7 +380,7 @@ class Server:
             elif method.server_streaming:
                 incoming.finish(context._trailing)
             else:
-                incoming.reply(result, context._take_initial(), context._trailing)
+                context._reply(result)
         except Aborted:
             context._fail(StatusCode.UNKNOWN, "")
         except Exception as error:

@@ -565,6 +565,12 @@ class ServicerContext(ContextBase):
         except RpcError as error:
             raise self._tell(error)
 
+    async def _reply(self, message: Any) -> None:
+        try:
+            await _done(self._incoming.reply(message, self._take_initial(), self._trailing))
+        except RpcError as error:
+            raise self._tell(error)
+
     def is_active(self) -> bool:
         """Whether somebody waits for the answer."""
         return self._incoming.is_active()
@@ -780,7 +786,7 @@ class Server:
             elif method.server_streaming:
                 incoming.finish(context._trailing)
             else:
-                await _done(incoming.reply(result, context._take_initial(), context._trailing))
+                await context._reply(result)
         except Aborted:
             context._fail(StatusCode.UNKNOWN, "")
         except Exception as error:
