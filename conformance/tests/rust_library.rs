@@ -7,7 +7,7 @@ use std::process::Command;
 
 use prost::Message as _;
 use tollgate::{Code, Detail, Status, StatusExt as _};
-use tollgate_conformance::callgrind::{MOST_PER_CALL, PerCall};
+use tollgate_conformance::callgrind::{MOST_IN_ALL, MOST_PER_CALL, MOST_WITH_CORE, PerCall};
 use tollgate_conformance::process::{Process, program, programs};
 use tollgate_conformance::readme::blocks;
 use tollgate_conformance::testbed::{SOON, Testbed, run, succeed};
@@ -199,13 +199,18 @@ fn a_call_takes_few_instructions_beyond_those_of_core() {
     };
     let args = [daemon.socket().to_str().unwrap(), &token];
     let counts = PerCall::of(&program("unary-cost"), &args, &bed.path("callgrind"));
-    let (stub, ours, all) = (
+    let is_core = |file: &str| {
+        let parts = ["client-libs/core/src/", "client-libs/shm-abi/src/"];
+        is_ours(file) || parts.iter().any(|part| file.contains(part))
+    };
+    let (stub, ours, core, all) = (
         counts.of_files(is_stub),
         counts.of_files(is_ours),
+        counts.of_files(is_core),
         counts.total(),
     );
     println!(
-        "{stub} instructions per call in the stub, {ours} in the library, {all} with core and waiting"
+        "{stub} instructions per call in the stub, {ours} in the library, {core} with core, {all} in all"
     );
     assert!(
         stub > 10 && ours > 100,
@@ -214,5 +219,13 @@ fn a_call_takes_few_instructions_beyond_those_of_core() {
     assert!(
         ours <= MOST_PER_CALL,
         "a call takes {ours} instructions in the library"
+    );
+    assert!(
+        core > 2 * ours,
+        "core's sources aren't recognized in the profile"
+    );
+    assert!(
+        core <= MOST_WITH_CORE && all <= MOST_IN_ALL,
+        "a call takes {core} instructions with core, {all} in all"
     );
 }
