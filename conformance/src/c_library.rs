@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::process::programs;
-use crate::testbed::{proto_file, run, stubs, succeed};
+use crate::testbed::{health_proto, proto_file, run, stubs, succeed};
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
@@ -69,6 +69,7 @@ impl Kit {
         );
         let protos = ["everything.proto", "hotel.proto", "interop.proto"].map(proto_file);
         stubs("c", &protos, &place.join("stubs"));
+        stubs("c", &[health_proto()], &place.join("stubs"));
         Kit {
             place: place.to_owned(),
         }

@@ -67,6 +67,9 @@ fn failed(responses: Vec<Value>, code: u32, message: Option<&str>) -> Value {
     result
 }
 
+/// Bytes of a message that may not be sent: 16 MiB may.
+const TOO_LONG: u32 = 17_000_000;
+
 /// Every case.
 pub fn cases() -> Vec<Case> {
     let case = |name: &str, told, expected| Case {
@@ -126,6 +129,21 @@ pub fn cases() -> Vec<Case> {
             },
         ),
         case(
+            "a request that is too long",
+            json!({"method": "Unary", "requests": [{"number": 1, "payload_len": TOO_LONG}]}),
+            failed(vec![], 8, None),
+        ),
+        case(
+            "a reply that is too long",
+            json!({"method": "Unary", "requests": [ask(1, 1, TOO_LONG)]}),
+            failed(vec![], 8, None),
+        ),
+        case(
+            "metadata that is too long",
+            json!({"method": "Unary", "requests": [ask(1, 1, 1)], "metadata": [["long", "x".repeat(9_000)]]}),
+            failed(vec![], 3, None),
+        ),
+        case(
             "a reserved key",
             json!({"method": "Unary", "requests": [ask(1, 1, 1)], "metadata": [["grpc-timeout", "1S"]]}),
             failed(vec![], 3, None),
@@ -156,6 +174,11 @@ pub fn cases() -> Vec<Case> {
             failed(vec![], 10, Some("enough")),
         ),
         case(
+            "a request of a stream that is too long",
+            json!({"method": "Collect", "requests": [{"number": 1, "payload_len": TOO_LONG}]}),
+            failed(vec![], 8, None),
+        ),
+        case(
             "a stream of responses",
             json!({"method": "Spread", "requests": [ask(1000, 300, 10)]}),
             ok(answers(1000..1300, 10)),
@@ -169,6 +192,11 @@ pub fn cases() -> Vec<Case> {
             "a stream of large responses",
             json!({"method": "Spread", "requests": [ask(1, 4, 1_500_000)]}),
             ok(answers(1..5, 1_500_000)),
+        ),
+        case(
+            "a response of a stream that is too long",
+            json!({"method": "Spread", "requests": [ask(1, 1, TOO_LONG)]}),
+            failed(vec![], 8, None),
         ),
         case(
             "an error after responses",

@@ -613,6 +613,12 @@ fn built(directory: &str, name: &str, build: &str) -> PathBuf {
     path
 }
 
+/// gRPC's health service.
+pub fn health_proto() -> PathBuf {
+    let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client-libs/rust/health/proto");
+    protos.join("grpc/health/v1/health.proto")
+}
+
 /// A file of `conformance/proto`.
 pub fn proto_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

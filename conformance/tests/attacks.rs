@@ -653,19 +653,20 @@ fn an_abi_or_a_heap_size_that_does_not_exist_is_refused() {
         receive_heap_bytes: 0,
         ..OpenSession::default()
     };
-    for request in [
-        open(2, 0),
-        open(1, 1),
-        open(1, u64::MAX),
-        open(1, (1 << 30) + 1),
+    for (request, sentence) in [
+        (open(2, 0), "version 2 of the session ABI"),
+        (open(1, 1), "a heap of 1 bytes"),
+        (open(1, u64::MAX), "a heap of 18446744073709551615 bytes"),
+        (open(1, (1 << 30) + 1), "a heap of 1073741825 bytes"),
     ] {
         let mut wire = Wire::connect(scene.a.socket());
         let what = (request.abi_version, request.send_heap_bytes);
         let answer = wire.ask(RequestBody::OpenSession(request), &[]);
-        assert!(
-            matches!(answer, Some((ResponseBody::Failure(_), _))),
-            "{what:?}: {answer:?}"
-        );
+        let Some((ResponseBody::Failure(failure), _)) = answer else {
+            panic!("{what:?}: {answer:?}")
+        };
+        let told = failure.message;
+        assert!(told.contains(sentence), "{what:?}: {told}");
     }
     scene.assert_unimpressed();
 }

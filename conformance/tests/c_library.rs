@@ -7,15 +7,23 @@ use std::ffi::OsStr;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use rustix::process::Signal;
+use tollgate::{Channel, Session, SessionOptions, block_on};
 use tollgate_conformance::c_library::{Kit, Way, sources};
 use tollgate_conformance::callgrind::{MOST_PER_CALL, PerCall};
 use tollgate_conformance::hosts::Hosts;
+use tollgate_conformance::hotel::EchoMessage;
+use tollgate_conformance::hotel::echo_client::EchoClient;
 use tollgate_conformance::process::Process;
 use tollgate_conformance::readme::blocks;
-use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, run, stubs, succeed};
+use tollgate_conformance::testbed::{
+    Daemon, Options, SOON, Testbed, eventually, run, stubs, succeed,
+};
 
 /// Examples that serve themselves, with what each says last.
 const ALONE: [(&str, &str); 6] = [
@@ -169,6 +177,57 @@ fn a_daemon_that_comes_back_finds_its_programs_again() {
         writeln!(next).unwrap();
     }
     assert_eq!(client.ended(SOON).and_then(|end| end.code()), Some(0));
+}
+
+/// Servers come and go while calls flow, and none is lost: not those that wait for a thread of the server's, either.
+#[test]
+fn a_server_that_is_drained_answers_what_it_has_and_others_take_over() {
+    const AT_ONCE: usize = 8;
+    let hosts = Hosts::new();
+    let program = kit().build(Way::Sanitized, &sources().join("tests/drain.c"));
+    let start = || serve(&program, &[socket(&hosts.b), &hosts.tokens[1]]);
+    let mut serving = start();
+    let session = Session::open(SessionOptions::new(socket(&hosts.a), &hosts.tokens[0])).unwrap();
+    let client = EchoClient::new(Channel::new(&session, &hosts.b.listen().to_string()));
+    let (done, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+    let load = {
+        let (done, stop) = (Arc::clone(&done), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                let calls = (0..AT_ONCE).map(|_| client.echo(EchoMessage::default()));
+                for reply in block_on(&session, join_all(calls)) {
+                    reply.unwrap();
+                }
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    };
+    let more = || {
+        let before = done.load(Ordering::Relaxed);
+        let goes_on = || done.load(Ordering::Relaxed) > before + 1 || load.is_finished();
+        assert!(eventually(SOON, goes_on).is_ok() && !load.is_finished());
+    };
+    for _ in 0..5 {
+        more();
+        let mut leaves = std::mem::replace(&mut serving, start());
+        leaves.signal(Signal::TERM);
+        let end = leaves.ended(SOON).and_then(|end| end.code());
+        assert_eq!(end, Some(0), "{:?}", leaves.said());
+    }
+    more();
+    stop.store(true, Ordering::Relaxed);
+    load.join().unwrap();
+}
+
+#[test]
+fn who_asks_and_who_watches_hears_how_services_are() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    for way in [Way::Sanitized, Way::Valgrind] {
+        let out = kit().example(way, "tests/health.c", &[socket(&daemon), &token]);
+        assert_eq!(out, "1 -1\n1\n2\n-1\n1\n2\n", "{way:?}");
+    }
 }
 
 #[test]

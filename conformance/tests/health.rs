@@ -2,10 +2,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
-
 use tollgate::{Channel, Code, Server, Session, SessionOptions, Status, block_on};
-use tollgate_conformance::testbed::Testbed;
+use tollgate_conformance::testbed::{Testbed, health_proto};
 use tollgate_health::v1::HealthCheckRequest;
 use tollgate_health::{HealthClient, ServingStatus};
 
@@ -66,10 +64,11 @@ fn who_asks_and_who_watches_hears_how_services_are() {
         // Who didn't read meanwhile hears how it is first, and never anything out of order.
         let first = other.message().await.unwrap().unwrap();
         assert_eq!(first.view().status(), ServingStatus::SERVICE_UNKNOWN);
+        // Nothing else will be said, and nobody's watch keeps the server from ending.
+        assert!(watch.message().await.unwrap().is_none());
     });
 
-    let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client-libs/rust/health/proto");
-    let proto = protos.join("grpc/health/v1/health.proto");
+    let proto = health_proto();
     let args = [
         "call",
         "--token",

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use tollgate::codec::encode_inline;
@@ -18,6 +19,7 @@ use tollgate_shm_abi::messages::{
 use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::stream::Credit;
+use tollgate_shm_abi::wait::now_ns;
 
 const ALL: u32 = FEATURE_METADATA | FEATURE_WAITS | FEATURE_STREAMS;
 
@@ -221,6 +223,100 @@ fn a_library_of_before_streams_is_given_none() {
         ),
         "{heard:?}"
     );
+}
+
+/// The daemon keeps deadlines whether the libraries do or not: the caller hears that it has passed, and the handler that nobody waits.
+#[test]
+fn a_library_that_keeps_no_deadline_is_told_of_it() {
+    const TIMEOUT: Duration = Duration::from_millis(50);
+    let scene = Scene::new();
+    let (mut hostile, handle) = scene.hostile(ALL);
+    let block = place(&hostile, 0, 8);
+    let deadline_ns = now_ns() + TIMEOUT.as_nanos() as u64;
+    let call = Submission::Call {
+        method: handle + UNARY,
+        call: 1,
+        part: Part::ONLY,
+        block,
+        deadline_ns,
+    };
+    hostile.submit(&call.encode()).unwrap();
+    let (mut delivered, mut ended) = (None, false);
+    while !ended || delivered.is_some() {
+        match heard(&mut hostile) {
+            Completion::Call { call, .. } => delivered = Some(call),
+            Completion::Cancel { call } => assert_eq!(delivered.take(), Some(call)),
+            Completion::Status {
+                code: Code::DEADLINE_EXCEEDED,
+                ..
+            } => ended = true,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(now_ns() >= deadline_ns);
+    scene.honest.assert_flows();
+}
+
+/// One more than 4,096 (`engine::limits::MAX_OUTSTANDING_PER_SESSION`) is refused, until one of them has ended.
+#[test]
+fn calls_in_flight_are_limited() {
+    const LIMIT: u64 = 4_096;
+    let scene = Scene::new();
+    let (mut hostile, handle) = scene.hostile(ALL);
+    let block = place(&hostile, 0, 8);
+    let post = |hostile: &mut Hostile, call| {
+        let call = Submission::Call {
+            method: handle + UNARY,
+            call,
+            part: Part::ONLY,
+            block,
+            deadline_ns: 0,
+        };
+        hostile.submit(&call.encode()).unwrap();
+    };
+    // They are delivered to this session itself, which answers none.
+    let mut delivered = Vec::new();
+    for call in 0..LIMIT {
+        post(&mut hostile, call);
+        match heard(&mut hostile) {
+            Completion::Call { call, .. } => delivered.push(call),
+            other => panic!("call {call}: {other:?}"),
+        }
+    }
+    post(&mut hostile, LIMIT);
+    match heard(&mut hostile) {
+        Completion::Status {
+            call,
+            code: Code::RESOURCE_EXHAUSTED,
+            epilogue: Some(text),
+            ..
+        } => {
+            assert_eq!(call, LIMIT);
+            let mut sentence = vec![0; text.text as usize];
+            let heap = hostile.segment(Target::ReceiveHeap);
+            heap.read_exact_at(&mut sentence, text.offset).unwrap();
+            let expected = "the application has 4096 calls outstanding, which is the limit";
+            assert_eq!(String::from_utf8_lossy(&sentence), expected);
+        }
+        other => panic!("{other:?}"),
+    }
+    let answer = Submission::Status {
+        call: delivered[0],
+        code: Code::NOT_FOUND,
+        epilogue: None,
+        waited_ns: 0,
+        retry_after_ms: 0,
+    };
+    hostile.submit(&answer.encode()).unwrap();
+    let ended = heard(&mut hostile);
+    assert!(
+        matches!(ended, Completion::Status { call: 0, .. }),
+        "{ended:?}"
+    );
+    post(&mut hostile, LIMIT + 1);
+    let next = heard(&mut hostile);
+    assert!(matches!(next, Completion::Call { .. }), "{next:?}");
+    scene.honest.assert_flows();
 }
 
 /// Seeds of the short form. The long form: `TOLLGATE_FUZZ_SESSIONS=20000 cargo test --test hostile_libraries`.

@@ -9,6 +9,7 @@ use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::testbed::{Daemon, Outcome, SOON, Testbed, proto_file};
 use tollgate_conformance::traffic::{ECHO, Traffic, echo_block, hotel};
 use tollgate_shm_abi::descriptor::{BlockRef, Completion, Image, Part, Submission};
+use tollgate_shm_abi::limits::{MAX_METADATA_BYTES, MAX_METADATA_PAIRS};
 use tollgate_shm_abi::messages::SIDE_CLIENT;
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf};
 use tollgate_shm_abi::status::Code;
@@ -182,6 +183,17 @@ fn a_malformed_block_costs_its_session_and_a_reserved_key_its_call() {
         bytes[at] = byte;
         bytes
     };
+    // Pairs of the key `k` and a value of so many bytes.
+    let pairs = |count: u16, len: usize| {
+        let value_len = (len as u16).to_le_bytes();
+        let pair = [
+            &[1, 0, value_len[0], value_len[1], b'k'],
+            &vec![b'x'; len][..],
+        ]
+        .concat();
+        let header = [&count.to_le_bytes()[..], &[0, 0]].concat();
+        [header, pair.repeat(count.into())].concat()
+    };
     for (what, metadata) in [
         ("no pairs", spoiled(0, 0)),
         ("more pairs than there are", spoiled(0, 2)),
@@ -191,13 +203,19 @@ fn a_malformed_block_costs_its_session_and_a_reserved_key_its_call() {
         ("a key in capitals", spoiled(8, b'U')),
         ("a value that is no text", spoiled(12, 0)),
         ("half a header", vec![1, 0]),
+        ("more than 8 KiB", pairs(1, MAX_METADATA_BYTES)),
+        ("more than 64 pairs", pairs(MAX_METADATA_PAIRS + 1, 0)),
     ] {
         let (mut hostile, handle) = open();
         post(&mut hostile, handle, 0, &block, &metadata);
         let reason = hostile.is_ended(SOON);
+        let told = match what {
+            "more than 8 KiB" => "a length of 8201 bytes exceeds the limit of 8192",
+            _ => "metadata",
+        };
         assert!(
-            reason.is_some_and(|reason| reason.contains("metadata")),
-            "{what}"
+            reason.as_ref().is_some_and(|reason| reason.contains(told)),
+            "{what}: {reason:?}"
         );
     }
 

@@ -5,7 +5,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use tollgate_conformance::callgrind::{MOST_PER_CALL, PerCall};
+use prost::Message as _;
+use tollgate::{Code, Detail, Status, StatusExt as _};
+use tollgate_conformance::callgrind::{MOST_IN_ALL, MOST_PER_CALL, MOST_WITH_CORE, PerCall};
 use tollgate_conformance::process::{Process, program, programs};
 use tollgate_conformance::readme::blocks;
 use tollgate_conformance::testbed::{SOON, Testbed, run, succeed};
@@ -70,6 +72,76 @@ fn examples_do_what_they_say() {
     }
 }
 
+/// google/rpc/status.proto and google/protobuf/any.proto, as prost reads and writes them.
+#[derive(Clone, PartialEq, prost::Message)]
+struct RichStatus {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    message: String,
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<AnyMessage>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct AnyMessage {
+    #[prost(string, tag = "1")]
+    type_url: String,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+}
+
+#[test]
+fn details_are_as_prost_writes_and_reads_them() {
+    let check = |message: &str, details: &[(&str, &[u8])]| {
+        let any = |&(name, value): &(&str, &[u8])| AnyMessage {
+            type_url: format!("type.googleapis.com/{name}"),
+            value: value.to_vec(),
+        };
+        let rich = RichStatus {
+            code: 9,
+            message: message.to_owned(),
+            details: details.iter().map(any).collect(),
+        };
+        let ours: Vec<_> = details
+            .iter()
+            .map(|&(name, value)| Detail::new(name, value))
+            .collect();
+        let status = Status::new(Code::FAILED_PRECONDITION, message);
+        assert_eq!(status.error_details(), Ok(vec![]));
+        let status = status.with_error_details(&ours).unwrap();
+        assert_eq!(status.details(), rich.encode_to_vec());
+        assert_eq!(status.error_details(), Ok(ours));
+        // Whatever is cut off isn't one, or is one that ends there.
+        for len in 0..status.details().len() {
+            let cut = status
+                .clone()
+                .with_details(&status.details()[..len])
+                .unwrap();
+            assert_eq!(
+                cut.error_details().is_ok(),
+                RichStatus::decode(cut.details()).is_ok()
+            );
+        }
+    };
+    check("", &[]);
+    check(
+        "full",
+        &[("google.rpc.BadRequest", b"\x0a\x02\x0a\x00"), ("a.B", b"")],
+    );
+    check(&"long".repeat(100), &[("a.B", &[7; 1000])]);
+    let too_long = Detail::new("a.B", vec![0; 9000]);
+    let status = Status::new(Code::ABORTED, "").with_error_details(&[too_long]);
+    assert!(status.is_err(), "8 KiB are the limit");
+    // Fields of a later version, of every kind but groups, are skipped.
+    let later = b"\x20\xff\x01\x29\0\0\0\0\0\0\0\0\x35\0\0\0\0\x3a\x01x\x1a\x03\x0a\x01t";
+    let status = Status::new(Code::ABORTED, "").with_details(later).unwrap();
+    let [detail] = &status.error_details().unwrap()[..] else {
+        panic!("it has one")
+    };
+    assert_eq!((detail.type_name(), detail.value.len()), ("t", 0));
+}
+
 #[test]
 fn the_readme_leads_to_a_call() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -127,13 +199,18 @@ fn a_call_takes_few_instructions_beyond_those_of_core() {
     };
     let args = [daemon.socket().to_str().unwrap(), &token];
     let counts = PerCall::of(&program("unary-cost"), &args, &bed.path("callgrind"));
-    let (stub, ours, all) = (
+    let is_core = |file: &str| {
+        let parts = ["client-libs/core/src/", "client-libs/shm-abi/src/"];
+        is_ours(file) || parts.iter().any(|part| file.contains(part))
+    };
+    let (stub, ours, core, all) = (
         counts.of_files(is_stub),
         counts.of_files(is_ours),
+        counts.of_files(is_core),
         counts.total(),
     );
     println!(
-        "{stub} instructions per call in the stub, {ours} in the library, {all} with core and waiting"
+        "{stub} instructions per call in the stub, {ours} in the library, {core} with core, {all} in all"
     );
     assert!(
         stub > 10 && ours > 100,
@@ -142,5 +219,13 @@ fn a_call_takes_few_instructions_beyond_those_of_core() {
     assert!(
         ours <= MOST_PER_CALL,
         "a call takes {ours} instructions in the library"
+    );
+    assert!(
+        core > 2 * ours,
+        "core's sources aren't recognized in the profile"
+    );
+    assert!(
+        core <= MOST_WITH_CORE && all <= MOST_IN_ALL,
+        "a call takes {core} instructions with core, {all} in all"
     );
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use futures_channel::mpsc;
 use futures_util::future::Either;
 use futures_util::stream::{self, FuturesUnordered, StreamExt as _};
+use rustix::process::Signal;
 use tollgate::{
     Channel, Code, Held, Received, Reply, Request, Response, Session, SessionOptions, Status,
     Streaming, block_on,
@@ -21,7 +22,7 @@ use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::interop::{
     Answer, Ask, Semantics, SemanticsClient, SemanticsServer, Server,
 };
-use tollgate_conformance::testbed::{Daemon, SOON, eventually, proto_file};
+use tollgate_conformance::testbed::{Daemon, SOON, Testbed, eventually, proto_file};
 
 /// A server of its own on each host, and a session to call from.
 struct Bed {
@@ -656,6 +657,111 @@ fn the_command_line_calls_methods_of_all_four_types() {
         r#"{"number": 3, "responses": 1, "code": 5, "message": "gone"}"#,
     );
     assert_eq!(told, (5, format!("{}\n", answer(3))));
+}
+
+/// Methods of all types whose requests and replies have one type.
+const TALK: &str = r#"syntax = "proto3"; package talk;
+service Talk {
+  rpc Say(Word) returns (Word);
+  rpc Tell(stream Word) returns (Word);
+  rpc List(Word) returns (stream Word);
+  rpc Chat(stream Word) returns (stream Word);
+}
+message Word { string text = 1; }
+"#;
+
+#[test]
+fn the_command_line_serves_methods_of_all_four_types() {
+    let hosts = Hosts::new();
+    let bed = Testbed::new();
+    let proto = bed.file("talk.proto", TALK).display().to_string();
+    let to = hosts.b.listen().to_string();
+    let serve = |answer: [&str; 2]| {
+        let service = ["--proto", &proto, "--service", "talk.Talk"];
+        let more = ["--print-requests", "--metadata", "desk=front"];
+        let token = ["--token", &hosts.tokens[1]];
+        let answer = answer.into_iter().filter(|argument| !argument.is_empty());
+        hosts
+            .b
+            .serve(token.into_iter().chain(service).chain(more).chain(answer))
+    };
+    let call = |method: &str, json: &str| {
+        let method = format!("talk.Talk/{method}");
+        let line = ["call", "--token", &hosts.tokens[0], "--proto", &proto];
+        let line = line.into_iter().chain(["--to", &to]);
+        let outcome = hosts
+            .a
+            .tollgate(line.chain(["--show-metadata", &method, json]));
+        (outcome.code, outcome.out)
+    };
+    let words = |texts: &[&str]| {
+        let word = |text: &&str| format!("{{\"text\":\"{text}\"}}\n");
+        texts.iter().map(word).collect::<String>()
+    };
+    let came = |texts: &[&str]| (0, words(texts) + "{\"metadata\":{\"desk\":[\"front\"]}}\n");
+
+    let echoing = serve(["--echo", ""]);
+    assert_eq!(call("Say", &words(&["a"])), came(&["a"]));
+    assert_eq!(call("Tell", &words(&["a", "b"])), came(&["b"]));
+    assert_eq!(call("List", &words(&["a"])), came(&["a"]));
+    assert_eq!(
+        call("Chat", &words(&["a", "b", "c"])),
+        came(&["a", "b", "c"])
+    );
+    let printed = echoing.said();
+    let requests: Vec<_> = printed
+        .iter()
+        .filter(|line| line.starts_with('{'))
+        .collect();
+    assert_eq!(requests.len(), 1 + 2 + 1 + 3, "{requests:?}");
+    let (code, _) = call("Tell", "");
+    assert_eq!(code, 3, "nothing can be echoed");
+    drop(echoing);
+
+    let mut fixed = serve(["--reply", "{\"text\": \"x\"}\n{\n\"text\": \"y\"}"]);
+    assert_eq!(call("List", &words(&["a"])), came(&["x", "y"]));
+    assert_eq!(
+        call("Chat", &words(&["a", "b"])),
+        came(&["x", "y", "x", "y"])
+    );
+    // One reply isn't two.
+    assert_eq!(call("Say", &words(&["a"])).0, 12);
+    fixed.signal(Signal::TERM);
+    assert!(fixed.ended(SOON).is_some_and(|end| end.success()));
+
+    let _one = serve(["--reply", "{\"text\": \"x\"}"]);
+    assert_eq!(call("Say", &words(&["a"])), came(&["x"]));
+    assert_eq!(call("Tell", &words(&["a", "b"])), came(&["x"]));
+    assert_eq!(call("Chat", ""), came(&[]));
+}
+
+/// Each side waits for the other; and it is drained when it is told to end.
+#[test]
+fn the_command_line_answers_requests_as_they_come() {
+    let hosts = Hosts::new();
+    let proto = proto_file("interop.proto").display().to_string();
+    let service = ["--proto", &proto, "--service", "interop.Semantics"];
+    let token = ["--token", &hosts.tokens[1], "--reply", r#"{"number": 7}"#];
+    let mut serving = hosts.b.serve(token.into_iter().chain(service));
+    let session = open(&hosts.a, &hosts.tokens[0]);
+    let client = SemanticsClient::new(Channel::new(&session, &hosts.b.listen().to_string()));
+    block_on(&session, async {
+        let (mut asks, requests) = mpsc::channel(1);
+        let mut answers = client.chat(requests).await.unwrap().into_inner();
+        for time in 0..3 {
+            asks.try_send(Ask::default()).unwrap();
+            let answer = answers.message().await.unwrap().unwrap();
+            assert_eq!(answer.view().number(), 7);
+            drop(answer);
+            if time == 1 {
+                serving.signal(Signal::TERM);
+                while client.unary(Ask::default()).await.is_ok() {}
+            }
+        }
+        drop(asks);
+        assert!(answers.message().await.unwrap().is_none());
+    });
+    assert!(serving.ended(SOON).is_some_and(|end| end.success()));
 }
 
 /// A server of one method that says when its handler ends.

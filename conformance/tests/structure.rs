@@ -24,8 +24,12 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ("tollgate-core", &["tollgate-shm-abi"], &[]),
     ("tollgate", &["tollgate-core"], &["tollgate-conformance"]),
     // The same for C: it fences the pointers.
-    ("tollgate-c", &["tollgate-core"], &[]),
-    ("tollgate-python", &["tollgate-core"], &[]),
+    ("tollgate-c", &["tollgate-core", "tollgate-health"], &[]),
+    (
+        "tollgate-python",
+        &["tollgate-core", "tollgate-health"],
+        &[],
+    ),
     (
         "tollgate-examples",
         &["tollgate"],
@@ -235,6 +239,7 @@ const UNSAFE_FILES: &[&str] = &[
     // C's pointers: what the exported functions are given, and what is called with it.
     "client-libs/c/src/exports/call.rs",
     "client-libs/c/src/exports/client.rs",
+    "client-libs/c/src/exports/health.rs",
     "client-libs/c/src/exports/message.rs",
     "client-libs/c/src/exports/metadata.rs",
     "client-libs/c/src/exports/mod.rs",

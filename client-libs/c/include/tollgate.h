@@ -261,7 +261,8 @@ void tollgate_buffer_free(tollgate_buffer *buffer);
 typedef struct tollgate_call_options {
     /* sizeof(tollgate_call_options). Zero in the other fields is their default. */
     size_t struct_size;
-    /* The call ends with DEADLINE_EXCEEDED after so long. Default: only the session's end bounds it. */
+    /* The call ends with DEADLINE_EXCEEDED after so long, and when the caller of the handler that makes it gives up, on the handler's thread.
+     * Default: only that, and the session's end, bounds it. */
     uint64_t timeout_ms;
     /* What is sent beside the first request. Default: nothing. */
     const tollgate_metadata *metadata;
@@ -348,6 +349,34 @@ tollgate_code tollgate_session_add_service(tollgate_session *session, const toll
 tollgate_code tollgate_session_serve(tollgate_session *session, tollgate_status *status);
 /* Has tollgate_session_serve return in the threads that are in it now, when their handlers have. Not from a signal handler. */
 void tollgate_session_stop(tollgate_session *session);
+
+/* Stops serving without a call lost: no further calls come, other servers of the same services get them, and those that came are handled,
+ * also on this thread, before this answers TOLLGATE_OK. Then tollgate_session_serve does so in all threads, and the session can be closed.
+ * What it calls itself goes on; it serves nothing when it is opened anew. Waits at most so long; -1: for ever. DEADLINE_EXCEEDED if calls
+ * aren't answered by then: they go on, and it may be called again; with 0, from an event loop, now and then. Neither in a handler, whose
+ * call it would wait for, nor in a signal handler. */
+tollgate_code tollgate_session_drain(tollgate_session *session, int64_t timeout_ms, tollgate_status *status);
+
+/* What is said of a session's services by gRPC's health service. */
+typedef struct tollgate_health tollgate_health;
+
+/* How a service is, by the numbers of grpc.health.v1. */
+enum {
+    TOLLGATE_HEALTH_UNKNOWN = 0,
+    TOLLGATE_HEALTH_SERVING = 1,
+    TOLLGATE_HEALTH_NOT_SERVING = 2,
+    /* Nothing is known of it any more. */
+    TOLLGATE_HEALTH_SERVICE_UNKNOWN = 3
+};
+
+/* Serves grpc.health.v1.Health besides, until the session ends. The server as a whole, whose name is "", is SERVING. Waits for the daemon, at
+ * most 10 s. The handle is what it is told by; freeing it leaves what was said. */
+tollgate_code tollgate_health_new(tollgate_session *session, tollgate_health **health, tollgate_status *status);
+/* From now on the service, with its package, is so: one of TOLLGATE_HEALTH_*. From any thread. */
+tollgate_code tollgate_health_set(const tollgate_health *health, const char *service, int32_t serving, tollgate_status *status);
+/* Everything is NOT_SERVING, whatever is said later, and watches end when they have said so. tollgate_session_drain does the same. */
+void tollgate_health_shut_down(const tollgate_health *health);
+void tollgate_health_free(tollgate_health *health);
 
 /* The method's index in its service; -1 of a call of one's own. */
 int32_t tollgate_call_method(const tollgate_call *call);

@@ -429,6 +429,12 @@ static void converse(conversation *it, tollgate_session *session, request *reque
                 return;
             }
         }
+        if (code != TOLLGATE_OK && code != TOLLGATE_CANCELLED) {
+            /* It can't be sent, and that is the end. */
+            it->end = code;
+            tollgate_call_cancel(it->call, NULL);
+            return;
+        }
         if (code != TOLLGATE_OK) {
             /* It is over; how, receiving says. */
             break;

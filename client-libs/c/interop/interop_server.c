@@ -152,19 +152,22 @@ static void collect(tollgate_call *call, void *user)
     free(payload.data);
 }
 
-/* Sends a request's answers; false if nobody wants them any more. */
+/* Sends a request's answers; false if that is the end: nobody wants them any more, or one can't be sent. */
 static bool respond(tollgate_call *call, interop_Ask_view ask)
 {
+    tollgate_status *status = tollgate_status_new();
+    tollgate_code code = TOLLGATE_OK;
     uint32_t k;
-    for (k = 0; k < interop_Ask_get_responses(ask); k++) {
+    for (k = 0; k < interop_Ask_get_responses(ask) && code == TOLLGATE_OK; k++) {
         answer one = answer_number(ask, k);
-        tollgate_code code = interop_Semantics_Spread_respond(call, &one.value, 0, NULL);
+        code = interop_Semantics_Spread_respond(call, &one.value, 0, status);
         free(one.payload);
-        if (code != TOLLGATE_OK) {
-            return false;
-        }
     }
-    return true;
+    if (code != TOLLGATE_OK) {
+        tollgate_call_finish(call, status, NULL, NULL);
+    }
+    tollgate_status_free(status);
+    return code == TOLLGATE_OK;
 }
 
 static void spread(tollgate_call *call, interop_Ask_view ask, void *user)

@@ -17,11 +17,11 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tollgate_core::metadata::MetadataBuf;
 use tollgate_core::{
-    Code, Incoming, Opening, ReceivedBlock, Requests, Responder, Status, StreamReceiver,
+    Code, Deadline, Incoming, Opening, ReceivedBlock, Requests, Responder, Status, StreamReceiver,
     StreamSender,
 };
 
@@ -58,7 +58,7 @@ enum Origin {
     Incoming {
         method: u32,
         handler: Option<Handler>,
-        deadline: Option<Instant>,
+        deadline: Deadline,
         answered: Mutex<Answered>,
     },
 }
@@ -214,7 +214,7 @@ impl Call {
         method: usize,
         incoming: Incoming,
     ) -> (Arc<Call>, Handling) {
-        let deadline = incoming.time_left().map(|left| Instant::now() + left);
+        let deadline = incoming.deadline();
         let (mut requests, responder) = incoming.into_stream();
         let metadata = requests.take_metadata();
         let origin = Origin::Incoming {
@@ -235,14 +235,17 @@ impl Call {
 
     /// Runs the handler of a call that came in, and gives the call back unless the handler keeps it.
     pub(crate) fn handle(call: &Arc<Call>) {
-        let Origin::Incoming { handler, .. } = &call.origin else {
+        let Origin::Incoming {
+            handler, deadline, ..
+        } = &call.origin
+        else {
             return;
         };
         if call.is_over.load(Ordering::SeqCst) {
             return call.give_up();
         }
         match handler {
-            Some(handler) => handler.run(call),
+            Some(handler) => deadline.within(|| handler.run(call)),
             None => {
                 let text = "this server has no handler for the method";
                 let _answered = call.finish(Status::new(Code::UNIMPLEMENTED, text));
@@ -284,9 +287,7 @@ impl Call {
     pub(crate) fn time_left(&self) -> Option<Duration> {
         match &self.origin {
             Origin::Own => None,
-            Origin::Incoming { deadline, .. } => {
-                deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
-            }
+            Origin::Incoming { deadline, .. } => deadline.time_left(),
         }
     }
 

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -19,9 +19,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
 use tollgate_core::{
-    HandlerFuture, Incoming, Pump, ReceivedBlock, Service, ServiceInfo, Session, SharedBytes,
+    Code, HandlerFuture, Incoming, Pump, ReceivedBlock, Service, ServiceInfo, Session, SharedBytes,
     Status, block_on,
 };
+use tollgate_health::Reporter;
 
 use crate::call::Call;
 use crate::pointers::{Completion, Handler};
@@ -29,6 +30,12 @@ use crate::status::precondition;
 
 /// How often a call of drive looks again at what its own events brought, before the event loop gets a word in.
 const DRIVE_ROUNDS: usize = 16;
+
+/// How long a drain drives before it looks again whether it is done: nobody rings for that.
+const DRAIN_CHECK: Duration = Duration::from_millis(10);
+
+/// A drain under way, which goes on with the next call that waits for it.
+type Draining = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
 /// What an event loop waits for.
 struct EventLoop {
@@ -87,6 +94,11 @@ pub(crate) struct State {
     serves: AtomicBool,
     /// How often serve was stopped.
     stops: AtomicU64,
+    draining: Mutex<Option<Draining>>,
+    /// There is nothing to serve any more.
+    drained: AtomicBool,
+    /// Who is told when it is about to be so.
+    health: Mutex<Vec<Reporter>>,
     closed: AtomicBool,
     /// Frozen buffers by their addresses.
     shared: Mutex<BTreeMap<usize, SharedBytes>>,
@@ -113,6 +125,9 @@ impl State {
             servers: Mutex::default(),
             serves: AtomicBool::new(false),
             stops: AtomicU64::new(0),
+            draining: Mutex::default(),
+            drained: AtomicBool::new(false),
+            health: Mutex::default(),
             closed: AtomicBool::new(false),
             shared: Mutex::default(),
             any_shared: AtomicBool::new(false),
@@ -271,7 +286,7 @@ impl State {
                 waiting = Some(cx.waker().clone());
                 lock(&self.servers).push(cx.waker().clone());
             }
-            if self.stops.load(Ordering::SeqCst) != stops {
+            if self.stops.load(Ordering::SeqCst) != stops || self.drained.load(Ordering::SeqCst) {
                 return Poll::Ready(Ok(None));
             }
             let call = lock(&self.incoming).pop_front();
@@ -305,6 +320,58 @@ impl State {
         self.wake_servers();
     }
 
+    /// Serves gRPC's health service; who tells it.
+    pub(crate) fn serve_health(&self) -> Result<Reporter, Status> {
+        let (health, reporter) = tollgate_health::server();
+        self.block(self.core.bind_server(health))?;
+        lock(&self.health).push(reporter.clone());
+        self.serves.store(true, Ordering::SeqCst);
+        Ok(reporter)
+    }
+
+    /// Serves what has come, on this thread as well, until all of it is answered and the daemon has the answers; nothing else comes. Answers
+    /// DEADLINE_EXCEEDED after `timeout` (`None`: never), and may be called again.
+    pub(crate) fn drain(&self, timeout: Option<Duration>) -> Result<(), Status> {
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        // Without a descriptor to wait for there is no waiting.
+        self.event_loop()?;
+        for reporter in &*lock(&self.health) {
+            reporter.shut_down();
+        }
+        loop {
+            if self.poll_drain()? {
+                self.drained.store(true, Ordering::SeqCst);
+                self.wake_servers();
+                return Ok(());
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                let text = "calls that came before the drain aren't answered yet; they go on";
+                return Err(Status::new(Code::DEADLINE_EXCEEDED, text));
+            }
+            // How the session ended, the drain says.
+            let _ended = self.drive(Some(left.map_or(DRAIN_CHECK, |left| left.min(DRAIN_CHECK))));
+        }
+    }
+
+    /// Whether the session is drained.
+    fn poll_drain(&self) -> Result<bool, Status> {
+        let mut draining = lock(&self.draining);
+        let drain = draining.get_or_insert_with(|| {
+            let core = self.core.clone();
+            Box::pin(async move { core.drain().await })
+        });
+        let mut cx = Context::from_waker(Waker::noop());
+        match drain.as_mut().poll(&mut cx) {
+            Poll::Pending => Ok(false),
+            Poll::Ready(outcome) => {
+                // Drained once more, it asks once more.
+                *draining = None;
+                outcome.map(|()| true)
+            }
+        }
+    }
+
     fn wake_servers(&self) {
         for waker in lock(&self.servers).drain(..) {
             waker.wake();
@@ -316,8 +383,11 @@ impl State {
         if self.closed.swap(true, Ordering::SeqCst) {
             return None;
         }
-        self.core.close();
+        // What the program holds is counted here, in its own terms.
+        let _cores = self.core.close();
         lock(&self.incoming).clear();
+        let given_up = lock(&self.draining).take();
+        drop(given_up);
         let events = std::mem::take(&mut *lock(&self.events));
         for event in events {
             if let Event::Done(completion) = event {

@@ -313,6 +313,10 @@ fn constants_are_those_of_the_header() {
         ("VERSION_MINOR", "MINOR"),
         ("VERSION_PATCH", "PATCH"),
         ("ABI_VERSION", "tollgate_abi_version"),
+        ("HEALTH_UNKNOWN", "HEALTH_UNKNOWN"),
+        ("HEALTH_SERVING", "HEALTH_SERVING"),
+        ("HEALTH_NOT_SERVING", "HEALTH_NOT_SERVING"),
+        ("HEALTH_SERVICE_UNKNOWN", "HEALTH_SERVICE_UNKNOWN"),
     ] {
         library.insert(c.to_owned(), constant(rust));
     }

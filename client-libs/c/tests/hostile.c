@@ -45,6 +45,7 @@ static void null_is_refused(void)
     CHECK(tollgate_session_drive(NULL, 0, status) == TOLLGATE_INVALID_ARGUMENT);
     CHECK(tollgate_session_add_service(NULL, NULL, NULL, 0, NULL, status) == TOLLGATE_INVALID_ARGUMENT);
     CHECK(tollgate_session_serve(NULL, status) == TOLLGATE_INVALID_ARGUMENT);
+    CHECK(tollgate_session_drain(NULL, 0, status) == TOLLGATE_INVALID_ARGUMENT);
     CHECK(tollgate_session_id(NULL) == 0 && tollgate_session_max_message_bytes(NULL) == 0);
     CHECK(strcmp(tollgate_session_tenant(NULL), "") == 0);
     CHECK(tollgate_buffer_new(NULL, 1, NULL, status) == TOLLGATE_INVALID_ARGUMENT);
@@ -171,6 +172,27 @@ static void done(void *user, tollgate_code code, tollgate_message *reply, const 
     to->code = code;
     to->len = hotel_EchoMessage_get_payload(hotel_EchoMessage_of(reply)).len;
     tollgate_message_free(reply);
+}
+
+/* As `done`, of a call whose reply doesn't matter. */
+static void counted(void *user, tollgate_code code, tollgate_message *reply, const tollgate_status *how)
+{
+    outcome *to = (outcome *)user;
+    (void)how;
+    to->times += 1;
+    to->code = code;
+    tollgate_message_free(reply);
+}
+
+/* A call that is answered outside of its handler. */
+static tollgate_call *postponed;
+
+static void later(tollgate_call *call, interop_Ask_view ask, void *user)
+{
+    (void)ask;
+    (void)user;
+    CHECK(tollgate_call_keep(call, status) == TOLLGATE_OK);
+    postponed = call;
 }
 
 static void drive_both(tollgate_session *a, tollgate_session *b)
@@ -336,6 +358,109 @@ static void an_event_loop_gets_a_word_in(tollgate_session *session, const tollga
     tollgate_call_free(call);
 }
 
+/* Answers with how long its caller waits, in milliseconds. */
+static void time_left(tollgate_call *call, hotel_EchoMessage_view request, void *user)
+{
+    int64_t left_ms = tollgate_call_time_left_ms(call);
+    hotel_EchoMessage_value reply = {0};
+    (void)request;
+    (void)user;
+    reply.payload.data = (const uint8_t *)&left_ms;
+    reply.payload.len = sizeof left_ms;
+    CHECK(hotel_Echo_Echo_reply(call, &reply, NULL, NULL, NULL) == TOLLGATE_OK);
+}
+
+/* Answers with what a call of its own was answered, of a client of hotel.Echo. */
+static void ask_further(tollgate_call *call, interop_Ask_view ask, void *client)
+{
+    tollgate_call_options options = tollgate_call_options_of();
+    hotel_EchoMessage_value request = {0};
+    hotel_EchoMessage_view view;
+    interop_Answer_value answer = {0};
+    tollgate_message *message;
+    (void)ask;
+    options.timeout_ms = 1000 * 1000;
+    CHECK(hotel_Echo_Echo_call((const tollgate_client *)client, &request, &options, &view, &message, NULL) == TOLLGATE_OK);
+    answer.payload = hotel_EchoMessage_get_payload(view);
+    CHECK(interop_Semantics_Unary_reply(call, &answer, NULL, NULL, NULL) == TOLLGATE_OK);
+    tollgate_message_free(message);
+}
+
+/* The calls that a handler makes have its deadline, if their own is later. */
+static void deadlines_pass_to_nested_calls(int argc, char **argv)
+{
+    const hotel_Echo_handlers last = {time_left, NULL};
+    interop_Semantics_handlers first = {ask_further, NULL, NULL, NULL, NULL};
+    const uint64_t timeouts_ms[] = {20 * 1000, 200 * 1000, 0};
+    tollgate_session *behind = open_session(argc, argv, status), *front = open_session(argc, argv, status);
+    tollgate_session *session = open_session(argc, argv, status);
+    tollgate_client *further, *client;
+    pthread_t threads[2];
+    size_t i;
+    CHECK(hotel_Echo_serve(behind, &last, status) == TOLLGATE_OK);
+    CHECK(hotel_Echo_client(front, NULL, &further, status) == TOLLGATE_OK);
+    first.user_ = further;
+    CHECK(interop_Semantics_serve(front, &first, status) == TOLLGATE_OK);
+    threads[0] = serve_in_a_thread(behind);
+    threads[1] = serve_in_a_thread(front);
+    CHECK(interop_Semantics_client(session, NULL, &client, status) == TOLLGATE_OK);
+    for (i = 0; i < sizeof timeouts_ms / sizeof *timeouts_ms; i++) {
+        tollgate_call_options options = tollgate_call_options_of();
+        int64_t left_ms = 0, most_ms = timeouts_ms[i] == 0 ? 1000 * 1000 : (int64_t)timeouts_ms[i];
+        interop_Ask_value ask = {0};
+        interop_Answer_view answer;
+        tollgate_message *message;
+        options.timeout_ms = timeouts_ms[i];
+        CHECK(interop_Semantics_Unary_call(client, &ask, &options, &answer, &message, status) == TOLLGATE_OK);
+        CHECK(interop_Answer_get_payload(answer).len == sizeof left_ms);
+        memcpy(&left_ms, interop_Answer_get_payload(answer).data, sizeof left_ms);
+        CHECK(left_ms > 0 && left_ms <= most_ms);
+        /* Its own, if its handler's caller has none. */
+        CHECK(timeouts_ms[i] > 0 || left_ms > 300 * 1000);
+        tollgate_message_free(message);
+    }
+    tollgate_client_free(further);
+    tollgate_client_free(client);
+    stop_serving(threads[0], behind, status);
+    stop_serving(threads[1], front, status);
+    close_session(session, status);
+}
+
+/* A drain waits for what has come, and for nothing else: another call finds nobody. */
+static void drains_wait_for_what_has_come(int argc, char **argv)
+{
+    const interop_Semantics_handlers handlers = {later, NULL, NULL, NULL, NULL};
+    interop_Ask_value ask = {0};
+    interop_Answer_value answer = {0};
+    tollgate_source source = tollgate_source_of(interop_Ask_write_any, &ask);
+    tollgate_session *server = open_session(argc, argv, status), *session = open_session(argc, argv, status);
+    tollgate_client *client;
+    tollgate_message *message;
+    outcome first = {0, 0, 0};
+    postponed = NULL;
+    CHECK(interop_Semantics_serve(server, &handlers, status) == TOLLGATE_OK);
+    CHECK(interop_Semantics_client(session, NULL, &client, status) == TOLLGATE_OK);
+    CHECK(tollgate_session_drain(server, -2, status) == TOLLGATE_INVALID_ARGUMENT);
+    CHECK(tollgate_unary_start(client, 0, &source, NULL, counted, &first, NULL, status) == TOLLGATE_OK);
+    while (postponed == NULL) {
+        drive_both(server, session);
+    }
+    CHECK(tollgate_session_drain(server, 0, status) == TOLLGATE_DEADLINE_EXCEEDED);
+    CHECK(tollgate_session_drain(server, 50, status) == TOLLGATE_DEADLINE_EXCEEDED);
+    CHECK(tollgate_unary(client, 0, &source, NULL, &message, status) == TOLLGATE_UNAVAILABLE && message == NULL);
+    CHECK(interop_Semantics_Unary_reply(postponed, &answer, NULL, NULL, status) == TOLLGATE_OK);
+    tollgate_call_free(postponed);
+    CHECK(tollgate_session_drain(server, -1, status) == TOLLGATE_OK);
+    CHECK(tollgate_session_serve(server, status) == TOLLGATE_OK);
+    close_session(server, status);
+    while (first.times == 0) {
+        CHECK(tollgate_session_drive(session, 5, status) == TOLLGATE_OK);
+    }
+    CHECK(first.code == TOLLGATE_OK);
+    tollgate_client_free(client);
+    close_session(session, status);
+}
+
 /* What isn't given back is counted, and can still be read and freed. */
 static void leaks_are_told(tollgate_session *session, tollgate_client *client, tollgate_session *server)
 {
@@ -413,6 +538,8 @@ int main(int argc, char **argv)
     tollgate_session *server, *session;
     tollgate_client *client;
     status = tollgate_status_new();
+    deadlines_pass_to_nested_calls(argc, argv);
+    drains_wait_for_what_has_come(argc, argv);
     server = open_session(argc, argv, status);
     session = open_session(argc, argv, status);
     null_is_refused();

@@ -26,6 +26,25 @@ pub(crate) fn within<R>(deadline_ns: u64, work: impl FnOnce() -> R) -> R {
     work()
 }
 
+/// When the caller of a call that came in gives up, if ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    /// Absolute CLOCK_MONOTONIC; 0 for none.
+    pub(crate) ns: u64,
+}
+
+impl Deadline {
+    /// The time until then; `None` without one.
+    pub fn time_left(self) -> Option<Duration> {
+        (self.ns != 0).then(|| Duration::from_nanos(self.ns.saturating_sub(now_ns())))
+    }
+
+    /// Does something for the call: calls that this thread begins meanwhile have its deadline, if their own is later.
+    pub fn within<R>(self, work: impl FnOnce() -> R) -> R {
+        within(self.ns, work)
+    }
+}
+
 /// The deadline of a call that begins now: absolute, 0 for none.
 pub(crate) fn of_call(timeout: Option<Duration>) -> u64 {
     let own_ns = timeout.map_or(0, |timeout| {

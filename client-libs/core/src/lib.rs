@@ -44,6 +44,7 @@ mod workers;
 
 pub use buffer::{Bytes, SendBuffer, SharedBytes};
 pub use call::{Call, ReceivedBlock};
+pub use deadline::Deadline;
 pub use driving::{Pump, Sessions, block_on};
 pub use serve::{HandlerFuture, Incoming, Requests, Responder, Service, ServiceInfo};
 pub use session::{Binding, BoundMethod, Held, Session, SessionOptions};

@@ -30,7 +30,7 @@ use tollgate_shm_abi::wait::now_ns;
 use crate::Status;
 use crate::call::{ReceivedBlock, check_metadata};
 use crate::codec::{Encode, RawBlock};
-use crate::deadline;
+use crate::deadline::{self, Deadline};
 use crate::limits::MAX_HANDLERS;
 use crate::nudge::Nudge;
 use crate::session::{Inner, Session};
@@ -106,6 +106,13 @@ impl Incoming {
         self.deadline_ns
     }
 
+    /// When the caller gives up: for who runs the handler on a thread of his own.
+    pub fn deadline(&self) -> Deadline {
+        Deadline {
+            ns: self.deadline_ns,
+        }
+    }
+
     /// All requests, for a method that takes a stream of them, and where the answer goes.
     pub fn into_stream(mut self) -> (Requests, Responder) {
         let metadata = self.request.take_metadata();
@@ -119,8 +126,7 @@ impl Incoming {
 
     /// The time until the caller's deadline; `None` without one.
     pub fn time_left(&self) -> Option<Duration> {
-        (self.deadline_ns != 0)
-            .then(|| Duration::from_nanos(self.deadline_ns.saturating_sub(now_ns())))
+        self.deadline().time_left()
     }
 }
 

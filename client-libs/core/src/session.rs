@@ -259,9 +259,10 @@ impl Session {
     }
 
     /// Ends the session now and for good, whoever else holds it: what is outstanding fails with CANCELLED. What was received can still be
-    /// read.
-    pub fn close(&self) {
+    /// read. Answers what of the session's memory this program still has, which is nothing if it forgot nothing.
+    pub fn close(&self) -> Held {
         self.handle.close();
+        self.held()
     }
 
     /// What this program has of the session's memory now, and would have to give back: what a test that looks for leaks asks at its end. It

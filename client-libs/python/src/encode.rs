@@ -10,7 +10,9 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBool, PyByteArray, PyBytes, PyMemoryView, PyString};
 use tollgate_core::SharedBytes;
 use tollgate_core::codec::{EXTENT_FLAG, EXTENT_MIN, Encode, MAX_DEPTH, Measure, Measured, Sink};
+use tollgate_core::{Code, Status};
 
+use crate::convert::raised;
 use crate::held;
 use crate::tables::{Entry, Field, Kind, Layout, Tables, Value};
 
@@ -69,9 +71,9 @@ impl Encode for Block {
     }
 }
 
-/// The block of a message of this layout.
+/// The block of a message of this layout that is to be sent. One that is too long is a call's RESOURCE_EXHAUSTED, as core has it.
 pub(crate) fn block(layout: &Layout, message: &Bound<'_, PyAny>) -> PyResult<Block> {
-    block_with(layout, message, EXTENT_MIN)
+    block_with(layout, message, EXTENT_MIN, true)
 }
 
 /// The block, and the values of at least `extent_min` bytes apart from it: `Message.to_parts`, for tests to compare.
@@ -82,7 +84,8 @@ pub(crate) fn encode<'py>(
 ) -> PyResult<(Bound<'py, PyBytes>, Vec<Bound<'py, PyBytes>>)> {
     let py = message.py();
     let tables = message.getattr(intern!(py, "_TABLES"))?;
-    let block = block_with(&tables.cast::<Tables>()?.get().layout, message, extent_min)?;
+    let layout = &tables.cast::<Tables>()?.get().layout;
+    let block = block_with(layout, message, extent_min, false)?;
     let extents = block.extents.iter();
     Ok((
         PyBytes::new(py, &block.inline),
@@ -90,7 +93,12 @@ pub(crate) fn encode<'py>(
     ))
 }
 
-fn block_with(layout: &Layout, message: &Bound<'_, PyAny>, extent_min: usize) -> PyResult<Block> {
+fn block_with(
+    layout: &Layout,
+    message: &Bound<'_, PyAny>,
+    extent_min: usize,
+    is_sent: bool,
+) -> PyResult<Block> {
     let py = message.py();
     if !message.is_instance(layout.owned.bind(py))? {
         return Err(PyTypeError::new_err(format!(
@@ -103,13 +111,14 @@ fn block_with(layout: &Layout, message: &Bound<'_, PyAny>, extent_min: usize) ->
         block: Block::default(),
         extent_min,
         root: layout,
+        is_sent,
     };
     let at = writer.claim(py, layout.size, 8)?;
     writer.structure(layout, message, at, 1)?;
     let block = writer.block;
     if align_up(block.inline.len(), 8) + block.extent_bytes > MAX_MESSAGE {
         let text = format!("a message has more than {MAX_MESSAGE} bytes, extents included");
-        return Err(refusal(layout, py, text));
+        return Err(too_long(layout, py, text, is_sent));
     }
     Ok(block)
 }
@@ -122,10 +131,19 @@ fn refusal(layout: &Layout, py: Python<'_>, text: String) -> PyErr {
     }
 }
 
+/// The error of a message that is longer than any may be.
+fn too_long(layout: &Layout, py: Python<'_>, text: String, is_sent: bool) -> PyErr {
+    match is_sent {
+        true => raised(py, Status::new(Code::RESOURCE_EXHAUSTED, text)),
+        false => refusal(layout, py, text),
+    }
+}
+
 struct Writer<'l> {
     block: Block,
     extent_min: usize,
     root: &'l Layout,
+    is_sent: bool,
 }
 
 impl Writer<'_> {
@@ -133,7 +151,7 @@ impl Writer<'_> {
         let at = align_up(self.block.inline.len(), align);
         if at.saturating_add(len) > MAX_MESSAGE {
             let text = format!("a message has more than {MAX_MESSAGE} bytes");
-            return Err(refusal(self.root, py, text));
+            return Err(too_long(self.root, py, text, self.is_sent));
         }
         self.block.inline.resize(at + len, 0);
         Ok(at)

@@ -21,6 +21,7 @@ mod convert;
 mod decode;
 mod encode;
 mod fork;
+mod health;
 #[allow(unsafe_code, reason = "the buffer protocol is made of raw pointers")]
 mod held;
 mod serve;
@@ -39,6 +40,8 @@ mod _core {
     use crate::encode::encode;
     #[pymodule_export]
     use crate::fork::after_fork;
+    #[pymodule_export]
+    use crate::health::Health;
     #[pymodule_export]
     use crate::serve::{Acceptor, Incoming};
     #[pymodule_export]

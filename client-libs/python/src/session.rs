@@ -19,6 +19,7 @@ use crate::convert::{metadata, pairs, raised, timeout};
 use crate::decode::view;
 use crate::encode::block;
 use crate::fork::Own;
+use crate::health::Health;
 use crate::held::{self, Count, Memory};
 use crate::serve::Acceptor;
 use crate::tables::{Layout, Tables};
@@ -138,13 +139,32 @@ impl PySession {
     /// Ends it: what waits fails.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let session = self.common.session.get()?;
-        py.detach(|| session.close());
+        // What is held is counted by objects.
+        let _cores = py.detach(|| session.close());
         Ok(())
     }
 
     /// Whether the daemon hasn't taken everything that was sent.
     fn has_unsent(&self) -> PyResult<bool> {
         Ok(self.common.session.get()?.has_unsent())
+    }
+
+    /// Serves gRPC's health service.
+    fn serve_health(&self, py: Python<'_>, health: &Bound<'_, Health>) -> PyResult<Py<PyAny>> {
+        let server = health.get().take().ok_or_else(|| {
+            PyValueError::new_err(
+                "a HealthServicer belongs to the server that it was first added to",
+            )
+        })?;
+        let session = self.common.session.get()?.clone();
+        self.common
+            .run(py, async move { session.bind_server(server).await })
+    }
+
+    /// Waits until no further calls come and those that came are answered.
+    fn drain(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let session = self.common.session.get()?.clone();
+        self.common.run(py, async move { session.drain().await })
     }
 
     /// The descriptor that is readable when `run` has something to do.

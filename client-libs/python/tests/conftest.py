@@ -30,9 +30,10 @@ def program(name: str) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """Test modules import stubs, so they are generated before."""
     directory = pathlib.Path(os.environ["TOLLGATE_STUBS"])
-    for name in ("hotel", "interop", "everything"):
+    health = ROOT / "client-libs" / "rust" / "health" / "proto" / "grpc" / "health" / "v1" / "health.proto"
+    for proto in (*(PROTOS / f"{name}.proto" for name in ("hotel", "interop", "everything")), health):
         run = [program("tollgate"), "gen", "--lang", "python", "--out", str(directory / "stubs")]
-        subprocess.run([*run, str(PROTOS / f"{name}.proto")], check=True)
+        subprocess.run([*run, str(proto)], check=True)
     sys.path.insert(0, str(directory))
 
 

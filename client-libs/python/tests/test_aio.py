@@ -216,6 +216,50 @@ async def test_deadlines(stub: SemanticsAsyncStub, servicer: Servicer) -> None:
     assert await chat.code() is StatusCode.DEADLINE_EXCEEDED
 
 
+def test_deadlines_pass_to_the_calls_that_a_handler_makes(hosts: Any) -> None:
+    class Behind(SemanticsAsyncServicer):
+        async def Unary(self, request: AskView, context: Context) -> Answer:
+            return Answer(number=round((context.time_remaining() or 0) * 1000))
+
+        async def Spread(self, request: AskView, context: Context) -> AsyncIterator[Answer]:
+            yield Answer(number=round((context.time_remaining() or 0) * 1000))
+
+    class Front(SemanticsAsyncServicer):
+        def __init__(self, further: SemanticsAsyncStub) -> None:
+            self.further = further
+
+        async def Unary(self, request: AskView, context: Context) -> Answer:
+            # Tasks of the handler's inherit it, too.
+            one, other = await asyncio.gather(self.further.Unary(Ask()), self.further.Unary(Ask(), timeout=1000))
+            return Answer(number=max(one.number, other.number))
+
+        async def Spread(self, request: AskView, context: Context) -> AsyncIterator[Answer]:
+            async for answer in self.further.Spread(Ask()):
+                yield Answer(number=answer.number)
+
+    async def main() -> None:
+        behind = tollgate.aio.server(hosts[0].socket, hosts[0].token)
+        add_SemanticsServicer_to_server(Behind(), behind)
+        await behind.start()
+        front = tollgate.aio.server(hosts[1].socket, hosts[1].token)
+        inner = tollgate.aio.channel(hosts[0].socket, hosts[0].token)
+        add_SemanticsServicer_to_server(Front(SemanticsAsyncStub(inner)), front)
+        await front.start()
+        async with tollgate.aio.channel(hosts[0].socket, hosts[0].token, hosts[1].listen) as channel:
+            stub = SemanticsAsyncStub(channel)
+            for seconds in (20, 200):
+                assert 0 < (await stub.Unary(Ask(), timeout=seconds)).number <= seconds * 1000
+                async for answer in stub.Spread(Ask(), timeout=seconds):
+                    assert 0 < answer.number <= seconds * 1000
+                del answer
+            assert (await stub.Unary(Ask())).number > 200_000
+        await front.stop()
+        await inner.close()
+        await behind.stop()
+
+    asyncio.run(main())
+
+
 @on_loop
 async def test_callers_give_up_and_handlers_are_cancelled(stub: SemanticsAsyncStub, servicer: Servicer) -> None:
     async def given_up(end: Callable[[Any], None]) -> None:
@@ -329,6 +373,41 @@ def test_a_server_that_stops_finishes_what_it_has_begun(hosts: Any) -> None:
                     answered = error.code().name
                 assert answered.startswith(outcome)
                 del call
+
+    asyncio.run(main())
+
+
+def test_other_servers_take_over_from_one_that_stops(hosts: Any) -> None:
+    async def main() -> None:
+        async def start() -> tollgate.aio.Server:
+            server = tollgate.aio.server(hosts[1].socket, hosts[1].token)
+            add_SemanticsServicer_to_server(Servicer(), server)
+            await server.start()
+            return server
+
+        answered = 0
+
+        async def call(stub: SemanticsAsyncStub) -> None:
+            nonlocal answered
+            while True:
+                assert (await stub.Unary(Ask(number=150))).number == 150
+                answered += 1
+
+        server = await start()
+        async with tollgate.aio.channel(hosts[0].socket, hosts[0].token, hosts[1].listen) as channel:
+            stub = SemanticsAsyncStub(channel)
+            callers = [asyncio.ensure_future(call(stub)) for _ in range(6)]
+            for _ in range(5):
+                successor, before, until = await start(), answered, time.monotonic() + 30
+                while answered < before + 50 and not any(caller.done() for caller in callers):
+                    assert time.monotonic() < until, "calls go on"
+                    await asyncio.sleep(0.001)
+                await server.stop(grace=30)
+                server = successor
+            for caller in callers:
+                assert caller.cancel(), caller
+            await asyncio.gather(*callers, return_exceptions=True)
+        await server.stop()
 
     asyncio.run(main())
 

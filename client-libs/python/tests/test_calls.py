@@ -224,8 +224,9 @@ def test_a_value_that_cannot_be_sent_is_named(hosts: Any, serve: Serve, channel:
         assert caught.value.code() is StatusCode.UNKNOWN
     finally:
         logging.disable(logging.NOTSET)
-    with pytest.raises(ValueError, match="a message has more than 16777216 bytes"):
+    with pytest.raises(tollgate.RpcError, match="a message has more than 16777216 bytes") as caught:
         stub.Unary(Ask(payload=bytes(channel.max_message_bytes)))
+    assert caught.value.code() is StatusCode.RESOURCE_EXHAUSTED
     with tollgate.channel(hosts[0].socket, hosts[0].token, hosts[1].listen, send_heap_bytes=1 << 20) as narrow:
         stub, large = SemanticsStub(narrow), Ask(payload=bytes(3 << 20))
         for call in (lambda: stub.Unary(large), lambda: list(stub.Chat([large])), lambda: stub.Collect([large])):
@@ -283,6 +284,36 @@ def test_deadlines_end_calls_on_both_sides(serve: Serve, channel: tollgate.Chann
             stub.Unary(Ask(), timeout=past)
         assert caught.value.code() is StatusCode.DEADLINE_EXCEEDED
     assert stub.Unary(Ask(), timeout=1e300).number == 0
+
+
+def test_deadlines_pass_to_the_calls_that_a_handler_makes(hosts: Any, serve: Serve, channel: tollgate.Channel) -> None:
+    def left(request: Any, context: Context) -> Answer:
+        return Answer(number=round((context.time_remaining() or 0) * 1000))
+
+    behind = tollgate.server(hosts[0].socket, hosts[0].token)
+    add(Given(unary=left, collect=left), behind)
+    behind.start()
+    with tollgate.channel(hosts[0].socket, hosts[0].token) as inner:
+        further = SemanticsStub(inner)
+
+        def unary(request: AskView, context: Context) -> Answer:
+            # Its own timeout counts only if it is earlier.
+            return Answer(number=further.Unary(Ask(), timeout=request.delay_ms or None).number)
+
+        def collect(requests: Iterator[AskView], context: Context) -> Answer:
+            return Answer(number=further.Collect(iter([Ask()])).number)
+
+        serve(add, Given(unary=unary, collect=collect))
+        stub = SemanticsStub(channel)
+        for seconds in (20, 200):
+            for answer in (stub.Unary(Ask(), timeout=seconds), stub.Collect(iter([Ask()]), timeout=seconds)):
+                assert 0 < answer.number <= seconds * 1000
+            assert 0 < stub.Unary(Ask(delay_ms=1000), timeout=seconds).number <= seconds * 1000
+        # Without one the nested call has its own, or the daemon's for all.
+        assert 300_000 < stub.Unary(Ask(delay_ms=1000)).number <= 1_000_000
+        assert stub.Unary(Ask()).number > 200_000
+        del answer
+    behind.stop().wait(30)
 
 
 def test_callers_give_up_and_handlers_hear_of_it(serve: Serve, channel: tollgate.Channel) -> None:
@@ -489,8 +520,9 @@ def test_a_server_that_stops_finishes_what_it_has_begun(hosts: Any, serve: Serve
     began, go_on = threading.Event(), threading.Event()
 
     def unary(request: AskView, context: Context) -> Answer:
-        began.set()
-        assert go_on.wait(30)
+        if request.number == 5:
+            began.set()
+            assert go_on.wait(30)
         return Answer(number=request.number)
 
     server = serve(add, Given(unary=unary))
@@ -499,8 +531,11 @@ def test_a_server_that_stops_finishes_what_it_has_begun(hosts: Any, serve: Serve
     assert began.wait(30)
     stopped = server.stop(grace=30)
     assert server.wait_for_termination(timeout=0.1)
-    with pytest.raises(tollgate.RpcError, match="the server is stopping") as caught:
-        stub.Unary(Ask())
+    # Those that come before the daemon has heard of it are answered.
+    until = time.monotonic() + 30
+    with pytest.raises(tollgate.RpcError) as caught:
+        while time.monotonic() < until:
+            stub.Unary(Ask())
     assert caught.value.code() is StatusCode.UNAVAILABLE
     go_on.set()
     assert future.result().number == 5
@@ -508,3 +543,40 @@ def test_a_server_that_stops_finishes_what_it_has_begun(hosts: Any, serve: Serve
     del future
     with pytest.raises(ValueError, match="max_workers is 0"):
         tollgate.server(hosts[1].socket, hosts[1].token, max_workers=0)
+
+
+def test_other_servers_take_over_from_one_that_stops(serve: Serve, channel: tollgate.Channel) -> None:
+    def unary(request: AskView, context: Context) -> Answer:
+        time.sleep(0.002)
+        return Answer(number=request.number)
+
+    stub = SemanticsStub(channel)
+    over = threading.Event()
+    answered: List[int] = []
+    failures: List[BaseException] = []
+
+    def call() -> None:
+        try:
+            while not over.is_set():
+                assert stub.Unary(Ask(number=7)).number == 7
+                answered.append(7)
+        except BaseException as error:
+            failures.append(error)
+
+    # More callers than threads of a server's, so that calls wait for one.
+    server = serve(add, Given(unary=unary), max_workers=2)
+    threads = [threading.Thread(target=call) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for _ in range(5):
+        successor = serve(add, Given(unary=unary), max_workers=2)
+        before, until = len(answered), time.monotonic() + 30
+        while len(answered) < before + 50 and not failures:
+            assert time.monotonic() < until, "calls go on"
+            time.sleep(0.001)
+        assert server.stop(grace=30).wait(30)
+        server = successor
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []

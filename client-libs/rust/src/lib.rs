@@ -124,6 +124,19 @@
 //! assert!(status.details().is_empty()); // A serialized google.rpc.Status, if the server gave one.
 //! ```
 //!
+//! Details are messages of any type, as gRPC has them, in protobuf's encoding:
+//!
+//! ```
+//! use tollgate::{Code, Detail, Status, StatusExt};
+//!
+//! let field = b"\x0a\x0c\x0a\x0aroom_count"; // A google.rpc.BadRequest about it, as prost would have written it.
+//! let status = Status::new(Code::INVALID_ARGUMENT, "book a room")
+//!     .with_error_details(&[Detail::new("google.rpc.BadRequest", *field)])?;
+//! let [detail] = &status.error_details()?[..] else { panic!() };
+//! assert_eq!((detail.type_name(), &detail.value[..]), ("google.rpc.BadRequest", &field[..]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Deadlines, and giving up
 //!
 //! Dropping a call's future cancels it, and its handler's is dropped. The calls that a handler makes have its deadline, if their own is later.
@@ -172,6 +185,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod details;
 mod metadata;
 mod received;
 mod request;
@@ -180,6 +194,7 @@ mod streaming;
 mod tower;
 
 pub use client::{Channel, Client};
+pub use details::{Detail, DetailsError, StatusExt};
 pub use metadata::MetadataMap;
 pub use received::Received;
 pub use request::{IntoRequest, IntoStreamingRequest, Reply, Request, Response};

@@ -3,7 +3,10 @@
  *   hotel data geo > hotels
  *   geo /run/tollgate.sock TOKEN hotels
  */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -86,6 +89,18 @@ static int read_table(const char *path, table *all)
     return 1;
 }
 
+/* What the program is told to end by: blocked in all threads, for the one that waits for it. */
+static sigset_t ends;
+
+/* Drains the session when the program is told to end, and so ends the serving. */
+static void *drain_when_told(void *session)
+{
+    int signalled;
+    sigwait(&ends, &signalled);
+    tollgate_session_drain((tollgate_session *)session, -1, NULL);
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
     static table all;
@@ -93,6 +108,8 @@ int main(int argc, char **argv)
     tollgate_session_options options;
     tollgate_status *status;
     tollgate_session *session = NULL;
+    tollgate_code code;
+    pthread_t thread;
     if (argc != 4) {
         fprintf(stderr, "usage: %s SOCKET TOKEN HOTELS\n", argv[0]);
         return 2;
@@ -100,16 +117,27 @@ int main(int argc, char **argv)
     if (!read_table(argv[3], &all)) {
         return 1;
     }
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGTERM);
+    sigaddset(&ends, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &ends, NULL);
     options = tollgate_session_options_of(argv[1], argv[2]);
     status = tollgate_status_new();
-    if (tollgate_session_open(&options, &session, status) == TOLLGATE_OK
-        && geo_Geo_serve(session, &handlers, status) == TOLLGATE_OK) {
+    code = tollgate_session_open(&options, &session, status);
+    if (code == TOLLGATE_OK) {
+        code = geo_Geo_serve(session, &handlers, status);
+    }
+    if (code == TOLLGATE_OK && pthread_create(&thread, NULL, drain_when_told, session) == 0) {
         puts("geo ready");
         fflush(stdout);
-        tollgate_session_serve(session, status);
+        code = tollgate_session_serve(session, status);
+        if (code == TOLLGATE_OK) {
+            pthread_join(thread, NULL);
+            tollgate_session_free(session);
+            tollgate_status_free(status);
+            return 0;
+        }
     }
     fprintf(stderr, "geo: %s\n", tollgate_status_message(status).data);
-    tollgate_session_free(session);
-    tollgate_status_free(status);
     return 1;
 }

@@ -6,6 +6,7 @@
 
 import asyncio
 import math
+import signal
 import sys
 from typing import Callable, NamedTuple
 
@@ -18,6 +19,8 @@ from stubs.recommendation_tollgate import (
     add_RecommendationServicer_to_server,
 )
 
+# How long calls that have come may take when this is told to end.
+GRACE_S = 10
 EARTH_RADIUS_KM = 6371.0
 RADIANS = math.pi / 180.0
 
@@ -69,6 +72,10 @@ async def main() -> None:
     add_RecommendationServicer_to_server(Recommendations(read_offers(path)), server)
     await server.start()
     print("recommendation ready", flush=True)
+    # Calls that have come are answered before the end.
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, lambda: loop.create_task(server.stop(GRACE_S)))
     await server.wait_for_termination()
 
 

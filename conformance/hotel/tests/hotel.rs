@@ -112,10 +112,6 @@ fn guests_are_served_over_two_hosts_in_three_languages() {
         deadlines(suite);
         a_lost_memcached_is_said_once(suite);
     }
-    // Those in Rust end when they are told to.
-    suite
-        .processes
-        .retain(|name, _| !["geo", "recommendation"].contains(name));
     all_end_well(suite.processes);
     all_end_well(tonic.processes);
 }

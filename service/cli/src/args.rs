@@ -684,10 +684,12 @@ pub(crate) struct Serve {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Answer {
-    /// Answer every request with this reply, as JSON; `-` reads it from standard input
+    /// Answer every call with this reply, as JSON, and every request of a conversation; several, which follow each other, are a stream's.
+    /// `-` reads from standard input
     #[arg(long, value_name = "JSON")]
     pub(crate) reply: Option<String>,
-    /// Answer every request with itself and its metadata, where request and reply have one type
+    /// Answer every request with itself and its metadata, where request and reply have one type; several with the last, if there is one
+    /// reply
     #[arg(long)]
     pub(crate) echo: bool,
 }

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod answers;
 mod args;
 mod audit;
 mod daemon;

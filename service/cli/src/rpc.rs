@@ -4,6 +4,7 @@
 //! blocks out. JSON exists on this side of it only.
 
 use std::io::Read;
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,11 +16,12 @@ use tollgate::{MetadataBuf, Opening, Session, SessionOptions, Status, block_on};
 use tollgate_shm_abi::status::Code;
 
 use crate::admin::unreachable;
+use crate::answers::{Answering, Answers};
 use crate::args::{Call, Cli, Serve};
 use crate::failure::Failure;
 use crate::metadata;
 use crate::output;
-use crate::schema::{Method, Service};
+use crate::schema::Service;
 
 /// What comes of a call, in this order.
 enum Came {
@@ -147,132 +149,39 @@ async fn stream(
 /// Serves until a signal comes, or the daemon ends the session.
 pub(crate) fn serve(cli: &Cli, args: &Serve) -> Result<(), Failure> {
     let service = Service::load(&args.schema.files, &args.service)?;
-    let answers = Answers {
-        replies: replies(&service, args)?,
-        metadata: metadata::collect(&args.metadata)?,
-        print_requests: args.print_requests,
-        show_metadata: args.show_metadata,
-        service: Service::load(&args.schema.files, &args.service)?,
-    };
+    let name = service.name().to_owned();
+    let json = args.answer.reply.as_deref().map(argument_or_stdin);
+    let answers = Answers::new(service, args, json.transpose()?.as_deref())?;
     // Installed before anything else happens, so that no moment is left in which a signal kills.
     let signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| {
         Failure::new(Code::INTERNAL, format_args!("no signal handlers: {error}"))
     })?;
     let session = open(cli, &args.schema.token, &args.label)?;
-    let (descriptor_set, name) = (
-        service.descriptor_set().to_owned(),
-        service.name().to_owned(),
-    );
-    let handler = move |index: usize, request: &[u8], came: &MetadataBuf| {
-        answers.answer(index, request, came)
-    };
-    let served = session.serve_raw_with(&descriptor_set, &name, handler);
+    let served = session.bind_server(Answering(Arc::new(answers)));
     block_on(&session, served).map_err(ended)?;
     eprintln!("serving {name} on {}", cli.socket.display());
     wait_for_the_end(session, signals)
 }
 
-/// What a method answers.
-enum Reply {
-    Fixed(Vec<u8>),
-    Echo,
-    /// The given JSON isn't a reply of this method; the sentence says why.
-    None(String),
-}
-
-/// One reply per method. A fixed reply fits some methods and not others; it must fit one.
-fn replies(service: &Service, args: &Serve) -> Result<Vec<Reply>, Failure> {
-    let methods = service.methods()?;
-    let Some(json) = &args.answer.reply else {
-        return methods.iter().map(echo).collect();
-    };
-    let json = argument_or_stdin(json)?;
-    let blocks: Vec<_> = methods.iter().map(|method| method.reply(&json)).collect();
-    if let (false, Some(Err(failure))) = (blocks.iter().any(Result::is_ok), blocks.first()) {
-        return Err(failure.clone());
-    }
-    let reply = |block: Result<_, Failure>| {
-        block.map_or_else(|failure| Reply::None(failure.sentence()), Reply::Fixed)
-    };
-    Ok(blocks.into_iter().map(reply).collect())
-}
-
-fn echo(method: &Method<'_>) -> Result<Reply, Failure> {
-    if method.is_symmetric() {
-        return Ok(Reply::Echo);
-    }
-    let sentence = format!(
-        "method {} can't be echoed: its request and its reply have two types",
-        method.name()
-    );
-    Err(Failure::input(sentence).hint("--reply '{}'"))
-}
-
-/// What this server has to say.
-struct Answers {
-    service: Service,
-    replies: Vec<Reply>,
-    /// Beside every reply.
-    metadata: MetadataBuf,
-    print_requests: bool,
-    show_metadata: bool,
-}
-
-impl Answers {
-    fn answer(
-        &self,
-        index: usize,
-        request: &[u8],
-        came: &MetadataBuf,
-    ) -> Result<(Vec<u8>, MetadataBuf), Status> {
-        let unknown = || {
-            Status::new(
-                Code::UNIMPLEMENTED,
-                format!("{} has no method number {index}", self.service.name()),
-            )
-        };
-        let reply = self.replies.get(index).ok_or_else(unknown)?;
-        if self.print_requests {
-            self.print(index, request, came)
-                .map_err(Failure::into_status)?;
-        }
-        match reply {
-            Reply::Fixed(block) => Ok((block.clone(), self.metadata.clone())),
-            Reply::Echo => {
-                let mut metadata = came.clone();
-                for (key, value) in self.metadata.view().iter() {
-                    metadata.push(key, value)?;
-                }
-                Ok((request.to_vec(), metadata))
-            }
-            Reply::None(why) => Err(Status::new(
-                Code::UNIMPLEMENTED,
-                format!("this server has no reply: {why}"),
-            )),
-        }
-    }
-
-    fn print(&self, index: usize, request: &[u8], came: &MetadataBuf) -> Result<(), Failure> {
-        let json = self.service.methods()?[index].request_json(request)?;
-        output::print(&format!("{json}\n"));
-        if self.show_metadata {
-            output::print(&format!("{}\n", metadata::json(came)));
-        }
-        Ok(())
-    }
-}
-
-/// Returns on a signal; fails when the session ends by itself.
+/// Returns after a signal, once what has come is answered, or at another one; fails when the session ends by itself.
 fn wait_for_the_end(session: Session, mut signals: Signals) -> Result<(), Failure> {
     let (sender, receiver) = channel();
     let session_ended: Sender<Option<Status>> = sender.clone();
-    // Either thread may find that the other was first: then nobody waits any more.
+    let (drained, draining) = (sender.clone(), session.clone());
+    // Either thread may find that another was first: then nobody waits any more.
     thread::spawn(move || {
         let status = block_on(&session, session.closed());
         let _late = session_ended.send(Some(status));
     });
     thread::spawn(move || {
-        let _which = signals.forever().next();
+        let mut signals = signals.forever();
+        let _which = signals.next();
+        thread::spawn(move || {
+            // A daemon that can't drain, or has gone, has nothing to wait for.
+            let _whether = block_on(&draining, draining.drain());
+            let _late = drained.send(None);
+        });
+        let _which = signals.next();
         let _late = sender.send(None);
     });
     match receiver.recv() {

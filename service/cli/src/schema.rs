@@ -110,6 +110,11 @@ impl Method<'_> {
         self.layout.client_streaming
     }
 
+    /// Whether it answers with any number of replies.
+    pub(crate) fn answers_many(&self) -> bool {
+        self.layout.server_streaming
+    }
+
     /// Whether it takes or answers any number of messages.
     pub(crate) fn is_stream(&self) -> bool {
         self.layout.client_streaming || self.layout.server_streaming

@@ -15,6 +15,7 @@
 
 mod call;
 mod client;
+mod health;
 mod message;
 mod metadata;
 mod session;

@@ -236,15 +236,22 @@ pub unsafe extern "C" fn tollgate_session_drive(
     let work = || {
         // SAFETY: NULL or live.
         let session = unsafe { shared(session, "session") }?;
-        let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
-        if timeout.is_none() && timeout_ms != -1 {
-            let text = format!("`timeout_ms` is {timeout_ms}: it is a time, or -1 for ever");
-            return Err(invalid(text).into());
-        }
-        Ok(session.drive(timeout)?)
+        Ok(session.drive(patience(timeout_ms)?)?)
     };
     // SAFETY: the header's contract.
     unsafe { answer(status, work) }
+}
+
+/// How long to wait; `None` for ever.
+fn patience(timeout_ms: i64) -> Result<Option<Duration>, Status> {
+    match (timeout_ms, u64::try_from(timeout_ms)) {
+        (-1, _) => Ok(None),
+        (_, Ok(ms)) => Ok(Some(Duration::from_millis(ms))),
+        (_, Err(_)) => {
+            let text = format!("`timeout_ms` is {timeout_ms}: it is a time, or -1 for ever");
+            Err(invalid(text))
+        }
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -307,6 +314,21 @@ pub unsafe extern "C" fn tollgate_session_stop(session: *mut tollgate_session) {
         unsafe { given(session.cast_const(), "session") }?.stop();
         Ok(())
     });
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tollgate_session_drain(
+    session: *mut tollgate_session,
+    timeout_ms: i64,
+    status: *mut tollgate_status,
+) -> tollgate_code {
+    let work = || {
+        // SAFETY: NULL or live.
+        let session = unsafe { shared(session, "session") }?;
+        Ok(session.drain(patience(timeout_ms)?)?)
+    };
+    // SAFETY: the header's contract.
+    unsafe { answer(status, work) }
 }
 
 /// Memory of a session's send heap, in the program's hands.

@@ -322,7 +322,8 @@ fn what_is_held_is_counted_until_it_is_given_back() {
     drop(buffer);
     // Forgotten: it shows.
     std::mem::forget(call(3));
-    session.close();
+    let told = session.close();
+    assert_eq!((told.messages, told.message_bytes), (2, 40), "{told:?}");
     drop(other);
     let held = Held {
         messages: 1,

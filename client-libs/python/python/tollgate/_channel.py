@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Generic, Iterable, Iterator, Optional, Tuple, Type, TypeVar, Union
 
 from tollgate import _core
-from tollgate._session import DEFAULT_RETRIES, DEFAULT_SPIN, Handles, close_session, open_session
+from tollgate._session import DEFAULT_RETRIES, DEFAULT_SPIN, Handles, close_session, inherited, open_session
 from tollgate._status import Metadata, MetadataLike, RpcError, StatusCode
 
 Request = TypeVar("Request", contravariant=True)
@@ -305,7 +305,7 @@ class _Callable(Generic[Request, Response]):
     ) -> StreamCall[Response]:
         handle = self._handle if self._handle is not None else self._bind()
         opened = self._session.open_stream(
-            handle, self._request, self._reply, first, is_last, timeout, metadata
+            handle, self._request, self._reply, first, is_last, inherited(timeout), metadata
         )
         return StreamCall(*opened)
 
@@ -329,7 +329,7 @@ class UnaryUnary(_Callable[Request, Response]):
         if handle is None:
             handle = self._bind()
         return self._session.call(  # type: ignore[no-any-return]
-            handle, self._request, self._reply, request, timeout, metadata, False
+            handle, self._request, self._reply, request, inherited(timeout), metadata, False
         )
 
     def with_call(
@@ -338,7 +338,7 @@ class UnaryUnary(_Callable[Request, Response]):
         """The response, and what came beside it."""
         handle = self._handle if self._handle is not None else self._bind()
         response, initial, trailing = self._session.call(
-            handle, self._request, self._reply, request, timeout, metadata, True
+            handle, self._request, self._reply, request, inherited(timeout), metadata, True
         )
         call = Call()
         call._initial = initial

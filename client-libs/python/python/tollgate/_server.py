@@ -14,6 +14,7 @@ from tollgate._session import (
     LAST_ANSWERS,
     LAST_ANSWERS_CHECK,
     close_session,
+    inherit,
     open_session,
 )
 from tollgate._status import (
@@ -127,7 +128,11 @@ class ContextBase:
         if isinstance(error, NotImplementedError) and str(error) == f"{full_name} isn't implemented":
             self._fail(StatusCode.UNIMPLEMENTED, str(error))
             return
-        if self._incoming.is_active() and error is not self._told:
+        if isinstance(error, RpcError) and error is self._told:
+            # What keeps the call from going on, such as a response that is too long, and not what the handler thinks of that.
+            self._fail(error.code(), error.details())
+            return
+        if self._incoming.is_active():
             _log.error("the handler of %s raised an exception", full_name, exc_info=error)
         self._fail(StatusCode.UNKNOWN, f"Exception calling application: {error}")
 
@@ -151,6 +156,12 @@ class ServicerContext(ContextBase):
     def _respond(self, message: Any) -> None:
         try:
             self._incoming.respond(message, self._take_initial())
+        except RpcError as error:
+            raise self._tell(error)
+
+    def _reply(self, message: Any) -> None:
+        try:
+            self._incoming.reply(message, self._take_initial(), self._trailing)
         except RpcError as error:
             raise self._tell(error)
 
@@ -245,11 +256,17 @@ class Server:
         self._contexts: Dict[int, ServicerContext] = {}
         self._change = threading.Condition()
         self._stopping = False
+        self._health: List[_core.Health] = []
+        # Of calls that come all the same.
+        self._refusing = False
         self._stopped = threading.Event()
 
     def add_service(self, service: Any, handlers: Tuple[Any, ...]) -> None:
         """Serves a service's methods with these; for generated code."""
         self._services.append((service, handlers))
+
+    def _add_health(self, health: _core.Health) -> None:
+        self._health.append(health)
 
     def start(self) -> None:
         """Binds the services: from here on, calls are handled."""
@@ -260,25 +277,44 @@ class Server:
         for service, _ in self._services:
             classes = [(method.request(), method.reply()) for method in service.methods]
             self._acceptor.bind(service.descriptor_set, service.name, classes)
+        for health in self._health:
+            self._session.serve_health(health)
 
     def stop(self, grace: Optional[float] = None) -> threading.Event:
-        """Refuses new calls, and ends those under way after `grace` seconds; without, now. The event says when that has happened."""
+        """Stops serving. For `grace` seconds, other servers get new calls, and those that came are handled; what isn't answered then, or
+        without `grace` now, ends. The event says when that has happened."""
         with self._change:
             if self._stopping:
                 return self._stopped
             self._stopping = True
+        for health in self._health:
+            health.shut_down()
         threading.Thread(target=self._stop, args=(grace,), daemon=True).start()
         return self._stopped
 
     def _stop(self, grace: Optional[float]) -> None:
+        end = time.monotonic() + (grace or 0)
+        if grace:
+            drained = threading.Event()
+            threading.Thread(target=self._drain, args=(drained,), daemon=True).start()
+            drained.wait(grace)
         with self._change:
-            self._change.wait_for(lambda: not self._contexts, timeout=grace or 0)
+            self._refusing = True
+            self._change.wait_for(lambda: not self._contexts, timeout=max(0, end - time.monotonic()))
         until = time.monotonic() + LAST_ANSWERS
         while self._session.has_unsent() and time.monotonic() < until:
             time.sleep(LAST_ANSWERS_CHECK)
         close_session(self._session, "server")
         self._acceptor.close()
         self._stopped.set()
+
+    def _drain(self, drained: threading.Event) -> None:
+        try:
+            self._session.drain()
+        except RpcError:
+            # The daemon is gone, or of a version that can't: what comes is refused here.
+            pass
+        drained.set()
 
     def wait_for_termination(self, timeout: Optional[float] = None) -> bool:
         """Waits until the server has stopped, or its daemon has gone. True if `timeout` seconds passed before that."""
@@ -303,7 +339,7 @@ class Server:
             context = ServicerContext(incoming)
             with self._change:
                 self._contexts[incoming.id] = context
-                refused = self._stopping
+                refused = self._refusing
             try:
                 if refused:
                     context._fail(StatusCode.UNAVAILABLE, "the server is stopping")
@@ -324,6 +360,7 @@ class Server:
     def _handle(self, incoming: _core.Incoming, context: ServicerContext) -> None:
         service, handlers = self._services[incoming.service]
         method, handler = service.methods[incoming.method], handlers[incoming.method]
+        inherit(incoming.time_remaining())
         try:
             argument = _Requests(context) if method.client_streaming else incoming.next()
             if argument is None:
@@ -343,7 +380,7 @@ class Server:
             elif method.server_streaming:
                 incoming.finish(context._trailing)
             else:
-                incoming.reply(result, context._take_initial(), context._trailing)
+                context._reply(result)
         except Aborted:
             context._fail(StatusCode.UNKNOWN, "")
         except Exception as error:

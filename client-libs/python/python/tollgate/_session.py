@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import os
 import sys
+import time
 import warnings
 from typing import Any, Dict, Optional, Tuple, Union
 
@@ -75,6 +77,24 @@ def close_session(session: _core.Session, what: str) -> None:
             ResourceWarning,
             stacklevel=3,
         )
+
+
+# When the caller of the handler that runs here gives up, by the clock of time.monotonic.
+_deadline: contextvars.ContextVar[Optional[float]] = contextvars.ContextVar("tollgate deadline", default=None)
+
+
+def inherit(left: Optional[float]) -> None:
+    """Calls that are begun in this context from now on end after so many seconds, if their own timeout is later."""
+    _deadline.set(None if left is None else time.monotonic() + left)
+
+
+def inherited(timeout: Optional[float]) -> Optional[float]:
+    """The timeout of a call that begins now."""
+    deadline = _deadline.get()
+    if deadline is None:
+        return timeout
+    left = max(deadline - time.monotonic(), 0.0)
+    return left if timeout is None else min(timeout, left)
 
 
 class Handles:

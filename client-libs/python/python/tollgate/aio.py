@@ -41,6 +41,8 @@ from tollgate._session import (
     LAST_ANSWERS_CHECK,
     Handles,
     close_session,
+    inherit,
+    inherited,
     open_session,
 )
 from tollgate._status import Metadata, MetadataLike, RpcError, Status, StatusCode
@@ -315,7 +317,7 @@ class StreamCall(_Call, Generic[Request, Response]):
             handle = await callable._bound()
             self._halves = await _done(
                 callable._session.open_stream(
-                    handle, callable._request, callable._reply, first, is_last, timeout, metadata
+                    handle, callable._request, callable._reply, first, is_last, inherited(timeout), metadata
                 )
             )
         except RpcError as error:
@@ -469,7 +471,7 @@ class UnaryUnary(_Callable[Request, Response]):
 
         async def begin() -> Any:
             handle = self._handle if self._handle is not None else await self._bound()
-            op = self._session.call(handle, self._request, self._reply, request, timeout, metadata, True)
+            op = self._session.call(handle, self._request, self._reply, request, inherited(timeout), metadata, True)
             return await _done(op)
 
         return UnaryCall(begin, self._channel._loop.attach())
@@ -563,6 +565,12 @@ class ServicerContext(ContextBase):
         except RpcError as error:
             raise self._tell(error)
 
+    async def _reply(self, message: Any) -> None:
+        try:
+            await _done(self._incoming.reply(message, self._take_initial(), self._trailing))
+        except RpcError as error:
+            raise self._tell(error)
+
     def is_active(self) -> bool:
         """Whether somebody waits for the answer."""
         return self._incoming.is_active()
@@ -643,11 +651,17 @@ class Server:
         self._tasks: Dict[int, asyncio.Task[None]] = {}
         self._accepting: Optional[asyncio.Task[None]] = None
         self._stopping = False
+        self._health: List[_core.Health] = []
+        # Of calls that come all the same.
+        self._refusing = False
         self._stopped: Optional[asyncio.Event] = None
 
     def add_service(self, service: Any, handlers: Tuple[Any, ...]) -> None:
         """Serves a service's methods with these; for generated code."""
         self._services.append((service, handlers))
+
+    def _add_health(self, health: _core.Health) -> None:
+        self._health.append(health)
 
     async def start(self) -> None:
         """Binds the services: from here on, calls are handled."""
@@ -657,16 +671,25 @@ class Server:
         for service, _ in self._services:
             classes = [(method.request(), method.reply()) for method in service.methods]
             await _done(self._acceptor.bind(service.descriptor_set, service.name, classes))
+        for health in self._health:
+            await _done(self._session.serve_health(health))
 
     async def stop(self, grace: Optional[float] = None) -> None:
-        """Refuses new calls, and ends those under way after `grace` seconds; without, now."""
+        """Stops serving. For `grace` seconds, other servers get new calls, and those that came are handled; what isn't answered then, or
+        without `grace` now, ends."""
         if self._stopping:
             await self.wait_for_termination()
             return
         self._stopping = True
+        for health in self._health:
+            health.shut_down()
+        end = time.monotonic() + (grace or 0)
+        if grace and self._accepting is not None:
+            await self._drain(grace)
+        self._refusing = True
         tasks = list(self._tasks.values())
         if tasks and grace:
-            await asyncio.wait(tasks, timeout=grace)
+            await asyncio.wait(tasks, timeout=max(0, end - time.monotonic()))
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -682,6 +705,13 @@ class Server:
         self._loop.close("server")
         if self._stopped is not None:
             self._stopped.set()
+
+    async def _drain(self, grace: float) -> None:
+        try:
+            await asyncio.wait_for(_done(self._session.drain()), grace)
+        except (RpcError, asyncio.TimeoutError):
+            # Calls go on; or the daemon is gone, or of a version that can't: what comes is refused here.
+            pass
 
     async def wait_for_termination(self, timeout: Optional[float] = None) -> bool:
         """Waits until the server has stopped, or its daemon has gone. True if `timeout` seconds passed before that."""
@@ -716,7 +746,7 @@ class Server:
     async def _serve(self, incoming: _core.Incoming) -> None:
         context = ServicerContext(incoming)
         try:
-            if self._stopping:
+            if self._refusing:
                 context._fail(StatusCode.UNAVAILABLE, "the server is stopping")
             else:
                 await self._handle(incoming, context)
@@ -734,6 +764,7 @@ class Server:
     async def _handle(self, incoming: _core.Incoming, context: ServicerContext) -> None:
         service, handlers = self._services[incoming.service]
         method, handler = service.methods[incoming.method], handlers[incoming.method]
+        inherit(incoming.time_remaining())
         try:
             argument = _Incoming(context) if method.client_streaming else await _done(incoming.next())
             if argument is None:
@@ -755,7 +786,7 @@ class Server:
             elif method.server_streaming:
                 incoming.finish(context._trailing)
             else:
-                await _done(incoming.reply(result, context._take_initial(), context._trailing))
+                await context._reply(result)
         except Aborted:
             context._fail(StatusCode.UNKNOWN, "")
         except Exception as error:

@@ -9,7 +9,7 @@
 //! Whoever asks is answered by one of the servers at the target that serve `grpc.health.v1.Health`, and hears of that one. A server that
 //! isn't well and wants no calls says so to the daemon, by [`Session::drain`](tollgate::Session::drain) or by ending.
 //!
-//! In C and Python the service is made of the stubs of `proto/grpc/health/v1/health.proto`, as any other.
+//! The libraries for C and Python serve this very service (`tollgate_health_new`, `tollgate.health`).
 
 #![forbid(unsafe_code)]
 
@@ -84,7 +84,8 @@ impl Reporter {
         Known::changed(known);
     }
 
-    /// Everything is NOT_SERVING, whatever is said later: the server is about to end, and who watches goes elsewhere.
+    /// Everything is NOT_SERVING, whatever is said later: the server is about to end, and who watches goes elsewhere. Watches end when they
+    /// have said so, since a server that is drained would wait for them.
     pub fn shut_down(&self) {
         let mut known = lock(&self.0);
         known.is_over = true;
@@ -145,6 +146,9 @@ impl Stream for Watch {
             drop(known);
             self.said = Some(status);
             return Poll::Ready(Some(Ok(HealthCheckResponse { status })));
+        }
+        if known.is_over {
+            return Poll::Ready(None);
         }
         // One per stream, of which the library bounds how many there are; a stream that ended leaves its waker until the next change.
         if !known
