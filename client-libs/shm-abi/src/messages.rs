@@ -136,6 +136,20 @@ pub enum RequestBody {
     /// Replace the daemon by another process.
     #[prost(message, tag = "36")]
     Upgrade(Upgrade),
+    /// Have a tenant live on another runtime.
+    #[prost(message, tag = "37")]
+    TenantMove(TenantMove),
+}
+
+/// Have a tenant live on a runtime, with all that it has; the answer is a report.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TenantMove {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub tenant: String,
+    /// The runtime, from 0 on; none: the one that its name stands for.
+    #[prost(uint32, optional, tag = "2")]
+    pub runtime: Option<u32>,
 }
 
 /// Replace the daemon by another process, which is started, checks that it can serve, and then takes over; the answer is a report.

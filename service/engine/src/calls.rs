@@ -249,14 +249,28 @@ impl<M> Calls<M> {
 
     #[inline]
     pub(crate) fn get_mut(&mut self, key: CallKey) -> Option<&mut Call<M>> {
-        let slot = self.slot_of(key)?;
-        self.slots[slot as usize].call.as_mut()
+        let slot = (key.slot ^ self.birth.bits()) as usize;
+        if self.slots.get(slot).is_some_and(|place| place.key == key) {
+            return self.slots[slot].call.as_mut();
+        }
+        if self.adopted.is_empty() {
+            return None;
+        }
+        let slot = self.slot_of_adopted(key)?;
+        self.slots.get_mut(slot as usize)?.call.as_mut()
     }
 
     #[inline]
     pub(crate) fn get(&self, key: CallKey) -> Option<&Call<M>> {
-        let slot = self.slot_of(key)?;
-        self.slots[slot as usize].call.as_ref()
+        let slot = (key.slot ^ self.birth.bits()) as usize;
+        match self.slots.get(slot) {
+            Some(place) if place.key == key => place.call.as_ref(),
+            _ if self.adopted.is_empty() => None,
+            _ => {
+                let slot = self.slot_of_adopted(key)?;
+                self.slots.get(slot as usize)?.call.as_ref()
+            }
+        }
     }
 
     /// Takes a call out; with the slot where it was.

@@ -197,7 +197,7 @@ fn a_call_keeps_its_number_and_no_other_gets_it() {
     };
     assert_eq!(session, app);
     assert!(there.expected_from_session(server, call).is_none());
-    let mut others = inhabited(0, 1);
+    let others = inhabited(0, 1);
     let parcel = there.part(&all(&there)).unwrap();
     assert_eq!(parcel.calls(), 49);
     others.fits(&parcel).unwrap();

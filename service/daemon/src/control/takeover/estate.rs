@@ -128,7 +128,7 @@ impl Standstill {
     /// Stops every runtime between two turns.
     pub(super) async fn of(control: &Control) -> Result<Standstill, Status> {
         let (mut answers, mut verdicts) = (Vec::new(), Vec::new());
-        for runtime in 0..control.runtimes.len() {
+        for runtime in 0..control.runtimes() {
             let (sender, verdict) = mpsc::channel();
             verdicts.push(sender);
             answers.push(control.begin(runtime, |reply| Command::HandOver { reply, verdict }));
@@ -336,7 +336,7 @@ impl Heard {
         }
         let schemas = Arc::new(by_hash(control));
         let (mut answers, mut begins) = (Vec::new(), Vec::new());
-        for runtime in 0..control.runtimes.len() {
+        for runtime in 0..control.runtimes() {
             let Some(estate) = self.estates.remove(&runtime) else {
                 return Err(format!("it left no runtime {runtime}"));
             };
@@ -438,7 +438,7 @@ impl Beginning {
             if !went_on {
                 let session = resumed.session;
                 tracing::warn!("session {} can't be gone on with, and was ended", session.0);
-                control.runtimes[runtime].send(Command::CloseSession { session });
+                control.send(runtime, Command::CloseSession { session });
             }
         }
         for socket in self.strangers {

@@ -6,6 +6,7 @@
 mod chains;
 mod handover;
 mod life;
+mod moving;
 mod parked;
 mod puppet;
 mod turns;
