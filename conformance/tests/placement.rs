@@ -16,6 +16,10 @@ use tollgate::{
     Channel, Code, Received, Reply, Request, Response, Server, Session, SessionOptions, Status,
     Streaming, Workers, block_on,
 };
+use tollgate_conformance::backstage::Hotel;
+use tollgate_conformance::hotel::ReserveRequest;
+use tollgate_conformance::hotel::reservation_client::ReservationClient;
+use tollgate_conformance::hotel::reservation_server::ReservationServer;
 use tollgate_conformance::interop::{
     Answer, Answers, Ask, Semantics, SemanticsClient, SemanticsServer, Server as Interop,
 };
@@ -335,23 +339,31 @@ fn a_policy_goes_on_counting_where_it_was() {
         let bed = Testbed::new();
         let daemon = with_runtimes(&bed, "a", 2);
         let token = daemon.tenant("acme");
-        let _serving = serve(&daemon, &token, SemanticsServer::new(Counting::default()));
+        let _serving = serve(&daemon, &token, ReservationServer::new(Hotel::default()));
         let limit = bed.file("l.json", r#"{"per_second": 0.001, "burst": 6}"#);
         daemon.push("--tenant acme", "rate_limit", "limit", Some(&limit));
         daemon.ok(&format!(
-            "policy attach limit@1 --tenant acme --service {SERVICE} --side client --grant state,clock --isolation {isolation}"
+            "policy attach limit@1 --tenant acme --service hotel.Reservation --side client --grant state,clock --isolation {isolation}"
         ));
         let session = open(&daemon, &token);
-        let client = SemanticsClient::new(Channel::new(&session, ""));
-        for number in 0..6 {
-            block_on(&session, client.unary(ask(number))).unwrap();
-            move_to(&daemon, "acme", number % 2);
+        let client = ReservationClient::new(Channel::new(&session, ""));
+        let book = || {
+            let request = ReserveRequest {
+                customer_name: "Ada".to_owned(),
+                room_count: 1,
+                ..ReserveRequest::default()
+            };
+            block_on(&session, client.reserve(request))
+        };
+        for round in 0..6 {
+            book().unwrap();
+            move_to(&daemon, "acme", round % 2);
         }
-        let refused = block_on(&session, client.unary(ask(6))).unwrap_err();
+        let refused = book().unwrap_err();
         assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED, "{isolation}");
         // What changes afterwards finds it where it is.
         daemon.ok("policy detach limit --tenant acme");
-        block_on(&session, client.unary(ask(7))).unwrap();
+        book().unwrap();
     }
 }
 
@@ -413,11 +425,11 @@ fn a_tenant_stays_where_it_was_moved_until_it_is_reset() {
         );
     };
     is_there(&daemon);
+    daemon.process().kill();
+    let mut daemon = with_runtimes(&bed, "a", 2);
+    is_there(&daemon);
     let next = bed.successor("next", &program("tollgated").display().to_string());
     daemon.upgrade(&next);
-    is_there(&daemon);
-    daemon.process().kill();
-    let daemon = with_runtimes(&bed, "a", 2);
     is_there(&daemon);
     for (line, sentence) in [
         (
@@ -463,12 +475,12 @@ fn runtimes_come_and_go_while_calls_flow() {
             "policy attach all@1 --provider --service {SERVICE} --side client"
         ));
     }
-    let others = ["b", "c", "d", "e"].map(|tenant| Traffic::start(tenant, &scene.a, &scene.a));
     let threads = |daemon: &Daemon| {
         let names = threads(daemon.pid()).into_iter().map(|(name, _)| name);
         names.filter(|name| name.starts_with("runtime-")).count() as u64
     };
     scene.under_load(|| {
+        let others = ["b", "c", "d", "e"].map(|tenant| Traffic::start(tenant, &scene.a, &scene.a));
         for count in [2u64, 4, 1, 3, 2, 1] {
             for daemon in [&scene.a, &scene.b] {
                 daemon.ok(&format!("daemon set runtimes={count}"));
