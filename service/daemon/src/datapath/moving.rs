@@ -80,6 +80,7 @@ pub(crate) struct Moving {
     refused: Option<String>,
     began_ns: u64,
     engine: Parcel<Box<Message>>,
+    #[allow(clippy::vec_box, reason = "the boxes are what moves")]
     sessions: Vec<Box<SessionPort>>,
     links: Vec<(LinkId, Box<LinkPort>, bool)>,
     services: Vec<(ServiceId, Service)>,
@@ -156,6 +157,7 @@ impl Runtime {
     }
 
     /// Everything of a tenant's.
+    #[allow(clippy::result_large_err, reason = "it is answered at once")]
     fn take_out(&mut self, order: Move) -> Result<Box<Moving>, (Move, String)> {
         let began_ns = now_ns();
         let tenant = &order.tenant;
@@ -461,8 +463,7 @@ impl Runtime {
             let Some(binding) = self.bindings.get_mut(key) else {
                 continue;
             };
-            if let Some(comparing) = binding.comparing.take() {
-                drop(comparing);
+            if binding.comparing.take().is_some() {
                 let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer);
                 if let Some(link) = self.link_to(&tenant, peer) {
                     self.send_bind(link, key);

@@ -118,7 +118,7 @@ fn whoever_sleeps_is_woken_where_its_application_lives() {
     let _moved = two.go(1);
     two.turn();
     two.new.poll_wakes(Some(std::time::Duration::ZERO));
-    let port = two.new.sessions.iter().next().unwrap().1;
+    let port = two.new.sessions.iter_mut().next().unwrap().1;
     assert!(port.end.submissions.announce_sleep());
     two.old.call(1);
     two.old.app.doorbell.ring();

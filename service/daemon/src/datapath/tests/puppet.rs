@@ -582,7 +582,7 @@ impl Rig {
         chains: &[ChainId],
         same: &HashMap<u32, u32>,
     ) -> Result<HashMap<ChainId, ChainId>, String> {
-        let tenant = "t".into();
+        let tenant: Arc<str> = "t".into();
         let moving = self
             .policies
             .part(&tenant, attachments, chains.iter().copied());
