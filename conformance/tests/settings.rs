@@ -89,12 +89,13 @@ fn no_call_is_lost_while_every_setting_changes_back_and_forth() {
     at_b.install(&in_the_daemon("far").at_server(), "null", &null, b"");
     let [first, last] = two_cores();
     // A setting, the values that it takes turns in having, and where the datapath's report has it.
-    let turns: [(&str, [&str; 2], &str); 12] = [
+    let turns: [(&str, [&str; 2], &str); 13] = [
         ("waiting", ["sleep", "spin"], "waiting"),
         ("spin_us", ["0", "10000"], "spin_us"),
         ("scheduling", ["round-robin", "fair"], "scheduling"),
         ("wait_target_us", ["1000", "0"], "wait_target_us"),
         ("cores", [&first, &last], "core"),
+        ("runtimes", ["3", "0"], ""),
         ("link.window_calls", ["1", "1048576"], ""),
         ("link.window_bytes", ["33554432", "1099511627776"], ""),
         ("policies.cpu_us", ["50", "10000"], ""),
@@ -168,7 +169,7 @@ fn a_runtime_sleeps_or_looks_for_work_as_it_is_told() {
 }
 
 #[test]
-fn runtimes_move_to_other_cores_and_stay_as_many() {
+fn runtimes_move_to_other_cores_and_become_as_many_as_there_are() {
     let bed = Testbed::new();
     let [first, last] = two_cores();
     let cores = |daemon: &mut Daemon| {
@@ -192,11 +193,14 @@ fn runtimes_move_to_other_cores_and_stay_as_many() {
         two.ok("daemon reset cores");
         assert_eq!(cores(&mut two), [&*first, &last]);
     }
-    let refused = two.run(&format!("daemon set spin_us=1 cores={first}"));
-    let sentence = format!(
-        "tollgate: INVALID_ARGUMENT: cores = {first}: as many as there are runtimes, 2; their number changes only when the daemon starts\n"
-    );
-    assert_eq!((refused.code, refused.err), (3, sentence));
+    two.ok(&format!("daemon set cores={first}"));
+    assert_eq!(cores(&mut two), [&*first], "the others are gone");
+    two.ok(&format!("daemon set cores={last},{first},{last}"));
+    assert_eq!(cores(&mut two), [&*last, &first, &last]);
+    two.ok("daemon reset cores");
+    assert_eq!(cores(&mut two), [&*first, &last]);
+    let refused = two.run("daemon set spin_us=1 cores=1023");
+    assert_eq!(refused.code, 3, "{}", refused.err);
     assert_eq!(setting(&two, "spin_us"), (json!(50), "default".to_owned()));
 
     let mut one = bed.daemon("one");

@@ -68,7 +68,7 @@ pub struct Request {
     /// What is asked.
     #[prost(
         oneof = "RequestBody",
-        tags = "10, 11, 12, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36"
+        tags = "10, 11, 12, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37"
     )]
     pub body: Option<RequestBody>,
 }
@@ -136,6 +136,20 @@ pub enum RequestBody {
     /// Replace the daemon by another process.
     #[prost(message, tag = "36")]
     Upgrade(Upgrade),
+    /// Have a tenant live on another runtime.
+    #[prost(message, tag = "37")]
+    TenantMove(TenantMove),
+}
+
+/// Have a tenant live on a runtime, with all that it has; the answer is a report.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TenantMove {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub tenant: String,
+    /// The runtime, from 0 on; none: the one that its name stands for.
+    #[prost(uint32, optional, tag = "2")]
+    pub runtime: Option<u32>,
 }
 
 /// Replace the daemon by another process, which is started, checks that it can serve, and then takes over; the answer is a report.

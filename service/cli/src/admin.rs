@@ -14,7 +14,7 @@ use serde_json::Value;
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 use tollgate_shm_abi::control::{ControlError, ControlSocket};
 use tollgate_shm_abi::messages::{
-    self, Empty, Request, RequestBody, Response, ResponseBody, TenantAdd,
+    self, Empty, Request, RequestBody, Response, ResponseBody, TenantAdd, TenantMove,
 };
 use tollgate_shm_abi::status::Code;
 
@@ -26,6 +26,26 @@ use crate::schema;
 /// How long the daemon may take for one answer. Compiling a large policy takes the longest.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Where a tenant lives now, and what it took.
+fn moved(report: &Value) -> String {
+    let of = |field: &str| flat(&report[field]);
+    match report["pause_us"].as_u64() {
+        Some(pause_us) => format!(
+            "{} lives on runtime {}, with {} sessions, {} links and {} calls in flight; it stood still for {pause_us} us\n",
+            of("tenant"),
+            of("runtime"),
+            of("sessions"),
+            of("links"),
+            of("calls")
+        ),
+        None => format!(
+            "{} lives on runtime {}, as before\n",
+            of("tenant"),
+            of("runtime")
+        ),
+    }
+}
+
 /// `tollgate tenant …`
 pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure> {
     match command {
@@ -35,6 +55,13 @@ pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure>
                 (ResponseBody::TenantAdded(added), _) => Ok(format!("{}\n", added.token)),
                 (other, _) => Err(unexpected(&other)),
             }
+        }
+        Tenant::Move(wanted) => {
+            let body = RequestBody::TenantMove(TenantMove {
+                tenant: wanted.name.clone(),
+                runtime: wanted.runtime,
+            });
+            Ok(moved(&report(socket, body)?))
         }
         Tenant::List => match ask(socket, RequestBody::TenantList(Empty {}), &[])? {
             (ResponseBody::Tenants(tenants), _) => Ok(lines(&tenants.names)),

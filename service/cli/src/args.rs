@@ -91,6 +91,25 @@ pub(crate) enum Tenant {
     },
     /// List the tenants
     List,
+    /// Have a tenant live on another runtime, with all that it has: its calls go on there
+    #[command(
+        after_help = "It stays so until it is moved again or reset, also after a restart; `tollgate status --json` has where each tenant lives.\n\n\
+         Examples: tollgate tenant move acme --runtime 1\n          \
+         tollgate tenant move acme --reset"
+    )]
+    Move(TenantMove),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TenantMove {
+    /// Its name
+    pub(crate) name: String,
+    /// The runtime's number, from 0 on
+    #[arg(long, value_name = "N", required_unless_present = "reset")]
+    pub(crate) runtime: Option<u32>,
+    /// It lives where its name says, as if it had never been moved
+    #[arg(long, conflicts_with = "runtime")]
+    pub(crate) reset: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -68,6 +68,7 @@ impl fmt::Display for Actor {
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Event {
     TenantAdd,
+    TenantMove,
     Push,
     Attach,
     Detach,
@@ -93,6 +94,7 @@ impl Event {
     pub fn name(self) -> &'static str {
         match self {
             Event::TenantAdd => "tenant-add",
+            Event::TenantMove => "tenant-move",
             Event::Push => "push",
             Event::Attach => "attach",
             Event::Detach => "detach",

@@ -1,4 +1,4 @@
-//! The store: nine tables in one file, every change one transaction.
+//! The store: ten tables in one file, every change one transaction.
 //!
 //! ```text
 //!   meta         "format"                                           -> 2;  "sequence" -> next place in a chain
@@ -9,12 +9,13 @@
 //!   counters     (owner, policy)                                    -> the last version given out
 //!   slots        (owner, tenant, service, method, side, party, policy) -> (place in the chain, versions and options as JSON)
 //!   settings     a setting of the daemon's                          -> what it was set to at run time
+//!   placements   a tenant that doesn't live where its name says     -> the number of its runtime
 //!   audit        "last"                                             -> the audit log's newest line
 //! ```
 //!
 //! An owner is a tenant's name, or nothing for the provider. Format 1 had no owners, and `attachments` (tenant, service, method,
 //! side, policy) -> (place, version) instead of `slots`; a file of it is carried over when it is opened, as a whole. A file of format 2
-//! from before there were `settings` gets that table, empty; a daemon from before them leaves it alone.
+//! from before there were `settings` or `placements` gets those tables, empty; a daemon from before them leaves them alone.
 //!
 //! Invariants: `tokens` is `tenants` turned round; every policy's module is in `modules` with the number of
 //! its users, and no other; every version that a slot names is in `policies`; a change and its audit record are one
@@ -63,6 +64,7 @@ const POLICIES: TableDefinition<PolicyKey, PolicyRow> = TableDefinition::new("po
 const COUNTERS: TableDefinition<(&str, &str), u32> = TableDefinition::new("counters");
 const SLOTS: TableDefinition<Place, (u64, &[u8])> = TableDefinition::new("slots");
 const SETTINGS: TableDefinition<&str, &str> = TableDefinition::new("settings");
+const PLACEMENTS: TableDefinition<&str, u32> = TableDefinition::new("placements");
 const AUDIT: TableDefinition<&str, &str> = TableDefinition::new("audit");
 
 /// Of format 1.
@@ -212,6 +214,7 @@ impl Store {
         copy_table(&from, &to, COUNTERS)?;
         copy_table(&from, &to, SLOTS)?;
         copy_table(&from, &to, SETTINGS)?;
+        copy_table(&from, &to, PLACEMENTS)?;
         Ok(to.commit()?)
     }
 
@@ -320,6 +323,44 @@ impl Store {
     pub fn require_owner(&self, owner: &Owner) -> Result<(), StoreError> {
         let tenants = self.database.begin_read()?.open_table(TENANTS)?;
         require_owner_in(&tenants, owner)
+    }
+
+    // ---- placements ----
+
+    /// Tenants that an operator has said a runtime of, and its number.
+    ///
+    /// # Errors
+    /// The file failed.
+    pub fn placements(&self) -> Result<BTreeMap<String, u32>, StoreError> {
+        let placements = self.database.begin_read()?.open_table(PLACEMENTS)?;
+        let owned = |row: Result<_, redb::StorageError>| {
+            let (tenant, runtime): (redb::AccessGuard<&str>, redb::AccessGuard<u32>) = row?;
+            Ok((tenant.value().to_owned(), runtime.value()))
+        };
+        placements.iter()?.map(owned).collect()
+    }
+
+    /// Says on which runtime a tenant lives; `None`: where its name says.
+    ///
+    /// # Errors
+    /// The tenant doesn't exist.
+    pub fn place(
+        &self,
+        actor: Actor,
+        details: Value,
+        tenant: &str,
+        runtime: Option<u32>,
+    ) -> Result<(), StoreError> {
+        self.change(|change| {
+            let owner = Owner::Tenant(tenant.to_owned());
+            require_owner_in(&change.open_table(TENANTS)?, &owner)?;
+            let mut placements = change.open_table(PLACEMENTS)?;
+            match runtime {
+                Some(runtime) => placements.insert(tenant, runtime)?,
+                None => placements.remove(tenant)?,
+            };
+            Ok(((), note(actor, Event::TenantMove, details)))
+        })
     }
 
     // ---- settings ----
@@ -700,6 +741,7 @@ fn prepare(database: &Database, path: &str) -> Result<Option<u32>, StoreError> {
         change.open_table(COUNTERS)?;
         change.open_table(SLOTS)?;
         change.open_table(SETTINGS)?;
+        change.open_table(PLACEMENTS)?;
         change.open_table(AUDIT)?;
         if found == 1 {
             carry_over(&change)?;

@@ -910,6 +910,30 @@ fn settings_are_kept_and_a_change_of_them_is_one_record() {
 }
 
 #[test]
+fn where_a_tenant_lives_is_kept_until_it_is_reset() {
+    let directory = tempfile::tempdir().unwrap();
+    {
+        let store = Store::open(directory.path()).unwrap();
+        let none = store.place(ADMIN, json!({}), "acme", Some(1));
+        assert_eq!(none.unwrap_err().cause(), Cause::Missing);
+        for tenant in ["acme", "evil"] {
+            store.add_tenant(ADMIN, tenant).unwrap();
+            let details = json!({"tenant": tenant, "to": 1});
+            store.place(ADMIN, details, tenant, Some(1)).unwrap();
+        }
+        store.place(ADMIN, json!({}), "evil", None).unwrap();
+        let last = &store.audit_last(2).unwrap()[0];
+        assert!(
+            last.contains("tenant-move") && last.contains("evil"),
+            "{last}"
+        );
+    }
+    let store = Store::open(directory.path()).unwrap();
+    let placements: Vec<_> = store.placements().unwrap().into_iter().collect();
+    assert_eq!(placements, [("acme".to_owned(), 1)]);
+}
+
+#[test]
 fn a_file_from_before_there_were_settings_opens() {
     let state = tempfile::tempdir().unwrap();
     drop(Store::open(state.path()).unwrap());

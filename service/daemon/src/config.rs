@@ -33,9 +33,12 @@ pub struct Config {
     pub psk_file: Option<PathBuf>,
     /// One runtime thread per entry, pinned to that core; `[]` (default): one thread, wherever the kernel puts it.
     ///
-    /// Tenants are spread over the runtimes by name. More runtimes serve more tenants at once, and cost a spinning core
-    /// each while there is work.
+    /// Tenants are spread over the runtimes by name, unless an operator has moved them. More runtimes serve more tenants at once, and cost a
+    /// spinning core each while there is work.
     pub cores: Vec<usize>,
+    /// How many runtime threads there are, 1 to 64; those beyond `cores` run wherever the kernel puts them. Default 0: as many as `cores` has
+    /// entries, and at least one.
+    pub runtimes: usize,
     /// How a runtime waits for work. Default `adaptive`.
     pub waiting: Waiting,
     /// How long an adaptive runtime looks for work before it sleeps, in microseconds, 0 to 10,000. Default 50.
@@ -278,6 +281,7 @@ impl Default for Config {
             state: None,
             psk_file: None,
             cores: Vec::new(),
+            runtimes: 0,
             waiting: Waiting::default(),
             spin_us: 50,
             scheduling: Scheduling::default(),
@@ -392,7 +396,7 @@ impl Config {
 
     /// How many runtime threads there are.
     pub fn runtimes(&self) -> usize {
-        self.cores.len().max(1)
+        self.runtimes.max(self.cores.len()).max(1)
     }
 }
 

@@ -100,6 +100,9 @@ pub const RECORDED_BYTES: usize = 4 << 20;
 /// A command from the control plane that a runtime has not answered in this time is reported as an error.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a tenant that is to move is waited for while the control plane serves its applications: longer than a binding waits for a peer.
+pub const MOVE_PATIENCE: Duration = Duration::from_secs(6);
+
 /// Calls of one runtime that have stopped on their way through a chain: delayed, waiting for their tenant's turn or account, or for a
 /// process. One more is refused. An entry is some 300 bytes besides its message.
 pub const PARKED_CALLS: usize = 16_384;

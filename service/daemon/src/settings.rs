@@ -5,8 +5,8 @@
 //!                                                          each overrides those to its left, until it is reset
 //! ```
 //!
-//! What can change is what a runtime can take between two calls, and what is looked up when it is needed. Absent: what would move state from
-//! one runtime to another (their number), and what others know the daemon by (its name, its addresses).
+//! What can change is what a runtime can take between two calls, what is looked up when it is needed, and how many runtimes there are, between which
+//! tenants move. Absent: what others know the daemon by (its name, its addresses).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -45,6 +45,13 @@ pub const SETTINGS: &[Setting] = &[
         fits: |config| {
             config.cores.len() <= MAX_RUNTIMES && config.cores.iter().all(|core| *core <= MAX_CORE)
         },
+    },
+    Setting {
+        key: "runtimes",
+        takes: "0 (as many as cores has entries) to 64",
+        read: |config| json!(config.runtimes),
+        write: |config, text| parse(&mut config.runtimes, text),
+        fits: |config| config.runtimes <= MAX_RUNTIMES,
     },
     Setting {
         key: "waiting",
@@ -227,16 +234,6 @@ pub(crate) enum Refused {
         /// The setting.
         key: String,
     },
-    /// A runtime would appear or go.
-    #[error(
-        "cores = {value}: as many as there are runtimes, {runtimes}; their number changes only when the daemon starts"
-    )]
-    Runtimes {
-        /// What was asked for.
-        value: String,
-        /// How many there are.
-        runtimes: usize,
-    },
     /// A core that the kernel doesn't let the daemon have.
     #[error("cores = {value}: this daemon may use {usable}")]
     Core {
@@ -316,14 +313,9 @@ impl Settings {
         Ok(())
     }
 
-    /// Each runtime keeps its tenants, so as many remain; and none is sent where the kernel doesn't let it go.
+    /// No runtime is sent where the kernel doesn't let it go.
     fn check_cores(&self, config: &Config) -> Result<(), Refused> {
         let value = || written(&json!(config.cores));
-        let runtimes = self.configured.runtimes();
-        if config.runtimes() != runtimes {
-            let value = value();
-            return Err(Refused::Runtimes { value, runtimes });
-        }
         let is_usable = |core: &usize| self.usable_cores.contains(core);
         if self.usable_cores.is_empty() || config.cores.iter().all(is_usable) {
             return Ok(());
@@ -471,6 +463,8 @@ mod tests {
             ("wait_target_us", "1000001", "0 (off), or 100 to 1000000"),
             ("cores", "one", "at most 64 entries below 1024, or none"),
             ("cores", "1024", "at most 64 entries below 1024, or none"),
+            ("runtimes", "65", "0 (as many as cores has entries) to 64"),
+            ("runtimes", "-1", "0 (as many as cores has entries) to 64"),
             ("link.window_calls", "0", "1 to 1048576"),
             ("link.window_bytes", "1", "33554432 to 1099511627776"),
             ("policies.cpu_us", "4", "5 to 10000"),
@@ -484,11 +478,9 @@ mod tests {
             let changes = first.into_iter().chain([set(key, value)]);
             check(changes.collect(), &format!("{key} = {value}: {takes}"));
         }
-        let runtimes =
-            "as many as there are runtimes, 1; their number changes only when the daemon starts";
         check(
-            vec![set("cores", "0,1")],
-            &format!("cores = 0,1: {runtimes}"),
+            vec![set("cores", "0,2")],
+            "cores = 0,2: this daemon may use 0,1",
         );
         check(
             vec![set("cores", "2")],
@@ -507,7 +499,7 @@ mod tests {
     #[test]
     fn what_is_stored_and_cannot_be_used_is_left_aside_and_can_be_forgotten() {
         let stored = [
-            ("cores", "0,1"),
+            ("cores", "0,2"),
             ("spin_us", "3"),
             ("turbo", "9"),
             ("waiting", "often"),

@@ -453,8 +453,8 @@ impl<M> Engine<M> {
 
     /// Removes a call and what counts it.
     fn retire(&mut self, key: CallKey) -> Option<Call<M>> {
-        let mut call = self.calls.remove(key)?;
-        self.timer.disarm(key.slot());
+        let (slot, mut call) = self.calls.remove(key)?;
+        self.timer.disarm(slot);
         if let Some(stream) = call.stream.take() {
             let unread = (*stream).into_messages().map(Output::Discard);
             self.outputs.extend(unread);

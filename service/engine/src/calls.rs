@@ -1,11 +1,68 @@
 //! The table of calls: slots with generations, so that a late answer never meets another call.
+//!
+//! ```text
+//!  key: | generation, 32 bits | birth, 14 bits | slot, 18 bits |
+//! ```
+//!
+//! The birth is the engine's in which the call began, so keys are unique in a process, and a call keeps its own when
+//! [another engine](crate::Parcel) goes on with it: peers and applications know it by that. There it has a place as any other,
+//! and is found through a table that is looked into only when the key isn't one of the engine's own, and only if there are
+//! such calls.
+
+use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::MAX_CALLS;
+use crate::limits::{MAX_BIRTHS, MAX_CALLS};
 use crate::state::{Event, State};
 use crate::streams::Stream;
 use crate::tables::{Encoding, Origin, ServiceId, Steering, Target};
+
+/// Of a key's lower half, the bits that are the slot's.
+const SLOT_BITS: u32 = 18;
+
+/// As many slots as keys can name: an engine that takes back what another one has no room for may have more than it admits.
+pub(crate) const MAX_SLOTS: usize = 1 << SLOT_BITS;
+
+const _: () = assert!(MAX_SLOTS >= 2 * MAX_CALLS);
+const _: () = assert!((MAX_BIRTHS as u64) << SLOT_BITS == 1 << 32);
+
+/// Tells the engines of a process apart, those that have ended included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u16", into = "u16")]
+pub struct Birth(u16);
+
+impl Birth {
+    /// The one of this number; `None`: there aren't so many ([`MAX_BIRTHS`]).
+    pub fn new(number: u32) -> Option<Self> {
+        let number = u16::try_from(number).ok()?;
+        (usize::from(number) < MAX_BIRTHS).then_some(Self(number))
+    }
+
+    /// Its number.
+    pub fn number(self) -> u32 {
+        self.0.into()
+    }
+
+    fn bits(self) -> u32 {
+        u32::from(self.0) << SLOT_BITS
+    }
+}
+
+impl TryFrom<u16> for Birth {
+    type Error = String;
+
+    fn try_from(number: u16) -> Result<Self, String> {
+        let birth = Birth::new(number.into());
+        birth.ok_or_else(|| format!("{number} is no engine's birth: there are {MAX_BIRTHS}"))
+    }
+}
+
+impl From<Birth> for u16 {
+    fn from(birth: Birth) -> Self {
+        birth.0
+    }
+}
 
 /// Names one call of one engine: a slot and the generation of its use.
 ///
@@ -13,6 +70,7 @@ use crate::tables::{Encoding, Origin, ServiceId, Steering, Target};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "u64", into = "u64")]
 pub struct CallKey {
+    /// And the birth above it.
     slot: u32,
     generation: u32,
 }
@@ -31,8 +89,17 @@ impl CallKey {
         }
     }
 
-    pub(crate) fn slot(self) -> u32 {
-        self.slot
+    /// The engine in which the call began.
+    pub fn birth(self) -> Birth {
+        Birth((self.slot >> SLOT_BITS) as u16)
+    }
+
+    /// The next use of the same slot.
+    fn next(self) -> Self {
+        Self {
+            generation: self.generation.wrapping_add(1),
+            ..self
+        }
     }
 }
 
@@ -85,22 +152,42 @@ impl<M> Call<M> {
 }
 
 struct Slot<M> {
-    generation: u32,
+    /// Its call's; of a free one, that of the next call.
+    key: CallKey,
     call: Option<Call<M>>,
 }
 
+/// Where a call is that began elsewhere.
+#[derive(Clone, Copy)]
+struct Adopted {
+    slot: u32,
+    /// What the slot's next call gets.
+    next: CallKey,
+}
+
+/// A call of a table that is taken apart or put together: its key, the key of its place if that is another one, and the call.
+pub(crate) type Placed<M> = (CallKey, Option<CallKey>, Call<M>);
+
 /// All calls of one engine.
 pub(crate) struct Calls<M> {
+    birth: Birth,
     slots: Vec<Slot<M>>,
     free: Vec<u32>,
+    adopted: HashMap<CallKey, Adopted, foldhash::fast::RandomState>,
 }
 
 impl<M> Calls<M> {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(birth: Birth) -> Self {
         Self {
+            birth,
             slots: Vec::new(),
             free: Vec::new(),
+            adopted: HashMap::default(),
         }
+    }
+
+    pub(crate) fn birth(&self) -> Birth {
+        self.birth
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -111,101 +198,202 @@ impl<M> Calls<M> {
         self.len() >= MAX_CALLS
     }
 
+    /// A free slot, which is free no longer.
+    fn take_slot(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            let slot = self.slots.len() as u32;
+            let key = CallKey {
+                slot: self.birth.bits() | slot,
+                generation: 0,
+            };
+            self.slots.push(Slot { key, call: None });
+            slot
+        })
+    }
+
     /// The caller has checked [`is_full`](Self::is_full).
     pub(crate) fn insert(&mut self, call: Call<M>) -> CallKey {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot {
-                generation: 0,
-                call: None,
-            });
-            (self.slots.len() - 1) as u32
-        });
+        let slot = self.take_slot();
         let place = &mut self.slots[slot as usize];
         place.call = Some(call);
-        CallKey {
-            slot,
-            generation: place.generation,
+        place.key
+    }
+
+    /// Adds a call of another engine's, which keeps its key. Returns its slot. The caller has checked that the key isn't
+    /// [here](Self::slot_of), and that there is a slot.
+    pub(crate) fn adopt(&mut self, key: CallKey, call: Call<M>) -> u32 {
+        let slot = self.take_slot();
+        let place = &mut self.slots[slot as usize];
+        let next = std::mem::replace(&mut place.key, key);
+        place.call = Some(call);
+        self.adopted.insert(key, Adopted { slot, next });
+        slot
+    }
+
+    /// The slot that a key names, whether a call is there or not.
+    #[inline]
+    pub(crate) fn slot_of(&self, key: CallKey) -> Option<u32> {
+        // Of another birth it is beyond all slots.
+        let slot = key.slot ^ self.birth.bits();
+        match self.slots.get(slot as usize) {
+            Some(place) if place.key == key => Some(slot),
+            _ if self.adopted.is_empty() => None,
+            _ => self.slot_of_adopted(key),
         }
     }
 
+    #[cold]
+    fn slot_of_adopted(&self, key: CallKey) -> Option<u32> {
+        self.adopted.get(&key).map(|adopted| adopted.slot)
+    }
+
+    #[inline]
     pub(crate) fn get_mut(&mut self, key: CallKey) -> Option<&mut Call<M>> {
-        let place = self.slots.get_mut(key.slot as usize)?;
-        if place.generation == key.generation {
-            place.call.as_mut()
-        } else {
-            None
+        let slot = (key.slot ^ self.birth.bits()) as usize;
+        if self.slots.get(slot).is_some_and(|place| place.key == key) {
+            return self.slots[slot].call.as_mut();
         }
-    }
-
-    pub(crate) fn get(&self, key: CallKey) -> Option<&Call<M>> {
-        let place = self.slots.get(key.slot as usize)?;
-        if place.generation == key.generation {
-            place.call.as_ref()
-        } else {
-            None
-        }
-    }
-
-    pub(crate) fn remove(&mut self, key: CallKey) -> Option<Call<M>> {
-        let place = self.slots.get_mut(key.slot as usize)?;
-        if place.generation != key.generation {
+        if self.adopted.is_empty() {
             return None;
         }
+        let slot = self.slot_of_adopted(key)?;
+        self.slots.get_mut(slot as usize)?.call.as_mut()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, key: CallKey) -> Option<&Call<M>> {
+        let slot = (key.slot ^ self.birth.bits()) as usize;
+        match self.slots.get(slot) {
+            Some(place) if place.key == key => place.call.as_ref(),
+            _ if self.adopted.is_empty() => None,
+            _ => {
+                let slot = self.slot_of_adopted(key)?;
+                self.slots.get(slot as usize)?.call.as_ref()
+            }
+        }
+    }
+
+    /// Takes a call out; with the slot where it was.
+    pub(crate) fn remove(&mut self, key: CallKey) -> Option<(u32, Call<M>)> {
+        let slot = self.slot_of(key)?;
+        let place = &mut self.slots[slot as usize];
         let call = place.call.take()?;
-        place.generation = place.generation.wrapping_add(1);
-        self.free.push(key.slot);
-        Some(call)
+        place.key = match self.adopted.is_empty() {
+            true => key.next(),
+            false => self.adopted.remove(&key).map_or(key.next(), |a| a.next),
+        };
+        self.free.push(slot);
+        Some((slot, call))
     }
 
     /// The live call in `slot`, for the timer.
     pub(crate) fn key_in(&self, slot: u32) -> Option<CallKey> {
         let place = self.slots.get(slot as usize)?;
-        place.call.as_ref().map(|_| CallKey {
-            slot,
-            generation: place.generation,
-        })
+        place.call.as_ref().map(|_| place.key)
     }
 
     /// All live calls, by slot.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (CallKey, &Call<M>)> {
-        let with_slot = self.slots.iter().zip(0u32..);
-        with_slot.filter_map(|(place, slot)| {
-            let generation = place.generation;
-            Some((CallKey { slot, generation }, place.call.as_ref()?))
-        })
+        let slots = self.slots.iter();
+        slots.filter_map(|place| Some((place.key, place.call.as_ref()?)))
+    }
+
+    /// Whether any of them began elsewhere.
+    pub(crate) fn has_adopted(&self) -> bool {
+        !self.adopted.is_empty()
+    }
+
+    /// The key of the place where a call is, if that is another one than its own.
+    pub(crate) fn place_of(&self, key: CallKey) -> Option<CallKey> {
+        self.adopted.get(&key).map(|adopted| adopted.next)
     }
 
     /// The keys that the next calls will get, the very next one last.
     pub(crate) fn free(&self) -> impl Iterator<Item = CallKey> {
-        self.free.iter().map(|&slot| CallKey {
-            slot,
-            generation: self.slots[slot as usize].generation,
-        })
+        self.free.iter().map(|&slot| self.slots[slot as usize].key)
     }
 
     /// A table of these calls, which gives out the keys of `free`, the last one first. `None`: they don't have one slot each,
-    /// without gaps.
-    pub(crate) fn of(calls: Vec<(CallKey, Call<M>)>, free: &[CallKey]) -> Option<Self> {
+    /// without gaps, or one key.
+    pub(crate) fn of(birth: Birth, calls: Vec<Placed<M>>, free: &[CallKey]) -> Option<Self> {
         let count = calls.len() + free.len();
-        let mut places: Vec<Option<Slot<M>>> = Vec::new();
-        places.resize_with(count, || None);
-        let unused = free.iter().map(|key| (*key, None));
-        let used = calls.into_iter().map(|(key, call)| (key, Some(call)));
-        for (CallKey { slot, generation }, call) in unused.chain(used) {
-            let place = places.get_mut(slot as usize)?;
-            if place.replace(Slot { generation, call }).is_some() {
+        let mut slots: Vec<Option<Slot<M>>> = Vec::new();
+        slots.resize_with(count, || None);
+        let mut adopted = HashMap::default();
+        let unused = free.iter().map(|key| (*key, *key, None));
+        let used = calls.into_iter();
+        let used = used.map(|(key, place, call)| (key, place.unwrap_or(key), Some(call)));
+        for (key, place, call) in unused.chain(used) {
+            let slot = place.slot ^ birth.bits();
+            if slots
+                .get_mut(slot as usize)?
+                .replace(Slot { key, call })
+                .is_some()
+            {
                 return None;
             }
+            if key != place {
+                let its = Adopted { slot, next: place };
+                if adopted.insert(key, its).is_some() {
+                    return None;
+                }
+            }
+        }
+        let slots: Vec<Slot<M>> = slots.into_iter().collect::<Option<_>>()?;
+        // One that has come back may be where it was.
+        let twice = |(key, its): (&CallKey, &Adopted)| {
+            let own = key.slot ^ birth.bits();
+            let there = slots.get(own as usize);
+            own != its.slot && there.is_some_and(|there| there.key == *key)
+        };
+        if adopted.iter().any(twice) {
+            return None;
         }
         Some(Self {
-            slots: places.into_iter().collect::<Option<_>>()?,
-            free: free.iter().map(|key| key.slot).collect(),
+            birth,
+            slots,
+            free: free.iter().map(|key| key.slot ^ birth.bits()).collect(),
+            adopted,
         })
+    }
+
+    /// From now on calls begin under another birth; those that there are keep their keys.
+    pub(crate) fn set_birth(&mut self, birth: Birth) {
+        if birth == self.birth {
+            return;
+        }
+        self.birth = birth;
+        for (place, slot) in self.slots.iter_mut().zip(0u32..) {
+            let next = CallKey {
+                slot: birth.bits() | slot,
+                generation: 0,
+            };
+            match &place.call {
+                Some(_) => drop(self.adopted.insert(place.key, Adopted { slot, next })),
+                None => place.key = next,
+            }
+        }
     }
 
     /// The live calls that `keep` selects. Walks the table: for events that are rare (a side was lost).
     pub(crate) fn select(&self, keep: impl Fn(&Call<M>) -> bool) -> Vec<CallKey> {
         let selected = self.iter().filter(|(_, call)| keep(call));
         selected.map(|(key, _)| key).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_birth_is_a_small_number() {
+        let last = MAX_BIRTHS as u32 - 1;
+        assert_eq!(Birth::new(last).map(Birth::number), Some(last));
+        assert_eq!(Birth::new(last + 1), None);
+        assert!(Birth::try_from(u16::MAX).is_err());
+        let key = CallKey::from_wire(u64::MAX);
+        assert_eq!(key.birth().number(), last);
+        assert_eq!(CallKey::from_wire(MAX_SLOTS as u64 - 1).birth(), Birth(0));
     }
 }

@@ -6,19 +6,21 @@
 //! the daemon writes it, names and all:
 //!
 //! ```text
-//!  version         what a reader must understand, 1
+//!  version         what a reader must understand: 1, or 2 if it is of several engines that give each other calls
+//!  birth           which of them, 0
 //!  expired_ns      every deadline before this time has been met
 //!  sessions []     id, limit {calls, retry_ms, refused}, routes [] {target, chains {request, reply}}
 //!  links []        id, credit_calls, credit_bytes, behind, waiting [], since_oldest, streams []
 //!  services []     name, next, methods [] {request, reply}, servers [] {session, first_handle, label}
-//!  calls []        key, state, origin, shadowed, handle, target, encoding, served {service, method}, deadline_ns,
+//!  calls []        key, place, state, origin, shadowed, handle, target, encoding, served {service, method}, deadline_ns,
 //!                  bytes, priority, route, held, stream
 //!                    stream   requests [] {more, charge, message}, responses [] {charge, message}, reply, passing, ending,
 //!                             requests_sent {messages, bytes}, responses_sent, more, served_as, response_next
 //!  free []         the keys that the next calls get, the very next one last
 //! ```
 //!
-//! A service's id is its place; a key is the number by which peers and applications know the call. `calls` are in the order in which
+//! A service's id is its place; a key is the number by which peers and applications know the call. A call that began in another engine
+//! has a `place` of this one: a key that isn't given out as long as it lives. `calls` are in the order in which
 //! the timer has them, so those of one tick expire as they would have. `waiting` are the calls that a link holds back, by age;
 //! `streams` those with messages that wait for it. The structs below are the format, and say the rest.
 //!
@@ -45,7 +47,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::stream::Window;
 
-use crate::calls::{Call, CallKey};
+use crate::calls::{Birth, Call, CallKey};
 use crate::state::{Stage, State};
 use crate::streams::{Stream, What};
 use crate::tables::{
@@ -56,12 +58,17 @@ use crate::tables::{
 mod thaw;
 
 /// What a reader of this code understands.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+
+/// What a reader of before engines had births understands.
+const WITHOUT_BIRTHS: u32 = 1;
 
 /// An engine without its outputs; `F` is what the rim makes of a message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Frozen<F> {
     version: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    birth: Option<Birth>,
     expired_ns: u64,
     sessions: Vec<SessionForm>,
     links: Vec<LinkForm>,
@@ -173,6 +180,9 @@ struct ServerForm {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct CallForm<F> {
     key: CallKey,
+    /// Missing: its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    place: Option<CallKey>,
     #[serde(with = "StateForm")]
     state: State,
     #[serde(with = "OriginForm")]
@@ -356,8 +366,11 @@ impl<M> Engine<M> {
         let without = self.calls.iter().filter(|(_, call)| call.deadline_ns == 0);
         let calls = with_deadline.chain(without.map(|(key, _)| key));
         let calls = calls.filter_map(|key| Some((key, self.calls.get(key)?)));
+        let birth = Some(self.calls.birth()).filter(|birth| *birth != Birth::default());
+        let is_alone = birth.is_none() && !self.calls.has_adopted();
         Ok(Frozen {
-            version: VERSION,
+            version: if is_alone { WITHOUT_BIRTHS } else { VERSION },
+            birth,
             expired_ns: self.timer.expired_ns(),
             sessions: self.sessions.iter().map(freeze_session).collect(),
             links: self
@@ -399,6 +412,7 @@ impl<M> Engine<M> {
         }
         Ok(CallForm {
             key,
+            place: self.calls.place_of(key),
             state: call.state,
             origin: call.origin,
             shadowed: self.key_of(call.origin) != Some(key),
@@ -441,6 +455,17 @@ impl<F> Frozen<F> {
     /// Its sessions.
     pub fn sessions(&self) -> impl Iterator<Item = SessionId> {
         self.sessions.iter().map(|session| session.id)
+    }
+
+    /// Which of its process' engines it was; `None`: the first, or it was of before they were told apart.
+    pub fn birth(&self) -> Option<Birth> {
+        self.birth
+    }
+
+    /// Of which engines its calls are: none that begins now may have such a birth.
+    pub fn births(&self) -> impl Iterator<Item = Birth> {
+        let calls = self.calls.iter().map(|call| call.key.birth());
+        self.birth.into_iter().chain(calls)
     }
 
     /// Its links.

@@ -19,7 +19,8 @@
 //! [`Output::Complete`]/[`Output::Fail`] or [`Output::SendReply`]/[`Output::SendStatus`].
 //!
 //! Between two inputs, once its outputs are done, an engine can be [frozen](Engine::freeze), carried to another process, and
-//! [thawed](Engine::thaw).
+//! [thawed](Engine::thaw); and it can [part](Engine::part) with sessions and links for another engine of its process to
+//! [absorb](Engine::absorb), with the calls between them.
 //!
 //! Absent on purpose: I/O, time, randomness, allocation per call in the steady state, and a `Clone` of `M`.
 #![forbid(unsafe_code)]
@@ -31,6 +32,7 @@ pub mod fair;
 mod frozen;
 pub mod limits;
 mod overload;
+mod parcel;
 mod requests;
 pub mod slots;
 pub mod state;
@@ -42,8 +44,9 @@ mod waiting;
 #[cfg(test)]
 mod tests;
 
-pub use calls::CallKey;
+pub use calls::{Birth, CallKey};
 pub use frozen::{Frozen, Unportable};
+pub use parcel::{Parcel, Renamed, Wanted};
 pub use state::Stage;
 pub use streams::{ExpectedRequest, Unfit};
 pub use tables::{

@@ -8,6 +8,10 @@
 /// RESOURCE_EXHAUSTED.
 pub const MAX_CALLS: usize = 65_536;
 
+/// Engines that one process may have had, those that have ended and those of daemons before it included: each has a number in the keys of its
+/// calls. A daemon that has started so many runtimes adds no more until it is restarted.
+pub const MAX_BIRTHS: usize = 1 << 14;
+
 /// Bytes of one call: a frame's length has 32 bits.
 pub const MAX_CALL_BYTES: u64 = u32::MAX as u64;
 

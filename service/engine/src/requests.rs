@@ -139,8 +139,10 @@ impl<M> Engine<M> {
             held: None,
             stream: more.then(|| Stream::new(true)),
         });
-        if deadline_ns != 0 {
-            self.timer.arm(key.slot(), deadline_ns);
+        if deadline_ns != 0
+            && let Some(slot) = self.calls.slot_of(key)
+        {
+            self.timer.arm(slot, deadline_ns);
         }
         match origin {
             Origin::Session { session, call } => {

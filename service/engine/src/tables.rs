@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::stream::Credit;
 
-use crate::calls::{Call, CallKey, Calls};
+use crate::calls::{Birth, Call, CallKey, Calls};
 use crate::limits::STREAMS_BEFORE_SWEEP;
 use crate::overload::Limit;
 use crate::slots::Slots;
@@ -586,13 +586,19 @@ impl<M> Default for Engine<M> {
 
 /// Getters and tables: what the control plane changes.
 impl<M> Engine<M> {
-    /// An engine with no session, link or service.
+    /// An engine with no session, link or service; the only one of its process.
     pub fn new() -> Self {
+        Self::born(Birth::default())
+    }
+
+    /// An engine with no session, link or service, one of several that may [give each other](crate::Parcel) calls: each has a birth of
+    /// its own.
+    pub fn born(birth: Birth) -> Self {
         Self {
             sessions: Slots::default(),
             links: Slots::default(),
             services: Vec::new(),
-            calls: Calls::new(),
+            calls: Calls::new(birth),
             timer: Wheel::new(),
             outputs: VecDeque::with_capacity(256),
             wait_target_ns: None,
@@ -629,6 +635,16 @@ impl<M> Engine<M> {
                 .limit
                 .waited(now_ns, delivered, waited_ns, target_ns);
         }
+    }
+
+    /// Which of a process' engines it is.
+    pub fn birth(&self) -> Birth {
+        self.calls.birth()
+    }
+
+    /// It is another one from now on: calls that begin have other keys than those that another engine may have given out.
+    pub fn set_birth(&mut self, birth: Birth) {
+        self.calls.set_birth(birth);
     }
 
     /// Calls that have not ended.

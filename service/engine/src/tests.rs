@@ -12,8 +12,9 @@ use tollgate_shm_abi::stream::Credit;
 
 use crate::frozen::tests::{freeze, thaw};
 use crate::limits::*;
+use crate::parcel::tests::{OTHERS, inhabit};
 use crate::tables::*;
-use crate::{CallKey, Stage, Unfit};
+use crate::{Birth, CallKey, Renamed, Stage, Unfit, Wanted};
 
 pub(crate) const APP: SessionId = SessionId(1);
 pub(crate) const SERVER: SessionId = SessionId(2);
@@ -1105,6 +1106,8 @@ enum Op {
     },
     /// The daemon is replaced.
     Freeze,
+    /// All of it goes to the other engine.
+    Move,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -1124,6 +1127,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0usize..4, any::<bool>()).prop_map(|(nth, replies)| Op::AfterWait { nth, replies }),
         1 => (0u8..3).prop_map(|who| Op::Close { who }),
         2 => Just(Op::Freeze),
+        2 => Just(Op::Move),
     ]
 }
 
@@ -1131,6 +1135,36 @@ fn op() -> impl Strategy<Value = Op> {
 struct Twins {
     first: Engine<Message>,
     thawed: Option<Engine<Message>>,
+    /// Where each of them goes: nothing of theirs is there, and somebody else is.
+    elsewhere: [Engine<Message>; 2],
+}
+
+/// All that calls go between in the random schedules goes to another engine of the same process, under the same names.
+fn go(from: &mut Engine<Message>, to: &mut Engine<Message>) {
+    let there = |id: &SessionId| from.sessions.get(id.0).is_some();
+    let wanted = Wanted {
+        sessions: [APP, SERVER].into_iter().filter(there).collect(),
+        links: vec![PEER],
+        services: vec![ServiceId(0)],
+    };
+    let parcel = from.part(&wanted).unwrap();
+    to.fits(&parcel).unwrap();
+    let names = Renamed {
+        sessions: wanted.sessions.iter().map(|id| (*id, *id)).collect(),
+        links: HashMap::from([(PEER, PEER)]),
+        services: HashMap::from([(ServiceId(0), ServiceId(0))]),
+        chains: (1..5).map(|id| (ChainId(id), ChainId(id))).collect(),
+    };
+    to.absorb(parcel, &names, |_| {});
+    std::mem::swap(from, to);
+}
+
+/// An engine that everything can go to, with calls of somebody else's.
+fn elsewhere() -> Engine<Message> {
+    let mut engine = Engine::born(Birth::new(1).unwrap());
+    engine.add_service("hotel.Reservation", 1);
+    inhabit(&mut engine, 3);
+    engine
 }
 
 impl Twins {
@@ -1143,6 +1177,15 @@ impl Twins {
         did
     }
 
+    /// Where they were is elsewhere from then on.
+    fn go(&mut self) {
+        let [of_first, of_thawed] = &mut self.elsewhere;
+        go(&mut self.first, of_first);
+        if let Some(thawed) = &mut self.thawed {
+            go(thawed, of_thawed);
+        }
+    }
+
     /// Who was thawed before is frozen in turn.
     fn freeze(&mut self, now_ns: u64) {
         let state = freeze(self.thawed.as_ref().unwrap_or(&self.first));
@@ -1150,6 +1193,8 @@ impl Twins {
         assert_eq!(freeze(&thawed), state);
         assert_eq!(freeze(&self.first), state);
         self.thawed = Some(thawed);
+        let state = freeze(&self.elsewhere[0]);
+        self.elsewhere[1] = thaw(&state, now_ns).unwrap();
     }
 }
 
@@ -1352,6 +1397,7 @@ impl Ledger {
                     self.in_order(to, Direction::Responses, message);
                     self.answered(to);
                 }
+                Output::Fail { session, .. } if session == OTHERS => {}
                 Output::Fail { session, call, .. } => {
                     self.answered(Origin::Session { session, call })
                 }
@@ -1373,13 +1419,14 @@ impl Ledger {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     /// Whatever happens in whatever order: each message comes out once, each caller is answered once (or is gone),
-    /// and in the end no table holds anything. An engine that was frozen and thawed meanwhile does all of it alike.
+    /// and in the end no table holds anything. An engine that was frozen and thawed meanwhile does all of it alike, and so does one
+    /// that everything has gone to.
     #[test]
     fn random_schedules_lose_and_duplicate_nothing(ops in prop::collection::vec(op(), 1..120)) {
         let (mut engine, service) = engine();
         engine.route_mut(APP, 1).unwrap().chains = MethodChains { request: Some(ChainId(1)), reply: Some(ChainId(2)) };
         *engine.service_chains_mut(service, 0).unwrap() = MethodChains { request: Some(ChainId(3)), reply: Some(ChainId(4)) };
-        let mut engine = Twins { first: engine, thawed: None };
+        let mut engine = Twins { first: engine, thawed: None, elsewhere: [elsewhere(), elsewhere()] };
         let mut ledger = Ledger::default();
         let (mut now, mut number) = (1u64, 0u64);
         for op in ops {
@@ -1499,6 +1546,7 @@ proptest! {
                     prop_assert!(with_rim.is_subset(&known), "{with_rim:?} and {known:?}");
                     prop_assert!(ledger.with_chain.iter().all(|(call, _)| with_rim.contains(call)));
                 }
+                Op::Move => engine.go(),
                 Op::AfterWait { nth, replies } if nth < ledger.put_off.len() => {
                     let call = ledger.put_off.remove(nth);
                     if replies {

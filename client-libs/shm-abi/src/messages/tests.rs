@@ -61,6 +61,7 @@ fn every_request_and_response_has_its_number() {
         (33, RequestBody::Prefetch(Empty {})),
         (34, RequestBody::Settings(Empty {})),
         (35, RequestBody::SettingsChange(SettingsChange::default())),
+        (37, RequestBody::TenantMove(super::TenantMove::default())),
         (36, RequestBody::Upgrade(Upgrade::default())),
     ];
     for (number, body) in requests {

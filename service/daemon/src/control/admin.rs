@@ -19,7 +19,9 @@ use tollgate_shm_abi::messages::{
 use tollgate_shm_abi::status::Code;
 
 use crate::control::connection::{self, Answer};
-use crate::control::{Control, lifecycle, origin, prefetch, replay, report, settings, takeover};
+use crate::control::{
+    Control, lifecycle, origin, placing, prefetch, replay, report, settings, takeover,
+};
 use crate::limits::PROOF_BYTES;
 
 /// Refuses everybody but root and the daemon's own user; says who it is.
@@ -73,6 +75,9 @@ pub(crate) async fn handle(
         RequestBody::TenantList(_) => {
             let names = store.tenants().map_err(failed)?;
             ResponseBody::Tenants(Tenants { names }).into()
+        }
+        RequestBody::TenantMove(request) => {
+            report::answer(&placing::move_tenant(control, actor, request).await?)?
         }
         RequestBody::PolicyPush(request) => push(control, actor, request, fds).await?.into(),
         RequestBody::PolicyAttach(request) => {

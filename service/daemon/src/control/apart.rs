@@ -237,9 +237,14 @@ impl Control {
         processes.next += 1;
         processes.started += 1;
         tracing::info!("tenant {tenant} has the policy process {}", process.pid());
-        let runtime = self.runtime_of(tenant);
-        let channel = Box::new(channel);
-        self.runtimes[runtime].send(Command::Process { id, channel });
+        self.send(
+            self.runtime_of(tenant),
+            Command::Process {
+                id,
+                tenant: tenant.into(),
+                channel: Box::new(channel),
+            },
+        );
         let kept = (id, Arc::clone(&process));
         processes.by_tenant.insert(tenant.to_owned(), kept);
         Ok((id, process))

@@ -4,6 +4,7 @@
 //! What comes in is a stranger's: each packet is decoded by a parser that only fails, blobs are copied out of memory files
 //! whose owner may change them, and an error ends the request or the connection, never more.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -38,11 +39,15 @@ use crate::limits::MAX_SESSIONS;
 /// A watched control socket.
 pub(crate) type Socket = AsyncFd<Watched<ControlSocket>>;
 
+/// Where a session is: its runtime, and what it is called there. It may move between two requests of its application's.
+pub(crate) type At = Rc<Cell<(usize, SessionId)>>;
+
 /// The one session of a connection.
 struct Open {
-    runtime: usize,
-    session: SessionId,
+    at: At,
     tenant: String,
+    /// Read while something is asked about the session; written while its tenant moves.
+    gate: Arc<RwLock<()>>,
     /// Whether its library keeps calls that overtake the answer to their bind.
     keeps_early_calls: bool,
     _one_of_all: Rc<()>,
@@ -52,6 +57,7 @@ struct Open {
 pub(crate) struct Connected {
     /// Told when the runtime has ended it.
     ended: oneshot::Sender<String>,
+    pub(super) at: At,
     pub(super) socket: Rc<Socket>,
     pub(super) tenant: String,
     pub(super) keeps_early_calls: bool,
@@ -98,8 +104,8 @@ pub(super) fn go_on(
     let socket = Rc::new(watch(socket)?);
     let (ended, told) = oneshot::channel();
     let open = Open {
-        runtime,
-        session,
+        at: Rc::new(Cell::new((runtime, session))),
+        gate: control.gate(&tenant),
         tenant,
         keeps_early_calls,
         _one_of_all: Rc::clone(&control.each_session),
@@ -146,12 +152,13 @@ impl Open {
     fn register(&self, control: &Control, socket: &Rc<Socket>, ended: oneshot::Sender<String>) {
         let connected = Connected {
             ended,
+            at: Rc::clone(&self.at),
             socket: Rc::clone(socket),
             tenant: self.tenant.clone(),
             keeps_early_calls: self.keeps_early_calls,
         };
-        let key = (self.runtime, self.session);
-        control.sessions.borrow_mut().insert(key, connected);
+        let mut sessions = control.sessions.borrow_mut();
+        sessions.insert(self.at.get(), connected);
     }
 }
 
@@ -194,6 +201,11 @@ async fn talk(
             Some(RequestBody::OpenSession(_) | RequestBody::Bind(_) | RequestBody::Drain(_))
         );
         let _until_answered = is_applications.then_some(turn);
+        let gate = open.as_ref().map(|open| Arc::clone(&open.gate));
+        let _until_then = match &gate {
+            Some(gate) if is_applications => Some(gate.read().await),
+            _ => None,
+        };
         drop(stranger.take());
         // Only a binding waits for others. An opening must not be dropped half-done: nobody would close its session.
         let waits = matches!(request.body, Some(RequestBody::Bind(_)));
@@ -215,8 +227,9 @@ async fn talk(
             }
             continue;
         };
-        let serve = control.ask(open.runtime, |done| Command::Serve {
-            session: open.session,
+        let (runtime, session) = open.at.get();
+        let serve = control.ask(runtime, |done| Command::Serve {
+            session,
             bound,
             done,
         });
@@ -234,17 +247,15 @@ async fn talk(
         }
     }
     if let Some(open) = open {
-        control
-            .sessions
-            .borrow_mut()
-            .remove(&(open.runtime, open.session));
+        // Not while it is between two runtimes.
+        let _where_it_is = open.gate.read().await;
+        let (runtime, session) = open.at.get();
+        control.sessions.borrow_mut().remove(&(runtime, session));
         let mut attachments = control.attachments.borrow_mut();
         attachments
             .bindings
-            .retain(|b| b.runtime != open.runtime || b.session != open.session);
-        control.runtimes[open.runtime].send(Command::CloseSession {
-            session: open.session,
-        });
+            .retain(|b| b.runtime != runtime || b.session != session);
+        control.send(runtime, Command::CloseSession { session });
     }
 }
 
@@ -365,8 +376,8 @@ async fn handle(
                     "there is no session yet that could be drained",
                 ));
             };
-            let session = open.session;
-            let drained = control.ask(open.runtime, |reply| Command::Drain { session, reply });
+            let (runtime, session) = open.at.get();
+            let drained = control.ask(runtime, |reply| Command::Drain { session, reply });
             drained.await?;
             Ok((ResponseBody::Done(Empty {}).into(), None))
         }
@@ -422,6 +433,8 @@ async fn open_session(
         .map_err(|error| Status::new(Code::INVALID_ARGUMENT, error.to_string()))?;
     let (end, session_fds) =
         tollgate_shm_abi::session::create(&shape).map_err(|error| exhausted(&error))?;
+    let gate = control.gate(&tenant);
+    let _stays = gate.read().await;
     let runtime = control.runtime_of(&tenant);
     let pid = socket.get_ref().0.peer().map_or(0, |peer| peer.pid);
     let app: String = request
@@ -442,8 +455,8 @@ async fn open_session(
         })
         .await??;
     let open = Open {
-        runtime,
-        session,
+        at: Rc::new(Cell::new((runtime, session))),
+        gate: Arc::clone(&gate),
         tenant: tenant.clone(),
         keeps_early_calls: request.features & FEATURE_STREAMS != 0,
         _one_of_all: one_of_all,
@@ -501,16 +514,15 @@ async fn bind(
             peer: resolve(&request.target).await?,
         },
     };
+    let (runtime, session) = open.at.get();
     let generation = control.attachments.borrow().generation;
-    let chains =
-        control
-            .attachments
-            .borrow()
-            .chains_for(open.runtime, &open.tenant, &schema, side)?;
+    let chains = control
+        .attachments
+        .borrow()
+        .chains_for(runtime, &open.tenant, &schema, side)?;
     let service = Arc::clone(&schema.service);
-    let session = open.session;
     let bind = |bind, chains| {
-        control.ask(open.runtime, |reply| Command::Bind {
+        control.ask(runtime, |reply| Command::Bind {
             session,
             schema: Arc::clone(&service),
             bind,
@@ -544,7 +556,7 @@ async fn bind(
         return Err(Status::new(Code::INTERNAL, text));
     };
     let binding = LiveBinding {
-        runtime: open.runtime,
+        runtime,
         session,
         tenant: open.tenant.clone(),
         schema: Arc::clone(&schema),

@@ -101,8 +101,8 @@ async fn peers(control: Rc<Control>, listener: Rc<TcpListener>) {
         {
             Ok(stream) => {
                 // Which tenant it is for is known after its first BIND; the link moves then.
-                turn = (turn + 1) % control.runtimes.len();
-                control.runtimes[turn].send(Command::Accept { stream });
+                turn = (turn + 1) % control.runtimes();
+                control.send(turn, Command::Accept { stream });
             }
             Err(error) => {
                 tracing::warn!("a peer's connection can't be accepted: {error}");

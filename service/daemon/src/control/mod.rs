@@ -19,11 +19,13 @@ mod doors;
 mod lifecycle;
 mod lives;
 mod origin;
+mod placing;
 mod policies;
 mod prefetch;
 mod repeats;
 mod replay;
 mod report;
+mod resizing;
 mod schemas;
 mod settings;
 mod takeover;
@@ -37,7 +39,8 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::PathBuf;
 use std::process::Child;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -58,8 +61,8 @@ use crate::control::doors::Doors;
 use crate::control::policies::Attachments;
 use crate::control::schemas::Schemas;
 use crate::control::takeover::Predecessor;
-use crate::datapath::command::PolicyChange;
-use crate::datapath::{Command, Event, Handle, Options, runtime_of, spawn};
+use crate::datapath::command::{PolicyChange, Report};
+use crate::datapath::{Command, Event, Handle, Options, Placement, spawn};
 use crate::limits::COMMAND_TIMEOUT;
 use crate::settings::Settings;
 
@@ -90,6 +93,9 @@ fn watch<T: AsFd>(inner: T) -> std::io::Result<AsyncFd<Watched<T>>> {
     AsyncFd::new(Watched(inner))
 }
 
+/// A session that the control plane doesn't know by that name, and why it has ended.
+type EndedEarly = ((usize, SessionId), String);
+
 /// What the control plane knows.
 struct Control {
     settings: RefCell<Settings>,
@@ -101,7 +107,20 @@ struct Control {
     trusted: TrustedKeys,
     /// How fast this machine burns policies' fuel.
     rate: Rate,
-    runtimes: Vec<Handle>,
+    runtimes: RefCell<Vec<Handle>>,
+    threads: RefCell<Threads>,
+    /// What runtimes tell of.
+    events: mpsc::UnboundedSender<Event>,
+    /// What runtimes that have gone had counted.
+    counted_before: RefCell<Report>,
+    /// Where tenants live.
+    placement: RefCell<Placement>,
+    /// Each tenant's gate: read while an application of its is served here, written while it moves.
+    gates: RefCell<HashMap<String, Arc<RwLock<()>>>>,
+    /// While a tenant moves: sessions that have ended on the new runtime before it is known here what they are called there.
+    ended_early: RefCell<Option<Vec<EndedEarly>>>,
+    /// For how long tenants that have moved stood still the last time.
+    pauses: RefCell<HashMap<String, Duration>>,
     schemas: RefCell<Schemas>,
     attachments: RefCell<Attachments>,
     /// Where isolated policies run.
@@ -203,7 +222,9 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let (events, inbox) = mpsc::unbounded_channel();
     let compiler = crate::machine_code::start()
         .map_err(|error| failed("the compile thread can't start")(&error))?;
-    let (runtimes, threads) = start_runtimes(&config, rate, &link, &events)?;
+    let count = predecessor.map_or(config.runtimes(), Predecessor::runtimes);
+    let (runtimes, threads) = start_runtimes(&config, (rate, count), &link, &events)?;
+    let placement = placing::restored(&store, runtimes.len())?;
     let control = Rc::new(Control {
         settings: RefCell::new(settings),
         link,
@@ -211,7 +232,14 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         compilation,
         trusted,
         rate,
-        runtimes,
+        runtimes: RefCell::new(runtimes),
+        threads: RefCell::new(threads),
+        events,
+        counted_before: RefCell::default(),
+        placement: RefCell::new(placement),
+        gates: RefCell::default(),
+        ended_early: RefCell::default(),
+        pauses: RefCell::default(),
         schemas: RefCell::new(Schemas::new(compiler)),
         attachments: RefCell::default(),
         processes: RefCell::default(),
@@ -229,6 +257,10 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         retired: Notify::new(),
         successor: RefCell::default(),
     });
+    control
+        .tell_placement()
+        .await
+        .map_err(|status| failed("a runtime doesn't work")(&status.message))?;
     control.restore().await?;
     prefetch::configured(&control).await?;
     control.each_runtime_answers().await?;
@@ -237,7 +269,10 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     tokio::task::spawn_local(Rc::clone(&control).follow_processes());
     takeover::follow_signals(Rc::clone(&control)).await?;
     match predecessor {
-        Some(predecessor) => predecessor.take_over(&control).await?,
+        Some(predecessor) => {
+            predecessor.take_over(&control).await?;
+            control.resize_as_configured().await;
+        }
         None => control.doors.open(&control),
     }
     let shown = control
@@ -251,10 +286,10 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     tell_supervisor();
     let is_replaced = until_told_to_stop(&control).await?;
     control.compilation.stop();
-    for runtime in &control.runtimes {
+    for runtime in &*control.runtimes.borrow() {
         runtime.send(Command::Stop);
     }
-    for thread in threads {
+    for thread in control.threads.take() {
         if thread.join().is_err() {
             return Err(DaemonError(
                 "a runtime panicked; this is a bug of the daemon".to_owned(),
@@ -344,27 +379,33 @@ type Threads = Vec<std::thread::JoinHandle<()>>;
 
 fn start_runtimes(
     config: &Config,
-    rate: Rate,
+    (rate, count): (Rate, usize),
     link: &LinkConfig,
     events: &mpsc::UnboundedSender<Event>,
 ) -> Result<(Vec<Handle>, Threads), DaemonError> {
-    let siblings = Arc::new(OnceLock::new());
     let (mut handles, mut threads) = (Vec::new(), Vec::new());
-    for index in 0..config.runtimes() {
-        let options = Options {
-            index,
-            runtimes: config.runtimes(),
-            tuning: settings::tuning(config, index, link.clone()),
-            rate,
-        };
-        let started = spawn(options, events.clone(), Arc::clone(&siblings));
-        let (handle, thread) = started.map_err(|error| failed("a runtime can't start")(&error))?;
+    for index in 0..count {
+        let (handle, thread) = start_runtime(config, (rate, index), link, events)?;
         handles.push(handle);
         threads.push(thread);
     }
-    // Set once, here: the threads only read it when a link moves.
-    let _set = siblings.set(handles.clone());
     Ok((handles, threads))
+}
+
+fn start_runtime(
+    config: &Config,
+    (rate, index): (Rate, usize),
+    link: &LinkConfig,
+    events: &mpsc::UnboundedSender<Event>,
+) -> Result<(Handle, std::thread::JoinHandle<()>), DaemonError> {
+    let options = Options {
+        index,
+        birth: placing::birth()?,
+        tuning: settings::tuning(config, index, link.clone()),
+        rate,
+    };
+    let started = spawn(options, events.clone());
+    started.map_err(|error| failed("a runtime can't start")(&error))
 }
 
 /// Whether another process has taken over.
@@ -402,10 +443,7 @@ impl Control {
                     reason,
                 } => {
                     tracing::warn!("session {} was ended: {reason}", session.0);
-                    if let Some(connection) = self.sessions.borrow_mut().remove(&(runtime, session))
-                    {
-                        connection.end(reason);
-                    }
+                    self.session_ended((runtime, session), reason);
                 }
                 Event::Compare {
                     runtime,
@@ -414,14 +452,15 @@ impl Control {
                     ours,
                     theirs,
                 } => {
-                    let runtime = self.runtimes[runtime].clone();
+                    let control = Rc::clone(&self);
                     tokio::task::spawn_local(async move {
                         let matches = schemas::compare(&ours, theirs).await;
-                        runtime.send(Command::Compared {
+                        let compared = Command::Compared {
                             ticket,
                             binding,
                             matches,
-                        });
+                        };
+                        control.send(runtime, compared);
                     });
                 }
                 Event::PolicyFaulted {
@@ -462,17 +501,39 @@ impl Control {
         }
     }
 
+    fn session_ended(&self, at: (usize, SessionId), reason: String) {
+        let connected = self.sessions.borrow_mut().remove(&at);
+        match (connected, &mut *self.ended_early.borrow_mut()) {
+            (Some(connection), _) => connection.end(reason),
+            (None, Some(early)) => early.push((at, reason)),
+            (None, None) => {}
+        }
+    }
+
     /// Who doesn't answer now would be found by the first application.
     async fn each_runtime_answers(&self) -> Result<(), DaemonError> {
-        for runtime in 0..self.runtimes.len() {
+        for runtime in 0..self.runtimes() {
             let answer = self.ask(runtime, |reply| Command::Report { reply }).await;
             answer.map_err(|status| failed("a runtime doesn't work")(&status.message))?;
         }
         Ok(())
     }
 
+    /// Where a tenant lives.
     fn runtime_of(&self, tenant: &str) -> usize {
-        runtime_of(tenant, self.runtimes.len())
+        self.placement.borrow().home(tenant)
+    }
+
+    /// How many runtimes there are.
+    fn runtimes(&self) -> usize {
+        self.runtimes.borrow().len()
+    }
+
+    /// Sends a command to a runtime; one that has gone needs none.
+    fn send(&self, runtime: usize, command: Command) {
+        if let Some(runtime) = self.runtimes.borrow().get(runtime) {
+            runtime.send(command);
+        }
     }
 
     /// Sends a command that is answered, and waits for the answer.
@@ -491,7 +552,7 @@ impl Control {
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> oneshot::Receiver<T> {
         let (reply, answer) = oneshot::channel();
-        self.runtimes[runtime].send(command(reply));
+        self.send(runtime, command(reply));
         answer
     }
 

@@ -187,13 +187,14 @@ impl<'a> Joined<'a> {
 
 /// All runtimes' reports.
 async fn gather(control: &Control) -> Result<Report, Status> {
-    let mut report = Report::default();
-    for runtime in 0..control.runtimes.len() {
+    let mut report = control.counted_before.borrow().clone();
+    for runtime in 0..control.runtimes() {
         let part = control
             .ask(runtime, |reply| Command::Report { reply })
             .await?;
         report.absorb(part);
     }
+    report.merge_shares();
     Ok(report)
 }
 
@@ -203,6 +204,7 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
     let (store, config) = (&control.store, control.config());
     let failed = |error| store_failed(&error);
     let stored = store.policies().map_err(failed)?;
+    let tenants = store.tenants().map_err(failed)?;
     let attachments = control.attachments.borrow();
     let joined = Joined::new(control, attachments.live.iter(), &report);
     let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
@@ -215,9 +217,10 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
         "socket": config.socket_path(),
         "listen": control.listen.map(|address| address.to_string()),
         "wire": {"version": frame::VERSION, "features": feature_names(frame::FEATURES).collect::<Vec<_>>()},
-        "runtimes": control.runtimes.len(),
+        "runtimes": control.runtimes(),
         "datapath": report.runtimes,
-        "tenants": store.tenants().map_err(failed)?,
+        "tenants": tenants,
+        "homes": control.homes(&tenants),
         "sessions": report.sessions,
         "links": report.links,
         "services": report.services,

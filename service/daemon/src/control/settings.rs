@@ -75,10 +75,20 @@ pub(super) async fn change(
         true => Event::Set,
         false => Event::Reset,
     };
+    // This may be refused by runtimes, too: it comes first, and is taken back if it can't be stored.
+    control.resize(&after.in_force()).await?;
     let stored = control
         .store
         .change_settings(actor, event, details, &changes);
-    stored.map_err(|error| store_failed(&error))?;
+    if let Err(error) = stored {
+        if let Err(status) = control.resize(&before.in_force()).await {
+            tracing::error!(
+                "another number of runtimes can't be taken back: {}",
+                status.message
+            );
+        }
+        return Err(store_failed(&error));
+    }
     let report = after.report(|key| changes.iter().any(|(changed, _)| changed == key));
     control.settings.replace(after);
     control.tune(&before.in_force()).await?;
@@ -91,7 +101,7 @@ impl Control {
         let config = self.config();
         let cpu = self.cpu_limit(None);
         let mut asked = Vec::new();
-        for runtime in 0..self.runtimes.len() {
+        for runtime in 0..self.runtimes() {
             let tuning = Box::new(tuning(&config, runtime, self.link.clone()));
             let of = match config.policies.cpu_us == before.policies.cpu_us {
                 true => Vec::new(),

@@ -18,14 +18,20 @@ use crate::limits::LOG_LINES_PER_SECOND;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AccountId(u32);
 
+#[derive(Clone)]
 struct Entry {
     tenant: Arc<str>,
+    /// Its tenant lives here. Otherwise it was taken along.
+    is_here: bool,
     account: Account,
     throttled: u64,
     /// Of those, how many no event has told of.
     untold: u64,
     log: LogBudget,
 }
+
+/// An account on its way to another runtime.
+pub(crate) struct Moving(Entry);
 
 /// Lines that may be logged: a bucket that fills with time.
 #[derive(Clone, Copy)]
@@ -95,17 +101,37 @@ impl Accounts {
             return None;
         }
         if let Some(&known) = self.by_tenant.get(tenant) {
+            self.entries[known.0 as usize].is_here = true;
             return Some(known);
         }
         let id = AccountId(self.entries.len() as u32);
         self.entries.push(Entry {
             tenant: Arc::clone(tenant),
+            is_here: true,
             account: Account::new(self.share_percent, now_ns),
             throttled: 0,
             untold: 0,
             log: LogBudget::FULL,
         });
         self.by_tenant.insert(Arc::clone(tenant), id);
+        Some(id)
+    }
+
+    /// The account of a tenant that moves to another runtime; one that comes back goes on with the one that it brings.
+    pub(crate) fn part(&mut self, tenant: &str) -> Option<Moving> {
+        let id = self.by_tenant.get(tenant)?;
+        let entry = &mut self.entries[id.0 as usize];
+        let moving = Moving(entry.clone());
+        entry.is_here = false;
+        entry.untold = 0;
+        Some(moving)
+    }
+
+    /// Goes on with the account of a tenant that has come.
+    pub(crate) fn absorb(&mut self, Moving(mut entry): Moving, now_ns: u64) -> Option<AccountId> {
+        let id = self.of(&entry.tenant, now_ns)?;
+        entry.account.set_share_percent(self.share_percent, now_ns);
+        self.entries[id.0 as usize] = entry;
         Some(id)
     }
 
@@ -160,7 +186,8 @@ impl Accounts {
             throttled: entry.throttled,
             waiting: waiting(&entry.tenant),
         };
-        self.entries.iter().map(report).collect()
+        let here = self.entries.iter().filter(|entry| entry.is_here);
+        here.map(report).collect()
     }
 }
 

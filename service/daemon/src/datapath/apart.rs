@@ -9,7 +9,9 @@
 //! Invariants: the runtime never waits for a process; each ticket is answered once, in the order of posting, also by a process that is
 //! gone; when one is gone, all that was under way is answered before its versions are told.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 use tollgate_engine::Status;
@@ -114,7 +116,9 @@ pub(super) struct Words {
 }
 
 /// The line to one process.
-struct Line {
+pub(super) struct Line {
+    /// Whose process it is.
+    tenant: Arc<str>,
     channel: Channel,
     under_way: VecDeque<(u64, Purpose)>,
     /// Goes round the orders under way.
@@ -137,13 +141,50 @@ pub(super) struct Posting<'a> {
 }
 
 impl Processes {
-    pub(super) fn open(&mut self, id: ProcessId, channel: Channel) {
+    pub(super) fn open(&mut self, id: ProcessId, tenant: Arc<str>, channel: Channel) {
         let line = Line {
+            tenant,
             channel,
             under_way: VecDeque::new(),
             waiting: 0,
         };
         self.lines.insert(id, line);
+    }
+
+    /// The lines to a tenant's processes, which aren't here any more.
+    pub(super) fn part(&mut self, tenant: &str) -> Vec<(ProcessId, Line)> {
+        let its = self
+            .lines
+            .iter()
+            .filter(|(_, line)| *line.tenant == *tenant);
+        let its: Vec<ProcessId> = its.map(|(id, _)| *id).collect();
+        let lines = its.into_iter();
+        lines
+            .filter_map(|id| Some((id, self.lines.remove(&id)?)))
+            .collect()
+    }
+
+    /// Goes on with lines that another runtime had. Returns what their orders are called here.
+    pub(super) fn absorb(
+        &mut self,
+        lines: Vec<(ProcessId, Line)>,
+        epoll: &Arc<OwnedFd>,
+        token: impl Fn(ProcessId) -> u64,
+    ) -> HashMap<u64, u64> {
+        let mut tickets = HashMap::new();
+        for (id, mut line) in lines {
+            for (ticket, _) in &mut line.under_way {
+                tickets.insert(*ticket, self.next_ticket);
+                *ticket = self.next_ticket;
+                self.next_ticket += 1;
+            }
+            if let Err(error) = line.channel.watch(epoll, token(id)) {
+                // Nobody would be woken by its answers.
+                line.channel.end(format!("it can't be watched: {error}"));
+            }
+            self.lines.insert(id, line);
+        }
+        tickets
     }
 
     /// The next answer of any process.

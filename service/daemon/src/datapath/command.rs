@@ -28,6 +28,8 @@ pub(crate) use crate::datapath::apart::{Apart, ProcessId};
 use crate::datapath::foreign::ForeignAsk;
 use crate::datapath::handover::{Estate, Inventory, Resumed};
 use crate::datapath::metrics::NamedMetrics;
+use crate::datapath::moving::{Move, Moving};
+use crate::datapath::placement::Map;
 use crate::datapath::ports::LinkPort;
 use crate::datapath::runtime::Tuning;
 pub(crate) use crate::machine_code::{LazyProjector, Method};
@@ -279,14 +281,34 @@ pub(crate) enum Command {
     Accept {
         stream: TcpStream,
     },
-    /// A link moves here from the runtime that accepted it, with the BIND that showed where it belongs.
+    /// A link moves here from the runtime that accepted it, with the BIND that showed where it belongs; without one, nothing has, and that
+    /// runtime ends.
     Adopt {
         port: Box<LinkPort>,
-        bind: PendingBind,
+        bind: Option<PendingBind>,
+    },
+    /// A tenant goes to another runtime, with all that it has.
+    Part {
+        order: Box<Move>,
+    },
+    /// A tenant comes from another runtime.
+    Absorb {
+        moving: Box<Moving>,
+    },
+    /// Where tenants live from now on.
+    Place {
+        map: Box<Map>,
+        done: oneshot::Sender<()>,
+    },
+    /// The runtime ends: nobody lives there, and nobody will. Links of peers that haven't said whose they are go to the first one.
+    Retire {
+        map: Box<Map>,
+        reply: oneshot::Sender<Report>,
     },
     /// A tenant has a policy process: what is to run there comes later.
     Process {
         id: ProcessId,
+        tenant: Arc<str>,
         channel: Box<Channel>,
     },
     /// Whether the version in force could hand its state over to `heir`, which is thrown away; an error says why not.
@@ -378,10 +400,19 @@ pub(crate) struct Handle {
 impl Handle {
     /// Queues a command and wakes the runtime. `false`: the runtime has ended.
     pub(crate) fn send(&self, command: Command) -> bool {
-        let sent = self.commands.send(command).is_ok();
+        self.try_send(command).is_ok()
+    }
+
+    /// As [`send`](Self::send), and gives the command back if the runtime has ended.
+    ///
+    /// # Errors
+    /// The command.
+    #[allow(clippy::result_large_err, reason = "nobody keeps it")]
+    pub(crate) fn try_send(&self, command: Command) -> Result<(), Command> {
+        self.commands.send(command).map_err(|unsent| unsent.0)?;
         // The counter can't be full: the runtime never lets 2^64 wake-ups gather.
         let _woken = rustix::io::write(&*self.doorbell, &1u64.to_ne_bytes());
-        sent
+        Ok(())
     }
 }
 
@@ -420,6 +451,18 @@ impl Report {
         sum.sleeps += more.sleeps;
         sum.converted += more.converted;
         self.bytes.add(&part.bytes);
+    }
+}
+
+impl Report {
+    /// A tenant that has moved has had something of several runtimes.
+    pub(crate) fn merge_shares(&mut self) {
+        self.shares.sort_unstable_by(|a, b| a.tenant.cmp(&b.tenant));
+        self.shares.dedup_by(|more, its| {
+            let same = more.tenant == its.tenant;
+            its.busy_ns += u64::from(same) * more.busy_ns;
+            same
+        });
     }
 }
 

@@ -29,7 +29,6 @@ use crate::datapath::ports::{
     RemoteBinding,
 };
 use crate::datapath::runtime::{Redial, Refusal, Runtime};
-use crate::datapath::runtime_of;
 use crate::datapath::sessions::schema_differs;
 use crate::datapath::steering;
 use crate::limits::{FRAMES_PER_TURN, MAX_LINKS, REDIAL_PAUSE};
@@ -77,12 +76,26 @@ impl Runtime {
     }
 
     /// A link of another runtime moves here, because its tenant lives here.
-    pub(crate) fn adopt(&mut self, port: Box<LinkPort>, bind: PendingBind) {
-        let credit = port.tcp.link.credit();
+    pub(crate) fn adopt(&mut self, mut port: Box<LinkPort>, bind: Option<PendingBind>) {
+        let tenant = bind.as_ref().map(|bind| bind.tenant.as_str());
+        if let Some(home) = tenant.and_then(|tenant| self.elsewhere(tenant)) {
+            // It has moved meanwhile.
+            home.send(Command::Adopt { port, bind });
+            return;
+        }
+        // Whatever was told of it before, nobody says again.
+        port.state.readable = true;
+        port.state.flow = self.shares.of_strangers();
+        let (credit, is_ready) = (port.tcp.link.credit(), port.tcp.link.is_ready());
         let Some(link) = self.add_link(*port) else {
             return;
         };
-        self.engine.link_opened(link, credit.calls, credit.bytes);
+        if is_ready {
+            self.engine.link_opened(link, credit.calls, credit.bytes);
+        }
+        let Some(bind) = bind else {
+            return;
+        };
         let Some(mut port) = self.links.take(link.0) else {
             return;
         };
@@ -641,7 +654,7 @@ impl Runtime {
                     service: service.to_owned(),
                     hash,
                 };
-                if state.tenant.is_none() && !self.is_home_of(tenant) {
+                if state.tenant.is_none() && self.elsewhere(tenant).is_some() {
                     state.moving = Some(wanted);
                     return After::Nothing;
                 }
@@ -1079,9 +1092,9 @@ impl Runtime {
         };
         self.engine.link_closed(link, "the link has moved");
         let _gone_with_the_port = epoll::delete(&*self.epoll, &port.tcp);
-        let home = runtime_of(&bind.tenant, self.options.runtimes);
-        if let Some(sibling) = self.siblings.get().and_then(|all| all.get(home)) {
-            sibling.send(Command::Adopt { port, bind });
+        if let Some(home) = self.elsewhere(&bind.tenant) {
+            let bind = Some(bind);
+            home.send(Command::Adopt { port, bind });
         }
     }
 }

@@ -16,8 +16,8 @@
 //! ```
 //!
 //! A runtime is one thread, and shares nothing with the others: a tenant's sessions, links, services and policies all live on
-//! the runtime that [`runtime_of`] names, so no call ever crosses threads. Absent on purpose: locks, async, and waiting for
-//! the control plane.
+//! the runtime that the [`Placement`] names, so no call ever crosses threads. A tenant can [move](moving) to another one, whole. Absent on
+//! purpose: locks, async, and waiting for the control plane.
 
 mod account;
 mod apart;
@@ -30,7 +30,9 @@ mod judging;
 mod links;
 mod message;
 pub(crate) mod metrics;
+pub(crate) mod moving;
 mod parked;
+pub(crate) mod placement;
 mod policies;
 mod pool;
 mod ports;
@@ -49,16 +51,7 @@ mod tests;
 mod version;
 
 pub(crate) use command::{Command, Event, Handle};
+pub(crate) use placement::Placement;
 #[cfg(test)]
 pub(crate) use runtime::Runtime;
 pub(crate) use runtime::{Options, Tuning, spawn};
-
-/// The runtime on which a tenant lives: stable, spread by name (FNV-1a).
-pub(crate) fn runtime_of(tenant: &str, runtimes: usize) -> usize {
-    let hash = tenant
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-    (hash % runtimes.max(1) as u64) as usize
-}

@@ -97,6 +97,25 @@ enum Wake {
     Lane(LaneId),
 }
 
+/// What of a tenant's is parked, on its way to another runtime.
+pub(crate) struct ParkedCalls {
+    /// Those of the queue first, in its order.
+    entries: Vec<Entry>,
+    /// The account is overdrawn.
+    is_blocked: bool,
+}
+
+impl ParkedCalls {
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// What they are about.
+    pub(crate) fn questions(&mut self) -> impl Iterator<Item = &mut Question> {
+        self.entries.iter_mut().map(|entry| &mut entry.question)
+    }
+}
+
 /// A parked call, seen from outside.
 pub(crate) struct Waiting<'p> {
     pub(crate) question: &'p Question,
@@ -321,6 +340,79 @@ impl Parked {
             })
         })
         .collect()
+    }
+
+    /// Everything of a tenant's, which isn't here any more.
+    pub(crate) fn part(&mut self, tenant: &str) -> ParkedCalls {
+        let mut gone = ParkedCalls {
+            entries: Vec::new(),
+            is_blocked: false,
+        };
+        let Some(&lane) = self.by_tenant.get(tenant) else {
+            return gone;
+        };
+        gone.is_blocked = self.lanes[lane.0 as usize].blocked.is_some();
+        let queued = std::mem::take(&mut self.lanes[lane.0 as usize].queue);
+        self.unblock(lane);
+        let others = self.entries.iter();
+        let others =
+            others.filter(|(_, entry)| entry.lane == lane && !matches!(entry.waits, Waits::Queued));
+        let others: Vec<u32> = others.map(|(key, _)| key).collect();
+        for key in queued.into_iter().chain(others) {
+            let Some(entry) = self.take(key) else {
+                continue;
+            };
+            match entry.waits {
+                Waits::Queued => {}
+                Waits::Until(at_ns) => drop(self.times.remove(&(at_ns, Wake::Call(key)))),
+                // Whatever is answered under it goes, too.
+                Waits::Process { ticket, .. } => drop(self.by_ticket.remove(&ticket)),
+            }
+            gone.entries.push(entry);
+        }
+        gone
+    }
+
+    /// Goes on with what another runtime had parked. Tickets and chains have other names here, and so has the tenant's account.
+    pub(crate) fn absorb(
+        &mut self,
+        tenant: &Arc<str>,
+        parked: ParkedCalls,
+        tickets: &HashMap<u64, u64>,
+        chains: &HashMap<ChainId, ChainId>,
+        account: Option<AccountId>,
+        now_ns: u64,
+    ) {
+        let lane = self.lane_of(tenant);
+        for mut entry in parked.entries {
+            entry.lane = lane;
+            let chain = entry.position.chain;
+            entry.position.chain = chain.and_then(|chain| chains.get(&chain).copied());
+            if let Waits::Process { ticket, .. } = &mut entry.waits {
+                match tickets.get(ticket) {
+                    Some(name) => *ticket = *name,
+                    None => entry.waits = Waits::Queued,
+                }
+            }
+            let (call, bytes, waits) = (entry.question.call, entry.bytes, entry.waits);
+            let key = self.entries.insert(entry);
+            let key = key.expect("there are fewer parked calls than slots, over all runtimes");
+            self.count += 1;
+            self.by_call.insert(call, key);
+            let its = &mut self.lanes[lane.0 as usize];
+            its.calls += 1;
+            its.bytes += bytes;
+            match waits {
+                Waits::Queued => self.queue(lane, key, false),
+                Waits::Until(at_ns) => drop(self.times.insert((at_ns, Wake::Call(key)))),
+                Waits::Process { ticket, .. } => {
+                    self.by_ticket.entry(ticket).or_default().push(key);
+                }
+            }
+        }
+        if let (Some(account), true) = (account, parked.is_blocked) {
+            self.block(lane, account, now_ns);
+        }
     }
 
     /// A call has ended: whatever of it is parked here is given back.

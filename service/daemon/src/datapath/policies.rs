@@ -4,6 +4,7 @@
 //! and the first denial ends it. What one attachment does about a call is told in `slot.rs`.
 
 use std::collections::{BTreeSet, HashMap};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
@@ -16,19 +17,21 @@ use tollgate_policy_host::{Hook, Rate};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 
-use crate::datapath::account::Accounts;
-use crate::datapath::apart::{Answered, Asker, Processes, Purpose, SeatAt};
+use crate::datapath::account::{self, Accounts};
+use crate::datapath::apart::{Answered, Asker, Line, Processes, Purpose, SeatAt};
 use crate::datapath::command::{
     AccountReport, Apart, CpuLimit, Event, Installed, MethodSteps, PolicyChange, PolicyReport,
-    RecordedView, Scope, Step,
+    ProcessId, RecordedView, Scope, Step,
 };
 use crate::datapath::message::Message;
-use crate::datapath::parked::{LaneId, Parked, Position, Waiting, Why};
+use crate::datapath::parked::{LaneId, Parked, ParkedCalls, Position, Waiting, Why};
 use crate::datapath::pool::Pool;
 use crate::datapath::question::{Asking, FuelTime, Meter, Question, Said, Stop};
 use crate::datapath::slot::{SavedState, Slot};
 use crate::datapath::stopwatch::{self, Stopwatch};
-use crate::limits::{JUDGED_AT_ONCE, JUDGING_SLICE, MAX_CHAINS, MAX_CHAINS_PER_TENANT, SLOW_CHAIN};
+use crate::limits::{
+    JUDGED_AT_ONCE, JUDGING_SLICE, MAX_CHAINS, MAX_CHAINS_PER_TENANT, PARKED_CALLS, SLOW_CHAIN,
+};
 
 const SLOW_NS: u64 = SLOW_CHAIN.as_nanos() as u64;
 const SLICE_NS: u64 = JUDGING_SLICE.as_nanos() as u64;
@@ -70,6 +73,24 @@ struct Chain {
     is_charged: bool,
     /// What it costs per call.
     pace: Pace,
+}
+
+/// Policies and chains of a tenant's, on their way to another runtime, with the calls that wait there.
+pub(crate) struct Moving {
+    slots: Vec<(u32, Slot)>,
+    /// When each of those ticks next.
+    ticks: Vec<Option<u64>>,
+    chains: Vec<(ChainId, Chain)>,
+    parked: ParkedCalls,
+    lines: Vec<(ProcessId, Line)>,
+    account: Option<account::Moving>,
+}
+
+impl Moving {
+    /// The calls that wait for it.
+    pub(crate) fn questions(&mut self) -> impl Iterator<Item = &mut Question> {
+        self.parked.questions()
+    }
 }
 
 /// Chains there are, and whose.
@@ -362,6 +383,93 @@ impl Policies {
         }
     }
 
+    /// Takes along what a tenant has: its own attachments, and these chains of its methods.
+    pub(crate) fn part(
+        &mut self,
+        tenant: &str,
+        attachments: &[u32],
+        chains: impl Iterator<Item = ChainId>,
+    ) -> Moving {
+        let (mut slots, mut ticks) = (Vec::new(), Vec::new());
+        for &id in attachments {
+            let due_ns = self.installed.get(id).and_then(|slot| slot.tick_due_ns);
+            self.tick_at(id, None);
+            if let Some(slot) = self.installed.remove(id) {
+                slots.push((id, slot));
+                ticks.push(due_ns);
+            }
+        }
+        let parked = self.parked.part(tenant);
+        let mut gone = Vec::new();
+        for id in chains {
+            if let Some(chain) = self.chains.remove(id.0) {
+                self.counts.remove(chain.lane);
+                gone.push((id, chain));
+            }
+        }
+        Moving {
+            slots,
+            ticks,
+            chains: gone,
+            parked,
+            lines: self.processes.part(tenant),
+            account: self.accounts.part(tenant),
+        }
+    }
+
+    /// Why there is no room for what another runtime has parted with, if there is none.
+    pub(crate) fn refusal_of(&mut self, tenant: &Arc<str>, moving: &Moving) -> Option<String> {
+        let lane = self.parked.lane_of(tenant);
+        let more = moving.chains.len();
+        if let Some(refusal) = self.counts.refusal(lane, tenant, more, more) {
+            return Some(refusal);
+        }
+        let (here, more) = (self.parked.len(), moving.parked.len());
+        (here + more > PARKED_CALLS).then(|| {
+            format!(
+                "{here} calls wait for policies there, and {more} more would exceed {PARKED_CALLS}"
+            )
+        })
+    }
+
+    /// Goes on with what another runtime has parted with. `same` has, of attachments that each runtime has its own of, what those of there
+    /// are here. Returns what the chains are called here.
+    pub(crate) fn absorb(
+        &mut self,
+        tenant: &Arc<str>,
+        moving: Moving,
+        same: &HashMap<u32, u32>,
+        (epoll, token): (&Arc<OwnedFd>, impl Fn(ProcessId) -> u64),
+        now_ns: u64,
+    ) -> HashMap<ChainId, ChainId> {
+        let account = moving
+            .account
+            .and_then(|account| self.accounts.absorb(account, now_ns));
+        for ((id, mut slot), due_ns) in moving.slots.into_iter().zip(moving.ticks) {
+            let is_charged = slot.account().is_some();
+            slot.moved(account.filter(|_| is_charged));
+            slot.note_run(&mut self.ran);
+            slot.tick_due_ns = None;
+            self.installed.insert_at(id, slot);
+            self.tick_at(id, due_ns);
+        }
+        let lane = self.parked.lane_of(tenant);
+        let mut names = HashMap::new();
+        for (name, mut chain) in moving.chains {
+            for step in &mut chain.steps {
+                step.policy = same.get(&step.policy).copied().unwrap_or(step.policy);
+            }
+            chain.lane = lane;
+            // Without room, which only what comes back may lack, its calls are refused: none of them passes its policies by.
+            let id = self.chains.insert(chain).inspect(|_| self.counts.add(lane));
+            names.insert(name, ChainId(id.unwrap_or(u32::MAX)));
+        }
+        let tickets = self.processes.absorb(moving.lines, epoll, token);
+        self.parked
+            .absorb(tenant, moving.parked, &tickets, &names, account, now_ns);
+        names
+    }
+
     /// Whether a call for this chain waits for its tenant's turn before it is judged: because the chain is slow, or because calls
     /// wait that came earlier and cost the same account.
     #[inline]
@@ -576,6 +684,13 @@ impl Policies {
             .get(id)
             .map(Slot::recorded)
             .unwrap_or_default()
+    }
+
+    /// A tenant has as many chains and one more.
+    #[cfg(test)]
+    pub(super) fn fill_chains(&mut self, tenant: &str) {
+        let lane = self.parked.lane_of(&tenant.into());
+        (0..=MAX_CHAINS_PER_TENANT).for_each(|_| self.counts.add(lane));
     }
 
     /// Judges whole chains, however long they take: for tests that count who was asked together.

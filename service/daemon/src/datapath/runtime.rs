@@ -24,7 +24,7 @@ use rustix::thread::CpuSet;
 use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::fair::FlowId;
 use tollgate_engine::slots::Slots;
-use tollgate_engine::{Encoding, Engine, LinkId, Output, ServiceId, SessionId, Status};
+use tollgate_engine::{Birth, Encoding, Engine, LinkId, Output, ServiceId, SessionId, Status};
 use tollgate_policy_host::Rate;
 use tollgate_policy_host::apart::Channel;
 use tollgate_shm_abi::messages::{FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS};
@@ -38,19 +38,19 @@ use crate::datapath::command::{
     RuntimeReport, Scope, ServiceSchema,
 };
 use crate::datapath::message::{Body, Message, Source};
+use crate::datapath::placement::{Map, Placement};
 use crate::datapath::policies::Policies;
 use crate::datapath::pool::Pool;
 use crate::datapath::ports::{LinkPort, RemoteBinding, SessionPort, Who};
 use crate::datapath::question::Question;
-use crate::datapath::runtime_of;
 use crate::datapath::shares::Shares;
 use crate::limits::{JUDGED_AT_ONCE, TAKES_NOTHING_FOR};
 
 /// How one runtime is set up.
 pub(crate) struct Options {
     pub(crate) index: usize,
-    /// All runtimes, this one included: links move to where their tenant lives.
-    pub(crate) runtimes: usize,
+    /// Of its engine: no other of this process has it.
+    pub(crate) birth: Birth,
     pub(crate) tuning: Tuning,
     /// How much fuel a policy burns in a microsecond.
     pub(crate) rate: Rate,
@@ -92,6 +92,7 @@ const WAKE_PROCESS: u64 = 3 << 32;
 const EPOLL_BATCH: usize = 64;
 
 /// A service of this host.
+#[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) tenant: Arc<str>,
     pub(crate) schema: Arc<ServiceSchema>,
@@ -105,13 +106,19 @@ pub(crate) struct Redial {
     pub(crate) pause: Duration,
 }
 
+/// Tokens of blocks that links send from are told apart in the whole process: they move with their links.
+fn first_token(birth: Birth) -> u64 {
+    u64::from(birth.number()) << 48
+}
+
 /// One runtime's state.
 pub(crate) struct Runtime {
     pub(crate) options: Options,
     pub(crate) epoll: Arc<OwnedFd>,
     commands: mpsc::Receiver<Command>,
     pub(crate) events: UnboundedSender<Event>,
-    pub(crate) siblings: Arc<std::sync::OnceLock<Vec<Handle>>>,
+    /// Where tenants live, as far as this one knows.
+    pub(crate) map: Map,
     pub(crate) engine: Engine<Box<Message>>,
     pub(crate) sessions: Slots<Box<SessionPort>>,
     pub(crate) links: Slots<Box<LinkPort>>,
@@ -146,14 +153,13 @@ pub(crate) struct Runtime {
     stopping: bool,
 }
 
-/// Starts a runtime's thread. The siblings' handles are set once all have been started.
+/// Starts a runtime's thread. Where tenants live it is told by [`Command::Place`].
 pub(crate) fn spawn(
     options: Options,
     events: UnboundedSender<Event>,
-    siblings: Arc<std::sync::OnceLock<Vec<Handle>>>,
 ) -> std::io::Result<(Handle, std::thread::JoinHandle<()>)> {
     let name = format!("runtime-{}", options.index);
-    let (runtime, handle) = Runtime::new(options, events, siblings)?;
+    let (runtime, handle) = Runtime::new(options, events)?;
     let thread = std::thread::Builder::new()
         .name(name)
         .spawn(move || runtime.run())?;
@@ -165,7 +171,6 @@ impl Runtime {
     pub(crate) fn new(
         options: Options,
         events: UnboundedSender<Event>,
-        siblings: Arc<std::sync::OnceLock<Vec<Handle>>>,
     ) -> std::io::Result<(Runtime, Handle)> {
         let (sender, commands) = mpsc::channel();
         let doorbell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
@@ -183,15 +188,20 @@ impl Runtime {
         let tuning = &options.tuning;
         let shares = Shares::new(tuning.scheduling);
         let policies = Policies::new(tuning.cpu_share_percent, options.rate);
-        let mut engine = Engine::new();
+        let mut engine = Engine::born(options.birth);
         engine.set_wait_target(tuning.wait_target_ns());
         let patience = tuning.patience();
+        let map = Map {
+            placement: Placement::spread(options.index + 1),
+            runtimes: Vec::new(),
+        };
+        let next_token = first_token(options.birth);
         let runtime = Runtime {
             options,
             epoll,
             commands,
             events,
-            siblings,
+            map,
             engine,
             sessions: Slots::default(),
             links: Slots::default(),
@@ -205,7 +215,7 @@ impl Runtime {
             questions: Vec::with_capacity(JUDGED_AT_ONCE),
             pool: Pool::new(),
             sending: HashMap::new(),
-            next_token: 0,
+            next_token,
             next_ticket: 0,
             now_ns: now_ns(),
             counters: CallCounters::default(),
@@ -222,9 +232,15 @@ impl Runtime {
     /// The only one of a daemon that is a test's to run; what it tells the control plane is lost.
     #[cfg(test)]
     pub(crate) fn idle() -> (Runtime, Handle) {
+        Runtime::idle_at(0)
+    }
+
+    /// One of several that a test runs.
+    #[cfg(test)]
+    pub(crate) fn idle_at(index: usize) -> (Runtime, Handle) {
         let options = Options {
-            index: 0,
-            runtimes: 1,
+            index,
+            birth: Birth::new(index as u32).expect("there are few"),
             tuning: Tuning {
                 core: None,
                 waiting: Waiting::Sleep,
@@ -237,7 +253,7 @@ impl Runtime {
             rate: Rate::default(),
         };
         let (events, _unheard) = tokio::sync::mpsc::unbounded_channel();
-        Runtime::new(options, events, Arc::default()).expect("the kernel has an epoll left")
+        Runtime::new(options, events).expect("the kernel has an epoll left")
     }
 
     fn run(mut self) {
@@ -469,7 +485,22 @@ impl Runtime {
             }
             Command::Accept { stream } => self.accept(stream),
             Command::Adopt { port, bind } => self.adopt(port, bind),
-            Command::Process { id, channel } => self.open_process(id, *channel),
+            Command::Process {
+                id,
+                tenant,
+                channel,
+            } => self.open_process(id, tenant, channel),
+            Command::Part { order } => self.part_with(*order),
+            Command::Absorb { moving } => self.absorb(moving),
+            Command::Retire { map, reply } => {
+                self.retire(*map);
+                let _asker_gone = reply.send(self.report());
+                self.stopping = true;
+            }
+            Command::Place { map, done } => {
+                self.placed(*map);
+                let _asker_gone = done.send(());
+            }
             Command::Rehearse {
                 id,
                 version,
@@ -502,13 +533,20 @@ impl Runtime {
         }
     }
 
-    fn open_process(&mut self, id: ProcessId, mut channel: Channel) {
-        let token = WAKE_PROCESS | u64::from(id.0);
-        if let Err(error) = channel.watch(&self.epoll, token) {
+    fn open_process(&mut self, id: ProcessId, tenant: Arc<str>, mut channel: Box<Channel>) {
+        if let Some(home) = self.elsewhere(&tenant) {
+            home.send(Command::Process {
+                id,
+                tenant,
+                channel,
+            });
+            return;
+        }
+        if let Err(error) = channel.watch(&self.epoll, Self::process_token(id)) {
             // Nobody would be woken by its answers.
             channel.end(format!("it can't be watched: {error}"));
         }
-        self.policies.processes().open(id, channel);
+        self.policies.processes().open(id, tenant, *channel);
     }
 
     fn apply(&mut self, change: PolicyChange) -> Result<(), String> {
@@ -835,8 +873,15 @@ impl Runtime {
         WAKE_LINK | u64::from(link.0)
     }
 
-    pub(crate) fn is_home_of(&self, tenant: &str) -> bool {
-        runtime_of(tenant, self.options.runtimes) == self.options.index
+    pub(crate) fn process_token(process: ProcessId) -> u64 {
+        WAKE_PROCESS | u64::from(process.0)
+    }
+
+    /// Where a tenant lives, if that isn't here.
+    pub(crate) fn elsewhere(&self, tenant: &str) -> Option<Handle> {
+        let home = self.map.placement.home(tenant);
+        let sibling = self.map.runtimes.get(home);
+        sibling.filter(|_| home != self.options.index).cloned()
     }
 
     /// The service that a client of `tenant` with this schema reaches on this host, or why there is none.

@@ -258,6 +258,12 @@ impl Slot {
         self.trial = installed.trial.filter(|_| self.candidate.is_some());
     }
 
+    /// It is in another runtime, where its account has another name and nobody knows that it has run.
+    pub(super) fn moved(&mut self, account: Option<AccountId>) {
+        self.account = account;
+        self.has_run = false;
+    }
+
     /// Changes what judging one call may use.
     pub(super) fn limit_cpu(&mut self, limit: CpuLimit) {
         for version in self.stable.iter_mut().chain(&mut self.candidate) {

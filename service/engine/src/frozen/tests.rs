@@ -10,6 +10,7 @@ use tollgate_shm_abi::stream::Credit;
 
 use super::*;
 use crate::limits::{MAX_CALLS, MAX_DEADLINE_NS, WAITS_INTERVAL_NS};
+use crate::parcel::tests::moved;
 use crate::tables::{Output, Steering, Submission, Verdict};
 use crate::tests::{APP, Message, PEER, SERVER, drain, engine, from_peer, submission};
 use tollgate_shm_abi::metadata::MetadataBuf;
@@ -17,11 +18,14 @@ use tollgate_shm_abi::metadata::MetadataBuf;
 /// What [`everything`] is frozen to.
 const STATE: &str = include_str!("../../vectors/frozen-1.json");
 
+/// What it is frozen to once it has gone to another engine, where somebody else's calls are.
+const MOVED: &str = include_str!("../../vectors/frozen-2.json");
+
 /// States that older versions have written. One is added, and [`STATE`] becomes another file, when the format changes.
-const STATES: &[&str] = &[STATE];
+const STATES: &[&str] = &[STATE, MOVED];
 
 /// When they were.
-const NOW_NS: u64 = 5_000_000_000;
+pub(crate) const NOW_NS: u64 = 5_000_000_000;
 
 const LABELLED: SessionId = SessionId(0x0001_0003);
 
@@ -309,7 +313,7 @@ fn waiting(scene: &mut Scene) {
 }
 
 /// An engine that has all there can be.
-fn everything() -> Engine<Message> {
+pub(crate) fn everything() -> Engine<Message> {
     let mut scene = tables();
     scene.engine.expire(NOW_NS);
     calls(&mut scene);
@@ -331,7 +335,7 @@ fn everything() -> Engine<Message> {
 }
 
 /// Follows the messages of an engine that was thawed of who knows what.
-struct Follower {
+pub(crate) struct Follower {
     engine: Engine<Message>,
     /// Those that the engine should hold.
     inside: usize,
@@ -340,7 +344,7 @@ struct Follower {
 }
 
 impl Follower {
-    fn new(engine: Engine<Message>) -> Self {
+    pub(crate) fn new(engine: Engine<Message>) -> Self {
         let state = |key| (key, engine.calls.get(key).unwrap().state);
         let with_rim = engine.with_rim().map(state).collect();
         let mut follower = Self {
@@ -391,7 +395,7 @@ impl Follower {
     }
 
     /// Whoever may have something to say says it, and then everybody goes.
-    fn wind_up(mut self) {
+    pub(crate) fn wind_up(mut self) {
         self.act();
         for (call, state) in std::mem::take(&mut self.with_rim) {
             self.inside += 1;
@@ -488,6 +492,8 @@ impl Follower {
 fn an_engine_is_frozen_to_the_reviewed_state() {
     let state = freeze(&everything());
     assert!(state == STATE, "{state}");
+    let state = freeze(&moved());
+    assert!(state == MOVED, "{state}");
 }
 
 #[test]
@@ -614,8 +620,8 @@ fn what_cannot_have_been_is_refused_with_a_sentence() {
     let cases: &[(String, Value, &str)] = &[
         (
             "/version".into(),
-            2.into(),
-            "the state is of version 2, and this daemon reads 1 to 1",
+            3.into(),
+            "the state is of version 3, and this daemon reads 1 to 2",
         ),
         (
             "/expired_ns".into(),

@@ -11,7 +11,7 @@ use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::stream::Window;
 
 use super::*;
-use crate::calls::Calls;
+use crate::calls::{Calls, Placed};
 use crate::limits::{MAX_CALL_BYTES, MAX_CALLS, STREAMS_BEFORE_SWEEP};
 use crate::overload::Limit;
 use crate::streams::Waiting as WaitingMessage;
@@ -49,7 +49,7 @@ impl<M> Engine<M> {
         })?;
         let mut engine = Self {
             timer: Wheel::expired_until(expired_ns),
-            ..Self::new()
+            ..Self::born(frozen.birth.unwrap_or_default())
         };
         engine.services = frozen.services.into_iter().map(thaw_service).collect();
         for session in frozen.sessions {
@@ -66,10 +66,10 @@ impl<M> Engine<M> {
         }
         let mut calls = Vec::with_capacity(frozen.calls.len());
         for call in frozen.calls {
-            let (key, shadowed) = (call.key, call.shadowed);
+            let (key, place, shadowed) = (call.key, call.place, call.shadowed);
             let call = thaw_call(call, &mut message)?;
             engine.count(key, shadowed, &call)?;
-            calls.push((key, call));
+            calls.push((key, place, call));
         }
         engine.place(calls, &frozen.free)?;
         for (link, waiting, streams) in queues {
@@ -231,17 +231,19 @@ impl<M> Engine<M> {
     }
 
     /// Gives calls their places, and arms their deadlines.
-    fn place(&mut self, calls: Vec<(CallKey, Call<M>)>, free: &[CallKey]) -> Thawed<()> {
-        let armed: Vec<(u32, u64)> = calls
+    fn place(&mut self, calls: Vec<Placed<M>>, free: &[CallKey]) -> Thawed<()> {
+        let armed: Vec<(CallKey, u64)> = calls
             .iter()
-            .map(|(key, call)| (key.slot(), call.deadline_ns))
+            .map(|(key, _, call)| (*key, call.deadline_ns))
             .filter(|(_, deadline_ns)| *deadline_ns != 0)
             .collect();
-        let calls = Calls::of(calls, free);
+        let calls = Calls::of(self.calls.birth(), calls, free);
         let spoilt = "calls and free keys don't have one place each";
         self.calls = calls.ok_or_else(|| Unportable(spoilt.to_owned()))?;
-        for (slot, deadline_ns) in armed {
-            self.timer.arm(slot, deadline_ns);
+        for (key, deadline_ns) in armed {
+            if let Some(slot) = self.calls.slot_of(key) {
+                self.timer.arm(slot, deadline_ns);
+            }
         }
         Ok(())
     }

@@ -197,12 +197,13 @@ impl Channel {
         }
     }
 
-    /// Has `epoll` report an answer, and the process's end, as an event that carries `token`.
+    /// Has `epoll` report an answer, and the process's end, as an event that carries `token`; another one that did no longer does.
     ///
     /// # Errors
     /// What epoll_ctl says: out of memory, or too many watches.
     pub fn watch(&mut self, epoll: &Arc<OwnedFd>, token: u64) -> rustix::io::Result<()> {
         self.end.doorbell.watch(epoll, token)?;
+        self.unwatch();
         let flags = EventFlags::IN | EventFlags::ET;
         epoll::add(&**epoll, &self.process, EventData::new_u64(token), flags)?;
         self.watched_by = Some(Arc::clone(epoll));
@@ -521,12 +522,18 @@ fn outcome(kind: &Kind, result: Result8, said: &[u8]) -> Result<Outcome, String>
     }
 }
 
-impl Drop for Channel {
-    fn drop(&mut self) {
+impl Channel {
+    fn unwatch(&mut self) {
         if let Some(epoll) = self.watched_by.take() {
             // The control plane holds the process, too; closing this descriptor alone would leave the watch.
             let _gone = epoll::delete(&*epoll, self.process.as_fd());
         }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.unwatch();
     }
 }
 

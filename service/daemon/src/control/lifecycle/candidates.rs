@@ -192,7 +192,7 @@ impl Control {
     }
 
     /// A version as it is to run: instantiated on a blocking thread, for its set-up is the guest's code.
-    pub(super) async fn how(
+    pub(in crate::control) async fn how(
         &self,
         attachment: &Attachment,
         version: &Version,

@@ -86,7 +86,7 @@ impl Control {
     /// The runtimes on which an attachment's calls can be.
     pub(super) fn runtimes_of(&self, target: &Target) -> Vec<usize> {
         if target.tenant == ALL {
-            (0..self.runtimes.len()).collect()
+            (0..self.runtimes()).collect()
         } else {
             vec![self.runtime_of(&target.tenant)]
         }

@@ -137,7 +137,7 @@ impl Standstill {
     pub(super) async fn of(control: &Control, with_links: bool) -> Result<Standstill, Status> {
         let (mut answers, mut verdicts) = (Vec::new(), Vec::new());
         let (mut standing, mut all_stand) = (Vec::new(), Vec::new());
-        for runtime in 0..control.runtimes.len() {
+        for runtime in 0..control.runtimes() {
             let (sender, verdict) = mpsc::channel();
             verdicts.push(sender);
             let (sender, all) = mpsc::channel();
@@ -376,7 +376,7 @@ impl Heard {
         }
         let schemas = Arc::new(by_hash(control));
         let (mut answers, mut begins) = (Vec::new(), Vec::new());
-        for runtime in 0..control.runtimes.len() {
+        for runtime in 0..control.runtimes() {
             let Some(estate) = self.estates.remove(&runtime) else {
                 return Err(format!("it left no runtime {runtime}"));
             };
@@ -478,7 +478,7 @@ impl Beginning {
             if !went_on {
                 let session = resumed.session;
                 tracing::warn!("session {} can't be gone on with, and was ended", session.0);
-                control.runtimes[runtime].send(Command::CloseSession { session });
+                control.send(runtime, Command::CloseSession { session });
             }
         }
         for socket in self.strangers {

@@ -296,7 +296,7 @@ impl Successor {
             socket: control.config().socket_path(),
             state: control.config().state.clone(),
             listen: control.listen,
-            runtimes: control.runtimes.len(),
+            runtimes: control.runtimes(),
             by: by.to_string(),
         };
         let mut fds = control.doors.descriptors().map_err(internal)?;

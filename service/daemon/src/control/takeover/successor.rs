@@ -16,7 +16,7 @@ use super::estate::{self, Beginning, Heard};
 use super::{ARGUMENT, Channel, FORMAT, Message, Offer};
 use crate::config::Config;
 use crate::control::{Control, DaemonError, failed};
-use crate::limits::{MAX_UPGRADE_TIMEOUT, OFFER_TIMEOUT, TAKE_OVER_TIMEOUT};
+use crate::limits::{MAX_RUNTIMES, MAX_UPGRADE_TIMEOUT, OFFER_TIMEOUT, TAKE_OVER_TIMEOUT};
 
 /// The daemon that runs until this one takes over.
 pub(crate) struct Predecessor {
@@ -49,6 +49,12 @@ impl Predecessor {
         })
     }
 
+    /// How many runtimes it has: as many go on, until they are as many as is configured.
+    pub(crate) fn runtimes(&self) -> usize {
+        let offered = self.offer.get().map_or(1, |offer| offer.runtimes);
+        offered.clamp(1, MAX_RUNTIMES)
+    }
+
     /// What it offers, if it fits the configuration.
     pub(crate) async fn estate(&self, config: &Config) -> Result<Estate, DaemonError> {
         let wrong = |why: &str| {
@@ -78,7 +84,6 @@ impl Predecessor {
         };
         same("socket", &offer.socket, &config.socket_path())?;
         same("state directory", &offer.state, &config.state)?;
-        same("number of runtimes", &offer.runtimes, &config.runtimes())?;
         let store = Store::of_copy(copy.into());
         let store = store.map_err(|error| failed("the state can't be taken over")(&error))?;
         let peers = fds.next().filter(|_| listens_there(config, &offer));

@@ -18,6 +18,7 @@ use super::{Beginning, BoundAgain, Estate, Inventory, Resumed};
 use crate::datapath::command::{MethodSteps, PolicyChange, Scope, ServiceSchema};
 use crate::datapath::message::Source;
 use crate::datapath::parked::{Position, Why};
+use crate::datapath::placement::note_birth;
 use crate::datapath::ports::{Held, RemoteBinding, SessionPort, Who};
 use crate::datapath::question::{Question, Steered};
 use crate::datapath::runtime::{Redial, Runtime, Service};
@@ -69,6 +70,8 @@ impl Runtime {
         let table = Slots::of(ports, &state.free);
         self.sessions = table.ok_or("the sessions don't have one key each")?;
         let before = state.engine.take_chains();
+        let birth = state.engine.birth();
+        state.engine.births().for_each(note_birth);
         let gone = state.engine.sessions().filter(|id| !there.contains(id));
         let mut beginning = Beginning {
             gone: gone.collect(),
@@ -85,6 +88,10 @@ impl Runtime {
             form.message(bytes).map(|message| pool.boxed(message))
         });
         self.engine = engine.map_err(|error| error.to_string())?;
+        if birth.is_none() {
+            // A daemon of before engines had births gave all of them the first one's.
+            self.engine.set_birth(self.options.birth);
+        }
         let target = self.options.tuning.wait_target;
         self.engine
             .set_wait_target(target.map(|target| target.as_nanos() as u64));

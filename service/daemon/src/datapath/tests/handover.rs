@@ -19,10 +19,10 @@ use crate::datapath::ports::Held;
 use crate::datapath::runtime::Runtime;
 
 /// A runtime with a session whose one method nobody serves, and its application.
-struct Old {
-    runtime: Runtime,
-    _handle: Handle,
-    app: AppEnd,
+pub(super) struct Old {
+    pub(super) runtime: Runtime,
+    pub(super) handle: Handle,
+    pub(super) app: AppEnd,
     schema: Arc<ServiceSchema>,
     image: Vec<u8>,
 }
@@ -37,7 +37,7 @@ fn schema_of(method: Arc<Method>) -> Arc<ServiceSchema> {
 }
 
 impl Old {
-    fn new(features: u32) -> Old {
+    pub(super) fn new(features: u32) -> Old {
         let (mut runtime, handle) = Runtime::idle();
         let (shape, fds) = open_with(&mut runtime, &handle, "t", features);
         let app = AppEnd::attach(&shape, fds).unwrap();
@@ -53,7 +53,7 @@ impl Old {
         assert_eq!(bound.unwrap(), 0);
         Old {
             runtime,
-            _handle: handle,
+            handle,
             app,
             schema,
             image,
@@ -69,7 +69,7 @@ impl Old {
         }
     }
 
-    fn call(&mut self, call: u64) {
+    pub(super) fn call(&mut self, call: u64) {
         let mut block = self.app.send_heap.alloc(self.image.len()).unwrap();
         block.copy_from_slice(&self.image);
         let block = BlockRef {
@@ -90,7 +90,7 @@ impl Old {
 }
 
 /// The calls that were answered with a status, and the blocks that came back.
-fn heard(app: &mut AppEnd, receive: u64) -> (Vec<u64>, usize) {
+pub(super) fn heard(app: &mut AppEnd, receive: u64) -> (Vec<u64>, usize) {
     let heaps = tollgate_shm_abi::descriptor::HeapSizes {
         send: MIN_HEAP_BYTES,
         receive,

@@ -7,6 +7,7 @@ mod chains;
 mod handover;
 mod life;
 mod links;
+mod moving;
 mod parked;
 mod puppet;
 mod turns;

@@ -574,6 +574,28 @@ impl Rig {
         }
     }
 
+    /// Tenant `t` goes to another runtime, with these attachments and chains; what the chains are called there.
+    pub(super) fn go_to(
+        &mut self,
+        there: &mut Rig,
+        attachments: &[u32],
+        chains: &[ChainId],
+        same: &HashMap<u32, u32>,
+    ) -> Result<HashMap<ChainId, ChainId>, String> {
+        let tenant: Arc<str> = "t".into();
+        let moving = self
+            .policies
+            .part(&tenant, attachments, chains.iter().copied());
+        if let Some(refusal) = there.policies.refusal_of(&tenant, &moving) {
+            return Err(refusal);
+        }
+        let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
+        let epoll = Arc::new(epoll.unwrap());
+        let token = |_| 0;
+        let policies = &mut there.policies;
+        Ok(policies.absorb(&tenant, moving, same, (&epoll, token), now_ns()))
+    }
+
     /// Judges one request.
     pub(super) fn judge_one(&mut self, chain: ChainId, key: u64) -> Fate {
         self.judge(chain, Hook::Request, &[(key, 1)]).remove(0)

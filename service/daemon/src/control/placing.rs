@@ -1,0 +1,274 @@
+//! Which runtime a tenant lives on: where its name says, or where an operator has said; and how it moves from one to another.
+//!
+//! ```text
+//!   gate: no application of the tenant's is served by the control plane ─▶ Part ─▶ (two runtimes) ─▶ Moved ─▶ what is known here
+//!   of its sessions, bindings and attachments is of the new runtime ─▶ stored, recorded ─▶ every runtime is told
+//! ```
+//!
+//! Invariants: one change at a time ([`Control::changing`]), and none of what is asked about the tenant is under way: whatever was sent to the old
+//! runtime before it parts is done there. What is stored is where it lives; if it can't be stored, it moves back.
+//!
+//! What may still be under way: events. Those of the old runtime name sessions by what they were called there, which nothing else is for a long
+//! time; those of the new one that come before it is known here what they are called there are kept until it is. Attachments keep their names, and a
+//! comparison of schemas is made anew by the new runtime.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::sync::{OwnedRwLockWriteGuard, RwLock, oneshot};
+use tokio::time::timeout;
+use tollgate_control::audit::Actor;
+use tollgate_control::{ALL, Owner, Store};
+use tollgate_engine::limits::MAX_BIRTHS;
+use tollgate_engine::{Birth, Status};
+use tollgate_shm_abi::messages::TenantMove;
+use tollgate_shm_abi::status::Code;
+
+use crate::control::admin::{invalid, store_failed};
+use crate::control::{Control, DaemonError, failed};
+use crate::datapath::moving::{Move, Moved};
+use crate::datapath::placement::{Map, next_birth};
+use crate::datapath::{Command, Placement};
+use crate::limits::{MAX_SESSIONS, MOVE_PATIENCE};
+
+/// The placement that is stored.
+pub(super) fn restored(store: &Store, runtimes: usize) -> Result<Placement, DaemonError> {
+    let stored = store.placements();
+    let stored = stored.map_err(|error| failed("the store can't be read")(&error))?;
+    let mut placement = Placement::spread(runtimes);
+    for (tenant, runtime) in stored {
+        let runtime = runtime as usize;
+        if runtime >= runtimes {
+            tracing::warn!(
+                "tenant {tenant} was moved to runtime {runtime}, which there isn't: it lives where its name says"
+            );
+        }
+        placement.assign(&tenant.into(), runtime);
+    }
+    Ok(placement)
+}
+
+/// The next engine's birth.
+pub(super) fn birth() -> Result<Birth, DaemonError> {
+    next_birth().ok_or_else(|| {
+        DaemonError(format!(
+            "{MAX_BIRTHS} runtimes have been started since this daemon was, upgrades included: restart it"
+        ))
+    })
+}
+
+/// `tollgate tenant move`. Tells where the tenant lives, and what it took.
+pub(super) async fn move_tenant(
+    control: &Rc<Control>,
+    actor: Actor,
+    request: TenantMove,
+) -> Result<Value, Status> {
+    let TenantMove { tenant, runtime } = request;
+    let _one_at_a_time = control.begin_change().await?;
+    control.require_owner(&Owner::Tenant(tenant.clone()))?;
+    let wanted = runtime.map(|runtime| runtime as usize);
+    let runtimes = control.runtimes();
+    if let Some(wanted) = wanted.filter(|wanted| *wanted >= runtimes) {
+        return Err(invalid(format!(
+            "there is no runtime {wanted}: this daemon has {runtimes}, numbered from 0 on"
+        )));
+    }
+    let mut after = control.placement.borrow().clone();
+    match wanted {
+        Some(wanted) => after.assign(&tenant.as_str().into(), wanted),
+        None => drop(after.assigned.remove(tenant.as_str())),
+    }
+    let (from, to) = (control.runtime_of(&tenant), after.home(&tenant));
+    let gate = control.shut_gate(&tenant).await?;
+    let moved = match from == to {
+        true => None,
+        false => Some(control.relocate(&tenant, to).await?),
+    };
+    let details = json!({"tenant": tenant, "from": from, "to": to, "by_name": wanted.is_none()});
+    let stored = control.store.place(actor, details, &tenant, runtime);
+    if let Err(error) = stored {
+        if moved.is_some()
+            && let Err(status) = control.relocate(&tenant, from).await
+        {
+            tracing::error!("a move can't be taken back: {}", status.message);
+        }
+        return Err(store_failed(&error));
+    }
+    drop(gate);
+    control.placement.replace(after);
+    control.tell_placement().await?;
+    let mut report =
+        json!({"tenant": tenant, "from": from, "runtime": to, "by_name": wanted.is_none()});
+    if let Some(moved) = moved {
+        report["sessions"] = moved.sessions.len().into();
+        report["links"] = moved.links.into();
+        report["calls"] = moved.calls.into();
+        report["pause_us"] = (moved.still_ns / 1_000).into();
+    }
+    Ok(report)
+}
+
+/// Nothing is asked about a tenant while this is there.
+pub(super) type Shut = OwnedRwLockWriteGuard<()>;
+
+impl Control {
+    /// A tenant's gate.
+    pub(super) fn gate(&self, tenant: &str) -> Arc<RwLock<()>> {
+        let mut gates = self.gates.borrow_mut();
+        if gates.len() > 2 * MAX_SESSIONS {
+            // Those that nobody has.
+            gates.retain(|_, gate| Arc::strong_count(gate) > 1);
+        }
+        Arc::clone(gates.entry(tenant.to_owned()).or_default())
+    }
+
+    /// Waits until nothing that a tenant's applications have asked is under way.
+    pub(super) async fn shut_gate(&self, tenant: &str) -> Result<Shut, Status> {
+        let shut = timeout(MOVE_PATIENCE, self.gate(tenant).write_owned()).await;
+        shut.map_err(|_elapsed| {
+            let text = format!(
+                "an application of tenant {tenant} has waited for a binding for {MOVE_PATIENCE:?}: try again"
+            );
+            Status::new(Code::UNAVAILABLE, text)
+        })
+    }
+
+    /// Has a tenant live elsewhere; its gate is shut. An error says why it is where it was.
+    pub(super) async fn relocate(&self, tenant: &str, to: usize) -> Result<Moved, Status> {
+        let from = self.runtime_of(tenant);
+        let (reply, answer) = oneshot::channel();
+        let order = Box::new(Move {
+            tenant: tenant.into(),
+            to,
+            attachments: self.attachments_of(tenant),
+            same: self.same(from, to),
+            reply: Some(reply),
+        });
+        self.ended_early.replace(Some(Vec::new()));
+        self.send(from, Command::Part { order });
+        // However long that takes: who gave up wouldn't know where the tenant is.
+        let answer = answer.await;
+        let early = self.ended_early.take().unwrap_or_default();
+        let answer = answer.map_err(|_dropped| {
+            let text = format!("runtime {from} has ended, or runtime {to} has");
+            Status::new(Code::INTERNAL, text)
+        })?;
+        let stays = |why| {
+            let text = format!("tenant {tenant} stays on runtime {from}: {why}");
+            Status::new(Code::FAILED_PRECONDITION, text)
+        };
+        let moved = answer.map_err(stays)?;
+        self.follow(tenant, from, &moved);
+        for (at, reason) in early {
+            self.session_ended(at, reason);
+        }
+        match moved.refused {
+            Some(why) => Err(stays(why)),
+            None => Ok(moved),
+        }
+    }
+
+    /// A tenant's own attachments.
+    fn attachments_of(&self, tenant: &str) -> Vec<u32> {
+        let attachments = self.attachments.borrow();
+        attachments.live.naming(tenant).map(|(id, _)| id).collect()
+    }
+
+    /// What the attachments for all tenants are called on another runtime.
+    fn same(&self, from: usize, to: usize) -> HashMap<u32, u32> {
+        let attachments = self.attachments.borrow();
+        let there: HashMap<_, _> = attachments
+            .live
+            .naming(ALL)
+            .filter(|(_, live)| live.runtime == to)
+            .map(|(id, live)| (live.place, id))
+            .collect();
+        let here = attachments.live.naming(ALL);
+        let here = here.filter(|(_, live)| live.runtime == from);
+        here.filter_map(|(id, live)| Some((id, *there.get(&live.place)?)))
+            .collect()
+    }
+
+    /// What is known of a tenant is of where it is now.
+    fn follow(&self, tenant: &str, from: usize, moved: &Moved) {
+        let to = moved.runtime;
+        let mut sessions = self.sessions.borrow_mut();
+        let names = moved.sessions.iter();
+        let connected: Vec<_> = names
+            .filter_map(|(old, new)| Some(((to, *new), sessions.remove(&(from, *old))?)))
+            .collect();
+        for (at, connected) in connected {
+            connected.at.set(at);
+            sessions.insert(at, connected);
+        }
+        let mut attachments = self.attachments.borrow_mut();
+        for binding in &mut attachments.bindings {
+            if binding.runtime != from || binding.tenant != tenant {
+                continue;
+            }
+            binding.runtime = to;
+            if let Some(name) = moved.sessions.get(&binding.session) {
+                binding.session = *name;
+            }
+            binding.service = binding
+                .service
+                .map(|id| moved.services.get(&id).copied().unwrap_or(id));
+        }
+        let lives: Vec<u32> = attachments.live.naming(tenant).map(|(id, _)| id).collect();
+        for id in lives {
+            if let Some(live) = attachments.live.get_mut(id) {
+                live.runtime = to;
+            }
+        }
+        if moved.refused.is_none() {
+            self.placement.borrow_mut().assign(&tenant.into(), to);
+        }
+        let pause = Duration::from_nanos(moved.still_ns);
+        tracing::info!(
+            "tenant {tenant} is on runtime {to}, after {} us, with {} sessions, {} links and {} calls in flight",
+            pause.as_micros(),
+            moved.sessions.len(),
+            moved.links,
+            moved.calls
+        );
+        let mut pauses = self.pauses.borrow_mut();
+        pauses.insert(tenant.to_owned(), pause);
+    }
+
+    /// Tells every runtime where tenants live, and waits until they go by it.
+    pub(super) async fn tell_placement(&self) -> Result<(), Status> {
+        let placement = self.placement.borrow().clone();
+        let runtimes = self.runtimes.borrow().clone();
+        let map = Map {
+            placement,
+            runtimes,
+        };
+        let told: Vec<_> = (0..self.runtimes())
+            .map(|runtime| {
+                let map = Box::new(map.clone());
+                self.begin(runtime, |done| Command::Place { map, done })
+            })
+            .collect();
+        for answer in told {
+            self.answered(answer).await?;
+        }
+        Ok(())
+    }
+
+    /// For `status`: where each tenant lives, whether somebody said so, and how long its last move took.
+    pub(super) fn homes(&self, tenants: &[String]) -> Value {
+        let (placement, pauses) = (self.placement.borrow(), self.pauses.borrow());
+        let home = |tenant: &String| {
+            let runtime = placement.home(tenant);
+            let pause = pauses.get(tenant).map(|pause| pause.as_micros() as u64);
+            json!({
+                "tenant": tenant, "runtime": runtime, "moved": placement.assigned.get(tenant.as_str()) == Some(&runtime),
+                "pause_us": pause,
+            })
+        };
+        tenants.iter().map(home).collect()
+    }
+}

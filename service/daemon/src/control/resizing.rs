@@ -1,0 +1,224 @@
+//! Runtimes come and go while calls run.
+//!
+//! ```text
+//!   more:   threads start ─▶ every tenant stays where it is ─▶ attachments for all tenants, there too ─▶ tenants move ─▶ by name again
+//!   fewer:  every tenant stays where it is ─▶ tenants move ─▶ by name again ─▶ nobody sends anything there any more ─▶ threads end
+//! ```
+//!
+//! It is always the last ones that come and go, so the others keep their numbers. Tenants are spread anew by their names, but for those that an operator has
+//! moved. All gates of those that move are shut before the first one does; what is refused moves everybody back.
+
+use tollgate_control::{ALL, Candidate};
+use tollgate_engine::Status;
+use tollgate_shm_abi::status::Code;
+
+use crate::config::Config;
+use crate::control::admin::store_failed;
+use crate::control::policies::{Faults, Live, Version};
+use crate::control::report::internal;
+use crate::control::{Control, start_runtime};
+use crate::datapath::command::{How, Place, PolicyChange, Report, Running};
+use crate::datapath::placement::Map;
+use crate::datapath::{Command, Placement};
+
+impl Control {
+    /// After another process' runtimes have been taken over: as many as is configured.
+    pub(super) async fn resize_as_configured(&self) {
+        let _one_at_a_time = self.changing.lock().await;
+        if let Err(status) = self.resize(&self.config()).await {
+            let runtimes = self.runtimes();
+            tracing::error!("there stay {runtimes} runtimes: {}", status.message);
+        }
+    }
+
+    /// As many runtimes as a configuration says. Whoever calls this changes something, alone.
+    pub(super) async fn resize(&self, config: &Config) -> Result<(), Status> {
+        let (before, after) = (self.runtimes(), config.runtimes());
+        if before == after {
+            return Ok(());
+        }
+        let was = self.placement.borrow().clone();
+        let shall = Placement {
+            runtimes: after,
+            ..was.clone()
+        };
+        self.check_assigned(&shall)?;
+        let tenants = self.store.tenants();
+        let tenants = tenants.map_err(|error| store_failed(&error))?;
+        let going: Vec<_> = tenants
+            .iter()
+            .map(|tenant| (tenant.as_str(), was.home(tenant), shall.home(tenant)))
+            .filter(|(_, from, to)| from != to)
+            .collect();
+        let mut gates = Vec::with_capacity(going.len());
+        for (tenant, ..) in &going {
+            gates.push(self.shut_gate(tenant).await?);
+        }
+        // For as long as they move, each is where somebody says.
+        let mut meanwhile = Placement {
+            runtimes: before.max(after),
+            ..was.clone()
+        };
+        for tenant in &tenants {
+            meanwhile.assign(&tenant.as_str().into(), was.home(tenant));
+        }
+        let moved = async {
+            self.grow(config, after).await?;
+            self.placement.replace(meanwhile);
+            self.tell_placement().await?;
+            for (tenant, _, to) in &going {
+                self.relocate(tenant, *to).await?;
+            }
+            Ok(())
+        };
+        if let Err(status) = moved.await {
+            for (tenant, from, _) in &going {
+                let Err(status) = self.back(tenant, *from).await else {
+                    continue;
+                };
+                tracing::error!("tenant {tenant} can't go back: {}", status.message);
+            }
+            self.shrink(before, was).await?;
+            return Err(status);
+        }
+        self.shrink(after, shall).await?;
+        tracing::info!(
+            "there are {after} runtimes instead of {before}; {} tenants have moved",
+            going.len()
+        );
+        Ok(())
+    }
+
+    async fn back(&self, tenant: &str, home: usize) -> Result<(), Status> {
+        match self.runtime_of(tenant) == home {
+            true => Ok(()),
+            false => self.relocate(tenant, home).await.map(drop),
+        }
+    }
+
+    /// Whoever was moved to a runtime stays there.
+    fn check_assigned(&self, shall: &Placement) -> Result<(), Status> {
+        let before = self.runtimes();
+        let mut assigned = shall.assigned.iter();
+        let lost = assigned.find(|(_, runtime)| (shall.runtimes..before).contains(*runtime));
+        let Some((tenant, runtime)) = lost else {
+            return Ok(());
+        };
+        let text = format!(
+            "tenant {tenant} was moved to runtime {runtime}, which would go: move it elsewhere first, or reset it (tollgate tenant move {tenant} --reset)"
+        );
+        Err(Status::new(Code::FAILED_PRECONDITION, text))
+    }
+
+    /// Starts runtimes that there aren't, with what each has of its own.
+    async fn grow(&self, config: &Config, count: usize) -> Result<(), Status> {
+        for index in self.runtimes()..count {
+            let started = start_runtime(config, (self.rate, index), &self.link, &self.events);
+            let (handle, thread) = started.map_err(internal)?;
+            self.runtimes.borrow_mut().push(handle);
+            self.threads.borrow_mut().push(thread);
+            self.furnish(index).await?;
+        }
+        Ok(())
+    }
+
+    /// Puts the attachments for all tenants in force on another runtime.
+    async fn furnish(&self, runtime: usize) -> Result<(), Status> {
+        let all: Vec<Live> = {
+            let attachments = self.attachments.borrow();
+            let lives = attachments.live.naming(ALL);
+            let lives = lives.filter(|(_, live)| live.runtime == 0);
+            let lives: Vec<_> = lives.map(|(_, live)| live.clone()).collect();
+            attachments.check_room(lives.len())?;
+            lives
+        };
+        let mut change = PolicyChange::default();
+        for first in all {
+            let (stable, stable_place) = self.another(&first, first.stable.as_ref()).await?;
+            let on_trial = first.candidate.as_ref().filter(|version| {
+                let candidate = first.attachment.slot.candidate;
+                candidate.is_some_and(|Candidate { version: its, .. }| its == version.number)
+            });
+            let (candidate, candidate_place) = self.another(&first, on_trial).await?;
+            let live = Live {
+                runtime,
+                stable,
+                candidate,
+                incarnation: 0,
+                faults: Faults::default(),
+                ..first
+            };
+            let mut attachments = self.attachments.borrow_mut();
+            let id = attachments.insert(live.clone())?;
+            change
+                .install
+                .push(live.installed(id, stable_place, candidate_place));
+        }
+        self.apply(runtime, change).await
+    }
+
+    /// A version that runs on the first runtime, to run on another one.
+    async fn another(
+        &self,
+        first: &Live,
+        version: Option<&Version>,
+    ) -> Result<(Option<Version>, Place), Status> {
+        let Some(version) = version.cloned() else {
+            return Ok((None, Place::Empty));
+        };
+        let slot = &first.attachment.slot;
+        let how = match &slot.quarantine {
+            Some(why) if slot.stable == Some(version.number) => {
+                How::Broken(format!("it is quarantined: {why}"))
+            }
+            _ => self.how(&first.attachment, &version).await?,
+        };
+        let running = Running {
+            version: version.number,
+            how,
+            inherit: false,
+        };
+        Ok((Some(version), Place::Put(running)))
+    }
+
+    /// Ends runtimes that nobody lives on any more, if there are any, and has everybody go by this placement.
+    async fn shrink(&self, count: usize, placement: Placement) -> Result<(), Status> {
+        self.placement.replace(placement.clone());
+        let gone = self.runtimes.borrow_mut().split_off(count);
+        let threads = self.threads.borrow_mut().split_off(count);
+        self.tell_placement().await?;
+        // From here on nobody sends anything there.
+        let map = Map {
+            placement,
+            runtimes: self.runtimes.borrow().clone(),
+        };
+        for (handle, index) in gone.iter().zip(count..) {
+            let (reply, counted) = tokio::sync::oneshot::channel();
+            let map = Box::new(map.clone());
+            handle.send(Command::Retire { map, reply });
+            let counted = self.answered(counted).await?;
+            let mut retired = self.counted_before.borrow_mut();
+            retired.absorb(Report {
+                calls: counted.calls,
+                bytes: counted.bytes,
+                shares: counted.shares,
+                ..Report::default()
+            });
+            retired.merge_shares();
+            let mut attachments = self.attachments.borrow_mut();
+            let lives = attachments.live.iter();
+            let lives = lives.filter(|(_, live)| live.runtime == index);
+            let lives: Vec<u32> = lives.map(|(id, _)| id).collect();
+            for id in lives {
+                attachments.live.remove(id);
+            }
+        }
+        for thread in threads {
+            let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+            if !matches!(joined, Ok(Ok(()))) {
+                tracing::error!("a runtime panicked as it ended; this is a bug of the daemon");
+            }
+        }
+        Ok(())
+    }
+}
