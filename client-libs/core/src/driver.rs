@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -116,6 +117,9 @@ impl Driver {
             return false;
         }
         let worked = self.drain(inner);
+        if !worked {
+            inner.emptied.fetch_add(1, Ordering::SeqCst);
+        }
         self.tasks.poll_ready();
         self.look = inner.lock().end_turn();
         worked

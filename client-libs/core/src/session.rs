@@ -138,6 +138,8 @@ pub(crate) struct Inner {
     pub(crate) handle: OnceLock<Weak<Handle>>,
     /// Calls that came and aren't answered.
     pub(crate) serving: AtomicUsize,
+    /// How often whoever drives has found nothing in the ring.
+    pub(crate) emptied: AtomicUsize,
     /// Somebody waits until there are none.
     draining: AtomicBool,
     idle: Mutex<Option<Waker>>,
@@ -236,6 +238,7 @@ impl Inner {
             over: AtomicBool::new(false),
             handle: OnceLock::new(),
             serving: AtomicUsize::new(0),
+            emptied: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             idle: Mutex::default(),
         }))
@@ -280,6 +283,7 @@ impl Session {
         self.handle.serve_no_more();
         let inner = self.inner();
         inner.ask_to_drain().await?;
+        std::future::poll_fn(inner.poll_emptied()).await;
         std::future::poll_fn(|cx| inner.poll_idle(cx)).await;
         // Nobody says when the daemon has taken the last answer; it does so at once, unless it has much to do.
         std::future::poll_fn(|cx| {
@@ -432,6 +436,22 @@ impl Inner {
             waiting.poll(cx)
         })
         .await
+    }
+
+    /// Waits until everything has been taken out of the ring that lies in it now. Calls that came before the daemon said that no more do may
+    /// still be there when that is read: control socket and ring are two ways.
+    fn poll_emptied(&self) -> impl FnMut(&mut Context<'_>) -> Poll<()> {
+        let before = self.emptied.load(Ordering::SeqCst);
+        move |cx| {
+            // A look at the ring may have begun before; that which follows it hasn't.
+            let since = self.emptied.load(Ordering::SeqCst).wrapping_sub(before);
+            if since >= 2 || self.is_over() {
+                return Poll::Ready(());
+            }
+            self.nudge.wake();
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
     }
 
     /// Whether all calls that came have been answered; keeps the waker for when they are.
