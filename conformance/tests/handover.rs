@@ -119,7 +119,7 @@ fn payload(number: u64) -> Vec<u8> {
 
 /// One host, or two with a link between them: who calls is on the first, who serves on the last.
 struct Hosts {
-    bed: Testbed,
+    _bed: Testbed,
     daemons: Vec<Daemon>,
     tokens: Vec<String>,
     next: Vec<Successors>,
@@ -140,7 +140,7 @@ impl Hosts {
                 .iter()
                 .map(|name| Successors::called(&bed, &format!("next-{name}")))
                 .collect(),
-            bed,
+            _bed: bed,
             daemons,
             upgrades: 0,
         }

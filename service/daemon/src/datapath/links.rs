@@ -35,12 +35,6 @@ use crate::limits::{FRAMES_PER_TURN, MAX_LINKS, REDIAL_PAUSE};
 use tollgate_transport::frame::feature_names;
 use tollgate_transport::limits::MAX_DESCRIPTION;
 
-/// What a runtime hears of a link's socket.
-pub(crate) const LINK_EVENTS: EventFlags = EventFlags::IN
-    .union(EventFlags::OUT)
-    .union(EventFlags::RDHUP)
-    .union(EventFlags::ET);
-
 /// What is to be done on a link after one of its events, once the event's bytes are no longer borrowed.
 pub(crate) enum After {
     Nothing,
@@ -115,8 +109,7 @@ impl Runtime {
             return None;
         }
         let link = LinkId(self.links.next_key()?);
-        let token = EventData::new_u64(Self::link_token(link));
-        if let Err(error) = epoll::add(&*self.epoll, &port.tcp, token, LINK_EVENTS) {
+        if let Err(error) = self.watch_link(link, &port.tcp) {
             tracing::warn!(
                 "the link with {} was dropped: it can't be watched: {error}",
                 port.state.address
@@ -125,6 +118,13 @@ impl Runtime {
         }
         self.links.insert(Box::new(port));
         Some(link)
+    }
+
+    /// Has this runtime's thread hear of a link's socket.
+    pub(super) fn watch_link(&self, link: LinkId, tcp: &TcpLink) -> rustix::io::Result<()> {
+        let events = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        let token = EventData::new_u64(Self::link_token(link));
+        epoll::add(&*self.epoll, tcp, token, events)
     }
 
     fn dial(&mut self, tenant: &Arc<str>, peer: SocketAddr) -> Result<(), Status> {

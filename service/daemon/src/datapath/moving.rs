@@ -24,7 +24,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::epoll;
 use tokio::sync::oneshot;
 use tollgate_engine::{LinkId, Parcel, Renamed, ServiceId, SessionId, Wanted};
 use tollgate_shm_abi::wait::now_ns;
@@ -39,7 +39,7 @@ use crate::datapath::sending::Kept;
 use crate::limits::MAX_LINKS;
 
 /// A binding that no runtime has: what a bind id of one that is gone stands for.
-const NO_BINDING: u32 = u32::MAX;
+pub(super) const NO_BINDING: u32 = u32::MAX;
 
 /// A session that no runtime has: whose memory it was has ended, and an old name may be somebody else's here.
 const NO_SESSION: SessionId = SessionId(u32::MAX);
@@ -297,15 +297,15 @@ impl Runtime {
         }
         let mut came = Vec::with_capacity(links.len());
         for (id, port, is_stranger) in links {
-            let Some(key) = self.links.insert(port) else {
+            let Some(name) = self.links.next_key().map(LinkId) else {
                 continue;
             };
-            let name = LinkId(key);
-            names.links.insert(id, name);
-            came.push((name, is_stranger));
-            if !self.watch_link(name) {
+            if self.watch_link(name, &port.tcp).is_err() {
                 unwatched.push(name);
             }
+            self.links.insert(port);
+            names.links.insert(id, name);
+            came.push((name, is_stranger));
         }
         let rename = |message: &mut Message| rename(message, &names.sessions);
         let questions = policies.questions();
@@ -402,15 +402,6 @@ impl Runtime {
         }
         self.sessions.insert(port);
         Some(id)
-    }
-
-    fn watch_link(&mut self, link: LinkId) -> bool {
-        let Some(port) = self.links.get(link.0) else {
-            return false;
-        };
-        let events = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        let token = EventData::new_u64(Self::link_token(link));
-        epoll::add(&*self.epoll, &port.tcp, token, events).is_ok()
     }
 
     /// What a link knows of its runtime is of this one from now on.

@@ -9,7 +9,6 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::event::epoll::{self, EventData};
 use serde::{Deserialize, Serialize};
 use tollgate_engine::slots::Slots;
 use tollgate_engine::{CallKey, Direction, Encoding, LinkId, ServiceId, SessionId};
@@ -18,16 +17,13 @@ use tollgate_shm_abi::stream::Credit;
 use tollgate_transport::{CallHead, FrozenLink, TcpLink};
 
 use super::state::{Bytes, MessageForm, StatusForm, source_of};
-use crate::datapath::links::LINK_EVENTS;
 use crate::datapath::message::Source;
+use crate::datapath::moving::NO_BINDING;
 use crate::datapath::ports::{
     Answer, FurtherRequest, Landing, LargeBody, LargeKind, LinkPort, Outbound, Place,
 };
 use crate::datapath::runtime::Runtime;
 use crate::datapath::sending::Kept;
-
-/// No binding has this key: there are fewer.
-const GONE: u32 = u32::MAX;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct LinkForm {
@@ -232,8 +228,8 @@ impl Runtime {
                 return Ok(None);
             }
         };
-        let token = EventData::new_u64(Self::link_token(id));
-        epoll::add(&*self.epoll, &tcp, token, LINK_EVENTS).map_err(|error| failed(&error))?;
+        let watched = self.watch_link(id, &tcp);
+        watched.map_err(|error| failed(&error))?;
         let tenant: Option<Arc<str>> = form.tenant.map(Into::into);
         let is_known = form.dialled.is_some() || !form.inbound.is_empty();
         let flow = match tenant.as_ref().filter(|_| is_known) {
@@ -254,7 +250,7 @@ impl Runtime {
         } in form.outbound
         {
             let key = binding.map(|place| bindings.get(place).copied());
-            let key = key.unwrap_or(Some(GONE));
+            let key = key.unwrap_or(Some(NO_BINDING));
             state.outbound.push(Outbound {
                 binding: key.ok_or_else(|| failed(&"it has a binding that wasn't handed over"))?,
                 unanswered,
