@@ -63,7 +63,8 @@ fn runtime(c: &mut OperatorCost) {
     price(10, [&mut c.Call, &mut c.TableGet, &mut c.TableSet]);
     c.CallIndirect = 20;
     c.MemorySize = 2;
-    c.RefFunc = 150;
+    // Some 33 ns where 200 units are 37.
+    c.RefFunc = 200;
     price(250, [&mut c.MemoryGrow, &mut c.TableGrow]);
     c.variable.memory_grow_per_page = 255;
     price(40, [&mut c.MemoryFill, &mut c.MemoryCopy]);
