@@ -375,7 +375,7 @@ fn what_is_no_value_is_refused_with_one_sentence_and_nothing_changes() {
     }
     for line in ["daemon set listen=127.0.0.1:1", "daemon reset listen"] {
         let outcome = daemon.run(line);
-        let begins = "tollgate: INVALID_ARGUMENT: \"listen\" is no setting that can change while the daemon runs; cores, waiting, ";
+        let begins = "tollgate: INVALID_ARGUMENT: \"listen\" is no setting that can change while the daemon runs; cores, runtimes, waiting, ";
         assert!(
             outcome.code == 3 && outcome.err.starts_with(begins),
             "{outcome}"
@@ -459,9 +459,9 @@ fn what_was_set_is_there_after_a_restart_until_it_is_reset() {
     );
 }
 
-/// The number of runtimes is for the configuration to say: what was set for another number waits until that is back.
+/// The number of runtimes is a setting, too: one of a single core overrides a configuration that now has two, until it is reset.
 #[test]
-fn cores_that_were_set_for_another_number_of_runtimes_are_left_aside() {
+fn cores_that_were_set_override_a_configuration_with_another_number_of_them() {
     let bed = Testbed::new();
     let [first, last] = two_cores();
     let options = |cores: String| Options {
@@ -473,11 +473,11 @@ fn cores_that_were_set_for_another_number_of_runtimes_are_left_aside() {
     daemon.ok(&format!("daemon set cores={last}"));
     daemon.process().kill();
     daemon = bed.daemon_with("a", &options(format!("{first},{last}")));
+    assert_eq!(daemon.status()["runtimes"], 1);
+    let set = json!([last.parse::<usize>().unwrap()]);
+    assert_eq!(setting(&daemon, "cores"), (set, "run time".to_owned()));
+    assert_eq!(settings(&daemon)["unused"], json!([]));
+    daemon.ok("daemon reset cores");
     assert_eq!(daemon.status()["runtimes"], 2);
     assert_eq!(setting(&daemon, "cores").1, "command line");
-    let unused = settings(&daemon)["unused"].clone();
-    assert_eq!(unused[0]["key"], "cores");
-    assert_eq!(unused[0]["value"], last);
-    daemon.ok("daemon reset cores");
-    assert_eq!(settings(&daemon)["unused"], json!([]));
 }

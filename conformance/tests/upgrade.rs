@@ -250,10 +250,6 @@ fn a_configuration_that_the_next_process_refuses_leaves_the_daemon_as_it_is() {
             "the descriptor set in /nowhere can't be prefetched",
         ),
         ("[policies]\ntrusted_keys = [\"/nowhere\"]\n", "/nowhere"),
-        (
-            "cores = [0, 0]\n",
-            "another number of runtimes, 2, than the daemon that runs, 1",
-        ),
     ] {
         bed.file("a.toml", config);
         let outcome = daemon.run(&format!("upgrade --binary {}", next.display()));

@@ -209,12 +209,12 @@ fn a_policy_goes_with_what_it_remembers_and_with_the_calls_that_it_delays() {
     assert_eq!((here.policies.parked(), there.policies.parked()), (0, 2));
     assert!(here.report(5, ReportedPlace::Stable).is_none());
     assert!(here.policies.report_accounts().is_empty(), "it has gone");
-    assert_eq!(said(there.judge_one(names[&counts], 2)), 2);
     let passed = |n| Some(Fate::Passed(n, "as it was".to_owned()));
     there.finish();
     assert_eq!(there.fates.remove(&10), passed(4));
     assert_eq!(there.fates.remove(&11), passed(5));
     assert_eq!(here.fates.len(), 0);
+    assert_eq!(said(there.judge_one(names[&counts], 2)), 2);
     let counted = there.report(5, ReportedPlace::Stable).unwrap().counts;
     assert_eq!(counted.denied, 2, "here and there");
     // And back.
