@@ -80,7 +80,11 @@ fn events(args: &Args) -> Result<(), String> {
     }
     let chosen = args.chosen()?;
     let mut run = machine::describe(home);
-    run["command"] = json!(".ci/events --record");
+    // Which build it was of is to be seen.
+    run["command"] = json!(match cfg!(debug_assertions) {
+        true => "target/debug/events --record",
+        false => ".ci/events --record",
+    });
     let size = if args.smoke { Size::SHORT } else { Size::FULL };
     let (began, mut samples, mut failed) = (Instant::now(), Vec::new(), Vec::new());
     for event in chosen {
