@@ -14,6 +14,7 @@
 //! - [`wasm`] takes policies apart and puts them together wrongly.
 //! - [`module`] are policies as text; [`bombs`] are modules that no compiler should meet.
 //! - [`readme`] reads what users are told to write.
+//! - [`counting`] counts what reaches a server.
 //! - [`source`] reads Rust source for the repository's checks of itself (`tests/structure.rs`).
 //!
 //! Nothing here is part of the product: no crate of the datapath depends on this one.
@@ -35,6 +36,7 @@ pub mod c_library;
 pub mod callgrind;
 pub mod cases;
 pub mod chain;
+pub mod counting;
 pub mod hostile;
 pub mod hosts;
 pub mod module;

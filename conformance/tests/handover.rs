@@ -5,27 +5,21 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use std::collections::HashMap;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use serde_json::Value;
-use tollgate::{
-    Channel, Code, Received, Reply, Request, Response, Server, Session, SessionOptions, Status,
-    Streaming, Workers, block_on,
-};
+use tollgate::{Channel, Code, Request, Server, Session, SessionOptions, Workers, block_on};
 use tollgate_conformance::backstage::Hotel;
+use tollgate_conformance::counting::{Counting, ask, payload};
 use tollgate_conformance::hotel::ReserveRequest;
 use tollgate_conformance::hotel::reservation_client::ReservationClient;
 use tollgate_conformance::hotel::reservation_server::ReservationServer;
-use tollgate_conformance::interop::{
-    Answer, Answers, Ask, Semantics, SemanticsClient, SemanticsServer, Server as Interop,
-};
+use tollgate_conformance::interop::{Ask, SemanticsClient, SemanticsServer, Server as Interop};
 use tollgate_conformance::process::program;
 use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, times};
 
@@ -67,54 +61,6 @@ fn serve(daemon: &Daemon, token: &str, service: impl tollgate::Service) -> Sessi
     let session = open(daemon, token);
     block_on(&session, Server::new(&session).add_service(service).bind()).unwrap();
     session
-}
-
-fn ask(number: u64) -> Ask {
-    Ask {
-        number,
-        responses: 1,
-        ..Ask::default()
-    }
-}
-
-/// Counts how often each call is handled, and answers on a worker.
-#[derive(Clone, Default)]
-struct Counting {
-    handled: Arc<Mutex<HashMap<u64, u32>>>,
-}
-
-impl Semantics for Counting {
-    async fn unary(&self, request: Request<Received<Ask>>) -> Reply<Answer> {
-        let ask = request.get_ref().to_owned();
-        *self.handled.lock().unwrap().entry(ask.number).or_default() += 1;
-        std::thread::sleep(Duration::from_millis(ask.delay_ms.into()));
-        let mut payload = ask.payload;
-        payload.reverse();
-        let number = ask.number;
-        Ok(Response::new(Answer { number, payload }))
-    }
-
-    async fn collect(&self, _: Request<Streaming<Ask>>) -> Reply<Answer> {
-        Err(Status::new(Code::UNIMPLEMENTED, ""))
-    }
-
-    type SpreadStream = Answers;
-
-    async fn spread(&self, _: Request<Received<Ask>>) -> Reply<Answers> {
-        Err(Status::new(Code::UNIMPLEMENTED, ""))
-    }
-
-    type ChatStream = Answers;
-
-    async fn chat(&self, _: Request<Streaming<Ask>>) -> Reply<Answers> {
-        Err(Status::new(Code::UNIMPLEMENTED, ""))
-    }
-}
-
-/// Small ones, such with an extent, and such that take many pages.
-fn payload(number: u64) -> Vec<u8> {
-    let len = [0, 40, 3_000, 20_000, 300_000][number as usize % 5];
-    (0..len).map(|k| (k as u64 ^ number) as u8).collect()
 }
 
 /// One host, or two with a link between them: who calls is on the first, who serves on the last.
