@@ -165,6 +165,10 @@ pub const COMPILE_MEMORY_BYTES: (u64, u64) = (64 << 20, 8 << 30);
 /// Policy versions with compiled code held in memory. Older ones are loaded again when they are attached.
 pub const COMPILED_POLICIES: usize = 64;
 
+/// Versions of policies, each with a schema and with what is granted to it, of which it is remembered what they are shown. Of the others it
+/// is worked out when a chain is made: milliseconds for a service of a dozen methods.
+pub const KEPT_ASKS: usize = 256;
+
 /// Schemas of services held in memory. One that nobody uses any more is forgotten when the table is full.
 pub const MAX_SCHEMAS: usize = 4_096;
 

@@ -13,6 +13,7 @@
 
 mod admin;
 mod apart;
+mod asks;
 mod compile;
 mod connection;
 mod doors;

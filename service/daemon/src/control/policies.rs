@@ -23,6 +23,7 @@ use tollgate_policy_host::{
 use tollgate_schema::{MessageId, MethodLayout};
 use tollgate_shm_abi::status::Code;
 
+use crate::control::asks::Asks;
 use crate::control::lives::Lives;
 use crate::control::schemas::BoundSchema;
 use crate::datapath::command::{
@@ -192,6 +193,7 @@ pub(crate) struct Attachments {
     places: u64,
     states: HashMap<(Owner, String), SharedState>,
     compiled: VecDeque<([u8; 32], Policy)>,
+    asks: Asks,
 }
 
 fn full() -> Status {
@@ -269,7 +271,7 @@ impl Attachments {
         let lives = self.covering(runtime, tenant, &schema.layout.name, side);
         let methods = schema.layout.methods.iter();
         methods
-            .map(|method| chain_for(&lives, schema, method))
+            .map(|method| self.chain_for(&lives, schema, method))
             .collect()
     }
 
@@ -315,7 +317,7 @@ impl Attachments {
                 .zip(0u16..)
                 .filter(|(method, _)| covered(method))
             {
-                let steps = chain_for(&lives, &binding.schema, method)?;
+                let steps = self.chain_for(&lives, &binding.schema, method)?;
                 changed.push((binding.scope(k), steps));
             }
         }
@@ -340,6 +342,75 @@ impl Attachments {
             .collect())
     }
 
+    fn chain_for(
+        &self,
+        lives: &[(u32, &Live)],
+        schema: &BoundSchema,
+        method: &MethodLayout,
+    ) -> Result<MethodSteps, Status> {
+        let mut chain = MethodSteps::default();
+        for (id, live) in lives {
+            let target = &live.attachment.target;
+            if !target.method.is_empty() && target.method != method.name {
+                continue;
+            }
+            let steps = self
+                .steps_of(*id, live, schema, method)
+                .map_err(|status| match target.party {
+                    Party::Tenant => status,
+                    // A tenant doesn't learn what the provider has there.
+                    Party::ProviderPre | Party::ProviderPost => {
+                        tracing::warn!("a binding is refused: {}", status.message);
+                        Status::new(
+                            Code::FAILED_PRECONDITION,
+                            "the binding was refused by the provider",
+                        )
+                    }
+                })?;
+            chain.request.extend(steps.request);
+            chain.reply.extend(steps.reply);
+        }
+        Ok(chain)
+    }
+
+    /// What an attachment does about one method: a step per hook at which one of its versions is asked.
+    pub(crate) fn steps_of(
+        &self,
+        id: u32,
+        live: &Live,
+        schema: &BoundSchema,
+        method: &MethodLayout,
+    ) -> Result<MethodSteps, Status> {
+        let mut steps = MethodSteps::default();
+        for (hook, place) in [
+            (Hook::Request, &mut steps.request),
+            (Hook::Reply, &mut steps.reply),
+        ] {
+            let ask = |version: &Option<Version>| match version {
+                Some(version) => {
+                    let attachment = &live.attachment;
+                    let work_out = || ask_of(attachment, version, schema, method, hook);
+                    self.asks.of(
+                        (attachment, version),
+                        (&schema.layout.hash, &method.name),
+                        hook,
+                        work_out,
+                    )
+                }
+                None => Ok(None),
+            };
+            let (stable, candidate) = (ask(&live.stable)?, ask(&live.candidate)?);
+            if stable.is_some() || candidate.is_some() {
+                place.push(Step {
+                    policy: id,
+                    stable,
+                    candidate,
+                });
+            }
+        }
+        Ok(steps)
+    }
+
     /// A compiled module, if it was used lately.
     pub(crate) fn compiled(&self, digest: &[u8; 32]) -> Option<Policy> {
         self.compiled
@@ -356,62 +427,6 @@ impl Attachments {
             }
         }
     }
-}
-
-fn chain_for(
-    lives: &[(u32, &Live)],
-    schema: &BoundSchema,
-    method: &MethodLayout,
-) -> Result<MethodSteps, Status> {
-    let mut chain = MethodSteps::default();
-    for (id, live) in lives {
-        let target = &live.attachment.target;
-        if !target.method.is_empty() && target.method != method.name {
-            continue;
-        }
-        let steps = steps_of(*id, live, schema, method).map_err(|status| match target.party {
-            Party::Tenant => status,
-            // A tenant doesn't learn what the provider has there.
-            Party::ProviderPre | Party::ProviderPost => {
-                tracing::warn!("a binding is refused: {}", status.message);
-                Status::new(
-                    Code::FAILED_PRECONDITION,
-                    "the binding was refused by the provider",
-                )
-            }
-        })?;
-        chain.request.extend(steps.request);
-        chain.reply.extend(steps.reply);
-    }
-    Ok(chain)
-}
-
-/// What an attachment does about one method: a step per hook at which one of its versions is asked.
-pub(crate) fn steps_of(
-    id: u32,
-    live: &Live,
-    schema: &BoundSchema,
-    method: &MethodLayout,
-) -> Result<MethodSteps, Status> {
-    let mut steps = MethodSteps::default();
-    for (hook, place) in [
-        (Hook::Request, &mut steps.request),
-        (Hook::Reply, &mut steps.reply),
-    ] {
-        let ask = |version: &Option<Version>| match version {
-            Some(version) => ask_of(&live.attachment, version, schema, method, hook),
-            None => Ok(None),
-        };
-        let (stable, candidate) = (ask(&live.stable)?, ask(&live.candidate)?);
-        if stable.is_some() || candidate.is_some() {
-            place.push(Step {
-                policy: id,
-                stable,
-                candidate,
-            });
-        }
-    }
-    Ok(steps)
 }
 
 /// What one version is shown of a message, and may change of it; `None`: it isn't asked.

@@ -18,7 +18,7 @@ use crate::control::admin::invalid;
 use crate::control::apart::check_isolation;
 use crate::control::lifecycle::{Next, Plan, Seats, refused};
 use crate::control::policies::{
-    Faults, Live, Loaded, Version, check_grants, check_relevant, granted, steps_of,
+    Faults, Live, Loaded, Version, check_grants, check_relevant, granted,
 };
 use crate::datapath::command::{How, Place, Recipe, Running};
 
@@ -174,7 +174,8 @@ impl Control {
             }
             for known in methods {
                 if target.method.is_empty() || known.name == target.method {
-                    steps_of(0, &live, schema, known)?;
+                    let attachments = self.attachments.borrow();
+                    attachments.steps_of(0, &live, schema, known)?;
                 }
             }
         }
