@@ -9,10 +9,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use serde_json::Value;
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 use tollgate_shm_abi::messages::{
-    Empty, Failure, MODE_CANARY, Names, PARTY_PROVIDER_POST, PARTY_PROVIDER_PRE, PARTY_TENANT,
-    PolicyAttach, PolicyOptions, PolicyPush, PolicySelection, PolicyStep, PolicyUpgrade,
-    RequestBody, ResponseBody, SIDE_CLIENT, SIDE_SERVER, STEP_PROMOTE, SettingChange,
-    SettingsChange, TenantAdd,
+    Empty, Failure, MODE_ENFORCE, Names, PARTY_PROVIDER_POST, PARTY_PROVIDER_PRE, PARTY_TENANT,
+    PolicyAttach, PolicyOptions, PolicyPush, PolicySelection, PolicyUpgrade, RequestBody,
+    ResponseBody, SIDE_CLIENT, SIDE_SERVER, SettingChange, SettingsChange, TenantAdd,
 };
 
 use crate::hostile::Wire;
@@ -212,23 +211,18 @@ impl Admin {
         self.ask(detach, &[]).map(drop)
     }
 
-    /// Puts another version in force, with the state of the one that is: it decides all calls, and then there is nothing to go back to.
+    /// Puts another version in force, with the state of the one that is.
     ///
     /// # Errors
     /// The daemon's refusal.
     pub fn swap(&mut self, place: &Place, name: &str, version: u32) -> Result<(), Failure> {
-        let at = Some(selection(place, name));
         let upgrade = PolicyUpgrade {
             version,
-            at: at.clone(),
-            mode: MODE_CANARY,
-            percent: 100,
+            at: Some(selection(place, name)),
+            mode: MODE_ENFORCE,
             ..PolicyUpgrade::default()
         };
-        self.ask(RequestBody::PolicyUpgrade(upgrade), &[])?;
-        let step = STEP_PROMOTE;
-        self.ask(RequestBody::PolicyStep(PolicyStep { at, step }), &[])
-            .map(drop)
+        self.ask(RequestBody::PolicyUpgrade(upgrade), &[]).map(drop)
     }
 
     /// Changes a setting of the daemon's; without a value it is reset. Returns what `tollgate daemon settings --json` says of it then.

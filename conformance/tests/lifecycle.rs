@@ -690,9 +690,9 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
         "tenant \"acme\" has no policy acl@7",
     );
     check(
-        "policy upgrade acl@2 --tenant acme --mode enforce",
+        "policy upgrade acl@2 --tenant acme --mode enforce --probation 1s",
         3,
-        "--mode enforce decides without a trial",
+        "--mode enforce decides at once, so there is no probation",
     );
     check(
         "policy promote acl --tenant acme",

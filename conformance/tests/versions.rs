@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-use tollgate::{Session, SessionOptions, block_on};
+use serde_json::{Value, json};
+use tollgate::{Code, Session, SessionOptions, Status, block_on};
 use tollgate_conformance::admin::{Admin, Place};
-use tollgate_conformance::module::Module;
+use tollgate_conformance::module::{BUFFER, Module};
 use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, policy_file};
 use tollgate_conformance::traffic::{ECHO, echo_block, hotel};
 
@@ -149,11 +149,12 @@ fn an_upgrade_whose_state_is_refused_leaves_everything_as_it_was() {
     ] {
         admin.push(&place, "s", &module, None).unwrap();
         let before = daemon.ok("audit head");
-        let refused =
-            daemon.tollgate(format!("policy upgrade s@{number} --tenant acme").split(' '));
-        assert_ne!(refused.code, 0, "{refused}");
-        assert!(refused.err.contains(words), "{words:?} isn't in {refused}");
-        assert_eq!(refused.err.lines().count(), 1, "{refused}");
+        for mode in ["", " --mode enforce"] {
+            let refused = daemon.run(&format!("policy upgrade s@{number} --tenant acme{mode}"));
+            assert_ne!(refused.code, 0, "{refused}");
+            assert!(refused.err.contains(words), "{words:?} isn't in {refused}");
+            assert_eq!(refused.err.lines().count(), 1, "{refused}");
+        }
         let now = daemon.attachment("s");
         assert_eq!(
             (&now["stable"], &now["candidate"]),
@@ -228,6 +229,70 @@ fn a_providers_policy_for_every_tenant_judges_on_every_runtime() {
     assert!(calls().iter().all(|text| text == "ok"), "{:?}", calls());
     let runtimes = [&apps[0], &late].map(|app| app.session.id());
     assert_ne!(runtimes[0], runtimes[1]);
+}
+
+/// A policy that denies with how many requests it has judged, and hands that over; `refusal`: of what it is given, as `$count`.
+fn counting(refusal: &str) -> Vec<u8> {
+    let module = Module {
+        manifest: r#""state":{"version":1},"#.to_owned(),
+        rest: format!(
+            r#"(func (export "tollgate_save") (result i64)
+                 (i64.or (i64.const 16) (i64.shl (i64.const 8) (i64.const 32))))
+               (func (export "tollgate_restore") (param i32 i32) (result i32) (local $count i64)
+                 (local.set $count (i64.load (i32.const {BUFFER})))
+                 (i64.store (i32.const 16) (local.get $count))
+                 (i32.mul (i32.const 7) {refusal}))"#
+        ),
+        ..Module::with_verdict(
+            "(i64.store (i32.const 16) (i64.add (i64.load (i32.const 16)) (i64.const 1)))
+             (i32.store offset=12 (local.get $entry) (i32.const 2))
+             (i32.store offset=16 (local.get $entry) (i32.load (i32.const 16)))",
+        )
+    };
+    module.wasm()
+}
+
+/// Where one runtime has replaced a version already when another finds that it can't, the first goes back, with its state.
+#[test]
+fn a_version_is_replaced_with_its_state_on_all_runtimes_or_on_none() {
+    let bed = Testbed::new();
+    let options = Options {
+        cores: Some("0,1".to_owned()),
+        ..Options::default()
+    };
+    let daemon = bed.daemon_with("a", &options);
+    let mut admin = Admin::connect(&daemon);
+    let apps = [0, 1].map(|runtime| {
+        let tenant = format!("tenant-{runtime}");
+        let app = App::new(&daemon, admin.tenant(&tenant));
+        daemon.ok(&format!("tenant move {tenant} --runtime {runtime}"));
+        app
+    });
+    let everywhere = Place::client("*", "*").pre();
+    let all = "(i32.const 0)";
+    let more_than_two = "(i64.gt_u (local.get $count) (i64.const 2))";
+    admin.install(&everywhere, "count", &counting(all), b"");
+    for refusal in [more_than_two, all] {
+        let pushed = admin.push(&everywhere, "count", &counting(refusal), None);
+        pushed.unwrap();
+    }
+    let counts = |calls: [usize; 2]| {
+        let of = |(app, calls): (&App, usize)| (1..calls).fold(app.call(), |_, _| app.call());
+        let last = apps.iter().zip(calls).map(of);
+        last.collect::<Vec<_>>()
+    };
+    let said = |counts: [u32; 2]| counts.map(|count| Status::new(Code(count), "").to_string());
+    assert_eq!(counts([1, 3]), said([1, 3]));
+    let refused = daemon.run("policy upgrade count@2 --provider --mode enforce");
+    let words = "count@2 of the provider can't go on from the state of count@1 of the provider";
+    assert!(refused.err.contains(words), "{refused}");
+    assert_eq!(daemon.attachment("count")["stable"], 1);
+    assert_eq!(counts([1, 1]), said([2, 4]), "each from where it was");
+    daemon.ok("policy upgrade count@3 --provider --mode enforce");
+    let now = daemon.attachment("count");
+    assert_eq!((&now["stable"], &now["previous"]), (&json!(3), &json!(1)));
+    assert_eq!(counts([1, 1]), said([3, 5]), "each goes on");
+    assert!(daemon.ok("audit show --last 1").contains("upgrade"));
 }
 
 /// The daemon's children.

@@ -106,7 +106,7 @@ pub enum RequestBody {
     /// Report the daemon's state.
     #[prost(message, tag = "26")]
     Status(Empty),
-    /// Put a version on trial beside the one that decides.
+    /// Put a version on trial beside the one that decides, or at once in its place; it goes on from that one's state.
     #[prost(message, tag = "27")]
     PolicyUpgrade(PolicyUpgrade),
     /// Promote, roll back or release.
@@ -503,7 +503,7 @@ pub struct PolicySelection {
     pub party: i32,
 }
 
-/// Put a version on trial beside the one that decides.
+/// Put a version on trial beside the one that decides, or at once in its place; it goes on from that one's state.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PolicyUpgrade {
     /// The version.
@@ -512,13 +512,13 @@ pub struct PolicyUpgrade {
     /// Of which policy, and where.
     #[prost(message, optional, tag = "2")]
     pub at: Option<PolicySelection>,
-    /// [`MODE_SHADOW`] or [`MODE_CANARY`].
+    /// [`MODE_ENFORCE`], [`MODE_SHADOW`] or [`MODE_CANARY`].
     #[prost(int32, tag = "3")]
     pub mode: i32,
     /// Of a canary, 1 to 100.
     #[prost(uint32, tag = "4")]
     pub percent: u32,
-    /// After this time without a failure the daemon promotes it; none: an operator does.
+    /// Of a trial: after this time without a failure the daemon promotes it; none: an operator does.
     #[prost(uint64, optional, tag = "5")]
     pub probation_ms: Option<u64>,
 }

@@ -352,7 +352,8 @@ fn bare_name(text: &str) -> Result<String, String> {
     after_help = "Without --mode the new version decides all calls at once, takes over the old one's state, and becomes the \
          stable after the probation; the first fault puts the old one back, and the call that met it is judged by that.\n\n\
          Examples: tollgate policy upgrade acl@2 --tenant acme\n          \
-         tollgate policy upgrade acl@2 --tenant acme --mode canary=10%"
+         tollgate policy upgrade acl@2 --tenant acme --mode canary=10%\n          \
+         tollgate policy upgrade acl@2 --tenant acme --mode enforce"
 )]
 pub(crate) struct Upgrade {
     /// The new version, as `policy push` printed it
@@ -360,7 +361,7 @@ pub(crate) struct Upgrade {
     pub(crate) policy: VersionName,
     #[command(flatten)]
     pub(crate) place: Place,
-    /// shadow or canary=N%, until `policy promote` or `policy rollback`
+    /// shadow or canary=N%, until `policy promote` or `policy rollback`; enforce: the stable at once, with the old one's state
     #[arg(long)]
     pub(crate) mode: Option<Mode>,
     /// How long it has to go without a fault before it is promoted, such as 60s; with --mode, it isn't promoted if left out

@@ -233,9 +233,9 @@ fn attach(socket: &Path, args: &Attach) -> Result<String, Failure> {
 fn upgrade(socket: &Path, args: &Upgrade) -> Result<String, Failure> {
     let probation = args.probation.map(|time| time.as_millis() as u64);
     let (mode, probation_ms) = match args.mode {
-        Some(Mode::Enforce) => {
-            let sentence = "--mode enforce decides without a trial";
-            return Err(Failure::input(sentence).hint("tollgate policy attach"));
+        Some(Mode::Enforce) if probation.is_some() => {
+            let sentence = "--mode enforce decides at once, so there is no probation";
+            return Err(Failure::input(sentence).hint("leave out one of them"));
         }
         Some(mode) => (mode, probation),
         None => (Mode::Canary(100), Some(probation.unwrap_or(PROBATION_MS))),

@@ -156,6 +156,19 @@ impl Slot {
         }
     }
 
+    /// Another version decides from now on, without a trial; it ends a quarantine.
+    ///
+    /// # Errors
+    /// Nothing decides there, it is that version which does, or another one is on trial.
+    pub fn replace(&self, policy: &str, version: u32) -> Result<Slot, SlotError> {
+        let candidate = Candidate {
+            version,
+            trial: Trial::Canary(100),
+            probation_ms: None,
+        };
+        self.upgrade(policy, candidate)?.promote(policy)
+    }
+
     /// The candidate decides from now on.
     ///
     /// # Errors
@@ -283,6 +296,9 @@ mod tests {
                 ("upgrade 1 shadow", upgrade(&slot, 1, Trial::Shadow)),
                 ("upgrade 2 canary", upgrade(&slot, 2, Trial::Canary(50))),
                 ("upgrade 3 shadow", upgrade(&slot, 3, Trial::Shadow)),
+                ("replace 1", slot.replace("acl", 1)),
+                ("replace 2", slot.replace("acl", 2)),
+                ("replace 3", slot.replace("acl", 3)),
                 ("promote", slot.promote("acl")),
                 ("rollback", slot.roll_back("acl")),
                 ("release", Ok(slot.released())),

@@ -12,7 +12,7 @@ use tollgate_engine::Status;
 use crate::control::Control;
 use crate::control::lifecycle::{Next, Plan, Seats, Told, refused};
 use crate::control::policies::{Faults, Live, Version};
-use crate::datapath::command::{How, Place, PolicyChange};
+use crate::datapath::command::{How, Place, PolicyChange, Running};
 
 impl Control {
     /// All of the plans, or nothing of them.
@@ -22,9 +22,10 @@ impl Control {
         mut seats: Seats,
         told: Told,
     ) -> Result<(), Status> {
-        let hands_over = plans
-            .iter()
-            .any(|plan| matches!(plan.candidate, Next::Put { inherit: true, .. }));
+        let hands_over = plans.iter().any(|plan| {
+            let mut nexts = [&plan.stable, &plan.candidate].into_iter();
+            nexts.any(|next| matches!(next, Next::Put { inherit: true, .. }))
+        });
         // What can fail without a runtime.
         let mut works = Vec::new();
         for plan in &plans {
@@ -32,16 +33,13 @@ impl Control {
                 let (attachment, seats) = (&plan.attachment, &mut seats);
                 let stable = self.place(attachment, &plan.stable, seats).await?;
                 let candidate = self.place(attachment, &plan.candidate, seats).await?;
-                if let (
-                    Next::Put {
-                        version,
-                        inherit: true,
-                    },
-                    Place::Put(running),
-                ) = (&plan.candidate, &candidate)
-                    && matches!(running.how, How::Apart(_))
-                {
-                    self.rehearse(attachment, runtime, version, seats).await?;
+                for heir in [(&plan.stable, &stable), (&plan.candidate, &candidate)] {
+                    if let (Next::Put { version, .. }, Place::Put(running)) = heir
+                        && running.inherit
+                        && matches!(running.how, How::Apart(_))
+                    {
+                        self.rehearse(attachment, runtime, version, seats).await?;
+                    }
                 }
                 works.push((plan, runtime, stable, candidate));
             }
@@ -58,14 +56,15 @@ impl Control {
             store(told)?;
         }
         let before = self.settle(&plans)?;
-        let applied = self.apply_all(&plans, works).await;
-        let settled = match (applied, told.take()) {
+        let mut applied = Vec::new();
+        let settled = self.apply_all(&plans, works, &mut applied).await;
+        let settled = match (settled, told.take()) {
             (Ok(()), Some(told)) => store(told),
-            (applied, _) => applied,
+            (settled, _) => settled,
         };
         if let Err(status) = settled {
             if hands_over {
-                self.take_back(&plans, before).await;
+                self.take_back(&plans, before, &applied).await;
             }
             return Err(status);
         }
@@ -127,10 +126,12 @@ impl Control {
         Ok(before)
     }
 
+    /// Notes on which runtimes it is true, until one refuses.
     async fn apply_all(
         &self,
         plans: &[Plan<Version>],
         works: Vec<(&Plan<Version>, usize, Place, Place)>,
+        applied: &mut Vec<usize>,
     ) -> Result<(), Status> {
         let changes = {
             let attachments = self.attachments.borrow();
@@ -155,23 +156,75 @@ impl Control {
         };
         for (runtime, change) in changes {
             self.apply(runtime, change).await?;
+            applied.push(runtime);
         }
         Ok(())
     }
 
-    /// An upgrade that a runtime refused, or that couldn't be stored: what was on trial before it, if anything, is gone, and
-    /// what decides stays.
-    async fn take_back(&self, plans: &[Plan<Version>], before: Vec<(u32, Option<Live>)>) {
+    /// An upgrade that a runtime refused, or that couldn't be stored: what was on trial before it, if anything, is gone, and what
+    /// decided decides. Where it had been replaced already it goes on from the state that it gave away, if the one that has it can
+    /// save it for the one that had it; afresh otherwise.
+    async fn take_back(
+        &self,
+        plans: &[Plan<Version>],
+        before: Vec<(u32, Option<Live>)>,
+        applied: &[usize],
+    ) {
+        for inherit in [true, false] {
+            let taken_back = self.restore_lives(plans, &before, applied, inherit).await;
+            match taken_back {
+                Ok(()) => return,
+                Err(status) if inherit => {
+                    tracing::warn!(
+                        "an upgrade is taken back without its state: {}",
+                        status.message
+                    );
+                }
+                Err(status) => {
+                    tracing::error!("an upgrade can't be taken back: {}", status.message);
+                }
+            }
+        }
+    }
+
+    async fn restore_lives(
+        &self,
+        plans: &[Plan<Version>],
+        before: &[(u32, Option<Live>)],
+        applied: &[usize],
+        inherit: bool,
+    ) -> Result<(), Status> {
+        let mut stables = BTreeMap::new();
+        for (id, was) in before {
+            let Some(was) = was.as_ref().filter(|was| applied.contains(&was.runtime)) else {
+                continue;
+            };
+            let replaced = plans.iter().any(|plan| {
+                let attachment = &plan.attachment;
+                attachment.target == was.attachment.target
+                    && attachment.policy == was.attachment.policy
+                    && matches!(plan.stable, Next::Put { inherit: true, .. })
+            });
+            if let (true, Some(version)) = (replaced, &was.stable) {
+                let running = Running {
+                    version: version.number,
+                    how: self.how(&was.attachment, version).await?,
+                    inherit,
+                };
+                stables.insert(*id, Place::Put(running));
+            }
+        }
         let changes = {
             let mut attachments = self.attachments.borrow_mut();
             attachments.generation += 1;
             let mut changes: BTreeMap<usize, PolicyChange> = BTreeMap::new();
             for (id, was) in before {
-                let (Some(was), Some(live)) = (was, attachments.live.get_mut(id)) else {
+                let (Some(was), Some(live)) = (was, attachments.live.get_mut(*id)) else {
                     continue;
                 };
-                *live = was;
-                let installed = live.installed(id, Place::Keep, Place::Empty);
+                *live = was.clone();
+                let stable = stables.remove(id).unwrap_or(Place::Keep);
+                let installed = live.installed(*id, stable, Place::Empty);
                 let change = changes.entry(live.runtime).or_default();
                 change.install.push(installed);
             }
@@ -183,10 +236,9 @@ impl Control {
             changes
         };
         for (runtime, change) in changes {
-            if let Err(status) = self.apply(runtime, change).await {
-                tracing::error!("an upgrade can't be taken back: {}", status.message);
-            }
+            self.apply(runtime, change).await?;
         }
+        Ok(())
     }
 }
 

@@ -47,7 +47,7 @@ pub(in crate::control) async fn attach(
     control.carry_out(plans, seats, told).await
 }
 
-/// Puts a version on trial beside the one that decides, everywhere that the selection says or nowhere.
+/// Puts a version on trial beside the one that decides, or at once in its place, everywhere that the selection says or nowhere.
 pub(in crate::control) async fn upgrade(
     control: &Rc<Control>,
     actor: Actor,
@@ -55,6 +55,7 @@ pub(in crate::control) async fn upgrade(
 ) -> Result<Vec<Attachment>, Status> {
     let (plans, seats, _one_at_a_time) = control.loaded(|| control.upgrading(&request)).await?;
     for plan in &plans {
+        control.check(&plan.attachment, &plan.stable)?;
         control.check(&plan.attachment, &plan.candidate)?;
     }
     carry_out_all(control, actor, Event::Upgrade, plans, seats).await
@@ -199,31 +200,42 @@ impl Control {
     }
 
     fn upgrading(&self, request: &PolicyUpgrade) -> Result<Vec<Plan<u32>>, Status> {
-        let wanted = Candidate {
-            version: request.version,
-            trial: trial_of(request.mode, request.percent)?,
-            probation_ms: request.probation_ms,
+        let version = request.version;
+        let trial = match request.mode {
+            MODE_ENFORCE => None,
+            mode => Some(Candidate {
+                version,
+                trial: trial_of(mode, request.percent)?,
+                probation_ms: request.probation_ms,
+            }),
         };
         let selected = self.selected(&request.at.clone().unwrap_or_default())?;
         let plan = |before: Attachment| {
-            let slot = before.slot.upgrade(&before.policy, wanted);
+            let slot = match trial {
+                Some(trial) => before.slot.upgrade(&before.policy, trial),
+                None => before.slot.replace(&before.policy, version),
+            };
             let slot = slot.map_err(|why| step_refused(&before.target, why))?;
             // Out of order until somebody acts, which is now.
             let quarantined = before.slot.quarantine.is_some();
-            let runs = before.slot.candidate.map(|c| c.version) == Some(wanted.version);
-            let candidate = match runs {
-                true => Next::Keep,
-                false => Next::Put {
-                    version: wanted.version,
-                    inherit: !quarantined,
-                },
+            let runs = before.slot.candidate.map(|c| c.version) == Some(version);
+            let next = Next::Put {
+                version,
+                inherit: !quarantined,
             };
-            let stable = match before.slot.stable {
-                Some(version) if quarantined => Next::Put {
-                    version,
-                    inherit: false,
-                },
-                _ => Next::Keep,
+            let (stable, candidate) = match (trial, runs) {
+                (None, true) => (Next::FromCandidate, Next::Keep),
+                (None, false) => (next, Next::Keep),
+                (Some(_), _) => {
+                    let stable = match before.slot.stable {
+                        Some(version) if quarantined => Next::Put {
+                            version,
+                            inherit: false,
+                        },
+                        _ => Next::Keep,
+                    };
+                    (stable, if runs { Next::Keep } else { next })
+                }
             };
             Ok(Plan {
                 attachment: Attachment { slot, ..before },
