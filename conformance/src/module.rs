@@ -106,7 +106,7 @@ pub const STAMPS_STATE_BYTES: u32 = 32 << 10;
 pub fn stamping(stamp: u8) -> Vec<u8> {
     const STATE: u32 = 2 << 16;
     const EFFECTS: u32 = STATE + STAMPS_STATE_BYTES;
-    let manifest = r#"{"abi":1,"name":"stamp","hooks":["request","reply"],"capabilities":["change"],"state":{"version":1},
+    let manifest = r#"{"abi":1,"name":"stamp","hooks":["request","reply"],"capabilities":["change"],"state":{"version":1,"stateless_replies":true},
         "methods":[{"method":"hotel.Reservation/Reserve","fields":["room_count"],"changes":["room_count"],
                     "reply_fields":["reservation_id"],"reply_changes":["reservation_id"]}]}"#;
     // `$entry` allows with one effect, at `$effect`: the first field has the value `$value` + `added`.

@@ -67,6 +67,12 @@ fn check(spec: &Spec, block: &ItemImpl, hooks: &[Hook]) -> Result<()> {
             "nothing is judged: put #[request(\"package.Service/Method\")] or #[reply(..)] on a function",
         ));
     }
+    if spec.has_stateless_replies() && spec.state_version.is_none() {
+        return Err(Error::new(
+            here,
+            "stateless_replies is about what is handed over: say state_version = ... in #[policy(..)], too",
+        ));
+    }
     for (function, argument, said) in [
         ("tick", "tick_ms", spec.tick_ms.is_some()),
         ("save", "state_version", spec.state_version.is_some()),
@@ -189,7 +195,11 @@ fn manifest(spec: &Spec, hooks: &[Hook], entries: &[Entry<'_>]) -> Result<String
     }
     if let Some(version) = &spec.state_version {
         let version = version.base10_parse::<u32>()?;
-        manifest.insert("state".to_owned(), json!({ "version": version }));
+        let mut state = Map::from_iter([("version".to_owned(), json!(version))]);
+        if spec.has_stateless_replies() {
+            state.insert("stateless_replies".to_owned(), json!(true));
+        }
+        manifest.insert("state".to_owned(), Value::Object(state));
     }
     Ok(Value::Object(manifest).to_string())
 }

@@ -6,8 +6,8 @@ use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, Error, FnArg, Ident, ImplItem, ImplItemFn, ItemImpl, LitInt, LitStr, Result, Token,
-    Type, parenthesized,
+    Attribute, Error, FnArg, Ident, ImplItem, ImplItemFn, ItemImpl, LitBool, LitInt, LitStr,
+    Result, Token, Type, parenthesized,
 };
 
 use crate::keys::Keys;
@@ -25,6 +25,14 @@ pub(crate) struct Spec {
     pub(crate) capabilities: Vec<Ident>,
     pub(crate) tick_ms: Option<LitInt>,
     pub(crate) state_version: Option<LitInt>,
+    pub(crate) stateless_replies: Option<LitBool>,
+}
+
+impl Spec {
+    pub(crate) fn has_stateless_replies(&self) -> bool {
+        let said = self.stateless_replies.as_ref();
+        said.is_some_and(LitBool::value)
+    }
 }
 
 impl Parse for Spec {
@@ -42,6 +50,7 @@ impl Parse for Spec {
                 "proto" => spec.proto = Some(value(input)?),
                 "tick_ms" => spec.tick_ms = Some(value(input)?),
                 "state_version" => spec.state_version = Some(value(input)?),
+                "stateless_replies" => spec.stateless_replies = Some(value(input)?),
                 "includes" => spec.includes = list(input)?,
                 "counters" => spec.counters = list(input)?,
                 "gauges" => spec.gauges = list(input)?,
@@ -52,7 +61,7 @@ impl Parse for Spec {
                         key.span(),
                         format!(
                             "`{key}` is unknown; there are name, version, proto, includes, counters, gauges, histograms, \
-                             capabilities, tick_ms and state_version"
+                             capabilities, tick_ms, state_version and stateless_replies"
                         ),
                     ));
                 }

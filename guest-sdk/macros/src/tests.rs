@@ -128,7 +128,7 @@ fn functions_that_do_not_fit_are_refused() {
             quote!(name = "p", counter(denied)),
             "impl P {}",
             "`counter` is unknown; there are name, version, proto, includes, counters, gauges, histograms, capabilities, \
-             tick_ms and state_version",
+             tick_ms, state_version and stateless_replies",
         ),
         (
             quote!(name = "p", name = "q"),
@@ -176,6 +176,11 @@ fn functions_that_do_not_fit_are_refused() {
             "impl P { #[request(\"*\")] fn f(&mut self, c: &Call<'_>) {} fn save(&mut self) {} }",
             "state_version is said, and there is no `fn restore`",
         ),
+        (
+            quote!(name = "p", stateless_replies = true),
+            "impl P { #[reply(\"*\")] fn f(&mut self, c: &Call<'_>) {} }",
+            "stateless_replies is about what is handed over: say state_version = ... in #[policy(..)], too",
+        ),
     ] {
         assert_eq!(expand(arguments, block).unwrap_err(), expected);
     }
@@ -197,6 +202,8 @@ fn the_manifest_is_what_the_functions_say() {
         #[request("hotel.Reservation/*", "*")]
         fn h(&mut self, c: &Call<'_>) -> Verdict<'_> {}
         fn tick(&mut self) {}
+        fn save(&mut self) -> Vec<u8> {}
+        fn restore(&mut self, version: u32, state: &[u8]) -> Result<(), String> {}
     }"#;
     let arguments = quote!(
         name = "p",
@@ -205,7 +212,9 @@ fn the_manifest_is_what_the_functions_say() {
         counters(a, b),
         histograms(c),
         capabilities(state, clock),
-        tick_ms = 500
+        tick_ms = 500,
+        state_version = 3,
+        stateless_replies = true
     );
     let code = expand(arguments, block).unwrap();
     let literal = code.split("export ! (P , ").nth(1).unwrap();
@@ -225,7 +234,8 @@ fn the_manifest_is_what_the_functions_say() {
                 { "method": "hotel.Reservation/*" },
                 { "method": "*" }
             ],
-            "counters": ["a", "b"], "histograms": ["c"], "capabilities": ["state", "clock", "change"]
+            "counters": ["a", "b"], "histograms": ["c"], "capabilities": ["state", "clock", "change"],
+            "state": { "version": 3, "stateless_replies": true }
         })
     );
 }

@@ -169,6 +169,10 @@ pub const COMPILED_POLICIES: usize = 64;
 /// is worked out when a chain is made: milliseconds for a service of a dozen methods.
 pub const KEPT_ASKS: usize = 256;
 
+/// Changes of an attachment's versions after which the replies to earlier requests are still judged by the versions that judged those. Of
+/// what is longer ago they are judged by the versions in force.
+pub const PAST_CHANGES: usize = 32;
+
 /// Schemas of services held in memory. One that nobody uses any more is forgotten when the table is full.
 pub const MAX_SCHEMAS: usize = 4_096;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tollgate_shm_abi::status::Code;
 
-use crate::calls::{Call, CallKey};
+use crate::calls::{CALLERS_SIDE, Call, CallKey, SERVERS_SIDE};
 use crate::limits::SENT_AT_ONCE_BYTES;
 use crate::state::{Event, Stage, State};
 use crate::tables::{
@@ -37,6 +37,14 @@ impl<M> Engine<M> {
         }
         if let State::Passing(_) = state {
             return self.passed(call, stage, message);
+        }
+        let side = match stage {
+            Stage::ClientRequest => Some(CALLERS_SIDE),
+            Stage::ServerRequest => Some(SERVERS_SIDE),
+            Stage::ServerReply | Stage::ClientReply => None,
+        };
+        if let (Some(side), Some(call)) = (side, self.calls.get_mut(call)) {
+            call.judged_in[side] = self.era;
         }
         match stage {
             Stage::ClientRequest => {

@@ -115,6 +115,11 @@ impl From<CallKey> for u64 {
     }
 }
 
+/// Of [`Call::judged_in`].
+pub(crate) const CALLERS_SIDE: usize = 0;
+/// Of [`Call::judged_in`].
+pub(crate) const SERVERS_SIDE: usize = 1;
+
 /// One call.
 pub(crate) struct Call<M> {
     pub(crate) state: State,
@@ -127,6 +132,8 @@ pub(crate) struct Call<M> {
     pub(crate) service: Option<(ServiceId, u16)>,
     /// 0 is never, which only a streaming method's call may have.
     pub(crate) deadline_ns: u64,
+    /// In which [era](crate::Engine::set_era) its request was judged on the caller's side, and on the server's; 0: it wasn't.
+    pub(crate) judged_in: [u32; 2],
     /// Size of the request, for credits.
     pub(crate) bytes: u64,
     /// How soon, and to which servers.

@@ -134,6 +134,7 @@ impl<M> Engine<M> {
             encoding,
             service: None,
             deadline_ns,
+            judged_in: [0; 2],
             bytes,
             steering,
             held: None,

@@ -518,6 +518,7 @@ impl<M> Engine<M> {
             call,
             stage,
             chain,
+            judged_in: 0,
             message,
         });
         None

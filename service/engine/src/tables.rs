@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::stream::Credit;
 
-use crate::calls::{Birth, Call, CallKey, Calls};
+use crate::calls::{Birth, CALLERS_SIDE, Call, CallKey, Calls, SERVERS_SIDE};
 use crate::limits::STREAMS_BEFORE_SWEEP;
 use crate::overload::Limit;
 use crate::slots::Slots;
@@ -257,6 +257,8 @@ pub enum Output<M> {
         stage: Stage,
         /** Whom to ask. */
         chain: ChainId,
+        /** Of the reply to a method's only request: in which [era](Engine::set_era) that was judged on this side; 0: it wasn't. */
+        judged_in: u32,
         /** What about. */
         message: M,
     },
@@ -576,6 +578,8 @@ pub struct Engine<M> {
     pub(crate) outputs: VecDeque<Output<M>>,
     /// How long a call may wait for its handler, in the mean, before servers are given fewer.
     pub(crate) wait_target_ns: Option<u64>,
+    /// What requests that are judged now are marked with.
+    pub(crate) era: u32,
 }
 
 impl<M> Default for Engine<M> {
@@ -602,6 +606,7 @@ impl<M> Engine<M> {
             timer: Wheel::new(),
             outputs: VecDeque::with_capacity(256),
             wait_target_ns: None,
+            era: 0,
         }
     }
 
@@ -826,7 +831,7 @@ impl<M> Engine<M> {
     }
 
     /// The next thing to do, if it is to ask `chain` again at the same stage: so that the rim can ask about several calls at once.
-    pub fn poll_same_judge(&mut self, stage: Stage, chain: ChainId) -> Option<(CallKey, M)> {
+    pub fn poll_same_judge(&mut self, stage: Stage, chain: ChainId) -> Option<(CallKey, u32, M)> {
         match self.outputs.front() {
             Some(Output::Judge {
                 stage: s, chain: c, ..
@@ -834,8 +839,38 @@ impl<M> Engine<M> {
             _ => return None,
         }
         match self.outputs.pop_front() {
-            Some(Output::Judge { call, message, .. }) => Some((call, message)),
+            Some(Output::Judge {
+                call,
+                judged_in,
+                message,
+                ..
+            }) => Some((call, judged_in, message)),
             _ => None,
+        }
+    }
+
+    /// The rim has changed what chains do: requests that it answers about from now on are judged in this era, which
+    /// [`Output::Judge`] says of their replies. Eras count up, and around.
+    pub fn set_era(&mut self, era: u32) {
+        self.era = era;
+    }
+
+    /// The era of what is judged now.
+    pub fn era(&self) -> u32 {
+        self.era
+    }
+
+    /// The oldest era in which a request was judged whose call hasn't ended. Looks at every call.
+    pub fn oldest_era(&self) -> Option<u32> {
+        let judged = self.calls.iter().flat_map(|(_, call)| call.judged_in);
+        let judged = judged.filter(|era| *era != 0);
+        judged.max_by_key(|era| self.era.wrapping_sub(*era))
+    }
+
+    /// What chains do has changed while this call's request was between two of a chain's steps: it belongs to no era.
+    pub fn forget_era(&mut self, call: CallKey) {
+        if let Some(call) = self.calls.get_mut(call) {
+            call.judged_in = [0; 2];
         }
     }
 
@@ -868,10 +903,20 @@ impl<M> Engine<M> {
 
     pub(crate) fn judge(&mut self, key: CallKey, stage: Stage, chain: ChainId, message: M) {
         self.step(key, crate::state::Event::Judge(stage));
+        let side = match stage {
+            Stage::ClientRequest | Stage::ServerRequest => None,
+            Stage::ClientReply => Some(CALLERS_SIDE),
+            Stage::ServerReply => Some(SERVERS_SIDE),
+        };
+        let judged_in = side.and_then(|side| {
+            let call = self.calls.get(key)?;
+            call.stream.is_none().then(|| call.judged_in[side])
+        });
         self.outputs.push_back(Output::Judge {
             call: key,
             stage,
             chain,
+            judged_in: judged_in.unwrap_or(0),
             message,
         });
     }

@@ -217,6 +217,50 @@ fn chains_are_asked_in_order_and_deny_wins() {
     }
 }
 
+/// On either side, and of a method's only request.
+#[test]
+fn a_reply_says_in_which_era_its_request_was_judged() {
+    let (mut engine, service) = engine();
+    let both = |request, reply| MethodChains {
+        request: Some(ChainId(request)),
+        reply: Some(ChainId(reply)),
+    };
+    engine.route_mut(APP, 0).unwrap().chains = both(1, 4);
+    *engine.service_chains_mut(service, 0).unwrap() = both(2, 3);
+    let mut run = |forgets: bool| {
+        engine.submit(0, APP, 0, submission(9, 100));
+        let (mut eras, mut oldest) = (Vec::new(), Vec::new());
+        while let Some(output) = engine.poll_output() {
+            match output {
+                Output::Judge {
+                    call,
+                    chain,
+                    judged_in,
+                    message,
+                    ..
+                } => {
+                    engine.set_era(10 * chain.0);
+                    engine.verdict(call, Verdict::Allow, message);
+                    if forgets && chain.0 == 2 {
+                        engine.forget_era(call);
+                    }
+                    eras.push(judged_in);
+                    oldest.push(engine.oldest_era());
+                }
+                Output::Deliver { call, .. } => {
+                    assert!(engine.reply_from_session(SERVER, call, 200));
+                }
+                Output::Complete { .. } => {}
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+        (eras, oldest)
+    };
+    let ten = Some(10);
+    assert_eq!(run(false), (vec![0, 0, 20, 10], vec![ten, ten, ten, None]));
+    assert_eq!(run(true), (vec![0, 0, 0, 0], vec![ten, None, None, None]));
+}
+
 /// Every chain reads its own end's layout: conversions lie between the client's chain and the server's, both ways.
 #[test]
 fn a_call_between_two_layouts_is_converted_between_the_chains_of_its_ends() {

@@ -76,6 +76,8 @@ impl TryFrom<String> for Capability {
 #[serde(deny_unknown_fields)]
 struct State {
     version: u32,
+    #[serde(default)]
+    stateless_replies: bool,
 }
 
 /// One entry of the manifest's `methods`.
@@ -213,6 +215,12 @@ impl Manifest {
     /// The version of the state that it saves; `None` if it hands nothing over.
     pub fn state_version(&self) -> Option<u32> {
         self.state.map(|state| state.version)
+    }
+
+    /// Whether it says that judging replies changes nothing of the state that it saves: so that it can go on judging the replies
+    /// to its requests when its state is with the next version.
+    pub fn has_stateless_replies(&self) -> bool {
+        self.state.is_some_and(|state| state.stateless_replies)
     }
 
     /// How the module was described, if it was made for another host.

@@ -401,11 +401,7 @@ impl Attachments {
             };
             let (stable, candidate) = (ask(&live.stable)?, ask(&live.candidate)?);
             if stable.is_some() || candidate.is_some() {
-                place.push(Step {
-                    policy: id,
-                    stable,
-                    candidate,
-                });
+                place.push(Step::new(id, stable, candidate));
             }
         }
         Ok(steps)
@@ -446,7 +442,9 @@ fn ask_of(
     let name = format!("{}@{}", attachment.policy, version.number);
     let Ok(Loaded { policy, .. }) = &version.loaded else {
         return match hook {
-            Hook::Request => ask_in_vain(schema, method.input, &name, &place).map(Some),
+            Hook::Request => {
+                ask_in_vain(schema, method.input, version.number, (&name, &place)).map(Some)
+            }
             Hook::Reply => Ok(None),
         };
     };
@@ -490,6 +488,7 @@ fn ask_of(
     let foreign = foreign_of(attachment, policy, schema, method, hook, &projector)?;
     let label = format!("what policy {name} reads of {place}");
     Ok(Some(Ask {
+        version: version.number,
         method: index,
         projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
         shown: Arc::new(shown),
@@ -502,14 +501,15 @@ fn ask_of(
 fn ask_in_vain(
     schema: &BoundSchema,
     message: MessageId,
-    name: &str,
-    place: &str,
+    version: u32,
+    (name, place): (&str, &str),
 ) -> Result<Ask, Status> {
     let nothing: [&str; 0] = [];
     let projector = Projector::new(&schema.layout.layouts, message, &nothing)
         .map_err(|error| Status::new(Code::INTERNAL, error.to_string()))?;
     let label = format!("what policy {name}, which can't run, reads of {place}");
     Ok(Ask {
+        version,
         method: 0,
         projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
         shown: Arc::default(),

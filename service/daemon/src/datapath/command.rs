@@ -52,11 +52,33 @@ pub(crate) struct Step {
     pub(crate) policy: u32,
     pub(crate) stable: Option<Ask>,
     pub(crate) candidate: Option<Ask>,
+    /// Of versions that aren't in force any more, and judge the replies to what they have judged.
+    pub(crate) before: Vec<Ask>,
+}
+
+impl Step {
+    pub(crate) fn new(policy: u32, stable: Option<Ask>, candidate: Option<Ask>) -> Self {
+        Self {
+            policy,
+            stable,
+            candidate,
+            before: Vec::new(),
+        }
+    }
+
+    /// What a version is shown, wherever it is.
+    pub(crate) fn ask_of(&self, version: u32) -> Option<&Ask> {
+        let there = [&self.stable, &self.candidate].into_iter().flatten();
+        let mut all = there.chain(&self.before);
+        all.find(|ask| ask.version == version)
+    }
 }
 
 /// What one version is shown of a message.
 #[derive(Clone)]
 pub(crate) struct Ask {
+    /// Which.
+    pub(crate) version: u32,
     /// The method's index in the version's manifest.
     pub(crate) method: u32,
     pub(crate) projector: Arc<LazyProjector>,

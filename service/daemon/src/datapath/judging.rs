@@ -6,36 +6,32 @@
 use tollgate_engine::{CallKey, ChainId, Stage, Verdict};
 use tollgate_shm_abi::wait::now_ns;
 
-use crate::datapath::message::Message;
 use crate::datapath::parked::Position;
 use crate::datapath::question::Question;
 use crate::datapath::runtime::Runtime;
 use crate::limits::JUDGING_SLICE;
 
 impl Runtime {
-    /// Asks a chain about a call, and about those behind it that are for the same chain.
-    pub(crate) fn judge(
-        &mut self,
-        call: CallKey,
-        stage: Stage,
-        chain: ChainId,
-        message: Box<Message>,
-    ) {
+    /// Asks a chain about a question, and about those behind it that are for the same chain.
+    pub(crate) fn judge(&mut self, question: Question, stage: Stage, chain: ChainId) {
         let position = Position {
             stage,
             chain: Some(chain),
             step: 0,
         };
         if self.policies.must_wait(chain) {
-            return self.park(position, Question::new(call, message));
+            return self.park(position, question);
         }
         let most = self.policies.at_once(chain);
         let mut questions = std::mem::take(&mut self.questions);
-        questions.push(Question::new(call, message));
+        questions.push(question);
         while questions.len() < most
-            && let Some((call, message)) = self.engine.poll_same_judge(stage, chain)
+            && let Some((call, judged_in, message)) = self.engine.poll_same_judge(stage, chain)
         {
-            questions.push(Question::new(call, message));
+            questions.push(Question {
+                judged_in,
+                ..Question::new(call, message)
+            });
         }
         self.policies.judge(
             position,
@@ -111,6 +107,7 @@ impl Runtime {
 
     /// Those that stop are parked; the others are told to the engine.
     pub(crate) fn settle_all(&mut self, position: Position, questions: &mut Vec<Question>) {
+        self.bytes.send_heap_to_private += std::mem::take(&mut self.pool.copied);
         for question in questions.iter_mut() {
             self.clear_up(question);
         }
@@ -128,7 +125,6 @@ impl Runtime {
     #[inline]
     fn clear_up(&mut self, question: &mut Question) {
         if let Some(source) = question.freed.take() {
-            self.bytes.send_heap_to_private += u64::from(question.copied);
             self.reclaim(source);
         }
         if std::mem::take(&mut question.changed) {
@@ -152,6 +148,7 @@ impl Runtime {
             mut message,
             denied,
             steered,
+            is_split,
             ..
         } = question;
         let mut denied = denied.map(|status| *status);
@@ -160,5 +157,8 @@ impl Runtime {
         }
         let verdict = denied.map_or(Verdict::Allow, Verdict::Deny);
         self.engine.verdict(call, verdict, message);
+        if is_split {
+            self.engine.forget_era(call);
+        }
     }
 }

@@ -32,6 +32,7 @@ mod message;
 pub(crate) mod metrics;
 pub(crate) mod moving;
 mod parked;
+mod past;
 pub(crate) mod placement;
 mod policies;
 mod pool;

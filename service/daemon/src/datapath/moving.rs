@@ -31,6 +31,7 @@ use tollgate_shm_abi::wait::now_ns;
 
 use crate::datapath::command::Command;
 use crate::datapath::message::{Body, Message, Source};
+use crate::datapath::past;
 use crate::datapath::placement::Map;
 use crate::datapath::policies;
 use crate::datapath::ports::{Held, LinkPort, Outbound, Place, RemoteBinding, SessionPort};
@@ -325,6 +326,8 @@ impl Runtime {
         names.chains = chains;
         self.engine
             .absorb(engine, &names, |message| rename_all(message, &names));
+        // What its versions have seen of changes is in their past from here on, too.
+        self.engine.set_era(past::era());
         let mut keys = HashMap::new();
         for (key, mut binding) in bindings {
             let session = names.sessions.get(&binding.session);

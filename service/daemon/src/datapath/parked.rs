@@ -571,6 +571,14 @@ impl Parked {
         answered
     }
 
+    /// Policies change: who has been judged by some of a chain, or is being judged, was so before.
+    pub(crate) fn split(&mut self) {
+        for (_, entry) in self.entries.iter_mut() {
+            let is_asked = matches!(entry.waits, Waits::Process { .. });
+            entry.question.is_split |= entry.position.step > 0 || is_asked;
+        }
+    }
+
     /// A chain has other steps, or is gone: `moved` says where those go on that were to ask this step next.
     pub(crate) fn chain_changed(&mut self, chain: ChainId, moved: impl Fn(usize) -> Option<usize>) {
         for (_, entry) in self.entries.iter_mut() {

@@ -25,6 +25,7 @@ use crate::datapath::command::{
 };
 use crate::datapath::message::Message;
 use crate::datapath::parked::{LaneId, Parked, ParkedCalls, Position, Waiting, Why};
+use crate::datapath::past;
 use crate::datapath::pool::Pool;
 use crate::datapath::question::{Asking, FuelTime, Meter, Question, Said, Stop};
 use crate::datapath::slot::{SavedState, Slot};
@@ -41,6 +42,9 @@ const LOG_PERIOD_NS: u64 = 200_000_000;
 
 /// How often throttled tenants are told of. 1 s.
 const THROTTLED_PERIOD_NS: u64 = 1_000_000_000;
+
+/// How often it is looked for calls that versions judged which are in force no more. 1 s.
+const PAST_PERIOD_NS: u64 = 1_000_000_000;
 
 /// All chains and attachments of one runtime.
 pub(crate) struct Policies {
@@ -62,6 +66,8 @@ pub(crate) struct Policies {
     throttled_due_ns: u64,
     /// When whose versions tick next: one entry for each slot that has any.
     ticks: BTreeSet<(u64, u32)>,
+    /// When it is looked for whether calls are left that versions judged which are in force no more; none: there are no such versions.
+    past_due_ns: Option<u64>,
 }
 
 /// The steps that the calls of one method meet, on one side, in one direction.
@@ -168,6 +174,7 @@ impl Policies {
             ran: Vec::new(),
             throttled_due_ns: 0,
             ticks: BTreeSet::new(),
+            past_due_ns: None,
         }
     }
 
@@ -205,15 +212,16 @@ impl Policies {
         self.check_room(&change.chains, engine, &tenant_of)?;
         self.hand_over(&mut change.install, events)?;
         // From here on nothing fails.
-        for installed in change.install {
-            self.install(installed, events);
+        if !change.install.is_empty() {
+            self.begin_era(change.install, engine, events);
         }
-        for (scope, steps) in change.chains {
+        for (scope, mut steps) in change.chains {
             let Some(place) = chains_of(engine, &scope) else {
                 continue;
             };
             let lane = self.parked.lane_of(&tenant_of(&scope));
             place.request = self.change_chain(place.request, lane, steps.request);
+            self.carry_asks(place.reply, &mut steps.reply);
             place.reply = self.change_chain(place.reply, lane, steps.reply);
         }
         for id in change.remove {
@@ -297,12 +305,70 @@ impl Policies {
         Ok(())
     }
 
-    fn install(&mut self, installed: Installed, events: &UnboundedSender<Event>) {
+    /// Puts versions in place. What was judged before was judged in another era.
+    fn begin_era(
+        &mut self,
+        install: Vec<Installed>,
+        engine: &mut Engine<Box<Message>>,
+        events: &UnboundedSender<Event>,
+    ) {
+        let era = past::next_era();
+        engine.set_era(era);
+        self.parked.split();
+        let mut is_long = false;
+        for installed in install {
+            let id = installed.id;
+            self.install(installed, era, events);
+            if let Some(slot) = self.installed.get(id).filter(|slot| slot.has_past()) {
+                is_long |= slot.has_long_past();
+                self.past_due_ns.get_or_insert(now_ns() + PAST_PERIOD_NS);
+            }
+        }
+        if is_long {
+            self.forget_past(engine);
+        }
+    }
+
+    /// Drops versions that have no reply left to judge.
+    fn forget_past(&mut self, engine: &Engine<Box<Message>>) {
+        let (oldest, mut is_left) = (engine.oldest_era(), false);
+        for (_, slot) in self.installed.iter_mut() {
+            if slot.has_past() {
+                slot.forget_past(oldest);
+                is_left |= slot.has_past();
+            }
+        }
+        self.past_due_ns = is_left.then(|| now_ns() + PAST_PERIOD_NS);
+    }
+
+    /// What versions were shown of replies that they may have to judge still.
+    fn carry_asks(&self, before: Option<ChainId>, after: &mut [Step]) {
+        let Some(before) = before.and_then(|id| self.chains.get(id.0)) else {
+            return;
+        };
+        for step in after {
+            let slot = self.installed.get(step.policy);
+            let old = before.steps.iter().find(|old| old.policy == step.policy);
+            let (Some(slot), Some(old)) = (slot.filter(|slot| slot.has_past()), old) else {
+                continue;
+            };
+            let known = [&old.stable, &old.candidate].into_iter().flatten();
+            for ask in known.chain(&old.before) {
+                if slot.keeps(ask.version) && step.ask_of(ask.version).is_none() {
+                    step.before.push(ask.clone());
+                }
+            }
+        }
+    }
+
+    fn install(&mut self, installed: Installed, era: u32, events: &UnboundedSender<Event>) {
         let account = self.accounts.of(&installed.account, now_ns());
         let id = installed.id;
         match self.installed.get_mut(id) {
-            Some(slot) => slot.install(installed, account),
-            None => self.installed.insert_at(id, Slot::new(installed, account)),
+            Some(slot) => slot.install(installed, account, era),
+            None => self
+                .installed
+                .insert_at(id, Slot::new(installed, account, era)),
         }
         if let Some(slot) = self.installed.get_mut(id) {
             let meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
@@ -449,6 +515,9 @@ impl Policies {
             let is_charged = slot.account().is_some();
             slot.moved(account.filter(|_| is_charged));
             slot.note_run(&mut self.ran);
+            if slot.has_past() {
+                self.past_due_ns.get_or_insert(now_ns);
+            }
             slot.tick_due_ns = None;
             self.installed.insert_at(id, slot);
             self.tick_at(id, due_ns);
@@ -624,8 +693,14 @@ impl Policies {
         self.parked.len()
     }
 
-    /// Lets policies tick that are due, and tells the control plane now and then what they logged and who was throttled.
-    pub(crate) fn tend(&mut self, now_ns: u64, events: &UnboundedSender<Event>) {
+    /// Lets policies tick that are due, tells the control plane now and then what they logged and who was throttled, and drops
+    /// versions that are done.
+    pub(crate) fn tend(
+        &mut self,
+        now_ns: u64,
+        engine: &Engine<Box<Message>>,
+        events: &UnboundedSender<Event>,
+    ) {
         while let Some(&(due_ns, id)) = self.ticks.first()
             && due_ns <= now_ns
         {
@@ -640,6 +715,9 @@ impl Policies {
                     slot.tell_logs(now_ns, &mut self.accounts, events);
                 }
             }
+        }
+        if self.past_due_ns.is_some_and(|due_ns| due_ns <= now_ns) {
+            self.forget_past(engine);
         }
         if now_ns >= self.throttled_due_ns {
             self.throttled_due_ns = now_ns + THROTTLED_PERIOD_NS;
@@ -675,7 +753,8 @@ impl Policies {
         let parked = self.parked.next_due_ns();
         let logs = (!self.ran.is_empty()).then_some(self.logs_due_ns);
         let ticks = self.ticks.first().map(|(due_ns, _)| *due_ns);
-        let due = [ticks, parked, logs, self.processes.next_due_ns()];
+        let processes = self.processes.next_due_ns();
+        let due = [ticks, parked, logs, processes, self.past_due_ns];
         due.into_iter().flatten().min()
     }
 

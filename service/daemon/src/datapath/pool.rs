@@ -8,6 +8,8 @@ pub(crate) struct Pool {
     free: Vec<Vec<u8>>,
     #[allow(clippy::vec_box, reason = "the boxes are what is kept")]
     boxes: Vec<Box<Message>>,
+    /// Bytes of send heaps that were copied into buffers for policies, until they are counted.
+    pub(crate) copied: u64,
 }
 
 impl Pool {
@@ -15,6 +17,7 @@ impl Pool {
         Self {
             free: Vec::with_capacity(POOLED_BUFFERS),
             boxes: Vec::new(),
+            copied: 0,
         }
     }
 

@@ -28,12 +28,16 @@ pub(crate) struct Question {
     pub(crate) denied: Option<Box<Status>>,
     /// The block that came free when the message was made private.
     pub(crate) freed: Option<Source>,
-    /// How many bytes that copied.
-    pub(crate) copied: u32,
     /// A policy has changed the message.
     pub(crate) changed: bool,
     /// It goes no further now.
     pub(crate) stop: Option<Stop>,
+    /// About a reply: the era in which its request was judged; 0: that isn't known, or wasn't in one.
+    pub(crate) judged_in: u32,
+    /// About a request: policies changed after some of its chain had judged it.
+    pub(crate) is_split: bool,
+    /// The version that judged its request has judged it, so that the one in force doesn't.
+    pub(super) is_settled: bool,
     /// Since when it has waited for its turn or its account, in this chain; 0: it hasn't.
     pub(crate) waits_since_ns: u64,
     /// What policies chose of its way.
@@ -135,9 +139,11 @@ impl Question {
             message,
             denied: None,
             freed: None,
-            copied: 0,
             changed: false,
             stop: None,
+            judged_in: 0,
+            is_split: false,
+            is_settled: false,
             waits_since_ns: 0,
             steered: None,
             said: Said::Nothing,
@@ -159,7 +165,7 @@ impl Question {
     /// The next version is to be asked about it, unless it has been denied.
     #[inline]
     pub(super) fn want(&mut self) {
-        if self.denied.is_none() && !matches!(self.said, Said::Asked) {
+        if self.denied.is_none() && !self.is_settled && !matches!(self.said, Said::Asked) {
             self.say(Said::Wanted);
         }
     }
@@ -222,7 +228,8 @@ impl Question {
     pub(super) fn make_private(&mut self, pool: &mut Pool) {
         let bytes = self.message.total_len;
         if let Some(source) = self.message.make_private(pool) {
-            (self.freed, self.copied) = (Some(source), bytes);
+            self.freed = Some(source);
+            pool.copied += u64::from(bytes);
         }
     }
 

@@ -596,7 +596,7 @@ impl Runtime {
                 worked = true;
             }
         }
-        self.policies.tend(self.now_ns, &self.events);
+        self.policies.tend(self.now_ns, &self.engine, &self.events);
         worked | self.retry_due()
     }
 
@@ -608,9 +608,14 @@ impl Runtime {
                     call,
                     stage,
                     chain,
+                    judged_in,
                     message,
                 } => {
-                    self.judge(call, stage, chain, message);
+                    let question = Question {
+                        judged_in,
+                        ..Question::new(call, message)
+                    };
+                    self.judge(question, stage, chain);
                 }
                 Output::Recall { call } => self.recall(call),
                 Output::Convert {

@@ -5,6 +5,8 @@
 //!                              └─ the candidate failed: wanted again, of the stable
 //! ```
 //!
+//! A reply is judged by the version that judged its request, if that is still there (`past.rs`).
+//!
 //! Invariants: a call is settled by exactly one version, and counted by each that it was asked of in exactly one of
 //! [`Counts`]' first five. While its account is overdrawn nobody is asked; a step that was begun is asked to its end. What a caller
 //! is told of a provider's policy that failed names nothing.
@@ -13,6 +15,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tollgate_engine::Status;
 use tollgate_engine::chain::{Meaning, OnFault, Outcome, Party, Trial, Which, decider, meaning};
+use tollgate_policy_host::{Hook, Manifest};
 use tollgate_shm_abi::status::Code;
 
 use crate::datapath::account::{AccountId, Accounts};
@@ -23,6 +26,7 @@ use crate::datapath::command::{
 };
 use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::parked::Why;
+use crate::datapath::past::{Past, Regime, Serial};
 use crate::datapath::question::{Asking, Meter, Question, Said, Unable, Unchanged};
 use crate::datapath::recorder::Recorder;
 use crate::datapath::version::{HandOver, Version};
@@ -47,10 +51,29 @@ pub(super) struct Slot {
     /// What those logged at the end, and how many lines more.
     last_words: Vec<(u32, Vec<String>, u64)>,
     recorder: Option<Box<Recorder>>,
+    serials: Serial,
+    past: Past,
     /// It is in the list of those that have run.
     has_run: bool,
     /// When one of its versions ticks next, as its runtime has noted it.
     pub(super) tick_due_ns: Option<u64>,
+}
+
+/// Who judges: what is in a place, or what was in one when the request was judged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Judge {
+    Of(Which),
+    Kept,
+}
+
+impl Judge {
+    /// As which it counts if it fails. One that was in force can be replaced by what is, as a candidate can.
+    fn which(self) -> Which {
+        match self {
+            Judge::Of(which) => which,
+            Judge::Kept => Which::Candidate,
+        }
+    }
 }
 
 /// What a version would go on with in another process.
@@ -65,7 +88,7 @@ pub(crate) struct SavedState {
 
 /// Being put in place.
 impl Slot {
-    pub(super) fn new(installed: Installed, account: Option<AccountId>) -> Self {
+    pub(super) fn new(installed: Installed, account: Option<AccountId>, era: u32) -> Self {
         let mut slot = Self {
             id: installed.id,
             label: String::new(),
@@ -79,10 +102,12 @@ impl Slot {
             retired: Vec::new(),
             last_words: Vec::new(),
             recorder: None,
+            serials: 0,
+            past: Past::default(),
             has_run: false,
             tick_due_ns: None,
         };
-        slot.install(installed, account);
+        slot.install(installed, account, era);
         slot
     }
 
@@ -229,8 +254,10 @@ impl Slot {
         next
     }
 
-    /// Changes the places. The caller has asked [`refusal_of`](Self::refusal_of) before.
-    pub(super) fn install(&mut self, installed: Installed, account: Option<AccountId>) {
+    /// Changes the places, with which `era` begins. The caller has asked [`refusal_of`](Self::refusal_of) before.
+    pub(super) fn install(&mut self, installed: Installed, account: Option<AccountId>, era: u32) {
+        let before = self.regime();
+        self.note_heirs(&installed, era);
         self.label = installed.label;
         self.party = installed.party;
         self.account = account;
@@ -242,20 +269,74 @@ impl Slot {
         }
         match installed.stable {
             Place::Keep => {}
-            Place::Empty => self.retire(Which::Stable),
+            Place::Empty => self.replace(Which::Stable),
             Place::Put(running) => self.put(Which::Stable, running),
             Place::FromCandidate => {
                 let candidate = self.candidate.take();
-                self.retire(Which::Stable);
+                self.replace(Which::Stable);
                 self.stable = candidate;
             }
         }
         match installed.candidate {
             Place::Keep | Place::FromCandidate => {}
-            Place::Empty => self.retire(Which::Candidate),
+            Place::Empty => self.replace(Which::Candidate),
             Place::Put(running) => self.put(Which::Candidate, running),
         }
         self.trial = installed.trial.filter(|_| self.candidate.is_some());
+        let was_there = before.stable.is_some() || before.candidate.is_some();
+        if was_there && before != self.regime() {
+            self.past.note(era, before);
+        }
+    }
+
+    /// Notes whether the stable has given its state away, or has all of its own again.
+    fn note_heirs(&mut self, installed: &Installed, era: u32) {
+        let has_state = |manifest: &Manifest| manifest.state_version().is_some();
+        let is_heir = |place: &Place| match place {
+            Place::Put(running) if running.inherit => match &running.how {
+                How::Kept(heir) => has_state(heir.policy().manifest()),
+                How::Apart(_) | How::Foreign(_) | How::Fresh(_) | How::Broken(_) => false,
+            },
+            _ => false,
+        };
+        let Some(stable) = &mut self.stable else {
+            return;
+        };
+        if is_heir(&installed.stable) || is_heir(&installed.candidate) {
+            stable.gave_in = Some(era);
+        } else if matches!(installed.candidate, Place::Empty) {
+            stable.gave_in = None;
+        }
+    }
+
+    fn regime(&self) -> Regime {
+        let serial = |place: &Option<Version>| place.as_ref().map(|version| version.serial);
+        Regime {
+            stable: serial(&self.stable),
+            candidate: serial(&self.candidate),
+            trial: self.trial,
+        }
+    }
+
+    /// Whether requests were judged here before its versions changed.
+    pub(super) fn has_past(&self) -> bool {
+        !self.past.is_empty()
+    }
+
+    /// Whether more is known of that than shall be.
+    pub(super) fn has_long_past(&self) -> bool {
+        self.past.is_long()
+    }
+
+    /// Forgets what no call is left of, if the oldest is of this era.
+    pub(super) fn forget_past(&mut self, oldest: Option<u32>) {
+        self.past.forget(oldest);
+    }
+
+    /// Whether a version that is in no place any more has replies to judge.
+    pub(super) fn keeps(&self, version: u32) -> bool {
+        let mut kept = self.past.kept.iter();
+        kept.any(|kept| kept.number == version)
     }
 
     /// It is in another runtime, where its account has another name and nobody knows that it has run.
@@ -266,7 +347,8 @@ impl Slot {
 
     /// Changes what judging one call may use.
     pub(super) fn limit_cpu(&mut self, limit: CpuLimit) {
-        for version in self.stable.iter_mut().chain(&mut self.candidate) {
+        let there = self.stable.iter_mut().chain(&mut self.candidate);
+        for version in there.chain(&mut self.past.kept) {
             version.limit_cpu(limit);
         }
     }
@@ -278,29 +360,44 @@ impl Slot {
         {
             return version.run(running.how);
         }
-        self.retire(which);
+        self.replace(which);
         let known = self
             .retired
             .iter()
             .position(|(number, _)| *number == running.version);
         let counts = known.map_or_else(Counts::default, |at| self.retired.remove(at).1);
-        *self.place(which) = Some(Version::new(running, counts));
+        self.serials += 1;
+        *self.place(which) = Some(Version::new(running, self.serials, counts));
+    }
+
+    /// Empties a place; what was there may have replies to judge.
+    fn replace(&mut self, which: Which) {
+        if let Some(mut version) = self.retire(which)
+            && version.judges_replies()
+        {
+            // They are counted as those of one that is gone.
+            version.counts = Counts::default();
+            self.past.kept.push(version);
+        }
     }
 
     /// Empties a place; of what was there the counts stay, for a while.
-    fn retire(&mut self, which: Which) {
-        let Some(mut version) = self.place(which).take() else {
-            return;
-        };
+    fn retire(&mut self, which: Which) -> Option<Version> {
+        let mut version = self.place(which).take()?;
+        self.note_last_words(&mut version);
+        if self.retired.len() >= RETIRED_VERSIONS {
+            self.retired.remove(0);
+        }
+        self.retired.push((version.number, version.counts));
+        Some(version)
+    }
+
+    fn note_last_words(&mut self, version: &mut Version) {
         if let Some((lines, dropped)) = version.take_log()
             && self.last_words.len() < RETIRED_VERSIONS
         {
             self.last_words.push((version.number, lines, dropped));
         }
-        if self.retired.len() >= RETIRED_VERSIONS {
-            self.retired.remove(0);
-        }
-        self.retired.push((version.number, version.counts));
     }
 
     fn place(&mut self, which: Which) -> &mut Option<Version> {
@@ -325,6 +422,10 @@ impl Slot {
         {
             return wait_for(account, asking, questions);
         }
+        let has_past = asking.hook == Hook::Reply && self.has_past();
+        if has_past {
+            self.judge_as_before(step, asking, questions);
+        }
         match self.trial {
             None => {
                 questions.iter_mut().for_each(Question::want);
@@ -337,6 +438,89 @@ impl Slot {
             }
             Some(Trial::Canary(_)) => self.judge_canary(step, asking, questions),
         }
+        if has_past {
+            questions.iter_mut().for_each(|q| q.is_settled = false);
+        }
+    }
+
+    /// Asks those about replies whose requests they have judged, who wouldn't be asked today. What one of them can't judge any more
+    /// is for those in force.
+    #[cold]
+    fn judge_as_before(&mut self, step: &Step, asking: &mut Asking, questions: &mut [Question]) {
+        let (today, salt) = (self.regime(), self.id);
+        let owner = |question: &Question| {
+            let was = (question.judged_in != 0)
+                .then(|| self.past.decider(question.judged_in, question.call, salt))?;
+            was.filter(|_| was != today.decider(question.call, salt))
+        };
+        let owners: Vec<Option<Serial>> = questions.iter().map(owner).collect();
+        let mut all: Vec<Serial> = owners.iter().copied().flatten().collect();
+        all.sort_unstable();
+        all.dedup();
+        for serial in all {
+            let is_its = |owner: &Option<Serial>| *owner == Some(serial);
+            let place = self.place_of(|version| version.serial == serial);
+            let kept = match place {
+                Some(_) => None,
+                None => self.past.take(serial),
+            };
+            let there = place.and_then(|which| self.place(which).as_ref());
+            let Some(version) = there.or(kept.as_ref()) else {
+                continue;
+            };
+            for (question, owner) in questions.iter_mut().zip(&owners) {
+                if is_its(owner) && version.may_judge_reply(question.judged_in) {
+                    question.want();
+                    question.is_settled = true;
+                }
+            }
+            match (kept, place) {
+                (Some(version), _) => self.decide_kept(version, step, asking, questions),
+                (None, Some(which)) => self.decide(which, step, asking, questions),
+                (None, None) => {}
+            }
+            // It failed, and they are wanted still: of those in force.
+            for question in questions.iter_mut().filter(|q| q.is_wanted()) {
+                question.is_settled = false;
+                question.unasked();
+            }
+        }
+    }
+
+    /// Has a version decide that is in no place any more. If it fails it is gone.
+    fn decide_kept(
+        &mut self,
+        mut version: Version,
+        step: &Step,
+        asking: &mut Asking,
+        questions: &mut [Question],
+    ) {
+        let number = version.number;
+        let Some(ask) = step.ask_of(number) else {
+            // It has nothing to say about this method.
+            self.pass(questions);
+            return self.past.put_back(version);
+        };
+        let asker = Asker {
+            slot: self.id,
+            version: number,
+            which: Which::Candidate,
+            is_heard: false,
+            step,
+        };
+        let failed = version.ask_all((ask, asker), self.account, None, asking, questions);
+        let unfit = self.settle((Judge::Kept, number), ask, asking, questions);
+        if let Some(reason) = &unfit {
+            version.fail(reason);
+        }
+        if let Some(counts) = self.counts_of(number) {
+            counts.add(&std::mem::take(&mut version.counts));
+        }
+        if failed.or(unfit).is_none() {
+            return self.past.put_back(version);
+        }
+        self.note_last_words(&mut version);
+        asking.meter.charge(self.account, 0);
     }
 
     fn judge_canary(&mut self, step: &Step, asking: &mut Asking, questions: &mut [Question]) {
@@ -443,7 +627,7 @@ impl Slot {
         let failed = match (version, ask) {
             (Some(version), Some(ask)) => {
                 let failed = version.ask_all((ask, asker), account, recorder, asking, questions);
-                let unfit = self.settle((which, number), ask, asking, questions);
+                let unfit = self.settle((Judge::Of(which), number), ask, asking, questions);
                 failed.or(unfit)
             }
             // It has nothing to say about this method: they pass.
@@ -472,7 +656,7 @@ impl Slot {
     /// Makes what was said true of the calls. Returns how the version failed, if a change can't be made that it wants.
     fn settle(
         &mut self,
-        (which, number): (Which, u32),
+        (judge, number): (Judge, u32),
         ask: &Ask,
         asking: &mut Asking,
         questions: &mut [Question],
@@ -501,7 +685,10 @@ impl Slot {
             match made {
                 Ok(()) => {}
                 Err(Unchanged::Policy(reason)) => {
-                    unfit = Some(self.fail(number, reason));
+                    unfit = Some(match judge {
+                        Judge::Kept => reason,
+                        Judge::Of(_) => self.fail(number, reason),
+                    });
                     said = Said::Failed;
                 }
                 Err(error) => said = Said::unable(Unable::Unchanged(error)),
@@ -530,7 +717,7 @@ impl Slot {
                 }
                 Said::Failed | Said::Down => {
                     failures += u32::from(matches!(said, Said::Failed));
-                    match meaning(Outcome::Fault, which, self.on_fault) {
+                    match meaning(Outcome::Fault, judge.which(), self.on_fault) {
                         Meaning::Pass => counts.unjudged += 1,
                         Meaning::Fallback => {
                             counts.unjudged += 1;
@@ -544,7 +731,7 @@ impl Slot {
                 }
             }
         }
-        match self.numbered(number) {
+        match self.numbered(number).filter(|_| judge != Judge::Kept) {
             Some(version) => version.count(&counts, failures),
             None => {
                 if let Some(its) = self.counts_of(number) {
@@ -622,7 +809,7 @@ impl Slot {
             };
             let unfit = ask
                 .as_ref()
-                .and_then(|ask| self.settle((which, number), ask, asking, questions));
+                .and_then(|ask| self.settle((Judge::Of(which), number), ask, asking, questions));
             if let (Some(reason), Some(its)) = (unfit, self.place_of(|v| v.number == number)) {
                 self.failed(its, reason, &asking.meter);
             }
@@ -790,7 +977,7 @@ impl Slot {
     #[cold]
     fn drop_candidate(&mut self, reason: String, meter: &Meter) {
         let version = self.number(Which::Candidate);
-        self.retire(Which::Candidate);
+        drop(self.retire(Which::Candidate));
         self.trial = None;
         let id = self.id;
         let _control_ended = meter.events.send(Event::CandidateFailed {
@@ -818,6 +1005,14 @@ impl Slot {
     ) {
         self.has_run = false;
         let mut logs = std::mem::take(&mut self.last_words);
+        for version in &mut self.past.kept {
+            let number = version.number;
+            logs.extend(
+                version
+                    .take_log()
+                    .map(|(lines, dropped)| (number, lines, dropped)),
+            );
+        }
         for which in [Which::Stable, Which::Candidate] {
             if let Some(version) = self.place(which)
                 && let Some((lines, dropped)) = version.take_log()

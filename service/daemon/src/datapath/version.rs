@@ -8,7 +8,7 @@ use tollgate_engine::Status;
 use tollgate_engine::chain::{Pace, Tally};
 use tollgate_policy_host::{
     Batch, BatchError, Fault, Filling, ForeignInstance, ForeignVerdict, Hook, Instance, JudgeError,
-    LoadError, LogLine, Metrics, Policy, limits::LOG_LINES,
+    LoadError, LogLine, Manifest, Metrics, Policy, limits::LOG_LINES,
 };
 use tollgate_shm_abi::status::Code;
 
@@ -19,6 +19,7 @@ use crate::datapath::command::{
 };
 use crate::datapath::foreign::Unreadable;
 use crate::datapath::metrics::NamedMetrics;
+use crate::datapath::past::{Serial, is_before};
 use crate::datapath::question::{Asking, BatchSize, FuelTime, Meter, Question, Said, Unable};
 use crate::datapath::recorder::Recorder;
 use crate::limits::{BATCH_BOUND, BATCH_BOUND_AFTER_FAULT, BATCH_TARGET, JUDGED_AT_ONCE};
@@ -28,6 +29,9 @@ const BATCH_NS: u64 = BATCH_TARGET.as_nanos() as u64;
 /// A version in one of an attachment's places.
 pub(super) struct Version {
     pub(super) number: u32,
+    pub(super) serial: Serial,
+    /// In which era it gave its state to another one.
+    pub(super) gave_in: Option<u32>,
     body: Body,
     pub(super) counts: Counts,
     pub(super) tally: Tally,
@@ -87,9 +91,11 @@ impl Body {
 }
 
 impl Version {
-    pub(super) fn new(running: Running, counts: Counts) -> Self {
+    pub(super) fn new(running: Running, serial: Serial, counts: Counts) -> Self {
         let mut version = Self {
             number: running.version,
+            serial,
+            gave_in: None,
             body: Body::Down,
             counts,
             tally: Tally::default(),
@@ -125,6 +131,28 @@ impl Version {
                 Body::Down
             }
         };
+    }
+
+    fn manifest(&self) -> Option<&Manifest> {
+        match &self.body {
+            Body::Kept(instance) => Some(instance.policy().manifest()),
+            Body::Foreign(instance) => Some(instance.policy().manifest()),
+            Body::Fresh(recipe) => Some(recipe.policy.manifest()),
+            Body::Apart(_) | Body::Down => None,
+        }
+    }
+
+    /// Whether it has replies to judge when it is in no place any more.
+    pub(super) fn judges_replies(&self) -> bool {
+        let manifest = self.manifest();
+        manifest.is_some_and(|manifest| manifest.hooks().contains(&Hook::Reply))
+    }
+
+    /// Whether the reply to a request that it judged in `era` is still its own to judge.
+    pub(super) fn may_judge_reply(&self, era: u32) -> bool {
+        let keeps_state = self.gave_in.is_none_or(|gave| !is_before(era, gave));
+        let is_stateless = |manifest: &Manifest| manifest.has_stateless_replies();
+        self.is_alive() && (keeps_state || self.manifest().is_some_and(is_stateless))
     }
 
     /// Changes what judging one call may use.

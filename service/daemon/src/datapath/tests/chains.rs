@@ -382,11 +382,7 @@ fn a_chain_out_of_order_is_refused() {
     rig.apply(vec![of(0, Party::Tenant), of(1, Party::ProviderPre)])
         .unwrap();
     let ask = rig.world.ask([true, true]);
-    let step = |policy| crate::datapath::command::Step {
-        policy,
-        stable: Some(ask.clone()),
-        candidate: None,
-    };
+    let step = |policy| crate::datapath::command::Step::new(policy, Some(ask.clone()), None);
     let steps = |ids: [u32; 2]| crate::datapath::command::MethodSteps {
         request: Vec::new(),
         reply: ids.map(step).to_vec(),

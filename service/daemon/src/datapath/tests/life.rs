@@ -8,8 +8,8 @@ use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 
 use super::puppet::{
-    ALL, Act, CANT_RESTORE, CANT_SAVE, Fate, Rig, SAVES_ALL, fresh, heir, installed, kept, put,
-    read_view, ticking, with_fuel,
+    ALL, Act, CANT_RESTORE, CANT_SAVE, Fate, Rig, SAVES_ALL, code, fresh, heir, installed, kept,
+    put, read_view, ticking, with_fuel,
 };
 use crate::datapath::command::{Event, How, Installed, Place, PolicyChange, ReportedPlace, Step};
 use crate::limits::{MAX_CHAINS, MAX_CHAINS_PER_TENANT};
@@ -23,13 +23,6 @@ fn only(id: u32, how: How) -> Installed {
     Installed {
         stable: put(1, how),
         ..installed(id)
-    }
-}
-
-fn code(fate: &Fate) -> Option<u32> {
-    match fate {
-        Fate::Denied(code, _) => Some(*code),
-        Fate::Passed(..) => None,
     }
 }
 
@@ -74,10 +67,12 @@ fn a_version_that_says_nothing_about_a_method_lets_it_pass() {
     };
     rig.apply(vec![deny]).unwrap();
     let ask = rig.world.ask([true, true]);
-    let step = |stable: bool, candidate: bool| Step {
-        policy: 0,
-        stable: stable.then(|| ask.clone()),
-        candidate: candidate.then(|| ask.clone()),
+    let step = |stable: bool, candidate: bool| {
+        Step::new(
+            0,
+            stable.then(|| ask.clone()),
+            candidate.then(|| ask.clone()),
+        )
     };
     let calls: Vec<(u64, u64)> = (0..8).map(|key| (key, key)).collect();
     for (stable, candidate) in [(true, false), (false, true), (false, false)] {
@@ -587,11 +582,7 @@ fn what_isnt_granted_never_enters_the_sandbox() {
         rig.apply(vec![only(0, kept(Act::Allow, SAVES_ALL))])
             .unwrap();
         let ask = rig.world.ask([granted, true]);
-        let chain = rig.chain_of(vec![Step {
-            policy: 0,
-            stable: Some(ask),
-            candidate: None,
-        }]);
+        let chain = rig.chain_of(vec![Step::new(0, Some(ask), None)]);
         for calls in [&[(0, secret)][..], &[(1, 7), (2, secret), (3, secret)]] {
             let fates = rig.judge(chain, Hook::Request, calls);
             assert!(fates.iter().all(|fate| code(fate).is_none()));

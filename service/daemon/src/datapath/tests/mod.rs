@@ -9,5 +9,6 @@ mod life;
 mod links;
 mod moving;
 mod parked;
+mod past;
 mod puppet;
 mod turns;

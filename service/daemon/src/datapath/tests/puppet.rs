@@ -151,6 +151,15 @@ static PUPPET: LazyLock<Policy> = LazyLock::new(|| {
 static TICKING: LazyLock<Policy> =
     LazyLock::new(|| load(&manifest(r#""hooks":["request","tick"],"tick_ms":100,"#)));
 
+static STATELESS: LazyLock<Policy> =
+    LazyLock::new(|| load(&manifest(r#""hooks":["request","reply"],"#)));
+
+static STATELESS_REPLIES: LazyLock<Policy> = LazyLock::new(|| {
+    load(&manifest(
+        r#""hooks":["request","reply"],"state":{"version":1,"stateless_replies":true},"#,
+    ))
+});
+
 /// The limits of every puppet: its memory is small.
 pub(super) fn limits() -> TenantLimits {
     TenantLimits {
@@ -183,7 +192,16 @@ pub(super) fn kept(act: Act, k: u8) -> How {
     How::Kept(instance_of(&PUPPET, act, k))
 }
 
-/// It ticks every 100 ms; its tick fails unless `k` is 0.
+/// A puppet that hands nothing over.
+pub(super) fn stateless(act: Act, k: u8) -> How {
+    How::Kept(instance_of(&STATELESS, act, k))
+}
+
+/// A puppet whose judging of replies changes nothing of what it hands over.
+pub(super) fn stateless_replies(act: Act, k: u8) -> How {
+    How::Kept(instance_of(&STATELESS_REPLIES, act, k))
+}
+
 /// A puppet with so much fuel for each call.
 pub(super) fn with_fuel(act: Act, fuel_per_call: u64) -> How {
     let limits = TenantLimits {
@@ -193,6 +211,7 @@ pub(super) fn with_fuel(act: Act, fuel_per_call: u64) -> How {
     How::Kept(instance_within(&limits, &PUPPET, act, 0))
 }
 
+/// It ticks every 100 ms; its tick fails unless `k` is 0.
 pub(super) fn ticking(k: u8) -> How {
     How::Kept(instance_of(&TICKING, Act::Allow, k))
 }
@@ -300,6 +319,7 @@ impl World {
         let label = "what a puppet reads".to_owned();
         let patch = Patch::new(&self.layouts, self.root, &["n", "text"]).unwrap();
         Ask {
+            version: 0,
             method: 0,
             projector: Arc::new(LazyProjector::new(projector, label, &self.compiler)),
             shown: Arc::default(),
@@ -334,6 +354,10 @@ pub(super) struct Rig {
     pub(super) core_ns: u64,
     /// What became of calls that were posted, by key.
     pub(super) fates: HashMap<u64, Fate>,
+    /// In which era the requests were judged whose replies are.
+    pub(super) judged_in: u32,
+    /// Which requests were judged in no era.
+    pub(super) split: Vec<u64>,
 }
 
 /// What became of a call.
@@ -341,6 +365,14 @@ pub(super) struct Rig {
 pub(super) enum Fate {
     Passed(u64, String),
     Denied(u32, String),
+}
+
+/// The status that a call was denied with.
+pub(super) fn code(fate: &Fate) -> Option<u32> {
+    match fate {
+        Fate::Denied(code, _) => Some(*code),
+        Fate::Passed(..) => None,
+    }
 }
 
 impl Rig {
@@ -360,6 +392,8 @@ impl Rig {
             events,
             core_ns: 0,
             fates: HashMap::new(),
+            judged_in: 0,
+            split: Vec::new(),
         }
     }
 
@@ -395,22 +429,14 @@ impl Rig {
     /// A chain of these attachments, each of which cares about the method in both versions.
     pub(super) fn chain(&mut self, ids: &[u32]) -> ChainId {
         let ask = self.world.ask([true, true]);
-        let step = |&policy: &u32| Step {
-            policy,
-            stable: Some(ask.clone()),
-            candidate: Some(ask.clone()),
-        };
+        let step = |&policy: &u32| Step::new(policy, Some(ask.clone()), Some(ask.clone()));
         self.chain_of(ids.iter().map(step).collect())
     }
 
     /// The same, for calls of another tenant.
     pub(super) fn chain_of_other(&mut self, ids: &[u32]) -> ChainId {
         let ask = self.world.ask([true, true]);
-        let step = |&policy: &u32| Step {
-            policy,
-            stable: Some(ask.clone()),
-            candidate: None,
-        };
+        let step = |&policy: &u32| Step::new(policy, Some(ask.clone()), None);
         self.chain_for("other", ids.iter().map(step).collect())
     }
 
@@ -437,11 +463,7 @@ impl Rig {
             .service
             .get_or_insert_with(|| self.engine.add_service("t.S", 1));
         let ask = self.world.ask([true, true]);
-        let step = |&policy: &u32| Step {
-            policy,
-            stable: Some(ask.clone()),
-            candidate: None,
-        };
+        let step = |&policy: &u32| Step::new(policy, Some(ask.clone()), None);
         let request = ids.iter().map(step).collect();
         let steps = MethodSteps {
             request,
@@ -466,6 +488,19 @@ impl Rig {
             .service_chains_mut(service, method)
             .unwrap()
             .request
+    }
+
+    /// The era of what is judged now.
+    pub(super) fn era(&self) -> u32 {
+        self.engine.era()
+    }
+
+    pub(super) fn reply_chain(&mut self, scope: &Scope) -> Option<ChainId> {
+        let Scope::Server { service, method } = *scope else {
+            panic!("a service's chain");
+        };
+        let chains = self.engine.service_chains_mut(service, method);
+        chains.unwrap().reply
     }
 
     /// The account of tenant `t`.
@@ -502,7 +537,10 @@ impl Rig {
         };
         let question = |&(key, n): &(u64, u64)| {
             let message = self.world.message(n, "as it was");
-            Question::new(CallKey::from_wire(key), Box::new(message))
+            Question {
+                judged_in: self.judged_in,
+                ..Question::new(CallKey::from_wire(key), Box::new(message))
+            }
         };
         let questions = calls.iter().map(question).collect();
         if self.policies.must_wait(chain) {
@@ -543,6 +581,9 @@ impl Rig {
     }
 
     fn end(&mut self, mut question: Question) {
+        if question.is_split {
+            self.split.push(question.call.to_wire());
+        }
         let fate = match question.denied.map(|status| *status) {
             Some(Status { code, message, .. }) => Fate::Denied(code.0, message.into_owned()),
             None => {
@@ -602,7 +643,7 @@ impl Rig {
     }
 
     pub(super) fn tend(&mut self, now_ns: u64) {
-        self.policies.tend(now_ns, &self.sender);
+        self.policies.tend(now_ns, &self.engine, &self.sender);
     }
 
     pub(super) fn events(&mut self) -> Vec<Event> {

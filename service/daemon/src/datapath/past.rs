@@ -1,0 +1,209 @@
+//! Who judged requests before an attachment's versions changed: their replies are judged by the same.
+//!
+//! ```text
+//!   era 1        era 4              era 9
+//!   ├── 1 ───────┼── 1, 2 at 10% ───┼── 2 ────▶ now       the versions in force, and which calls they decided
+//!        request ●                      ● its reply: judged by 1, which is kept until no such call is left
+//! ```
+//!
+//! An era ends whenever the versions of any attachment change; the engine knows in which one each call's request was judged. A version
+//! that gave its state away judges no reply to what it judged before it did, since what it would note of it would be lost, unless its
+//! manifest says that replies change nothing of its state. One that runs in a process of its own isn't kept, nor is one that failed.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tollgate_engine::CallKey;
+use tollgate_engine::chain::{Trial, Which, decider};
+
+use crate::datapath::version::Version;
+use crate::limits::PAST_CHANGES;
+
+/// Of all runtimes of the process, so that what moves from one to another keeps its meaning. 0 is none.
+static ERA: AtomicU32 = AtomicU32::new(1);
+
+/// The era that is now.
+pub(crate) fn era() -> u32 {
+    ERA.load(Ordering::Relaxed)
+}
+
+/// Another era begins.
+pub(super) fn next_era() -> u32 {
+    match ERA.fetch_add(1, Ordering::Relaxed).wrapping_add(1) {
+        0 => next_era(),
+        era => era,
+    }
+}
+
+/// Eras count up, and around: none is known for so long that it could be mistaken.
+pub(super) fn is_before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}
+
+/// Names what is put into a place, once.
+pub(super) type Serial = u32;
+
+/// The versions in force, and who decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Regime {
+    pub(super) stable: Option<Serial>,
+    pub(super) candidate: Option<Serial>,
+    pub(super) trial: Option<Trial>,
+}
+
+impl Regime {
+    /// Who decides about a call.
+    pub(super) fn decider(&self, call: CallKey, salt: u32) -> Option<Serial> {
+        match decider(self.trial, call, salt) {
+            Which::Stable => self.stable,
+            Which::Candidate => self.candidate,
+        }
+    }
+
+    fn has(&self, serial: Serial) -> bool {
+        self.stable == Some(serial) || self.candidate == Some(serial)
+    }
+}
+
+/// What was in force until when, of one attachment.
+#[derive(Default)]
+pub(super) struct Past {
+    /// Each with the era that it ended with, the oldest first.
+    regimes: VecDeque<(u32, Regime)>,
+    /// Those that are in no place any more.
+    pub(super) kept: Vec<Version>,
+    /// Before this one nothing is known.
+    known_from: Option<u32>,
+}
+
+impl Past {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.regimes.is_empty()
+    }
+
+    /// There is more of it than shall be kept.
+    pub(super) fn is_long(&self) -> bool {
+        self.regimes.len() > PAST_CHANGES
+    }
+
+    /// A regime ends with the era before this one.
+    pub(super) fn note(&mut self, era: u32, ended: Regime) {
+        self.regimes.push_back((era, ended));
+    }
+
+    /// Who decided about a call whose request was judged in `era`, if that was somebody else's regime than today's.
+    pub(super) fn decider(&self, era: u32, call: CallKey, salt: u32) -> Option<Serial> {
+        if self.known_from.is_some_and(|from| is_before(era, from)) {
+            return None;
+        }
+        let mut regimes = self.regimes.iter();
+        let (_, then) = regimes.find(|(until, _)| is_before(era, *until))?;
+        then.decider(call, salt)
+    }
+
+    /// Forgets what no call is left of; `oldest` is the oldest era of those that are. What is too long ago is forgotten anyway.
+    pub(super) fn forget(&mut self, oldest: Option<u32>) {
+        while let Some((until, _)) = self.regimes.front()
+            && (self.is_long() || oldest.is_none_or(|oldest| !is_before(oldest, *until)))
+        {
+            self.known_from = Some(*until);
+            self.regimes.pop_front();
+        }
+        let regimes = &self.regimes;
+        let is_known = |version: &Version| regimes.iter().any(|(_, then)| then.has(version.serial));
+        self.kept.retain(is_known);
+    }
+
+    /// A version that is in no place; it is to be [put back](Self::put_back) if it is still sound.
+    pub(super) fn take(&mut self, serial: Serial) -> Option<Version> {
+        let at = self.kept.iter().position(|kept| kept.serial == serial)?;
+        Some(self.kept.swap_remove(at))
+    }
+
+    pub(super) fn put_back(&mut self, version: Version) {
+        self.kept.push(version);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn only(stable: Serial) -> Regime {
+        Regime {
+            stable: Some(stable),
+            candidate: None,
+            trial: None,
+        }
+    }
+
+    #[test]
+    fn a_reply_is_the_affair_of_who_decided_when_its_request_was_judged() {
+        let mut past = Past::default();
+        past.note(4, only(1));
+        let trial = Some(Trial::Canary(50));
+        past.note(
+            9,
+            Regime {
+                candidate: Some(2),
+                trial,
+                ..only(1)
+            },
+        );
+        let call = CallKey::from_wire;
+        let at = |era, key| past.decider(era, call(key), 0);
+        assert_eq!([1, 3].map(|era| at(era, 0)), [Some(1); 2]);
+        let split: Vec<_> = (0..64).map(|key| at(4, key).unwrap_or(0)).collect();
+        assert!(split.contains(&1) && split.contains(&2), "{split:?}");
+        assert_eq!(
+            split,
+            (0..64)
+                .map(|key| at(8, key).unwrap_or(0))
+                .collect::<Vec<_>>()
+        );
+        assert_eq!([9, 10].map(|era| at(era, 0)), [None; 2], "today's affair");
+    }
+
+    #[test]
+    fn what_no_call_is_left_of_is_forgotten_and_so_is_what_is_too_much() {
+        let mut past = Past::default();
+        let eras = |past: &Past| past.regimes.iter().map(|(era, _)| *era).collect::<Vec<_>>();
+        for era in [3, 5, 7] {
+            past.note(era, only(era));
+        }
+        past.forget(Some(4));
+        assert_eq!(eras(&past), [5, 7]);
+        assert_eq!(past.decider(2, CallKey::from_wire(0), 0), None);
+        past.forget(Some(5));
+        assert_eq!(eras(&past), [7]);
+        past.forget(None);
+        assert!(past.is_empty());
+        // A call that doesn't end.
+        for era in 8..10 + PAST_CHANGES as u32 {
+            past.note(era, only(era));
+            past.forget(Some(7));
+        }
+        assert_eq!(past.regimes.len(), PAST_CHANGES);
+        assert_eq!(past.decider(7, CallKey::from_wire(0), 0), None);
+        assert_eq!(past.decider(10, CallKey::from_wire(0), 0), Some(11));
+    }
+
+    #[test]
+    fn eras_go_around() {
+        let mut past = Past::default();
+        past.note(u32::MAX, only(1));
+        past.note(2, only(2));
+        let at = |past: &Past, era| past.decider(era, CallKey::from_wire(0), 0);
+        let eras = [u32::MAX - 1, u32::MAX, 1, 2];
+        assert_eq!(
+            eras.map(|era| at(&past, era)),
+            [Some(1), Some(2), Some(2), None]
+        );
+        past.forget(Some(1));
+        assert_eq!(
+            eras.map(|era| at(&past, era)),
+            [None, Some(2), Some(2), None]
+        );
+    }
+}

@@ -1,0 +1,260 @@
+//! Replies are judged by the versions that judged their requests, while versions change.
+
+use std::collections::HashMap;
+
+use tollgate_engine::CallKey;
+use tollgate_engine::ChainId;
+use tollgate_engine::chain::{Trial, Which, decider};
+use tollgate_policy_host::Hook;
+use tollgate_shm_abi::wait::now_ns;
+
+use super::puppet::*;
+use crate::datapath::command::{
+    Ask, Installed, MethodSteps, Place, PolicyChange, ReportedPlace, Scope, Step,
+};
+use crate::limits::PAST_CHANGES;
+
+/// One attachment, 0, and the reply's chain of the only method.
+struct Play {
+    rig: Rig,
+    scope: Scope,
+    chain: Option<ChainId>,
+}
+
+impl Play {
+    /// Changes the places; these versions are asked from then on. Returns the era that begins.
+    fn change(&mut self, installed: Installed, asked: [Option<u32>; 2]) -> u32 {
+        let ask = self.rig.world.ask([true, true]);
+        let [stable, candidate] = asked.map(|version| {
+            version.map(|version| Ask {
+                version,
+                ..ask.clone()
+            })
+        });
+        let steps = MethodSteps {
+            request: Vec::new(),
+            reply: vec![Step::new(0, stable, candidate)],
+        };
+        let change = PolicyChange {
+            install: vec![installed],
+            chains: vec![(self.scope.clone(), steps)],
+            ..Default::default()
+        };
+        self.rig.change(change).unwrap();
+        self.chain = self.rig.reply_chain(&self.scope);
+        self.rig.era()
+    }
+
+    /// A version comes in the place of the stable.
+    fn replace(&mut self, version: u32, stable: Place) -> u32 {
+        let installed = Installed {
+            stable,
+            ..installed(0)
+        };
+        self.change(installed, [Some(version), None])
+    }
+
+    fn new() -> Play {
+        let mut rig = Rig::new();
+        let scope = rig.served(&[]).0;
+        Play {
+            rig,
+            scope,
+            chain: None,
+        }
+    }
+
+    /// What the replies with these keys are denied with whose requests were judged in `era`.
+    fn denials(&mut self, era: u32, keys: impl Iterator<Item = u64>) -> Vec<Option<u32>> {
+        self.rig.judged_in = era;
+        let calls: Vec<_> = keys.map(|key| (key, 1)).collect();
+        let fates = self.rig.judge(self.chain.unwrap(), Hook::Reply, &calls);
+        fates.iter().map(code).collect()
+    }
+
+    fn denial(&mut self, era: u32) -> Option<u32> {
+        self.denials(era, 0..1)[0]
+    }
+}
+
+#[test]
+fn a_reply_is_judged_by_the_instance_that_judged_its_request() {
+    let mut play = Play::new();
+    let first = play.replace(1, put(1, stateless(Act::Deny, 8)));
+    let second = play.replace(2, put(2, stateless(Act::Deny, 9)));
+    let third = play.replace(1, put(1, stateless(Act::Deny, 7)));
+    let asked = [first, second, third, 0].map(|era| play.denial(era));
+    assert_eq!(asked, [8, 9, 7, 7].map(Some), "0: nobody knows");
+    let denied: Vec<_> = play.rig.policies.report();
+    let denied = |version: u32, place| {
+        let its = denied
+            .iter()
+            .filter(|r| (r.version, r.place) == (version, place));
+        its.map(|report| report.counts.denied).sum::<u64>()
+    };
+    let (stable, retired) = (ReportedPlace::Stable, ReportedPlace::Retired);
+    assert_eq!(denied(1, stable) + denied(1, retired), 3);
+    assert_eq!(denied(2, retired), 1);
+}
+
+/// What it would note of replies is with the next version.
+#[test]
+fn who_gave_its_state_away_judges_replies_only_if_they_change_nothing_of_it() {
+    for (puppet, who) in [(kept as fn(Act, u8) -> _, 9), (stateless_replies, 8)] {
+        let mut play = Play::new();
+        let first = play.replace(1, put(1, puppet(Act::Deny, 8)));
+        play.replace(2, heir(2, puppet(Act::Deny, 9)));
+        assert_eq!(play.denial(first), Some(who));
+    }
+    // What it judged afterwards is its own.
+    let mut play = Play::new();
+    let before = play.replace(1, put(1, kept(Act::Deny, 8)));
+    let trial = Some(Trial::Canary(1));
+    let upgrade = Installed {
+        candidate: heir(2, kept(Act::Deny, 9)),
+        trial,
+        ..installed(0)
+    };
+    let during = play.change(upgrade, [Some(1), Some(2)]);
+    let promote = Installed {
+        stable: Place::FromCandidate,
+        ..installed(0)
+    };
+    play.change(promote, [Some(2), None]);
+    let key = (0..).find(|key| decider(trial, CallKey::from_wire(*key), 0) == Which::Stable);
+    let [before, during] = [before, during].map(|era| play.denials(era, key.into_iter())[0]);
+    assert_eq!([before, during], [Some(9), Some(8)]);
+}
+
+#[test]
+fn a_canary_judges_the_replies_to_its_requests_and_to_no_others() {
+    let mut play = Play::new();
+    let before = play.replace(1, put(1, stateless(Act::Deny, 8)));
+    let trial = Some(Trial::Canary(50));
+    let upgrade = Installed {
+        candidate: put(2, stateless(Act::Deny, 9)),
+        trial,
+        ..installed(0)
+    };
+    let during = play.change(upgrade, [Some(1), Some(2)]);
+    assert_eq!(
+        play.denials(before, 0..64),
+        [Some(8); 64],
+        "nothing was on trial"
+    );
+    let split: Vec<_> = (0..64)
+        .map(|key| match decider(trial, CallKey::from_wire(key), 0) {
+            Which::Stable => Some(8),
+            Which::Candidate => Some(9),
+        })
+        .collect();
+    assert!(split.contains(&Some(8)) && split.contains(&Some(9)));
+    assert_eq!(play.denials(during, 0..64), split);
+    let all = Installed {
+        trial: ALL,
+        ..installed(0)
+    };
+    let then = play.change(all, [Some(1), Some(2)]);
+    assert_eq!(
+        play.denials(during, 0..64),
+        split,
+        "the same versions, other shares"
+    );
+    assert_eq!(play.denials(then, 0..64), [Some(9); 64]);
+    let promote = Installed {
+        stable: Place::FromCandidate,
+        ..installed(0)
+    };
+    play.change(promote, [Some(2), None]);
+    assert_eq!(play.denials(during, 0..64), split);
+    assert_eq!(play.denials(before, 0..64), [Some(8); 64]);
+    assert_eq!(play.denials(then, 0..64), [Some(9); 64]);
+}
+
+#[test]
+fn who_fails_at_a_reply_when_it_is_replaced_leaves_it_to_who_replaced_it() {
+    let mut play = Play::new();
+    let first = play.replace(1, put(1, stateless(Act::Trap, 0)));
+    let second = play.replace(2, put(2, stateless(Act::Deny, 9)));
+    assert_eq!(play.denials(first, 0..3), [Some(9); 3]);
+    assert_eq!(play.denial(second), Some(9));
+    assert!(
+        play.rig.events().is_empty(),
+        "nobody has to do anything about it"
+    );
+    let report = play.rig.policies.report();
+    let retired = report.iter().find(|report| report.version == 1).unwrap();
+    assert_eq!(retired.counts.faults, 1);
+}
+
+#[test]
+fn who_has_no_reply_left_to_judge_is_forgotten() {
+    let mut play = Play::new();
+    let first = play.replace(1, put(1, stateless(Act::Deny, 8)));
+    play.replace(2, put(2, stateless(Act::Deny, 9)));
+    assert_eq!(play.denial(first), Some(8));
+    // The engine has no call at all.
+    play.rig.tend(now_ns() + 2_000_000_000);
+    assert_eq!(play.denial(first), Some(9));
+    // Too many changes are looked at at once.
+    let mut eras = Vec::new();
+    while eras.len() <= PAST_CHANGES {
+        let version = 3 + (eras.len() % 2) as u32;
+        eras.push(play.replace(version, put(version, stateless(Act::Deny, 7))));
+    }
+    play.replace(9, put(9, stateless(Act::Deny, 9)));
+    let whose: Vec<_> = eras.iter().map(|era| play.denial(*era)).collect();
+    let today = whose.iter().filter(|denial| **denial == Some(9)).count();
+    assert!(today > 0, "{whose:?}");
+    let (forgotten, known) = whose.split_at(today);
+    assert!(
+        forgotten.iter().all(|denial| *denial == Some(9)),
+        "{whose:?}"
+    );
+    assert!(known.iter().all(|denial| *denial == Some(7)), "{whose:?}");
+}
+
+#[test]
+fn what_was_judged_before_a_tenant_moved_is_judged_by_the_same_where_it_lives_now() {
+    let mut play = Play::new();
+    let first = play.replace(1, put(1, stateless(Act::Deny, 8)));
+    let second = play.replace(2, put(2, stateless(Act::Deny, 9)));
+    let mut there = Rig::new();
+    let chain = play.chain.unwrap();
+    let moved = play.rig.go_to(&mut there, &[0], &[chain], &HashMap::new());
+    play.chain = moved.unwrap().get(&chain).copied();
+    play.rig = there;
+    assert_eq!(
+        [first, second].map(|era| play.denial(era)),
+        [Some(8), Some(9)]
+    );
+}
+
+/// Some of its chain has judged it as it was, and the rest will as it is.
+#[test]
+fn a_request_that_was_half_judged_is_of_no_era() {
+    let mut rig = Rig::new();
+    rig.apply(vec![
+        Installed {
+            stable: put(1, kept(Act::Delay, 1)),
+            ..installed(0)
+        },
+        Installed {
+            stable: put(1, kept(Act::Allow, 0)),
+            ..installed(1)
+        },
+    ])
+    .unwrap();
+    let chain = rig.chain(&[0, 1]);
+    rig.post(chain, Hook::Request, &[(1, 1)]);
+    rig.finish();
+    assert!(rig.split.is_empty());
+    rig.post(chain, Hook::Request, &[(2, 1)]);
+    let other = Installed {
+        stable: put(2, kept(Act::Allow, 0)),
+        ..installed(1)
+    };
+    rig.apply(vec![other]).unwrap();
+    rig.finish();
+    assert_eq!(rig.split, [2u64]);
+}
