@@ -495,6 +495,12 @@ fn followed(
     // With a limit that is never met, calls take a little longer than without, so it is the rate's own level that it is to reach.
     let unlimited = eventful.rate(raised.to_ns + AFTERMATH_NS, detached.from_ns);
     follows("raise_ms", raised.to_ns, detached.from_ns, unlimited);
+    // The machine stalls now and then, and whoever calls with it: so does it in a run in which nothing happens.
+    let (from_ns, to_ns) = (raised.to_ns, detached.from_ns);
+    let level = quiet.rate(from_ns + AFTERMATH_NS, to_ns);
+    let quietly = quiet.follows_ns(from_ns, to_ns, level, TOLERANCE);
+    let quietly = quietly.unwrap_or(to_ns - from_ns);
+    trial.sample.push("quiet_raise_ms", ms(quietly));
     let after_ns = detached.to_ns + AFTERMATH_NS;
     let after = |recording: &Recording| recording.rate(after_ns, detached.to_ns + phase_ns);
     trial
