@@ -1,7 +1,7 @@
 //! The command line, as others script against it.
 //!
 //! Everything a user can type is in this file, with its help; what it does is in the siblings
-//! ([`crate::admin`], [`crate::daemon`], [`crate::policy`], [`crate::audit`], [`crate::rpc`], [`crate::stubs`], [`crate::up`]). Only [`crate::desk`]
+//! ([`crate::admin`], [`crate::check`], [`crate::daemon`], [`crate::policy`], [`crate::audit`], [`crate::rpc`], [`crate::stubs`], [`crate::up`]). Only [`crate::desk`]
 //! and [`crate::fleet`] define their own words. Values are parsed here, once: what leaves this file has its final type.
 
 use std::path::PathBuf;
@@ -51,6 +51,12 @@ pub(crate) enum Command {
     Audit(Audit),
     /// Show what the daemon is doing
     Status(Status),
+    /// Check host, limits, permissions, state and the daemon, and say how to mend what isn't right
+    #[command(
+        after_help = "The exit status is 0 if nothing fails, warnings or not, and 9 (FAILED_PRECONDITION) otherwise.\n\n\
+         Example: tollgate check --state /var/lib/tollgate"
+    )]
+    Check(Check),
     /// Change settings of the daemon while it runs, and show them
     #[command(subcommand)]
     Daemon(Daemon),
@@ -539,6 +545,16 @@ pub(crate) enum Side {
 
 #[derive(Debug, Args)]
 pub(crate) struct Status {
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// The state directory; the running daemon's if left out
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) state: Option<PathBuf>,
     /// Print JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,6 +1,15 @@
-//! Bounds on what a fleet's upgrade reads, and on how long it waits.
+//! Bounds on what is read of daemons, files and hosts, on how long is waited for them, and what a host should have.
 
 use std::time::Duration;
+
+/// Open files that a daemon needs with as many sessions as it takes (`MAX_SESSIONS` of the daemon's limits).
+pub(crate) const DESCRIPTORS: u64 = 20_600;
+
+/// Memory mappings per process that Linux gives unless it is told otherwise; 10,000 instances of policies and their sessions need about as many.
+pub(crate) const MAPPINGS: u64 = 65_530;
+
+/// Free space below which a state directory is as good as full: 64 MiB. A module of a policy has up to 16 MiB, compiled several times that.
+pub(crate) const FREE_STATE_BYTES: u64 = 64 << 20;
 
 /// Most hosts in a fleet file: they are upgraded one after the other, so more take another tool.
 pub(crate) const MAX_HOSTS: usize = 256;

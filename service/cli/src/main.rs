@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! args      what can be typed              ┌─ admin   tenants, status, prefetch: one request, one answer
-//!           (clap), parsed once  ── main ──┼─ daemon  its settings
+//!           (clap), parsed once  ── main ──┼─ check   what is wrong with a host or a daemon, and how to mend it
+//!                                          ├─ daemon  its settings
 //!                                          ├─ policy  policies, and audit the log of what was done to them
 //!                                          ├─ desk    policies without a daemon
 //! failure   a sentence, a code, a hint     ├─ fleet   several hosts' daemons, through their sockets and ssh
@@ -21,6 +22,7 @@ mod admin;
 mod answers;
 mod args;
 mod audit;
+mod check;
 mod daemon;
 mod desk;
 mod failure;
@@ -67,6 +69,7 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Policy(command) => policy::policy(&cli.socket, command),
         Command::Audit(command) => audit::audit(&cli.socket, command),
         Command::Status(args) => admin::status(&cli.socket, args),
+        Command::Check(args) => check::check(&cli.socket, args),
         Command::Daemon(command) => daemon::daemon(&cli.socket, command),
         Command::Call(args) => rpc::call(cli, args),
         Command::Prefetch(args) => admin::prefetch(&cli.socket, args),
