@@ -169,9 +169,12 @@ pub const COMPILED_POLICIES: usize = 64;
 /// is worked out when a chain is made: milliseconds for a service of a dozen methods.
 pub const KEPT_ASKS: usize = 256;
 
+/// What an instance's set-up may take of the thread that all administration is done on; one that takes longer is made on another. 50 us.
+pub const QUICK_SETUP: Duration = Duration::from_micros(50);
+
 /// Changes of an attachment's versions after which the replies to earlier requests are still judged by the versions that judged those. Of
 /// what is longer ago they are judged by the versions in force.
-pub const PAST_CHANGES: usize = 32;
+pub const PAST_CHANGES: usize = 64;
 
 /// Schemas of services held in memory. One that nobody uses any more is forgotten when the table is full.
 pub const MAX_SCHEMAS: usize = 4_096;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::MutexGuard;
 use tollgate_control::{ALL, Attachment, Isolation, Owner, PolicyVersion};
 use tollgate_engine::Status;
-use tollgate_policy_host::{SharedState, TenantLimits};
+use tollgate_policy_host::{Capabilities, Instance, SharedState, TenantLimits};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::Control;
@@ -21,6 +21,7 @@ use crate::control::policies::{
     Faults, Live, Loaded, Version, check_grants, check_relevant, granted,
 };
 use crate::datapath::command::{How, Place, Recipe, Running};
+use crate::limits::QUICK_SETUP;
 
 impl Control {
     /// A stored version, compiled.
@@ -192,7 +193,7 @@ impl Control {
         }
     }
 
-    /// A version as it is to run: instantiated on a blocking thread, for its set-up is the guest's code.
+    /// A version as it is to run: instantiated on a blocking thread, for its set-up is the guest's code; but at once if that is short.
     pub(in crate::control) async fn how(
         &self,
         attachment: &Attachment,
@@ -212,6 +213,12 @@ impl Control {
             granted: granted(&attachment.options)?,
             state: Some(self.state_of(attachment)),
         };
+        if let Some(quick) = self.set_up_quickly(&recipe) {
+            return Ok(match attachment.options.fresh {
+                true => How::Fresh(Box::new(recipe)),
+                false => How::Kept(Box::new(quick)),
+            });
+        }
         let made = tokio::task::spawn_blocking(move || {
             let made = match recipe.is_foreign() {
                 false => recipe
@@ -233,6 +240,28 @@ impl Control {
         } else {
             kept
         })
+    }
+
+    /// An instance whose set-up takes no longer than [`QUICK_SETUP`]: two threads needn't wake each other up for it. What it did
+    /// until then is undone with it, so it isn't tried where its set-up could leave something behind.
+    fn set_up_quickly(&self, recipe: &Recipe) -> Option<Instance> {
+        let manifest = recipe.policy.manifest();
+        let leaves_nothing = !manifest.capabilities().contains(Capabilities::STATE);
+        let quick = TenantLimits::for_cpu(QUICK_SETUP, self.rate);
+        let limits = TenantLimits {
+            fuel_for_setup: quick.fuel_per_call.min(recipe.limits.fuel_for_setup),
+            ..recipe.limits.clone()
+        };
+        let quick = Recipe {
+            policy: recipe.policy.clone(),
+            limits,
+            config: recipe.config.clone(),
+            granted: recipe.granted,
+            state: None,
+        };
+        // Why it fails the whole attempt says, and better.
+        let is_tried = leaves_nothing && !recipe.is_foreign();
+        is_tried.then(|| quick.instantiate().ok()).flatten()
     }
 
     pub(super) async fn place(
