@@ -283,6 +283,7 @@ const UNSAFE_FILES: &[&str] = &[
     "service/transport-rdma/src/verbs/connection.rs",
     "service/transport-rdma/src/verbs/memory.rs",
     "service/transport-rdma/src/verbs/queues.rs",
+    "service/transport-rdma/src/verbs/window.rs",
 ];
 
 /// The crates that fence `unsafe`; every other crate root says `#![forbid(unsafe_code)]`.

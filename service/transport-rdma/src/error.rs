@@ -62,6 +62,12 @@ pub enum RdmaError {
         address: SocketAddr,
         error: WireError,
     },
+    #[error(
+        "ring_bytes is {bytes}; use 0 or {} to {}",
+        limits::MIN_RING_BYTES,
+        limits::MAX_RING_BYTES
+    )]
+    RingBytes { bytes: u32 },
     #[error(transparent)]
     Config(#[from] ConfigError),
 }

@@ -18,7 +18,7 @@ mod receive;
 mod send;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -37,6 +37,7 @@ use crate::error::RdmaError;
 use crate::flow::Flow;
 use crate::limits;
 use crate::plan::{Element, Step};
+use crate::ring::{Reader, Writer};
 use crate::verbs::{Completion, Connection, Gather, Memory, Queue, Rdma};
 use crate::wire::Kind;
 
@@ -102,6 +103,70 @@ pub enum Landing {
     Pending,
 }
 
+/// How a link is carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RdmaOptions {
+    /// The address to connect from, and so the device; by default the one that has a way to the peer.
+    pub from: Option<IpAddr>,
+    /// Bytes of the ring that the peer may write the stream into, [`limits::MIN_RING_BYTES`] to [`limits::MAX_RING_BYTES`]; 0, the
+    /// default, for none. A link is one-sided if both ends give a ring, which they pin, and two-sided otherwise.
+    pub ring_bytes: u32,
+}
+
+impl RdmaOptions {
+    fn check(&self) -> Result<(), RdmaError> {
+        let range = limits::MIN_RING_BYTES..=limits::MAX_RING_BYTES;
+        match self.ring_bytes {
+            0 => Ok(()),
+            bytes if range.contains(&bytes) => Ok(()),
+            bytes => Err(RdmaError::RingBytes { bytes }),
+        }
+    }
+}
+
+/// The stream of a one-sided link: what both rings hold, and who has to be woken.
+struct Rings {
+    /// Of this end's ring, which the peer writes.
+    reader: Reader,
+    /// Of the peer's, once that is known.
+    writer: Option<Writer>,
+    /// Bytes of the peer's.
+    peer_bytes: u32,
+    /// What the peer was told to be written.
+    published: u64,
+    /// What the peer had seen when it went to sleep: written and read.
+    peer_sleeps: Option<[u64; 2]>,
+    /// What this end had seen when it last said that it does.
+    said: Option<[u64; 2]>,
+}
+
+impl Rings {
+    fn new(own_bytes: u32, peer_bytes: u32) -> Rings {
+        Rings {
+            reader: Reader::new(own_bytes),
+            writer: None,
+            peer_bytes,
+            published: 0,
+            peer_sleeps: None,
+            said: None,
+        }
+    }
+
+    /// What this end has seen of the peer's words.
+    fn seen(&self) -> [u64; 2] {
+        [
+            self.reader.seen(),
+            self.writer.as_ref().map_or(0, Writer::was_told),
+        ]
+    }
+
+    /// Whether the peer sleeps although it was told more than it has seen.
+    fn must_wake(&self) -> bool {
+        self.peer_sleeps
+            .is_some_and(|[written, read]| self.published > written || self.reader.told() > read)
+    }
+}
+
 /// A [`Link`] over RDMA.
 pub struct RdmaLink {
     link: Link,
@@ -127,6 +192,9 @@ pub struct RdmaLink {
     pub(crate) idle_polls: u32,
     waited: bool,
     watch: OwnedFd,
+    /// If the link is one-sided.
+    rings: Option<Rings>,
+    pub(crate) ring_bytes: u32,
     copies_because: Option<Arc<RdmaError>>,
     copied: u64,
     ended_with: Counts,
@@ -150,6 +218,7 @@ impl RdmaLink {
         address: SocketAddr,
         role: Role,
         config: &LinkConfig,
+        ring_bytes: u32,
         now_ns: u64,
     ) -> Result<RdmaLink, RdmaError> {
         let mut nonce = [0; 32];
@@ -185,6 +254,8 @@ impl RdmaLink {
             idle_polls: 0,
             waited: false,
             watch,
+            rings: None,
+            ring_bytes,
             copies_because: None,
             copied: 0,
             ended_with: Counts::default(),
@@ -221,6 +292,17 @@ impl RdmaLink {
         Some(queues.device().info().name)
     }
 
+    /// Whether the stream is written into rings; known once both ends are ready.
+    pub fn is_one_sided(&self) -> bool {
+        self.rings.is_some()
+    }
+
+    /// Bytes that the peer has written into this end's ring.
+    #[cfg(test)]
+    pub(crate) fn seen_of_ring(&self) -> u64 {
+        self.rings.as_ref().map_or(0, |rings| rings.reader.seen())
+    }
+
     /// Whether all that was said has reached the peer's device, as far as this end will know: of a link that has ended, this is when it may
     /// be dropped.
     pub fn is_drained(&self) -> bool {
@@ -250,17 +332,24 @@ impl LinkIo for RdmaLink {
         if self.link.pending_body().is_some() {
             return Ok(ReadOutcome::BodyPending);
         }
+        // A body that was skipped after its place was granted: what follows it has to wait.
+        if self.granted.is_some() {
+            self.act()?;
+            return Ok(ReadOutcome::Blocked);
+        }
         // Whoever has polled the events since the last read, and found no body, won't take any.
-        if let Some(Arrived::Offer { .. }) = self.arrived.front() {
+        if self.next_offer().is_some() {
             self.arrived.pop_front();
             self.answer = Some(Kind::Decline);
         }
-        let unread = matches!(self.arrived.front(), Some(Arrived::Stream { .. }));
+        let unread = self.has_bytes();
         let fed = self.feed(at_most);
         self.act()?;
-        match fed || unread {
+        // Events weren't polled: nothing came because there is no place for it.
+        let full = self.link.rx_space().is_empty();
+        match fed || unread || full {
             true => Ok(ReadOutcome::Data {
-                more: !self.arrived.is_empty(),
+                more: self.has_more() || full,
             }),
             false => Ok(ReadOutcome::Blocked),
         }
@@ -276,11 +365,9 @@ impl LinkIo for RdmaLink {
         let missing = self.fill(body, at_most, false)?;
         let outcome = match missing {
             None => BodyOutcome::Complete {
-                more: !self.arrived.is_empty(),
+                more: self.has_more(),
             },
-            Some(_) if self.link.pending_body() != before && !self.arrived.is_empty() => {
-                BodyOutcome::More
-            }
+            Some(_) if self.link.pending_body() != before && self.has_more() => BodyOutcome::More,
             Some(_) => BodyOutcome::Blocked,
         };
         self.act()?;
@@ -328,6 +415,9 @@ impl LinkIo for RdmaLink {
 
     fn prepare_to_wait(&mut self) -> Result<bool, LinkError> {
         self.waited = true;
+        if !self.say_sleep()? {
+            return Ok(false);
+        }
         if let Some(queues) = self.connection.queues() {
             let armed = queues.take_notifications().and_then(|()| queues.arm());
             if let Err(error) = armed {
@@ -335,7 +425,7 @@ impl LinkIo for RdmaLink {
             }
         }
         match self.take_completions() {
-            Ok(found) => Ok(found == 0),
+            Ok(found) => Ok(found == 0 && !self.has_bytes_since_seen()),
             Err(error) => Err(self.broken(error)),
         }
     }

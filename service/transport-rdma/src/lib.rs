@@ -5,16 +5,17 @@
 //!
 //! ```text
 //!   heap ──────────────── gathered ───┐                                     ┌─ copied ── receive buffer of the link
-//!   link's buffer ── fused (≤ 16 KB) ─┴─▶ SEND ─▶ network ─▶ posted receive ─┘
+//!   link's buffer ── fused (≤ 16 KB) ─┼─▶ SEND ─▶ network ─▶ posted receive ─┤
+//!                                     └─▶ WRITE ─▶ network ─▶ ring ──────────┘           (if both ends give a ring)
 //!   heap, ≥ 64 KiB ── OFFER, GRANT ─────▶ SEND ─▶ network ─▶ receive heap, where the message stays: no copy at either end
 //! ```
 //!
-//! [`mod@wire`] is what travels beside the frames, [`mod@plan`] decides what is copied, [`mod@flow`] keeps receivers ready, `verbs.rs` is
-//! the only module that calls verbs, and `io.rs` puts them together. Real devices need the Cargo feature `verbs`; without it [`probe`] says so.
+//! [`mod@wire`] is what travels beside the frames, [`mod@plan`] decides what is copied, [`mod@flow`] keeps receivers ready, [`mod@ring`] is
+//! the one-sided path, `verbs.rs` is the only module that calls verbs, and `io.rs` puts them together. Real devices need the Cargo feature `verbs`;
+//! without it [`probe`] says so.
 //!
-//! Deliberately absent: memory that a peer may read or write. Both queue pairs are two-sided, so that nothing here has a remote key, and
-//! what a peer can write is what was posted for it. Absent so far: one-sided rings, receives that links share, and handing a link to
-//! another process.
+//! Deliberately absent: memory that a peer may read, and, but for a ring that this end gives to it alone, memory that it may write. Absent so
+//! far: receives that links share, pollers that have many links, and handing a link to another process.
 
 #![deny(unsafe_code)]
 
@@ -30,6 +31,7 @@ pub mod plan;
     allow(dead_code, reason = "what uses it isn't built")
 )]
 mod registrations;
+pub mod ring;
 #[cfg(feature = "verbs")]
 mod verbs;
 pub mod wire;
@@ -37,7 +39,7 @@ pub mod wire;
 pub use counts::Counts;
 pub use error::RdmaError;
 #[cfg(feature = "verbs")]
-pub use io::{Landing, RdmaLink, RdmaListener};
+pub use io::{Landing, RdmaLink, RdmaListener, RdmaOptions};
 #[cfg(feature = "verbs")]
 pub use verbs::{DeviceInfo, Rdma};
 

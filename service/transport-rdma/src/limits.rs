@@ -6,9 +6,10 @@
 //! |---|---|
 //! | receives | [`RECEIVES`] x [`MESSAGE_BYTES`] = 1 MiB |
 //! | sends | [`SENDS`] x [`MESSAGE_BYTES`] = 512 KiB |
+//! | a one-sided link's ring, and a page | [`RING_BYTES`] + 4 KiB, or what was configured |
 //!
-//! and two queue pairs of [`SENDS`] + [`RECEIVES`] and 2 x [`BODY_MESSAGES`] work requests. 1,000 links are 1.5 GiB: receives aren't
-//! shared between links (SRQ) yet. Heaps are pinned once per device, as large as they are, at most [`REGISTERED_HEAPS`] of them.
+//! and two queue pairs of [`SENDS`] + [`RECEIVES`] and 2 x [`BODY_MESSAGES`] work requests. 1,000 links are 1.5 GiB, or 2.5 GiB with rings of
+//! the usual size: receives aren't shared between links (SRQ) yet. Heaps are pinned once per device, as large as they are, at most [`REGISTERED_HEAPS`] of them.
 
 use std::time::Duration;
 
@@ -52,6 +53,16 @@ pub const MIN_BODY_MESSAGE: u32 = tollgate_transport::limits::MAX_MESSAGE / BODY
 
 /// Heaps registered with a device at a time; what lies in further ones is copied.
 pub const REGISTERED_HEAPS: usize = 4096;
+
+/// Bytes of the ring that a link's end gives its peer for one-sided writes, unless it is told another number. So much is pinned per
+/// link beside the rest: 1 GiB for 1,000 links.
+pub const RING_BYTES: u32 = 1 << 20;
+
+/// Fewest bytes of a ring: four of the largest messages.
+pub const MIN_RING_BYTES: u32 = 4 * MESSAGE_BYTES as u32;
+
+/// Most bytes of a ring.
+pub const MAX_RING_BYTES: u32 = 64 << 20;
 
 /// Completions taken from a completion queue at once.
 pub const POLL_BATCH: usize = 32;

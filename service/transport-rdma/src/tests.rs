@@ -7,6 +7,7 @@ mod byteps;
 mod flow;
 mod plan;
 mod registrations;
+mod ring;
 #[cfg(feature = "verbs")]
 mod soft_roce;
 mod wire;

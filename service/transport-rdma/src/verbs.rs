@@ -3,13 +3,14 @@
 //! ```text
 //!   Rdma ── Device ── Memory            one context and protection domain per device; what is registered with it
 //!            └─ Connection ── Queues     an rdma_cm id; two queue pairs on one completion queue, and their buffers
+//!                               └─ Window   what the peer of a one-sided link may write
 //! ```
 //!
 //! What makes it safe: a device touches memory only by work requests, and those are made here, of ranges that were checked. Who posts one
 //! leaves what keeps its memory in place ([`Memory`], a [`Block`](tollgate_shm_abi::heap::Block), this crate's own buffers) in
 //! [`Queues`], until its completion was taken or the queue pair was destroyed, after which no device touches it (InfiniBand
 //! specification 1.4, section 10.2.4.4). A buffer that is posted to be received into can't be looked at. No memory is registered for access by a
-//! peer.
+//! peer but a one-sided link's window, which nothing but atomic loads and copies out of it ever touches here.
 //!
 //! Everything is nonblocking. The functions count themselves ([`Counts`](crate::Counts)).
 #![allow(unsafe_code)]
@@ -17,6 +18,7 @@
 mod connection;
 mod memory;
 mod queues;
+mod window;
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -36,7 +38,7 @@ pub(crate) use connection::{
 pub(crate) use memory::Memory;
 #[cfg(test)]
 pub(crate) use queues::Attack;
-pub(crate) use queues::{Completion, Gather, Queue, Queues};
+pub(crate) use queues::{Completion, Gather, Queue, Queues, To};
 
 /// This host's RDMA devices.
 #[derive(Clone)]

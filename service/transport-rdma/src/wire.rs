@@ -16,6 +16,8 @@
 //! | 3 | OFFER | length u32 | so many bytes of the stream come next, which would rather travel as a body |
 //! | 4 | GRANT | | the offer's receives are posted: send it as a body |
 //! | 5 | DECLINE | | send it in the stream |
+//! | 6 | RING | address u64, key u32, bytes u32 | write the stream there, see [`ring`](crate::ring) |
+//! | 7 | SLEEP | written u64, read u64 | this end has seen so much, and watches no memory until something comes |
 //!
 //! Every message takes one of the receives that its sender was told of, a *credit*; its receiver gives credits back when it has
 //! posted receives anew. The last credit is kept for a CREDIT, so that giving back is always possible. An offer is about a range within
@@ -23,16 +25,22 @@
 //! messages of the smaller of both ends' *body message* bytes, but for the last. The two queue pairs aren't ordered: a receiver reads no
 //! STREAM that came after an offer before the body is complete.
 //!
-//! No end gives the other a key to its memory: nothing is registered for access from outside. A peer can fill receives that were
-//! posted for it, and nothing else.
+//! A link is one-sided if both ends say in their private data that they give a ring. Then no STREAM is sent. An end writes nothing before
+//! the peer's RING has come, and publishes what it has written before it offers anything. Who has said SLEEP is woken, by a CREDIT or by immediate
+//! data that say the same with a write, once more is written or read than it has seen.
+//!
+//! Otherwise no end gives the other a key to its memory: nothing is registered for access from outside, and a peer can fill receives that were
+//! posted for it, and nothing else. The key to a ring works for the link's own queue pair and reaches nothing beside it.
 //!
 //! Connection requests and their acceptance have private data (little-endian):
 //!
 //! ```text
-//! 0 magic "TGRD" | 4 version u16 | 6 receives u16 | 8 message bytes u32 | 12 second queue pair u32 | 16 body message bytes u32 | 20 zero u32
+//! 0 magic "TGRD" | 4 version u16 | 6 receives u16 | 8 message bytes u32 | 12 second queue pair u32 | 16 body message bytes u32 | 20 ring bytes u32, or 0
 //! ```
 
-use crate::limits::{MESSAGE_BYTES, MIN_BODY_MESSAGE, MIN_RECEIVES};
+use crate::limits::{
+    MAX_RING_BYTES, MESSAGE_BYTES, MIN_BODY_MESSAGE, MIN_RECEIVES, MIN_RING_BYTES,
+};
 
 /// First bytes of the private data.
 pub const MAGIC: [u8; 4] = *b"TGRD";
@@ -56,6 +64,10 @@ pub enum Kind {
     Grant,
     /// The offered bytes belong in the stream.
     Decline,
+    /// Where the stream is written.
+    Ring,
+    /// The sender watches no memory.
+    Sleep,
 }
 
 /// The peer said something that no Tollgate daemon says.
@@ -78,6 +90,23 @@ pub enum WireError {
     Overrun,
     #[error("more bytes than were posted for them")]
     Overlong,
+    #[error("{read} bytes of the ring read, after {before} before, of {written} written")]
+    RingRead {
+        read: u64,
+        before: u64,
+        written: u64,
+    },
+    #[error(
+        "{written} bytes written into a ring of {bytes}, after {before} before, with {told} read"
+    )]
+    RingWritten {
+        written: u64,
+        before: u64,
+        told: u64,
+        bytes: u64,
+    },
+    #[error("a ring of {bytes} bytes, where {greeted} were announced")]
+    RingBytes { bytes: u32, greeted: u32 },
     #[error("an offer of {len} bytes")]
     OfferLength { len: u32 },
     #[error("{kind:?} where none belongs")]
@@ -110,6 +139,8 @@ impl Immediate {
             Kind::Offer => 3,
             Kind::Grant => 4,
             Kind::Decline => 5,
+            Kind::Ring => 6,
+            Kind::Sleep => 7,
         };
         kind << 28 | u32::from(self.returned)
     }
@@ -125,6 +156,8 @@ impl Immediate {
             3 => Kind::Offer,
             4 => Kind::Grant,
             5 => Kind::Decline,
+            6 => Kind::Ring,
+            7 => Kind::Sleep,
             _ => return Err(WireError::Immediate { immediate }),
         };
         if immediate & 0x0fff_0000 != 0 {
@@ -145,6 +178,7 @@ pub fn check_length(kind: Kind, len: usize) -> Result<(), WireError> {
     let fits = match kind {
         Kind::Stream => (1..=MESSAGE_BYTES).contains(&len),
         Kind::Offer => len == 4,
+        Kind::Ring | Kind::Sleep => len == 16,
         Kind::Credit | Kind::Grant | Kind::Decline => len == 0,
     };
     match fits {
@@ -162,6 +196,8 @@ pub struct Greeting {
     pub body_queue: u32,
     /// The largest message of a body, bytes.
     pub body_message: u32,
+    /// Bytes of the ring that it will give; 0 if none.
+    pub ring_bytes: u32,
 }
 
 impl Greeting {
@@ -174,6 +210,7 @@ impl Greeting {
         data[8..12].copy_from_slice(&(MESSAGE_BYTES as u32).to_le_bytes());
         data[12..16].copy_from_slice(&self.body_queue.to_le_bytes());
         data[16..20].copy_from_slice(&self.body_message.to_le_bytes());
+        data[20..24].copy_from_slice(&self.ring_bytes.to_le_bytes());
         data
     }
 
@@ -195,8 +232,8 @@ impl Greeting {
         if version != VERSION {
             return Err(WireError::Version { version });
         }
-        let (receives, message, body_queue, body_message) =
-            (u16_at(6), u32_at(8), u32_at(12), u32_at(16));
+        let (receives, message, body_queue) = (u16_at(6), u32_at(8), u32_at(12));
+        let (body_message, ring_bytes) = (u32_at(16), u32_at(20));
         let field = |field, value| Err(WireError::Field { field, value });
         if receives < MIN_RECEIVES {
             return field("receives", receives.into());
@@ -210,10 +247,14 @@ impl Greeting {
         if body_message < MIN_BODY_MESSAGE {
             return field("body message bytes", body_message);
         }
+        if ring_bytes != 0 && !(MIN_RING_BYTES..=MAX_RING_BYTES).contains(&ring_bytes) {
+            return field("ring bytes", ring_bytes);
+        }
         Ok(Greeting {
             receives,
             body_queue,
             body_message,
+            ring_bytes,
         })
     }
 }

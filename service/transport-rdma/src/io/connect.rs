@@ -1,21 +1,23 @@
 //! Connections: how they begin, what the connection manager says of them, and how they end.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use tollgate_transport::{LinkConfig, LinkError, Role, is_loopback};
 
-use super::{Leaving, Phase, RdmaLink};
+use super::{Leaving, Phase, RdmaLink, RdmaOptions, Rings};
 use crate::error::RdmaError;
 use crate::flow::Flow;
 use crate::limits;
-use crate::verbs::{Connection, Event, EventKind, Listener, Rdma};
-use crate::wire::{Greeting, WireError};
+use crate::ring::RING_AT;
+use crate::verbs::{Connection, Event, EventKind, Listener, Queues, Rdma};
+use crate::wire::{Greeting, Kind, WireError};
 
 /// Where links over RDMA are accepted.
 pub struct RdmaListener {
     listener: Listener,
     rdma: Rdma,
+    options: RdmaOptions,
 }
 
 impl RdmaListener {
@@ -23,10 +25,16 @@ impl RdmaListener {
     ///
     /// # Errors
     /// No device has the address, or the port is taken.
-    pub fn bind(rdma: &Rdma, address: SocketAddr) -> Result<RdmaListener, RdmaError> {
+    pub fn bind(
+        rdma: &Rdma,
+        address: SocketAddr,
+        options: &RdmaOptions,
+    ) -> Result<RdmaListener, RdmaError> {
+        options.check()?;
         Ok(RdmaListener {
             listener: Listener::bind(address)?,
             rdma: rdma.clone(),
+            options: *options,
         })
     }
 
@@ -48,7 +56,7 @@ impl RdmaListener {
             return Ok(None);
         };
         let queues = connection.make_queues(&self.rdma)?;
-        let own = greeting(queues.body_number(), queues.body_message());
+        let own = greeting(queues, self.options.ring_bytes);
         let theirs = match Greeting::decode(&event.private) {
             Ok(theirs) => theirs,
             Err(error) => {
@@ -66,9 +74,10 @@ impl RdmaListener {
             address,
             Role::Responder,
             config,
+            self.options.ring_bytes,
             now_ns,
         )?;
-        link.flow = Flow::new(limits::RECEIVES, theirs.receives);
+        link.greeted(&theirs);
         link.watch_queues()?;
         Ok(Some(link))
     }
@@ -82,7 +91,7 @@ impl AsFd for RdmaListener {
 }
 
 impl RdmaLink {
-    /// Begins to connect, by the device that reaches the address, or the one that has `from`. Never waits: what goes wrong is said by the
+    /// Begins to connect, by the device that reaches the address, or the one that the options name. Never waits: what goes wrong is said by the
     /// next read or flush, and [`tick`](tollgate_transport::Link::tick) ends what takes too long. `now_ns` is its clock.
     ///
     /// # Errors
@@ -90,15 +99,17 @@ impl RdmaLink {
     pub fn connect(
         rdma: &Rdma,
         address: SocketAddr,
-        from: Option<IpAddr>,
+        options: &RdmaOptions,
         config: &LinkConfig,
         now_ns: u64,
     ) -> Result<RdmaLink, RdmaError> {
         if config.key.is_none() && !is_loopback(&address) {
             return Err(RdmaError::NeedsKey { address });
         }
-        let connection = Connection::resolve(address, from)?;
-        RdmaLink::new(connection, rdma, address, Role::Initiator, config, now_ns)
+        options.check()?;
+        let connection = Connection::resolve(address, options.from)?;
+        let (role, ring) = (Role::Initiator, options.ring_bytes);
+        RdmaLink::new(connection, rdma, address, role, config, ring, now_ns)
     }
 
     pub(super) fn take_events(&mut self) -> Result<(), LinkError> {
@@ -123,7 +134,7 @@ impl RdmaLink {
             }
             (Phase::Routing, EventKind::RouteResolved) => {
                 let queues = self.connection.make_queues(&self.rdma)?;
-                let own = greeting(queues.body_number(), queues.body_message());
+                let own = greeting(queues, self.ring_bytes);
                 self.watch_queues()?;
                 self.connection.connect(&own.encode())?;
                 self.phase = Phase::Connecting;
@@ -135,13 +146,13 @@ impl RdmaLink {
                 let queues = self.connection.queues().expect("made when the route was");
                 queues.agree_body_message(theirs.body_message);
                 queues.join_body(theirs.body_queue)?;
-                self.flow = Flow::new(limits::RECEIVES, theirs.receives);
+                self.greeted(&theirs);
                 self.phase = Phase::Established;
-                Ok(())
+                self.give_ring()
             }
             (Phase::Accepting, EventKind::Established) => {
                 self.phase = Phase::Established;
-                Ok(())
+                self.give_ring()
             }
             (_, EventKind::Disconnected) => {
                 self.closing = true;
@@ -158,6 +169,30 @@ impl RdmaLink {
             (_, EventKind::Failed(why)) => unreachable(why.to_owned()),
             _ => Ok(()),
         }
+    }
+
+    /// What both ends have said of themselves.
+    fn greeted(&mut self, theirs: &Greeting) {
+        self.flow = Flow::new(limits::RECEIVES, theirs.receives);
+        if self.ring_bytes != 0 && theirs.ring_bytes != 0 {
+            self.rings = Some(Rings::new(self.ring_bytes, theirs.ring_bytes));
+        }
+    }
+
+    /// Gives the peer its ring, if the link is one-sided.
+    fn give_ring(&mut self) -> Result<(), RdmaError> {
+        if self.rings.is_none() {
+            return Ok(());
+        }
+        let queues = self.connection.queues().expect("established");
+        let (address, key) = queues.open_window(RING_AT + self.ring_bytes as usize)?;
+        let mut payload = [0; 16];
+        payload[..8].copy_from_slice(&address.to_le_bytes());
+        payload[8..12].copy_from_slice(&key.to_le_bytes());
+        payload[12..].copy_from_slice(&self.ring_bytes.to_le_bytes());
+        self.control(Kind::Ring, &payload);
+        let queues = self.connection.queues().expect("established");
+        queues.ring()
     }
 
     /// Ends the link with what the connection said, unless it has ended for a better reason. No device touches its memory
@@ -186,11 +221,12 @@ impl RdmaLink {
     }
 }
 
-fn greeting(body_queue: u32, body_message: u32) -> Greeting {
+fn greeting(queues: &Queues, ring_bytes: u32) -> Greeting {
     Greeting {
         receives: limits::RECEIVES,
-        body_queue,
-        body_message,
+        body_queue: queues.body_number(),
+        body_message: queues.body_message(),
+        ring_bytes,
     }
 }
 

@@ -6,6 +6,7 @@ use tollgate_transport::LinkError;
 use super::connect::carried;
 use super::{Arrived, Granted, Landing, Offered, Phase, RdmaLink};
 use crate::limits;
+use crate::ring::{self, READ_AT, RING_AT, WRITTEN_AT, Writer};
 use crate::verbs::{Completion, Queue, is_consequence, is_overlong, sentence_of};
 use crate::wire::{Immediate, Kind, WireError, check_length};
 
@@ -37,7 +38,7 @@ impl RdmaLink {
             // What the link has of it already counts as copied, like what comes in the stream.
             match self.fill(&mut block, usize::MAX, true) {
                 Ok(None) => {
-                    let more = !self.arrived.is_empty();
+                    let more = self.has_more();
                     return Ok(Landing::Complete { block, more });
                 }
                 Ok(Some(missing)) => self.land_offer(block, missing)?,
@@ -64,11 +65,7 @@ impl RdmaLink {
         block: Block,
         missing: std::ops::Range<usize>,
     ) -> Result<(), LinkError> {
-        let offer = match self.arrived.front() {
-            Some(Arrived::Offer { len }) => Some(*len),
-            _ => None,
-        };
-        let Some(len) = offer else {
+        let Some(len) = self.next_offer() else {
             self.block = Some(block);
             return Ok(());
         };
@@ -110,6 +107,11 @@ impl RdmaLink {
             Ok(_) => self.idle_polls = 0,
             Err(error) => return Err(self.broken(error)),
         }
+        match self.look() {
+            Ok(false) => {}
+            Ok(true) => self.idle_polls = 0,
+            Err(error) => return Err(self.broken(carried(&error))),
+        }
         let due = self.phase != Phase::Established
             || self.idle_polls >= limits::EVENTS_EVERY
             || std::mem::take(&mut self.waited);
@@ -123,11 +125,56 @@ impl RdmaLink {
             return Err(self.broken(LinkError::Closed));
         }
         // What came before the peer's end is still read; what it offered won't come any more.
-        let unread = matches!(self.arrived.front(), Some(Arrived::Stream { .. }));
-        if self.closing && !unread {
+        if self.closing && !self.has_bytes() {
             return Err(self.broken(LinkError::Closed));
         }
         Ok(())
+    }
+
+    /// Looks at what the peer has written into this end's window; whether that is more than before.
+    pub(super) fn look(&mut self) -> Result<bool, WireError> {
+        let Some(rings) = &mut self.rings else {
+            return Ok(false);
+        };
+        let Some(queues) = self.connection.queues_ref() else {
+            return Ok(false);
+        };
+        let before = rings.seen();
+        if let Some(written) = ring::count(queues.words(WRITTEN_AT)) {
+            rings.reader.was_written(written)?;
+        }
+        let read = ring::count(queues.words(READ_AT));
+        if let (Some(read), Some(writer)) = (read, &mut rings.writer) {
+            writer.was_read(read)?;
+        }
+        Ok(rings.seen() != before)
+    }
+
+    /// Whether bytes of the stream wait to be read.
+    pub(super) fn has_bytes(&self) -> bool {
+        match &self.rings {
+            Some(rings) => rings.reader.ready().1 > 0,
+            None => matches!(self.arrived.front(), Some(Arrived::Stream { .. })),
+        }
+    }
+
+    /// Whether anything does.
+    pub(super) fn has_more(&self) -> bool {
+        self.has_bytes() || !self.arrived.is_empty()
+    }
+
+    /// Whether the peer has written anything since this end has said that it sleeps.
+    pub(super) fn has_bytes_since_seen(&mut self) -> bool {
+        // A peer that lies is found out by the next turn.
+        self.look().unwrap_or(true)
+    }
+
+    /// The peer's offer, if that is what comes next.
+    pub(super) fn next_offer(&self) -> Option<usize> {
+        match self.arrived.front() {
+            Some(Arrived::Offer { len }) if !self.has_bytes() => Some(*len),
+            _ => None,
+        }
     }
 
     pub(super) fn take_completions(&mut self) -> Result<usize, LinkError> {
@@ -159,8 +206,9 @@ impl RdmaLink {
                 receive,
                 len,
                 immediate,
+                written,
             } => self
-                .received(receive, len, immediate)
+                .received(receive, len, immediate, written)
                 .map_err(|error| carried(&error)),
             Completion::Landed { len } => self.landed(len).map_err(|error| carried(&error)),
             // What a peer's end flushes isn't news.
@@ -184,23 +232,30 @@ impl RdmaLink {
         receive: u16,
         len: usize,
         immediate: Option<u32>,
+        written: bool,
     ) -> Result<(), WireError> {
         let Immediate { kind, returned } =
             Immediate::decode(immediate.ok_or(WireError::NoImmediate)?)?;
-        check_length(kind, len)?;
+        match written {
+            false => check_length(kind, len)?,
+            // Only what wakes: its bytes are in the ring.
+            true if kind == Kind::Credit && self.rings.is_some() => {}
+            true => return Err(WireError::Unexpected { kind }),
+        }
         self.flow.receive(returned)?;
-        if kind == Kind::Stream {
+        if kind == Kind::Stream && self.rings.is_none() {
             self.arrived.push_back(Arrived::Stream { receive, len });
             return Ok(());
         }
         let queues = self.connection.queues().expect("a message came by it");
-        let payload = queues.received(receive, len);
-        let offer = payload
-            .first_chunk()
-            .map(|bytes| u32::from_le_bytes(*bytes));
+        let mut payload = [0; 16];
+        if !written {
+            let bytes = queues.received(receive, len.min(16));
+            payload[..bytes.len()].copy_from_slice(bytes);
+        }
         self.free(receive);
         match (kind, self.offered) {
-            (Kind::Offer, _) => self.offer_came(offer.unwrap_or(0)),
+            (Kind::Offer, _) => self.offer_came(u32_at(&payload, 0)),
             (Kind::Grant, Offered::Unanswered { len }) => {
                 self.offered = Offered::Granted { len };
                 Ok(())
@@ -209,9 +264,40 @@ impl RdmaLink {
                 self.offered = Offered::Declined { left: len };
                 Ok(())
             }
-            (Kind::Grant | Kind::Decline, _) => Err(WireError::Unexpected { kind }),
-            (Kind::Stream | Kind::Credit, _) => Ok(()),
+            (Kind::Ring, _) => self.ring_came(&payload),
+            (Kind::Sleep, _) => self.sleep_came(&payload),
+            (Kind::Credit, _) => Ok(()),
+            (Kind::Grant | Kind::Decline | Kind::Stream, _) => Err(WireError::Unexpected { kind }),
         }
+    }
+
+    /// The peer says where to write.
+    fn ring_came(&mut self, payload: &[u8; 16]) -> Result<(), WireError> {
+        let kind = Kind::Ring;
+        let rings = self
+            .rings
+            .as_mut()
+            .filter(|rings| rings.writer.is_none())
+            .ok_or(WireError::Unexpected { kind })?;
+        let (address, key, bytes) = (u64_at(payload, 0), u32_at(payload, 8), u32_at(payload, 12));
+        if bytes != rings.peer_bytes {
+            return Err(WireError::RingBytes {
+                bytes,
+                greeted: rings.peer_bytes,
+            });
+        }
+        rings.writer = Some(Writer::new(bytes));
+        let queues = self.connection.queues().expect("a message came by it");
+        queues.use_window(address, key, RING_AT + bytes as usize);
+        Ok(())
+    }
+
+    /// The peer watches its memory no longer.
+    fn sleep_came(&mut self, payload: &[u8; 16]) -> Result<(), WireError> {
+        let kind = Kind::Sleep;
+        let rings = self.rings.as_mut().ok_or(WireError::Unexpected { kind })?;
+        rings.peer_sleeps = Some([u64_at(payload, 0), u64_at(payload, 8)]);
+        Ok(())
     }
 
     pub(super) fn offer_came(&mut self, len: u32) -> Result<(), WireError> {
@@ -269,6 +355,9 @@ impl RdmaLink {
 
     /// Gives the link's buffer what has come; whether that was anything.
     pub(super) fn feed(&mut self, at_most: usize) -> bool {
+        if self.rings.is_some() {
+            return self.feed_from_ring(at_most);
+        }
         let mut left = at_most;
         while let Some(Arrived::Stream { receive, len }) = self.arrived.front().copied() {
             let queues = self.connection.queues_ref().expect("a message came by it");
@@ -283,6 +372,25 @@ impl RdmaLink {
             }
         }
         left < at_most
+    }
+
+    fn feed_from_ring(&mut self, at_most: usize) -> bool {
+        let mut left = at_most;
+        loop {
+            let rings = self.rings.as_mut().expect("a one-sided link");
+            let (at, ready) = rings.reader.ready();
+            let space = self.link.rx_space();
+            let n = ready.min(space.len()).min(left);
+            if n == 0 {
+                return left < at_most;
+            }
+            let queues = self.connection.queues_ref().expect("bytes came by it");
+            queues.copy_out(at, &mut space[..n]);
+            self.link.rx_filled(n);
+            rings.reader.read(n);
+            self.copied += n as u64;
+            left -= n;
+        }
     }
 
     /// So many bytes of the first message were read.
@@ -312,6 +420,17 @@ impl RdmaLink {
         self.copied += self.link.moved().body_copied - before;
         let mut left = at_most.max(1);
         while !missing.is_empty() && left > 0 {
+            if let Some(rings) = self.rings.as_mut().filter(|r| r.reader.ready().1 > 0) {
+                let (at, ready) = rings.reader.ready();
+                let n = ready.min(missing.len()).min(left);
+                let queues = self.connection.queues_ref().expect("bytes came by it");
+                queues.copy_out(at, &mut body[missing.start..missing.start + n]);
+                rings.reader.read(n);
+                self.link.body_copied(n);
+                self.copied += n as u64;
+                (missing.start, left) = (missing.start + n, left - n);
+                continue;
+            }
             match self.arrived.front().copied() {
                 Some(Arrived::Stream { receive, len }) => {
                     let queues = self.connection.queues_ref().expect("a message came by it");
@@ -332,4 +451,12 @@ impl RdmaLink {
         }
         Ok(Some(missing).filter(|missing| !missing.is_empty()))
     }
+}
+
+fn u32_at(bytes: &[u8; 16], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8; 16], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use tollgate_transport::{LinkError, Part};
 
-use super::{Leaving, Offered, Phase, RdmaLink, Scratch};
+use super::connect::carried;
+use super::{Leaving, Offered, Phase, RdmaLink, Rings, Scratch};
 use crate::error::RdmaError;
 use crate::limits;
 use crate::plan::{Element, Position, Range, Shape, Step, next_message};
-use crate::verbs::{Gather, Queue, Queues};
+use crate::ring::{self, READ_AT, WRITTEN_AT, Writer};
+use crate::verbs::{Gather, Queue, Queues, To};
 use crate::wire::{Immediate, Kind};
 
 enum Planned {
@@ -31,12 +33,16 @@ impl RdmaLink {
         self.post_receives()?;
         if let Some(kind) = self.answer.take_if(|_| self.flow.may_send()) {
             match self.has_room() {
-                true => self.control(kind, None),
+                true => self.control(kind, &[]),
                 false => self.answer = Some(kind),
             }
         }
         if self.flow.must_return() && self.has_room() {
-            self.control(Kind::Credit, None);
+            self.control(Kind::Credit, &[]);
+        }
+        self.publish();
+        if self.rings.is_some() && self.has_room() {
+            self.tell();
         }
         let queues = self.connection.queues().expect("established");
         let done = queues.ring();
@@ -49,34 +55,107 @@ impl RdmaLink {
     }
 
     /// A message that brings no bytes of the stream.
-    pub(super) fn control(&mut self, kind: Kind, offer: Option<u32>) {
-        let len = match offer {
-            Some(len) => {
-                let queues = self.connection.queues().expect("established");
-                queues.place()[..4].copy_from_slice(&len.to_le_bytes());
-                4
-            }
-            None => 0,
-        };
+    pub(super) fn control(&mut self, kind: Kind, payload: &[u8]) {
         self.scratch.gathers.clear();
-        if len > 0 {
-            self.scratch.gathers.push(Gather::Place { at: 0, len });
+        if !payload.is_empty() {
+            self.put_in_place(payload);
         }
         self.push(kind, false);
     }
 
-    /// Adds the message of these gathers.
-    pub(super) fn push(&mut self, kind: Kind, signalled: bool) {
+    fn put_in_place(&mut self, payload: &[u8]) {
         let queues = self.connection.queues().expect("established");
+        queues.place()[..payload.len()].copy_from_slice(payload);
+        let len = payload.len();
+        self.scratch.gathers.push(Gather::Place { at: 0, len });
+    }
+
+    /// Adds the message of these gathers.
+    pub(super) fn push(&mut self, kind: Kind, gathered: bool) {
         let returned = self.flow.send();
         let immediate = Immediate { kind, returned }.encode();
+        self.push_to(To::Receive { immediate }, gathered);
+    }
+
+    fn push_to(&mut self, to: To, gathered: bool) {
+        let queues = self.connection.queues().expect("established");
         let (next, _) = queues.progress(Queue::Stream);
-        let signalled = signalled
+        let signalled = gathered
             || next % limits::SIGNAL_EVERY == limits::SIGNAL_EVERY - 1
             || self.link.failure().is_some();
-        queues.push(&self.scratch.gathers, immediate, signalled);
+        queues.push(&self.scratch.gathers, to, signalled);
         // The queues hold what is sent from; a heap that nobody sends from any more can be forgotten.
         self.scratch.gathers.clear();
+    }
+
+    /// Tells the peer what was written into its ring. With immediate data, which wakes it, if it sleeps.
+    pub(super) fn publish(&mut self) {
+        let Some(rings) = &self.rings else { return };
+        let written = rings.writer.as_ref().map_or(0, Writer::written);
+        if written == rings.published || !self.has_room() {
+            return;
+        }
+        let wakes = rings.peer_sleeps.is_some() && self.flow.may_send();
+        let immediate = wakes.then(|| {
+            let (kind, returned) = (Kind::Credit, self.flow.send());
+            Immediate { kind, returned }.encode()
+        });
+        self.write_word(WRITTEN_AT, written, immediate);
+        let rings = self.rings.as_mut().expect("looked at above");
+        rings.published = written;
+        if wakes {
+            rings.peer_sleeps = None;
+        }
+    }
+
+    fn write_word(&mut self, at: usize, count: u64, immediate: Option<u32>) {
+        self.scratch.gathers.clear();
+        self.put_in_place(&ring::word(count));
+        self.push_to(To::Window { at, immediate }, false);
+    }
+
+    /// Tells the peer what was read of this end's ring, and wakes it if it sleeps and was told something.
+    fn tell(&mut self) {
+        let told = match &mut self.rings {
+            Some(rings) if rings.writer.is_some() => rings.reader.tell(),
+            _ => None,
+        };
+        if let Some(read) = told {
+            self.write_word(READ_AT, read, None);
+        }
+        let wakes = self.rings.as_ref().is_some_and(Rings::must_wake);
+        if wakes && self.flow.may_send() && self.has_room() {
+            self.control(Kind::Credit, &[]);
+            let rings = self.rings.as_mut().expect("looked at above");
+            rings.peer_sleeps = None;
+        }
+    }
+
+    /// Says that this end watches its memory no longer, unless it has said so. Whether it has.
+    pub(super) fn say_sleep(&mut self) -> Result<bool, LinkError> {
+        match self.look() {
+            Ok(false) => {}
+            Ok(true) => return Ok(false),
+            Err(error) => return Err(self.broken(carried(&error))),
+        }
+        let Some(rings) = &self.rings else {
+            return Ok(true);
+        };
+        let seen = rings.seen();
+        if rings.said == Some(seen) || self.phase != Phase::Established || self.closing {
+            return Ok(true);
+        }
+        if !self.flow.may_send() || !self.has_room() {
+            return Ok(false);
+        }
+        let mut payload = [0; 16];
+        payload[..8].copy_from_slice(&seen[0].to_le_bytes());
+        payload[8..].copy_from_slice(&seen[1].to_le_bytes());
+        self.control(Kind::Sleep, &payload);
+        let rings = self.rings.as_mut().expect("looked at above");
+        rings.said = Some(seen);
+        self.act()?;
+        Ok(true)
     }
 
     /// Adds one message of what waits. Whether one was added.
@@ -84,21 +163,34 @@ impl RdmaLink {
         if let Offered::Granted { len } = self.offered {
             return self.send_body(len);
         }
-        if matches!(self.offered, Offered::Unanswered { .. })
-            || !self.flow.may_send()
-            || !self.has_room()
-        {
+        if matches!(self.offered, Offered::Unanswered { .. }) {
             return false;
         }
-        let (sent, gathered) = match self.plan_message() {
+        let Some((room, to)) = self.room() else {
+            return false;
+        };
+        let (sent, gathered) = match self.plan_message(room) {
             Planned::Message { bytes, gathered } => (bytes, gathered),
             Planned::Body { len } => {
-                self.control(Kind::Offer, Some(len as u32));
+                // What comes before it is there when the offer is.
+                self.publish();
+                if !self.flow.may_send() || !self.has_room() {
+                    return false;
+                }
+                self.control(Kind::Offer, &(len as u32).to_le_bytes());
                 self.offered = Offered::Unanswered { len };
                 return true;
             }
         };
-        self.push(Kind::Stream, gathered);
+        match to {
+            None => self.push(Kind::Stream, gathered),
+            Some(at) => {
+                let immediate = None;
+                self.push_to(To::Window { at, immediate }, gathered);
+                let rings = self.rings.as_mut().expect("its room was asked for");
+                rings.writer.as_mut().expect("as above").wrote(sent);
+            }
+        }
         if gathered {
             let queues = self.connection.queues_ref().expect("established");
             self.gathered = queues.progress(Queue::Stream).0;
@@ -111,6 +203,19 @@ impl RdmaLink {
         }
         self.left(sent);
         true
+    }
+
+    /// Bytes that the next message may have, and where it goes in the peer's ring, if there is one. `None` if it has to wait.
+    fn room(&self) -> Option<(usize, Option<usize>)> {
+        let queues = self.connection.queues_ref().expect("established");
+        let Some(rings) = &self.rings else {
+            let may = self.flow.may_send() && self.has_room();
+            return may.then_some((limits::MESSAGE_BYTES, None));
+        };
+        // One more for what publishes it.
+        let (at, free) = rings.writer.as_ref()?.room();
+        let may = free > 0 && queues.room(Queue::Stream) >= 2;
+        may.then_some((free.min(limits::MESSAGE_BYTES), Some(at)))
     }
 
     /// Adds the body that the peer has a place for. Whether there was room.
@@ -148,7 +253,7 @@ impl RdmaLink {
     }
 
     /// Plans the next message, and copies what it copies.
-    fn plan_message(&mut self) -> Planned {
+    fn plan_message(&mut self, room: usize) -> Planned {
         let declined = match self.offered {
             Offered::Declined { left } => left,
             _ => 0,
@@ -169,8 +274,8 @@ impl RdmaLink {
         }
         let shape = Shape {
             max_elements: queues.device().max_elements(),
-            message_bytes: limits::MESSAGE_BYTES,
-            fused_bytes: limits::MESSAGE_BYTES,
+            message_bytes: room,
+            fused_bytes: room,
             small_bytes: limits::SMALL_ELEMENT,
         };
         scratch.steps.clear();

@@ -4,6 +4,7 @@ mod bodies;
 mod connections;
 mod costs;
 mod hostile;
+mod one_sided;
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
@@ -14,7 +15,7 @@ use tollgate_transport::testing::suite::until;
 use tollgate_transport::testing::{Testbed, keyed};
 use tollgate_transport::{LinkConfig, LinkIo, Span, transport_suite};
 
-use crate::{Rdma, RdmaLink, RdmaListener};
+use crate::{Rdma, RdmaLink, RdmaListener, RdmaOptions};
 
 /// The device with the first address calls the one with the second.
 struct SoftRoce;
@@ -42,7 +43,8 @@ fn devices() -> Rdma {
 
 fn listen(rdma: &Rdma) -> (RdmaListener, SocketAddr) {
     let ip: IpAddr = CALLED.parse().unwrap();
-    let listener = RdmaListener::bind(rdma, SocketAddr::new(ip, 0)).unwrap();
+    let options = RdmaOptions::default();
+    let listener = RdmaListener::bind(rdma, SocketAddr::new(ip, 0), &options).unwrap();
     let address = SocketAddr::new(ip, listener.port());
     (listener, address)
 }
@@ -54,8 +56,7 @@ fn connect(
     a: &LinkConfig,
     b: &LinkConfig,
 ) -> (RdmaLink, RdmaLink) {
-    let from = Some(CALLER.parse().unwrap());
-    let mut a = RdmaLink::connect(rdma, address, from, a, 0).unwrap();
+    let mut a = RdmaLink::connect(rdma, address, &from_caller(0), a, 0).unwrap();
     let b = until("the request", || {
         a.flush().unwrap();
         match listener.accept(b, 0).unwrap() {
@@ -64,6 +65,14 @@ fn connect(
         }
     });
     (a, b)
+}
+
+/// By the first device, with a ring of so many bytes.
+fn from_caller(ring_bytes: u32) -> RdmaOptions {
+    RdmaOptions {
+        from: Some(CALLER.parse().unwrap()),
+        ring_bytes,
+    }
 }
 
 fn key(name: &str) -> LinkConfig {

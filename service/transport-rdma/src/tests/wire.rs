@@ -5,12 +5,14 @@ use proptest::prelude::*;
 use crate::limits::{MESSAGE_BYTES, MIN_BODY_MESSAGE};
 use crate::wire::{Greeting, Immediate, Kind, WireError, check_length};
 
-const KINDS: [Kind; 5] = [
+const KINDS: [Kind; 7] = [
     Kind::Stream,
     Kind::Credit,
     Kind::Offer,
     Kind::Grant,
     Kind::Decline,
+    Kind::Ring,
+    Kind::Sleep,
 ];
 
 #[test]
@@ -22,7 +24,7 @@ fn immediate_data_is_what_the_page_says() {
             assert_eq!(Immediate::decode(immediate.encode()), Ok(immediate));
         }
     }
-    for wild in [0, 6 << 28, u32::MAX, 1 << 28 | 1 << 16, 1 << 28 | 1 << 27] {
+    for wild in [0, 8 << 28, u32::MAX, 1 << 28 | 1 << 16, 1 << 28 | 1 << 27] {
         let refused = WireError::Immediate { immediate: wild };
         assert_eq!(Immediate::decode(wild), Err(refused));
     }
@@ -37,6 +39,8 @@ fn each_kind_has_its_lengths() {
         (Kind::Offer, 4, 4),
         (Kind::Grant, 0, 0),
         (Kind::Decline, 0, 0),
+        (Kind::Ring, 16, 16),
+        (Kind::Sleep, 16, 16),
     ] {
         assert!(fits(kind, least) && fits(kind, most) && !fits(kind, most + 1));
         assert!(least == 0 || !fits(kind, least - 1));
@@ -50,6 +54,7 @@ fn a_greeting_survives_and_padding_is_skipped() {
         receives: 64,
         body_queue: 0xab_cdef,
         body_message: 8 << 20,
+        ring_bytes: 1 << 20,
     };
     let mut data = greeting.encode().to_vec();
     assert_eq!(Greeting::decode(&data), Ok(greeting));
@@ -63,6 +68,7 @@ fn a_greeting_with_any_field_out_of_range_is_refused_by_name() {
         receives: 8,
         body_queue: 1,
         body_message: MIN_BODY_MESSAGE,
+        ring_bytes: 0,
     };
     assert_eq!(Greeting::decode(&good.encode()), Ok(good));
     let said = |at: usize, bytes: &[u8]| {

@@ -40,7 +40,8 @@ impl Memory {
     pub(super) fn of_region(domain: &Arc<Domain>, region: &Region) -> Result<Memory, RdmaError> {
         let writable = region.is_writable();
         let (start, len) = (region.address(), region.len_bytes());
-        let key = register(domain, start, len, writable).map_err(|error| match error {
+        let access = if writable { LOCAL_WRITE } else { NONE };
+        let key = register(domain, start, len, access).map_err(|error| match error {
             RdmaError::Pinning { errno, device, .. } if errno == Errno::FAULT && !writable => {
                 RdmaError::ReadOnly { device, errno }
             }
@@ -59,7 +60,7 @@ impl Memory {
     pub(super) fn of_pages(domain: &Arc<Domain>, len: usize) -> Result<Memory, RdmaError> {
         let pages = Pages::new(len);
         let start = pages.start;
-        let key = register(domain, start, len, true)?;
+        let key = register(domain, start, len, LOCAL_WRITE)?;
         Ok(Memory {
             key,
             start,
@@ -67,6 +68,27 @@ impl Memory {
             held: Holds::Pages(pages),
             _domain: Arc::clone(domain),
         })
+    }
+
+    /// The same, of which a window may be bound.
+    pub(super) fn of_window(domain: &Arc<Domain>, len: usize) -> Result<Memory, RdmaError> {
+        let pages = Pages::new(len);
+        let start = pages.start;
+        let access = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+            | sys::ibv_access_flags::IBV_ACCESS_MW_BIND;
+        let key = register(domain, start, len, access)?;
+        Ok(Memory {
+            key,
+            start,
+            len,
+            held: Holds::Pages(pages),
+            _domain: Arc::clone(domain),
+        })
+    }
+
+    /// What a window is bound to.
+    pub(super) fn registration(&self) -> *mut sys::ibv_mr {
+        self.key.as_ptr()
     }
 
     /// An element of a work request's list.
@@ -118,18 +140,17 @@ impl Drop for Memory {
     }
 }
 
+const NONE: sys::ibv_access_flags = sys::ibv_access_flags(0);
+const LOCAL_WRITE: sys::ibv_access_flags = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+
+/// Never for a peer: no access is remote.
 fn register(
     domain: &Arc<Domain>,
     start: NonNull<u8>,
     len: usize,
-    writable: bool,
+    access: sys::ibv_access_flags,
 ) -> Result<NonNull<sys::ibv_mr>, RdmaError> {
     domain.registrations.fetch_add(1, Ordering::Relaxed);
-    // Never for a peer: no remote access.
-    let access = match writable {
-        true => sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0,
-        false => 0,
-    };
     // SAFETY: the domain is there while `domain` is. The range is mapped for as long as the caller keeps what it is of, which
     // Memory does; that the device writes only what was posted for receiving is argued in `queues`.
     let key = unsafe {
@@ -137,7 +158,7 @@ fn register(
             domain.protection.as_ptr(),
             start.as_ptr().cast(),
             len,
-            access as i32,
+            access.0 as i32,
         )
     };
     NonNull::new(key).ok_or_else(|| RdmaError::Pinning {

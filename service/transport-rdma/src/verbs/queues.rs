@@ -10,6 +10,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tollgate_shm_abi::heap::{Block, Span};
 
+use super::window::Window;
 use super::{Device, Memory, check, failed, last_errno};
 use crate::counts::Counts;
 use crate::error::RdmaError;
@@ -49,6 +50,8 @@ pub(crate) enum Completion {
         receive: u16,
         len: usize,
         immediate: Option<u32>,
+        /// It came with a write elsewhere: the receive has no bytes of it.
+        written: bool,
     },
     /// A body's next message came.
     Landed { len: usize },
@@ -67,6 +70,23 @@ const ID_BODY: u64 = 2 << 60;
 const ID_RECEIVE: u64 = 3 << 60;
 const ID_LANDING: u64 = 4 << 60;
 const ID_KIND: u64 = 15 << 60;
+
+/// Where what is sent goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum To {
+    /// Into the peer's next receive.
+    Receive { immediate: u32 },
+    /// Into the window that the peer has given, at this byte; with immediate data it takes a receive, too.
+    Window { at: usize, immediate: Option<u32> },
+}
+
+/// The peer's window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PeerWindow {
+    address: u64,
+    key: u32,
+    len: usize,
+}
 
 /// A body that is being received.
 struct Landing {
@@ -107,6 +127,10 @@ pub(crate) struct Queues {
     /// To be posted by the next [`Queues::post_receives`].
     reposts: Vec<u16>,
     landing: Option<Landing>,
+    /// What the peer may write.
+    window: Option<Window>,
+    /// What this end may.
+    peer_window: Option<PeerWindow>,
     inline_bytes: usize,
     body_message: u32,
     pub(crate) counts: Counts,
@@ -174,6 +198,8 @@ impl Queues {
             posted: [false; RECEIVES as usize],
             reposts: (0..RECEIVES).collect(),
             landing: None,
+            window: None,
+            peer_window: None,
             inline_bytes,
             body_message,
             counts: Counts {
@@ -325,8 +351,8 @@ impl Queues {
     /// Adds a message to the stream's queue; [`Queues::ring`] hands it to the device. Its number.
     ///
     /// # Panics
-    /// If there is no [room](Self::room), or an element lies outside of its memory.
-    pub(crate) fn push(&mut self, elements: &[Gather], immediate: u32, signalled: bool) -> u64 {
+    /// If there is no [room](Self::room), an element lies outside of its memory, or what is written outside of the peer's window.
+    pub(crate) fn push(&mut self, elements: &[Gather], to: To, signalled: bool) -> u64 {
         assert!(self.room(Queue::Stream) > 0, "asked before");
         let place = self.place_at();
         let sends = &mut self.stream_sends;
@@ -356,10 +382,66 @@ impl Queues {
             flags |= sys::ibv_send_flags::IBV_SEND_INLINE.0;
         }
         let count = sends.elements.len() - first;
-        let request = send_request(ID_STREAM | message, count, flags, Some(immediate));
+        let immediate = match to {
+            To::Receive { immediate } => Some(immediate),
+            To::Window { immediate, .. } => immediate,
+        };
+        let mut request = send_request(ID_STREAM | message, count, flags, immediate);
+        if let To::Window { at, .. } = to {
+            let window = self.peer_window.expect("a window was given");
+            assert!(at + bytes <= window.len, "a range inside of the window");
+            request.opcode = match immediate {
+                Some(_) => sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+                None => sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            };
+            request.wr = sys::wr_t {
+                rdma: sys::rdma_t {
+                    // The peer's number, which may be any.
+                    remote_addr: window.address.wrapping_add(at as u64),
+                    rkey: window.key,
+                },
+            };
+        }
         sends.requests.push((request, first));
         sends.next += 1;
         message
+    }
+
+    /// Opens a window of so many bytes for the peer. Its address and key, which the peer may be told in a message: that is sent after
+    /// the window is bound.
+    pub(crate) fn open_window(&mut self, len: usize) -> Result<(u64, u32), RdmaError> {
+        assert!(self.window.is_none(), "a link has one");
+        let window = Window::new(&self.device.domain, len)?;
+        self.counts.registrations += 1;
+        self.counts.system_calls += 2;
+        let (address, key, binding) = window.binding(len);
+        let message = self.stream_sends.next;
+        let mut request = send_request(ID_STREAM | message, 0, 0, None);
+        request.opcode = sys::ibv_wr_opcode::IBV_WR_BIND_MW;
+        request.bind_mw_tso_union = sys::bind_mw_tso_union_t { bind_mw: binding };
+        let first = self.stream_sends.elements.len();
+        self.stream_sends.requests.push((request, first));
+        self.stream_sends.next += 1;
+        self.window = Some(window);
+        Ok((address, key))
+    }
+
+    /// The window that the peer has given.
+    pub(crate) fn use_window(&mut self, address: u64, key: u32, len: usize) {
+        self.peer_window = Some(PeerWindow { address, key, len });
+    }
+
+    /// Two words of this end's window; zeroes if there is none.
+    pub(crate) fn words(&self, at: usize) -> [u64; 2] {
+        self.window
+            .as_ref()
+            .map_or([0, 0], |window| window.words(at))
+    }
+
+    /// Copies what the peer has written in this end's window.
+    pub(crate) fn copy_out(&self, at: usize, bytes: &mut [u8]) {
+        let window = self.window.as_ref();
+        window.expect("a window was opened").copy_out(at, bytes);
     }
 
     /// Adds the messages of a body, each of at most [`body_message`](Self::body_message) bytes. The number of the last.
@@ -600,8 +682,7 @@ impl Queues {
         match kind {
             ID_RECEIVE => {
                 self.posted[number as usize] = false;
-                let with_immediate = entry.wc_flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0
-                    && entry.opcode == sys::ibv_wc_opcode::IBV_WC_RECV;
+                let with_immediate = entry.wc_flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
                 Completion::Received {
                     receive: number as u16,
                     len: entry.byte_len as usize,
@@ -609,6 +690,7 @@ impl Queues {
                         // SAFETY: both fields of the union are numbers of 32 bits.
                         u32::from_be(unsafe { entry.imm_data_invalidated_rkey_union.imm_data })
                     }),
+                    written: entry.opcode != sys::ibv_wc_opcode::IBV_WC_RECV,
                 }
             }
             ID_LANDING => {
@@ -702,6 +784,9 @@ impl Queues {
         if std::mem::replace(&mut self.destroyed, true) {
             return;
         }
+        if let Some(window) = &mut self.window {
+            window.close();
+        }
         // SAFETY: both queue pairs are there, and destroyed once.
         unsafe {
             sys::rdma_destroy_qp(self.id.as_ptr());
@@ -726,6 +811,12 @@ impl Queues {
     pub(crate) fn receives_for_attack(&self) -> (u64, u32) {
         let start = self.receives.own(0, 8).as_ptr() as u64;
         (start, self.receives.remote_key())
+    }
+
+    /// What the peer has told of its window.
+    pub(crate) fn peer_window_for_attack(&self) -> (u64, u32) {
+        let window = self.peer_window.expect("a window was given");
+        (window.address, window.key)
     }
 
     /// Tries it on the peer's memory.

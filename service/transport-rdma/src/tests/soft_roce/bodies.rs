@@ -222,6 +222,42 @@ fn a_body_that_never_comes_gives_its_block_back() {
     assert_eq!(receiver.receive_heap.in_use(), 0);
 }
 
+#[test]
+fn a_body_that_is_skipped_while_it_comes_passes_by() {
+    let (mut a, mut b) = joined::<SoftRoce>();
+    let (mut receiver, _server) = heaps(0, 8 << 20);
+    let shared = span(&noise(1, 1 << 20));
+    let extents = [Part::Shared {
+        span: &shared,
+        at: 0,
+    }];
+    let link = a.io.link();
+    link.send_call(&head(1), &image(&extents), Token(1))
+        .unwrap();
+    link.send_call(&head(2), &Image::inline(b"after"), Token(2))
+        .unwrap();
+    until("a grant", || {
+        a.io.flush().unwrap();
+        let _ = b.io.read_some(usize::MAX).unwrap();
+        if let Some(Event::Call { .. }) = b.io.link().poll_event().unwrap() {
+            let block = receiver.receive_heap.alloc((1 << 20) + 8).unwrap();
+            b.io.land(block).unwrap();
+        }
+        if b.io.link().pending_body().is_some() {
+            assert!(matches!(b.io.read_landing().unwrap(), Landing::Pending));
+        }
+        match b.io.granted {
+            Some(_) => ControlFlow::Break(()),
+            None => ControlFlow::Continue(()),
+        }
+    });
+    b.io.link().skip_body();
+    turn_until("what follows", &mut a, &mut b, |_, b| !b.said.is_empty());
+    assert!(b.said[0].ends_with("\"after\""), "{}", b.said[0]);
+    let block = b.io.reclaim_block().unwrap();
+    receiver.receive_heap.discard(block);
+}
+
 /// Capabilities count as they were when a device was opened, so this takes a process of its own.
 #[test]
 fn a_process_that_may_not_pin_its_heaps_copies_and_says_why() {
@@ -272,7 +308,8 @@ fn without_the_right_to_pin_much() {
     // A further link has no room for its own buffers: that ends it before it stands.
     limit(64 << 10);
     let (_listener, address) = listen(&devices());
-    let mut link = RdmaLink::connect(&devices(), address, None, &key("c"), 0).unwrap();
+    let mut link =
+        RdmaLink::connect(&devices(), address, &RdmaOptions::default(), &key("c"), 0).unwrap();
     let refused = until("a refusal", || match link.flush() {
         Ok(_) => ControlFlow::Continue(()),
         Err(error) => ControlFlow::Break(error.to_string()),

@@ -6,6 +6,7 @@ use tollgate_transport::testing::suite::{self, Node, joined, turn_until, turn_un
 use tollgate_transport::testing::{call, config, head, span};
 use tollgate_transport::{Blame, Image, LinkError, Part, Token};
 
+use super::one_sided::SmallRings;
 use super::*;
 use crate::RdmaError;
 use crate::verbs::{Connection, EventKind};
@@ -14,7 +15,14 @@ use crate::wire::{Greeting, WireError};
 /// How connecting to this address ends.
 fn refusal(address: &str) -> LinkError {
     let rdma = devices();
-    let mut a = RdmaLink::connect(&rdma, address.parse().unwrap(), None, &key("a"), 0).unwrap();
+    let mut a = RdmaLink::connect(
+        &rdma,
+        address.parse().unwrap(),
+        &RdmaOptions::default(),
+        &key("a"),
+        0,
+    )
+    .unwrap();
     until("a refusal", || match a.flush() {
         Ok(_) => ControlFlow::Continue(()),
         Err(error) => ControlFlow::Break(error),
@@ -50,7 +58,13 @@ fn where_nobody_listens_it_says_so() {
 fn an_address_without_a_way_is_refused() {
     // Beyond every device's network.
     let rdma = devices();
-    let outcome = RdmaLink::connect(&rdma, "192.0.2.1:7471".parse().unwrap(), None, &key("a"), 0);
+    let outcome = RdmaLink::connect(
+        &rdma,
+        "192.0.2.1:7471".parse().unwrap(),
+        &RdmaOptions::default(),
+        &key("a"),
+        0,
+    );
     let sentence = match outcome {
         Err(error) => error.to_string(),
         Ok(_) => refusal("192.0.2.1:7471").to_string(),
@@ -64,7 +78,13 @@ fn an_address_without_a_way_is_refused() {
 #[test]
 fn beyond_loopback_connecting_needs_a_key() {
     let address = "10.99.0.2:7471".parse().unwrap();
-    let refused = RdmaLink::connect(&devices(), address, None, &config("a"), 0);
+    let refused = RdmaLink::connect(
+        &devices(),
+        address,
+        &RdmaOptions::default(),
+        &config("a"),
+        0,
+    );
     assert_eq!(
         refused.err().unwrap().to_string(),
         "10.99.0.2:7471 isn't a loopback address: a peer beyond this host needs a key, the same on both daemons"
@@ -227,9 +247,9 @@ fn a_killed_peer_ends_the_link() {
 #[ignore = "started by a_killed_peer_ends_the_link"]
 fn a_peer_to_be_killed() {
     let address = std::env::var("TOLLGATE_TEST_PEER").unwrap();
-    let from = Some(CALLER.parse().unwrap());
     let rdma = devices();
-    let a = RdmaLink::connect(&rdma, address.parse().unwrap(), from, &key("a"), 0).unwrap();
+    let options = from_caller(0);
+    let a = RdmaLink::connect(&rdma, address.parse().unwrap(), &options, &key("a"), 0).unwrap();
     let mut a = Node::new(a);
     loop {
         a.turn().unwrap();
@@ -250,6 +270,8 @@ fn one_packet_in_a_hundred_lost_changes_nothing() {
     suite::every_kind_of_frame_arrives_as_it_was_said::<SoftRoce>();
     suite::calls_of_all_sizes_arrive_in_order::<SoftRoce>();
     suite::large_extents_cross_a_full_connection_and_come_back::<SoftRoce>();
+    suite::every_kind_of_frame_arrives_as_it_was_said::<SmallRings>();
+    suite::calls_of_all_sizes_arrive_in_order::<SmallRings>();
     let statistics = Command::new("tc")
         .args(["-s", "qdisc", "show"])
         .output()

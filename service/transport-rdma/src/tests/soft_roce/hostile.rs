@@ -7,21 +7,21 @@ use tollgate_transport::{Blame, Body, Event, Image, LinkError, Part, Token};
 
 use super::*;
 use crate::limits::{MESSAGE_BYTES, RECEIVES};
-use crate::verbs::{Attack, Completion, Gather, Queue, Queues};
+use crate::verbs::{Attack, Completion, Gather, Queue, Queues, To};
 use crate::wire::{Immediate, Kind};
 use crate::{Landing, limits};
 
-fn queues(node: &mut Node<RdmaLink>) -> &mut Queues {
+pub(super) fn queues(node: &mut Node<RdmaLink>) -> &mut Queues {
     node.io.connection.queues().unwrap()
 }
 
-fn immediate(kind: Kind) -> u32 {
+pub(super) fn immediate(kind: Kind) -> u32 {
     let returned = 0;
     Immediate { kind, returned }.encode()
 }
 
 /// Sends so many bytes of the place with this immediate data.
-fn forge(a: &mut Node<RdmaLink>, immediate: u32, payload: &[u8]) {
+pub(super) fn forge(a: &mut Node<RdmaLink>, immediate: u32, payload: &[u8]) {
     if a.io.flow.may_send() {
         a.io.flow.send();
     }
@@ -36,7 +36,7 @@ fn forge(a: &mut Node<RdmaLink>, immediate: u32, payload: &[u8]) {
     } else {
         &whole[..]
     };
-    queues.push(elements, immediate, true);
+    queues.push(elements, To::Receive { immediate }, true);
     queues.ring().unwrap();
 }
 
@@ -55,7 +55,7 @@ fn wild_immediate_data_ends_the_link() {
     for (wild, shown) in [
         (0, "0x00000000"),
         (u32::MAX, "0xffffffff"),
-        (6 << 28, "0x60000000"),
+        (8 << 28, "0x80000000"),
         (1 << 28 | 1 << 20, "0x10100000"),
     ] {
         let expected = format!("a message with immediate data {shown}, which means nothing");
@@ -109,6 +109,14 @@ fn answers_that_nobody_asked_for_end_the_link() {
 }
 
 #[test]
+fn a_two_sided_link_knows_no_rings() {
+    for kind in [Kind::Ring, Kind::Sleep] {
+        let expected = format!("{kind:?} where none belongs");
+        check("a ring", |a| forge(a, immediate(kind), &[1; 16]), &expected);
+    }
+}
+
+#[test]
 fn credits_that_were_never_taken_end_the_link() {
     let generous = Immediate {
         kind: Kind::Credit,
@@ -151,7 +159,8 @@ fn more_bytes_than_a_receive_has_end_the_link_and_are_written_nowhere() {
         at: 0,
         len: MESSAGE_BYTES,
     };
-    queues.push(&[whole(), whole()], immediate(Kind::Stream), true);
+    let immediate = immediate(Kind::Stream);
+    queues.push(&[whole(), whole()], To::Receive { immediate }, true);
     queues.ring().unwrap();
     let error = turn_until_error(&mut b);
     assert_eq!(
@@ -224,7 +233,7 @@ fn memory_cannot_be_written_from_outside_whoever_knows_its_key() {
 #[test]
 fn a_write_with_immediate_data_is_no_message() {
     let attack = |a: &mut Node<RdmaLink>| queues(a).attack(Attack::WriteImmediate, 0, 0);
-    check("a write", attack, "a message without immediate data");
+    check("a write", attack, "Stream where none belongs");
 }
 
 /// Reads b until it has granted a's offer of `len` bytes.
