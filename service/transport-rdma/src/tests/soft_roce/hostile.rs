@@ -2,9 +2,10 @@
 
 use tollgate_shm_abi::metadata::Metadata;
 use tollgate_transport::testing::suite::{Node, joined, turn_until_error};
-use tollgate_transport::testing::{head, span};
+use tollgate_transport::testing::{head, noise, span};
 use tollgate_transport::{Blame, Body, Event, Image, LinkError, Part, Token};
 
+use super::one_sided::SmallRings;
 use super::*;
 use crate::limits::{MESSAGE_BYTES, RECEIVES};
 use crate::verbs::{Attack, Completion, Gather, Queue, Queues, To};
@@ -323,6 +324,48 @@ fn a_body_that_nobody_granted_meets_no_receive() {
     );
     let error = turn_until_error(&mut b);
     assert_eq!(error.blame(), Blame::Network, "{error}");
+}
+
+/// Seeded nonsense, some of it well-formed, over either path: whatever comes, the victim's link goes on or ends with an error, and once the
+/// attacker is gone it ends.
+#[test]
+fn nonsense_ends_a_link_or_is_survived() {
+    let mut ended = 0;
+    for seed in 0..40_u64 {
+        let (mut a, mut b) = match seed % 2 {
+            0 => joined::<SoftRoce>(),
+            _ => joined::<SmallRings>(),
+        };
+        let bytes = noise(seed, 20 * 64);
+        let mut error = None;
+        for chunk in bytes.chunks_exact(64) {
+            if error.is_some() || queues(&mut a).room(Queue::Stream) < 2 {
+                break;
+            }
+            let word = u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
+            // Half of them are of a kind that there is, and give nothing back.
+            let immediate = match chunk[4] % 2 {
+                0 => (1 + word % 7) << 28,
+                _ => word,
+            };
+            let len = match chunk[5] % 4 {
+                0 => 0,
+                1 => 4,
+                2 => 16,
+                _ => usize::from(chunk[6] % 58),
+            };
+            forge(&mut a, immediate, &chunk[6..6 + len]);
+            error = b.turn().err();
+        }
+        drop(a);
+        ended += u32::from(error.is_some());
+        let error = error.unwrap_or_else(|| turn_until_error(&mut b));
+        assert!(
+            matches!(error.blame(), Blame::Peer | Blame::Network),
+            "seed {seed}: {error}"
+        );
+    }
+    assert!(ended > 10, "{ended} of 40 were found out at once");
 }
 
 #[test]
