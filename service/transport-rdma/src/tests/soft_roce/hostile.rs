@@ -41,6 +41,22 @@ pub(super) fn forge(a: &mut Node<RdmaLink>, immediate: u32, payload: &[u8]) {
     queues.ring().unwrap();
 }
 
+/// Waits until b's device has what was forged, or has refused it.
+fn until_delivered(a: &mut Node<RdmaLink>) {
+    until("their arrival", || {
+        let mut found = Vec::new();
+        queues(a).poll(&mut found).unwrap();
+        let refused = found
+            .iter()
+            .any(|completion| matches!(completion, Completion::Failed { .. }));
+        let (next, complete) = queues(a).progress(Queue::Stream);
+        match refused || next == complete {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+}
+
 /// What b says of what a did.
 fn check(what: &str, attack: impl FnOnce(&mut Node<RdmaLink>), expected: &str) {
     let (mut a, mut b) = joined::<SoftRoce>();
@@ -97,14 +113,7 @@ fn answers_that_nobody_asked_for_end_the_link() {
             forge(a, immediate(Kind::Offer), &70_000_u32.to_le_bytes());
         }
         // Both are there when b looks: it answers none before.
-        until("their arrival", || {
-            queues(a).poll(&mut Vec::new()).unwrap();
-            let (next, complete) = queues(a).progress(Queue::Stream);
-            match next == complete {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            }
-        });
+        until_delivered(a);
     };
     check("two offers", two_offers, "Offer where none belongs");
 }
@@ -355,6 +364,7 @@ fn nonsense_ends_a_link_or_is_survived() {
                 _ => usize::from(chunk[6] % 58),
             };
             forge(&mut a, immediate, &chunk[6..6 + len]);
+            until_delivered(&mut a);
             error = b.turn().err();
         }
         drop(a);
