@@ -2,7 +2,7 @@
 #
 # Needed beforehand: rustup, git, make and a C compiler; for the tests also a
 # C++ compiler and Python, and, unless apt can install them, clang and lld,
-# pkg-config and valgrind, Node.js with npm, and Go; gRPC's C++ library, which the bench does without if
+# pkg-config and valgrind, Node.js with npm, Go, and CMake, libclang and QEMU for RDMA; gRPC's C++ library, which the bench does without if
 # it isn't there, comes through apt only. The rest (the Rust
 # toolchain named in rust-toolchain.toml, the guests' target, Miri) is installed
 # through rustup when a target needs it, and said aloud.

@@ -72,6 +72,12 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ),
     ("tollgate-engine", &["tollgate-shm-abi"], &[]),
     ("tollgate-transport", &["tollgate-shm-abi"], &[]),
+    // Its tests are the other transport's.
+    (
+        "tollgate-transport-rdma",
+        &["tollgate-shm-abi", "tollgate-transport"],
+        &["tollgate-transport"],
+    ),
     // Rings, heaps and waiting: a policy process and the daemon trust each other no more than an application and the daemon do.
     ("tollgate-policy-host", &["tollgate-shm-abi"], &[]),
     ("tollgate-control", &[], &[]),
@@ -175,6 +181,7 @@ const CLIENT_SIDE: &[&str] = &["tollgate-core", "tollgate", "tollgate-c", "tollg
 const SERVICE_SIDE: &[&str] = &[
     "tollgate-engine",
     "tollgate-transport",
+    "tollgate-transport-rdma",
     "tollgate-policy-host",
     "tollgate-control",
     "tollgate-marshal",
@@ -192,6 +199,7 @@ const FENCED: &[(&str, &[&str])] = &[
     ("seccompiler", &["tollgate-policy-host"]),
     // The product's, and an application's.
     ("redb", &["tollgate-control", "tollgate-hotel"]),
+    ("rdma-mummy-sys", &["tollgate-transport-rdma"]),
     ("protox", &["tollgate-schema"]),
     ("prost-reflect", &["tollgate-schema"]),
     ("oci-client", &["tollgate-registry"]),
@@ -270,6 +278,12 @@ const UNSAFE_FILES: &[&str] = &[
     "service/policy-host/src/artifact.rs",
     // System calls by number, to see that a confined process dies of them.
     "service/policy-host/src/bin/compile-worker.rs",
+    // Verbs: memory that a device reads and writes by address.
+    "service/transport-rdma/src/verbs.rs",
+    "service/transport-rdma/src/verbs/connection.rs",
+    "service/transport-rdma/src/verbs/memory.rs",
+    "service/transport-rdma/src/verbs/queues.rs",
+    "service/transport-rdma/src/verbs/window.rs",
 ];
 
 /// The crates that fence `unsafe`; every other crate root says `#![forbid(unsafe_code)]`.
@@ -280,6 +294,7 @@ const UNSAFE_CRATES: &[&str] = &[
     "tollgate-jit",
     "tollgate-policy",
     "tollgate-policy-host",
+    "tollgate-transport-rdma",
 ];
 
 #[test]

@@ -310,6 +310,16 @@ impl Span {
         self.mapping.read(self.offset, bytes)
     }
 
+    /// As [`copy_to`](Self::copy_to), of the bytes from `at` on.
+    #[inline]
+    pub fn copy_from(&self, at: usize, bytes: &mut [u8]) -> Option<()> {
+        let rest = self.len.checked_sub(at)?;
+        if bytes.len() > rest {
+            return None;
+        }
+        self.mapping.read(self.offset + at, bytes)
+    }
+
     /// The address of its byte `at` and how many bytes follow, for system calls that read. `at` past
     /// the end yields none.
     pub(crate) fn raw_from(&self, at: usize) -> (*const u8, usize) {
@@ -320,6 +330,97 @@ impl Span {
             .at(self.offset + at, rest)
             .expect("a span lies inside its mapping");
         (start.as_ptr(), rest)
+    }
+}
+
+/// The memory of a whole heap, for hardware that reads or writes it by address: an RDMA device that sends spans from it, or
+/// receives into blocks of it. Whoever holds one keeps the memory mapped. It offers addresses, and no way to use them: that is
+/// argued where a device is told.
+#[derive(Clone)]
+pub struct Region {
+    mapping: Arc<Mapping>,
+}
+
+impl Region {
+    /// Its first byte.
+    #[inline]
+    pub fn address(&self) -> NonNull<u8> {
+        self.mapping
+            .at(0, self.mapping.len())
+            .expect("a mapping holds itself")
+    }
+
+    /// Its length in bytes.
+    #[inline]
+    pub fn len_bytes(&self) -> usize {
+        self.mapping.len()
+    }
+
+    /// Whether this process may write it: a receive heap, which only blocks give leave to.
+    #[inline]
+    pub fn is_writable(&self) -> bool {
+        self.mapping.is_writable()
+    }
+
+    /// How many heaps, blocks, spans and regions of this process point into it, this one included. Once these are the caller's own
+    /// regions only, there will never be more.
+    #[inline]
+    pub fn holders(&self) -> usize {
+        Arc::strong_count(&self.mapping)
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({} bytes)", self.len_bytes())
+    }
+}
+
+impl SendHeapReader {
+    /// Its memory.
+    pub fn region(&self) -> Region {
+        Region {
+            mapping: Arc::clone(&self.mapping),
+        }
+    }
+}
+
+impl HeapWriter {
+    /// Its memory.
+    pub fn region(&self) -> Region {
+        Region {
+            mapping: Arc::clone(&self.mapping),
+        }
+    }
+}
+
+impl Span {
+    /// The memory that it lies in, at [`offset`](Self::offset).
+    #[inline]
+    pub fn region(&self) -> Region {
+        Region {
+            mapping: Arc::clone(&self.mapping),
+        }
+    }
+
+    /// The address of that memory's first byte: which region it is, without holding it.
+    #[inline]
+    pub fn region_address(&self) -> NonNull<u8> {
+        self.mapping
+            .at(0, self.len)
+            .expect("a span lies inside its mapping")
+    }
+}
+
+impl Block {
+    /// The memory that it lies in, and where in that it begins.
+    #[inline]
+    pub fn region(&self) -> (Region, usize) {
+        let region = Region {
+            mapping: Arc::clone(&self.mapping),
+        };
+        let at = self.start.as_ptr() as usize - region.address().as_ptr() as usize;
+        (region, at)
     }
 }
 

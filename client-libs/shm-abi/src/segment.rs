@@ -138,6 +138,12 @@ impl Mapping {
         self.len
     }
 
+    /// Whether this process may write it.
+    #[inline]
+    pub(crate) fn is_writable(&self) -> bool {
+        self.access == Access::ReadWrite
+    }
+
     /// The address of byte `offset`, if `len` bytes from there lie inside.
     #[inline]
     pub(crate) fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {

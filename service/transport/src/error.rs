@@ -87,6 +87,10 @@ pub enum LinkError {
     Closed,
     #[error("{doing} failed: {errno}")]
     Socket { doing: &'static str, errno: Errno },
+    #[error("the connection failed: {sentence}")]
+    Connection { sentence: String },
+    #[error("the peer broke a rule of the connection: {sentence}")]
+    Carried { sentence: String },
     #[error("this end closed the link")]
     ClosedHere,
     #[error("a body of {len} bytes was read into a buffer of {given} bytes")]
@@ -111,14 +115,19 @@ impl LinkError {
             | E::Unasked { .. }
             | E::Magic { .. }
             | E::PeerName { .. }
-            | E::Reflected => Blame::Peer,
+            | E::Reflected
+            | E::Carried { .. } => Blame::Peer,
             E::Version { .. }
             | E::KeyMissing { .. }
             | E::KeyUnknown { .. }
             | E::KeyWrong { .. }
             | E::NotLoopback
             | E::RefusedByPeer { .. } => Blame::Operator,
-            E::HandshakeTimeout | E::Silent | E::Closed | E::Socket { .. } => Blame::Network,
+            E::HandshakeTimeout
+            | E::Silent
+            | E::Closed
+            | E::Socket { .. }
+            | E::Connection { .. } => Blame::Network,
             E::ClosedHere | E::BodyBuffer { .. } => Blame::Here,
         }
     }
@@ -128,7 +137,10 @@ impl LinkError {
         match self {
             LinkError::Version { .. } => Some(Reason::VERSION),
             LinkError::HandshakeTimeout | LinkError::Silent => Some(Reason::TIMEOUT),
-            LinkError::RefusedByPeer { .. } | LinkError::Closed | LinkError::Socket { .. } => None,
+            LinkError::RefusedByPeer { .. }
+            | LinkError::Closed
+            | LinkError::Socket { .. }
+            | LinkError::Connection { .. } => None,
             other => match other.blame() {
                 Blame::Operator => Some(Reason::UNAUTHENTICATED),
                 Blame::Peer => Some(Reason::PROTOCOL),

@@ -220,11 +220,11 @@ pub struct Moved {
     pub private_copied: u64,
     /// To send: copied from shared memory, in ranges too small to be worth a piece of their own.
     pub shared_copied: u64,
-    /// To send: handed to the kernel where they lie in shared memory.
+    /// To send: handed to the kernel, or to a device, where they lie in shared memory.
     pub shared_in_place: u64,
-    /// Received: copied from the receive buffer into the place of a large body. Those of a whole body are the caller's to count.
+    /// Received: copied from a receive buffer into the place of a large body. Those of a whole body are the caller's to count.
     pub body_copied: u64,
-    /// Received: written by the kernel in the place of a large body.
+    /// Received: written by the kernel, or by a device, in the place of a large body.
     pub body_in_place: u64,
 }
 

@@ -19,6 +19,7 @@ use crate::config::{ConfigError, LinkConfig, Role};
 use crate::error::LinkError;
 use crate::limits;
 use crate::proto::{FrozenLink, Link, LinkSetup, Unportable};
+use crate::tx::Token;
 use tollgate_shm_abi::io::send_parts;
 
 /// What a [`TcpLink::read`] found.
@@ -56,6 +57,52 @@ pub enum FlushOutcome {
     Done,
     /// The socket is full: wait until it is writable.
     Blocked,
+}
+
+/// A [`Link`] with what carries its bytes: what a daemon's loop needs of it, whichever transport that is.
+///
+/// One turn is at most one [`read_some`](Self::read_some) or [`read_some_body`](Self::read_some_body), all events, one
+/// [`flush`](Self::flush), and [`poll_sent`](Self::poll_sent) until `None`. The descriptor is readable when there is something to do.
+pub trait LinkIo: AsFd {
+    /// The protocol: events, frames, time.
+    fn link(&mut self) -> &mut Link;
+
+    /// The peer's address.
+    fn peer_address(&self) -> SocketAddr;
+
+    /// Receives into the link's buffer, at most so many bytes.
+    ///
+    /// # Errors
+    /// The connection ended ([`LinkError::Closed`]) or failed; so has the link.
+    fn read_some(&mut self, at_most: usize) -> Result<ReadOutcome, LinkError>;
+
+    /// Receives into the place of the pending large body, at most so many bytes of it. `body` is the caller's buffer for the
+    /// whole of it, the same on every call.
+    ///
+    /// # Errors
+    /// [`LinkError::BodyBuffer`] if `body` has another length than announced (nothing changed); otherwise as of
+    /// [`read_some`](Self::read_some).
+    fn read_some_body(&mut self, body: &mut [u8], at_most: usize)
+    -> Result<BodyOutcome, LinkError>;
+
+    /// Sends what waits, as far as it goes at present.
+    ///
+    /// # Errors
+    /// The connection failed, and so has the link; what its tokens held is free.
+    fn flush(&mut self) -> Result<FlushOutcome, LinkError>;
+
+    /// A frame whose shared memory nothing reads any more, in the order of leaving. Not the link's own: that says what was
+    /// handed over, and a device may still be reading it.
+    fn poll_sent(&mut self) -> Option<Token>;
+
+    /// Whether the descriptor should be watched for writability.
+    fn wants_writable(&self) -> bool;
+
+    /// Makes the descriptor say what comes from now on. `false` if something has come already: don't wait.
+    ///
+    /// # Errors
+    /// As of [`read_some`](Self::read_some).
+    fn prepare_to_wait(&mut self) -> Result<bool, LinkError>;
 }
 
 /// A [`Link`] over TCP.
@@ -309,13 +356,54 @@ impl TcpLink {
     }
 }
 
+impl LinkIo for TcpLink {
+    fn link(&mut self) -> &mut Link {
+        &mut self.link
+    }
+
+    fn peer_address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn read_some(&mut self, at_most: usize) -> Result<ReadOutcome, LinkError> {
+        TcpLink::read_some(self, at_most)
+    }
+
+    fn read_some_body(
+        &mut self,
+        body: &mut [u8],
+        at_most: usize,
+    ) -> Result<BodyOutcome, LinkError> {
+        TcpLink::read_some_body(self, body, at_most)
+    }
+
+    fn flush(&mut self) -> Result<FlushOutcome, LinkError> {
+        TcpLink::flush(self)
+    }
+
+    /// The kernel has copied what was handed to it.
+    fn poll_sent(&mut self) -> Option<Token> {
+        self.link.poll_sent()
+    }
+
+    fn wants_writable(&self) -> bool {
+        self.wants_write()
+    }
+
+    /// The kernel always says what is there.
+    fn prepare_to_wait(&mut self) -> Result<bool, LinkError> {
+        Ok(true)
+    }
+}
+
 impl AsFd for TcpLink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 }
 
-fn is_loopback(address: &SocketAddr) -> bool {
+/// Whether an address is of this host alone, also one of IPv4 in IPv6.
+pub fn is_loopback(address: &SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 

@@ -15,6 +15,8 @@ mod io;
 pub mod limits;
 mod proto;
 mod rx;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod tx;
 
 pub use config::{ConfigError, LinkConfig, PresharedKey, Role};
@@ -23,7 +25,7 @@ pub use event::{
     Body, CallHead, Came, Credit, Event, Image, Moved, Queued, StreamCredit, StreamHead,
 };
 pub use frame::metadata_room;
-pub use io::{BodyOutcome, FlushOutcome, OpenError, ReadOutcome, TcpLink};
+pub use io::{BodyOutcome, FlushOutcome, LinkIo, OpenError, ReadOutcome, TcpLink, is_loopback};
 pub use proto::{FrozenLink, Link, LinkSetup, Unportable};
 pub use tollgate_shm_abi::heap::Span;
 pub use tollgate_shm_abi::io::Part;

@@ -295,13 +295,26 @@ impl Link {
     /// # Panics
     /// If that is more than was missing, or the receive buffer still holds earlier bytes of it.
     pub fn body_filled(&mut self, n: usize) {
+        self.put_in_place(n);
+        self.moved.body_in_place += n as u64;
+    }
+
+    /// As [`body_filled`](Self::body_filled), of bytes that the caller has copied there from a buffer of its own.
+    ///
+    /// # Panics
+    /// As [`body_filled`](Self::body_filled).
+    pub fn body_copied(&mut self, n: usize) {
+        self.put_in_place(n);
+        self.moved.body_copied += n as u64;
+    }
+
+    fn put_in_place(&mut self, n: usize) {
         let incoming = self.incoming.as_mut().expect("a body is pending");
         assert!(
             self.rx.is_empty() && n <= incoming.len - incoming.filled,
             "bytes of the body, in order"
         );
         incoming.filled += n;
-        self.moved.body_in_place += n as u64;
         self.heard = true;
         if incoming.filled == incoming.len {
             self.incoming = None;

@@ -12,56 +12,16 @@ mod streams;
 mod tcp;
 mod wire;
 
-use tollgate_shm_abi::descriptor::HeapSizes;
 use tollgate_shm_abi::metadata::Metadata;
-use tollgate_shm_abi::session::{self, AppEnd, SessionShape};
 
-use crate::Span;
 use crate::config::{LinkConfig, PresharedKey, Role};
 use crate::error::LinkError;
-use crate::event::{Body, CallHead, Came, Event, Image};
+use crate::event::{Body, CallHead, Event, Image};
 use crate::frame::{Header, Kind, u32_at};
 use crate::limits;
 use crate::proto::{Link, LinkSetup};
+use crate::testing::*;
 use crate::tx::Token;
-
-/// Bytes that no test has a stake in, different for each seed.
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    (0..len).map(|_| next()).collect()
-}
-
-/// A span of an application's send heap with this content.
-fn span(bytes: &[u8]) -> Span {
-    let shape = SessionShape::for_request(HeapSizes {
-        send: 4 << 20,
-        receive: 0,
-    })
-    .unwrap();
-    let (daemon, fds) = session::create(&shape).unwrap();
-    let mut app = AppEnd::attach(&shape, fds).unwrap();
-    let mut block = app.send_heap.alloc(bytes.len()).unwrap();
-    block.copy_from_slice(bytes);
-    let offset = app.send_heap.commit(block);
-    daemon.send_heap.span(offset, bytes.len()).unwrap()
-}
-
-fn config(name: &str) -> LinkConfig {
-    LinkConfig::new(name)
-}
-
-fn keyed(name: &str, key: &str) -> LinkConfig {
-    LinkConfig {
-        key: Some(PresharedKey::new(key.as_bytes()).unwrap()),
-        ..LinkConfig::new(name)
-    }
-}
 
 fn setup(role: Role, nonce: u8) -> LinkSetup {
     LinkSetup {
@@ -69,18 +29,6 @@ fn setup(role: Role, nonce: u8) -> LinkSetup {
         loopback: true,
         nonce: [nonce; 32],
         now_ns: 0,
-    }
-}
-
-fn head(call: u64) -> CallHead {
-    CallHead {
-        call,
-        bind: 3,
-        method: 1,
-        deadline_us: 250_000,
-        protobuf: false,
-        more: false,
-        bare: false,
     }
 }
 
@@ -148,119 +96,6 @@ impl End {
         self.link.transmit(&mut out, usize::MAX);
         out
     }
-}
-
-/// The length of the large body that an event announces.
-fn large(event: &Event<'_>) -> Option<usize> {
-    match event {
-        Event::Call { came, .. }
-        | Event::Request { came, .. }
-        | Event::Response { came, .. }
-        | Event::Reply { came, .. } => match came.body {
-            Body::Large(len) => Some(len),
-            Body::Whole(_) => None,
-        },
-        _ => None,
-    }
-}
-
-fn words(event: Event<'_>) -> String {
-    match event {
-        Event::Call { head, came } => {
-            let CallHead {
-                call,
-                bind,
-                method,
-                deadline_us,
-                protobuf,
-                more,
-                bare,
-            } = head;
-            let (form, more) = (form(protobuf, bare, &came), then(more));
-            format!(
-                "Call {call} bind {bind} method {method} deadline {deadline_us} {form}{more}: {}",
-                of(came.body)
-            )
-        }
-        Event::Request {
-            call,
-            more,
-            bare,
-            protobuf,
-            charge,
-            came,
-        } => {
-            let (form, more) = (form(protobuf, bare, &came), then(more));
-            format!(
-                "Request {call} charge {charge} {form}{more}: {}",
-                of(came.body)
-            )
-        }
-        Event::Response {
-            call,
-            bare,
-            protobuf,
-            charge,
-            came,
-        } => {
-            let form = form(protobuf, bare, &came);
-            format!("Response {call} charge {charge} {form}: {}", of(came.body))
-        }
-        Event::Reply {
-            call,
-            protobuf,
-            came,
-        } => {
-            let form = form(protobuf, false, &came);
-            format!("Reply {call} {form}: {}", of(came.body))
-        }
-        Event::Bound { bind, description } if description.len() > 64 => {
-            format!("Bound {bind}: {}", summary(description.as_bytes()))
-        }
-        other => format!("{other:?}"),
-    }
-}
-
-fn then(more: bool) -> &'static str {
-    if more { ", more" } else { "" }
-}
-
-fn form(protobuf: bool, bare: bool, came: &Came<'_>) -> String {
-    let form = if bare {
-        assert!(came.inline_len == 0 && came.body == Body::Whole(&mut []));
-        if protobuf { "bare protobuf" } else { "bare" }.to_owned()
-    } else if protobuf {
-        assert_eq!(came.inline_len, 0);
-        "protobuf".to_owned()
-    } else {
-        format!("inline {}", came.inline_len)
-    };
-    match came.metadata.as_bytes().len() {
-        0 => form,
-        1..=64 => format!("{form} {:?}", came.metadata),
-        len => format!("{form} and {len} bytes of metadata"),
-    }
-}
-
-fn of(body: Body<'_>) -> String {
-    match body {
-        Body::Whole(bytes) => summary(bytes),
-        Body::Large(_) => "large".to_owned(),
-    }
-}
-
-fn summary(bytes: &[u8]) -> String {
-    match bytes.len() {
-        0..=64 => format!("{:?}", bytes.escape_ascii().to_string()),
-        len => format!("{len} bytes, sum {:x}", sum(bytes)),
-    }
-}
-
-/// FNV-1a: tells different bodies apart.
-fn sum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
-        (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
-    })
 }
 
 /// Two links, joined by whoever moves the bytes.
@@ -340,12 +175,6 @@ fn raw(header: Header, payload: &[u8]) -> Vec<u8> {
         ..header
     };
     [&header.encode()[..], payload].concat()
-}
-
-/// One call with this inline part.
-fn call(link: &mut Link, call: u64, inline: &[u8]) {
-    link.send_call(&head(call), &Image::inline(inline), Token(0))
-        .unwrap();
 }
 
 /// Compares with a reviewed file.

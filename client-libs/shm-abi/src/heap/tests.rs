@@ -56,6 +56,9 @@ fn blocks_are_filled_side_by_side_and_read_by_the_other_side() {
     assert_eq!(span.copy_to(&mut copy[..50]), Some(()));
     assert_eq!(copy[49..51], [2, 1]);
     assert_eq!(span.copy_to(&mut copy[..51]), None);
+    assert_eq!(span.copy_from(10, &mut copy[..40]), Some(()));
+    assert_eq!(span.copy_from(10, &mut copy[..41]), None);
+    assert_eq!(span.copy_from(51, &mut []), None);
 
     let claimed = delivered.claim(two, 100).unwrap();
     assert_eq!(*claimed, [2; 100]);
@@ -117,4 +120,27 @@ fn references_are_kept_for_the_next_blocks_up_to_a_limit() {
         references + SPARE_REFERENCES
     );
     heap.discard(again);
+}
+
+#[test]
+fn a_region_holds_the_memory_and_says_who_else_does() {
+    let (mut heap, reader, delivered) = HeapWriter::private(1 << 12);
+    let region = heap.region();
+    assert_eq!((region.len_bytes(), region.is_writable()), (4096, true));
+    let first = heap.alloc(64).unwrap();
+    heap.commit(first);
+    let block = heap.alloc(100).unwrap();
+    let (of_block, at) = block.region();
+    assert_eq!(of_block.address(), region.address());
+    assert_eq!(at as u64, block.offset());
+    let span = reader.span(64, 10).unwrap();
+    assert_eq!(span.region_address(), region.address());
+    assert_eq!(span.region().address(), region.address());
+    assert_eq!(reader.region().address(), region.address());
+    drop((reader, delivered, of_block, span));
+    assert!(region.holders() > 2, "the heap and its block are there");
+    heap.discard(block);
+    assert!(region.holders() > 1, "the heap is there");
+    drop(heap);
+    assert_eq!(region.holders(), 1);
 }

@@ -5,89 +5,21 @@ use proptest::prelude::*;
 use tollgate_shm_abi::metadata::{MetadataBuf, MetadataError};
 
 use super::*;
-use crate::event::{StreamCredit, StreamHead};
 use crate::frame::FLAG_METADATA;
 use crate::limits::{self, HEADER};
 
 /// One conversation of every kind of frame, as b hears it, and what b makes of it.
 fn conversation() -> (Vec<u8>, Vec<String>) {
-    use tollgate_shm_abi::Code;
     let mut pair = Pair::ready();
     let b = &mut pair.b.link;
     for n in 0..4 {
         call(b, n, b"");
     }
     let _ = pair.b.bytes();
-    let a = &mut pair.a.link;
-    a.send_bind(1, "acme", "hotel.Reservation", &[7; 32])
-        .unwrap();
-    call(a, 1, b"one");
-    let mut pairs = MetadataBuf::new();
-    pairs.push("user", b"Ada").unwrap();
-    pairs.push("trace-bin", &noise(3, 8_000)).unwrap();
-    let large = noise(1, 70_000);
-    let large = Image::inline(&large).with_metadata(pairs.view());
-    a.send_call(&head(2), &large, Token(0)).unwrap();
-    pairs.remove("trace-bin");
-    a.send_cancel(1).unwrap();
-    a.send_bound(2, "").unwrap();
-    a.send_bound(4, &"d".repeat(140_000)).unwrap();
-    let protobuf = CallHead {
-        protobuf: true,
-        ..head(3)
-    };
-    a.send_call(&protobuf, &Image::inline(b"\x0a\x01x"), Token(0))
-        .unwrap();
-    a.send_refused(3, Code::NOT_FOUND, "no", "").unwrap();
-    // b's calls: a never heard them, but b counts them as unanswered.
-    let reply = Image::inline(b"reply").with_metadata(pairs.view());
-    a.send_reply(0, true, &reply, Token(0)).unwrap();
-    a.send_status(1, Code::INTERNAL, 0, "é", pairs.view())
-        .unwrap();
-    a.send_reply(2, false, &Image::inline(&noise(2, 66_000)), Token(0))
-        .unwrap();
-    streams(a, pairs.view());
-    a.send_goaway(crate::Reason::SHUTDOWN, "bye").unwrap();
+    say_everything(&mut pair.a.link);
     let bytes = pair.a.bytes();
     pair.b.hear(&bytes).unwrap();
     (bytes, pair.b.said)
-}
-
-/// The part of the conversation that is about streams: nine events.
-fn streams(a: &mut Link, metadata: Metadata<'_>) {
-    let head = StreamHead {
-        bare: false,
-        protobuf: false,
-        charge: 5,
-    };
-    let bare = StreamHead { bare: true, ..head };
-    let empty = Image::inline(b"");
-    let open = CallHead {
-        more: true,
-        bare: true,
-        ..super::head(4)
-    };
-    a.send_call(&open, &empty.with_metadata(metadata), Token(0))
-        .unwrap();
-    a.send_request(4, true, &head, &Image::inline(&noise(4, 67_000)), Token(0))
-        .unwrap();
-    // b's call 3 is unanswered to the end.
-    let large = noise(5, 68_000);
-    let large = Image::inline(&large).with_metadata(metadata);
-    a.send_response(3, &head, &large, Token(0)).unwrap();
-    a.send_request(4, true, &head, &Image::inline(b"request"), Token(0))
-        .unwrap();
-    a.send_request(4, false, &bare, &empty, Token(0)).unwrap();
-    a.send_response(3, &bare, &empty.with_metadata(metadata), Token(0))
-        .unwrap();
-    let consumed = StreamCredit {
-        messages: 1,
-        bytes: 5,
-    };
-    a.send_request_credit(3, consumed).unwrap();
-    a.send_response_credit(4, consumed).unwrap();
-    let code = tollgate_shm_abi::Code::OK;
-    a.send_status(3, code, 0, "", metadata).unwrap();
 }
 
 /// The end that heard nothing of it yet.

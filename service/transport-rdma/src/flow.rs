@@ -1,0 +1,87 @@
+//! Who may send how many messages: credits, so that a message always meets a posted receive.
+//!
+//! Each end tells how many receives it has posted; that many credits its peer holds at first. A message takes one; whoever has read it posts
+//! its receive anew and *owes* the credit, which travels in the next message's immediate data, or in a CREDIT once a quarter is owed.
+//!
+//! Invariant: the receives posted are at least the credits that the peer holds and those under way to it. No deadlock: the last
+//! credit is for a CREDIT. An end with one credit has sent all others, so its peer, once it has read them, owes more
+//! than a quarter, and has at least the one credit that a CREDIT takes.
+
+use crate::wire::WireError;
+
+/// The credits of one link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// The peer's receives.
+    receives: u16,
+    held: u16,
+    owed: u16,
+    /// This end's receives.
+    own: u16,
+    /// Receives that the peer knows to be free.
+    granted: u16,
+}
+
+impl Flow {
+    /// A link whose ends have so many receives, none of them used.
+    pub fn new(own: u16, receives: u16) -> Flow {
+        Flow {
+            receives,
+            held: receives,
+            owed: 0,
+            own,
+            granted: own,
+        }
+    }
+
+    /// Whether a message may be sent that isn't a CREDIT.
+    pub fn may_send(&self) -> bool {
+        self.held >= 2
+    }
+
+    /// Whether so much is owed that a CREDIT should be sent, and can be.
+    pub fn must_return(&self) -> bool {
+        self.owed >= self.own / 4 && self.held >= 1
+    }
+
+    /// Takes a credit for a message; what it gives back.
+    ///
+    /// # Panics
+    /// If there is none: the caller has asked.
+    pub fn send(&mut self) -> u16 {
+        self.held = self
+            .held
+            .checked_sub(1)
+            .expect("asked before a message is sent");
+        self.granted += self.owed;
+        std::mem::take(&mut self.owed)
+    }
+
+    /// A message came, which gives back this many.
+    ///
+    /// # Errors
+    /// The peer had no credit for it, or gives back what it hasn't got.
+    pub fn receive(&mut self, returned: u16) -> Result<(), WireError> {
+        self.granted = self.granted.checked_sub(1).ok_or(WireError::Overrun)?;
+        let held = self.held.saturating_add(returned);
+        if held > self.receives {
+            return Err(WireError::Credits {
+                returned,
+                held: self.held,
+                receives: self.receives,
+            });
+        }
+        self.held = held;
+        Ok(())
+    }
+
+    /// The receive of a message that was read is posted anew.
+    pub fn reposted(&mut self) {
+        self.owed += 1;
+    }
+
+    /// Credits that this end holds.
+    pub fn held(&self) -> u16 {
+        self.held
+    }
+}

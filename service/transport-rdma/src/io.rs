@@ -1,0 +1,448 @@
+//! A link and its connection: messages in (`receive.rs`), messages out (`send.rs`), and what carries them (`connect.rs`).
+//!
+//! ```text
+//!   Resolving ─▶ Routing ─▶ Connecting ─┐
+//!                                       ├─▶ Established ─▶ Ended
+//!   (a listener's request)  Accepting ──┘
+//! ```
+//!
+//! The calling order is that of [`LinkIo`]. One turn takes all completions that there are; what has come and wasn't read stays in its
+//! posted receives, which are as many as the peer has credits, so a peer that isn't read stops by itself.
+//!
+//! Large bodies: [`RdmaLink::land`] gives the link a block of the receive heap for the pending body, [`RdmaLink::read_landing`] gives it back
+//! full. What the peer offers as a body of its own then lands there without a copy; with [`read_some_body`](LinkIo::read_some_body), which only
+//! has a slice, all of it comes in the stream, and is copied once.
+
+mod connect;
+mod receive;
+mod send;
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use tollgate_shm_abi::heap::Block;
+use tollgate_transport::{
+    BodyOutcome, FlushOutcome, Link, LinkConfig, LinkError, LinkIo, LinkSetup, ReadOutcome, Role,
+    Token, is_loopback,
+};
+
+pub use connect::RdmaListener;
+
+use crate::counts::Counts;
+use crate::error::RdmaError;
+use crate::flow::Flow;
+use crate::limits;
+use crate::plan::{Element, Step};
+use crate::ring::{Reader, Writer};
+use crate::verbs::{Completion, Connection, Gather, Memory, Queue, Rdma};
+use crate::wire::Kind;
+
+/// Where a connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Resolving,
+    Routing,
+    Connecting,
+    Accepting,
+    Established,
+    Ended,
+}
+
+/// A message that has come and wasn't read to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arrived {
+    Stream { receive: u16, len: usize },
+    Offer { len: usize },
+}
+
+/// What became of this end's latest offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Offered {
+    Nothing,
+    Unanswered {
+        len: usize,
+    },
+    Granted {
+        len: usize,
+    },
+    /// So many bytes go by the stream, whatever they are.
+    Declined {
+        left: usize,
+    },
+}
+
+/// A body that the peer sends where this end has said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Granted {
+    len: usize,
+    landed: usize,
+}
+
+/// A frame whose shared memory was handed to the device, and what has to be complete before nothing reads it any more.
+struct Leaving {
+    stream: u64,
+    body: u64,
+    token: Token,
+}
+
+/// What a [`RdmaLink::read_landing`] achieved.
+#[derive(Debug)]
+pub enum Landing {
+    /// The body is complete in its block: go on polling events. With `more`, there is more to read.
+    Complete {
+        /// The block that was given.
+        block: Block,
+        /// Further messages are here.
+        more: bool,
+    },
+    /// Not all of it is here.
+    Pending,
+}
+
+/// How a link is carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RdmaOptions {
+    /// The address to connect from, and so the device; by default the one that has a way to the peer.
+    pub from: Option<IpAddr>,
+    /// Bytes of the ring that the peer may write the stream into, [`limits::MIN_RING_BYTES`] to [`limits::MAX_RING_BYTES`]; 0, the
+    /// default, for none. A link is one-sided if both ends give a ring, which they pin, and two-sided otherwise.
+    pub ring_bytes: u32,
+}
+
+impl RdmaOptions {
+    fn check(&self) -> Result<(), RdmaError> {
+        let range = limits::MIN_RING_BYTES..=limits::MAX_RING_BYTES;
+        match self.ring_bytes {
+            0 => Ok(()),
+            bytes if range.contains(&bytes) => Ok(()),
+            bytes => Err(RdmaError::RingBytes { bytes }),
+        }
+    }
+}
+
+/// The stream of a one-sided link: what both rings hold, and who has to be woken.
+struct Rings {
+    /// Of this end's ring, which the peer writes.
+    reader: Reader,
+    /// Of the peer's, once that is known.
+    writer: Option<Writer>,
+    /// Bytes of the peer's.
+    peer_bytes: u32,
+    /// What the peer was told to be written.
+    published: u64,
+    /// What the peer had seen when it went to sleep: written and read.
+    peer_sleeps: Option<[u64; 2]>,
+    /// What this end had seen when it last said that it does.
+    said: Option<[u64; 2]>,
+}
+
+impl Rings {
+    fn new(own_bytes: u32, peer_bytes: u32) -> Rings {
+        Rings {
+            reader: Reader::new(own_bytes),
+            writer: None,
+            peer_bytes,
+            published: 0,
+            peer_sleeps: None,
+            said: None,
+        }
+    }
+
+    /// What this end has seen of the peer's words.
+    fn seen(&self) -> [u64; 2] {
+        [
+            self.reader.seen(),
+            self.writer.as_ref().map_or(0, Writer::was_told),
+        ]
+    }
+
+    /// Whether the peer sleeps although it was told more than it has seen.
+    fn must_wake(&self) -> bool {
+        self.peer_sleeps
+            .is_some_and(|[written, read]| self.published > written || self.reader.told() > read)
+    }
+}
+
+/// A [`Link`] over RDMA.
+pub struct RdmaLink {
+    link: Link,
+    pub(crate) connection: Connection,
+    rdma: Rdma,
+    address: SocketAddr,
+    phase: Phase,
+    pub(crate) flow: Flow,
+    /// At most as many as receives.
+    arrived: VecDeque<Arrived>,
+    /// Bytes of the first one that were read.
+    read: usize,
+    offered: Offered,
+    pub(crate) granted: Option<Granted>,
+    /// An answer to the peer's offer that waits for a credit.
+    answer: Option<Kind>,
+    /// Where the pending body goes, while no device writes it.
+    block: Option<Block>,
+    leaving: VecDeque<Leaving>,
+    /// After the last message that was sent from a heap.
+    gathered: u64,
+    closing: bool,
+    pub(crate) idle_polls: u32,
+    waited: bool,
+    watch: OwnedFd,
+    /// If the link is one-sided.
+    rings: Option<Rings>,
+    pub(crate) ring_bytes: u32,
+    copies_because: Option<Arc<RdmaError>>,
+    copied: u64,
+    ended_with: Counts,
+    scratch: Scratch,
+}
+
+/// Vectors that are used in every turn, so that none is allocated in any.
+#[derive(Default)]
+struct Scratch {
+    completions: Vec<Completion>,
+    elements: Vec<Element>,
+    memories: Vec<Option<Arc<Memory>>>,
+    steps: Vec<Step>,
+    gathers: Vec<Gather>,
+}
+
+impl RdmaLink {
+    fn new(
+        connection: Connection,
+        rdma: &Rdma,
+        address: SocketAddr,
+        role: Role,
+        config: &LinkConfig,
+        ring_bytes: u32,
+        now_ns: u64,
+    ) -> Result<RdmaLink, RdmaError> {
+        let mut nonce = [0; 32];
+        getrandom::fill(&mut nonce).map_err(|_| call("drawing a nonce")(Errno::IO))?;
+        let setup = LinkSetup {
+            role,
+            loopback: is_loopback(&address),
+            nonce,
+            now_ns,
+        };
+        let watch =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("creating an epoll"))?;
+        watch_for(&watch, connection.descriptor())?;
+        Ok(RdmaLink {
+            link: Link::new(config, &setup)?,
+            connection,
+            rdma: rdma.clone(),
+            address,
+            phase: match role {
+                Role::Initiator => Phase::Resolving,
+                Role::Responder => Phase::Accepting,
+            },
+            flow: Flow::new(limits::RECEIVES, 0),
+            arrived: VecDeque::with_capacity(limits::RECEIVES.into()),
+            read: 0,
+            offered: Offered::Nothing,
+            granted: None,
+            answer: None,
+            block: None,
+            leaving: VecDeque::new(),
+            gathered: 0,
+            closing: false,
+            idle_polls: 0,
+            waited: false,
+            watch,
+            rings: None,
+            ring_bytes,
+            copies_because: None,
+            copied: 0,
+            ended_with: Counts::default(),
+            scratch: Scratch::default(),
+        })
+    }
+
+    fn watch_queues(&mut self) -> Result<(), RdmaError> {
+        let queues = self.connection.queues_ref().expect("made before");
+        watch_for(&self.watch, queues.descriptor())
+    }
+
+    // ---- state
+
+    /// What it has cost so far.
+    pub fn counts(&self) -> Counts {
+        let mut counts = match self.connection.queues_ref() {
+            Some(queues) => queues.counts,
+            None => self.ended_with,
+        };
+        counts.bytes_copied += self.copied;
+        counts.system_calls += self.connection.system_calls();
+        counts
+    }
+
+    /// Why heaps are copied instead of read where they are, if some are: the latest reason.
+    pub fn copies_because(&self) -> Option<&RdmaError> {
+        self.copies_because.as_deref()
+    }
+
+    /// The device that it uses, once that is known.
+    pub fn device(&self) -> Option<String> {
+        let queues = self.connection.queues_ref()?;
+        Some(queues.device().info().name)
+    }
+
+    /// Whether the stream is written into rings; known once both ends are ready.
+    pub fn is_one_sided(&self) -> bool {
+        self.rings.is_some()
+    }
+
+    /// Bytes that the peer has written into this end's ring.
+    #[cfg(test)]
+    pub(crate) fn seen_of_ring(&self) -> u64 {
+        self.rings.as_ref().map_or(0, |rings| rings.reader.seen())
+    }
+
+    /// Whether all that was said has reached the peer's device, as far as this end will know: of a link that has ended, this is when it may
+    /// be dropped.
+    pub fn is_drained(&self) -> bool {
+        let Some(queues) = self.connection.queues_ref() else {
+            return true;
+        };
+        let idle = |queue| {
+            let (next, complete) = queues.progress(queue);
+            next == complete
+        };
+        self.phase != Phase::Established
+            || (!self.link.wants_write() && idle(Queue::Stream) && idle(Queue::Body))
+    }
+}
+
+impl LinkIo for RdmaLink {
+    fn link(&mut self) -> &mut Link {
+        &mut self.link
+    }
+
+    fn peer_address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn read_some(&mut self, at_most: usize) -> Result<ReadOutcome, LinkError> {
+        self.pump()?;
+        if self.link.pending_body().is_some() {
+            return Ok(ReadOutcome::BodyPending);
+        }
+        // A body that was skipped after its place was granted: what follows it has to wait.
+        if self.granted.is_some() {
+            self.act()?;
+            return Ok(ReadOutcome::Blocked);
+        }
+        // Whoever has polled the events since the last read, and found no body, won't take any.
+        if self.next_offer().is_some() {
+            self.arrived.pop_front();
+            self.answer = Some(Kind::Decline);
+        }
+        let unread = self.has_bytes();
+        let fed = self.feed(at_most);
+        self.act()?;
+        // Events weren't polled: nothing came because there is no place for it.
+        let full = self.link.rx_space().is_empty();
+        match fed || unread || full {
+            true => Ok(ReadOutcome::Data {
+                more: self.has_more() || full,
+            }),
+            false => Ok(ReadOutcome::Blocked),
+        }
+    }
+
+    fn read_some_body(
+        &mut self,
+        body: &mut [u8],
+        at_most: usize,
+    ) -> Result<BodyOutcome, LinkError> {
+        self.pump()?;
+        let before = self.link.pending_body();
+        let missing = self.fill(body, at_most, false)?;
+        let outcome = match missing {
+            None => BodyOutcome::Complete {
+                more: self.has_more(),
+            },
+            Some(_) if self.link.pending_body() != before && self.has_more() => BodyOutcome::More,
+            Some(_) => BodyOutcome::Blocked,
+        };
+        self.act()?;
+        Ok(outcome)
+    }
+
+    fn flush(&mut self) -> Result<FlushOutcome, LinkError> {
+        self.pump()?;
+        self.act()?;
+        if self.phase != Phase::Established || self.closing {
+            return Ok(match self.link.wants_write() {
+                true => FlushOutcome::Blocked,
+                false => FlushOutcome::Done,
+            });
+        }
+        let mut outcome = FlushOutcome::Done;
+        while self.link.wants_write() {
+            if !self.send_one() {
+                outcome = FlushOutcome::Blocked;
+                break;
+            }
+        }
+        self.act()?;
+        Ok(outcome)
+    }
+
+    fn poll_sent(&mut self) -> Option<Token> {
+        let (stream, body) = match self.connection.queues_ref() {
+            Some(queues) => (
+                queues.progress(Queue::Stream).1,
+                queues.progress(Queue::Body).1,
+            ),
+            None => (u64::MAX, u64::MAX),
+        };
+        let left = self
+            .leaving
+            .pop_front_if(|leaving| leaving.stream <= stream && leaving.body <= body)?;
+        Some(left.token)
+    }
+
+    /// Never: what makes it writable are completions, which are read.
+    fn wants_writable(&self) -> bool {
+        false
+    }
+
+    fn prepare_to_wait(&mut self) -> Result<bool, LinkError> {
+        self.waited = true;
+        if !self.say_sleep()? {
+            return Ok(false);
+        }
+        if let Some(queues) = self.connection.queues() {
+            let armed = queues.take_notifications().and_then(|()| queues.arm());
+            if let Err(error) = armed {
+                return Err(self.broken(error.into_link_error()));
+            }
+        }
+        match self.take_completions() {
+            Ok(found) => Ok(found == 0 && !self.has_bytes_since_seen()),
+            Err(error) => Err(self.broken(error)),
+        }
+    }
+}
+
+/// Readable when there is something to do, once [`prepare_to_wait`](LinkIo::prepare_to_wait) was called.
+impl AsFd for RdmaLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
+    }
+}
+
+fn watch_for(watch: &OwnedFd, what: BorrowedFd<'_>) -> Result<(), RdmaError> {
+    let data = epoll::EventData::new_u64(0);
+    epoll::add(watch, what, data, epoll::EventFlags::IN).map_err(call("watching a connection"))
+}
+
+fn call(doing: &'static str) -> impl Fn(Errno) -> RdmaError {
+    move |errno| RdmaError::Call { doing, errno }
+}

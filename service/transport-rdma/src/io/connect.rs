@@ -1,0 +1,250 @@
+//! Connections: how they begin, what the connection manager says of them, and how they end.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use tollgate_transport::{LinkConfig, LinkError, Role, is_loopback};
+
+use super::{Leaving, Phase, RdmaLink, RdmaOptions, Rings};
+use crate::error::RdmaError;
+use crate::flow::Flow;
+use crate::limits;
+use crate::ring::RING_AT;
+use crate::verbs::{Connection, Event, EventKind, Listener, Queues, Rdma};
+use crate::wire::{Greeting, Kind, WireError};
+
+/// Where links over RDMA are accepted.
+pub struct RdmaListener {
+    listener: Listener,
+    rdma: Rdma,
+    options: RdmaOptions,
+}
+
+impl RdmaListener {
+    /// Accepts at this address, by the device that has it; by all if it is unspecified. Port 0: any that is free.
+    ///
+    /// # Errors
+    /// No device has the address, or the port is taken.
+    pub fn bind(
+        rdma: &Rdma,
+        address: SocketAddr,
+        options: &RdmaOptions,
+    ) -> Result<RdmaListener, RdmaError> {
+        options.check()?;
+        Ok(RdmaListener {
+            listener: Listener::bind(address)?,
+            rdma: rdma.clone(),
+            options: *options,
+        })
+    }
+
+    /// The port that it accepts at.
+    pub fn port(&self) -> u16 {
+        self.listener.port()
+    }
+
+    /// The next peer that asks, if there is one. Never waits.
+    ///
+    /// # Errors
+    /// This peer is no Tollgate daemon, which is told it, or there are no resources for its link. Call again: others may wait.
+    pub fn accept(
+        &mut self,
+        config: &LinkConfig,
+        now_ns: u64,
+    ) -> Result<Option<RdmaLink>, RdmaError> {
+        let Some((mut connection, event, address)) = self.listener.next_request()? else {
+            return Ok(None);
+        };
+        let queues = connection.make_queues(&self.rdma)?;
+        let own = greeting(queues, self.options.ring_bytes);
+        let theirs = match Greeting::decode(&event.private) {
+            Ok(theirs) => theirs,
+            Err(error) => {
+                connection.reject(&own.encode());
+                return Err(RdmaError::Greeting { address, error });
+            }
+        };
+        queues.agree_body_message(theirs.body_message);
+        connection.accept(&own.encode())?;
+        let queues = connection.queues().expect("made above");
+        queues.join_body(theirs.body_queue)?;
+        let mut link = RdmaLink::new(
+            connection,
+            &self.rdma,
+            address,
+            Role::Responder,
+            config,
+            self.options.ring_bytes,
+            now_ns,
+        )?;
+        link.greeted(&theirs);
+        link.watch_queues()?;
+        Ok(Some(link))
+    }
+}
+
+/// Readable when somebody asks.
+impl AsFd for RdmaListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.descriptor()
+    }
+}
+
+impl RdmaLink {
+    /// Begins to connect, by the device that reaches the address, or the one that the options name. Never waits: what goes wrong is said by the
+    /// next read or flush, and [`tick`](tollgate_transport::Link::tick) ends what takes too long. `now_ns` is its clock.
+    ///
+    /// # Errors
+    /// [`RdmaError`]: as a rule, use TCP.
+    pub fn connect(
+        rdma: &Rdma,
+        address: SocketAddr,
+        options: &RdmaOptions,
+        config: &LinkConfig,
+        now_ns: u64,
+    ) -> Result<RdmaLink, RdmaError> {
+        if config.key.is_none() && !is_loopback(&address) {
+            return Err(RdmaError::NeedsKey { address });
+        }
+        options.check()?;
+        let connection = Connection::resolve(address, options.from)?;
+        let (role, ring) = (Role::Initiator, options.ring_bytes);
+        RdmaLink::new(connection, rdma, address, role, config, ring, now_ns)
+    }
+
+    pub(super) fn take_events(&mut self) -> Result<(), LinkError> {
+        while let Some(event) = self
+            .connection
+            .next_event()
+            .map_err(RdmaError::into_link_error)?
+        {
+            self.happened(&event).map_err(RdmaError::into_link_error)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn happened(&mut self, event: &Event) -> Result<(), RdmaError> {
+        let address = self.address;
+        let unreachable = |sentence: String| Err(RdmaError::Unreachable { address, sentence });
+        match (self.phase, event.kind) {
+            (Phase::Resolving, EventKind::AddressResolved) => {
+                self.connection.resolve_route()?;
+                self.phase = Phase::Routing;
+                Ok(())
+            }
+            (Phase::Routing, EventKind::RouteResolved) => {
+                let queues = self.connection.make_queues(&self.rdma)?;
+                let own = greeting(queues, self.ring_bytes);
+                self.watch_queues()?;
+                self.connection.connect(&own.encode())?;
+                self.phase = Phase::Connecting;
+                Ok(())
+            }
+            (Phase::Connecting, EventKind::Established) => {
+                let theirs = Greeting::decode(&event.private)
+                    .map_err(|error| RdmaError::Greeting { address, error })?;
+                let queues = self.connection.queues().expect("made when the route was");
+                queues.agree_body_message(theirs.body_message);
+                queues.join_body(theirs.body_queue)?;
+                self.greeted(&theirs);
+                self.phase = Phase::Established;
+                self.give_ring()
+            }
+            (Phase::Accepting, EventKind::Established) => {
+                self.phase = Phase::Established;
+                self.give_ring()
+            }
+            (_, EventKind::Disconnected) => {
+                self.closing = true;
+                self.take_completions().map(drop).or(Ok(()))
+            }
+            (_, EventKind::Rejected) => unreachable(match Greeting::decode(&event.private) {
+                Err(error @ WireError::Version { .. }) => format!("it refused: it speaks {error}"),
+                _ => format!(
+                    "nothing accepts RDMA connections there, or it refused (reason {})",
+                    event.status
+                ),
+            }),
+            (_, EventKind::DeviceRemoved) => unreachable("the device was removed".to_owned()),
+            (_, EventKind::Failed(why)) => unreachable(why.to_owned()),
+            _ => Ok(()),
+        }
+    }
+
+    /// What both ends have said of themselves.
+    fn greeted(&mut self, theirs: &Greeting) {
+        self.flow = Flow::new(limits::RECEIVES, theirs.receives);
+        if self.ring_bytes != 0 && theirs.ring_bytes != 0 {
+            self.rings = Some(Rings::new(self.ring_bytes, theirs.ring_bytes));
+        }
+    }
+
+    /// Gives the peer its ring, if the link is one-sided.
+    fn give_ring(&mut self) -> Result<(), RdmaError> {
+        if self.rings.is_none() {
+            return Ok(());
+        }
+        let queues = self.connection.queues().expect("established");
+        let (address, key) = queues.open_window(RING_AT + self.ring_bytes as usize)?;
+        let mut payload = [0; 16];
+        payload[..8].copy_from_slice(&address.to_le_bytes());
+        payload[8..12].copy_from_slice(&key.to_le_bytes());
+        payload[12..].copy_from_slice(&self.ring_bytes.to_le_bytes());
+        self.control(Kind::Ring, &payload);
+        let queues = self.connection.queues().expect("established");
+        queues.ring()
+    }
+
+    /// Ends the link with what the connection said, unless it has ended for a better reason. No device touches its memory
+    /// afterwards, so all of it is free.
+    pub(super) fn broken(&mut self, error: LinkError) -> LinkError {
+        self.link.abandon(error);
+        if self.phase != Phase::Ended {
+            self.phase = Phase::Ended;
+            if let Some(queues) = self.connection.queues_ref() {
+                self.ended_with = queues.counts;
+            }
+            if let Some(block) = self.connection.end() {
+                self.block = Some(block);
+            }
+            self.arrived.clear();
+            self.granted = None;
+        }
+        while let Some(token) = self.link.poll_sent() {
+            self.leaving.push_back(Leaving {
+                stream: 0,
+                body: 0,
+                token,
+            });
+        }
+        self.link.failure().cloned().expect("abandon has set it")
+    }
+}
+
+fn greeting(queues: &Queues, ring_bytes: u32) -> Greeting {
+    Greeting {
+        receives: limits::RECEIVES,
+        body_queue: queues.body_number(),
+        body_message: queues.body_message(),
+        ring_bytes,
+    }
+}
+
+impl RdmaError {
+    /// As the end of a link that was opened.
+    pub(crate) fn into_link_error(self) -> LinkError {
+        match self {
+            RdmaError::Greeting { error, .. } => carried(&error),
+            other => LinkError::Connection {
+                sentence: other.to_string(),
+            },
+        }
+    }
+}
+
+/// The peer broke a rule of this crate's.
+pub(crate) fn carried(error: &WireError) -> LinkError {
+    LinkError::Carried {
+        sentence: error.to_string(),
+    }
+}

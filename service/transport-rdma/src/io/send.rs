@@ -1,0 +1,389 @@
+//! Messages out: what waits in the link, as work requests.
+
+use std::sync::Arc;
+
+use tollgate_transport::{LinkError, Part};
+
+use super::connect::carried;
+use super::{Leaving, Offered, Phase, RdmaLink, Rings, Scratch};
+use crate::error::RdmaError;
+use crate::limits;
+use crate::plan::{Element, Position, Range, Shape, Step, next_message};
+use crate::ring::{self, READ_AT, WRITTEN_AT, Writer};
+use crate::verbs::{Gather, Queue, Queues, To};
+use crate::wire::{Immediate, Kind};
+
+enum Planned {
+    Message {
+        bytes: usize,
+        gathered: bool,
+    },
+    /// What waits first had better be offered.
+    Body {
+        len: usize,
+    },
+}
+
+impl RdmaLink {
+    /// Hands the device what there is: an answer, credits with the receives that they stand for, what was added before.
+    pub(super) fn act(&mut self) -> Result<(), LinkError> {
+        if self.phase != Phase::Established || self.closing {
+            return Ok(());
+        }
+        self.post_receives()?;
+        if let Some(kind) = self.answer.take_if(|_| self.flow.may_send()) {
+            match self.has_room() {
+                true => self.control(kind, &[]),
+                false => self.answer = Some(kind),
+            }
+        }
+        if self.flow.must_return() && self.has_room() {
+            self.control(Kind::Credit, &[]);
+        }
+        self.publish();
+        if self.rings.is_some() && self.has_room() {
+            self.tell();
+        }
+        let queues = self.connection.queues().expect("established");
+        let done = queues.ring();
+        done.map_err(|error| self.broken(error.into_link_error()))
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        let queues = self.connection.queues_ref().expect("established");
+        queues.room(Queue::Stream) > 0
+    }
+
+    /// A message that brings no bytes of the stream.
+    pub(super) fn control(&mut self, kind: Kind, payload: &[u8]) {
+        self.scratch.gathers.clear();
+        if !payload.is_empty() {
+            self.put_in_place(payload);
+        }
+        self.push(kind, false);
+    }
+
+    fn put_in_place(&mut self, payload: &[u8]) {
+        let queues = self.connection.queues().expect("established");
+        queues.place()[..payload.len()].copy_from_slice(payload);
+        let len = payload.len();
+        self.scratch.gathers.push(Gather::Place { at: 0, len });
+    }
+
+    /// Adds the message of these gathers.
+    pub(super) fn push(&mut self, kind: Kind, gathered: bool) {
+        let returned = self.flow.send();
+        let immediate = Immediate { kind, returned }.encode();
+        self.push_to(To::Receive { immediate }, gathered);
+    }
+
+    fn push_to(&mut self, to: To, gathered: bool) {
+        let queues = self.connection.queues().expect("established");
+        let (next, _) = queues.progress(Queue::Stream);
+        let signalled = gathered
+            || next % limits::SIGNAL_EVERY == limits::SIGNAL_EVERY - 1
+            || self.link.failure().is_some();
+        queues.push(&self.scratch.gathers, to, signalled);
+        // The queues hold what is sent from; a heap that nobody sends from any more can be forgotten.
+        self.scratch.gathers.clear();
+    }
+
+    /// Tells the peer what was written into its ring. With immediate data, which wakes it, if it sleeps.
+    pub(super) fn publish(&mut self) {
+        let Some(rings) = &self.rings else { return };
+        let written = rings.writer.as_ref().map_or(0, Writer::written);
+        if written == rings.published || !self.has_room() {
+            return;
+        }
+        let wakes = rings.peer_sleeps.is_some() && self.flow.may_send();
+        let immediate = wakes.then(|| {
+            let (kind, returned) = (Kind::Credit, self.flow.send());
+            Immediate { kind, returned }.encode()
+        });
+        self.write_word(WRITTEN_AT, written, immediate);
+        let rings = self.rings.as_mut().expect("looked at above");
+        rings.published = written;
+        if wakes {
+            rings.peer_sleeps = None;
+        }
+    }
+
+    fn write_word(&mut self, at: usize, count: u64, immediate: Option<u32>) {
+        self.scratch.gathers.clear();
+        self.put_in_place(&ring::word(count));
+        self.push_to(To::Window { at, immediate }, false);
+    }
+
+    /// Tells the peer what was read of this end's ring, and wakes it if it sleeps and was told something.
+    fn tell(&mut self) {
+        let told = match &mut self.rings {
+            Some(rings) if rings.writer.is_some() => rings.reader.tell(),
+            _ => None,
+        };
+        if let Some(read) = told {
+            self.write_word(READ_AT, read, None);
+        }
+        let wakes = self.rings.as_ref().is_some_and(Rings::must_wake);
+        if wakes && self.flow.may_send() && self.has_room() {
+            self.control(Kind::Credit, &[]);
+            let rings = self.rings.as_mut().expect("looked at above");
+            rings.peer_sleeps = None;
+        }
+    }
+
+    /// Says that this end watches its memory no longer, unless it has said so. Whether it has.
+    pub(super) fn say_sleep(&mut self) -> Result<bool, LinkError> {
+        match self.look() {
+            Ok(false) => {}
+            Ok(true) => return Ok(false),
+            Err(error) => return Err(self.broken(carried(&error))),
+        }
+        let Some(rings) = &self.rings else {
+            return Ok(true);
+        };
+        let seen = rings.seen();
+        if rings.said == Some(seen) || self.phase != Phase::Established || self.closing {
+            return Ok(true);
+        }
+        if !self.flow.may_send() || !self.has_room() {
+            return Ok(false);
+        }
+        let mut payload = [0; 16];
+        payload[..8].copy_from_slice(&seen[0].to_le_bytes());
+        payload[8..].copy_from_slice(&seen[1].to_le_bytes());
+        self.control(Kind::Sleep, &payload);
+        let rings = self.rings.as_mut().expect("looked at above");
+        rings.said = Some(seen);
+        self.act()?;
+        Ok(true)
+    }
+
+    /// Adds one message of what waits. Whether one was added.
+    pub(super) fn send_one(&mut self) -> bool {
+        if let Offered::Granted { len } = self.offered {
+            return self.send_body(len);
+        }
+        if matches!(self.offered, Offered::Unanswered { .. }) {
+            return false;
+        }
+        let Some((room, to)) = self.room() else {
+            return false;
+        };
+        let (sent, gathered) = match self.plan_message(room) {
+            Planned::Message { bytes, gathered } => (bytes, gathered),
+            Planned::Body { len } => {
+                // What comes before it is there when the offer is.
+                self.publish();
+                if !self.flow.may_send() || !self.has_room() {
+                    return false;
+                }
+                self.control(Kind::Offer, &(len as u32).to_le_bytes());
+                self.offered = Offered::Unanswered { len };
+                return true;
+            }
+        };
+        match to {
+            None => self.push(Kind::Stream, gathered),
+            Some(at) => {
+                let immediate = None;
+                self.push_to(To::Window { at, immediate }, gathered);
+                let rings = self.rings.as_mut().expect("its room was asked for");
+                rings.writer.as_mut().expect("as above").wrote(sent);
+            }
+        }
+        if gathered {
+            let queues = self.connection.queues_ref().expect("established");
+            self.gathered = queues.progress(Queue::Stream).0;
+        }
+        if let Offered::Declined { left } = self.offered {
+            self.offered = match left.saturating_sub(sent) {
+                0 => Offered::Nothing,
+                left => Offered::Declined { left },
+            };
+        }
+        self.left(sent);
+        true
+    }
+
+    /// Bytes that the next message may have, and where it goes in the peer's ring, if there is one. `None` if it has to wait.
+    fn room(&self) -> Option<(usize, Option<usize>)> {
+        let queues = self.connection.queues_ref().expect("established");
+        let Some(rings) = &self.rings else {
+            let may = self.flow.may_send() && self.has_room();
+            return may.then_some((limits::MESSAGE_BYTES, None));
+        };
+        // One more for what publishes it.
+        let (at, free) = rings.writer.as_ref()?.room();
+        let may = free > 0 && queues.room(Queue::Stream) >= 2;
+        may.then_some((free.min(limits::MESSAGE_BYTES), Some(at)))
+    }
+
+    /// Adds the body that the peer has a place for. Whether there was room.
+    pub(super) fn send_body(&mut self, len: usize) -> bool {
+        let queues = self.connection.queues().expect("established");
+        if len.div_ceil(queues.body_message() as usize) > queues.room(Queue::Body) {
+            return false;
+        }
+        let mut parts = [Part::Private(&[])];
+        self.link.parts(&mut parts);
+        let Part::Shared { span, at } = parts[0] else {
+            unreachable!("what was offered is the first that waits, until it has left")
+        };
+        let memory = queues.heap_of(span);
+        let memory = memory.expect("it was registered when it was offered, and the span holds it");
+        queues.push_body(&memory, span.offset() as usize + at, len);
+        self.offered = Offered::Nothing;
+        self.left(len);
+        true
+    }
+
+    /// So many bytes were handed to the device; their tokens wait until it has read them.
+    pub(super) fn left(&mut self, n: usize) {
+        self.link.advance(n);
+        let queues = self.connection.queues_ref().expect("established");
+        let (body, _) = queues.progress(Queue::Body);
+        let stream = self.gathered;
+        while let Some(token) = self.link.poll_sent() {
+            self.leaving.push_back(Leaving {
+                stream,
+                body,
+                token,
+            });
+        }
+    }
+
+    /// Plans the next message, and copies what it copies.
+    fn plan_message(&mut self, room: usize) -> Planned {
+        let declined = match self.offered {
+            Offered::Declined { left } => left,
+            _ => 0,
+        };
+        let mut parts = [Part::Private(&[]); tollgate_transport::limits::TX_BATCH];
+        let count = self.link.parts(&mut parts);
+        let queues = self.connection.queues().expect("established");
+        let scratch = &mut self.scratch;
+        let body = list_elements(
+            &parts[..count],
+            declined,
+            queues,
+            scratch,
+            &mut self.copies_because,
+        );
+        if let Some(len) = body {
+            return Planned::Body { len };
+        }
+        let shape = Shape {
+            max_elements: queues.device().max_elements(),
+            message_bytes: room,
+            fused_bytes: room,
+            small_bytes: limits::SMALL_ELEMENT,
+        };
+        scratch.steps.clear();
+        let (elements, steps) = (&scratch.elements, &mut scratch.steps);
+        next_message(elements, Position::default(), &shape, steps);
+        let planned = carry_out(&parts[..count], queues, scratch);
+        // A heap that nobody sends from any more can be forgotten.
+        scratch.memories.clear();
+        self.copied += planned.copied as u64;
+        Planned::Message {
+            bytes: planned.bytes,
+            gathered: planned.gathered,
+        }
+    }
+}
+
+/// What a plan has come to.
+#[derive(Default)]
+struct Carried {
+    bytes: usize,
+    copied: usize,
+    gathered: bool,
+}
+
+/// The parts as elements, as many as may go into one message, with the memory that they lie in, if a device can read it there. If the
+/// first one had better be offered as a body, its length instead.
+fn list_elements(
+    parts: &[Part<'_>],
+    declined: usize,
+    queues: &mut Queues,
+    scratch: &mut Scratch,
+    copies_because: &mut Option<Arc<RdmaError>>,
+) -> Option<usize> {
+    scratch.elements.clear();
+    scratch.memories.clear();
+    let mut total = 0;
+    for part in parts {
+        let (len, memory) = match part {
+            Part::Private(bytes) => (bytes.len(), None),
+            Part::Shared { span, at } => {
+                let len = span.len() - at;
+                match (len > limits::SMALL_ELEMENT).then(|| queues.heap_of(span)) {
+                    None => (len, None),
+                    Some(Ok(memory)) => (len, Some(memory)),
+                    Some(Err(error)) => {
+                        *copies_because = Some(error);
+                        (len, None)
+                    }
+                }
+            }
+        };
+        if len >= limits::BODY_MIN && memory.is_some() && total >= declined {
+            return scratch.elements.is_empty().then_some(len);
+        }
+        scratch.elements.push(Element {
+            len,
+            registered: memory.is_some(),
+        });
+        scratch.memories.push(memory);
+        total += len;
+        // What won't fit needn't be looked at.
+        if total >= limits::MESSAGE_BYTES {
+            break;
+        }
+    }
+    None
+}
+
+/// Copies what is to be fused into the next message's place, and lists its elements.
+fn carry_out(parts: &[Part<'_>], queues: &mut Queues, scratch: &mut Scratch) -> Carried {
+    let mut carried = Carried::default();
+    scratch.gathers.clear();
+    for step in &scratch.steps {
+        let (Step::Fuse(range) | Step::Gather(range)) = *step;
+        carried.bytes += range.len;
+        if let Step::Fuse(_) = step {
+            let place = &mut queues.place()[carried.copied..carried.copied + range.len];
+            copy_part(&parts[range.element], range, place);
+            match scratch.gathers.last_mut() {
+                Some(Gather::Place { len, .. }) => *len += range.len,
+                _ => scratch.gathers.push(Gather::Place {
+                    at: carried.copied,
+                    len: range.len,
+                }),
+            }
+            carried.copied += range.len;
+            continue;
+        }
+        let Part::Shared { span, at } = &parts[range.element] else {
+            unreachable!("private parts aren't registered")
+        };
+        let memory = scratch.memories[range.element].as_ref();
+        scratch.gathers.push(Gather::Heap {
+            memory: Arc::clone(memory.expect("the plan gathers what is registered")),
+            at: span.offset() as usize + at + range.at,
+            len: range.len,
+        });
+        carried.gathered = true;
+    }
+    carried
+}
+
+/// Copies a range of a part to its place.
+fn copy_part(part: &Part<'_>, range: Range, place: &mut [u8]) {
+    match part {
+        Part::Private(bytes) => place.copy_from_slice(&bytes[range.at..range.at + range.len]),
+        Part::Shared { span, at } => span
+            .copy_from(at + range.at, place)
+            .expect("a range inside of the span"),
+    }
+}

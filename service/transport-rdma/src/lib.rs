@@ -1,0 +1,66 @@
+//! Links between daemons over RDMA: the protocol of [`tollgate_transport`], carried by reliable connections.
+//!
+//! `RdmaLink` is to [`Link`](tollgate_transport::Link) what `TcpLink` is: the same frames, handshake, credits, deadlines and
+//! cancellation, since it is the same state machine. What differs is how bytes move:
+//!
+//! ```text
+//!   heap ──────────────── gathered ───┐                                     ┌─ copied ── receive buffer of the link
+//!   link's buffer ── fused (≤ 16 KB) ─┼─▶ SEND ─▶ network ─▶ posted receive ─┤
+//!                                     └─▶ WRITE ─▶ network ─▶ ring ──────────┘           (if both ends give a ring)
+//!   heap, ≥ 64 KiB ── OFFER, GRANT ─────▶ SEND ─▶ network ─▶ receive heap, where the message stays: no copy at either end
+//! ```
+//!
+//! [`mod@wire`] is what travels beside the frames, [`mod@plan`] decides what is copied, [`mod@flow`] keeps receivers ready, [`mod@ring`] is
+//! the one-sided path, `verbs.rs` is the only module that calls verbs, and `io.rs` puts them together. Real devices need the Cargo feature `verbs`;
+//! without it [`probe`] says so.
+//!
+//! Deliberately absent: memory that a peer may read, and, but for a ring that this end gives to it alone, memory that it may write. Absent so
+//! far: receives that links share, pollers that have many links, and handing a link to another process.
+
+#![deny(unsafe_code)]
+
+mod counts;
+mod error;
+pub mod flow;
+#[cfg(feature = "verbs")]
+mod io;
+pub mod limits;
+pub mod plan;
+#[cfg_attr(
+    not(feature = "verbs"),
+    allow(dead_code, reason = "what uses it isn't built")
+)]
+mod registrations;
+pub mod ring;
+#[cfg(feature = "verbs")]
+mod verbs;
+pub mod wire;
+
+pub use counts::Counts;
+pub use error::RdmaError;
+#[cfg(feature = "verbs")]
+pub use io::{Landing, RdmaLink, RdmaListener, RdmaOptions};
+#[cfg(feature = "verbs")]
+pub use verbs::{DeviceInfo, Rdma};
+
+/// Whether this host can do RDMA, and with which devices: their names.
+///
+/// # Errors
+/// Why not: it wasn't built, there is no library, or no device.
+#[cfg(feature = "verbs")]
+pub fn probe() -> Result<Vec<String>, RdmaError> {
+    let rdma = Rdma::open()?;
+    Ok(rdma.devices().map(|device| device.name).collect())
+}
+
+/// Whether this host can do RDMA, and with which devices: their names.
+///
+/// # Errors
+/// It wasn't built.
+#[cfg(not(feature = "verbs"))]
+pub fn probe() -> Result<Vec<String>, RdmaError> {
+    Err(RdmaError::NotBuilt)
+}
+
+#[cfg(test)]
+mod tests;

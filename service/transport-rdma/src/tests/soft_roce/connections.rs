@@ -1,0 +1,330 @@
+//! How connections begin and end, and what is said of it.
+
+use std::process::Command;
+
+use tollgate_transport::testing::suite::{self, Node, joined, turn_until, turn_until_error};
+use tollgate_transport::testing::{call, config, head, span};
+use tollgate_transport::{Blame, Image, LinkError, Part, Token};
+
+use super::one_sided::SmallRings;
+use super::*;
+use crate::RdmaError;
+use crate::verbs::{Connection, EventKind};
+use crate::wire::{Greeting, WireError};
+
+/// How connecting to this address ends.
+fn refusal(address: &str) -> LinkError {
+    let rdma = devices();
+    let mut a = RdmaLink::connect(
+        &rdma,
+        address.parse().unwrap(),
+        &RdmaOptions::default(),
+        &key("a"),
+        0,
+    )
+    .unwrap();
+    until("a refusal", || match a.flush() {
+        Ok(_) => ControlFlow::Continue(()),
+        Err(error) => ControlFlow::Break(error),
+    })
+}
+
+#[test]
+fn devices_are_found_and_described() {
+    let names: Vec<_> = devices().devices().map(|device| device.name).collect();
+    assert_eq!(names, ["rxe_va", "rxe_vb"]);
+    assert_eq!(crate::probe().unwrap(), names);
+    let (a, b) = joined::<SoftRoce>();
+    assert_eq!(a.io.device().as_deref(), Some("rxe_va"));
+    assert_eq!(b.io.device().as_deref(), Some("rxe_vb"));
+    assert_eq!(a.io.peer_address().ip().to_string(), CALLED);
+    assert_eq!(b.io.peer_address().ip().to_string(), CALLER);
+    let most = devices().devices().map(|device| device.max_elements).max();
+    assert_eq!(most, Some(crate::limits::MAX_ELEMENTS));
+}
+
+#[test]
+fn where_nobody_listens_it_says_so() {
+    let error = refusal("10.99.0.2:1");
+    assert_eq!(error.blame(), Blame::Network);
+    let sentence = error.to_string();
+    assert!(
+        sentence.starts_with("the connection failed: 10.99.0.2:1 isn't reachable by any RDMA device: nothing accepts RDMA connections there"),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn an_address_without_a_way_is_refused() {
+    // Beyond every device's network.
+    let rdma = devices();
+    let outcome = RdmaLink::connect(
+        &rdma,
+        "192.0.2.1:7471".parse().unwrap(),
+        &RdmaOptions::default(),
+        &key("a"),
+        0,
+    );
+    let sentence = match outcome {
+        Err(error) => error.to_string(),
+        Ok(_) => refusal("192.0.2.1:7471").to_string(),
+    };
+    assert!(
+        sentence.contains("nreachable") || sentence.contains("isn't reachable"),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn beyond_loopback_connecting_needs_a_key() {
+    let address = "10.99.0.2:7471".parse().unwrap();
+    let refused = RdmaLink::connect(
+        &devices(),
+        address,
+        &RdmaOptions::default(),
+        &config("a"),
+        0,
+    );
+    assert_eq!(
+        refused.err().unwrap().to_string(),
+        "10.99.0.2:7471 isn't a loopback address: a peer beyond this host needs a key, the same on both daemons"
+    );
+    // A peer that has connected nevertheless hears it.
+    let (a, b) = SoftRoce::connect(&key("a"), &config("b"));
+    let (mut a, mut b) = (Node::new(a), Node::new(b));
+    assert_eq!(turn_until_error(&mut b), LinkError::NotLoopback);
+    let error = until("the sentence", || {
+        let _ = b.io.flush();
+        match a.turn() {
+            Err(error) => ControlFlow::Break(error),
+            Ok(()) => ControlFlow::Continue(()),
+        }
+    });
+    assert!(
+        error
+            .to_string()
+            .contains("only loopback peers are accepted"),
+        "{error}"
+    );
+}
+
+#[test]
+fn who_does_not_greet_is_turned_away_and_told() {
+    let rdma = devices();
+    let (mut listener, address) = listen(&rdma);
+    for (greeting, expected) in [
+        (&b"GET / HTTP/1.1"[..], "doesn't begin with TGRD"),
+        (
+            &b"TGRD\x07\0                  "[..],
+            "version 7 of the messages; this daemon speaks 1",
+        ),
+    ] {
+        let mut stranger = Connection::resolve(address, Some(CALLER.parse().unwrap())).unwrap();
+        let mut said = None;
+        let error = until("the refusal", || {
+            if let Some(event) = stranger.next_event().unwrap() {
+                match event.kind {
+                    EventKind::AddressResolved => stranger.resolve_route().unwrap(),
+                    EventKind::RouteResolved => {
+                        stranger.make_queues(&rdma).unwrap();
+                        stranger.connect(greeting).unwrap();
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            if said.is_none() {
+                said = listener.accept(&key("b"), 0).err();
+            }
+            match &said {
+                Some(error) => ControlFlow::Break(error.to_string()),
+                None => ControlFlow::Continue(()),
+            }
+        });
+        assert!(error.contains(expected), "{error}");
+        assert!(matches!(said, Some(RdmaError::Greeting { .. })));
+        // What the stranger gets with its rejection says which version there is.
+        let told = until("the rejection", || match stranger.next_event().unwrap() {
+            Some(event) if event.kind == EventKind::Rejected => ControlFlow::Break(event.private),
+            Some(other) => panic!("{other:?}"),
+            None => ControlFlow::Continue(()),
+        });
+        assert!(Greeting::decode(&told).is_ok());
+        assert_eq!(
+            Greeting::decode(b"x"),
+            Err(WireError::NotTollgate { len: 1 })
+        );
+    }
+    // The listener goes on.
+    let (a, b) = connect(&rdma, &mut listener, address, &key("a"), &key("b"));
+    let (mut a, mut b) = (Node::new(a), Node::new(b));
+    turn_until("a link", &mut a, &mut b, |a, b| {
+        a.io.link().is_ready() && b.io.link().is_ready()
+    });
+}
+
+#[test]
+fn many_links_share_a_listener_and_devices() {
+    let rdma = devices();
+    let (mut listener, address) = listen(&rdma);
+    let mut pairs: Vec<_> = (0..16)
+        .map(|_| connect(&rdma, &mut listener, address, &key("a"), &key("b")))
+        .map(|(a, b)| (Node::new(a), Node::new(b)))
+        .collect();
+    for (a, b) in &mut pairs {
+        turn_until("the handshake", a, b, |a, b| {
+            a.io.link().is_ready() && b.io.link().is_ready()
+        });
+        b.said.clear();
+    }
+    for (n, (a, b)) in pairs.iter_mut().enumerate() {
+        call(a.io.link(), n as u64, b"from a");
+        call(b.io.link(), n as u64, b"from b");
+    }
+    for (n, (a, b)) in pairs.iter_mut().enumerate() {
+        turn_until("a call", a, b, |a, b| {
+            !b.said.is_empty() && a.said.len() == 2
+        });
+        assert!(
+            b.said[0].starts_with(&format!("Call {n} ")),
+            "{}",
+            b.said[0]
+        );
+    }
+}
+
+/// The device goes on acknowledging for a process that was stopped, but not for one that is gone.
+#[test]
+fn a_killed_peer_ends_the_link() {
+    let rdma = devices();
+    let (mut listener, address) = listen(&rdma);
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--ignored",
+            "--exact",
+            "tests::soft_roce::connections::a_peer_to_be_killed",
+        ])
+        .env("TOLLGATE_TEST_PEER", address.to_string())
+        .spawn()
+        .unwrap();
+    let b = until("the child", || {
+        match listener.accept(&key("b"), 0).unwrap() {
+            Some(b) => ControlFlow::Break(b),
+            None => ControlFlow::Continue(()),
+        }
+    });
+    let mut b = Node::new(b);
+    let shared = span(&[7; 3 << 20]);
+    until("the child's link", || {
+        b.turn().unwrap();
+        match b.io.link().is_ready() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    for n in 0..4 {
+        let extents = [Part::Shared {
+            span: &shared,
+            at: 0,
+        }];
+        let image = Image {
+            inline: b"",
+            extents: &extents,
+            metadata: Default::default(),
+        };
+        b.io.link().send_call(&head(n), &image, Token(n)).unwrap();
+    }
+    b.turn().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let error = turn_until_error(&mut b);
+    assert_eq!(error.blame(), Blame::Network, "{error}");
+    b.collect();
+    assert_eq!(b.sent, (0..4).map(Token).collect::<Vec<_>>());
+}
+
+/// Not a test: the process that another one kills.
+#[test]
+#[ignore = "started by a_killed_peer_ends_the_link"]
+fn a_peer_to_be_killed() {
+    let address = std::env::var("TOLLGATE_TEST_PEER").unwrap();
+    let rdma = devices();
+    let options = from_caller(0);
+    let a = RdmaLink::connect(&rdma, address.parse().unwrap(), &options, &key("a"), 0).unwrap();
+    let mut a = Node::new(a);
+    loop {
+        a.turn().unwrap();
+        std::thread::yield_now();
+    }
+}
+
+/// Runs a command of the VM's.
+fn shell(command: &str) {
+    let status = Command::new("sh").args(["-c", command]).status().unwrap();
+    assert!(status.success(), "{command}");
+}
+
+/// The device sends again what was lost, and nobody above notices.
+#[test]
+fn one_packet_in_a_hundred_lost_changes_nothing() {
+    shell("for d in va vb; do tc qdisc add dev $d root netem loss 1%; done");
+    suite::every_kind_of_frame_arrives_as_it_was_said::<SoftRoce>();
+    suite::calls_of_all_sizes_arrive_in_order::<SoftRoce>();
+    suite::large_extents_cross_a_full_connection_and_come_back::<SoftRoce>();
+    suite::every_kind_of_frame_arrives_as_it_was_said::<SmallRings>();
+    suite::calls_of_all_sizes_arrive_in_order::<SmallRings>();
+    let statistics = Command::new("tc")
+        .args(["-s", "qdisc", "show"])
+        .output()
+        .unwrap();
+    shell("for d in va vb; do tc qdisc del dev $d root; done");
+    let statistics = String::from_utf8(statistics.stdout).unwrap();
+    let lost = |line: &str| {
+        let (_, rest) = line.split_once("(dropped ")?;
+        rest.split_once(',')?.0.parse::<u32>().ok()
+    };
+    let lost: u32 = statistics.lines().filter_map(lost).sum();
+    assert!(lost > 10, "{lost} packets were lost: {statistics}");
+}
+
+#[test]
+fn a_broken_path_ends_the_link_with_a_sentence_and_the_next_one_stands() {
+    let (mut a, mut b) = joined::<SoftRoce>();
+    shell("for d in va vb; do tc qdisc add dev $d root netem loss 100%; done");
+    call(a.io.link(), 1, b"nobody hears it");
+    let error = turn_until_error(&mut a);
+    shell("for d in va vb; do tc qdisc del dev $d root; done");
+    assert_eq!(
+        error,
+        LinkError::Connection {
+            sentence: "the peer's device has stopped to acknowledge".to_owned()
+        }
+    );
+    // b hears of it, by the connection manager or from its own silence.
+    drop(a);
+    let error = turn_until_error(&mut b);
+    assert_eq!(error.blame(), Blame::Network, "{error}");
+    let _next = joined::<SoftRoce>();
+}
+
+/// The kernel takes a device away once every process has closed it, and librdmacm keeps what it has opened: so this test is the last of its
+/// process, and of its VM.
+#[test]
+#[ignore = "takes a device away: .ci/rdma runs it in a VM of its own"]
+fn a_device_that_is_removed_ends_its_links() {
+    let (a, mut b) = joined::<SoftRoce>();
+    // It ends when this process has.
+    #[allow(clippy::zombie_processes, reason = "nobody can wait for it")]
+    let _deleting = Command::new("rdma")
+        .args(["link", "delete", "rxe_vb"])
+        .spawn()
+        .unwrap();
+    let error = turn_until_error(&mut b);
+    assert!(
+        error.to_string().contains("the device was removed"),
+        "{error}"
+    );
+    drop(b);
+    let mut a = a;
+    let error = turn_until_error(&mut a);
+    assert_eq!(error.blame(), Blame::Network, "{error}");
+}

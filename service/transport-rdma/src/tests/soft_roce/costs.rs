@@ -1,0 +1,137 @@
+//! What a call costs, counted at the verbs.
+
+use tollgate_shm_abi::metadata::Metadata;
+use tollgate_transport::testing::suite::{Node, joined, turn_until};
+use tollgate_transport::testing::{call, head, noise};
+use tollgate_transport::{Image, Part, Token};
+
+use super::*;
+use crate::{Counts, limits};
+
+/// What both ends pay while this happens.
+fn paid(
+    a: &mut Node<RdmaLink>,
+    b: &mut Node<RdmaLink>,
+    work: impl FnOnce(&mut Node<RdmaLink>, &mut Node<RdmaLink>),
+) -> [Counts; 2] {
+    let before = [a.io.counts(), b.io.counts()];
+    work(a, b);
+    [a.io.counts() - before[0], b.io.counts() - before[1]]
+}
+
+#[test]
+fn calls_that_wait_together_leave_by_one_doorbell() {
+    let (mut a, mut b) = joined::<SoftRoce>();
+    let [sender, receiver] = paid(&mut a, &mut b, |a, b| {
+        for n in 0..100 {
+            call(a.io.link(), n, b"payload");
+        }
+        a.io.flush().unwrap();
+        turn_until("100 calls", a, b, |_, b| b.said.len() == 100);
+    });
+    // 100 frames of 39 bytes are one message, fused into one element.
+    assert_eq!(
+        (sender.work_requests, sender.doorbells, sender.elements),
+        (1, 1, 1),
+        "{sender:?}"
+    );
+    assert_eq!(sender.bytes_copied, 3900);
+    assert_eq!(receiver.bytes_copied, 3900);
+    assert_eq!([sender.registrations, receiver.registrations], [0, 0]);
+}
+
+#[test]
+fn a_busy_link_registers_nothing_and_enters_the_kernel_for_nothing() {
+    let (mut a, mut b) = joined::<SoftRoce>();
+    // Fewer turns than after which connection events are looked for; none in which nothing comes at all.
+    a.io.idle_polls = 0;
+    let [sender, _] = paid(&mut a, &mut b, |a, _| {
+        for n in 0..20 {
+            call(a.io.link(), n, b"payload");
+            a.io.flush().unwrap();
+        }
+    });
+    assert_eq!(
+        (sender.system_calls, sender.registrations),
+        (0, 0),
+        "{sender:?}"
+    );
+    assert_eq!(sender.work_requests, 20);
+    assert_eq!(sender.doorbells, 20);
+    turn_until("20 calls", &mut a, &mut b, |_, b| b.said.len() == 20);
+    // One in SIGNAL_EVERY asked for a completion.
+    let most = 20 / limits::SIGNAL_EVERY + 1;
+    assert!(sender.completions <= most, "{sender:?}");
+}
+
+#[test]
+fn a_medium_extent_is_gathered_from_its_heap_in_one_work_request() {
+    let (mut a, mut b) = joined::<SoftRoce>();
+    let (daemon, mut app) = heaps(4 << 20, 0);
+    let bytes = noise(1, 12_000);
+    let span = span_of(&daemon, &mut app, &bytes);
+    for n in 0..3 {
+        let [sender, _] = paid(&mut a, &mut b, |a, b| {
+            let extents = [Part::Shared { span: &span, at: 0 }];
+            let image = Image {
+                inline: b"inline",
+                extents: &extents,
+                metadata: Metadata::default(),
+            };
+            a.io.link().send_call(&head(n), &image, Token(n)).unwrap();
+            turn_until("the call", a, b, |a, b| {
+                b.said.len() as u64 == n + 1 && a.sent.len() as u64 == n + 1
+            });
+        });
+        // The header with the inline part and padding; the extent where it lies.
+        assert_eq!(
+            (sender.work_requests, sender.elements),
+            (1, 2),
+            "{sender:?}"
+        );
+        assert_eq!(
+            (sender.bytes_copied, sender.bytes_in_place),
+            (40, 12_000),
+            "{sender:?}"
+        );
+        assert_eq!(sender.registrations, u64::from(n == 0), "call {n}");
+    }
+}
+
+#[test]
+fn a_heap_is_registered_once_for_all_links_and_forgotten_with_its_session() {
+    let rdma = devices();
+    let (mut listener, address) = listen(&rdma);
+    let mut pairs: Vec<_> = (0..3)
+        .map(|_| connect(&rdma, &mut listener, address, &key("a"), &key("b")))
+        .map(|(a, b)| (Node::new(a), Node::new(b)))
+        .collect();
+    let (daemon, mut app) = heaps(4 << 20, 0);
+    let span = span_of(&daemon, &mut app, &noise(1, 12_000));
+    let mut registrations = 0;
+    for (a, b) in &mut pairs {
+        turn_until("the handshake", a, b, |a, b| {
+            a.io.link().is_ready() && b.io.link().is_ready()
+        });
+        let [sender, _] = paid(a, b, |a, b| {
+            let image = Image {
+                inline: b"",
+                extents: &[Part::Shared { span: &span, at: 0 }],
+                metadata: Metadata::default(),
+            };
+            a.io.link().send_call(&head(1), &image, Token(1)).unwrap();
+            turn_until("the call", a, b, |a, _| a.sent.len() == 1);
+        });
+        registrations += sender.registrations;
+    }
+    assert_eq!(registrations, 1);
+    let heaps_of = |rdma: &Rdma| rdma.devices().map(|device| device.heaps).sum::<usize>();
+    assert_eq!(
+        (heaps_of(&rdma), rdma.sweep()),
+        (1, 0),
+        "the session is there"
+    );
+    drop((span, daemon, app));
+    // What the transport suite's links have sent from it is complete.
+    assert_eq!((rdma.sweep(), heaps_of(&rdma)), (1, 0));
+}

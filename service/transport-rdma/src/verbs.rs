@@ -1,0 +1,272 @@
+//! The fence: the verbs that a link uses, as owned values that can't be misused from outside.
+//!
+//! ```text
+//!   Rdma ── Device ── Memory            one context and protection domain per device; what is registered with it
+//!            └─ Connection ── Queues     an rdma_cm id; two queue pairs on one completion queue, and their buffers
+//!                               └─ Window   what the peer of a one-sided link may write
+//! ```
+//!
+//! What makes it safe: a device touches memory only by work requests, and those are made here, of ranges that were checked. Who posts one
+//! leaves what keeps its memory in place ([`Memory`], a [`Block`](tollgate_shm_abi::heap::Block), this crate's own buffers) in
+//! [`Queues`], until its completion was taken or the queue pair was destroyed, after which no device touches it (InfiniBand
+//! specification 1.4, section 10.2.4.4). A buffer that is posted to be received into can't be looked at. No memory is registered for access by a
+//! peer but a one-sided link's window, which nothing but atomic loads and copies out of it ever touches here.
+//!
+//! Everything is nonblocking. The functions count themselves ([`Counts`](crate::Counts)).
+#![allow(unsafe_code)]
+
+mod connection;
+mod memory;
+mod queues;
+mod window;
+
+use std::ffi::CStr;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rdma_mummy_sys as sys;
+use rustix::io::Errno;
+use tollgate_shm_abi::heap::Region;
+
+use crate::error::RdmaError;
+use crate::limits;
+use crate::registrations::Registrations;
+pub(crate) use connection::{
+    Connection, Event, EventKind, Listener, is_consequence, is_overlong, sentence_of,
+};
+pub(crate) use memory::Memory;
+#[cfg(test)]
+pub(crate) use queues::Attack;
+pub(crate) use queues::{Completion, Gather, Queue, Queues, To};
+
+/// This host's RDMA devices.
+#[derive(Clone)]
+pub struct Rdma {
+    devices: Arc<[Arc<Device>]>,
+}
+
+/// What a device is called, and what it can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// As `ibv_devices` lists it.
+    pub name: String,
+    /// Scatter-gather elements that one work request of a link has at most.
+    pub max_elements: usize,
+    /// Heaps that are registered with it.
+    pub heaps: usize,
+    /// Registrations that were made with it, of heaps and of links' buffers.
+    pub registrations: u64,
+}
+
+/// The contexts that librdmacm opened: one per device, its own, which it keeps open while the list is held.
+struct Contexts(NonNull<*mut sys::ibv_context>);
+
+// SAFETY: the list is memory of librdmacm's that nobody changes; contexts may be used by all threads (verbs are thread-safe).
+unsafe impl Send for Contexts {}
+// SAFETY: as for Send; it is only read.
+unsafe impl Sync for Contexts {}
+
+impl Drop for Contexts {
+    fn drop(&mut self) {
+        // SAFETY: the list is one that rdma_get_devices returned, and it is freed once. Every Device holds this value, so nothing
+        // uses the contexts any more.
+        unsafe { sys::rdma_free_devices(self.0.as_ptr()) }
+    }
+}
+
+/// One device's protection domain: what queue pairs and memory belong to.
+struct Domain {
+    context: NonNull<sys::ibv_context>,
+    protection: NonNull<sys::ibv_pd>,
+    name: String,
+    registrations: AtomicU64,
+    _contexts: Arc<Contexts>,
+}
+
+// SAFETY: verbs may be called by all threads with the same context and protection domain (libibverbs is thread-safe); the rest is Sync.
+unsafe impl Send for Domain {}
+// SAFETY: as for Send.
+unsafe impl Sync for Domain {}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: everything that was made in the domain holds this value, so nothing is left in it; it is given back once.
+        let status = unsafe { sys::ibv_dealloc_pd(self.protection.as_ptr()) };
+        debug_assert_eq!(status, 0, "nothing is left in the domain");
+    }
+}
+
+/// One device, and the heaps that are registered with it.
+pub(crate) struct Device {
+    domain: Arc<Domain>,
+    max_elements: usize,
+    registered: Mutex<Registrations<Region, Memory, RdmaError>>,
+}
+
+impl Rdma {
+    /// Opens every device that there is.
+    ///
+    /// # Errors
+    /// There is no library, no device, or none can be used.
+    pub fn open() -> Result<Rdma, RdmaError> {
+        let mut count = 0;
+        // SAFETY: the function writes the number of entries to `count`.
+        let list = unsafe { sys::rdma_get_devices(&mut count) };
+        let Some(list) = NonNull::new(list) else {
+            return Err(match last_errno() {
+                Errno::OPNOTSUPP => RdmaError::NoLibrary,
+                Errno::NODEV | Errno::NOENT => RdmaError::NoDevice,
+                errno => RdmaError::Call {
+                    doing: "listing the RDMA devices",
+                    errno,
+                },
+            });
+        };
+        let contexts = Arc::new(Contexts(list));
+        let mut devices = Vec::new();
+        for index in 0..usize::try_from(count).unwrap_or(0) {
+            // SAFETY: the list has `count` entries.
+            let context = unsafe { *list.as_ptr().add(index) };
+            if let Some(context) = NonNull::new(context) {
+                devices.push(Arc::new(Device::open(context, &contexts)?));
+            }
+        }
+        match devices.is_empty() {
+            true => Err(RdmaError::NoDevice),
+            false => Ok(Rdma {
+                devices: devices.into(),
+            }),
+        }
+    }
+
+    /// What there is.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceInfo> {
+        self.devices.iter().map(|device| device.info())
+    }
+
+    /// Unregisters heaps that nothing else points into any more: of sessions that have ended. How many.
+    pub fn sweep(&self) -> usize {
+        let swept = self.devices.iter().map(|device| device.heaps().sweep());
+        swept.sum()
+    }
+
+    /// The device of an rdma_cm id.
+    fn of(&self, context: *mut sys::ibv_context) -> Option<&Arc<Device>> {
+        let mut devices = self.devices.iter();
+        devices.find(|device| device.domain.context.as_ptr() == context)
+    }
+}
+
+impl Device {
+    fn open(
+        context: NonNull<sys::ibv_context>,
+        contexts: &Arc<Contexts>,
+    ) -> Result<Device, RdmaError> {
+        // SAFETY: the context is open while `contexts` is held, and has a device, whose name is a C string that lives as long.
+        let name = unsafe { CStr::from_ptr(sys::ibv_get_device_name((*context.as_ptr()).device)) };
+        let name = name.to_string_lossy().into_owned();
+        // SAFETY: a C struct of numbers and arrays of them.
+        let mut attributes: sys::ibv_device_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is open; the function fills `attributes`.
+        let status = unsafe { sys::ibv_query_device(context.as_ptr(), &mut attributes) };
+        check("asking a device what it can do", status)?;
+        // SAFETY: the context is open.
+        let protection = NonNull::new(unsafe { sys::ibv_alloc_pd(context.as_ptr()) });
+        let protection = protection.ok_or_else(|| failed("allocating a protection domain"))?;
+        let max_elements = usize::try_from(attributes.max_sge)
+            .unwrap_or(1)
+            .clamp(1, limits::MAX_ELEMENTS);
+        let domain = Arc::new(Domain {
+            context,
+            protection,
+            name,
+            registrations: AtomicU64::new(0),
+            _contexts: Arc::clone(contexts),
+        });
+        Ok(Device {
+            domain,
+            max_elements,
+            registered: Mutex::new(Registrations::new(limits::REGISTERED_HEAPS)),
+        })
+    }
+
+    pub(crate) fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            name: self.domain.name.clone(),
+            max_elements: self.max_elements,
+            heaps: self.heaps().len(),
+            registrations: self.domain.registrations.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn max_elements(&self) -> usize {
+        self.max_elements
+    }
+
+    /// A whole heap, registered now or before; and whether it was now.
+    pub(crate) fn heap(
+        &self,
+        address: NonNull<u8>,
+        region: impl FnOnce() -> Region,
+    ) -> (Result<Arc<Memory>, Arc<RdmaError>>, bool) {
+        let mut heaps = self.heaps();
+        if let Some(known) = heaps.find(address.as_ptr() as usize) {
+            return (known.cloned().map_err(Arc::clone), false);
+        }
+        if !heaps.make_room() {
+            let error = RdmaError::TooManyHeaps {
+                device: self.domain.name.clone(),
+                count: heaps.len(),
+            };
+            return (Err(Arc::new(error)), false);
+        }
+        let region = region();
+        let outcome = Memory::of_region(&self.domain, &region);
+        let outcome = outcome.map(Arc::new).map_err(Arc::new);
+        (heaps.insert(region, outcome), true)
+    }
+
+    fn heaps(&self) -> MutexGuard<'_, Registrations<Region, Memory, RdmaError>> {
+        // Whoever panicked has left a table of which every entry stands for itself.
+        let heaps = self.registered.lock();
+        heaps.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The largest message of a port's, bytes.
+    fn largest_message(&self, port: u8) -> Result<u32, RdmaError> {
+        // SAFETY: a C struct of numbers.
+        let mut attributes: sys::ibv_port_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is open; the function fills `attributes`.
+        let status =
+            unsafe { sys::ibv_query_port(self.domain.context.as_ptr(), port, &mut attributes) };
+        check("asking a port what it can do", status)?;
+        Ok(attributes.max_msg_sz)
+    }
+}
+
+/// What a call that returns 0, an errno, or -1 with errno, says.
+fn check(doing: &'static str, status: i32) -> Result<(), RdmaError> {
+    match status {
+        0 => Ok(()),
+        -1 => Err(failed(doing)),
+        errno => Err(RdmaError::Call {
+            doing,
+            errno: Errno::from_raw_os_error(errno.abs()),
+        }),
+    }
+}
+
+/// A call that says why by errno.
+#[cold]
+fn failed(doing: &'static str) -> RdmaError {
+    RdmaError::Call {
+        doing,
+        errno: last_errno(),
+    }
+}
+
+#[cold]
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,925 @@
+//! A connection's two queue pairs, their one completion queue, and the buffers that are sent from and received into.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use rdma_mummy_sys as sys;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use tollgate_shm_abi::heap::{Block, Span};
+
+use super::window::Window;
+use super::{Device, Memory, check, failed, last_errno};
+use crate::counts::Counts;
+use crate::error::RdmaError;
+use crate::limits::{
+    BODY_MESSAGES, INLINE_BYTES, MESSAGE_BYTES, POLL_BATCH, RECEIVER_RETRIES, RECEIVES, RETRIES,
+    SENDS,
+};
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queue {
+    /// Messages of the link's stream.
+    Stream,
+    /// Large bodies.
+    Body,
+}
+
+/// An element of a message that is to be sent.
+pub(crate) enum Gather {
+    /// Bytes of the message's own place, see [`Queues::place`].
+    Place { at: usize, len: usize },
+    /// Bytes of a heap.
+    Heap {
+        memory: Arc<Memory>,
+        at: usize,
+        len: usize,
+    },
+}
+
+/// What a device has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Completion {
+    /// All messages up to this one of the queue's were received by the peer's device.
+    Sent { queue: Queue, message: u64 },
+    /// A message came, into this receive.
+    Received {
+        receive: u16,
+        len: usize,
+        immediate: Option<u32>,
+        /// It came with a write elsewhere: the receive has no bytes of it.
+        written: bool,
+    },
+    /// A body's next message came.
+    Landed { len: usize },
+    /// A work request failed: the queue pair has ended. The status is libibverbs'.
+    Failed {
+        queue: Queue,
+        /// Whether it was to receive.
+        receiving: bool,
+        status: u32,
+    },
+}
+
+// What a work request's id says.
+const ID_STREAM: u64 = 1 << 60;
+const ID_BODY: u64 = 2 << 60;
+const ID_RECEIVE: u64 = 3 << 60;
+const ID_LANDING: u64 = 4 << 60;
+const ID_KIND: u64 = 15 << 60;
+
+/// Where what is sent goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum To {
+    /// Into the peer's next receive.
+    Receive { immediate: u32 },
+    /// Into the window that the peer has given, at this byte; with immediate data it takes a receive, too.
+    Window { at: usize, immediate: Option<u32> },
+}
+
+/// The peer's window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PeerWindow {
+    address: u64,
+    key: u32,
+    len: usize,
+}
+
+/// A body that is being received.
+struct Landing {
+    block: Block,
+    /// Receives that are posted for it.
+    posted: usize,
+    _memory: Arc<Memory>,
+}
+
+/// Sends of one queue pair.
+#[derive(Default)]
+struct Sending {
+    /// The next message's number.
+    next: u64,
+    /// All before this one are complete.
+    complete: u64,
+    /// Heaps that messages are sent from, until they are complete.
+    held: VecDeque<(u64, Arc<Memory>)>,
+    /// Not yet handed to the device; the elements of each are a range of `elements`.
+    requests: Vec<(sys::ibv_send_wr, usize)>,
+    elements: Vec<sys::ibv_sge>,
+}
+
+pub(crate) struct Queues {
+    /// Owns the first queue pair; [`Connection`](super::Connection) drops it after this value.
+    id: NonNull<sys::rdma_cm_id>,
+    body: NonNull<sys::ibv_qp>,
+    /// Neither queue pair is there any more.
+    destroyed: bool,
+    completions: NonNull<sys::ibv_cq>,
+    channel: NonNull<sys::ibv_comp_channel>,
+    stream_sends: Sending,
+    body_sends: Sending,
+    places: Memory,
+    receives: Memory,
+    /// Which receives the device may write.
+    posted: [bool; RECEIVES as usize],
+    /// To be posted by the next [`Queues::post_receives`].
+    reposts: Vec<u16>,
+    landing: Option<Landing>,
+    /// What the peer may write.
+    window: Option<Window>,
+    /// What this end may.
+    peer_window: Option<PeerWindow>,
+    inline_bytes: usize,
+    body_message: u32,
+    pub(crate) counts: Counts,
+    device: Arc<Device>,
+}
+
+// SAFETY: verbs objects aren't bound to a thread; all that this value has belongs to it alone.
+unsafe impl Send for Queues {}
+
+impl Queues {
+    /// Makes the queue pairs of an id whose device is known, and posts all receives.
+    ///
+    /// # Safety
+    /// The id is there until this value was dropped, and has no queue pair.
+    pub(super) unsafe fn new(
+        id: NonNull<sys::rdma_cm_id>,
+        device: &Arc<Device>,
+        body_message: u32,
+    ) -> Result<Queues, RdmaError> {
+        let context = device.domain.context.as_ptr();
+        let places = Memory::of_pages(&device.domain, SENDS * MESSAGE_BYTES)?;
+        let receives = Memory::of_pages(&device.domain, RECEIVES as usize * MESSAGE_BYTES)?;
+        // SAFETY: the context is open while the device is.
+        let channel = NonNull::new(unsafe { sys::ibv_create_comp_channel(context) })
+            .ok_or_else(|| failed("creating a completion channel"))?;
+        let entries = SENDS + RECEIVES as usize + 2 * BODY_MESSAGES;
+        // SAFETY: context and channel are there.
+        let completions = NonNull::new(unsafe {
+            sys::ibv_create_cq(
+                context,
+                entries as i32,
+                ptr::null_mut(),
+                channel.as_ptr(),
+                0,
+            )
+        });
+        let Some(completions) = completions else {
+            let error = failed("creating a completion queue");
+            // SAFETY: nothing uses the channel.
+            unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) };
+            return Err(error);
+        };
+        let made = make_queue_pairs(id, device, completions);
+        let (body, inline_bytes) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                // SAFETY: nothing uses either.
+                unsafe {
+                    sys::ibv_destroy_cq(completions.as_ptr());
+                    sys::ibv_destroy_comp_channel(channel.as_ptr());
+                }
+                return Err(error);
+            }
+        };
+        let mut queues = Queues {
+            id,
+            body,
+            destroyed: false,
+            completions,
+            channel,
+            stream_sends: Sending::default(),
+            body_sends: Sending::default(),
+            places,
+            receives,
+            posted: [false; RECEIVES as usize],
+            reposts: (0..RECEIVES).collect(),
+            landing: None,
+            window: None,
+            peer_window: None,
+            inline_bytes,
+            body_message,
+            counts: Counts {
+                registrations: 2,
+                system_calls: 7,
+                ..Counts::default()
+            },
+            device: Arc::clone(device),
+        };
+        queues.set_nonblocking()?;
+        queues.post_receives()?;
+        Ok(queues)
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// The memory that a span lies in, registered now or before.
+    ///
+    /// # Errors
+    /// Why it can't be.
+    pub(crate) fn heap_of(&mut self, span: &Span) -> Result<Arc<Memory>, Arc<RdmaError>> {
+        let (memory, fresh) = self.device.heap(span.region_address(), || span.region());
+        if fresh {
+            self.counts.registrations += 1;
+            self.counts.system_calls += 1;
+        }
+        memory
+    }
+
+    /// The second queue pair's number.
+    pub(crate) fn body_number(&self) -> u32 {
+        // SAFETY: the queue pair is there until `destroy`, which consumes.
+        unsafe { self.body.as_ref() }.qp_num
+    }
+
+    /// The largest message of a body, bytes, as far as this end knows.
+    pub(crate) fn body_message(&self) -> u32 {
+        self.body_message
+    }
+
+    /// Both ends' is this from now on.
+    pub(crate) fn agree_body_message(&mut self, bytes: u32) {
+        self.body_message = self.body_message.min(bytes);
+    }
+
+    /// Connects the second queue pair with the peer's of this number, over the path that the first one found.
+    pub(crate) fn join_body(&mut self, peer: u32) -> Result<(), RdmaError> {
+        use sys::ibv_qp_attr_mask as mask;
+        // SAFETY: C structs of numbers, and of pointers that may be null.
+        let mut path: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        let mut initial: sys::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+        let asked = mask::IBV_QP_AV | mask::IBV_QP_PATH_MTU | mask::IBV_QP_TIMEOUT;
+        let asked = asked | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT;
+        // SAFETY: the id has its queue pair until `destroy_pairs`; the function fills both structs.
+        let status = unsafe {
+            let stream = self.id.as_ref().qp;
+            sys::ibv_query_qp(stream, &mut path, asked.0 as i32, &mut initial)
+        };
+        check("asking a queue pair for its path", status)?;
+        let mut attributes = sys::ibv_qp_attr {
+            qp_state: sys::ibv_qp_state::IBV_QPS_INIT,
+            qp_access_flags: 0,
+            dest_qp_num: peer,
+            // Both ends know both numbers, and a new queue pair has seen no packet of an older one.
+            rq_psn: peer,
+            sq_psn: self.body_number(),
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 12,
+            retry_cnt: RETRIES,
+            rnr_retry: RECEIVER_RETRIES,
+            ..path
+        };
+        let steps = [
+            (
+                sys::ibv_qp_state::IBV_QPS_INIT,
+                mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_ACCESS_FLAGS,
+            ),
+            (
+                sys::ibv_qp_state::IBV_QPS_RTR,
+                mask::IBV_QP_AV
+                    | mask::IBV_QP_PATH_MTU
+                    | mask::IBV_QP_DEST_QPN
+                    | mask::IBV_QP_RQ_PSN
+                    | mask::IBV_QP_MAX_DEST_RD_ATOMIC
+                    | mask::IBV_QP_MIN_RNR_TIMER,
+            ),
+            (
+                sys::ibv_qp_state::IBV_QPS_RTS,
+                mask::IBV_QP_TIMEOUT
+                    | mask::IBV_QP_RETRY_CNT
+                    | mask::IBV_QP_RNR_RETRY
+                    | mask::IBV_QP_SQ_PSN
+                    | mask::IBV_QP_MAX_QP_RD_ATOMIC,
+            ),
+        ];
+        for (state, fields) in steps {
+            attributes.qp_state = state;
+            let fields = fields | mask::IBV_QP_STATE;
+            // SAFETY: the queue pair is there; the struct is initialised.
+            let status =
+                unsafe { sys::ibv_modify_qp(self.body.as_ptr(), &mut attributes, fields.0 as i32) };
+            check("connecting the second queue pair", status)?;
+        }
+        self.counts.system_calls += 4;
+        Ok(())
+    }
+
+    // ---- sending
+
+    /// Messages of the queue that may still be sent before a completion has to come.
+    pub(crate) fn room(&self, queue: Queue) -> usize {
+        let (sends, all) = match queue {
+            Queue::Stream => (&self.stream_sends, SENDS),
+            Queue::Body => (&self.body_sends, BODY_MESSAGES),
+        };
+        all - usize::try_from(sends.next - sends.complete).unwrap_or(all)
+    }
+
+    /// Messages of the queue that were sent, and all of these before which are complete.
+    pub(crate) fn progress(&self, queue: Queue) -> (u64, u64) {
+        let sends = match queue {
+            Queue::Stream => &self.stream_sends,
+            Queue::Body => &self.body_sends,
+        };
+        (sends.next, sends.complete)
+    }
+
+    /// Where what the stream's next message copies is put.
+    ///
+    /// # Panics
+    /// If there is no [room](Self::room).
+    pub(crate) fn place(&mut self) -> &mut [u8] {
+        assert!(self.room(Queue::Stream) > 0, "asked before");
+        let start = self.places.own(self.place_at(), MESSAGE_BYTES);
+        // SAFETY: the range is of this value's own buffer, which is borrowed exclusively; it is initialised, since the pages
+        // begin zeroed. The device doesn't read it: SENDS messages ago it was last sent from, and that is complete. It
+        // never writes it.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), MESSAGE_BYTES) }
+    }
+
+    fn place_at(&self) -> usize {
+        (self.stream_sends.next % SENDS as u64) as usize * MESSAGE_BYTES
+    }
+
+    /// Adds a message to the stream's queue; [`Queues::ring`] hands it to the device. Its number.
+    ///
+    /// # Panics
+    /// If there is no [room](Self::room), an element lies outside of its memory, or what is written outside of the peer's window.
+    pub(crate) fn push(&mut self, elements: &[Gather], to: To, signalled: bool) -> u64 {
+        assert!(self.room(Queue::Stream) > 0, "asked before");
+        let place = self.place_at();
+        let sends = &mut self.stream_sends;
+        let (message, first) = (sends.next, sends.elements.len());
+        let mut bytes = 0;
+        let mut inline = true;
+        for element in elements {
+            match element {
+                Gather::Place { at, len } => {
+                    assert!(*at + *len <= MESSAGE_BYTES, "a range inside of the place");
+                    sends.elements.push(self.places.element(place + at, *len));
+                    bytes += len;
+                }
+                Gather::Heap { memory, at, len } => {
+                    sends.elements.push(memory.element(*at, *len));
+                    sends.held.push_back((message, Arc::clone(memory)));
+                    self.counts.bytes_in_place += *len as u64;
+                    inline = false;
+                }
+            }
+        }
+        let mut flags = 0;
+        if signalled {
+            flags |= sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
+        }
+        if inline && bytes > 0 && bytes <= self.inline_bytes {
+            flags |= sys::ibv_send_flags::IBV_SEND_INLINE.0;
+        }
+        let count = sends.elements.len() - first;
+        let immediate = match to {
+            To::Receive { immediate } => Some(immediate),
+            To::Window { immediate, .. } => immediate,
+        };
+        let mut request = send_request(ID_STREAM | message, count, flags, immediate);
+        if let To::Window { at, .. } = to {
+            let window = self.peer_window.expect("a window was given");
+            assert!(at + bytes <= window.len, "a range inside of the window");
+            request.opcode = match immediate {
+                Some(_) => sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+                None => sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            };
+            request.wr = sys::wr_t {
+                rdma: sys::rdma_t {
+                    // The peer's number, which may be any.
+                    remote_addr: window.address.wrapping_add(at as u64),
+                    rkey: window.key,
+                },
+            };
+        }
+        sends.requests.push((request, first));
+        sends.next += 1;
+        message
+    }
+
+    /// Opens a window of so many bytes for the peer. Its address and key, which the peer may be told in a message: that is sent after
+    /// the window is bound.
+    pub(crate) fn open_window(&mut self, len: usize) -> Result<(u64, u32), RdmaError> {
+        assert!(self.window.is_none(), "a link has one");
+        let window = Window::new(&self.device.domain, len)?;
+        self.counts.registrations += 1;
+        self.counts.system_calls += 2;
+        let (address, key, binding) = window.binding(len);
+        let message = self.stream_sends.next;
+        let mut request = send_request(ID_STREAM | message, 0, 0, None);
+        request.opcode = sys::ibv_wr_opcode::IBV_WR_BIND_MW;
+        request.bind_mw_tso_union = sys::bind_mw_tso_union_t { bind_mw: binding };
+        let first = self.stream_sends.elements.len();
+        self.stream_sends.requests.push((request, first));
+        self.stream_sends.next += 1;
+        self.window = Some(window);
+        Ok((address, key))
+    }
+
+    /// The window that the peer has given.
+    pub(crate) fn use_window(&mut self, address: u64, key: u32, len: usize) {
+        self.peer_window = Some(PeerWindow { address, key, len });
+    }
+
+    /// Two words of this end's window; zeroes if there is none.
+    pub(crate) fn words(&self, at: usize) -> [u64; 2] {
+        self.window
+            .as_ref()
+            .map_or([0, 0], |window| window.words(at))
+    }
+
+    /// Copies what the peer has written in this end's window.
+    pub(crate) fn copy_out(&self, at: usize, bytes: &mut [u8]) {
+        let window = self.window.as_ref();
+        window.expect("a window was opened").copy_out(at, bytes);
+    }
+
+    /// Adds the messages of a body, each of at most [`body_message`](Self::body_message) bytes. The number of the last.
+    ///
+    /// # Panics
+    /// If there is no room for them, or the range lies outside of the memory.
+    pub(crate) fn push_body(&mut self, memory: &Arc<Memory>, at: usize, len: usize) -> u64 {
+        let most = self.body_message as usize;
+        let messages = len.div_ceil(most);
+        assert!(messages <= self.room(Queue::Body), "asked before");
+        let sends = &mut self.body_sends;
+        for n in 0..messages {
+            let from = at + n * most;
+            let element = memory.element(from, most.min(at + len - from));
+            // The last one's completion is all that anybody waits for.
+            let flags = match n + 1 == messages {
+                true => sys::ibv_send_flags::IBV_SEND_SIGNALED.0,
+                false => 0,
+            };
+            let request = send_request(ID_BODY | sends.next, 1, flags, None);
+            sends.requests.push((request, sends.elements.len()));
+            sends.elements.push(element);
+            sends.held.push_back((sends.next, Arc::clone(memory)));
+            sends.next += 1;
+        }
+        self.counts.bytes_in_place += len as u64;
+        sends.next - 1
+    }
+
+    /// Hands what was added to the device, as one list for each queue pair.
+    pub(crate) fn ring(&mut self) -> Result<(), RdmaError> {
+        // SAFETY: the id has its queue pair until `destroy_pairs`.
+        let stream = unsafe { self.id.as_ref() }.qp;
+        for queue in [Queue::Body, Queue::Stream] {
+            let (pair, sends) = match queue {
+                Queue::Body => (self.body.as_ptr(), &mut self.body_sends),
+                Queue::Stream => (stream, &mut self.stream_sends),
+            };
+            if sends.requests.is_empty() {
+                continue;
+            }
+            self.counts.doorbells += 1;
+            self.counts.work_requests += sends.requests.len() as u64;
+            self.counts.elements += sends.elements.len() as u64;
+            let elements = sends.elements.as_mut_ptr();
+            let mut next = ptr::null_mut();
+            for (request, first) in sends.requests.iter_mut().rev() {
+                // SAFETY: `first` is the index of an element of the vector, or its length for a message without elements.
+                request.sg_list = unsafe { elements.add(*first) };
+                request.next = next;
+                next = request;
+            }
+            let mut bad = ptr::null_mut();
+            // SAFETY: the list's requests and elements are there during the call, after which the device has copied them. Each
+            // element is a range of registered memory that `self` holds, until the request's completion or the queue pair's
+            // end: `places`, or what is in `held`.
+            let status = unsafe { sys::ibv_post_send(pair, next, &mut bad) };
+            sends.requests.clear();
+            sends.elements.clear();
+            check("handing messages to the device", status)?;
+        }
+        Ok(())
+    }
+
+    // ---- receiving
+
+    /// What a receive's message has brought.
+    ///
+    /// # Panics
+    /// If the receive is posted: the device may be writing there.
+    pub(crate) fn received(&self, receive: u16, len: usize) -> &[u8] {
+        assert!(!self.posted[usize::from(receive)], "a message came there");
+        let start = self
+            .receives
+            .own(usize::from(receive) * MESSAGE_BYTES, len.min(MESSAGE_BYTES));
+        // SAFETY: the range is of this value's own buffer and initialised. The device doesn't write it: its receive is complete, and
+        // isn't posted again while the slice is borrowed from `self`.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), len.min(MESSAGE_BYTES)) }
+    }
+
+    /// The receive is free; [`Queues::post_receives`] posts it again.
+    pub(crate) fn repost(&mut self, receive: u16) {
+        assert!(
+            !self.posted[usize::from(receive)] && !self.reposts.contains(&receive),
+            "it was complete"
+        );
+        self.reposts.push(receive);
+    }
+
+    /// How many are free.
+    pub(crate) fn free_receives(&self) -> usize {
+        self.reposts.len()
+    }
+
+    /// Posts what is free, as one list.
+    pub(crate) fn post_receives(&mut self) -> Result<(), RdmaError> {
+        if self.reposts.is_empty() {
+            return Ok(());
+        }
+        const NONE: sys::ibv_recv_wr = sys::ibv_recv_wr {
+            wr_id: 0,
+            next: ptr::null_mut(),
+            sg_list: ptr::null_mut(),
+            num_sge: 1,
+        };
+        let count = self.reposts.len();
+        let mut elements = [self.receives.element(0, 0); RECEIVES as usize];
+        let mut requests = [NONE; RECEIVES as usize];
+        let mut next = ptr::null_mut();
+        for (n, receive) in self.reposts.drain(..).enumerate() {
+            self.posted[usize::from(receive)] = true;
+            elements[n] = self
+                .receives
+                .element(usize::from(receive) * MESSAGE_BYTES, MESSAGE_BYTES);
+            requests[n] = sys::ibv_recv_wr {
+                wr_id: ID_RECEIVE | u64::from(receive),
+                next,
+                sg_list: &mut elements[n],
+                ..NONE
+            };
+            next = &mut requests[n];
+        }
+        self.counts.receive_doorbells += 1;
+        self.counts.receives += count as u64;
+        let mut bad = ptr::null_mut();
+        // SAFETY: the id has its queue pair until `destroy_pairs`; requests and elements are there during the call. What
+        // they name is this value's own buffer, which is marked as posted, so nobody looks at it, and which is freed after the
+        // queue pair.
+        let status = unsafe { sys::ibv_post_recv(self.id.as_ref().qp, next, &mut bad) };
+        check("posting receives", status)
+    }
+
+    /// Posts what a body of `len` bytes takes, at `at` of the block. It is this value's until [`Queues::landed`].
+    ///
+    /// # Errors
+    /// The block's heap can't be registered: then the block comes back. Or the device refuses the receives.
+    ///
+    /// # Panics
+    /// If another body is being received, or the range leaves the block.
+    pub(crate) fn land(
+        &mut self,
+        block: Block,
+        at: usize,
+        len: usize,
+    ) -> Result<(), (Option<Block>, Arc<RdmaError>)> {
+        assert!(
+            self.landing.is_none() && at <= block.len() && len <= block.len() - at,
+            "one body at a time, inside of its block"
+        );
+        let (region, start) = block.region();
+        let (memory, fresh) = self.device.heap(region.address(), || region.clone());
+        if fresh {
+            self.counts.registrations += 1;
+            self.counts.system_calls += 1;
+        }
+        let memory = match memory {
+            Ok(memory) => memory,
+            Err(error) => return Err((Some(block), error)),
+        };
+        let most = self.body_message as usize;
+        let posted = len.div_ceil(most);
+        let mut elements = [memory.element(0, 0); BODY_MESSAGES];
+        let mut status = 0;
+        for (n, element) in elements.iter_mut().take(posted).enumerate() {
+            let from = n * most;
+            *element = memory.element(start + at + from, most.min(len - from));
+            let mut request = sys::ibv_recv_wr {
+                wr_id: ID_LANDING,
+                next: ptr::null_mut(),
+                sg_list: element,
+                num_sge: 1,
+            };
+            let mut bad = ptr::null_mut();
+            // SAFETY: the queue pair is there until `destroy_pairs`; request and element are there during the call. The element
+            // is a range of the block, exclusively its holder's, which is `landing` from here on, until the receives are
+            // complete or the queue pair is destroyed; the same holds its memory registered.
+            status = unsafe { sys::ibv_post_recv(self.body.as_ptr(), &mut request, &mut bad) };
+            if status != 0 {
+                break;
+            }
+        }
+        self.counts.receive_doorbells += posted as u64;
+        self.counts.receives += posted as u64;
+        self.counts.bytes_in_place += len as u64;
+        self.landing = Some(Landing {
+            block,
+            posted,
+            _memory: memory,
+        });
+        check("posting a body's receives", status).map_err(|error| (None, Arc::new(error)))
+    }
+
+    /// The block of a body that is complete.
+    pub(crate) fn landed(&mut self) -> Option<Block> {
+        let landing = self.landing.take_if(|landing| landing.posted == 0)?;
+        Some(landing.block)
+    }
+
+    // ---- completions
+
+    /// Takes what is complete; how many.
+    pub(crate) fn poll(&mut self, found: &mut Vec<Completion>) -> Result<usize, RdmaError> {
+        // SAFETY: a C struct of numbers.
+        let mut entries: [sys::ibv_wc; POLL_BATCH] = unsafe { std::mem::zeroed() };
+        // SAFETY: the completion queue is there; the function fills at most as many entries as it is told of.
+        let count = unsafe {
+            sys::ibv_poll_cq(
+                self.completions.as_ptr(),
+                POLL_BATCH as i32,
+                entries.as_mut_ptr(),
+            )
+        };
+        let Ok(count) = usize::try_from(count) else {
+            return Err(failed("polling for completions"));
+        };
+        self.counts.completions += count as u64;
+        for entry in &entries[..count] {
+            let completion = self.complete(entry);
+            found.push(completion);
+        }
+        Ok(count)
+    }
+
+    fn complete(&mut self, entry: &sys::ibv_wc) -> Completion {
+        let (kind, number) = (entry.wr_id & ID_KIND, entry.wr_id & !ID_KIND);
+        let queue = match kind {
+            ID_BODY | ID_LANDING => Queue::Body,
+            _ => Queue::Stream,
+        };
+        // The device no longer writes where a receive has failed either, but what is there means nothing.
+        if entry.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
+            return Completion::Failed {
+                queue,
+                receiving: matches!(kind, ID_RECEIVE | ID_LANDING),
+                status: entry.status,
+            };
+        }
+        match kind {
+            ID_RECEIVE => {
+                self.posted[number as usize] = false;
+                let with_immediate = entry.wc_flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+                Completion::Received {
+                    receive: number as u16,
+                    len: entry.byte_len as usize,
+                    immediate: with_immediate.then(|| {
+                        // SAFETY: both fields of the union are numbers of 32 bits.
+                        u32::from_be(unsafe { entry.imm_data_invalidated_rkey_union.imm_data })
+                    }),
+                    written: entry.opcode != sys::ibv_wc_opcode::IBV_WC_RECV,
+                }
+            }
+            ID_LANDING => {
+                if let Some(landing) = &mut self.landing {
+                    landing.posted = landing.posted.saturating_sub(1);
+                }
+                Completion::Landed {
+                    len: entry.byte_len as usize,
+                }
+            }
+            _ => {
+                let sends = match queue {
+                    Queue::Stream => &mut self.stream_sends,
+                    Queue::Body => &mut self.body_sends,
+                };
+                // A reliable connection completes in order, also those that asked for no completion.
+                sends.complete = number + 1;
+                while sends
+                    .held
+                    .pop_front_if(|(message, _)| *message <= number)
+                    .is_some()
+                {}
+                Completion::Sent {
+                    queue,
+                    message: number,
+                }
+            }
+        }
+    }
+
+    // ---- waiting
+
+    /// Readable once something has come since [`Queues::arm`].
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel and its descriptor are there while `self` is.
+        unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
+    }
+
+    fn set_nonblocking(&self) -> Result<(), RdmaError> {
+        rustix::fs::fcntl_setfl(self.descriptor(), OFlags::NONBLOCK).map_err(|errno| {
+            RdmaError::Call {
+                doing: "making a completion channel nonblocking",
+                errno,
+            }
+        })
+    }
+
+    /// The next completion makes the descriptor readable. What has come before doesn't: poll once more.
+    pub(crate) fn arm(&mut self) -> Result<(), RdmaError> {
+        self.counts.system_calls += 1;
+        // SAFETY: the completion queue is there.
+        let status = unsafe { sys::ibv_req_notify_cq(self.completions.as_ptr(), 0) };
+        check("asking for a completion event", status)
+    }
+
+    /// Takes what made the descriptor readable.
+    pub(crate) fn take_notifications(&mut self) -> Result<(), RdmaError> {
+        let mut events = 0;
+        loop {
+            let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
+            self.counts.system_calls += 1;
+            // SAFETY: the channel is there and nonblocking; the function fills both pointers, which aren't used.
+            let status =
+                unsafe { sys::ibv_get_cq_event(self.channel.as_ptr(), &mut queue, &mut context) };
+            if status != 0 {
+                break;
+            }
+            events += 1;
+        }
+        let errno = last_errno();
+        // SAFETY: so many events were taken of this queue, the channel's only one. Destroying the queue would wait for it otherwise.
+        unsafe { sys::ibv_ack_cq_events(self.completions.as_ptr(), events) };
+        match errno {
+            Errno::AGAIN | Errno::INTR => Ok(()),
+            errno => Err(RdmaError::Call {
+                doing: "taking a completion event",
+                errno,
+            }),
+        }
+    }
+
+    // ---- the end
+
+    /// Ends both queue pairs: no device touches any memory of theirs any more. The block of a body that hadn't come.
+    pub(super) fn destroy(mut self) -> Option<Block> {
+        self.destroy_pairs();
+        self.landing.take().map(|landing| landing.block)
+    }
+
+    fn destroy_pairs(&mut self) {
+        if std::mem::replace(&mut self.destroyed, true) {
+            return;
+        }
+        if let Some(window) = &mut self.window {
+            window.close();
+        }
+        // SAFETY: both queue pairs are there, and destroyed once.
+        unsafe {
+            sys::rdma_destroy_qp(self.id.as_ptr());
+            sys::ibv_destroy_qp(self.body.as_ptr());
+        }
+    }
+}
+
+/// What a peer without manners tries, for tests of its victim.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attack {
+    /// A write of 8 bytes.
+    Write,
+    /// A write of nothing, with immediate data.
+    WriteImmediate,
+}
+
+#[cfg(test)]
+impl Queues {
+    /// Where the receives are, and the key to them.
+    pub(crate) fn receives_for_attack(&self) -> (u64, u32) {
+        let start = self.receives.own(0, 8).as_ptr() as u64;
+        (start, self.receives.remote_key())
+    }
+
+    /// What the peer has told of its window.
+    pub(crate) fn peer_window_for_attack(&self) -> (u64, u32) {
+        let window = self.peer_window.expect("a window was given");
+        (window.address, window.key)
+    }
+
+    /// Tries it on the peer's memory.
+    pub(crate) fn attack(&mut self, attack: Attack, address: u64, key: u32) {
+        use sys::ibv_wr_opcode as is;
+        let mut element = self.places.element(0, 8);
+        let (opcode, elements) = match attack {
+            Attack::Write => (is::IBV_WR_RDMA_WRITE, 1),
+            Attack::WriteImmediate => (is::IBV_WR_RDMA_WRITE_WITH_IMM, 0),
+        };
+        let id = ID_STREAM | self.stream_sends.next;
+        self.stream_sends.next += 1;
+        let flags = sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
+        let mut request = send_request(id, elements, flags, Some(1 << 28));
+        request.opcode = opcode;
+        request.sg_list = &mut element;
+        request.wr = sys::wr_t {
+            rdma: sys::rdma_t {
+                remote_addr: address,
+                rkey: key,
+            },
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair, the request and its element, a range of `places`, are there. What it asks of the peer is for
+        // the peer's device to refuse.
+        let status = unsafe { sys::ibv_post_send(self.id.as_ref().qp, &mut request, &mut bad) };
+        assert_eq!(status, 0, "an attack that this end's device refuses");
+    }
+}
+
+impl Drop for Queues {
+    fn drop(&mut self) {
+        self.destroy_pairs();
+        // SAFETY: the queue pairs, which used both, are gone; all events were acknowledged. Each is destroyed once.
+        unsafe {
+            sys::ibv_destroy_cq(self.completions.as_ptr());
+            sys::ibv_destroy_comp_channel(self.channel.as_ptr());
+        }
+    }
+}
+
+/// The first queue pair, which becomes the id's, and the second; and how many bytes both send inline.
+fn make_queue_pairs(
+    id: NonNull<sys::rdma_cm_id>,
+    device: &Arc<Device>,
+    completions: NonNull<sys::ibv_cq>,
+) -> Result<(NonNull<sys::ibv_qp>, usize), RdmaError> {
+    let elements = device.max_elements as u32;
+    let attributes = |sends: usize, receives: usize, elements, inline| sys::ibv_qp_init_attr {
+        qp_context: ptr::null_mut(),
+        send_cq: completions.as_ptr(),
+        recv_cq: completions.as_ptr(),
+        srq: ptr::null_mut(),
+        cap: sys::ibv_qp_cap {
+            max_send_wr: sends as u32,
+            max_recv_wr: receives as u32,
+            max_send_sge: elements,
+            max_recv_sge: 1,
+            max_inline_data: inline,
+        },
+        qp_type: sys::ibv_qp_type::IBV_QPT_RC,
+        sq_sig_all: 0,
+    };
+    let domain = device.domain.protection.as_ptr();
+    let mut inline_bytes = 0;
+    let mut status = -1;
+    for inline in [INLINE_BYTES, 0] {
+        let mut wanted = attributes(SENDS, RECEIVES.into(), elements, inline as u32);
+        // SAFETY: id, domain and completion queue are there, and the id has no queue pair.
+        status = unsafe { sys::rdma_create_qp(id.as_ptr(), domain, &mut wanted) };
+        if status == 0 {
+            inline_bytes = inline;
+            break;
+        }
+    }
+    check("creating a queue pair", status)?;
+    let mut wanted = attributes(BODY_MESSAGES, BODY_MESSAGES, 1, 0);
+    // SAFETY: domain and completion queue are there.
+    let body = NonNull::new(unsafe { sys::ibv_create_qp(domain, &mut wanted) });
+    let Some(body) = body else {
+        let error = failed("creating the second queue pair");
+        // SAFETY: the id's queue pair was just created.
+        unsafe { sys::rdma_destroy_qp(id.as_ptr()) };
+        return Err(error);
+    };
+    Ok((body, inline_bytes))
+}
+
+/// A send of so many elements, which `ring` fills in.
+fn send_request(id: u64, elements: usize, flags: u32, immediate: Option<u32>) -> sys::ibv_send_wr {
+    // SAFETY: a C struct of numbers, unions of numbers, and pointers that may be null.
+    let empty: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
+    sys::ibv_send_wr {
+        wr_id: id,
+        num_sge: elements as i32,
+        opcode: match immediate {
+            Some(_) => sys::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM,
+            None => sys::ibv_wr_opcode::IBV_WR_SEND,
+        },
+        send_flags: flags,
+        imm_data_invalidated_rkey_union: sys::imm_data_invalidated_rkey_union_t {
+            imm_data: immediate.unwrap_or(0).to_be(),
+        },
+        ..empty
+    }
+}
