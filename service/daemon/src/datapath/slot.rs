@@ -269,18 +269,18 @@ impl Slot {
         }
         match installed.stable {
             Place::Keep => {}
-            Place::Empty => self.replace(Which::Stable),
-            Place::Put(running) => self.put(Which::Stable, running),
+            Place::Empty => self.replace(Which::Stable, era),
+            Place::Put(running) => self.put(Which::Stable, running, era),
             Place::FromCandidate => {
                 let candidate = self.candidate.take();
-                self.replace(Which::Stable);
+                self.replace(Which::Stable, era);
                 self.stable = candidate;
             }
         }
         match installed.candidate {
             Place::Keep | Place::FromCandidate => {}
-            Place::Empty => self.replace(Which::Candidate),
-            Place::Put(running) => self.put(Which::Candidate, running),
+            Place::Empty => self.replace(Which::Candidate, era),
+            Place::Put(running) => self.put(Which::Candidate, running, era),
         }
         self.trial = installed.trial.filter(|_| self.candidate.is_some());
         let was_there = before.stable.is_some() || before.candidate.is_some();
@@ -354,13 +354,13 @@ impl Slot {
     }
 
     /// A fresh instance of the version that is there goes on with its counts.
-    fn put(&mut self, which: Which, running: Running) {
+    fn put(&mut self, which: Which, running: Running, era: u32) {
         if let Some(version) = self.place(which)
             && version.number == running.version
         {
             return version.run(running.how);
         }
-        self.replace(which);
+        self.replace(which, era);
         let known = self
             .retired
             .iter()
@@ -370,10 +370,11 @@ impl Slot {
         *self.place(which) = Some(Version::new(running, self.serials, counts));
     }
 
-    /// Empties a place; what was there may have replies to judge.
-    fn replace(&mut self, which: Which) {
+    /// Empties a place, with which `era` begins; what was there may have replies to judge.
+    fn replace(&mut self, which: Which, era: u32) {
         if let Some(mut version) = self.retire(which)
             && version.judges_replies()
+            && version.may_judge_reply(era.wrapping_sub(1))
         {
             // They are counted as those of one that is gone.
             version.counts = Counts::default();
