@@ -11,8 +11,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use tollgate_transport::testing::suite::{Node, turn_until};
-use tollgate_transport::testing::{call, head, keyed, noise, span};
-use tollgate_transport::{Image, LinkConfig, LinkIo, Part, TcpLink, Token};
+use tollgate_transport::testing::{call, call_with, keyed, noise, span};
+use tollgate_transport::{Image, LinkConfig, LinkIo, TcpLink, Token};
 use tollgate_transport_rdma::{Counts, Rdma, RdmaLink, RdmaListener, RdmaOptions, limits};
 
 const CALLER: &str = "10.99.0.1";
@@ -117,18 +117,10 @@ fn extents<T: LinkIo>((a, b): &mut (Node<T>, Node<T>), bytes: usize, count: u64)
         if n == 1 {
             start = Instant::now();
         }
-        let image = Image {
-            inline: b"",
-            extents: &[Part::Shared {
-                span: &shared,
-                at: 0,
-            }],
-            metadata: Default::default(),
-        };
         a.said.clear();
         b.said.clear();
         a.sent.clear();
-        a.io.link().send_call(&head(n), &image, Token(n)).unwrap();
+        call_with(a.io.link(), n, b"", &shared);
         drive(a, b, true, |_, b| !b.said.is_empty());
         let link = b.io.link();
         link.send_reply(n, false, &Image::inline(b""), Token(0))

@@ -16,7 +16,7 @@ use crate::config::{LinkConfig, PresharedKey};
 use crate::error::Reason;
 use crate::event::{Body, CallHead, Came, Event, Image, StreamCredit, StreamHead};
 use crate::tx::Token;
-use crate::{Link, LinkIo, Span};
+use crate::{Link, LinkIo, Part, Span};
 
 /// A transport, under test.
 pub trait Testbed {
@@ -234,6 +234,16 @@ pub fn sum(bytes: &[u8]) -> u64 {
 pub fn call(link: &mut Link, call: u64, inline: &[u8]) {
     link.send_call(&head(call), &Image::inline(inline), Token(0))
         .unwrap();
+}
+
+/// A call whose token is its number, with this inline part and a whole span behind it.
+pub fn call_with(link: &mut Link, call: u64, inline: &[u8], span: &Span) {
+    let image = Image {
+        inline,
+        extents: &[Part::Shared { span, at: 0 }],
+        metadata: Metadata::default(),
+    };
+    link.send_call(&head(call), &image, Token(call)).unwrap();
 }
 
 /// Every kind of frame, some of them several times: 21 events for a peer that has four calls of its own unanswered, 0 to 3.

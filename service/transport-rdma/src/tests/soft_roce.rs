@@ -29,9 +29,7 @@ impl Testbed for SoftRoce {
     const NEEDS_KEY: bool = true;
 
     fn connect(a: &LinkConfig, b: &LinkConfig) -> (RdmaLink, RdmaLink) {
-        let rdma = devices();
-        let (mut listener, address) = listen(&rdma);
-        connect(&rdma, &mut listener, address, a, b)
+        connect_with([0; 2], a, b)
     }
 }
 
@@ -41,9 +39,25 @@ fn devices() -> Rdma {
     Rdma::open().expect("soft-RoCE devices: .ci/rdma runs these tests in a VM that has them")
 }
 
+/// Two links, with a ring of so many bytes each.
+fn connect_with(rings: [u32; 2], a: &LinkConfig, b: &LinkConfig) -> (RdmaLink, RdmaLink) {
+    let rdma = devices();
+    let (mut listener, address) = listen_with(&rdma, rings[1]);
+    let a = RdmaLink::connect(&rdma, address, &from_caller(rings[0]), a, 0).unwrap();
+    accept(&mut listener, a, b)
+}
+
 fn listen(rdma: &Rdma) -> (RdmaListener, SocketAddr) {
+    listen_with(rdma, 0)
+}
+
+/// For links with a ring of so many bytes.
+fn listen_with(rdma: &Rdma, ring_bytes: u32) -> (RdmaListener, SocketAddr) {
     let ip: IpAddr = CALLED.parse().unwrap();
-    let options = RdmaOptions::default();
+    let options = RdmaOptions {
+        from: None,
+        ring_bytes,
+    };
     let listener = RdmaListener::bind(rdma, SocketAddr::new(ip, 0), &options).unwrap();
     let address = SocketAddr::new(ip, listener.port());
     (listener, address)
@@ -56,7 +70,12 @@ fn connect(
     a: &LinkConfig,
     b: &LinkConfig,
 ) -> (RdmaLink, RdmaLink) {
-    let mut a = RdmaLink::connect(rdma, address, &from_caller(0), a, 0).unwrap();
+    let a = RdmaLink::connect(rdma, address, &from_caller(0), a, 0).unwrap();
+    accept(listener, a, b)
+}
+
+/// The link that was accepted, beside the one that asked for it.
+fn accept(listener: &mut RdmaListener, mut a: RdmaLink, b: &LinkConfig) -> (RdmaLink, RdmaLink) {
     let b = until("the request", || {
         a.flush().unwrap();
         match listener.accept(b, 0).unwrap() {

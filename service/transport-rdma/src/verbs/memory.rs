@@ -58,24 +58,22 @@ impl Memory {
 
     /// Zeroed pages of this process alone.
     pub(super) fn of_pages(domain: &Arc<Domain>, len: usize) -> Result<Memory, RdmaError> {
-        let pages = Pages::new(len);
-        let start = pages.start;
-        let key = register(domain, start, len, LOCAL_WRITE)?;
-        Ok(Memory {
-            key,
-            start,
-            len,
-            held: Holds::Pages(pages),
-            _domain: Arc::clone(domain),
-        })
+        Memory::zeroed(domain, len, LOCAL_WRITE)
     }
 
     /// The same, of which a window may be bound.
     pub(super) fn of_window(domain: &Arc<Domain>, len: usize) -> Result<Memory, RdmaError> {
+        let bind = sys::ibv_access_flags::IBV_ACCESS_MW_BIND;
+        Memory::zeroed(domain, len, LOCAL_WRITE | bind)
+    }
+
+    fn zeroed(
+        domain: &Arc<Domain>,
+        len: usize,
+        access: sys::ibv_access_flags,
+    ) -> Result<Memory, RdmaError> {
         let pages = Pages::new(len);
         let start = pages.start;
-        let access = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
-            | sys::ibv_access_flags::IBV_ACCESS_MW_BIND;
         let key = register(domain, start, len, access)?;
         Ok(Memory {
             key,

@@ -273,11 +273,8 @@ fn cross_and_come_back<B: Testbed>(at_most: usize) {
     let span = span(&bytes);
     let mut blocked = false;
     for n in 0..8 {
-        let extents = [Part::Shared { span: &span, at: 0 }];
-        let link = a.io.link();
-        link.send_call(&head(n), &image(&extents), Token(n))
-            .unwrap();
-        call(link, 100 + n, b"between");
+        call_with(a.io.link(), n, b"inline", &span);
+        call(a.io.link(), 100 + n, b"between");
         // b doesn't read yet.
         blocked |= a.io.flush() == Ok(FlushOutcome::Blocked);
     }
@@ -396,14 +393,8 @@ pub fn a_large_body_may_be_skipped<B: Testbed>() {
     let (mut a, mut b) = joined::<B>();
     b.skips = true;
     let shared = span(&noise(5, 1 << 20));
-    let extents = [Part::Shared {
-        span: &shared,
-        at: 0,
-    }];
-    let link = a.io.link();
-    link.send_call(&head(1), &image(&extents), Token(1))
-        .unwrap();
-    call(link, 2, b"after");
+    call_with(a.io.link(), 1, b"inline", &shared);
+    call(a.io.link(), 2, b"after");
     turn_until("both calls", &mut a, &mut b, |_, b| b.said.len() == 2);
     assert!(b.said[0].ends_with("large skipped"), "{}", b.said[0]);
     assert!(b.said[1].ends_with("\"after\""), "{}", b.said[1]);
@@ -528,13 +519,7 @@ pub fn what_an_ended_link_held_is_free<B: Testbed>() {
     let (mut a, mut b) = joined::<B>();
     let shared = span(&noise(4, 3 << 20));
     for n in 0..10 {
-        let extents = [Part::Shared {
-            span: &shared,
-            at: 0,
-        }];
-        let link = a.io.link();
-        link.send_call(&head(n), &image(&extents), Token(n))
-            .unwrap();
+        call_with(a.io.link(), n, b"inline", &shared);
     }
     turn_until("the first head", &mut a, &mut b, |_, b| b.body.is_some());
     assert!(a.sent.len() < 10, "most of it waits");

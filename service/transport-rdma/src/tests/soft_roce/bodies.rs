@@ -5,7 +5,7 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use tollgate_shm_abi::heap::Block;
 use tollgate_shm_abi::metadata::Metadata;
 use tollgate_transport::testing::suite::{Node, joined, turn_until};
-use tollgate_transport::testing::{head, noise, span};
+use tollgate_transport::testing::{call, call_with, head, noise, span};
 use tollgate_transport::{Body, Event, Image, Part, Token};
 
 use super::*;
@@ -66,13 +66,10 @@ fn a_large_message_goes_from_heap_to_heap_without_a_copy() {
     let (mut receiver, server) = heaps(0, 8 << 20);
     let bytes = noise(1, 1 << 20);
     let span = span_of(&sender, &mut caller, &bytes);
-    let extents = [Part::Shared { span: &span, at: 0 }];
     for n in 0..3 {
         let before = [a.io.counts(), b.io.counts()];
         let moved = b.io.link().moved();
-        let link = a.io.link();
-        link.send_call(&head(n), &image(&extents), Token(n))
-            .unwrap();
+        call_with(a.io.link(), n, b"inline", &span);
         let heap = &mut receiver.receive_heap;
         let block = land(&mut a, &mut b, &mut |len| heap.alloc(len).unwrap());
         assert_eq!(*block, *expected(&[&bytes]));
@@ -116,10 +113,7 @@ fn a_body_above_the_devices_largest_message_takes_several() {
         let queues = end.io.connection.queues().unwrap();
         queues.agree_body_message(limits::MIN_BODY_MESSAGE);
     }
-    let extents = [Part::Shared { span: &span, at: 0 }];
-    let link = a.io.link();
-    link.send_call(&head(1), &image(&extents), Token(1))
-        .unwrap();
+    call_with(a.io.link(), 1, b"inline", &span);
     let heap = &mut receiver.receive_heap;
     let block = land(&mut a, &mut b, &mut |len| heap.alloc(len).unwrap());
     assert!(*block == *expected(&[&bytes]));
@@ -167,13 +161,7 @@ fn a_block_of_another_length_is_not_for_this_body() {
     let mut alloc = |len| receiver.receive_heap.alloc(len).unwrap();
     assert!(b.io.land(alloc(100)).is_err(), "no body is pending");
     let shared = span(&noise(1, 100_000));
-    let extents = [Part::Shared {
-        span: &shared,
-        at: 0,
-    }];
-    let link = a.io.link();
-    link.send_call(&head(1), &image(&extents), Token(1))
-        .unwrap();
+    call_with(a.io.link(), 1, b"inline", &shared);
     let block = land(&mut a, &mut b, &mut |len| {
         assert_eq!(len, 100_008);
         alloc(len)
@@ -186,13 +174,7 @@ fn a_body_that_never_comes_gives_its_block_back() {
     let (mut a, mut b) = joined::<SoftRoce>();
     let (mut receiver, _server) = heaps(0, 8 << 20);
     let shared = span(&noise(1, 3 << 20));
-    let extents = [Part::Shared {
-        span: &shared,
-        at: 0,
-    }];
-    let link = a.io.link();
-    link.send_call(&head(1), &image(&extents), Token(1))
-        .unwrap();
+    call_with(a.io.link(), 1, b"inline", &shared);
     until("a grant", || {
         let _ = b.io.read_some(usize::MAX);
         if let Ok(Some(Event::Call { .. })) = b.io.link().poll_event() {
@@ -227,15 +209,8 @@ fn a_body_that_is_skipped_while_it_comes_passes_by() {
     let (mut a, mut b) = joined::<SoftRoce>();
     let (mut receiver, _server) = heaps(0, 8 << 20);
     let shared = span(&noise(1, 1 << 20));
-    let extents = [Part::Shared {
-        span: &shared,
-        at: 0,
-    }];
-    let link = a.io.link();
-    link.send_call(&head(1), &image(&extents), Token(1))
-        .unwrap();
-    link.send_call(&head(2), &Image::inline(b"after"), Token(2))
-        .unwrap();
+    call_with(a.io.link(), 1, b"inline", &shared);
+    call(a.io.link(), 2, b"after");
     until("a grant", || {
         a.io.flush().unwrap();
         let _ = b.io.read_some(usize::MAX).unwrap();
@@ -289,10 +264,7 @@ fn without_the_right_to_pin_much() {
     let (sender, mut caller) = heaps(4 << 20, 0);
     let bytes = noise(1, 300_000);
     let span = span_of(&sender, &mut caller, &bytes);
-    let extents = [Part::Shared { span: &span, at: 0 }];
-    let link = a.io.link();
-    link.send_call(&head(1), &image(&extents), Token(1))
-        .unwrap();
+    call_with(a.io.link(), 1, b"inline", &span);
     turn_until("the call", &mut a, &mut b, |a, b| {
         b.said.len() == 1 && a.sent.len() == 1
     });

@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use tollgate_transport::testing::suite::{self, Node, joined, turn_until, turn_until_error};
-use tollgate_transport::testing::{call, config, head, span};
-use tollgate_transport::{Blame, Image, LinkError, Part, Token};
+use tollgate_transport::testing::{call, call_with, config, span};
+use tollgate_transport::{Blame, LinkError, Token};
 
 use super::one_sided::SmallRings;
 use super::*;
@@ -222,16 +222,7 @@ fn a_killed_peer_ends_the_link() {
         }
     });
     for n in 0..4 {
-        let extents = [Part::Shared {
-            span: &shared,
-            at: 0,
-        }];
-        let image = Image {
-            inline: b"",
-            extents: &extents,
-            metadata: Default::default(),
-        };
-        b.io.link().send_call(&head(n), &image, Token(n)).unwrap();
+        call_with(b.io.link(), n, b"", &shared);
     }
     b.turn().unwrap();
     child.kill().unwrap();

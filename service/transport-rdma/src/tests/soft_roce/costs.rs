@@ -1,9 +1,7 @@
 //! What a call costs, counted at the verbs.
 
-use tollgate_shm_abi::metadata::Metadata;
 use tollgate_transport::testing::suite::{Node, joined, turn_until};
-use tollgate_transport::testing::{call, head, noise};
-use tollgate_transport::{Image, Part, Token};
+use tollgate_transport::testing::{call, call_with, noise};
 
 use super::*;
 use crate::{Counts, limits};
@@ -72,13 +70,7 @@ fn a_medium_extent_is_gathered_from_its_heap_in_one_work_request() {
     let span = span_of(&daemon, &mut app, &bytes);
     for n in 0..3 {
         let [sender, _] = paid(&mut a, &mut b, |a, b| {
-            let extents = [Part::Shared { span: &span, at: 0 }];
-            let image = Image {
-                inline: b"inline",
-                extents: &extents,
-                metadata: Metadata::default(),
-            };
-            a.io.link().send_call(&head(n), &image, Token(n)).unwrap();
+            call_with(a.io.link(), n, b"inline", &span);
             turn_until("the call", a, b, |a, b| {
                 b.said.len() as u64 == n + 1 && a.sent.len() as u64 == n + 1
             });
@@ -114,12 +106,7 @@ fn a_heap_is_registered_once_for_all_links_and_forgotten_with_its_session() {
             a.io.link().is_ready() && b.io.link().is_ready()
         });
         let [sender, _] = paid(a, b, |a, b| {
-            let image = Image {
-                inline: b"",
-                extents: &[Part::Shared { span: &span, at: 0 }],
-                metadata: Metadata::default(),
-            };
-            a.io.link().send_call(&head(1), &image, Token(1)).unwrap();
+            call_with(a.io.link(), 1, b"", &span);
             turn_until("the call", a, b, |a, _| a.sent.len() == 1);
         });
         registrations += sender.registrations;

@@ -1,9 +1,8 @@
 //! A peer that holds a valid connection, and says whatever it likes: its link ends, with a sentence that names it, and nothing else.
 
-use tollgate_shm_abi::metadata::Metadata;
 use tollgate_transport::testing::suite::{Node, joined, turn_until_error};
-use tollgate_transport::testing::{head, noise, span};
-use tollgate_transport::{Blame, Body, Event, Image, LinkError, Part, Token};
+use tollgate_transport::testing::{call_with, noise, span};
+use tollgate_transport::{Blame, Body, Event, LinkError};
 
 use super::one_sided::SmallRings;
 use super::*;
@@ -19,6 +18,35 @@ pub(super) fn queues(node: &mut Node<RdmaLink>) -> &mut Queues {
 pub(super) fn immediate(kind: Kind) -> u32 {
     let returned = 0;
     Immediate { kind, returned }.encode()
+}
+
+/// What a request fails with; `before` is done whenever it is looked for, and others may be carried out or not.
+fn failure(
+    a: &mut Node<RdmaLink>,
+    others_succeed: bool,
+    mut before: impl FnMut(&mut Node<RdmaLink>),
+) -> &'static str {
+    let status = until("a refusal", || {
+        before(a);
+        let mut found = Vec::new();
+        queues(a).poll(&mut found).unwrap();
+        let failed = found.into_iter().find_map(|completion| match completion {
+            Completion::Failed { status, .. } => Some(status),
+            Completion::Sent { .. } if !others_succeed => panic!("it was done"),
+            _ => None,
+        });
+        match failed {
+            Some(status) => ControlFlow::Break(status),
+            None => ControlFlow::Continue(()),
+        }
+    });
+    crate::verbs::sentence_of(status)
+}
+
+/// What the peer's device says to this write.
+pub(super) fn refusal(a: &mut Node<RdmaLink>, address: u64, key: u32) -> &'static str {
+    queues(a).attack(Attack::Write, address, key);
+    failure(a, false, |_| {})
 }
 
 /// Sends so many bytes of the place with this immediate data.
@@ -186,26 +214,13 @@ fn messages_beyond_the_credits_meet_no_receive_and_harm_their_sender_only() {
     let (mut a, mut b) = joined::<SoftRoce>();
     // b isn't turned: it posts nothing anew. One round of completions makes room for more.
     let mut sent = 0;
-    let refused = until("a refusal", || {
-        while sent < 2 * u32::from(RECEIVES) && queues(&mut a).room(Queue::Stream) > 0 {
-            forge(&mut a, immediate(Kind::Credit), b"");
+    let refused = failure(&mut a, true, |a| {
+        while sent < 2 * u32::from(RECEIVES) && queues(a).room(Queue::Stream) > 0 {
+            forge(a, immediate(Kind::Credit), b"");
             sent += 1;
         }
-        let mut found = Vec::new();
-        queues(&mut a).poll(&mut found).unwrap();
-        let failed = found.into_iter().find_map(|completion| match completion {
-            Completion::Failed { status, .. } => Some(status),
-            _ => None,
-        });
-        match failed {
-            Some(status) => ControlFlow::Break(status),
-            None => ControlFlow::Continue(()),
-        }
     });
-    assert_eq!(
-        crate::verbs::sentence_of(refused),
-        "the peer had no receive posted"
-    );
+    assert_eq!(refused, "the peer had no receive posted");
     // b has taken what met a receive, and lives until the connection goes.
     drop(a);
     let error = turn_until_error(&mut b);
@@ -218,21 +233,7 @@ fn messages_beyond_the_credits_meet_no_receive_and_harm_their_sender_only() {
 fn memory_cannot_be_written_from_outside_whoever_knows_its_key() {
     let (mut a, mut b) = joined::<SoftRoce>();
     let (address, key) = queues(&mut b).receives_for_attack();
-    queues(&mut a).attack(Attack::Write, address, key);
-    let status = until("a refusal", || {
-        let mut found = Vec::new();
-        queues(&mut a).poll(&mut found).unwrap();
-        let failed = found.into_iter().find_map(|completion| match completion {
-            Completion::Failed { status, .. } => Some(status),
-            Completion::Sent { .. } => panic!("it was done"),
-            _ => None,
-        });
-        match failed {
-            Some(status) => ControlFlow::Break(status),
-            None => ControlFlow::Continue(()),
-        }
-    });
-    let sentence = crate::verbs::sentence_of(status);
+    let sentence = refusal(&mut a, address, key);
     assert_eq!(sentence, "the peer's device refused access to its memory");
     drop(a);
     let error = turn_until_error(&mut b);
@@ -288,15 +289,7 @@ fn a_body_shorter_or_longer_than_was_granted_ends_the_link() {
         let (mut receiver, _server) = heaps(0, 1 << 20);
         let bytes = [7; 100_001];
         let (shared, forged) = (span(&bytes[..100_000]), span(&bytes));
-        let image = Image {
-            inline: b"",
-            extents: &[Part::Shared {
-                span: &shared,
-                at: 0,
-            }],
-            metadata: Metadata::default(),
-        };
-        a.io.link().send_call(&head(1), &image, Token(1)).unwrap();
+        call_with(a.io.link(), 1, b"", &shared);
         let block = receiver.receive_heap.alloc(100_000).unwrap();
         until_granted(&mut a, &mut b, block);
         let queues = queues(&mut a);

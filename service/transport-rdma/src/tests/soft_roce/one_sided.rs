@@ -1,35 +1,15 @@
 //! Links whose stream is written into rings: the same suite, what they cost, and a peer that misuses what it was given.
 
+use tollgate_transport::Blame;
 use tollgate_transport::testing::suite::{Node, joined, turn_until, turn_until_error};
-use tollgate_transport::testing::{call, head, noise};
-use tollgate_transport::{Blame, Image, Part, Token};
+use tollgate_transport::testing::{call, call_with, noise};
 
-use super::hostile::{forge, immediate, queues};
+use super::hostile::{forge, immediate, queues, refusal};
 use super::*;
 use crate::ring::{READ_AT, RING_AT, WRITTEN_AT, word};
-use crate::verbs::{Attack, Completion, Gather, Queue, To};
+use crate::verbs::{Gather, Queue, To};
 use crate::wire::Kind;
 use crate::{RdmaError, limits};
-
-fn connect_with(rings: [u32; 2], a: &LinkConfig, b: &LinkConfig) -> (RdmaLink, RdmaLink) {
-    let rdma = devices();
-    let ip: IpAddr = CALLED.parse().unwrap();
-    let options = RdmaOptions {
-        from: None,
-        ring_bytes: rings[1],
-    };
-    let mut listener = RdmaListener::bind(&rdma, SocketAddr::new(ip, 0), &options).unwrap();
-    let address = SocketAddr::new(ip, listener.port());
-    let mut a = RdmaLink::connect(&rdma, address, &from_caller(rings[0]), a, 0).unwrap();
-    let b = until("the request", || {
-        a.flush().unwrap();
-        match listener.accept(b, 0).unwrap() {
-            Some(b) => ControlFlow::Break(b),
-            None => ControlFlow::Continue(()),
-        }
-    });
-    (a, b)
-}
 
 /// The smallest rings that there are: they wrap often, and are full soon.
 pub(super) struct SmallRings;
@@ -122,12 +102,7 @@ fn a_medium_extent_is_written_from_its_heap_into_the_ring() {
     let (daemon, mut app) = heaps(4 << 20, 0);
     let span = span_of(&daemon, &mut app, &noise(1, 12_000));
     let before = a.io.counts();
-    let image = Image {
-        inline: b"inline",
-        extents: &[Part::Shared { span: &span, at: 0 }],
-        metadata: Default::default(),
-    };
-    a.io.link().send_call(&head(1), &image, Token(1)).unwrap();
+    call_with(a.io.link(), 1, b"inline", &span);
     turn_until("the call", &mut a, &mut b, |a, b| {
         b.said.len() == 1 && a.sent.len() == 1
     });
@@ -197,25 +172,6 @@ fn what_is_written_beside_the_counts_is_the_links_to_judge() {
         error.to_string(),
         "the peer sent a frame of unknown kind 255"
     );
-}
-
-/// What the peer's device says to this write.
-fn refusal(a: &mut Node<RdmaLink>, address: u64, key: u32) -> &'static str {
-    queues(a).attack(Attack::Write, address, key);
-    let status = until("a refusal", || {
-        let mut found = Vec::new();
-        queues(a).poll(&mut found).unwrap();
-        let failed = found.into_iter().find_map(|completion| match completion {
-            Completion::Failed { status, .. } => Some(status),
-            Completion::Sent { .. } => panic!("it was done"),
-            _ => None,
-        });
-        match failed {
-            Some(status) => ControlFlow::Break(status),
-            None => ControlFlow::Continue(()),
-        }
-    });
-    crate::verbs::sentence_of(status)
 }
 
 /// Waits until what was sent before is complete: a message that asks for a completion tells.
