@@ -12,13 +12,12 @@ use tollgate_control::{Attachment, Owner};
 use tollgate_engine::Status;
 use tollgate_policy_host::Hook;
 
-use crate::control::policies::Version;
+use crate::control::policies::{Loaded, Version};
 use crate::datapath::command::Ask;
 use crate::limits::KEPT_ASKS;
 
 /// What it was worked out from. A version's module and configuration are compared too: a tenant that was removed and came back
 /// numbers its versions from the beginning.
-#[derive(PartialEq)]
 struct Key {
     schema: [u8; 32],
     owner: Owner,
@@ -31,12 +30,49 @@ struct Key {
     metadata: Option<Vec<String>>,
 }
 
-/// By method and hook; `None`: it isn't asked.
-type Known = HashMap<(String, Hook), Option<Ask>>;
+impl Key {
+    fn new(attachment: &Attachment, version: u32, loaded: &Loaded, schema: &[u8; 32]) -> Key {
+        let options = &attachment.options;
+        Key {
+            schema: *schema,
+            owner: attachment.target.owner(),
+            policy: attachment.policy.clone(),
+            version,
+            module: *loaded.policy.digest(),
+            config: loaded.config.clone(),
+            hooks: options.hooks.clone(),
+            fields: options.fields.clone(),
+            metadata: options.metadata.clone(),
+        }
+    }
 
-/// Of at most [`KEPT_ASKS`] versions; what was worked out first goes first.
+    fn is_of(
+        &self,
+        attachment: &Attachment,
+        version: u32,
+        loaded: &Loaded,
+        schema: &[u8; 32],
+    ) -> bool {
+        let options = &attachment.options;
+        // What differs soonest comes first.
+        self.version == version
+            && self.policy == attachment.policy
+            && self.module == *loaded.policy.digest()
+            && self.schema == *schema
+            && self.owner == attachment.target.owner()
+            && self.config == loaded.config
+            && self.hooks == options.hooks
+            && self.fields == options.fields
+            && self.metadata == options.metadata
+    }
+}
+
+/// Of a method's request and of its reply; `None`: it isn't known yet, `Some(None)`: it isn't asked.
+type Known = [Option<Option<Ask>>; 2];
+
+/// Of at most [`KEPT_ASKS`] versions, by method; what was worked out first goes first.
 #[derive(Default)]
-pub(crate) struct Asks(RefCell<VecDeque<(Key, Known)>>);
+pub(crate) struct Asks(RefCell<VecDeque<(Key, HashMap<String, Known>)>>);
 
 impl Asks {
     /// What is known, or what `work_out` says, which is remembered.
@@ -50,40 +86,24 @@ impl Asks {
         let Ok(loaded) = &version.loaded else {
             return work_out();
         };
-        let options = &attachment.options;
-        let key = Key {
-            schema: *schema,
-            owner: attachment.target.owner(),
-            policy: attachment.policy.clone(),
-            version: version.number,
-            module: *loaded.policy.digest(),
-            config: loaded.config.clone(),
-            hooks: options.hooks.clone(),
-            fields: options.fields.clone(),
-            metadata: options.metadata.clone(),
-        };
-        let place = (method.to_owned(), hook);
-        let found = {
-            let kept = self.0.borrow();
-            let its = kept.iter().find(|(known, _)| *known == key);
-            its.and_then(|(_, asks)| asks.get(&place).cloned())
-        };
-        if let Some(known) = found {
+        let number = version.number;
+        let is_its = |key: &Key| key.is_of(attachment, number, loaded, schema);
+        let mut kept = self.0.borrow_mut();
+        let at = kept.iter().position(|(key, _)| is_its(key));
+        let known = at.and_then(|at| kept[at].1.get(method)?[hook as usize].clone());
+        if let Some(known) = known {
             return Ok(known);
         }
         let ask = work_out()?;
-        let mut kept = self.0.borrow_mut();
-        match kept.iter_mut().find(|(known, _)| *known == key) {
-            Some((_, asks)) => {
-                asks.insert(place, ask.clone());
+        let at = at.unwrap_or_else(|| {
+            if kept.len() >= KEPT_ASKS {
+                kept.pop_front();
             }
-            None => {
-                if kept.len() >= KEPT_ASKS {
-                    kept.pop_front();
-                }
-                kept.push_back((key, HashMap::from([(place, ask.clone())])));
-            }
-        }
+            kept.push_back((Key::new(attachment, number, loaded, schema), HashMap::new()));
+            kept.len() - 1
+        });
+        let methods = &mut kept[at].1;
+        methods.entry(method.to_owned()).or_default()[hook as usize] = Some(ask.clone());
         Ok(ask)
     }
 }
@@ -95,7 +115,6 @@ mod tests {
     use tollgate_policy_host::{Host, HostConfig};
 
     use super::*;
-    use crate::control::policies::Loaded;
 
     const SCHEMA: [u8; 32] = [7; 32];
 

@@ -142,6 +142,12 @@ impl Version {
         }
     }
 
+    /// Whether there is something that it would hand over.
+    pub(super) fn has_state(&self) -> bool {
+        let manifest = self.manifest();
+        manifest.is_some_and(|manifest| manifest.state_version().is_some())
+    }
+
     /// Whether it has replies to judge when it is in no place any more.
     pub(super) fn judges_replies(&self) -> bool {
         let manifest = self.manifest();

@@ -54,6 +54,27 @@ impl Play {
         self.change(installed, [Some(version), None])
     }
 
+    /// A version is on trial beside the stable.
+    fn try_beside(
+        &mut self,
+        stable: u32,
+        version: u32,
+        candidate: Place,
+        trial: Option<Trial>,
+    ) -> u32 {
+        let installed = Installed {
+            candidate,
+            trial,
+            ..installed(0)
+        };
+        self.change(installed, [Some(stable), Some(version)])
+    }
+
+    /// The version on trial is the stable.
+    fn promote(&mut self, version: u32) {
+        self.replace(version, Place::FromCandidate);
+    }
+
     fn new() -> Play {
         let mut rig = Rig::new();
         let scope = rig.served(&[]).0;
@@ -97,6 +118,15 @@ fn a_reply_is_judged_by_the_instance_that_judged_its_request() {
     assert_eq!(denied(2, retired), 1);
 }
 
+/// Who has nothing to hand over keeps its replies, whoever comes.
+#[test]
+fn who_has_no_state_gives_none_away() {
+    let mut play = Play::new();
+    let first = play.replace(1, put(1, stateless(Act::Deny, 8)));
+    play.replace(2, heir(2, kept(Act::Deny, 9)));
+    assert_eq!(play.denial(first), Some(8));
+}
+
 /// What it would note of replies is with the next version.
 #[test]
 fn who_gave_its_state_away_judges_replies_only_if_they_change_nothing_of_it() {
@@ -110,17 +140,8 @@ fn who_gave_its_state_away_judges_replies_only_if_they_change_nothing_of_it() {
     let mut play = Play::new();
     let before = play.replace(1, put(1, kept(Act::Deny, 8)));
     let trial = Some(Trial::Canary(1));
-    let upgrade = Installed {
-        candidate: heir(2, kept(Act::Deny, 9)),
-        trial,
-        ..installed(0)
-    };
-    let during = play.change(upgrade, [Some(1), Some(2)]);
-    let promote = Installed {
-        stable: Place::FromCandidate,
-        ..installed(0)
-    };
-    play.change(promote, [Some(2), None]);
+    let during = play.try_beside(1, 2, heir(2, kept(Act::Deny, 9)), trial);
+    play.promote(2);
     let key = (0..).find(|key| decider(trial, CallKey::from_wire(*key), 0) == Which::Stable);
     let [before, during] = [before, during].map(|era| play.denials(era, key.into_iter())[0]);
     assert_eq!([before, during], [Some(9), Some(8)]);
@@ -131,12 +152,7 @@ fn a_canary_judges_the_replies_to_its_requests_and_to_no_others() {
     let mut play = Play::new();
     let before = play.replace(1, put(1, stateless(Act::Deny, 8)));
     let trial = Some(Trial::Canary(50));
-    let upgrade = Installed {
-        candidate: put(2, stateless(Act::Deny, 9)),
-        trial,
-        ..installed(0)
-    };
-    let during = play.change(upgrade, [Some(1), Some(2)]);
+    let during = play.try_beside(1, 2, put(2, stateless(Act::Deny, 9)), trial);
     assert_eq!(
         play.denials(before, 0..64),
         [Some(8); 64],
@@ -161,11 +177,7 @@ fn a_canary_judges_the_replies_to_its_requests_and_to_no_others() {
         "the same versions, other shares"
     );
     assert_eq!(play.denials(then, 0..64), [Some(9); 64]);
-    let promote = Installed {
-        stable: Place::FromCandidate,
-        ..installed(0)
-    };
-    play.change(promote, [Some(2), None]);
+    play.promote(2);
     assert_eq!(play.denials(during, 0..64), split);
     assert_eq!(play.denials(before, 0..64), [Some(8); 64]);
     assert_eq!(play.denials(then, 0..64), [Some(9); 64]);

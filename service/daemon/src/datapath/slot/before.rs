@@ -1,0 +1,148 @@
+//! Replies whose requests were judged before the attachment's versions changed: by the versions that judged those, as
+//! [`past`](crate::datapath::past) knows them.
+
+use tollgate_engine::chain::Which;
+
+use super::{Judge, Slot};
+use crate::datapath::apart::Asker;
+use crate::datapath::command::{How, Installed, Place, Step};
+use crate::datapath::past::{Regime, Serial};
+use crate::datapath::question::{Asking, Question};
+use crate::datapath::version::Version;
+
+impl Slot {
+    /// Notes whether the stable has given its state away, or has all of its own again.
+    pub(super) fn note_heirs(&mut self, installed: &Installed, era: u32) {
+        let is_heir = |place: &Place| match place {
+            Place::Put(running) if running.inherit => match &running.how {
+                How::Kept(heir) => heir.policy().manifest().state_version().is_some(),
+                How::Apart(_) | How::Foreign(_) | How::Fresh(_) | How::Broken(_) => false,
+            },
+            _ => false,
+        };
+        let Some(stable) = &mut self.stable else {
+            return;
+        };
+        let has_heir = is_heir(&installed.stable) || is_heir(&installed.candidate);
+        if has_heir && stable.has_state() {
+            stable.gave_in = Some(era);
+        } else if matches!(installed.candidate, Place::Empty) {
+            stable.gave_in = None;
+        }
+    }
+
+    pub(super) fn regime(&self) -> Regime {
+        let serial = |place: &Option<Version>| place.as_ref().map(|version| version.serial);
+        Regime {
+            stable: serial(&self.stable),
+            candidate: serial(&self.candidate),
+            trial: self.trial,
+        }
+    }
+
+    /// Whether requests were judged here before its versions changed.
+    pub(in crate::datapath) fn has_past(&self) -> bool {
+        !self.past.is_empty()
+    }
+
+    /// Whether more is known of that than shall be.
+    pub(in crate::datapath) fn has_long_past(&self) -> bool {
+        self.past.is_long()
+    }
+
+    /// Forgets what no call is left of, if the oldest is of this era.
+    pub(in crate::datapath) fn forget_past(&mut self, oldest: Option<u32>) {
+        self.past.forget(oldest);
+    }
+
+    /// Whether a version that is in no place any more has replies to judge.
+    pub(in crate::datapath) fn keeps(&self, version: u32) -> bool {
+        let mut kept = self.past.kept.iter();
+        kept.any(|kept| kept.number == version)
+    }
+
+    /// Asks those about replies whose requests they have judged, who wouldn't be asked today. What one of them can't judge any more
+    /// is for those in force.
+    #[cold]
+    pub(super) fn judge_as_before(
+        &mut self,
+        step: &Step,
+        asking: &mut Asking,
+        questions: &mut [Question],
+    ) {
+        let (today, salt) = (self.regime(), self.id);
+        let owner = |question: &Question| {
+            let was = (question.judged_in != 0)
+                .then(|| self.past.decider(question.judged_in, question.call, salt))?;
+            was.filter(|_| was != today.decider(question.call, salt))
+        };
+        let owners: Vec<Option<Serial>> = questions.iter().map(owner).collect();
+        let mut all: Vec<Serial> = owners.iter().copied().flatten().collect();
+        all.sort_unstable();
+        all.dedup();
+        for serial in all {
+            let is_its = |owner: &Option<Serial>| *owner == Some(serial);
+            let place = self.place_of(|version| version.serial == serial);
+            let kept = match place {
+                Some(_) => None,
+                None => self.past.take(serial),
+            };
+            let there = place.and_then(|which| self.place(which).as_ref());
+            let Some(version) = there.or(kept.as_ref()) else {
+                continue;
+            };
+            for (question, owner) in questions.iter_mut().zip(&owners) {
+                if is_its(owner) && version.may_judge_reply(question.judged_in) {
+                    question.want();
+                    question.is_settled = true;
+                }
+            }
+            match (kept, place) {
+                (Some(version), _) => self.decide_kept(version, step, asking, questions),
+                (None, Some(which)) => self.decide(which, step, asking, questions),
+                (None, None) => {}
+            }
+            // It failed, and they are wanted still: of those in force.
+            for question in questions.iter_mut().filter(|q| q.is_wanted()) {
+                question.is_settled = false;
+                question.unasked();
+            }
+        }
+    }
+
+    /// Has a version decide that is in no place any more. If it fails it is gone.
+    fn decide_kept(
+        &mut self,
+        mut version: Version,
+        step: &Step,
+        asking: &mut Asking,
+        questions: &mut [Question],
+    ) {
+        let number = version.number;
+        let Some(ask) = step.ask_of(number) else {
+            // It has nothing to say about this method.
+            self.pass(questions);
+            return self.past.put_back(version);
+        };
+        let asker = Asker {
+            slot: self.id,
+            version: number,
+            which: Which::Candidate,
+            is_heard: false,
+            step,
+        };
+        let failed = version.ask_all((ask, asker), self.account, None, asking, questions);
+        let unfit = self.settle((Judge::Kept, number), ask, asking, questions);
+        if let Some(reason) = &unfit {
+            version.fail(reason);
+        }
+        if let Some(counts) = self.counts_of(number) {
+            counts.add(&std::mem::take(&mut version.counts));
+        }
+        if failed.or(unfit).is_none() {
+            return self.past.put_back(version);
+        }
+        self.note_last_words(&mut version);
+        asking.meter.charge(self.account, 0);
+    }
+}
