@@ -54,6 +54,16 @@ pub struct Options {
     pub config: String,
 }
 
+impl Options {
+    /// A runtime on each of these cores, such as `0,1`.
+    pub fn on_cores(cores: &str) -> Options {
+        Options {
+            cores: Some(cores.to_owned()),
+            ..Options::default()
+        }
+    }
+}
+
 /// A running `tollgated`.
 #[derive(Debug)]
 pub struct Daemon {

@@ -27,10 +27,7 @@ fn echo(client: &EchoClient, session: &Session, payload: &[u8]) -> Result<Vec<u8
 #[test]
 fn every_tenant_is_served_whichever_runtime_is_its_home() {
     let bed = Testbed::new();
-    let options = Options {
-        cores: Some("0,1".to_owned()),
-        ..Options::default()
-    };
+    let options = Options::on_cores("0,1");
     let (a, b) = (
         bed.daemon_with("a", &options),
         bed.daemon_with("b", &options),

@@ -189,10 +189,7 @@ fn an_upgrade_whose_state_is_refused_leaves_everything_as_it_was() {
 #[test]
 fn a_providers_policy_for_every_tenant_judges_on_every_runtime() {
     let bed = Testbed::new();
-    let options = Options {
-        cores: Some("0,1".to_owned()),
-        ..Options::default()
-    };
+    let options = Options::on_cores("0,1");
     let daemon = bed.daemon_with("a", &options);
     let mut admin = Admin::connect(&daemon);
     let fault = std::fs::read(policy_file("fault_injection")).unwrap();
@@ -256,10 +253,7 @@ fn counting(refusal: &str) -> Vec<u8> {
 #[test]
 fn a_version_is_replaced_with_its_state_on_all_runtimes_or_on_none() {
     let bed = Testbed::new();
-    let options = Options {
-        cores: Some("0,1".to_owned()),
-        ..Options::default()
-    };
+    let options = Options::on_cores("0,1");
     let daemon = bed.daemon_with("a", &options);
     let mut admin = Admin::connect(&daemon);
     let apps = [0, 1].map(|runtime| {
