@@ -188,7 +188,10 @@ pub struct RdmaLink {
     leaving: VecDeque<Leaving>,
     /// After the last message that was sent from a heap.
     gathered: u64,
+    /// The peer ends the connection.
     closing: bool,
+    /// This end does, once it is known that the peer has what was said.
+    farewell: bool,
     pub(crate) idle_polls: u32,
     waited: bool,
     watch: OwnedFd,
@@ -251,6 +254,7 @@ impl RdmaLink {
             leaving: VecDeque::new(),
             gathered: 0,
             closing: false,
+            farewell: false,
             idle_polls: 0,
             waited: false,
             watch,
@@ -269,6 +273,11 @@ impl RdmaLink {
     }
 
     // ---- state
+
+    /// The protocol, to be looked at.
+    pub fn protocol(&self) -> &Link {
+        &self.link
+    }
 
     /// What it has cost so far.
     pub fn counts(&self) -> Counts {
@@ -303,9 +312,8 @@ impl RdmaLink {
         self.rings.as_ref().map_or(0, |rings| rings.reader.seen())
     }
 
-    /// Whether all that was said has reached the peer's device, as far as this end will know: of a link that has ended, this is when it may
-    /// be dropped.
-    pub fn is_drained(&self) -> bool {
+    /// Whether all that was said has reached the peer's device, as far as this end will know.
+    fn is_drained(&self) -> bool {
         let Some(queues) = self.connection.queues_ref() else {
             return true;
         };

@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
-use tollgate_transport::{LinkConfig, LinkError, Role, is_loopback};
+use tollgate_transport::{LinkConfig, LinkError, LinkIo, Role, is_loopback};
 
 use super::{Leaving, Phase, RdmaLink, RdmaOptions, Rings};
 use crate::error::RdmaError;
@@ -193,6 +194,24 @@ impl RdmaLink {
         self.control(Kind::Ring, &payload);
         let queues = self.connection.queues().expect("established");
         queues.ring()
+    }
+
+    /// Ends the link, unless it has ended. What it still says is waited for, so long at most. Afterwards
+    /// [`poll_sent`](tollgate_transport::LinkIo::poll_sent) has all tokens, and [`reclaim_block`](Self::reclaim_block) the block that was given:
+    /// no device touches them any more.
+    pub fn end(&mut self, error: LinkError, patience: Duration) {
+        self.farewell = true;
+        let mut goes_on = self.flush().is_ok();
+        // What was handed over before may have asked for no completion; this does, and comes behind it.
+        if goes_on && self.phase == Phase::Established && self.flow.may_send() && self.has_room() {
+            self.control(Kind::Credit, &[]);
+            goes_on = self.act().is_ok();
+        }
+        let begun = Instant::now();
+        while goes_on && !self.is_drained() && begun.elapsed() < patience {
+            goes_on = self.flush().is_ok();
+        }
+        self.broken(error);
     }
 
     /// Ends the link with what the connection said, unless it has ended for a better reason. No device touches its memory

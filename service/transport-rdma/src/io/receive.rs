@@ -12,15 +12,15 @@ use crate::wire::{Immediate, Kind, WireError, check_length};
 
 /// Large bodies, without a copy.
 impl RdmaLink {
-    /// Gives the pending large body its place: a block of exactly its length, which [`RdmaLink::read_landing`] returns.
+    /// Gives the pending large body its place: a block that begins with room for it, which [`RdmaLink::read_landing`] returns.
     ///
     /// # Errors
-    /// No body of this length is pending, or it was begun otherwise; the block comes back.
+    /// No body is pending, it is longer, or it was begun otherwise; the block comes back.
     pub fn land(&mut self, block: Block) -> Result<(), Block> {
         let fits = self
             .link
             .pending_body()
-            .is_some_and(|(len, filled)| len == block.len() && filled == 0);
+            .is_some_and(|(len, filled)| len <= block.len() && filled == 0);
         if !fits || self.block.is_some() || self.granted.is_some() {
             return Err(block);
         }
@@ -35,8 +35,13 @@ impl RdmaLink {
     pub fn read_landing(&mut self) -> Result<Landing, LinkError> {
         self.pump()?;
         if let Some(mut block) = self.block.take() {
+            let len = self
+                .link
+                .pending_body()
+                .map_or(0, |(len, _)| len)
+                .min(block.len());
             // What the link has of it already counts as copied, like what comes in the stream.
-            match self.fill(&mut block, usize::MAX, true) {
+            match self.fill(&mut block[..len], usize::MAX, true) {
                 Ok(None) => {
                     let more = self.has_more();
                     return Ok(Landing::Complete { block, more });
