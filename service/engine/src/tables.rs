@@ -657,6 +657,13 @@ impl<M> Engine<M> {
         self.calls.len()
     }
 
+    /// Whether calls are, or are about to be, with the peer of a link. Looks at every call.
+    pub fn goes_by(&self, link: LinkId) -> bool {
+        let by_it =
+            |call: &Call<M>| matches!(call.target, Target::Link { link: l, .. } if l == link);
+        self.calls.iter().any(|(_, call)| by_it(call))
+    }
+
     /// Calls that `session` waits for.
     pub fn outstanding(&self, session: SessionId) -> u32 {
         self.sessions.get(session.0).map_or(0, |s| s.outstanding)
