@@ -43,6 +43,7 @@ fn a_daemon_that_is_as_it_should_be_passes_every_check() {
         ("state", 2),
         ("policies", 1),
         ("links", 1),
+        ("rdma", 1),
     ] {
         let found = of(&json, area);
         assert_eq!(found.len(), count, "{area}: {json}");

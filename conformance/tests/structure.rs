@@ -96,6 +96,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
             "tollgate-schema",
             "tollgate-shm-abi",
             "tollgate-transport",
+            "tollgate-transport-rdma",
         ],
         &[],
     ),

@@ -1,7 +1,7 @@
 //! What a daemon is told before it starts: one struct, read from a TOML file or from the command line.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tollgate_control::Isolation;
 use tollgate_policy_host::CompilerConfig;
 use tollgate_transport::limits;
 
-use crate::limits::{COMPILE_MEMORY_BYTES, COMPILE_TIMEOUT_MS, MAX_COMPILE_WORKERS};
+use crate::limits::{COMPILE_MEMORY_BYTES, COMPILE_TIMEOUT_MS, MAX_COMPILE_WORKERS, RDMA_RING_KIB};
 use crate::settings::{SETTINGS, Source};
 
 /// The daemon's configuration. Every field has a default, so a file may be empty. What of it can change while the daemon runs is
@@ -60,6 +60,8 @@ pub struct Config {
     pub prefetch: Vec<PathBuf>,
     /// What peers may have unanswered here.
     pub link: LinkWindow,
+    /// Links over RDMA.
+    pub rdma: RdmaConfig,
     /// What policies may use.
     pub policies: Policies,
     /// How tenants' policies are compiled.
@@ -86,6 +88,54 @@ impl Default for LinkWindow {
         Self {
             window_calls: limits::WINDOW_CALLS,
             window_bytes: limits::WINDOW_BYTES,
+        }
+    }
+}
+
+/// Links over RDMA: the section `[rdma]`. A daemon that wasn't built with it, or whose host has no device, uses TCP and says why.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct RdmaConfig {
+    /// Whether peers are dialled and accepted over RDMA where that can be. Default `true`.
+    pub enabled: bool,
+    /// The address to dial from, and so the device and its port. Default: the one that has a way to the peer.
+    pub from: Option<IpAddr>,
+    /// Whether peers write into rings of memory here (RR-Compound's path) instead of sending messages (mRPC's), where both ends say so.
+    /// Default `false`.
+    pub one_sided: bool,
+    /// Bytes of such a ring in KiB, 64 to 65,536. Default 1,024. Each link pins its own.
+    pub ring_kib: u32,
+}
+
+impl Default for RdmaConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            from: None,
+            one_sided: false,
+            ring_kib: 1_024,
+        }
+    }
+}
+
+impl RdmaConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        if RDMA_RING_KIB.contains(&self.ring_kib) {
+            return Ok(());
+        }
+        Err(ConfigError::OutOfRange {
+            setting: "rdma.ring_kib",
+            value: self.ring_kib.to_string(),
+            expected: "64 to 65536",
+        })
+    }
+
+    /// Of each link's ring; 0: it has none.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "nobody asks"))]
+    pub(crate) fn ring_bytes(&self) -> u32 {
+        match self.one_sided {
+            true => self.ring_kib << 10,
+            false => 0,
         }
     }
 }
@@ -288,6 +338,7 @@ impl Default for Config {
             wait_target_us: 0,
             prefetch: Vec::new(),
             link: LinkWindow::default(),
+            rdma: RdmaConfig::default(),
             policies: Policies::default(),
             compile: CompileConfig::default(),
             sources: BTreeMap::new(),
@@ -372,6 +423,7 @@ impl Config {
         for setting in SETTINGS {
             setting.check(self)?;
         }
+        self.rdma.check()?;
         self.policies.check()?;
         self.compile.check()
     }
@@ -494,6 +546,8 @@ mod tests {
             "[link]\nwindow_calls = 0",
             "link.window_calls = 0: 1 to 1048576",
         );
+        check("[rdma]\nring_kib = 63", "rdma.ring_kib = 63: 64 to 65536");
+        check("[rdma]\nfrom = 'eth0'", "from");
         check("listen = 'nowhere'", "listen");
         check("[policies]\ncpu = 1", "cpu");
         for (setting, value, expected) in [

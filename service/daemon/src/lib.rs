@@ -9,6 +9,7 @@ mod control;
 mod datapath;
 pub mod limits;
 mod machine_code;
+mod rdma;
 pub mod settings;
 pub mod verify_audit;
 

@@ -73,6 +73,24 @@ pub const POOLED_BUFFER_BYTES: usize = 16 << 10;
 /// First and longest pause before a lost link, or a bind that a peer no longer accepts, is dialled again; doubled in between.
 pub const REDIAL_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
+/// Smallest and largest ring of a link over RDMA that the configuration accepts, in KiB: those of the transport.
+pub const RDMA_RING_KIB: std::ops::RangeInclusive<u32> = 64..=65_536;
+
+/// How long a peer that is dialled by RDMA may take until it is ready; then it is dialled by TCP. Bindings wait 5 s for both.
+pub const RDMA_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a peer that couldn't be reached by RDMA is reached by TCP without another try.
+pub const RDMA_PAUSE: Duration = Duration::from_secs(10);
+
+/// Peers of which one runtime remembers that.
+pub const WITHOUT_RDMA: usize = 1_024;
+
+/// How long the end of a link over RDMA waits until the peer has what was said last: 200 us, some ten round trips. Over TCP the kernel does.
+pub const FAREWELL: Duration = Duration::from_micros(200);
+
+/// How often heaps of ended sessions are unregistered from the RDMA devices, and listening for peers is tried again if it fails.
+pub const RDMA_ROUND: Duration = Duration::from_secs(10);
+
 /// First and longest pause before a faulted policy gets a fresh instance; doubled by every fault that follows within
 /// [`FAULT_MEMORY`]. A policy that always loops costs its tenant's runtime 100 us per second.
 pub const RELOAD_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));

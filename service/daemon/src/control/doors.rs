@@ -52,6 +52,11 @@ impl Doors {
         if let Some(listener) = &self.peers {
             let accept = peers(Rc::clone(control), Rc::clone(listener));
             accepting.push(tokio::task::spawn_local(accept));
+            #[cfg(feature = "rdma")]
+            if let Ok(address) = listener.local_addr() {
+                let accept = crate::control::by_rdma::peers(Rc::clone(control), address);
+                accepting.push(tokio::task::spawn_local(accept));
+            }
         }
     }
 

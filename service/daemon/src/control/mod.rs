@@ -5,7 +5,7 @@
 //!                                  └─ admin.rs ──┬─ lifecycle/: attachments, and what becomes of their versions
 //!                                                ├─ settings.rs: what changes how the runtimes work
 //!                                                └─ report.rs, replay.rs: status, audit log, comparisons
-//!   TCP listener ── Accept ──▶ a runtime                 runtime ── Event ──▶ events (below)
+//!   TCP listener ── Accept ──▶ a runtime (RDMA: by_rdma.rs)   runtime ── Event ──▶ events (below)
 //! ```
 //!
 //! One tokio thread; what takes long (compiling, configuring a policy) runs on its blocking threads. Nothing here is ever
@@ -14,6 +14,8 @@
 mod admin;
 mod apart;
 mod asks;
+#[cfg(feature = "rdma")]
+mod by_rdma;
 mod compile;
 mod connection;
 mod doors;
@@ -65,6 +67,7 @@ use crate::control::takeover::Predecessor;
 use crate::datapath::command::{PolicyChange, Report};
 use crate::datapath::{Command, Event, Handle, Options, Placement, spawn};
 use crate::limits::COMMAND_TIMEOUT;
+use crate::rdma::Rdma;
 use crate::settings::Settings;
 
 /// Why a daemon doesn't start, or stops: a sentence for the operator.
@@ -142,6 +145,9 @@ struct Control {
     each_session: Rc<()>,
     connections: RefCell<usize>,
     doors: Doors,
+    rdma: Rdma,
+    /// Why peers aren't accepted over RDMA, if they aren't.
+    not_listening: RefCell<Option<String>>,
     listen: Option<SocketAddr>,
     /// What this process was started from.
     program: PathBuf,
@@ -209,6 +215,10 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let compilation = Compilation::new(compiler, config.compile.workers);
     let trusted = origin::trusted_keys(&config)?;
     let link = link_config(&config)?;
+    let rdma = Rdma::open(&config.rdma);
+    if let Some(why) = rdma.unavailable() {
+        tracing::info!("links are carried by TCP: {why}");
+    }
     let socket = config.socket_path();
     let (applications, peers) = match listeners {
         Some(listeners) => listeners,
@@ -224,7 +234,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let compiler = crate::machine_code::start()
         .map_err(|error| failed("the compile thread can't start")(&error))?;
     let count = predecessor.map_or(config.runtimes(), Predecessor::runtimes);
-    let (runtimes, threads) = start_runtimes(&config, (rate, count), &link, &events)?;
+    let (runtimes, threads) = start_runtimes(&config, (rate, count), (&link, &rdma), &events)?;
     let placement = placing::restored(&store, runtimes.len())?;
     let control = Rc::new(Control {
         settings: RefCell::new(settings),
@@ -254,6 +264,8 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         connections: RefCell::new(0),
         listen: doors.listen(),
         doors,
+        rdma,
+        not_listening: RefCell::default(),
         program,
         retired: Notify::new(),
         successor: RefCell::default(),
@@ -268,6 +280,8 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     tokio::task::spawn_local(Rc::clone(&control).follow_events(inbox));
     tokio::task::spawn_local(Rc::clone(&control).follow_repeats());
     tokio::task::spawn_local(Rc::clone(&control).follow_processes());
+    #[cfg(feature = "rdma")]
+    tokio::task::spawn_local(by_rdma::sweep(Rc::clone(&control)));
     takeover::follow_signals(Rc::clone(&control)).await?;
     match predecessor {
         Some(predecessor) => {
@@ -381,12 +395,12 @@ type Threads = Vec<std::thread::JoinHandle<()>>;
 fn start_runtimes(
     config: &Config,
     (rate, count): (Rate, usize),
-    link: &LinkConfig,
+    links: (&LinkConfig, &Rdma),
     events: &mpsc::UnboundedSender<Event>,
 ) -> Result<(Vec<Handle>, Threads), DaemonError> {
     let (mut handles, mut threads) = (Vec::new(), Vec::new());
     for index in 0..count {
-        let (handle, thread) = start_runtime(config, (rate, index), link, events)?;
+        let (handle, thread) = start_runtime(config, (rate, index), links, events)?;
         handles.push(handle);
         threads.push(thread);
     }
@@ -396,7 +410,7 @@ fn start_runtimes(
 fn start_runtime(
     config: &Config,
     (rate, index): (Rate, usize),
-    link: &LinkConfig,
+    (link, rdma): (&LinkConfig, &Rdma),
     events: &mpsc::UnboundedSender<Event>,
 ) -> Result<(Handle, std::thread::JoinHandle<()>), DaemonError> {
     let options = Options {
@@ -404,6 +418,7 @@ fn start_runtime(
         birth: placing::birth()?,
         tuning: settings::tuning(config, index, link.clone()),
         rate,
+        rdma: rdma.clone(),
     };
     let started = spawn(options, events.clone());
     started.map_err(|error| failed("a runtime can't start")(&error))

@@ -67,6 +67,13 @@ fn of_attachment(attachment: &Attachment) -> Value {
     })
 }
 
+fn of_rdma(control: &Control) -> Value {
+    json!({
+        "unavailable": control.rdma.unavailable().map(|why| &**why), "devices": control.rdma.devices(),
+        "not_listening": *control.not_listening.borrow(),
+    })
+}
+
 /// What a version is in a slot; `None`: nothing that judges.
 fn role(slot: &Slot, version: u32) -> Option<String> {
     let candidate = slot
@@ -222,6 +229,7 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
         "tenants": tenants,
         "homes": control.homes(&tenants),
         "sessions": report.sessions,
+        "rdma": of_rdma(control),
         "links": report.links,
         "services": report.services,
         "policies": policies,

@@ -113,7 +113,12 @@ impl Control {
     /// Starts runtimes that there aren't, with what each has of its own.
     async fn grow(&self, config: &Config, count: usize) -> Result<(), Status> {
         for index in self.runtimes()..count {
-            let started = start_runtime(config, (self.rate, index), &self.link, &self.events);
+            let started = start_runtime(
+                config,
+                (self.rate, index),
+                (&self.link, &self.rdma),
+                &self.events,
+            );
             let (handle, thread) = started.map_err(internal)?;
             self.runtimes.borrow_mut().push(handle);
             self.threads.borrow_mut().push(thread);

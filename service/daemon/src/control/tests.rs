@@ -44,6 +44,8 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         each_session: Rc::default(),
         connections: RefCell::new(0),
         doors: Doors::default(),
+        rdma: Rdma::Unavailable("it isn't tested here".into()),
+        not_listening: RefCell::default(),
         listen: None,
         program: PathBuf::new(),
         retired: Notify::new(),

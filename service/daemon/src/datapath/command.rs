@@ -25,6 +25,7 @@ use tollgate_transport::Moved;
 
 use crate::config::{Scheduling, Waiting};
 pub(crate) use crate::datapath::apart::{Apart, ProcessId};
+use crate::datapath::carrier::Carriage;
 use crate::datapath::foreign::ForeignAsk;
 use crate::datapath::handover::{Estate, Inventory, Resumed};
 use crate::datapath::metrics::NamedMetrics;
@@ -302,6 +303,11 @@ pub(crate) enum Command {
     /// A peer connected.
     Accept {
         stream: TcpStream,
+    },
+    /// One connected by RDMA.
+    #[cfg(feature = "rdma")]
+    AcceptByRdma {
+        link: Box<tollgate_transport_rdma::RdmaLink>,
     },
     /// A link moves here from the runtime that accepted it, with the BIND that showed where it belongs; without one, nothing has, and that
     /// runtime ends.
@@ -603,6 +609,8 @@ pub(crate) struct LinkReport {
     /// What the peer may have unanswered here.
     pub(crate) window_calls: u32,
     pub(crate) window_bytes: u64,
+    #[serde(flatten)]
+    pub(crate) carriage: Carriage,
 }
 
 /// One service of this host.

@@ -20,6 +20,7 @@ use tollgate_transport::{
     ReadOutcome, SendError, TcpLink, metadata_room,
 };
 
+use crate::datapath::carrier::Carrier;
 use crate::datapath::command::{
     Asker, BindOutcome, Bound, Command, LinkReport, Method, MethodSteps, PendingBind, ServiceSchema,
 };
@@ -28,12 +29,14 @@ use crate::datapath::ports::{
     Answer, FurtherRequest, Landing, LargeBody, LargeKind, LinkPort, LinkState, Outbound, Place,
     RemoteBinding,
 };
-use crate::datapath::runtime::{Redial, Refusal, Runtime};
+use crate::datapath::runtime::{Refusal, Runtime};
 use crate::datapath::sessions::schema_differs;
 use crate::datapath::steering;
 use crate::limits::{FRAMES_PER_TURN, MAX_LINKS, REDIAL_PAUSE};
 use tollgate_transport::frame::feature_names;
 use tollgate_transport::limits::MAX_DESCRIPTION;
+#[cfg(feature = "rdma")]
+use {tollgate_transport::LinkIo, tollgate_transport_rdma::RdmaLink};
 
 /// What is to be done on a link after one of its events, once the event's bytes are no longer borrowed.
 pub(crate) enum After {
@@ -63,10 +66,21 @@ impl Runtime {
         match TcpLink::accept(stream, &self.options.tuning.link, self.now_ns) {
             Ok(tcp) => {
                 let flow = self.shares.of_strangers();
-                self.add_link(LinkPort::new(tcp, address, None, None, flow));
+                let io = Carrier::Tcp(tcp);
+                self.add_link(LinkPort::new(io, address, None, None, flow));
             }
             Err(error) => tracing::warn!("a connection from {address} was dropped: {error}"),
         }
+    }
+
+    /// A peer connected by RDMA.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn accept_by_rdma(&mut self, link: Box<RdmaLink>) {
+        let address = link.peer_address().to_string();
+        let flow = self.shares.of_strangers();
+        let mut port = LinkPort::new(Carrier::Rdma(link), address, None, None, flow);
+        port.set_window(&self.options.tuning.link);
+        self.add_link(port);
     }
 
     /// A link of another runtime moves here, because its tenant lives here.
@@ -80,7 +94,7 @@ impl Runtime {
         // Whatever was told of it before, nobody says again.
         port.state.readable = true;
         port.state.flow = self.shares.of_strangers();
-        let (credit, is_ready) = (port.tcp.link.credit(), port.tcp.link.is_ready());
+        let (credit, is_ready) = (port.io.link().credit(), port.io.link().is_ready());
         let Some(link) = self.add_link(*port) else {
             return;
         };
@@ -100,7 +114,7 @@ impl Runtime {
         self.links.put_back(link.0, port);
     }
 
-    fn add_link(&mut self, port: LinkPort) -> Option<LinkId> {
+    pub(super) fn add_link(&mut self, port: LinkPort) -> Option<LinkId> {
         if self.links.len() >= MAX_LINKS {
             tracing::warn!(
                 "the link with {} was dropped: {MAX_LINKS} links are open, which is the limit",
@@ -109,7 +123,7 @@ impl Runtime {
             return None;
         }
         let link = LinkId(self.links.next_key()?);
-        if let Err(error) = self.watch_link(link, &port.tcp) {
+        if let Err(error) = self.watch_link(link, &port.io) {
             tracing::warn!(
                 "the link with {} was dropped: it can't be watched: {error}",
                 port.state.address
@@ -121,147 +135,10 @@ impl Runtime {
     }
 
     /// Has this runtime's thread hear of a link's socket.
-    pub(super) fn watch_link(&self, link: LinkId, tcp: &TcpLink) -> rustix::io::Result<()> {
+    pub(super) fn watch_link(&self, link: LinkId, io: &Carrier) -> rustix::io::Result<()> {
         let events = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         let token = EventData::new_u64(Self::link_token(link));
-        epoll::add(&*self.epoll, tcp, token, events)
-    }
-
-    fn dial(&mut self, tenant: &Arc<str>, peer: SocketAddr) -> Result<(), Status> {
-        let unreachable = |why: &dyn std::fmt::Display| {
-            Status::new(
-                Code::UNAVAILABLE,
-                format!("peer {peer} can't be reached: {why}"),
-            )
-        };
-        let tcp = TcpLink::connect(peer, &self.options.tuning.link, self.now_ns)
-            .map_err(|error| unreachable(&error))?;
-        let flow = self.shares.of(tenant);
-        let its = Some(Arc::clone(tenant));
-        let port = LinkPort::new(tcp, peer.to_string(), Some(peer), its, flow);
-        self.add_link(port)
-            .map(|_| ())
-            .ok_or_else(|| unreachable(&"this daemon has too many links"))
-    }
-
-    pub(crate) fn link_to(&self, tenant: &str, peer: SocketAddr) -> Option<LinkId> {
-        let leads = |port: &LinkPort| {
-            port.state.dialled == Some(peer) && port.state.tenant.as_deref() == Some(tenant)
-        };
-        self.links
-            .iter()
-            .find(|(_, port)| leads(port))
-            .map(|(key, _)| LinkId(key))
-    }
-
-    /// A link has ended: its calls end with UNAVAILABLE, and it is dialled again if somebody is bound through it.
-    pub(crate) fn lose_link(&mut self, link: LinkId, reason: &str) {
-        let Some(mut port) = self.links.remove(link.0) else {
-            return;
-        };
-        tracing::info!("the link with {} ended: {reason}", port.state.address);
-        // What the socket didn't take is given up, so that its blocks come free.
-        let _so_far = port.tcp.flush();
-        port.tcp.link.abandon(LinkError::ClosedHere);
-        self.bytes.add_link(&port.tcp.link.moved());
-        self.reclaim_sent(&mut port);
-        if let Some(large) = port.state.large.take() {
-            self.discard_landing(large.landing);
-        }
-        self.drop_kept(&mut port);
-        let text = format!(
-            "the link with peer {} was lost: {reason}",
-            port.state.address
-        );
-        self.engine.link_closed(link, &text);
-        self.act();
-        if let (Some(peer), Some(tenant)) = (port.state.dialled, port.state.tenant.clone()) {
-            self.bindings_lost(&tenant, peer, reason);
-        }
-    }
-
-    fn bindings_lost(&mut self, tenant: &Arc<str>, peer: SocketAddr, reason: &str) {
-        let mut wanted = false;
-        for key in self.bindings_to(tenant, peer) {
-            let Some(binding) = self.bindings.get_mut(key) else {
-                continue;
-            };
-            binding.comparing = None;
-            let status = Status::new(
-                Code::UNAVAILABLE,
-                format!("peer {peer} can't be reached: {reason}"),
-            );
-            if let Some(asked) = binding.asked.take() {
-                self.bindings.remove(key);
-                let _asker_gone = asked.send(Err(status));
-            } else {
-                wanted = true;
-                self.route_binding(key, |_| RouteTarget::Broken(status.clone()));
-            }
-        }
-        if wanted {
-            self.schedule_redial(tenant, peer);
-        }
-    }
-
-    fn schedule_redial(&mut self, tenant: &Arc<str>, peer: SocketAddr) {
-        let (first, longest) = REDIAL_PAUSE;
-        match self
-            .redials
-            .iter_mut()
-            .find(|redial| redial.tenant == *tenant && redial.peer == peer)
-        {
-            Some(redial) => {
-                redial.pause = (redial.pause * 2).min(longest);
-                redial.at_ns = self.now_ns + redial.pause.as_nanos() as u64;
-            }
-            None => {
-                let at_ns = self.now_ns + first.as_nanos() as u64;
-                self.redials.push(Redial {
-                    tenant: Arc::clone(tenant),
-                    peer,
-                    at_ns,
-                    pause: first,
-                });
-            }
-        }
-    }
-
-    /// Dials lost links and repeats refused binds whose time has come. Whether there was any.
-    pub(crate) fn retry_due(&mut self) -> bool {
-        let mut due = Vec::new();
-        for redial in &mut self.redials {
-            if redial.at_ns <= self.now_ns {
-                // The entry stays until the link is ready, so that the pause grows.
-                redial.at_ns = u64::MAX;
-                due.push((Arc::clone(&redial.tenant), redial.peer));
-            }
-        }
-        for (tenant, peer) in &due {
-            if self.bindings_to(tenant, *peer).is_empty() {
-                self.redials
-                    .retain(|redial| redial.tenant != *tenant || redial.peer != *peer);
-            } else if self.link_to(tenant, *peer).is_none() && self.dial(tenant, *peer).is_err() {
-                self.schedule_redial(tenant, *peer);
-            }
-        }
-        let now_ns = self.now_ns;
-        let rebind: Vec<u32> = self
-            .bindings
-            .iter()
-            .filter(|(_, b)| b.retry_at_ns.is_some_and(|at| at <= now_ns))
-            .map(|(key, _)| key)
-            .collect();
-        for &key in &rebind {
-            if let Some(binding) = self.bindings.get_mut(key) {
-                binding.retry_at_ns = None;
-                let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer);
-                if let Some(link) = self.link_to(&tenant, peer) {
-                    self.send_bind(link, key);
-                }
-            }
-        }
-        !due.is_empty() || !rebind.is_empty()
+        epoll::add(&*self.epoll, io, token, events)
     }
 }
 
@@ -326,7 +203,7 @@ impl Runtime {
         }
     }
 
-    fn bindings_to(&self, tenant: &str, peer: SocketAddr) -> Vec<u32> {
+    pub(super) fn bindings_to(&self, tenant: &str, peer: SocketAddr) -> Vec<u32> {
         let to = |binding: &RemoteBinding| binding.peer == peer && &*binding.tenant == tenant;
         self.bindings
             .iter()
@@ -356,7 +233,7 @@ impl Runtime {
         else {
             return;
         };
-        if !port.tcp.link.is_ready() {
+        if !port.io.link().is_ready() {
             return;
         }
         let outbound = &mut port.state.outbound;
@@ -370,8 +247,8 @@ impl Runtime {
         let bind = place.unwrap_or(outbound.len());
         let schema = &binding.schema;
         match port
-            .tcp
-            .link
+            .io
+            .link_mut()
             .send_bind(bind as u32, &binding.tenant, &schema.name, &schema.hash)
         {
             Ok(()) => {
@@ -493,19 +370,20 @@ impl Runtime {
         let Some(mut port) = self.links.take(link.0) else {
             return false;
         };
+        port.state.readable |= port.io.is_polled();
         let mut worked = false;
         let outcome = self.pump(link, &mut port, &mut worked);
         let moving = port.state.moving.take();
         let openings = std::mem::take(&mut self.openings_bytes);
         if openings > 0 {
-            port.tcp.link.return_credit(0, openings);
+            port.io.link_mut().return_credit(0, openings);
         }
         let credited = std::mem::take(&mut port.state.credited);
         self.links.put_back(link.0, port);
         self.bind_waiting();
         self.act();
         if credited && let Some(port) = self.links.get(link.0) {
-            let credit = port.tcp.link.credit();
+            let credit = port.io.link().credit();
             self.engine.set_credit(link, credit.calls, credit.bytes);
             self.send_waiting(link);
         }
@@ -535,16 +413,15 @@ impl Runtime {
                 if !port.state.readable {
                     break;
                 }
-                *worked = true;
-                let is_complete = self.pump_large(link, port, at_most)?;
+                let is_complete = self.pump_large(link, port, at_most, worked)?;
                 // One read is a turn's worth, if others wait for theirs.
                 if !is_complete || at_most < usize::MAX {
                     break;
                 }
                 continue;
             }
-            let LinkPort { tcp, state } = &mut *port;
-            if let Some(event) = tcp.link.poll_event()? {
+            let LinkPort { io, state } = &mut *port;
+            if let Some(event) = io.link_mut().poll_event()? {
                 *worked = true;
                 let after = self.on_event(link, state, event);
                 self.do_after(port, after);
@@ -557,7 +434,7 @@ impl Runtime {
                 break;
             }
             has_read = true;
-            state.readable = match tcp.read_some(at_most)? {
+            state.readable = match io.read_some(at_most)? {
                 ReadOutcome::Data { more } => {
                     // Nobody says again that there is more.
                     *worked |= more || state.ends;
@@ -576,14 +453,14 @@ impl Runtime {
         link: LinkId,
         port: &mut LinkPort,
         at_most: usize,
+        worked: &mut bool,
     ) -> Result<bool, LinkError> {
         let Some(large) = &mut port.state.large else {
             return Ok(true);
         };
-        match port
-            .tcp
-            .read_some_body(large.landing.bytes_mut(), at_most)?
-        {
+        let outcome = port.io.read_large(&mut large.landing, at_most)?;
+        *worked |= outcome != BodyOutcome::Blocked;
+        match outcome {
             // The socket may have more, whatever `more` says: the body may have come out of the buffer.
             BodyOutcome::Complete { .. } => {
                 if let Some(large) = port.state.large.take() {
@@ -602,15 +479,15 @@ impl Runtime {
     fn do_after(&mut self, port: &mut LinkPort, after: After) {
         let sent = match after {
             After::Nothing => Ok(()),
-            After::Bound(bind) => port.tcp.link.send_bound(bind, ""),
+            After::Bound(bind) => port.io.link_mut().send_bound(bind, ""),
             After::BoundAcross { bind, schema } => port.answer_across(bind, &schema),
             After::Refused {
                 bind,
                 status,
                 description,
             } => port
-                .tcp
-                .link
+                .io
+                .link_mut()
                 .send_refused(bind, status.code, &status.message, &description),
             After::Large(large) => {
                 port.state.large = Some(large);
@@ -619,7 +496,7 @@ impl Runtime {
                 Ok(())
             }
             After::SkipBody => {
-                port.tcp.link.skip_body();
+                port.io.link_mut().skip_body();
                 Ok(())
             }
         };
@@ -639,6 +516,7 @@ impl Runtime {
                     self.redials
                         .retain(|redial| redial.tenant != *tenant || redial.peer != peer);
                 }
+                state.rdma_until_ns = None;
                 self.opened.push(link);
                 After::Nothing
             }
@@ -776,9 +654,10 @@ impl Runtime {
             let Some(port) = self.links.get(link.0) else {
                 continue;
             };
-            let credit = port.tcp.link.credit();
+            let credit = port.io.link().credit();
             self.engine.link_opened(link, credit.calls, credit.bytes);
             if let (Some(peer), Some(tenant)) = (port.state.dialled, port.state.tenant.clone()) {
+                self.replaces_others(link, &tenant, peer);
                 for key in self.bindings_to(&tenant, peer) {
                     self.send_bind(link, key);
                 }
@@ -1091,7 +970,7 @@ impl Runtime {
             return;
         };
         self.engine.link_closed(link, "the link has moved");
-        let _gone_with_the_port = epoll::delete(&*self.epoll, &port.tcp);
+        let _gone_with_the_port = epoll::delete(&*self.epoll, &port.io);
         if let Some(home) = self.elsewhere(&bind.tenant) {
             let bind = Some(bind);
             home.send(Command::Adopt { port, bind });
@@ -1100,11 +979,11 @@ impl Runtime {
 }
 
 impl LinkState {
-    /// The peer answered one of our BINDs: about which binding. `None`: it owes no answer about that id.
+    /// The peer answered one of our BINDs: about which binding. `None`: it owes no answer about that id, or another link's is awaited.
     fn answered(&mut self, bind: u32) -> Option<u32> {
         let bound = self.outbound.get_mut(bind as usize)?;
         bound.unanswered = bound.unanswered.checked_sub(1)?;
-        Some(bound.binding)
+        (!self.replaced).then_some(bound.binding)
     }
 }
 
@@ -1134,6 +1013,8 @@ impl Landing {
         match &mut self.place {
             Place::Heap { block, .. } => &mut block[..self.len],
             Place::Private(bytes) => &mut bytes[..self.len],
+            #[cfg(feature = "rdma")]
+            Place::Lent { .. } => &mut [],
         }
     }
 
@@ -1141,6 +1022,18 @@ impl Landing {
         match &self.place {
             Place::Heap { block, .. } => &block[..self.len],
             Place::Private(bytes) => &bytes[..self.len],
+            #[cfg(feature = "rdma")]
+            Place::Lent { .. } => &[],
+        }
+    }
+
+    /// The session in whose heap it is.
+    pub(super) fn session_mut(&mut self) -> Option<&mut SessionId> {
+        match &mut self.place {
+            Place::Heap { session, .. } => Some(session),
+            Place::Private(_) => None,
+            #[cfg(feature = "rdma")]
+            Place::Lent { session } => Some(session),
         }
     }
 
@@ -1151,6 +1044,12 @@ impl Landing {
             Place::Private(bytes) => Body::Private {
                 bytes,
                 accepted: true,
+                extents: Vec::new(),
+            },
+            #[cfg(feature = "rdma")]
+            Place::Lent { .. } => Body::Private {
+                bytes: Vec::new(),
+                accepted: false,
                 extents: Vec::new(),
             },
         };
@@ -1168,7 +1067,7 @@ impl LinkPort {
     /// Answers a bind whose schema isn't the one that is served. A peer that can't carry protobuf, or a description that
     /// doesn't fit, leaves only the refusal of before schemas could differ.
     fn answer_across(&mut self, bind: u32, schema: &ServiceSchema) -> Result<(), SendError> {
-        let link = &mut self.tcp.link;
+        let link = self.io.link_mut();
         if link.carries_protobuf() && schema.description.len() <= MAX_DESCRIPTION {
             return link.send_bound(bind, &schema.description);
         }
@@ -1181,8 +1080,8 @@ impl LinkPort {
     /// The peer may have as much unanswered from now on as this says.
     pub(crate) fn set_window(&mut self, config: &LinkConfig) {
         let set = self
-            .tcp
-            .link
+            .io
+            .link_mut()
             .set_window(config.window_calls, config.window_bytes);
         if let Err(error) = set {
             tracing::error!("a link's window stays as it is: {error}");
@@ -1191,7 +1090,7 @@ impl LinkPort {
 
     /// `service` is what a binding is to, if it stands.
     pub(crate) fn report<'b>(&self, service: impl Fn(u32) -> Option<&'b str>) -> LinkReport {
-        let link = &self.tcp.link;
+        let link = self.io.link();
         let credit = link.credit();
         let bound = self.state.outbound.iter();
         let bound = bound.filter(|bound| bound.unanswered == 0);
@@ -1210,6 +1109,7 @@ impl LinkPort {
             credit_bytes: credit.bytes,
             window_calls: link.window().calls,
             window_bytes: link.window().bytes,
+            carriage: self.io.report(self.state.not_rdma.as_deref()),
         }
     }
 }

@@ -21,9 +21,11 @@
 
 mod account;
 mod apart;
+mod carrier;
 pub(crate) mod command;
 mod crossing;
 mod deliveries;
+mod dialling;
 pub(crate) mod foreign;
 pub(crate) mod handover;
 mod judging;
@@ -51,6 +53,7 @@ mod streams;
 mod tests;
 mod version;
 
+pub(crate) use carrier::Carrier;
 pub(crate) use command::{Command, Event, Handle};
 pub(crate) use placement::Placement;
 #[cfg(test)]

@@ -34,7 +34,7 @@ use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::past;
 use crate::datapath::placement::Map;
 use crate::datapath::policies;
-use crate::datapath::ports::{Held, LinkPort, Outbound, Place, RemoteBinding, SessionPort};
+use crate::datapath::ports::{Held, LinkPort, Outbound, RemoteBinding, SessionPort};
 use crate::datapath::runtime::{Redial, Runtime, Service};
 use crate::datapath::sending::Kept;
 use crate::limits::MAX_LINKS;
@@ -130,7 +130,7 @@ impl Runtime {
             self.engine.link_closed(LinkId(key), "the link has moved");
             self.act();
             if let Some(port) = self.links.remove(key) {
-                let _gone_with_the_port = epoll::delete(&*self.epoll, &port.tcp);
+                let _gone_with_the_port = epoll::delete(&*self.epoll, &port.io);
                 first.send(Command::Adopt { port, bind: None });
             }
         }
@@ -184,7 +184,7 @@ impl Runtime {
         let strangers = self.shares.of_strangers();
         let links = wanted.links.iter().filter_map(|&id| {
             let port = self.links.remove(id.0)?;
-            let _gone_with_the_port = epoll::delete(&*self.epoll, &port.tcp);
+            let _gone_with_the_port = epoll::delete(&*self.epoll, &port.io);
             let is_stranger = port.state.flow == strangers;
             Some((id, port, is_stranger))
         });
@@ -301,7 +301,7 @@ impl Runtime {
             let Some(name) = self.links.next_key().map(LinkId) else {
                 continue;
             };
-            if self.watch_link(name, &port.tcp).is_err() {
+            if self.watch_link(name, &port.io).is_err() {
                 unwatched.push(name);
             }
             self.links.insert(port);
@@ -445,7 +445,7 @@ impl Runtime {
             }
         }
         if let Some(large) = &mut state.large
-            && let Place::Heap { session, .. } = &mut large.landing.place
+            && let Some(session) = large.landing.session_mut()
         {
             *session = session_of(session, &names.sessions);
         }

@@ -13,8 +13,9 @@ use tollgate_shm_abi::heap::Block;
 use tollgate_shm_abi::limits::{MAX_OFFSETS, MAX_STATUS_TEXT_BYTES};
 use tollgate_shm_abi::ring::PushError;
 use tollgate_shm_abi::session::DaemonEnd;
-use tollgate_transport::{CallHead, TcpLink};
+use tollgate_transport::CallHead;
 
+use crate::datapath::carrier::Carrier;
 use crate::datapath::command::{Asker, Method, PendingBind, ServiceSchema};
 use crate::datapath::message::Message;
 use crate::datapath::sending::Kept;
@@ -331,6 +332,9 @@ pub(crate) enum Place {
     Heap { session: SessionId, block: Block },
     /// Private memory: a chain reads it first.
     Private(Vec<u8>),
+    /// As `Heap`, and the link has the block until all of the body is there.
+    #[cfg(feature = "rdma")]
+    Lent { session: SessionId },
 }
 
 /// A large body that is being read.
@@ -398,7 +402,7 @@ pub(crate) struct Comparing {
 /// A link to a peer daemon. It carries the calls of one tenant, so that no tenant can use up another's credit or stand in
 /// its way.
 pub(crate) struct LinkPort {
-    pub(crate) tcp: TcpLink,
+    pub(crate) io: Carrier,
     pub(crate) state: LinkState,
 }
 
@@ -415,6 +419,14 @@ pub(crate) struct LinkState {
     pub(crate) address: String,
     /// Where this end dialled; `None`: the peer did.
     pub(crate) dialled: Option<SocketAddr>,
+    /// Why it wasn't by RDMA, if this end dialled.
+    pub(crate) not_rdma: Option<Arc<str>>,
+    /// Dialled by RDMA and not ready yet: when TCP has its turn.
+    pub(crate) rdma_until_ns: Option<u64>,
+    /// Dialled by TCP: when RDMA is tried again.
+    pub(crate) rdma_again_ns: Option<u64>,
+    /// Another link has its bindings; what goes by it still, ends by it.
+    pub(crate) replaced: bool,
     /// Known from the first BIND, or from the start when dialled.
     pub(crate) tenant: Option<Arc<str>>,
     /// Its tenant's, once a service of that tenant's was found here; that of strangers before.
@@ -441,7 +453,7 @@ pub(crate) struct LinkState {
 
 impl LinkPort {
     pub(crate) fn new(
-        tcp: TcpLink,
+        io: Carrier,
         address: String,
         dialled: Option<SocketAddr>,
         tenant: Option<Arc<str>>,
@@ -450,6 +462,10 @@ impl LinkPort {
         let state = LinkState {
             address,
             dialled,
+            not_rdma: None,
+            rdma_until_ns: None,
+            rdma_again_ns: None,
+            replaced: false,
             tenant,
             flow,
             inbound: HashMap::default(),
@@ -463,6 +479,6 @@ impl LinkPort {
             sweep_at: KEPT_BEFORE_SWEEP,
             moving: None,
         };
-        Self { tcp, state }
+        Self { io, state }
     }
 }

@@ -44,7 +44,8 @@ use crate::datapath::pool::Pool;
 use crate::datapath::ports::{LinkPort, RemoteBinding, SessionPort, Who};
 use crate::datapath::question::Question;
 use crate::datapath::shares::Shares;
-use crate::limits::{JUDGED_AT_ONCE, TAKES_NOTHING_FOR};
+use crate::limits::JUDGED_AT_ONCE;
+use crate::rdma::{Rdma, WithoutRdma};
 
 /// How one runtime is set up.
 pub(crate) struct Options {
@@ -54,6 +55,7 @@ pub(crate) struct Options {
     pub(crate) tuning: Tuning,
     /// How much fuel a policy burns in a microsecond.
     pub(crate) rate: Rate,
+    pub(crate) rdma: Rdma,
 }
 
 /// What of that can change between two calls.
@@ -126,6 +128,8 @@ pub(crate) struct Runtime {
     pub(crate) services: Vec<Service>,
     pub(crate) bindings: Slots<RemoteBinding>,
     pub(crate) redials: Vec<Redial>,
+    /// Peers that are dialled by TCP for a while.
+    pub(crate) without_rdma: WithoutRdma,
     /// Links that became ready in this turn.
     pub(crate) opened: Vec<LinkId>,
     pub(crate) policies: Policies,
@@ -208,6 +212,7 @@ impl Runtime {
             services: Vec::new(),
             bindings: Slots::default(),
             redials: Vec::new(),
+            without_rdma: WithoutRdma::default(),
             opened: Vec::new(),
             policies,
             shares,
@@ -251,6 +256,7 @@ impl Runtime {
                 cpu_share_percent: 100,
             },
             rate: Rate::default(),
+            rdma: Rdma::Unavailable("it isn't tested here".into()),
         };
         let (events, _unheard) = tokio::sync::mpsc::unbounded_channel();
         Runtime::new(options, events).expect("the kernel has an epoll left")
@@ -484,6 +490,8 @@ impl Runtime {
                 let _asker_gone = done.send(());
             }
             Command::Accept { stream } => self.accept(stream),
+            #[cfg(feature = "rdma")]
+            Command::AcceptByRdma { link } => self.accept_by_rdma(link),
             Command::Adopt { port, bind } => self.adopt(port, bind),
             Command::Process {
                 id,
@@ -583,17 +591,16 @@ impl Runtime {
                 continue;
             };
             let due = |at: Option<u64>| at.is_some_and(|at| at <= self.now_ns);
-            if due(port.ends_at()) {
-                let seconds = TAKES_NOTHING_FOR.as_secs();
-                let reason =
-                    format!("the peer has taken nothing of what waits for it for {seconds} s");
+            if let Some(reason) = port.overdue(self.now_ns) {
                 self.lose_link(LinkId(key), &reason);
                 worked = true;
-            } else if due(port.tcp.link.next_tick())
-                && let Err(error) = port.tcp.link.tick(self.now_ns)
+            } else if due(port.io.link().next_tick())
+                && let Err(error) = port.io.link_mut().tick(self.now_ns)
             {
                 self.lose_link(LinkId(key), &error.to_string());
                 worked = true;
+            } else {
+                worked |= self.end_replaced(LinkId(key));
             }
         }
         self.policies.tend(self.now_ns, &self.engine, &self.events);
@@ -803,6 +810,7 @@ impl Runtime {
             may_sleep &= port.end.submissions.announce_sleep();
         }
         may_sleep &= self.policies.processes().announce_sleep();
+        may_sleep &= self.prepare_links_to_wait();
         if may_sleep {
             self.counters.sleeps += 1;
             let timeout = self.next_timeout();
@@ -814,12 +822,34 @@ impl Runtime {
         self.policies.processes().cancel_sleep();
     }
 
+    /// Has epoll tell what links bring that were looked at so far. Whether none has brought anything.
+    fn prepare_links_to_wait(&mut self) -> bool {
+        let mut quiet = true;
+        let mut lost = Vec::new();
+        for (key, port) in self
+            .links
+            .iter_mut()
+            .filter(|(_, port)| port.io.is_polled())
+        {
+            match port.io.prepare_to_wait() {
+                Ok(is_quiet) => quiet &= is_quiet,
+                Err(error) => lost.push((LinkId(key), error)),
+            }
+        }
+        quiet &= lost.is_empty();
+        for (link, error) in lost {
+            self.lose_link(link, &error.to_string());
+        }
+        quiet
+    }
+
     /// How long nothing needs to be done if nobody calls.
     fn next_timeout(&self) -> Option<Duration> {
-        let links = self
-            .links
-            .iter()
-            .flat_map(|(_, port)| port.tcp.link.next_tick().into_iter().chain(port.ends_at()));
+        let links = self.links.iter().flat_map(|(_, port)| {
+            let again = port.state.rdma_again_ns.into_iter();
+            let ends = port.io.link().next_tick().into_iter();
+            ends.chain(port.ends_at()).chain(again)
+        });
         let redials = self.redials.iter().map(|redial| redial.at_ns);
         let rebinds = self
             .bindings
@@ -925,7 +955,7 @@ impl Runtime {
     fn report(&self) -> Report {
         let mut bytes = self.bytes;
         for (_, port) in self.links.iter() {
-            bytes.add_link(&port.tcp.link.moved());
+            bytes.add_link(&port.io.link().moved());
         }
         let services = self
             .services
@@ -981,10 +1011,10 @@ impl Runtime {
         for (_, port) in self.links.iter_mut() {
             let reason = tollgate_transport::Reason::SHUTDOWN;
             let _not_ready = port
-                .tcp
-                .link
+                .io
+                .link_mut()
                 .send_goaway(reason, "the daemon is shutting down");
-            let _best_effort = port.tcp.flush();
+            port.io.end();
         }
     }
 }

@@ -25,7 +25,8 @@ use crate::datapath::message::{Body, Message};
 use crate::datapath::ports::LinkPort;
 use crate::datapath::runtime::Runtime;
 use crate::limits::{
-    BYTES_PER_SHARED_TURN, KEPT_BEFORE_SWEEP, SUBMISSIONS_PER_TURN, TAKES_NOTHING_FOR,
+    BYTES_PER_SHARED_TURN, KEPT_BEFORE_SWEEP, RDMA_PATIENCE, SUBMISSIONS_PER_TURN,
+    TAKES_NOTHING_FOR,
 };
 
 /// An answer that waits until its link has room.
@@ -97,13 +98,13 @@ impl Runtime {
     /// Whether a link's peer takes metadata; a link that is gone refuses what is sent by itself.
     pub(crate) fn carries_metadata(&self, link: LinkId) -> bool {
         let port = self.links.get(link.0);
-        port.is_none_or(|port| port.tcp.link.carries_metadata())
+        port.is_none_or(|port| port.io.link().carries_metadata())
     }
 
     /// As [`carries_metadata`](Self::carries_metadata), of further requests and responses.
     pub(crate) fn carries_streams(&self, link: LinkId) -> bool {
         let port = self.links.get(link.0);
-        port.is_none_or(|port| port.tcp.link.carries_streams())
+        port.is_none_or(|port| port.io.link().carries_streams())
     }
 
     /// What remains until a deadline, for a peer, whose clock is another one; 0 if there is none.
@@ -162,7 +163,7 @@ impl Runtime {
             return;
         };
         let trailers = Metadata::of_checked(&status.trailers);
-        let link_of_port = &mut port.tcp.link;
+        let link_of_port = port.io.link_mut();
         let queued = match status.code {
             // It had no responses: such a peer gets none.
             Code::OK if !link_of_port.carries_streams() => {
@@ -195,13 +196,13 @@ impl Runtime {
     pub(crate) fn send_cancel(&mut self, link: LinkId, call: CallKey) {
         if let Some(port) = self.links.get_mut(link.0) {
             // The answer to the call is ignored anyway; cancelling only saves the peer some work.
-            let _full = port.tcp.link.send_cancel(call.to_wire());
+            let _full = port.io.link_mut().send_cancel(call.to_wire());
         }
     }
 
     fn return_credit(&mut self, link: LinkId, bytes: u64) {
         if let Some(port) = self.links.get_mut(link.0) {
-            port.tcp.link.return_credit(1, bytes);
+            port.io.link_mut().return_credit(1, bytes);
         }
     }
 
@@ -215,7 +216,7 @@ impl Runtime {
         let token = self.next_token;
         let port = self.links.get_mut(link.0);
         let queued = port.and_then(|port| {
-            message.on_wire(|image| send(&mut port.tcp.link, image, Token(token)))
+            message.on_wire(|image| send(port.io.link_mut(), image, Token(token)))
         });
         let queued = queued.unwrap_or(Err(SendError::Ended));
         if let (Ok(Queued::Held), Body::Gathered { source, .. }) = (&queued, &message.body) {
@@ -233,7 +234,7 @@ impl Runtime {
     }
 
     pub(crate) fn reclaim_sent(&mut self, port: &mut LinkPort) {
-        while let Some(Token(token)) = port.tcp.link.poll_sent() {
+        while let Some(Token(token)) = port.io.poll_sent() {
             if let Some(source) = self.sending.remove(&token) {
                 self.reclaim(source);
             }
@@ -250,15 +251,15 @@ impl Runtime {
             return flushed;
         };
         let mut outcome = Ok(());
-        let taken = port.tcp.link.taken();
-        if port.tcp.wants_write() {
+        let taken = port.io.link().taken();
+        if port.io.link().wants_write() {
             flushed.sent = true;
-            outcome = port.tcp.flush().map(|_| ());
+            outcome = port.io.flush().map(|_| ());
         }
         self.reclaim_sent(&mut port);
         if port.state.behind_since_ns.is_some() {
-            flushed.more = !port.tcp.link.is_behind();
-            if port.tcp.link.taken() > taken {
+            flushed.more = !port.io.link().is_behind();
+            if port.io.link().taken() > taken {
                 port.state.behind_since_ns = Some(self.now_ns);
             }
         }
@@ -276,14 +277,14 @@ impl Runtime {
 impl Runtime {
     fn is_full(&self, link: LinkId) -> bool {
         let port = self.links.get(link.0);
-        port.is_some_and(|port| port.tcp.link.is_full())
+        port.is_some_and(|port| port.io.link().is_full())
     }
 
     /// After something was queued: whether what can wait has to, from now on.
     pub(crate) fn note_behind(&mut self, link: LinkId) {
         if let Some(port) = self.links.get_mut(link.0)
             && port.state.behind_since_ns.is_none()
-            && port.tcp.link.is_behind()
+            && port.io.link().is_behind()
         {
             port.state.behind_since_ns = Some(self.now_ns);
             self.engine.set_behind(link, true);
@@ -410,9 +411,25 @@ pub(super) fn send_code(error: &SendError) -> Code {
 }
 
 impl LinkPort {
-    /// When the link ends unless its peer takes something.
+    /// When the link ends, unless its peer takes something or, dialled by RDMA, is ready.
     pub(crate) fn ends_at(&self) -> Option<u64> {
-        let since_ns = self.state.behind_since_ns?;
-        Some(since_ns + TAKES_NOTHING_FOR.as_nanos() as u64)
+        let behind = self.state.behind_since_ns;
+        let behind = behind.map(|since_ns| since_ns + TAKES_NOTHING_FOR.as_nanos() as u64);
+        behind.into_iter().chain(self.state.rdma_until_ns).min()
+    }
+
+    /// Why it ends now, if it does.
+    pub(crate) fn overdue(&self, now_ns: u64) -> Option<String> {
+        self.ends_at().filter(|at_ns| *at_ns <= now_ns)?;
+        Some(match self.state.rdma_until_ns {
+            Some(_) => {
+                let seconds = RDMA_PATIENCE.as_secs();
+                format!("the peer isn't ready by RDMA after {seconds} s")
+            }
+            None => {
+                let seconds = TAKES_NOTHING_FOR.as_secs();
+                format!("the peer has taken nothing of what waits for it for {seconds} s")
+            }
+        })
     }
 }

@@ -386,7 +386,7 @@ impl Runtime {
             messages: credit.messages,
             bytes: credit.bytes,
         };
-        let link_of_port = &mut port.tcp.link;
+        let link_of_port = port.io.link_mut();
         let queued = match of {
             Direction::Requests => link_of_port.send_request_credit(call, consumed),
             Direction::Responses => link_of_port.send_response_credit(call, consumed),

@@ -2,11 +2,12 @@
 //!
 //! What the protocol knows is [`FrozenLink`]'s to say; here is what the runtime has around it. A large body that was on its way into a
 //! receive heap goes on in private memory: the next process has another heap. A link that can't go on in the next process ends with
-//! the old one, as all did once: its calls end with UNAVAILABLE, and who has dialled it dials again.
+//! the old one, as all did once: its calls end with UNAVAILABLE, and who has dialled it dials again. Links over RDMA are such: a queue pair
+//! can't change its process.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,7 @@ use tollgate_shm_abi::stream::Credit;
 use tollgate_transport::{CallHead, FrozenLink, TcpLink};
 
 use super::state::{Bytes, MessageForm, StatusForm, source_of};
+use crate::datapath::carrier::Carrier;
 use crate::datapath::message::Source;
 use crate::datapath::moving::NO_BINDING;
 use crate::datapath::ports::{
@@ -146,11 +148,14 @@ impl Runtime {
             ..LinksLeft::default()
         };
         for (key, port) in self.links.iter() {
-            let Some(link) = port.tcp.link.freeze(&mut bytes.0) else {
+            // One that was replaced has no bindings to go on with.
+            let goes_on = !port.state.replaced;
+            let frozen = goes_on.then(|| port.io.freeze(&mut bytes.0)).flatten();
+            let Some((link, socket)) = frozen else {
                 left.free.insert(0, next_key(key));
                 continue;
             };
-            let socket = port.tcp.as_fd().try_clone_to_owned();
+            let socket = socket.try_clone_to_owned();
             let socket = socket.map_err(|error| format!("no descriptors are left: {error}"))?;
             left.sockets.push((LinkId(key), socket));
             let state = &port.state;
@@ -158,7 +163,11 @@ impl Runtime {
                 binding: places.get(&bound.binding).copied(),
                 unanswered: bound.unanswered,
             });
-            let filled = port.tcp.link.pending_body().map_or(0, |(_, filled)| filled);
+            let filled = port
+                .io
+                .link()
+                .pending_body()
+                .map_or(0, |(_, filled)| filled);
             let large = state.large.as_ref();
             let form = LinkForm {
                 id: LinkId(key),
@@ -228,7 +237,8 @@ impl Runtime {
                 return Ok(None);
             }
         };
-        let watched = self.watch_link(id, &tcp);
+        let io = Carrier::Tcp(tcp);
+        let watched = self.watch_link(id, &io);
         watched.map_err(|error| failed(&error))?;
         let tenant: Option<Arc<str>> = form.tenant.map(Into::into);
         let is_known = form.dialled.is_some() || !form.inbound.is_empty();
@@ -236,7 +246,8 @@ impl Runtime {
             Some(tenant) => self.shares.of(tenant),
             None => self.shares.of_strangers(),
         };
-        let mut port = LinkPort::new(tcp, address.clone(), form.dialled, tenant, flow);
+        let mut port = LinkPort::new(io, address.clone(), form.dialled, tenant, flow);
+        let again_ns = self.rdma_again_ns();
         let state = &mut port.state;
         for (bind, service) in form.inbound {
             if self.services.len() <= service.0 as usize {
@@ -256,7 +267,7 @@ impl Runtime {
                 unanswered,
             });
         }
-        let pending = port.tcp.link.pending_body();
+        let pending = port.io.link().pending_body();
         state.large = match (form.large, pending) {
             (None, None) => None,
             (Some(large), Some(pending)) if (large.len, large.filled) == pending => {
@@ -269,6 +280,10 @@ impl Runtime {
             state.kept.extend(kept);
         }
         state.ends = form.ends;
+        if form.dialled.is_some() {
+            state.not_rdma = Some("another process of this daemon has dialled it".into());
+            state.rdma_again_ns = again_ns;
+        }
         state.behind_since_ns = form.behind.then_some(self.now_ns);
         Ok(Some(Box::new(port)))
     }

@@ -1,0 +1,470 @@
+//! Daemons whose links go over RDMA: what applications call over TCP they call over RDMA, and don't notice. Runs in the VM with two
+//! soft-RoCE devices (`.ci/rdma daemons`), so it is built only with the feature `rdma-vm`.
+//!
+//! Everything is beside the test's program there: daemon, command line, policy.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tollgate::{
+    Bytes, Channel, Code, Received, Reply, Request, Response, Server, Service, Session,
+    SessionOptions, Status, Workers, block_on,
+};
+use tollgate_conformance::counting::{Counting, ask, payload};
+use tollgate_conformance::hotel::EchoMessage;
+use tollgate_conformance::hotel::ReserveRequest;
+use tollgate_conformance::hotel::echo_client::EchoClient;
+use tollgate_conformance::hotel::echo_server::{Echo, EchoServer};
+use tollgate_conformance::hotel::reservation_client::ReservationClient;
+use tollgate_conformance::hotel::reservation_server::ReservationServer;
+use tollgate_conformance::interop::{Ask, SemanticsClient, SemanticsServer, Server as Interop};
+use tollgate_conformance::process::{program, programs, runtimes_ns};
+use tollgate_conformance::testbed::{Daemon, Options, Testbed, eventually};
+
+/// As the VM has them: who calls, and who is called.
+const CALLER: &str = "10.99.0.1";
+const CALLED: &str = "10.99.0.2";
+
+/// Anything may take this long in an emulator.
+const LONG: Duration = Duration::from_secs(90);
+
+/// A payload that is worth not copying.
+const PAYLOAD: usize = 2 << 20;
+
+/// Two hosts, each with a device of its own.
+struct Hosts {
+    bed: Testbed,
+    a: Daemon,
+    b: Daemon,
+    tokens: [String; 2],
+}
+
+fn options(ip: &str, port: u16, rdma: &str) -> Options {
+    let ip: IpAddr = ip.parse().unwrap();
+    Options {
+        psk: Some("a secret of sixteen bytes or more".to_owned()),
+        listen: Some(SocketAddr::new(ip, port)),
+        config: format!("[rdma]\nfrom = \"{ip}\"\n{rdma}\n"),
+        ..Options::default()
+    }
+}
+
+impl Hosts {
+    fn new() -> Hosts {
+        Hosts::with("", "")
+    }
+
+    /// With further settings of RDMA.
+    fn with(a: &str, b: &str) -> Hosts {
+        Hosts::of(&options(CALLER, 0, a), &options(CALLED, 0, b))
+    }
+
+    fn of(a: &Options, b: &Options) -> Hosts {
+        let bed = Testbed::new();
+        let (a, b) = (bed.daemon_with("a", a), bed.daemon_with("b", b));
+        let tokens = [a.tenant("acme"), b.tenant("acme")];
+        Hosts { bed, a, b, tokens }
+    }
+
+    fn peer(&self) -> String {
+        self.b.listen().to_string()
+    }
+
+    fn open(&self) -> Session {
+        Session::open(SessionOptions::new(self.a.socket(), &*self.tokens[0])).unwrap()
+    }
+
+    fn serve(&self, service: impl Service) -> Session {
+        let session = Session::open(SessionOptions::new(self.b.socket(), &*self.tokens[1]));
+        let session = session.unwrap();
+        block_on(&session, Server::new(&session).add_service(service).bind()).unwrap();
+        session
+    }
+
+    /// Counts what it is asked, on workers: a call that takes its time keeps no other waiting.
+    fn serve_counting(&self) -> (Session, Counting, Workers) {
+        let (workers, counting) = (Workers::start(2).unwrap(), Counting::default());
+        let service = SemanticsServer::new(counting.clone());
+        let service = workers.serve_methods(service, &["Unary"]).unwrap();
+        (self.serve(service), counting, workers)
+    }
+
+    /// Of the caller's daemon.
+    fn link(&self) -> Value {
+        let links = self.a.status()["links"].clone();
+        assert_eq!(links.as_array().map(Vec::len), Some(1), "{links}");
+        links[0].clone()
+    }
+
+    /// Whether the caller's daemon has one link, over RDMA: none that it replaces is there any more.
+    fn goes_by_rdma_alone(&self) -> bool {
+        let links = self.a.status()["links"].clone();
+        let links = links.as_array().unwrap();
+        links.len() == 1 && links[0]["transport"] == "rdma"
+    }
+
+    fn expect_rdma(&self) -> Value {
+        let link = self.link();
+        assert_eq!(link["transport"], "rdma", "{link}");
+        assert_eq!(link["device"], "rxe_va", "{link}");
+        assert_eq!(link["state"], "ready", "{link}");
+        link
+    }
+}
+
+/// What a call and its answer are, for each size that travels in another way.
+fn call_every_size(session: &Session, peer: &str) {
+    let client = SemanticsClient::new(Channel::new(session, peer));
+    for number in 0..10 {
+        let request = Ask {
+            payload: payload(number),
+            ..ask(number)
+        };
+        let reply = block_on(session, client.unary(request)).unwrap();
+        let mut want = payload(number);
+        want.reverse();
+        assert_eq!(reply.get_ref().view().payload(), want, "call {number}");
+    }
+}
+
+/// Until a call comes through.
+fn call_again(session: &Session, peer: &str) {
+    let client = SemanticsClient::new(Channel::new(session, peer));
+    let answered = eventually(LONG, || match block_on(session, client.unary(ask(7))) {
+        Ok(_) => true,
+        Err(status) => {
+            assert_eq!(status.code, Code::UNAVAILABLE, "{status}");
+            std::thread::sleep(Duration::from_millis(100));
+            false
+        }
+    });
+    answered.expect("the link is dialled again");
+}
+
+/// Answers with an empty message if it has got exactly this payload.
+struct Checks;
+
+fn pattern() -> impl Iterator<Item = u8> {
+    (0..PAYLOAD).map(|at| (at % 251) as u8)
+}
+
+impl Echo for Checks {
+    async fn echo(&self, request: Request<Received<EchoMessage>>) -> Reply<EchoMessage> {
+        match request
+            .get_ref()
+            .view()
+            .payload()
+            .iter()
+            .copied()
+            .eq(pattern())
+        {
+            true => Ok(Response::new(EchoMessage::default())),
+            false => Err(Status::new(Code::DATA_LOSS, "another payload")),
+        }
+    }
+}
+
+#[test]
+fn calls_of_all_sizes_cross_and_both_ends_say_by_what() {
+    let hosts = Hosts::new();
+    let _serving = hosts.serve_counting();
+    let session = hosts.open();
+    call_every_size(&session, &hosts.peer());
+    let link = hosts.expect_rdma();
+    assert_eq!(link["one_sided"], false);
+    assert_eq!(link["copies_because"], Value::Null);
+    let there = hosts.b.status();
+    assert_eq!(there["links"][0]["transport"], "rdma", "{there}");
+    assert_eq!(there["rdma"]["unavailable"], Value::Null);
+    assert_eq!(there["rdma"]["not_listening"], Value::Null);
+    assert_eq!(there["rdma"]["devices"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn one_sided_links_cross_into_rings() {
+    let ring = "one_sided = true\nring_kib = 256";
+    let hosts = Hosts::with(ring, ring);
+    let _serving = hosts.serve_counting();
+    let session = hosts.open();
+    call_every_size(&session, &hosts.peer());
+    assert_eq!(hosts.expect_rdma()["one_sided"], true);
+}
+
+/// From the buffer of the one application into the heap of the other, by the devices alone.
+#[test]
+fn a_large_payload_is_copied_by_nobody_and_registered_once() {
+    let hosts = Hosts::new();
+    let _serving = hosts.serve(EchoServer::new(Checks));
+    let session = hosts.open();
+    let client = EchoClient::new(Channel::new(&session, &hosts.peer()));
+    let mut buffer = session.buffer(PAYLOAD).unwrap();
+    buffer
+        .iter_mut()
+        .zip(pattern())
+        .for_each(|(at, byte)| *at = byte);
+    let payload = Bytes::from(buffer.freeze());
+    let call = || {
+        let payload = payload.clone();
+        block_on(&session, client.echo(EchoMessage { payload })).unwrap();
+    };
+    call();
+    let first = [hosts.a.status(), hosts.b.status()];
+    call();
+    call();
+    let then = [hosts.a.status(), hosts.b.status()];
+    let grown = |host: usize, what: &str| {
+        let of = |status: &Value| status["links"][0][what].as_u64().unwrap();
+        of(&then[host]) - of(&first[host])
+    };
+    for host in [0, 1] {
+        assert_eq!(grown(host, "registrations"), 0, "host {host}");
+        assert!(grown(host, "bytes_copied") < 4_096, "host {host}: {then:?}");
+    }
+    assert!(grown(0, "bytes_in_place") >= 2 * PAYLOAD as u64, "{then:?}");
+    assert!(grown(1, "bytes_in_place") >= 2 * PAYLOAD as u64, "{then:?}");
+    let received = |status: &Value| status["bytes"]["received_in_place"].as_u64().unwrap();
+    assert_eq!(received(&then[1]) - received(&first[1]), 2 * PAYLOAD as u64);
+    // What an application leaves at its device goes with it.
+    let heaps = |daemon: &Daemon| {
+        let devices = daemon.status()["rdma"]["devices"].clone();
+        let devices = devices.as_array().unwrap().iter();
+        devices
+            .map(|device| device["heaps"].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    assert_eq!(heaps(&hosts.a), 1);
+    drop((payload, client));
+    session.close();
+    eventually(LONG, || heaps(&hosts.a) == 0).expect("the heap is forgotten");
+}
+
+#[test]
+fn a_policy_of_the_servers_side_reads_its_copy_before_the_application_has_any() {
+    let hosts = Hosts::with("", "[policies]\ncpu_us = 10000");
+    let _serving = hosts.serve(ReservationServer::new(
+        tollgate_conformance::backstage::Hotel::default(),
+    ));
+    let listed = "x".repeat(5_000);
+    let config = format!(r#"{{"blocked": ["{listed}", "short"]}}"#);
+    let config = hosts.bed.file("acl.json", config);
+    let acl = programs().join("acl.wasm");
+    let push = format!(
+        "policy push {} --tenant acme --name acl --config {}",
+        acl.display(),
+        config.display()
+    );
+    hosts.b.ok(&push);
+    hosts
+        .b
+        .ok("policy attach acl@1 --tenant acme --service hotel.Reservation --side server");
+    let session = hosts.open();
+    let client = ReservationClient::new(Channel::new(&session, &hosts.peer()));
+    let reserve = |name: &str| {
+        let request = ReserveRequest {
+            customer_name: name.to_owned(),
+            room_count: 1,
+            ..ReserveRequest::default()
+        };
+        let reply = block_on(&session, client.reserve(request));
+        reply.map(|_| ()).map_err(|status| status.code)
+    };
+    assert_eq!(reserve("Ada"), Ok(()));
+    assert_eq!(reserve("short"), Err(Code::PERMISSION_DENIED));
+    assert_eq!(reserve(&listed), Err(Code::PERMISSION_DENIED));
+    assert_eq!(reserve(&"y".repeat(5_000)), Ok(()));
+    hosts.expect_rdma();
+}
+
+#[test]
+fn streams_cross_and_deadlines_pass() {
+    let hosts = Hosts::new();
+    let _serving = hosts.serve(SemanticsServer::new(Interop));
+    let session = hosts.open();
+    let client = SemanticsClient::new(Channel::new(&session, &hosts.peer()));
+    block_on(&session, async {
+        let many = Ask {
+            responses: 100,
+            response_bytes: 5_000,
+            ..ask(0)
+        };
+        let mut spread = client.spread(many).await.unwrap().into_inner();
+        for number in 0..100 {
+            let answer = spread.message().await.unwrap().unwrap();
+            assert_eq!(answer.view().number(), number);
+            assert_eq!(answer.view().payload().len(), 5_000);
+        }
+        assert!(spread.message().await.unwrap().is_none());
+    });
+    drop(_serving);
+    let _slow = hosts.serve_counting();
+    let mut request = Request::new(Ask {
+        delay_ms: 3_000,
+        ..ask(1)
+    });
+    request.set_timeout(Duration::from_millis(300));
+    let late = block_on(&session, client.unary(request)).map(drop);
+    assert_eq!(late.unwrap_err().code, Code::DEADLINE_EXCEEDED);
+    hosts.expect_rdma();
+}
+
+/// Links are accepted by either of two runtimes, and move to their tenant's.
+#[test]
+fn links_move_to_the_runtime_of_their_tenant() {
+    let [a, b] = [(CALLER, 0), (CALLED, 0)].map(|(ip, port)| Options {
+        config: format!("runtimes = 2\n{}", options(ip, port, "").config),
+        ..options(ip, port, "")
+    });
+    let hosts = Hosts::of(&a, &b);
+    let mut serving = Vec::new();
+    for tenant in ["acme", "globex", "initech", "umbrella"] {
+        let tokens = match tenant {
+            "acme" => hosts.tokens.clone(),
+            other => [hosts.a.tenant(other), hosts.b.tenant(other)],
+        };
+        let server = Session::open(SessionOptions::new(hosts.b.socket(), &*tokens[1])).unwrap();
+        let service = SemanticsServer::new(Interop);
+        block_on(&server, Server::new(&server).add_service(service).bind()).unwrap();
+        let session = Session::open(SessionOptions::new(hosts.a.socket(), &*tokens[0])).unwrap();
+        let client = SemanticsClient::new(Channel::new(&session, &hosts.peer()));
+        block_on(&session, client.unary(ask(1))).unwrap();
+        serving.push((server, session));
+    }
+    for daemon in [&hosts.a, &hosts.b] {
+        let status = daemon.status();
+        let links = status["links"].as_array().unwrap();
+        assert_eq!(links.len(), 4, "{status}");
+        let by_rdma = links.iter().all(|link| link["transport"] == "rdma");
+        assert!(by_rdma, "{status}");
+    }
+    // Also a link that stands goes with its tenant.
+    let homes = hosts.b.status()["homes"].clone();
+    let home = homes["acme"]["runtime"].as_u64().unwrap_or(0);
+    hosts
+        .b
+        .ok(&format!("tenant move acme --runtime {}", 1 - home));
+    let (_, session) = &serving[0];
+    let client = SemanticsClient::new(Channel::new(session, &hosts.peer()));
+    block_on(session, client.unary(ask(2))).unwrap();
+}
+
+#[test]
+fn a_peer_without_rdma_is_reached_by_tcp_and_status_says_why() {
+    let hosts = Hosts::with("", "enabled = false");
+    let _serving = hosts.serve_counting();
+    let session = hosts.open();
+    call_every_size(&session, &hosts.peer());
+    let link = hosts.link();
+    assert_eq!(link["transport"], "tcp", "{link}");
+    let why = link["not_rdma"].as_str().unwrap();
+    assert!(
+        why.contains("nothing accepts RDMA connections there"),
+        "{why}"
+    );
+    let there = hosts.b.status();
+    let off = "the configuration says rdma.enabled = false";
+    assert_eq!(there["rdma"]["unavailable"], off);
+}
+
+/// A peer that has RDMA later is reached by it, and no call is lost on the way there.
+#[test]
+fn calls_go_on_while_their_link_is_replaced_by_one_over_rdma() {
+    let mut hosts = Hosts::with("", "enabled = false");
+    let (_serving, counting, _workers) = hosts.serve_counting();
+    let session = hosts.open();
+    let peer = hosts.peer();
+    call_every_size(&session, &peer);
+    assert_eq!(hosts.link()["transport"], "tcp");
+    // The next process reads it.
+    hosts.bed.file("b.toml", options(CALLED, 0, "").config);
+    let own = program("tollgated").display().to_string();
+    let next = hosts.bed.successor("next-b", &own);
+    hosts.b.upgrade(&next);
+    let client = SemanticsClient::new(Channel::new(&session, &peer));
+    let mut made = 100;
+    let by_rdma = eventually(LONG, || {
+        let calls = (made..made + 20).map(|number| client.unary(ask(number)));
+        let answers = block_on(&session, futures_util::future::join_all(calls));
+        for answer in answers {
+            answer.expect("no call is lost");
+        }
+        made += 20;
+        hosts.goes_by_rdma_alone()
+    });
+    by_rdma.expect("RDMA is tried again, and the link over TCP ends");
+    let handled = counting.handled.lock().unwrap();
+    let twice = handled
+        .iter()
+        .find(|(number, times)| **number >= 100 && **times != 1);
+    assert_eq!(twice, None, "each once");
+}
+
+#[test]
+fn a_daemon_that_was_killed_is_dialled_again_by_rdma() {
+    let mut hosts = Hosts::new();
+    let (_serving, _, _workers) = hosts.serve_counting();
+    let session = hosts.open();
+    let peer = hosts.peer();
+    let client = SemanticsClient::new(Channel::new(&session, &peer));
+    block_on(&session, client.unary(ask(1))).unwrap();
+    hosts.expect_rdma();
+    let slow = Ask {
+        delay_ms: 60_000,
+        ..ask(2)
+    };
+    let lost = std::thread::scope(|scope| {
+        let call = scope.spawn(|| block_on(&session, client.unary(slow)).map(drop));
+        std::thread::sleep(Duration::from_millis(500));
+        hosts.b.process().signal(Signal::KILL);
+        call.join().unwrap()
+    });
+    let lost = lost.unwrap_err();
+    assert_eq!(lost.code, Code::UNAVAILABLE, "{lost}");
+    assert!(lost.message.contains(&peer), "{lost}");
+    drop((_serving, _workers));
+    let port = hosts.b.listen().port();
+    hosts.b = hosts.bed.daemon_with("b", &options(CALLED, port, ""));
+    hosts.tokens[1] = hosts.b.tenant("acme");
+    let _again = hosts.serve_counting();
+    call_again(&session, &peer);
+    let by_rdma = eventually(LONG, || hosts.goes_by_rdma_alone());
+    by_rdma.expect("RDMA is tried again");
+}
+
+/// Queue pairs stay behind: the link ends with the old process, and is dialled again to the new one.
+#[test]
+fn an_upgrade_ends_the_link_and_it_is_dialled_again() {
+    let mut hosts = Hosts::new();
+    let _serving = hosts.serve_counting();
+    let session = hosts.open();
+    let peer = hosts.peer();
+    call_every_size(&session, &peer);
+    let own = program("tollgated").display().to_string();
+    for name in ["next-b", "next-a"] {
+        let next = hosts.bed.successor(name, &own);
+        match name {
+            "next-b" => hosts.b.upgrade(&next),
+            _ => hosts.a.upgrade(&next),
+        };
+        call_again(&session, &peer);
+        call_every_size(&session, &peer);
+    }
+}
+
+#[test]
+fn an_idle_link_costs_no_processor() {
+    let hosts = Hosts::new();
+    let _serving = hosts.serve_counting();
+    let session = hosts.open();
+    call_every_size(&session, &hosts.peer());
+    hosts.expect_rdma();
+    std::thread::sleep(Duration::from_millis(500));
+    let before = runtimes_ns(hosts.a.pid()) + runtimes_ns(hosts.b.pid());
+    std::thread::sleep(Duration::from_secs(3));
+    let used = runtimes_ns(hosts.a.pid()) + runtimes_ns(hosts.b.pid()) - before;
+    assert!(used < 150_000_000, "{used} ns in 3 s");
+    call_every_size(&session, &hosts.peer());
+}

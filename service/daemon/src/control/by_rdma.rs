@@ -1,0 +1,86 @@
+//! Peers that come in over RDMA, at the port number that they have over TCP, and what is left of sessions at the devices.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use tokio::io::unix::AsyncFd;
+use tollgate_shm_abi::wait::now_ns;
+use tollgate_transport_rdma::{RdmaError, RdmaLink, RdmaListener};
+
+use crate::control::{Control, Watched, watch};
+use crate::datapath::Command;
+use crate::limits::RDMA_ROUND;
+use crate::rdma::Rdma;
+
+/// Accepts while it runs. Where it can't, it tries again: a process that this one has replaced may have the port still.
+pub(super) async fn peers(control: Rc<Control>, address: SocketAddr) {
+    loop {
+        let error = match listen(&control, address) {
+            Ok(Some(listener)) => {
+                tracing::info!("peers are accepted over RDMA at {address}, too");
+                control.not_listening.replace(None);
+                accept(&control, listener).await
+            }
+            Ok(None) => return,
+            Err(error) => error,
+        };
+        let why = error.to_string();
+        let before = control.not_listening.replace(Some(why.clone()));
+        if before.as_ref() != Some(&why) {
+            tracing::info!("peers aren't accepted over RDMA at {address}: {why}");
+        }
+        tokio::time::sleep(RDMA_ROUND).await;
+    }
+}
+
+type Listener = AsyncFd<Watched<RdmaListener>>;
+
+fn listen(control: &Control, address: SocketAddr) -> std::io::Result<Option<Listener>> {
+    let Rdma::Ready { devices, options } = &control.rdma else {
+        return Ok(None);
+    };
+    let listener = RdmaListener::bind(devices, address, options);
+    watch(listener.map_err(std::io::Error::other)?).map(Some)
+}
+
+/// Why it ended.
+async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
+    let mut turn = 0;
+    loop {
+        let mut ready = match listener.readable_mut().await {
+            Ok(ready) => ready,
+            Err(error) => return error,
+        };
+        let next = ready.try_io(|inner| {
+            let accepted = inner.get_mut().0.accept(&control.link, now_ns());
+            match accepted.transpose() {
+                Some(accepted) => Ok(accepted),
+                None => Err(std::io::ErrorKind::WouldBlock.into()),
+            }
+        });
+        let accepted: Result<RdmaLink, RdmaError> = match next {
+            Ok(Ok(accepted)) => accepted,
+            Ok(Err(error)) => return error,
+            Err(_would_block) => continue,
+        };
+        match accepted {
+            Ok(link) => {
+                // Which tenant it is for is known after its first BIND; the link moves then.
+                turn = (turn + 1) % control.runtimes();
+                let link = Box::new(link);
+                control.send(turn, Command::AcceptByRdma { link });
+            }
+            Err(error) => tracing::warn!("a peer's RDMA connection can't be accepted: {error}"),
+        }
+    }
+}
+
+/// Unregisters what sessions that have ended leave.
+pub(super) async fn sweep(control: Rc<Control>) {
+    loop {
+        tokio::time::sleep(RDMA_ROUND).await;
+        if let Rdma::Ready { devices, .. } = &control.rdma {
+            devices.sweep();
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! What carries a link's bytes: TCP, or RDMA in a daemon that was built with it.
+//!
+//! The protocol is one, [`Link`]; what a turn does differs in three ways:
+//!
+//! - What comes over TCP is told by the runtime's epoll. What comes over RDMA is found by looking, in every turn, until the link was
+//!   told that the runtime is about to wait ([`prepare_to_wait`](Carrier::prepare_to_wait)).
+//! - A large body over RDMA is the device's to write: its block of the receive heap is lent to the link until all of it is there.
+//! - What was sent over RDMA is read by the device where it lies: a link gives it back once that is done, or when it [ends](Carrier::end).
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use serde::Serialize;
+use tollgate_transport::{
+    BodyOutcome, FlushOutcome, FrozenLink, Link, LinkError, ReadOutcome, TcpLink, Token,
+};
+#[cfg(feature = "rdma")]
+use {tollgate_transport::LinkIo, tollgate_transport_rdma::RdmaLink};
+
+use crate::datapath::ports::Landing;
+#[cfg(feature = "rdma")]
+use crate::{datapath::ports::Place, limits::FAREWELL};
+
+/// A link and its connection.
+#[cfg_attr(
+    feature = "rdma",
+    allow(clippy::large_enum_variant, reason = "its port is on the heap")
+)]
+pub(crate) enum Carrier {
+    Tcp(TcpLink),
+    #[cfg(feature = "rdma")]
+    Rdma(Box<RdmaLink>),
+}
+
+/// How a link is carried, for operators.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "transport", rename_all = "kebab-case")]
+pub(crate) enum Carriage {
+    Tcp {
+        /// Why not by RDMA, if this end dialled.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        not_rdma: Option<String>,
+    },
+    #[cfg(feature = "rdma")]
+    Rdma {
+        /// Once it is known.
+        device: Option<String>,
+        /// Whether the peer writes into a ring of this end's.
+        one_sided: bool,
+        /// Why messages are copied that could be sent from where they lie, if some are.
+        copies_because: Option<String>,
+        work_requests: u64,
+        doorbells: u64,
+        completions: u64,
+        registrations: u64,
+        bytes_copied: u64,
+        bytes_in_place: u64,
+        system_calls: u64,
+    },
+}
+
+impl Carrier {
+    /// The protocol, to be looked at.
+    pub(crate) fn link(&self) -> &Link {
+        match self {
+            Carrier::Tcp(tcp) => &tcp.link,
+            #[cfg(feature = "rdma")]
+            Carrier::Rdma(rdma) => rdma.protocol(),
+        }
+    }
+
+    pub(crate) fn link_mut(&mut self) -> &mut Link {
+        match self {
+            Carrier::Tcp(tcp) => &mut tcp.link,
+            #[cfg(feature = "rdma")]
+            Carrier::Rdma(rdma) => rdma.link(),
+        }
+    }
+
+    /// Whether what comes by it is found only by looking.
+    pub(crate) fn is_polled(&self) -> bool {
+        match self {
+            Carrier::Tcp(_) => false,
+            #[cfg(feature = "rdma")]
+            Carrier::Rdma(_) => true,
+        }
+    }
+
+    pub(crate) fn read_some(&mut self, at_most: usize) -> Result<ReadOutcome, LinkError> {
+        match self {
+            Carrier::Tcp(tcp) => tcp.read_some(at_most),
+            #[cfg(feature = "rdma")]
+            Carrier::Rdma(rdma) => rdma.read_some(at_most),
+        }
+    }
+
+    /// Reads on at the pending large body.
+    pub(crate) fn read_large(
+        &mut self,
+        landing: &mut Landing,
+        at_most: usize,
+    ) -> Result<BodyOutcome, LinkError> {
+        match self {
+            Carrier::Tcp(tcp) => tcp.read_some_body(landing.bytes_mut(), at_most),
+            #[cfg(feature = "rdma")]
+            Carrier::Rdma(rdma) => read_large_by_rdma(rdma, landing, at_most),
+        }
+    }
+
+    /// Takes back what a large body has lent, of a link that has ended.
+    #[cfg_attr(
+        not(feature = "rdma"),
+        allow(unused_variables, clippy::unused_self, reason = "TCP borrows nothing")
+    )]
+    pub(crate) fn take_back(&mut self, landing: &mut Landing) {
+        #[cfg(feature = "rdma")]
+        if let (Carrier::Rdma(rdma), Place::Lent { session }) = (self, &landing.place) {
+            let session = *session;
+            if let Some(block) = rdma.reclaim_block() {
+                landing.place = Place::Heap { session, block };
+            }
+        }
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<FlushOutcome, LinkError> {
+        match self {
+            Carrier::Tcp(tcp) => tcp.flush(),
+            #[cfg(feature = "rdma")]
+            Carrier::Rdma(rdma) => rdma.flush(),
+        }
+    }
+
+    /// A frame whose memory nobody reads any more.
+    pub(crate) fn poll_sent(&mut self) -> Option<Token> {
+        match self {
+            Carrier::Tcp(tcp) => tcp.link.poll_sent(),
+            #[cfg(feature = "rdma")]
+            Carrier::Rdma(rdma) => rdma.poll_sent(),
+        }
+    }
+
+    /// Has epoll tell what comes from now on; `false`: something has come.
+    pub(crate) fn prepare_to_wait(&mut self) -> Result<bool, LinkError> {
+        match self {
+            Carrier::Tcp(_) => Ok(true),
+            #[cfg(feature = "rdma")]
+            Carrier::Rdma(rdma) => rdma.prepare_to_wait(),
+        }
+    }
+
+    /// Says what can be said at once, and ends the connection: nobody reads or writes memory for it afterwards.
+    pub(crate) fn end(&mut self) {
+        match self {
+            Carrier::Tcp(tcp) => {
+                // What the socket doesn't take is given up.
+                let _so_far = tcp.flush();
+                tcp.link.abandon(LinkError::ClosedHere);
+            }
+            #[cfg(feature = "rdma")]
+            Carrier::Rdma(rdma) => rdma.end(LinkError::ClosedHere, FAREWELL),
+        }
+    }
+
+    /// For another process: how the link stands, and its connection. `None`: it can't go on there.
+    pub(crate) fn freeze(&self, bytes: &mut Vec<u8>) -> Option<(FrozenLink, BorrowedFd<'_>)> {
+        match self {
+            Carrier::Tcp(tcp) => Some((tcp.link.freeze(bytes)?, tcp.as_fd())),
+            #[cfg(feature = "rdma")]
+            Carrier::Rdma(_) => None,
+        }
+    }
+
+    /// `not_rdma` is what is known of why it isn't carried by RDMA.
+    pub(crate) fn report(&self, not_rdma: Option<&str>) -> Carriage {
+        match self {
+            Carrier::Tcp(_) => Carriage::Tcp {
+                not_rdma: not_rdma.map(str::to_owned),
+            },
+            #[cfg(feature = "rdma")]
+            Carrier::Rdma(rdma) => {
+                let counts = rdma.counts();
+                Carriage::Rdma {
+                    device: rdma.device(),
+                    one_sided: rdma.is_one_sided(),
+                    copies_because: rdma.copies_because().map(ToString::to_string),
+                    work_requests: counts.work_requests,
+                    doorbells: counts.doorbells,
+                    completions: counts.completions,
+                    registrations: counts.registrations,
+                    bytes_copied: counts.bytes_copied,
+                    bytes_in_place: counts.bytes_in_place,
+                    system_calls: counts.system_calls,
+                }
+            }
+        }
+    }
+}
+
+impl AsFd for Carrier {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Carrier::Tcp(tcp) => tcp.as_fd(),
+            #[cfg(feature = "rdma")]
+            Carrier::Rdma(rdma) => rdma.as_fd(),
+        }
+    }
+}
+
+/// What goes to an application at once is written by the device; what a chain reads first is copied to where that is.
+#[cfg(feature = "rdma")]
+fn read_large_by_rdma(
+    rdma: &mut RdmaLink,
+    landing: &mut Landing,
+    at_most: usize,
+) -> Result<BodyOutcome, LinkError> {
+    if let Place::Heap { session, .. } = landing.place {
+        let place = std::mem::replace(&mut landing.place, Place::Lent { session });
+        if let Place::Heap { session, block } = place
+            && let Err(block) = rdma.land(block)
+        {
+            landing.place = Place::Heap { session, block };
+        }
+    }
+    let Place::Lent { session } = landing.place else {
+        return rdma.read_some_body(landing.bytes_mut(), at_most);
+    };
+    Ok(match rdma.read_landing()? {
+        tollgate_transport_rdma::Landing::Complete { block, more } => {
+            landing.place = Place::Heap { session, block };
+            BodyOutcome::Complete { more }
+        }
+        tollgate_transport_rdma::Landing::Pending => BodyOutcome::Blocked,
+    })
+}

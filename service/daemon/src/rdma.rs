@@ -1,0 +1,167 @@
+//! This host's RDMA devices, as far as this daemon uses them: links are dialled and accepted by them where that can be, and over TCP
+//! otherwise, with the reason in the status.
+//!
+//! ```text
+//!   to dial:    RDMA ── ready ──▶ calls
+//!                 └── refused, unreachable, or not ready after RDMA_PATIENCE ──▶ TCP; for RDMA_PAUSE the peer is dialled by TCP at once
+//! ```
+//!
+//! Peers are dialled by RDMA at the number that they have for TCP: the two have port numbers of their own.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tollgate_transport::LinkConfig;
+#[cfg(feature = "rdma")]
+use {
+    serde_json::json,
+    tollgate_transport_rdma::{DeviceInfo, RdmaLink, RdmaOptions},
+};
+
+use crate::config::RdmaConfig;
+use crate::datapath::Carrier;
+use crate::limits::{RDMA_PAUSE, WITHOUT_RDMA};
+
+/// Whether links may go over RDMA.
+#[derive(Clone)]
+pub(crate) enum Rdma {
+    /// They can't, and why: a sentence.
+    Unavailable(Arc<str>),
+    #[cfg(feature = "rdma")]
+    Ready {
+        devices: tollgate_transport_rdma::Rdma,
+        options: RdmaOptions,
+    },
+}
+
+impl Rdma {
+    /// Opens what there is.
+    pub(crate) fn open(config: &RdmaConfig) -> Rdma {
+        if !config.enabled {
+            return Rdma::Unavailable("the configuration says rdma.enabled = false".into());
+        }
+        #[cfg(feature = "rdma")]
+        return match tollgate_transport_rdma::Rdma::open() {
+            Ok(devices) => Rdma::Ready {
+                devices,
+                options: RdmaOptions {
+                    from: config.from,
+                    ring_bytes: config.ring_bytes(),
+                },
+            },
+            Err(error) => Rdma::Unavailable(error.to_string().into()),
+        };
+        #[cfg(not(feature = "rdma"))]
+        Rdma::Unavailable(
+            "this daemon was built without RDMA; build tollgate-daemon with the Cargo feature `rdma`"
+                .into(),
+        )
+    }
+
+    /// Why links can't go over it, if they can't.
+    pub(crate) fn unavailable(&self) -> Option<&Arc<str>> {
+        match self {
+            Rdma::Unavailable(why) => Some(why),
+            #[cfg(feature = "rdma")]
+            Rdma::Ready { .. } => None,
+        }
+    }
+
+    /// A link that begins to connect, or why it can't be by RDMA.
+    #[cfg_attr(
+        not(feature = "rdma"),
+        allow(unused_variables, reason = "nobody is dialled")
+    )]
+    pub(crate) fn dial(
+        &self,
+        peer: SocketAddr,
+        config: &LinkConfig,
+        now_ns: u64,
+    ) -> Result<Carrier, Arc<str>> {
+        match self {
+            Rdma::Unavailable(why) => Err(Arc::clone(why)),
+            #[cfg(feature = "rdma")]
+            Rdma::Ready { devices, options } => {
+                let link = RdmaLink::connect(devices, peer, options, config, now_ns);
+                let link = link.map_err(|error| error.to_string())?;
+                Ok(Carrier::Rdma(Box::new(link)))
+            }
+        }
+    }
+
+    /// Of each device, what is registered with it.
+    pub(crate) fn devices(&self) -> Vec<Value> {
+        match self {
+            Rdma::Unavailable(_) => Vec::new(),
+            #[cfg(feature = "rdma")]
+            Rdma::Ready { devices, .. } => {
+                let one = |device: DeviceInfo| {
+                    json!({
+                        "name": device.name, "max_elements": device.max_elements,
+                        "heaps": device.heaps, "registrations": device.registrations,
+                    })
+                };
+                devices.devices().map(one).collect()
+            }
+        }
+    }
+}
+
+/// Peers that couldn't be dialled by RDMA a short while ago: until when that isn't tried again, and why it couldn't be.
+#[derive(Default)]
+pub(crate) struct WithoutRdma(HashMap<SocketAddr, (u64, Arc<str>)>);
+
+impl WithoutRdma {
+    /// Of more than [`WITHOUT_RDMA`], those beyond are tried again.
+    pub(crate) fn note(&mut self, peer: SocketAddr, why: Arc<str>, now_ns: u64) {
+        self.0.retain(|_, (until_ns, _)| *until_ns > now_ns);
+        if self.0.len() < WITHOUT_RDMA {
+            let until_ns = now_ns + RDMA_PAUSE.as_nanos() as u64;
+            self.0.insert(peer, (until_ns, why));
+        }
+    }
+
+    /// Why a peer isn't dialled by RDMA now, if it isn't.
+    pub(crate) fn why(&self, peer: SocketAddr, now_ns: u64) -> Option<Arc<str>> {
+        let (until_ns, why) = self.0.get(&peer)?;
+        (*until_ns > now_ns).then(|| Arc::clone(why))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn peer(port: u16) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], port))
+    }
+
+    #[test]
+    fn a_peer_without_rdma_is_tried_again_after_a_while() {
+        let mut without = WithoutRdma::default();
+        without.note(peer(1), "refused".into(), 5);
+        let pause_ns = RDMA_PAUSE.as_nanos() as u64;
+        assert_eq!(
+            without.why(peer(1), 4 + pause_ns).unwrap(),
+            "refused".into()
+        );
+        assert_eq!(without.why(peer(1), 5 + pause_ns), None);
+        assert_eq!(without.why(peer(2), 5), None);
+    }
+
+    #[test]
+    fn so_many_peers_are_remembered_and_room_comes_with_time() {
+        let mut without = WithoutRdma::default();
+        for port in 0..=WITHOUT_RDMA as u16 {
+            without.note(peer(port), "refused".into(), 0);
+        }
+        assert!(without.why(peer(WITHOUT_RDMA as u16 - 1), 0).is_some());
+        assert!(without.why(peer(WITHOUT_RDMA as u16), 0).is_none());
+        let later_ns = RDMA_PAUSE.as_nanos() as u64;
+        without.note(peer(5_000), "refused".into(), later_ns);
+        assert!(without.why(peer(5_000), later_ns).is_some());
+    }
+}
