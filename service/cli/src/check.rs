@@ -118,6 +118,7 @@ fn look(socket: &Path, state: Option<&Path>) -> Vec<Finding> {
             findings.push(audit(report(socket, RequestBody::AuditVerify(Empty {}))));
             findings.extend(policies(status));
             findings.extend(links(status));
+            findings.extend(rdma(status));
         }
     }
     findings
@@ -428,6 +429,48 @@ fn links(status: &Value) -> Vec<Finding> {
     findings
 }
 
+/// What links go over. A host without a device is as it should be.
+fn rdma(status: &Value) -> Vec<Finding> {
+    let its = &status["rdma"];
+    if let Some(why) = its["unavailable"].as_str() {
+        return vec![fine("rdma", format!("links go over TCP: {why}"))];
+    }
+    let devices = its["devices"].as_array().map_or(&[][..], Vec::as_slice);
+    if devices.is_empty() {
+        // A daemon of before links could.
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    if let Some(why) = its["not_listening"].as_str() {
+        let sentence = format!("peers aren't accepted over RDMA: {why}");
+        let fix =
+            "have the daemon listen on an address of an RDMA device (`rdma link`), or on 0.0.0.0";
+        findings.push(bad(Verdict::Warning, "rdma", sentence, fix));
+    }
+    for link in status["links"].as_array().into_iter().flatten() {
+        let peer = link["address"].as_str().unwrap_or("?");
+        if let Some(why) = link["not_rdma"].as_str() {
+            let sentence = format!("calls to {peer} go over TCP: {why}");
+            let fix = "OPERATIONS.md, under RDMA, says what each reason means";
+            findings.push(bad(Verdict::Warning, "rdma", sentence, fix));
+        }
+        if let Some(why) = link["copies_because"].as_str() {
+            let sentence = format!("messages to {peer} are copied before they are sent: {why}");
+            let fix = "LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited; a kernel of 6.2 or later";
+            findings.push(bad(Verdict::Warning, "rdma", sentence, fix));
+        }
+    }
+    if findings.is_empty() {
+        let names: Vec<_> = devices.iter().filter_map(|d| d["name"].as_str()).collect();
+        let sentence = format!(
+            "links go over RDMA where the peer has it: {}",
+            names.join(", ")
+        );
+        findings.push(fine("rdma", sentence));
+    }
+    findings
+}
+
 // ---- how it is shown ----
 
 fn count(findings: &[Finding], verdict: Verdict) -> usize {
@@ -571,6 +614,34 @@ mod tests {
             its(links(&sound)),
             ["ok all 0 links with other daemons stand"]
         );
+    }
+
+    #[test]
+    fn of_rdma_is_said_what_links_go_over_and_why() {
+        let its = |status: Value| {
+            let findings = rdma(&status);
+            let shown = findings.iter().map(|f| (f.verdict, f.sentence.clone()));
+            shown.collect::<Vec<_>>()
+        };
+        assert_eq!(its(json!({"version": "0.0.1"})), []);
+        let none = json!({"rdma": {"unavailable": "no device", "devices": []}});
+        let sentence = "links go over TCP: no device".to_owned();
+        assert_eq!(its(none), [(Verdict::Ok, sentence)]);
+        let sound =
+            json!({"rdma": {"devices": [{"name": "mlx5_0"}]}, "links": [{"address": "b:1"}]});
+        let sentence = "links go over RDMA where the peer has it: mlx5_0".to_owned();
+        assert_eq!(its(sound), [(Verdict::Ok, sentence)]);
+        let unsound = json!({
+            "rdma": {"devices": [{"name": "mlx5_0"}], "not_listening": "no such device"},
+            "links": [{"address": "b:1", "not_rdma": "refused"}, {"address": "c:1", "copies_because": "too much"}],
+        });
+        let sentences = [
+            "peers aren't accepted over RDMA: no such device",
+            "calls to b:1 go over TCP: refused",
+            "messages to c:1 are copied before they are sent: too much",
+        ];
+        let warned = sentences.map(|said| (Verdict::Warning, said.to_owned()));
+        assert_eq!(its(unsound), warned);
     }
 
     #[test]
