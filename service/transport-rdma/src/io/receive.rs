@@ -4,7 +4,7 @@ use tollgate_shm_abi::heap::Block;
 use tollgate_transport::LinkError;
 
 use super::connect::carried;
-use super::{Arrived, Granted, Landing, Offered, Phase, RdmaLink};
+use super::{Arrived, Granted, Landing, Offered, Phase, RdmaLink, Watch};
 use crate::limits;
 use crate::ring::{self, READ_AT, RING_AT, WRITTEN_AT, Writer};
 use crate::verbs::{Completion, Queue, is_consequence, is_overlong, sentence_of};
@@ -114,7 +114,8 @@ impl RdmaLink {
         }
         let due = self.phase != Phase::Established
             || self.idle_polls >= limits::EVENTS_EVERY
-            || std::mem::take(&mut self.waited);
+            || std::mem::take(&mut self.waited)
+            || self.was_called();
         if due && self.phase != Phase::Ended {
             self.idle_polls = 0;
             if let Err(error) = self.take_events() {
@@ -129,6 +130,14 @@ impl RdmaLink {
             return Err(self.broken(LinkError::Closed));
         }
         Ok(())
+    }
+
+    /// Whether its poller has seen that its connection has an event.
+    fn was_called(&self) -> bool {
+        match &self.watch {
+            Watch::Own(_) => false,
+            Watch::Shared(member) => member.was_called(),
+        }
     }
 
     /// Looks at what the peer has written into this end's window; whether that is more than before.
@@ -210,6 +219,7 @@ impl RdmaLink {
             } => self
                 .received(receive, len, immediate, written)
                 .map_err(|error| carried(&error)),
+            Completion::Overrun => Err(carried(&WireError::Overrun)),
             Completion::Landed { len } => self.landed(len).map_err(|error| carried(&error)),
             // What a peer's end flushes isn't news.
             Completion::Failed { status, .. } if self.closing && is_consequence(status) => Ok(()),

@@ -21,7 +21,7 @@ pub(crate) struct Memory {
     len: usize,
     held: Holds,
     /// It outlives the registration.
-    _domain: Arc<Domain>,
+    domain: Arc<Domain>,
 }
 
 /// What keeps it mapped.
@@ -52,7 +52,7 @@ impl Memory {
             start,
             len,
             held: Holds::Region(region.clone()),
-            _domain: Arc::clone(domain),
+            domain: Arc::clone(domain),
         })
     }
 
@@ -80,7 +80,7 @@ impl Memory {
             start,
             len,
             held: Holds::Pages(pages),
-            _domain: Arc::clone(domain),
+            domain: Arc::clone(domain),
         })
     }
 
@@ -135,6 +135,8 @@ impl Drop for Memory {
         // SAFETY: the registration was made by ibv_reg_mr and is given back once; work requests that use it hold this value.
         let status = unsafe { sys::ibv_dereg_mr(self.key.as_ptr()) };
         debug_assert_eq!(status, 0, "nothing uses the registration");
+        let len = self.len as u64;
+        self.domain.pinned_bytes.fetch_sub(len, Ordering::Relaxed);
     }
 }
 
@@ -159,7 +161,7 @@ fn register(
             access.0 as i32,
         )
     };
-    NonNull::new(key).ok_or_else(|| RdmaError::Pinning {
+    let key = NonNull::new(key).ok_or_else(|| RdmaError::Pinning {
         errno: last_errno(),
         device: domain.name.clone(),
         bytes: len,
@@ -167,7 +169,9 @@ fn register(
             Some(bytes) => format!("{bytes} bytes"),
             None => "any number of bytes".to_owned(),
         },
-    })
+    })?;
+    domain.pinned_bytes.fetch_add(len as u64, Ordering::Relaxed);
+    Ok(key)
 }
 
 impl Held for Region {

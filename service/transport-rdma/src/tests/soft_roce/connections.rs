@@ -126,7 +126,7 @@ fn who_does_not_greet_is_turned_away_and_told() {
                 match event.kind {
                     EventKind::AddressResolved => stranger.resolve_route().unwrap(),
                     EventKind::RouteResolved => {
-                        stranger.make_queues(&rdma).unwrap();
+                        stranger.make_queues(&rdma, None).unwrap();
                         stranger.connect(greeting).unwrap();
                     }
                     other => panic!("{other:?}"),
