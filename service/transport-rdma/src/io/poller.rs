@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!   loop {
-//!       poller.poll(&mut ready)?               one completion queue, whatever the number of links
+//!       poller.wait(&mut ready, spin, rest)?   one completion queue, whatever the number of links
 //!       for id in ready.drain(..) { turn it }  as any link: read, events, flush, poll_sent
-//!       if nothing was ready for a while && poller.prepare_to_wait()? { wait for the poller's descriptor }
 //!   }
 //! ```
+//!
+//! Whoever waits for more than links uses [`poll`](Poller::poll), [`prepare_to_wait`](Poller::prepare_to_wait) and the descriptor instead.
 //!
 //! A link that isn't ready needn't be turned, but for its own sake: to send what was just given to it, to read what was left, and for its clock. Its own
 //! [`prepare_to_wait`](tollgate_transport::LinkIo::prepare_to_wait) works as any link's does, by the poller's descriptor; it is needed by one-sided links only,
@@ -18,8 +19,9 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
 use super::{CHANNEL, call, new_epoll, watch_for};
@@ -116,6 +118,40 @@ impl Poller {
     pub fn prepare_to_wait(&mut self) -> Result<bool, RdmaError> {
         self.waited = true;
         self.shared.arm()
+    }
+
+    /// Adds the links to which something has come: polls for `spin`, as a runtime does whose waiting is adaptive, and then sleeps until something comes, at
+    /// most so long. Nobody's device makes an event for a poller that polls.
+    ///
+    /// # Errors
+    /// As of [`Poller::poll`], and of waiting for the descriptor.
+    pub fn wait(
+        &mut self,
+        ready: &mut Vec<LinkId>,
+        spin: Duration,
+        at_most: Duration,
+    ) -> Result<(), RdmaError> {
+        let (before, start) = (ready.len(), Instant::now());
+        loop {
+            self.poll(ready)?;
+            if ready.len() > before {
+                return Ok(());
+            }
+            if start.elapsed() >= spin {
+                break;
+            }
+            // Whoever else has work on this core goes first.
+            std::thread::yield_now();
+        }
+        if self.prepare_to_wait()? {
+            let descriptor = PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN);
+            let timeout = Timespec::try_from(at_most).unwrap_or_default();
+            match poll(&mut [descriptor], Some(&timeout)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(call("waiting for a poller's descriptor")(errno)),
+            }
+        }
+        self.poll(ready)
     }
 
     /// What no link has paid alone: receives that were posted for all, entering the kernel, and bytes that were copied because nobody

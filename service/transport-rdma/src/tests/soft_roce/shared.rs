@@ -487,11 +487,12 @@ fn idle_links_of_a_poller_use_no_processor() {
     b.wait(Duration::from_millis(1));
     b.turn_ready();
     let before = (thread_time(), b.poller.counts().system_calls);
-    let mut woken = 0;
+    let (mut woken, mut ready) = (0, Vec::new());
+    let (spin, most) = (Duration::from_micros(50), Duration::from_millis(200));
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(600) {
-        woken += u32::from(b.wait(Duration::from_millis(200)));
-        b.turn_ready();
+        b.poller.wait(&mut ready, spin, most).unwrap();
+        woken += ready.len();
     }
     let (used, calls) = (
         thread_time() - before.0,
@@ -504,5 +505,10 @@ fn idle_links_of_a_poller_use_no_processor() {
     let node = a.nodes.get_mut(&pairs[3].0).unwrap();
     call(node.io.link(), 1, b"wake");
     node.turn().unwrap();
-    assert!(b.wait(Duration::from_secs(5)));
+    let start = Instant::now();
+    b.poller
+        .wait(&mut ready, spin, Duration::from_secs(5))
+        .unwrap();
+    assert_eq!(ready, [pairs[3].1]);
+    assert!(start.elapsed() < Duration::from_secs(4), "it was woken");
 }
