@@ -194,6 +194,8 @@ pub struct RdmaLink {
     closing: bool,
     pub(crate) idle_polls: u32,
     waited: bool,
+    /// Something has come since the last read: by a flush, which looks, too.
+    fresh: bool,
     watch: Watch,
     /// If the link is one-sided.
     rings: Option<Rings>,
@@ -269,6 +271,7 @@ impl RdmaLink {
             closing: false,
             idle_polls: 0,
             waited: false,
+            fresh: false,
             watch,
             rings: None,
             ring_bytes,
@@ -356,6 +359,7 @@ impl LinkIo for RdmaLink {
 
     fn read_some(&mut self, at_most: usize) -> Result<ReadOutcome, LinkError> {
         self.pump()?;
+        self.fresh = false;
         if self.link.pending_body().is_some() {
             return Ok(ReadOutcome::BodyPending);
         }
@@ -388,6 +392,7 @@ impl LinkIo for RdmaLink {
         at_most: usize,
     ) -> Result<BodyOutcome, LinkError> {
         self.pump()?;
+        self.fresh = false;
         let before = self.link.pending_body();
         let missing = self.fill(body, at_most, false)?;
         let outcome = match missing {
@@ -418,6 +423,11 @@ impl LinkIo for RdmaLink {
             }
         }
         self.act()?;
+        if self.fresh {
+            // Its poller has handed it over, and has to name it once more.
+            let queues = self.connection.queues();
+            queues.into_iter().for_each(|queues| queues.remind());
+        }
         Ok(outcome)
     }
 
@@ -442,7 +452,7 @@ impl LinkIo for RdmaLink {
 
     fn prepare_to_wait(&mut self) -> Result<bool, LinkError> {
         self.waited = true;
-        if !self.say_sleep()? {
+        if self.fresh || !self.say_sleep()? {
             return Ok(false);
         }
         let armed = match (&self.watch, self.connection.queues()) {

@@ -34,6 +34,7 @@ impl RdmaLink {
     /// The connection failed, and so has the link: [`RdmaLink::reclaim_block`] has the block.
     pub fn read_landing(&mut self) -> Result<Landing, LinkError> {
         self.pump()?;
+        self.fresh = false;
         if let Some(mut block) = self.block.take() {
             // What the link has of it already counts as copied, like what comes in the stream.
             match self.fill(&mut block, usize::MAX, true) {
@@ -104,12 +105,12 @@ impl RdmaLink {
     pub(super) fn pump(&mut self) -> Result<(), LinkError> {
         match self.take_completions() {
             Ok(0) => self.idle_polls += 1,
-            Ok(_) => self.idle_polls = 0,
+            Ok(_) => (self.idle_polls, self.fresh) = (0, true),
             Err(error) => return Err(self.broken(error)),
         }
         match self.look() {
             Ok(false) => {}
-            Ok(true) => self.idle_polls = 0,
+            Ok(true) => (self.idle_polls, self.fresh) = (0, true),
             Err(error) => return Err(self.broken(carried(&error))),
         }
         let due = self.phase != Phase::Established
@@ -124,6 +125,10 @@ impl RdmaLink {
         }
         if self.phase == Phase::Ended {
             return Err(self.broken(LinkError::Closed));
+        }
+        // What was said to it won't be acknowledged either, and calls' memory waits for that.
+        if self.link.failure() == Some(&LinkError::Silent) {
+            return Err(self.broken(LinkError::Silent));
         }
         // What came before the peer's end is still read; what it offered won't come any more.
         if self.closing && !self.has_bytes() {

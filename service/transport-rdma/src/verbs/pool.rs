@@ -472,6 +472,14 @@ impl Seat {
         Ok(came)
     }
 
+    /// Has the poller name its link once more.
+    pub(super) fn remind(&self) {
+        let mut state = self.pool.state();
+        if !state.ready.contains(&self.link) {
+            state.ready.push(self.link);
+        }
+    }
+
     /// Gives the vector of [`Seat::poll`] back.
     pub(super) fn polled(&mut self, mut came: Vec<Came>) {
         came.clear();

@@ -785,6 +785,13 @@ impl Queues {
         }
     }
 
+    /// Something has come that its link has taken, and not read.
+    pub(crate) fn remind(&self) {
+        if let Side::Shared(seat) = &self.side {
+            seat.remind();
+        }
+    }
+
     // ---- the end
 
     /// Ends both queue pairs: no device touches any memory of theirs any more. The block of a body that hadn't come.

@@ -297,6 +297,32 @@ fn a_broken_path_ends_the_link_with_a_sentence_and_the_next_one_stands() {
     let _next = joined::<SoftRoce>();
 }
 
+/// A flush looks at what has come, too: whoever waits after it would wait for news that it has had.
+fn a_message_that_a_flush_has_found_keeps_its_link_awake<B: Testbed<Io = RdmaLink>>() {
+    let (mut a, mut b) = joined::<B>();
+    turn_until("silence", &mut a, &mut b, |_, _| true);
+    let found = |b: &Node<RdmaLink>| b.io.counts().completions + b.io.seen_of_ring();
+    let before = found(&b);
+    call(a.io.link(), 1, b"in between");
+    a.io.flush().unwrap();
+    until("its arrival", || {
+        b.io.flush().unwrap();
+        match found(&b) > before {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    assert_eq!(b.io.prepare_to_wait(), Ok(false));
+    b.turn().unwrap();
+    turn_until("the call", &mut a, &mut b, |_, b| b.said.len() == 1);
+}
+
+#[test]
+fn what_a_flush_has_found_keeps_a_link_awake() {
+    a_message_that_a_flush_has_found_keeps_its_link_awake::<SoftRoce>();
+    a_message_that_a_flush_has_found_keeps_its_link_awake::<SmallRings>();
+}
+
 /// The kernel takes a device away once every process has closed it, and librdmacm keeps what it has opened: so this test is the last of its
 /// process, and of its VM.
 #[test]

@@ -472,6 +472,30 @@ fn links_that_end_give_back_what_they_held() {
     });
 }
 
+/// The link has taken it from its poller, which is what is asked next.
+#[test]
+fn what_a_flush_has_found_is_named_once_more() {
+    let (mut a, mut b, pairs) = many(2);
+    settle(&mut a, &mut b);
+    let (at_a, at_b) = pairs[1];
+    let sender = a.nodes.get_mut(&at_a).unwrap();
+    call(sender.io.link(), 1, b"in between");
+    sender.io.flush().unwrap();
+    let receiver = b.nodes.get_mut(&at_b).unwrap();
+    let before = receiver.io.counts().completions;
+    until("its arrival", || {
+        receiver.io.flush().unwrap();
+        match receiver.io.counts().completions > before {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    assert!(!b.poller.prepare_to_wait().unwrap());
+    let mut ready = Vec::new();
+    b.poller.poll(&mut ready).unwrap();
+    assert_eq!(ready, [at_b]);
+}
+
 /// Processor time that this thread has used.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
