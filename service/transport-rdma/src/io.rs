@@ -303,6 +303,12 @@ impl RdmaLink {
         counts
     }
 
+    /// Bytes that are pinned for it alone, without heaps and what its poller's links share; and how many of these are in pages of 2 MiB.
+    pub fn pinned_bytes(&self) -> [u64; 2] {
+        let queues = self.connection.queues_ref();
+        queues.map_or([0, 0], |queues| queues.bytes())
+    }
+
     /// Why heaps are copied instead of read where they are, if some are: the latest reason.
     pub fn copies_because(&self) -> Option<&RdmaError> {
         self.copies_because.as_deref()

@@ -92,6 +92,13 @@ pub const MIN_RING_BYTES: u32 = 4 * MESSAGE_BYTES as u32;
 /// Most bytes of a ring.
 pub const MAX_RING_BYTES: u32 = 64 << 20;
 
+/// Bytes of a huge page, which buffers are made of where the host has set some aside, and little of them is wasted.
+pub const HUGE_PAGE: usize = 2 << 20;
+
+/// Little is up to one part in so many. So it is pools and rings of some MiB that are of huge pages; a link's own receives, 1 MiB, aren't, nor is a ring
+/// of the usual size with its page.
+pub const HUGE_WASTE: usize = 8;
+
 /// Completions taken from a completion queue at once.
 pub const POLL_BATCH: usize = 32;
 

@@ -63,6 +63,8 @@ pub struct DeviceInfo {
     pub registrations: u64,
     /// Bytes that are registered with it now, and so pinned: heaps, links' buffers and rings, pollers' pools.
     pub pinned_bytes: u64,
+    /// Of these, bytes in pages of 2 MiB.
+    pub huge_bytes: u64,
 }
 
 /// The contexts that librdmacm opened: one per device, its own, which it keeps open while the list is held.
@@ -88,6 +90,7 @@ struct Domain {
     name: String,
     registrations: AtomicU64,
     pinned_bytes: AtomicU64,
+    huge_bytes: AtomicU64,
     _contexts: Arc<Contexts>,
 }
 
@@ -191,6 +194,7 @@ impl Device {
             name,
             registrations: AtomicU64::new(0),
             pinned_bytes: AtomicU64::new(0),
+            huge_bytes: AtomicU64::new(0),
             _contexts: Arc::clone(contexts),
         });
         Ok(Device {
@@ -208,6 +212,7 @@ impl Device {
             heaps: self.heaps().len(),
             registrations: self.domain.registrations.load(Ordering::Relaxed),
             pinned_bytes: self.domain.pinned_bytes.load(Ordering::Relaxed),
+            huge_bytes: self.domain.huge_bytes.load(Ordering::Relaxed),
         }
     }
 

@@ -762,6 +762,17 @@ impl Queues {
         }
     }
 
+    /// Bytes that are registered for it alone, and those of them that are in pages of 2 MiB.
+    pub(crate) fn bytes(&self) -> [u64; 2] {
+        let own = match &self.side {
+            Side::Own(own) => [own.receives.bytes(), self.places.bytes()],
+            Side::Shared(_) => [[0, 0]; 2],
+        };
+        let window = self.window.as_ref().map_or([0, 0], Window::bytes);
+        let [receives, places] = own;
+        [0, 1].map(|n| receives[n] + places[n] + window[n])
+    }
+
     // ---- waiting
 
     /// Readable once something has come since [`Queues::arm`].

@@ -287,6 +287,44 @@ fn what_links_pin_is_what_the_limits_say() {
     assert_eq!(ring, (1 << 20) + 4096);
 }
 
+/// Sets so many huge pages aside.
+fn set_huge_pages(count: u32) {
+    std::fs::write("/proc/sys/vm/nr_hugepages", count.to_string()).unwrap();
+}
+
+#[test]
+fn rings_and_pools_are_of_huge_pages_while_there_are_some() {
+    let bytes = 4 << 20;
+    let pinned = || {
+        let rdma = devices();
+        let side = poller(&rdma, 64);
+        let (mut listener, address) = listen_with(&rdma, bytes - 4096);
+        let options = from_caller(bytes - 4096);
+        let a = RdmaLink::connect_at(&side, address, &options, &key("a"), 0).unwrap();
+        let (a, b) = accept(&mut listener, a, &key("b"));
+        let (mut a, mut b) = (Node::new(a), Node::new(b));
+        suite::turn_until("the handshake", &mut a, &mut b, |a, b| {
+            a.io.link().is_ready() && b.io.link().is_ready()
+        });
+        call(a.io.link(), 1, b"by either");
+        suite::turn_until("a call", &mut a, &mut b, |_, b| b.said.len() == 2);
+        let huge = rdma.devices().map(|device| device.huge_bytes);
+        (
+            a.io.pinned_bytes(),
+            b.io.pinned_bytes(),
+            huge.collect::<Vec<_>>(),
+        )
+    };
+    let (ring, own) = (u64::from(bytes), 1536 << 10);
+    set_huge_pages(0);
+    assert_eq!(pinned(), ([ring, 0], [ring + own, 0], vec![0, 0]));
+    // The pool's 12 MiB, and two rings of 4 MiB.
+    set_huge_pages(10);
+    let expected = ([ring, ring], [ring + own, ring], vec![16 << 20, 4 << 20]);
+    assert_eq!(pinned(), expected);
+    set_huge_pages(0);
+}
+
 #[test]
 fn pollers_have_limits() {
     let rdma = devices();
