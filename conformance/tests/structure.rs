@@ -281,8 +281,10 @@ const UNSAFE_FILES: &[&str] = &[
     "service/policy-host/src/bin/compile-worker.rs",
     // Verbs: memory that a device reads and writes by address.
     "service/transport-rdma/src/verbs.rs",
+    "service/transport-rdma/src/verbs/completions.rs",
     "service/transport-rdma/src/verbs/connection.rs",
     "service/transport-rdma/src/verbs/memory.rs",
+    "service/transport-rdma/src/verbs/pool.rs",
     "service/transport-rdma/src/verbs/queues.rs",
     "service/transport-rdma/src/verbs/window.rs",
 ];

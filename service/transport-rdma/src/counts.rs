@@ -44,3 +44,22 @@ impl std::ops::Sub for Counts {
         }
     }
 }
+
+impl std::ops::Add for Counts {
+    type Output = Counts;
+
+    fn add(self, other: Counts) -> Counts {
+        Counts {
+            work_requests: self.work_requests + other.work_requests,
+            doorbells: self.doorbells + other.doorbells,
+            elements: self.elements + other.elements,
+            receives: self.receives + other.receives,
+            receive_doorbells: self.receive_doorbells + other.receive_doorbells,
+            completions: self.completions + other.completions,
+            registrations: self.registrations + other.registrations,
+            bytes_copied: self.bytes_copied + other.bytes_copied,
+            bytes_in_place: self.bytes_in_place + other.bytes_in_place,
+            system_calls: self.system_calls + other.system_calls,
+        }
+    }
+}

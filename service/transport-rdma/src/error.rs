@@ -68,6 +68,10 @@ pub enum RdmaError {
         limits::MAX_RING_BYTES
     )]
     RingBytes { bytes: u32 },
+    #[error("a poller for {links} links; use 1 to {}", limits::POLLER_LINKS)]
+    PollerLinks { links: u16 },
+    #[error("the poller has {links} links on {device}, as many as it was made for")]
+    PollerFull { device: String, links: u16 },
     #[error(transparent)]
     Config(#[from] ConfigError),
 }

@@ -3,7 +3,8 @@
 //! Each end tells how many receives it has posted; that many credits its peer holds at first. A message takes one; whoever has read it posts
 //! its receive anew and *owes* the credit, which travels in the next message's immediate data, or in a CREDIT once a quarter is owed.
 //!
-//! Invariant: the receives posted are at least the credits that the peer holds and those under way to it. No deadlock: the last
+//! Invariant: the receives posted are at least the credits that the peer holds and those under way to it; of a link that shares receives, the
+//! messages that may be unread are, and a device that has no receive at the moment tells the peer's to send again. No deadlock: the last
 //! credit is for a CREDIT. An end with one credit has sent all others, so its peer, once it has read them, owes more
 //! than a quarter, and has at least the one credit that a CREDIT takes.
 

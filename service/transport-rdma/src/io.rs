@@ -14,6 +14,7 @@
 //! has a slice, all of it comes in the stream, and is copied once.
 
 mod connect;
+mod poller;
 mod receive;
 mod send;
 
@@ -31,7 +32,9 @@ use tollgate_transport::{
 };
 
 pub use connect::RdmaListener;
+pub use poller::{LinkId, Poller, PollerOptions};
 
+use self::poller::Membership;
 use crate::counts::Counts;
 use crate::error::RdmaError;
 use crate::flow::Flow;
@@ -194,7 +197,9 @@ pub struct RdmaLink {
     farewell: bool,
     pub(crate) idle_polls: u32,
     waited: bool,
-    watch: OwnedFd,
+    /// Something has come since the last read: by a flush, which looks, too.
+    fresh: bool,
+    watch: Watch,
     /// If the link is one-sided.
     rings: Option<Rings>,
     pub(crate) ring_bytes: u32,
@@ -202,6 +207,14 @@ pub struct RdmaLink {
     copied: u64,
     ended_with: Counts,
     scratch: Scratch,
+}
+
+/// What is waited for.
+enum Watch {
+    /// An epoll of its own: the connection's events and its completion channel.
+    Own(OwnedFd),
+    /// That of a poller.
+    Shared(Membership),
 }
 
 /// Vectors that are used in every turn, so that none is allocated in any.
@@ -218,12 +231,16 @@ impl RdmaLink {
     fn new(
         connection: Connection,
         rdma: &Rdma,
-        address: SocketAddr,
-        role: Role,
-        config: &LinkConfig,
+        opening: &Opening<'_>,
+        watch: Watch,
         ring_bytes: u32,
-        now_ns: u64,
     ) -> Result<RdmaLink, RdmaError> {
+        let Opening {
+            address,
+            role,
+            config,
+            now_ns,
+        } = *opening;
         let mut nonce = [0; 32];
         getrandom::fill(&mut nonce).map_err(|_| call("drawing a nonce")(Errno::IO))?;
         let setup = LinkSetup {
@@ -232,9 +249,10 @@ impl RdmaLink {
             nonce,
             now_ns,
         };
-        let watch =
-            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("creating an epoll"))?;
-        watch_for(&watch, connection.descriptor())?;
+        match &watch {
+            Watch::Own(watch) => watch_for(watch, connection.descriptor(), CHANNEL)?,
+            Watch::Shared(member) => member.watch_connection(connection.descriptor())?,
+        }
         Ok(RdmaLink {
             link: Link::new(config, &setup)?,
             connection,
@@ -257,6 +275,7 @@ impl RdmaLink {
             farewell: false,
             idle_polls: 0,
             waited: false,
+            fresh: false,
             watch,
             rings: None,
             ring_bytes,
@@ -269,7 +288,10 @@ impl RdmaLink {
 
     fn watch_queues(&mut self) -> Result<(), RdmaError> {
         let queues = self.connection.queues_ref().expect("made before");
-        watch_for(&self.watch, queues.descriptor())
+        match &self.watch {
+            Watch::Own(watch) => watch_for(watch, queues.descriptor(), CHANNEL),
+            Watch::Shared(member) => member.watch_queues(queues.descriptor()),
+        }
     }
 
     // ---- state
@@ -290,6 +312,12 @@ impl RdmaLink {
         counts
     }
 
+    /// Bytes that are pinned for it alone, without heaps and what its poller's links share; and how many of these are in pages of 2 MiB.
+    pub fn pinned_bytes(&self) -> [u64; 2] {
+        let queues = self.connection.queues_ref();
+        queues.map_or([0, 0], |queues| queues.bytes())
+    }
+
     /// Why heaps are copied instead of read where they are, if some are: the latest reason.
     pub fn copies_because(&self) -> Option<&RdmaError> {
         self.copies_because.as_deref()
@@ -299,6 +327,14 @@ impl RdmaLink {
     pub fn device(&self) -> Option<String> {
         let queues = self.connection.queues_ref()?;
         Some(queues.device().info().name)
+    }
+
+    /// What its poller calls it, if it has one.
+    pub fn id(&self) -> Option<LinkId> {
+        match &self.watch {
+            Watch::Own(_) => None,
+            Watch::Shared(member) => Some(member.id()),
+        }
     }
 
     /// Whether the stream is written into rings; known once both ends are ready.
@@ -337,6 +373,7 @@ impl LinkIo for RdmaLink {
 
     fn read_some(&mut self, at_most: usize) -> Result<ReadOutcome, LinkError> {
         self.pump()?;
+        self.fresh = false;
         if self.link.pending_body().is_some() {
             return Ok(ReadOutcome::BodyPending);
         }
@@ -369,6 +406,7 @@ impl LinkIo for RdmaLink {
         at_most: usize,
     ) -> Result<BodyOutcome, LinkError> {
         self.pump()?;
+        self.fresh = false;
         let before = self.link.pending_body();
         let missing = self.fill(body, at_most, false)?;
         let outcome = match missing {
@@ -399,6 +437,11 @@ impl LinkIo for RdmaLink {
             }
         }
         self.act()?;
+        if self.fresh {
+            // Its poller has handed it over, and has to name it once more.
+            let queues = self.connection.queues();
+            queues.into_iter().for_each(|queues| queues.remind());
+        }
         Ok(outcome)
     }
 
@@ -423,31 +466,56 @@ impl LinkIo for RdmaLink {
 
     fn prepare_to_wait(&mut self) -> Result<bool, LinkError> {
         self.waited = true;
-        if !self.say_sleep()? {
+        if self.fresh || !self.say_sleep()? {
             return Ok(false);
         }
-        if let Some(queues) = self.connection.queues() {
-            let armed = queues.take_notifications().and_then(|()| queues.arm());
-            if let Err(error) = armed {
-                return Err(self.broken(error.into_link_error()));
-            }
-        }
-        match self.take_completions() {
-            Ok(found) => Ok(found == 0 && !self.has_bytes_since_seen()),
-            Err(error) => Err(self.broken(error)),
+        let armed = match (&self.watch, self.connection.queues()) {
+            (Watch::Shared(member), _) => member.arm(),
+            (Watch::Own(_), Some(queues)) => queues.arm(),
+            (Watch::Own(_), None) => Ok(true),
+        };
+        match (armed, self.take_completions()) {
+            (Ok(armed), Ok(found)) => Ok(armed && found == 0 && !self.has_bytes_since_seen()),
+            (Err(error), _) => Err(self.broken(error.into_link_error())),
+            (_, Err(error)) => Err(self.broken(error)),
         }
     }
 }
 
-/// Readable when there is something to do, once [`prepare_to_wait`](LinkIo::prepare_to_wait) was called.
+/// Readable when there is something to do, once [`prepare_to_wait`](LinkIo::prepare_to_wait) was called. A link of a poller's has the poller's.
 impl AsFd for RdmaLink {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.watch.as_fd()
+        match &self.watch {
+            Watch::Own(watch) => watch.as_fd(),
+            Watch::Shared(member) => member.as_fd(),
+        }
     }
 }
 
-fn watch_for(watch: &OwnedFd, what: BorrowedFd<'_>) -> Result<(), RdmaError> {
-    let data = epoll::EventData::new_u64(0);
+/// How a link begins.
+#[derive(Clone, Copy)]
+struct Opening<'a> {
+    address: SocketAddr,
+    role: Role,
+    config: &'a LinkConfig,
+    now_ns: u64,
+}
+
+/// What an event of an epoll's says: a completion channel, or the connection of the link of this number.
+const CHANNEL: u64 = 0;
+
+impl Watch {
+    fn own() -> Result<Watch, RdmaError> {
+        Ok(Watch::Own(new_epoll()?))
+    }
+}
+
+fn new_epoll() -> Result<OwnedFd, RdmaError> {
+    epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("creating an epoll"))
+}
+
+fn watch_for(watch: &OwnedFd, what: BorrowedFd<'_>, number: u64) -> Result<(), RdmaError> {
+    let data = epoll::EventData::new_u64(number);
     epoll::add(watch, what, data, epoll::EventFlags::IN).map_err(call("watching a connection"))
 }
 

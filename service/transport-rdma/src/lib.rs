@@ -14,8 +14,10 @@
 //! the one-sided path, `verbs.rs` is the only module that calls verbs, and `io.rs` puts them together. Real devices need the Cargo feature `verbs`;
 //! without it [`probe`] says so.
 //!
+//! A link has queues of its own, or shares those of a [`Poller`]: one completion queue, and receives that are anybody's, with bounds that keep them so.
+//!
 //! Deliberately absent: memory that a peer may read, and, but for a ring that this end gives to it alone, memory that it may write. Absent so
-//! far: receives that links share, pollers that have many links, and handing a link to another process.
+//! far: rings that a poller's links share, and handing a link to another process.
 
 #![deny(unsafe_code)]
 
@@ -39,7 +41,7 @@ pub mod wire;
 pub use counts::Counts;
 pub use error::RdmaError;
 #[cfg(feature = "verbs")]
-pub use io::{Landing, RdmaLink, RdmaListener, RdmaOptions};
+pub use io::{Landing, LinkId, Poller, PollerOptions, RdmaLink, RdmaListener, RdmaOptions};
 #[cfg(feature = "verbs")]
 pub use verbs::{DeviceInfo, Rdma};
 

@@ -9,7 +9,16 @@
 //! | a one-sided link's ring, and a page | [`RING_BYTES`] + 4 KiB, or what was configured |
 //!
 //! and two queue pairs of [`SENDS`] + [`RECEIVES`] and 2 x [`BODY_MESSAGES`] work requests. 1,000 links are 1.5 GiB, or 2.5 GiB with rings of
-//! the usual size: receives aren't shared between links (SRQ) yet. Heaps are pinned once per device, as large as they are, at most [`REGISTERED_HEAPS`] of them.
+//! the usual size. A poller's links share what its pool has on each device, pinned when the first of them comes:
+//!
+//! | what | bytes |
+//! |---|---|
+//! | receives | [`SHARED_RECEIVES`] x [`MESSAGE_BYTES`] = 64 KiB for each link that there may be, 1 MiB at least |
+//! | sends | [`POOLED_SENDS`] x [`MESSAGE_BYTES`] = 128 KiB for each |
+//!
+//! So 1,000 of them are 188 MiB, and rings as above. A link of a poller that isn't read holds up to ([`RECEIVES`] - [`SHARED_RECEIVES`]) x [`MESSAGE_BYTES`]
+//! = 960 KiB of ordinary memory beside that, while it isn't. [`pinned_bytes`] is the sum. Heaps are pinned once per device, as large as
+//! they are, at most [`REGISTERED_HEAPS`] of them.
 
 use std::time::Duration;
 
@@ -22,6 +31,25 @@ pub const RECEIVES: u16 = 64;
 
 /// Receives that were read are posted anew so many at a time.
 pub const RECEIVE_BATCH: usize = 8;
+
+/// Links that a poller has at most on one device, and so the largest number that it can be made for.
+pub const POLLER_LINKS: u16 = 4096;
+
+/// Links that a poller is made for, unless it is told another number.
+pub const DEFAULT_POLLER_LINKS: u16 = 64;
+
+/// Receives that each link of a poller adds to those that all of them share, and the most that it can hold of them unread. It has as many
+/// credits as any link: what comes beyond these is copied, if nobody reads it at once.
+pub const SHARED_RECEIVES: usize = 4;
+
+/// Messages of its stream that a link of a poller may have under way.
+pub const POOLED_SENDS: usize = 8;
+
+/// A peer whose message meets no shared receive sends it again after this. The exponent is the InfiniBand specification's: 1.28 ms.
+pub const SHARED_RETRY_TIMER: u8 = 14;
+
+/// How often it does: for ever. It isn't that peer's fault, and receives are free again after the next poll.
+pub const SHARED_RECEIVER_RETRIES: u8 = 7;
 
 /// Fewest receives that a peer may have: one is kept for returning credits, and a quarter of them is returned at once.
 pub const MIN_RECEIVES: u16 = 8;
@@ -64,10 +92,20 @@ pub const MIN_RING_BYTES: u32 = 4 * MESSAGE_BYTES as u32;
 /// Most bytes of a ring.
 pub const MAX_RING_BYTES: u32 = 64 << 20;
 
+/// Bytes of a huge page, which buffers are made of where the host has set some aside, and little of them is wasted.
+pub const HUGE_PAGE: usize = 2 << 20;
+
+/// Little is up to one part in so many. So it is pools and rings of some MiB that are of huge pages; a link's own receives, 1 MiB, aren't, nor is a ring
+/// of the usual size with its page.
+pub const HUGE_WASTE: usize = 8;
+
 /// Completions taken from a completion queue at once.
 pub const POLL_BATCH: usize = 32;
 
-/// A link that is polled without anything coming looks this often at its connection's events: that is a system call.
+/// A poller takes so many batches in one turn.
+pub const POLL_BATCHES: usize = 8;
+
+/// A link, or a poller, that is polled without anything coming looks this often at its connections' events: that is a system call.
 pub const EVENTS_EVERY: u32 = 64;
 
 /// How often a queue pair sends again what isn't acknowledged. 7 would be the most, but soft-RoCE takes that for ever.
@@ -90,3 +128,22 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bytes of private data that are read from a connection event.
 pub const MAX_PRIVATE: usize = 64;
+
+/// Receives that a poller's links share, if there may be so many.
+pub(crate) fn shared_receives(links: u16) -> usize {
+    (usize::from(links) * SHARED_RECEIVES).max(RECEIVES.into())
+}
+
+/// Bytes that so many links pin on one device, with rings of so many bytes (0: none): each with its own, or all of a poller that is made for
+/// `poller` links.
+pub fn pinned_bytes(links: usize, ring_bytes: u32, poller: Option<u16>) -> usize {
+    let ring = match ring_bytes {
+        0 => 0,
+        bytes => crate::ring::RING_AT + bytes as usize,
+    };
+    let messages = match poller {
+        None => links * (usize::from(RECEIVES) + SENDS),
+        Some(poller) => shared_receives(poller) + usize::from(poller) * POOLED_SENDS,
+    };
+    messages * MESSAGE_BYTES + links * ring
+}

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   Rdma ── Device ── Memory            one context and protection domain per device; what is registered with it
-//!            └─ Connection ── Queues     an rdma_cm id; two queue pairs on one completion queue, and their buffers
+//!            ├─ Pool                   a completion queue, receives and buffers for many links of one poller
+//!            └─ Connection ── Queues   an rdma_cm id; two queue pairs on one completion queue, and their buffers, or a seat in a pool
 //!                               └─ Window   what the peer of a one-sided link may write
 //! ```
 //!
@@ -15,8 +16,10 @@
 //! Everything is nonblocking. The functions count themselves ([`Counts`](crate::Counts)).
 #![allow(unsafe_code)]
 
+mod completions;
 mod connection;
 mod memory;
+mod pool;
 mod queues;
 mod window;
 
@@ -36,6 +39,7 @@ pub(crate) use connection::{
     Connection, Event, EventKind, Listener, is_consequence, is_overlong, sentence_of,
 };
 pub(crate) use memory::Memory;
+pub(crate) use pool::Pools;
 #[cfg(test)]
 pub(crate) use queues::Attack;
 pub(crate) use queues::{Completion, Gather, Queue, Queues, To};
@@ -57,6 +61,10 @@ pub struct DeviceInfo {
     pub heaps: usize,
     /// Registrations that were made with it, of heaps and of links' buffers.
     pub registrations: u64,
+    /// Bytes that are registered with it now, and so pinned: heaps, links' buffers and rings, pollers' pools.
+    pub pinned_bytes: u64,
+    /// Of these, bytes in pages of 2 MiB.
+    pub huge_bytes: u64,
 }
 
 /// The contexts that librdmacm opened: one per device, its own, which it keeps open while the list is held.
@@ -81,6 +89,8 @@ struct Domain {
     protection: NonNull<sys::ibv_pd>,
     name: String,
     registrations: AtomicU64,
+    pinned_bytes: AtomicU64,
+    huge_bytes: AtomicU64,
     _contexts: Arc<Contexts>,
 }
 
@@ -101,6 +111,7 @@ impl Drop for Domain {
 pub(crate) struct Device {
     domain: Arc<Domain>,
     max_elements: usize,
+    max_completions: u32,
     registered: Mutex<Registrations<Region, Memory, RdmaError>>,
 }
 
@@ -182,11 +193,14 @@ impl Device {
             protection,
             name,
             registrations: AtomicU64::new(0),
+            pinned_bytes: AtomicU64::new(0),
+            huge_bytes: AtomicU64::new(0),
             _contexts: Arc::clone(contexts),
         });
         Ok(Device {
             domain,
             max_elements,
+            max_completions: attributes.max_cqe.unsigned_abs(),
             registered: Mutex::new(Registrations::new(limits::REGISTERED_HEAPS)),
         })
     }
@@ -197,11 +211,27 @@ impl Device {
             max_elements: self.max_elements,
             heaps: self.heaps().len(),
             registrations: self.domain.registrations.load(Ordering::Relaxed),
+            pinned_bytes: self.domain.pinned_bytes.load(Ordering::Relaxed),
+            huge_bytes: self.domain.huge_bytes.load(Ordering::Relaxed),
         }
     }
 
     pub(crate) fn max_elements(&self) -> usize {
         self.max_elements
+    }
+
+    /// Whether one of its completion queues can have so many entries.
+    fn can_complete(&self, entries: usize) -> Result<(), RdmaError> {
+        let needed = u32::try_from(entries).unwrap_or(u32::MAX);
+        match self.max_completions {
+            found if found < needed => Err(RdmaError::Device {
+                device: self.domain.name.clone(),
+                what: "completions in a queue",
+                found,
+                needed,
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// A whole heap, registered now or before; and whether it was now.

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use tollgate_transport::{LinkConfig, LinkError, LinkIo, Role, is_loopback};
 
-use super::{Leaving, Phase, RdmaLink, RdmaOptions, Rings};
+use super::{Leaving, LinkId, Opening, Phase, Poller, RdmaLink, RdmaOptions, Rings, Watch};
 use crate::error::RdmaError;
 use crate::flow::Flow;
 use crate::limits;
 use crate::ring::RING_AT;
-use crate::verbs::{Connection, Event, EventKind, Listener, Queues, Rdma};
+use crate::verbs::{Connection, Event, EventKind, Listener, Pools, Queues, Rdma};
 use crate::wire::{Greeting, Kind, WireError};
 
 /// Where links over RDMA are accepted.
@@ -53,10 +53,33 @@ impl RdmaListener {
         config: &LinkConfig,
         now_ns: u64,
     ) -> Result<Option<RdmaLink>, RdmaError> {
+        self.accept_by(Watch::own, config, now_ns)
+    }
+
+    /// The same, as a link of this poller's.
+    ///
+    /// # Errors
+    /// As of [`RdmaListener::accept`], and the poller is full.
+    pub fn accept_at(
+        &mut self,
+        poller: &Poller,
+        config: &LinkConfig,
+        now_ns: u64,
+    ) -> Result<Option<RdmaLink>, RdmaError> {
+        self.accept_by(|| Ok(Watch::Shared(poller.member())), config, now_ns)
+    }
+
+    fn accept_by(
+        &mut self,
+        watch: impl FnOnce() -> Result<Watch, RdmaError>,
+        config: &LinkConfig,
+        now_ns: u64,
+    ) -> Result<Option<RdmaLink>, RdmaError> {
         let Some((mut connection, event, address)) = self.listener.next_request()? else {
             return Ok(None);
         };
-        let queues = connection.make_queues(&self.rdma)?;
+        let watch = watch()?;
+        let queues = connection.make_queues(&self.rdma, watch.pools())?;
         let own = greeting(queues, self.options.ring_bytes);
         let theirs = match Greeting::decode(&event.private) {
             Ok(theirs) => theirs,
@@ -69,15 +92,14 @@ impl RdmaListener {
         connection.accept(&own.encode())?;
         let queues = connection.queues().expect("made above");
         queues.join_body(theirs.body_queue)?;
-        let mut link = RdmaLink::new(
-            connection,
-            &self.rdma,
+        let opening = Opening {
             address,
-            Role::Responder,
+            role: Role::Responder,
             config,
-            self.options.ring_bytes,
             now_ns,
-        )?;
+        };
+        let ring_bytes = self.options.ring_bytes;
+        let mut link = RdmaLink::new(connection, &self.rdma, &opening, watch, ring_bytes)?;
         link.greeted(&theirs);
         link.watch_queues()?;
         Ok(Some(link))
@@ -104,13 +126,49 @@ impl RdmaLink {
         config: &LinkConfig,
         now_ns: u64,
     ) -> Result<RdmaLink, RdmaError> {
-        if config.key.is_none() && !is_loopback(&address) {
+        let opening = Opening {
+            address,
+            role: Role::Initiator,
+            config,
+            now_ns,
+        };
+        RdmaLink::open(rdma, &opening, options, Watch::own)
+    }
+
+    /// The same, as a link of this poller's.
+    ///
+    /// # Errors
+    /// As of [`RdmaLink::connect`]. That the poller is full is said once the device is known, as the link's end.
+    pub fn connect_at(
+        poller: &Poller,
+        address: SocketAddr,
+        options: &RdmaOptions,
+        config: &LinkConfig,
+        now_ns: u64,
+    ) -> Result<RdmaLink, RdmaError> {
+        let opening = Opening {
+            address,
+            role: Role::Initiator,
+            config,
+            now_ns,
+        };
+        let watch = || Ok(Watch::Shared(poller.member()));
+        RdmaLink::open(poller.rdma(), &opening, options, watch)
+    }
+
+    fn open(
+        rdma: &Rdma,
+        opening: &Opening<'_>,
+        options: &RdmaOptions,
+        watch: impl FnOnce() -> Result<Watch, RdmaError>,
+    ) -> Result<RdmaLink, RdmaError> {
+        let address = opening.address;
+        if opening.config.key.is_none() && !is_loopback(&address) {
             return Err(RdmaError::NeedsKey { address });
         }
         options.check()?;
         let connection = Connection::resolve(address, options.from)?;
-        let (role, ring) = (Role::Initiator, options.ring_bytes);
-        RdmaLink::new(connection, rdma, address, role, config, ring, now_ns)
+        RdmaLink::new(connection, rdma, opening, watch()?, options.ring_bytes)
     }
 
     pub(super) fn take_events(&mut self) -> Result<(), LinkError> {
@@ -134,7 +192,9 @@ impl RdmaLink {
                 Ok(())
             }
             (Phase::Routing, EventKind::RouteResolved) => {
-                let queues = self.connection.make_queues(&self.rdma)?;
+                let queues = self
+                    .connection
+                    .make_queues(&self.rdma, self.watch.pools())?;
                 let own = greeting(queues, self.ring_bytes);
                 self.watch_queues()?;
                 self.connection.connect(&own.encode())?;
@@ -148,13 +208,9 @@ impl RdmaLink {
                 queues.agree_body_message(theirs.body_message);
                 queues.join_body(theirs.body_queue)?;
                 self.greeted(&theirs);
-                self.phase = Phase::Established;
-                self.give_ring()
+                self.stands()
             }
-            (Phase::Accepting, EventKind::Established) => {
-                self.phase = Phase::Established;
-                self.give_ring()
-            }
+            (Phase::Accepting, EventKind::Established) => self.stands(),
             (_, EventKind::Disconnected) => {
                 self.closing = true;
                 self.take_completions().map(drop).or(Ok(()))
@@ -178,6 +234,12 @@ impl RdmaLink {
         if self.ring_bytes != 0 && theirs.ring_bytes != 0 {
             self.rings = Some(Rings::new(self.ring_bytes, theirs.ring_bytes));
         }
+    }
+
+    fn stands(&mut self) -> Result<(), RdmaError> {
+        self.phase = Phase::Established;
+        self.connection.queues().expect("established").begin();
+        self.give_ring()
     }
 
     /// Gives the peer its ring, if the link is one-sided.
@@ -237,6 +299,15 @@ impl RdmaLink {
             });
         }
         self.link.failure().cloned().expect("abandon has set it")
+    }
+}
+
+impl Watch {
+    fn pools(&self) -> Option<(&Pools, LinkId)> {
+        match self {
+            Watch::Own(_) => None,
+            Watch::Shared(member) => Some((member.pools(), member.id())),
+        }
     }
 }
 

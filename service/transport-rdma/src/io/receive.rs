@@ -4,7 +4,7 @@ use tollgate_shm_abi::heap::Block;
 use tollgate_transport::LinkError;
 
 use super::connect::carried;
-use super::{Arrived, Granted, Landing, Offered, Phase, RdmaLink};
+use super::{Arrived, Granted, Landing, Offered, Phase, RdmaLink, Watch};
 use crate::limits;
 use crate::ring::{self, READ_AT, RING_AT, WRITTEN_AT, Writer};
 use crate::verbs::{Completion, Queue, is_consequence, is_overlong, sentence_of};
@@ -34,6 +34,7 @@ impl RdmaLink {
     /// The connection failed, and so has the link: [`RdmaLink::reclaim_block`] has the block.
     pub fn read_landing(&mut self) -> Result<Landing, LinkError> {
         self.pump()?;
+        self.fresh = false;
         if let Some(mut block) = self.block.take() {
             let len = self
                 .link
@@ -109,17 +110,18 @@ impl RdmaLink {
     pub(super) fn pump(&mut self) -> Result<(), LinkError> {
         match self.take_completions() {
             Ok(0) => self.idle_polls += 1,
-            Ok(_) => self.idle_polls = 0,
+            Ok(_) => (self.idle_polls, self.fresh) = (0, true),
             Err(error) => return Err(self.broken(error)),
         }
         match self.look() {
             Ok(false) => {}
-            Ok(true) => self.idle_polls = 0,
+            Ok(true) => (self.idle_polls, self.fresh) = (0, true),
             Err(error) => return Err(self.broken(carried(&error))),
         }
         let due = self.phase != Phase::Established
             || self.idle_polls >= limits::EVENTS_EVERY
-            || std::mem::take(&mut self.waited);
+            || std::mem::take(&mut self.waited)
+            || self.was_called();
         if due && self.phase != Phase::Ended {
             self.idle_polls = 0;
             if let Err(error) = self.take_events() {
@@ -129,11 +131,23 @@ impl RdmaLink {
         if self.phase == Phase::Ended {
             return Err(self.broken(LinkError::Closed));
         }
+        // What was said to it won't be acknowledged either, and calls' memory waits for that.
+        if self.link.failure() == Some(&LinkError::Silent) {
+            return Err(self.broken(LinkError::Silent));
+        }
         // What came before the peer's end is still read; what it offered won't come any more.
         if self.closing && !self.has_bytes() {
             return Err(self.broken(LinkError::Closed));
         }
         Ok(())
+    }
+
+    /// Whether its poller has seen that its connection has an event.
+    fn was_called(&self) -> bool {
+        match &self.watch {
+            Watch::Own(_) => false,
+            Watch::Shared(member) => member.was_called(),
+        }
     }
 
     /// Looks at what the peer has written into this end's window; whether that is more than before.
@@ -215,6 +229,7 @@ impl RdmaLink {
             } => self
                 .received(receive, len, immediate, written)
                 .map_err(|error| carried(&error)),
+            Completion::Overrun => Err(carried(&WireError::Overrun)),
             Completion::Landed { len } => self.landed(len).map_err(|error| carried(&error)),
             // What a peer's end flushes isn't news.
             Completion::Failed { status, .. } if self.closing && is_consequence(status) => Ok(()),

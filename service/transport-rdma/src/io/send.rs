@@ -80,8 +80,9 @@ impl RdmaLink {
     fn push_to(&mut self, to: To, gathered: bool) {
         let queues = self.connection.queues().expect("established");
         let (next, _) = queues.progress(Queue::Stream);
-        let signalled =
-            gathered || next % limits::SIGNAL_EVERY == limits::SIGNAL_EVERY - 1 || self.farewell;
+        // Of few, more: somebody waits for their places.
+        let every = limits::SIGNAL_EVERY.min(queues.sends() as u64 / 2);
+        let signalled = gathered || next % every == every - 1 || self.farewell;
         queues.push(&self.scratch.gathers, to, signalled);
         // The queues hold what is sent from; a heap that nobody sends from any more can be forgotten.
         self.scratch.gathers.clear();

@@ -5,6 +5,7 @@ mod connections;
 mod costs;
 mod hostile;
 mod one_sided;
+mod shared;
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;

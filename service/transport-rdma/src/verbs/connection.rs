@@ -9,11 +9,12 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tollgate_shm_abi::heap::Block;
 
-use super::{Queues, Rdma, check, failed, last_errno};
+use super::{Pools, Queues, Rdma, check, failed, last_errno};
+use crate::LinkId;
 use crate::error::RdmaError;
 use crate::limits::{
     ACK_TIMEOUT, BACKLOG, MAX_PRIVATE, MIN_BODY_MESSAGE, RECEIVER_RETRIES, RESOLVE_TIMEOUT_MS,
-    RETRIES,
+    RETRIES, SHARED_RECEIVER_RETRIES,
 };
 
 // Of rdma_cma.h, which is an enum without a name.
@@ -102,8 +103,12 @@ impl Connection {
         check("resolving the route to the peer", status)
     }
 
-    /// Makes the queues, once the device is known.
-    pub(crate) fn make_queues(&mut self, rdma: &Rdma) -> Result<&mut Queues, RdmaError> {
+    /// Makes the queues, once the device is known; as a link of a poller's, if there is one.
+    pub(crate) fn make_queues(
+        &mut self,
+        rdma: &Rdma,
+        pools: Option<(&Pools, LinkId)>,
+    ) -> Result<&mut Queues, RdmaError> {
         assert!(self.queues.is_none(), "a connection has queues once");
         // SAFETY: the id is there.
         let (context, port) = unsafe { (self.id.id.as_ref().verbs, self.id.id.as_ref().port_num) };
@@ -130,8 +135,10 @@ impl Connection {
                 size_of_val(&timeout),
             )
         };
+        let seat = pools.map(|(pools, link)| pools.seat(device, link));
+        let seat = seat.transpose()?;
         // SAFETY: the id has no queue pair yet, and is dropped after `queues`, being declared after it.
-        let queues = unsafe { Queues::new(self.id.id, device, largest)? };
+        let queues = unsafe { Queues::new(self.id.id, device, largest, seat)? };
         Ok(self.queues.insert(queues))
     }
 
@@ -146,7 +153,7 @@ impl Connection {
 
     /// Asks the peer, once the route is resolved and queues are there.
     pub(crate) fn connect(&mut self, private: &[u8]) -> Result<(), RdmaError> {
-        let mut parameters = parameters(private);
+        let mut parameters = parameters(private, self.retries());
         self.connected = true;
         // SAFETY: the id is there, and so are the parameters and their data during the call.
         let status = unsafe { sys::rdma_connect(self.id.id.as_ptr(), &mut parameters) };
@@ -155,11 +162,19 @@ impl Connection {
 
     /// Takes the peer's request, once queues are there.
     pub(crate) fn accept(&mut self, private: &[u8]) -> Result<(), RdmaError> {
-        let mut parameters = parameters(private);
+        let mut parameters = parameters(private, self.retries());
         self.connected = true;
         // SAFETY: as of `connect`.
         let status = unsafe { sys::rdma_accept(self.id.id.as_ptr(), &mut parameters) };
         check("accepting the peer's connection", status)
+    }
+
+    /// How often the peer's device shall send again what meets no receive: for ever, where it isn't its fault.
+    fn retries(&self) -> u8 {
+        match self.queues.as_ref().is_some_and(Queues::is_shared) {
+            true => SHARED_RECEIVER_RETRIES,
+            false => RECEIVER_RETRIES,
+        }
     }
 
     /// Refuses the peer's request.
@@ -375,7 +390,7 @@ fn open_channel() -> Result<NonNull<sys::rdma_event_channel>, RdmaError> {
 }
 
 /// No reads and no writes of the other end's memory: both ends allow none.
-fn parameters(private: &[u8]) -> sys::rdma_conn_param {
+fn parameters(private: &[u8], retries: u8) -> sys::rdma_conn_param {
     sys::rdma_conn_param {
         private_data: private.as_ptr().cast(),
         private_data_len: u8::try_from(private.len()).expect("private data is bounded"),
@@ -383,7 +398,7 @@ fn parameters(private: &[u8]) -> sys::rdma_conn_param {
         initiator_depth: 0,
         flow_control: 0,
         retry_count: RETRIES,
-        rnr_retry_count: RECEIVER_RETRIES,
+        rnr_retry_count: retries,
         srq: 0,
         qp_num: 0,
     }

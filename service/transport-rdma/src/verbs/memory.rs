@@ -1,17 +1,20 @@
 //! Registered memory: a heap, or buffers of a link's own.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rdma_mummy_sys as sys;
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 use tollgate_shm_abi::heap::Region;
 
 use super::{Domain, last_errno};
 use crate::error::RdmaError;
+use crate::limits::{HUGE_PAGE, HUGE_WASTE};
 use crate::registrations::Held;
 
 /// A range that a device may read, or also write. It stays mapped, and registered, while this is held.
@@ -21,7 +24,7 @@ pub(crate) struct Memory {
     len: usize,
     held: Holds,
     /// It outlives the registration.
-    _domain: Arc<Domain>,
+    domain: Arc<Domain>,
 }
 
 /// What keeps it mapped.
@@ -52,7 +55,7 @@ impl Memory {
             start,
             len,
             held: Holds::Region(region.clone()),
-            _domain: Arc::clone(domain),
+            domain: Arc::clone(domain),
         })
     }
 
@@ -74,14 +77,29 @@ impl Memory {
     ) -> Result<Memory, RdmaError> {
         let pages = Pages::new(len);
         let start = pages.start;
+        let len = pages.len();
         let key = register(domain, start, len, access)?;
+        let huge = pages.huge_bytes();
+        domain.huge_bytes.fetch_add(huge, Ordering::Relaxed);
         Ok(Memory {
             key,
             start,
             len,
             held: Holds::Pages(pages),
-            _domain: Arc::clone(domain),
+            domain: Arc::clone(domain),
         })
+    }
+
+    /// Its bytes, and those of them that are in pages of 2 MiB.
+    pub(super) fn bytes(&self) -> [u64; 2] {
+        [self.len as u64, self.huge_bytes()]
+    }
+
+    fn huge_bytes(&self) -> u64 {
+        match &self.held {
+            Holds::Region(_) => 0,
+            Holds::Pages(pages) => pages.huge_bytes(),
+        }
     }
 
     /// What a window is bound to.
@@ -135,6 +153,10 @@ impl Drop for Memory {
         // SAFETY: the registration was made by ibv_reg_mr and is given back once; work requests that use it hold this value.
         let status = unsafe { sys::ibv_dereg_mr(self.key.as_ptr()) };
         debug_assert_eq!(status, 0, "nothing uses the registration");
+        let len = self.len as u64;
+        self.domain.pinned_bytes.fetch_sub(len, Ordering::Relaxed);
+        let huge = self.huge_bytes();
+        self.domain.huge_bytes.fetch_sub(huge, Ordering::Relaxed);
     }
 }
 
@@ -159,7 +181,7 @@ fn register(
             access.0 as i32,
         )
     };
-    NonNull::new(key).ok_or_else(|| RdmaError::Pinning {
+    let key = NonNull::new(key).ok_or_else(|| RdmaError::Pinning {
         errno: last_errno(),
         device: domain.name.clone(),
         bytes: len,
@@ -167,7 +189,9 @@ fn register(
             Some(bytes) => format!("{bytes} bytes"),
             None => "any number of bytes".to_owned(),
         },
-    })
+    })?;
+    domain.pinned_bytes.fetch_add(len as u64, Ordering::Relaxed);
+    Ok(key)
 }
 
 impl Held for Region {
@@ -180,29 +204,79 @@ impl Held for Region {
     }
 }
 
-/// Pages of ordinary memory.
+/// Zeroed pages: of 2 MiB if there are some and little of them is wasted, since a device looks up each page; otherwise ordinary ones.
 struct Pages {
     start: NonNull<u8>,
-    layout: Layout,
+    of: PagesOf,
+}
+
+enum PagesOf {
+    Heap(Layout),
+    /// So many bytes of huge pages, mapped.
+    Huge(usize),
 }
 
 const PAGE: usize = 4096;
 
 impl Pages {
     fn new(len: usize) -> Pages {
+        if let Some(pages) = Pages::huge(len) {
+            return pages;
+        }
         let layout = Layout::from_size_align(len.max(1), PAGE).expect("buffers are bounded");
         // SAFETY: the layout's size is at least 1.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else {
             handle_alloc_error(layout)
         };
-        Pages { start, layout }
+        Pages {
+            start,
+            of: PagesOf::Heap(layout),
+        }
+    }
+
+    /// Of pages that the host has set aside (`vm.nr_hugepages`); it has none as a rule.
+    fn huge(len: usize) -> Option<Pages> {
+        let whole = len.next_multiple_of(HUGE_PAGE);
+        if len == 0 || whole - len > len / HUGE_WASTE {
+            return None;
+        }
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+        // SAFETY: a new mapping, at an address that the kernel chooses. Pages are set aside for all of it by the call, so none is missing later.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), whole, protection, flags) };
+        Some(Pages {
+            start: NonNull::new(start.ok()?.cast())?,
+            of: PagesOf::Huge(whole),
+        })
+    }
+
+    /// What there is: as much as was asked for, or the rest of the last huge page, too.
+    fn len(&self) -> usize {
+        match self.of {
+            PagesOf::Heap(layout) => layout.size(),
+            PagesOf::Huge(bytes) => bytes,
+        }
+    }
+
+    fn huge_bytes(&self) -> u64 {
+        match self.of {
+            PagesOf::Heap(_) => 0,
+            PagesOf::Huge(bytes) => bytes as u64,
+        }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the pages came from alloc_zeroed with this layout; the registration, dropped before, was what a device knew them by.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        let start = self.start.as_ptr();
+        match self.of {
+            // SAFETY: the pages came from alloc_zeroed with this layout; the registration, dropped before, was what a device knew them by.
+            PagesOf::Heap(layout) => unsafe { dealloc(start, layout) },
+            PagesOf::Huge(bytes) => {
+                // SAFETY: the pages are a mapping of this length, made in `huge`; otherwise as above.
+                let _freed = unsafe { munmap(start.cast(), bytes) };
+            }
+        }
     }
 }

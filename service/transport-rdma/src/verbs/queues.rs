@@ -1,4 +1,5 @@
-//! A connection's two queue pairs, their one completion queue, and the buffers that are sent from and received into.
+//! A connection's two queue pairs, their one completion queue, and the buffers that are sent from and received into: its own, or those of its
+//! poller's pool.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -6,16 +7,16 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use rdma_mummy_sys as sys;
-use rustix::fs::OFlags;
-use rustix::io::Errno;
 use tollgate_shm_abi::heap::{Block, Span};
 
+use super::completions::{Completions, no_completions};
+use super::pool::{Came, Seat};
 use super::window::Window;
-use super::{Device, Memory, check, failed, last_errno};
+use super::{Device, Memory, check, failed};
 use crate::counts::Counts;
 use crate::error::RdmaError;
 use crate::limits::{
-    BODY_MESSAGES, INLINE_BYTES, MESSAGE_BYTES, POLL_BATCH, RECEIVER_RETRIES, RECEIVES, RETRIES,
+    BODY_MESSAGES, INLINE_BYTES, MESSAGE_BYTES, POOLED_SENDS, RECEIVER_RETRIES, RECEIVES, RETRIES,
     SENDS,
 };
 
@@ -53,6 +54,8 @@ pub(crate) enum Completion {
         /// It came with a write elsewhere: the receive has no bytes of it.
         written: bool,
     },
+    /// A message came that the peer had no credit for: the first queue pair was ended.
+    Overrun,
     /// A body's next message came.
     Landed { len: usize },
     /// A work request failed: the queue pair has ended. The status is libibverbs'.
@@ -67,9 +70,9 @@ pub(crate) enum Completion {
 // What a work request's id says.
 const ID_STREAM: u64 = 1 << 60;
 const ID_BODY: u64 = 2 << 60;
-const ID_RECEIVE: u64 = 3 << 60;
+pub(super) const ID_RECEIVE: u64 = 3 << 60;
 const ID_LANDING: u64 = 4 << 60;
-const ID_KIND: u64 = 15 << 60;
+pub(super) const ID_KIND: u64 = 15 << 60;
 
 /// Where what is sent goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,22 +113,35 @@ struct Sending {
     elements: Vec<sys::ibv_sge>,
 }
 
+/// Where completions come from, and what is received into.
+enum Side {
+    Own(Own),
+    Shared(Seat),
+}
+
+/// A link's own.
+struct Own {
+    completions: Completions,
+    receives: Memory,
+    /// Which receives the device may write.
+    posted: [bool; RECEIVES as usize],
+    /// To be posted by the next [`Queues::post_receives`].
+    reposts: Vec<u16>,
+}
+
 pub(crate) struct Queues {
     /// Owns the first queue pair; [`Connection`](super::Connection) drops it after this value.
     id: NonNull<sys::rdma_cm_id>,
     body: NonNull<sys::ibv_qp>,
     /// Neither queue pair is there any more.
     destroyed: bool,
-    completions: NonNull<sys::ibv_cq>,
-    channel: NonNull<sys::ibv_comp_channel>,
+    side: Side,
     stream_sends: Sending,
     body_sends: Sending,
-    places: Memory,
-    receives: Memory,
-    /// Which receives the device may write.
-    posted: [bool; RECEIVES as usize],
-    /// To be posted by the next [`Queues::post_receives`].
-    reposts: Vec<u16>,
+    /// `sends` places of MESSAGE_BYTES each, from `places_at` on.
+    places: Arc<Memory>,
+    places_at: usize,
+    sends: usize,
     landing: Option<Landing>,
     /// What the peer may write.
     window: Option<Window>,
@@ -141,7 +157,7 @@ pub(crate) struct Queues {
 unsafe impl Send for Queues {}
 
 impl Queues {
-    /// Makes the queue pairs of an id whose device is known, and posts all receives.
+    /// Makes the queue pairs of an id whose device is known, in a pool if there is a seat, and posts all receives.
     ///
     /// # Safety
     /// The id is there until this value was dropped, and has no queue pair.
@@ -149,69 +165,74 @@ impl Queues {
         id: NonNull<sys::rdma_cm_id>,
         device: &Arc<Device>,
         body_message: u32,
+        seat: Option<Seat>,
     ) -> Result<Queues, RdmaError> {
-        let context = device.domain.context.as_ptr();
-        let places = Memory::of_pages(&device.domain, SENDS * MESSAGE_BYTES)?;
-        let receives = Memory::of_pages(&device.domain, RECEIVES as usize * MESSAGE_BYTES)?;
-        // SAFETY: the context is open while the device is.
-        let channel = NonNull::new(unsafe { sys::ibv_create_comp_channel(context) })
-            .ok_or_else(|| failed("creating a completion channel"))?;
-        let entries = SENDS + RECEIVES as usize + 2 * BODY_MESSAGES;
-        // SAFETY: context and channel are there.
-        let completions = NonNull::new(unsafe {
-            sys::ibv_create_cq(
-                context,
-                entries as i32,
-                ptr::null_mut(),
-                channel.as_ptr(),
-                0,
-            )
-        });
-        let Some(completions) = completions else {
-            let error = failed("creating a completion queue");
-            // SAFETY: nothing uses the channel.
-            unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) };
-            return Err(error);
-        };
-        let made = make_queue_pairs(id, device, completions);
-        let (body, inline_bytes) = match made {
-            Ok(made) => made,
-            Err(error) => {
-                // SAFETY: nothing uses either.
-                unsafe {
-                    sys::ibv_destroy_cq(completions.as_ptr());
-                    sys::ibv_destroy_comp_channel(channel.as_ptr());
-                }
-                return Err(error);
+        let mut counts = Counts::default();
+        let (side, places, places_at, sends) = match seat {
+            Some(seat) => {
+                let (places, at) = (Arc::clone(&seat.pool.memory), seat.lane_at());
+                counts.system_calls += 2;
+                (Side::Shared(seat), places, at, POOLED_SENDS)
+            }
+            None => {
+                let places = Memory::of_pages(&device.domain, SENDS * MESSAGE_BYTES)?;
+                counts.registrations += 2;
+                counts.system_calls += 7;
+                (Side::Own(Own::new(device)?), Arc::new(places), 0, SENDS)
             }
         };
+        let (body, inline_bytes) = make_queue_pairs(id, device, &side, sends)?;
         let mut queues = Queues {
             id,
             body,
             destroyed: false,
-            completions,
-            channel,
+            side,
             stream_sends: Sending::default(),
             body_sends: Sending::default(),
             places,
-            receives,
-            posted: [false; RECEIVES as usize],
-            reposts: (0..RECEIVES).collect(),
+            places_at,
+            sends,
             landing: None,
             window: None,
             peer_window: None,
             inline_bytes,
             body_message,
-            counts: Counts {
-                registrations: 2,
-                system_calls: 7,
-                ..Counts::default()
-            },
+            counts,
             device: Arc::clone(device),
         };
-        queues.set_nonblocking()?;
+        let stream = queues.stream();
+        if let Side::Shared(seat) = &mut queues.side {
+            // SAFETY: both queue pairs were made above, and `destroy_pairs` has the seat leave them first.
+            unsafe { seat.join(stream, body) };
+        }
         queues.post_receives()?;
         Ok(queues)
+    }
+
+    /// The first queue pair, which is there until `destroy_pairs`.
+    fn stream(&self) -> NonNull<sys::ibv_qp> {
+        // SAFETY: the id is there while `self` is.
+        let pair = unsafe { self.id.as_ref() }.qp;
+        NonNull::new(pair).expect("it was made with `self`")
+    }
+
+    /// Whether it is of a poller's pool.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.side, Side::Shared(_))
+    }
+
+    /// Messages of the stream that may be under way.
+    pub(crate) fn sends(&self) -> usize {
+        self.sends
+    }
+
+    /// The connection stands.
+    pub(crate) fn begin(&mut self) {
+        if let Side::Shared(seat) = &self.side {
+            self.counts.system_calls += 1;
+            // SAFETY: the queue pair has joined, and isn't destroyed.
+            unsafe { seat.hurry(self.stream()) };
+        }
     }
 
     pub(crate) fn device(&self) -> &Arc<Device> {
@@ -316,7 +337,7 @@ impl Queues {
     /// Messages of the queue that may still be sent before a completion has to come.
     pub(crate) fn room(&self, queue: Queue) -> usize {
         let (sends, all) = match queue {
-            Queue::Stream => (&self.stream_sends, SENDS),
+            Queue::Stream => (&self.stream_sends, self.sends),
             Queue::Body => (&self.body_sends, BODY_MESSAGES),
         };
         all - usize::try_from(sends.next - sends.complete).unwrap_or(all)
@@ -338,14 +359,15 @@ impl Queues {
     pub(crate) fn place(&mut self) -> &mut [u8] {
         assert!(self.room(Queue::Stream) > 0, "asked before");
         let start = self.places.own(self.place_at(), MESSAGE_BYTES);
-        // SAFETY: the range is of this value's own buffer, which is borrowed exclusively; it is initialised, since the pages
-        // begin zeroed. The device doesn't read it: SENDS messages ago it was last sent from, and that is complete. It
+        // SAFETY: the range is of this value's own buffer, or its lane of the pool's, which is borrowed exclusively; it is initialised, since the pages
+        // begin zeroed. The device doesn't read it: `sends` messages ago it was last sent from, and that is complete. It
         // never writes it.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), MESSAGE_BYTES) }
     }
 
     fn place_at(&self) -> usize {
-        (self.stream_sends.next % SENDS as u64) as usize * MESSAGE_BYTES
+        let place = (self.stream_sends.next % self.sends as u64) as usize;
+        self.places_at + place * MESSAGE_BYTES
     }
 
     /// Adds a message to the stream's queue; [`Queues::ring`] hands it to the device. Its number.
@@ -513,65 +535,42 @@ impl Queues {
     /// # Panics
     /// If the receive is posted: the device may be writing there.
     pub(crate) fn received(&self, receive: u16, len: usize) -> &[u8] {
-        assert!(!self.posted[usize::from(receive)], "a message came there");
-        let start = self
-            .receives
-            .own(usize::from(receive) * MESSAGE_BYTES, len.min(MESSAGE_BYTES));
-        // SAFETY: the range is of this value's own buffer and initialised. The device doesn't write it: its receive is complete, and
-        // isn't posted again while the slice is borrowed from `self`.
-        unsafe { std::slice::from_raw_parts(start.as_ptr(), len.min(MESSAGE_BYTES)) }
+        match &self.side {
+            Side::Own(own) => own.received(receive, len.min(MESSAGE_BYTES)),
+            Side::Shared(seat) => seat.received(receive, len.min(MESSAGE_BYTES)),
+        }
     }
 
-    /// The receive is free; [`Queues::post_receives`] posts it again.
+    /// The receive was read. A link's own waits for [`Queues::post_receives`]; a shared one is its pool's at once.
     pub(crate) fn repost(&mut self, receive: u16) {
-        assert!(
-            !self.posted[usize::from(receive)] && !self.reposts.contains(&receive),
-            "it was complete"
-        );
-        self.reposts.push(receive);
+        match &mut self.side {
+            Side::Own(own) => own.repost(receive),
+            Side::Shared(seat) => seat.repost(receive),
+        }
     }
 
-    /// How many are free.
+    /// How many were read whose credits weren't returned.
     pub(crate) fn free_receives(&self) -> usize {
-        self.reposts.len()
+        match &self.side {
+            Side::Own(own) => own.reposts.len(),
+            Side::Shared(seat) => seat.freed(),
+        }
     }
 
-    /// Posts what is free, as one list.
+    /// Posts what is free, as one list: their credits may be returned.
     pub(crate) fn post_receives(&mut self) -> Result<(), RdmaError> {
-        if self.reposts.is_empty() {
-            return Ok(());
+        // SAFETY: the id is there while `self` is.
+        let pair = unsafe { self.id.as_ref() }.qp;
+        match &mut self.side {
+            Side::Own(own) if own.reposts.is_empty() => Ok(()),
+            Side::Own(own) => {
+                self.counts.receive_doorbells += 1;
+                self.counts.receives += own.reposts.len() as u64;
+                // SAFETY: the id has its queue pair until `destroy_pairs`, before which `own` isn't dropped.
+                unsafe { own.post(pair) }
+            }
+            Side::Shared(seat) => seat.post(),
         }
-        const NONE: sys::ibv_recv_wr = sys::ibv_recv_wr {
-            wr_id: 0,
-            next: ptr::null_mut(),
-            sg_list: ptr::null_mut(),
-            num_sge: 1,
-        };
-        let count = self.reposts.len();
-        let mut elements = [self.receives.element(0, 0); RECEIVES as usize];
-        let mut requests = [NONE; RECEIVES as usize];
-        let mut next = ptr::null_mut();
-        for (n, receive) in self.reposts.drain(..).enumerate() {
-            self.posted[usize::from(receive)] = true;
-            elements[n] = self
-                .receives
-                .element(usize::from(receive) * MESSAGE_BYTES, MESSAGE_BYTES);
-            requests[n] = sys::ibv_recv_wr {
-                wr_id: ID_RECEIVE | u64::from(receive),
-                next,
-                sg_list: &mut elements[n],
-                ..NONE
-            };
-            next = &mut requests[n];
-        }
-        self.counts.receive_doorbells += 1;
-        self.counts.receives += count as u64;
-        let mut bad = ptr::null_mut();
-        // SAFETY: the id has its queue pair until `destroy_pairs`; requests and elements are there during the call. What
-        // they name is this value's own buffer, which is marked as posted, so nobody looks at it, and which is freed after the
-        // queue pair.
-        let status = unsafe { sys::ibv_post_recv(self.id.as_ref().qp, next, &mut bad) };
-        check("posting receives", status)
     }
 
     /// Posts what a body of `len` bytes takes, at `at` of the block. It is this value's until [`Queues::landed`].
@@ -644,25 +643,65 @@ impl Queues {
 
     /// Takes what is complete; how many.
     pub(crate) fn poll(&mut self, found: &mut Vec<Completion>) -> Result<usize, RdmaError> {
-        // SAFETY: a C struct of numbers.
-        let mut entries: [sys::ibv_wc; POLL_BATCH] = unsafe { std::mem::zeroed() };
-        // SAFETY: the completion queue is there; the function fills at most as many entries as it is told of.
-        let count = unsafe {
-            sys::ibv_poll_cq(
-                self.completions.as_ptr(),
-                POLL_BATCH as i32,
-                entries.as_mut_ptr(),
-            )
+        match self.side {
+            Side::Own(_) => self.poll_own(found),
+            Side::Shared(_) => self.poll_shared(found),
+        }
+    }
+
+    fn poll_own(&mut self, found: &mut Vec<Completion>) -> Result<usize, RdmaError> {
+        let Side::Own(own) = &self.side else {
+            return Ok(0);
         };
-        let Ok(count) = usize::try_from(count) else {
-            return Err(failed("polling for completions"));
-        };
+        let mut entries = no_completions();
+        let count = own.completions.poll(&mut entries)?;
         self.counts.completions += count as u64;
         for entry in &entries[..count] {
-            let completion = self.complete(entry);
-            found.push(completion);
+            found.push(self.complete(entry));
         }
         Ok(count)
+    }
+
+    fn poll_shared(&mut self, found: &mut Vec<Completion>) -> Result<usize, RdmaError> {
+        let Side::Shared(seat) = &mut self.side else {
+            return Ok(0);
+        };
+        let mut came = seat.poll()?;
+        let count = came.len();
+        self.counts.completions += count as u64;
+        for each in came.drain(..) {
+            let completion = match each {
+                Came::Completion(entry) => self.complete(&entry),
+                Came::Overrun => Completion::Overrun,
+                Came::Spilled(entry, bytes) => match self.complete(&entry) {
+                    Completion::Received {
+                        len,
+                        immediate,
+                        written,
+                        ..
+                    } => Completion::Received {
+                        receive: self.keep(bytes),
+                        len,
+                        immediate,
+                        written,
+                    },
+                    other => other,
+                },
+            };
+            found.push(completion);
+        }
+        if let Side::Shared(seat) = &mut self.side {
+            seat.polled(came);
+        }
+        Ok(count)
+    }
+
+    fn keep(&mut self, bytes: Box<[u8]>) -> u16 {
+        let Side::Shared(seat) = &mut self.side else {
+            unreachable!("only a pool spills")
+        };
+        self.counts.bytes_copied += bytes.len() as u64;
+        seat.keep(bytes)
     }
 
     fn complete(&mut self, entry: &sys::ibv_wc) -> Completion {
@@ -681,7 +720,9 @@ impl Queues {
         }
         match kind {
             ID_RECEIVE => {
-                self.posted[number as usize] = false;
+                if let Side::Own(own) = &mut self.side {
+                    own.posted[number as usize] = false;
+                }
                 let with_immediate = entry.wc_flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
                 Completion::Received {
                     receive: number as u16,
@@ -721,54 +762,44 @@ impl Queues {
         }
     }
 
+    /// Bytes that are registered for it alone, and those of them that are in pages of 2 MiB.
+    pub(crate) fn bytes(&self) -> [u64; 2] {
+        let own = match &self.side {
+            Side::Own(own) => [own.receives.bytes(), self.places.bytes()],
+            Side::Shared(_) => [[0, 0]; 2],
+        };
+        let window = self.window.as_ref().map_or([0, 0], Window::bytes);
+        let [receives, places] = own;
+        [0, 1].map(|n| receives[n] + places[n] + window[n])
+    }
+
     // ---- waiting
 
     /// Readable once something has come since [`Queues::arm`].
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel and its descriptor are there while `self` is.
-        unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
-    }
-
-    fn set_nonblocking(&self) -> Result<(), RdmaError> {
-        rustix::fs::fcntl_setfl(self.descriptor(), OFlags::NONBLOCK).map_err(|errno| {
-            RdmaError::Call {
-                doing: "making a completion channel nonblocking",
-                errno,
-            }
-        })
-    }
-
-    /// The next completion makes the descriptor readable. What has come before doesn't: poll once more.
-    pub(crate) fn arm(&mut self) -> Result<(), RdmaError> {
-        self.counts.system_calls += 1;
-        // SAFETY: the completion queue is there.
-        let status = unsafe { sys::ibv_req_notify_cq(self.completions.as_ptr(), 0) };
-        check("asking for a completion event", status)
-    }
-
-    /// Takes what made the descriptor readable.
-    pub(crate) fn take_notifications(&mut self) -> Result<(), RdmaError> {
-        let mut events = 0;
-        loop {
-            let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
-            self.counts.system_calls += 1;
-            // SAFETY: the channel is there and nonblocking; the function fills both pointers, which aren't used.
-            let status =
-                unsafe { sys::ibv_get_cq_event(self.channel.as_ptr(), &mut queue, &mut context) };
-            if status != 0 {
-                break;
-            }
-            events += 1;
+        match &self.side {
+            Side::Own(own) => own.completions.descriptor(),
+            Side::Shared(seat) => seat.pool.descriptor(),
         }
-        let errno = last_errno();
-        // SAFETY: so many events were taken of this queue, the channel's only one. Destroying the queue would wait for it otherwise.
-        unsafe { sys::ibv_ack_cq_events(self.completions.as_ptr(), events) };
-        match errno {
-            Errno::AGAIN | Errno::INTR => Ok(()),
-            errno => Err(RdmaError::Call {
-                doing: "taking a completion event",
-                errno,
-            }),
+    }
+
+    /// The next completion makes the descriptor readable. `false` if something has come already. What comes to a link's own is found by
+    /// polling once more.
+    pub(crate) fn arm(&mut self) -> Result<bool, RdmaError> {
+        match &self.side {
+            Side::Own(own) => {
+                self.counts.system_calls += 1 + own.completions.take_notifications()?;
+                own.completions.arm()?;
+                Ok(true)
+            }
+            Side::Shared(seat) => seat.pool.arm(),
+        }
+    }
+
+    /// Something has come that its link has taken, and not read.
+    pub(crate) fn remind(&self) {
+        if let Side::Shared(seat) = &self.side {
+            seat.remind();
         }
     }
 
@@ -787,10 +818,17 @@ impl Queues {
         if let Some(window) = &mut self.window {
             window.close();
         }
+        if let Side::Shared(seat) = &self.side {
+            // SAFETY: both queue pairs are there, and have joined.
+            unsafe { seat.stop(self.stream(), self.body) };
+        }
         // SAFETY: both queue pairs are there, and destroyed once.
         unsafe {
             sys::rdma_destroy_qp(self.id.as_ptr());
             sys::ibv_destroy_qp(self.body.as_ptr());
+        }
+        if let Side::Shared(seat) = &mut self.side {
+            seat.leave();
         }
     }
 }
@@ -809,8 +847,12 @@ pub(crate) enum Attack {
 impl Queues {
     /// Where the receives are, and the key to them.
     pub(crate) fn receives_for_attack(&self) -> (u64, u32) {
-        let start = self.receives.own(0, 8).as_ptr() as u64;
-        (start, self.receives.remote_key())
+        let receives = match &self.side {
+            Side::Own(own) => &own.receives,
+            Side::Shared(seat) => &*seat.pool.memory,
+        };
+        let start = receives.own(0, 8).as_ptr() as u64;
+        (start, receives.remote_key())
     }
 
     /// What the peer has told of its window.
@@ -822,7 +864,7 @@ impl Queues {
     /// Tries it on the peer's memory.
     pub(crate) fn attack(&mut self, attack: Attack, address: u64, key: u32) {
         use sys::ibv_wr_opcode as is;
-        let mut element = self.places.element(0, 8);
+        let mut element = self.places.element(self.places_at, 8);
         let (opcode, elements) = match attack {
             Attack::Write => (is::IBV_WR_RDMA_WRITE, 1),
             Attack::WriteImmediate => (is::IBV_WR_RDMA_WRITE_WITH_IMM, 0),
@@ -850,11 +892,67 @@ impl Queues {
 impl Drop for Queues {
     fn drop(&mut self) {
         self.destroy_pairs();
-        // SAFETY: the queue pairs, which used both, are gone; all events were acknowledged. Each is destroyed once.
-        unsafe {
-            sys::ibv_destroy_cq(self.completions.as_ptr());
-            sys::ibv_destroy_comp_channel(self.channel.as_ptr());
+    }
+}
+
+impl Own {
+    fn new(device: &Arc<Device>) -> Result<Own, RdmaError> {
+        let entries = SENDS + RECEIVES as usize + 2 * BODY_MESSAGES;
+        Ok(Own {
+            receives: Memory::of_pages(&device.domain, RECEIVES as usize * MESSAGE_BYTES)?,
+            completions: Completions::new(device, entries)?,
+            posted: [false; RECEIVES as usize],
+            reposts: (0..RECEIVES).collect(),
+        })
+    }
+
+    fn received(&self, receive: u16, len: usize) -> &[u8] {
+        assert!(!self.posted[usize::from(receive)], "a message came there");
+        let start = self.receives.own(usize::from(receive) * MESSAGE_BYTES, len);
+        // SAFETY: the range is of this value's own buffer and initialised. The device doesn't write it: its receive is complete, and
+        // isn't posted again while the slice is borrowed from `self`.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
+    }
+
+    fn repost(&mut self, receive: u16) {
+        assert!(
+            !self.posted[usize::from(receive)] && !self.reposts.contains(&receive),
+            "it was complete"
+        );
+        self.reposts.push(receive);
+    }
+
+    /// # Safety
+    /// The queue pair is there, and destroyed before `self` is dropped.
+    unsafe fn post(&mut self, pair: *mut sys::ibv_qp) -> Result<(), RdmaError> {
+        const NONE: sys::ibv_recv_wr = sys::ibv_recv_wr {
+            wr_id: 0,
+            next: ptr::null_mut(),
+            sg_list: ptr::null_mut(),
+            num_sge: 1,
+        };
+        let mut elements = [self.receives.element(0, 0); RECEIVES as usize];
+        let mut requests = [NONE; RECEIVES as usize];
+        let mut next = ptr::null_mut();
+        for (n, receive) in self.reposts.drain(..).enumerate() {
+            self.posted[usize::from(receive)] = true;
+            elements[n] = self
+                .receives
+                .element(usize::from(receive) * MESSAGE_BYTES, MESSAGE_BYTES);
+            requests[n] = sys::ibv_recv_wr {
+                wr_id: ID_RECEIVE | u64::from(receive),
+                next,
+                sg_list: &mut elements[n],
+                ..NONE
+            };
+            next = &mut requests[n];
         }
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is there, as the caller says; requests and elements are there during the call. What
+        // they name is this value's own buffer, which is marked as posted, so nobody looks at it, and which is freed after the
+        // queue pair.
+        let status = unsafe { sys::ibv_post_recv(pair, next, &mut bad) };
+        check("posting receives", status)
     }
 }
 
@@ -862,13 +960,19 @@ impl Drop for Queues {
 fn make_queue_pairs(
     id: NonNull<sys::rdma_cm_id>,
     device: &Arc<Device>,
-    completions: NonNull<sys::ibv_cq>,
+    side: &Side,
+    stream_sends: usize,
 ) -> Result<(NonNull<sys::ibv_qp>, usize), RdmaError> {
     let elements = device.max_elements as u32;
+    let (completions, shared) = match side {
+        Side::Own(own) => (own.completions.as_ptr(), ptr::null_mut()),
+        Side::Shared(seat) => (seat.pool.completions.as_ptr(), seat.pool.receives()),
+    };
+    let stream_receives = if shared.is_null() { RECEIVES.into() } else { 0 };
     let attributes = |sends: usize, receives: usize, elements, inline| sys::ibv_qp_init_attr {
         qp_context: ptr::null_mut(),
-        send_cq: completions.as_ptr(),
-        recv_cq: completions.as_ptr(),
+        send_cq: completions,
+        recv_cq: completions,
         srq: ptr::null_mut(),
         cap: sys::ibv_qp_cap {
             max_send_wr: sends as u32,
@@ -884,8 +988,11 @@ fn make_queue_pairs(
     let mut inline_bytes = 0;
     let mut status = -1;
     for inline in [INLINE_BYTES, 0] {
-        let mut wanted = attributes(SENDS, RECEIVES.into(), elements, inline as u32);
-        // SAFETY: id, domain and completion queue are there, and the id has no queue pair.
+        let mut wanted = sys::ibv_qp_init_attr {
+            srq: shared,
+            ..attributes(stream_sends, stream_receives, elements, inline as u32)
+        };
+        // SAFETY: id, domain, completion queue and shared receives are there, and the id has no queue pair.
         status = unsafe { sys::rdma_create_qp(id.as_ptr(), domain, &mut wanted) };
         if status == 0 {
             inline_bytes = inline;

@@ -54,6 +54,11 @@ impl Window {
         (address, key, binding)
     }
 
+    /// Its memory's bytes, see [`Memory::bytes`].
+    pub(super) fn bytes(&self) -> [u64; 2] {
+        self.memory.bytes()
+    }
+
     /// Two words that the peer may be writing.
     ///
     /// # Panics

@@ -126,7 +126,7 @@ fn who_does_not_greet_is_turned_away_and_told() {
                 match event.kind {
                     EventKind::AddressResolved => stranger.resolve_route().unwrap(),
                     EventKind::RouteResolved => {
-                        stranger.make_queues(&rdma).unwrap();
+                        stranger.make_queues(&rdma, None).unwrap();
                         stranger.connect(greeting).unwrap();
                     }
                     other => panic!("{other:?}"),
@@ -295,6 +295,130 @@ fn a_broken_path_ends_the_link_with_a_sentence_and_the_next_one_stands() {
     let error = turn_until_error(&mut b);
     assert_eq!(error.blame(), Blame::Network, "{error}");
     let _next = joined::<SoftRoce>();
+}
+
+/// A flush looks at what has come, too: whoever waits after it would wait for news that it has had.
+fn a_message_that_a_flush_has_found_keeps_its_link_awake<B: Testbed<Io = RdmaLink>>() {
+    let (mut a, mut b) = joined::<B>();
+    turn_until("silence", &mut a, &mut b, |_, _| true);
+    let found = |b: &Node<RdmaLink>| b.io.counts().completions + b.io.seen_of_ring();
+    let before = found(&b);
+    call(a.io.link(), 1, b"in between");
+    a.io.flush().unwrap();
+    until("its arrival", || {
+        b.io.flush().unwrap();
+        match found(&b) > before {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    assert_eq!(b.io.prepare_to_wait(), Ok(false));
+    b.turn().unwrap();
+    turn_until("the call", &mut a, &mut b, |_, b| b.said.len() == 1);
+}
+
+#[test]
+fn what_a_flush_has_found_keeps_a_link_awake() {
+    a_message_that_a_flush_has_found_keeps_its_link_awake::<SoftRoce>();
+    a_message_that_a_flush_has_found_keeps_its_link_awake::<SmallRings>();
+}
+
+/// What the VM's first process has told the pair's ends of each other, which a device that goes down forgets.
+fn know_neighbours(ips: [&str; 2]) {
+    for (on, of, ip) in [("va", "vb", ips[1]), ("vb", "va", ips[0])] {
+        let mac = format!("$(cat /sys/class/net/{of}/address)");
+        shell(&format!(
+            "ip neigh replace {ip} lladdr {mac} dev {on} nud permanent"
+        ));
+    }
+}
+
+/// The network device goes, and the RDMA device stays: it says that nobody acknowledges, or goes on trying, and then only silence says so.
+#[test]
+#[ignore = "takes a network device away: .ci/rdma runs it in a VM of its own"]
+fn a_network_device_that_goes_down_ends_its_links_and_frees_their_calls() {
+    let (mut a, _b) = joined::<SoftRoce>();
+    let shared = span(&[7; 3 << 20]);
+    for n in 0..4 {
+        call_with(a.io.link(), n, b"", &shared);
+    }
+    a.turn().unwrap();
+    assert!(a.sent.is_empty(), "their memory is being read");
+    shell("ip link set vb down");
+    // Time goes by: first it asks, then it gives up.
+    let ended = (1..4).find_map(|minute| {
+        let _said = a.io.link().tick(minute * 60_000_000_000);
+        a.io.flush().err()
+    });
+    let error = ended.expect("nobody answers");
+    assert_eq!(error.blame(), Blame::Network);
+    let said = [
+        "the peer was silent for 30 s",
+        "the connection failed: the peer's device has stopped to acknowledge",
+    ];
+    assert!(said.contains(&error.to_string().as_str()), "{error}");
+    a.collect();
+    assert_eq!(a.sent, (0..4).map(Token).collect::<Vec<_>>());
+}
+
+/// A device has a GID for each of its addresses, at no fixed place, of which the connection manager chooses the one that the addresses say.
+#[test]
+fn links_stand_between_ipv6_addresses_too() {
+    let ips = ["fd00:99::1", "fd00:99::2"];
+    for (dev, ip) in [("va", ips[0]), ("vb", ips[1])] {
+        shell(&format!("ip addr add {ip}/64 dev {dev} nodad"));
+        let gids = format!("/sys/class/infiniband/rxe_{dev}/ports/1/gids/*");
+        until("the address's GID", || {
+            let found = Command::new("sh")
+                .args(["-c", &format!("grep -qs fd00:0099 {gids}")])
+                .status()
+                .unwrap();
+            match found.success() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+    }
+    know_neighbours(ips);
+    // Both are this host's, and what leaves by one is to reach the other by the pair: addresses of this host are looked up last.
+    shell("ip -6 rule add pref 10 lookup local; ip -6 rule del pref 0");
+    shell("for d in va vb; do ip -6 rule add pref 1 oif $d lookup main; done");
+    let rdma = devices();
+    let [caller, called] = ips.map(|ip| ip.parse::<IpAddr>().unwrap());
+    for bound in [called, IpAddr::from([0_u8; 16])] {
+        let at = SocketAddr::new(bound, 0);
+        let mut listener = RdmaListener::bind(&rdma, at, &RdmaOptions::default()).unwrap();
+        let options = RdmaOptions {
+            from: Some(caller),
+            ring_bytes: 0,
+        };
+        let address = SocketAddr::new(called, listener.port());
+        let a = RdmaLink::connect(&rdma, address, &options, &key("a"), 0).unwrap();
+        let (a, b) = accept(&mut listener, a, &key("b"));
+        assert_eq!(b.peer_address().ip(), caller);
+        let (mut a, mut b) = (Node::new(a), Node::new(b));
+        call_after_handshake(&mut a, &mut b);
+        let devices = [a.io.device(), b.io.device()].map(Option::unwrap);
+        assert_eq!(devices, ["rxe_va", "rxe_vb"]);
+    }
+    shell("ip -6 rule add pref 0 lookup local; ip -6 rule del pref 10");
+    shell("for d in va vb; do ip -6 rule del pref 1 oif $d; done");
+    for (dev, ip) in [("va", ips[0]), ("vb", ips[1])] {
+        shell(&format!("ip addr del {ip}/64 dev {dev}"));
+    }
+}
+
+/// A small call, and one that is a body of its own, whose queue pair has to take the same path.
+fn call_after_handshake(a: &mut Node<RdmaLink>, b: &mut Node<RdmaLink>) {
+    turn_until("the handshake", a, b, |a, b| {
+        a.io.link().is_ready() && b.io.link().is_ready()
+    });
+    b.said.clear();
+    call(a.io.link(), 1, b"by another family");
+    call_with(a.io.link(), 2, b"", &span(&[7; 100_000]));
+    turn_until("both calls", a, b, |a, b| {
+        b.said.len() == 2 && a.sent.contains(&Token(2))
+    });
 }
 
 /// The kernel takes a device away once every process has closed it, and librdmacm keeps what it has opened: so this test is the last of its

@@ -1,0 +1,576 @@
+//! Links of pollers: the same suite over shared receives, many links at once, and neighbours that misbehave.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
+use tollgate_transport::testing::suite::{self, Node, turn_until_error};
+use tollgate_transport::testing::{call, call_with, noise, span};
+use tollgate_transport::{Blame, Image, Token};
+
+use super::hostile::{forge, immediate, queues};
+use super::*;
+use crate::limits::{self, RECEIVES, SHARED_RECEIVES};
+use crate::verbs::{Completion, Queue};
+use crate::wire::Kind;
+use crate::{LinkId, Poller, PollerOptions, RdmaError};
+
+/// Each end's link is the only one of its poller.
+struct Pooled;
+
+impl Testbed for Pooled {
+    type Io = RdmaLink;
+
+    const NEEDS_KEY: bool = true;
+
+    fn connect(a: &LinkConfig, b: &LinkConfig) -> (RdmaLink, RdmaLink) {
+        connect_pooled(0, a, b)
+    }
+}
+
+transport_suite!(Pooled);
+
+/// The same, with rings.
+struct PooledRings;
+
+impl Testbed for PooledRings {
+    type Io = RdmaLink;
+
+    const NEEDS_KEY: bool = true;
+
+    fn connect(a: &LinkConfig, b: &LinkConfig) -> (RdmaLink, RdmaLink) {
+        connect_pooled(limits::MIN_RING_BYTES, a, b)
+    }
+}
+
+fn connect_pooled(ring_bytes: u32, a: &LinkConfig, b: &LinkConfig) -> (RdmaLink, RdmaLink) {
+    let rdma = devices();
+    let pollers = [poller(&rdma, 1), poller(&rdma, 1)];
+    let (mut listener, address) = listen_with(&rdma, ring_bytes);
+    let options = from_caller(ring_bytes);
+    let mut a = RdmaLink::connect_at(&pollers[0], address, &options, a, 0).unwrap();
+    let b = until("the request", || {
+        a.flush().unwrap();
+        match listener.accept_at(&pollers[1], b, 0).unwrap() {
+            Some(b) => ControlFlow::Break(b),
+            None => ControlFlow::Continue(()),
+        }
+    });
+    (a, b)
+}
+
+fn poller(rdma: &Rdma, links: u16) -> Poller {
+    Poller::new(rdma, &PollerOptions { links }).unwrap()
+}
+
+/// One thread's poller and its links, by what the poller calls them.
+struct Side {
+    poller: Poller,
+    nodes: BTreeMap<LinkId, Node<RdmaLink>>,
+    /// Turned by nobody, whatever comes.
+    neglected: Vec<LinkId>,
+    turns: u64,
+}
+
+impl Side {
+    fn new(rdma: &Rdma, links: u16) -> Side {
+        Side {
+            poller: poller(rdma, links),
+            nodes: BTreeMap::new(),
+            neglected: Vec::new(),
+            turns: 0,
+        }
+    }
+
+    fn add(&mut self, link: RdmaLink) -> LinkId {
+        let id = link.id().unwrap();
+        self.nodes.insert(id, Node::new(link));
+        id
+    }
+
+    /// Turns those that are ready, and no other.
+    fn turn_ready(&mut self) -> usize {
+        let mut ready = Vec::new();
+        self.poller.poll(&mut ready).unwrap();
+        ready.retain(|id| !self.neglected.contains(id));
+        for id in &ready {
+            self.turns += 1;
+            self.nodes.get_mut(id).unwrap().turn().unwrap();
+        }
+        ready.len()
+    }
+
+    /// Sleeps until there is something to do; whether there is.
+    fn wait(&mut self, at_most: Duration) -> bool {
+        if !self.poller.prepare_to_wait().unwrap() {
+            return true;
+        }
+        let timeout = Timespec::try_from(at_most).unwrap();
+        let descriptor = PollFd::from_borrowed_fd(self.poller.as_fd(), PollFlags::IN);
+        poll(&mut [descriptor], Some(&timeout)).unwrap() > 0
+    }
+}
+
+/// So many ready links between two pollers, and what each is called at both ends.
+fn many(links: u16) -> (Side, Side, Vec<(LinkId, LinkId)>) {
+    let rdma = devices();
+    let (mut a, mut b) = (Side::new(&rdma, links), Side::new(&rdma, links));
+    let (mut listener, address) = listen(&rdma);
+    let mut pairs = Vec::new();
+    for _ in 0..links {
+        let options = from_caller(0);
+        let link = RdmaLink::connect_at(&a.poller, address, &options, &key("a"), 0).unwrap();
+        let at_a = a.add(link);
+        let at_b = until("the request", || {
+            a.nodes.get_mut(&at_a).unwrap().turn().unwrap();
+            match listener.accept_at(&b.poller, &key("b"), 0).unwrap() {
+                Some(link) => ControlFlow::Break(b.add(link)),
+                None => ControlFlow::Continue(()),
+            }
+        });
+        pairs.push((at_a, at_b));
+    }
+    until("all handshakes", || {
+        let mut ready = true;
+        for side in [&mut a, &mut b] {
+            for node in side.nodes.values_mut() {
+                node.turn().unwrap();
+                ready &= node.io.link().is_ready();
+            }
+        }
+        match ready {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    for side in [&mut a, &mut b] {
+        side.nodes.values_mut().for_each(|node| node.said.clear());
+    }
+    (a, b, pairs)
+}
+
+/// Turns what is ready, until for a while nothing is: the last completions come late.
+fn settle(a: &mut Side, b: &mut Side) {
+    let mut quiet = Instant::now();
+    until("silence", || {
+        if a.turn_ready() + b.turn_ready() > 0 {
+            quiet = Instant::now();
+        }
+        match quiet.elapsed() > Duration::from_millis(50) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+}
+
+/// A call by each of these links, and its reply; both sides turn only what their pollers name.
+fn round_trips(a: &mut Side, b: &mut Side, pairs: &[(LinkId, LinkId)], sleeps: bool) {
+    for (at_a, at_b) in pairs {
+        b.nodes.get_mut(at_b).unwrap().said.clear();
+        let node = a.nodes.get_mut(at_a).unwrap();
+        node.said.clear();
+        call(node.io.link(), at_a.0, b"question");
+        node.turn().unwrap();
+    }
+    until("replies to all", || {
+        let mut found = b.turn_ready();
+        for (at_a, at_b) in pairs {
+            let node = b.nodes.get_mut(at_b).unwrap();
+            if !std::mem::take(&mut node.said).is_empty() {
+                let link = node.io.link();
+                let reply = Image::inline(b"answer");
+                link.send_reply(at_a.0, false, &reply, Token(0)).unwrap();
+                node.turn().unwrap();
+            }
+        }
+        found += a.turn_ready();
+        if sleeps && found == 0 {
+            a.wait(Duration::from_millis(20));
+        }
+        let answered = |(at_a, _): &(LinkId, LinkId)| !a.nodes[at_a].said.is_empty();
+        match pairs.iter().all(answered) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+}
+
+fn devices_pinned(rdma: &Rdma) -> u64 {
+    rdma.devices().map(|device| device.pinned_bytes).sum()
+}
+
+#[test]
+fn a_link_that_has_a_poller_works_one_sided_too() {
+    suite::every_kind_of_frame_arrives_as_it_was_said::<PooledRings>();
+    suite::calls_of_all_sizes_arrive_in_order::<PooledRings>();
+    suite::an_idle_link_wakes_when_something_comes::<PooledRings>();
+}
+
+#[test]
+fn sixty_four_links_share_receives_and_only_the_ready_ones_are_turned() {
+    let (mut a, mut b, pairs) = many(64);
+    round_trips(&mut a, &mut b, &pairs, false);
+    round_trips(&mut a, &mut b, &pairs, true);
+    // One that is asked for something is one that is turned, and not all of them.
+    settle(&mut a, &mut b);
+    let before = [a.turns, b.turns];
+    let completions = |side: &Side| {
+        let nodes = side.nodes.values();
+        nodes.map(|node| node.io.counts().completions).sum::<u64>()
+    };
+    let taken = completions(&b);
+    round_trips(&mut a, &mut b, &pairs[7..8], false);
+    let turns = [a.turns - before[0], b.turns - before[1]];
+    assert!(
+        turns.iter().all(|turns| (1..16).contains(turns)),
+        "{turns:?}"
+    );
+    assert!(completions(&b) > taken);
+    // No receive is a link's own.
+    let own: u64 = b.nodes.values().map(|node| node.io.counts().receives).sum();
+    assert_eq!(own, 0);
+    let shared = b.poller.counts();
+    assert!(shared.receives >= 64 * 4, "{shared:?}");
+    assert_eq!(
+        shared.bytes_copied, 0,
+        "who reads at once has nothing copied"
+    );
+}
+
+#[test]
+fn what_links_pin_is_what_the_limits_say() {
+    // Its devices are its own, so what is pinned by other tests isn't counted.
+    let rdma = devices();
+    assert_eq!(devices_pinned(&rdma), 0);
+    let (mut listener, address) = listen(&rdma);
+    let own: Vec<_> = (0..3)
+        .map(|_| connect(&rdma, &mut listener, address, &key("a"), &key("b")))
+        .map(|(a, b)| (Node::new(a), Node::new(b)))
+        .map(|(mut a, mut b)| {
+            suite::turn_until("the handshake", &mut a, &mut b, |a, b| {
+                a.io.link().is_ready() && b.io.link().is_ready()
+            });
+            (a, b)
+        })
+        .collect();
+    // Both ends are this process's.
+    let with_own = limits::pinned_bytes(3, 0, None) as u64;
+    assert_eq!(devices_pinned(&rdma), 2 * with_own);
+    drop(own);
+    assert_eq!(devices_pinned(&rdma), 0);
+
+    let side = poller(&rdma, 40);
+    let mut links = Vec::new();
+    for _ in 0..3 {
+        let options = from_caller(limits::MIN_RING_BYTES);
+        let a = RdmaLink::connect_at(&side, address, &options, &key("a"), 0).unwrap();
+        let (a, b) = accept(&mut listener, a, &key("b"));
+        let (mut a, mut b) = (Node::new(a), Node::new(b));
+        suite::turn_until("the handshake", &mut a, &mut b, |a, b| {
+            a.io.link().is_ready() && b.io.link().is_ready()
+        });
+        links.push((a, b));
+    }
+    // The other end has given no ring, so there is none.
+    let pooled = limits::pinned_bytes(3, 0, Some(40)) as u64;
+    assert_eq!(devices_pinned(&rdma), pooled + with_own);
+    drop((links, side));
+    assert_eq!(devices_pinned(&rdma), 0, "it ends with its last link");
+
+    let (a, b) = connect_with([limits::MIN_RING_BYTES; 2], &key("a"), &key("b"));
+    drop((a, b));
+    let thousand = [None, Some(1000)].map(|poller| limits::pinned_bytes(1000, 0, poller));
+    assert_eq!(thousand, [1000 * (1536 << 10), 1000 * (192 << 10)]);
+    let ring = limits::pinned_bytes(1, 1 << 20, None) - limits::pinned_bytes(1, 0, None);
+    assert_eq!(ring, (1 << 20) + 4096);
+}
+
+/// Sets so many huge pages aside.
+fn set_huge_pages(count: u32) {
+    std::fs::write("/proc/sys/vm/nr_hugepages", count.to_string()).unwrap();
+}
+
+#[test]
+fn rings_and_pools_are_of_huge_pages_while_there_are_some() {
+    let bytes = 4 << 20;
+    let pinned = || {
+        let rdma = devices();
+        let side = poller(&rdma, 64);
+        let (mut listener, address) = listen_with(&rdma, bytes - 4096);
+        let options = from_caller(bytes - 4096);
+        let a = RdmaLink::connect_at(&side, address, &options, &key("a"), 0).unwrap();
+        let (a, b) = accept(&mut listener, a, &key("b"));
+        let (mut a, mut b) = (Node::new(a), Node::new(b));
+        suite::turn_until("the handshake", &mut a, &mut b, |a, b| {
+            a.io.link().is_ready() && b.io.link().is_ready()
+        });
+        call(a.io.link(), 1, b"by either");
+        suite::turn_until("a call", &mut a, &mut b, |_, b| b.said.len() == 2);
+        let huge = rdma.devices().map(|device| device.huge_bytes);
+        (
+            a.io.pinned_bytes(),
+            b.io.pinned_bytes(),
+            huge.collect::<Vec<_>>(),
+        )
+    };
+    let (ring, own) = (u64::from(bytes), 1536 << 10);
+    set_huge_pages(0);
+    assert_eq!(pinned(), ([ring, 0], [ring + own, 0], vec![0, 0]));
+    // The pool's 12 MiB, and two rings of 4 MiB.
+    set_huge_pages(10);
+    let expected = ([ring, ring], [ring + own, ring], vec![16 << 20, 4 << 20]);
+    assert_eq!(pinned(), expected);
+    set_huge_pages(0);
+}
+
+#[test]
+fn pollers_have_limits() {
+    let rdma = devices();
+    for links in [0, limits::POLLER_LINKS + 1] {
+        let refused = Poller::new(&rdma, &PollerOptions { links }).err().unwrap();
+        assert!(matches!(refused, RdmaError::PollerLinks { links: said } if said == links));
+    }
+    let full = poller(&rdma, 1);
+    let (mut listener, address) = listen(&rdma);
+    let options = from_caller(0);
+    let a = RdmaLink::connect_at(&full, address, &options, &key("a"), 0).unwrap();
+    let (a, _b) = accept(&mut listener, a, &key("b"));
+    let mut second = RdmaLink::connect_at(&full, address, &options, &key("a"), 0).unwrap();
+    let error = until("a refusal", || match second.flush() {
+        Ok(_) => ControlFlow::Continue(()),
+        Err(error) => ControlFlow::Break(error.to_string()),
+    });
+    assert_eq!(
+        error,
+        "the connection failed: the poller has 1 links on rxe_va, as many as it was made for"
+    );
+    // A link that has ended leaves its place.
+    drop((a, second));
+    let again = RdmaLink::connect_at(&full, address, &options, &key("a"), 0).unwrap();
+    let _pair = accept(&mut listener, again, &key("b"));
+}
+
+/// Sends so many messages that are credits, without asking what the link may, or until none of them is taken for a while. How many.
+fn flood(node: &mut Node<RdmaLink>, count: u16) -> u16 {
+    let mut sent = 0;
+    let mut taken = Instant::now();
+    while sent < count && taken.elapsed() < Duration::from_millis(300) {
+        queues(node).poll(&mut Vec::new()).unwrap();
+        if queues(node).room(Queue::Stream) > 0 {
+            forge(node, immediate(Kind::Credit), b"");
+            sent += 1;
+            taken = Instant::now();
+        }
+        std::thread::yield_now();
+    }
+    sent
+}
+
+#[test]
+fn a_link_that_nobody_reads_takes_nothing_from_its_neighbours() {
+    let (mut a, mut b, pairs) = many(16);
+    // Every other link of b's isn't read, and their peers send all that they may.
+    let (slow, good): (Vec<_>, Vec<_>) = pairs.iter().partition(|(_, at_b)| at_b.0 % 2 == 0);
+    b.neglected = slow.iter().map(|(_, at_b)| *at_b).collect();
+    for (at_a, _) in &slow {
+        let node = a.nodes.get_mut(at_a).unwrap();
+        // As many as fit beside what the handshake has left.
+        for n in 0..40 {
+            call(node.io.link(), n, &noise(n, 1000));
+            node.turn().unwrap();
+            b.turn_ready();
+        }
+    }
+    settle(&mut a, &mut b);
+    for _ in 0..5 {
+        round_trips(&mut a, &mut b, &good, false);
+    }
+    let spilled = b.poller.counts().bytes_copied;
+    let beyond = slow.len() * (40 - SHARED_RECEIVES) * 1000;
+    assert!(spilled >= beyond as u64, "{spilled} bytes were spilled");
+    // What was spilled is as it was sent.
+    b.neglected.clear();
+    until("the late calls", || {
+        let mut read = true;
+        for (at_a, at_b) in &slow {
+            let node = b.nodes.get_mut(at_b).unwrap();
+            node.turn().unwrap();
+            read &= node.said.len() == 40;
+            a.nodes.get_mut(at_a).unwrap().turn().unwrap();
+        }
+        match read {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    round_trips(&mut a, &mut b, &pairs, false);
+}
+
+#[test]
+fn a_link_that_ignores_its_credits_ends_and_its_neighbours_go_on() {
+    let (mut a, mut b, pairs) = many(16);
+    let (attackers, good) = pairs.split_at(3);
+    a.neglected = attackers.iter().map(|(at_a, _)| *at_a).collect();
+    b.neglected = attackers.iter().map(|(_, at_b)| *at_b).collect();
+    for (at_a, _) in attackers {
+        // b isn't polled in between: all that it shares is used up by one link, and one message more waits.
+        let node = a.nodes.get_mut(at_a).unwrap();
+        assert!(flood(node, 64) > 50);
+        // Whose message meets none is told to send it again, until b has polled.
+        round_trips(&mut a, &mut b, good, false);
+        let node = a.nodes.get_mut(at_a).unwrap();
+        until("the attacker's end", || {
+            b.turn_ready();
+            let mut found = Vec::new();
+            queues(node).poll(&mut found).unwrap();
+            let ended = |each: &Completion| matches!(each, Completion::Failed { .. });
+            if found.iter().any(ended) {
+                return ControlFlow::Break(());
+            }
+            if queues(node).room(Queue::Stream) > 0 {
+                forge(node, immediate(Kind::Credit), b"");
+            }
+            ControlFlow::Continue(())
+        });
+    }
+    for _ in 0..3 {
+        round_trips(&mut a, &mut b, good, false);
+    }
+    b.neglected.clear();
+    for (_, at_b) in attackers {
+        let mut node = b.nodes.remove(at_b).unwrap();
+        let error = turn_until_error(&mut node);
+        assert_eq!(
+            error.to_string(),
+            "the peer broke a rule of the connection: a message without credit"
+        );
+        assert_eq!(error.blame(), Blame::Peer);
+    }
+    // What they held is free: as many again change nothing.
+    round_trips(&mut a, &mut b, good, false);
+}
+
+/// Links come and go without end, and none takes a receive along.
+#[test]
+fn links_that_end_give_back_what_they_held() {
+    let rdma = devices();
+    let side = poller(&rdma, 2);
+    let (mut listener, address) = listen(&rdma);
+    let shared = span(&noise(1, 9000));
+    for _ in 0..20 {
+        let a = RdmaLink::connect(&rdma, address, &from_caller(0), &key("a"), 0).unwrap();
+        let mut a = Node::new(a);
+        let b = until("the request", || {
+            a.turn().unwrap();
+            match listener.accept_at(&side, &key("b"), 0).unwrap() {
+                Some(b) => ControlFlow::Break(b),
+                None => ControlFlow::Continue(()),
+            }
+        });
+        let mut b = Node::new(b);
+        suite::turn_until("the handshake", &mut a, &mut b, |a, b| {
+            a.io.link().is_ready() && b.io.link().is_ready()
+        });
+        // Some have come unread, some are under way, when the link ends: more in all rounds than there are receives.
+        for n in 0..12 {
+            call_with(a.io.link(), n, b"", &shared);
+            a.turn().unwrap();
+        }
+        drop(b);
+        drop(a);
+    }
+    let a = RdmaLink::connect(&rdma, address, &from_caller(0), &key("a"), 0).unwrap();
+    let mut a = Node::new(a);
+    let _b = until("the request", || {
+        a.turn().unwrap();
+        match listener.accept_at(&side, &key("b"), 0).unwrap() {
+            Some(b) => ControlFlow::Break(b),
+            None => ControlFlow::Continue(()),
+        }
+    });
+    until("a connection", || {
+        a.turn().unwrap();
+        match queues(&mut a).progress(Queue::Stream) {
+            (0, _) => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        }
+    });
+    // Nobody polls, so these meet only what is posted: all but a batch, and what the link has said itself.
+    let posted = RECEIVES - limits::RECEIVE_BATCH as u16 - 2;
+    assert_eq!(flood(&mut a, posted), posted);
+    until("their arrival", || {
+        queues(&mut a).poll(&mut Vec::new()).unwrap();
+        let (next, complete) = queues(&mut a).progress(Queue::Stream);
+        match next == complete {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+}
+
+/// The link has taken it from its poller, which is what is asked next.
+#[test]
+fn what_a_flush_has_found_is_named_once_more() {
+    let (mut a, mut b, pairs) = many(2);
+    settle(&mut a, &mut b);
+    let (at_a, at_b) = pairs[1];
+    let sender = a.nodes.get_mut(&at_a).unwrap();
+    call(sender.io.link(), 1, b"in between");
+    sender.io.flush().unwrap();
+    let receiver = b.nodes.get_mut(&at_b).unwrap();
+    let before = receiver.io.counts().completions;
+    until("its arrival", || {
+        receiver.io.flush().unwrap();
+        match receiver.io.counts().completions > before {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    assert!(!b.poller.prepare_to_wait().unwrap());
+    let mut ready = Vec::new();
+    b.poller.poll(&mut ready).unwrap();
+    assert_eq!(ready, [at_b]);
+}
+
+/// Processor time that this thread has used.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[test]
+fn idle_links_of_a_poller_use_no_processor() {
+    let (mut a, mut b, pairs) = many(32);
+    round_trips(&mut a, &mut b, &pairs, true);
+    settle(&mut a, &mut b);
+    // What made the descriptor readable before may be stale once.
+    b.wait(Duration::from_millis(1));
+    b.turn_ready();
+    let before = (thread_time(), b.poller.counts().system_calls);
+    let (mut woken, mut ready) = (0, Vec::new());
+    let (spin, most) = (Duration::from_micros(50), Duration::from_millis(200));
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(600) {
+        b.poller.wait(&mut ready, spin, most).unwrap();
+        woken += ready.len();
+    }
+    let (used, calls) = (
+        thread_time() - before.0,
+        b.poller.counts().system_calls - before.1,
+    );
+    assert_eq!(woken, 0, "nothing came");
+    assert!(used < Duration::from_millis(60), "{used:?} in 600 ms");
+    assert!(calls < 30, "{calls} system calls");
+    // It hears at once nevertheless.
+    let node = a.nodes.get_mut(&pairs[3].0).unwrap();
+    call(node.io.link(), 1, b"wake");
+    node.turn().unwrap();
+    let start = Instant::now();
+    b.poller
+        .wait(&mut ready, spin, Duration::from_secs(5))
+        .unwrap();
+    assert_eq!(ready, [pairs[3].1]);
+    assert!(start.elapsed() < Duration::from_secs(4), "it was woken");
+}

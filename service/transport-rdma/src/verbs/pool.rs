@@ -1,0 +1,583 @@
+//! What the links of one poller share on one device: a completion queue, a queue of receives (SRQ), and memory that was registered once.
+//!
+//! ```text
+//!   memory  | receives: SHARED_RECEIVES for each link | lane of link 0 | lane of link 1 | ...     a lane: POOLED_SENDS places to send from
+//!
+//!   receive   Free ─▶ Device ─▶ of a link ─▶ Free          by the number of the queue pair that its completion names
+//! ```
+//!
+//! A shared receive is anybody's, so what one peer does to it could be felt by all. Three bounds keep that from happening:
+//!
+//! - A link holds at most [`SHARED_RECEIVES`], what it has added. What comes to it beyond that, because nobody reads it, is *spilled*: copied into
+//!   ordinary memory, and its receive is free at once.
+//! - A link has at most [`RECEIVES`] messages that weren't read, as many as its peer has credits. One more is the peer's fault: the queue pair
+//!   ends then and there, whoever polls, and the message is dropped.
+//! - When a link ends, what it held is free.
+//!
+//! So the receives run out only between two polls, when more messages come than there are receives. The device tells their senders to send again,
+//! after [`SHARED_RETRY_TIMER`], until there are; nobody's link ends by it.
+//!
+//! Absent: waiting for the device's word that it has given back all receives of a queue pair that ends. What is polled before and after
+//! its end is all that comes back; a device that keeps a receive takes it from all links of the poller, for as long as there are any.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rdma_mummy_sys as sys;
+
+use super::completions::{Completions, no_completions};
+use super::queues::{ID_KIND, ID_RECEIVE};
+use super::{Device, Memory, check, failed};
+use crate::LinkId;
+use crate::counts::Counts;
+use crate::error::RdmaError;
+use crate::limits::{
+    BODY_MESSAGES, MESSAGE_BYTES, POLL_BATCH, POLL_BATCHES, POOLED_SENDS, RECEIVE_BATCH, RECEIVES,
+    SHARED_RECEIVES, SHARED_RETRY_TIMER, shared_receives,
+};
+
+/// A poller's pools, one per device, made when a device's first link comes.
+pub(crate) struct Pools {
+    links: u16,
+    made: Mutex<Vec<Arc<Pool>>>,
+}
+
+impl Pools {
+    /// For so many links on each device.
+    pub(crate) fn new(links: u16) -> Pools {
+        Pools {
+            links,
+            made: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Those that there are.
+    pub(crate) fn made(&self) -> MutexGuard<'_, Vec<Arc<Pool>>> {
+        // Whoever panicked has added a pool or none.
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A link's place in its device's pool.
+    pub(super) fn seat(&self, device: &Arc<Device>, link: LinkId) -> Result<Seat, RdmaError> {
+        let mut made = self.made();
+        let known = made.iter().find(|pool| Arc::ptr_eq(&pool.device, device));
+        let pool = match known {
+            Some(pool) => Arc::clone(pool),
+            None => {
+                let pool = Arc::new(Pool::new(device, self.links)?);
+                made.push(Arc::clone(&pool));
+                pool
+            }
+        };
+        Seat::take(&pool, link)
+    }
+}
+
+pub(crate) struct Pool {
+    state: Mutex<State>,
+    receives: NonNull<sys::ibv_srq>,
+    pub(super) completions: Completions,
+    pub(super) memory: Arc<Memory>,
+    links: u16,
+    device: Arc<Device>,
+}
+
+// SAFETY: a queue of receives isn't bound to a thread, and is used under `state`'s lock; this value owns it.
+unsafe impl Send for Pool {}
+// SAFETY: as for Send.
+unsafe impl Sync for Pool {}
+
+/// Who may touch a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    Free,
+    Device,
+    /// The link of this queue pair.
+    Link(u32),
+}
+
+struct State {
+    receives: Vec<Holder>,
+    /// Those that are free: to be posted.
+    free: Vec<u16>,
+    /// Lanes that no link has.
+    lanes: Vec<u16>,
+    /// By the number of their first queue pair.
+    links: HashMap<u32, Inbox>,
+    /// The first queue pair's number of a second one's.
+    bodies: HashMap<u32, u32>,
+    /// Links with something in their inbox that nobody was told of.
+    ready: Vec<LinkId>,
+    counts: Counts,
+}
+
+/// What has come to a link, and wasn't taken by it.
+struct Inbox {
+    link: LinkId,
+    stream: NonNull<sys::ibv_qp>,
+    body: u32,
+    came: VecDeque<Came>,
+    /// Messages that weren't read, and those of them that lie in receives.
+    unread: u16,
+    holds: usize,
+    overrun: bool,
+}
+
+// SAFETY: the queue pair isn't bound to a thread; its link takes the inbox away before it destroys it.
+unsafe impl Send for Inbox {}
+
+/// What has come to a link.
+pub(super) enum Came {
+    Completion(sys::ibv_wc),
+    /// A message that was copied out of its receive.
+    Spilled(sys::ibv_wc, Box<[u8]>),
+    /// A message beyond what the peer had credits for: its queue pair was ended.
+    Overrun,
+}
+
+impl Pool {
+    fn new(device: &Arc<Device>, links: u16) -> Result<Pool, RdmaError> {
+        let count = shared_receives(links);
+        let lanes = usize::from(links) * POOLED_SENDS;
+        // Of each link, all sends of both queue pairs and all receives of the second.
+        let entries = count + lanes + usize::from(links) * 2 * BODY_MESSAGES;
+        device.can_complete(entries)?;
+        let memory = Memory::of_pages(&device.domain, (count + lanes) * MESSAGE_BYTES)?;
+        let completions = Completions::new(device, entries)?;
+        let mut wanted = sys::ibv_srq_init_attr {
+            srq_context: ptr::null_mut(),
+            attr: sys::ibv_srq_attr {
+                max_wr: count as u32,
+                max_sge: 1,
+                srq_limit: 0,
+            },
+        };
+        // SAFETY: the domain is there while the device is.
+        let receives = NonNull::new(unsafe {
+            sys::ibv_create_srq(device.domain.protection.as_ptr(), &mut wanted)
+        });
+        let receives = receives.ok_or_else(|| failed("creating a queue of shared receives"))?;
+        let pool = Pool {
+            state: Mutex::new(State {
+                receives: vec![Holder::Free; count],
+                free: (0..count as u16).collect(),
+                lanes: (0..links).rev().collect(),
+                links: HashMap::with_capacity(links.into()),
+                bodies: HashMap::with_capacity(links.into()),
+                ready: Vec::with_capacity(links.into()),
+                counts: Counts {
+                    registrations: 1,
+                    system_calls: 4,
+                    ..Counts::default()
+                },
+            }),
+            receives,
+            completions,
+            memory: Arc::new(memory),
+            links,
+            device: Arc::clone(device),
+        };
+        pool.post(&mut pool.state())?;
+        Ok(pool)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What panics in between are asserts, of this crate's own numbers.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For queue pairs that receive by it.
+    pub(super) fn receives(&self) -> *mut sys::ibv_srq {
+        self.receives.as_ptr()
+    }
+
+    /// Takes what is complete, for all links: as much as one turn takes. How many.
+    pub(crate) fn poll(&self) -> Result<usize, RdmaError> {
+        self.poll_into(&mut self.state())
+    }
+
+    /// The links to which something has come.
+    pub(crate) fn take_ready(&self, ready: &mut Vec<LinkId>) {
+        ready.append(&mut self.state().ready);
+    }
+
+    /// Makes the descriptor say what comes from now on. `false` if something has come already.
+    pub(crate) fn arm(&self) -> Result<bool, RdmaError> {
+        let mut state = self.state();
+        state.counts.system_calls += 1 + self.completions.take_notifications()?;
+        self.completions.arm()?;
+        Ok(self.poll_into(&mut state)? == 0 && state.ready.is_empty())
+    }
+
+    /// Readable once something has come since [`Pool::arm`].
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.completions.descriptor()
+    }
+
+    /// What is nobody's own: receives that were posted, system calls, bytes that were spilled.
+    pub(crate) fn counts(&self) -> Counts {
+        self.state().counts
+    }
+
+    fn poll_into(&self, state: &mut State) -> Result<usize, RdmaError> {
+        let mut entries = no_completions();
+        let mut all = 0;
+        for _ in 0..POLL_BATCHES {
+            let count = self.completions.poll(&mut entries)?;
+            for entry in &entries[..count] {
+                self.deliver(state, entry);
+            }
+            all += count;
+            if count < POLL_BATCH {
+                break;
+            }
+        }
+        self.post_soon(state)?;
+        Ok(all)
+    }
+
+    /// Gives a completion to its link.
+    fn deliver(&self, state: &mut State, entry: &sys::ibv_wc) {
+        let receive = (entry.wr_id & ID_KIND == ID_RECEIVE).then_some(entry.wr_id as u16);
+        let number = state.bodies.get(&entry.qp_num).copied();
+        let number = number.unwrap_or(entry.qp_num);
+        let Some(inbox) = state.links.get_mut(&number) else {
+            // Of a link that has ended.
+            if let Some(receive) = receive {
+                state.free(receive);
+            }
+            return;
+        };
+        let arrived = entry.status == sys::ibv_wc_status::IBV_WC_SUCCESS;
+        let came = match receive {
+            Some(receive) if !arrived => {
+                state.receives[usize::from(receive)] = Holder::Free;
+                state.free.push(receive);
+                Came::Completion(*entry)
+            }
+            Some(receive) if inbox.unread == RECEIVES => {
+                state.receives[usize::from(receive)] = Holder::Free;
+                state.free.push(receive);
+                if std::mem::replace(&mut inbox.overrun, true) {
+                    return;
+                }
+                end_pair(inbox.stream);
+                Came::Overrun
+            }
+            Some(receive) if inbox.holds == SHARED_RECEIVES => {
+                inbox.unread += 1;
+                let len = (entry.byte_len as usize).min(MESSAGE_BYTES);
+                let bytes = self.bytes_of(receive, len).into();
+                state.counts.bytes_copied += len as u64;
+                state.receives[usize::from(receive)] = Holder::Free;
+                state.free.push(receive);
+                Came::Spilled(*entry, bytes)
+            }
+            Some(receive) => {
+                inbox.unread += 1;
+                inbox.holds += 1;
+                state.receives[usize::from(receive)] = Holder::Link(number);
+                Came::Completion(*entry)
+            }
+            None => Came::Completion(*entry),
+        };
+        inbox.came.push_back(came);
+        if inbox.came.len() == 1 {
+            state.ready.push(inbox.link);
+        }
+    }
+
+    /// What a message has brought into a receive: the device has written it, and writes it no more until it is posted again.
+    fn bytes_of(&self, receive: u16, len: usize) -> &[u8] {
+        let at = usize::from(receive) * MESSAGE_BYTES;
+        let start = self.memory.own(at, len);
+        // SAFETY: the range is of this value's own memory and initialised, since its pages begin zeroed. Of both callers, `deliver` asks
+        // for a receive whose completion it has in its hand and posts it afterwards, under the lock; `Seat::received` for one that its link
+        // holds, which only `Seat::repost` ends, while the slice borrows the seat.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
+    }
+
+    /// Posts what is free, once that is a batch. There are many more, so no message waits for it.
+    fn post_soon(&self, state: &mut State) -> Result<(), RdmaError> {
+        if state.free.len() >= RECEIVE_BATCH {
+            self.post(state)?;
+        }
+        Ok(())
+    }
+
+    fn post(&self, state: &mut State) -> Result<(), RdmaError> {
+        while !state.free.is_empty() {
+            let from = state.free.len().saturating_sub(POLL_BATCH);
+            let mut elements = [self.memory.element(0, 0); POLL_BATCH];
+            let mut requests = [NO_REQUEST; POLL_BATCH];
+            let mut next = ptr::null_mut();
+            for (n, receive) in state.free.drain(from..).enumerate() {
+                let at = usize::from(receive) * MESSAGE_BYTES;
+                state.receives[usize::from(receive)] = Holder::Device;
+                state.counts.receives += 1;
+                elements[n] = self.memory.element(at, MESSAGE_BYTES);
+                requests[n] = sys::ibv_recv_wr {
+                    wr_id: ID_RECEIVE | u64::from(receive),
+                    next,
+                    sg_list: &mut elements[n],
+                    num_sge: 1,
+                };
+                next = &mut requests[n];
+            }
+            state.counts.receive_doorbells += 1;
+            let mut bad = ptr::null_mut();
+            // SAFETY: the queue is there; requests and elements are during the call. What they name is this value's own memory,
+            // which is the device's from here on and looked at by nobody, and which is unregistered after the queue is destroyed.
+            let status = unsafe { sys::ibv_post_srq_recv(self.receives.as_ptr(), next, &mut bad) };
+            check("posting shared receives", status)?;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn free(&mut self, receive: u16) {
+        self.receives[usize::from(receive)] = Holder::Free;
+        self.free.push(receive);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: every link's seat holds the pool, and its queue pairs were destroyed before; the queue is destroyed once, and before
+        // `memory` is unregistered.
+        let status = unsafe { sys::ibv_destroy_srq(self.receives.as_ptr()) };
+        debug_assert_eq!(status, 0, "no queue pair receives by it");
+    }
+}
+
+const NO_REQUEST: sys::ibv_recv_wr = sys::ibv_recv_wr {
+    wr_id: 0,
+    next: ptr::null_mut(),
+    sg_list: ptr::null_mut(),
+    num_sge: 0,
+};
+
+/// Ends a queue pair: it takes no receive any more, and what was posted for it comes back.
+fn end_pair(pair: NonNull<sys::ibv_qp>) {
+    modify(
+        pair,
+        sys::ibv_qp_state::IBV_QPS_ERR,
+        sys::ibv_qp_attr_mask::IBV_QP_STATE,
+    );
+}
+
+fn modify(pair: NonNull<sys::ibv_qp>, state: u32, fields: sys::ibv_qp_attr_mask) {
+    // SAFETY: a C struct of numbers, and of pointers that may be null.
+    let none: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
+    let mut attributes = sys::ibv_qp_attr {
+        qp_state: state,
+        min_rnr_timer: SHARED_RETRY_TIMER,
+        ..none
+    };
+    // SAFETY: the queue pair is there: its inbox, or whoever asks, ends before it. That it fails makes no difference: it has ended.
+    unsafe { sys::ibv_modify_qp(pair.as_ptr(), &mut attributes, fields.0 as i32) };
+}
+
+/// A link's place in a pool: a lane to send from, and its part of the receives.
+pub(super) struct Seat {
+    pub(super) pool: Arc<Pool>,
+    link: LinkId,
+    lane: u16,
+    /// The first queue pair's number, while it may get completions.
+    stream: Option<u32>,
+    /// Messages that lie in ordinary memory, by [`SPILLED`] and their place here.
+    spilled: Vec<Option<Box<[u8]>>>,
+    /// Messages that were read, and whose credits weren't returned.
+    freed: usize,
+    came: Vec<Came>,
+}
+
+/// The bit that tells a spilled message from a receive.
+const SPILLED: u16 = 1 << 15;
+
+impl Seat {
+    fn take(pool: &Arc<Pool>, link: LinkId) -> Result<Seat, RdmaError> {
+        let lane = pool.state().lanes.pop();
+        let lane = lane.ok_or_else(|| RdmaError::PollerFull {
+            device: pool.device.info().name,
+            links: pool.links,
+        })?;
+        Ok(Seat {
+            pool: Arc::clone(pool),
+            link,
+            lane,
+            stream: None,
+            spilled: (0..RECEIVES).map(|_| None).collect(),
+            freed: 0,
+            came: Vec::new(),
+        })
+    }
+
+    /// Where its lane begins in the pool's memory.
+    pub(super) fn lane_at(&self) -> usize {
+        let before = shared_receives(self.pool.links) + usize::from(self.lane) * POOLED_SENDS;
+        before * MESSAGE_BYTES
+    }
+
+    /// From now on what these queue pairs have done is its own.
+    ///
+    /// # Safety
+    /// Both are there until [`Seat::leave`].
+    pub(super) unsafe fn join(&mut self, stream: NonNull<sys::ibv_qp>, body: NonNull<sys::ibv_qp>) {
+        // SAFETY: both queue pairs are there.
+        let (number, body) = unsafe { (stream.as_ref().qp_num, body.as_ref().qp_num) };
+        let mut state = self.pool.state();
+        state.bodies.insert(body, number);
+        let inbox = Inbox {
+            link: self.link,
+            stream,
+            body,
+            came: VecDeque::new(),
+            unread: 0,
+            holds: 0,
+            overrun: false,
+        };
+        state.links.insert(number, inbox);
+        self.stream = Some(number);
+    }
+
+    /// Once the connection stands: whose message meets no receive shall send it again soon.
+    ///
+    /// # Safety
+    /// It is the queue pair that has joined.
+    pub(super) unsafe fn hurry(&self, stream: NonNull<sys::ibv_qp>) {
+        use sys::ibv_qp_attr_mask as mask;
+        // A device that can't be told has its senders wait longer.
+        let fields = mask::IBV_QP_STATE | mask::IBV_QP_MIN_RNR_TIMER;
+        modify(stream, sys::ibv_qp_state::IBV_QPS_RTS, fields);
+    }
+
+    /// Takes what has come to its link.
+    pub(super) fn poll(&mut self) -> Result<Vec<Came>, RdmaError> {
+        let mut came = std::mem::take(&mut self.came);
+        let mut state = self.pool.state();
+        let state = &mut *state;
+        if state.has_nothing_for(self.stream) {
+            self.pool.poll_into(state)?;
+        }
+        if let Some(inbox) = self.stream.and_then(|number| state.links.get_mut(&number))
+            && !inbox.came.is_empty()
+        {
+            came.extend(inbox.came.drain(..));
+            state.ready.retain(|ready| *ready != self.link);
+        }
+        Ok(came)
+    }
+
+    /// Has the poller name its link once more.
+    pub(super) fn remind(&self) {
+        let mut state = self.pool.state();
+        if !state.ready.contains(&self.link) {
+            state.ready.push(self.link);
+        }
+    }
+
+    /// Gives the vector of [`Seat::poll`] back.
+    pub(super) fn polled(&mut self, mut came: Vec<Came>) {
+        came.clear();
+        self.came = came;
+    }
+
+    /// Keeps a message that was spilled; what stands for its receive.
+    pub(super) fn keep(&mut self, bytes: Box<[u8]>) -> u16 {
+        let free = self.spilled.iter().position(Option::is_none);
+        let place = free.expect("the pool spills no more than there are credits");
+        self.spilled[place] = Some(bytes);
+        SPILLED | place as u16
+    }
+
+    /// What a message has brought.
+    pub(super) fn received(&self, receive: u16, len: usize) -> &[u8] {
+        if receive & SPILLED != 0 {
+            let kept = self.spilled[usize::from(receive & !SPILLED)].as_ref();
+            return &kept.expect("it wasn't read")[..len];
+        }
+        self.pool.bytes_of(receive, len)
+    }
+
+    /// The message was read.
+    pub(super) fn repost(&mut self, receive: u16) {
+        self.freed += 1;
+        let mut state = self.pool.state();
+        let state = &mut *state;
+        let inbox = self.stream.and_then(|number| state.links.get_mut(&number));
+        let Some(inbox) = inbox else { return };
+        inbox.unread -= 1;
+        if receive & SPILLED != 0 {
+            self.spilled[usize::from(receive & !SPILLED)] = None;
+            return;
+        }
+        let holder = state.receives[usize::from(receive)];
+        assert_eq!(
+            Some(holder),
+            self.stream.map(Holder::Link),
+            "a message came there"
+        );
+        inbox.holds -= 1;
+        state.free(receive);
+    }
+
+    /// Messages that were read since [`Seat::post`].
+    pub(super) fn freed(&self) -> usize {
+        self.freed
+    }
+
+    /// Their credits may be returned.
+    pub(super) fn post(&mut self) -> Result<(), RdmaError> {
+        self.freed = 0;
+        self.pool.post_soon(&mut self.pool.state())
+    }
+
+    /// Ends both queue pairs, so that what was posted for them comes back.
+    ///
+    /// # Safety
+    /// They are those that have joined.
+    pub(super) unsafe fn stop(&self, stream: NonNull<sys::ibv_qp>, body: NonNull<sys::ibv_qp>) {
+        end_pair(stream);
+        end_pair(body);
+        // What can't be polled is lost with the device.
+        let _lost = self.pool.poll();
+    }
+
+    /// Gives back what it held; before its queue pairs' memory is touched by anybody else, they are destroyed.
+    pub(super) fn leave(&mut self) {
+        let Some(number) = self.stream.take() else {
+            return;
+        };
+        let mut state = self.pool.state();
+        let state = &mut *state;
+        let _lost = self.pool.poll_into(state);
+        if let Some(inbox) = state.links.remove(&number) {
+            state.bodies.remove(&inbox.body);
+        }
+        state.ready.retain(|ready| *ready != self.link);
+        for receive in 0..state.receives.len() {
+            if state.receives[receive] == Holder::Link(number) {
+                state.free(receive as u16);
+            }
+        }
+        let _lost = self.pool.post(state);
+    }
+}
+
+impl State {
+    fn has_nothing_for(&self, stream: Option<u32>) -> bool {
+        let inbox = stream.and_then(|number| self.links.get(&number));
+        inbox.is_none_or(|inbox| inbox.came.is_empty())
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.leave();
+        self.pool.state().lanes.push(self.lane);
+    }
+}
