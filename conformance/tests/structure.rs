@@ -97,6 +97,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
             "tollgate-provenance",
             "tollgate-schema",
             "tollgate-shm-abi",
+            "tollgate-telemetry",
             "tollgate-transport",
         ],
         &[],

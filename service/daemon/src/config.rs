@@ -8,9 +8,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tollgate_control::Isolation;
 use tollgate_policy_host::CompilerConfig;
+use tollgate_telemetry::export::{Endpoint, EndpointError, Protocol};
 use tollgate_transport::limits;
 
-use crate::limits::{COMPILE_MEMORY_BYTES, COMPILE_TIMEOUT_MS, MAX_COMPILE_WORKERS};
+use crate::limits::{
+    COMPILE_MEMORY_BYTES, COMPILE_TIMEOUT_MS, MAX_COMPILE_WORKERS, MAX_TENANT_ENDPOINTS,
+};
 use crate::settings::{SETTINGS, Source};
 
 /// The daemon's configuration. Every field has a default, so a file may be empty. What of it can change while the daemon runs is
@@ -64,6 +67,8 @@ pub struct Config {
     pub policies: Policies,
     /// How tenants' policies are compiled.
     pub compile: CompileConfig,
+    /// What is known of calls, and who is told.
+    pub telemetry: TelemetryConfig,
     /// Where the values of [`SETTINGS`] are from that somebody has given.
     #[serde(skip)]
     pub(crate) sources: BTreeMap<&'static str, Source>,
@@ -201,6 +206,103 @@ impl Default for CompileConfig {
     }
 }
 
+/// What is known of calls, and who is told: the section `[telemetry]`. OPERATIONS.md says what each signal means.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct TelemetryConfig {
+    /// Whether calls' durations are counted, per tenant, method, side and status. Default true.
+    pub durations: bool,
+    /// Where Prometheus scrapes `/metrics`, over HTTP. Default: nowhere. All tenants' numbers are there, for whoever can connect: keep it on
+    /// loopback, or behind a firewall.
+    pub prometheus: Option<SocketAddr>,
+    /// The OpenTelemetry collector that gets everything, such as `http://127.0.0.1:4317`. Default: none.
+    pub endpoint: Option<String>,
+    /// How it is spoken to: `grpc` (default) or `http`.
+    pub protocol: OtlpProtocol,
+    /// How often metrics are sent, in seconds, 1 to 3,600. Default 10.
+    pub interval_s: u32,
+    /// What tenants have of their own, by their names.
+    pub tenants: BTreeMap<String, TenantTelemetry>,
+}
+
+/// A tenant's own telemetry: the sections `[telemetry.tenants.NAME]`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct TenantTelemetry {
+    /// A collector that gets what is this tenant's, and nothing else. Default: none.
+    pub endpoint: Option<String>,
+    /// How it is spoken to: `grpc` (default) or `http`.
+    pub protocol: OtlpProtocol,
+}
+
+/// How a collector is spoken to.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum OtlpProtocol {
+    /// OTLP over gRPC, usually port 4317; without TLS
+    #[default]
+    Grpc,
+    /// OTLP over HTTP, usually port 4318; in the clear or with TLS
+    Http,
+}
+
+impl From<OtlpProtocol> for Protocol {
+    fn from(protocol: OtlpProtocol) -> Self {
+        match protocol {
+            OtlpProtocol::Grpc => Protocol::Grpc,
+            OtlpProtocol::Http => Protocol::Http,
+        }
+    }
+}
+
+impl Default for TelemetryConfig {
+    fn default() -> Self {
+        Self {
+            durations: true,
+            prometheus: None,
+            endpoint: None,
+            protocol: OtlpProtocol::default(),
+            interval_s: 10,
+            tenants: BTreeMap::new(),
+        }
+    }
+}
+
+impl TelemetryConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        if !(1..=3_600).contains(&self.interval_s) {
+            return Err(ConfigError::OutOfRange {
+                setting: "telemetry.interval_s",
+                value: self.interval_s.to_string(),
+                expected: "1 to 3600",
+            });
+        }
+        if self.tenants.len() > MAX_TENANT_ENDPOINTS {
+            return Err(ConfigError::OutOfRange {
+                setting: "telemetry.tenants",
+                value: self.tenants.len().to_string(),
+                expected: "at most 256",
+            });
+        }
+        self.endpoints().map(|_| ())
+    }
+
+    /// Who is told: `None` is everything's, the others are tenants'.
+    pub(crate) fn endpoints(&self) -> Result<Vec<(Option<&str>, Endpoint)>, ConfigError> {
+        let own = (None, &self.endpoint, self.protocol);
+        let tenants = self.tenants.iter();
+        let tenants = tenants.map(|(name, its)| (Some(&**name), &its.endpoint, its.protocol));
+        let named = [own].into_iter().chain(tenants);
+        let named =
+            named.filter_map(|(whose, url, protocol)| Some((whose, url.as_ref()?, protocol)));
+        let endpoint = |(whose, url, protocol): (_, &String, OtlpProtocol)| {
+            let endpoint = Endpoint::new(url, protocol.into())?;
+            Ok((whose, endpoint))
+        };
+        named.map(endpoint).collect()
+    }
+}
+
 impl Policies {
     fn check(&self) -> Result<(), ConfigError> {
         let settings = [
@@ -290,6 +392,7 @@ impl Default for Config {
             link: LinkWindow::default(),
             policies: Policies::default(),
             compile: CompileConfig::default(),
+            telemetry: TelemetryConfig::default(),
             sources: BTreeMap::new(),
         }
     }
@@ -314,6 +417,9 @@ pub enum ConfigError {
         /// The parser's sentence, with line and column.
         message: String,
     },
+    /// A collector's endpoint is none.
+    #[error("telemetry: {0}")]
+    Endpoint(#[from] EndpointError),
     /// A value is out of its range.
     #[error("{setting} = {value}: {expected}")]
     OutOfRange {
@@ -373,6 +479,7 @@ impl Config {
             setting.check(self)?;
         }
         self.policies.check()?;
+        self.telemetry.check()?;
         self.compile.check()
     }
 
@@ -519,6 +626,23 @@ mod tests {
         );
         check("[compile]\nworkers = 0", "compile.workers = 0: 1 to 16");
         check("[compile]\nworkers = 17", "compile.workers = 17: 1 to 16");
+        check(
+            "[telemetry]\ninterval_s = 0",
+            "telemetry.interval_s = 0: 1 to 3600",
+        );
+        check(
+            "[telemetry]\nendpoint = 'https://a:4317'",
+            "\"https://a:4317\": https isn't spoken with this protocol",
+        );
+        check(
+            "[telemetry.tenants.acme]\nendpoint = 'nowhere'",
+            "telemetry: \"nowhere\" is no endpoint",
+        );
+        let tenants = (0..257).map(|k| format!("[telemetry.tenants.t{k}]\n"));
+        check(
+            &tenants.collect::<String>(),
+            "telemetry.tenants = 257: at most 256",
+        );
         assert!(
             Config::read(std::path::Path::new("/nonexistent.toml"))
                 .unwrap_err()

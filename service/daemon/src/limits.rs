@@ -251,3 +251,6 @@ pub const PROOF_BYTES: usize = 4 << 20;
 
 /// Signatures of one module that are looked at.
 pub const SIGNATURES: usize = 8;
+
+/// Tenants with telemetry of their own: each may have an exporter, with its queues (see `tollgate_telemetry::limits`).
+pub const MAX_TENANT_ENDPOINTS: usize = 256;

@@ -96,6 +96,13 @@ pub const SETTINGS: &[Setting] = &[
         fits: |config| within(WINDOW_BYTES, config.link.window_bytes),
     },
     Setting {
+        key: "telemetry.durations",
+        takes: "true or false",
+        read: |config| json!(config.telemetry.durations),
+        write: |config, text| parse(&mut config.telemetry.durations, text),
+        fits: |_| true,
+    },
+    Setting {
         key: "policies.cpu_us",
         takes: "5 to 10000",
         read: |config| json!(config.policies.cpu_us),

@@ -5,7 +5,7 @@
 //!  zero       what took no time that the clock could tell: it began and ended in one turn of its runtime
 //! ```
 //!
-//! The scale is fixed, so a bucket is found by a double's exponent and three comparisons, nothing is ever rescaled, and any two histograms
+//! The scale is fixed, so a bucket is found by a double's exponent and seven comparisons, nothing is ever rescaled, and any two histograms
 //! can be added. Bounds are powers of two every eighth bucket, which is what [`up_to`](Histogram::up_to) needs.
 //!
 //! Absent on purpose: allocation after the first, and floating-point sums, which depend on their order.

@@ -6,6 +6,9 @@ use std::time::Duration;
 /// fit is counted in one more series, with `otel.metric.overflow`.
 pub const MAX_SERIES: usize = 1_024;
 
+/// Of those, one tenant's: nobody else is left without by a tenant with many methods.
+pub const MAX_SERIES_PER_TENANT: usize = MAX_SERIES / 4;
+
 /// Octaves of a histogram's buckets: from 2^-30 s, about a nanosecond, to 2^12 s, more than the longest call.
 pub const OCTAVES: usize = 42;
 

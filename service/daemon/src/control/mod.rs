@@ -30,6 +30,7 @@ mod resizing;
 mod schemas;
 mod settings;
 mod takeover;
+mod telemetry;
 #[cfg(test)]
 mod tests;
 
@@ -148,6 +149,8 @@ struct Control {
     /// Told once another process has taken over.
     retired: Notify,
     successor: RefCell<Option<Child>>,
+    /// Whom telemetry is sent to.
+    exporters: RefCell<telemetry::Exporters>,
 }
 
 /// As many descriptors as this process may have: a session takes five, and who starts a daemon often leaves it 1,024 in all.
@@ -257,7 +260,10 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         program,
         retired: Notify::new(),
         successor: RefCell::default(),
+        exporters: RefCell::default(),
     });
+    let exporters = telemetry::Exporters::start(&control)?;
+    control.exporters.replace(exporters);
     control
         .tell_placement()
         .await
@@ -268,6 +274,8 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     tokio::task::spawn_local(Rc::clone(&control).follow_events(inbox));
     tokio::task::spawn_local(Rc::clone(&control).follow_repeats());
     tokio::task::spawn_local(Rc::clone(&control).follow_processes());
+    tokio::task::spawn_local(telemetry::follow_scrapes(Rc::clone(&control)));
+    tokio::task::spawn_local(telemetry::follow_metrics(Rc::clone(&control)));
     takeover::follow_signals(Rc::clone(&control)).await?;
     match predecessor {
         Some(predecessor) => {

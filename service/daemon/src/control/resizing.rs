@@ -202,6 +202,8 @@ impl Control {
                 calls: counted.calls,
                 bytes: counted.bytes,
                 shares: counted.shares,
+                measured: counted.measured,
+                times: counted.times,
                 ..Report::default()
             });
             retired.merge_shares();

@@ -48,6 +48,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         program: PathBuf::new(),
         retired: Notify::new(),
         successor: RefCell::default(),
+        exporters: RefCell::default(),
     };
     (Rc::new(control), runtime)
 }

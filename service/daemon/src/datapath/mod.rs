@@ -24,6 +24,7 @@ mod apart;
 pub(crate) mod command;
 mod crossing;
 mod deliveries;
+pub(crate) mod durations;
 pub(crate) mod foreign;
 pub(crate) mod handover;
 mod judging;
@@ -55,4 +56,4 @@ pub(crate) use command::{Command, Event, Handle};
 pub(crate) use placement::Placement;
 #[cfg(test)]
 pub(crate) use runtime::Runtime;
-pub(crate) use runtime::{Options, Tuning, spawn};
+pub(crate) use runtime::{Options, Tuning, Watch, spawn};

@@ -24,7 +24,9 @@ use rustix::thread::CpuSet;
 use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::fair::FlowId;
 use tollgate_engine::slots::Slots;
-use tollgate_engine::{Birth, Encoding, Engine, LinkId, Output, ServiceId, SessionId, Status};
+use tollgate_engine::{
+    Birth, Encoding, Engine, LinkId, Origin, Output, ServiceId, SessionId, Status,
+};
 use tollgate_policy_host::Rate;
 use tollgate_policy_host::apart::Channel;
 use tollgate_shm_abi::messages::{FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS};
@@ -34,9 +36,10 @@ use tollgate_transport::{CallHead, LinkConfig};
 
 use crate::config::{Scheduling, Waiting};
 use crate::datapath::command::{
-    ByteCounters, CallCounters, Command, Event, Handle, PolicyChange, ProcessId, Report,
-    RuntimeReport, Scope, ServiceSchema,
+    ByteCounters, CallCounters, Command, Doing, Event, Handle, LinkBytes, PolicyChange, ProcessId,
+    Report, RuntimeReport, RuntimeTimes, Scope, ServiceSchema,
 };
+use crate::datapath::durations::Durations;
 use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::placement::{Map, Placement};
 use crate::datapath::policies::Policies;
@@ -70,6 +73,14 @@ pub(crate) struct Tuning {
     pub(crate) link: LinkConfig,
     /// What the policies of one tenant may use, in percent of a core.
     pub(crate) cpu_share_percent: u8,
+    pub(crate) telemetry: Watch,
+}
+
+/// What is to be known of calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Watch {
+    /// How long they take.
+    pub(crate) durations: bool,
 }
 
 impl Tuning {
@@ -146,6 +157,8 @@ pub(crate) struct Runtime {
     pub(crate) bytes: ByteCounters,
     /// Credit for the first requests of streams, to be returned to the peer whose link has its turn.
     pub(crate) openings_bytes: u64,
+    pub(crate) durations: Durations,
+    times: RuntimeTimes,
     patience: Patience,
     /// The cores that the thread had before it was given one, and the one that it has been given.
     everywhere: Option<CpuSet>,
@@ -221,6 +234,8 @@ impl Runtime {
             counters: CallCounters::default(),
             bytes: ByteCounters::default(),
             openings_bytes: 0,
+            durations: Durations::default(),
+            times: RuntimeTimes::default(),
             patience,
             everywhere: None,
             pinned: None,
@@ -249,6 +264,7 @@ impl Runtime {
                 wait_target: None,
                 link: LinkConfig::new("t"),
                 cpu_share_percent: 100,
+                telemetry: Watch { durations: true },
             },
             rate: Rate::default(),
         };
@@ -259,11 +275,16 @@ impl Runtime {
     fn run(mut self) {
         self.everywhere = rustix::thread::sched_getaffinity(None).ok();
         self.pin();
+        let mut doing = Doing::Spinning;
         while !self.stopping {
-            self.now_ns = now_ns();
+            let since_ns = std::mem::replace(&mut self.now_ns, now_ns());
+            self.times.add(doing, self.now_ns.saturating_sub(since_ns));
+            doing = Doing::Spinning;
             if self.turn() {
+                doing = Doing::Busy;
                 self.patience.reset();
             } else if self.patience.step(self.awaits()) == Step::Sleep {
+                doing = Doing::Sleeping;
                 self.sleep();
                 self.patience.reset();
                 continue;
@@ -494,7 +515,7 @@ impl Runtime {
             Command::Absorb { moving } => self.absorb(moving),
             Command::Retire { map, reply } => {
                 self.retire(*map);
-                let _asker_gone = reply.send(self.report());
+                let _asker_gone = reply.send(self.measured_report());
                 self.stopping = true;
             }
             Command::Place { map, done } => {
@@ -528,6 +549,9 @@ impl Runtime {
             }
             Command::Report { reply } => {
                 let _asker_gone = reply.send(self.report());
+            }
+            Command::Measure { reply } => {
+                let _asker_gone = reply.send(self.measured_report());
             }
             Command::Stop => self.stopping = true,
         }
@@ -674,7 +698,9 @@ impl Runtime {
                     encoding,
                     request_bytes,
                     message,
+                    ended,
                 } => {
+                    self.measure(Origin::Link { link, call }, &ended, Code::OK);
                     let message = self.pool.unboxed(message);
                     self.send_reply(link, call, encoding, request_bytes, message);
                 }
@@ -683,7 +709,9 @@ impl Runtime {
                     call,
                     request_bytes,
                     status,
+                    ended,
                 } => {
+                    self.measure(Origin::Link { link, call }, &ended, status.code);
                     self.send_status(link, call, request_bytes, status);
                 }
                 Output::SendCancel { link, call } => self.send_cancel(link, call),
@@ -695,6 +723,7 @@ impl Runtime {
                     more,
                     message,
                 } => {
+                    self.engine.delivered(self.now_ns, call);
                     let message = self.pool.unboxed(message);
                     self.deliver(session, handle, call, (more, deadline_ns), message);
                 }
@@ -721,7 +750,9 @@ impl Runtime {
                     handle,
                     call,
                     message,
+                    ended,
                 } => {
+                    self.measure(Origin::Session { session, call }, &ended, Code::OK);
                     let message = self.pool.unboxed(message);
                     self.complete(session, handle, call, message);
                 }
@@ -729,7 +760,11 @@ impl Runtime {
                     session,
                     call,
                     status,
-                } => self.fail(session, call, status),
+                    ended,
+                } => {
+                    self.measure(Origin::Session { session, call }, &ended, status.code);
+                    self.fail(session, call, status);
+                }
                 Output::Discard(message) => {
                     let message = self.pool.unboxed(message);
                     self.discard(message);
@@ -922,6 +957,25 @@ impl Runtime {
         })
     }
 
+    /// What calls have taken, too.
+    fn measured_report(&self) -> Report {
+        let links = self.links.iter();
+        let links = links.map(|(_, port)| {
+            let moved = port.tcp.link.moved();
+            LinkBytes {
+                address: port.state.address.clone(),
+                tenant: port.state.tenant.clone(),
+                sent: moved.private_copied + moved.shared_copied + moved.shared_in_place,
+            }
+        });
+        Report {
+            measured: self.durations.measured(),
+            times: vec![(self.options.index, self.times)],
+            link_bytes: links.collect(),
+            ..self.report()
+        }
+    }
+
     fn report(&self) -> Report {
         let mut bytes = self.bytes;
         for (_, port) in self.links.iter() {
@@ -967,6 +1021,7 @@ impl Runtime {
             calls: self.counters,
             bytes,
             live_calls: self.engine.live_calls(),
+            ..Report::default()
         }
     }
 
