@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tollgate_control::Isolation;
 use tollgate_policy_host::CompilerConfig;
 use tollgate_telemetry::export::{Endpoint, EndpointError, Protocol};
+use tollgate_telemetry::sampling::{MILLION, Sampler, Sampling};
 use tollgate_transport::limits;
 
 use crate::limits::{
@@ -219,6 +221,14 @@ pub struct TelemetryConfig {
     pub endpoint: Option<String>,
     /// How it is spoken to: `grpc` (default) or `http`.
     pub protocol: OtlpProtocol,
+    /// Of a million calls whose application has no span of its own for them, how many begin a trace, 0 to 1,000,000. Default 10,000: one in a
+    /// hundred. Those that have one are traced if that is. Only if there is an endpoint.
+    pub sample_per_million: u32,
+    /// Whether calls that fail have spans in any case. Default true. Only if there is an endpoint.
+    pub sample_errors: bool,
+    /// Whether calls that fail have a line in the daemon's own log, too, ten a second per tenant at most. Default false; an endpoint gets them in
+    /// any case.
+    pub log_failures: bool,
     /// How often metrics are sent, in seconds, 1 to 3,600. Default 10.
     pub interval_s: u32,
     /// What tenants have of their own, by their names.
@@ -233,6 +243,10 @@ pub struct TenantTelemetry {
     pub endpoint: Option<String>,
     /// How it is spoken to: `grpc` (default) or `http`.
     pub protocol: OtlpProtocol,
+    /// As for everybody, of this tenant's calls. Default: what holds for everybody.
+    pub sample_per_million: Option<u32>,
+    /// As for everybody, of this tenant's calls. Default: what holds for everybody.
+    pub sample_errors: Option<bool>,
 }
 
 /// How a collector is spoken to.
@@ -262,6 +276,9 @@ impl Default for TelemetryConfig {
             prometheus: None,
             endpoint: None,
             protocol: OtlpProtocol::default(),
+            sample_per_million: 10_000,
+            sample_errors: true,
+            log_failures: false,
             interval_s: 10,
             tenants: BTreeMap::new(),
         }
@@ -284,7 +301,39 @@ impl TelemetryConfig {
                 expected: "at most 256",
             });
         }
+        for (name, its) in &self.tenants {
+            if its.sample_per_million.is_some_and(|part| part > MILLION) {
+                return Err(ConfigError::OutOfRange {
+                    setting: "telemetry.tenants",
+                    value: format!("{name}.sample_per_million"),
+                    expected: "0 to 1000000",
+                });
+            }
+        }
         self.endpoints().map(|_| ())
+    }
+
+    /// Whether anybody gets spans and lines.
+    pub(crate) fn is_told(&self) -> bool {
+        self.endpoint.is_some() || self.tenants.values().any(|its| its.endpoint.is_some())
+    }
+
+    /// Which calls are traced.
+    pub(crate) fn sampler(&self) -> Sampler {
+        let default = Sampling {
+            per_million: self.sample_per_million,
+            errors: self.sample_errors,
+        };
+        let own = |its: &TenantTelemetry| Sampling {
+            per_million: its.sample_per_million.unwrap_or(default.per_million),
+            errors: its.sample_errors.unwrap_or(default.errors),
+        };
+        let tenants = self.tenants.iter();
+        let tenants = tenants.map(|(name, its)| (name.clone(), own(its)));
+        Sampler {
+            default,
+            tenants: Arc::new(tenants.collect()),
+        }
     }
 
     /// Who is told: `None` is everything's, the others are tenants'.
@@ -637,6 +686,14 @@ mod tests {
         check(
             "[telemetry.tenants.acme]\nendpoint = 'nowhere'",
             "telemetry: \"nowhere\" is no endpoint",
+        );
+        check(
+            "[telemetry]\nsample_per_million = 1000001",
+            "telemetry.sample_per_million = 1000001: 0 to 1000000",
+        );
+        check(
+            "[telemetry.tenants.acme]\nsample_per_million = 1000001",
+            "telemetry.tenants = acme.sample_per_million: 0 to 1000000",
         );
         let tenants = (0..257).map(|k| format!("[telemetry.tenants.t{k}]\n"));
         check(

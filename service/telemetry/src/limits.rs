@@ -15,7 +15,7 @@ pub const OCTAVES: usize = 42;
 /// Buckets of one octave: a bucket's bounds differ by 9 %.
 pub const BUCKETS_PER_OCTAVE: usize = 8;
 
-/// Records (spans and lines) that wait between one runtime and the control plane, which looks every [`COLLECT_EVERY`]. Some KB each.
+/// Records (spans and lines) that wait between the runtimes and the control plane, which looks every [`COLLECT_EVERY`]. Some KB each.
 pub const MAX_RECORDS: usize = 4_096;
 
 /// How often the control plane takes what runtimes have left.

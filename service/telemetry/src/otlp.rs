@@ -24,7 +24,7 @@ use opentelemetry_proto::tonic::trace::v1::{
 use crate::histogram::{Exemplar, Histogram, SCALE, seconds};
 use crate::metrics::{Family, Kind, Metrics, Point, TENANT, Value};
 use crate::prometheus::Now;
-use crate::record::{Attribute, Line, Outcome, Side, Span};
+use crate::record::{Attribute, Line, Outcome, POLICY, PROVIDERS_POLICY, Side, Span};
 
 /// Of a span's flags: it was sampled, and whether its parent is remote is known.
 const SPAN_FLAGS: u32 = 0x101;
@@ -248,7 +248,11 @@ fn line_of(line: &Line, now: Now) -> LogRecord {
     };
     attributes.push(text("tollgate.side", side));
     if let Some(policy) = &line.policy {
-        attributes.push(text("tollgate.policy", policy));
+        let key = match line.is_providers {
+            true => PROVIDERS_POLICY,
+            false => POLICY,
+        };
+        attributes.push(text(key, policy));
     }
     if line.withheld > 0 {
         attributes.push(pair(&("tollgate.withheld", (line.withheld as i64).into())));

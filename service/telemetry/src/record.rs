@@ -7,6 +7,12 @@ use std::sync::Arc;
 
 use crate::w3c::{SpanId, TraceId};
 
+/// The attribute of a span whose call a policy of its tenant's has denied.
+pub const POLICY: &str = "tollgate.policy";
+
+/// The attribute of a span whose call a policy of the provider's has denied.
+pub const PROVIDERS_POLICY: &str = "tollgate.provider.policy";
+
 /// On which side of a call something was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
@@ -116,6 +122,8 @@ pub struct Line {
     pub outcome: Outcome,
     /// The policy that denied it, with its version.
     pub policy: Option<String>,
+    /// That is the provider's: nothing that the tenant is told.
+    pub is_providers: bool,
     /// Lines of this tenant that there were too many of, before this one.
     pub withheld: u64,
 }
@@ -136,6 +144,16 @@ impl Record {
             Record::Span(span) => &span.tenant,
             Record::Line(line) => &line.tenant,
         }
+    }
+
+    /// What the tenant may be told of it: not which policies the provider has.
+    pub fn for_tenant(mut self) -> Record {
+        match &mut self {
+            Record::Span(span) => span.attributes.retain(|(key, _)| *key != PROVIDERS_POLICY),
+            Record::Line(line) if line.is_providers => line.policy = None,
+            Record::Line(_) => {}
+        }
+        self
     }
 }
 

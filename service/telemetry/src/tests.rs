@@ -36,7 +36,7 @@ use crate::limits::{MAX_BATCH, MAX_QUEUED, MAX_SCRAPES};
 use crate::metrics::{Family, Kind, Metrics, Value};
 use crate::otlp::Daemon;
 use crate::prometheus::Now;
-use crate::record::{Event, Line, Outcome, Record, Side, Span};
+use crate::record::{Event, Line, Outcome, PROVIDERS_POLICY, Record, Side, Span};
 use crate::w3c::{SpanId, TraceId};
 
 const NOW: Now = Now {
@@ -92,6 +92,7 @@ fn line() -> Record {
         method: "hotel.Search/Nearby".to_owned(),
         outcome: outcome(),
         policy: Some("acl@3".to_owned()),
+        is_providers: false,
         withheld: 4,
     }))
 }
@@ -460,6 +461,28 @@ async fn a_collector_gets_everything_over_http() {
     let counts = exporter.counts();
     assert_eq!((counts.spans.exported, counts.lines.exported), (1, 1));
     assert_eq!(counts.failed_requests, 2);
+}
+
+#[test]
+fn a_tenant_is_not_told_of_the_providers_policies() {
+    let (Record::Span(mut span), Record::Line(mut line)) = (span(0), line()) else {
+        panic!("they are what they are");
+    };
+    let own = ("server.port", 80.into());
+    assert_eq!(
+        Record::Line(line.clone()).for_tenant(),
+        Record::Line(line.clone())
+    );
+    line.is_providers = true;
+    span.attributes.push((PROVIDERS_POLICY, "tax@1".into()));
+    let Record::Span(span) = Record::Span(span).for_tenant() else {
+        panic!("it stays a span");
+    };
+    assert_eq!(span.attributes, [own]);
+    let Record::Line(line) = Record::Line(line).for_tenant() else {
+        panic!("it stays a line");
+    };
+    assert_eq!(line.policy, None);
 }
 
 #[test]

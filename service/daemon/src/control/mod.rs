@@ -42,6 +42,7 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -54,6 +55,8 @@ use tollgate_policy_host::{Compiler, Host, HostConfig, Rate};
 use tollgate_provenance::TrustedKeys;
 use tollgate_shm_abi::control::ControlListener;
 use tollgate_shm_abi::status::Code;
+use tollgate_telemetry::limits::MAX_RECORDS;
+use tollgate_telemetry::record::Record;
 use tollgate_transport::{LinkConfig, PresharedKey};
 
 use crate::config::Config;
@@ -151,6 +154,8 @@ struct Control {
     successor: RefCell<Option<Child>>,
     /// Whom telemetry is sent to.
     exporters: RefCell<telemetry::Exporters>,
+    /// Where runtimes put what single calls leave.
+    records: SyncSender<Record>,
 }
 
 /// As many descriptors as this process may have: a session takes five, and who starts a daemon often leaves it 1,024 in all.
@@ -224,10 +229,11 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let doors = Doors::new(applications, peers);
     let doors = doors.map_err(|error| failed("the listeners can't be watched")(&error))?;
     let (events, inbox) = mpsc::unbounded_channel();
+    let (records, left) = std::sync::mpsc::sync_channel(MAX_RECORDS);
     let compiler = crate::machine_code::start()
         .map_err(|error| failed("the compile thread can't start")(&error))?;
     let count = predecessor.map_or(config.runtimes(), Predecessor::runtimes);
-    let (runtimes, threads) = start_runtimes(&config, (rate, count), &link, &events)?;
+    let (runtimes, threads) = start_runtimes(&config, (rate, count), &link, (&events, &records))?;
     let placement = placing::restored(&store, runtimes.len())?;
     let control = Rc::new(Control {
         settings: RefCell::new(settings),
@@ -261,6 +267,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         retired: Notify::new(),
         successor: RefCell::default(),
         exporters: RefCell::default(),
+        records,
     });
     let exporters = telemetry::Exporters::start(&control)?;
     control.exporters.replace(exporters);
@@ -276,6 +283,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     tokio::task::spawn_local(Rc::clone(&control).follow_processes());
     tokio::task::spawn_local(telemetry::follow_scrapes(Rc::clone(&control)));
     tokio::task::spawn_local(telemetry::follow_metrics(Rc::clone(&control)));
+    tokio::task::spawn_local(telemetry::follow_records(Rc::clone(&control), left));
     takeover::follow_signals(Rc::clone(&control)).await?;
     match predecessor {
         Some(predecessor) => {
@@ -390,11 +398,11 @@ fn start_runtimes(
     config: &Config,
     (rate, count): (Rate, usize),
     link: &LinkConfig,
-    events: &mpsc::UnboundedSender<Event>,
+    told: (&mpsc::UnboundedSender<Event>, &SyncSender<Record>),
 ) -> Result<(Vec<Handle>, Threads), DaemonError> {
     let (mut handles, mut threads) = (Vec::new(), Vec::new());
     for index in 0..count {
-        let (handle, thread) = start_runtime(config, (rate, index), link, events)?;
+        let (handle, thread) = start_runtime(config, (rate, index), link, told)?;
         handles.push(handle);
         threads.push(thread);
     }
@@ -405,13 +413,14 @@ fn start_runtime(
     config: &Config,
     (rate, index): (Rate, usize),
     link: &LinkConfig,
-    events: &mpsc::UnboundedSender<Event>,
+    (events, records): (&mpsc::UnboundedSender<Event>, &SyncSender<Record>),
 ) -> Result<(Handle, std::thread::JoinHandle<()>), DaemonError> {
     let options = Options {
         index,
         birth: placing::birth()?,
         tuning: settings::tuning(config, index, link.clone()),
         rate,
+        records: records.clone(),
     };
     let started = spawn(options, events.clone());
     started.map_err(|error| failed("a runtime can't start")(&error))

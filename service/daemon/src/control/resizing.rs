@@ -113,7 +113,12 @@ impl Control {
     /// Starts runtimes that there aren't, with what each has of its own.
     async fn grow(&self, config: &Config, count: usize) -> Result<(), Status> {
         for index in self.runtimes()..count {
-            let started = start_runtime(config, (self.rate, index), &self.link, &self.events);
+            let started = start_runtime(
+                config,
+                (self.rate, index),
+                &self.link,
+                (&self.events, &self.records),
+            );
             let (handle, thread) = started.map_err(internal)?;
             self.runtimes.borrow_mut().push(handle);
             self.threads.borrow_mut().push(thread);
@@ -204,6 +209,8 @@ impl Control {
                 shares: counted.shares,
                 measured: counted.measured,
                 times: counted.times,
+                untraced: counted.untraced,
+                unrecorded: counted.unrecorded,
                 ..Report::default()
             });
             retired.merge_shares();

@@ -157,6 +157,9 @@ pub(super) fn tuning(config: &Config, runtime: usize, link: LinkConfig) -> Tunin
         cpu_share_percent: config.policies.cpu_share_percent,
         telemetry: Watch {
             durations: config.telemetry.durations,
+            traces: config.telemetry.is_told(),
+            sampler: config.telemetry.sampler(),
+            lines: config.telemetry.is_told() || config.telemetry.log_failures,
         },
     }
 }

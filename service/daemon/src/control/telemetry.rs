@@ -1,4 +1,4 @@
-//! Metrics: what runtimes have counted, under the names that OpenTelemetry and Prometheus know, and who is told.
+//! Telemetry: what runtimes have counted, under the names that OpenTelemetry and Prometheus know; what single calls have left; and who is told.
 //!
 //! ```text
 //!   who scrapes ──▶ /metrics ──┐
@@ -17,23 +17,25 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::net::TcpListener;
 use tollgate_engine::Status;
-use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_telemetry::export::{Counts, Exporter, Fate};
 use tollgate_telemetry::histogram::{Histogram, seconds};
+use tollgate_telemetry::limits::{COLLECT_EVERY, MAX_RECORDS};
 use tollgate_telemetry::metrics::{Family, Kind, Metrics, OVERFLOW, Value};
 use tollgate_telemetry::otlp::Daemon;
 use tollgate_telemetry::prometheus::{Format, Now, write};
+use tollgate_telemetry::record::{Line, Record, Side};
 use tollgate_telemetry::scrape;
 
 use crate::control::{Control, DaemonError, failed};
 use crate::datapath::Command;
 use crate::datapath::command::Report;
-use crate::datapath::durations::{Kind as Measured, MeasuredOf};
+use crate::datapath::durations::{Kind as Measured, MeasuredOf, is_error};
 
 type Labels = Vec<(&'static str, Cow<'static, str>)>;
 
@@ -59,6 +61,18 @@ impl Exporters {
             exporters.push((tenant.map(str::to_owned), exporter));
         }
         Ok(Exporters(exporters))
+    }
+
+    fn push(&self, record: Record, now: Now) {
+        let whose = Arc::clone(record.tenant());
+        let own = self.0.iter().filter(|(tenant, _)| tenant.is_some());
+        for (_, exporter) in own.filter(|(tenant, _)| tenant.as_deref() == Some(&*whose)) {
+            exporter.push(record.clone().for_tenant(), now);
+        }
+        let everything = self.0.iter().find(|(tenant, _)| tenant.is_none());
+        if let Some((_, exporter)) = everything {
+            exporter.push(record, now);
+        }
     }
 
     fn snapshot(&self, metrics: &Metrics, now: Now) {
@@ -130,6 +144,43 @@ pub(super) async fn follow_metrics(control: Rc<Control>) {
     }
 }
 
+/// Passes on what single calls have left, if somebody is to get it.
+pub(super) async fn follow_records(control: Rc<Control>, left: Receiver<Record>) {
+    let config = control.config();
+    let (is_told, is_logged) = (config.telemetry.is_told(), config.telemetry.log_failures);
+    if !is_told && !is_logged {
+        return;
+    }
+    loop {
+        tokio::time::sleep(COLLECT_EVERY).await;
+        let now = now();
+        // As many as there are now: a runtime that is faster doesn't keep the control plane here.
+        for record in left.try_iter().take(MAX_RECORDS) {
+            if let (true, Record::Line(line)) = (is_logged, &record) {
+                log(line);
+            }
+            control.exporters.borrow().push(record, now);
+        }
+    }
+}
+
+/// A line about a call that has failed, in the daemon's own log.
+fn log(line: &Line) {
+    let (trace, span) = line.span.unzip();
+    tracing::info!(
+        trace = trace.map(tracing::field::display),
+        span = span.map(tracing::field::display),
+        tenant = &*line.tenant,
+        method = line.method,
+        side = ?line.side,
+        status = line.outcome.code,
+        policy = line.policy,
+        withheld = line.withheld,
+        "a call failed: {}",
+        line.outcome.message
+    );
+}
+
 /// All metrics as they are now.
 async fn gather(control: &Control) -> Result<Metrics, Status> {
     let mut report = control.counted_before.borrow().clone();
@@ -147,6 +198,7 @@ async fn gather(control: &Control) -> Result<Metrics, Status> {
     families.extend(of_runtimes(&report));
     families.extend(of_links(&report));
     families.extend(of_exports(&control.exporters.borrow()));
+    families.extend(of_records(&report));
     families.retain(|family| !family.points.is_empty());
     Ok(Metrics { families })
 }
@@ -190,29 +242,17 @@ fn durations(report: &mut Report) -> Vec<Family> {
         if kind != Measured::Waited {
             let code = of.code.name().unwrap_or("UNKNOWN");
             labels.push(("rpc.response.status_code", code.into()));
-            if is_error(kind, of.code) {
+            let side = match kind {
+                Measured::Client => Side::Client,
+                Measured::Server | Measured::Waited => Side::Server,
+            };
+            if is_error(side, of.code) {
                 labels.push(("error.type", code.into()));
             }
         }
         family.push(Some(&of.tenant), labels, value);
     }
     vec![client, server, waited]
-}
-
-/// For a caller everything but OK is one; a server isn't to blame for what its caller did wrong, as OpenTelemetry has it.
-fn is_error(side: Measured, code: Code) -> bool {
-    match side {
-        Measured::Client => code != Code::OK,
-        Measured::Server | Measured::Waited => matches!(
-            code,
-            Code::UNKNOWN
-                | Code::DEADLINE_EXCEEDED
-                | Code::UNIMPLEMENTED
-                | Code::INTERNAL
-                | Code::UNAVAILABLE
-                | Code::DATA_LOSS
-        ),
-    }
 }
 
 /// Of each version in each place, by what it has said; a tenant's own policies are its points, the provider's nobody's.
@@ -459,4 +499,27 @@ fn of_exports(exporters: &Exporters) -> Vec<Family> {
         failed.push(tenant.as_ref(), Vec::new(), Value::Count(failed_requests));
     }
     vec![items, failed]
+}
+
+/// What there was no room for before anybody could export it.
+fn of_records(report: &Report) -> Vec<Family> {
+    let count = |name, unit, help, count| {
+        let mut family = Family::new(name, unit, help, Kind::Counter);
+        family.push(None, Vec::new(), Value::Count(count));
+        family
+    };
+    vec![
+        count(
+            "tollgate.telemetry.untraced",
+            "{call}",
+            "Calls that were to be traced while as many as there may be already were.",
+            report.untraced,
+        ),
+        count(
+            "tollgate.telemetry.unrecorded",
+            "{item}",
+            "Spans and lines that were dropped on the way to the control plane.",
+            report.unrecorded,
+        ),
+    ]
 }

@@ -49,6 +49,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         retired: Notify::new(),
         successor: RefCell::default(),
         exporters: RefCell::default(),
+        records: std::sync::mpsc::sync_channel(1).0,
     };
     (Rc::new(control), runtime)
 }

@@ -463,6 +463,11 @@ pub(crate) struct Report {
     pub(crate) times: Vec<(usize, RuntimeTimes)>,
     #[serde(skip)]
     pub(crate) link_bytes: Vec<LinkBytes>,
+    /// Calls with a context that weren't traced, and records that were dropped, for want of room.
+    #[serde(skip)]
+    pub(crate) untraced: u64,
+    #[serde(skip)]
+    pub(crate) unrecorded: u64,
 }
 
 /// What a runtime's thread does.
@@ -509,6 +514,8 @@ impl Report {
         self.measured.extend(part.measured);
         self.times.extend(part.times);
         self.link_bytes.extend(part.link_bytes);
+        self.untraced += part.untraced;
+        self.unrecorded += part.unrecorded;
         self.runtimes.extend(part.runtimes);
         self.sessions.extend(part.sessions);
         self.links.extend(part.links);

@@ -12,8 +12,10 @@ use std::sync::Arc;
 use tollgate_engine::fair::FlowId;
 use tollgate_engine::{Ended, Origin};
 use tollgate_shm_abi::status::Code;
-use tollgate_telemetry::histogram::Histogram;
+use tollgate_telemetry::histogram::{Exemplar, Histogram};
 use tollgate_telemetry::limits::{MAX_SERIES, MAX_SERIES_PER_TENANT};
+use tollgate_telemetry::record::Side;
+use tollgate_telemetry::w3c::{SpanId, TraceId};
 
 use crate::datapath::runtime::Runtime;
 use crate::machine_code::Method;
@@ -38,6 +40,35 @@ struct Key {
     method: usize,
     kind: Kind,
     code: Code,
+}
+
+impl Key {
+    #[inline]
+    fn of(flow: FlowId, method: Option<&Arc<Method>>, (kind, code): (Kind, Code)) -> Key {
+        Key {
+            flow,
+            method: method.map_or(0, |method| Arc::as_ptr(method).addr()),
+            kind,
+            // Peers may say what nobody knows.
+            code: code.name().map_or(Code::UNKNOWN, |_| code),
+        }
+    }
+}
+
+/// For a caller everything but OK is one; a server isn't to blame for what its caller did wrong, as OpenTelemetry has it.
+pub(crate) fn is_error(side: Side, code: Code) -> bool {
+    match side {
+        Side::Client => code != Code::OK,
+        Side::Server => matches!(
+            code,
+            Code::UNKNOWN
+                | Code::DEADLINE_EXCEEDED
+                | Code::UNIMPLEMENTED
+                | Code::INTERNAL
+                | Code::UNAVAILABLE
+                | Code::DATA_LOSS
+        ),
+    }
 }
 
 /// Of whom and what, and how long. Keeps the method, so that no other one has its address.
@@ -80,16 +111,24 @@ impl Durations {
         (kind, code): (Kind, Code),
         took_ns: u64,
     ) {
-        let key = Key {
-            flow,
-            method: method.map_or(0, |method| Arc::as_ptr(method).addr()),
-            kind,
-            // Peers may say what nobody knows.
-            code: code.name().map_or(Code::UNKNOWN, |_| code),
-        };
+        let key = Key::of(flow, method, (kind, code));
         match self.series.get_mut(&key) {
             Some(series) => series.durations.record(took_ns),
             None => self.record_first(key, tenant, method, took_ns),
+        }
+    }
+
+    /// One of those recorded has a span; what is in the overflow needs none.
+    fn exemplify(
+        &mut self,
+        flow: FlowId,
+        method: Option<&Arc<Method>>,
+        (kind, code): (Kind, Code),
+        exemplar: Exemplar,
+    ) {
+        let key = Key::of(flow, method, (kind, code));
+        if let Some(series) = self.series.get_mut(&key) {
+            series.durations.exemplify(exemplar);
         }
     }
 
@@ -139,15 +178,28 @@ impl Durations {
 }
 
 impl Runtime {
-    /// A call has ended with this status.
+    /// A call has ended with this status; the spans are those of its client's and its server's side, if it has any.
     #[inline]
-    pub(super) fn measure(&mut self, origin: Origin, ended: &Ended, code: Code) {
+    pub(super) fn measure(
+        &mut self,
+        origin: Origin,
+        ended: &Ended,
+        code: Code,
+        [client, server]: [Option<(TraceId, SpanId)>; 2],
+    ) {
         if !self.options.tuning.telemetry.durations {
             return;
         }
+        let at_ns = self.now_ns;
         let since = |then_ns: u64| match then_ns {
             0 => 0,
-            then_ns => self.now_ns.saturating_sub(then_ns),
+            then_ns => at_ns.saturating_sub(then_ns),
+        };
+        let exemplar = |(trace, span): (TraceId, SpanId), took_ns| Exemplar {
+            trace,
+            span,
+            took_ns,
+            at_ns,
         };
         let served = ended.served.and_then(|(service, method)| {
             let service = self.services.get(service.0 as usize)?;
@@ -164,12 +216,21 @@ impl Runtime {
                 let whose = (port.flow, &port.who.tenant);
                 let method = called.map(|called| &called.method);
                 let took_ns = since(ended.began_ns);
-                self.durations
-                    .record(whose, method, (Kind::Client, code), took_ns);
+                let what = (Kind::Client, code);
+                self.durations.record(whose, method, what, took_ns);
+                if let Some(span) = client {
+                    let exemplar = exemplar(span, took_ns);
+                    self.durations.exemplify(whose.0, method, what, exemplar);
+                }
                 if let Some((_, method)) = served.filter(|_| ended.delivered_ns > 0) {
                     let took_ns = since(ended.delivered_ns);
                     let what = (Kind::Server, code);
                     self.durations.record(whose, Some(method), what, took_ns);
+                    if let Some(span) = server {
+                        let exemplar = exemplar(span, took_ns);
+                        let method = Some(method);
+                        self.durations.exemplify(whose.0, method, what, exemplar);
+                    }
                 }
             }
             Origin::Link { link, .. } => {
@@ -183,8 +244,12 @@ impl Runtime {
                 };
                 let whose = (port.state.flow, tenant);
                 let took_ns = since(ended.began_ns);
-                self.durations
-                    .record(whose, method, (Kind::Server, code), took_ns);
+                let what = (Kind::Server, code);
+                self.durations.record(whose, method, what, took_ns);
+                if let Some(span) = server {
+                    let exemplar = exemplar(span, took_ns);
+                    self.durations.exemplify(whose.0, method, what, exemplar);
+                }
                 if ended.delivered_ns > 0 {
                     let waited_ns = ended.delivered_ns.saturating_sub(ended.began_ns);
                     let what = (Kind::Waited, Code::OK);

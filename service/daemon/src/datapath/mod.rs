@@ -50,6 +50,7 @@ mod stopwatch;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod traces;
 mod version;
 
 pub(crate) use command::{Command, Event, Handle};

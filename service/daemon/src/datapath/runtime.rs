@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ use tollgate_policy_host::apart::Channel;
 use tollgate_shm_abi::messages::{FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::{For, Patience, Step, now_ns};
+use tollgate_telemetry::record::Record;
+use tollgate_telemetry::sampling::Sampler;
 use tollgate_transport::{CallHead, LinkConfig};
 
 use crate::config::{Scheduling, Waiting};
@@ -47,6 +50,7 @@ use crate::datapath::pool::Pool;
 use crate::datapath::ports::{LinkPort, RemoteBinding, SessionPort, Who};
 use crate::datapath::question::Question;
 use crate::datapath::shares::Shares;
+use crate::datapath::traces::Traces;
 use crate::limits::{JUDGED_AT_ONCE, TAKES_NOTHING_FOR};
 
 /// How one runtime is set up.
@@ -57,6 +61,8 @@ pub(crate) struct Options {
     pub(crate) tuning: Tuning,
     /// How much fuel a policy burns in a microsecond.
     pub(crate) rate: Rate,
+    /// What single calls leave, for whoever is told of them.
+    pub(crate) records: SyncSender<Record>,
 }
 
 /// What of that can change between two calls.
@@ -81,6 +87,11 @@ pub(crate) struct Tuning {
 pub(crate) struct Watch {
     /// How long they take.
     pub(crate) durations: bool,
+    /// Whether spans are made of calls, and of which: somebody gets them.
+    pub(crate) traces: bool,
+    pub(crate) sampler: Sampler,
+    /// Whether those that fail leave a line.
+    pub(crate) lines: bool,
 }
 
 impl Tuning {
@@ -158,6 +169,7 @@ pub(crate) struct Runtime {
     /// Credit for the first requests of streams, to be returned to the peer whose link has its turn.
     pub(crate) openings_bytes: u64,
     pub(crate) durations: Durations,
+    pub(crate) traces: Traces,
     times: RuntimeTimes,
     patience: Patience,
     /// The cores that the thread had before it was given one, and the one that it has been given.
@@ -185,6 +197,7 @@ impl Runtime {
         options: Options,
         events: UnboundedSender<Event>,
     ) -> std::io::Result<(Runtime, Handle)> {
+        let traces = Traces::new(options.records.clone());
         let (sender, commands) = mpsc::channel();
         let doorbell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
@@ -235,6 +248,7 @@ impl Runtime {
             bytes: ByteCounters::default(),
             openings_bytes: 0,
             durations: Durations::default(),
+            traces,
             times: RuntimeTimes::default(),
             patience,
             everywhere: None,
@@ -264,9 +278,15 @@ impl Runtime {
                 wait_target: None,
                 link: LinkConfig::new("t"),
                 cpu_share_percent: 100,
-                telemetry: Watch { durations: true },
+                telemetry: Watch {
+                    durations: true,
+                    traces: false,
+                    sampler: Sampler::default(),
+                    lines: false,
+                },
             },
             rate: Rate::default(),
+            records: mpsc::sync_channel(1).0,
         };
         let (events, _unheard) = tokio::sync::mpsc::unbounded_channel();
         Runtime::new(options, events).expect("the kernel has an epoll left")
@@ -670,6 +690,7 @@ impl Runtime {
                         more,
                         bare: message.bare,
                     };
+                    self.trace_event(call, "tollgate.sent");
                     let message = self.pool.unboxed(message);
                     self.send_call(link, call, &head, message);
                 }
@@ -700,7 +721,7 @@ impl Runtime {
                     message,
                     ended,
                 } => {
-                    self.measure(Origin::Link { link, call }, &ended, Code::OK);
+                    self.call_ended(Origin::Link { link, call }, &ended, None);
                     let message = self.pool.unboxed(message);
                     self.send_reply(link, call, encoding, request_bytes, message);
                 }
@@ -711,7 +732,7 @@ impl Runtime {
                     status,
                     ended,
                 } => {
-                    self.measure(Origin::Link { link, call }, &ended, status.code);
+                    self.call_ended(Origin::Link { link, call }, &ended, Some(&status));
                     self.send_status(link, call, request_bytes, status);
                 }
                 Output::SendCancel { link, call } => self.send_cancel(link, call),
@@ -724,6 +745,7 @@ impl Runtime {
                     message,
                 } => {
                     self.engine.delivered(self.now_ns, call);
+                    self.trace_event(call, "tollgate.delivered");
                     let message = self.pool.unboxed(message);
                     self.deliver(session, handle, call, (more, deadline_ns), message);
                 }
@@ -752,7 +774,7 @@ impl Runtime {
                     message,
                     ended,
                 } => {
-                    self.measure(Origin::Session { session, call }, &ended, Code::OK);
+                    self.call_ended(Origin::Session { session, call }, &ended, None);
                     let message = self.pool.unboxed(message);
                     self.complete(session, handle, call, message);
                 }
@@ -762,7 +784,7 @@ impl Runtime {
                     status,
                     ended,
                 } => {
-                    self.measure(Origin::Session { session, call }, &ended, status.code);
+                    self.call_ended(Origin::Session { session, call }, &ended, Some(&status));
                     self.fail(session, call, status);
                 }
                 Output::Discard(message) => {
@@ -771,6 +793,7 @@ impl Runtime {
                 }
             }
         }
+        self.trace_settled();
     }
 
     /// Gives a message's buffer, block or both back.
@@ -971,6 +994,8 @@ impl Runtime {
         Report {
             measured: self.durations.measured(),
             times: vec![(self.options.index, self.times)],
+            untraced: self.traces.untraced,
+            unrecorded: self.traces.dropped,
             link_bytes: links.collect(),
             ..self.report()
         }
