@@ -81,6 +81,8 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     // Rings, heaps and waiting: a policy process and the daemon trust each other no more than an application and the daemon do.
     ("tollgate-policy-host", &["tollgate-shm-abi"], &[]),
     ("tollgate-control", &[], &[]),
+    // What leaves the host about calls: it knows neither the daemon nor the engine.
+    ("tollgate-telemetry", &[], &[]),
     // Where modules come from: bytes and signatures; and the network.
     ("tollgate-provenance", &[], &[]),
     ("tollgate-registry", &["tollgate-provenance"], &[]),
@@ -95,6 +97,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
             "tollgate-provenance",
             "tollgate-schema",
             "tollgate-shm-abi",
+            "tollgate-telemetry",
             "tollgate-transport",
             "tollgate-transport-rdma",
         ],
@@ -185,6 +188,7 @@ const SERVICE_SIDE: &[&str] = &[
     "tollgate-transport-rdma",
     "tollgate-policy-host",
     "tollgate-control",
+    "tollgate-telemetry",
     "tollgate-marshal",
     "tollgate-jit",
     "tollgate-desk",
@@ -211,11 +215,15 @@ const FENCED: &[(&str, &[&str])] = &[
             "tollgate-daemon",
             "tollgate-hotel",
             "tollgate-registry",
+            "tollgate-telemetry",
         ],
     ),
-    ("opentelemetry*", &[]),
+    ("opentelemetry*", &["tollgate-telemetry"]),
     ("pyo3", &["tollgate-python"]),
-    ("tonic*", &["tollgate-benches", "tollgate-hotel"]),
+    (
+        "tonic*",
+        &["tollgate-benches", "tollgate-hotel", "tollgate-telemetry"],
+    ),
 ];
 
 /// The crates whose decisions are pure (no socket, clock, thread, file or telemetry in their

@@ -9,7 +9,7 @@ use serde_json::{Number, Value};
 use tollgate_engine::{CallKey, Engine, Frozen, LinkId, Output, SessionId, Unportable, Verdict};
 
 /// One that has all there can be.
-const STATE: &str = include_str!("../../../service/engine/vectors/frozen-1.json");
+const STATE: &str = include_str!("../../../service/engine/vectors/frozen-3.json");
 
 /// Panics unless all of the above holds.
 pub fn check(input: &[u8]) {

@@ -3,14 +3,20 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tollgate_control::Isolation;
 use tollgate_policy_host::CompilerConfig;
+use tollgate_telemetry::export::{Endpoint, EndpointError, Protocol};
+use tollgate_telemetry::sampling::{MILLION, Sampler, Sampling};
 use tollgate_transport::limits;
 
-use crate::limits::{COMPILE_MEMORY_BYTES, COMPILE_TIMEOUT_MS, MAX_COMPILE_WORKERS, RDMA_RING_KIB};
+use crate::limits::{
+    COMPILE_MEMORY_BYTES, COMPILE_TIMEOUT_MS, MAX_COMPILE_WORKERS, MAX_TENANT_ENDPOINTS,
+    RDMA_RING_KIB,
+};
 use crate::settings::{SETTINGS, Source};
 
 /// The daemon's configuration. Every field has a default, so a file may be empty. What of it can change while the daemon runs is
@@ -66,6 +72,8 @@ pub struct Config {
     pub policies: Policies,
     /// How tenants' policies are compiled.
     pub compile: CompileConfig,
+    /// What is known of calls, and who is told.
+    pub telemetry: TelemetryConfig,
     /// Where the values of [`SETTINGS`] are from that somebody has given.
     #[serde(skip)]
     pub(crate) sources: BTreeMap<&'static str, Source>,
@@ -251,6 +259,150 @@ impl Default for CompileConfig {
     }
 }
 
+/// What is known of calls, and who is told: the section `[telemetry]`. OPERATIONS.md says what each signal means.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct TelemetryConfig {
+    /// Whether calls' durations are counted, per tenant, method, side and status. Default true.
+    pub durations: bool,
+    /// Where Prometheus scrapes `/metrics`, over HTTP. Default: nowhere. All tenants' numbers are there, for whoever can connect: keep it on
+    /// loopback, or behind a firewall.
+    pub prometheus: Option<SocketAddr>,
+    /// The OpenTelemetry collector that gets everything, such as `http://127.0.0.1:4317`. Default: none.
+    pub endpoint: Option<String>,
+    /// How it is spoken to: `grpc` (default) or `http`.
+    pub protocol: OtlpProtocol,
+    /// Of a million calls whose application has no span of its own for them, how many begin a trace, 0 to 1,000,000. Default 10,000: one in a
+    /// hundred. Those that have one are traced if that is. Only if there is an endpoint.
+    pub sample_per_million: u32,
+    /// Whether calls that fail have spans in any case. Default true. Only if there is an endpoint.
+    pub sample_errors: bool,
+    /// Whether calls that fail have a line in the daemon's own log, too, ten a second per tenant at most. Default false; an endpoint gets them in
+    /// any case.
+    pub log_failures: bool,
+    /// How often metrics are sent, in seconds, 1 to 3,600. Default 10.
+    pub interval_s: u32,
+    /// What tenants have of their own, by their names.
+    pub tenants: BTreeMap<String, TenantTelemetry>,
+}
+
+/// A tenant's own telemetry: the sections `[telemetry.tenants.NAME]`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct TenantTelemetry {
+    /// A collector that gets what is this tenant's, and nothing else. Default: none.
+    pub endpoint: Option<String>,
+    /// How it is spoken to: `grpc` (default) or `http`.
+    pub protocol: OtlpProtocol,
+    /// As for everybody, of this tenant's calls. Default: what holds for everybody.
+    pub sample_per_million: Option<u32>,
+    /// As for everybody, of this tenant's calls. Default: what holds for everybody.
+    pub sample_errors: Option<bool>,
+}
+
+/// How a collector is spoken to.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum OtlpProtocol {
+    /// OTLP over gRPC, usually port 4317; without TLS
+    #[default]
+    Grpc,
+    /// OTLP over HTTP, usually port 4318; in the clear or with TLS
+    Http,
+}
+
+impl From<OtlpProtocol> for Protocol {
+    fn from(protocol: OtlpProtocol) -> Self {
+        match protocol {
+            OtlpProtocol::Grpc => Protocol::Grpc,
+            OtlpProtocol::Http => Protocol::Http,
+        }
+    }
+}
+
+impl Default for TelemetryConfig {
+    fn default() -> Self {
+        Self {
+            durations: true,
+            prometheus: None,
+            endpoint: None,
+            protocol: OtlpProtocol::default(),
+            sample_per_million: 10_000,
+            sample_errors: true,
+            log_failures: false,
+            interval_s: 10,
+            tenants: BTreeMap::new(),
+        }
+    }
+}
+
+impl TelemetryConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        if !(1..=3_600).contains(&self.interval_s) {
+            return Err(ConfigError::OutOfRange {
+                setting: "telemetry.interval_s",
+                value: self.interval_s.to_string(),
+                expected: "1 to 3600",
+            });
+        }
+        if self.tenants.len() > MAX_TENANT_ENDPOINTS {
+            return Err(ConfigError::OutOfRange {
+                setting: "telemetry.tenants",
+                value: self.tenants.len().to_string(),
+                expected: "at most 256",
+            });
+        }
+        for (name, its) in &self.tenants {
+            if its.sample_per_million.is_some_and(|part| part > MILLION) {
+                return Err(ConfigError::OutOfRange {
+                    setting: "telemetry.tenants",
+                    value: format!("{name}.sample_per_million"),
+                    expected: "0 to 1000000",
+                });
+            }
+        }
+        self.endpoints().map(|_| ())
+    }
+
+    /// Whether anybody gets spans and lines.
+    pub(crate) fn is_told(&self) -> bool {
+        self.endpoint.is_some() || self.tenants.values().any(|its| its.endpoint.is_some())
+    }
+
+    /// Which calls are traced.
+    pub(crate) fn sampler(&self) -> Sampler {
+        let default = Sampling {
+            per_million: self.sample_per_million,
+            errors: self.sample_errors,
+        };
+        let own = |its: &TenantTelemetry| Sampling {
+            per_million: its.sample_per_million.unwrap_or(default.per_million),
+            errors: its.sample_errors.unwrap_or(default.errors),
+        };
+        let tenants = self.tenants.iter();
+        let tenants = tenants.map(|(name, its)| (name.clone(), own(its)));
+        Sampler {
+            default,
+            tenants: Arc::new(tenants.collect()),
+        }
+    }
+
+    /// Who is told: `None` is everything's, the others are tenants'.
+    pub(crate) fn endpoints(&self) -> Result<Vec<(Option<&str>, Endpoint)>, ConfigError> {
+        let own = (None, &self.endpoint, self.protocol);
+        let tenants = self.tenants.iter();
+        let tenants = tenants.map(|(name, its)| (Some(&**name), &its.endpoint, its.protocol));
+        let named = [own].into_iter().chain(tenants);
+        let named =
+            named.filter_map(|(whose, url, protocol)| Some((whose, url.as_ref()?, protocol)));
+        let endpoint = |(whose, url, protocol): (_, &String, OtlpProtocol)| {
+            let endpoint = Endpoint::new(url, protocol.into())?;
+            Ok((whose, endpoint))
+        };
+        named.map(endpoint).collect()
+    }
+}
+
 impl Policies {
     fn check(&self) -> Result<(), ConfigError> {
         let settings = [
@@ -341,6 +493,7 @@ impl Default for Config {
             rdma: RdmaConfig::default(),
             policies: Policies::default(),
             compile: CompileConfig::default(),
+            telemetry: TelemetryConfig::default(),
             sources: BTreeMap::new(),
         }
     }
@@ -365,6 +518,9 @@ pub enum ConfigError {
         /// The parser's sentence, with line and column.
         message: String,
     },
+    /// A collector's endpoint is none.
+    #[error("telemetry: {0}")]
+    Endpoint(#[from] EndpointError),
     /// A value is out of its range.
     #[error("{setting} = {value}: {expected}")]
     OutOfRange {
@@ -425,6 +581,7 @@ impl Config {
         }
         self.rdma.check()?;
         self.policies.check()?;
+        self.telemetry.check()?;
         self.compile.check()
     }
 
@@ -573,6 +730,31 @@ mod tests {
         );
         check("[compile]\nworkers = 0", "compile.workers = 0: 1 to 16");
         check("[compile]\nworkers = 17", "compile.workers = 17: 1 to 16");
+        check(
+            "[telemetry]\ninterval_s = 0",
+            "telemetry.interval_s = 0: 1 to 3600",
+        );
+        check(
+            "[telemetry]\nendpoint = 'https://a:4317'",
+            "\"https://a:4317\": https isn't spoken with this protocol",
+        );
+        check(
+            "[telemetry.tenants.acme]\nendpoint = 'nowhere'",
+            "telemetry: \"nowhere\" is no endpoint",
+        );
+        check(
+            "[telemetry]\nsample_per_million = 1000001",
+            "telemetry.sample_per_million = 1000001: 0 to 1000000",
+        );
+        check(
+            "[telemetry.tenants.acme]\nsample_per_million = 1000001",
+            "telemetry.tenants = acme.sample_per_million: 0 to 1000000",
+        );
+        let tenants = (0..257).map(|k| format!("[telemetry.tenants.t{k}]\n"));
+        check(
+            &tenants.collect::<String>(),
+            "telemetry.tenants = 257: at most 256",
+        );
         assert!(
             Config::read(std::path::Path::new("/nonexistent.toml"))
                 .unwrap_err()

@@ -269,3 +269,9 @@ pub const PROOF_BYTES: usize = 4 << 20;
 
 /// Signatures of one module that are looked at.
 pub const SIGNATURES: usize = 8;
+
+/// Tenants with telemetry of their own: each may have an exporter, with its queues (see `tollgate_telemetry::limits`).
+pub const MAX_TENANT_ENDPOINTS: usize = 256;
+
+/// How often a full table of traced calls is looked through for those whose callers have gone: 100 ms.
+pub const TRACES_SWEPT_EVERY_NS: u64 = 100_000_000;

@@ -13,6 +13,7 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 use tollgate_control::limits::CPU_US;
+use tollgate_telemetry::sampling::MILLION;
 
 use crate::config::{Config, ConfigError};
 use crate::limits::{MAX_CORE, MAX_RUNTIMES, MAX_SPIN, WAIT_TARGET_US, WINDOW_BYTES, WINDOW_CALLS};
@@ -94,6 +95,27 @@ pub const SETTINGS: &[Setting] = &[
         read: |config| json!(config.link.window_bytes),
         write: |config, text| parse(&mut config.link.window_bytes, text),
         fits: |config| within(WINDOW_BYTES, config.link.window_bytes),
+    },
+    Setting {
+        key: "telemetry.durations",
+        takes: "true or false",
+        read: |config| json!(config.telemetry.durations),
+        write: |config, text| parse(&mut config.telemetry.durations, text),
+        fits: |_| true,
+    },
+    Setting {
+        key: "telemetry.sample_per_million",
+        takes: "0 to 1000000",
+        read: |config| json!(config.telemetry.sample_per_million),
+        write: |config, text| parse(&mut config.telemetry.sample_per_million, text),
+        fits: |config| config.telemetry.sample_per_million <= MILLION,
+    },
+    Setting {
+        key: "telemetry.sample_errors",
+        takes: "true or false",
+        read: |config| json!(config.telemetry.sample_errors),
+        write: |config, text| parse(&mut config.telemetry.sample_errors, text),
+        fits: |_| true,
     },
     Setting {
         key: "policies.cpu_us",

@@ -8,7 +8,8 @@ use crate::calls::{CALLERS_SIDE, Call, CallKey, SERVERS_SIDE};
 use crate::limits::SENT_AT_ONCE_BYTES;
 use crate::state::{Event, Stage, State};
 use crate::tables::{
-    Encoding, End, Engine, LinkId, Origin, Output, SessionId, Status, Steering, Target, Verdict,
+    Encoding, End, Ended, Engine, LinkId, Origin, Output, SessionId, Status, Steering, Target,
+    Verdict,
 };
 
 /// Whether an application may answer a call.
@@ -31,7 +32,7 @@ impl<M> Engine<M> {
         if let Verdict::Deny(status) = verdict {
             self.discard(message);
             if let Some(denied) = self.take_out(call) {
-                self.answer(denied.origin, denied.handle, denied.bytes, Err(status));
+                self.answer(denied.origin, denied.ended(), denied.bytes, Err(status));
             }
             return;
         }
@@ -246,7 +247,7 @@ impl<M> Engine<M> {
             Some(call) => {
                 self.answer(
                     call.origin,
-                    call.handle,
+                    call.ended(),
                     call.bytes,
                     Ok((call.encoding, message)),
                 );
@@ -405,7 +406,7 @@ impl<M> Engine<M> {
     /// Ends a call with a status, wherever it stands, and tells whoever works on it.
     pub(crate) fn end(&mut self, key: CallKey, status: Status) {
         let Some(call) = self.close(key) else { return };
-        self.answer(call.origin, call.handle, call.bytes, Err(status));
+        self.answer(call.origin, call.ended(), call.bytes, Err(status));
     }
 
     /// Ends a call whose caller is gone.
@@ -437,6 +438,10 @@ impl<M> Engine<M> {
             _ => {}
         }
         let target = call.target;
+        // As far as it has come.
+        if let Target::Service { service, method } = target {
+            call.service = Some((service, method));
+        }
         self.leave_target(key);
         let mut call = self.retire(key)?;
         if let Some(message) = call.held.take() {
@@ -490,21 +495,23 @@ impl<M> Engine<M> {
     pub(crate) fn answer(
         &mut self,
         origin: Origin,
-        handle: u32,
+        ended: Ended,
         request_bytes: u64,
         answer: Result<(Encoding, M), Status>,
     ) {
         self.outputs.push_back(match (origin, answer) {
             (Origin::Session { session, call }, Ok((_, message))) => Output::Complete {
                 session,
-                handle,
+                handle: ended.handle,
                 call,
                 message,
+                ended,
             },
             (Origin::Session { session, call }, Err(status)) => Output::Fail {
                 session,
                 call,
                 status,
+                ended,
             },
             (Origin::Link { link, call }, Ok((encoding, message))) => Output::SendReply {
                 link,
@@ -512,12 +519,14 @@ impl<M> Engine<M> {
                 encoding,
                 request_bytes,
                 message,
+                ended,
             },
             (Origin::Link { link, call }, Err(status)) => Output::SendStatus {
                 link,
                 call,
                 request_bytes,
                 status,
+                ended,
             },
         });
     }

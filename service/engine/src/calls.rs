@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{MAX_BIRTHS, MAX_CALLS};
 use crate::state::{Event, State};
 use crate::streams::Stream;
-use crate::tables::{Encoding, Origin, ServiceId, Steering, Target};
+use crate::tables::{Encoding, Ended, Origin, ServiceId, Steering, Target};
 
 /// Of a key's lower half, the bits that are the slot's.
 const SLOT_BITS: u32 = 18;
@@ -132,6 +132,9 @@ pub(crate) struct Call<M> {
     pub(crate) service: Option<(ServiceId, u16)>,
     /// 0 is never, which only a streaming method's call may have.
     pub(crate) deadline_ns: u64,
+    /// When it came, and when it was handed to a server of this host; 0: that isn't known, or hasn't been.
+    pub(crate) began_ns: u64,
+    pub(crate) delivered_ns: u64,
     /// In which [era](crate::Engine::set_era) its request was judged on the caller's side, and on the server's; 0: it wasn't.
     pub(crate) judged_in: [u32; 2],
     /// Size of the request, for credits.
@@ -154,6 +157,16 @@ impl<M> Call<M> {
                 debug_assert!(false, "{illegal:?}");
                 self.state = State::Done;
             }
+        }
+    }
+
+    /// What is told of it when it has ended.
+    pub(crate) fn ended(&self) -> Ended {
+        Ended {
+            handle: self.handle,
+            served: self.service,
+            began_ns: self.began_ns,
+            delivered_ns: self.delivered_ns,
         }
     }
 }

@@ -17,7 +17,7 @@
 use crate::limits::{MAX_AHEAD_NS, MAX_BEHIND_NS};
 
 /// Names one flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowId(u32);
 
 #[derive(Default)]

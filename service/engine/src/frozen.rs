@@ -13,7 +13,7 @@
 //!  links []        id, credit_calls, credit_bytes, behind, waiting [], since_oldest, streams []
 //!  services []     name, next, methods [] {request, reply}, servers [] {session, first_handle, label}
 //!  calls []        key, place, state, origin, shadowed, handle, target, encoding, served {service, method}, deadline_ns,
-//!                  bytes, priority, route, held, stream
+//!                  began_ns, delivered_ns, bytes, priority, route, held, stream
 //!                    stream   requests [] {more, charge, message}, responses [] {charge, message}, reply, passing, ending,
 //!                             requests_sent {messages, bytes}, responses_sent, more, served_as, response_next
 //!  free []         the keys that the next calls get, the very next one last
@@ -199,6 +199,12 @@ struct CallForm<F> {
     served: Option<ServedForm>,
     /// 0 is never.
     deadline_ns: u64,
+    /// 0 isn't known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    began_ns: u64,
+    /// 0: it hasn't been.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    delivered_ns: u64,
     bytes: u64,
     #[serde(default)]
     priority: u8,
@@ -351,6 +357,10 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 impl<M> Engine<M> {
     /// The engine as it is between two inputs; `message` says what is to be kept of each message that it holds. It stays as it is.
     ///
@@ -423,6 +433,8 @@ impl<M> Engine<M> {
                 .service
                 .map(|(service, method)| ServedForm { service, method }),
             deadline_ns: call.deadline_ns,
+            began_ns: call.began_ns,
+            delivered_ns: call.delivered_ns,
             bytes: call.bytes,
             priority: call.steering.priority,
             route: call.steering.route.as_deref().map(str::to_owned),

@@ -50,7 +50,7 @@ pub use parcel::{Parcel, Renamed, Wanted};
 pub use state::Stage;
 pub use streams::{ExpectedRequest, Unfit};
 pub use tables::{
-    Admission, ChainId, Direction, Encoding, End, Engine, Expected, LinkId, MethodChains, Origin,
-    Output, Route, RouteTarget, Served, ServiceId, Serving, SessionId, Status, Steering,
+    Admission, ChainId, Direction, Encoding, End, Ended, Engine, Expected, LinkId, MethodChains,
+    Origin, Output, Route, RouteTarget, Served, ServiceId, Serving, SessionId, Status, Steering,
     Submission, Verdict,
 };

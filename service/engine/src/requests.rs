@@ -10,7 +10,7 @@ use crate::limits::{
 use crate::state::{Event, Stage, State};
 use crate::streams::Stream;
 use crate::tables::{
-    Admission, ChainId, Encoding, End, Engine, LinkId, Origin, Output, RouteTarget, Server,
+    Admission, ChainId, Encoding, End, Ended, Engine, LinkId, Origin, Output, RouteTarget, Server,
     ServiceId, Session, SessionId, Status, Submission, Target,
 };
 
@@ -28,10 +28,17 @@ impl<M> Engine<M> {
                 Code::UNIMPLEMENTED,
                 format!("the application has no method handle {handle}"),
             );
-            return self.refuse_submission(submission, status);
+            return self.refuse_submission(submission, Ended::default(), status);
         };
         let (target, encoding) = match target {
-            RouteTarget::Broken(status) => return self.refuse_submission(submission, status),
+            RouteTarget::Broken(status) => {
+                let ended = Ended {
+                    handle,
+                    began_ns: now_ns,
+                    ..Ended::default()
+                };
+                return self.refuse_submission(submission, ended, status);
+            }
             RouteTarget::Link {
                 link,
                 bind,
@@ -79,7 +86,19 @@ impl<M> Engine<M> {
 
     /// A call that could not even be looked into (its method is unknown, its message invalid) gets its one answer.
     pub fn reject(&mut self, origin: Origin, bytes: u64, status: Status) {
-        self.answer(origin, 0, bytes, Err(status));
+        self.answer(origin, Ended::default(), bytes, Err(status));
+    }
+
+    /// A call was handed to its server just now: what [`Output::Deliver`] asked for.
+    pub fn delivered(&mut self, now_ns: u64, call: CallKey) {
+        if let Some(call) = self.calls.get_mut(call) {
+            call.delivered_ns = now_ns;
+        }
+    }
+
+    /// Who waits for the answer to a live call.
+    pub fn origin_of(&self, call: CallKey) -> Option<Origin> {
+        self.calls.get(call).map(|call| call.origin)
     }
 
     fn client_route(
@@ -91,9 +110,14 @@ impl<M> Engine<M> {
         Some((route.target.clone(), route.chains.request))
     }
 
-    fn refuse_submission(&mut self, submission: Submission<M>, status: Status) -> Admission {
+    fn refuse_submission(
+        &mut self,
+        submission: Submission<M>,
+        ended: Ended,
+        status: Status,
+    ) -> Admission {
         self.outputs.push_back(Output::Discard(submission.message));
-        self.reject(submission.origin, submission.bytes, status);
+        self.answer(submission.origin, ended, submission.bytes, Err(status));
         Admission::Refused
     }
 
@@ -107,7 +131,17 @@ impl<M> Engine<M> {
         submission: Submission<M>,
     ) -> Result<(CallKey, M), ()> {
         if let Some(status) = self.refusal(now_ns, &submission) {
-            self.refuse_submission(submission, status);
+            let served = match target {
+                Target::Service { service, method } => Some((service, method)),
+                _ => None,
+            };
+            let ended = Ended {
+                handle,
+                served,
+                began_ns: now_ns,
+                delivered_ns: 0,
+            };
+            self.refuse_submission(submission, ended, status);
             return Err(());
         }
         let Submission {
@@ -134,6 +168,8 @@ impl<M> Engine<M> {
             encoding,
             service: None,
             deadline_ns,
+            began_ns: now_ns,
+            delivered_ns: 0,
             judged_in: [0; 2],
             bytes,
             steering,

@@ -74,6 +74,19 @@ impl Status {
     }
 }
 
+/// A call that has ended, for whoever keeps count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// The method handle that an application called; 0 for a peer's call.
+    pub handle: u32,
+    /// What was called, if it has come as far as to a service of this host.
+    pub served: Option<(ServiceId, u16)>,
+    /// When it came; 0: that isn't known, or it was nothing that could be called.
+    pub began_ns: u64,
+    /// When it was [handed](Engine::delivered) to a server of this host; 0: never.
+    pub delivered_ns: u64,
+}
+
 /// Who waits for a call's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
@@ -348,6 +361,8 @@ pub enum Output<M> {
         request_bytes: u64,
         /** The reply. */
         message: M,
+        /** How it was until then. */
+        ended: Ended,
     },
     /// Send a status for a peer's call.
     SendStatus {
@@ -359,6 +374,8 @@ pub enum Output<M> {
         request_bytes: u64,
         /** The status. */
         status: Status,
+        /** How it was until then. */
+        ended: Ended,
     },
     /// Tell the peer that our call is over for us.
     SendCancel {
@@ -427,6 +444,8 @@ pub enum Output<M> {
         call: u64,
         /** The reply. */
         message: M,
+        /** How it was until then. */
+        ended: Ended,
     },
     /// Tell the calling application how its call failed, or how its responses have ended.
     Fail {
@@ -436,6 +455,8 @@ pub enum Output<M> {
         call: u64,
         /** How. */
         status: Status,
+        /** How it was until then. */
+        ended: Ended,
     },
     /// Nobody wants this message any more: recycle it.
     Discard(M),

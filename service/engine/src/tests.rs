@@ -114,6 +114,14 @@ pub(crate) fn failure(outputs: &[Output<Message>]) -> &Status {
     found.unwrap_or_else(|| panic!("no failure in {outputs:?}"))
 }
 
+/// How a call has ended that came at time 0 and was served here.
+pub(crate) fn served_here(service: ServiceId) -> Ended {
+    Ended {
+        served: Some((service, 0)),
+        ..Ended::default()
+    }
+}
+
 pub(crate) fn delivered(outputs: &[Output<Message>]) -> CallKey {
     let found = outputs.iter().find_map(|o| match o {
         Output::Deliver { call, .. } => Some(*call),
@@ -124,10 +132,16 @@ pub(crate) fn delivered(outputs: &[Output<Message>]) -> CallKey {
 
 #[test]
 fn a_local_call_is_delivered_and_answered() {
-    let (mut engine, _) = engine();
-    engine.submit(0, APP, 0, submission(9, 100));
+    let (mut engine, service) = engine();
+    engine.submit(5, APP, 0, submission(9, 100));
     let outputs = drain(&mut engine);
     let call = delivered(&outputs);
+    let origin = Origin::Session {
+        session: APP,
+        call: 9,
+    };
+    assert_eq!(engine.origin_of(call), Some(origin));
+    engine.delivered(7, call);
     assert!(matches!(
         outputs[..],
         [Output::Deliver {
@@ -144,9 +158,16 @@ fn a_local_call_is_delivered_and_answered() {
             session: APP,
             handle: 0,
             call: 9,
-            message: 200
+            message: 200,
+            ended: Ended {
+                handle: 0,
+                served: Some((service, 0)),
+                began_ns: 5,
+                delivered_ns: 7,
+            },
         }]
     );
+    assert_eq!(engine.origin_of(call), None);
     assert_eq!(
         (
             engine.live_calls(),
@@ -1022,7 +1043,7 @@ fn a_call_that_ends_while_it_is_judged_is_asked_back_from_its_chain() {
 
 #[test]
 fn an_application_can_answer_only_what_was_delivered_to_it() {
-    let (mut engine, _) = engine();
+    let (mut engine, service) = engine();
     engine.submit(0, APP, 0, submission(1, 100));
     let call = delivered(&drain(&mut engine));
     assert!(!engine.reply_from_session(APP, call, 66));
@@ -1042,7 +1063,8 @@ fn an_application_can_answer_only_what_was_delivered_to_it() {
                 session: APP,
                 handle: 0,
                 call: 1,
-                message: 200
+                message: 200,
+                ended: served_here(service),
             }
         ]
     );
@@ -1630,4 +1652,49 @@ proptest! {
         prop_assert_eq!(engine.both(|e| e.outstanding(APP)), 0);
         prop_assert_eq!(engine.both(|e| e.poll_timeout()), None);
     }
+}
+
+/// Whoever keeps count is told how far a call has come, however it ends.
+#[test]
+fn a_call_that_ends_says_when_it_came_and_what_it_was_for() {
+    let ended = |outputs: &[Output<Message>]| {
+        let mut ended = outputs.iter().filter_map(|output| match output {
+            Output::Complete { ended, .. }
+            | Output::Fail { ended, .. }
+            | Output::SendReply { ended, .. }
+            | Output::SendStatus { ended, .. } => Some(*ended),
+            _ => None,
+        });
+        ended.next().expect("a call has ended")
+    };
+    let (mut engine, service) = engine();
+    let chain = engine.service_chains_mut(service, 0).unwrap();
+    chain.request = Some(ChainId(2));
+    engine.submit(5, APP, 0, submission(1, 100));
+    let asked = drain(&mut engine);
+    let [Output::Judge { call, .. }] = asked[..] else {
+        panic!("{asked:?}");
+    };
+    let status = Status::new(Code::PERMISSION_DENIED, "no");
+    engine.verdict(call, Verdict::Deny(status), 100);
+    let denied = Ended {
+        began_ns: 5,
+        ..served_here(service)
+    };
+    assert_eq!(ended(&drain(&mut engine)), denied);
+    // To a peer: what it serves isn't known here.
+    let (mut engine, _) = self::engine();
+    engine.route_mut(APP, 0).unwrap().target = remote(Encoding::Native);
+    engine.submit(6, APP, 0, submission(2, 100));
+    drain(&mut engine);
+    engine.link_closed(PEER, "gone");
+    let lost = Ended {
+        began_ns: 6,
+        ..Ended::default()
+    };
+    assert_eq!(ended(&drain(&mut engine)), lost);
+    // Refused before it was a call.
+    let (mut engine, _) = self::engine();
+    engine.submit(7, APP, 99, submission(3, 100));
+    assert_eq!(ended(&drain(&mut engine)), Ended::default());
 }

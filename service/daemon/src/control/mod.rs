@@ -32,6 +32,7 @@ mod resizing;
 mod schemas;
 mod settings;
 mod takeover;
+mod telemetry;
 #[cfg(test)]
 mod tests;
 
@@ -43,6 +44,7 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -55,6 +57,8 @@ use tollgate_policy_host::{Compiler, Host, HostConfig, Rate};
 use tollgate_provenance::TrustedKeys;
 use tollgate_shm_abi::control::ControlListener;
 use tollgate_shm_abi::status::Code;
+use tollgate_telemetry::limits::MAX_RECORDS;
+use tollgate_telemetry::record::Record;
 use tollgate_transport::{LinkConfig, PresharedKey};
 
 use crate::config::Config;
@@ -154,6 +158,10 @@ struct Control {
     /// Told once another process has taken over.
     retired: Notify,
     successor: RefCell<Option<Child>>,
+    /// Whom telemetry is sent to.
+    exporters: RefCell<telemetry::Exporters>,
+    /// Where runtimes put what single calls leave.
+    records: SyncSender<Record>,
 }
 
 /// As many descriptors as this process may have: a session takes five, and who starts a daemon often leaves it 1,024 in all.
@@ -231,10 +239,12 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let doors = Doors::new(applications, peers);
     let doors = doors.map_err(|error| failed("the listeners can't be watched")(&error))?;
     let (events, inbox) = mpsc::unbounded_channel();
+    let (records, left) = std::sync::mpsc::sync_channel(MAX_RECORDS);
     let compiler = crate::machine_code::start()
         .map_err(|error| failed("the compile thread can't start")(&error))?;
     let count = predecessor.map_or(config.runtimes(), Predecessor::runtimes);
-    let (runtimes, threads) = start_runtimes(&config, (rate, count), (&link, &rdma), &events)?;
+    let told = (&events, &records);
+    let (runtimes, threads) = start_runtimes(&config, (rate, count), (&link, &rdma), told)?;
     let placement = placing::restored(&store, runtimes.len())?;
     let control = Rc::new(Control {
         settings: RefCell::new(settings),
@@ -269,7 +279,11 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         program,
         retired: Notify::new(),
         successor: RefCell::default(),
+        exporters: RefCell::default(),
+        records,
     });
+    let exporters = telemetry::Exporters::start(&control)?;
+    control.exporters.replace(exporters);
     control
         .tell_placement()
         .await
@@ -282,6 +296,9 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     tokio::task::spawn_local(Rc::clone(&control).follow_processes());
     #[cfg(feature = "rdma")]
     tokio::task::spawn_local(by_rdma::sweep(Rc::clone(&control)));
+    tokio::task::spawn_local(telemetry::follow_scrapes(Rc::clone(&control)));
+    tokio::task::spawn_local(telemetry::follow_metrics(Rc::clone(&control)));
+    tokio::task::spawn_local(telemetry::follow_records(Rc::clone(&control), left));
     takeover::follow_signals(Rc::clone(&control)).await?;
     match predecessor {
         Some(predecessor) => {
@@ -396,11 +413,11 @@ fn start_runtimes(
     config: &Config,
     (rate, count): (Rate, usize),
     links: (&LinkConfig, &Rdma),
-    events: &mpsc::UnboundedSender<Event>,
+    told: (&mpsc::UnboundedSender<Event>, &SyncSender<Record>),
 ) -> Result<(Vec<Handle>, Threads), DaemonError> {
     let (mut handles, mut threads) = (Vec::new(), Vec::new());
     for index in 0..count {
-        let (handle, thread) = start_runtime(config, (rate, index), links, events)?;
+        let (handle, thread) = start_runtime(config, (rate, index), links, told)?;
         handles.push(handle);
         threads.push(thread);
     }
@@ -411,7 +428,7 @@ fn start_runtime(
     config: &Config,
     (rate, index): (Rate, usize),
     (link, rdma): (&LinkConfig, &Rdma),
-    events: &mpsc::UnboundedSender<Event>,
+    (events, records): (&mpsc::UnboundedSender<Event>, &SyncSender<Record>),
 ) -> Result<(Handle, std::thread::JoinHandle<()>), DaemonError> {
     let options = Options {
         index,
@@ -419,6 +436,7 @@ fn start_runtime(
         tuning: settings::tuning(config, index, link.clone()),
         rate,
         rdma: rdma.clone(),
+        records: records.clone(),
     };
     let started = spawn(options, events.clone());
     started.map_err(|error| failed("a runtime can't start")(&error))

@@ -117,7 +117,7 @@ impl Control {
                 config,
                 (self.rate, index),
                 (&self.link, &self.rdma),
-                &self.events,
+                (&self.events, &self.records),
             );
             let (handle, thread) = started.map_err(internal)?;
             self.runtimes.borrow_mut().push(handle);
@@ -207,6 +207,10 @@ impl Control {
                 calls: counted.calls,
                 bytes: counted.bytes,
                 shares: counted.shares,
+                measured: counted.measured,
+                times: counted.times,
+                untraced: counted.untraced,
+                unrecorded: counted.unrecorded,
                 ..Report::default()
             });
             retired.merge_shares();

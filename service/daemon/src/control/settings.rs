@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::control::admin::{invalid, store_failed};
 use crate::control::{Control, DaemonError, failed};
 use crate::datapath::command::CpuLimit;
-use crate::datapath::{Command, Tuning};
+use crate::datapath::{Command, Tuning, Watch};
 use crate::limits::MAX_CORE;
 use crate::settings::{Change, Settings};
 
@@ -155,5 +155,11 @@ pub(super) fn tuning(config: &Config, runtime: usize, link: LinkConfig) -> Tunin
             ..link
         },
         cpu_share_percent: config.policies.cpu_share_percent,
+        telemetry: Watch {
+            durations: config.telemetry.durations,
+            traces: config.telemetry.is_told(),
+            sampler: config.telemetry.sampler(),
+            lines: config.telemetry.is_told() || config.telemetry.log_failures,
+        },
     }
 }

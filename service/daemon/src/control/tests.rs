@@ -50,6 +50,8 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         program: PathBuf::new(),
         retired: Notify::new(),
         successor: RefCell::default(),
+        exporters: RefCell::default(),
+        records: std::sync::mpsc::sync_channel(1).0,
     };
     (Rc::new(control), runtime)
 }

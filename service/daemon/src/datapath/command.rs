@@ -26,6 +26,7 @@ use tollgate_transport::Moved;
 use crate::config::{Scheduling, Waiting};
 pub(crate) use crate::datapath::apart::{Apart, ProcessId};
 use crate::datapath::carrier::Carriage;
+use crate::datapath::durations::Measured;
 use crate::datapath::foreign::ForeignAsk;
 use crate::datapath::handover::{Estate, Inventory, Resumed};
 use crate::datapath::metrics::NamedMetrics;
@@ -367,6 +368,10 @@ pub(crate) enum Command {
     Report {
         reply: oneshot::Sender<Report>,
     },
+    /// As [`Report`](Self::Report), with what is for metrics only.
+    Measure {
+        reply: oneshot::Sender<Report>,
+    },
     Stop,
 }
 
@@ -457,11 +462,66 @@ pub(crate) struct Report {
     pub(crate) calls: CallCounters,
     pub(crate) bytes: ByteCounters,
     pub(crate) live_calls: usize,
+    /// Of metrics, and of these only.
+    #[serde(skip)]
+    pub(crate) measured: Vec<Measured>,
+    #[serde(skip)]
+    pub(crate) times: Vec<(usize, RuntimeTimes)>,
+    #[serde(skip)]
+    pub(crate) link_bytes: Vec<LinkBytes>,
+    /// Calls with a context that weren't traced, and records that were dropped, for want of room.
+    #[serde(skip)]
+    pub(crate) untraced: u64,
+    #[serde(skip)]
+    pub(crate) unrecorded: u64,
+}
+
+/// What a runtime's thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// There was something to do.
+    Busy,
+    /// It looks for something to do.
+    Spinning,
+    /// It waits to be woken.
+    Sleeping,
+}
+
+/// For how long a runtime's thread has done what, by the wall's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RuntimeTimes {
+    pub(crate) busy_ns: u64,
+    pub(crate) spinning_ns: u64,
+    pub(crate) sleeping_ns: u64,
+}
+
+impl RuntimeTimes {
+    #[inline]
+    pub(crate) fn add(&mut self, doing: Doing, ns: u64) {
+        match doing {
+            Doing::Busy => self.busy_ns += ns,
+            Doing::Spinning => self.spinning_ns += ns,
+            Doing::Sleeping => self.sleeping_ns += ns,
+        }
+    }
+}
+
+/// Bytes of messages that a link has sent since it was opened.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkBytes {
+    pub(crate) address: String,
+    pub(crate) tenant: Option<Arc<str>>,
+    pub(crate) sent: u64,
 }
 
 impl Report {
     /// Adds another runtime's part.
     pub(crate) fn absorb(&mut self, part: Report) {
+        self.measured.extend(part.measured);
+        self.times.extend(part.times);
+        self.link_bytes.extend(part.link_bytes);
+        self.untraced += part.untraced;
+        self.unrecorded += part.unrecorded;
         self.runtimes.extend(part.runtimes);
         self.sessions.extend(part.sessions);
         self.links.extend(part.links);

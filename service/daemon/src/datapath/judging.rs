@@ -147,6 +147,7 @@ impl Runtime {
             call,
             mut message,
             denied,
+            denied_by,
             steered,
             is_split,
             ..
@@ -154,6 +155,9 @@ impl Runtime {
         let mut denied = denied.map(|status| *status);
         if let (Some(steered), None) = (steered, &denied) {
             denied = self.steer(call, *steered, &mut message).err();
+        }
+        if let Some(by) = denied_by.filter(|_| denied.is_some()) {
+            self.trace_denied(call, *by);
         }
         let verdict = denied.map_or(Verdict::Allow, Verdict::Deny);
         self.engine.verdict(call, verdict, message);

@@ -898,6 +898,11 @@ impl Runtime {
         mut message: Message,
     ) {
         let steering = steering::take(&mut message.metadata);
+        let origin = Origin::Link {
+            link,
+            call: head.call,
+        };
+        self.trace_arrived(origin, &mut message.metadata);
         let deadline_ns = match head.deadline_us {
             0 => 0,
             us => self.now_ns.saturating_add(us.saturating_mul(1_000)),
@@ -913,10 +918,7 @@ impl Runtime {
             bytes
         };
         let submission = Submission {
-            origin: Origin::Link {
-                link,
-                call: head.call,
-            },
+            origin,
             deadline_ns,
             streams,
             more: head.more,

@@ -26,6 +26,7 @@ pub(crate) mod command;
 mod crossing;
 mod deliveries;
 mod dialling;
+pub(crate) mod durations;
 pub(crate) mod foreign;
 pub(crate) mod handover;
 mod judging;
@@ -51,6 +52,7 @@ mod stopwatch;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod traces;
 mod version;
 
 pub(crate) use carrier::Carrier;
@@ -58,4 +60,4 @@ pub(crate) use command::{Command, Event, Handle};
 pub(crate) use placement::Placement;
 #[cfg(test)]
 pub(crate) use runtime::Runtime;
-pub(crate) use runtime::{Options, Tuning, spawn};
+pub(crate) use runtime::{Options, Tuning, Watch, spawn};

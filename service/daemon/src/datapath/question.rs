@@ -19,6 +19,7 @@ use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::parked::Why;
 use crate::datapath::pool::Pool;
 use crate::datapath::stopwatch::Stopwatch;
+use crate::datapath::traces::DeniedBy;
 
 /// A call that a chain is asked about.
 pub(crate) struct Question {
@@ -26,6 +27,8 @@ pub(crate) struct Question {
     pub(crate) message: Box<Message>,
     /// `None` while nobody has denied it.
     pub(crate) denied: Option<Box<Status>>,
+    /// Which policy has, with its version; nobody if it was for want of one.
+    pub(super) denied_by: Option<Box<DeniedBy>>,
     /// The block that came free when the message was made private.
     pub(crate) freed: Option<Source>,
     /// A policy has changed the message.
@@ -48,7 +51,7 @@ pub(crate) struct Question {
 }
 
 // Many of them are walked through several times; what is large and rare is in boxes.
-const _: () = assert!(size_of::<Question>() <= 128);
+const _: () = assert!(size_of::<Question>() <= 136);
 
 /// The last that a policy chose of each.
 #[derive(Debug, Default)]
@@ -138,6 +141,7 @@ impl Question {
             call,
             message,
             denied: None,
+            denied_by: None,
             freed: None,
             changed: false,
             stop: None,

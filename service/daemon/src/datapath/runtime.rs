@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -24,19 +25,24 @@ use rustix::thread::CpuSet;
 use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::fair::FlowId;
 use tollgate_engine::slots::Slots;
-use tollgate_engine::{Birth, Encoding, Engine, LinkId, Output, ServiceId, SessionId, Status};
+use tollgate_engine::{
+    Birth, Encoding, Engine, LinkId, Origin, Output, ServiceId, SessionId, Status,
+};
 use tollgate_policy_host::Rate;
 use tollgate_policy_host::apart::Channel;
 use tollgate_shm_abi::messages::{FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::{For, Patience, Step, now_ns};
+use tollgate_telemetry::record::Record;
+use tollgate_telemetry::sampling::Sampler;
 use tollgate_transport::{CallHead, LinkConfig};
 
 use crate::config::{Scheduling, Waiting};
 use crate::datapath::command::{
-    ByteCounters, CallCounters, Command, Event, Handle, PolicyChange, ProcessId, Report,
-    RuntimeReport, Scope, ServiceSchema,
+    ByteCounters, CallCounters, Command, Doing, Event, Handle, LinkBytes, PolicyChange, ProcessId,
+    Report, RuntimeReport, RuntimeTimes, Scope, ServiceSchema,
 };
+use crate::datapath::durations::Durations;
 use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::placement::{Map, Placement};
 use crate::datapath::policies::Policies;
@@ -44,6 +50,7 @@ use crate::datapath::pool::Pool;
 use crate::datapath::ports::{LinkPort, RemoteBinding, SessionPort, Who};
 use crate::datapath::question::Question;
 use crate::datapath::shares::Shares;
+use crate::datapath::traces::Traces;
 use crate::limits::JUDGED_AT_ONCE;
 use crate::rdma::{Rdma, WithoutRdma};
 
@@ -56,6 +63,8 @@ pub(crate) struct Options {
     /// How much fuel a policy burns in a microsecond.
     pub(crate) rate: Rate,
     pub(crate) rdma: Rdma,
+    /// What single calls leave, for whoever is told of them.
+    pub(crate) records: SyncSender<Record>,
 }
 
 /// What of that can change between two calls.
@@ -72,6 +81,19 @@ pub(crate) struct Tuning {
     pub(crate) link: LinkConfig,
     /// What the policies of one tenant may use, in percent of a core.
     pub(crate) cpu_share_percent: u8,
+    pub(crate) telemetry: Watch,
+}
+
+/// What is to be known of calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Watch {
+    /// How long they take.
+    pub(crate) durations: bool,
+    /// Whether spans are made of calls, and of which: somebody gets them.
+    pub(crate) traces: bool,
+    pub(crate) sampler: Sampler,
+    /// Whether those that fail leave a line.
+    pub(crate) lines: bool,
 }
 
 impl Tuning {
@@ -150,6 +172,9 @@ pub(crate) struct Runtime {
     pub(crate) bytes: ByteCounters,
     /// Credit for the first requests of streams, to be returned to the peer whose link has its turn.
     pub(crate) openings_bytes: u64,
+    pub(crate) durations: Durations,
+    pub(crate) traces: Traces,
+    times: RuntimeTimes,
     patience: Patience,
     /// The cores that the thread had before it was given one, and the one that it has been given.
     everywhere: Option<CpuSet>,
@@ -176,6 +201,7 @@ impl Runtime {
         options: Options,
         events: UnboundedSender<Event>,
     ) -> std::io::Result<(Runtime, Handle)> {
+        let traces = Traces::new(options.records.clone());
         let (sender, commands) = mpsc::channel();
         let doorbell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
@@ -226,6 +252,9 @@ impl Runtime {
             counters: CallCounters::default(),
             bytes: ByteCounters::default(),
             openings_bytes: 0,
+            durations: Durations::default(),
+            traces,
+            times: RuntimeTimes::default(),
             patience,
             everywhere: None,
             pinned: None,
@@ -254,9 +283,16 @@ impl Runtime {
                 wait_target: None,
                 link: LinkConfig::new("t"),
                 cpu_share_percent: 100,
+                telemetry: Watch {
+                    durations: true,
+                    traces: false,
+                    sampler: Sampler::default(),
+                    lines: false,
+                },
             },
             rate: Rate::default(),
             rdma: Rdma::Unavailable("it isn't tested here".into()),
+            records: mpsc::sync_channel(1).0,
         };
         let (events, _unheard) = tokio::sync::mpsc::unbounded_channel();
         Runtime::new(options, events).expect("the kernel has an epoll left")
@@ -265,11 +301,16 @@ impl Runtime {
     fn run(mut self) {
         self.everywhere = rustix::thread::sched_getaffinity(None).ok();
         self.pin();
+        let mut doing = Doing::Spinning;
         while !self.stopping {
-            self.now_ns = now_ns();
+            let since_ns = std::mem::replace(&mut self.now_ns, now_ns());
+            self.times.add(doing, self.now_ns.saturating_sub(since_ns));
+            doing = Doing::Spinning;
             if self.turn() {
+                doing = Doing::Busy;
                 self.patience.reset();
             } else if self.patience.step(self.awaits()) == Step::Sleep {
+                doing = Doing::Sleeping;
                 self.sleep();
                 self.patience.reset();
                 continue;
@@ -502,7 +543,7 @@ impl Runtime {
             Command::Absorb { moving } => self.absorb(moving),
             Command::Retire { map, reply } => {
                 self.retire(*map);
-                let _asker_gone = reply.send(self.report());
+                let _asker_gone = reply.send(self.measured_report());
                 self.stopping = true;
             }
             Command::Place { map, done } => {
@@ -536,6 +577,9 @@ impl Runtime {
             }
             Command::Report { reply } => {
                 let _asker_gone = reply.send(self.report());
+            }
+            Command::Measure { reply } => {
+                let _asker_gone = reply.send(self.measured_report());
             }
             Command::Stop => self.stopping = true,
         }
@@ -653,6 +697,7 @@ impl Runtime {
                         more,
                         bare: message.bare,
                     };
+                    self.trace_event(call, "tollgate.sent");
                     let message = self.pool.unboxed(message);
                     self.send_call(link, call, &head, message);
                 }
@@ -681,7 +726,9 @@ impl Runtime {
                     encoding,
                     request_bytes,
                     message,
+                    ended,
                 } => {
+                    self.call_ended(Origin::Link { link, call }, &ended, None);
                     let message = self.pool.unboxed(message);
                     self.send_reply(link, call, encoding, request_bytes, message);
                 }
@@ -690,7 +737,9 @@ impl Runtime {
                     call,
                     request_bytes,
                     status,
+                    ended,
                 } => {
+                    self.call_ended(Origin::Link { link, call }, &ended, Some(&status));
                     self.send_status(link, call, request_bytes, status);
                 }
                 Output::SendCancel { link, call } => self.send_cancel(link, call),
@@ -702,6 +751,8 @@ impl Runtime {
                     more,
                     message,
                 } => {
+                    self.engine.delivered(self.now_ns, call);
+                    self.trace_event(call, "tollgate.delivered");
                     let message = self.pool.unboxed(message);
                     self.deliver(session, handle, call, (more, deadline_ns), message);
                 }
@@ -728,7 +779,9 @@ impl Runtime {
                     handle,
                     call,
                     message,
+                    ended,
                 } => {
+                    self.call_ended(Origin::Session { session, call }, &ended, None);
                     let message = self.pool.unboxed(message);
                     self.complete(session, handle, call, message);
                 }
@@ -736,13 +789,18 @@ impl Runtime {
                     session,
                     call,
                     status,
-                } => self.fail(session, call, status),
+                    ended,
+                } => {
+                    self.call_ended(Origin::Session { session, call }, &ended, Some(&status));
+                    self.fail(session, call, status);
+                }
                 Output::Discard(message) => {
                     let message = self.pool.unboxed(message);
                     self.discard(message);
                 }
             }
         }
+        self.trace_settled();
     }
 
     /// Gives a message's buffer, block or both back.
@@ -952,6 +1010,27 @@ impl Runtime {
         })
     }
 
+    /// What calls have taken, too.
+    fn measured_report(&self) -> Report {
+        let links = self.links.iter();
+        let links = links.map(|(_, port)| {
+            let moved = port.io.link().moved();
+            LinkBytes {
+                address: port.state.address.clone(),
+                tenant: port.state.tenant.clone(),
+                sent: moved.private_copied + moved.shared_copied + moved.shared_in_place,
+            }
+        });
+        Report {
+            measured: self.durations.measured(),
+            times: vec![(self.options.index, self.times)],
+            untraced: self.traces.untraced,
+            unrecorded: self.traces.dropped,
+            link_bytes: links.collect(),
+            ..self.report()
+        }
+    }
+
     fn report(&self) -> Report {
         let mut bytes = self.bytes;
         for (_, port) in self.links.iter() {
@@ -997,6 +1076,7 @@ impl Runtime {
             calls: self.counters,
             bytes,
             live_calls: self.engine.live_calls(),
+            ..Report::default()
         }
     }
 

@@ -436,7 +436,8 @@ impl Runtime {
             runtime.gather_part(session, codec, part.bare, block, Code::INVALID_ARGUMENT)
         });
         match gathered? {
-            Ok(message) => {
+            Ok(mut message) => {
+                self.trace_posted((session, handle), origin, &mut message.metadata);
                 let bytes = message.credit_bytes();
                 let message = self.pool.boxed(message);
                 self.engine.submit(

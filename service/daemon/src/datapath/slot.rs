@@ -31,6 +31,7 @@ use crate::datapath::parked::Why;
 use crate::datapath::past::{Past, Serial};
 use crate::datapath::question::{Asking, Meter, Question, Said, Unable, Unchanged};
 use crate::datapath::recorder::Recorder;
+use crate::datapath::traces::DeniedBy;
 use crate::datapath::version::{HandOver, Version};
 use crate::limits::RETIRED_VERSIONS;
 
@@ -604,6 +605,9 @@ impl Slot {
                 }
             }
         }
+        if counts.denied + counts.refused > 0 {
+            self.name_denials(number, questions);
+        }
         match self.numbered(number).filter(|_| judge != Judge::Kept) {
             Some(version) => version.count(&counts, failures),
             None => {
@@ -613,6 +617,21 @@ impl Slot {
             }
         }
         unfit
+    }
+
+    /// Says of the calls that have been denied just now by whom.
+    #[cold]
+    fn name_denials(&self, number: u32, questions: &mut [Question]) {
+        // `acl of tenant acme`.
+        let name = self.label.split(' ').next().unwrap_or_default();
+        let denied =
+            |question: &&mut Question| question.denied.is_some() && question.denied_by.is_none();
+        for question in questions.iter_mut().filter(denied) {
+            question.denied_by = Some(Box::new(DeniedBy {
+                policy: format!("{name}@{number}"),
+                is_provider: self.party != Party::Tenant,
+            }));
+        }
     }
 
     fn fail(&mut self, number: u32, reason: String) -> String {

@@ -16,13 +16,19 @@ use crate::tests::{APP, Message, PEER, SERVER, drain, engine, from_peer, submiss
 use tollgate_shm_abi::metadata::MetadataBuf;
 
 /// What [`everything`] is frozen to.
-const STATE: &str = include_str!("../../vectors/frozen-1.json");
+const STATE: &str = include_str!("../../vectors/frozen-3.json");
 
 /// What it is frozen to once it has gone to another engine, where somebody else's calls are.
-const MOVED: &str = include_str!("../../vectors/frozen-2.json");
+const MOVED: &str = include_str!("../../vectors/frozen-4.json");
+
+/// The same two, of before calls knew when they came.
+const TIMELESS: [&str; 2] = [
+    include_str!("../../vectors/frozen-1.json"),
+    include_str!("../../vectors/frozen-2.json"),
+];
 
 /// States that older versions have written. One is added, and [`STATE`] becomes another file, when the format changes.
-const STATES: &[&str] = &[STATE, MOVED];
+const STATES: &[&str] = &[STATE, MOVED, TIMELESS[0], TIMELESS[1]];
 
 /// When they were.
 pub(crate) const NOW_NS: u64 = 5_000_000_000;
@@ -282,6 +288,7 @@ fn open(scene: &mut Scene, search: ServiceId) -> Origin {
     scene.allow(stream);
     let (call, its) = (scene.key(stream), Some((search, 1)));
     assert_eq!(scene.engine.calls.get(call).unwrap().service, its);
+    scene.engine.delivered(NOW_NS + 1, call);
     stream
 }
 
@@ -605,7 +612,8 @@ fn fields_that_an_earlier_version_lacks_have_their_default_and_others_must_be_th
         }
     }
     let expected = "
-        broken.retry_after_ms broken.trailers calls.held calls.priority calls.route calls.served calls.shadowed calls.stream
+        broken.retry_after_ms broken.trailers calls.began_ns calls.delivered_ns calls.held calls.priority calls.route calls.served
+        calls.shadowed calls.stream
         chains.reply chains.request ending.retry_after_ms links.behind links.since_oldest links.streams links.waiting
         methods.reply methods.request requests.message servers.label services.next sessions.limit stream.ending stream.passing
         stream.reply stream.requests stream.response_next stream.responses stream.served_as";

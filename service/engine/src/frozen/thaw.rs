@@ -335,6 +335,8 @@ fn thaw_call<M, F>(form: CallForm<F>, message: &mut impl FnMut(F) -> Thawed<M>) 
         encoding: form.encoding,
         service: form.served.map(|served| (served.service, served.method)),
         deadline_ns: form.deadline_ns,
+        began_ns: form.began_ns,
+        delivered_ns: form.delivered_ns,
         // The versions that judged it then are gone.
         judged_in: [0; 2],
         bytes: form.bytes,

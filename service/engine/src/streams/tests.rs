@@ -7,7 +7,8 @@ use super::*;
 use crate::limits::MAX_DEADLINE_NS;
 use crate::tables::{MethodChains, Submission, Verdict};
 use crate::tests::{
-    APP, Message, PEER, SERVER, delivered, drain, engine, failure, from_peer, submission,
+    APP, Message, PEER, SERVER, delivered, drain, engine, failure, from_peer, served_here,
+    submission,
 };
 
 const CALLER: Origin = Origin::Session {
@@ -117,6 +118,7 @@ fn requests_and_responses_pass_until_a_status_ends_the_call() {
         session: APP,
         call: 9,
         status,
+        ended: served_here(ServiceId(0)),
     };
     assert_eq!(drain(&mut engine), [respond(201), end]);
     assert_eq!((engine.live_calls(), engine.outstanding(APP)), (0, 0));

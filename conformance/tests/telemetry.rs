@@ -1,0 +1,398 @@
+//! What a daemon tells of calls: the numbers that Prometheus scrapes, and what a collector gets, and what becomes of that when it is stuck.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use prost::Message;
+use serde_json::json;
+use tollgate_conformance::hosts::Hosts;
+use tollgate_conformance::testbed::{Options, SOON, Testbed, eventually, proto_file};
+use tollgate_conformance::traffic::ECHO;
+
+/// An address that nobody listens on.
+fn free() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+fn hosts(telemetry: [String; 2]) -> Hosts {
+    let bed = Testbed::new();
+    let [a, b] = telemetry.map(|lines| Options {
+        config: format!("[telemetry]\n{lines}"),
+        ..Options::default()
+    });
+    let (a, b) = (bed.daemon_with("a", &a), bed.daemon_with("b", &b));
+    let tokens = [a.tenant("acme"), b.tenant("acme")];
+    Hosts { bed, a, b, tokens }
+}
+
+fn scrape(address: SocketAddr) -> String {
+    let mut text = String::new();
+    let Ok(mut stream) = TcpStream::connect(address) else {
+        return text;
+    };
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    let asked = stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n");
+    let _cut_off = asked.and_then(|()| stream.read_to_string(&mut text));
+    text
+}
+
+/// The sample whose line begins like this.
+fn sample(text: &str, series: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(series))?;
+    line.trim().parse().ok()
+}
+
+#[test]
+fn calls_of_two_hosts_are_in_the_metrics_of_both() {
+    let places = [free(), free()];
+    let hosts = hosts(places.map(|at| format!("prometheus = \"{at}\"")));
+    let _server = hosts.b.serve_hotel(&hosts.tokens[1], ECHO, &["--echo"]);
+    let proto = proto_file("hotel.proto");
+    for _ in 0..3 {
+        let outcome = hosts.call(true, &proto, "hotel.Echo/Echo", &[]);
+        assert_eq!(outcome.code, 0, "{outcome}");
+    }
+    let labels =
+        r#"tollgate_tenant="acme",rpc_system_name="tollgate",rpc_method="hotel.Echo/Echo""#;
+    let ok = r#"rpc_response_status_code="OK""#;
+    let client = format!("rpc_client_call_duration_seconds_count{{{labels},{ok}}}");
+    let server = format!("rpc_server_call_duration_seconds_count{{{labels},{ok}}}");
+    let waited = format!("tollgate_call_queue_duration_seconds_count{{{labels}}}");
+    let [a, b] = places.map(scrape);
+    assert_eq!(sample(&a, &client), Some(3.0), "{a}");
+    assert_eq!(sample(&a, &server), None, "nobody serves there: {a}");
+    assert_eq!(sample(&b, &server), Some(3.0), "{b}");
+    assert_eq!(sample(&b, &waited), Some(3.0), "{b}");
+    let took = client.replace("_count", "_sum");
+    let took = sample(&a, &took).unwrap();
+    assert!(took > 0.0 && took < 3.0 * SOON.as_secs_f64(), "{took} s");
+    let sent = "tollgate_link_sent_bytes{tollgate_tenant=\"acme\"";
+    let sent = a.lines().find(|line| line.starts_with(sent)).unwrap();
+    assert!(!sent.ends_with(" 0"), "{sent}");
+    let slept = r#"tollgate_runtime_time_seconds_total{tollgate_runtime="0",tollgate_runtime_state="sleeping"}"#;
+    assert!(sample(&a, slept).unwrap() > 0.0, "{a}");
+
+    // Within the host both sides are counted there; what fails is counted with its status.
+    let _here = hosts.a.serve_hotel(&hosts.tokens[0], ECHO, &["--echo"]);
+    let outcome = hosts.call(false, &proto, "hotel.Echo/Echo", &[]);
+    assert_eq!(outcome.code, 0, "{outcome}");
+    let null = hosts.a.push("--tenant acme", "null", "null", None);
+    let attach = format!("policy attach {null} --tenant acme --service {ECHO} --side client");
+    hosts.a.ok(&attach);
+    let outcome = hosts.call(false, &proto, "hotel.Echo/Echo", &[]);
+    assert_eq!(outcome.code, 0, "{outcome}");
+    let a = scrape(places[0]);
+    assert_eq!(sample(&a, &server), Some(2.0), "{a}");
+    let judged = a.lines().find(|line| {
+        line.starts_with("tollgate_policy_calls_total{tollgate_tenant=\"acme\"")
+            && line.contains(r#"tollgate_policy_name="null",tollgate_policy_version="1""#)
+            && line.contains(r#"tollgate_policy_decision="allowed""#)
+    });
+    let judged = judged.unwrap_or_else(|| panic!("{a}"));
+    assert!(judged.ends_with(" 1"), "{judged}");
+
+    // Not from here on.
+    hosts.a.ok("daemon set telemetry.durations=false");
+    let before = sample(&scrape(places[0]), &client);
+    hosts.call(true, &proto, "hotel.Echo/Echo", &[]);
+    assert_eq!(sample(&scrape(places[0]), &client), before);
+}
+
+/// A collector that is stuck, or isn't there, is nothing that calls notice; what becomes of metrics is told.
+#[test]
+fn calls_do_not_wait_for_a_collector() {
+    let stuck = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = stuck.local_addr().unwrap();
+    let places = [free(), free()];
+    let lines = |at: SocketAddr, endpoint: SocketAddr| {
+        format!(
+            "prometheus = \"{at}\"\nendpoint = \"http://{endpoint}\"\ninterval_s = 1\nprotocol = \"http\""
+        )
+    };
+    let hosts = hosts([lines(places[0], address), lines(places[1], free())]);
+    let _server = hosts.b.serve_hotel(&hosts.tokens[1], ECHO, &["--echo"]);
+    let fate = |at: SocketAddr, fate: &str| {
+        let labels =
+            format!("tollgate_telemetry_signal=\"metrics\",tollgate_telemetry_fate=\"{fate}\"");
+        sample(
+            &scrape(at),
+            &format!("tollgate_telemetry_items_total{{{labels}}}"),
+        )
+    };
+    // Nobody is there.
+    eventually(SOON, || fate(places[1], "failed") > Some(1.0)).unwrap();
+    // Somebody is, and doesn't answer.
+    eventually(SOON, || fate(places[0], "overflowed") > Some(0.0)).unwrap();
+    let began = std::time::Instant::now();
+    let proto = proto_file("hotel.proto");
+    let outcome = hosts.call(true, &proto, "hotel.Echo/Echo", &[]);
+    assert_eq!(outcome.code, 0, "{outcome}");
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+/// What of OTLP's messages is looked at; OpenTelemetry's own are compared with ours in the crate's tests.
+mod otlp {
+    use prost::Message;
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct Text {
+        #[prost(string, tag = "1")]
+        pub(super) text: String,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct Pair {
+        #[prost(string, tag = "1")]
+        pub(super) key: String,
+        #[prost(message, optional, tag = "2")]
+        pub(super) value: Option<Text>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct Event {
+        #[prost(string, tag = "2")]
+        pub(super) name: String,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct Span {
+        #[prost(bytes = "vec", tag = "1")]
+        pub(super) trace: Vec<u8>,
+        #[prost(bytes = "vec", tag = "2")]
+        pub(super) id: Vec<u8>,
+        #[prost(bytes = "vec", tag = "4")]
+        pub(super) parent: Vec<u8>,
+        #[prost(string, tag = "5")]
+        pub(super) name: String,
+        #[prost(int32, tag = "6")]
+        pub(super) kind: i32,
+        #[prost(message, repeated, tag = "9")]
+        pub(super) attributes: Vec<Pair>,
+        #[prost(message, repeated, tag = "11")]
+        pub(super) events: Vec<Event>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct Line {
+        #[prost(message, optional, tag = "5")]
+        pub(super) body: Option<Text>,
+        #[prost(message, repeated, tag = "6")]
+        pub(super) attributes: Vec<Pair>,
+        #[prost(bytes = "vec", tag = "9")]
+        pub(super) trace: Vec<u8>,
+    }
+
+    /// A span or a line.
+    pub(super) trait Item: Message + Default + Clone + PartialEq + std::fmt::Debug {}
+
+    impl Item for Span {}
+    impl Item for Line {}
+
+    /// A request's layers are alike for both.
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct Scope<T: Item> {
+        #[prost(message, repeated, tag = "2")]
+        pub(super) items: Vec<T>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct Resource<T: Item> {
+        #[prost(message, repeated, tag = "2")]
+        pub(super) scopes: Vec<Scope<T>>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct Request<T: Item> {
+        #[prost(message, repeated, tag = "1")]
+        pub(super) resources: Vec<Resource<T>>,
+    }
+
+    impl<T: Item> Request<T> {
+        pub(super) fn items(self) -> Vec<T> {
+            let scopes = self.resources.into_iter().flat_map(|r| r.scopes);
+            scopes.flat_map(|scope| scope.items).collect()
+        }
+    }
+}
+
+/// An OTLP collector over HTTP that keeps what it gets.
+#[derive(Clone, Default)]
+struct Collector {
+    spans: Arc<Mutex<Vec<otlp::Span>>>,
+    lines: Arc<Mutex<Vec<otlp::Line>>>,
+}
+
+impl Collector {
+    fn start() -> (Collector, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let collector = Collector::default();
+        let kept = collector.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let kept = kept.clone();
+                std::thread::spawn(move || kept.answer(stream));
+            }
+        });
+        (collector, address)
+    }
+
+    fn answer(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        let (mut text, mut chunk) = (Vec::new(), [0; 65_536]);
+        loop {
+            let len = stream.read(&mut chunk)?;
+            if len == 0 {
+                return Ok(());
+            }
+            text.extend_from_slice(&chunk[..len]);
+            let Some(end) = text.windows(4).position(|four| four == b"\r\n\r\n") else {
+                continue;
+            };
+            let head = String::from_utf8_lossy(&text[..end]).to_lowercase();
+            let length = head.split("content-length: ").nth(1).unwrap();
+            let length: usize = length.lines().next().unwrap().trim().parse().unwrap();
+            if text.len() < end + 4 + length {
+                continue;
+            }
+            let body = &text[end + 4..end + 4 + length];
+            if head.starts_with("post /v1/traces ") {
+                let request = otlp::Request::<otlp::Span>::decode(body).unwrap();
+                self.spans.lock().unwrap().extend(request.items());
+            }
+            if head.starts_with("post /v1/logs ") {
+                let request = otlp::Request::<otlp::Line>::decode(body).unwrap();
+                self.lines.lock().unwrap().extend(request.items());
+            }
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
+            text.drain(..end + 4 + length);
+        }
+    }
+
+    fn spans(&self) -> Vec<otlp::Span> {
+        self.spans.lock().unwrap().clone()
+    }
+
+    fn lines(&self) -> Vec<otlp::Line> {
+        self.lines.lock().unwrap().clone()
+    }
+}
+
+fn attribute<'a>(attributes: &'a [otlp::Pair], key: &str) -> Option<&'a str> {
+    let pair = attributes.iter().find(|pair| pair.key == key)?;
+    Some(&pair.value.as_ref()?.text)
+}
+
+const CLIENT: i32 = 3;
+const SERVER: i32 = 2;
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn a_call_over_two_daemons_is_one_trace() {
+    let (collector, address) = Collector::start();
+    let (own, owns) = Collector::start();
+    let told =
+        format!("endpoint = \"http://{address}\"\nprotocol = \"http\"\nsample_per_million = 0\n");
+    let acme =
+        format!("[telemetry.tenants.acme]\nendpoint = \"http://{owns}\"\nprotocol = \"http\"\n");
+    let hosts = hosts([format!("{told}{acme}"), told]);
+    let server = hosts.serve_echo(&[]);
+    let spans = |count: usize| {
+        let there = eventually(SOON, || collector.spans().len() >= count);
+        let spans = collector.spans();
+        there.unwrap_or_else(|_| panic!("{spans:?}"));
+        spans
+    };
+
+    // Nobody's child, and not by chance: not traced.
+    let outcome = hosts.echo(&[]);
+    assert_eq!(outcome.code, 0, "{outcome}");
+    // An application's own span is the parent of what the daemons do, and they are the parents of the server's.
+    let parent = format!("traceparent=00-{TRACE}-00f067aa0ba902b7-01");
+    let outcome = hosts.echo(&[&parent, "tracestate=vendor=1"]);
+    assert_eq!(outcome.code, 0, "{outcome}");
+    let found = spans(2);
+    assert_eq!(found.len(), 2, "{found:?}");
+    let of = |kind| found.iter().find(|span| span.kind == kind).unwrap();
+    let (client, served) = (of(CLIENT), of(SERVER));
+    assert!(
+        found.iter().all(|span| hex(&span.trace) == TRACE),
+        "{found:?}"
+    );
+    assert_eq!(hex(&client.parent), "00f067aa0ba902b7");
+    assert_eq!(served.parent, client.id);
+    assert!(found.iter().all(|span| span.name == "hotel.Echo/Echo"));
+    assert_eq!(
+        attribute(&client.attributes, "rpc.response.status_code"),
+        Some("OK")
+    );
+    assert_eq!(attribute(&client.attributes, "error.type"), None);
+    assert_eq!(
+        attribute(&client.attributes, "server.address"),
+        Some("127.0.0.1")
+    );
+    assert_eq!(client.events[0].name, "tollgate.sent");
+    assert_eq!(served.events[0].name, "tollgate.delivered");
+    let heard = format!("00-{TRACE}-{}-01", hex(&served.id));
+    server.line(SOON, |line| line.contains(&heard)).unwrap();
+    // The tenant has what its daemon knows.
+    eventually(SOON, || own.spans().len() == 1).unwrap();
+    assert_eq!(own.spans()[0].id, client.id);
+
+    // One without a parent begins a trace, which the server's application sees.
+    for host in [&hosts.a, &hosts.b] {
+        host.ok("daemon set telemetry.sample_per_million=1000000");
+    }
+    let outcome = hosts.echo(&[]);
+    assert_eq!(outcome.code, 0, "{outcome}");
+    let found = spans(4).split_off(2);
+    let of = |kind| found.iter().find(|span| span.kind == kind).unwrap();
+    let (client, served) = (of(CLIENT), of(SERVER));
+    assert_eq!(client.parent, Vec::<u8>::new());
+    assert_eq!((&served.trace, &served.parent), (&client.trace, &client.id));
+    let heard = format!("00-{}-{}-01", hex(&client.trace), hex(&served.id));
+    server.line(SOON, |line| line.contains(&heard)).unwrap();
+
+    // What fails has a span in any case, and a line with its trace.
+    for host in [&hosts.a, &hosts.b] {
+        host.ok("daemon set telemetry.sample_per_million=0");
+    }
+    assert_eq!(collector.lines(), Vec::new());
+    let admins = json!({"metadata": ["x-role"], "allow": ["admin"], "message": "admins only"});
+    hosts.attach("metadata-acl", &admins, "");
+    let outcome = hosts.echo(&["x-role=guest"]);
+    assert!(outcome.err.contains("admins only"), "{outcome}");
+    let found = spans(5).split_off(4);
+    let denied = &found[0];
+    assert_eq!(
+        attribute(&denied.attributes, "error.type"),
+        Some("PERMISSION_DENIED")
+    );
+    assert_eq!(
+        attribute(&denied.attributes, "tollgate.policy"),
+        Some("metadata-acl@1")
+    );
+    eventually(SOON, || !collector.lines().is_empty()).unwrap();
+    let lines = collector.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let line = &lines[0];
+    assert_eq!(line.trace, denied.trace);
+    assert_eq!(line.body.as_ref().unwrap().text, "admins only");
+    assert_eq!(attribute(&line.attributes, "tollgate.tenant"), Some("acme"));
+    assert_eq!(
+        attribute(&line.attributes, "rpc.method"),
+        Some("hotel.Echo/Echo")
+    );
+    assert_eq!(
+        attribute(&line.attributes, "tollgate.policy"),
+        Some("metadata-acl@1")
+    );
+}

@@ -1,0 +1,525 @@
+//! Telemetry: what runtimes have counted, under the names that OpenTelemetry and Prometheus know; what single calls have left; and who is told.
+//!
+//! ```text
+//!   who scrapes ──▶ /metrics ──┐
+//!                              ├─ gather: Measure ──▶ every runtime, between two calls
+//!   every interval_s ──────────┘      │
+//!                                     ▼ families
+//!        the scrape's answer, the daemon's exporter, each tenant's exporter (its own points only)
+//! ```
+//!
+//! Invariant: the provider's policies are in nobody's points but the daemon's (P5), since those have no tenant.
+//!
+//! Absent on purpose: retransmissions of links, which are the kernel's to tell (`ss -ti`); received bytes per link, of which the transport counts large
+//! ones only; and `server.address` on durations, which would multiply every series by its peers.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::net::TcpListener;
+use tollgate_engine::Status;
+use tollgate_shm_abi::wait::now_ns;
+use tollgate_telemetry::export::{Counts, Exporter, Fate};
+use tollgate_telemetry::histogram::{Histogram, seconds};
+use tollgate_telemetry::limits::{COLLECT_EVERY, MAX_RECORDS};
+use tollgate_telemetry::metrics::{Family, Kind, Metrics, OVERFLOW, Value};
+use tollgate_telemetry::otlp::Daemon;
+use tollgate_telemetry::prometheus::{Format, Now, write};
+use tollgate_telemetry::record::{Line, Record, Side};
+use tollgate_telemetry::scrape;
+
+use crate::control::{Control, DaemonError, failed};
+use crate::datapath::Command;
+use crate::datapath::command::Report;
+use crate::datapath::durations::{Kind as Measured, MeasuredOf, is_error};
+
+type Labels = Vec<(&'static str, Cow<'static, str>)>;
+
+/// Who gets what, but for who scrapes.
+#[derive(Default)]
+pub(super) struct Exporters(Vec<(Option<String>, Exporter)>);
+
+impl Exporters {
+    /// Within the control plane's reactor.
+    pub(super) fn start(control: &Control) -> Result<Exporters, DaemonError> {
+        let config = control.config();
+        let cant = failed("telemetry can't be exported");
+        let endpoints = config.telemetry.endpoints().map_err(|error| cant(&error))?;
+        let daemon = Daemon {
+            name: config.name.clone(),
+            version: env!("CARGO_PKG_VERSION"),
+            started_unix_ns: now().unix_ns,
+        };
+        let mut exporters = Vec::new();
+        for (tenant, endpoint) in endpoints {
+            let exporter = Exporter::start(endpoint, daemon.clone());
+            let exporter = exporter.map_err(|error| cant(&error))?;
+            exporters.push((tenant.map(str::to_owned), exporter));
+        }
+        Ok(Exporters(exporters))
+    }
+
+    fn push(&self, record: Record, now: Now) {
+        let whose = Arc::clone(record.tenant());
+        let own = self.0.iter().filter(|(tenant, _)| tenant.is_some());
+        for (_, exporter) in own.filter(|(tenant, _)| tenant.as_deref() == Some(&*whose)) {
+            exporter.push(record.clone().for_tenant(), now);
+        }
+        let everything = self.0.iter().find(|(tenant, _)| tenant.is_none());
+        if let Some((_, exporter)) = everything {
+            exporter.push(record, now);
+        }
+    }
+
+    fn snapshot(&self, metrics: &Metrics, now: Now) {
+        for (tenant, exporter) in &self.0 {
+            let seen = match tenant {
+                Some(tenant) => metrics.of_tenant(tenant),
+                None => metrics.clone(),
+            };
+            exporter.snapshot(seen, now);
+        }
+    }
+}
+
+/// What the clocks say.
+fn now() -> Now {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+    Now {
+        unix_ns: unix.map_or(0, |unix| unix.as_nanos() as u64),
+        monotonic_ns: now_ns(),
+    }
+}
+
+/// How long before an address is tried again that another process still listens on: the one that this one has taken over from, say.
+const LISTEN_AGAIN: Duration = Duration::from_millis(200);
+
+/// Answers scrapes, if that is wanted, for as long as this process is in charge.
+pub(super) async fn follow_scrapes(control: Rc<Control>) {
+    let Some(address) = control.config().telemetry.prometheus else {
+        return;
+    };
+    let mut has_warned = false;
+    let listener = loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => break listener,
+            Err(error) if !has_warned => {
+                has_warned = true;
+                tracing::warn!("nobody can scrape {address} yet: {error}");
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(LISTEN_AGAIN).await;
+    };
+    if let Ok(address) = listener.local_addr() {
+        tracing::info!("metrics are at http://{address}/metrics");
+    }
+    let shown = Rc::clone(&control);
+    let show = move |format: Format| {
+        let control = Rc::clone(&shown);
+        async move {
+            let metrics = gather(&control).await;
+            metrics.ok().map(|metrics| write(&metrics, format, now()))
+        }
+    };
+    scrape::serve(listener, show).await;
+}
+
+/// Sends metrics, if somebody is to get them.
+pub(super) async fn follow_metrics(control: Rc<Control>) {
+    if control.exporters.borrow().0.is_empty() {
+        return;
+    }
+    let every = Duration::from_secs(control.config().telemetry.interval_s.into());
+    loop {
+        tokio::time::sleep(every).await;
+        match gather(&control).await {
+            Ok(metrics) => control.exporters.borrow().snapshot(&metrics, now()),
+            Err(status) => tracing::warn!("metrics can't be gathered: {}", status.message),
+        }
+    }
+}
+
+/// Passes on what single calls have left, if somebody is to get it.
+pub(super) async fn follow_records(control: Rc<Control>, left: Receiver<Record>) {
+    let config = control.config();
+    let (is_told, is_logged) = (config.telemetry.is_told(), config.telemetry.log_failures);
+    if !is_told && !is_logged {
+        return;
+    }
+    loop {
+        tokio::time::sleep(COLLECT_EVERY).await;
+        let now = now();
+        // As many as there are now: a runtime that is faster doesn't keep the control plane here.
+        for record in left.try_iter().take(MAX_RECORDS) {
+            if let (true, Record::Line(line)) = (is_logged, &record) {
+                log(line);
+            }
+            control.exporters.borrow().push(record, now);
+        }
+    }
+}
+
+/// A line about a call that has failed, in the daemon's own log.
+fn log(line: &Line) {
+    let (trace, span) = line.span.unzip();
+    tracing::info!(
+        trace = trace.map(tracing::field::display),
+        span = span.map(tracing::field::display),
+        tenant = &*line.tenant,
+        method = line.method,
+        side = ?line.side,
+        status = line.outcome.code,
+        policy = line.policy,
+        withheld = line.withheld,
+        "a call failed: {}",
+        line.outcome.message
+    );
+}
+
+/// All metrics as they are now.
+async fn gather(control: &Control) -> Result<Metrics, Status> {
+    let mut report = control.counted_before.borrow().clone();
+    let mut asked = Vec::new();
+    for runtime in 0..control.runtimes() {
+        asked.push(control.begin(runtime, |reply| Command::Measure { reply }));
+    }
+    for answer in asked {
+        report.absorb(control.answered(answer).await?);
+    }
+    report.merge_shares();
+    let mut families = durations(&mut report);
+    families.extend(of_policies(control, &report));
+    families.extend(of_tenants(&report));
+    families.extend(of_runtimes(&report));
+    families.extend(of_links(&report));
+    families.extend(of_exports(&control.exporters.borrow()));
+    families.extend(of_records(&report));
+    families.retain(|family| !family.points.is_empty());
+    Ok(Metrics { families })
+}
+
+/// A tenant that has moved has had series of several runtimes.
+fn durations(report: &mut Report) -> Vec<Family> {
+    let mut sums: BTreeMap<(Measured, Option<MeasuredOf>), Histogram> = BTreeMap::new();
+    for series in report.measured.drain(..) {
+        let sum = sums.entry((series.kind, series.of)).or_default();
+        sum.absorb(&series.durations);
+    }
+    let family = |name, help| Family::new(name, "s", help, Kind::Histogram);
+    let mut client = family(
+        "rpc.client.call.duration",
+        "From an application's call to its answer.",
+    );
+    let mut server = family(
+        "rpc.server.call.duration",
+        "From a request's arrival at its server's daemon to its answer.",
+    );
+    let mut waited = family(
+        "tollgate.call.queue.duration",
+        "From a request's arrival at its server's daemon to its delivery.",
+    );
+    for ((kind, of), durations) in sums {
+        let family = match kind {
+            Measured::Client => &mut client,
+            Measured::Server => &mut server,
+            Measured::Waited => &mut waited,
+        };
+        let value = Value::Durations(Box::new(durations));
+        let Some(of) = of else {
+            family.push(None, vec![(OVERFLOW, "true".into())], value);
+            continue;
+        };
+        let method = of.method.map_or(Cow::Borrowed("_OTHER"), Cow::Owned);
+        let mut labels: Labels = vec![
+            ("rpc.system.name", "tollgate".into()),
+            ("rpc.method", method),
+        ];
+        if kind != Measured::Waited {
+            let code = of.code.name().unwrap_or("UNKNOWN");
+            labels.push(("rpc.response.status_code", code.into()));
+            let side = match kind {
+                Measured::Client => Side::Client,
+                Measured::Server | Measured::Waited => Side::Server,
+            };
+            if is_error(side, of.code) {
+                labels.push(("error.type", code.into()));
+            }
+        }
+        family.push(Some(&of.tenant), labels, value);
+    }
+    vec![client, server, waited]
+}
+
+/// Of each version in each place, by what it has said; a tenant's own policies are its points, the provider's nobody's.
+fn of_policies(control: &Control, report: &Report) -> Vec<Family> {
+    let counter = |name, unit, help| Family::new(name, unit, help, Kind::Counter);
+    let mut calls = counter(
+        "tollgate.policy.calls",
+        "{call}",
+        "Calls that a policy was asked about, by what it said.",
+    );
+    let mut faults = counter("tollgate.policy.faults", "{fault}", "Times that it failed.");
+    let mut cpu = counter("tollgate.policy.cpu.time", "s", "What its judgements took.");
+    let attachments = control.attachments.borrow();
+    let mut sums: BTreeMap<_, crate::datapath::command::Counts> = BTreeMap::new();
+    for policy in &report.policies {
+        // One that is gone has no name any more.
+        if let Some(live) = attachments.live.get(policy.id) {
+            let attachment = &live.attachment;
+            let tenant = attachment.target.owner().tenant().map(Arc::<str>::from);
+            let place = attachment.target.to_string();
+            let name = attachment.policy.clone();
+            let key = (tenant, name, policy.version, place);
+            sums.entry(key).or_default().add(&policy.counts);
+        }
+    }
+    for ((tenant, name, version, place), counts) in sums {
+        let labels = || -> Labels {
+            vec![
+                ("tollgate.policy.name", name.clone().into()),
+                ("tollgate.policy.version", version.to_string().into()),
+                ("tollgate.policy.place", place.clone().into()),
+            ]
+        };
+        let tenant = tenant.as_ref();
+        for (said, count) in [
+            ("allowed", counts.allowed),
+            ("changed", counts.changed),
+            ("denied", counts.denied),
+            ("refused", counts.refused),
+            ("unjudged", counts.unjudged),
+        ] {
+            let mut labels = labels();
+            labels.push(("tollgate.policy.decision", said.into()));
+            calls.push(tenant, labels, Value::Count(count));
+        }
+        faults.push(tenant, labels(), Value::Count(counts.faults));
+        let took = Value::Measure(seconds(counts.cpu_ns));
+        cpu.push(tenant, labels(), took);
+    }
+    vec![calls, faults, cpu]
+}
+
+fn of_tenants(report: &Report) -> Vec<Family> {
+    let counter = |name, unit, help| Family::new(name, unit, help, Kind::Counter);
+    let gauge = |name, unit, help| Family::new(name, unit, help, Kind::Gauge);
+    let mut busy = counter(
+        "tollgate.tenant.datapath.time",
+        "s",
+        "What a tenant's calls have had of its runtime.",
+    );
+    for share in &report.shares {
+        let tenant = Arc::from(&*share.tenant);
+        let took = Value::Measure(seconds(share.busy_ns));
+        busy.push(Some(&tenant), Vec::new(), took);
+    }
+    let mut cpu = counter(
+        "tollgate.tenant.policy.cpu.time",
+        "s",
+        "What a tenant's policies have used together.",
+    );
+    let mut throttled = counter(
+        "tollgate.tenant.policy.throttled",
+        "{call}",
+        "Calls refused because a tenant's policies had used up their share.",
+    );
+    let mut waiting = gauge(
+        "tollgate.tenant.calls.parked",
+        "{call}",
+        "Calls that wait in front of a tenant's policies, or because one delays them.",
+    );
+    for account in &report.accounts {
+        let tenant = Arc::from(&*account.tenant);
+        let took = Value::Measure(seconds(account.cpu_ns));
+        cpu.push(Some(&tenant), Vec::new(), took);
+        let count = Value::Count(account.throttled);
+        throttled.push(Some(&tenant), Vec::new(), count);
+        let count = Value::Count(account.waiting as u64);
+        waiting.push(Some(&tenant), Vec::new(), count);
+    }
+    let mut heaps: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for session in &report.sessions {
+        let (size, used) = heaps.entry(&session.tenant).or_default();
+        *size += session.send_heap_bytes + session.receive_heap_bytes;
+        *used += session.receive_heap_used;
+    }
+    let mut size = gauge(
+        "tollgate.tenant.heap.size",
+        "By",
+        "Shared memory of a tenant's sessions.",
+    );
+    let mut used = gauge(
+        "tollgate.tenant.heap.received",
+        "By",
+        "Received messages that a tenant's applications haven't given back.",
+    );
+    for (tenant, (total, taken)) in heaps {
+        let tenant = Arc::from(tenant);
+        size.push(Some(&tenant), Vec::new(), Value::Count(total));
+        used.push(Some(&tenant), Vec::new(), Value::Count(taken));
+    }
+    vec![busy, cpu, throttled, waiting, size, used]
+}
+
+fn of_runtimes(report: &Report) -> Vec<Family> {
+    let mut time = Family::new(
+        "tollgate.runtime.time",
+        "s",
+        "For how long a runtime was busy, looked for work, or slept.",
+        Kind::Counter,
+    );
+    // A runtime's number is another's once that has gone.
+    let mut sums: BTreeMap<usize, [u64; 3]> = BTreeMap::new();
+    for (runtime, times) in &report.times {
+        let more = [times.busy_ns, times.spinning_ns, times.sleeping_ns];
+        let sum = sums.entry(*runtime).or_default();
+        sum.iter_mut()
+            .zip(more)
+            .for_each(|(sum, more)| *sum += more);
+    }
+    for (runtime, times) in sums {
+        for (state, ns) in ["busy", "spinning", "sleeping"].into_iter().zip(times) {
+            let labels = vec![
+                ("tollgate.runtime", runtime.to_string().into()),
+                ("tollgate.runtime.state", state.into()),
+            ];
+            time.push(None, labels, Value::Measure(seconds(ns)));
+        }
+    }
+    let mut live = Family::new(
+        "tollgate.calls.live",
+        "{call}",
+        "Calls in flight.",
+        Kind::Gauge,
+    );
+    live.push(None, Vec::new(), Value::Count(report.live_calls as u64));
+    vec![time, live]
+}
+
+/// Several links to one peer, as one dialled and one accepted are, are one point.
+fn of_links(report: &Report) -> Vec<Family> {
+    let mut sums: BTreeMap<(Option<&str>, &str), [u64; 4]> = BTreeMap::new();
+    for link in &report.links {
+        let sum = sums.entry((link.tenant.as_deref(), &link.address));
+        let sum = sum.or_default();
+        let credit = [
+            u64::from(link.credit_calls),
+            link.credit_bytes,
+            link.unanswered,
+        ];
+        sum.iter_mut()
+            .zip(credit)
+            .for_each(|(sum, more)| *sum += more);
+    }
+    for link in &report.link_bytes {
+        let sum = sums.entry((link.tenant.as_deref(), &link.address));
+        sum.or_default()[3] += link.sent;
+    }
+    let gauge = |name, unit, help| Family::new(name, unit, help, Kind::Gauge);
+    let mut families = [
+        gauge(
+            "tollgate.link.credit.calls",
+            "{call}",
+            "Calls that a peer takes at the moment.",
+        ),
+        gauge(
+            "tollgate.link.credit.bytes",
+            "By",
+            "Bytes of calls that a peer takes at the moment.",
+        ),
+        gauge(
+            "tollgate.link.unanswered",
+            "{call}",
+            "Calls that a peer has and hasn't answered.",
+        ),
+        gauge(
+            "tollgate.link.sent",
+            "By",
+            "Bytes of messages sent since the link was opened.",
+        ),
+    ];
+    for ((tenant, address), values) in sums {
+        let tenant = tenant.map(Arc::from);
+        for (family, value) in families.iter_mut().zip(values) {
+            let labels = vec![("network.peer.address", address.to_owned().into())];
+            family.push(tenant.as_ref(), labels, Value::Count(value));
+        }
+    }
+    families.into()
+}
+
+/// What became of what was to be exported. A tenant sees its own endpoint's.
+fn of_exports(exporters: &Exporters) -> Vec<Family> {
+    let mut items = Family::new(
+        "tollgate.telemetry.items",
+        "{item}",
+        "Spans, lines and snapshots of metrics, by what became of them.",
+        Kind::Counter,
+    );
+    let mut failed = Family::new(
+        "tollgate.telemetry.failed_requests",
+        "{request}",
+        "Requests to an endpoint that failed, those made again included.",
+        Kind::Counter,
+    );
+    for (tenant, exporter) in &exporters.0 {
+        let tenant = tenant.as_deref().map(Arc::from);
+        let Counts {
+            spans,
+            lines,
+            snapshots,
+            failed_requests,
+        } = exporter.counts();
+        for (signal, fate) in [("spans", spans), ("lines", lines), ("metrics", snapshots)] {
+            let Fate {
+                exported,
+                rejected,
+                overflowed,
+                failed,
+            } = fate;
+            let fates = [
+                ("exported", exported),
+                ("rejected", rejected),
+                ("overflowed", overflowed),
+                ("failed", failed),
+            ];
+            for (name, count) in fates {
+                let labels = vec![
+                    ("tollgate.telemetry.signal", signal.into()),
+                    ("tollgate.telemetry.fate", name.into()),
+                ];
+                items.push(tenant.as_ref(), labels, Value::Count(count));
+            }
+        }
+        failed.push(tenant.as_ref(), Vec::new(), Value::Count(failed_requests));
+    }
+    vec![items, failed]
+}
+
+/// What there was no room for before anybody could export it.
+fn of_records(report: &Report) -> Vec<Family> {
+    let count = |name, unit, help, count| {
+        let mut family = Family::new(name, unit, help, Kind::Counter);
+        family.push(None, Vec::new(), Value::Count(count));
+        family
+    };
+    vec![
+        count(
+            "tollgate.telemetry.untraced",
+            "{call}",
+            "Calls that were to be traced while as many as there may be already were.",
+            report.untraced,
+        ),
+        count(
+            "tollgate.telemetry.unrecorded",
+            "{item}",
+            "Spans and lines that were dropped on the way to the control plane.",
+            report.unrecorded,
+        ),
+    ]
+}

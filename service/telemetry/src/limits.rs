@@ -1,0 +1,56 @@
+//! Every bound of telemetry, with what it protects. Whatever doesn't fit is counted, and the counts are metrics themselves.
+
+use std::time::Duration;
+
+/// Series of calls' durations that one runtime keeps: one per tenant, method, side and status. Each is 2.7 KB, so all are 2.8 MB. What doesn't
+/// fit is counted in one more series, with `otel.metric.overflow`.
+pub const MAX_SERIES: usize = 1_024;
+
+/// Of those, one tenant's: nobody else is left without by a tenant with many methods.
+pub const MAX_SERIES_PER_TENANT: usize = MAX_SERIES / 4;
+
+/// Octaves of a histogram's buckets: from 2^-30 s, about a nanosecond, to 2^12 s, more than the longest call.
+pub const OCTAVES: usize = 42;
+
+/// Buckets of one octave: a bucket's bounds differ by 9 %.
+pub const BUCKETS_PER_OCTAVE: usize = 8;
+
+/// Records (spans and lines) that wait between the runtimes and the control plane, which looks every [`COLLECT_EVERY`]. Some KB each.
+pub const MAX_RECORDS: usize = 4_096;
+
+/// How often the control plane takes what runtimes have left.
+pub const COLLECT_EVERY: Duration = Duration::from_millis(200);
+
+/// Calls in flight of one runtime that are traced; of those beyond, nothing but their durations is known.
+pub const MAX_TRACED: usize = 4_096;
+
+/// Events of one span: a chain can't be longer than 16 attachments, and streams have many messages.
+pub const MAX_EVENTS: usize = 32;
+
+/// Lines about failed calls of one tenant on one runtime within a second; the first that comes later says how many there weren't.
+pub const MAX_LINES_PER_SECOND: u32 = 10;
+
+/// Characters of a `tracestate` that are carried, as W3C wants it; a longer one is dropped.
+pub const MAX_TRACESTATE_BYTES: usize = 512;
+
+/// Spans that wait for one endpoint, and as many lines. The newest are dropped beyond that: what is there is a whole story.
+pub const MAX_QUEUED: usize = 8_192;
+
+/// Spans, or lines, of one request.
+pub const MAX_BATCH: usize = 512;
+
+/// How long an endpoint may take to answer one request.
+pub const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// First and longest pause after a request that failed, doubled in between.
+pub const EXPORT_PAUSE: (Duration, Duration) =
+    (Duration::from_millis(500), Duration::from_secs(30));
+
+/// Times that a request is made before its spans and lines are dropped.
+pub const MAX_TRIES: u32 = 5;
+
+/// Scrapes that are answered at once; who comes then waits to be accepted.
+pub const MAX_SCRAPES: usize = 8;
+
+/// How long a scrape may take, its connection included.
+pub const SCRAPE_TIMEOUT: Duration = Duration::from_secs(10);

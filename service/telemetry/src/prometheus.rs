@@ -1,0 +1,276 @@
+//! Metrics as text: Prometheus' format, and OpenMetrics, which has exemplars.
+//!
+//! ```text
+//!  rpc.server.call.duration, s     ─▶  rpc_server_call_duration_seconds{rpc_method="...",le="0.0009765625"}
+//!  tollgate.policy.calls, {call}   ─▶  tollgate_policy_calls_total
+//! ```
+//!
+//! Names are translated as OpenTelemetry says. A histogram's bounds are powers of two seconds, where those of its exponential buckets are,
+//! too, so the counts are exact. Absent on purpose: native histograms, which need the protobuf format.
+
+use std::fmt::Write;
+
+use crate::histogram::{Histogram, seconds};
+use crate::metrics::{Family, Kind, Metrics, Point, TENANT, Value};
+
+/// Exponents of the bounds that are written: 2^-20 s, about a microsecond, to 2^6 s.
+const EXPONENTS: std::ops::RangeInclusive<i32> = -20..=6;
+
+/// How the text is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// What every scraper reads.
+    Prometheus,
+    /// With exemplars.
+    OpenMetrics,
+}
+
+impl Format {
+    /// What an `Accept` asks for.
+    pub fn accepted(accept: &str) -> Format {
+        match accept.contains("application/openmetrics-text") {
+            true => Format::OpenMetrics,
+            false => Format::Prometheus,
+        }
+    }
+
+    /// As `Content-Type` says it.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// A clock's reading, by both clocks, so that what one has stamped can be told by the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Since the epoch.
+    pub unix_ns: u64,
+    /// By the monotonic clock.
+    pub monotonic_ns: u64,
+}
+
+impl Now {
+    /// When a moment of the monotonic clock was.
+    pub fn unix_of(&self, monotonic_ns: u64) -> u64 {
+        let ago = self.monotonic_ns.saturating_sub(monotonic_ns);
+        self.unix_ns.saturating_sub(ago)
+    }
+}
+
+/// All of them.
+pub fn write(metrics: &Metrics, format: Format, now: Now) -> String {
+    let mut text = String::new();
+    for family in &metrics.families {
+        write_family(&mut text, family, format, now);
+    }
+    if format == Format::OpenMetrics {
+        text.push_str("# EOF\n");
+    }
+    text
+}
+
+/// A family's name, without what a counter's samples end in.
+fn name_of(family: &Family) -> String {
+    let mut name = family.name.replace('.', "_");
+    let unit = match family.unit {
+        "s" => "_seconds",
+        "By" => "_bytes",
+        "1" => "_ratio",
+        _ => "",
+    };
+    if !name.ends_with(unit) {
+        name.push_str(unit);
+    }
+    name
+}
+
+fn write_family(text: &mut String, family: &Family, format: Format, now: Now) {
+    let name = name_of(family);
+    let (kind, total) = match family.kind {
+        Kind::Counter => ("counter", "_total"),
+        Kind::Gauge => ("gauge", ""),
+        Kind::Histogram => ("histogram", ""),
+    };
+    // OpenMetrics names the family, Prometheus its samples.
+    let announced = match format {
+        Format::OpenMetrics => name.clone(),
+        Format::Prometheus => format!("{name}{total}"),
+    };
+    let _to_memory = writeln!(text, "# HELP {announced} {}", family.help);
+    let _to_memory = writeln!(text, "# TYPE {announced} {kind}");
+    for point in &family.points {
+        let labels = labels_of(point);
+        let _to_memory = match &point.value {
+            Value::Count(count) => writeln!(text, "{name}{total}{} {count}", braced(&labels, "")),
+            Value::Measure(measure) => {
+                writeln!(text, "{name}{total}{} {measure}", braced(&labels, ""))
+            }
+            Value::Durations(durations) => {
+                write_histogram(text, (&name, &labels), durations, format, now);
+                Ok(())
+            }
+        };
+    }
+}
+
+fn write_histogram(
+    text: &mut String,
+    (name, labels): (&str, &str),
+    histogram: &Histogram,
+    format: Format,
+    now: Now,
+) {
+    let exemplar = histogram
+        .exemplar()
+        .filter(|_| format == Format::OpenMetrics);
+    let mut shown = false;
+    let bounds = EXPONENTS.map(|exponent| (2f64.powi(exponent), histogram.up_to(exponent)));
+    for (bound, count) in bounds.chain([(f64::INFINITY, histogram.count())]) {
+        let le = match bound.is_finite() {
+            true => format!("le=\"{bound}\""),
+            false => "le=\"+Inf\"".to_owned(),
+        };
+        let _to_memory = write!(text, "{name}_bucket{} {count}", braced(labels, &le));
+        // In the first bucket that has it.
+        if let Some(exemplar) = exemplar.filter(|e| !shown && seconds(e.took_ns) <= bound) {
+            shown = true;
+            let at_ms = now.unix_of(exemplar.at_ns) / 1_000_000;
+            let _to_memory = write!(
+                text,
+                " # {{trace_id=\"{}\",span_id=\"{}\"}} {} {}.{:03}",
+                exemplar.trace,
+                exemplar.span,
+                seconds(exemplar.took_ns),
+                at_ms / 1_000,
+                at_ms % 1_000,
+            );
+        }
+        text.push('\n');
+    }
+    let _to_memory = writeln!(text, "{name}_sum{} {}", braced(labels, ""), histogram.sum());
+    let _to_memory = writeln!(
+        text,
+        "{name}_count{} {}",
+        braced(labels, ""),
+        histogram.count()
+    );
+}
+
+fn labels_of(point: &Point) -> String {
+    let tenant = point.tenant.as_deref().map(|tenant| (TENANT, tenant));
+    let others = point.labels.iter().map(|(key, value)| (*key, &**value));
+    let mut labels = String::new();
+    for (key, value) in tenant.into_iter().chain(others) {
+        let comma = if labels.is_empty() { "" } else { "," };
+        let _to_memory = write!(labels, "{comma}{}=\"", key.replace('.', "_"));
+        for c in value.chars() {
+            match c {
+                '\\' => labels.push_str("\\\\"),
+                '"' => labels.push_str("\\\""),
+                '\n' => labels.push_str("\\n"),
+                c => labels.push(c),
+            }
+        }
+        labels.push('"');
+    }
+    labels
+}
+
+fn braced(labels: &str, more: &str) -> String {
+    match (labels.is_empty(), more.is_empty()) {
+        (true, true) => String::new(),
+        (false, false) => format!("{{{labels},{more}}}"),
+        _ => format!("{{{labels}{more}}}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::histogram::Exemplar;
+    use crate::w3c::{SpanId, TraceId};
+
+    const NOW: Now = Now {
+        unix_ns: 1_700_000_000_500_000_000,
+        monotonic_ns: 1_000_000_000,
+    };
+
+    fn metrics() -> Metrics {
+        let mut calls = Family::new(
+            "rpc.server.call.duration",
+            "s",
+            "Durations.",
+            Kind::Histogram,
+        );
+        let mut durations = Histogram::default();
+        for took_ns in [0, 900, 3_000_000, 100_000_000_000] {
+            durations.record(took_ns);
+        }
+        durations.exemplify(Exemplar {
+            trace: TraceId::new([0xab; 16]).unwrap(),
+            span: SpanId::new([0xcd; 8]).unwrap(),
+            took_ns: 3_000_000,
+            at_ns: 500_000_000,
+        });
+        let labels = vec![("rpc.method", "a\"b\\c\nd".into())];
+        let durations = Value::Durations(Box::new(durations));
+        calls.push(Some(&"acme".into()), labels, durations);
+        let mut bytes = Family::new("tollgate.link.bytes", "By", "Bytes.", Kind::Counter);
+        bytes.push(None, Vec::new(), Value::Count(7));
+        let mut held = Family::new("tollgate.heap.used", "By", "Held.", Kind::Gauge);
+        held.push(None, Vec::new(), Value::Measure(0.5));
+        Metrics {
+            families: vec![calls, bytes, held],
+        }
+    }
+
+    #[test]
+    fn counts_are_cumulative_and_labels_are_escaped() {
+        let text = write(&metrics(), Format::Prometheus, NOW);
+        let labels = r#"tollgate_tenant="acme",rpc_method="a\"b\\c\nd""#;
+        let name = "rpc_server_call_duration_seconds";
+        let wanted = [
+            format!("# TYPE {name} histogram\n"),
+            format!("{name}_bucket{{{labels},le=\"0.00000095367431640625\"}} 2\n"),
+            format!("{name}_bucket{{{labels},le=\"0.00390625\"}} 3\n"),
+            format!("{name}_bucket{{{labels},le=\"64\"}} 3\n"),
+            format!("{name}_bucket{{{labels},le=\"+Inf\"}} 4\n"),
+            format!("{name}_count{{{labels}}} 4\n"),
+            "# TYPE tollgate_link_bytes_total counter\ntollgate_link_bytes_total 7\n".to_owned(),
+            "# TYPE tollgate_heap_used_bytes gauge\ntollgate_heap_used_bytes 0.5\n".to_owned(),
+        ];
+        for wanted in wanted {
+            assert!(text.contains(&wanted), "{wanted} isn't in\n{text}");
+        }
+        assert!(!text.contains("trace_id"), "the format has no exemplars");
+    }
+
+    #[test]
+    fn openmetrics_has_an_exemplar_and_an_end() {
+        let text = write(&metrics(), Format::OpenMetrics, NOW);
+        let (trace, span) = ("ab".repeat(16), "cd".repeat(8));
+        let exemplar = format!(
+            "le=\"0.00390625\"}} 3 # {{trace_id=\"{trace}\",span_id=\"{span}\"}} 0.003 1700000000.000\n"
+        );
+        assert!(text.contains(&exemplar), "{text}");
+        assert_eq!(text.matches("trace_id").count(), 1);
+        assert!(text.contains("# TYPE tollgate_link_bytes counter\ntollgate_link_bytes_total 7\n"));
+        assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn a_scraper_says_what_it_reads() {
+        let accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
+        assert_eq!(Format::accepted(accept), Format::OpenMetrics);
+        assert_eq!(Format::accepted("*/*"), Format::Prometheus);
+        assert!(
+            Format::OpenMetrics
+                .content_type()
+                .starts_with("application/openmetrics-text")
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! What one call leaves: spans and a line. Compact, with times by the monotonic clock; the exporter makes OpenTelemetry's of it.
+//!
+//! Everything of it names its tenant, which decides where it goes.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::w3c::{SpanId, TraceId};
+
+/// The attribute of a span whose call a policy of its tenant's has denied.
+pub const POLICY: &str = "tollgate.policy";
+
+/// The attribute of a span whose call a policy of the provider's has denied.
+pub const PROVIDERS_POLICY: &str = "tollgate.provider.policy";
+
+/// On which side of a call something was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// By the daemon of the application that calls.
+    Client,
+    /// By the daemon of the application that serves.
+    Server,
+}
+
+/// A value beside a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attribute {
+    /// Words.
+    Text(Cow<'static, str>),
+    /// A number.
+    Number(i64),
+}
+
+impl From<&'static str> for Attribute {
+    fn from(text: &'static str) -> Self {
+        Attribute::Text(Cow::Borrowed(text))
+    }
+}
+
+impl From<String> for Attribute {
+    fn from(text: String) -> Self {
+        Attribute::Text(Cow::Owned(text))
+    }
+}
+
+impl From<i64> for Attribute {
+    fn from(number: i64) -> Self {
+        Attribute::Number(number)
+    }
+}
+
+/// Names and values.
+pub type Attributes = Vec<(&'static str, Attribute)>;
+
+/// Something that happened to a call on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What.
+    pub name: &'static str,
+    /// When.
+    pub at_ns: u64,
+    /// More of it.
+    pub attributes: Attributes,
+}
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// gRPC's name of its status.
+    pub code: &'static str,
+    /// Whether this side counts that as an error.
+    pub is_error: bool,
+    /// Why, in a sentence; empty if it did well.
+    pub message: String,
+}
+
+/// One side of one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Whose call it is.
+    pub tenant: Arc<str>,
+    /// The trace that it belongs to.
+    pub trace: TraceId,
+    /// Its own name there.
+    pub span: SpanId,
+    /// What caused it.
+    pub parent: Option<SpanId>,
+    /// What others have added to the trace's context.
+    pub state: Box<str>,
+    /// Which side.
+    pub side: Side,
+    /// The method, with its service.
+    pub method: String,
+    /// When it came.
+    pub began_ns: u64,
+    /// When it was answered.
+    pub ended_ns: u64,
+    /// How.
+    pub outcome: Outcome,
+    /// More of it.
+    pub attributes: Attributes,
+    /// What happened in between.
+    pub events: Vec<Event>,
+    /// Events that there was no room for.
+    pub dropped_events: u32,
+}
+
+/// A line about a call that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Whose call it was.
+    pub tenant: Arc<str>,
+    /// When it failed.
+    pub at_ns: u64,
+    /// Its span, if it has one.
+    pub span: Option<(TraceId, SpanId)>,
+    /// Which side says so.
+    pub side: Side,
+    /// The method, with its service.
+    pub method: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The policy that denied it, with its version.
+    pub policy: Option<String>,
+    /// That is the provider's: nothing that the tenant is told.
+    pub is_providers: bool,
+    /// Lines of this tenant that there were too many of, before this one.
+    pub withheld: u64,
+}
+
+/// Either.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A span.
+    Span(Box<Span>),
+    /// A line.
+    Line(Box<Line>),
+}
+
+impl Record {
+    /// Whose it is.
+    pub fn tenant(&self) -> &Arc<str> {
+        match self {
+            Record::Span(span) => &span.tenant,
+            Record::Line(line) => &line.tenant,
+        }
+    }
+
+    /// What the tenant may be told of it: not which policies the provider has.
+    pub fn for_tenant(mut self) -> Record {
+        match &mut self {
+            Record::Span(span) => span.attributes.retain(|(key, _)| *key != PROVIDERS_POLICY),
+            Record::Line(line) if line.is_providers => line.policy = None,
+            Record::Line(_) => {}
+        }
+        self
+    }
+}
+
+/// How many lines a tenant may leave: so many within each second.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LineRate {
+    second: u64,
+    lines: u32,
+    withheld: u64,
+}
+
+impl LineRate {
+    /// Whether there may be one now, and how many there couldn't be before it.
+    pub fn admit(&mut self, now_ns: u64) -> Option<u64> {
+        let second = now_ns / 1_000_000_000;
+        if second != self.second {
+            (self.second, self.lines) = (second, 0);
+        }
+        if self.lines == crate::limits::MAX_LINES_PER_SECOND {
+            self.withheld += 1;
+            return None;
+        }
+        self.lines += 1;
+        Some(std::mem::take(&mut self.withheld))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::MAX_LINES_PER_SECOND;
+
+    #[test]
+    fn a_second_has_so_many_lines_and_the_next_one_says_what_was_withheld() {
+        let mut rate = LineRate::default();
+        for _ in 0..MAX_LINES_PER_SECOND {
+            assert_eq!(rate.admit(5_000_000_000), Some(0));
+        }
+        for _ in 0..3 {
+            assert_eq!(rate.admit(5_999_999_999), None);
+        }
+        assert_eq!(rate.admit(6_000_000_000), Some(3));
+        assert_eq!(rate.admit(6_000_000_001), Some(0));
+    }
+}

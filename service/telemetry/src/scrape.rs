@@ -1,0 +1,83 @@
+//! The endpoint that Prometheus scrapes: `GET /metrics` over HTTP, and nothing else.
+//!
+//! Who asks is a stranger: at most [`MAX_SCRAPES`] connections at once, each with one request and [`SCRAPE_TIMEOUT`] for all of it. What is shown is
+//! what whoever started it gives; absent on purpose: authentication and TLS, so it listens where the operator says, which should be loopback.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::limits::{MAX_SCRAPES, SCRAPE_TIMEOUT};
+use crate::prometheus::Format;
+
+/// Answers scrapes with what `show` writes, for ever; `None` from it: not now. Within a tokio `LocalSet`.
+pub async fn serve<S, F>(listener: TcpListener, show: S)
+where
+    S: Fn(Format) -> F + 'static,
+    F: Future<Output = Option<String>> + 'static,
+{
+    let (show, places) = (Rc::new(show), Arc::new(Semaphore::new(MAX_SCRAPES)));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return;
+        };
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of descriptors, say: those that are being answered give theirs back.
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            continue;
+        };
+        let show = Rc::clone(&show);
+        tokio::task::spawn_local(async move {
+            let service = service_fn(|request| answer(request, &*show));
+            let mut http = hyper::server::conn::http1::Builder::new();
+            let connection = http
+                .keep_alive(false)
+                .serve_connection(TokioIo::new(stream), service);
+            let _gone_or_too_slow = tokio::time::timeout(SCRAPE_TIMEOUT, connection).await;
+            drop(place);
+        });
+    }
+}
+
+async fn answer<S, F>(
+    request: Request<Incoming>,
+    show: &S,
+) -> Result<Response<Full<Bytes>>, Infallible>
+where
+    S: Fn(Format) -> F,
+    F: Future<Output = Option<String>>,
+{
+    if request.method() != Method::GET {
+        return Ok(said(StatusCode::METHOD_NOT_ALLOWED, "GET /metrics"));
+    }
+    if request.uri().path() != "/metrics" {
+        return Ok(said(StatusCode::NOT_FOUND, "there is /metrics"));
+    }
+    let accept = request.headers().get(ACCEPT);
+    let accept = accept.and_then(|accept| accept.to_str().ok());
+    let format = Format::accepted(accept.unwrap_or_default());
+    let Some(text) = show(format).await else {
+        return Ok(said(StatusCode::SERVICE_UNAVAILABLE, "ask again"));
+    };
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    let kind = HeaderValue::from_static(format.content_type());
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    Ok(response)
+}
+
+fn said(status: StatusCode, sentence: &'static str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from_static(sentence.as_bytes())));
+    *response.status_mut() = status;
+    response
+}
