@@ -31,7 +31,9 @@ use prost::Message;
 use tokio::sync::Notify;
 use tonic::transport::Channel;
 
-use crate::limits::{EXPORT_PAUSE, EXPORT_TIMEOUT, MAX_BATCH, MAX_QUEUED, MAX_TRIES};
+use crate::limits::{
+    EXPORT_PAUSE, EXPORT_TIMEOUT, MAX_ANSWER_BYTES, MAX_BATCH, MAX_QUEUED, MAX_TRIES,
+};
 use crate::metrics::Metrics;
 use crate::otlp::Daemon;
 use crate::prometheus::Now;
@@ -400,7 +402,11 @@ impl Client {
             }
             Protocol::Http => {
                 let _chosen_before = rustls::crypto::ring::default_provider().install_default();
-                let client = reqwest::Client::builder().no_proxy().build();
+                // Nothing goes anywhere but where the operator said.
+                let client = reqwest::Client::builder()
+                    .no_proxy()
+                    .redirect(reqwest::redirect::Policy::none())
+                    .build();
                 let client = client.map_err(|error| unusable(error.to_string()))?;
                 Ok(Client::Http(client, url.clone()))
             }
@@ -468,7 +474,7 @@ async fn post<A: Message + Default>(
         .body(request.encode_to_vec())
         .send()
         .await;
-    let answer = sent.map_err(|_unreachable| Refused { is_final: false })?;
+    let mut answer = sent.map_err(|_unreachable| Refused { is_final: false })?;
     let status = answer.status();
     if !status.is_success() {
         let may_succeed = matches!(status.as_u16(), 429 | 502 | 503 | 504);
@@ -476,8 +482,18 @@ async fn post<A: Message + Default>(
             is_final: !may_succeed,
         });
     }
-    let body = answer.bytes().await;
-    let body = body.map_err(|_cut_off| Refused { is_final: false })?;
+    let mut body = Vec::new();
+    loop {
+        let chunk = answer.chunk().await;
+        match chunk.map_err(|_cut_off| Refused { is_final: false })? {
+            Some(chunk) if body.len() + chunk.len() <= MAX_ANSWER_BYTES => {
+                body.extend_from_slice(&chunk);
+            }
+            // Nobody has that much to say about a request that was accepted.
+            Some(_too_much) => return Ok(A::default()),
+            None => break,
+        }
+    }
     // Accepted it is, whatever the answer says beside that.
-    Ok(A::decode(body).unwrap_or_default())
+    Ok(A::decode(&*body).unwrap_or_default())
 }

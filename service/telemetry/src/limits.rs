@@ -42,6 +42,9 @@ pub const MAX_BATCH: usize = 512;
 /// How long an endpoint may take to answer one request.
 pub const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Bytes of an endpoint's answer over HTTP that are read. One over gRPC is 4 MiB at most, tonic's own limit.
+pub const MAX_ANSWER_BYTES: usize = 64 << 10;
+
 /// First and longest pause after a request that failed, doubled in between.
 pub const EXPORT_PAUSE: (Duration, Duration) =
     (Duration::from_millis(500), Duration::from_secs(30));

@@ -463,6 +463,34 @@ async fn a_collector_gets_everything_over_http() {
     assert_eq!(counts.failed_requests, 2);
 }
 
+/// It sends nobody elsewhere, and is listened to for so long only.
+#[tokio::test]
+async fn a_collector_that_redirects_or_never_ends_its_answer_holds_nobody_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let exporter = exporter(address, Protocol::Http);
+    exporter.push(span(0), NOW);
+    let (mut stream, _) = listener.accept().await.unwrap();
+    request_of(&mut stream).await;
+    let elsewhere = format!(
+        "HTTP/1.1 307 Elsewhere\r\nlocation: http://{address}/other\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    );
+    stream.write_all(elsewhere.as_bytes()).await.unwrap();
+    until("the refusal", || exporter.counts().spans.failed == 1).await;
+    exporter.push(line(), NOW);
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let (path, _) = request_of(&mut stream).await;
+    assert_eq!(path, "/v1/logs", "nobody went to the other place");
+    let endless = tokio::task::spawn(async move {
+        let head = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // Until the other end has had enough.
+        while stream.write_all(&[0; 4_096]).await.is_ok() {}
+    });
+    until("the export", || exporter.counts().lines.exported == 1).await;
+    endless.await.unwrap();
+}
+
 #[test]
 fn a_tenant_is_not_told_of_the_providers_policies() {
     let (Record::Span(mut span), Record::Line(mut line)) = (span(0), line()) else {
