@@ -103,6 +103,59 @@ fn calls_of_two_hosts_are_in_the_metrics_of_both() {
     assert_eq!(sample(&scrape(places[0]), &client), before);
 }
 
+/// Words that begin like this in a text.
+fn words<'t>(text: &'t str, beginning: &str) -> Vec<&'t str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = text.split(|c: char| !is_part(c));
+    words.filter(|word| word.starts_with(beginning)).collect()
+}
+
+/// Metrics of alerts and dashboard, and the labels that they look at.
+#[test]
+fn alerts_and_dashboard_name_only_what_daemons_have() {
+    let place = free();
+    let nobody = free();
+    let told = [
+        format!("prometheus = \"{place}\"\nendpoint = \"http://{nobody}\"\n"),
+        String::new(),
+    ];
+    let hosts = hosts(told);
+    let _there = hosts.b.serve_hotel(&hosts.tokens[1], ECHO, &["--echo"]);
+    let _here = hosts.a.serve_hotel(&hosts.tokens[0], ECHO, &["--echo"]);
+    let null = hosts.a.push("--tenant acme", "null", "null", None);
+    let attach = format!("policy attach {null} --tenant acme --service {ECHO} --side server");
+    hosts.a.ok(&attach);
+    let proto = proto_file("hotel.proto");
+    for to_peer in [true, false] {
+        let outcome = hosts.call(to_peer, &proto, "hotel.Echo/Echo", &[]);
+        assert_eq!(outcome.code, 0, "{outcome}");
+    }
+    // A call that comes from a peer waits for its server, and one that nobody serves fails.
+    let token = hosts.tokens[1].clone();
+    let back = hosts.a.listen().to_string();
+    let outcome = hosts.b.call_hotel(&token, &back, "hotel.Echo/Echo", "{}");
+    assert_eq!(outcome.code, 0, "{outcome}");
+    let known = scrape(place);
+    let dashboards = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dashboards = dashboards.join("../service/telemetry/dashboards");
+    // What appears with the first failure, or with the first series too many.
+    let later = ["error_type", "otel_metric_overflow"];
+    for name in ["alerts.yml", "grafana.json"] {
+        let text = std::fs::read_to_string(dashboards.join(name)).unwrap();
+        let mut named = words(&text, "tollgate_");
+        named.extend(words(&text, "rpc_"));
+        named.extend(words(&text, "network_"));
+        assert!(named.len() > 20, "{name}: {named:?}");
+        for word in named {
+            let is_known = words(&known, word).contains(&word);
+            assert!(
+                is_known || later.contains(&word),
+                "{name}: {word} in {known}"
+            );
+        }
+    }
+}
+
 /// A collector that is stuck, or isn't there, is nothing that calls notice; what becomes of metrics is told.
 #[test]
 fn calls_do_not_wait_for_a_collector() {
