@@ -14,7 +14,7 @@
 //! the one-sided path, `verbs.rs` is the only module that calls verbs, and `io.rs` puts them together. Real devices need the Cargo feature `verbs`;
 //! without it [`probe`] says so.
 //!
-//! A link has queues of its own, or shares those of a [`Poller`]: one completion queue, and receives that are anybody's, with bounds that keep them so.
+//! A link has queues of its own, or shares those of a `Poller`: one completion queue, and receives that are anybody's, with bounds that keep them so.
 //!
 //! Deliberately absent: memory that a peer may read, and, but for a ring that this end gives to it alone, memory that it may write. Absent so
 //! far: rings that a poller's links share, and handing a link to another process.
