@@ -501,6 +501,18 @@ struct Opening<'a> {
     now_ns: u64,
 }
 
+impl Opening<'_> {
+    /// From this end.
+    fn to(address: SocketAddr, config: &LinkConfig, now_ns: u64) -> Opening<'_> {
+        Opening {
+            address,
+            role: Role::Initiator,
+            config,
+            now_ns,
+        }
+    }
+}
+
 /// What an event of an epoll's says: a completion channel, or the connection of the link of this number.
 const CHANNEL: u64 = 0;
 

@@ -83,6 +83,9 @@ impl Runtime {
 
     /// Dials by RDMA beside links over TCP whose time has come. Whether there were any.
     fn try_rdma_again(&mut self) -> bool {
+        if self.options.rdma.unavailable().is_some() {
+            return false;
+        }
         let mut tried = false;
         for slot in 0..self.links.slots() {
             let now_ns = self.now_ns;

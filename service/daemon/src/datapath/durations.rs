@@ -103,6 +103,21 @@ pub(crate) struct MeasuredOf {
 }
 
 impl Durations {
+    /// How long one call took, and its span if it has one.
+    #[inline]
+    fn note(
+        &mut self,
+        whose: (FlowId, &Arc<str>),
+        method: Option<&Arc<Method>>,
+        what: (Kind, Code),
+        (took_ns, exemplar): (u64, Option<Exemplar>),
+    ) {
+        self.record(whose, method, what, took_ns);
+        if let Some(exemplar) = exemplar {
+            self.exemplify(whose.0, method, what, exemplar);
+        }
+    }
+
     #[inline]
     fn record(
         &mut self,
@@ -217,20 +232,14 @@ impl Runtime {
                 let method = called.map(|called| &called.method);
                 let took_ns = since(ended.began_ns);
                 let what = (Kind::Client, code);
-                self.durations.record(whose, method, what, took_ns);
-                if let Some(span) = client {
-                    let exemplar = exemplar(span, took_ns);
-                    self.durations.exemplify(whose.0, method, what, exemplar);
-                }
+                let span = client.map(|span| exemplar(span, took_ns));
+                self.durations.note(whose, method, what, (took_ns, span));
                 if let Some((_, method)) = served.filter(|_| ended.delivered_ns > 0) {
                     let took_ns = since(ended.delivered_ns);
                     let what = (Kind::Server, code);
-                    self.durations.record(whose, Some(method), what, took_ns);
-                    if let Some(span) = server {
-                        let exemplar = exemplar(span, took_ns);
-                        let method = Some(method);
-                        self.durations.exemplify(whose.0, method, what, exemplar);
-                    }
+                    let span = server.map(|span| exemplar(span, took_ns));
+                    self.durations
+                        .note(whose, Some(method), what, (took_ns, span));
                 }
             }
             Origin::Link { link, .. } => {
@@ -245,11 +254,8 @@ impl Runtime {
                 let whose = (port.state.flow, tenant);
                 let took_ns = since(ended.began_ns);
                 let what = (Kind::Server, code);
-                self.durations.record(whose, method, what, took_ns);
-                if let Some(span) = server {
-                    let exemplar = exemplar(span, took_ns);
-                    self.durations.exemplify(whose.0, method, what, exemplar);
-                }
+                let span = server.map(|span| exemplar(span, took_ns));
+                self.durations.note(whose, method, what, (took_ns, span));
                 if ended.delivered_ns > 0 {
                     let waited_ns = ended.delivered_ns.saturating_sub(ended.began_ns);
                     let what = (Kind::Waited, Code::OK);

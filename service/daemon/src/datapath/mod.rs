@@ -6,12 +6,13 @@
 //!            ┌──────────────────────┼─────────────────────┐
 //!      SessionPort            Engine<Box<Message>>     LinkPort
 //!   rings, heaps, wakes     what happens to a call    frames, socket
-//!   (sessions.rs)             (its own crate)          (links.rs, sending.rs)
+//!   (sessions.rs)             (its own crate)          (links.rs, sending.rs; which link and by what: dialling.rs, carrier.rs)
 //!                           │               │
 //!                 chains (policies.rs)   two schemas (crossing.rs)
 //!                           │
 //!            slot.rs: who decides → version.rs: an instance is asked, or a process (apart.rs)
 //!            parked.rs: calls that have stopped on their way
+//!            durations.rs, traces.rs: what is told of calls that have ended
 //!   whose ports have a turn: shares.rs
 //! ```
 //!

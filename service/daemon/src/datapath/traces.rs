@@ -49,6 +49,23 @@ struct Traced {
     dropped_events: u32,
 }
 
+impl Traced {
+    /// Nothing is known yet but its trace.
+    fn of(trace: TraceId) -> Traced {
+        Traced {
+            is_sampled: false,
+            trace,
+            parent: None,
+            state: "".into(),
+            client: None,
+            server: None,
+            peer: None,
+            events: Vec::new(),
+            dropped_events: 0,
+        }
+    }
+}
+
 /// The policy that denied a call.
 pub(super) struct DeniedBy {
     pub(super) policy: String,
@@ -226,14 +243,12 @@ impl Runtime {
         }
         let traced = Traced {
             is_sampled,
-            trace,
             parent,
             state,
             client: Some(client),
             server,
             peer,
-            events: Vec::new(),
-            dropped_events: 0,
+            ..Traced::of(trace)
         };
         self.traces.live.insert(origin, Box::new(traced));
     }
@@ -259,14 +274,11 @@ impl Runtime {
         }
         let traced = Traced {
             is_sampled: context.sampled,
-            trace: context.trace,
             parent: Some(context.span),
             state,
-            client: None,
             server: Some(server),
             peer: self.peer_of(origin),
-            events: Vec::new(),
-            dropped_events: 0,
+            ..Traced::of(context.trace)
         };
         self.traces.live.insert(origin, Box::new(traced));
     }
@@ -382,19 +394,7 @@ impl Runtime {
         let is_recorded =
             traced.as_ref().is_some_and(|traced| traced.is_sampled) || (status.is_some() && errors);
         let dice = &mut self.traces.dice;
-        let mut traced = traced.unwrap_or_else(|| {
-            Box::new(Traced {
-                is_sampled: false,
-                trace: dice.trace(),
-                parent: None,
-                state: "".into(),
-                client: None,
-                server: None,
-                peer: None,
-                events: Vec::new(),
-                dropped_events: 0,
-            })
-        });
+        let mut traced = traced.unwrap_or_else(|| Box::new(Traced::of(dice.trace())));
         let outcome = |side| Outcome {
             code: code.name().unwrap_or("UNKNOWN"),
             is_error: is_error(side, code),
@@ -563,14 +563,7 @@ mod tests {
         traces.note(origin, "unknown", 1, Vec::new());
         let traced = Traced {
             is_sampled: true,
-            trace: traces.dice.trace(),
-            parent: None,
-            state: "".into(),
-            client: None,
-            server: None,
-            peer: None,
-            events: Vec::new(),
-            dropped_events: 0,
+            ..Traced::of(traces.dice.trace())
         };
         traces.live.insert(origin, Box::new(traced));
         for at_ns in 0..MAX_EVENTS as u64 + 3 {

@@ -126,12 +126,7 @@ impl RdmaLink {
         config: &LinkConfig,
         now_ns: u64,
     ) -> Result<RdmaLink, RdmaError> {
-        let opening = Opening {
-            address,
-            role: Role::Initiator,
-            config,
-            now_ns,
-        };
+        let opening = Opening::to(address, config, now_ns);
         RdmaLink::open(rdma, &opening, options, Watch::own)
     }
 
@@ -146,12 +141,7 @@ impl RdmaLink {
         config: &LinkConfig,
         now_ns: u64,
     ) -> Result<RdmaLink, RdmaError> {
-        let opening = Opening {
-            address,
-            role: Role::Initiator,
-            config,
-            now_ns,
-        };
+        let opening = Opening::to(address, config, now_ns);
         let watch = || Ok(Watch::Shared(poller.member()));
         RdmaLink::open(poller.rdma(), &opening, options, watch)
     }
