@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Aborted, abortable, join, join_all};
@@ -144,12 +146,15 @@ fn a_deadline_is_kept_and_the_servers_pause_as_well() {
 
     // Dropping a call that pauses leaves nothing behind.
     let (call, over) = abortable(check(&served.client, None));
-    let abort = async {
-        while hotel.asked() < 2 {
-            std::thread::yield_now();
+    // Between two looks the session has its turn: calls leave at the end of one.
+    let abort = poll_fn(|cx| {
+        if hotel.asked() < 2 {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
         over.abort();
-    };
+        Poll::Ready(())
+    });
     let (outcome, ()) = block_on(&served.session, join(call, abort));
     assert_eq!(outcome, Err(Aborted));
     assert_eq!(hotel.asked(), 2);
