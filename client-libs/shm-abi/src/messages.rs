@@ -68,7 +68,7 @@ pub struct Request {
     /// What is asked.
     #[prost(
         oneof = "RequestBody",
-        tags = "10, 11, 12, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37"
+        tags = "10, 11, 12, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38"
     )]
     pub body: Option<RequestBody>,
 }
@@ -139,6 +139,9 @@ pub enum RequestBody {
     /// Have a tenant live on another runtime.
     #[prost(message, tag = "37")]
     TenantMove(TenantMove),
+    /// Report what has been counted and measured, as numbers that only grow.
+    #[prost(message, tag = "38")]
+    Metrics(Empty),
 }
 
 /// Have a tenant live on a runtime, with all that it has; the answer is a report.

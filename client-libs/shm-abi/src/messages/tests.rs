@@ -63,6 +63,7 @@ fn every_request_and_response_has_its_number() {
         (35, RequestBody::SettingsChange(SettingsChange::default())),
         (37, RequestBody::TenantMove(super::TenantMove::default())),
         (36, RequestBody::Upgrade(Upgrade::default())),
+        (38, RequestBody::Metrics(Empty {})),
     ];
     for (number, body) in requests {
         let request = Request {

@@ -20,7 +20,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::control::connection::{self, Answer};
 use crate::control::{
-    Control, lifecycle, origin, placing, prefetch, replay, report, settings, takeover,
+    Control, lifecycle, live, origin, placing, prefetch, replay, report, settings, takeover,
 };
 use crate::limits::PROOF_BYTES;
 
@@ -114,6 +114,7 @@ pub(crate) async fn handle(
             report::answer(&done)?
         }
         RequestBody::Status(_) => report::answer(&report::status(control).await?)?,
+        RequestBody::Metrics(_) => report::answer(&live::report(control).await?)?,
         RequestBody::OpenSession(_) | RequestBody::Bind(_) | RequestBody::Drain(_) => {
             return Err(Status::new(
                 Code::INTERNAL,

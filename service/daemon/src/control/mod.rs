@@ -20,6 +20,7 @@ mod compile;
 mod connection;
 mod doors;
 mod lifecycle;
+mod live;
 mod lives;
 mod origin;
 mod placing;
@@ -57,6 +58,7 @@ use tollgate_policy_host::{Compiler, Host, HostConfig, Rate};
 use tollgate_provenance::TrustedKeys;
 use tollgate_shm_abi::control::ControlListener;
 use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::wait::now_ns;
 use tollgate_telemetry::limits::MAX_RECORDS;
 use tollgate_telemetry::record::Record;
 use tollgate_transport::{LinkConfig, PresharedKey};
@@ -155,6 +157,8 @@ struct Control {
     listen: Option<SocketAddr>,
     /// What this process was started from.
     program: PathBuf,
+    /// When it began to count, by the monotonic clock.
+    began_ns: u64,
     /// Told once another process has taken over.
     retired: Notify,
     successor: RefCell<Option<Child>>,
@@ -277,6 +281,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         rdma,
         not_listening: RefCell::default(),
         program,
+        began_ns: now_ns(),
         retired: Notify::new(),
         successor: RefCell::default(),
         exporters: RefCell::default(),

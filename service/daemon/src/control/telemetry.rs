@@ -5,7 +5,7 @@
 //!                              ├─ gather: Measure ──▶ every runtime, between two calls
 //!   every interval_s ──────────┘      │
 //!                                     ▼ families
-//!        the scrape's answer, the daemon's exporter, each tenant's exporter (its own points only)
+//!        the scrape's answer, the daemon's exporter, each tenant's exporter (its own points only); live.rs
 //! ```
 //!
 //! Invariant: the provider's policies are in nobody's points but the daemon's (P5), since those have no tenant.
@@ -183,6 +183,12 @@ fn log(line: &Line) {
 
 /// All metrics as they are now.
 async fn gather(control: &Control) -> Result<Metrics, Status> {
+    let mut report = measure(control).await?;
+    Ok(metrics(control, &mut report))
+}
+
+/// What all runtimes have counted and measured.
+pub(super) async fn measure(control: &Control) -> Result<Report, Status> {
     let mut report = control.counted_before.borrow().clone();
     let mut asked = Vec::new();
     for runtime in 0..control.runtimes() {
@@ -192,15 +198,20 @@ async fn gather(control: &Control) -> Result<Metrics, Status> {
         report.absorb(control.answered(answer).await?);
     }
     report.merge_shares();
-    let mut families = durations(&mut report);
-    families.extend(of_policies(control, &report));
-    families.extend(of_tenants(&report));
-    families.extend(of_runtimes(&report));
-    families.extend(of_links(&report));
+    Ok(report)
+}
+
+/// That as metrics. Takes the report's durations.
+pub(super) fn metrics(control: &Control, report: &mut Report) -> Metrics {
+    let mut families = durations(report);
+    families.extend(of_policies(control, report));
+    families.extend(of_tenants(report));
+    families.extend(of_runtimes(report));
+    families.extend(of_links(report));
     families.extend(of_exports(&control.exporters.borrow()));
-    families.extend(of_records(&report));
+    families.extend(of_records(report));
     families.retain(|family| !family.points.is_empty());
-    Ok(Metrics { families })
+    Metrics { families }
 }
 
 /// A tenant that has moved has had series of several runtimes.

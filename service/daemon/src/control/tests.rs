@@ -48,6 +48,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         not_listening: RefCell::default(),
         listen: None,
         program: PathBuf::new(),
+        began_ns: 0,
         retired: Notify::new(),
         successor: RefCell::default(),
         exporters: RefCell::default(),

@@ -1,0 +1,92 @@
+//! What a live view is told, as JSON: all metrics, and when that was.
+//!
+//! The numbers are those of [`telemetry`], which only grow, so whoever asks twice knows what was between: the daemon keeps nothing for it, and
+//! computes nothing unless it is asked. `pid` and `began_ns` tell one that counts from another that has begun anew.
+//!
+//! Absent on purpose: percentiles, which are those of an interval that only the viewer knows; and exemplars, which a tracing system shows.
+
+use serde_json::{Map, Value, json};
+use tollgate_engine::Status;
+use tollgate_shm_abi::wait::now_ns;
+use tollgate_telemetry::histogram::{Histogram, SCALE};
+use tollgate_telemetry::metrics::{Family, Point, Value as Number};
+
+use crate::control::{Control, telemetry};
+
+/// All metrics, and how much of what there is.
+pub(super) async fn report(control: &Control) -> Result<Value, Status> {
+    let mut report = telemetry::measure(control).await?;
+    let ready = report.links.iter().filter(|link| link.state == "ready");
+    let links = json!({"all": report.links.len(), "ready": ready.count()});
+    let (sessions, services) = (report.sessions.len(), report.services.len());
+    let metrics = telemetry::metrics(control, &mut report);
+    let families: Vec<_> = metrics.families.iter().map(of_family).collect();
+    Ok(json!({
+        "name": control.config().name,
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "began_ns": control.began_ns,
+        "now_ns": now_ns(),
+        "sessions": sessions,
+        "services": services,
+        "links": links,
+        "metrics": families,
+    }))
+}
+
+fn of_family(family: &Family) -> Value {
+    let points: Vec<_> = family.points.iter().map(of_point).collect();
+    json!({"name": family.name, "unit": family.unit, "points": points})
+}
+
+fn of_point(point: &Point) -> Value {
+    let labels = point.labels.iter();
+    let labels: Map<_, _> = labels
+        .map(|(name, value)| ((*name).to_owned(), Value::from(&**value)))
+        .collect();
+    let value = match &point.value {
+        Number::Count(count) => json!(count),
+        Number::Measure(measure) => json!(measure),
+        Number::Durations(durations) => of_durations(durations),
+    };
+    json!({"tenant": point.tenant.as_deref(), "labels": labels, "value": value})
+}
+
+/// Bucket k of `buckets` counts durations in (2^((first+k)/2^scale), 2^((first+k+1)/2^scale)] seconds, `zero` those that took no time.
+fn of_durations(durations: &Histogram) -> Value {
+    let (first, buckets) = durations.positive();
+    json!({
+        "count": durations.count(), "zero": durations.zero(), "sum": durations.sum(), "scale": SCALE, "first": first, "buckets": buckets,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_telemetry::metrics::Kind;
+
+    use super::*;
+
+    #[test]
+    fn a_family_has_its_points_with_their_buckets() {
+        let mut durations = Histogram::default();
+        // Half a second is the upper bound of its bucket.
+        for took_ns in [0, 500_000_000, 1_000_000_000, 1_000_000_000] {
+            durations.record(took_ns);
+        }
+        let mut family = Family::new("a.duration", "s", "Time.", Kind::Histogram);
+        let labels = vec![("rpc.method", "a.B/C".into())];
+        let value = Number::Durations(Box::new(durations));
+        family.push(Some(&"acme".into()), labels, value);
+        family.push(None, Vec::new(), Number::Count(7));
+        family.push(None, Vec::new(), Number::Measure(0.5));
+        let buckets = [1, 0, 0, 0, 0, 0, 0, 0, 2];
+        let durations =
+            json!({"count": 4, "zero": 1, "sum": 2.5, "scale": 3, "first": -9, "buckets": buckets});
+        let expected = json!({"name": "a.duration", "unit": "s", "points": [
+            {"tenant": "acme", "labels": {"rpc.method": "a.B/C"}, "value": durations},
+            {"tenant": null, "labels": {}, "value": 7},
+            {"tenant": null, "labels": {}, "value": 0.5},
+        ]});
+        assert_eq!(of_family(&family), expected);
+    }
+}
