@@ -219,6 +219,7 @@ const FENCED: &[(&str, &[&str])] = &[
         ],
     ),
     ("opentelemetry*", &["tollgate-telemetry"]),
+    ("ratatui*", &["tollgate-cli"]),
     ("pyo3", &["tollgate-python"]),
     (
         "tonic*",

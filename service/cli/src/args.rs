@@ -1,7 +1,7 @@
 //! The command line, as others script against it.
 //!
 //! Everything a user can type is in this file, with its help; what it does is in the siblings
-//! ([`crate::admin`], [`crate::check`], [`crate::daemon`], [`crate::policy`], [`crate::audit`], [`crate::rpc`], [`crate::stubs`], [`crate::up`]). Only [`crate::desk`]
+//! ([`crate::admin`], [`crate::check`], [`crate::daemon`], [`crate::policy`], [`crate::audit`], [`crate::rpc`], [`crate::stubs`], [`crate::top`], [`crate::up`]). Only [`crate::desk`]
 //! and [`crate::fleet`] define their own words. Values are parsed here, once: what leaves this file has its final type.
 
 use std::path::PathBuf;
@@ -13,6 +13,7 @@ use tollgate_gen::Language;
 
 use crate::desk::Desk;
 use crate::fleet::Fleet;
+use crate::limits::MIN_INTERVAL;
 use crate::metadata::Pair;
 
 /// Drives a Tollgate daemon: tenants, policies, and calls by hand.
@@ -57,6 +58,14 @@ pub(crate) enum Command {
          Example: tollgate check --state /var/lib/tollgate"
     )]
     Check(Check),
+    /// Watch methods, policies and runtimes of the daemon: rates, percentiles, denials, CPU
+    #[command(
+        after_help = "In a terminal it is a live view; ? shows its keys. Otherwise, and with --once, one interval is printed as a table.\n\n\
+         Examples: tollgate top\n          \
+         tollgate top --once --interval 10s --sort p99\n          \
+         tollgate top --json --tenant acme"
+    )]
+    Top(Top),
     /// Change settings of the daemon while it runs, and show them
     #[command(subcommand)]
     Daemon(Daemon),
@@ -560,6 +569,67 @@ pub(crate) struct Check {
     pub(crate) json: bool,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// What rates and percentiles are of, such as 500ms, 1s or 1m; at least 100ms
+    #[arg(long, value_name = "TIME", value_parser = interval, default_value = "1s")]
+    pub(crate) interval: Duration,
+    /// Only this tenant's calls and policies
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tenant: Option<String>,
+    /// Print one interval as a table, also to a terminal
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Print one interval as JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// What comes first
+    #[arg(long, value_enum, default_value_t = Sort::Cpu)]
+    pub(crate) sort: Sort,
+}
+
+/// What comes first among methods and among policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sort {
+    /// Policies that use most CPU, methods with most calls
+    Cpu,
+    /// Methods and policies with most calls
+    Rate,
+    /// The slowest methods, policies that use most CPU
+    P99,
+    /// Methods and policies with most denials
+    Denials,
+}
+
+impl Sort {
+    pub(crate) fn next(self) -> Sort {
+        match self {
+            Sort::Cpu => Sort::Rate,
+            Sort::Rate => Sort::P99,
+            Sort::P99 => Sort::Denials,
+            Sort::Denials => Sort::Cpu,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Sort::Cpu => "cpu",
+            Sort::Rate => "rate",
+            Sort::P99 => "p99",
+            Sort::Denials => "denials",
+        }
+    }
+}
+
+/// A time between two looks at a daemon.
+fn interval(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    match time < MIN_INTERVAL {
+        true => Err(format!("an interval is at least {MIN_INTERVAL:?}")),
+        false => Ok(time),
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Daemon {
     /// Change settings while calls run, all of these or none, until they are reset
@@ -881,6 +951,9 @@ mod tests {
             "tollgate policy bench ./acl.wasm --cases cases.json --json",
             "tollgate policy inspect ./acl.wasm",
             "tollgate --socket P status --json",
+            "tollgate top",
+            "tollgate top --once --interval 100ms --sort denials --tenant acme",
+            "tollgate top --json --sort p99",
             "tollgate daemon set waiting=sleep cores=0,1 policies.cpu_us=50",
             "tollgate daemon reset waiting cores",
             "tollgate --socket P daemon settings --json",
@@ -933,6 +1006,8 @@ mod tests {
             "tollgate fleet upgrade run --accept b",
             "tollgate fleet upgrade run --settle 11m",
             "tollgate fleet upgrade plan --resume",
+            "tollgate top --interval 99ms",
+            "tollgate top --sort name",
             "tollgate daemon set",
             "tollgate daemon set waiting",
             "tollgate daemon set =sleep",

@@ -38,3 +38,15 @@ pub(crate) const SSH_CONNECT_S: u32 = 10;
 
 /// Every so many seconds, `ssh` asks a silent host for a sign of life, and gives up after so many in vain.
 pub(crate) const SSH_ALIVE: (u32, u32) = (10, 6);
+
+/// Most buckets of a histogram that are read: the daemon's have 336.
+pub(crate) const MAX_BUCKETS: usize = 4_096;
+
+/// Most characters of a name in a live view; a method's full name has up to 511 bytes or so, and nobody's terminal shows more.
+pub(crate) const MAX_NAME_CHARS: usize = 512;
+
+/// The shortest interval of a live view: what a daemon is asked costs it a copy of all series.
+pub(crate) const MIN_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long a live view waits for a key before it looks at everything else.
+pub(crate) const LOOK_UP: Duration = Duration::from_millis(50);

@@ -9,6 +9,7 @@
 //! failure   a sentence, a code, a hint     ├─ fleet   several hosts' daemons, through their sockets and ssh
 //! metadata  key=value                      ├─ rpc     call and serve, over the client library
 //! schema    .proto and JSON                ├─ stubs   code for applications
+//!                                          ├─ top     what the daemon does, live
 //!                                          └─ up      becomes the daemon
 //! ```
 //!
@@ -34,6 +35,7 @@ mod policy;
 mod rpc;
 mod schema;
 mod stubs;
+mod top;
 mod up;
 
 use std::process::ExitCode;
@@ -70,6 +72,7 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Audit(command) => audit::audit(&cli.socket, command),
         Command::Status(args) => admin::status(&cli.socket, args),
         Command::Check(args) => check::check(&cli.socket, args),
+        Command::Top(args) => top::top(&cli.socket, args),
         Command::Daemon(command) => daemon::daemon(&cli.socket, command),
         Command::Call(args) => rpc::call(cli, args),
         Command::Prefetch(args) => admin::prefetch(&cli.socket, args),

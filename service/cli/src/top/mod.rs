@@ -1,0 +1,52 @@
+//! `tollgate top`: what a daemon does, live.
+//!
+//! ```text
+//!  daemon ─ sample.rs   what one report says ─┐
+//!                                             ├─ rows.rs   what was between two ─ table.rs   as text ─ screen.rs   as a frame
+//!  daemon ─ sample.rs ────────────────────────┘                                                              │
+//!                                                                        terminal.rs   keys, time, and the terminal as it was
+//! ```
+//!
+//! Whoever looks asks, and pays: the daemon keeps nothing for it. Absent on purpose: history, which is Prometheus's; and single calls, which are
+//! traces'.
+
+mod rows;
+mod sample;
+mod screen;
+mod table;
+mod terminal;
+
+use std::io::IsTerminal;
+use std::path::Path;
+
+use tollgate_shm_abi::messages::{Empty, RequestBody};
+
+use crate::admin::report;
+use crate::args::Top;
+use crate::failure::Failure;
+use crate::top::rows::View;
+use crate::top::sample::Sample;
+use crate::top::screen::Model;
+
+/// Shows it until somebody has seen enough; or returns what one interval came to.
+pub(crate) fn top(socket: &Path, args: &Top) -> Result<String, Failure> {
+    let first = ask(socket)?;
+    let is_seen = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    if is_seen && !args.once && !args.json {
+        let mut model = Model::new(first, args.sort, args.tenant.clone());
+        model.is_colored = std::env::var_os("NO_COLOR").is_none_or(|text| text.is_empty());
+        return terminal::run(socket, args.interval, model).map(|()| String::new());
+    }
+    std::thread::sleep(args.interval);
+    let mut view = View::between(&first, &ask(socket)?, args.tenant.as_deref());
+    view.sort(args.sort);
+    Ok(match args.json {
+        true => format!("{}\n", view.json()),
+        false => table::plain(&view, args.sort),
+    })
+}
+
+fn ask(socket: &Path) -> Result<Sample, Failure> {
+    let report = report(socket, RequestBody::Metrics(Empty {}))?;
+    Ok(Sample::of(&report))
+}

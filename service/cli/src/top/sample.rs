@@ -1,0 +1,281 @@
+//! What a daemon has counted until one moment, out of its report: older, newer and nonsensical ones, too.
+//!
+//! What isn't there, or isn't a number that can be, counts as nothing, and what isn't known is passed over: no report is refused. Text is shown
+//! without control characters, whoever chose it.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::limits::{MAX_BUCKETS, MAX_NAME_CHARS};
+
+/// Which side of calls was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Side {
+    Client,
+    Server,
+}
+
+impl Side {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Side::Client => "client",
+            Side::Server => "server",
+        }
+    }
+}
+
+/// Of which calls durations are; nobody's tenant: of those that had no series of their own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Calls {
+    pub(crate) tenant: Option<String>,
+    pub(crate) method: String,
+    pub(crate) side: Side,
+    pub(crate) status: String,
+}
+
+/// Durations of calls.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Durations {
+    pub(crate) count: u64,
+    /// Of those, how many took no time that the daemon's clock could tell.
+    pub(crate) zero: u64,
+    /// Buckets per octave are two to the power of this.
+    pub(crate) scale: i32,
+    /// By OpenTelemetry's index.
+    pub(crate) buckets: BTreeMap<i32, u64>,
+    pub(crate) is_error: bool,
+}
+
+/// A version of a policy; nobody's tenant: the provider's.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Version {
+    pub(crate) tenant: Option<String>,
+    pub(crate) name: String,
+    pub(crate) version: String,
+}
+
+/// What a version has said and used, wherever it judges.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Judged {
+    /// Whatever it said.
+    pub(crate) calls: u64,
+    pub(crate) denied: u64,
+    /// Not judged because it was out of order.
+    pub(crate) refused: u64,
+    pub(crate) faults: u64,
+    pub(crate) cpu_s: f64,
+}
+
+/// For how long a runtime has done what.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Times {
+    pub(crate) busy_s: f64,
+    pub(crate) spinning_s: f64,
+    pub(crate) sleeping_s: f64,
+}
+
+/// What one report says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Sample {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    /// Whose counts these are: its process, and when that began.
+    pub(crate) counter: (u64, u64),
+    pub(crate) now_ns: u64,
+    pub(crate) sessions: u64,
+    pub(crate) services: u64,
+    pub(crate) links: u64,
+    pub(crate) ready_links: u64,
+    pub(crate) live_calls: u64,
+    pub(crate) durations: BTreeMap<Calls, Durations>,
+    pub(crate) policies: BTreeMap<Version, Judged>,
+    pub(crate) runtimes: BTreeMap<u64, Times>,
+}
+
+impl Sample {
+    pub(crate) fn of(report: &Value) -> Sample {
+        let count = |value: &Value| value.as_u64().unwrap_or(0);
+        let mut sample = Sample {
+            name: text(&report["name"]),
+            version: text(&report["version"]),
+            counter: (count(&report["pid"]), count(&report["began_ns"])),
+            now_ns: count(&report["now_ns"]),
+            sessions: count(&report["sessions"]),
+            services: count(&report["services"]),
+            links: count(&report["links"]["all"]),
+            ready_links: count(&report["links"]["ready"]),
+            ..Sample::default()
+        };
+        for family in list(&report["metrics"]) {
+            let name = family["name"].as_str().unwrap_or_default();
+            for point in list(&family["points"]) {
+                sample.add(name, point);
+            }
+        }
+        sample
+    }
+
+    fn add(&mut self, family: &str, point: &Value) {
+        let value = &point["value"];
+        let (count, seconds) = (value.as_u64().unwrap_or(0), measure(value));
+        match family {
+            "rpc.client.call.duration" => self.add_durations(Side::Client, point),
+            "rpc.server.call.duration" => self.add_durations(Side::Server, point),
+            "tollgate.policy.calls" => {
+                let decision = label(point, "tollgate.policy.decision");
+                let judged = self.judged(point);
+                judged.calls = judged.calls.saturating_add(count);
+                match &*decision {
+                    "denied" => judged.denied = judged.denied.saturating_add(count),
+                    "refused" => judged.refused = judged.refused.saturating_add(count),
+                    _ => {}
+                }
+            }
+            "tollgate.policy.faults" => {
+                let judged = self.judged(point);
+                judged.faults = judged.faults.saturating_add(count);
+            }
+            "tollgate.policy.cpu.time" => self.judged(point).cpu_s += seconds,
+            "tollgate.runtime.time" => self.add_time(point, seconds),
+            "tollgate.calls.live" => self.live_calls = self.live_calls.saturating_add(count),
+            _ => {}
+        }
+    }
+
+    fn add_durations(&mut self, side: Side, point: &Value) {
+        let is_rest = !point["labels"]["otel.metric.overflow"].is_null();
+        let calls = Calls {
+            tenant: tenant(point),
+            method: match is_rest {
+                true => "(all others)".to_owned(),
+                false => label(point, "rpc.method"),
+            },
+            side,
+            status: label(point, "rpc.response.status_code"),
+        };
+        let mut durations = Durations::of(&point["value"]);
+        durations.is_error = !point["labels"]["error.type"].is_null();
+        self.durations.insert(calls, durations);
+    }
+
+    fn judged(&mut self, point: &Value) -> &mut Judged {
+        let version = Version {
+            tenant: tenant(point),
+            name: label(point, "tollgate.policy.name"),
+            version: label(point, "tollgate.policy.version"),
+        };
+        self.policies.entry(version).or_default()
+    }
+
+    fn add_time(&mut self, point: &Value, seconds: f64) {
+        let Ok(runtime) = label(point, "tollgate.runtime").parse() else {
+            return;
+        };
+        let times = self.runtimes.entry(runtime).or_default();
+        match &*label(point, "tollgate.runtime.state") {
+            "busy" => times.busy_s += seconds,
+            "spinning" => times.spinning_s += seconds,
+            "sleeping" => times.sleeping_s += seconds,
+            _ => {}
+        }
+    }
+}
+
+impl Durations {
+    fn of(value: &Value) -> Durations {
+        let number = |value: &Value| value.as_i64().and_then(|n| i32::try_from(n).ok());
+        let (first, scale) = (number(&value["first"]), number(&value["scale"]));
+        let mut durations = Durations {
+            count: value["count"].as_u64().unwrap_or(0),
+            zero: value["zero"].as_u64().unwrap_or(0),
+            ..Durations::default()
+        };
+        // OpenTelemetry's scales. Without one, or without a place, the buckets say nothing.
+        let (Some(first), Some(scale @ -10..=20)) = (first, scale) else {
+            return durations;
+        };
+        durations.scale = scale;
+        let indices = (0..MAX_BUCKETS as i32).map_while(|k| first.checked_add(k));
+        let counts = list(&value["buckets"]).iter().map(Value::as_u64);
+        let counts = indices.zip(counts.map(|count| count.unwrap_or(0)));
+        durations.buckets = counts.filter(|(_, count)| *count > 0).collect();
+        durations
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn measure(value: &Value) -> f64 {
+    let number = value.as_f64().unwrap_or(0.0);
+    if number.is_finite() {
+        number.max(0.0)
+    } else {
+        0.0
+    }
+}
+
+fn label(point: &Value, name: &str) -> String {
+    text(&point["labels"][name])
+}
+
+fn tenant(point: &Value) -> Option<String> {
+    point["tenant"].as_str().map(shown)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| "?".to_owned(), shown)
+}
+
+/// Text that a terminal shows and doesn't obey.
+pub(crate) fn shown(text: &str) -> String {
+    let safe = |c: char| if c.is_control() { '?' } else { c };
+    text.chars().take(MAX_NAME_CHARS).map(safe).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn no_report_is_refused() {
+        for report in [
+            json!(null),
+            json!([1, 2]),
+            json!({"name": 7, "links": "none", "metrics": {"a": 1}}),
+            json!({"metrics": [1, {"name": "rpc.client.call.duration", "points": [null, 3, {"value": []}]}]}),
+            json!({"now_ns": -1, "pid": 1.5, "metrics": [{"name": "tollgate.runtime.time", "points": [{"value": -1e308}]}]}),
+        ] {
+            let sample = Sample::of(&report);
+            assert_eq!(sample.name, "?", "{report}");
+            assert!(sample.runtimes.is_empty() && sample.policies.is_empty());
+        }
+    }
+
+    #[test]
+    fn buckets_that_cannot_be_are_none() {
+        let of = |first: i64, scale: i64, buckets: usize| {
+            let buckets = vec![1; buckets];
+            let value = json!({"count": 1, "first": first, "scale": scale, "buckets": buckets});
+            Durations::of(&value)
+        };
+        assert_eq!(of(-80, 3, 2).buckets, [(-80, 1), (-79, 1)].into());
+        assert_eq!(of(i64::MAX, 3, 2).buckets, [].into());
+        assert_eq!(
+            of(i64::from(i32::MAX), 3, 2).buckets,
+            [(i32::MAX, 1)].into()
+        );
+        assert_eq!(of(0, 21, 2).buckets, [].into());
+        assert_eq!(of(0, 3, MAX_BUCKETS + 1).buckets.len(), MAX_BUCKETS);
+    }
+
+    #[test]
+    fn names_do_not_move_the_cursor() {
+        assert_eq!(shown("a\u{1b}[2Jb\n"), "a?[2Jb?");
+        assert_eq!(shown(&"x".repeat(MAX_NAME_CHARS + 1)).len(), MAX_NAME_CHARS);
+    }
+}

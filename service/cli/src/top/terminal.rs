@@ -1,0 +1,164 @@
+//! The live view's rim: keys, time, the daemon, and a terminal that is as it was afterwards.
+//!
+//! Whatever ends it, a guard or the panic hook leaves the alternate screen and raw mode: a key, a signal, a failure, a panic. (But for SIGKILL, after
+//! which `reset` helps.) The daemon is asked by another thread, so that keys are heard while it doesn't answer; there is one question at a time.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use tollgate_shm_abi::status::Code;
+
+use crate::failure::Failure;
+use crate::limits::LOOK_UP;
+use crate::top::ask;
+use crate::top::sample::Sample;
+use crate::top::screen::{Key, Model};
+
+/// Gives the terminal back.
+struct Borrowed;
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// Until somebody quits.
+pub(super) fn run(socket: &Path, interval: Duration, mut model: Model) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::new(Code::UNAVAILABLE, format_args!("the terminal: {error}"))
+    };
+    let told = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&told)).map_err(failed)?;
+    }
+    let _borrowed = Borrowed;
+    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let (wanted, answers) = asker(socket.to_owned());
+    follow(
+        &mut terminal,
+        interval,
+        &mut model,
+        &told,
+        &wanted,
+        &answers,
+    )
+    .map_err(failed)
+}
+
+/// Asks once for each time that it is told to.
+fn asker(socket: PathBuf) -> (Sender<()>, Receiver<Result<Sample, Failure>>) {
+    let (wanted, next) = channel::<()>();
+    let (answer, answers) = channel();
+    std::thread::spawn(move || {
+        while next.recv().is_ok() {
+            if answer.send(ask(&socket)).is_err() {
+                return;
+            }
+        }
+    });
+    (wanted, answers)
+}
+
+fn follow(
+    terminal: &mut DefaultTerminal,
+    interval: Duration,
+    model: &mut Model,
+    told: &AtomicBool,
+    wanted: &Sender<()>,
+    answers: &Receiver<Result<Sample, Failure>>,
+) -> std::io::Result<()> {
+    let (mut due, mut is_asked) = (Instant::now() + interval, false);
+    terminal.draw(|frame| model.draw(frame))?;
+    while !told.load(Ordering::Relaxed) {
+        let mut is_new = false;
+        if event::poll(LOOK_UP)? {
+            match event::read()? {
+                Event::Key(event) => match key(&event) {
+                    Some(key) if !model.press(key) => return Ok(()),
+                    pressed => is_new = pressed.is_some(),
+                },
+                // It has another size.
+                _ => is_new = true,
+            }
+        }
+        match answers.try_recv() {
+            Ok(Ok(sample)) => (is_asked, is_new) = (false, hear(model, sample)),
+            Ok(Err(failure)) => {
+                model.trouble = Some(failure.sentence());
+                (is_asked, is_new) = (false, true);
+            }
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => {
+                return Err(std::io::Error::other("nobody asks the daemon any more"));
+            }
+        }
+        // Nobody looks at what is paused, so nothing is asked.
+        if !is_asked && !model.paused && Instant::now() >= due {
+            is_asked = wanted.send(()).is_ok();
+            due = Instant::now() + interval;
+        }
+        if is_new {
+            terminal.draw(|frame| model.draw(frame))?;
+        }
+    }
+    Ok(())
+}
+
+/// What was asked before a pause is answered in it, and isn't shown.
+fn hear(model: &mut Model, sample: Sample) -> bool {
+    if !model.paused {
+        model.add(sample);
+    }
+    !model.paused
+}
+
+fn key(event: &KeyEvent) -> Option<Key> {
+    if event.kind == KeyEventKind::Release {
+        return None;
+    }
+    let is_control = event.modifiers.contains(KeyModifiers::CONTROL);
+    Some(match event.code {
+        KeyCode::Char('c') if is_control => Key::Quit,
+        KeyCode::Char('q') | KeyCode::Esc => Key::Quit,
+        KeyCode::Char('s') => Key::Sort,
+        KeyCode::Char('t') => Key::Tenant,
+        KeyCode::Char('p' | ' ') => Key::Pause,
+        KeyCode::Char('?') => Key::Help,
+        KeyCode::Down | KeyCode::Char('j') => Key::Scroll(1),
+        KeyCode::Up | KeyCode::Char('k') => Key::Scroll(-1),
+        KeyCode::PageDown => Key::Scroll(10),
+        KeyCode::PageUp => Key::Scroll(-10),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_what_the_help_says() {
+        let plain = |code| key(&KeyEvent::new(code, KeyModifiers::NONE));
+        for (code, expected) in [
+            (KeyCode::Esc, Some(Key::Quit)),
+            (KeyCode::Char('q'), Some(Key::Quit)),
+            (KeyCode::Char('c'), None),
+            (KeyCode::Char('s'), Some(Key::Sort)),
+            (KeyCode::Char(' '), Some(Key::Pause)),
+            (KeyCode::Char('?'), Some(Key::Help)),
+            (KeyCode::Up, Some(Key::Scroll(-1))),
+            (KeyCode::PageDown, Some(Key::Scroll(10))),
+        ] {
+            assert_eq!(plain(code), expected, "{code:?}");
+        }
+        let control = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(key(&control), Some(Key::Quit));
+    }
+}
