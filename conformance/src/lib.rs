@@ -44,6 +44,7 @@ pub mod peer;
 pub mod process;
 pub mod readme;
 pub mod source;
+pub mod terminal;
 pub mod testbed;
 pub mod traffic;
 pub mod wasm;

@@ -147,24 +147,35 @@ impl Process {
         I: IntoIterator<Item = S>,
         S: AsRef<OsStr>,
     {
+        Process::start_on(program, args, [(); 3].map(|()| Stdio::piped()))
+    }
+
+    /// The same with another standard input, output and error; what goes elsewhere isn't among what it has [said](Process::said).
+    ///
+    /// # Errors
+    /// If the kernel can't start it.
+    pub fn start_on<I, S>(program: &Path, args: I, stdio: [Stdio; 3]) -> io::Result<Process>
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        let [stdin, stdout, stderr] = stdio;
         let mut command = Command::new(self::program("leash"));
         command
             .arg(std::process::id().to_string())
             .arg(program)
             .args(args);
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(stdin).stdout(stdout).stderr(stderr);
         let mut child = fork(command)?;
         let output = Arc::new(Output::default());
-        output.lock().open_pipes = 2;
-        output
-            .clone()
-            .collect(child.stdout.take().expect("stdout is a pipe"));
-        output
-            .clone()
-            .collect(child.stderr.take().expect("stderr is a pipe"));
+        let (said, complained) = (child.stdout.take(), child.stderr.take());
+        output.lock().open_pipes = usize::from(said.is_some()) + usize::from(complained.is_some());
+        if let Some(pipe) = said {
+            output.clone().collect(pipe);
+        }
+        if let Some(pipe) = complained {
+            output.clone().collect(pipe);
+        }
         let name = program
             .file_name()
             .unwrap_or_default()
