@@ -21,10 +21,10 @@ use tollgate_shm_abi::status::Code;
 use crate::args::{DaemonUpgrade, Prefetch, Status, Tenant};
 use crate::failure::Failure;
 use crate::limits::MAX_REPORT_BYTES;
-use crate::schema;
+use crate::{output, schema};
 
 /// How long the daemon may take for one answer. Compiling a large policy takes the longest.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where a tenant lives now, and what it took.
 fn moved(report: &Value) -> String {
@@ -138,7 +138,7 @@ pub(crate) fn report(socket: &Path, body: RequestBody) -> Result<Value, Failure>
     report_within(ANSWER_TIMEOUT, socket, body, &[])
 }
 
-fn report_within(
+pub(crate) fn report_within(
     limit: Duration,
     socket: &Path,
     body: RequestBody,
@@ -294,15 +294,16 @@ fn is_flat(value: &Value) -> bool {
     }
 }
 
+/// A value in a line, without what a terminal would obey.
 pub(crate) fn flat(value: &Value) -> String {
     match value {
-        Value::String(text) => text.clone(),
+        Value::String(text) => output::plain(text),
         Value::Array(items) if items.is_empty() => "none".to_owned(),
         Value::Array(items) => items.iter().map(flat).collect::<Vec<_>>().join(" "),
         Value::Object(fields) => {
             let fields: Vec<_> = fields
                 .iter()
-                .map(|(name, value)| format!("{name}={}", flat(value)))
+                .map(|(name, value)| format!("{}={}", output::plain(name), flat(value)))
                 .collect();
             fields.join(" ")
         }

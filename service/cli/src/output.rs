@@ -8,3 +8,9 @@ pub(crate) fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     let _closed = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
+
+/// Text that others chose, as a terminal shows and doesn't obey.
+pub(crate) fn plain(text: &str) -> String {
+    let safe = |c: char| if c.is_control() { '?' } else { c };
+    text.chars().map(safe).collect()
+}

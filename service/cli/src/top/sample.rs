@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::limits::{MAX_BUCKETS, MAX_NAME_CHARS};
+use crate::output;
 
 /// Which side of calls was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -229,10 +230,9 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| "?".to_owned(), shown)
 }
 
-/// Text that a terminal shows and doesn't obey.
+/// As much of a text as fits, as a terminal shows and doesn't obey.
 pub(crate) fn shown(text: &str) -> String {
-    let safe = |c: char| if c.is_control() { '?' } else { c };
-    text.chars().take(MAX_NAME_CHARS).map(safe).collect()
+    output::plain(text).chars().take(MAX_NAME_CHARS).collect()
 }
 
 #[cfg(test)]
