@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use tollgate_control::{Attachment, Isolation, PolicyVersion};
 use tollgate_engine::Status;
 use tollgate_policy_host::{
-    Effects, Hook, Instance, LoadError, Manifest, Method, Setup, TenantLimits, Verdict,
+    Effects, Hook, Instance, LoadError, Manifest, Method, Setup, TenantLimits, Value as FieldValue,
+    Verdict,
 };
 use tollgate_shm_abi::messages::PolicyDiff;
 use tollgate_shm_abi::status::Code;
@@ -223,14 +224,21 @@ impl Replayed {
     }
 }
 
-/// `change room = Bits(3), metadata x-user removed; delay 5 us`
-fn told(entry: &Method, hook: Hook, effects: &Effects) -> String {
+/// `change room = 3, metadata x-user removed; delay 5 us`
+pub(super) fn told(entry: &Method, hook: Hook, effects: &Effects) -> String {
     fn name(names: &[String], at: u32) -> &str {
         names.get(at as usize).map_or("?", String::as_str)
     }
     let fields = effects.fields.iter().map(|change| {
         let path = name(entry.changes(hook), change.field);
-        format!("{path} = {:?}", change.value)
+        match &change.value {
+            FieldValue::Clear => format!("{path} removed"),
+            FieldValue::Bits(bits) => format!("{path} = {}", bits.cast_signed()),
+            FieldValue::Bytes(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => format!("{path} = {text:?}"),
+                Err(_) => format!("{path} = \"{}\"", bytes.escape_ascii()),
+            },
+        }
     });
     let keys = effects.metadata.iter().map(|change| {
         let key = name(entry.metadata_changes(hook), change.key);
@@ -259,7 +267,7 @@ fn all_shown(entry: &Method, hook: Hook) -> Vec<String> {
 
 /// A view by its fields' paths and metadata keys. Views have no types: what points to bytes is text if it is UTF-8, anything else a
 /// number.
-fn readable(view: &[u8], fields: &[String], keys: &[String]) -> Value {
+pub(super) fn readable(view: &[u8], fields: &[String], keys: &[String]) -> Value {
     let word = |at: usize| -> Option<u32> {
         let bytes = view.get(at..at + 4)?;
         Some(u32::from_le_bytes(bytes.try_into().ok()?))
