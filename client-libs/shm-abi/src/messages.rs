@@ -68,7 +68,7 @@ pub struct Request {
     /// What is asked.
     #[prost(
         oneof = "RequestBody",
-        tags = "10, 11, 12, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38"
+        tags = "10, 11, 12, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41"
     )]
     pub body: Option<RequestBody>,
 }
@@ -142,6 +142,80 @@ pub enum RequestBody {
     /// Report what has been counted and measured, as numbers that only grow.
     #[prost(message, tag = "38")]
     Metrics(Empty),
+    /// Say what would become of a call.
+    #[prost(message, tag = "39")]
+    Explain(Explain),
+    /// Watch calls as they end.
+    #[prost(message, tag = "40")]
+    Tap(Tap),
+    /// Show what is kept of a trace.
+    #[prost(message, tag = "41")]
+    TraceShow(TraceShow),
+}
+
+/// Say which policies would be asked about a call, what they would be shown, and, with a message, what they would answer; the answer is a
+/// report. Descriptors, each if it is announced: blobs with a descriptor set and with the message as JSON.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Explain {
+    /// Whose call.
+    #[prost(string, tag = "1")]
+    pub tenant: String,
+    /// The service's full name.
+    #[prost(string, tag = "2")]
+    pub service: String,
+    /// The method's name within the service.
+    #[prost(string, tag = "3")]
+    pub method: String,
+    /// [`SIDE_CLIENT`], [`SIDE_SERVER`] or [`SIDE_ANY`]: a call within the host, which is judged on both.
+    #[prost(int32, tag = "4")]
+    pub side: i32,
+    /// About the reply; otherwise about the request.
+    #[prost(bool, tag = "5")]
+    pub is_reply: bool,
+    /// With a descriptor set that has the service; without it, the one that the tenant's application has bound.
+    #[prost(bool, tag = "6")]
+    pub has_schema: bool,
+    /// With a message.
+    #[prost(bool, tag = "7")]
+    pub has_message: bool,
+    /// What travels beside the message, as a block of metadata.
+    #[prost(bytes = "vec", tag = "8")]
+    pub metadata: Vec<u8>,
+}
+
+/// Watch calls as they end; the answer is a report of those that ended since the last time. Nobody watches any more once this hasn't been
+/// asked for a while.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Tap {
+    /// What the answer before said; 0: this is the first time.
+    #[prost(uint64, tag = "1")]
+    pub tap: u64,
+    /// Whose calls; empty for everybody's.
+    #[prost(string, tag = "2")]
+    pub tenant: String,
+    /// The service's full name; empty for any.
+    #[prost(string, tag = "3")]
+    pub service: String,
+    /// The method's name within the service; empty for any.
+    #[prost(string, tag = "4")]
+    pub method: String,
+    /// Only those that a policy denied.
+    #[prost(bool, tag = "5")]
+    pub denied: bool,
+    /// Only those that didn't end with OK.
+    #[prost(bool, tag = "6")]
+    pub failed: bool,
+}
+
+/// Show the spans that the daemon has kept of a trace; the answer is a report.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TraceShow {
+    /// The trace, or one of its spans, in hexadecimal; empty: the newest traces.
+    #[prost(string, tag = "1")]
+    pub id: String,
+    /// How many of the newest.
+    #[prost(uint32, tag = "2")]
+    pub last: u32,
 }
 
 /// Have a tenant live on a runtime, with all that it has; the answer is a report.

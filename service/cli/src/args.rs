@@ -1,7 +1,7 @@
 //! The command line, as others script against it.
 //!
 //! Everything a user can type is in this file, with its help; what it does is in the siblings
-//! ([`crate::admin`], [`crate::check`], [`crate::daemon`], [`crate::policy`], [`crate::audit`], [`crate::rpc`], [`crate::stubs`], [`crate::top`], [`crate::up`]). Only [`crate::desk`]
+//! ([`crate::admin`], [`crate::calls`], [`crate::check`], [`crate::daemon`], [`crate::policy`], [`crate::audit`], [`crate::rpc`], [`crate::stubs`], [`crate::top`], [`crate::up`]). Only [`crate::desk`]
 //! and [`crate::fleet`] define their own words. Values are parsed here, once: what leaves this file has its final type.
 
 use std::path::PathBuf;
@@ -66,6 +66,12 @@ pub(crate) enum Command {
          tollgate top --json --tenant acme"
     )]
     Top(Top),
+    /// Say which policies a call would meet, what they would be shown, and what they would answer; or why a call was denied
+    Explain(Explain),
+    /// Watch calls as they end
+    Tap(Tap),
+    /// Show what is kept of a trace, or the newest traces
+    Trace(Trace),
     /// Change settings of the daemon while it runs, and show them
     #[command(subcommand)]
     Daemon(Daemon),
@@ -701,6 +707,97 @@ pub(crate) struct Files {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples: tollgate explain --tenant acme --method hotel.Reservation/Reserve '{\"customer_name\": \"Ada\"}'\n          \
+         tollgate explain 00f067aa0ba902b7\n\n\
+        Policies are asked in instances that are thrown away, which begin without state: one that counts calls answers as to its first.\n\
+        The schema is the one that the tenant's application has bound; if none has, give it with --proto."
+)]
+pub(crate) struct Explain {
+    /// Whose call it would be
+    #[arg(long, value_name = "NAME", requires = "method")]
+    pub(crate) tenant: Option<String>,
+    /// The method, such as hotel.Reservation/Reserve
+    #[arg(long, value_name = "SERVICE/METHOD", requires = "tenant")]
+    pub(crate) method: Option<MethodName>,
+    /// Only this side; both if left out, as of a call within the host
+    #[arg(long, requires = "tenant")]
+    pub(crate) side: Option<Side>,
+    /// The message is a reply
+    #[arg(long, requires = "tenant")]
+    pub(crate) reply: bool,
+    /// This would be beside the message; in base64 if the key ends in -bin. Repeat for more, also of one key
+    #[arg(long, value_name = "KEY=VALUE", requires = "tenant")]
+    pub(crate) metadata: Vec<Pair>,
+    /// What defines the service, if no application has bound it: a .proto file, a directory of them, or a serialized descriptor set
+    #[arg(long, value_name = "PATH", requires = "tenant")]
+    pub(crate) proto: Vec<PathBuf>,
+    /// Where imports are; the directories of the .proto files if left out
+    #[arg(long, short = 'I', value_name = "DIR", requires = "proto")]
+    pub(crate) include: Vec<PathBuf>,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// With --tenant and --method: the message as JSON, which is then judged; `-` reads it from standard input. Without: a call, by its
+    /// trace or its span
+    #[arg(value_name = "JSON|CALL", required_unless_present = "tenant")]
+    pub(crate) subject: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples: tollgate tap hotel.Reservation/Reserve --denied\n          \
+         tollgate tap --tenant acme --json --count 100\n\n\
+        Nothing of what is in messages is shown, but for what the status of a failed call says. What a daemon has too much of is counted."
+)]
+pub(crate) struct Tap {
+    /// Of these calls only: a method, such as hotel.Reservation/Reserve, or a service
+    #[arg(value_name = "SERVICE[/METHOD]")]
+    pub(crate) of: Option<String>,
+    /// Only this tenant's
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) tenant: String,
+    /// Only those that a policy denied
+    #[arg(long)]
+    pub(crate) denied: bool,
+    /// Only those that didn't end with OK
+    #[arg(long)]
+    pub(crate) failed: bool,
+    /// End after so many
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// End after this time, such as 10s or 5m
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub(crate) time: Option<Duration>,
+    /// Print a line of JSON per call, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: tollgate trace 4bf92f3577b34da6a3ce929d0e0e4736\n\n\
+        A daemon keeps its newest spans (telemetry.kept_spans): of calls that are sampled, of calls whose application has a span of its own that is, \
+        and of calls that fail. Those of other daemons are theirs to show."
+)]
+pub(crate) struct Trace {
+    /// The trace, or one of its spans, in hexadecimal; the newest traces if left out
+    #[arg(value_name = "ID", default_value = "", hide_default_value = true)]
+    pub(crate) id: String,
+    /// How many of the newest, at most 1000
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) last: u32,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
 #[command(after_help = "Example: tollgate prefetch --proto hotel.proto\n\n\
         It lasts until the daemon ends; its configuration can name descriptor sets to prefetch at every start.")]
 pub(crate) struct Prefetch {
@@ -927,6 +1024,13 @@ mod tests {
             "tollgate --socket P policy push ./acl.wasm --tenant acme --name acl",
             "tollgate policy push ./acl.wasm --tenant acme --name acl --config F.json --socket P",
             "tollgate policy attach acl@1 --tenant acme --service hotel.Reservation --method Reserve --side client",
+            "tollgate explain --tenant acme --method hotel.Reservation/Reserve",
+            "tollgate explain --tenant acme --method a.B/C --side server --reply --proto a.proto -I . --metadata k=v --json {}",
+            "tollgate explain 00f067aa0ba902b7",
+            "tollgate tap",
+            "tollgate tap hotel.Reservation --tenant acme --denied --count 3 --for 10s --json",
+            "tollgate trace",
+            "tollgate trace 4bf92f3577b34da6a3ce929d0e0e4736 --json",
             "tollgate policy attach acl@1 --tenant acme --service hotel.Reservation --side server",
             "tollgate policy attach acl@1 --tenant acme --service a.B --side client --mode canary=10%",
             "tollgate policy attach acl@1 --provider --post --side server --on-fault open --fresh --record 1000",
@@ -988,6 +1092,12 @@ mod tests {
             "tollgate serve --token T --proto hotel.proto --service a.B --echo --show-metadata",
             "tollgate call --token T hotel.Reservation/Reserve {}",
             "tollgate policy attach acl@1 --tenant acme --service hotel.Reservation --side middle",
+            "tollgate explain",
+            "tollgate explain --tenant acme {}",
+            "tollgate explain --method a.B/C {}",
+            "tollgate explain 00f067aa0ba902b7 --reply",
+            "tollgate trace --last 0",
+            "tollgate trace --last 1001",
             "tollgate policy attach acl@1 --service hotel.Reservation --side client",
             "tollgate policy attach acl@1 --tenant acme --side client",
             "tollgate policy attach acl@1 --tenant acme --service a.B --side client --post",

@@ -29,6 +29,9 @@ pub(crate) const MAX_SAID_BYTES: usize = 64 << 10;
 /// The longest that an operator may allow a host until it is as it was.
 pub(crate) const MAX_SETTLE: Duration = Duration::from_secs(600);
 
+/// How often `tollgate tap` asks for what has ended.
+pub(crate) const TAP_EVERY: Duration = Duration::from_millis(200);
+
 /// The first and the longest pause between two looks at a host that settles.
 pub(crate) const LOOK_AGAIN: (Duration, Duration) =
     (Duration::from_millis(50), Duration::from_secs(1));

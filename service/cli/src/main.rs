@@ -23,6 +23,7 @@ mod admin;
 mod answers;
 mod args;
 mod audit;
+mod calls;
 mod check;
 mod daemon;
 mod desk;
@@ -71,6 +72,9 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Policy(command) => policy::policy(&cli.socket, command),
         Command::Audit(command) => audit::audit(&cli.socket, command),
         Command::Status(args) => admin::status(&cli.socket, args),
+        Command::Explain(args) => calls::explain(&cli.socket, args),
+        Command::Tap(args) => calls::tap(&cli.socket, args),
+        Command::Trace(args) => calls::trace(&cli.socket, args),
         Command::Check(args) => check::check(&cli.socket, args),
         Command::Top(args) => top::top(&cli.socket, args),
         Command::Daemon(command) => daemon::daemon(&cli.socket, command),

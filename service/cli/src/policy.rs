@@ -389,7 +389,7 @@ fn numbers(mode: Mode) -> (i32, u32) {
     }
 }
 
-fn number(side: Side) -> i32 {
+pub(crate) fn number(side: Side) -> i32 {
     match side {
         Side::Client => SIDE_CLIENT,
         Side::Server => SIDE_SERVER,

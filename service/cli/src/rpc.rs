@@ -211,7 +211,7 @@ fn ended(status: Status) -> Failure {
 }
 
 /// The argument itself, or all of standard input for `-`.
-fn argument_or_stdin(argument: &str) -> Result<String, Failure> {
+pub(crate) fn argument_or_stdin(argument: &str) -> Result<String, Failure> {
     if argument != "-" {
         return Ok(argument.to_owned());
     }

@@ -198,7 +198,7 @@ pub(crate) fn line(head: &Head, now: SystemTime, note: &Note) -> (String, Head) 
 }
 
 /// `2026-11-21T15:46:02.120Z`. A clock before 1970 counts as 1970.
-pub(crate) fn rfc3339(time: SystemTime) -> String {
+pub fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
     // Civil from days, after Howard Hinnant: years begin in March, so that the leap day is a year's last.

@@ -192,7 +192,12 @@ impl Target {
         matches(&self.tenant, tenant)
             && matches(&self.service, service)
             && self.side == side
-            && (self.method.is_empty() || self.method == method)
+            && self.is_for(method)
+    }
+
+    /// Whether calls of a method of its service are.
+    pub fn is_for(&self, method: &str) -> bool {
+        self.method.is_empty() || self.method == method
     }
 }
 

@@ -14,8 +14,8 @@ use tollgate_telemetry::sampling::{MILLION, Sampler, Sampling};
 use tollgate_transport::limits;
 
 use crate::limits::{
-    COMPILE_MEMORY_BYTES, COMPILE_TIMEOUT_MS, MAX_COMPILE_WORKERS, MAX_TENANT_ENDPOINTS,
-    RDMA_RING_KIB,
+    COMPILE_MEMORY_BYTES, COMPILE_TIMEOUT_MS, MAX_COMPILE_WORKERS, MAX_KEPT_SPANS,
+    MAX_TENANT_ENDPOINTS, RDMA_RING_KIB,
 };
 use crate::settings::{SETTINGS, Source};
 
@@ -280,6 +280,9 @@ pub struct TelemetryConfig {
     /// Whether calls that fail have a line in the daemon's own log, too, ten a second per tenant at most. Default false; an endpoint gets them in
     /// any case.
     pub log_failures: bool,
+    /// How many of the newest spans each runtime keeps for `tollgate trace` and `tollgate explain`, 0 to 100,000, each about 1 KB; with no endpoint,
+    /// they are of calls that fail and of calls whose application has a span of its own. Default 1,000.
+    pub kept_spans: u32,
     /// How often metrics are sent, in seconds, 1 to 3,600. Default 10.
     pub interval_s: u32,
     /// What tenants have of their own, by their names.
@@ -330,6 +333,7 @@ impl Default for TelemetryConfig {
             sample_per_million: 10_000,
             sample_errors: true,
             log_failures: false,
+            kept_spans: 1_000,
             interval_s: 10,
             tenants: BTreeMap::new(),
         }
@@ -343,6 +347,13 @@ impl TelemetryConfig {
                 setting: "telemetry.interval_s",
                 value: self.interval_s.to_string(),
                 expected: "1 to 3600",
+            });
+        }
+        if self.kept_spans > MAX_KEPT_SPANS {
+            return Err(ConfigError::OutOfRange {
+                setting: "telemetry.kept_spans",
+                value: self.kept_spans.to_string(),
+                expected: "0 to 100000",
             });
         }
         if self.tenants.len() > MAX_TENANT_ENDPOINTS {
@@ -369,14 +380,20 @@ impl TelemetryConfig {
         self.endpoint.is_some() || self.tenants.values().any(|its| its.endpoint.is_some())
     }
 
-    /// Which calls are traced.
+    /// Which calls are traced: by chance only if somebody gets them.
     pub(crate) fn sampler(&self) -> Sampler {
+        let by_chance = |per_million| match self.is_told() {
+            true => per_million,
+            false => 0,
+        };
         let default = Sampling {
-            per_million: self.sample_per_million,
+            per_million: by_chance(self.sample_per_million),
             errors: self.sample_errors,
         };
         let own = |its: &TenantTelemetry| Sampling {
-            per_million: its.sample_per_million.unwrap_or(default.per_million),
+            per_million: its
+                .sample_per_million
+                .map_or(default.per_million, by_chance),
             errors: its.sample_errors.unwrap_or(default.errors),
         };
         let tenants = self.tenants.iter();
@@ -745,6 +762,10 @@ mod tests {
         check(
             "[telemetry]\nsample_per_million = 1000001",
             "telemetry.sample_per_million = 1000001: 0 to 1000000",
+        );
+        check(
+            "[telemetry]\nkept_spans = 100001",
+            "telemetry.kept_spans = 100001: 0 to 100000",
         );
         check(
             "[telemetry.tenants.acme]\nsample_per_million = 1000001",

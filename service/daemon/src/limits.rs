@@ -104,6 +104,24 @@ pub const AUDIT_FLUSH: Duration = Duration::from_secs(2);
 /// Decisions that a comparison of two versions shows; it counts all of them.
 pub const SHOWN_DIFFERENCES: usize = 1_000;
 
+/// Spans that each runtime keeps, at most: some 100 MB.
+pub const MAX_KEPT_SPANS: u32 = 100_000;
+
+/// Traces that are shown at once.
+pub const MAX_SHOWN_TRACES: usize = 1_000;
+
+/// Who watches calls as they end, at once. Each has calls copied for it.
+pub const MAX_TAPS: usize = 16;
+
+/// Calls that wait for one who watches; more are counted only.
+pub const MAX_TAPPED: usize = 2_048;
+
+/// How long who watches may not ask for more before nobody watches any more.
+pub const TAP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Bytes of the message, as JSON, that `tollgate explain` asks about.
+pub const MAX_EXPLAINED: usize = 4 << 20;
+
 /// Fresh instances that a comparison of two versions makes at most, one per fault.
 pub const REPLAY_INSTANCES: usize = 100;
 

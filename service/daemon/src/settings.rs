@@ -16,7 +16,9 @@ use tollgate_control::limits::CPU_US;
 use tollgate_telemetry::sampling::MILLION;
 
 use crate::config::{Config, ConfigError};
-use crate::limits::{MAX_CORE, MAX_RUNTIMES, MAX_SPIN, WAIT_TARGET_US, WINDOW_BYTES, WINDOW_CALLS};
+use crate::limits::{
+    MAX_CORE, MAX_KEPT_SPANS, MAX_RUNTIMES, MAX_SPIN, WAIT_TARGET_US, WINDOW_BYTES, WINDOW_CALLS,
+};
 
 /// One setting that can change while the daemon runs.
 pub struct Setting {
@@ -116,6 +118,13 @@ pub const SETTINGS: &[Setting] = &[
         read: |config| json!(config.telemetry.sample_errors),
         write: |config, text| parse(&mut config.telemetry.sample_errors, text),
         fits: |_| true,
+    },
+    Setting {
+        key: "telemetry.kept_spans",
+        takes: "0 to 100000",
+        read: |config| json!(config.telemetry.kept_spans),
+        write: |config, text| parse(&mut config.telemetry.kept_spans, text),
+        fits: |config| config.telemetry.kept_spans <= MAX_KEPT_SPANS,
     },
     Setting {
         key: "policies.cpu_us",

@@ -145,7 +145,7 @@ pub struct Counts {
 
 #[derive(Default)]
 struct Queue {
-    spans: VecDeque<Box<Span>>,
+    spans: VecDeque<Arc<Span>>,
     lines: VecDeque<Box<Line>>,
     metrics: Option<Metrics>,
     now: Option<Now>,
@@ -218,6 +218,8 @@ impl Exporter {
                 true => queue.lines.push_back(line),
                 false => queue.counts.lines.overflowed += 1,
             },
+            // Nobody exports what somebody watches.
+            Record::Tapped(_) => return,
         }
         self.shared.bell.notify_one();
     }

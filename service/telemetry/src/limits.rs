@@ -30,6 +30,10 @@ pub const MAX_EVENTS: usize = 32;
 /// Lines about failed calls of one tenant on one runtime within a second; the first that comes later says how many there weren't.
 pub const MAX_LINES_PER_SECOND: u32 = 10;
 
+/// Calls that one runtime tells who watches them, within a second; the first that comes later says how many there weren't. Some KB each, and they
+/// share a queue with spans and lines ([`MAX_RECORDS`]), which they must not crowd out.
+pub const MAX_TAPPED_PER_SECOND: u32 = 2_000;
+
 /// Characters of a `tracestate` that are carried, as W3C wants it; a longer one is dropped.
 pub const MAX_TRACESTATE_BYTES: usize = 512;
 

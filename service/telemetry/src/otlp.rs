@@ -4,6 +4,8 @@
 //! (`rpc.system.name`, `rpc.method`, `rpc.response.status_code`, `error.type`), and those of our own begin with `tollgate.`. Times are made those of the
 //! epoch here.
 
+use std::sync::Arc;
+
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
@@ -63,7 +65,7 @@ impl Daemon {
     }
 
     /// Spans, to send.
-    pub fn traces(&self, spans: &[Box<Span>], now: Now) -> ExportTraceServiceRequest {
+    pub fn traces(&self, spans: &[Arc<Span>], now: Now) -> ExportTraceServiceRequest {
         let spans = spans.iter().map(|span| span_of(span, now)).collect();
         let scope_spans = ScopeSpans {
             scope: Some(self.scope()),

@@ -128,13 +128,24 @@ pub struct Line {
     pub withheld: u64,
 }
 
-/// Either.
+/// One of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A span.
-    Span(Box<Span>),
+    Span(Arc<Span>),
     /// A line.
     Line(Box<Line>),
+    /// A call that is watched as it ends, and that has no span beside that: its trace is nobody's.
+    Tapped(Box<Tapped>),
+}
+
+/// See [`Record::Tapped`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tapped {
+    /// The call.
+    pub span: Span,
+    /// Calls that there were too many of, before this one.
+    pub withheld: u64,
 }
 
 impl Record {
@@ -143,40 +154,46 @@ impl Record {
         match self {
             Record::Span(span) => &span.tenant,
             Record::Line(line) => &line.tenant,
+            Record::Tapped(tapped) => &tapped.span.tenant,
         }
     }
 
     /// What the tenant may be told of it: not which policies the provider has.
     pub fn for_tenant(mut self) -> Record {
         match &mut self {
-            Record::Span(span) => span.attributes.retain(|(key, _)| *key != PROVIDERS_POLICY),
+            Record::Span(span) => forget_providers(Arc::make_mut(span)),
             Record::Line(line) if line.is_providers => line.policy = None,
             Record::Line(_) => {}
+            Record::Tapped(tapped) => forget_providers(&mut tapped.span),
         }
         self
     }
 }
 
-/// How many lines a tenant may leave: so many within each second.
+fn forget_providers(span: &mut Span) {
+    span.attributes.retain(|(key, _)| *key != PROVIDERS_POLICY);
+}
+
+/// How many records there may be of a kind: so many within each second.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct LineRate {
+pub struct Rate {
     second: u64,
-    lines: u32,
+    admitted: u32,
     withheld: u64,
 }
 
-impl LineRate {
+impl Rate {
     /// Whether there may be one now, and how many there couldn't be before it.
-    pub fn admit(&mut self, now_ns: u64) -> Option<u64> {
+    pub fn admit(&mut self, per_second: u32, now_ns: u64) -> Option<u64> {
         let second = now_ns / 1_000_000_000;
         if second != self.second {
-            (self.second, self.lines) = (second, 0);
+            (self.second, self.admitted) = (second, 0);
         }
-        if self.lines == crate::limits::MAX_LINES_PER_SECOND {
+        if self.admitted >= per_second {
             self.withheld += 1;
             return None;
         }
-        self.lines += 1;
+        self.admitted += 1;
         Some(std::mem::take(&mut self.withheld))
     }
 }
@@ -184,18 +201,17 @@ impl LineRate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::MAX_LINES_PER_SECOND;
 
     #[test]
     fn a_second_has_so_many_lines_and_the_next_one_says_what_was_withheld() {
-        let mut rate = LineRate::default();
-        for _ in 0..MAX_LINES_PER_SECOND {
-            assert_eq!(rate.admit(5_000_000_000), Some(0));
+        let mut rate = Rate::default();
+        for _ in 0..10 {
+            assert_eq!(rate.admit(10, 5_000_000_000), Some(0));
         }
         for _ in 0..3 {
-            assert_eq!(rate.admit(5_999_999_999), None);
+            assert_eq!(rate.admit(10, 5_999_999_999), None);
         }
-        assert_eq!(rate.admit(6_000_000_000), Some(3));
-        assert_eq!(rate.admit(6_000_000_001), Some(0));
+        assert_eq!(rate.admit(10, 6_000_000_000), Some(3));
+        assert_eq!(rate.admit(10, 6_000_000_001), Some(0));
     }
 }

@@ -62,7 +62,7 @@ fn outcome() -> Outcome {
 
 fn span(number: u64) -> Record {
     let id = (number + 1).to_be_bytes();
-    Record::Span(Box::new(Span {
+    Record::Span(Arc::new(Span {
         tenant: "acme".into(),
         trace: TraceId::new([9; 16]).unwrap(),
         span: SpanId::new(id).unwrap(),
@@ -502,7 +502,9 @@ fn a_tenant_is_not_told_of_the_providers_policies() {
         Record::Line(line.clone())
     );
     line.is_providers = true;
-    span.attributes.push((PROVIDERS_POLICY, "tax@1".into()));
+    Arc::make_mut(&mut span)
+        .attributes
+        .push((PROVIDERS_POLICY, "tax@1".into()));
     let Record::Span(span) = Record::Span(span).for_tenant() else {
         panic!("it stays a span");
     };

@@ -62,6 +62,9 @@ fn every_request_and_response_has_its_number() {
         (34, RequestBody::Settings(Empty {})),
         (35, RequestBody::SettingsChange(SettingsChange::default())),
         (37, RequestBody::TenantMove(super::TenantMove::default())),
+        (39, RequestBody::Explain(Explain::default())),
+        (40, RequestBody::Tap(Tap::default())),
+        (41, RequestBody::TraceShow(TraceShow::default())),
         (36, RequestBody::Upgrade(Upgrade::default())),
         (38, RequestBody::Metrics(Empty {})),
     ];

@@ -20,7 +20,8 @@ use tollgate_shm_abi::status::Code;
 
 use crate::control::connection::{self, Answer};
 use crate::control::{
-    Control, lifecycle, live, origin, placing, prefetch, replay, report, settings, takeover,
+    Control, explain, lifecycle, live, origin, placing, prefetch, replay, report, settings,
+    takeover, watching,
 };
 use crate::limits::PROOF_BYTES;
 
@@ -99,6 +100,13 @@ pub(crate) async fn handle(
         RequestBody::PolicyList(_) => report::answer(&report::list(control)?)?,
         RequestBody::PolicyShow(request) => report::answer(&report::show(control, request).await?)?,
         RequestBody::PolicyDiff(request) => report::answer(&replay::diff(control, request).await?)?,
+        RequestBody::Explain(request) => {
+            report::answer(&explain::explain(control, request, fds).await?)?
+        }
+        RequestBody::Tap(request) => report::answer(&watching::tap(control, request).await?)?,
+        RequestBody::TraceShow(request) => {
+            report::answer(&watching::show(control, &request).await?)?
+        }
         RequestBody::AuditShow(request) => report::answer(&report::audit(control, request.last)?)?,
         RequestBody::AuditVerify(_) => report::answer(&report::verify(control).await?)?,
         RequestBody::Prefetch(_) => {

@@ -19,6 +19,7 @@ mod by_rdma;
 mod compile;
 mod connection;
 mod doors;
+mod explain;
 mod lifecycle;
 mod live;
 mod lives;
@@ -36,6 +37,7 @@ mod takeover;
 mod telemetry;
 #[cfg(test)]
 mod tests;
+mod watching;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -164,6 +166,10 @@ struct Control {
     successor: RefCell<Option<Child>>,
     /// Whom telemetry is sent to.
     exporters: RefCell<telemetry::Exporters>,
+    /// Who watches calls.
+    taps: RefCell<watching::Taps>,
+    /// Rings when somebody begins to.
+    tapped: Notify,
     /// Where runtimes put what single calls leave.
     records: SyncSender<Record>,
 }
@@ -285,6 +291,8 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         retired: Notify::new(),
         successor: RefCell::default(),
         exporters: RefCell::default(),
+        taps: RefCell::default(),
+        tapped: Notify::new(),
         records,
     });
     let exporters = telemetry::Exporters::start(&control)?;

@@ -342,6 +342,21 @@ impl Attachments {
             .collect())
     }
 
+    /// Who judges one method's calls of a tenant's on one side, in the order of its chain, and what each does.
+    pub(crate) fn judges(
+        &self,
+        (runtime, tenant, side): (usize, &str, Side),
+        schema: &BoundSchema,
+        method: &MethodLayout,
+    ) -> Vec<(&Live, Result<MethodSteps, Status>)> {
+        let lives = self.covering(runtime, tenant, &schema.layout.name, side);
+        let lives = lives.into_iter();
+        let lives = lives.filter(|(_, live)| live.attachment.target.is_for(&method.name));
+        lives
+            .map(|(id, live)| (live, self.steps_of(id, live, schema, method)))
+            .collect()
+    }
+
     fn chain_for(
         &self,
         lives: &[(u32, &Live)],
@@ -351,7 +366,7 @@ impl Attachments {
         let mut chain = MethodSteps::default();
         for (id, live) in lives {
             let target = &live.attachment.target;
-            if !target.method.is_empty() && target.method != method.name {
+            if !target.is_for(&method.name) {
                 continue;
             }
             let steps = self

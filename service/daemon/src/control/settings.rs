@@ -3,6 +3,8 @@
 //! What can fail comes first, and a change is stored before it is made, so what is refused leaves everything as it was. A runtime takes it
 //! between two calls. What is looked up when it is needed (quarantines, the memory of instances) is in force with the store.
 
+use std::sync::Arc;
+
 use rustix::thread::CpuSet;
 use serde_json::{Value, json};
 use tollgate_control::audit::{Actor, Event};
@@ -97,12 +99,14 @@ pub(super) async fn change(
 
 impl Control {
     /// Has all runtimes go on with what is in force now, and waits until they do.
-    async fn tune(&self, before: &Config) -> Result<(), Status> {
+    pub(super) async fn tune(&self, before: &Config) -> Result<(), Status> {
         let config = self.config();
         let cpu = self.cpu_limit(None);
+        let taps = self.taps.borrow().in_force();
         let mut asked = Vec::new();
         for runtime in 0..self.runtimes() {
-            let tuning = Box::new(tuning(&config, runtime, self.link.clone()));
+            let mut tuning = Box::new(tuning(&config, runtime, self.link.clone()));
+            tuning.telemetry.taps = Arc::clone(&taps);
             let of = match config.policies.cpu_us == before.policies.cpu_us {
                 true => Vec::new(),
                 false => self.with_default_cpu(runtime),
@@ -141,7 +145,7 @@ impl Control {
     }
 }
 
-/// How a runtime works by a configuration.
+/// How a runtime works by a configuration, while nobody watches calls.
 pub(super) fn tuning(config: &Config, runtime: usize, link: LinkConfig) -> Tuning {
     Tuning {
         core: config.cores.get(runtime).copied(),
@@ -157,8 +161,11 @@ pub(super) fn tuning(config: &Config, runtime: usize, link: LinkConfig) -> Tunin
         cpu_share_percent: config.policies.cpu_share_percent,
         telemetry: Watch {
             durations: config.telemetry.durations,
-            traces: config.telemetry.is_told(),
+            traces: config.telemetry.is_told() || config.telemetry.kept_spans > 0,
             sampler: config.telemetry.sampler(),
+            told: config.telemetry.is_told(),
+            kept_spans: config.telemetry.kept_spans as usize,
+            taps: Arc::default(),
             lines: config.telemetry.is_told() || config.telemetry.log_failures,
         },
     }

@@ -32,7 +32,7 @@ use tollgate_telemetry::prometheus::{Format, Now, write};
 use tollgate_telemetry::record::{Line, Record, Side};
 use tollgate_telemetry::scrape;
 
-use crate::control::{Control, DaemonError, failed};
+use crate::control::{Control, DaemonError, failed, watching};
 use crate::datapath::Command;
 use crate::datapath::command::Report;
 use crate::datapath::durations::{Kind as Measured, MeasuredOf, is_error};
@@ -87,7 +87,7 @@ impl Exporters {
 }
 
 /// What the clocks say.
-fn now() -> Now {
+pub(super) fn now() -> Now {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH);
     Now {
         unix_ns: unix.map_or(0, |unix| unix.as_nanos() as u64),
@@ -144,21 +144,23 @@ pub(super) async fn follow_metrics(control: Rc<Control>) {
     }
 }
 
-/// Passes on what single calls have left, if somebody is to get it.
+/// Passes on what single calls have left, as long as somebody is to get it.
 pub(super) async fn follow_records(control: Rc<Control>, left: Receiver<Record>) {
     let config = control.config();
     let (is_told, is_logged) = (config.telemetry.is_told(), config.telemetry.log_failures);
-    if !is_told && !is_logged {
-        return;
-    }
     loop {
+        if !is_told && !is_logged && !control.taps.borrow().any() {
+            control.tapped.notified().await;
+        }
         tokio::time::sleep(COLLECT_EVERY).await;
+        watching::end_abandoned(&control).await;
         let now = now();
         // As many as there are now: a runtime that is faster doesn't keep the control plane here.
         for record in left.try_iter().take(MAX_RECORDS) {
             if let (true, Record::Line(line)) = (is_logged, &record) {
                 log(line);
             }
+            control.taps.borrow_mut().note(&record, now);
             control.exporters.borrow().push(record, now);
         }
     }

@@ -52,6 +52,8 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         retired: Notify::new(),
         successor: RefCell::default(),
         exporters: RefCell::default(),
+        taps: RefCell::default(),
+        tapped: Notify::new(),
         records: std::sync::mpsc::sync_channel(1).0,
     };
     (Rc::new(control), runtime)

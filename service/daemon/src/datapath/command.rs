@@ -21,6 +21,7 @@ use tollgate_policy_host::{
 use tollgate_schema::Layouts;
 use tollgate_schema::evolution::MethodMatch;
 use tollgate_shm_abi::session::DaemonEnd;
+use tollgate_telemetry::record::Span;
 use tollgate_transport::Moved;
 
 use crate::config::{Scheduling, Waiting};
@@ -364,6 +365,10 @@ pub(crate) enum Command {
     Recorded {
         id: u32,
         reply: oneshot::Sender<Vec<RecordedView>>,
+    },
+    /// The newest spans, oldest first.
+    KeptSpans {
+        reply: oneshot::Sender<Vec<Arc<Span>>>,
     },
     Report {
         reply: oneshot::Sender<Report>,

@@ -59,6 +59,8 @@ mod version;
 pub(crate) use carrier::Carrier;
 pub(crate) use command::{Command, Event, Handle};
 pub(crate) use placement::Placement;
+pub(crate) use question::patch_change;
 #[cfg(test)]
 pub(crate) use runtime::Runtime;
 pub(crate) use runtime::{Options, Tuning, Watch, spawn};
+pub(crate) use traces::Tap;

@@ -374,7 +374,7 @@ impl Unchanged {
     }
 }
 
-fn patch_change(change: &FieldChange) -> Change<'_> {
+pub(crate) fn patch_change(change: &FieldChange) -> Change<'_> {
     let value = match &change.value {
         Value::Clear => NewValue::Clear,
         Value::Bits(bits) => NewValue::Bits(*bits),

@@ -50,7 +50,7 @@ use crate::datapath::pool::Pool;
 use crate::datapath::ports::{LinkPort, RemoteBinding, SessionPort, Who};
 use crate::datapath::question::Question;
 use crate::datapath::shares::Shares;
-use crate::datapath::traces::Traces;
+use crate::datapath::traces::{Tap, Traces};
 use crate::limits::JUDGED_AT_ONCE;
 use crate::rdma::{Rdma, WithoutRdma};
 
@@ -89,11 +89,25 @@ pub(crate) struct Tuning {
 pub(crate) struct Watch {
     /// How long they take.
     pub(crate) durations: bool,
-    /// Whether spans are made of calls, and of which: somebody gets them.
+    /// Whether spans are made of calls, and of which: somebody gets them, or they are kept.
     pub(crate) traces: bool,
     pub(crate) sampler: Sampler,
+    /// Whether somebody gets them.
+    pub(crate) told: bool,
+    /// How many of the newest are kept.
+    pub(crate) kept_spans: usize,
+    /// Which calls are watched as they end.
+    pub(crate) taps: Arc<[Tap]>,
     /// Whether those that fail leave a line.
     pub(crate) lines: bool,
+}
+
+impl Watch {
+    /// Whether anybody watches calls as they end.
+    #[inline]
+    pub(crate) fn is_tapped(&self) -> bool {
+        !self.taps.is_empty()
+    }
 }
 
 impl Tuning {
@@ -287,6 +301,9 @@ impl Runtime {
                     durations: true,
                     traces: false,
                     sampler: Sampler::default(),
+                    told: false,
+                    kept_spans: 0,
+                    taps: Arc::default(),
                     lines: false,
                 },
             },
@@ -357,6 +374,8 @@ impl Runtime {
             self.patience = tuning.patience();
         }
         self.options.tuning = tuning;
+        let most = self.options.tuning.telemetry.kept_spans;
+        self.traces.keep_at_most(most);
         self.pin();
         for slot in 0..self.links.slots() {
             if let Some((_, port)) = self.links.at_mut(slot) {
@@ -574,6 +593,9 @@ impl Runtime {
             }
             Command::Recorded { id, reply } => {
                 let _asker_gone = reply.send(self.policies.recorded(id));
+            }
+            Command::KeptSpans { reply } => {
+                let _asker_gone = reply.send(self.traces.kept());
             }
             Command::Report { reply } => {
                 let _asker_gone = reply.send(self.report());

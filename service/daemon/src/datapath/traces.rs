@@ -12,10 +12,12 @@
 //!
 //! Invariants: what a record needs is taken when its call ends, on the runtime; the queue to the control plane is bounded and nobody waits for it.
 //!
+//! The newest spans are kept here, too, for who asks for a trace; who watches calls end is told of those that have no span.
+//!
 //! Absent on purpose: spans of calls that have moved to another runtime or process meanwhile, or whose caller has gone: their entries are swept when
 //! the table is full.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
@@ -23,9 +25,11 @@ use tollgate_engine::fair::FlowId;
 use tollgate_engine::{CallKey, Ended, Origin, RouteTarget, SessionId, Status};
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf};
 use tollgate_shm_abi::status::Code;
-use tollgate_telemetry::limits::{MAX_EVENTS, MAX_TRACED, MAX_TRACESTATE_BYTES};
+use tollgate_telemetry::limits::{
+    MAX_EVENTS, MAX_LINES_PER_SECOND, MAX_TAPPED_PER_SECOND, MAX_TRACED, MAX_TRACESTATE_BYTES,
+};
 use tollgate_telemetry::record::{
-    Attributes, Event, Line, LineRate, Outcome, POLICY, PROVIDERS_POLICY, Record, Side, Span,
+    Attributes, Event, Line, Outcome, POLICY, PROVIDERS_POLICY, Rate, Record, Side, Span, Tapped,
 };
 use tollgate_telemetry::sampling::Dice;
 use tollgate_telemetry::w3c::{Context, SpanId, TRACEPARENT, TRACESTATE, TraceId, replace_parent};
@@ -73,12 +77,38 @@ pub(super) struct DeniedBy {
     pub(super) is_provider: bool,
 }
 
+/// Which calls somebody watches as they end; what is empty holds for all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tap {
+    pub(crate) tenant: String,
+    /// The method with its service, or the service with `/`.
+    pub(crate) method: String,
+    pub(crate) denied: bool,
+    pub(crate) failed: bool,
+}
+
+impl Tap {
+    /// Whether a call is one of them.
+    pub(crate) fn takes(&self, tenant: &str, method: &str, code: &str, is_denied: bool) -> bool {
+        (self.tenant.is_empty() || self.tenant == tenant)
+            && match self.method.ends_with('/') {
+                true => method.starts_with(&self.method),
+                false => self.method.is_empty() || self.method == method,
+            }
+            && (is_denied || !self.denied)
+            && (code != "OK" || !self.failed)
+    }
+}
+
 /// All that a runtime knows of single calls.
 pub(crate) struct Traces {
     live: HashMap<Origin, Box<Traced>, foldhash::fast::RandomState>,
     /// Of calls whose statuses are on their way out.
     denied: Vec<(Origin, DeniedBy)>,
-    lines: HashMap<FlowId, LineRate, foldhash::fast::RandomState>,
+    lines: HashMap<FlowId, Rate, foldhash::fast::RandomState>,
+    tapped: Rate,
+    /// The newest spans, oldest first.
+    kept: VecDeque<Arc<Span>>,
     dice: Dice,
     records: SyncSender<Record>,
     /// When the table was full and those were last looked for that have ended without an answer.
@@ -95,6 +125,8 @@ impl Traces {
             live: HashMap::default(),
             denied: Vec::new(),
             lines: HashMap::default(),
+            tapped: Rate::default(),
+            kept: VecDeque::new(),
             dice: Dice::random(),
             records,
             swept_ns: 0,
@@ -105,6 +137,22 @@ impl Traces {
 
     fn leave(&mut self, record: Record) {
         self.dropped += u64::from(self.records.try_send(record).is_err());
+    }
+
+    fn keep(&mut self, span: &Arc<Span>, most: usize) {
+        self.kept.push_back(Arc::clone(span));
+        self.keep_at_most(most);
+    }
+
+    /// Keeps so many of the newest spans.
+    pub(crate) fn keep_at_most(&mut self, most: usize) {
+        let too_many = self.kept.len().saturating_sub(most);
+        self.kept.drain(..too_many);
+    }
+
+    /// The newest spans, oldest first.
+    pub(crate) fn kept(&self) -> Vec<Arc<Span>> {
+        self.kept.iter().map(Arc::clone).collect()
     }
 
     fn note(&mut self, origin: Origin, name: &'static str, at_ns: u64, attributes: Attributes) {
@@ -330,7 +378,7 @@ impl Runtime {
     #[cold]
     pub(super) fn trace_denied(&mut self, call: CallKey, by: DeniedBy) {
         let watch = &self.options.tuning.telemetry;
-        if !(watch.traces || watch.lines) {
+        if !(watch.traces || watch.lines || watch.is_tapped()) {
             return;
         }
         if let Some(origin) = self.engine.origin_of(call) {
@@ -352,7 +400,8 @@ impl Runtime {
     pub(super) fn call_ended(&mut self, origin: Origin, ended: &Ended, status: Option<&Status>) {
         let status = status.filter(|status| status.code != Code::OK);
         let code = status.map_or(Code::OK, |status| status.code);
-        if self.traces.live.is_empty() && status.is_none() {
+        let is_tapped = self.options.tuning.telemetry.is_tapped();
+        if self.traces.live.is_empty() && status.is_none() && !is_tapped {
             return self.measure(origin, ended, code, [None; 2]);
         }
         let traced = self.traces.live.remove(&origin);
@@ -361,7 +410,7 @@ impl Runtime {
         let spans = sampled.map_or([None; 2], |t| [named(t.client), named(t.server)]);
         self.measure(origin, ended, code, spans);
         let watch = &self.options.tuning.telemetry;
-        if sampled.is_some() || (status.is_some() && (watch.traces || watch.lines)) {
+        if sampled.is_some() || is_tapped || (status.is_some() && (watch.traces || watch.lines)) {
             self.record_ended(origin, ended, status, traced);
         }
     }
@@ -393,10 +442,19 @@ impl Runtime {
         let code = status.map_or(Code::OK, |status| status.code);
         let is_recorded =
             traced.as_ref().is_some_and(|traced| traced.is_sampled) || (status.is_some() && errors);
+        let is_denied = by.is_some();
+        let name = code.name().unwrap_or("UNKNOWN");
+        let takes = |tap: &Tap| tap.takes(&tenant, &method, name, is_denied);
+        let is_tapped = watch.taps.iter().any(takes);
+        let (is_told, keeps) = (watch.told || is_tapped, watch.kept_spans);
+        let tapped = is_tapped && !is_recorded;
+        let now_ns = self.now_ns;
+        let tapped = tapped.then(|| self.traces.tapped.admit(MAX_TAPPED_PER_SECOND, now_ns));
+        let mut tapped = tapped.flatten();
         let dice = &mut self.traces.dice;
         let mut traced = traced.unwrap_or_else(|| Box::new(Traced::of(dice.trace())));
         let outcome = |side| Outcome {
-            code: code.name().unwrap_or("UNKNOWN"),
+            code: name,
             is_error: is_error(side, code),
             message: status.map_or_else(String::new, |status| status.message.to_string()),
         };
@@ -409,8 +467,8 @@ impl Runtime {
             };
             let span = known.unwrap_or_else(|| self.traces.dice.span());
             first = first.or(Some((traced.trace, span)));
-            if is_recorded {
-                let record = Span {
+            if is_recorded || tapped.is_some() {
+                let span = Span {
                     tenant: Arc::clone(&tenant),
                     trace: traced.trace,
                     span,
@@ -426,7 +484,17 @@ impl Runtime {
                     events: std::mem::take(&mut traced.events),
                     dropped_events: std::mem::take(&mut traced.dropped_events),
                 };
-                self.traces.leave(Record::Span(Box::new(record)));
+                if let Some(withheld) = &mut tapped {
+                    let withheld = std::mem::take(withheld);
+                    let tapped = Tapped { span, withheld };
+                    self.traces.leave(Record::Tapped(Box::new(tapped)));
+                } else {
+                    let span = Arc::new(span);
+                    self.traces.keep(&span, keeps);
+                    if is_told {
+                        self.traces.leave(Record::Span(span));
+                    }
+                }
             }
             parent = Some(span);
         }
@@ -434,7 +502,7 @@ impl Runtime {
             return;
         };
         let rate = self.traces.lines.entry(flow).or_default();
-        if let Some(withheld) = rate.admit(self.now_ns) {
+        if let Some(withheld) = rate.admit(MAX_LINES_PER_SECOND, now_ns) {
             let line = Line {
                 tenant,
                 at_ns: self.now_ns,

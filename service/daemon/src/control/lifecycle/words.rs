@@ -62,7 +62,7 @@ pub(super) fn party_of(party: i32) -> Result<Party, Status> {
     }
 }
 
-pub(super) fn side_of(side: i32) -> Result<Side, Status> {
+pub(in crate::control) fn side_of(side: i32) -> Result<Side, Status> {
     match side {
         SIDE_CLIENT => Ok(Side::Client),
         SIDE_SERVER => Ok(Side::Server),

@@ -1,0 +1,445 @@
+//! `tollgate explain`: which policies a call would meet, what each would be shown, and, with a message, what each would answer.
+//!
+//! ```text
+//!   JSON ─▶ block ─▶ view of the first ─▶ its answer ─▶ the block as changed ─▶ view of the next ─▶ … ─▶ outcome
+//! ```
+//!
+//! The chains, projections, patches and limits are those in force; the instances are thrown away, and begin without state. So a policy
+//! that counts calls answers as to its first one, and nothing that is alive learns of the question.
+//!
+//! Absent on purpose: asking what runs in a process of its tenant's, which must not run here, and what was made for another host; they
+//! are listed, and the outcome says whom it doesn't know of.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tollgate_control::{Isolation, Side, Trial};
+use tollgate_engine::Status;
+use tollgate_marshal::limits::MAX_VIEW;
+use tollgate_marshal::{Program, interpreter};
+use tollgate_policy_host::{
+    Capabilities, Effects, Hook, JudgeError, LogLine, Setup, TenantLimits, Verdict,
+    changed_metadata,
+};
+use tollgate_schema::dynamic::{from_json, write_block};
+use tollgate_schema::{MessageId, MethodLayout, Schema};
+use tollgate_shm_abi::blob::blob_read;
+use tollgate_shm_abi::messages::{Explain, SIDE_ANY};
+use tollgate_shm_abi::metadata::MetadataBuf;
+use tollgate_shm_abi::status::Code;
+
+use crate::control::Control;
+use crate::control::admin::{invalid, store_failed};
+use crate::control::connection::{self, apart};
+use crate::control::lifecycle::side_of;
+use crate::control::policies::{Live, Loaded, Version, granted};
+use crate::control::replay::{readable, told};
+use crate::control::schemas::BoundSchema;
+use crate::datapath::command::{Ask, Patcher};
+use crate::datapath::patch_change;
+use crate::limits::MAX_EXPLAINED;
+
+/// A version that would be asked, with all that asking it takes.
+struct Witness {
+    described: Value,
+    name: String,
+    side: Side,
+    ask: Ask,
+    loaded: Result<Loaded, String>,
+    limits: TenantLimits,
+    granted: Capabilities,
+    /// Whether its answer counts.
+    decides: bool,
+    /// Why it can't be asked here.
+    unasked: Option<&'static str>,
+}
+
+/// A message on its way through a chain.
+struct Letter {
+    block: Vec<u8>,
+    metadata: MetadataBuf,
+}
+
+/// What one of them answered.
+enum Said {
+    Allow,
+    Deny(Code, String),
+    Change(Box<Effects>),
+    Fault(String),
+}
+
+/// Answers one question.
+pub(super) async fn explain(
+    control: &Control,
+    request: Explain,
+    fds: Vec<OwnedFd>,
+) -> Result<Value, Status> {
+    let hook = match request.is_reply {
+        true => Hook::Reply,
+        false => Hook::Request,
+    };
+    let sides = match request.side {
+        SIDE_ANY => vec![Side::Client, Side::Server],
+        side => vec![side_of(side)?],
+    };
+    let expected = usize::from(request.has_schema) + usize::from(request.has_message);
+    if fds.len() != expected {
+        let carried = fds.len();
+        return Err(invalid(format!(
+            "this question announced {expected} descriptors and carried {carried}"
+        )));
+    }
+    let tenants = control.store.tenants();
+    let tenants = tenants.map_err(|error| store_failed(&error))?;
+    if !tenants.contains(&request.tenant) {
+        let text = format!("there is no tenant {:?}", request.tenant);
+        return Err(Status::new(Code::NOT_FOUND, text));
+    }
+    let schema = match request.has_schema {
+        true => {
+            let set = connection::descriptor_set("a question", &fds[..1])?;
+            connection::intern(control, set, &request.service).await?
+        }
+        false => bound(control, &request)?,
+    };
+    let methods = &schema.layout.methods;
+    let Some(method) = methods.iter().find(|method| method.name == request.method) else {
+        let names: Vec<_> = methods.iter().map(|method| method.name.as_str()).collect();
+        let text = format!(
+            "service {} has no method {:?}; it has {}",
+            request.service,
+            request.method,
+            names.join(", ")
+        );
+        return Err(Status::new(Code::NOT_FOUND, text));
+    };
+    let metadata = MetadataBuf::from_bytes(request.metadata)
+        .map_err(|error| invalid(format!("the metadata: {error}")))?;
+    let runtime = control.placement.borrow().home(&request.tenant);
+    let place = (runtime, request.tenant.as_str());
+    let witnesses = witnesses(control, place, &sides, (&schema, method), hook)?;
+    let head = json!({
+        "tenant": request.tenant, "method": format!("{}/{}", request.service, request.method), "hook": hook.to_string(),
+        "sides": sides.iter().map(|side| side.name()).collect::<Vec<_>>(), "runtime": runtime,
+    });
+    let Some(message) = fds.last().filter(|_| request.has_message) else {
+        let policies: Vec<_> = witnesses.into_iter().map(|w| w.described).collect();
+        return Ok(merged(head, json!({"policies": policies})));
+    };
+    let json = blob_read(message, MAX_EXPLAINED)
+        .map_err(|error| invalid(format!("the message can't be read: {error}")))?;
+    let id = message_of(method, hook);
+    let asked = apart(move || {
+        let block = block(&schema, id, &json)?;
+        interrogate(&schema, (hook, id), Letter { block, metadata }, witnesses)
+    });
+    Ok(merged(head, asked.await??))
+}
+
+fn message_of(method: &MethodLayout, hook: Hook) -> MessageId {
+    match hook {
+        Hook::Request => method.input,
+        Hook::Reply => method.output,
+    }
+}
+
+/// The schema that an application of the tenant's has bound.
+fn bound(control: &Control, request: &Explain) -> Result<Arc<BoundSchema>, Status> {
+    let attachments = control.attachments.borrow();
+    let mut bindings = attachments.bindings.iter();
+    let binding = bindings.find(|binding| {
+        binding.tenant == request.tenant && binding.schema.layout.name == request.service
+    });
+    let bound = binding.map(|binding| Arc::clone(&binding.schema));
+    bound.ok_or_else(|| {
+        let text = format!(
+            "no application of {} has bound {}, so its schema isn't known here: give it along",
+            request.tenant, request.service
+        );
+        Status::new(Code::NOT_FOUND, text)
+    })
+}
+
+/// Whoever would be asked, in their order.
+fn witnesses(
+    control: &Control,
+    (runtime, tenant): (usize, &str),
+    sides: &[Side],
+    (schema, method): (&BoundSchema, &MethodLayout),
+    hook: Hook,
+) -> Result<Vec<Witness>, Status> {
+    let attachments = control.attachments.borrow();
+    let mut witnesses = Vec::new();
+    for side in sides {
+        for (live, steps) in attachments.judges((runtime, tenant, *side), schema, method) {
+            let steps = steps?;
+            let steps = match hook {
+                Hook::Request => steps.request,
+                Hook::Reply => steps.reply,
+            };
+            for step in steps {
+                let stable = (&live.stable, step.stable, None);
+                let trial = live.attachment.slot.candidate.map(|c| c.trial);
+                let candidate = (&live.candidate, step.candidate, trial);
+                for (version, ask, trial) in [stable, candidate] {
+                    if let (Some(version), Some(ask)) = (version, ask) {
+                        let of = (live, version, ask, trial);
+                        witnesses.push(witness(control, *side, hook, of)?);
+                    }
+                }
+            }
+        }
+    }
+    Ok(witnesses)
+}
+
+fn witness(
+    control: &Control,
+    side: Side,
+    hook: Hook,
+    (live, version, ask, trial): (&Live, &Version, Ask, Option<Trial>),
+) -> Result<Witness, Status> {
+    let attachment = &live.attachment;
+    let (target, options) = (&attachment.target, &attachment.options);
+    let name = format!("{}@{}", attachment.policy, version.number);
+    let mut described = json!({
+        "policy": name, "owner": target.owner().tenant(), "party": target.party.name(), "side": side.name(),
+        "place": target.to_string(), "role": trial.map_or_else(|| "stable".to_owned(), |trial| trial.to_string()),
+        "on_fault": options.on_fault, "quarantine": attachment.slot.quarantine,
+    });
+    let isolation = control.isolation_of(attachment);
+    let mut unasked = match isolation {
+        Isolation::Process => Some("it runs in a process of its tenant's, and isn't asked here"),
+        Isolation::None => None,
+    };
+    match &version.loaded {
+        Err(why) => described["error"] = why.as_str().into(),
+        Ok(loaded) => {
+            let manifest = loaded.policy.manifest();
+            if let Some(entry) = manifest.methods().get(ask.method as usize) {
+                let shown =
+                    |list: &Option<Vec<String>>, names: &[String], is: bool| -> Vec<String> {
+                        let is_granted = |name: &&String| {
+                            let listed = list.as_ref();
+                            listed.is_none_or(|list| list.contains(name)) == is
+                        };
+                        names.iter().filter(is_granted).cloned().collect()
+                    };
+                let (fields, keys) = (entry.fields(hook), entry.metadata(hook));
+                let mut withheld = shown(&options.fields, fields, false);
+                withheld.extend(shown(&options.metadata, keys, false));
+                let more = json!({
+                    "fields": shown(&options.fields, fields, true), "metadata": shown(&options.metadata, keys, true),
+                    "withheld": withheld,
+                    "changes": entry.changes(hook), "metadata_changes": entry.metadata_changes(hook),
+                });
+                described = merged(described, more);
+            }
+            if manifest.foreign().is_some() {
+                unasked = unasked.or(Some("it was made for another host, and isn't asked here"));
+            }
+        }
+    }
+    let manifest = version
+        .loaded
+        .as_ref()
+        .map(|l| l.policy.manifest().capabilities());
+    Ok(Witness {
+        described,
+        name,
+        side,
+        ask,
+        loaded: version.loaded.clone(),
+        limits: control.limits_for(options.cpu_us),
+        granted: granted(options)? | manifest.unwrap_or_default(),
+        decides: trial.is_none(),
+        unasked,
+    })
+}
+
+fn block(schema: &BoundSchema, id: MessageId, json: &[u8]) -> Result<Vec<u8>, Status> {
+    let name = &schema.layout.layouts.get(id).name;
+    let wrong =
+        |error: &dyn std::fmt::Display| invalid(format!("the message isn't a {name}: {error}"));
+    let json = std::str::from_utf8(json).map_err(|error| wrong(&error))?;
+    let internal = |error: &dyn std::fmt::Display| Status::new(Code::INTERNAL, error.to_string());
+    let set = Schema::from_descriptor_set(&schema.set).map_err(|error| internal(&error))?;
+    let descriptor = set.message(name).map_err(|error| internal(&error))?;
+    let message = from_json(&descriptor, json).map_err(|error| wrong(&error))?;
+    write_block(&schema.layout.layouts, id, &message).map_err(|error| wrong(&error))
+}
+
+/// Asks one after the other; who decides changes the message for those behind, or ends the call.
+fn interrogate(
+    schema: &BoundSchema,
+    (hook, id): (Hook, MessageId),
+    mut letter: Letter,
+    witnesses: Vec<Witness>,
+) -> Result<Value, Status> {
+    let program = Program::new(&schema.layout.layouts, id);
+    let (mut policies, mut outcome, mut unknown) = (Vec::new(), None, Vec::new());
+    for witness in witnesses {
+        let mut told_of = witness.described.clone();
+        if let Some(why) = witness.unasked.filter(|_| outcome.is_none()) {
+            told_of["answer"] = "unasked".into();
+            told_of["why"] = why.into();
+            unknown.push(witness.name.clone());
+        } else if outcome.is_some() {
+            told_of["answer"] = "unasked".into();
+            told_of["why"] = "the call has ended before".into();
+        } else {
+            let (said, more) = witness.ask(hook, &program, &letter)?;
+            told_of = merged(told_of, more);
+            if let Some(why) = witness.take(said, hook, &program, &mut letter, &mut told_of)
+                && witness.decides
+            {
+                let (code, message) = why;
+                outcome = Some(json!({
+                    "status": code.name(), "message": message, "by": witness.name, "side": witness.side.name(),
+                }));
+            }
+        }
+        policies.push(told_of);
+    }
+    let passed = || json!({"status": "OK", "unknown": unknown});
+    Ok(json!({"policies": policies, "outcome": outcome.unwrap_or_else(passed)}))
+}
+
+impl Witness {
+    /// What it answers, what it was shown, and what that took.
+    fn ask(&self, hook: Hook, program: &Program, letter: &Letter) -> Result<(Said, Value), Status> {
+        let loaded = match &self.loaded {
+            Ok(loaded) => loaded,
+            Err(why) => return Ok((Said::Fault(why.clone()), json!({}))),
+        };
+        let setup = Setup {
+            limits: &self.limits,
+            config: loaded.config.as_deref(),
+            granted: self.granted,
+            state: None,
+        };
+        let mut instance = match loaded.policy.instantiate(&setup) {
+            Ok(instance) => instance,
+            Err(error) => return Ok((Said::Fault(error.to_string()), json!({}))),
+        };
+        let (ask, metadata) = (&self.ask, letter.metadata.view());
+        let room =
+            ask.projector.fixed_len() + letter.block.len() + letter.metadata.as_bytes().len();
+        let mut view = Vec::new();
+        let verdict = instance.judge(hook, ask.method, room.min(MAX_VIEW), |out| {
+            let written = ask.projector.project(&letter.block, &[], out);
+            let len = written.map_err(|fault| program.explain(&fault))?;
+            let shown = ask.shown.write(metadata, out, len);
+            let len = shown.ok_or_else(|| "its metadata doesn't fit into a view".to_owned())?;
+            view.extend_from_slice(&out[..len]);
+            Ok::<_, String>(len)
+        });
+        let entry = loaded.policy.manifest().methods().get(ask.method as usize);
+        let view = entry.map(|entry| readable(&view, entry.fields(hook), entry.metadata(hook)));
+        let (log, _dropped) = instance.take_log();
+        let log: Vec<_> = log.into_iter().map(|LogLine { text, .. }| text).collect();
+        let more = json!({"view": view, "fuel": instance.fuel_used(), "log": log});
+        let said = match verdict {
+            Ok(Verdict::Allow) => Said::Allow,
+            Ok(Verdict::Deny { code, message }) => Said::Deny(Code(code), message),
+            Ok(Verdict::Effects(effects)) => Said::Change(effects),
+            Err(JudgeError::View(why)) => Said::Fault(format!("it can't be asked: {why}")),
+            Err(JudgeError::Fault(fault)) => Said::Fault(fault.to_string()),
+            Err(JudgeError::Misuse(misuse)) => {
+                return Err(Status::new(Code::INTERNAL, misuse.to_string()));
+            }
+        };
+        Ok((said, more))
+    }
+
+    /// Notes an answer, and makes its changes if they count; returns why the call ends, if it does.
+    fn take(
+        &self,
+        said: Said,
+        hook: Hook,
+        program: &Program,
+        letter: &mut Letter,
+        told_of: &mut Value,
+    ) -> Option<(Code, String)> {
+        let said = match said {
+            Said::Change(effects) => match self.change(program, letter, &effects) {
+                Ok(changed) => {
+                    let manifest = self.loaded.as_ref().ok().map(|l| l.policy.manifest());
+                    let entry = manifest.and_then(|m| m.methods().get(self.ask.method as usize));
+                    told_of["answer"] = "change".into();
+                    told_of["why"] = entry.map(|entry| told(entry, hook, &effects)).into();
+                    if self.decides {
+                        *letter = changed;
+                    }
+                    return None;
+                }
+                Err(why) => Said::Fault(format!("its changes can't be made: {why}")),
+            },
+            said => said,
+        };
+        match said {
+            Said::Allow | Said::Change(_) => {
+                told_of["answer"] = "allow".into();
+                None
+            }
+            Said::Deny(code, message) => {
+                told_of["answer"] = "deny".into();
+                told_of["status"] = code.name().into();
+                told_of["why"] = message.as_str().into();
+                Some((code, message))
+            }
+            Said::Fault(why) => {
+                told_of["answer"] = "fault".into();
+                told_of["why"] = why.as_str().into();
+                let is_open = told_of["on_fault"] == "open";
+                (!is_open).then_some((Code::INTERNAL, why))
+            }
+        }
+    }
+
+    /// The message as it wants it.
+    fn change(
+        &self,
+        program: &Program,
+        letter: &Letter,
+        effects: &Effects,
+    ) -> Result<Letter, String> {
+        let mut changed = Letter {
+            block: letter.block.clone(),
+            metadata: letter.metadata.clone(),
+        };
+        if effects.fields.is_empty() && effects.metadata.is_empty() {
+            return Ok(changed);
+        }
+        let undeclared = || "it declares no changes of this message".to_owned();
+        let patcher: &Patcher = self.ask.patch.as_deref().ok_or_else(undeclared)?;
+        let metadata = changed_metadata(letter.metadata.view(), &patcher.keys, &effects.metadata);
+        changed.metadata = metadata.map_err(|error| error.to_string())?;
+        if !effects.fields.is_empty() {
+            let changes: Vec<_> = effects.fields.iter().map(patch_change).collect();
+            let (block, mut out) = (&letter.block, Vec::new());
+            let patched = patcher.patch.apply(
+                &patcher.layouts,
+                block,
+                block.len(),
+                &[],
+                &changes,
+                &mut out,
+            );
+            let patched = patched.map_err(|error| error.to_string())?;
+            let accepted = interpreter::accept(program, &mut out, patched.inline_len);
+            accepted.map_err(|fault| program.explain(&fault))?;
+            changed.block = out;
+        }
+        Ok(changed)
+    }
+}
+
+/// Two objects as one.
+fn merged(mut one: Value, other: Value) -> Value {
+    if let (Value::Object(one), Value::Object(other)) = (&mut one, other) {
+        one.extend(other);
+    }
+    one
+}

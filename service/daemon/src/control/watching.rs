@@ -1,0 +1,249 @@
+//! Looking at single calls: `tollgate tap`, as they end, and `tollgate trace`, afterwards.
+//!
+//! ```text
+//!   tap    asks ──▶ runtimes are told which calls ──▶ those leave a record as they end ──▶ kept here until the next question
+//!          asks no more ──▶ TAP_PATIENCE ──▶ runtimes are told that nobody watches
+//!   trace  asks ──▶ every runtime's newest spans ──▶ those of one trace, or the newest traces
+//! ```
+//!
+//! Who watches is somebody that administers the daemon, so calls of all tenants are shown, and the provider's policies too; never what is in
+//! messages, but for what a status says. As long as nobody watches, a runtime looks at an empty list when a call ends.
+//!
+//! Absent on purpose: messages' fields, which a runtime doesn't have any more when a call ends.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+use tollgate_control::audit::rfc3339;
+use tollgate_engine::Status;
+use tollgate_shm_abi::messages::{Tap as Watched, TraceShow};
+use tollgate_shm_abi::status::Code;
+use tollgate_telemetry::prometheus::Now;
+use tollgate_telemetry::record::{
+    Attribute, Attributes, Event, POLICY, PROVIDERS_POLICY, Record, Side, Span,
+};
+use tollgate_telemetry::w3c::TraceId;
+
+use crate::control::Control;
+use crate::control::admin::invalid;
+use crate::control::telemetry::now;
+use crate::datapath::{Command, Tap};
+use crate::limits::{MAX_SHOWN_TRACES, MAX_TAPPED, MAX_TAPS, TAP_PATIENCE};
+
+/// Everybody who watches.
+#[derive(Default)]
+pub(super) struct Taps {
+    open: BTreeMap<u64, Open>,
+    opened: u64,
+}
+
+struct Open {
+    tap: Tap,
+    seen: VecDeque<Value>,
+    /// Calls that runtimes had too many of, or that there was no room for here.
+    missed: u64,
+    asked: Instant,
+}
+
+impl Taps {
+    /// Whether anybody watches.
+    pub(super) fn any(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// What runtimes are told.
+    pub(super) fn in_force(&self) -> Arc<[Tap]> {
+        self.open.values().map(|open| open.tap.clone()).collect()
+    }
+
+    /// A call has ended.
+    pub(super) fn note(&mut self, record: &Record, now: Now) {
+        let (span, withheld, is_traced) = match record {
+            Record::Span(span) => (&**span, 0, true),
+            Record::Tapped(tapped) => (&tapped.span, tapped.withheld, false),
+            Record::Line(_) => return,
+        };
+        let is_denied = denied_by(&span.attributes).is_some();
+        for open in self.open.values_mut() {
+            // Whose they were isn't known: everybody has missed them.
+            open.missed += withheld;
+            let code = span.outcome.code;
+            if !open.tap.takes(&span.tenant, &span.method, code, is_denied) {
+                continue;
+            }
+            match open.seen.len() < MAX_TAPPED {
+                true => open.seen.push_back(told(span, is_traced, now)),
+                false => open.missed += 1,
+            }
+        }
+    }
+}
+
+/// Begins to watch, or goes on.
+pub(super) async fn tap(control: &Control, request: Watched) -> Result<Value, Status> {
+    if request.tap == 0 {
+        let _one_at_a_time = control.begin_change().await?;
+        let id = open(control, request)?;
+        control.tune(&control.config()).await?;
+        control.tapped.notify_one();
+        return Ok(json!({"tap": id, "calls": [], "missed": 0}));
+    }
+    let mut taps = control.taps.borrow_mut();
+    let Some(open) = taps.open.get_mut(&request.tap) else {
+        let text = format!(
+            "nobody watches as {}: it never began, or hasn't asked for {TAP_PATIENCE:?}",
+            request.tap
+        );
+        return Err(Status::new(Code::NOT_FOUND, text));
+    };
+    open.asked = Instant::now();
+    let (calls, missed) = (
+        std::mem::take(&mut open.seen),
+        std::mem::take(&mut open.missed),
+    );
+    Ok(json!({"tap": request.tap, "calls": calls, "missed": missed}))
+}
+
+fn open(control: &Control, request: Watched) -> Result<u64, Status> {
+    let method = match request.service.is_empty() {
+        true if !request.method.is_empty() => {
+            let text = format!("method {:?} is of no service", request.method);
+            return Err(invalid(text));
+        }
+        true => String::new(),
+        false => format!("{}/{}", request.service, request.method),
+    };
+    let mut taps = control.taps.borrow_mut();
+    if taps.open.len() >= MAX_TAPS {
+        let text = format!("{MAX_TAPS} watch calls already, which is the limit");
+        return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
+    }
+    taps.opened += 1;
+    let id = taps.opened;
+    let open = Open {
+        tap: Tap {
+            tenant: request.tenant,
+            method,
+            denied: request.denied,
+            failed: request.failed,
+        },
+        seen: VecDeque::new(),
+        missed: 0,
+        asked: Instant::now(),
+    };
+    taps.open.insert(id, open);
+    Ok(id)
+}
+
+/// Who hasn't asked for a while doesn't watch any more.
+pub(super) async fn end_abandoned(control: &Control) {
+    let is_abandoned = |open: &Open| open.asked.elapsed() > TAP_PATIENCE;
+    if !control.taps.borrow().open.values().any(is_abandoned) {
+        return;
+    }
+    let Ok(_one_at_a_time) = control.begin_change().await else {
+        return;
+    };
+    let is_kept = |_: &u64, open: &mut Open| !is_abandoned(open);
+    control.taps.borrow_mut().open.retain(is_kept);
+    if let Err(status) = control.tune(&control.config()).await {
+        tracing::warn!("runtimes may still watch calls: {}", status.message);
+    }
+}
+
+/// What is kept of a trace, or the newest ones.
+pub(super) async fn show(control: &Control, request: &TraceShow) -> Result<Value, Status> {
+    let mut spans = Vec::new();
+    for runtime in 0..control.runtimes() {
+        let kept = control.ask(runtime, |reply| Command::KeptSpans { reply });
+        spans.extend(kept.await?);
+    }
+    spans.sort_by_key(|span| span.began_ns);
+    let now = now();
+    if request.id.is_empty() {
+        let most = (request.last as usize).min(MAX_SHOWN_TRACES);
+        return Ok(json!({"traces": newest(&spans, most, now), "kept": spans.len()}));
+    }
+    let wanted = request.id.to_ascii_lowercase();
+    let is_it =
+        |span: &&Arc<Span>| span.trace.to_string() == wanted || span.span.to_string() == wanted;
+    let Some(trace) = spans.iter().find(is_it).map(|span| span.trace) else {
+        let text = format!(
+            "no span of {:?} is kept here; each runtime keeps its newest {} (telemetry.kept_spans)",
+            request.id,
+            control.config().telemetry.kept_spans
+        );
+        return Err(Status::new(Code::NOT_FOUND, text));
+    };
+    let spans = spans.iter().filter(|span| span.trace == trace);
+    let spans: Vec<_> = spans.map(|span| told(span, true, now)).collect();
+    Ok(json!({"trace": trace.to_string(), "spans": spans}))
+}
+
+/// The traces that began last, newest first, each by its first span.
+fn newest(spans: &[Arc<Span>], most: usize, now: Now) -> Vec<Value> {
+    let mut counts: HashMap<TraceId, usize> = HashMap::new();
+    let mut firsts = Vec::new();
+    for span in spans {
+        let count = counts.entry(span.trace).or_default();
+        if *count == 0 {
+            firsts.push(span);
+        }
+        *count += 1;
+    }
+    let newest = firsts.into_iter().rev().take(most);
+    let line = |span: &Arc<Span>| {
+        let mut line = told(span, true, now);
+        line["spans"] = counts[&span.trace].into();
+        line
+    };
+    newest.map(line).collect()
+}
+
+/// The policy that denied a call, and whether it is the provider's.
+fn denied_by(attributes: &Attributes) -> Option<(Value, bool)> {
+    let mut attributes = attributes.iter();
+    attributes.find_map(|(key, value)| match *key {
+        POLICY => Some((plain(value), false)),
+        PROVIDERS_POLICY => Some((plain(value), true)),
+        _ => None,
+    })
+}
+
+fn plain(attribute: &Attribute) -> Value {
+    match attribute {
+        Attribute::Text(text) => text.as_ref().into(),
+        Attribute::Number(number) => (*number).into(),
+    }
+}
+
+/// One side of a call. Only of one that is traced others know the trace.
+fn told(span: &Span, is_traced: bool, now: Now) -> Value {
+    let event = |event: &Event| {
+        let more = event.attributes.iter();
+        let more = more.map(|(key, value)| ((*key).to_owned(), plain(value)));
+        json!({
+            "name": event.name, "after_us": event.at_ns.saturating_sub(span.began_ns) / 1_000,
+            "attributes": more.collect::<Map<_, _>>(),
+        })
+    };
+    let (policy, is_providers) = denied_by(&span.attributes).unzip();
+    let mut attributes = span.attributes.iter();
+    let peer = attributes.find(|(key, _)| *key == "network.peer.address");
+    json!({
+        "tenant": &*span.tenant, "method": span.method,
+        "side": match span.side { Side::Client => "client", Side::Server => "server" },
+        "status": span.outcome.code, "message": span.outcome.message,
+        "denied_by": policy, "providers": is_providers, "peer": peer.map(|(_, peer)| plain(peer)),
+        "began": rfc3339(UNIX_EPOCH + Duration::from_nanos(now.unix_of(span.began_ns))),
+        "took_us": span.ended_ns.saturating_sub(span.began_ns) / 1_000,
+        "trace": is_traced.then(|| span.trace.to_string()),
+        "span": is_traced.then(|| span.span.to_string()),
+        "parent": span.parent.map(|parent| parent.to_string()),
+        "events": span.events.iter().map(event).collect::<Vec<_>>(),
+        "dropped_events": span.dropped_events,
+    })
+}
