@@ -247,7 +247,11 @@ impl Admin {
         self.report(RequestBody::Status(Empty {}))
     }
 
-    fn report(&mut self, body: RequestBody) -> Value {
+    /// Asks for a report.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn report(&mut self, body: RequestBody) -> Value {
         let (_, fds) = self
             .ask(body, &[])
             .expect("an administrator is told what it asks");

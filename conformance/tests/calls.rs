@@ -1,0 +1,642 @@
+//! What an operator is told of single calls: `tollgate explain`, as daemons then judge, `tollgate tap`, as they end, and `tollgate trace`.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use tollgate::{Channel, Session, SessionOptions, block_on};
+use tollgate_conformance::admin::Admin;
+use tollgate_conformance::hosts::Hosts;
+use tollgate_conformance::hotel::EchoMessage;
+use tollgate_conformance::hotel::echo_client::EchoClient;
+use tollgate_conformance::process::{Process, program};
+use tollgate_conformance::testbed::{
+    Daemon, Options, Outcome, SOON, Testbed, eventually, proto_file, run,
+};
+use tollgate_conformance::traffic::{ECHO, Traffic};
+use tollgate_shm_abi::messages::{RequestBody, Tap, TraceShow};
+
+const RESERVE: &str = "hotel.Reservation/Reserve";
+const RESERVATION: &str = "hotel.Reservation";
+
+/// A daemon that serves reservations of the tenant acme.
+struct Host {
+    bed: Testbed,
+    daemon: Daemon,
+    token: String,
+    server: Process,
+}
+
+impl Host {
+    fn new() -> Host {
+        Host::with("")
+    }
+
+    fn with(config: &str) -> Host {
+        let bed = Testbed::new();
+        let options = Options {
+            config: config.to_owned(),
+            ..Options::default()
+        };
+        let daemon = bed.daemon_with("a", &options);
+        let token = daemon.tenant("acme");
+        let answer = ["--reply", "{}", "--print-requests"];
+        let server = daemon.serve_hotel(&token, RESERVATION, &answer);
+        Host {
+            bed,
+            daemon,
+            token,
+            server,
+        }
+    }
+
+    /// Pushes a policy with a configuration; `--tenant acme` or `--provider`.
+    fn push(&self, owner: &str, policy: &str, name: &str, config: &Value) {
+        let config = self.bed.file("config.json", config.to_string());
+        self.daemon.push(owner, policy, name, Some(&config));
+    }
+
+    fn attach(&self, what: &str, flags: &str) {
+        let line = format!("policy attach {what} --tenant acme --service {RESERVATION} {flags}");
+        self.daemon.ok(&line);
+    }
+
+    fn reserve(&self, request: &Value) -> Outcome {
+        let request = request.to_string();
+        self.daemon.call_hotel(&self.token, "", RESERVE, &request)
+    }
+
+    fn asked(&self, flags: &[&str], subject: &[&str]) -> Outcome {
+        let of = ["explain", "--tenant", "acme", "--method", RESERVE];
+        let words = of.iter().chain(flags).chain(subject);
+        self.daemon.tollgate(words)
+    }
+
+    #[track_caller]
+    fn explain(&self, flags: &[&str], request: &Value) -> Value {
+        let flags = [flags, &["--json"]].concat();
+        let outcome = self.asked(&flags, &[&request.to_string()]);
+        assert_eq!(outcome.code, 0, "{outcome}");
+        serde_json::from_str(&outcome.out).unwrap()
+    }
+}
+
+/// Who is asked, by name and what they answer.
+fn answers(explained: &Value) -> Vec<(String, String)> {
+    let policies = explained["policies"].as_array().unwrap();
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let of = |policy: &Value| (text(&policy["policy"]), text(&policy["answer"]));
+    policies.iter().map(of).collect()
+}
+
+fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    let expected = expected.iter();
+    expected
+        .map(|(name, answer)| ((*name).to_owned(), (*answer).to_owned()))
+        .collect()
+}
+
+/// Whatever is asked, the answer is what becomes of the call.
+#[test]
+fn a_call_ends_as_it_was_explained() {
+    let host = Host::new();
+    let blocked = json!({"blocked": ["Eve"], "message": "Eve has debts"});
+    host.push("--tenant acme", "acl", "debts", &blocked);
+    host.push(
+        "--tenant acme",
+        "redact",
+        "mask",
+        &json!({"keep_of_name": 1, "remove_coupon": true}),
+    );
+    // What the provider's sees is what the tenant's has made of it.
+    let masked = json!({"blocked": ["M******"], "message": "no masks"});
+    host.push("--provider", "acl", "masks", &masked);
+    let paid = json!({"metadata": ["x-plan"], "allow": ["paid"], "message": "nobody pays"});
+    host.push("--tenant acme", "metadata_acl", "plan", &paid);
+    host.attach("debts@1", "--side client");
+    host.attach("mask@1", "--side client");
+    host.attach("masks@1", "--provider --post --side client");
+    host.attach("plan@1", "--side server");
+
+    let mut met = BTreeSet::new();
+    for name in ["Ada", "Eve", "Mallory", ""] {
+        for plan in [None, Some("paid"), Some("free")] {
+            let request = json!({"customer_name": name, "coupon": "HALF"});
+            let beside = plan.map(|plan| format!("x-plan={plan}"));
+            let metadata: Vec<&str> = match &beside {
+                Some(pair) => vec!["--metadata", pair],
+                None => Vec::new(),
+            };
+            let outcome = host.explain(&metadata, &request)["outcome"].clone();
+            let proto = proto_file("hotel.proto").display().to_string();
+            let text = request.to_string();
+            let line = [
+                "call",
+                "--token",
+                &host.token,
+                "--proto",
+                &proto,
+                RESERVE,
+                &text,
+            ];
+            let called = host.daemon.tollgate(line.iter().chain(&metadata));
+            let case = format!("{name:?} {plan:?}: {outcome}, {called}");
+            let status = outcome["status"].as_str().unwrap();
+            match status {
+                "OK" => assert_eq!(called.code, 0, "{case}"),
+                _ => {
+                    assert_eq!(called.code, 7, "{case}");
+                    let message = outcome["message"].as_str().unwrap();
+                    assert!(called.err.contains(message), "{case}");
+                }
+            }
+            met.insert(outcome["by"].as_str().unwrap_or(status).to_owned());
+        }
+    }
+    let all = ["OK", "debts@1", "masks@1", "plan@1"];
+    assert_eq!(met, all.map(str::to_owned).into(), "each ends some call");
+
+    // Each is shown what those before it have left, and only what it reads; whoever comes after the end isn't asked.
+    let request = json!({"customer_name": "Mallory", "coupon": "HALF", "hotel_ids": ["h1"]});
+    let explained = host.explain(&[], &request);
+    let expected = [
+        ("debts@1", "allow"),
+        ("mask@1", "change"),
+        ("masks@1", "deny"),
+        ("plan@1", "unasked"),
+    ];
+    assert_eq!(answers(&explained), pairs(&expected), "{explained}");
+    let policies = explained["policies"].as_array().unwrap();
+    assert_eq!(
+        policies[0]["view"],
+        json!({"customer_name": "Mallory"}),
+        "{explained}"
+    );
+    assert_eq!(
+        policies[2]["view"],
+        json!({"customer_name": "M******"}),
+        "{explained}"
+    );
+    let made = "change customer_name = \"M******\", coupon removed";
+    assert_eq!(policies[1]["why"], made, "{explained}");
+    assert_eq!(policies[1]["changes"], json!(["customer_name", "coupon"]));
+    assert_eq!(
+        (&policies[2]["owner"], &policies[2]["side"]),
+        (&Value::Null, &json!("client"))
+    );
+    let fuel = policies[0]["fuel"].as_u64().unwrap();
+    assert!(fuel > 0, "{explained}");
+    // Nobody who is alive has learned of it.
+    let counted = |name: &str| {
+        let attachment = host.daemon.attachment(name);
+        attachment["versions"][0]["metrics"]["counters"]["denied"].clone()
+    };
+    let before = counted("debts");
+    let eve = host.explain(&[], &json!({"customer_name": "Eve"}));
+    assert_eq!(eve["outcome"]["by"], "debts@1", "{eve}");
+    assert_eq!(counted("debts"), before);
+    // Nobody was called for an answer, either.
+    let served = host.server.said().len();
+    host.explain(
+        &["--metadata", "x-plan=paid"],
+        &json!({"customer_name": "Ada"}),
+    );
+    assert_eq!(host.server.said().len(), served);
+
+    // One side, the reply, and the chain without a message.
+    let server = host.explain(&["--side", "server"], &request);
+    assert_eq!(answers(&server), pairs(&[("plan@1", "deny")]), "{server}");
+    let reply = host.explain(&["--reply"], &json!({}));
+    assert_eq!(
+        answers(&reply),
+        [],
+        "none of them looks at replies: {reply}"
+    );
+    let chain = host.asked(&["--json"], &[]);
+    let chain: Value = serde_json::from_str(&chain.out).unwrap();
+    let none = ["debts@1", "mask@1", "masks@1", "plan@1"].map(|name| (name, "-"));
+    assert_eq!(answers(&chain), pairs(&none), "{chain}");
+    assert_eq!(chain["outcome"], Value::Null);
+    let text = host.asked(&[], &[&request.to_string()]);
+    let said = "=> PERMISSION_DENIED by masks@1, on the client side: no masks\n";
+    assert!(text.out.ends_with(said), "{text}");
+    assert!(text.out.contains(&format!(": {made}\n")), "{text}");
+    assert!(
+        text.out
+            .contains("debts@1 of tenant acme, client side, stable: allow\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn versions_on_trial_and_whoever_cannot_be_asked_are_named() {
+    let host = Host::new();
+    host.push("--tenant acme", "acl", "acl", &json!({"blocked": ["Eve"]}));
+    host.push(
+        "--tenant acme",
+        "acl",
+        "acl",
+        &json!({"blocked": ["Ada"], "message": "newly"}),
+    );
+    host.push(
+        "--tenant acme",
+        "acl",
+        "apart",
+        &json!({"blocked": ["Bob"]}),
+    );
+    host.attach("acl@1", "--side client");
+    host.attach("apart@1", "--side server --isolation process");
+    host.daemon
+        .ok("policy upgrade acl@2 --tenant acme --mode canary=50%");
+    let explained = host.explain(&[], &json!({"customer_name": "Ada"}));
+    let expected = [
+        ("acl@1", "allow"),
+        ("acl@2", "deny"),
+        ("apart@1", "unasked"),
+    ];
+    assert_eq!(answers(&explained), pairs(&expected), "{explained}");
+    let policies = explained["policies"].as_array().unwrap();
+    assert_eq!(policies[0]["role"], "stable");
+    assert_eq!(policies[1]["role"], "canary 50%", "{explained}");
+    let why = policies[2]["why"].as_str().unwrap();
+    assert!(why.contains("in a process of its tenant's"), "{explained}");
+    // A canary decides for some calls only; what is said holds for those of the version in force.
+    let outcome = &explained["outcome"];
+    assert_eq!(outcome["status"], "OK", "{explained}");
+    assert_eq!(outcome["unknown"], json!(["apart@1"]), "{explained}");
+    let text = host.asked(&[], &[r#"{"customer_name": "Ada"}"#]);
+    assert!(text.out.ends_with("=> OK, if apart@1 agree\n"), "{text}");
+
+    // What one isn't granted it isn't shown, here as there.
+    host.attach("acl@1", "--side server --fields none");
+    let explained = host.explain(&["--side", "server"], &json!({"customer_name": "Eve"}));
+    let expected = [("apart@1", "unasked"), ("acl@1", "fault")];
+    assert_eq!(answers(&explained), pairs(&expected), "{explained}");
+    let blind = &explained["policies"][1];
+    assert_eq!(blind["withheld"], json!(["customer_name"]), "{blind}");
+    assert_eq!(blind["view"], json!({}), "{blind}");
+    let log = blind["log"][0].as_str().unwrap();
+    assert!(
+        log.contains("`customer_name`, which it isn't allowed to see"),
+        "{blind}"
+    );
+    assert_eq!(explained["outcome"]["status"], "INTERNAL", "{explained}");
+    let called = host.reserve(&json!({"customer_name": "Cid"}));
+    assert_eq!(called.code, 13, "{called}");
+}
+
+#[test]
+fn what_is_asked_wrongly_is_refused_with_a_sentence() {
+    let host = Host::new();
+    let refused = |outcome: Outcome, why: &str| {
+        assert_ne!(outcome.code, 0, "{outcome}");
+        assert!(outcome.err.contains(why), "{why}: {outcome}");
+    };
+    let proto = proto_file("hotel.proto").display().to_string();
+    let of = |tenant: &str, method: &str, more: &[&str]| {
+        let words = ["explain", "--tenant", tenant, "--method", method];
+        host.daemon.tollgate(words.iter().chain(more))
+    };
+    refused(of("nobody", RESERVE, &[]), "there is no tenant \"nobody\"");
+    refused(
+        of("acme", "hotel.Reservation/Steal", &[]),
+        "has no method \"Steal\"; it has Reserve",
+    );
+    refused(of("acme", "hotel.Echo/Echo", &[]), "--proto FILE");
+    refused(
+        of("acme", RESERVE, &["{\"customer_nam\": 1}"]),
+        "isn't a hotel.ReserveRequest",
+    );
+    refused(
+        of("acme", RESERVE, &["not JSON"]),
+        "isn't a hotel.ReserveRequest",
+    );
+    // It may be asked of a service that nobody has bound yet.
+    let outcome = of("acme", "hotel.Echo/Echo", &["--proto", &proto, "{}"]);
+    assert_eq!(outcome.code, 0, "{outcome}");
+    assert!(
+        outcome.out.contains("no policy is asked about the request"),
+        "{outcome}"
+    );
+    // MAX_EXPLAINED
+    let socket = host.daemon.socket().display().to_string();
+    let words = [
+        "--socket", &socket, "explain", "--tenant", "acme", "--method", RESERVE, "-",
+    ];
+    let long = format!("{{\"customer_name\": \"{}\"}}", "x".repeat(4 << 20));
+    refused(
+        run(&program("tollgate"), words, long.as_bytes()),
+        "the message can't be read",
+    );
+    let most = format!("{{\"customer_name\": \"{}\"}}", "x".repeat((4 << 20) - 22));
+    let outcome = run(&program("tollgate"), words, most.as_bytes());
+    assert_eq!(outcome.code, 0, "{} B: {outcome}", most.len());
+
+    refused(
+        host.daemon.run("trace 4bf92f3577b34da6a3ce929d0e0e4736"),
+        "no span of",
+    );
+    refused(host.daemon.run("explain 00f067aa0ba902b7"), "no span of");
+    let mut admin = Admin::connect(&host.daemon);
+    let unknown = RequestBody::Tap(Tap {
+        tap: 7,
+        ..Tap::default()
+    });
+    let failure = admin.ask(unknown, &[]).unwrap_err();
+    assert!(
+        failure.message.contains("nobody watches as 7"),
+        "{failure:?}"
+    );
+    let of_none = RequestBody::Tap(Tap {
+        method: "Reserve".to_owned(),
+        ..Tap::default()
+    });
+    let failure = admin.ask(of_none, &[]).unwrap_err();
+    assert!(failure.message.contains("is of no service"), "{failure:?}");
+}
+
+/// From "it was denied" to why.
+#[test]
+fn a_denied_call_is_watched_found_and_explained() {
+    let host = Host::new();
+    host.push(
+        "--tenant acme",
+        "acl",
+        "acl",
+        &json!({"blocked": ["Eve"], "message": "no\u{1b}[2J\nEve"}),
+    );
+    host.attach("acl@1", "--side client");
+    host.push(
+        "--provider",
+        "acl",
+        "own",
+        &json!({"blocked": ["Mallory"], "message": "known"}),
+    );
+    host.attach("own@1", "--provider --pre --side client");
+    let other = host.daemon.tenant("other");
+    let _others = host
+        .daemon
+        .serve_hotel(&other, RESERVATION, &["--reply", "{}"]);
+    let watch = |words: &[&str]| {
+        let all = ["tap", "--json"].iter().chain(words);
+        host.daemon.start(all)
+    };
+    let denied = watch(&[RESERVATION, "--denied", "--count", "2"]);
+    let others = watch(&["--tenant", "other"]);
+    let all = watch(&[RESERVE]);
+    let echoes = watch(&["hotel.Echo"]);
+    // They watch once they have asked.
+    let call = |token: &str, name: &str| {
+        let request = json!({"customer_name": name}).to_string();
+        host.daemon.call_hotel(token, "", RESERVE, &request)
+    };
+    let seen = |process: &Process| -> Vec<Value> {
+        let lines = process.said();
+        lines
+            .iter()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    };
+    eventually(SOON, || {
+        assert_eq!(call(&host.token, "Ada").code, 0);
+        assert_eq!(call(&other, "Ada").code, 0);
+        !seen(&all).is_empty() && !seen(&others).is_empty()
+    })
+    .unwrap();
+    assert_eq!(call(&host.token, "Eve").code, 7);
+    assert_eq!(call(&other, "Eve").code, 0, "its own policies only");
+    assert_eq!(call(&host.token, "Mallory").code, 7);
+    let mut denied = denied;
+    denied.ended(SOON).expect("it ends after two");
+    let told = seen(&denied);
+    let of = |call: &Value| {
+        ["tenant", "side", "method", "status", "denied_by", "message"]
+            .map(|field| call[field].clone())
+    };
+    let expected = [("acl@1", "no\u{1b}[2J\nEve"), ("own@1", "known")];
+    let expected = expected.map(|(by, message)| {
+        ["acme", "client", RESERVE, "PERMISSION_DENIED", by, message].map(Value::from)
+    });
+    assert_eq!(told.iter().map(of).collect::<Vec<_>>(), expected);
+    assert_eq!(
+        (&told[0]["providers"], &told[1]["providers"]),
+        (&json!(false), &json!(true))
+    );
+    eventually(SOON, || seen(&others).len() >= 4).unwrap();
+    let tenants: BTreeSet<_> = seen(&others)
+        .iter()
+        .map(|call| call["tenant"].to_string())
+        .collect();
+    assert_eq!(tenants, ["\"other\"".to_owned()].into());
+    // A call within the host has both sides.
+    let sides: BTreeSet<_> = seen(&all)
+        .iter()
+        .map(|call| call["side"].to_string())
+        .collect();
+    assert_eq!(
+        sides,
+        ["\"client\"", "\"server\""].map(str::to_owned).into()
+    );
+    assert_eq!(seen(&echoes), Vec::<Value>::new());
+
+    // What was denied is kept, by its trace; a terminal isn't told what to do.
+    let text = host.daemon.ok("trace");
+    let newest: Vec<_> = text.lines().collect();
+    assert_eq!(newest.len(), 2, "{text}");
+    assert!(
+        newest[0].contains("own@1 of the provider: known"),
+        "newest first: {text}"
+    );
+    assert!(newest[1].contains("by acl@1: no?[2J?Eve trace "), "{text}");
+    let (trace, span) = (
+        told[0]["trace"].as_str().unwrap(),
+        told[0]["span"].as_str().unwrap(),
+    );
+    for id in [trace, span, &trace.to_uppercase()] {
+        let kept: Value =
+            serde_json::from_str(&host.daemon.ok(&format!("trace {id} --json"))).unwrap();
+        assert_eq!(kept["trace"], trace);
+        assert_eq!(kept["spans"], json!([told[0]]), "as it was seen");
+    }
+    let why = host.daemon.ok(&format!("explain {span}"));
+    assert!(why.contains("PERMISSION_DENIED"), "{why}");
+    assert!(
+        why.contains("judged now:\nown@1 of the provider (provider-pre), client side, stable\n"),
+        "{why}"
+    );
+    assert!(
+        why.contains("\nacl@1 of tenant acme, client side, stable\n  is shown: customer_name\n"),
+        "{why}"
+    );
+    // It is judged otherwise by now, and the call is what it was.
+    host.daemon.ok(&format!(
+        "policy detach acl --tenant acme --service {RESERVATION} --side client"
+    ));
+    let why: Value =
+        serde_json::from_str(&host.daemon.ok(&format!("explain {span} --json"))).unwrap();
+    assert_eq!(why["call"]["denied_by"], "acl@1", "{why}");
+    let policies = why["now"]["policies"].as_array().unwrap();
+    assert_eq!(policies.len(), 1, "{why}");
+}
+
+/// The spans of one trace as a tree, each daemon its own.
+#[test]
+fn a_trace_is_shown_with_what_happened_on_the_way() {
+    let hosts = Hosts::new();
+    let _server = hosts.serve_echo(&[]);
+    const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+    let parent = format!("traceparent=00-{TRACE}-b7ad6b7169203331-01");
+    let outcome = hosts.echo(&[&parent]);
+    assert_eq!(outcome.code, 0, "{outcome}");
+    let of = |daemon: &Daemon| -> Value {
+        serde_json::from_str(&daemon.ok(&format!("trace {TRACE} --json"))).unwrap()
+    };
+    let (client, server) = (of(&hosts.a), of(&hosts.b));
+    let (client, server) = (&client["spans"][0], &server["spans"][0]);
+    assert_eq!(client["parent"], "b7ad6b7169203331");
+    assert_eq!(server["parent"], client["span"]);
+    assert_eq!(
+        (&client["side"], &server["side"]),
+        (&json!("client"), &json!("server"))
+    );
+    assert_eq!(client["peer"], hosts.b.listen().to_string());
+    assert_eq!(client["events"][0]["name"], "tollgate.sent");
+    assert_eq!(server["events"][0]["name"], "tollgate.delivered");
+    // Nobody has asked for the other call: nothing of it is kept.
+    let outcome = hosts.echo(&[]);
+    assert_eq!(outcome.code, 0, "{outcome}");
+    assert_eq!(hosts.a.ok("trace").lines().count(), 1);
+
+    // Within a host one is below the other.
+    let _here = hosts.a.serve_hotel(&hosts.tokens[0], ECHO, &["--echo"]);
+    const LOCAL: &str = "1af7651916cd43dd8448eb211c80319c";
+    let parent = format!("traceparent=00-{LOCAL}-b7ad6b7169203331-01");
+    let proto = proto_file("hotel.proto");
+    let outcome = hosts.call(false, &proto, "hotel.Echo/Echo", &["--metadata", &parent]);
+    assert_eq!(outcome.code, 0, "{outcome}");
+    let text = hosts.a.ok(&format!("trace {LOCAL}"));
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines[0], format!("trace {LOCAL}"));
+    assert!(
+        lines[1].starts_with("  client hotel.Echo/Echo of acme, "),
+        "{text}"
+    );
+    let below = lines.iter().find(|line| line.contains("server"));
+    assert!(
+        below
+            .unwrap()
+            .starts_with("    server hotel.Echo/Echo of acme, "),
+        "{text}"
+    );
+    // Nothing is kept from here on, nor what was kept before.
+    hosts.a.ok("daemon set telemetry.kept_spans=0");
+    assert_eq!(hosts.a.ok("trace"), "");
+    let outcome = hosts.call(false, &proto, "hotel.Echo/Echo", &["--metadata", &parent]);
+    assert_eq!(outcome.code, 0, "{outcome}");
+    assert_eq!(hosts.a.ok("trace"), "");
+}
+
+/// MAX_TAPS and TAP_PATIENCE: who goes away without a word makes room.
+#[test]
+fn nobody_is_watched_for_longer_than_somebody_watches() {
+    let host = Host::new();
+    let mut admin = Admin::connect(&host.daemon);
+    let open = || RequestBody::Tap(Tap::default());
+    let mut taps = BTreeSet::new();
+    for _ in 0..16 {
+        taps.insert(admin.report(open())["tap"].as_u64().unwrap());
+    }
+    assert_eq!(taps.len(), 16);
+    let failure = admin.ask(open(), &[]).unwrap_err();
+    assert!(
+        failure.message.contains("16 watch calls already"),
+        "{failure:?}"
+    );
+    assert_eq!(host.reserve(&json!({})).code, 0);
+    let kept = *taps.first().unwrap();
+    let again = |tap| {
+        RequestBody::Tap(Tap {
+            tap,
+            ..Tap::default()
+        })
+    };
+    let mut seen = 0;
+    let made_room = eventually(SOON, || {
+        // Who asks goes on.
+        let came = admin.report(again(kept));
+        seen += came["calls"].as_array().unwrap().len();
+        admin.ask(open(), &[]).is_ok()
+    });
+    made_room.unwrap();
+    assert_eq!(seen, 2, "both sides, once");
+    let gone = admin.ask(again(*taps.last().unwrap()), &[]).unwrap_err();
+    assert!(gone.message.contains("hasn't asked for 5s"), "{gone:?}");
+}
+
+/// MAX_TAPPED_PER_SECOND and MAX_TAPPED: calls don't wait for who watches, and what wasn't seen is counted.
+#[test]
+fn who_watches_too_slowly_is_told_what_was_missed() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let mut admin = Admin::connect(&daemon);
+    let traffic = Traffic::start("honest", &daemon, &daemon);
+    let tap = admin.report(RequestBody::Tap(Tap::default()))["tap"]
+        .as_u64()
+        .unwrap();
+    let ask = RequestBody::Tap(Tap {
+        tap,
+        ..Tap::default()
+    });
+    let begun = Instant::now();
+    // Two sides of each call are 4,000 a second and more than a runtime tells of, so it is full in the second second.
+    std::thread::sleep(Duration::from_millis(2_500));
+    let came = admin.report(ask.clone());
+    let calls = came["calls"].as_array().unwrap().len();
+    let missed = came["missed"].as_u64().unwrap();
+    assert_eq!(calls, 2_048, "{missed} missed in {:?}", begun.elapsed());
+    assert!(missed > 100, "{missed} missed");
+    traffic.assert_flows();
+}
+
+/// MAX_SHOWN_TRACES, and what a runtime keeps: the newest.
+#[test]
+fn the_newest_spans_are_kept_and_some_are_shown() {
+    let bed = Testbed::new();
+    let options = Options {
+        config: "[telemetry]\nkept_spans = 1050\n".to_owned(),
+        ..Options::default()
+    };
+    let daemon = bed.daemon_with("a", &options);
+    let token = daemon.tenant("acme");
+    let admins = json!({"metadata": ["x-role"], "allow": ["admin"], "message": "admins only"});
+    let config = bed.file("config.json", admins.to_string());
+    let pushed = daemon.push("--tenant acme", "metadata_acl", "admins", Some(&config));
+    daemon.ok(&format!(
+        "policy attach {pushed} --tenant acme --service {ECHO} --side client"
+    ));
+    let _server = daemon.serve_hotel(&token, ECHO, &["--echo"]);
+    let session = Session::open(SessionOptions::new(daemon.socket(), token)).unwrap();
+    let client = EchoClient::new(Channel::new(&session, ""));
+    for _ in 0..11 {
+        let calls = join_all((0..100).map(|_| client.echo(EchoMessage::default())));
+        let denied = block_on(&session, calls);
+        assert!(denied.iter().all(Result::is_err), "{denied:?}");
+    }
+    let mut admin = Admin::connect(&daemon);
+    let show = |last| {
+        RequestBody::TraceShow(TraceShow {
+            last,
+            ..TraceShow::default()
+        })
+    };
+    let newest = admin.report(show(5_000));
+    assert_eq!(newest["kept"], 1_050);
+    let traces = newest["traces"].as_array().unwrap();
+    assert_eq!(traces.len(), 1_000);
+    let began = |trace: &Value| trace["began"].as_str().unwrap().to_owned();
+    assert!(began(&traces[0]) > began(&traces[999]), "newest first");
+    assert_eq!(admin.report(show(3))["traces"], json!(traces[..3]));
+}
