@@ -5,8 +5,8 @@
 //!  zero       what took no time that the clock could tell: it began and ended in one turn of its runtime
 //! ```
 //!
-//! The scale is fixed, so a bucket is found by a double's exponent and seven comparisons, nothing is ever rescaled, and any two histograms
-//! can be added. Bounds are powers of two every eighth bucket, which is what [`up_to`](Histogram::up_to) needs.
+//! The scale is fixed, so a bucket is found by a double's exponent, a look into a table and a comparison, nothing is ever rescaled, and any two
+//! histograms can be added. Bounds are powers of two every eighth bucket, which is what [`up_to`](Histogram::up_to) needs.
 //!
 //! Absent on purpose: allocation after the first, and floating-point sums, which depend on their order.
 
@@ -37,6 +37,23 @@ const BOUNDS: [u64; BUCKETS_PER_OCTAVE - 1] = [
 ];
 
 const MANTISSA_BITS: u32 = 52;
+
+/// A mantissa's first bits tell all bounds below it but one: bounds are further apart than what these bits leave open.
+const FIRST_BITS: u32 = 4;
+
+/// How many bounds are below each value of the first bits.
+const BELOW: [u8; 1 << FIRST_BITS] = {
+    let mut below = [0; 1 << FIRST_BITS];
+    let mut first = 0;
+    while first < below.len() {
+        let begin = (first as u64) << (MANTISSA_BITS - FIRST_BITS);
+        while (below[first] as usize) < BOUNDS.len() && BOUNDS[below[first] as usize] < begin {
+            below[first] += 1;
+        }
+        first += 1;
+    }
+    below
+};
 
 /// One call of a histogram, whose trace shows more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,16 +178,22 @@ fn bucket_of(took_ns: u64) -> Option<usize> {
     if took_ns == 0 {
         return None;
     }
-    let bits = seconds(took_ns).to_bits();
+    let bucket = place_of(seconds(took_ns).to_bits());
+    Some((bucket.max(0) as usize).min(BUCKETS - 1))
+}
+
+/// The bucket of a positive double, by its bits; also beyond those that there are.
+#[inline]
+fn place_of(bits: u64) -> i32 {
     let exponent = (bits >> MANTISSA_BITS) as i32 - 1_023;
     let mantissa = bits & ((1 << MANTISSA_BITS) - 1);
-    let within = match mantissa {
-        // Upper bounds belong to their buckets, and 2^e is that of the octave before.
-        0 => -1,
-        _ => BOUNDS.iter().filter(|bound| mantissa > **bound).count() as i32,
-    };
-    let bucket = (exponent - LEAST_EXPONENT) * BUCKETS_PER_OCTAVE as i32 + within;
-    Some((bucket.max(0) as usize).min(BUCKETS - 1))
+    let below = BELOW[(mantissa >> (MANTISSA_BITS - FIRST_BITS)) as usize];
+    let is_beyond = BOUNDS
+        .get(usize::from(below))
+        .is_some_and(|bound| mantissa > *bound);
+    // Upper bounds belong to their buckets, and 2^e is that of the octave before.
+    let within = i32::from(below) + i32::from(is_beyond) - i32::from(mantissa == 0);
+    (exponent - LEAST_EXPONENT) * BUCKETS_PER_OCTAVE as i32 + within
 }
 
 #[cfg(test)]
@@ -189,6 +212,19 @@ mod tests {
             let exact = 2f64.powf(f64::from(k) / 8.0);
             let off = exact.to_bits().abs_diff(bound | 1_023 << MANTISSA_BITS);
             assert!(off <= 1, "2^({k}/8) is {:#x}", exact.to_bits());
+        }
+    }
+
+    #[test]
+    fn each_bound_ends_its_bucket() {
+        for (bound, k) in BOUNDS.iter().zip(0..) {
+            for exponent in [-20, 0, 5] {
+                let bits = bound | ((1_023 + exponent) as u64) << MANTISSA_BITS;
+                let place = |bits: u64| {
+                    place_of(bits) - place_of(((1_023 + exponent) as u64) << MANTISSA_BITS)
+                };
+                assert_eq!((place(bits), place(bits + 1)), (k + 1, k + 2), "{k}");
+            }
         }
     }
 

@@ -53,6 +53,13 @@ impl Key {
             code: code.name().map_or(Code::UNKNOWN, |_| code),
         }
     }
+
+    /// Some of its bits. Sessions and services have methods of their own, so the flow says nothing more.
+    #[inline]
+    fn recent(&self) -> usize {
+        let method = (self.method >> 4) ^ (self.method >> 9);
+        (method ^ ((self.kind as usize) << 3) ^ self.code.0 as usize) % RECENT
+    }
 }
 
 /// For a caller everything but OK is one; a server isn't to blame for what its caller did wrong, as OpenTelemetry has it.
@@ -73,15 +80,22 @@ pub(crate) fn is_error(side: Side, code: Code) -> bool {
 
 /// Of whom and what, and how long. Keeps the method, so that no other one has its address.
 struct Series {
+    key: Key,
     tenant: Arc<str>,
     method: Option<Arc<Method>>,
     durations: Histogram,
 }
 
-/// All of one runtime's.
+/// Series that are found without hashing: most calls are like one of a few before them.
+const RECENT: usize = 32;
+
+/// All of one runtime's. A series never goes.
 #[derive(Default)]
 pub(crate) struct Durations {
-    series: HashMap<Key, Series, foldhash::fast::RandomState>,
+    series: Vec<Series>,
+    places: HashMap<Key, usize, foldhash::fast::RandomState>,
+    /// Where a series was found last, by some bits of its key.
+    recent: [usize; RECENT],
     overflow: [Histogram; KINDS],
 }
 
@@ -127,10 +141,25 @@ impl Durations {
         took_ns: u64,
     ) {
         let key = Key::of(flow, method, (kind, code));
-        match self.series.get_mut(&key) {
+        match self.of(&key) {
             Some(series) => series.durations.record(took_ns),
             None => self.record_first(key, tenant, method, took_ns),
         }
+    }
+
+    #[inline]
+    fn of(&mut self, key: &Key) -> Option<&mut Series> {
+        let recent = key.recent();
+        let at = self.recent[recent];
+        let is_it = self.series.get(at).is_some_and(|series| series.key == *key);
+        let at = match is_it {
+            true => at,
+            false => {
+                self.recent[recent] = *self.places.get(key)?;
+                self.recent[recent]
+            }
+        };
+        self.series.get_mut(at)
     }
 
     /// One of those recorded has a span; what is in the overflow needs none.
@@ -142,7 +171,7 @@ impl Durations {
         exemplar: Exemplar,
     ) {
         let key = Key::of(flow, method, (kind, code));
-        if let Some(series) = self.series.get_mut(&key) {
+        if let Some(series) = self.of(&key) {
             series.durations.exemplify(exemplar);
         }
     }
@@ -155,28 +184,30 @@ impl Durations {
         method: Option<&Arc<Method>>,
         took_ns: u64,
     ) {
-        let its = self.series.keys().filter(|known| known.flow == key.flow);
+        let its = self.series.iter().filter(|s| s.key.flow == key.flow);
         if self.series.len() >= MAX_SERIES || its.count() >= MAX_SERIES_PER_TENANT {
             return self.overflow[key.kind as usize].record(took_ns);
         }
         let mut durations = Histogram::default();
         durations.record(took_ns);
         let series = Series {
+            key,
             tenant: Arc::clone(tenant),
             method: method.cloned(),
             durations,
         };
-        self.series.insert(key, series);
+        self.places.insert(key, self.series.len());
+        self.series.push(series);
     }
 
     /// What has been measured so far: a copy, of 2.7 KB per series.
     pub(crate) fn measured(&self) -> Vec<Measured> {
-        let own = self.series.iter().map(|(key, series)| Measured {
-            kind: key.kind,
+        let own = self.series.iter().map(|series| Measured {
+            kind: series.key.kind,
             of: Some(MeasuredOf {
                 tenant: Arc::clone(&series.tenant),
                 method: series.method.as_ref().map(|method| method.name.clone()),
-                code: key.code,
+                code: series.key.code,
             }),
             durations: series.durations.clone(),
         });
@@ -194,7 +225,8 @@ impl Durations {
 
 impl Runtime {
     /// A call has ended with this status; the spans are those of its client's and its server's side, if it has any.
-    #[inline]
+    // One place in the code, so that what it takes can be counted (conformance/tests/telemetry_cost.rs).
+    #[inline(never)]
     pub(super) fn measure(
         &mut self,
         origin: Origin,
