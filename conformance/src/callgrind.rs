@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use crate::testbed::succeed;
+use rustix::process::Signal;
+
+use crate::process::program;
+use crate::testbed::{Options, SOON, Testbed, succeed};
+use crate::traffic::ECHO;
 
 /// The most instructions that a call with one request and one reply may take in a library around core, its stubs included, as built for
 /// the tests. At one per cycle of 3.3 GHz, which is slow, they take 300 ns.
@@ -21,10 +25,12 @@ const CALLS: u64 = 2_000;
 const BEFORE: u64 = 100;
 
 /// What each of a program's calls took.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct PerCall {
     /// Of all counted calls.
     by_file: BTreeMap<String, u64>,
+    /// The same, with what a function calls.
+    by_function: BTreeMap<String, u64>,
 }
 
 impl PerCall {
@@ -33,12 +39,35 @@ impl PerCall {
     /// # Panics
     /// If it fails.
     pub fn of(program: &Path, args: &[&str], profile: &Path) -> PerCall {
-        let few = count(program, args, BEFORE, profile);
-        let mut by_file = count(program, args, BEFORE + CALLS, profile);
-        for (file, count) in &mut by_file {
-            *count = count.saturating_sub(few.get(file).copied().unwrap_or(0));
+        let run = |calls| count(program, args, calls, profile);
+        run(BEFORE + CALLS).less(&run(BEFORE))
+    }
+
+    /// Counts a daemon with this configuration, through calls of a client and a server on its host, a hundred at a time.
+    ///
+    /// # Panics
+    /// If a call fails, or the daemon doesn't end when it is told to.
+    pub fn of_daemon(config: &str) -> PerCall {
+        let run = |calls| count_daemon(config, calls);
+        run(BEFORE + CALLS).less(&run(BEFORE))
+    }
+
+    fn less(mut self, few: &PerCall) -> PerCall {
+        for (all, few) in [
+            (&mut self.by_file, &few.by_file),
+            (&mut self.by_function, &few.by_function),
+        ] {
+            for (name, count) in all {
+                *count = count.saturating_sub(few.get(name).copied().unwrap_or(0));
+            }
         }
-        PerCall { by_file }
+        self
+    }
+
+    /// In the functions that are called so, with all that they call.
+    pub fn of_functions(&self, is_one: impl Fn(&str) -> bool) -> u64 {
+        let functions = self.by_function.iter().filter(|(name, _)| is_one(name));
+        functions.map(|(_, count)| count).sum::<u64>() / CALLS
     }
 
     /// In all files.
@@ -54,45 +83,83 @@ impl PerCall {
 }
 
 /// Runs a program to its end.
-fn count(program: &Path, args: &[&str], calls: u64, profile: &Path) -> BTreeMap<String, u64> {
+fn count(program: &Path, args: &[&str], calls: u64, profile: &Path) -> PerCall {
     let out = format!("--callgrind-out-file={}", profile.display());
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--quiet", "--tool=callgrind", &out]);
     succeed(valgrind.arg(program).args(args).arg(calls.to_string()));
     let said = std::fs::read_to_string(profile);
-    by_file(&said.unwrap_or_else(|error| panic!("{}: {error}", profile.display())))
+    counted(&said.unwrap_or_else(|error| panic!("{}: {error}", profile.display())))
 }
 
-/// By source file; inlined code counts where it was written.
-fn by_file(profile: &str) -> BTreeMap<String, u64> {
-    let (mut files, mut counts) = (BTreeMap::new(), BTreeMap::new());
-    let (mut file, mut is_call) = (String::new(), false);
+/// Runs a daemon through so many calls, which sleeps between them: how often it looks before it sleeps is the machine's.
+fn count_daemon(config: &str, calls: u64) -> PerCall {
+    let bed = Testbed::new();
+    let profile = bed.path("callgrind");
+    let out = format!("--callgrind-out-file={}", profile.display());
+    let valgrind = ["valgrind", "--quiet", "--tool=callgrind", &out];
+    let options = Options {
+        // What valgrind has of addresses is too little for the pool that there is by default.
+        config: format!("waiting = 'sleep'\n[policies]\ninstances = 4\n{config}"),
+        under: valgrind.map(str::to_owned).into(),
+        ..Options::default()
+    };
+    let mut daemon = bed.daemon_with("a", &options);
+    let token = daemon.tenant("acme");
+    let _server = daemon.serve_hotel(&token, ECHO, &["--echo"]);
+    let socket = daemon.socket().display().to_string();
+    let calls = calls.to_string();
+    succeed(Command::new(program("unary-cost")).args([&socket, &token, "100", &calls]));
+    daemon.process().signal(Signal::TERM);
+    let ended = daemon.process().ended(SOON);
+    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+    let said = std::fs::read_to_string(&profile);
+    counted(&said.unwrap_or_else(|error| panic!("{}: {error}", profile.display())))
+}
+
+/// What a profile has counted; inlined code counts in the file where it was written, and in the function where it runs.
+fn counted(profile: &str) -> PerCall {
+    let (mut files, mut functions) = (Names::default(), Names::default());
+    let (mut file, mut function, mut is_call) = (String::new(), String::new(), false);
+    let mut counts = PerCall::default();
     for line in profile.lines() {
-        // `(7) path` gives a file its number, `(7)` names it again.
-        let mut named = |said: &str| {
-            let (number, path) = said.split_once(' ').unwrap_or((said, ""));
-            if !path.is_empty() {
-                files.insert(number.to_owned(), path.to_owned());
-            }
-            files.get(number).cloned().unwrap_or_default()
-        };
         let begins = |keys: &[&str]| keys.iter().find_map(|key| line.strip_prefix(key));
         if let Some(said) = begins(&["fl=", "fi=", "fe="]) {
-            file = named(said);
+            file = files.named(said);
         } else if let Some(said) = begins(&["cfi=", "cfl="]) {
-            named(said);
+            files.named(said);
+        } else if let Some(said) = begins(&["fn="]) {
+            function = functions.named(said);
+        } else if let Some(said) = begins(&["cfn="]) {
+            functions.named(said);
         } else if line.starts_with("calls=") {
             // The next line has what was called.
             is_call = true;
         } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c))
-            && !std::mem::take(&mut is_call)
             && let Some(count) = line
                 .split(' ')
                 .nth(1)
                 .and_then(|count| count.parse::<u64>().ok())
         {
-            *counts.entry(file.clone()).or_default() += count;
+            *counts.by_function.entry(function.clone()).or_default() += count;
+            if !std::mem::take(&mut is_call) {
+                *counts.by_file.entry(file.clone()).or_default() += count;
+            }
         }
     }
     counts
+}
+
+/// `(7) path` gives a name its number, `(7)` names it again.
+#[derive(Default)]
+struct Names(BTreeMap<String, String>);
+
+impl Names {
+    fn named(&mut self, said: &str) -> String {
+        let (number, name) = said.split_once(' ').unwrap_or((said, ""));
+        if !name.is_empty() {
+            self.0.insert(number.to_owned(), name.to_owned());
+        }
+        self.0.get(number).cloned().unwrap_or_default()
+    }
 }

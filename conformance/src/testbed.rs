@@ -52,6 +52,8 @@ pub struct Options {
     pub network: Option<u32>,
     /// What its configuration file says besides, such as a table `[policies]`. Default: nothing, and there is no file.
     pub config: String,
+    /// The command that runs it, such as valgrind with its options. Default: none.
+    pub under: Vec<String>,
 }
 
 impl Options {
@@ -160,17 +162,15 @@ impl Testbed {
             let file = self.file(&format!("{name}.toml"), config);
             args.extend(["--config".to_owned(), file.display().to_string()]);
         }
-        let mut program = program("tollgated");
+        let mut command = options.under.clone();
         if let Some(pid) = options.network {
-            let enter = ["--net", "--target", &pid.to_string()].map(str::to_owned);
-            let tollgated = std::mem::replace(&mut program, "nsenter".into());
-            args.splice(
-                0..0,
-                enter.into_iter().chain([tollgated.display().to_string()]),
-            );
+            let enter = ["nsenter", "--net", "--target", &pid.to_string()];
+            command.extend(enter.map(str::to_owned));
         }
-        let process = Process::start(&program, &args).expect("tollgated can be started");
-        Daemon::ready(process)
+        command.push(program("tollgated").display().to_string());
+        command.extend(args);
+        let process = Process::start(Path::new(&command[0]), &command[1..]);
+        Daemon::ready(process.expect("tollgated can be started"))
     }
 }
 
