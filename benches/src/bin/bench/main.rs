@@ -11,6 +11,7 @@
 //! error; a wrong answer, or a subject that can't be measured, is: exit status 1.
 #![forbid(unsafe_code)]
 
+mod collector;
 mod envoy;
 mod part;
 mod plot;

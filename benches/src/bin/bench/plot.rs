@@ -390,9 +390,9 @@ fn color(subject: Subject) -> RGBColor {
         | Subject::Tollgate(Policy::None)
         | Subject::Otherwise(Otherwise::Admit) => VERMILION,
         Subject::Tollgate(_) => ORANGE,
-        Subject::Otherwise(Otherwise::Spin | Otherwise::RoundRobin) => PURPLE,
-        Subject::Otherwise(Otherwise::Sleep) => GREEN,
-        Subject::Otherwise(Otherwise::Queue) => ORANGE,
+        Subject::Otherwise(Otherwise::Spin | Otherwise::RoundRobin | Otherwise::Traced) => PURPLE,
+        Subject::Otherwise(Otherwise::Sleep | Otherwise::Unobserved) => GREEN,
+        Subject::Otherwise(Otherwise::Queue | Otherwise::Sampled) => ORANGE,
     }
 }
 

@@ -79,13 +79,19 @@ pub(crate) enum Otherwise {
     Queue,
     /// The same, but calls that would wait for longer than a millisecond in the mean are refused.
     Admit,
+    /// Nothing is known of calls: no durations, no spans, no lines.
+    Unobserved,
+    /// A collector gets all metrics each second, and spans of one call in a hundred.
+    Sampled,
+    /// It gets those of every call.
+    Traced,
 }
 
 /// What a handler computes in the scenarios about overload, in microseconds: the server is what there is too little of.
 const WORK_US: u64 = 100;
 
 impl Otherwise {
-    /// As a daemon's configuration says it.
+    /// As a daemon's configuration says it; `COLLECTOR` is where a collector listens.
     pub(crate) fn config(self) -> &'static str {
         match self {
             Otherwise::Spin => "waiting = 'spin'",
@@ -93,6 +99,15 @@ impl Otherwise {
             Otherwise::RoundRobin => "scheduling = 'round-robin'",
             Otherwise::Queue => "",
             Otherwise::Admit => "wait_target_us = 1000",
+            Otherwise::Unobserved => {
+                "[telemetry]\ndurations = false\nkept_spans = 0\nlog_failures = false"
+            }
+            Otherwise::Sampled => {
+                "[telemetry]\nendpoint = 'http://COLLECTOR'\nprotocol = 'http'\ninterval_s = 1\nsample_per_million = 10000"
+            }
+            Otherwise::Traced => {
+                "[telemetry]\nendpoint = 'http://COLLECTOR'\nprotocol = 'http'\ninterval_s = 1\nsample_per_million = 1000000"
+            }
         }
     }
 
@@ -101,7 +116,10 @@ impl Otherwise {
         match self {
             Otherwise::Spin => &["spin_us=forever"],
             Otherwise::Sleep => &["spin_us=0"],
-            Otherwise::RoundRobin => &[],
+            Otherwise::RoundRobin
+            | Otherwise::Unobserved
+            | Otherwise::Sampled
+            | Otherwise::Traced => &[],
             Otherwise::Queue | Otherwise::Admit => &["work_us=100"],
         }
     }
@@ -279,6 +297,9 @@ impl Subject {
             Subject::Otherwise(Otherwise::RoundRobin) => "tollgate-rr",
             Subject::Otherwise(Otherwise::Queue) => "tollgate-queue",
             Subject::Otherwise(Otherwise::Admit) => "tollgate-admit",
+            Subject::Otherwise(Otherwise::Unobserved) => "tollgate-unobserved",
+            Subject::Otherwise(Otherwise::Sampled) => "tollgate-sampled",
+            Subject::Otherwise(Otherwise::Traced) => "tollgate-traced",
         }
     }
 }
@@ -311,6 +332,9 @@ const TOLLGATE_SLEEP: Subject = Subject::Otherwise(Otherwise::Sleep);
 const TOLLGATE_RR: Subject = Subject::Otherwise(Otherwise::RoundRobin);
 const TOLLGATE_QUEUE: Subject = Subject::Otherwise(Otherwise::Queue);
 const TOLLGATE_ADMIT: Subject = Subject::Otherwise(Otherwise::Admit);
+const TOLLGATE_UNOBSERVED: Subject = Subject::Otherwise(Otherwise::Unobserved);
+const TOLLGATE_SAMPLED: Subject = Subject::Otherwise(Otherwise::Sampled);
+const TOLLGATE_TRACED: Subject = Subject::Otherwise(Otherwise::Traced);
 
 /// A number out of a client's JSON, and how to show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -640,7 +664,7 @@ const LATENCY_SPINNERS: Scenario = Scenario {
 
 /// All of them, in the order of a repetition. `bind` comes first: the daemons of a repetition are
 /// fresh, so its call finds nothing compiled and no link.
-pub(crate) const SCENARIOS: [Scenario; 56] = [
+pub(crate) const SCENARIOS: [Scenario; 57] = [
     BIND,
     Scenario {
         name: "bind-prefetched",
@@ -758,6 +782,15 @@ pub(crate) const SCENARIOS: [Scenario; 56] = [
     overload("overload-peak", 0),
     overload("overload-knee", 7_500),
     overload("overload-3x", 30_000),
+    Scenario {
+        subjects: &[
+            TOLLGATE_UNOBSERVED,
+            TOLLGATE,
+            TOLLGATE_SAMPLED,
+            TOLLGATE_TRACED,
+        ],
+        ..steady("telemetry", Method::Echo, 32, 128, RPS)
+    },
 ];
 
 /// What a number must reach.
@@ -847,7 +880,7 @@ const fn large_beside_small(text: &'static str, scenario: &'static str) -> Claim
 }
 
 /// What this version of Tollgate claims.
-pub(crate) const CLAIMS: [Claim; 47] = [
+pub(crate) const CLAIMS: [Claim; 48] = [
     claim(
         "p50 with the ACL is at most a quarter of tonic's",
         "latency-hotel",
@@ -1184,6 +1217,13 @@ pub(crate) const CLAIMS: [Claim; 47] = [
             Bar::Below(2.0),
         )
     },
+    claim(
+        "with metrics and one call in a hundred traced, the rate is at least 97% of that with neither",
+        "telemetry",
+        TOLLGATE_SAMPLED,
+        &[TOLLGATE_UNOBSERVED],
+        Bar::AtLeast(0.97),
+    ),
 ];
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use tollgate_conformance::testbed::{
 };
 use tollgate_conformance::workload::acl_config;
 
+use crate::collector::Collector;
 use crate::envoy::{self, Filter};
 use crate::scenario::{Attached, Before, Otherwise, Policy, Rival, Scenario, Sidecar, Subject};
 
@@ -99,6 +100,8 @@ struct Tollgate {
     /// The rival's tokens for both daemons.
     rival: [String; 2],
     placement: Placement,
+    /// Who gets what the daemons know of calls, if anybody does.
+    collector: Option<Collector>,
     _bed: Testbed,
 }
 
@@ -245,7 +248,11 @@ impl Stage {
             Subject::Otherwise(how) => {
                 args.extend(how.arguments().iter().map(|&arg| arg.to_owned()));
                 let tollgate = Tollgate::start(self.placement, Some(how))?;
-                tollgate.measure(Policy::None, &args, scenario.rival, window)
+                let result = tollgate.measure(Policy::None, &args, scenario.rival, window)?;
+                match &tollgate.collector {
+                    Some(collector) => collector.has_spans().map(|()| result),
+                    None => Ok(result),
+                }
             }
         }
     }
@@ -421,9 +428,17 @@ impl Tollgate {
 
     fn start(placement: Placement, otherwise: Option<Otherwise>) -> Result<Tollgate, String> {
         let bed = Testbed::new();
+        let mut config = otherwise.map_or("", Otherwise::config).to_owned();
+        let collector = match config.contains("COLLECTOR") {
+            true => Some(Collector::start()?),
+            false => None,
+        };
+        if let Some(collector) = &collector {
+            config = config.replace("COLLECTOR", &collector.address.to_string());
+        }
         let at = |cpu: Option<usize>| Options {
             cores: cpu.map(|cpu| cpu.to_string()),
-            config: otherwise.map_or_else(String::new, |how| how.config().to_owned()),
+            config: config.clone(),
             ..Options::default()
         };
         let (cpu_a, cpu_b) = placement.cpus().unzip();
@@ -452,6 +467,7 @@ impl Tollgate {
             token,
             rival,
             placement,
+            collector,
             _bed: bed,
         })
     }
