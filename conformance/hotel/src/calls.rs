@@ -1,6 +1,7 @@
 //! What services ask of each other, whatever carries it.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -13,25 +14,71 @@ use crate::stay::Stay;
 /// Hotels that one request may name: bounds the work for it, and the answer.
 pub const MAX_HOTELS: usize = 128;
 
-/// When an answer is no longer wanted.
-#[derive(Clone, Copy, Debug)]
-pub struct Due(Option<Instant>);
+/// A span in a trace, as W3C has it in HTTP's headers and in metadata; what it says is for the daemons to read.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// `traceparent`.
+    pub parent: String,
+    /// `tracestate`, if there is any.
+    pub state: Option<String>,
+}
 
-impl Due {
-    /// Whenever it comes; or, over Tollgate, when the call is due that is being handled.
-    pub const NEVER: Due = Due(None);
-
-    /// So long from now.
-    pub fn after(time: Duration) -> Due {
-        Due(Instant::now().checked_add(time))
+impl Trace {
+    /// What a request has under these names, if it has a parent.
+    pub fn of(value: impl Fn(&'static str) -> Option<String>) -> Option<Trace> {
+        let parent = value("traceparent")?;
+        let state = value("tracestate");
+        Some(Trace { parent, state })
     }
 
-    /// How long from now.
+    /// As names and values.
+    pub fn pairs(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let state = self.state.iter().map(|state| ("tracestate", &**state));
+        [("traceparent", &*self.parent)].into_iter().chain(state)
+    }
+}
+
+/// What a call is made for: when its answer is no longer wanted, and in which trace.
+#[derive(Clone, Debug)]
+pub struct Cause {
+    due: Option<Instant>,
+    trace: Option<Arc<Trace>>,
+}
+
+impl Cause {
+    /// Whenever its answer comes; or, over Tollgate, when the call is due that is being handled. In no trace.
+    pub const NONE: Cause = Cause {
+        due: None,
+        trace: None,
+    };
+
+    /// Its answer is wanted so long from now.
+    pub fn due_after(time: Duration) -> Cause {
+        Cause {
+            due: Instant::now().checked_add(time),
+            ..Cause::NONE
+        }
+    }
+
+    /// The same, in the trace of the request that has come.
+    pub fn within(self, trace: Option<Trace>) -> Cause {
+        Cause {
+            trace: trace.map(Arc::new),
+            ..self
+        }
+    }
+
+    /// The request's that has come.
+    pub fn trace(&self) -> Option<&Trace> {
+        self.trace.as_deref()
+    }
+
+    /// How long from now its answer is wanted.
     ///
     /// # Errors
     /// DEADLINE_EXCEEDED if that has passed.
-    pub fn left(self) -> Result<Option<Duration>, Failure> {
-        let Some(due) = self.0 else {
+    pub fn left(&self) -> Result<Option<Duration>, Failure> {
+        let Some(due) = self.due else {
             return Ok(None);
         };
         let left = due.saturating_duration_since(Instant::now());
@@ -140,26 +187,27 @@ impl<T, F: Future<Output = Result<T, Failure>> + Send> Answer<T> for F {}
 /// The seven services, as those see them who call them. Each call ends when it is due, DEADLINE_EXCEEDED.
 pub trait Calls: Send + Sync + 'static {
     /// geo: the nearest hotels.
-    fn nearest(&self, due: Due, lat: f32, lon: f32) -> impl Answer<Vec<String>>;
+    fn nearest(&self, cause: Cause, lat: f32, lon: f32) -> impl Answer<Vec<String>>;
 
     /// rate: those of the hotels that have rates, the most expensive first.
-    fn with_rates(&self, due: Due, hotels: Vec<String>, stay: Stay) -> impl Answer<Vec<String>>;
+    fn with_rates(&self, cause: Cause, hotels: Vec<String>, stay: Stay)
+    -> impl Answer<Vec<String>>;
 
     /// search: hotels to offer.
-    fn search(&self, due: Due, lat: f32, lon: f32, stay: Stay) -> impl Answer<Vec<String>>;
+    fn search(&self, cause: Cause, lat: f32, lon: f32, stay: Stay) -> impl Answer<Vec<String>>;
 
     /// profile: what is shown of these hotels.
-    fn features(&self, due: Due, hotels: Vec<String>) -> impl Answer<Vec<Feature>>;
+    fn features(&self, cause: Cause, hotels: Vec<String>) -> impl Answer<Vec<Feature>>;
 
     /// recommendation: the best hotels by a criterion.
-    fn recommended(&self, due: Due, require: &str, here: Point) -> impl Answer<Vec<String>>;
+    fn recommended(&self, cause: Cause, require: &str, here: Point) -> impl Answer<Vec<String>>;
 
     /// user: whether it is one, with this password.
-    fn is_user(&self, due: Due, username: &str, password: &str) -> impl Answer<bool>;
+    fn is_user(&self, cause: Cause, username: &str, password: &str) -> impl Answer<bool>;
 
     /// reservation: those of the hotels that have the rooms.
-    fn available(&self, due: Due, booking: Booking) -> impl Answer<Vec<String>>;
+    fn available(&self, cause: Cause, booking: Booking) -> impl Answer<Vec<String>>;
 
     /// reservation: whether the first hotel's rooms are the customer's now.
-    fn reserve(&self, due: Due, booking: Booking) -> impl Answer<bool>;
+    fn reserve(&self, cause: Cause, booking: Booking) -> impl Answer<bool>;
 }

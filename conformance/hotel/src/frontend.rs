@@ -7,7 +7,7 @@
 //! | `/user` | `username`, `password` |
 //! | `/reservation` | `inDate`, `outDate`, `hotelId`, `customerName`, `username`, `password`, `number` |
 //!
-//! By GET or POST. All calls of one request are due at one time. A call that fails is a status of HTTP with a sentence: 400 names the
+//! By GET or POST. All calls of one request are due at one time, and children of the span in its headers, if there is one (`traceparent`). A call that fails is a status of HTTP with a sentence: 400 names the
 //! parameter. Other than in the original nobody without a password makes reservations.
 
 use std::collections::HashMap;
@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
 use axum::{Json, Router};
 use serde::Serialize;
 
-use crate::calls::{Booking, Calls, Due, Feature};
+use crate::calls::{Booking, Calls, Cause, Feature, Trace};
 use crate::dataset::Point;
 use crate::failure::Failure;
 use crate::stay::Stay;
@@ -60,51 +60,64 @@ struct Message {
     message: String,
 }
 
-async fn hotels<C: Calls>(State(front): Front<C>, query: Query<Parameters>) -> Answer<Features> {
-    let (stay, due) = (query.stay()?, front.due());
+async fn hotels<C: Calls>(
+    State(front): Front<C>,
+    headers: HeaderMap,
+    query: Query<Parameters>,
+) -> Answer<Features> {
+    let (stay, cause) = (query.stay()?, front.cause(&headers));
     let [lat, lon] = query.position()?.map(|degrees| degrees as f32);
-    let hotels = front.calls.search(due, lat, lon, stay).await?;
+    let hotels = front.calls.search(cause.clone(), lat, lon, stay).await?;
     let anybody = Booking {
         customer: String::new(),
         hotels,
         stay,
         rooms: 1,
     };
-    let free = front.calls.available(due, anybody).await?;
-    front.features(due, free).await
+    let free = front.calls.available(cause.clone(), anybody).await?;
+    front.features(cause, free).await
 }
 
 async fn recommendations<C: Calls>(
     State(front): Front<C>,
+    headers: HeaderMap,
     query: Query<Parameters>,
 ) -> Answer<Features> {
-    let due = front.due();
+    let cause = front.cause(&headers);
     let ([lat, lon], require) = (query.position()?, query.text("require")?);
     let here = Point { lat, lon };
-    let hotels = front.calls.recommended(due, require, here).await?;
-    front.features(due, hotels).await
+    let hotels = front
+        .calls
+        .recommended(cause.clone(), require, here)
+        .await?;
+    front.features(cause, hotels).await
 }
 
-async fn user<C: Calls>(State(front): Front<C>, query: Query<Parameters>) -> Answer<Message> {
-    let is_user = front.is_user(front.due(), &query).await?;
+async fn user<C: Calls>(
+    State(front): Front<C>,
+    headers: HeaderMap,
+    query: Query<Parameters>,
+) -> Answer<Message> {
+    let is_user = front.is_user(front.cause(&headers), &query).await?;
     Ok(said(if is_user { WELCOME } else { STRANGER }))
 }
 
 async fn reservation<C: Calls>(
     State(front): Front<C>,
+    headers: HeaderMap,
     query: Query<Parameters>,
 ) -> Answer<Message> {
-    let due = front.due();
+    let cause = front.cause(&headers);
     let booking = Booking {
         customer: query.text("customerName")?.to_owned(),
         hotels: vec![query.text("hotelId")?.to_owned()],
         stay: query.stay()?,
         rooms: query.rooms()?,
     };
-    if !front.is_user(due, &query).await? {
+    if !front.is_user(cause.clone(), &query).await? {
         return Ok(said(STRANGER));
     }
-    let made = front.calls.reserve(due, booking).await?;
+    let made = front.calls.reserve(cause, booking).await?;
     Ok(said(if made { RESERVED } else { FULL }))
 }
 
@@ -123,21 +136,22 @@ fn said(message: &str) -> Json<Message> {
 }
 
 impl<C: Calls> Frontend<C> {
-    fn due(&self) -> Due {
-        Due::after(self.timeout)
+    fn cause(&self, headers: &HeaderMap) -> Cause {
+        let text = |name| headers.get(name)?.to_str().ok().map(str::to_owned);
+        Cause::due_after(self.timeout).within(Trace::of(text))
     }
 
-    async fn features(&self, due: Due, hotels: Vec<String>) -> Answer<Features> {
-        let features = self.calls.features(due, hotels).await?;
+    async fn features(&self, cause: Cause, hotels: Vec<String>) -> Answer<Features> {
+        let features = self.calls.features(cause, hotels).await?;
         Ok(Json(Features {
             kind: "FeatureCollection",
             features,
         }))
     }
 
-    async fn is_user(&self, due: Due, query: &Parameters) -> Result<bool, Failure> {
+    async fn is_user(&self, cause: Cause, query: &Parameters) -> Result<bool, Failure> {
         let [username, password] = [query.text("username")?, query.text("password")?];
-        self.calls.is_user(due, username, password).await
+        self.calls.is_user(cause, username, password).await
     }
 }
 

@@ -22,7 +22,7 @@ use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::process::{Process, program};
 use tollgate_conformance::testbed::{SOON, eventually, succeed};
 use tollgate_hotel::cache::PAUSE;
-use tollgate_hotel::calls::{Booking, Calls, Due};
+use tollgate_hotel::calls::{Booking, Calls, Cause};
 use tollgate_hotel::dataset::{Point, password, username};
 use tollgate_hotel::frontend::{FULL, RESERVED, STRANGER, WELCOME};
 use tollgate_hotel::http::Connection;
@@ -347,13 +347,13 @@ fn c_and_python_answer_exactly_as_rust() {
         most = most.max(near.len());
         let answer = tollgate::block_on(
             &session,
-            clients.nearest(Due::NEVER, lat as f32, lon as f32),
+            clients.nearest(Cause::NONE, lat as f32, lon as f32),
         );
         assert_eq!(answer.unwrap(), near, "{lat} {lon}");
         let require = ["dis", "rate", "price", "view"][round % 4];
         let here = Point { lat, lon };
         let best = recommendations.best(require, here);
-        let answer = clients.recommended(Due::NEVER, require, here);
+        let answer = clients.recommended(Cause::NONE, require, here);
         let answer = tollgate::block_on(&session, answer);
         assert_eq!(answer, best, "{require} {lat} {lon}");
     }
@@ -403,8 +403,8 @@ fn what_search_calls_is_due_when_search_is() {
     let clients = Clients::new(&calling, &Targets::default());
     let stay = Stay::parse("2015-04-09", "2015-04-10").unwrap();
     let minute = Duration::from_secs(60);
-    for due in [Due::NEVER, Due::after(minute)] {
-        let found = tollgate::block_on(&calling, clients.search(due, 37.8, -122.4, stay));
+    for cause in [Cause::NONE, Cause::due_after(minute)] {
+        let found = tollgate::block_on(&calling, clients.search(cause, 37.8, -122.4, stay));
         assert_eq!(found.unwrap(), ["2", "1"]);
     }
     let given = given.lock().unwrap();

@@ -94,11 +94,14 @@ macro_rules! messages {
             }
         }
 
-        /// A request, of the library whose stubs these are, that is given up when it is due.
-        fn due<T>(due: crate::calls::Due, message: T) -> Result<Request<T>, crate::failure::Failure> {
+        /// A request, of the library whose stubs these are, that is given up when it is due, and is part of its cause's trace.
+        fn made_for<T>(cause: &crate::calls::Cause, message: T) -> Result<Request<T>, crate::failure::Failure> {
             let mut request = Request::new(message);
-            if let Some(left) = due.left()? {
+            if let Some(left) = cause.left()? {
                 request.set_timeout(left);
+            }
+            for (name, value) in cause.trace().into_iter().flat_map(|trace| trace.pairs()) {
+                insert(&mut request, name, value)?;
             }
             Ok(request)
         }

@@ -1,8 +1,9 @@
-//! The services over Tollgate. What a handler calls is due when its own call is: the library sees to that.
+//! The services over Tollgate. What a handler calls is due when its own call is: the library sees to that. It is in the
+//! same trace because the handler passes that on.
 
-use tollgate::{Channel, Received, Reply, Request, Session};
+use tollgate::{Channel, Received, Reply, Request, Session, Status};
 
-use crate::calls::{Booking, Calls, Due, Feature};
+use crate::calls::{Booking, Calls, Cause, Feature, Trace};
 use crate::dataset::Point;
 use crate::failure::Failure;
 use crate::rpc::{Targets, messages};
@@ -43,6 +44,13 @@ pub mod stubs {
 }
 
 messages!(stubs);
+
+fn insert<T>(request: &mut Request<T>, name: &str, value: &str) -> Result<(), Failure> {
+    Ok(request
+        .metadata_mut()
+        .insert(name, value)
+        .map_err(Status::from)?)
+}
 
 impl geo::geo_server::Geo for Geo {
     async fn nearby(&self, request: Request<Received<geo::Request>>) -> Reply<geo::Result> {
@@ -124,12 +132,15 @@ impl search::search_server::Search for Search<Clients> {
         &self,
         request: Request<Received<search::NearbyRequest>>,
     ) -> Reply<search::SearchResult> {
+        let trace = Trace::of(|name| request.metadata().get(name).map(str::to_owned));
         let (lat, lon, stay) = {
             let wish = request.get_ref().view();
             let stay = Stay::parse(wish.in_date(), wish.out_date())?;
             (wish.lat(), wish.lon(), stay)
         };
-        let hotel_ids = self.nearby(Due::NEVER, lat, lon, stay).await?;
+        let hotel_ids = self
+            .nearby(Cause::NONE.within(trace), lat, lon, stay)
+            .await?;
         Ok(search::SearchResult { hotel_ids }.into())
     }
 }
@@ -167,42 +178,49 @@ impl Clients {
 }
 
 impl Calls for Clients {
-    async fn nearest(&self, when: Due, lat: f32, lon: f32) -> Result<Vec<String>, Failure> {
+    async fn nearest(&self, cause: Cause, lat: f32, lon: f32) -> Result<Vec<String>, Failure> {
         let reply = self
             .geo
-            .nearby(due(when, geo::Request { lat, lon })?)
+            .nearby(made_for(&cause, geo::Request { lat, lon })?)
             .await?;
         Ok(reply.get_ref().view().hotel_ids().to_vec())
     }
 
     async fn with_rates(
         &self,
-        when: Due,
+        cause: Cause,
         hotel_ids: Vec<String>,
         stay: Stay,
     ) -> Result<Vec<String>, Failure> {
         let request = plans_of(hotel_ids, stay);
-        let reply = self.rate.get_rates(due(when, request)?).await?;
+        let reply = self.rate.get_rates(made_for(&cause, request)?).await?;
         let plans = reply.get_ref().view().rate_plans().iter();
         Ok(plans.map(|plan| plan.hotel_id().to_owned()).collect())
     }
 
     async fn search(
         &self,
-        when: Due,
+        cause: Cause,
         lat: f32,
         lon: f32,
         stay: Stay,
     ) -> Result<Vec<String>, Failure> {
         let request = wish(lat, lon, stay);
-        let reply = self.search.nearby(due(when, request)?).await?;
+        let reply = self.search.nearby(made_for(&cause, request)?).await?;
         Ok(reply.get_ref().view().hotel_ids().to_vec())
     }
 
-    async fn features(&self, when: Due, hotel_ids: Vec<String>) -> Result<Vec<Feature>, Failure> {
+    async fn features(
+        &self,
+        cause: Cause,
+        hotel_ids: Vec<String>,
+    ) -> Result<Vec<Feature>, Failure> {
         let locale = "en".to_owned();
         let request = profile::Request { hotel_ids, locale };
-        let reply = self.profile.get_profiles(due(when, request)?).await?;
+        let reply = self
+            .profile
+            .get_profiles(made_for(&cause, request)?)
+            .await?;
         let feature = |hotel: profile::HotelView<'_>| {
             let [id, name, phone] = [hotel.id(), hotel.name(), hotel.phone_number()];
             let [id, name, phone] = [id, name, phone].map(str::to_owned);
@@ -216,31 +234,31 @@ impl Calls for Clients {
 
     async fn recommended(
         &self,
-        when: Due,
+        cause: Cause,
         require: &str,
         Point { lat, lon }: Point,
     ) -> Result<Vec<String>, Failure> {
         let require = require.to_owned();
-        let request = due(when, recommendation::Request { require, lat, lon })?;
+        let request = made_for(&cause, recommendation::Request { require, lat, lon })?;
         let reply = self.recommendation.get_recommendations(request).await?;
         Ok(reply.get_ref().view().hotel_ids().to_vec())
     }
 
-    async fn is_user(&self, when: Due, username: &str, password: &str) -> Result<bool, Failure> {
+    async fn is_user(&self, cause: Cause, username: &str, password: &str) -> Result<bool, Failure> {
         let [username, password] = [username, password].map(str::to_owned);
-        let request = due(when, user::Request { username, password })?;
+        let request = made_for(&cause, user::Request { username, password })?;
         let reply = self.user.check_user(request).await?;
         Ok(reply.get_ref().view().correct())
     }
 
-    async fn available(&self, when: Due, booking: Booking) -> Result<Vec<String>, Failure> {
-        let request: Request<reservation::Request> = due(when, booking.into())?;
+    async fn available(&self, cause: Cause, booking: Booking) -> Result<Vec<String>, Failure> {
+        let request: Request<reservation::Request> = made_for(&cause, booking.into())?;
         let reply = self.reservation.check_availability(request).await?;
         Ok(reply.get_ref().view().hotel_id().to_vec())
     }
 
-    async fn reserve(&self, when: Due, booking: Booking) -> Result<bool, Failure> {
-        let request: Request<reservation::Request> = due(when, booking.into())?;
+    async fn reserve(&self, cause: Cause, booking: Booking) -> Result<bool, Failure> {
+        let request: Request<reservation::Request> = made_for(&cause, booking.into())?;
         let reply = self.reservation.make_reservation(request).await?;
         Ok(!reply.get_ref().view().hotel_id().is_empty())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
-use crate::calls::{Booking, Calls, Due, Feature};
+use crate::calls::{Booking, Calls, Cause, Feature, Trace};
 use crate::dataset::Point;
 use crate::failure::Failure;
 use crate::rpc::{Targets, messages};
@@ -47,6 +47,13 @@ pub mod stubs {
 }
 
 messages!(stubs);
+
+fn insert<T>(request: &mut Request<T>, name: &'static str, value: &str) -> Result<(), Failure> {
+    let value = value.parse();
+    let value = value.map_err(|_| Failure::invalid(format!("{name} is no header's value")))?;
+    request.metadata_mut().insert(name, value);
+    Ok(())
+}
 
 type Reply<T> = Result<Response<T>, Status>;
 
@@ -142,18 +149,19 @@ fn booking(request: reservation::Request) -> Result<Booking, Failure> {
 #[tonic::async_trait]
 impl search::search_server::Search for Search<Clients> {
     async fn nearby(&self, request: Request<search::NearbyRequest>) -> Reply<search::SearchResult> {
-        let due = due_of(&request);
+        let cause = cause_of(&request);
         let wish = request.into_inner();
         let stay = Stay::parse(&wish.in_date, &wish.out_date)?;
-        let hotel_ids = self.nearby(due, wish.lat, wish.lon, stay).await?;
+        let hotel_ids = self.nearby(cause, wish.lat, wish.lon, stay).await?;
         Ok(Response::new(search::SearchResult { hotel_ids }))
     }
 }
 
-/// When a call is due that came: its header is a number and a unit, such as `250000u`.
-fn due_of<T>(request: &Request<T>) -> Due {
+/// What is made for a call that came is due when that is, whose header is a number and a unit, such as `250000u`; and in its trace.
+fn cause_of<T>(request: &Request<T>) -> Cause {
+    let text = |name| request.metadata().get(name)?.to_str().ok();
     let time = || {
-        let header = request.metadata().get("grpc-timeout")?.to_str().ok()?;
+        let header = text("grpc-timeout")?;
         let (number, unit) = header.split_at_checked(header.len().checked_sub(1)?)?;
         let number = number.parse().ok()?;
         Some(match unit {
@@ -166,7 +174,8 @@ fn due_of<T>(request: &Request<T>) -> Due {
             _ => return None,
         })
     };
-    time().map_or(Due::NEVER, Due::after)
+    let cause = time().map_or(Cause::NONE, Cause::due_after);
+    cause.within(Trace::of(|name| text(name).map(str::to_owned)))
 }
 
 /// What calls the services. A connection is made with the first call, and again when it has ended.
@@ -216,39 +225,51 @@ impl Clients {
 }
 
 impl Calls for Clients {
-    async fn nearest(&self, when: Due, lat: f32, lon: f32) -> Result<Vec<String>, Failure> {
-        let request = due(when, geo::Request { lat, lon })?;
+    async fn nearest(&self, cause: Cause, lat: f32, lon: f32) -> Result<Vec<String>, Failure> {
+        let request = made_for(&cause, geo::Request { lat, lon })?;
         let reply = self.geo.clone().nearby(request).await?;
         Ok(reply.into_inner().hotel_ids)
     }
 
     async fn with_rates(
         &self,
-        when: Due,
+        cause: Cause,
         hotel_ids: Vec<String>,
         stay: Stay,
     ) -> Result<Vec<String>, Failure> {
         let request = plans_of(hotel_ids, stay);
-        let reply = self.rate.clone().get_rates(due(when, request)?).await?;
+        let reply = self
+            .rate
+            .clone()
+            .get_rates(made_for(&cause, request)?)
+            .await?;
         let plans = reply.into_inner().rate_plans.into_iter();
         Ok(plans.map(|plan| plan.hotel_id).collect())
     }
 
     async fn search(
         &self,
-        when: Due,
+        cause: Cause,
         lat: f32,
         lon: f32,
         stay: Stay,
     ) -> Result<Vec<String>, Failure> {
         let request = wish(lat, lon, stay);
-        let reply = self.search.clone().nearby(due(when, request)?).await?;
+        let reply = self
+            .search
+            .clone()
+            .nearby(made_for(&cause, request)?)
+            .await?;
         Ok(reply.into_inner().hotel_ids)
     }
 
-    async fn features(&self, when: Due, hotel_ids: Vec<String>) -> Result<Vec<Feature>, Failure> {
+    async fn features(
+        &self,
+        cause: Cause,
+        hotel_ids: Vec<String>,
+    ) -> Result<Vec<Feature>, Failure> {
         let locale = "en".to_owned();
-        let request = due(when, profile::Request { hotel_ids, locale })?;
+        let request = made_for(&cause, profile::Request { hotel_ids, locale })?;
         let reply = self.profile.clone().get_profiles(request).await?;
         let feature = |hotel: profile::Hotel| {
             let at = hotel.address;
@@ -261,32 +282,32 @@ impl Calls for Clients {
 
     async fn recommended(
         &self,
-        when: Due,
+        cause: Cause,
         require: &str,
         Point { lat, lon }: Point,
     ) -> Result<Vec<String>, Failure> {
         let require = require.to_owned();
-        let request = due(when, recommendation::Request { require, lat, lon })?;
+        let request = made_for(&cause, recommendation::Request { require, lat, lon })?;
         let mut client = self.recommendation.clone();
         let reply = client.get_recommendations(request).await?;
         Ok(reply.into_inner().hotel_ids)
     }
 
-    async fn is_user(&self, when: Due, username: &str, password: &str) -> Result<bool, Failure> {
+    async fn is_user(&self, cause: Cause, username: &str, password: &str) -> Result<bool, Failure> {
         let [username, password] = [username, password].map(str::to_owned);
-        let request = due(when, user::Request { username, password })?;
+        let request = made_for(&cause, user::Request { username, password })?;
         let reply = self.user.clone().check_user(request).await?;
         Ok(reply.into_inner().correct)
     }
 
-    async fn available(&self, when: Due, booking: Booking) -> Result<Vec<String>, Failure> {
-        let request = due(when, booking.into())?;
+    async fn available(&self, cause: Cause, booking: Booking) -> Result<Vec<String>, Failure> {
+        let request = made_for(&cause, booking.into())?;
         let reply = self.reservation.clone().check_availability(request).await?;
         Ok(reply.into_inner().hotel_id)
     }
 
-    async fn reserve(&self, when: Due, booking: Booking) -> Result<bool, Failure> {
-        let request = due(when, booking.into())?;
+    async fn reserve(&self, cause: Cause, booking: Booking) -> Result<bool, Failure> {
+        let request = made_for(&cause, booking.into())?;
         let reply = self.reservation.clone().make_reservation(request).await?;
         Ok(!reply.into_inner().hotel_id.is_empty())
     }

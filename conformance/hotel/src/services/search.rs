@@ -1,6 +1,6 @@
-//! Which hotels to offer. Its own calls are due when the call is that it answers.
+//! Which hotels to offer. Its own calls are due when the call is that it answers, and in the same trace.
 
-use crate::calls::{Calls, Due};
+use crate::calls::{Calls, Cause};
 use crate::failure::Failure;
 use crate::stay::Stay;
 
@@ -22,12 +22,12 @@ impl<C: Calls> Search<C> {
     /// Those of the services that it asks.
     pub async fn nearby(
         &self,
-        due: Due,
+        cause: Cause,
         lat: f32,
         lon: f32,
         stay: Stay,
     ) -> Result<Vec<String>, Failure> {
-        let nearest = self.calls.nearest(due, lat, lon).await?;
-        self.calls.with_rates(due, nearest, stay).await
+        let nearest = self.calls.nearest(cause.clone(), lat, lon).await?;
+        self.calls.with_rates(cause, nearest, stay).await
     }
 }
