@@ -8,6 +8,7 @@
 //! - [`hotel`] are the generated stubs, and [`workload`] is the synthetic hotel traffic, the same wherever it flows.
 //! - [`interop`] is the service that every client library is checked with, and its server in Rust; [`cases`] is what it is asked for.
 //! - [`backstage`] is what the Rust library's documentation runs against; [`callgrind`] counts instructions.
+//! - [`backends`] are a collector, Jaeger and Prometheus, which telemetry is sent to.
 //! - [`c_library`] installs the client library for C, and builds programs with it.
 //! - [`hostile`] is an application that keeps no promise, for the attacks.
 //! - [`peer`] is a daemon that keeps no promise.
@@ -30,6 +31,7 @@ pub mod hotel {
 pub mod interop;
 
 pub mod admin;
+pub mod backends;
 pub mod backstage;
 pub mod bombs;
 pub mod c_library;

@@ -1,0 +1,414 @@
+//! Telemetry at the real things: what an OpenTelemetry collector writes down, what Prometheus answers, and whether the names are those of
+//! OpenTelemetry's conventions. That a request of many services is one trace, as Jaeger has it, is a test of the hotel reservation.
+//!
+//! `.ci/backends` builds and installs them.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tollgate_conformance::backends::{
+    Collector, Prometheus, attribute, free, http, list, place_of, points,
+};
+use tollgate_conformance::hosts::Hosts;
+use tollgate_conformance::process::Process;
+use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually};
+use tollgate_conformance::traffic::ECHO;
+
+const CALL: &str = "hotel.Echo/Echo";
+
+fn daemon(bed: &Testbed, name: &str, telemetry: &str) -> Daemon {
+    let config = format!("[telemetry]\n{telemetry}");
+    let options = Options {
+        config,
+        ..Options::default()
+    };
+    bed.daemon_with(name, &options)
+}
+
+/// A tenant that calls an echo of host `b` from host `a`.
+struct Caller {
+    token: String,
+    to: String,
+    _server: Process,
+}
+
+impl Caller {
+    fn new(tenant: &str, a: &Daemon, b: &Daemon) -> Caller {
+        Caller {
+            token: a.tenant(tenant),
+            to: b.listen().to_string(),
+            _server: b.serve_hotel(&b.tenant(tenant), ECHO, &["--echo"]),
+        }
+    }
+
+    #[track_caller]
+    fn call(&self, a: &Daemon, times: usize) {
+        for _ in 0..times {
+            let outcome = a.call_hotel(&self.token, &self.to, CALL, "{}");
+            assert_eq!(outcome.code, 0, "{outcome}");
+        }
+    }
+}
+
+/// OTLP's JSON has numbers of 64 bits as text.
+fn number(value: &Value) -> Option<u64> {
+    value.as_str()?.parse().ok()
+}
+
+/// How many spans there are, by tenant and kind: 3 is a client's, 2 a server's.
+fn spans_of(collector: &Collector) -> BTreeMap<(String, u64), usize> {
+    let mut counts = BTreeMap::new();
+    for span in collector.spans() {
+        let tenant = attribute(&span, "tollgate.tenant").unwrap().to_owned();
+        let kind = span["kind"].as_u64().unwrap();
+        *counts.entry((tenant, kind)).or_default() += 1;
+    }
+    counts
+}
+
+/// How many calls a histogram has counted, by tenant, as it was sent last.
+fn calls_of(collector: &Collector, metric: &str) -> BTreeMap<String, u64> {
+    let metrics = collector.metrics();
+    let same = metrics.iter().filter(|m| m["name"] == metric);
+    let counts = same.flat_map(points).map(|point| {
+        let tenant = attribute(point, "tollgate.tenant").unwrap().to_owned();
+        (tenant, number(&point["count"]).unwrap())
+    });
+    counts.collect()
+}
+
+fn counts<K: Ord, V>(of: impl IntoIterator<Item = (K, V)>) -> BTreeMap<K, V> {
+    of.into_iter().collect()
+}
+
+/// Waits until both are alike, and shows both if they don't become it.
+#[track_caller]
+fn becomes<T: PartialEq + std::fmt::Debug>(expected: &T, found: impl Fn() -> T) {
+    let waited = eventually(SOON, || found() == *expected);
+    waited.unwrap_or_else(|error| panic!("{error:?}: {:?} instead of {expected:?}", found()));
+}
+
+#[test]
+fn a_collector_gets_what_was_called_and_a_tenants_own_what_is_the_tenants() {
+    let bed = Testbed::new();
+    let Some(all) = Collector::start(&bed, "all") else {
+        return;
+    };
+    let [acmes, others] = ["acmes", "others"].map(|name| Collector::start(&bed, name).unwrap());
+    let often = "interval_s = 1\nsample_per_million = 1000000\n";
+    let grpc = |at: SocketAddr| format!("endpoint = \"http://{at}\"\n");
+    let over_http = |at: SocketAddr| format!("endpoint = \"http://{at}\"\nprotocol = \"http\"\n");
+    // Each is spoken to by both protocols.
+    let a = format!(
+        "{often}{}[telemetry.tenants.acme]\n{}[telemetry.tenants.other]\n{}",
+        grpc(all.grpc),
+        over_http(acmes.http),
+        grpc(others.grpc)
+    );
+    let b = format!(
+        "{often}{}[telemetry.tenants.acme]\n{}[telemetry.tenants.other]\n{}",
+        over_http(all.http),
+        grpc(acmes.grpc),
+        over_http(others.http)
+    );
+    let (a, b) = (daemon(&bed, "a", &a), daemon(&bed, "b", &b));
+    let (acme, other) = (Caller::new("acme", &a, &b), Caller::new("other", &a, &b));
+    acme.call(&a, 3);
+    other.call(&a, 2);
+
+    let of = |tenant: &str, calls| {
+        [
+            ((tenant.to_owned(), 2), calls),
+            ((tenant.to_owned(), 3), calls),
+        ]
+    };
+    let both = counts(of("acme", 3).into_iter().chain(of("other", 2)));
+    becomes(&both, || spans_of(&all));
+    becomes(&counts(of("acme", 3)), || spans_of(&acmes));
+    becomes(&counts(of("other", 2)), || spans_of(&others));
+    let (three, two) = (("acme".to_owned(), 3), ("other".to_owned(), 2));
+    for metric in ["rpc.client.call.duration", "rpc.server.call.duration"] {
+        let both = counts([three.clone(), two.clone()]);
+        becomes(&both, || calls_of(&all, metric));
+        becomes(&counts([three.clone()]), || calls_of(&acmes, metric));
+        becomes(&counts([two.clone()]), || calls_of(&others, metric));
+    }
+    for (collector, tenant) in [(&acmes, "acme"), (&others, "other")] {
+        for metric in collector.metrics() {
+            for point in points(&metric) {
+                let whose = attribute(point, "tollgate.tenant");
+                assert_eq!(whose, Some(tenant), "{metric:#}");
+            }
+        }
+    }
+    assert_eq!(hosts_in(&all), BTreeSet::from(["a".into(), "b".into()]));
+    // Ids are as long as OTLP has them, and no two spans have the same.
+    let spans = all.spans();
+    let ids: BTreeSet<_> = spans.iter().map(|span| span["spanId"].as_str()).collect();
+    assert_eq!(ids.len(), 10);
+    for span in &spans {
+        let length = |key: &str| span[key].as_str().map(str::len);
+        assert_eq!((length("traceId"), length("spanId")), (Some(32), Some(16)));
+        let [began, ended] =
+            ["startTimeUnixNano", "endTimeUnixNano"].map(|key| number(&span[key]).unwrap());
+        assert!(began <= ended && ended - began < SOON.as_nanos() as u64);
+    }
+}
+
+/// The daemons that a collector's spans are from.
+fn hosts_in(collector: &Collector) -> BTreeSet<String> {
+    let resources = collector.got("resourceSpans");
+    let from = |resource: &Value| {
+        let resource = &resource["resource"];
+        assert_eq!(attribute(resource, "service.name"), Some("tollgated"));
+        attribute(resource, "service.instance.id")
+            .unwrap()
+            .to_owned()
+    };
+    resources.iter().map(from).collect()
+}
+
+fn scrape(at: SocketAddr) -> String {
+    http(at, "GET /metrics", b"").unwrap_or_default().1
+}
+
+/// What became of one kind of things, as a daemon's scrape says it: exported, rejected, overflowed, failed.
+fn fates(at: SocketAddr, signal: &str) -> [u64; 4] {
+    let text = scrape(at);
+    ["exported", "rejected", "overflowed", "failed"].map(|fate| {
+        let labels = format!(
+            "tollgate_telemetry_items_total{{tollgate_telemetry_signal=\"{signal}\",tollgate_telemetry_fate=\"{fate}\"}} "
+        );
+        sample(&text, &labels).unwrap_or_else(|| panic!("{labels} in {text}")) as u64
+    })
+}
+
+fn sample(text: &str, series: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(series))?;
+    line.trim().parse().ok()
+}
+
+/// How long a daemon waits for an answer, and how long it tries until it drops what can't be sent: five times, with pauses.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
+const GIVEN_UP: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_collector_that_hangs_and_dies_stops_no_call_and_gets_what_comes_after() {
+    let bed = Testbed::new();
+    let Some(mut collector) = Collector::start(&bed, "all") else {
+        return;
+    };
+    let at = free();
+    let told = format!(
+        "prometheus = \"{at}\"\ninterval_s = 1\nsample_per_million = 1000000\nendpoint = \"http://{}\"\n",
+        collector.grpc
+    );
+    let (a, b) = (daemon(&bed, "a", &told), bed.daemon("b"));
+    let acme = Caller::new("acme", &a, &b);
+    let failed_requests = || {
+        let series = "tollgate_telemetry_failed_requests_total ";
+        sample(&scrape(at), series).unwrap() as u64
+    };
+    acme.call(&a, 2);
+    // Written down, so that nothing of it is lost with the process.
+    becomes(&2, || collector.spans().len());
+    becomes(&[2, 0, 0, 0], || fates(at, "spans"));
+    assert_eq!(failed_requests(), 0);
+
+    // It hangs: connections stay open, nobody answers.
+    collector.process.signal(Signal::STOP);
+    let hung = Instant::now();
+    acme.call(&a, 3);
+    let waited = eventually(EXPORT_TIMEOUT + SOON, || failed_requests() > 0);
+    waited.unwrap();
+    assert!(
+        hung.elapsed() + Duration::from_secs(5) > EXPORT_TIMEOUT,
+        "{:?}",
+        hung.elapsed()
+    );
+    let [_, _, overflowed, _] = fates(at, "metrics");
+    assert!(overflowed > 0, "a snapshot a second, and one is kept");
+    assert_eq!(fates(at, "spans"), [2, 0, 0, 0], "the others are kept");
+
+    // It dies: connections are refused. What was tried often enough is dropped.
+    collector.process.kill();
+    acme.call(&a, 2);
+    let dropped = || fates(at, "spans")[3];
+    let waited = eventually(GIVEN_UP, || dropped() > 0);
+    waited.unwrap_or_else(|error| panic!("{error:?}: {:?}", fates(at, "spans")));
+
+    // It is back: so are spans and metrics, and everything that was called is one or the other.
+    collector.restart();
+    acme.call(&a, 4);
+    let settled = || {
+        let [exported, rejected, overflowed, failed] = fates(at, "spans");
+        (rejected, overflowed, exported + failed)
+    };
+    let waited = eventually(GIVEN_UP, || settled() == (0, 0, 11));
+    waited.unwrap_or_else(|error| panic!("{error:?}: {:?}", fates(at, "spans")));
+    let [exported, ..] = fates(at, "spans");
+    assert!(exported >= 6, "{exported} of 2 before and 4 after");
+    becomes(&(exported as usize), || collector.spans().len());
+    let eleven = counts([("acme".to_owned(), 11)]);
+    becomes(&eleven, || calls_of(&collector, "rpc.client.call.duration"));
+}
+
+#[test]
+fn prometheus_counts_what_was_called_by_tenant() {
+    let bed = Testbed::new();
+    let places = [free(), free()];
+    let Some(prometheus) = Prometheus::start(&bed, &places) else {
+        return;
+    };
+    let [a, b] = [("a", places[0]), ("b", places[1])]
+        .map(|(name, at)| daemon(&bed, name, &format!("prometheus = \"{at}\"\n")));
+    let (acme, other) = (Caller::new("acme", &a, &b), Caller::new("other", &a, &b));
+    acme.call(&a, 7);
+    let began = Instant::now();
+    other.call(&a, 2);
+    let longest = began.elapsed().as_secs_f64();
+    becomes(&Some(2.0), || {
+        prometheus.number("sum(up{job=\"tollgate\"})")
+    });
+    for metric in [
+        "rpc_client_call_duration_seconds",
+        "rpc_server_call_duration_seconds",
+    ] {
+        let by_tenant = || {
+            let series = prometheus.query(&format!("sum by (tollgate_tenant) ({metric}_count)"));
+            let counts = series.iter().map(|series| {
+                let tenant = series["metric"]["tollgate_tenant"].as_str().unwrap();
+                let count = series["value"][1].as_str().unwrap();
+                (tenant.to_owned(), count.to_owned())
+            });
+            counts.collect::<BTreeMap<_, _>>()
+        };
+        let expected = [("acme", "7"), ("other", "2")];
+        let expected = expected.map(|(tenant, count)| (tenant.to_owned(), count.to_owned()));
+        becomes(&counts(expected), by_tenant);
+    }
+    // Callers are on one host, servers on the other.
+    for (metric, host) in [("client", places[0]), ("server", places[1])] {
+        let count = format!("count by (instance) (rpc_{metric}_call_duration_seconds_count)");
+        let series = prometheus.query(&count);
+        assert_eq!(series.len(), 1, "{series:?}");
+        assert_eq!(series[0]["metric"]["instance"], json!(host.to_string()));
+    }
+    // All calls are between the bounds, and the buckets agree with the sum.
+    let buckets =
+        "sum by (le) (rpc_client_call_duration_seconds_bucket{tollgate_tenant=\"other\"})";
+    let quantile = |q: f64| {
+        let found = prometheus.number(&format!("histogram_quantile({q}, {buckets})"));
+        found.unwrap_or_else(|| panic!("{:?}", prometheus.query(buckets)))
+    };
+    let (half, most) = (quantile(0.5), quantile(1.0));
+    assert!(0.0 < half && half <= most, "{half} s, {most} s");
+    // A bound is a power of two, so at most twice what it bounds.
+    assert!(most <= 2.0 * longest, "{most} s of at most {longest} s");
+    let sum = "sum(rpc_client_call_duration_seconds_sum{tollgate_tenant=\"other\"})";
+    let sum = prometheus.number(sum).unwrap();
+    assert!(
+        0.0 < sum && sum <= 2.0 * most,
+        "{sum} s in two calls of at most {most} s"
+    );
+}
+
+/// Everything that has a name in what a collector got.
+fn names_in(collector: &Collector) -> BTreeSet<String> {
+    fn collect(value: &Value, names: &mut BTreeSet<String>) {
+        let keys = list(value, "/attributes").map(|pair| pair["key"].as_str().unwrap());
+        names.extend(keys.map(str::to_owned));
+        let below: Vec<&Value> = match value {
+            Value::Object(fields) => fields.values().collect(),
+            Value::Array(elements) => elements.iter().collect(),
+            _ => return,
+        };
+        below.into_iter().for_each(|value| collect(value, names));
+    }
+    let mut names = BTreeSet::new();
+    for kind in ["resourceSpans", "resourceMetrics", "resourceLogs"] {
+        let got = collector.got(kind);
+        assert!(!got.is_empty(), "{kind}");
+        got.iter()
+            .for_each(|resource| collect(resource, &mut names));
+    }
+    let metrics = collector.metrics();
+    let metrics = metrics.iter().map(|m| m["name"].as_str().unwrap());
+    names.extend(metrics.map(str::to_owned));
+    names
+}
+
+/// The specification's own name for what had no series of its own; no convention has it.
+const SPECIFIED: &str = "otel.metric.overflow";
+
+#[test]
+fn names_are_those_of_the_conventions_or_our_own() {
+    let Some(known) = place_of("conventions") else {
+        return;
+    };
+    let known = std::fs::read_to_string(known).unwrap();
+    let known: BTreeSet<_> = known.lines().collect();
+    let bed = Testbed::new();
+    let Some(collector) = Collector::start(&bed, "all") else {
+        return;
+    };
+    let told = format!(
+        "interval_s = 1\nsample_per_million = 1000000\nendpoint = \"http://{}\"\n",
+        collector.grpc
+    );
+    let (a, b) = (daemon(&bed, "a", &told), daemon(&bed, "b", &told));
+    let tokens = [a.tenant("acme"), b.tenant("acme")];
+    let hosts = Hosts { bed, a, b, tokens };
+    let _server = hosts.serve_echo(&[]);
+    let admins = json!({"metadata": ["x-role"], "allow": ["admin"], "message": "admins only"});
+    hosts.attach("metadata-acl", &admins, "");
+    assert_eq!(hosts.echo(&["x-role=admin"]).code, 0);
+    let denied = hosts.echo(&["x-role=guest"]);
+    assert!(denied.err.contains("admins only"), "{denied}");
+
+    let expected = [
+        "error.type",
+        "network.peer.address",
+        "rpc.client.call.duration",
+        "rpc.method",
+        "rpc.response.status_code",
+        "rpc.server.call.duration",
+        "rpc.system.name",
+        "server.address",
+        "server.port",
+        "service.instance.id",
+        "service.name",
+        "service.version",
+    ];
+    let all_there = eventually(SOON, || {
+        let there = ["resourceSpans", "resourceMetrics", "resourceLogs"];
+        let there = there.iter().all(|kind| !collector.got(kind).is_empty());
+        there
+            && expected
+                .iter()
+                .all(|name| names_in(&collector).contains(*name))
+    });
+    let names = names_in(&collector);
+    all_there.unwrap_or_else(|error| panic!("{error:?}: {names:?}"));
+    let strange: Vec<_> = names
+        .iter()
+        .filter(|name| !name.starts_with("tollgate.") && *name != SPECIFIED)
+        .filter(|name| !known.contains(&***name))
+        .collect();
+    assert!(strange.is_empty(), "no convention has {strange:?}");
+    let borrowed: Vec<_> = names
+        .iter()
+        .filter(|name| !name.starts_with("tollgate."))
+        .collect();
+    assert_eq!(
+        borrowed, expected,
+        "a convention's name that is looked at nowhere else"
+    );
+    // Nothing of ours is called what a convention has.
+    assert!(!known.iter().any(|name| name.starts_with("tollgate.")));
+}
