@@ -89,7 +89,8 @@
 //!
 //! # Metadata
 //!
-//! Beside its message, a [`Request`] or [`Response`] carries a [`MetadataMap`]; behind it a response has trailers.
+//! Beside its message, a [`Request`] or [`Response`] carries a [`MetadataMap`]; behind it a response has trailers. A handler's own calls are
+//! in the trace of the call that it answers if it passes on what it finds there under `traceparent` and `tracestate`: nobody does that for it.
 //!
 //! ```
 //! # use tollgate_conformance::{backstage::Backstage, hotel};
