@@ -7,9 +7,10 @@ use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use tollgate::codec::encode_inline;
+use tollgate_conformance::backends::{free, http};
 use tollgate_conformance::hostile::{Hostile, Seeded, Target};
 use tollgate_conformance::interop::{Answer, Ask, SEMANTICS};
-use tollgate_conformance::testbed::{Daemon, SOON, Testbed, eventually, times};
+use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, times};
 use tollgate_conformance::traffic::Traffic;
 use tollgate_shm_abi::descriptor::{BlockRef, Completion, Epilogue, Offsets, Part, Submission};
 use tollgate_shm_abi::limits::{STREAM_WINDOW_BYTES, STREAM_WINDOW_MESSAGES};
@@ -42,8 +43,12 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
+        Scene::with(&Options::default())
+    }
+
+    fn with(options: &Options) -> Scene {
         let bed = Testbed::new();
-        let a = bed.daemon("a");
+        let a = bed.daemon_with("a", options);
         let token = a.tenant("mallory");
         let honest = Traffic::start("acme", &a, &a);
         Scene {
@@ -317,6 +322,58 @@ fn calls_in_flight_are_limited() {
     let next = heard(&mut hostile);
     assert!(matches!(next, Completion::Call { .. }), "{next:?}");
     scene.honest.assert_flows();
+}
+
+/// A runtime traces 4,096 calls at once (`telemetry::limits::MAX_TRACED`). What comes beyond them is counted and goes on, and there is room again
+/// once they are gone, answered or not.
+#[test]
+fn calls_in_flight_that_are_traced_are_limited() {
+    const LIMIT: u64 = 4_096;
+    let (at, nobody) = (free(), free());
+    let config = format!(
+        "[telemetry]\nprometheus = \"{at}\"\nendpoint = \"http://{nobody}\"\nsample_per_million = 1000000\n"
+    );
+    let scene = Scene::with(&Options {
+        config,
+        ..Options::on_cores("0")
+    });
+    let untraced = || {
+        let text = http(at, "GET /metrics", b"").unwrap_or_default().1;
+        let series = "tollgate_telemetry_untraced_total ";
+        let line = text.lines().find_map(|line| line.strip_prefix(series));
+        line.unwrap_or_else(|| panic!("{text}"))
+            .parse::<u64>()
+            .unwrap()
+    };
+    let (mut hostile, handle) = scene.hostile(ALL);
+    let block = place(&hostile, 0, 8);
+    for call in 0..LIMIT {
+        if call == LIMIT - 16 {
+            assert_eq!(untraced(), 0, "there is room for some more");
+        }
+        let call = Submission::Call {
+            method: handle + UNARY,
+            call,
+            part: Part::ONLY,
+            block,
+            deadline_ns: 0,
+        };
+        hostile.submit(&call.encode()).unwrap();
+        let delivered = heard(&mut hostile);
+        assert!(
+            matches!(delivered, Completion::Call { .. }),
+            "{delivered:?}"
+        );
+    }
+    eventually(SOON, || untraced() > 0).unwrap();
+    scene.honest.assert_flows();
+    drop(hostile);
+    eventually(SOON, || {
+        let before = untraced();
+        scene.honest.assert_flows();
+        untraced() == before
+    })
+    .unwrap();
 }
 
 /// Seeds of the short form. The long form: `TOLLGATE_FUZZ_SESSIONS=20000 cargo test --test hostile_libraries`.

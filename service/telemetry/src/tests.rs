@@ -32,7 +32,7 @@ use tonic::{Request, Response, Status};
 
 use crate::export::{Endpoint, EndpointError, Exporter, Fate, Protocol};
 use crate::histogram::{Exemplar, Histogram};
-use crate::limits::{MAX_BATCH, MAX_QUEUED, MAX_SCRAPES};
+use crate::limits::{EXPORT_TIMEOUT, MAX_BATCH, MAX_QUEUED, MAX_SCRAPES, SCRAPE_TIMEOUT};
 use crate::metrics::{Family, Kind, Metrics, Value};
 use crate::otlp::Daemon;
 use crate::prometheus::Now;
@@ -383,6 +383,28 @@ async fn memory_is_bounded_while_a_collector_is_stuck_and_what_is_dropped_is_cou
 }
 
 #[tokio::test]
+async fn an_endpoint_that_does_not_answer_in_time_has_failed() {
+    let (_collector, grpc) = Collector::start(Mood::Stuck).await;
+    // Its connections are accepted by the kernel, and by nobody else.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let http = silent.local_addr().unwrap();
+    let exporters = [
+        exporter(grpc, Protocol::Grpc),
+        exporter(http, Protocol::Http),
+    ];
+    let began = std::time::Instant::now();
+    exporters.iter().for_each(|e| e.snapshot(metrics(), NOW));
+    tokio::time::sleep(EXPORT_TIMEOUT / 2).await;
+    let failed = || exporters.each_ref().map(|e| e.counts().failed_requests);
+    assert_eq!(failed(), [0, 0], "both have time left");
+    until("the end of both", || failed() == [1, 1]).await;
+    assert!(began.elapsed() >= EXPORT_TIMEOUT, "{:?}", began.elapsed());
+    for exporter in &exporters {
+        assert_eq!(exporter.counts().snapshots.failed, 1);
+    }
+}
+
+#[tokio::test]
 async fn spans_for_a_collector_that_comes_late_are_there_in_batches() {
     // Nobody listens there, for now.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -576,6 +598,39 @@ async fn a_scrape_gets_what_is_shown_and_others_are_told() {
         assert!(waits.is_err(), "all places are taken");
         idle.pop();
         assert!(next.await.starts_with("HTTP/1.1 200"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_scrape_that_takes_too_long_gives_its_place_back() {
+    let here = tokio::task::LocalSet::new();
+    here.run_until(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let show = |_| async { Some(String::new()) };
+        tokio::task::spawn_local(crate::scrape::serve(listener, show));
+        let began = std::time::Instant::now();
+        let mut slow = Vec::new();
+        for _ in 0..MAX_SCRAPES {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream
+                .write_all(b"GET /metrics HTTP/1.1\r\nho")
+                .await
+                .unwrap();
+            slow.push(stream);
+        }
+        let answer = ask(address, "GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let waited = began.elapsed();
+        assert!(
+            waited >= SCRAPE_TIMEOUT - Duration::from_millis(100),
+            "{waited:?}"
+        );
+        // Who was slow is told nothing.
+        let mut rest = Vec::new();
+        slow[0].read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest, b"");
     })
     .await;
 }
