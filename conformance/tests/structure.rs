@@ -83,12 +83,15 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ("tollgate-control", &[], &[]),
     // What leaves the host about calls: it knows neither the daemon nor the engine.
     ("tollgate-telemetry", &[], &[]),
+    // What is shown in a browser: it knows pages and who may see them, and nothing of what they show.
+    ("tollgate-console", &[], &[]),
     // Where modules come from: bytes and signatures; and the network.
     ("tollgate-provenance", &[], &[]),
     ("tollgate-registry", &["tollgate-provenance"], &[]),
     (
         "tollgate-daemon",
         &[
+            "tollgate-console",
             "tollgate-control",
             "tollgate-engine",
             "tollgate-jit",
@@ -189,6 +192,7 @@ const SERVICE_SIDE: &[&str] = &[
     "tollgate-policy-host",
     "tollgate-control",
     "tollgate-telemetry",
+    "tollgate-console",
     "tollgate-marshal",
     "tollgate-jit",
     "tollgate-desk",
@@ -212,6 +216,7 @@ const FENCED: &[(&str, &[&str])] = &[
         "tokio",
         &[
             "tollgate-benches",
+            "tollgate-console",
             "tollgate-daemon",
             "tollgate-hotel",
             "tollgate-registry",

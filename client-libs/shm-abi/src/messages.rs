@@ -68,7 +68,7 @@ pub struct Request {
     /// What is asked.
     #[prost(
         oneof = "RequestBody",
-        tags = "10, 11, 12, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41"
+        tags = "10, 11, 12, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42"
     )]
     pub body: Option<RequestBody>,
 }
@@ -151,6 +151,9 @@ pub enum RequestBody {
     /// Show what is kept of a trace.
     #[prost(message, tag = "41")]
     TraceShow(TraceShow),
+    /// Let somebody look at the web console; the answer is a report with a link.
+    #[prost(message, tag = "42")]
+    Console(Console),
 }
 
 /// Say which policies would be asked about a call, what they would be shown, and, with a message, what they would answer; the answer is a
@@ -216,6 +219,14 @@ pub struct TraceShow {
     /// How many of the newest.
     #[prost(uint32, tag = "2")]
     pub last: u32,
+}
+
+/// Let somebody look at the web console, who is then whoever asks.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Console {
+    /// And change policies there.
+    #[prost(bool, tag = "1")]
+    pub is_operator: bool,
 }
 
 /// Have a tenant live on a runtime, with all that it has; the answer is a report.

@@ -1,4 +1,4 @@
-//! Tenants, status and prefetching, and how any administrative request is asked: one request to the daemon, one answer.
+//! Tenants, status, the console's links and prefetching, and how any administrative request is asked: one request to the daemon, one answer.
 //!
 //! The daemon authorises these by the user id that the kernel reports, so there is no password to
 //! ask for; a refusal says who may. What doesn't fit a packet travels as a sealed memfd. Each command
@@ -18,7 +18,7 @@ use tollgate_shm_abi::messages::{
 };
 use tollgate_shm_abi::status::Code;
 
-use crate::args::{DaemonUpgrade, Prefetch, Status, Tenant};
+use crate::args::{Console, DaemonUpgrade, Prefetch, Status, Tenant};
 use crate::failure::Failure;
 use crate::limits::MAX_REPORT_BYTES;
 use crate::{output, schema};
@@ -79,6 +79,17 @@ pub(crate) fn status(socket: &Path, args: &Status) -> Result<String, Failure> {
     let mut text = String::new();
     outline(&mut text, 0, &report);
     Ok(text)
+}
+
+/// `tollgate console`
+pub(crate) fn console(socket: &Path, args: &Console) -> Result<String, Failure> {
+    let is_operator = args.operator;
+    let body = RequestBody::Console(messages::Console { is_operator });
+    let report = report(socket, body)?;
+    if args.json {
+        return Ok(format!("{report}\n"));
+    }
+    Ok(format!("{}\n", flat(&report["link"])))
 }
 
 /// `tollgate prefetch`

@@ -72,6 +72,15 @@ pub(crate) enum Command {
     Tap(Tap),
     /// Show what is kept of a trace, or the newest traces
     Trace(Trace),
+    /// Look at the daemon in a browser: prints a link that works once, within a minute
+    #[command(
+        after_help = "The daemon listens on loopback from then on, until nobody is signed in any more. From another host:\n  \
+         ssh -L 8080:127.0.0.1:PORT HOST, and the link with port 8080.\n\n\
+         Examples:\n  \
+         tollgate console\n  \
+         tollgate console --operator"
+    )]
+    Console(Console),
     /// Change settings of the daemon while it runs, and show them
     #[command(subcommand)]
     Daemon(Daemon),
@@ -592,6 +601,16 @@ pub(crate) struct Top {
     /// What comes first
     #[arg(long, value_enum, default_value_t = Sort::Cpu)]
     pub(crate) sort: Sort,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Console {
+    /// Let whoever follows the link change policies, too; it is recorded as done by you
+    #[arg(long)]
+    pub(crate) operator: bool,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// What comes first among methods and among policies.

@@ -77,6 +77,7 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Trace(args) => calls::trace(&cli.socket, args),
         Command::Check(args) => check::check(&cli.socket, args),
         Command::Top(args) => top::top(&cli.socket, args),
+        Command::Console(args) => admin::console(&cli.socket, args),
         Command::Daemon(command) => daemon::daemon(&cli.socket, command),
         Command::Call(args) => rpc::call(cli, args),
         Command::Prefetch(args) => admin::prefetch(&cli.socket, args),

@@ -1,7 +1,7 @@
 //! What a daemon is told before it starts: one struct, read from a TOML file or from the command line.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,6 +74,8 @@ pub struct Config {
     pub compile: CompileConfig,
     /// What is known of calls, and who is told.
     pub telemetry: TelemetryConfig,
+    /// Where browsers show what the daemon does.
+    pub console: ConsoleConfig,
     /// Where the values of [`SETTINGS`] are from that somebody has given.
     #[serde(skip)]
     pub(crate) sources: BTreeMap<&'static str, Source>,
@@ -255,6 +257,24 @@ impl Default for CompileConfig {
             timeout_ms: u64::try_from(default.timeout.as_millis()).unwrap_or(u64::MAX),
             memory_bytes: default.memory_bytes,
             workers: 2,
+        }
+    }
+}
+
+/// Where browsers show what the daemon does: the section `[console]`. Nobody listens there but while somebody was let in (`tollgate console`).
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConsoleConfig {
+    /// The address. Default `127.0.0.1:0`: a port of the kernel's choice.
+    ///
+    /// HTTP goes in the clear, so what isn't loopback shows what is seen, and who may act, to the network in between.
+    pub listen: SocketAddr,
+}
+
+impl Default for ConsoleConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         }
     }
 }
@@ -511,6 +531,7 @@ impl Default for Config {
             policies: Policies::default(),
             compile: CompileConfig::default(),
             telemetry: TelemetryConfig::default(),
+            console: ConsoleConfig::default(),
             sources: BTreeMap::new(),
         }
     }

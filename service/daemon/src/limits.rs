@@ -293,3 +293,6 @@ pub const MAX_TENANT_ENDPOINTS: usize = 256;
 
 /// How often a full table of traced calls is looked through for those whose callers have gone: 100 ms.
 pub const TRACES_SWEPT_EVERY_NS: u64 = 100_000_000;
+
+/// Records of the audit log that the console shows, the newest.
+pub const CONSOLE_RECORDS: u32 = 50;

@@ -67,6 +67,7 @@ fn every_request_and_response_has_its_number() {
         (41, RequestBody::TraceShow(TraceShow::default())),
         (36, RequestBody::Upgrade(Upgrade::default())),
         (38, RequestBody::Metrics(Empty {})),
+        (42, RequestBody::Console(super::Console::default())),
     ];
     for (number, body) in requests {
         let request = Request {

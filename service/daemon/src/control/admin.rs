@@ -20,8 +20,8 @@ use tollgate_shm_abi::status::Code;
 
 use crate::control::connection::{self, Answer};
 use crate::control::{
-    Control, explain, lifecycle, live, origin, placing, prefetch, replay, report, settings,
-    takeover, watching,
+    Control, console, explain, lifecycle, live, origin, placing, prefetch, replay, report,
+    settings, takeover, watching,
 };
 use crate::limits::PROOF_BYTES;
 
@@ -123,6 +123,9 @@ pub(crate) async fn handle(
         }
         RequestBody::Status(_) => report::answer(&report::status(control).await?)?,
         RequestBody::Metrics(_) => report::answer(&live::report(control).await?)?,
+        RequestBody::Console(request) => {
+            report::answer(&console::invite(control, actor, request)?)?
+        }
         RequestBody::OpenSession(_) | RequestBody::Bind(_) | RequestBody::Drain(_) => {
             return Err(Status::new(
                 Code::INTERNAL,

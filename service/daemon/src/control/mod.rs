@@ -4,7 +4,8 @@
 //!   Unix socket ── connection.rs ──┬─ sessions and bindings ──▶ Command ──▶ the tenant's runtime
 //!                                  └─ admin.rs ──┬─ lifecycle/: attachments, and what becomes of their versions
 //!                                                ├─ settings.rs: what changes how the runtimes work
-//!                                                └─ report.rs, replay.rs: status, audit log, comparisons
+//!                                                ├─ report.rs, replay.rs: status, audit log, comparisons
+//!                                                └─ console.rs: the same for whoever looks with a browser
 //!   TCP listener ── Accept ──▶ a runtime (RDMA: by_rdma.rs)   runtime ── Event ──▶ events (below)
 //! ```
 //!
@@ -18,6 +19,7 @@ mod asks;
 mod by_rdma;
 mod compile;
 mod connection;
+mod console;
 mod doors;
 mod explain;
 mod lifecycle;
@@ -54,6 +56,8 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{MutexGuard, Notify, RwLock, mpsc, oneshot};
+use tollgate_console::Console;
+use tollgate_control::audit::Actor;
 use tollgate_control::{Repeats, Store, StoreError, audit};
 use tollgate_engine::{SessionId, Status};
 use tollgate_policy_host::{Compiler, Host, HostConfig, Rate};
@@ -170,6 +174,8 @@ struct Control {
     taps: RefCell<watching::Taps>,
     /// Rings when somebody begins to.
     tapped: Notify,
+    /// Who looks with a browser.
+    console: Rc<Console<Actor>>,
     /// Where runtimes put what single calls leave.
     records: SyncSender<Record>,
 }
@@ -293,6 +299,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         exporters: RefCell::default(),
         taps: RefCell::default(),
         tapped: Notify::new(),
+        console: Rc::default(),
         records,
     });
     let exporters = telemetry::Exporters::start(&control)?;

@@ -54,6 +54,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         exporters: RefCell::default(),
         taps: RefCell::default(),
         tapped: Notify::new(),
+        console: Rc::default(),
         records: std::sync::mpsc::sync_channel(1).0,
     };
     (Rc::new(control), runtime)

@@ -1,0 +1,40 @@
+// Who was denied what, and what was done to the daemon.
+
+import { percent, perSecond, whole } from './counts.js';
+import { el, table } from './build.js';
+
+export function denials({ state, methods, versions }) {
+  const byPolicy = state.status.attachments.flatMap((one) => versions.get(one).filter((version) => version.denied || version.refused || version.would_deny).map((version) => [
+    `${one.policy}@${version.version}`, one.owner, one.place, whole(version.denied), perSecond(version.denyRate), percent(version.denied, version.calls), whole(version.would_deny), whole(version.refused),
+  ]));
+  const byStatus = methods.filter((one) => one.side === 'client').flatMap((one) => [...one.statuses].filter(([status, n]) => status !== 'OK' && n).map(([status, n]) => [
+    el('code', {}, one.method), one.tenant ?? '(several)', status, whole(n), percent(n, one.count),
+  ]));
+  return [
+    table('By policy, since the daemon began', [['Policy', 'short'], ['Owner'], ['Where'], ['Denied', 'number'], ['Now', 'number'], ['Of its calls', 'number'], ['Would deny', 'number'], ['Out of order', 'number']], byPolicy, 'No policy has denied anything.'),
+    table('By status: calls made here that didn’t succeed, since the daemon began', [['Method'], ['Tenant'], ['Status'], ['Calls', 'number'], ['Of all', 'number']], byStatus, 'All calls have succeeded.'),
+    el('p', { class: 'notice' }, 'The sentence that a single call was denied with isn’t kept by the daemon: set telemetry.log_failures, or send traces to a collector.'),
+  ];
+}
+
+export function records({ state }) {
+  const { records: all, kept } = state.audit;
+  const rows = all.map((text) => {
+    try {
+      const { seq, time, actor, event, details } = JSON.parse(text);
+      return [String(seq), el('time', { datetime: time }, time.replace('T', ' ').slice(0, 19)), actor, event, el('code', {}, brief(details))];
+    } catch {
+      return ['?', '', '', '', el('code', {}, text)];
+    }
+  }).reverse();
+  return [
+    kept ? el('p', { class: 'notice' }, `Kept in memory only, the newest ${whole(kept)}: the daemon has no state directory.`) : null,
+    table('The newest records', [['No.', 'number'], ['Time (UTC)', 'short'], ['By', 'short'], ['What', 'short'], ['Details']], rows, 'Nothing was done yet.'),
+  ].filter((one) => one !== null);
+}
+
+// Without what is nothing.
+function brief(details) {
+  const one = (value) => (value !== null && typeof value === 'object' ? `{${brief(value)}}` : String(value));
+  return Object.entries(details).filter(([, value]) => value !== null && value !== '').map(([name, value]) => `${name}: ${one(value)}`).join(', ');
+}

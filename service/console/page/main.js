@@ -1,0 +1,114 @@
+// The page: signs in, asks for the state while it is seen, and shows it.
+
+import * as daemon from './daemon.js';
+import { view } from './counts.js';
+import { at, fill } from './build.js';
+import { methodTable, topology } from './topology.js';
+import { choose, heat, remember } from './latency.js';
+import { attachments, canaries } from './policies.js';
+import { denials, records } from './lists.js';
+
+const EVERY_MS = 1000;
+
+let before = null;
+let shown = null;
+let timer = null;
+// Whether the daemon's last answer was one.
+let answers = true;
+
+function news(text) {
+  if (at('news').textContent !== text) at('news').textContent = text;
+}
+
+// Nobody is signed in; why not.
+function close(text) {
+  daemon.forget();
+  [before, shown] = [null, null];
+  at('rooms').hidden = at('leave').hidden = true;
+  at('door').hidden = false;
+  at('role').textContent = '';
+  at('facts').textContent = '';
+  at('name').textContent = '';
+  news(text);
+}
+
+function show(current) {
+  const { status, metrics } = current.state;
+  const operator = daemon.isOperator();
+  document.title = `${status.name}: Tollgate console`;
+  at('name').textContent = status.name;
+  at('facts').textContent = `${status.version}, process ${status.pid}, ${metrics.sessions} sessions, ${metrics.services} services, links ${metrics.links.ready}/${metrics.links.all} ready, ${status.live_calls} calls in flight`;
+  at('role').textContent = operator ? 'Operator' : 'Read-only';
+  at('leave').hidden = at('rooms').hidden = false;
+  at('door').hidden = true;
+  fill(at('topology'), ...topology(current));
+  fill(at('methods'), methodTable(current));
+  fill(at('heat'), ...heat(choose(current)));
+  show.actions(current, operator);
+  fill(at('canaries'), ...canaries(current));
+  fill(at('denied'), ...denials(current));
+  fill(at('records'), ...records(current));
+}
+
+show.actions = (current, operator) => fill(at('attachments'), attachments(current, operator ? confirm : null));
+
+async function look() {
+  clearTimeout(timer);
+  if (!daemon.isSignedIn() || document.hidden) return;
+  try {
+    const state = await daemon.state();
+    shown = view(state, before);
+    before = state;
+    remember(shown);
+    show(shown);
+    if (!answers) news('The daemon answers again.');
+    answers = true;
+  } catch (error) {
+    if (error.status === 401) return close(error.message);
+    answers = false;
+    news(`What is shown is old: ${error.status ? error.message : 'the daemon doesn’t answer'}. Trying again.`);
+  }
+  timer = setTimeout(look, EVERY_MS);
+}
+
+// Asks whoever clicked, then the daemon.
+function confirm(title, text, yes, action) {
+  const dialog = at('ask');
+  at('ask-title').textContent = title;
+  at('ask-text').textContent = `${text} It is recorded in the audit trail as done by you.`;
+  at('ask-yes').textContent = yes;
+  at('ask-yes').onclick = async () => {
+    dialog.close();
+    try {
+      await daemon.act(action);
+      news(`Done: ${yes} ${action.policy}.`);
+    } catch (error) {
+      if (error.status === 401) return close(error.message);
+      news(`Not done: ${error.message}`);
+    }
+    look();
+  };
+  dialog.showModal();
+}
+
+at('ask-no').onclick = () => at('ask').close();
+at('leave').onclick = async () => {
+  try {
+    await daemon.leave();
+    close('You have signed out.');
+  } catch (error) {
+    close(`You have left; the daemon didn’t hear it: ${error.message}`);
+  }
+};
+at('series').onchange = () => shown && fill(at('heat'), ...heat(at('series').value));
+document.addEventListener('visibilitychange', look);
+async function begin() {
+  try {
+    await daemon.enter();
+  } catch (error) {
+    close(error.message);
+  }
+  look();
+}
+addEventListener('hashchange', begin);
+begin();

@@ -1,0 +1,257 @@
+//! HTTP: the page for whoever connects, and the daemon's state for whoever was let in.
+//!
+//! ```text
+//!   GET  /, /main.js, …    the page: the same for everybody
+//!   POST /api/session      Authorization: Invitation SECRET ─▶ {"session", "operator"}
+//!   DELETE /api/session    Authorization: Session SECRET     ─▶ signed out
+//!   GET  /api/state        Authorization: Session SECRET     ─▶ what the source says
+//!   POST /api/act          Authorization: Session SECRET     ─▶ done; an operator's only
+//! ```
+//!
+//! One request per connection. The header `Authorization` is what no other site's page can have a browser send: that would ask first
+//! (CORS), and no answer permits it.
+
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::assets::ASSETS;
+use crate::limits::{
+    CONNECTION_TIMEOUT, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_HEAD_BYTES, READ_TIMEOUT,
+};
+use crate::{Action, Console, ConsoleError, Refusal, Role, Source};
+
+/// What each answer says: nothing comes from elsewhere, nothing is kept, nobody frames it, and a text is no script.
+const HEADERS: [(&str, &str); 7] = [
+    (
+        "content-security-policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    ),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("cache-control", "no-store"),
+];
+
+type Answer = Response<Full<Bytes>>;
+
+/// Serves those who were invited, until the last one's session is over. Within a tokio `LocalSet`. From this call on the console is known to
+/// listen.
+pub fn serve<S: Source>(
+    console: Rc<Console<S::Who>>,
+    listener: TcpListener,
+    at: SocketAddr,
+    source: Rc<S>,
+) -> impl Future<Output = ()> {
+    console.listening.set(Some(at));
+    accept(console, listener, source)
+}
+
+async fn accept<S: Source>(console: Rc<Console<S::Who>>, listener: TcpListener, source: Rc<S>) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let now = Instant::now();
+        let Some(end) = console.sessions.borrow_mut().next_end(now) else {
+            console.listening.set(None);
+            return;
+        };
+        tokio::select! {
+            Some((stream, place)) = next(&listener, &places) => {
+                let (console, source) = (Rc::clone(&console), Rc::clone(&source));
+                tokio::task::spawn_local(async move {
+                    talk(stream, console, source).await;
+                    drop(place);
+                });
+            }
+            () = tokio::time::sleep_until(end.into()) => {}
+            () = console.changed.notified() => {}
+        }
+    }
+}
+
+/// The next connection, when there is a place for it.
+async fn next(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    let place = Arc::clone(places).acquire_owned().await.ok()?;
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return Some((stream, place)),
+            // Out of descriptors, say: those that are being answered give theirs back.
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+async fn talk<S: Source>(stream: TcpStream, console: Rc<Console<S::Who>>, source: Rc<S>) {
+    let service = service_fn(|request| async {
+        let mut answer = answer(request, &console, &*source)
+            .await
+            .unwrap_or_else(|refused| refused);
+        for (name, value) in HEADERS {
+            let value = HeaderValue::from_static(value);
+            answer.headers_mut().insert(name, value);
+        }
+        Ok::<_, Infallible>(answer)
+    });
+    let mut http = hyper::server::conn::http1::Builder::new();
+    let connection = http
+        .timer(TokioTimer::new())
+        .header_read_timeout(READ_TIMEOUT)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    let _gone_or_too_slow = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
+}
+
+async fn answer<S: Source>(
+    request: Request<Incoming>,
+    console: &Console<S::Who>,
+    source: &S,
+) -> Result<Answer, Answer> {
+    check_site(request.headers())?;
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let now = Instant::now();
+    match (method, &*path) {
+        (Method::POST, "/api/session") => {
+            let secret = secret_of(request.headers(), "Invitation")?;
+            let entered = console.sessions.borrow_mut().enter(now, secret);
+            let (session, guest) = entered.map_err(not_let_in)?;
+            let is_operator = guest.role == Role::Operator;
+            Ok(json(&json!({"session": session, "operator": is_operator})))
+        }
+        (Method::DELETE, "/api/session") => {
+            let secret = secret_of(request.headers(), "Session")?;
+            console.sessions.borrow_mut().leave(secret);
+            console.changed.notify_one();
+            Ok(said(StatusCode::OK, "signed out"))
+        }
+        (Method::GET, "/api/state") => {
+            guest_of(console, request.headers())?;
+            let state = source.state().await;
+            let failed = |refusal: Refusal| said(StatusCode::SERVICE_UNAVAILABLE, refusal.0);
+            state.map(|state| json(&state)).map_err(failed)
+        }
+        (Method::POST, "/api/act") => {
+            let guest = guest_of(console, request.headers())?;
+            if guest.role != Role::Operator {
+                let sentence = "this session only looks: `tollgate console --operator` prints a link for one that acts";
+                return Err(said(StatusCode::FORBIDDEN, sentence));
+            }
+            let action = action_of(request).await?;
+            let refused = |refusal: Refusal| said(StatusCode::CONFLICT, refusal.0);
+            source.act(guest.who, action).await.map_err(refused)?;
+            Ok(said(StatusCode::OK, "done"))
+        }
+        (Method::GET, path) => {
+            let asset = ASSETS.iter().find(|asset| asset.path == path);
+            let asset =
+                asset.ok_or_else(|| said(StatusCode::NOT_FOUND, "there is no such page"))?;
+            Ok(typed(asset.kind, Bytes::from_static(asset.text.as_bytes())))
+        }
+        _ => Err(said(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "nothing does that here",
+        )),
+    }
+}
+
+/// Refuses what is meant for another site: one whose name was made to lead here (DNS rebinding), and another site's pages. An address can't be
+/// made to lead elsewhere; any port is this one's, through `ssh -L`.
+fn check_site(headers: &HeaderMap) -> Result<(), Answer> {
+    let text = |value: &HeaderValue| value.to_str().unwrap_or_default().to_owned();
+    let host = headers.get(HOST).map(text).unwrap_or_default();
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => &host,
+    };
+    let address = name
+        .strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'));
+    let is_own = name == "localhost" || address.unwrap_or(name).parse::<IpAddr>().is_ok();
+    let origin = headers.get(ORIGIN).map(text);
+    if is_own && origin.is_none_or(|origin| origin == format!("http://{host}")) {
+        return Ok(());
+    }
+    let sentence = "this is asked by its address or as localhost, and by no other site's page";
+    Err(said(StatusCode::FORBIDDEN, sentence))
+}
+
+/// What whoever asks proves itself with.
+fn secret_of<'h>(headers: &'h HeaderMap, scheme: &str) -> Result<&'h str, Answer> {
+    let text = headers.get(AUTHORIZATION);
+    let text = text.and_then(|value| value.to_str().ok());
+    let words = text.and_then(|text| text.split_once(' '));
+    let secret = words.filter(|(first, _)| *first == scheme);
+    secret.map(|(_, secret)| secret).ok_or_else(stranger)
+}
+
+fn guest_of<W: Clone>(
+    console: &Console<W>,
+    headers: &HeaderMap,
+) -> Result<crate::sessions::Guest<W>, Answer> {
+    let secret = secret_of(headers, "Session")?;
+    let found = console.sessions.borrow_mut().find(Instant::now(), secret);
+    found.ok_or_else(stranger)
+}
+
+fn stranger() -> Answer {
+    let sentence = "you aren't signed in, or no longer: `tollgate console` prints a link";
+    said(StatusCode::UNAUTHORIZED, sentence)
+}
+
+fn not_let_in(error: ConsoleError) -> Answer {
+    let status = match error {
+        ConsoleError::Uninvited => StatusCode::UNAUTHORIZED,
+        ConsoleError::Invitations | ConsoleError::Sessions => StatusCode::TOO_MANY_REQUESTS,
+        ConsoleError::Random(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    said(status, error.to_string())
+}
+
+async fn action_of(request: Request<Incoming>) -> Result<Action, Answer> {
+    let body = Limited::new(request.into_body(), MAX_BODY_BYTES).collect();
+    let Ok(body) = tokio::time::timeout(READ_TIMEOUT, body).await else {
+        return Err(said(StatusCode::REQUEST_TIMEOUT, "the body takes too long"));
+    };
+    let body = body.map_err(|error| said(StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?;
+    serde_json::from_slice(&body.to_bytes()).map_err(|error| {
+        let sentence = format!("this is no action: {error}");
+        said(StatusCode::BAD_REQUEST, sentence)
+    })
+}
+
+fn json(value: &serde_json::Value) -> Answer {
+    typed("application/json", Bytes::from(value.to_string()))
+}
+
+fn said(status: StatusCode, sentence: impl Into<String>) -> Answer {
+    let sentence = Bytes::from(sentence.into());
+    let mut response = typed("text/plain; charset=utf-8", sentence);
+    *response.status_mut() = status;
+    response
+}
+
+fn typed(kind: &'static str, body: Bytes) -> Answer {
+    let mut response = Response::new(Full::new(body));
+    let kind = HeaderValue::from_static(kind);
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}

@@ -1,0 +1,318 @@
+//! The console over real sockets: what each request is answered, and to whom.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::LocalSet;
+
+use crate::limits::{
+    MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_HEAD_BYTES, MAX_INVITATIONS, MAX_SESSIONS, READ_TIMEOUT,
+};
+use crate::{Action, Console, Refusal, Role, Source, serve};
+
+/// Shows one value, and remembers who did what.
+#[derive(Default)]
+struct Shown {
+    acts: RefCell<Vec<(u32, Action)>>,
+}
+
+impl Source for Shown {
+    type Who = u32;
+
+    async fn state(&self) -> Result<Value, Refusal> {
+        Ok(json!({"shown": true}))
+    }
+
+    async fn act(&self, who: u32, action: Action) -> Result<(), Refusal> {
+        if action.policy == "none" {
+            return Err(Refusal("there is no such policy".to_owned()));
+        }
+        self.acts.borrow_mut().push((who, action));
+        Ok(())
+    }
+}
+
+struct Bed {
+    console: Rc<Console<u32>>,
+    shown: Rc<Shown>,
+    at: std::net::SocketAddr,
+    serving: tokio::task::JoinHandle<()>,
+    link: String,
+}
+
+impl Bed {
+    async fn new(role: Role) -> Bed {
+        let (console, shown) = (Rc::new(Console::default()), Rc::new(Shown::default()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let link = console.invite(7, role).unwrap();
+        let serving = serve(Rc::clone(&console), listener, at, Rc::clone(&shown));
+        assert_eq!(console.listening(), Some(at));
+        let serving = tokio::task::spawn_local(serving);
+        Bed {
+            console,
+            shown,
+            at,
+            serving,
+            link,
+        }
+    }
+
+    /// What a request as these bytes is answered: its status, and all of the answer.
+    async fn raw(&self, request: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.at).await.unwrap();
+        // Who is refused early doesn't read the rest.
+        let _refused = stream.write_all(request.as_bytes()).await;
+        let mut answer = Vec::new();
+        let _reset = stream.read_to_end(&mut answer).await;
+        let answer = String::from_utf8(answer).unwrap();
+        let status = answer
+            .split(' ')
+            .nth(1)
+            .map_or(0, |word| word.parse().unwrap());
+        (status, answer)
+    }
+
+    async fn ask(&self, request: &str, authorization: &str, body: &str) -> (u16, String) {
+        let (at, length) = (self.at, body.len());
+        let head = format!("{request} HTTP/1.1\r\nHost: {at}\r\nContent-Length: {length}\r\n");
+        let proof = match authorization {
+            "" => String::new(),
+            proof => format!("Authorization: {proof}\r\n"),
+        };
+        self.raw(&format!("{head}{proof}\r\n{body}")).await
+    }
+
+    /// Signs in with a link; the header that proves it.
+    async fn enter(&self, link: &str) -> String {
+        let invitation = format!("Invitation {link}");
+        let (status, answer) = self.ask("POST /api/session", &invitation, "").await;
+        assert_eq!(status, 200, "{answer}");
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body: Value = serde_json::from_str(body).unwrap();
+        format!("Session {}", body["session"].as_str().unwrap())
+    }
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let reactor = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    LocalSet::new().block_on(&reactor.unwrap(), test);
+}
+
+const ACTION: &str = r#"{"step": "rollback", "policy": "acl", "party": "tenant", "tenant": "acme", "side": "client"}"#;
+
+#[test]
+fn whoever_only_connects_gets_the_page_and_nothing_of_the_daemons() {
+    run(async {
+        let bed = Bed::new(Role::Operator).await;
+        let (status, page) = bed.ask("GET /", "", "").await;
+        assert_eq!(status, 200);
+        let wanted = [
+            "content-security-policy: default-src 'none'; script-src 'self'",
+            "frame-ancestors 'none'",
+            "x-content-type-options: nosniff",
+            "cache-control: no-store",
+            "<!doctype html>",
+        ];
+        for words in wanted {
+            assert!(page.contains(words), "{words} in {page}");
+        }
+        assert!(!page.to_lowercase().contains("access-control"), "{page}");
+        let wrong = format!("Session {}", "0".repeat(64));
+        let link = format!("Session {}", bed.link);
+        for proof in ["", "Session", "Basic Og==", &wrong, &link] {
+            for request in ["GET /api/state", "POST /api/act"] {
+                let (status, answer) = bed.ask(request, proof, ACTION).await;
+                assert_eq!(status, 401, "{request} {proof}: {answer}");
+            }
+        }
+        let wrong = wrong.replace("Session", "Invitation");
+        assert_eq!(bed.ask("POST /api/session", &wrong, "").await.0, 401);
+        for (request, expected) in [
+            ("GET /../Cargo.toml", 404),
+            ("GET /api/session", 404),
+            ("PUT /api/state", 405),
+            ("POST /", 405),
+        ] {
+            assert_eq!(bed.ask(request, "", "").await.0, expected, "{request}");
+        }
+        assert!(bed.shown.acts.borrow().is_empty());
+    });
+}
+
+#[test]
+fn each_file_that_the_page_names_is_there() {
+    let page = |path| {
+        crate::assets::ASSETS
+            .iter()
+            .find(|asset| asset.path == path)
+    };
+    let html = page("/").unwrap().text;
+    let named = html.split('"').filter(|word| word.starts_with('/'));
+    let scripts = crate::assets::ASSETS.iter().map(|asset| asset.text);
+    let imported = scripts
+        .flat_map(|text| text.split('\''))
+        .filter_map(|word| word.strip_prefix('.'))
+        .filter(|word| word.ends_with(".js"));
+    let named: std::collections::BTreeSet<_> = named.chain(imported).collect();
+    assert_eq!(named.len(), crate::assets::ASSETS.len() - 1, "{named:?}");
+    for path in named {
+        assert!(page(path).is_some(), "{path}");
+    }
+}
+
+#[test]
+fn a_link_lets_in_once_and_a_viewer_only_looks() {
+    run(async {
+        let bed = Bed::new(Role::Viewer).await;
+        let session = bed.enter(&bed.link).await;
+        let again = format!("Invitation {}", bed.link);
+        let (status, answer) = bed.ask("POST /api/session", &again, "").await;
+        assert_eq!(status, 401);
+        assert!(
+            answer.ends_with("`tollgate console` prints another"),
+            "{answer}"
+        );
+        let (status, answer) = bed.ask("GET /api/state", &session, "").await;
+        assert_eq!(status, 200);
+        assert!(answer.ends_with(r#"{"shown":true}"#), "{answer}");
+        let (status, answer) = bed.ask("POST /api/act", &session, ACTION).await;
+        assert_eq!(status, 403, "{answer}");
+        assert!(bed.shown.acts.borrow().is_empty());
+    });
+}
+
+#[test]
+fn an_operator_acts_as_whoever_asked_for_the_link() {
+    run(async {
+        let bed = Bed::new(Role::Operator).await;
+        let session = bed.enter(&bed.link).await;
+        let (status, answer) = bed.ask("POST /api/act", &session, ACTION).await;
+        assert_eq!(status, 200, "{answer}");
+        let action: Action = serde_json::from_str(ACTION).unwrap();
+        assert_eq!(*bed.shown.acts.borrow(), [(7, action)]);
+        let of_none = ACTION.replace("acl", "none");
+        let (status, answer) = bed.ask("POST /api/act", &session, &of_none).await;
+        assert_eq!(status, 409);
+        assert!(answer.ends_with("there is no such policy"), "{answer}");
+        for wrong in [
+            "",
+            "{}",
+            &ACTION.replace("rollback", "push"),
+            &ACTION.replace("}", r#", "more": 1}"#),
+        ] {
+            let (status, answer) = bed.ask("POST /api/act", &session, wrong).await;
+            assert_eq!(status, 400, "{wrong}: {answer}");
+        }
+        let long = " ".repeat(MAX_BODY_BYTES + 1);
+        let (status, answer) = bed.ask("POST /api/act", &session, &long).await;
+        assert_eq!(status, 413, "{answer}");
+        assert_eq!(bed.shown.acts.borrow().len(), 1);
+    });
+}
+
+#[test]
+fn other_sites_are_refused() {
+    run(async {
+        let bed = Bed::new(Role::Viewer).await;
+        let session = bed.enter(&bed.link).await;
+        let port = bed.at.port();
+        for (headers, expected) in [
+            (&*format!("Host: 127.0.0.1:{port}\r\n"), 200),
+            ("Host: localhost:8080\r\n", 200),
+            ("Host: [::1]:8080\r\n", 200),
+            ("Host: 127.0.0.1:80\r\nOrigin: http://127.0.0.1:80\r\n", 200),
+            ("", 403),
+            ("Host: evil.example\r\n", 403),
+            ("Host: localhost.evil.example:80\r\n", 403),
+            ("Host: 127.0.0.1:80\r\nOrigin: http://127.0.0.1:90\r\n", 403),
+            ("Host: 127.0.0.1:80\r\nOrigin: null\r\n", 403),
+        ] {
+            let head = format!("GET /api/state HTTP/1.1\r\n{headers}");
+            let request = format!("{head}Authorization: {session}\r\n\r\n");
+            let (status, answer) = bed.raw(&request).await;
+            assert_eq!(status, expected, "{headers}: {answer}");
+        }
+    });
+}
+
+#[test]
+fn heads_are_only_so_long_and_only_so_slow() {
+    run(async {
+        let bed = Bed::new(Role::Viewer).await;
+        let long = "x".repeat(MAX_HEAD_BYTES);
+        let head = format!("GET / HTTP/1.1\r\nHost: {}\r\nX: {long}\r\n\r\n", bed.at);
+        assert_eq!(bed.raw(&head).await.0, 431);
+        let began = Instant::now();
+        let (_, answer) = bed.raw("GET / HTTP/1.1\r\nHost").await;
+        let took = began.elapsed();
+        assert!(
+            took >= READ_TIMEOUT && took < 4 * READ_TIMEOUT,
+            "{took:?}: {answer}"
+        );
+        assert!(!answer.contains("200"), "{answer}");
+        let session = bed.console.invite(7, Role::Operator).unwrap();
+        let session = bed.enter(&session).await;
+        let (at, length) = (bed.at, 9);
+        let slow = format!(
+            "POST /api/act HTTP/1.1\r\nHost: {at}\r\nContent-Length: {length}\r\nAuthorization: {session}\r\n\r\n{{"
+        );
+        assert_eq!(bed.raw(&slow).await.0, 408);
+    });
+}
+
+#[test]
+fn there_are_so_many_connections_at_once() {
+    run(async {
+        let bed = Bed::new(Role::Viewer).await;
+        let mut silent = Vec::new();
+        for _ in 0..MAX_CONNECTIONS {
+            silent.push(TcpStream::connect(bed.at).await.unwrap());
+        }
+        let soon = Duration::from_secs(1);
+        let waits = tokio::time::timeout(soon, bed.ask("GET /", "", "")).await;
+        assert!(waits.is_err(), "{waits:?}");
+        // Those who say nothing lose their places.
+        assert_eq!(bed.ask("GET /", "", "").await.0, 200);
+        drop(silent);
+    });
+}
+
+#[test]
+fn there_are_so_many_links_and_people() {
+    run(async {
+        let bed = Bed::new(Role::Viewer).await;
+        bed.enter(&bed.link).await;
+        for _ in 1..MAX_SESSIONS {
+            let link = bed.console.invite(7, Role::Viewer).unwrap();
+            bed.enter(&link).await;
+        }
+        let mut link = String::new();
+        for _ in 0..MAX_INVITATIONS {
+            link = bed.console.invite(7, Role::Viewer).unwrap();
+        }
+        assert!(bed.console.invite(7, Role::Viewer).is_err());
+        let proof = format!("Invitation {link}");
+        let (status, answer) = bed.ask("POST /api/session", &proof, "").await;
+        assert_eq!(status, 429, "{answer}");
+    });
+}
+
+#[test]
+fn it_listens_until_the_last_one_has_left() {
+    run(async {
+        let bed = Bed::new(Role::Viewer).await;
+        let session = bed.enter(&bed.link).await;
+        let (status, _) = bed.ask("DELETE /api/session", &session, "").await;
+        assert_eq!(status, 200);
+        bed.serving.await.unwrap();
+        assert_eq!(bed.console.listening(), None);
+        assert!(TcpStream::connect(bed.at).await.is_err());
+    });
+}

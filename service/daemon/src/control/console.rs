@@ -1,0 +1,160 @@
+//! The web console's side of the daemon: who is let in, what is shown, and what an operator does there.
+//!
+//! Invariant: what is shown and done is what the administrator's socket shows and does, by the same functions; and whoever acts is recorded as
+//! whoever asked the socket to be let in.
+//!
+//! Absent on purpose: anything that goes on while nobody looks. A page asks for the state each second while it is seen.
+
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tollgate_console::{Action, ConsoleError, Refusal, Role, Source, Step, limits, serve};
+use tollgate_control::audit::Actor;
+use tollgate_engine::Status;
+use tollgate_shm_abi::messages::{
+    Console as Wanted, PARTY_PROVIDER_POST, PARTY_PROVIDER_PRE, PARTY_TENANT, PolicySelection,
+    PolicyStep, SIDE_CLIENT, SIDE_SERVER, STEP_PROMOTE, STEP_RELEASE, STEP_ROLLBACK,
+};
+use tollgate_shm_abi::status::Code;
+
+use crate::control::{Control, lifecycle, live, report};
+use crate::limits::CONSOLE_RECORDS;
+
+/// `tollgate console`: a link, and somebody who listens there.
+pub(super) fn invite(
+    control: &Rc<Control>,
+    actor: Actor,
+    request: Wanted,
+) -> Result<Value, Status> {
+    let role = match request.is_operator {
+        true => Role::Operator,
+        false => Role::Viewer,
+    };
+    let console = &control.console;
+    let invited = |secret: Result<String, ConsoleError>| {
+        secret.map_err(|error| Status::new(Code::RESOURCE_EXHAUSTED, error.to_string()))
+    };
+    let (at, secret) = match console.listening() {
+        Some(at) => (at, invited(console.invite(actor, role))?),
+        None => {
+            let wanted = control.config().console.listen;
+            let cant = |error: std::io::Error| {
+                let text = format!("the console can't listen on {wanted}: {error}");
+                Status::new(Code::UNAVAILABLE, text)
+            };
+            let listener = std::net::TcpListener::bind(wanted).map_err(cant)?;
+            listener.set_nonblocking(true).map_err(cant)?;
+            let at = listener.local_addr().map_err(cant)?;
+            let listener = TcpListener::from_std(listener).map_err(cant)?;
+            let secret = invited(console.invite(actor, role))?;
+            let source = Rc::new(Shown(Rc::clone(control)));
+            tokio::task::spawn_local(serve(Rc::clone(console), listener, at, source));
+            (at, secret)
+        }
+    };
+    Ok(json!({
+        "link": format!("http://{at}/#{secret}"), "address": at.to_string(), "operator": request.is_operator,
+        "good_for_s": limits::INVITATION_LASTS.as_secs(),
+    }))
+}
+
+struct Shown(Rc<Control>);
+
+impl Source for Shown {
+    type Who = Actor;
+
+    async fn state(&self) -> Result<Value, Refusal> {
+        let control = &self.0;
+        let state = async {
+            Ok(json!({
+                "metrics": live::report(control).await?, "status": report::status(control).await?,
+                "audit": report::audit(control, CONSOLE_RECORDS)?,
+            }))
+        };
+        state.await.map_err(refusal)
+    }
+
+    async fn act(&self, who: Actor, action: Action) -> Result<(), Refusal> {
+        let control = Rc::clone(&self.0);
+        // A task of its own: a change isn't dropped halfway because a browser has gone.
+        let done = tokio::task::spawn_local(async move { act(&control, who, action).await });
+        match done.await {
+            Ok(done) => done.map_err(refusal),
+            Err(error) => Err(Refusal(format!("the change was given up: {error}"))),
+        }
+    }
+}
+
+fn refusal(status: Status) -> Refusal {
+    Refusal(status.message.into_owned())
+}
+
+async fn act(control: &Rc<Control>, actor: Actor, action: Action) -> Result<(), Status> {
+    let at = selection(&action)?;
+    let step = match action.step {
+        Step::Promote => STEP_PROMOTE,
+        Step::Rollback => STEP_ROLLBACK,
+        Step::Release => STEP_RELEASE,
+        Step::Detach => return lifecycle::detach(control, actor, &at).await,
+    };
+    let at = Some(at);
+    lifecycle::step(control, actor, PolicyStep { at, step }).await?;
+    Ok(())
+}
+
+/// The place that an action names, as the administrator's socket would be told.
+fn selection(action: &Action) -> Result<PolicySelection, Status> {
+    let invalid = |what: &str, value: &str| {
+        let text = format!("{what} {value:?} is unknown");
+        Status::new(Code::INVALID_ARGUMENT, text)
+    };
+    let party = match &*action.party {
+        "tenant" => PARTY_TENANT,
+        "provider-pre" => PARTY_PROVIDER_PRE,
+        "provider-post" => PARTY_PROVIDER_POST,
+        other => return Err(invalid("the party", other)),
+    };
+    let side = match &*action.side {
+        "client" => SIDE_CLIENT,
+        "server" => SIDE_SERVER,
+        other => return Err(invalid("the side", other)),
+    };
+    Ok(PolicySelection {
+        policy: action.policy.clone(),
+        tenant: action.tenant.clone().unwrap_or_default(),
+        service: action.service.clone().unwrap_or_default(),
+        method: action.method.clone().unwrap_or_default(),
+        side,
+        party,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn action(party: &str, side: &str) -> Action {
+        Action {
+            step: Step::Promote,
+            policy: "acl".to_owned(),
+            party: party.to_owned(),
+            tenant: Some("acme".to_owned()),
+            service: None,
+            method: None,
+            side: side.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_place_is_one_that_the_socket_knows_too() {
+        let place = selection(&action("tenant", "server")).unwrap();
+        assert_eq!((place.party, place.side), (PARTY_TENANT, SIDE_SERVER));
+        assert_eq!((&*place.tenant, &*place.service), ("acme", ""));
+        let refused = |action| selection(&action).unwrap_err().message;
+        let party = refused(action("nobody", "client"));
+        assert_eq!(party, "the party \"nobody\" is unknown");
+        let side = refused(action("provider-post", "both"));
+        assert_eq!(side, "the side \"both\" is unknown");
+    }
+}
