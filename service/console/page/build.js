@@ -4,7 +4,7 @@ const SVG = 'http://www.w3.org/2000/svg';
 
 function make(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
-    if (name === 'onclick') node.addEventListener('click', value);
+    if (name === 'onclick') node.onclick = value;
     else if (value !== null && value !== undefined) node.setAttribute(name, value);
   }
   node.append(...children.filter((child) => child !== null));
@@ -15,18 +15,28 @@ export const el = (name, attributes = {}, ...children) => make(document.createEl
 export const svg = (name, attributes = {}, ...children) => make(document.createElementNS(SVG, name), attributes, children);
 export const at = (id) => document.getElementById(id);
 
-// Puts children where others are, unless they are the same. What is focused, open or scrolled stays so, by its `data-key`.
+// Makes what is there as it shall be, and keeps what is the same: a button that is being clicked, what is focused, selected, scrolled or open.
 export function fill(place, ...children) {
-  const next = el('div', {}, ...children);
-  const keyed = (root, tag) => [...root.querySelectorAll(`${tag}[data-key]`)];
-  const open = new Set(keyed(place, 'details').filter((one) => one.open).map((one) => one.dataset.key));
-  for (const one of keyed(next, 'details')) one.open = open.has(one.dataset.key);
-  if (place.innerHTML === next.innerHTML) return;
-  const focused = place.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
-  const scrolled = new Map(keyed(place, '.scroll').map((one) => [one.dataset.key, one.scrollLeft]));
-  place.replaceChildren(...next.childNodes);
-  for (const one of keyed(place, '.scroll')) one.scrollLeft = scrolled.get(one.dataset.key) ?? 0;
-  if (focused !== undefined) keyed(place, '').find((one) => one.dataset.key === focused)?.focus({ preventScroll: true });
+  become(place, el('div', {}, ...children));
+}
+
+function become(place, wanted) {
+  const all = [...wanted.childNodes];
+  all.forEach((want, k) => {
+    const have = place.childNodes[k];
+    if (!have) place.append(want);
+    else if (have.nodeName !== want.nodeName || have.dataset?.key !== want.dataset?.key) have.replaceWith(want);
+    else if (have.nodeType === Node.TEXT_NODE) {
+      if (have.data !== want.data) have.data = want.data;
+    } else {
+      // Whether details are open is whoever looks' to say.
+      for (const { name } of [...have.attributes]) if (name !== 'open' && !want.hasAttribute(name)) have.removeAttribute(name);
+      for (const { name, value } of want.attributes) if (have.getAttribute(name) !== value) have.setAttribute(name, value);
+      have.onclick = want.onclick;
+      become(have, want);
+    }
+  });
+  while (place.childNodes.length > all.length) place.lastChild.remove();
 }
 
 // Columns are [title, class]; a cell is text or a node.

@@ -103,3 +103,4 @@ export const duration = (seconds) => {
 export const perSecond = (rate) => (rate === null ? '…' : `${Number(rate < 100 ? rate.toPrecision(3) : rate.toFixed(0))}/s`);
 export const percent = (part, all) => (all ? `${Number(((100 * part) / all).toPrecision(3))} %` : '–');
 export const whole = (n) => n.toLocaleString('en');
+export const many = (n, noun) => `${whole(n)} ${noun}${n === 1 ? '' : 's'}`;

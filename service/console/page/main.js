@@ -1,7 +1,7 @@
 // The page: signs in, asks for the state while it is seen, and shows it.
 
 import * as daemon from './daemon.js';
-import { view } from './counts.js';
+import { many, view } from './counts.js';
 import { at, fill } from './build.js';
 import { methodTable, topology } from './topology.js';
 import { choose, heat, remember } from './latency.js';
@@ -37,7 +37,7 @@ function show(current) {
   const operator = daemon.isOperator();
   document.title = `${status.name}: Tollgate console`;
   at('name').textContent = status.name;
-  at('facts').textContent = `${status.version}, process ${status.pid}, ${metrics.sessions} sessions, ${metrics.services} services, links ${metrics.links.ready}/${metrics.links.all} ready, ${status.live_calls} calls in flight`;
+  at('facts').textContent = `${status.version}, process ${status.pid}, ${many(metrics.sessions, 'session')}, ${many(metrics.services, 'service')}, links ${metrics.links.ready}/${metrics.links.all} ready, ${many(status.live_calls, 'call')} in flight`;
   at('role').textContent = operator ? 'Operator' : 'Read-only';
   at('leave').hidden = at('rooms').hidden = false;
   at('door').hidden = true;

@@ -1,6 +1,6 @@
 // Who calls whom through this daemon: tenants with their applications, the methods that they call, and where those are served.
 
-import { duration, perSecond, percent, whole } from './counts.js';
+import { duration, many, perSecond, percent, whole } from './counts.js';
 import { el, svg, table } from './build.js';
 
 const [WIDTH, ROW, BOX] = [1080, 62, 44];
@@ -32,7 +32,7 @@ export function topology({ state, methods }) {
   const tenants = status.tenants.filter((name) => calls.some((one) => one.tenant === name) || status.sessions.some((one) => one.tenant === name)).slice(0, MOST);
   // Where calls may go: to this host's servers, and over each tenant's link.
   const places = [];
-  if (status.services.length) places.push({ first: 'this host', second: `${status.services.length} services`, takes: (one) => status.services.some((s) => s.tenant === one.tenant && s.service === serviceOf(one.method)) });
+  if (status.services.length) places.push({ first: 'this host', second: many(status.services.length, 'service'), takes: (one) => status.services.some((s) => s.tenant === one.tenant && s.service === serviceOf(one.method)) });
   for (const link of status.links.slice(0, MOST)) {
     const first = `peer ${link.peer || '?'} (${link.tenant ?? '?'})`;
     places.push({ first, second: `${link.transport}, ${link.state}, ${link.unanswered} unanswered`, takes: (one) => link.dialled && link.tenant === one.tenant && !places[0]?.takes(one) });
@@ -47,11 +47,11 @@ export function topology({ state, methods }) {
   }
   for (const [name, y] of left) {
     const apps = status.sessions.filter((one) => one.tenant === name).length;
-    picture.append(box(0, y, 200, name, `${apps} app session${apps === 1 ? '' : 's'}`));
+    picture.append(box(0, y, 200, name, many(apps, 'app session')));
   }
-  for (const [one, y] of middle) picture.append(box(330, y, 430, one.method, `${perSecond(one.rate)}  p99 ${duration(one.p99)}  errors ${percent(one.errorRate, one.rate)}`));
+  for (const [one, y] of middle) picture.append(box(330, y, 430, one.method, `${perSecond(one.rate)}, p99 ${duration(one.p99)}, errors ${percent(one.errorRate, one.rate)}`));
   for (const [place, y] of right) picture.append(box(860, y, 220, place.first, place.second));
-  const note = 'Applications, what they call, and where it may be served; lines are as thick as calls are many. Durations don’t say which server answered, so where both would do, this host’s is drawn. ';
+  const note = 'Applications, what they call, and where it may be served; lines are as thick as calls are many. Durations don’t say which server answered, so where both would do, this host’s is drawn.';
   return [el('div', { class: 'scroll wide', tabindex: 0, role: 'region', 'aria-label': 'Topology, which the table below has in words', 'data-key': 'topology' }, picture), el('p', { class: 'soft' }, note)];
 }
 
