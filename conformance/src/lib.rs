@@ -34,6 +34,7 @@ pub mod admin;
 pub mod backends;
 pub mod backstage;
 pub mod bombs;
+pub mod browser;
 pub mod c_library;
 pub mod callgrind;
 pub mod cases;

@@ -1,0 +1,283 @@
+//! The web console, in a real browser: what it shows of real calls, to whom, and what an operator does there.
+//!
+//! `TOLLGATE_SCREENSHOTS=DIRECTORY` keeps pictures of it, to be looked at.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::net::TcpStream;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tollgate_conformance::browser::{Browser, ENTER, TAB};
+use tollgate_conformance::process::Process;
+use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually};
+
+const RESERVE: &str = "hotel.Reservation/Reserve";
+
+/// A daemon that serves reservations, with a policy that denies Ada's and a canary of it that denies Eve's, too.
+fn on_trial(bed: &Testbed) -> (Daemon, String, Process) {
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let server = daemon.serve_hotel(&token, "hotel.Reservation", &["--reply", "{}"]);
+    let list = |names: Value| {
+        let name = format!("{}.json", names.as_array().unwrap().len());
+        bed.file(&name, json!({"blocked": names}).to_string())
+    };
+    let first = daemon.push("--tenant acme", "acl", "acl", Some(&list(json!(["Ada"]))));
+    let second = list(json!(["Ada", "Eve"]));
+    daemon.ok(&format!(
+        "policy attach {first} --tenant acme --service hotel.Reservation --side client --max-worse 100"
+    ));
+    let second = daemon.push("--tenant acme", "acl", "acl", Some(&second));
+    // A trial ends by itself if the candidate denies much more than the stable: it may here.
+    daemon.ok(&format!(
+        "policy upgrade {second} --tenant acme --mode canary=50%"
+    ));
+    (daemon, token, server)
+}
+
+fn reserve(daemon: &Daemon, token: &str) {
+    for name in ["Bob", "Ada", "Eve", "Carl"] {
+        let request = json!({"customer_name": name}).to_string();
+        let code = daemon.call_hotel(token, "", RESERVE, &request).code;
+        assert!(code == 0 || code == 7, "{name}: {code}");
+    }
+}
+
+fn link(daemon: &Daemon, command: &str) -> String {
+    daemon.ok(command).trim().to_owned()
+}
+
+/// Somebody's picture of the page, if it is to be kept.
+fn keep(browser: &Browser, name: &str) {
+    if let Some(directory) = std::env::var_os("TOLLGATE_SCREENSHOTS") {
+        let file = PathBuf::from(directory).join(format!("{name}.png"));
+        std::fs::write(file, browser.screenshot()).unwrap();
+    }
+}
+
+/// What a person's system says that they prefer.
+fn prefer(browser: &Browser, what: &str, value: &str) {
+    let features = json!([{"name": format!("prefers-{what}"), "value": value}]);
+    browser.devtools("Emulation.setEmulatedMedia", &json!({"features": features}));
+}
+
+/// The least contrast of text to what is behind it, over all that is seen, by WCAG's formula.
+const CONTRAST: &str = r"
+    const light = (color) => {
+        const [r, g, b] = color.match(/[\d.]+/g).map(Number).map((c) => c / 255).map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const behind = (node) => {
+        const color = getComputedStyle(node).backgroundColor;
+        return /, 0\)$/.test(color) ? (node.parentElement ? behind(node.parentElement) : 'rgb(255, 255, 255)') : color;
+    };
+    const seen = [...document.querySelectorAll('body *')].filter((node) => node.checkVisibility() && [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim()));
+    const contrasts = seen.filter((node) => !node.closest('svg')).map((node) => {
+        const [a, b] = [light(getComputedStyle(node).color), light(behind(node))];
+        return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    });
+    return [contrasts.length, Math.min(...contrasts)]";
+
+#[test]
+fn a_viewer_sees_what_happens_and_changes_nothing() {
+    let bed = Testbed::new();
+    let Some(browser) = Browser::start(&bed.path("profile")) else {
+        return;
+    };
+    let (daemon, token, _server) = on_trial(&bed);
+    let link = link(&daemon, "console");
+    let origin = link.split_once("/#").unwrap().0.to_owned();
+    // Nobody has signed in.
+    browser.go(&origin);
+    browser.until("document.body.innerText.includes('Run tollgate console')");
+    assert_eq!(
+        browser.run("return document.getElementById('rooms').hidden"),
+        true
+    );
+
+    browser.go(&link);
+    browser.until("document.getElementById('role').textContent === 'Read-only'");
+    assert_eq!(browser.run("return location.hash"), "");
+    std::thread::scope(|scope| {
+        let calls = scope.spawn(|| (0..5).for_each(|_| reserve(&daemon, &token)));
+        browser.until(&format!(
+            "/{}.*[1-9]\\/s/s.test(document.getElementById('methods').innerText)",
+            RESERVE.replace('/', "\\/")
+        ));
+        calls.join().unwrap();
+    });
+    browser.until("document.querySelectorAll('#heat rect.cell').length > 0");
+    let text = |id: &str| {
+        let script = format!("return document.getElementById('{id}').innerText");
+        browser.run(&script).as_str().unwrap().to_owned()
+    };
+    let shown = [
+        ("attachments", "@1 enforces; @2 on trial: canary 50%"),
+        ("canaries", "Candidate @2"),
+        ("denied", "PERMISSION_DENIED"),
+        ("records", "attach"),
+    ];
+    for (id, words) in shown {
+        let is_there = eventually(SOON, || text(id).contains(words));
+        is_there.unwrap_or_else(|_| panic!("{words} in {}", text(id)));
+    }
+
+    // By keyboard: past the header, and to a section.
+    browser.run("document.activeElement.blur(); scrollTo(0, 0)");
+    browser.press(TAB);
+    assert_eq!(
+        browser.run("return document.activeElement.className"),
+        "skip"
+    );
+    browser.press(ENTER);
+    browser.until("document.activeElement.id === 'main'");
+    browser.press(&TAB.repeat(3));
+    let outline = "return [document.activeElement.textContent, getComputedStyle(document.activeElement).outlineStyle]";
+    assert_eq!(browser.run(outline), json!(["Policies", "solid"]));
+    browser.press(ENTER);
+    browser.until("location.hash === '#policies'");
+    browser.until("document.getElementById('role').textContent === 'Read-only'");
+
+    // Nothing to click, and nothing done by who asks without it.
+    assert_eq!(
+        browser.run("return document.querySelectorAll('#rooms button').length"),
+        0
+    );
+    let act = r"
+        const { session } = JSON.parse(sessionStorage.getItem('tollgate-session'));
+        const at = { step: 'rollback', policy: 'acl', party: 'tenant', tenant: 'acme', side: 'client' };
+        return (await fetch('/api/act', { method: 'POST', headers: { Authorization: 'Session ' + session }, body: JSON.stringify(at) })).status";
+    assert_eq!(
+        browser.run(&format!("return (async () => {{ {act} }})()")),
+        403
+    );
+    assert_eq!(daemon.attachment("acl")["candidate"]["version"], 2);
+    // That is what the refusal above is told off for.
+    let complaints = browser.complaints();
+    assert!(
+        complaints.iter().all(|line| line.contains("/api/act")),
+        "{complaints:?}"
+    );
+
+    // What others named is text, whatever it is; and the page has no way to make it anything else.
+    let markup = "return import('/build.js').then(({ table }) => table('<b>c</b>', [['t']], [['<img src=x onerror=alert(1)>']], '').querySelectorAll('b, img').length)";
+    assert_eq!(browser.run(markup), 0);
+    let injected = "try { document.body.innerHTML += '<b>x</b>'; return 'done'; } catch (error) { return error.name; }";
+    assert_eq!(browser.run(injected), "TypeError");
+    let asked =
+        browser.run("return performance.getEntriesByType('resource').map((entry) => entry.name)");
+    let asked = asked.as_array().unwrap();
+    let elsewhere = asked
+        .iter()
+        .filter(|url| !url.as_str().unwrap().starts_with(&origin));
+    assert_eq!(elsewhere.collect::<Vec<_>>(), Vec::<&Value>::new());
+    assert!(asked.len() > 5, "{asked:?}");
+
+    for scheme in ["light", "dark"] {
+        prefer(&browser, "color-scheme", scheme);
+        let measured = browser.run(CONTRAST);
+        let (texts, least) = (measured[0].as_u64().unwrap(), measured[1].as_f64().unwrap());
+        assert!(
+            texts > 50 && least >= 4.5,
+            "{scheme}: {texts} texts, {least}"
+        );
+        browser.run("scrollTo({ top: 0, behavior: 'instant' })");
+        keep(&browser, scheme);
+        browser.run("document.getElementById('latency').scrollIntoView({ behavior: 'instant' })");
+        keep(&browser, &format!("{scheme}-latency"));
+    }
+    let narrow = json!({"width": 400, "height": 1200, "deviceScaleFactor": 1, "mobile": true});
+    browser.devtools("Emulation.setDeviceMetricsOverride", &narrow);
+    let wide = "return document.documentElement.scrollWidth";
+    assert!(
+        browser.run(wide).as_u64().unwrap() <= 400,
+        "{}",
+        browser.run(wide)
+    );
+    keep(&browser, "narrow");
+}
+
+#[test]
+fn an_operator_rolls_a_canary_back() {
+    let bed = Testbed::new();
+    let Some(browser) = Browser::start(&bed.path("profile")) else {
+        return;
+    };
+    let (daemon, token, _server) = on_trial(&bed);
+    reserve(&daemon, &token);
+    // Nothing is on its way to where it is clicked.
+    prefer(&browser, "reduced-motion", "reduce");
+    let answer: Value = serde_json::from_str(&daemon.ok("console --operator --json")).unwrap();
+    let address = answer["address"].as_str().unwrap();
+    browser.go(answer["link"].as_str().unwrap());
+    browser.until("document.getElementById('role').textContent === 'Operator'");
+    browser.until("document.querySelectorAll('#attachments button').length === 3");
+    // The page stays what it is while its numbers change: a button that is being clicked isn't another one meanwhile.
+    browser.run("globalThis.seen = document.querySelector('#attachments button')");
+    reserve(&daemon, &token);
+    browser.until(
+        "[...document.querySelectorAll('#methods td:last-child')].some((cell) => cell.textContent === '8')",
+    );
+    browser.until("globalThis.seen.isConnected");
+    // Asked first: Cancel changes nothing.
+    let button = "#attachments button[aria-label^='Roll back acl']";
+    browser.click(button);
+    browser.until("document.getElementById('ask').open");
+    keep(&browser, "asked");
+    browser.click("#ask-no");
+    browser.until("!document.getElementById('ask').open");
+    assert_eq!(daemon.attachment("acl")["candidate"]["version"], 2);
+
+    // By keyboard, with the dialog's first button.
+    browser.run(&format!("document.querySelector(\"{button}\").focus()"));
+    browser.press(ENTER);
+    browser.until("document.activeElement.id === 'ask-yes'");
+    browser.press(ENTER);
+    browser.until("document.getElementById('news').textContent === 'Done: Roll back acl.'");
+    assert_eq!(daemon.attachment("acl")["candidate"], Value::Null);
+    browser.until("document.getElementById('records').innerText.includes('rollback')");
+    let audit = daemon.ok("audit show --last 1 --json");
+    let record: Value = serde_json::from_str(audit.trim()).unwrap();
+    let uid = rustix::process::geteuid().as_raw();
+    let actor = record["actor"].as_str().unwrap();
+    assert!(actor.starts_with(&format!("uid {uid} pid ")), "{record}");
+    assert_eq!(record["event"], "rollback");
+
+    // Nobody listens any more once the last one has left.
+    assert!(TcpStream::connect(address).is_ok());
+    browser.click("#leave");
+    browser.until("document.getElementById('news').textContent === 'You have signed out.'");
+    let is_closed = eventually(SOON, || TcpStream::connect(address).is_err());
+    is_closed.unwrap();
+    let complaints = browser.complaints();
+    assert!(complaints.is_empty(), "{complaints:?}");
+}
+
+#[test]
+fn a_daemon_listens_where_it_is_told_and_while_somebody_may_look() {
+    let bed = Testbed::new();
+    // A port that somebody has is none to listen on.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let options = Options {
+        config: format!("[console]\nlisten = \"{address}\"\n"),
+        ..Options::default()
+    };
+    let daemon = bed.daemon_with("a", &options);
+    let refused = daemon.run("console");
+    assert_eq!(refused.code, 14, "{refused}");
+    assert!(
+        refused.err.contains(&format!("can't listen on {address}")),
+        "{refused}"
+    );
+    drop(taken);
+    assert!(TcpStream::connect(address).is_err(), "nobody has asked yet");
+    let first = link(&daemon, "console");
+    let second = link(&daemon, "console --operator");
+    for link in [&first, &second] {
+        assert!(link.starts_with(&format!("http://{address}/#")), "{link}");
+    }
+    assert_ne!(first, second);
+    assert!(TcpStream::connect(address).is_ok());
+}
