@@ -11,7 +11,7 @@ export function denials({ state, methods, versions }) {
     el('code', {}, one.method), one.tenant ?? '(several)', status, whole(n), percent(n, one.count),
   ]));
   return [
-    table('By policy, since the daemon began', [['Policy', 'short'], ['Owner'], ['Where'], ['Denied', 'number'], ['Now', 'number'], ['Of its calls', 'number'], ['Would deny', 'number'], ['Out of order', 'number']], byPolicy, 'No policy has denied anything.'),
+    table('By policy, since the daemon began', [['Policy', 'short'], ['Owner', 'short'], ['Where'], ['Denied', 'number'], ['Now', 'number'], ['Of its calls', 'number'], ['Would deny', 'number'], ['Out of order', 'number']], byPolicy, 'No policy has denied anything.'),
     table('By status: calls made here that didn’t succeed, since the daemon began', [['Method'], ['Tenant'], ['Status'], ['Calls', 'number'], ['Of all', 'number']], byStatus, 'All calls have succeeded.'),
     el('p', { class: 'notice' }, 'The sentence that a single call was denied with isn’t kept by the daemon: set telemetry.log_failures, or send traces to a collector.'),
   ];

@@ -29,7 +29,7 @@ function mode(attachment) {
 }
 
 export function attachments({ state, versions }, ask) {
-  const columns = [['Policy', 'short'], ['Owner'], ['Where'], ['Versions'], ['Calls', 'number'], ['Denied', 'number'], ['Faults', 'number'], ['CPU', 'number']];
+  const columns = [['Policy', 'short'], ['Owner', 'short'], ['Where'], ['Versions'], ['Calls', 'number'], ['Denied', 'number'], ['Faults', 'number'], ['CPU', 'number']];
   if (ask) columns.push(['Actions']);
   const rows = state.status.attachments.map((one) => {
     const all = versions.get(one);
