@@ -32,6 +32,7 @@ use crate::assets::ASSETS;
 use crate::limits::{
     CONNECTION_TIMEOUT, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_HEAD_BYTES, READ_TIMEOUT,
 };
+use crate::sessions::Guest;
 use crate::{Action, Console, ConsoleError, Refusal, Role, Source};
 
 /// What each answer says: nothing comes from elsewhere, nothing is kept, nobody frames it, and a text is no script.
@@ -50,6 +51,9 @@ const HEADERS: [(&str, &str); 7] = [
 ];
 
 type Answer = Response<Full<Bytes>>;
+
+/// Why something isn't shown or done.
+type Refused = (StatusCode, String);
 
 /// Serves those who were invited, until the last one's session is over. Within a tokio `LocalSet`. From this call on the console is known to
 /// listen.
@@ -104,7 +108,7 @@ async fn talk<S: Source>(stream: TcpStream, console: Rc<Console<S::Who>>, source
     let service = service_fn(|request| async {
         let mut answer = answer(request, &console, &*source)
             .await
-            .unwrap_or_else(|refused| refused);
+            .unwrap_or_else(|(status, sentence)| said(status, sentence));
         for (name, value) in HEADERS {
             let value = HeaderValue::from_static(value);
             answer.headers_mut().insert(name, value);
@@ -125,7 +129,7 @@ async fn answer<S: Source>(
     request: Request<Incoming>,
     console: &Console<S::Who>,
     source: &S,
-) -> Result<Answer, Answer> {
+) -> Result<Answer, Refused> {
     check_site(request.headers())?;
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let now = Instant::now();
@@ -146,36 +150,36 @@ async fn answer<S: Source>(
         (Method::GET, "/api/state") => {
             guest_of(console, request.headers())?;
             let state = source.state().await;
-            let failed = |refusal: Refusal| said(StatusCode::SERVICE_UNAVAILABLE, refusal.0);
+            let failed = |refusal: Refusal| (StatusCode::SERVICE_UNAVAILABLE, refusal.0);
             state.map(|state| json(&state)).map_err(failed)
         }
         (Method::POST, "/api/act") => {
             let guest = guest_of(console, request.headers())?;
             if guest.role != Role::Operator {
                 let sentence = "this session only looks: `tollgate console --operator` prints a link for one that acts";
-                return Err(said(StatusCode::FORBIDDEN, sentence));
+                return Err((StatusCode::FORBIDDEN, sentence.to_owned()));
             }
             let action = action_of(request).await?;
-            let refused = |refusal: Refusal| said(StatusCode::CONFLICT, refusal.0);
+            let refused = |refusal: Refusal| (StatusCode::CONFLICT, refusal.0);
             source.act(guest.who, action).await.map_err(refused)?;
             Ok(said(StatusCode::OK, "done"))
         }
         (Method::GET, path) => {
             let asset = ASSETS.iter().find(|asset| asset.path == path);
             let asset =
-                asset.ok_or_else(|| said(StatusCode::NOT_FOUND, "there is no such page"))?;
+                asset.ok_or_else(|| (StatusCode::NOT_FOUND, "there is no such page".to_owned()))?;
             Ok(typed(asset.kind, Bytes::from_static(asset.text.as_bytes())))
         }
-        _ => Err(said(
+        _ => Err((
             StatusCode::METHOD_NOT_ALLOWED,
-            "nothing does that here",
+            "nothing does that here".to_owned(),
         )),
     }
 }
 
 /// Refuses what is meant for another site: one whose name was made to lead here (DNS rebinding), and another site's pages. An address can't be
 /// made to lead elsewhere; any port is this one's, through `ssh -L`.
-fn check_site(headers: &HeaderMap) -> Result<(), Answer> {
+fn check_site(headers: &HeaderMap) -> Result<(), Refused> {
     let text = |value: &HeaderValue| value.to_str().unwrap_or_default().to_owned();
     let host = headers.get(HOST).map(text).unwrap_or_default();
     let name = match host.rsplit_once(':') {
@@ -191,11 +195,11 @@ fn check_site(headers: &HeaderMap) -> Result<(), Answer> {
         return Ok(());
     }
     let sentence = "this is asked by its address or as localhost, and by no other site's page";
-    Err(said(StatusCode::FORBIDDEN, sentence))
+    Err((StatusCode::FORBIDDEN, sentence.to_owned()))
 }
 
 /// What whoever asks proves itself with.
-fn secret_of<'h>(headers: &'h HeaderMap, scheme: &str) -> Result<&'h str, Answer> {
+fn secret_of<'h>(headers: &'h HeaderMap, scheme: &str) -> Result<&'h str, Refused> {
     let text = headers.get(AUTHORIZATION);
     let text = text.and_then(|value| value.to_str().ok());
     let words = text.and_then(|text| text.split_once(' '));
@@ -203,38 +207,38 @@ fn secret_of<'h>(headers: &'h HeaderMap, scheme: &str) -> Result<&'h str, Answer
     secret.map(|(_, secret)| secret).ok_or_else(stranger)
 }
 
-fn guest_of<W: Clone>(
-    console: &Console<W>,
-    headers: &HeaderMap,
-) -> Result<crate::sessions::Guest<W>, Answer> {
+fn guest_of<W: Clone>(console: &Console<W>, headers: &HeaderMap) -> Result<Guest<W>, Refused> {
     let secret = secret_of(headers, "Session")?;
     let found = console.sessions.borrow_mut().find(Instant::now(), secret);
     found.ok_or_else(stranger)
 }
 
-fn stranger() -> Answer {
+fn stranger() -> Refused {
     let sentence = "you aren't signed in, or no longer: `tollgate console` prints a link";
-    said(StatusCode::UNAUTHORIZED, sentence)
+    (StatusCode::UNAUTHORIZED, sentence.to_owned())
 }
 
-fn not_let_in(error: ConsoleError) -> Answer {
+fn not_let_in(error: ConsoleError) -> Refused {
     let status = match error {
         ConsoleError::Uninvited => StatusCode::UNAUTHORIZED,
         ConsoleError::Invitations | ConsoleError::Sessions => StatusCode::TOO_MANY_REQUESTS,
         ConsoleError::Random(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    said(status, error.to_string())
+    (status, error.to_string())
 }
 
-async fn action_of(request: Request<Incoming>) -> Result<Action, Answer> {
+async fn action_of(request: Request<Incoming>) -> Result<Action, Refused> {
     let body = Limited::new(request.into_body(), MAX_BODY_BYTES).collect();
     let Ok(body) = tokio::time::timeout(READ_TIMEOUT, body).await else {
-        return Err(said(StatusCode::REQUEST_TIMEOUT, "the body takes too long"));
+        return Err((
+            StatusCode::REQUEST_TIMEOUT,
+            "the body takes too long".to_owned(),
+        ));
     };
-    let body = body.map_err(|error| said(StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?;
+    let body = body.map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?;
     serde_json::from_slice(&body.to_bytes()).map_err(|error| {
         let sentence = format!("this is no action: {error}");
-        said(StatusCode::BAD_REQUEST, sentence)
+        (StatusCode::BAD_REQUEST, sentence)
     })
 }
 

@@ -132,6 +132,7 @@ fn selection(action: &Action) -> Result<PolicySelection, Status> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn action(party: &str, side: &str) -> Action {
