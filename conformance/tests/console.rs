@@ -116,6 +116,7 @@ fn a_viewer_sees_what_happens_and_changes_nothing() {
         ("attachments", "@1 enforces; @2 on trial: canary 50%"),
         ("canaries", "Candidate @2"),
         ("denied", "PERMISSION_DENIED"),
+        ("denied", "customer is on the block list"),
         ("records", "attach"),
     ];
     for (id, words) in shown {

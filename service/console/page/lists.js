@@ -10,10 +10,13 @@ export function denials({ state, methods, versions }) {
   const byStatus = methods.filter((one) => one.side === 'client').flatMap((one) => [...one.statuses].filter(([status, n]) => status !== 'OK' && n).map(([status, n]) => [
     el('code', {}, one.method), one.tenant ?? '(several)', status, whole(n), percent(n, one.count),
   ]));
+  const newest = state.denied.map((one) => [
+    time(one.began), one.tenant, el('code', {}, one.method), one.denied_by, one.status, one.message, el('code', {}, one.trace),
+  ]);
   return [
     table('By policy, since the daemon began', [['Policy', 'short'], ['Owner', 'short'], ['Where'], ['Denied', 'number'], ['Now', 'number'], ['Of its calls', 'number'], ['Would deny', 'number'], ['Out of order', 'number']], byPolicy, 'No policy has denied anything.'),
     table('By status: calls made here that didn’t succeed, since the daemon began', [['Method'], ['Tenant'], ['Status'], ['Calls', 'number'], ['Of all', 'number']], byStatus, 'All calls have succeeded.'),
-    el('p', { class: 'notice' }, 'The sentence that a single call was denied with isn’t kept by the daemon: set telemetry.log_failures, or send traces to a collector.'),
+    table('The newest, of those that the daemon keeps (telemetry.kept_spans); tollgate explain TRACE says more', [['Time (UTC)', 'short'], ['Tenant', 'short'], ['Method'], ['Policy', 'short'], ['Status', 'short'], ['Why'], ['Trace', 'short']], newest, 'No denied call is kept.'),
   ];
 }
 
@@ -21,8 +24,8 @@ export function records({ state }) {
   const { records: all, kept } = state.audit;
   const rows = all.map((text) => {
     try {
-      const { seq, time, actor, event, details } = JSON.parse(text);
-      return [String(seq), el('time', { datetime: time }, time.replace('T', ' ').slice(0, 19)), actor, event, el('code', {}, brief(details))];
+      const { seq, time: when, actor, event, details } = JSON.parse(text);
+      return [String(seq), time(when), actor, event, el('code', {}, brief(details))];
     } catch {
       return ['?', '', '', '', el('code', {}, text)];
     }
@@ -32,6 +35,8 @@ export function records({ state }) {
     table('The newest records', [['No.', 'number'], ['Time (UTC)', 'short'], ['By', 'short'], ['What', 'short'], ['Details']], rows, 'Nothing was done yet.'),
   ].filter((one) => one !== null);
 }
+
+const time = (when) => el('time', { datetime: when }, when.replace('T', ' ').slice(0, 19));
 
 // Without what is nothing.
 function brief(details) {

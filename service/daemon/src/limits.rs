@@ -296,3 +296,6 @@ pub const TRACES_SWEPT_EVERY_NS: u64 = 100_000_000;
 
 /// Records of the audit log that the console shows, the newest.
 pub const CONSOLE_RECORDS: u32 = 50;
+
+/// Denied calls that the web console shows: the newest.
+pub const CONSOLE_DENIALS: usize = 50;

@@ -18,8 +18,8 @@ use tollgate_shm_abi::messages::{
 };
 use tollgate_shm_abi::status::Code;
 
-use crate::control::{Control, lifecycle, live, report};
-use crate::limits::CONSOLE_RECORDS;
+use crate::control::{Control, lifecycle, live, report, watching};
+use crate::limits::{CONSOLE_DENIALS, CONSOLE_RECORDS};
 
 /// `tollgate console`: a link, and somebody who listens there.
 pub(super) fn invite(
@@ -69,7 +69,7 @@ impl Source for Shown {
         let state = async {
             Ok(json!({
                 "metrics": live::report(control).await?, "status": report::status(control).await?,
-                "audit": report::audit(control, CONSOLE_RECORDS)?,
+                "audit": report::audit(control, CONSOLE_RECORDS)?, "denied": watching::denied(control, CONSOLE_DENIALS).await?,
             }))
         };
         state.await.map_err(refusal)

@@ -11,7 +11,7 @@
 //!
 //! Absent on purpose: messages' fields, which a runtime doesn't have any more when a call ends.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -156,12 +156,7 @@ pub(super) async fn end_abandoned(control: &Control) {
 
 /// What is kept of a trace, or the newest ones.
 pub(super) async fn show(control: &Control, request: &TraceShow) -> Result<Value, Status> {
-    let mut spans = Vec::new();
-    for runtime in 0..control.runtimes() {
-        let kept = control.ask(runtime, |reply| Command::KeptSpans { reply });
-        spans.extend(kept.await?);
-    }
-    spans.sort_by_key(|span| span.began_ns);
+    let spans = kept(control).await?;
     let now = now();
     if request.id.is_empty() {
         let most = (request.last as usize).min(MAX_SHOWN_TRACES);
@@ -181,6 +176,30 @@ pub(super) async fn show(control: &Control, request: &TraceShow) -> Result<Value
     let spans = spans.iter().filter(|span| span.trace == trace);
     let spans: Vec<_> = spans.map(|span| told(span, true, now)).collect();
     Ok(json!({"trace": trace.to_string(), "spans": spans}))
+}
+
+/// The newest calls of those kept that a policy has denied, newest first. One within the host is seen from its client's side only.
+pub(super) async fn denied(control: &Control, most: usize) -> Result<Vec<Value>, Status> {
+    let spans = kept(control).await?;
+    let mut seen = HashSet::new();
+    let denied = spans.iter().filter(|span| {
+        denied_by(&span.attributes).is_some() && seen.insert((span.trace, span.method.as_str()))
+    });
+    let denied: Vec<_> = denied.collect();
+    let newest = denied.iter().rev().take(most);
+    let now = now();
+    Ok(newest.map(|span| told(span, true, now)).collect())
+}
+
+/// What all runtimes keep, by when it began.
+async fn kept(control: &Control) -> Result<Vec<Arc<Span>>, Status> {
+    let mut spans = Vec::new();
+    for runtime in 0..control.runtimes() {
+        let kept = control.ask(runtime, |reply| Command::KeptSpans { reply });
+        spans.extend(kept.await?);
+    }
+    spans.sort_by_key(|span| span.began_ns);
+    Ok(spans)
 }
 
 /// The traces that began last, newest first, each by its first span.
