@@ -32,16 +32,8 @@ struct Host {
 
 impl Host {
     fn new() -> Host {
-        Host::with("")
-    }
-
-    fn with(config: &str) -> Host {
         let bed = Testbed::new();
-        let options = Options {
-            config: config.to_owned(),
-            ..Options::default()
-        };
-        let daemon = bed.daemon_with("a", &options);
+        let daemon = bed.daemon("a");
         let token = daemon.tenant("acme");
         let answer = ["--reply", "{}", "--print-requests"];
         let server = daemon.serve_hotel(&token, RESERVATION, &answer);
@@ -286,6 +278,39 @@ fn versions_on_trial_and_whoever_cannot_be_asked_are_named() {
     assert_eq!(explained["outcome"]["status"], "INTERNAL", "{explained}");
     let called = host.reserve(&json!({"customer_name": "Cid"}));
     assert_eq!(called.code, 13, "{called}");
+}
+
+/// Quarantine, what follows faults, and a message that doesn't fit into a view.
+#[test]
+fn what_cannot_judge_ends_calls_as_it_was_explained() {
+    for (on_fault, code, status) in [("reload", 13, "INTERNAL"), ("open", 0, "OK")] {
+        let host = Host::new();
+        host.daemon.push("--tenant acme", "spin", "p", None);
+        host.attach("p@1", &format!("--side client --on-fault {on_fault}"));
+        let request = json!({"customer_name": "Ada"});
+        eventually(SOON, || {
+            let called = host.reserve(&request);
+            assert_eq!(called.code, code, "{called}");
+            host.daemon.attachment("p")["quarantine"].is_string()
+        })
+        .unwrap();
+        let explained = host.explain(&[], &request);
+        assert_eq!(answers(&explained), pairs(&[("p@1", "fault")]));
+        let why = explained["policies"][0]["why"].as_str().unwrap();
+        assert!(why.starts_with("it is quarantined: "), "{explained}");
+        assert_eq!(explained["outcome"]["status"], status, "{explained}");
+    }
+
+    let host = Host::new();
+    host.push("--tenant acme", "acl", "acl", &json!({"blocked": []}));
+    host.attach("acl@1", "--side client --on-fault open");
+    let long = json!({"customer_name": "x".repeat(70_000)});
+    let explained = host.explain(&[], &long);
+    assert_eq!(answers(&explained), pairs(&[("acl@1", "unable")]));
+    let outcome = &explained["outcome"];
+    assert_eq!(outcome["status"], "RESOURCE_EXHAUSTED", "{outcome}");
+    let called = host.reserve(&long);
+    assert_eq!(called.code, 8, "{called}");
 }
 
 #[test]

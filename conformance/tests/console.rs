@@ -10,9 +10,10 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use tollgate_conformance::browser::{Browser, ENTER, TAB};
 use tollgate_conformance::process::Process;
-use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually};
+use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, proto_file};
 
 const RESERVE: &str = "hotel.Reservation/Reserve";
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
 /// A daemon that serves reservations, with a policy that denies Ada's and a canary of it that denies Eve's, too.
 fn on_trial(bed: &Testbed) -> (Daemon, String, Process) {
@@ -112,6 +113,18 @@ fn a_viewer_sees_what_happens_and_changes_nothing() {
         let script = format!("return document.getElementById('{id}').innerText");
         browser.run(&script).as_str().unwrap().to_owned()
     };
+    // Calls of one trace are two denials.
+    let traceparent = format!("traceparent=00-{TRACE}-00f067aa0ba902b7-01");
+    let proto = proto_file("hotel.proto").display().to_string();
+    for _ in 0..2 {
+        let call = ["call", "--token", &token, "--proto", &proto, RESERVE];
+        let denied = [r#"{"customer_name": "Ada"}"#, "--metadata", &traceparent];
+        let outcome = daemon.tollgate(call.iter().chain(&denied));
+        assert_eq!(outcome.code, 7, "{outcome}");
+    }
+    browser.until(&format!(
+        "document.getElementById('denied').innerText.split('{TRACE}').length === 3"
+    ));
     let shown = [
         ("attachments", "@1 enforces; @2 on trial: canary 50%"),
         ("canaries", "Candidate @2"),

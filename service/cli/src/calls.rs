@@ -16,7 +16,7 @@ use tollgate_shm_abi::status::Code;
 use crate::admin::{ANSWER_TIMEOUT, blob, flat, report, report_within};
 use crate::args::{Explain, Files, MethodName, Tap, Trace};
 use crate::failure::Failure;
-use crate::limits::TAP_EVERY;
+use crate::limits::{MAX_TREE_DEPTH, TAP_EVERY};
 use crate::policy::number;
 use crate::rpc::argument_or_stdin;
 use crate::{metadata, output, schema};
@@ -143,9 +143,8 @@ fn tree<'s>(
     shown: &mut HashSet<&'s str>,
     depth: usize,
 ) {
-    const DEEPEST: usize = 64;
     let id = span["span"].as_str().unwrap_or_default();
-    if !shown.insert(id) || depth > DEEPEST {
+    if !shown.insert(id) || depth > MAX_TREE_DEPTH {
         return;
     }
     let indent = "  ".repeat(depth);
@@ -396,6 +395,18 @@ mod tests {
         tree(&mut text, &spans, spans[2], &parent, &mut shown, 1);
         assert_eq!(shown.len(), 4);
         assert_eq!(text.lines().count(), 8, "{text}");
+    }
+
+    #[test]
+    fn a_tree_of_spans_is_not_deeper_than_a_person_can_read() {
+        let span =
+            |k: usize| json!({"span": k.to_string(), "parent": (k + 1).to_string(), "took_us": 1});
+        let spans: Vec<_> = (0..2 * MAX_TREE_DEPTH).rev().map(span).collect();
+        let spans: Vec<_> = spans.iter().collect();
+        let parent = |span: &Value| span["parent"].as_str().map(str::to_owned);
+        let (mut text, mut shown) = (String::new(), HashSet::new());
+        tree(&mut text, &spans, spans[0], &parent, &mut shown, 1);
+        assert_eq!(text.lines().count(), MAX_TREE_DEPTH);
     }
 
     #[test]

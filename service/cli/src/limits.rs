@@ -29,6 +29,9 @@ pub(crate) const MAX_SAID_BYTES: usize = 64 << 10;
 /// The longest that an operator may allow a host until it is as it was.
 pub(crate) const MAX_SETTLE: Duration = Duration::from_secs(600);
 
+/// Levels of a trace's tree that `tollgate trace` shows: a daemon's peers choose what is whose parent.
+pub(crate) const MAX_TREE_DEPTH: usize = 64;
+
 /// How often `tollgate tap` asks for what has ended.
 pub(crate) const TAP_EVERY: Duration = Duration::from_millis(200);
 

@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tollgate_control::{Isolation, Side, Trial};
+use tollgate_control::{Isolation, OnFault, Side, Trial};
 use tollgate_engine::Status;
 use tollgate_marshal::limits::MAX_VIEW;
 use tollgate_marshal::{Program, interpreter};
@@ -37,7 +37,7 @@ use crate::control::policies::{Live, Loaded, Version, granted};
 use crate::control::replay::{readable, told};
 use crate::control::schemas::BoundSchema;
 use crate::datapath::command::{Ask, Patcher};
-use crate::datapath::patch_change;
+use crate::datapath::{Unchanged, patch_change};
 use crate::limits::MAX_EXPLAINED;
 
 /// A version that would be asked, with all that asking it takes.
@@ -51,6 +51,8 @@ struct Witness {
     granted: Capabilities,
     /// Whether its answer counts.
     decides: bool,
+    /// Whether calls pass that it fails to judge.
+    is_open: bool,
     /// Why it can't be asked here.
     unasked: Option<&'static str>,
 }
@@ -66,7 +68,10 @@ enum Said {
     Allow,
     Deny(Code, String),
     Change(Box<Effects>),
+    /// It failed, or is out of order.
     Fault(String),
+    /// Nobody failed, and yet it can't have its say: whatever happens after faults, the call ends.
+    Unable(Code, String),
 }
 
 /// Answers one question.
@@ -208,8 +213,11 @@ fn witness(
         "place": target.to_string(), "role": trial.map_or_else(|| "stable".to_owned(), |trial| trial.to_string()),
         "on_fault": options.on_fault, "quarantine": attachment.slot.quarantine,
     });
-    let isolation = control.isolation_of(attachment);
-    let mut unasked = match isolation {
+    let loaded = match &attachment.slot.quarantine {
+        Some(why) => Err(format!("it is quarantined: {why}")),
+        None => version.loaded.clone(),
+    };
+    let mut unasked = match control.isolation_of(attachment) {
         Isolation::Process => Some("it runs in a process of its tenant's, and isn't asked here"),
         Isolation::None => None,
     };
@@ -250,11 +258,13 @@ fn witness(
         name,
         side,
         ask,
-        loaded: version.loaded.clone(),
+        // What is out of order answers nobody, wherever it would be asked.
+        unasked: unasked.filter(|_| loaded.is_ok()),
+        loaded,
         limits: control.limits_for(options.cpu_us),
         granted: granted(options)? | manifest.unwrap_or_default(),
         decides: trial.is_none(),
-        unasked,
+        is_open: options.on_fault == OnFault::Open,
     })
 }
 
@@ -344,7 +354,7 @@ impl Witness {
             Ok(Verdict::Allow) => Said::Allow,
             Ok(Verdict::Deny { code, message }) => Said::Deny(Code(code), message),
             Ok(Verdict::Effects(effects)) => Said::Change(effects),
-            Err(JudgeError::View(why)) => Said::Fault(format!("it can't be asked: {why}")),
+            Err(JudgeError::View(why)) => Said::Unable(Code::RESOURCE_EXHAUSTED, why),
             Err(JudgeError::Fault(fault)) => Said::Fault(fault.to_string()),
             Err(JudgeError::Misuse(misuse)) => {
                 return Err(Status::new(Code::INTERNAL, misuse.to_string()));
@@ -374,7 +384,13 @@ impl Witness {
                     }
                     return None;
                 }
-                Err(why) => Said::Fault(format!("its changes can't be made: {why}")),
+                Err(Unchanged::Policy(why)) => Said::Fault(why),
+                Err(Unchanged::Malformed(why)) => Said::Unable(Code::INVALID_ARGUMENT, why),
+                Err(Unchanged::NoRoom(why)) => Said::Unable(Code::RESOURCE_EXHAUSTED, why),
+                Err(Unchanged::Late) => {
+                    let why = "the message was on its way already";
+                    Said::Unable(Code::FAILED_PRECONDITION, why.to_owned())
+                }
             },
             said => said,
         };
@@ -392,8 +408,13 @@ impl Witness {
             Said::Fault(why) => {
                 told_of["answer"] = "fault".into();
                 told_of["why"] = why.as_str().into();
-                let is_open = told_of["on_fault"] == "open";
-                (!is_open).then_some((Code::INTERNAL, why))
+                (!self.is_open).then_some((Code::INTERNAL, why))
+            }
+            Said::Unable(code, why) => {
+                told_of["answer"] = "unable".into();
+                told_of["status"] = code.name().into();
+                told_of["why"] = why.as_str().into();
+                Some((code, why))
             }
         }
     }
@@ -404,7 +425,7 @@ impl Witness {
         program: &Program,
         letter: &Letter,
         effects: &Effects,
-    ) -> Result<Letter, String> {
+    ) -> Result<Letter, Unchanged> {
         let mut changed = Letter {
             block: letter.block.clone(),
             metadata: letter.metadata.clone(),
@@ -412,10 +433,13 @@ impl Witness {
         if effects.fields.is_empty() && effects.metadata.is_empty() {
             return Ok(changed);
         }
-        let undeclared = || "it declares no changes of this message".to_owned();
+        let undeclared = || {
+            let why = "it changes a message of which it declares no changes";
+            Unchanged::Policy(why.to_owned())
+        };
         let patcher: &Patcher = self.ask.patch.as_deref().ok_or_else(undeclared)?;
         let metadata = changed_metadata(letter.metadata.view(), &patcher.keys, &effects.metadata);
-        changed.metadata = metadata.map_err(|error| error.to_string())?;
+        changed.metadata = metadata.map_err(Unchanged::of_metadata)?;
         if !effects.fields.is_empty() {
             let changes: Vec<_> = effects.fields.iter().map(patch_change).collect();
             let (block, mut out) = (&letter.block, Vec::new());
@@ -427,9 +451,9 @@ impl Witness {
                 &changes,
                 &mut out,
             );
-            let patched = patched.map_err(|error| error.to_string())?;
+            let patched = patched.map_err(Unchanged::of_patch)?;
             let accepted = interpreter::accept(program, &mut out, patched.inline_len);
-            accepted.map_err(|fault| program.explain(&fault))?;
+            accepted.map_err(|fault| Unchanged::Policy(program.explain(&fault)))?;
             changed.block = out;
         }
         Ok(changed)

@@ -178,15 +178,19 @@ pub(super) async fn show(control: &Control, request: &TraceShow) -> Result<Value
     Ok(json!({"trace": trace.to_string(), "spans": spans}))
 }
 
-/// The newest calls of those kept that a policy has denied, newest first. One within the host is seen from its client's side only.
+/// The newest calls of those kept that a policy has denied, newest first. Of one within the host, which has two spans, only the client's is shown.
 pub(super) async fn denied(control: &Control, most: usize) -> Result<Vec<Value>, Status> {
     let spans = kept(control).await?;
-    let mut seen = HashSet::new();
-    let denied = spans.iter().filter(|span| {
-        denied_by(&span.attributes).is_some() && seen.insert((span.trace, span.method.as_str()))
-    });
-    let denied: Vec<_> = denied.collect();
-    let newest = denied.iter().rev().take(most);
+    let is_denied = |span: &&Arc<Span>| denied_by(&span.attributes).is_some();
+    let clients = spans.iter().filter(is_denied);
+    let clients = clients.filter(|span| span.side == Side::Client);
+    let clients: HashSet<_> = clients.map(|span| span.span).collect();
+    let is_shown = |span: &&Arc<Span>| match (span.side, span.parent) {
+        (Side::Server, Some(parent)) => !clients.contains(&parent),
+        _ => true,
+    };
+    let newest = spans.iter().rev().filter(is_denied).filter(is_shown);
+    let newest = newest.take(most);
     let now = now();
     Ok(newest.map(|span| told(span, true, now)).collect())
 }

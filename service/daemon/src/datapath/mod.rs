@@ -59,7 +59,7 @@ mod version;
 pub(crate) use carrier::Carrier;
 pub(crate) use command::{Command, Event, Handle};
 pub(crate) use placement::Placement;
-pub(crate) use question::patch_change;
+pub(crate) use question::{Unchanged, patch_change};
 #[cfg(test)]
 pub(crate) use runtime::Runtime;
 pub(crate) use runtime::{Options, Tuning, Watch, spawn};

@@ -304,10 +304,7 @@ impl Question {
             }
             Err(error) => {
                 pool.give(out);
-                Err(match error {
-                    PatchError::Malformed(_) => Unchanged::Malformed(error.to_string()),
-                    _ => Unchanged::Policy(error.to_string()),
-                })
+                Err(Unchanged::of_patch(error))
             }
         }
     }
@@ -352,7 +349,7 @@ impl BatchSize {
 
 /// Why a change wasn't made.
 #[derive(Debug)]
-pub(super) enum Unchanged {
+pub(crate) enum Unchanged {
     /// It can't be made: the policy's fault.
     Policy(String),
     /// With what the caller sent it would be more metadata than a call may have: whose fault that is nobody can say.
@@ -364,7 +361,14 @@ pub(super) enum Unchanged {
 }
 
 impl Unchanged {
-    pub(super) fn of_metadata(error: MetadataError) -> Unchanged {
+    pub(crate) fn of_patch(error: PatchError) -> Unchanged {
+        match error {
+            PatchError::Malformed(_) => Unchanged::Malformed(error.to_string()),
+            _ => Unchanged::Policy(error.to_string()),
+        }
+    }
+
+    pub(crate) fn of_metadata(error: MetadataError) -> Unchanged {
         match error {
             MetadataError::TooLong { .. } | MetadataError::PairCount { .. } => {
                 Unchanged::NoRoom(error.to_string())
