@@ -1,7 +1,8 @@
 //! What telemetry is sent to: an OpenTelemetry collector, Jaeger and Prometheus, as real processes that `.ci/backends` has built or installed.
 //!
 //! Each is on ports of its own of the loopback interface, and asked as anybody asks it: files, or HTTP. Where a registry was out of reach, `.ci/backends`
-//! has left behind why, and tests say that and do nothing; in CI it has failed then. Where it didn't run, tests fail and say so.
+//! has left behind why, and tests say that and do nothing; in CI it has failed then. Where it didn't run, tests fail and say so. What a daemon shows
+//! Prometheus can be read without one.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -41,6 +42,18 @@ pub fn place_of(name: &str) -> Option<PathBuf> {
 pub fn free() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there are free ports");
     listener.local_addr().expect("it is bound")
+}
+
+/// What a daemon shows Prometheus; nothing if it shows nothing.
+pub fn scrape(at: SocketAddr) -> String {
+    http(at, "GET /metrics", b"").unwrap_or_default().1
+}
+
+/// The sample whose line begins like this.
+pub fn sample(scraped: &str, series: &str) -> Option<f64> {
+    let mut lines = scraped.lines();
+    let line = lines.find_map(|line| line.strip_prefix(series))?;
+    line.trim().parse().ok()
 }
 
 /// What a server answers: status and content. `None` if there is no whole answer.

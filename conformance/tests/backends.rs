@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tollgate_conformance::backends::{
-    Collector, Prometheus, attribute, free, http, list, place_of, points,
+    Collector, Prometheus, attribute, free, list, place_of, points, sample, scrape,
 };
 use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::process::Process;
@@ -173,10 +173,6 @@ fn hosts_in(collector: &Collector) -> BTreeSet<String> {
     resources.iter().map(from).collect()
 }
 
-fn scrape(at: SocketAddr) -> String {
-    http(at, "GET /metrics", b"").unwrap_or_default().1
-}
-
 /// What became of one kind of things, as a daemon's scrape says it: exported, rejected, overflowed, failed.
 fn fates(at: SocketAddr, signal: &str) -> [u64; 4] {
     let text = scrape(at);
@@ -186,11 +182,6 @@ fn fates(at: SocketAddr, signal: &str) -> [u64; 4] {
         );
         sample(&text, &labels).unwrap_or_else(|| panic!("{labels} in {text}")) as u64
     })
-}
-
-fn sample(text: &str, series: &str) -> Option<f64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(series))?;
-    line.trim().parse().ok()
 }
 
 /// How long a daemon waits for an answer, and how long it tries until it drops what can't be sent: five times, with pauses.

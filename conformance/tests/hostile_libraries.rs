@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use tollgate::codec::encode_inline;
-use tollgate_conformance::backends::{free, http};
+use tollgate_conformance::backends::{free, sample, scrape};
 use tollgate_conformance::hostile::{Hostile, Seeded, Target};
 use tollgate_conformance::interop::{Answer, Ask, SEMANTICS};
 use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, times};
@@ -262,6 +262,18 @@ fn a_library_that_keeps_no_deadline_is_told_of_it() {
     scene.honest.assert_flows();
 }
 
+/// Posts a call of this number, due whenever.
+fn post(hostile: &mut Hostile, method: u32, call: u64, block: BlockRef) {
+    let call = Submission::Call {
+        method,
+        call,
+        part: Part::ONLY,
+        block,
+        deadline_ns: 0,
+    };
+    hostile.submit(&call.encode()).unwrap();
+}
+
 /// One more than 4,096 (`engine::limits::MAX_OUTSTANDING_PER_SESSION`) is refused, until one of them has ended.
 #[test]
 fn calls_in_flight_are_limited() {
@@ -269,16 +281,7 @@ fn calls_in_flight_are_limited() {
     let scene = Scene::new();
     let (mut hostile, handle) = scene.hostile(ALL);
     let block = place(&hostile, 0, 8);
-    let post = |hostile: &mut Hostile, call| {
-        let call = Submission::Call {
-            method: handle + UNARY,
-            call,
-            part: Part::ONLY,
-            block,
-            deadline_ns: 0,
-        };
-        hostile.submit(&call.encode()).unwrap();
-    };
+    let post = |hostile: &mut Hostile, call| post(hostile, handle + UNARY, call, block);
     // They are delivered to this session itself, which answers none.
     let mut delivered = Vec::new();
     for call in 0..LIMIT {
@@ -338,12 +341,9 @@ fn calls_in_flight_that_are_traced_are_limited() {
         ..Options::on_cores("0")
     });
     let untraced = || {
-        let text = http(at, "GET /metrics", b"").unwrap_or_default().1;
-        let series = "tollgate_telemetry_untraced_total ";
-        let line = text.lines().find_map(|line| line.strip_prefix(series));
-        line.unwrap_or_else(|| panic!("{text}"))
-            .parse::<u64>()
-            .unwrap()
+        let text = scrape(at);
+        let untraced = sample(&text, "tollgate_telemetry_untraced_total ");
+        untraced.unwrap_or_else(|| panic!("{text}")) as u64
     };
     let (mut hostile, handle) = scene.hostile(ALL);
     let block = place(&hostile, 0, 8);
@@ -351,14 +351,7 @@ fn calls_in_flight_that_are_traced_are_limited() {
         if call == LIMIT - 16 {
             assert_eq!(untraced(), 0, "there is room for some more");
         }
-        let call = Submission::Call {
-            method: handle + UNARY,
-            call,
-            part: Part::ONLY,
-            block,
-            deadline_ns: 0,
-        };
-        hostile.submit(&call.encode()).unwrap();
+        post(&mut hostile, handle + UNARY, call, block);
         let delivered = heard(&mut hostile);
         assert!(
             matches!(delivered, Completion::Call { .. }),

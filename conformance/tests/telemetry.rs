@@ -9,15 +9,10 @@ use std::time::Duration;
 
 use prost::Message;
 use serde_json::json;
+use tollgate_conformance::backends::{free, sample, scrape};
 use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::testbed::{Options, SOON, Testbed, eventually, proto_file};
 use tollgate_conformance::traffic::ECHO;
-
-/// An address that nobody listens on.
-fn free() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
-}
 
 fn hosts(telemetry: [String; 2]) -> Hosts {
     let bed = Testbed::new();
@@ -28,23 +23,6 @@ fn hosts(telemetry: [String; 2]) -> Hosts {
     let (a, b) = (bed.daemon_with("a", &a), bed.daemon_with("b", &b));
     let tokens = [a.tenant("acme"), b.tenant("acme")];
     Hosts { bed, a, b, tokens }
-}
-
-fn scrape(address: SocketAddr) -> String {
-    let mut text = String::new();
-    let Ok(mut stream) = TcpStream::connect(address) else {
-        return text;
-    };
-    stream.set_read_timeout(Some(SOON)).unwrap();
-    let asked = stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n");
-    let _cut_off = asked.and_then(|()| stream.read_to_string(&mut text));
-    text
-}
-
-/// The sample whose line begins like this.
-fn sample(text: &str, series: &str) -> Option<f64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(series))?;
-    line.trim().parse().ok()
 }
 
 #[test]
