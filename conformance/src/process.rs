@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
+/// How long the last words of a process that has ended are waited for. A child of its own may hold its output open.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
 /// The directory of the built programs: where the running program is, or one above for tests. Examples in documentation run somewhere else,
 /// and find where this crate was built.
 ///
@@ -255,12 +258,20 @@ impl Process {
         self::signal(self.pid(), signal);
     }
 
-    /// Its exit status, if it ended within `timeout`.
+    /// Its exit status, if it ended within `timeout`; what it has said is there then, unless a child of its own still may say something.
     pub fn ended(&mut self, timeout: Duration) -> Option<ExitStatus> {
         let end = Instant::now() + timeout;
         loop {
             match self.child.try_wait() {
-                Ok(Some(status)) => return Some(status),
+                Ok(Some(status)) => {
+                    let all_read = |lines: &mut Lines| lines.open_pipes > 0;
+                    let output = self.output.lock();
+                    let _last_words = self
+                        .output
+                        .news
+                        .wait_timeout_while(output, LAST_WORDS, all_read);
+                    return Some(status);
+                }
                 Ok(None) if Instant::now() < end => thread::sleep(Duration::from_millis(2)),
                 _ => return None,
             }

@@ -248,7 +248,7 @@ fn a_request_that_was_half_judged_is_of_no_era() {
     let mut rig = Rig::new();
     rig.apply(vec![
         Installed {
-            stable: put(1, kept(Act::Delay, 1)),
+            stable: put(1, kept(Act::Delay, 30)),
             ..installed(0)
         },
         Installed {
