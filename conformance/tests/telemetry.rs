@@ -49,9 +49,19 @@ fn calls_of_two_hosts_are_in_the_metrics_of_both() {
     let took = client.replace("_count", "_sum");
     let took = sample(&a, &took).unwrap();
     assert!(took > 0.0 && took < 3.0 * SOON.as_secs_f64(), "{took} s");
-    let sent = "tollgate_link_sent_bytes{tollgate_tenant=\"acme\"";
-    let sent = a.lines().find(|line| line.starts_with(sent)).unwrap();
-    assert!(!sent.ends_with(" 0"), "{sent}");
+    let link = |name: &str| -> f64 {
+        let series = format!("tollgate_link_{name}{{tollgate_tenant=\"acme\"");
+        let line = a.lines().find(|line| line.starts_with(&series));
+        let (_, value) = line
+            .unwrap_or_else(|| panic!("{a}"))
+            .rsplit_once(' ')
+            .unwrap();
+        value.parse().unwrap()
+    };
+    assert!(link("sent_bytes") > 0.0, "{a}");
+    // What is sent comes back, since that is what an echo does.
+    assert_eq!(link("received_bytes"), link("sent_bytes"), "{a}");
+    assert!(link("retransmits") < 100.0, "it is a loopback device: {a}");
     let slept = r#"tollgate_runtime_time_seconds_total{tollgate_runtime="0",tollgate_runtime_state="sleeping"}"#;
     assert!(sample(&a, slept).unwrap() > 0.0, "{a}");
 
@@ -73,6 +83,14 @@ fn calls_of_two_hosts_are_in_the_metrics_of_both() {
     });
     let judged = judged.unwrap_or_else(|| panic!("{a}"));
     assert!(judged.ends_with(" 1"), "{judged}");
+    let memory = "tollgate_policy_memory_bytes{tollgate_tenant=\"acme\"";
+    let memory = a.lines().find(|line| line.starts_with(memory));
+    let (_, memory) = memory
+        .unwrap_or_else(|| panic!("{a}"))
+        .rsplit_once(' ')
+        .unwrap();
+    let pages = memory.parse::<u64>().unwrap() / 65_536;
+    assert!((1..=64).contains(&pages), "4 MiB at most: {memory}");
 
     // Not from here on.
     hosts.a.ok("daemon set telemetry.durations=false");

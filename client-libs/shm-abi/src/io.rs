@@ -5,6 +5,8 @@
 //! to them ever existing: which is why this file calls `libc` (rustix's safe `sendmsg` takes slices).
 //! The kernel reads memory that the app may be changing; what leaves is some mixture of what was
 //! there, so only spans whose content nobody judged may travel this way (P2).
+//!
+//! Beside that, what the kernel knows of a TCP connection, which rustix doesn't ask it.
 #![allow(unsafe_code)]
 
 use crate::heap::Span;
@@ -61,6 +63,27 @@ pub fn send_parts(socket: impl AsFd, parts: &[Part<'_>]) -> Result<usize, Errno>
     // can't shrink. sendmsg only reads them, and the kernel may read bytes that change.
     let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &message, flags) };
     usize::try_from(sent).map_err(|_| last_errno())
+}
+
+/// How many segments of a TCP connection were sent again since it was opened, as the kernel counts them (`tcpi_total_retrans`).
+///
+/// # Errors
+/// `OPNOTSUPP` or `NOPROTOOPT` if it isn't one over TCP.
+pub fn retransmits(socket: impl AsFd) -> Result<u32, Errno> {
+    // SAFETY: tcp_info is a plain C struct of integers, for which all zeroes is a value.
+    let mut info: libc::tcp_info = unsafe { core::mem::zeroed() };
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the descriptor is open while `socket` is borrowed. The kernel writes at most `len` bytes, which is the size of `info`, and
+    // then what it wrote into `len`; both outlive the call. Every pattern of bits is a value of such a struct.
+    let told = unsafe {
+        let (info, len) = (ptr::from_mut(&mut info).cast(), &raw mut len);
+        libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info, len)
+    };
+    match told {
+        0 => Ok(info.tcpi_total_retrans),
+        _ => Err(last_errno()),
+    }
 }
 
 #[cold]

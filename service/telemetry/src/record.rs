@@ -13,6 +13,66 @@ pub const POLICY: &str = "tollgate.policy";
 /// The attribute of a span whose call a policy of the provider's has denied.
 pub const PROVIDERS_POLICY: &str = "tollgate.provider.policy";
 
+/// The names of what happens to a call on its way.
+pub mod event {
+    /// A message has been checked and copied: an application's, or a peer's.
+    pub const MARSHALLED: &str = "tollgate.marshalled";
+    /// A message was given another schema's layout.
+    pub const CONVERTED: &str = "tollgate.converted";
+    /// It waits, for what [`QUEUE`](super::QUEUE) names.
+    pub const QUEUED: &str = "tollgate.queued";
+    /// A policy has had its say.
+    pub const VERDICT: &str = "tollgate.policy.verdict";
+    /// The request has left for the peer.
+    pub const SENT: &str = "tollgate.sent";
+    /// The server has got the request.
+    pub const DELIVERED: &str = "tollgate.delivered";
+}
+
+/// The attribute of an event that says how long it took, in nanoseconds.
+pub const DURATION_NS: &str = "tollgate.duration_ns";
+
+/// The attribute of an event that names its message: `request` or `reply`.
+pub const MESSAGE: &str = "tollgate.message";
+
+/// The attribute of an event that has a message's size, in bytes.
+pub const BYTES: &str = "tollgate.bytes";
+
+/// The attribute of an event that says what a call waits for.
+pub const QUEUE: &str = "tollgate.queue";
+
+/// The attribute of a verdict: `allowed`, `changed`, `denied`, `refused` (it couldn't judge, and the call ended for it) or `unjudged` (it couldn't, and
+/// the call went on), as policies are counted.
+pub const DECISION: &str = "tollgate.policy.decision";
+
+/// The attribute of a verdict: which side's chain it belongs to, and about what.
+pub const STAGE: &str = "tollgate.policy.stage";
+
+/// The attribute of a verdict of a version on trial: `shadow` or `canary`.
+pub const TRIAL: &str = "tollgate.policy.trial";
+
+/// The name of an event, or the key of an attribute of one, that another process has written; `None`: this one has no such.
+pub fn event_word(word: &str) -> Option<&'static str> {
+    let words = [
+        event::MARSHALLED,
+        event::CONVERTED,
+        event::QUEUED,
+        event::VERDICT,
+        event::SENT,
+        event::DELIVERED,
+        POLICY,
+        PROVIDERS_POLICY,
+        DURATION_NS,
+        MESSAGE,
+        BYTES,
+        QUEUE,
+        DECISION,
+        STAGE,
+        TRIAL,
+    ];
+    words.into_iter().find(|known| *known == word)
+}
+
 /// On which side of a call something was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {

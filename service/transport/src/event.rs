@@ -226,6 +226,8 @@ pub struct Moved {
     pub body_copied: u64,
     /// Received: written by the kernel, or by a device, in the place of a large body.
     pub body_in_place: u64,
+    /// Received: bodies that were announced, whole ones and large ones.
+    pub received: u64,
 }
 
 /// Bytes that a part adds to a message.

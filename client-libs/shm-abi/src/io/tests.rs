@@ -134,3 +134,16 @@ fn parts_past_the_limit_wait_for_the_next_turn() {
     assert_eq!(send_parts(&sender, &parts), Ok(MAX_PARTS));
     assert_eq!(send_parts(&sender, &[]), Ok(0));
 }
+
+/// On a loopback device nothing is lost, or next to nothing.
+#[test]
+fn the_kernel_counts_what_a_connection_has_sent_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut receiver, _) = listener.accept().unwrap();
+    send_parts(&sender, &[Part::Private(b"once")]).unwrap();
+    receiver.read_exact(&mut [0; 4]).unwrap();
+    assert!(retransmits(&sender).unwrap() < 10);
+    let (local, _other) = UnixStream::pair().unwrap();
+    assert_eq!(retransmits(&local), Err(Errno::OPNOTSUPP));
+}

@@ -10,8 +10,7 @@
 //!
 //! Invariant: the provider's policies are in nobody's points but the daemon's (P5), since those have no tenant.
 //!
-//! Absent on purpose: retransmissions of links, which are the kernel's to tell (`ss -ti`); received bytes per link, of which the transport counts large
-//! ones only; and `server.address` on durations, which would multiply every series by its peers.
+//! Absent on purpose: `server.address` on durations, which would multiply every series by its peers.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -23,18 +22,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
 use tollgate_engine::Status;
 use tollgate_shm_abi::wait::now_ns;
-use tollgate_telemetry::export::{Counts, Exporter, Fate};
+use tollgate_telemetry::export::{Counts as Exports, Exporter, Fate};
 use tollgate_telemetry::histogram::{Histogram, seconds};
 use tollgate_telemetry::limits::{COLLECT_EVERY, MAX_RECORDS};
 use tollgate_telemetry::metrics::{Family, Kind, Metrics, OVERFLOW, Value};
 use tollgate_telemetry::otlp::Daemon;
 use tollgate_telemetry::prometheus::{Format, Now, write};
-use tollgate_telemetry::record::{Line, Record, Side};
+use tollgate_telemetry::record::{DECISION, Line, Record, Side};
 use tollgate_telemetry::scrape;
 
 use crate::control::{Control, DaemonError, failed, watching};
 use crate::datapath::Command;
-use crate::datapath::command::Report;
+use crate::datapath::command::{Counts, Report, decision};
 use crate::datapath::durations::{Kind as Measured, MeasuredOf, is_error};
 
 type Labels = Vec<(&'static str, Cow<'static, str>)>;
@@ -278,8 +277,14 @@ fn of_policies(control: &Control, report: &Report) -> Vec<Family> {
     );
     let mut faults = counter("tollgate.policy.faults", "{fault}", "Times that it failed.");
     let mut cpu = counter("tollgate.policy.cpu.time", "s", "What its judgements took.");
+    let mut memory = Family::new(
+        "tollgate.policy.memory",
+        "By",
+        "Linear memory of its instances, of all runtimes.",
+        Kind::Gauge,
+    );
     let attachments = control.attachments.borrow();
-    let mut sums: BTreeMap<_, crate::datapath::command::Counts> = BTreeMap::new();
+    let mut sums: BTreeMap<_, (Counts, u64)> = BTreeMap::new();
     for policy in &report.policies {
         // One that is gone has no name any more.
         if let Some(live) = attachments.live.get(policy.id) {
@@ -288,10 +293,12 @@ fn of_policies(control: &Control, report: &Report) -> Vec<Family> {
             let place = attachment.target.to_string();
             let name = attachment.policy.clone();
             let key = (tenant, name, policy.version, place);
-            sums.entry(key).or_default().add(&policy.counts);
+            let (counts, memory_bytes) = sums.entry(key).or_default();
+            counts.add(&policy.counts);
+            *memory_bytes += policy.memory_bytes;
         }
     }
-    for ((tenant, name, version, place), counts) in sums {
+    for ((tenant, name, version, place), (counts, memory_bytes)) in sums {
         let labels = || -> Labels {
             vec![
                 ("tollgate.policy.name", name.clone().into()),
@@ -301,21 +308,22 @@ fn of_policies(control: &Control, report: &Report) -> Vec<Family> {
         };
         let tenant = tenant.as_ref();
         for (said, count) in [
-            ("allowed", counts.allowed),
-            ("changed", counts.changed),
-            ("denied", counts.denied),
-            ("refused", counts.refused),
-            ("unjudged", counts.unjudged),
+            (decision::ALLOWED, counts.allowed),
+            (decision::CHANGED, counts.changed),
+            (decision::DENIED, counts.denied),
+            (decision::REFUSED, counts.refused),
+            (decision::UNJUDGED, counts.unjudged),
         ] {
             let mut labels = labels();
-            labels.push(("tollgate.policy.decision", said.into()));
+            labels.push((DECISION, said.into()));
             calls.push(tenant, labels, Value::Count(count));
         }
         faults.push(tenant, labels(), Value::Count(counts.faults));
         let took = Value::Measure(seconds(counts.cpu_ns));
         cpu.push(tenant, labels(), took);
+        memory.push(tenant, labels(), Value::Count(memory_bytes));
     }
-    vec![calls, faults, cpu]
+    vec![calls, faults, cpu, memory]
 }
 
 fn of_tenants(report: &Report) -> Vec<Family> {
@@ -416,7 +424,7 @@ fn of_runtimes(report: &Report) -> Vec<Family> {
 
 /// Several links to one peer, as one dialled and one accepted are, are one point.
 fn of_links(report: &Report) -> Vec<Family> {
-    let mut sums: BTreeMap<(Option<&str>, &str), [u64; 4]> = BTreeMap::new();
+    let mut sums: BTreeMap<(Option<&str>, &str), [u64; 6]> = BTreeMap::new();
     for link in &report.links {
         let sum = sums.entry((link.tenant.as_deref(), &link.address));
         let sum = sum.or_default();
@@ -431,7 +439,10 @@ fn of_links(report: &Report) -> Vec<Family> {
     }
     for link in &report.link_bytes {
         let sum = sums.entry((link.tenant.as_deref(), &link.address));
-        sum.or_default()[3] += link.sent;
+        let sum = sum.or_default();
+        sum[3] += link.sent;
+        sum[4] += link.received;
+        sum[5] += u64::from(link.retransmits.unwrap_or_default());
     }
     let gauge = |name, unit, help| Family::new(name, unit, help, Kind::Gauge);
     let mut families = [
@@ -454,6 +465,16 @@ fn of_links(report: &Report) -> Vec<Family> {
             "tollgate.link.sent",
             "By",
             "Bytes of messages sent since the link was opened.",
+        ),
+        gauge(
+            "tollgate.link.received",
+            "By",
+            "Bytes of messages received since the link was opened.",
+        ),
+        gauge(
+            "tollgate.link.retransmits",
+            "{segment}",
+            "TCP segments sent again since the connection was opened, as the kernel counts them.",
         ),
     ];
     for ((tenant, address), values) in sums {
@@ -482,7 +503,7 @@ fn of_exports(exporters: &Exporters) -> Vec<Family> {
     );
     for (tenant, exporter) in &exporters.0 {
         let tenant = tenant.as_deref().map(Arc::from);
-        let Counts {
+        let Exports {
             spans,
             lines,
             snapshots,

@@ -10,6 +10,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use serde::Serialize;
+use tollgate_shm_abi::io::retransmits;
 use tollgate_transport::{
     BodyOutcome, FlushOutcome, FrozenLink, Link, LinkError, ReadOutcome, TcpLink, Token,
 };
@@ -164,6 +165,15 @@ impl Carrier {
     pub(crate) fn freeze(&self, bytes: &mut Vec<u8>) -> Option<(FrozenLink, BorrowedFd<'_>)> {
         match self {
             Carrier::Tcp(tcp) => Some((tcp.link.freeze(bytes)?, tcp.as_fd())),
+            #[cfg(feature = "rdma")]
+            Carrier::Rdma(_) => None,
+        }
+    }
+
+    /// Segments that were sent again, as far as somebody counts them: not over RDMA, where the device does, for all its links together.
+    pub(crate) fn retransmits(&self) -> Option<u32> {
+        match self {
+            Carrier::Tcp(tcp) => retransmits(tcp).ok(),
             #[cfg(feature = "rdma")]
             Carrier::Rdma(_) => None,
         }

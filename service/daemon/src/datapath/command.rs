@@ -511,12 +511,15 @@ impl RuntimeTimes {
     }
 }
 
-/// Bytes of messages that a link has sent since it was opened.
+/// Bytes of messages that a link has moved since it was opened.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkBytes {
     pub(crate) address: String,
     pub(crate) tenant: Option<Arc<str>>,
     pub(crate) sent: u64,
+    pub(crate) received: u64,
+    /// Segments that were sent again, if somebody counts them.
+    pub(crate) retransmits: Option<u32>,
 }
 
 impl Report {
@@ -703,6 +706,8 @@ pub(crate) struct PolicyReport {
     pub(crate) counts: Counts,
     pub(crate) alive: bool,
     pub(crate) last_fault: Option<String>,
+    /// Of its instance's linear memory; 0 if it has none between two calls, or in a process of its tenant's.
+    pub(crate) memory_bytes: u64,
     pub(crate) metrics: NamedMetrics,
 }
 
@@ -713,6 +718,15 @@ pub(crate) enum ReportedPlace {
     Stable,
     Candidate,
     Retired,
+}
+
+/// What came of asking a version about one call, as [`Counts`] count it.
+pub(crate) mod decision {
+    pub(crate) const ALLOWED: &str = "allowed";
+    pub(crate) const CHANGED: &str = "changed";
+    pub(crate) const DENIED: &str = "denied";
+    pub(crate) const REFUSED: &str = "refused";
+    pub(crate) const UNJUDGED: &str = "unjudged";
 }
 
 /// What came of asking one version. A call that it was asked about is in exactly one of the first five.

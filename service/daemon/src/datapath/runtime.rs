@@ -1043,6 +1043,8 @@ impl Runtime {
                 sent: moved.private_copied + moved.shared_copied + moved.shared_in_place,
             }
         });
+                received: moved.received,
+                retransmits: port.io.retransmits(),
         Report {
             measured: self.durations.measured(),
             times: vec![(self.options.index, self.times)],

@@ -981,3 +981,5 @@ impl Slot {
         there.chain(gone)
     }
 }
+                memory_bytes: version.memory_bytes(),
+            memory_bytes: 0,

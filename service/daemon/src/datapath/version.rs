@@ -183,6 +183,15 @@ impl Version {
         }
     }
 
+    /// Bytes of its instance's linear memory.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        match &self.body {
+            Body::Kept(instance) => instance.memory_bytes() as u64,
+            Body::Foreign(instance) => instance.memory_bytes() as u64,
+            Body::Fresh(_) | Body::Apart(_) | Body::Down => 0,
+        }
+    }
+
     /// What it has counted and measured.
     pub(super) fn metrics(&self) -> NamedMetrics {
         let Some(policy) = &self.policy else {

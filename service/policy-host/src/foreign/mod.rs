@@ -60,6 +60,14 @@ impl ForeignInstance {
         }
     }
 
+    /// Bytes of its linear memory.
+    pub fn memory_bytes(&self) -> usize {
+        match &self.0 {
+            Kind::Filter(filter) => filter.memory_bytes(),
+            Kind::Rego(rego) => rego.memory_bytes(),
+        }
+    }
+
     /// How often it wants to be ticked at the moment, if at all.
     pub fn tick_period(&self) -> Option<Duration> {
         match &self.0 {

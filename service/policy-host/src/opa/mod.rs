@@ -145,6 +145,10 @@ fn memory_type(module: &Module) -> Option<MemoryType> {
 
 /// The set-up.
 impl Rego {
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.memory.data_size(&self.store)
+    }
+
     pub(crate) fn new(
         policy: &Policy,
         linker: &Linker<Evaluation>,

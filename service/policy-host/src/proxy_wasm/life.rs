@@ -379,6 +379,11 @@ impl Filter {
 
 /// What it does besides.
 impl Filter {
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let memory = self.store.data().memory;
+        memory.map_or(0, |memory| memory.data_size(&self.store))
+    }
+
     pub(crate) fn tick_period(&self) -> Option<Duration> {
         let ms = self.store.data().tick_ms;
         let ticks = ms > 0 && self.exports.tick.is_some() && self.policy.manifest().ticks();

@@ -394,6 +394,7 @@ impl Link {
                 metadata: (start, end),
                 len,
             } => {
+                self.moved.received += len as u64;
                 let metadata = present_metadata(self.rx.bytes(start, end));
                 return present_message(&header, metadata, Body::Large(len));
             }
@@ -405,7 +406,10 @@ impl Link {
         };
         const JUDGED: &str = "on_frame has judged the payload";
         match header.kind {
-            kind if kind.has_message() => present_message(&header, metadata, Body::Whole(payload)),
+            kind if kind.has_message() => {
+                self.moved.received += payload.len() as u64;
+                present_message(&header, metadata, Body::Whole(payload))
+            }
             Kind::BIND => {
                 let (schema_hash, tenant, service) = split_bind(payload).expect(JUDGED);
                 Event::Bind {

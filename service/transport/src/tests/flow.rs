@@ -268,6 +268,8 @@ fn large_and_small_frames_interleave() {
         let moved = pair.b.link.moved();
         let of_large = (1 << 20) + u64::from(limits::SMALL_BODY) + 1;
         assert_eq!(moved.body_copied + moved.body_in_place, of_large);
+        let small = ("small".len() + "last".len()) as u64 + u64::from(limits::SMALL_BODY);
+        assert_eq!(moved.received, of_large + small);
     }
 }
 
