@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use tollgate::{Channel, Session, SessionOptions, block_on};
+use tollgate::{Channel, Request, Session, SessionOptions, block_on};
 use tollgate_conformance::admin::Admin;
 use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::hotel::EchoMessage;
@@ -507,6 +507,156 @@ fn a_denied_call_is_watched_found_and_explained() {
     assert_eq!(policies.len(), 1, "{why}");
 }
 
+/// Who was asked about a call, what each said and took, and where it waited: of the chain in force, of one on trial, and of the provider's.
+#[test]
+fn a_traced_call_says_who_judged_it_and_where_it_waited() {
+    let hosts = Hosts::new();
+    let _server = hosts.serve_echo(&[]);
+    let only = |role: &str| json!({"metadata": ["x-role"], "allow": [role], "message": "no"});
+    hosts.attach("metadata-acl", &only("admin"), "");
+    let stricter = hosts.bed.file("stricter.json", only("nobody").to_string());
+    let owner = "--tenant acme";
+    hosts
+        .a
+        .push(owner, "metadata_acl", "metadata-acl", Some(&stricter));
+    hosts
+        .a
+        .ok("policy upgrade metadata-acl@2 --tenant acme --mode shadow");
+    let slow = json!({"percent": 0, "delay_percent": 100, "delay_ms": 20});
+    hosts.attach("fault-injection", &slow, "--grant delay");
+    hosts.a.push("--provider", "null", "counts", None);
+    let line = format!("policy attach counts@1 --provider --post --tenant acme --service {ECHO}");
+    hosts.a.ok(&format!("{line} --side client"));
+
+    let traced = |trace: &str, role: &str| -> Value {
+        let parent = format!("traceparent=00-{trace}-b7ad6b7169203331-01");
+        hosts.echo(&[&parent, &format!("x-role={role}")]);
+        let kept: Value =
+            serde_json::from_str(&hosts.a.ok(&format!("trace {trace} --json"))).unwrap();
+        kept["spans"][0].clone()
+    };
+    /// What happened, without what it took.
+    fn told(span: &Value) -> Vec<String> {
+        let mut after_us = 0;
+        let events = span["events"].as_array().unwrap().iter();
+        let tell = |event: &Value| {
+            let at_us = event["after_us"].as_u64().unwrap();
+            assert!(at_us >= after_us, "in order: {span}");
+            after_us = at_us;
+            let name = event["name"].as_str().unwrap();
+            let name = name.strip_prefix("tollgate.").unwrap();
+            let of = |key: &str| event["attributes"][format!("tollgate.{key}")].as_str();
+            let keys = [
+                "policy",
+                "provider.policy",
+                "policy.decision",
+                "policy.stage",
+                "policy.trial",
+                "queue",
+                "message",
+            ];
+            let words = keys.iter().filter_map(|key| of(key));
+            let words: Vec<_> = [name].into_iter().chain(words).collect();
+            words.join(", ")
+        };
+        let mut told: Vec<_> = events.map(tell).collect();
+        assert!(span["took_us"].as_u64().unwrap() >= after_us, "{span}");
+        // A machine that is busy makes a chain take long, and then others have their turn first.
+        told.retain(|event| event != "queued, turn");
+        told
+    }
+    let allowed = traced("0af7651916cd43dd8448eb211c80319d", "admin");
+    assert_eq!(
+        told(&allowed),
+        [
+            "marshalled, request",
+            "policy.verdict, metadata-acl@2, denied, client request, shadow",
+            "policy.verdict, metadata-acl@1, allowed, client request",
+            "policy.verdict, fault-injection@1, changed, client request",
+            "queued, delay",
+            "policy.verdict, counts@1, allowed, client request",
+            "sent",
+            "marshalled, reply",
+        ],
+        "{allowed}"
+    );
+    assert!(allowed["took_us"].as_u64().unwrap() >= 20_000, "{allowed}");
+    // A judgement takes some time, and none of these takes as long as the delay.
+    for event in allowed["events"].as_array().unwrap() {
+        let took_ns = &event["attributes"]["tollgate.duration_ns"];
+        if let Some(took_ns) = took_ns.as_u64() {
+            assert!((1..20_000_000).contains(&took_ns), "{event}");
+        }
+    }
+    let denied = traced("0af7651916cd43dd8448eb211c80319e", "guest");
+    assert_eq!(
+        told(&denied),
+        [
+            "marshalled, request",
+            "policy.verdict, metadata-acl@2, denied, client request, shadow",
+            "policy.verdict, metadata-acl@1, denied, client request",
+        ],
+        "{denied}"
+    );
+}
+
+/// What is known of a call goes where the call goes: to another runtime, and to another process.
+#[test]
+fn a_trace_goes_on_while_its_call_moves() {
+    let bed = Testbed::new();
+    let options = Options {
+        durable: true,
+        ..Options::on_cores("0,1")
+    };
+    let mut daemon = bed.daemon_with("a", &options);
+    let token = daemon.tenant("acme");
+    let _server = daemon.serve_hotel(&token, ECHO, &["--echo"]);
+    let slow = json!({"percent": 0, "delay_percent": 100, "delay_ms": 1_000});
+    let config = bed.file("slow.json", slow.to_string());
+    let pushed = daemon.push("--tenant acme", "fault_injection", "slow", Some(&config));
+    daemon.ok(&format!(
+        "policy attach {pushed} --tenant acme --service {ECHO} --side client --grant delay"
+    ));
+    let session = Session::open(SessionOptions::new(daemon.socket(), token)).unwrap();
+    let client = EchoClient::new(Channel::new(&session, ""));
+    const TRACE: &str = "2af7651916cd43dd8448eb211c80319c";
+    let parent = format!("00-{TRACE}-b7ad6b7169203331-01");
+    let mut request = Request::new(EchoMessage::default());
+    request
+        .metadata_mut()
+        .append("traceparent", &parent)
+        .unwrap();
+    let next = bed.successor("next", &program("tollgated").display().to_string());
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| block_on(&session, client.echo(request)));
+        let waits = |daemon: &Daemon| daemon.status()["accounts"][0]["waiting"] == 1;
+        eventually(SOON, || waits(&daemon)).unwrap();
+        let home = daemon.status()["homes"][0]["runtime"].as_u64().unwrap();
+        daemon.ok(&format!("tenant move acme --runtime {}", 1 - home));
+        assert!(waits(&daemon), "it moves while it waits");
+        daemon.upgrade(&next);
+        assert!(waits(&daemon), "and goes to another process");
+        call.join().unwrap().unwrap();
+    });
+    let kept: Value = serde_json::from_str(&daemon.ok(&format!("trace {TRACE} --json"))).unwrap();
+    let (client, server) = (&kept["spans"][0], &kept["spans"][1]);
+    assert_eq!(client["parent"], "b7ad6b7169203331", "{kept}");
+    assert_eq!(server["parent"], client["span"], "{kept}");
+    let names = client["events"].as_array().unwrap().iter();
+    let names: Vec<_> = names.map(|event| event["name"].as_str().unwrap()).collect();
+    let all = [
+        "tollgate.marshalled",
+        "tollgate.policy.verdict",
+        "tollgate.queued",
+        "tollgate.delivered",
+        "tollgate.marshalled",
+    ];
+    assert_eq!(names, all, "{kept}");
+    let verdict = &client["events"][1]["attributes"];
+    assert_eq!(verdict["tollgate.policy"], "slow@1", "{kept}");
+    assert!(client["took_us"].as_u64().unwrap() >= 1_000_000, "{kept}");
+}
+
 /// The spans of one trace as a tree, each daemon its own.
 #[test]
 fn a_trace_is_shown_with_what_happened_on_the_way() {
@@ -528,8 +678,15 @@ fn a_trace_is_shown_with_what_happened_on_the_way() {
         (&json!("client"), &json!("server"))
     );
     assert_eq!(client["peer"], hosts.b.listen().to_string());
-    assert_eq!(client["events"][0]["name"], "tollgate.sent");
-    assert_eq!(server["events"][0]["name"], "tollgate.delivered");
+    let names = |span: &Value| -> Vec<String> {
+        let events = span["events"].as_array().unwrap().iter();
+        let name = |event: &Value| event["name"].as_str().unwrap().to_owned();
+        events.map(name).collect()
+    };
+    let [marshalled, sent, delivered] =
+        ["marshalled", "sent", "delivered"].map(|name| format!("tollgate.{name}"));
+    assert_eq!(names(client), [&*marshalled, &sent, &marshalled]);
+    assert_eq!(names(server), [&*marshalled, &delivered, &marshalled]);
     // Nobody has asked for the other call: nothing of it is kept.
     let outcome = hosts.echo(&[]);
     assert_eq!(outcome.code, 0, "{outcome}");

@@ -388,8 +388,13 @@ fn a_call_over_two_daemons_is_one_trace() {
         attribute(&client.attributes, "server.address"),
         Some("127.0.0.1")
     );
-    assert_eq!(client.events[0].name, "tollgate.sent");
-    assert_eq!(served.events[0].name, "tollgate.delivered");
+    let names = |span: &otlp::Span| -> Vec<String> {
+        span.events.iter().map(|event| event.name.clone()).collect()
+    };
+    let [marshalled, sent, delivered] =
+        ["marshalled", "sent", "delivered"].map(|name| format!("tollgate.{name}"));
+    assert_eq!(names(client), [&*marshalled, &sent, &marshalled]);
+    assert_eq!(names(served), [&*marshalled, &delivered, &marshalled]);
     let heard = format!("00-{TRACE}-{}-01", hex(&served.id));
     server.line(SOON, |line| line.contains(&heard)).unwrap();
     // The tenant has what its daemon knows.

@@ -135,6 +135,7 @@ fn came_out(engine: &mut Engine<u32>) -> i64 {
             | Output::Credit { .. }
             | Output::SendStatus { .. }
             | Output::SendCancel { .. }
+            | Output::Held { .. }
             | Output::CancelDelivered { .. }
             | Output::Fail { .. } => {}
             Output::SendCall { .. }

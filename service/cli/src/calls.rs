@@ -160,12 +160,14 @@ fn tree<'s>(
         ending(span)
     );
     for event in span["events"].as_array().into_iter().flatten() {
-        let attributes = &event["attributes"];
-        let more = match attributes.as_object() {
-            Some(some) if !some.is_empty() => format!(" {}", flat(attributes)),
-            _ => String::new(),
-        };
-        let name = flat(&event["name"]);
+        let short = |name: &str| name.strip_prefix("tollgate.").unwrap_or(name).to_owned();
+        let attributes = event["attributes"].as_object().into_iter().flatten();
+        let more = attributes.map(|(key, value)| {
+            let key = short(&flat(&key.as_str().into()));
+            format!(" {key}={}", flat(value))
+        });
+        let more: String = more.collect();
+        let name = short(&flat(&event["name"]));
         let _infallible = writeln!(text, "{indent}  + {} us {name}{more}", event["after_us"]);
     }
     let of_this = spans

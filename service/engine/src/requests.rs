@@ -331,6 +331,7 @@ impl<M> Engine<M> {
         if let Some(call) = self.calls.get_mut(key) {
             call.held = Some(message);
         }
+        self.outputs.push_back(Output::Held { call: key });
     }
 
     pub(crate) fn send_call(&mut self, key: CallKey, message: M) {

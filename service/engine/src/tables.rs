@@ -293,6 +293,11 @@ pub enum Output<M> {
         /** What. */
         message: M,
     },
+    /// A request waits for its link: for the peer's credit, or for what waits to leave. Nothing is to be done.
+    Held {
+        /** The call. */
+        call: CallKey,
+    },
     /// Send a request to a peer.
     SendCall {
         /** The link. */

@@ -102,8 +102,11 @@ fn remote(encoding: Encoding) -> RouteTarget {
     }
 }
 
+/// What is to be done; that a link holds calls back asks for nothing.
 pub(crate) fn drain(engine: &mut Engine<Message>) -> Vec<Output<Message>> {
-    std::iter::from_fn(|| engine.poll_output()).collect()
+    let outputs = std::iter::from_fn(|| engine.poll_output());
+    let asks = |output: &Output<Message>| !matches!(output, Output::Held { .. });
+    outputs.filter(asks).collect()
 }
 
 pub(crate) fn failure(outputs: &[Output<Message>]) -> &Status {
@@ -401,6 +404,7 @@ fn a_call_that_cannot_be_converted_ends_and_a_converted_one_costs_its_new_size()
     engine.submit(0, APP, 4, submission(2, 102));
     let (call, message) = convert(&mut engine);
     engine.converted(call, 51, message);
+    assert_eq!(engine.poll_output(), Some(Output::Held { call }));
     assert_eq!(drain(&mut engine), [], "it waits for credit");
     engine.set_credit(PEER, 1, 51);
     assert!(!engine.send_waiting(PEER));
@@ -1476,7 +1480,9 @@ impl Ledger {
                         engine.both(|e| e.verdict(call, Verdict::Allow, message));
                     }
                 }
-                Output::SendCancel { .. } | Output::CancelDelivered { .. } => {}
+                Output::SendCancel { .. }
+                | Output::CancelDelivered { .. }
+                | Output::Held { .. } => {}
             }
         }
     }

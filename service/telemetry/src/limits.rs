@@ -24,8 +24,8 @@ pub const COLLECT_EVERY: Duration = Duration::from_millis(200);
 /// Calls in flight of one runtime that are traced; of those beyond, nothing but their durations is known.
 pub const MAX_TRACED: usize = 4_096;
 
-/// Events of one span: a chain can't be longer than 16 attachments, and streams have many messages.
-pub const MAX_EVENTS: usize = 32;
+/// Events of one span: a call within one host meets four chains of 16 attachments at most, which is rare, and streams have many messages.
+pub const MAX_EVENTS: usize = 48;
 
 /// Lines about failed calls of one tenant on one runtime within a second; the first that comes later says how many there weren't.
 pub const MAX_LINES_PER_SECOND: u32 = 10;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use crate::w3c::{SpanId, TraceId};
 
-/// The attribute of a span whose call a policy of its tenant's has denied.
+/// The attribute of a span whose call a policy of its tenant's has denied, and of an event that says what one has said.
 pub const POLICY: &str = "tollgate.policy";
 
-/// The attribute of a span whose call a policy of the provider's has denied.
+/// The same of the provider's policies.
 pub const PROVIDERS_POLICY: &str = "tollgate.provider.policy";
 
 /// The names of what happens to a call on its way.
@@ -231,6 +231,11 @@ impl Record {
 }
 
 fn forget_providers(span: &mut Span) {
+    let is_providers = |attributes: &Attributes| {
+        let mut keys = attributes.iter().map(|(key, _)| *key);
+        keys.any(|key| key == PROVIDERS_POLICY)
+    };
+    span.events.retain(|event| !is_providers(&event.attributes));
     span.attributes.retain(|(key, _)| *key != PROVIDERS_POLICY);
 }
 

@@ -36,7 +36,7 @@ use crate::limits::{EXPORT_TIMEOUT, MAX_BATCH, MAX_QUEUED, MAX_SCRAPES, SCRAPE_T
 use crate::metrics::{Family, Kind, Metrics, Value};
 use crate::otlp::Daemon;
 use crate::prometheus::Now;
-use crate::record::{Event, Line, Outcome, PROVIDERS_POLICY, Record, Side, Span};
+use crate::record::{DECISION, Event, Line, Outcome, PROVIDERS_POLICY, Record, Side, Span, event};
 use crate::w3c::{SpanId, TraceId};
 
 const NOW: Now = Now {
@@ -524,13 +524,22 @@ fn a_tenant_is_not_told_of_the_providers_policies() {
         Record::Line(line.clone())
     );
     line.is_providers = true;
-    Arc::make_mut(&mut span)
-        .attributes
-        .push((PROVIDERS_POLICY, "tax@1".into()));
+    let its = Arc::make_mut(&mut span);
+    its.attributes.push((PROVIDERS_POLICY, "tax@1".into()));
+    let events = its.events.clone();
+    its.events.push(Event {
+        name: event::VERDICT,
+        at_ns: 42_000_000_000,
+        attributes: vec![
+            (DECISION, "allowed".into()),
+            (PROVIDERS_POLICY, "tax@1".into()),
+        ],
+    });
     let Record::Span(span) = Record::Span(span).for_tenant() else {
         panic!("it stays a span");
     };
     assert_eq!(span.attributes, [own]);
+    assert_eq!(span.events, events);
     let Record::Line(line) = Record::Line(line).for_tenant() else {
         panic!("it stays a line");
     };

@@ -24,6 +24,7 @@ use tollgate_jit::Codec;
 use tollgate_marshal::{Fault, FaultCode};
 use tollgate_schema::evolution::MethodMatch;
 use tollgate_shm_abi::status::Code;
+use tollgate_telemetry::record::event;
 use tollgate_transport::{CallHead, metadata_room};
 
 use crate::datapath::command::{Bound, Event, Method, MethodSteps, ServiceSchema};
@@ -42,8 +43,14 @@ impl Runtime {
             return self.discard(message);
         };
         let is_request = matches!(from, End::Caller { .. });
+        self.traces.marshals_more();
         match self.rewrite(&source, target.as_ref(), is_request, message) {
             Ok(message) => {
+                let what = match is_request {
+                    true => "request",
+                    false => "reply",
+                };
+                self.trace_marshalled(call, event::CONVERTED, (what, message.message_len()));
                 let bytes = message.credit_bytes();
                 let message = self.pool.boxed(message);
                 self.engine.converted(call, bytes, message);
@@ -200,6 +207,7 @@ impl Runtime {
         metadata: Vec<u8>,
     ) {
         let bytes = (protobuf.len() + metadata_room(metadata.len())) as u64;
+        self.trace_arriving(&metadata);
         let decoded = self.with_served(service, head.method, |runtime, method| {
             runtime.decoded_request(method, protobuf)
         });
@@ -233,6 +241,7 @@ impl Runtime {
         };
         method.crosses();
         self.counters.converted += 1;
+        self.traces.marshals_more();
         match self.decode(&method.reply, protobuf) {
             Ok(decoded) => {
                 let message = Message {

@@ -224,6 +224,9 @@ impl Runtime {
         }
         port.held_bytes += bytes;
         let message = self.pool.boxed(message);
+        if let Delivery::Call { call, .. } = what {
+            self.trace_queued(call, "receive heap");
+        }
         if let Some(port) = self.sessions.get_mut(session.0) {
             port.held.push_back(Held::Message {
                 method,

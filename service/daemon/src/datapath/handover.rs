@@ -14,7 +14,7 @@
 //! all their calls. The others' applications connect again. Links go on, too, unless the other process is of before that: then their calls
 //! end with UNAVAILABLE, and it dials again.
 //!
-//! The form is in `state.rs`, going on with it in `taking.rs`; both of links in `links.rs`.
+//! The form is in `state.rs`, going on with it in `taking.rs`; both of links in `links.rs`, of traces in `traced.rs`.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -32,10 +32,12 @@ use links::{LinksLeft, next_key};
 use state::{
     Bytes, ParkedForm, PolicyForm, State, binding_form, service_form, session_form, source_of,
 };
+use traced::traced_forms;
 
 mod links;
 mod state;
 mod taking;
+mod traced;
 
 /// What a runtime leaves to the one that takes over.
 pub(crate) struct Estate {
@@ -165,6 +167,7 @@ impl Runtime {
             bindings: self.bindings.iter().map(|(_, b)| binding_form(b)).collect(),
             parked,
             lent: sources.iter().map(|s| (s.session, s.offset)).collect(),
+            traced: traced_forms(&self.traces),
             links: links.forms,
             free_links: links.free,
         };

@@ -6,7 +6,7 @@
 use tollgate_engine::{CallKey, ChainId, Stage, Verdict};
 use tollgate_shm_abi::wait::now_ns;
 
-use crate::datapath::parked::Position;
+use crate::datapath::parked::{Position, Why};
 use crate::datapath::question::Question;
 use crate::datapath::runtime::Runtime;
 use crate::limits::JUDGING_SLICE;
@@ -30,6 +30,7 @@ impl Runtime {
         {
             questions.push(Question {
                 judged_in,
+                notes: self.notes_of(call),
                 ..Question::new(call, message)
             });
         }
@@ -110,6 +111,9 @@ impl Runtime {
         self.bytes.send_heap_to_private += std::mem::take(&mut self.pool.copied);
         for question in questions.iter_mut() {
             self.clear_up(question);
+            if let Some(notes) = &mut question.notes {
+                self.trace_verdicts(question.call, position.stage, notes);
+            }
         }
         // Those that stop are the last, and the first of them goes to the front of its queue last.
         let going_on = questions.partition_point(|question| question.stop.is_none());
@@ -135,6 +139,10 @@ impl Runtime {
 
     fn park(&mut self, position: Position, mut question: Question) {
         let stop = question.stop.take();
+        if question.notes.is_some() {
+            let why = stop.map_or(Why::Turn, |stop| stop.why);
+            self.trace_queued(question.call, why.name());
+        }
         let parked = self.policies.park(position, stop, question, self.now_ns);
         if let Err((mut question, full)) = parked {
             question.deny(full);

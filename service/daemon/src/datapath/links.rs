@@ -15,6 +15,7 @@ use tollgate_shm_abi::descriptor::held_bytes;
 use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::stream::Credit as StreamCredit;
+use tollgate_telemetry::record::event;
 use tollgate_transport::{
     Body as WireBody, BodyOutcome, CallHead, Came, Event as LinkEvent, LinkConfig, LinkError,
     ReadOutcome, SendError, TcpLink, metadata_room,
@@ -874,6 +875,7 @@ impl Runtime {
         };
         let bytes = (landing.len + metadata_room(landing.metadata.len())) as u64;
         let inline_len = landing.inline_len as usize;
+        self.trace_arriving(&landing.metadata);
         let accepted = self.with_served(service, head.method, |_, method| {
             method.called();
             let accepted = method.request.accept(landing.bytes_mut(), inline_len);
@@ -902,7 +904,7 @@ impl Runtime {
             link,
             call: head.call,
         };
-        self.trace_arrived(origin, &mut message.metadata);
+        self.trace_arrived(origin, &mut message);
         let deadline_ns = match head.deadline_us {
             0 => 0,
             us => self.now_ns.saturating_add(us.saturating_mul(1_000)),
@@ -935,6 +937,7 @@ impl Runtime {
             return self.discard_landing(landing);
         };
         let inline_len = landing.inline_len as usize;
+        self.traces.marshals_more();
         let accepted = self.with_handle(expected.session, expected.handle, |_, bound| {
             let method = &bound?.method;
             let accepted = method.reply.accept(landing.bytes_mut(), inline_len);
@@ -958,7 +961,11 @@ impl Runtime {
             Some(charge) => self
                 .engine
                 .response_from_link(link, answer.key, charge, message),
-            None => self.engine.reply_from_link(link, answer.key, message),
+            None => {
+                let what = ("reply", message.message_len());
+                self.trace_marshalled(answer.key, event::MARSHALLED, what);
+                self.engine.reply_from_link(link, answer.key, message);
+            }
         }
     }
 

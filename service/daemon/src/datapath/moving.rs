@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use rustix::event::epoll;
 use tokio::sync::oneshot;
-use tollgate_engine::{LinkId, Parcel, Renamed, ServiceId, SessionId, Wanted};
+use tollgate_engine::{LinkId, Origin, Parcel, Renamed, ServiceId, SessionId, Wanted};
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::datapath::command::Command;
@@ -37,6 +37,7 @@ use crate::datapath::policies;
 use crate::datapath::ports::{Held, LinkPort, Outbound, RemoteBinding, SessionPort};
 use crate::datapath::runtime::{Redial, Runtime, Service};
 use crate::datapath::sending::Kept;
+use crate::datapath::traces::Traced;
 use crate::limits::MAX_LINKS;
 
 /// A binding that no runtime has: what a bind id of one that is gone stands for.
@@ -88,6 +89,8 @@ pub(crate) struct Moving {
     bindings: Vec<(u32, RemoteBinding)>,
     redials: Vec<Redial>,
     sending: Vec<(u64, Source)>,
+    #[allow(clippy::vec_box, reason = "the boxes are what moves")]
+    traced: Vec<(Origin, Box<Traced>)>,
     policies: policies::Moving,
 }
 
@@ -197,6 +200,10 @@ impl Runtime {
             .sending
             .extract_if(|_, source| of_its(source))
             .collect();
+        let traced = self.traces.part(|origin| match origin {
+            Origin::Session { session, .. } => wanted.sessions.contains(session),
+            Origin::Link { link, .. } => wanted.links.contains(link),
+        });
         let sessions = wanted.sessions.iter();
         let sessions = sessions.filter_map(|id| self.sessions.remove(id.0));
         let sessions = sessions.collect();
@@ -227,6 +234,7 @@ impl Runtime {
             bindings,
             redials,
             sending,
+            traced,
             policies,
         }))
     }
@@ -279,6 +287,7 @@ impl Runtime {
             bindings,
             redials,
             sending,
+            traced,
             mut policies,
             ..
         } = moving;
@@ -342,6 +351,20 @@ impl Runtime {
                 self.sending.insert(token, Source { session, ..source });
             }
         }
+        let traced = traced.into_iter().filter_map(|(origin, traced)| {
+            let origin = match origin {
+                Origin::Session { session, call } => Origin::Session {
+                    session: *names.sessions.get(&session)?,
+                    call,
+                },
+                Origin::Link { link, call } => Origin::Link {
+                    link: *names.links.get(&link)?,
+                    call,
+                },
+            };
+            Some((origin, traced))
+        });
+        self.traces.absorb(traced);
         self.redials.extend(redials);
         for name in names.sessions.values() {
             if let Some(port) = self.sessions.get_mut(name.0) {

@@ -54,6 +54,18 @@ pub(crate) enum Why {
     Busy { ticket: u64 },
 }
 
+impl Why {
+    /// What it waits for, in a word.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Why::Turn => "turn",
+            Why::Until { .. } => "delay",
+            Why::Account(_) => "cpu share",
+            Why::Process { .. } | Why::Busy { .. } => "process",
+        }
+    }
+}
+
 /// The calls of one tenant, as far as they wait for judging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LaneId(u32);

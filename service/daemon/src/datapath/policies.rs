@@ -864,6 +864,7 @@ impl Policies {
                 (*slot, *from)
             }
         };
+        let cost_ns = said.cost_ns;
         let mut slot = self.installed.get_mut(id);
         if let Some(slot) = &mut slot {
             if let Some(account) = slot.account() {
@@ -882,7 +883,11 @@ impl Policies {
                 let mut parked = self.parked.answered(ticket);
                 parked.sort_by_key(|(index, ..)| *index);
                 let position = parked.first().map(|(_, _, position, _)| *position);
+                let each_ns = cost_ns / parked.len().max(1) as u64;
                 let fault = tell(&outcome, parked, questions);
+                for question in questions.iter_mut() {
+                    question.note_cost(each_ns);
+                }
                 let mut asking = Asking {
                     hook: hook_of(position.map_or(Stage::ClientRequest, |at| at.stage)),
                     pool,

@@ -19,7 +19,7 @@ use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::parked::Why;
 use crate::datapath::pool::Pool;
 use crate::datapath::stopwatch::Stopwatch;
-use crate::datapath::traces::DeniedBy;
+use crate::datapath::traces::NamedPolicy;
 
 /// A call that a chain is asked about.
 pub(crate) struct Question {
@@ -28,7 +28,7 @@ pub(crate) struct Question {
     /// `None` while nobody has denied it.
     pub(crate) denied: Option<Box<Status>>,
     /// Which policy has, with its version; nobody if it was for want of one.
-    pub(super) denied_by: Option<Box<DeniedBy>>,
+    pub(super) denied_by: Option<Box<NamedPolicy>>,
     /// The block that came free when the message was made private.
     pub(crate) freed: Option<Source>,
     /// A policy has changed the message.
@@ -48,10 +48,31 @@ pub(crate) struct Question {
     pub(super) said: Said,
     /// What a shadow said, until the stable has spoken.
     pub(super) shadow: Option<Said>,
+    /// Of a call that is traced.
+    pub(super) notes: Option<Box<Notes>>,
+}
+
+/// What policies have said of a call that is traced, until its trace is told of it.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    pub(super) said: Vec<Note>,
+    /// What asking about it has cost that isn't said yet: its part of its batches.
+    cost_ns: u64,
+}
+
+/// What one version has said.
+#[derive(Debug)]
+pub(super) struct Note {
+    pub(super) by: NamedPolicy,
+    pub(super) decision: &'static str,
+    /// As what it was asked, if on trial.
+    pub(super) trial: Option<&'static str>,
+    pub(super) cost_ns: u64,
+    pub(super) at_ns: u64,
 }
 
 // Many of them are walked through several times; what is large and rare is in boxes.
-const _: () = assert!(size_of::<Question>() <= 136);
+const _: () = assert!(size_of::<Question>() <= 144);
 
 /// The last that a policy chose of each.
 #[derive(Debug, Default)]
@@ -152,6 +173,7 @@ impl Question {
             steered: None,
             said: Said::Nothing,
             shadow: None,
+            notes: None,
         }
     }
 
@@ -182,6 +204,36 @@ impl Question {
                 std::mem::forget(std::mem::replace(&mut self.said, said));
             }
             _ => self.said = said,
+        }
+    }
+
+    /// Asking a version about it has cost so much.
+    #[inline]
+    pub(super) fn note_cost(&mut self, cost_ns: u64) {
+        if let Some(notes) = &mut self.notes
+            && !matches!(self.said, Said::Nothing | Said::Wanted | Said::Asked)
+        {
+            notes.cost_ns += cost_ns;
+        }
+    }
+
+    /// A version has had its say.
+    #[inline]
+    pub(super) fn note(
+        &mut self,
+        by: impl FnOnce() -> NamedPolicy,
+        decision: &'static str,
+        trial: Option<&'static str>,
+        at_ns: u64,
+    ) {
+        if let Some(notes) = &mut self.notes {
+            notes.said.push(Note {
+                by: by(),
+                decision,
+                trial,
+                cost_ns: std::mem::take(&mut notes.cost_ns),
+                at_ns,
+            });
         }
     }
 

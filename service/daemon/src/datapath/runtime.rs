@@ -33,7 +33,7 @@ use tollgate_policy_host::apart::Channel;
 use tollgate_shm_abi::messages::{FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::{For, Patience, Step, now_ns};
-use tollgate_telemetry::record::Record;
+use tollgate_telemetry::record::{Record, event};
 use tollgate_telemetry::sampling::Sampler;
 use tollgate_transport::{CallHead, LinkConfig};
 
@@ -686,6 +686,7 @@ impl Runtime {
                 } => {
                     let question = Question {
                         judged_in,
+                        notes: self.notes_of(call),
                         ..Question::new(call, message)
                     };
                     self.judge(question, stage, chain);
@@ -700,6 +701,7 @@ impl Runtime {
                     let message = self.pool.unboxed(message);
                     self.convert(call, from, to, message);
                 }
+                Output::Held { call } => self.trace_queued(call, "link"),
                 Output::SendCall {
                     link,
                     bind,
@@ -719,7 +721,7 @@ impl Runtime {
                         more,
                         bare: message.bare,
                     };
-                    self.trace_event(call, "tollgate.sent");
+                    self.trace_sent(call, message.message_len());
                     let message = self.pool.unboxed(message);
                     self.send_call(link, call, &head, message);
                 }
@@ -774,7 +776,7 @@ impl Runtime {
                     message,
                 } => {
                     self.engine.delivered(self.now_ns, call);
-                    self.trace_event(call, "tollgate.delivered");
+                    self.trace_event(call, event::DELIVERED, Vec::new);
                     let message = self.pool.unboxed(message);
                     self.deliver(session, handle, call, (more, deadline_ns), message);
                 }
@@ -1041,10 +1043,10 @@ impl Runtime {
                 address: port.state.address.clone(),
                 tenant: port.state.tenant.clone(),
                 sent: moved.private_copied + moved.shared_copied + moved.shared_in_place,
-            }
-        });
                 received: moved.received,
                 retransmits: port.io.retransmits(),
+            }
+        });
         Report {
             measured: self.durations.measured(),
             times: vec![(self.options.index, self.times)],

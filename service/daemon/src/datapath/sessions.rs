@@ -19,6 +19,7 @@ use tollgate_shm_abi::limits::MAX_MESSAGE_BYTES;
 use tollgate_shm_abi::metadata::{Metadata, MetadataError};
 use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_shm_abi::status::Code;
+use tollgate_telemetry::record::event;
 
 use crate::datapath::command::{
     Asker, BindAs, BindOutcome, Bound, Event, Method, MethodSteps, Scope, ServiceReport,
@@ -413,6 +414,7 @@ impl Runtime {
     ) -> Result<(), Broken> {
         self.counters.posted += 1;
         let origin = Origin::Session { session, call };
+        let toss = self.trace_posting(session, block.metadata > 0);
         let mut streams = Streams::default();
         let gathered = self.with_handle(session, handle, |runtime, bound| {
             let Some(bound) = bound.filter(|bound| bound.calls) else {
@@ -437,7 +439,7 @@ impl Runtime {
         });
         match gathered? {
             Ok(mut message) => {
-                self.trace_posted((session, handle), origin, &mut message.metadata);
+                self.trace_posted((session, handle), origin, toss, &mut message);
                 let bytes = message.credit_bytes();
                 let message = self.pool.boxed(message);
                 self.engine.submit(
@@ -484,7 +486,7 @@ impl Runtime {
             self.keep(link, answer);
             return Ok(());
         }
-        match self.gather_reply(session, &served, block)? {
+        match self.gather_reply(session, call, &served, block)? {
             Ok(message) => {
                 self.engine.reply_from_session(session, call, message);
             }
@@ -500,7 +502,7 @@ impl Runtime {
         let Some(served) = self.engine.expected_after_wait(session, call) else {
             return self.reclaim_block(session, block);
         };
-        match self.gather_reply(session, &served, block) {
+        match self.gather_reply(session, call, &served, block) {
             Ok(Ok(message)) => self.engine.reply_after_wait(session, call, message),
             Ok(Err(status)) => self.engine.undeliverable(call, status),
             Err(Broken(reason)) => self.expel(session, &reason),
@@ -511,9 +513,11 @@ impl Runtime {
     fn gather_reply(
         &mut self,
         session: SessionId,
+        call: CallKey,
         served: &Served,
         block: BlockRef,
     ) -> Result<Result<Box<Message>, Status>, Broken> {
+        self.traces.marshals_more();
         let gathered = self.with_served(served.service, served.method, |runtime, method| {
             // Not its caller's, if the schemas differ only elsewhere.
             method.called();
@@ -523,7 +527,11 @@ impl Runtime {
         if gathered.is_err() {
             self.reclaim_block(session, block);
         }
-        Ok(gathered.map(|message| self.pool.boxed(message)))
+        Ok(gathered.map(|message| {
+            let what = ("reply", message.message_len());
+            self.trace_marshalled(call, event::MARSHALLED, what);
+            self.pool.boxed(message)
+        }))
     }
 
     pub(crate) fn reclaim_block(&mut self, session: SessionId, block: BlockRef) {

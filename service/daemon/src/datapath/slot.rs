@@ -22,6 +22,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::datapath::account::{AccountId, Accounts};
 use crate::datapath::apart::{Asker, Processes, SeatAt, Words};
+use crate::datapath::command::decision::{ALLOWED, CHANGED, DENIED, REFUSED, UNJUDGED};
 use crate::datapath::command::{
     Apart, Ask, Counts, CpuLimit, Event, How, Installed, Place, PolicyReport, ProcessId,
     RecordedView, ReportedPlace, Running, Step,
@@ -31,7 +32,7 @@ use crate::datapath::parked::Why;
 use crate::datapath::past::{Past, Serial};
 use crate::datapath::question::{Asking, Meter, Question, Said, Unable, Unchanged};
 use crate::datapath::recorder::Recorder;
-use crate::datapath::traces::DeniedBy;
+use crate::datapath::traces::NamedPolicy;
 use crate::datapath::version::{HandOver, Version};
 use crate::limits::RETIRED_VERSIONS;
 
@@ -443,34 +444,44 @@ impl Slot {
         };
         let failed = version.ask_all((ask, asker), self.account, None, asking, questions);
         let number = version.number;
-        self.note_heard(number, questions);
+        self.note_heard(number, asking.meter.watch.now_ns(), questions);
         if let Some(reason) = failed {
             self.drop_candidate(reason, &asking.meter);
         }
     }
 
     /// What a shadow said is kept until the stable has spoken.
-    fn note_heard(&mut self, number: u32, questions: &mut [Question]) {
+    fn note_heard(&mut self, number: u32, at_ns: u64, questions: &mut [Question]) {
         let mut counts = Counts::default();
         for question in questions.iter_mut() {
             if matches!(question.said, Said::Asked) {
                 continue;
             }
             let said = std::mem::take(&mut question.said);
-            match said {
+            let decision = match said {
                 Said::Nothing | Said::Wanted | Said::Asked => continue,
-                Said::Allow => counts.allowed += 1,
-                Said::Effects(_) | Said::Replace(_) => counts.changed += 1,
+                Said::Allow => {
+                    counts.allowed += 1;
+                    ALLOWED
+                }
+                Said::Effects(_) | Said::Replace(_) => {
+                    counts.changed += 1;
+                    CHANGED
+                }
                 Said::Deny(_) => {
                     counts.denied += 1;
                     counts.would_deny += 1;
+                    DENIED
                 }
                 Said::Failed | Said::Down | Said::Unshown | Said::Unable(_) => {
                     counts.unjudged += 1;
-                    continue;
+                    UNJUDGED
                 }
+            };
+            question.note(|| self.named(number), decision, Some("shadow"), at_ns);
+            if decision != UNJUDGED {
+                question.shadow = Some(said);
             }
-            question.shadow = Some(said);
         }
         if let Some(its) = self.counts_of(number) {
             its.add(&counts);
@@ -536,9 +547,13 @@ impl Slot {
         questions: &mut [Question],
     ) -> Option<String> {
         let (mut counts, mut failures, mut unfit) = (Counts::default(), 0, None);
+        let at_ns = asking.meter.watch.now_ns();
+        let on_trial = judge == Judge::Of(Which::Candidate);
+        let trial = on_trial.then_some("canary");
         let open = |question: &&mut Question| !matches!(question.said, Said::Asked);
         for question in questions.iter_mut().filter(open) {
             if matches!(question.said, Said::Allow) && question.shadow.is_none() {
+                question.note(|| self.named(number), ALLOWED, trial, at_ns);
                 question.say(Said::Nothing);
                 counts.allowed += 1;
                 continue;
@@ -567,43 +582,59 @@ impl Slot {
                 }
                 Err(error) => said = Said::unable(Unable::Unchanged(error)),
             }
-            match said {
-                Said::Nothing | Said::Wanted | Said::Asked => {}
-                Said::Allow => counts.allowed += 1,
+            let decision = match said {
+                Said::Nothing | Said::Wanted | Said::Asked => continue,
+                Said::Allow => {
+                    counts.allowed += 1;
+                    ALLOWED
+                }
                 Said::Effects(effects) => {
                     counts.changed += 1;
                     if effects.delay_us > 0 {
                         asking.delay(question, effects.delay_us);
                     }
+                    CHANGED
                 }
-                Said::Replace(_) => counts.changed += 1,
+                Said::Replace(_) => {
+                    counts.changed += 1;
+                    CHANGED
+                }
                 Said::Deny(status) => {
                     counts.denied += 1;
                     question.denied = Some(status);
+                    DENIED
                 }
                 Said::Unshown => {
                     counts.refused += 1;
                     question.deny(self.unable(number, None));
+                    REFUSED
                 }
                 Said::Unable(why) => {
                     counts.refused += 1;
                     question.deny(self.unable(number, Some(&why)));
+                    REFUSED
                 }
                 Said::Failed | Said::Down => {
                     failures += u32::from(matches!(said, Said::Failed));
                     match meaning(Outcome::Fault, judge.which(), self.on_fault) {
-                        Meaning::Pass => counts.unjudged += 1,
+                        Meaning::Pass => {
+                            counts.unjudged += 1;
+                            UNJUDGED
+                        }
                         Meaning::Fallback => {
                             counts.unjudged += 1;
                             question.said = Said::Wanted;
+                            UNJUDGED
                         }
                         Meaning::Refuse | Meaning::Deny | Meaning::Apply => {
                             counts.refused += 1;
                             question.deny(self.out_of_order(number, &said));
+                            REFUSED
                         }
                     }
                 }
-            }
+            };
+            question.note(|| self.named(number), decision, trial, at_ns);
         }
         if counts.denied + counts.refused > 0 {
             self.name_denials(number, questions);
@@ -622,15 +653,21 @@ impl Slot {
     /// Says of the calls that have been denied just now by whom.
     #[cold]
     fn name_denials(&self, number: u32, questions: &mut [Question]) {
-        // `acl of tenant acme`.
-        let name = self.label.split(' ').next().unwrap_or_default();
         let denied =
             |question: &&mut Question| question.denied.is_some() && question.denied_by.is_none();
         for question in questions.iter_mut().filter(denied) {
-            question.denied_by = Some(Box::new(DeniedBy {
-                policy: format!("{name}@{number}"),
-                is_provider: self.party != Party::Tenant,
-            }));
+            question.denied_by = Some(Box::new(self.named(number)));
+        }
+    }
+
+    /// One of its versions, for traces.
+    #[cold]
+    fn named(&self, number: u32) -> NamedPolicy {
+        // `acl of tenant acme`.
+        let name = self.label.split(' ').next().unwrap_or_default();
+        NamedPolicy {
+            policy: format!("{name}@{number}"),
+            is_provider: self.party != Party::Tenant,
         }
     }
 
@@ -692,7 +729,7 @@ impl Slot {
             Some((its, reason))
         });
         if is_heard {
-            self.note_heard(number, questions);
+            self.note_heard(number, asking.meter.watch.now_ns(), questions);
             questions.iter_mut().for_each(Question::want);
         } else {
             let ask = match which {
@@ -966,6 +1003,7 @@ impl Slot {
                 counts: version.counts,
                 alive: version.is_alive(),
                 last_fault: version.last_fault.clone(),
+                memory_bytes: version.memory_bytes(),
                 metrics: version.metrics(),
             })
         });
@@ -976,10 +1014,9 @@ impl Slot {
             counts,
             alive: false,
             last_fault: None,
+            memory_bytes: 0,
             metrics: NamedMetrics::default(),
         });
         there.chain(gone)
     }
 }
-                memory_bytes: version.memory_bytes(),
-            memory_bytes: 0,

@@ -170,6 +170,7 @@ impl Runtime {
         metadata: Vec<u8>,
     ) {
         let bytes = metadata_room(metadata.len()) as u64;
+        self.trace_arriving(&metadata);
         let bare = self.with_served(service, head.method, |runtime, method| {
             runtime.bare(&method.request, metadata)
         });
@@ -195,6 +196,7 @@ impl Runtime {
         let Some(method) = self.answering(link, answer) else {
             return;
         };
+        self.traces.marshals_more();
         match self.bare(&method.reply, metadata) {
             Ok(message) => self.answered(link, answer, message),
             Err(status) => self.engine.fail_from_link(link, answer.key, status),

@@ -8,54 +8,60 @@
 //!
 //! A trace begins where an application calls; a daemon that is called begins none. The context is written before any chain is asked, so what policies
 //! are shown is what is sent (P2). A call with a context is in a table until it ends, as long as there is room; all others cost a random
-//! number, if anybody is to be told at all.
+//! number, if anybody is to be told at all. What happens to a call that is sampled is noted with a time of its own, and so is its end; it begins
+//! with the turn in which it came.
 //!
 //! Invariants: what a record needs is taken when its call ends, on the runtime; the queue to the control plane is bounded and nobody waits for it.
 //!
 //! The newest spans are kept here, too, for who asks for a trace; who watches calls end is told of those that have no span.
 //!
-//! Absent on purpose: spans of calls that have moved to another runtime or process meanwhile, or whose caller has gone: their entries are swept when
-//! the table is full.
+//! A call that moves to another runtime or process takes with it what is known of it.
+//!
+//! Absent on purpose: spans of calls whose caller has gone: their entries are swept when the table is full.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use tollgate_engine::fair::FlowId;
-use tollgate_engine::{CallKey, Ended, Origin, RouteTarget, SessionId, Status};
+use tollgate_engine::{CallKey, Ended, Origin, RouteTarget, SessionId, Stage, Status};
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf};
 use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::wait::now_ns;
 use tollgate_telemetry::limits::{
     MAX_EVENTS, MAX_LINES_PER_SECOND, MAX_TAPPED_PER_SECOND, MAX_TRACED, MAX_TRACESTATE_BYTES,
 };
 use tollgate_telemetry::record::{
-    Attributes, Event, Line, Outcome, POLICY, PROVIDERS_POLICY, Rate, Record, Side, Span, Tapped,
+    Attributes, BYTES, DECISION, DURATION_NS, Event, Line, MESSAGE, Outcome, POLICY,
+    PROVIDERS_POLICY, QUEUE, Rate, Record, STAGE, Side, Span, TRIAL, Tapped, event,
 };
-use tollgate_telemetry::sampling::Dice;
+use tollgate_telemetry::sampling::{Dice, Sampling};
 use tollgate_telemetry::w3c::{Context, SpanId, TRACEPARENT, TRACESTATE, TraceId, replace_parent};
 
 use crate::datapath::durations::is_error;
+use crate::datapath::message::Message;
+use crate::datapath::question::Notes;
 use crate::datapath::runtime::Runtime;
 use crate::limits::TRACES_SWEPT_EVERY_NS;
 
 /// A call with a context, while it lives.
-struct Traced {
+pub(super) struct Traced {
     /// It is recorded however it ends.
-    is_sampled: bool,
-    trace: TraceId,
-    parent: Option<SpanId>,
-    state: Box<str>,
-    client: Option<SpanId>,
-    server: Option<SpanId>,
+    pub(super) is_sampled: bool,
+    pub(super) trace: TraceId,
+    pub(super) parent: Option<SpanId>,
+    pub(super) state: Box<str>,
+    pub(super) client: Option<SpanId>,
+    pub(super) server: Option<SpanId>,
     /// The other daemon's address.
-    peer: Option<Box<str>>,
-    events: Vec<Event>,
-    dropped_events: u32,
+    pub(super) peer: Option<Box<str>>,
+    pub(super) events: Vec<Event>,
+    pub(super) dropped_events: u32,
 }
 
 impl Traced {
     /// Nothing is known yet but its trace.
-    fn of(trace: TraceId) -> Traced {
+    pub(super) fn of(trace: TraceId) -> Traced {
         Traced {
             is_sampled: false,
             trace,
@@ -70,8 +76,10 @@ impl Traced {
     }
 }
 
-/// The policy that denied a call.
-pub(super) struct DeniedBy {
+/// A policy that has denied a call, or said something else about it.
+#[derive(Debug)]
+pub(super) struct NamedPolicy {
+    /// With its version: `acl@4`.
     pub(super) policy: String,
     /// The provider's: nothing that the tenant is told.
     pub(super) is_provider: bool,
@@ -104,13 +112,15 @@ impl Tap {
 pub(crate) struct Traces {
     live: HashMap<Origin, Box<Traced>, foldhash::fast::RandomState>,
     /// Of calls whose statuses are on their way out.
-    denied: Vec<(Origin, DeniedBy)>,
+    denied: Vec<(Origin, NamedPolicy)>,
     lines: HashMap<FlowId, Rate, foldhash::fast::RandomState>,
     tapped: Rate,
     /// The newest spans, oldest first.
     kept: VecDeque<Arc<Span>>,
     dice: Dice,
     records: SyncSender<Record>,
+    /// Since when a message is being marshalled; 0: of no call that may be traced.
+    marshals_since_ns: u64,
     /// When the table was full and those were last looked for that have ended without an answer.
     swept_ns: u64,
     /// Calls with a context that there was no room for.
@@ -129,6 +139,7 @@ impl Traces {
             kept: VecDeque::new(),
             dice: Dice::random(),
             records,
+            marshals_since_ns: 0,
             swept_ns: 0,
             untraced: 0,
             dropped: 0,
@@ -155,19 +166,97 @@ impl Traces {
         self.kept.iter().map(Arc::clone).collect()
     }
 
-    fn note(&mut self, origin: Origin, name: &'static str, at_ns: u64, attributes: Attributes) {
+    /// All that are traced, for another process.
+    pub(super) fn live(&self) -> impl Iterator<Item = (&Origin, &Traced)> {
+        self.live.iter().map(|(origin, traced)| (origin, &**traced))
+    }
+
+    /// Those of some calls, for another runtime.
+    pub(super) fn part(&mut self, is_its: impl Fn(&Origin) -> bool) -> Vec<(Origin, Box<Traced>)> {
+        self.live.extract_if(|origin, _| is_its(origin)).collect()
+    }
+
+    /// Goes on with some, as far as there is room.
+    pub(super) fn absorb(&mut self, traced: impl Iterator<Item = (Origin, Box<Traced>)>) {
+        for (origin, traced) in traced {
+            match self.live.len() < MAX_TRACED {
+                true => drop(self.live.insert(origin, traced)),
+                false => self.untraced += 1,
+            }
+        }
+    }
+
+    /// A message is about to be copied and checked: the clock is looked at only if its call may be traced, which isn't known yet.
+    #[inline]
+    pub(super) fn marshals(&mut self, may_be_traced: bool) {
+        self.marshals_since_ns = if may_be_traced { now_ns() } else { 0 };
+    }
+
+    /// As [`marshals`](Self::marshals), of a call that is there: its reply, or what is converted.
+    #[inline]
+    pub(super) fn marshals_more(&mut self) {
+        self.marshals(!self.live.is_empty());
+    }
+
+    #[inline]
+    fn is_sampled(&self, origin: Origin) -> bool {
+        let traced = self.live.get(&origin);
+        traced.is_some_and(|traced| traced.is_sampled)
+    }
+
+    /// Something has happened to a call; what, is asked only if the call is sampled.
+    fn note(&mut self, origin: Origin, what: impl FnOnce() -> Event) {
         let Some(traced) = self.live.get_mut(&origin).filter(|t| t.is_sampled) else {
             return;
         };
-        if traced.events.len() == MAX_EVENTS {
-            traced.dropped_events += 1;
+        match traced.events.len() {
+            MAX_EVENTS => traced.dropped_events += 1,
+            _ => traced.events.push(what()),
+        }
+    }
+
+    /// A message of a call has been marshalled.
+    fn note_marshalled(
+        &mut self,
+        origin: Origin,
+        name: &'static str,
+        (message, bytes): (&'static str, u32),
+    ) {
+        let since_ns = std::mem::take(&mut self.marshals_since_ns);
+        if since_ns == 0 {
             return;
         }
-        traced.events.push(Event {
-            name,
-            at_ns,
-            attributes,
+        self.note(origin, || {
+            let at_ns = now_ns();
+            let took_ns = at_ns.saturating_sub(since_ns) as i64;
+            let attributes = vec![
+                (MESSAGE, message.into()),
+                (BYTES, i64::from(bytes).into()),
+                (DURATION_NS, took_ns.into()),
+            ];
+            Event {
+                name,
+                at_ns,
+                attributes,
+            }
         });
+    }
+}
+
+fn stage_name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::ClientRequest => "client request",
+        Stage::ServerRequest => "server request",
+        Stage::ServerReply => "server reply",
+        Stage::ClientReply => "client reply",
+    }
+}
+
+/// Under which key a policy is named, so that the provider's are told apart.
+fn policy_key(is_provider: bool) -> &'static str {
+    match is_provider {
+        true => PROVIDERS_POLICY,
+        false => POLICY,
     }
 }
 
@@ -193,7 +282,7 @@ fn set_parent(metadata: &mut [u8], parent: SpanId) {
     replace_parent(&mut metadata[at..at + len], parent);
 }
 
-fn attributes_of(side: Side, peer: Option<&str>, by: Option<&DeniedBy>) -> Attributes {
+fn attributes_of(side: Side, peer: Option<&str>, by: Option<&NamedPolicy>) -> Attributes {
     let mut attributes = Attributes::new();
     if let Some(peer) = peer {
         attributes.push(("network.peer.address", peer.to_owned().into()));
@@ -206,40 +295,56 @@ fn attributes_of(side: Side, peer: Option<&str>, by: Option<&DeniedBy>) -> Attri
         }
     }
     if let Some(by) = by {
-        let key = match by.is_provider {
-            true => PROVIDERS_POLICY,
-            false => POLICY,
-        };
-        attributes.push((key, by.policy.clone().into()));
+        attributes.push((policy_key(by.is_provider), by.policy.clone().into()));
     }
     attributes
 }
 
+/// What is known of a call before its message has been looked at.
+#[derive(Clone, Copy)]
+pub(super) struct Toss {
+    sampling: Sampling,
+    /// It is traced unless it has a parent, which decides.
+    is_hit: bool,
+}
+
 /// A trace begins, or goes on.
 impl Runtime {
-    /// An application has posted a call.
+    /// An application posts a call, with metadata or without any. `None`: nobody wants to know.
+    #[inline]
+    pub(super) fn trace_posting(&mut self, session: SessionId, has_metadata: bool) -> Option<Toss> {
+        if !self.options.tuning.telemetry.traces {
+            return None;
+        }
+        let port = self.sessions.get(session.0)?;
+        let sampling = self.options.tuning.telemetry.sampler.of(&port.who.tenant);
+        let is_hit = sampling.is_traced(None, self.traces.dice.chance());
+        self.traces.marshals(is_hit || has_metadata);
+        Some(Toss { sampling, is_hit })
+    }
+
+    /// That call has been accepted.
     #[inline]
     pub(super) fn trace_posted(
         &mut self,
         (session, handle): (SessionId, u32),
         origin: Origin,
-        metadata: &mut Vec<u8>,
+        toss: Option<Toss>,
+        message: &mut Message,
     ) {
-        if !self.options.tuning.telemetry.traces {
-            return;
-        }
-        let Some(port) = self.sessions.get(session.0) else {
+        let Some(Toss { sampling, is_hit }) = toss else {
             return;
         };
-        let sampling = self.options.tuning.telemetry.sampler.of(&port.who.tenant);
-        let came = match metadata.is_empty() {
+        let came = match message.metadata.is_empty() {
             true => None,
-            false => context_of(metadata),
+            false => context_of(&message.metadata),
         };
-        let context = came.as_ref().map(|(context, _)| context);
-        let is_sampled = sampling.is_traced(context, self.traces.dice.chance());
+        let is_sampled = came.as_ref().map_or(is_hit, |(context, _)| context.sampled);
         if is_sampled || (came.is_some() && sampling.errors) {
+            let metadata = &mut message.metadata;
             self.trace_call((session, handle), origin, (is_sampled, came), metadata);
+            let what = ("request", message.message_len());
+            self.traces.note_marshalled(origin, event::MARSHALLED, what);
         }
     }
 
@@ -301,11 +406,20 @@ impl Runtime {
         self.traces.live.insert(origin, Box::new(traced));
     }
 
+    /// A peer's call is about to be checked.
+    #[inline]
+    pub(super) fn trace_arriving(&mut self, metadata: &[u8]) {
+        let is_told = self.options.tuning.telemetry.traces;
+        self.traces.marshals(!metadata.is_empty() && is_told);
+    }
+
     /// A peer's call has come.
     #[inline]
-    pub(super) fn trace_arrived(&mut self, origin: Origin, metadata: &mut [u8]) {
-        if !metadata.is_empty() && self.options.tuning.telemetry.traces {
-            self.trace_arrived_with(origin, metadata);
+    pub(super) fn trace_arrived(&mut self, origin: Origin, message: &mut Message) {
+        if !message.metadata.is_empty() && self.options.tuning.telemetry.traces {
+            self.trace_arrived_with(origin, &mut message.metadata);
+            let what = ("request", message.message_len());
+            self.traces.note_marshalled(origin, event::MARSHALLED, what);
         }
     }
 
@@ -363,20 +477,92 @@ impl Runtime {
 
 /// On the way.
 impl Runtime {
+    /// Whose a call is, if any are traced.
+    #[inline]
+    fn traced_origin(&self, call: CallKey) -> Option<Origin> {
+        match self.traces.live.is_empty() {
+            true => None,
+            false => self.engine.origin_of(call),
+        }
+    }
+
     /// Something has happened to a call.
     #[inline]
-    pub(super) fn trace_event(&mut self, call: CallKey, name: &'static str) {
-        if !self.traces.live.is_empty()
-            && let Some(origin) = self.engine.origin_of(call)
-        {
-            let at_ns = self.now_ns;
-            self.traces.note(origin, name, at_ns, Vec::new());
+    pub(super) fn trace_event(
+        &mut self,
+        call: CallKey,
+        name: &'static str,
+        attributes: impl FnOnce() -> Attributes,
+    ) {
+        if let Some(origin) = self.traced_origin(call) {
+            self.traces.note(origin, || Event {
+                name,
+                at_ns: now_ns(),
+                attributes: attributes(),
+            });
+        }
+    }
+
+    /// A request is on its way to a peer.
+    #[inline]
+    pub(super) fn trace_sent(&mut self, call: CallKey, bytes: u32) {
+        self.trace_event(call, event::SENT, || vec![(BYTES, i64::from(bytes).into())]);
+    }
+
+    /// A call waits.
+    #[inline]
+    pub(super) fn trace_queued(&mut self, call: CallKey, what_for: &'static str) {
+        self.trace_event(call, event::QUEUED, || vec![(QUEUE, what_for.into())]);
+    }
+
+    /// A message of a call has been marshalled: a request or a reply, with its size.
+    #[inline]
+    pub(super) fn trace_marshalled(
+        &mut self,
+        call: CallKey,
+        name: &'static str,
+        what: (&'static str, u32),
+    ) {
+        if let Some(origin) = self.traced_origin(call) {
+            self.traces.note_marshalled(origin, name, what);
+        }
+    }
+
+    /// Where what policies say of a call is noted: nowhere unless it is sampled.
+    #[inline]
+    pub(super) fn notes_of(&self, call: CallKey) -> Option<Box<Notes>> {
+        let origin = self.traced_origin(call)?;
+        self.traces.is_sampled(origin).then(Box::default)
+    }
+
+    /// What policies have said of a call since this was asked last.
+    #[cold]
+    pub(super) fn trace_verdicts(&mut self, call: CallKey, stage: Stage, notes: &mut Notes) {
+        let origin = self.engine.origin_of(call);
+        for said in notes.said.drain(..) {
+            let Some(origin) = origin else {
+                continue;
+            };
+            self.traces.note(origin, || {
+                let mut attributes = vec![
+                    (policy_key(said.by.is_provider), said.by.policy.into()),
+                    (DECISION, said.decision.into()),
+                    (STAGE, stage_name(stage).into()),
+                    (DURATION_NS, (said.cost_ns as i64).into()),
+                ];
+                attributes.extend(said.trial.map(|trial| (TRIAL, trial.into())));
+                Event {
+                    name: event::VERDICT,
+                    at_ns: said.at_ns,
+                    attributes,
+                }
+            });
         }
     }
 
     /// A policy has denied a call, whose status follows.
     #[cold]
-    pub(super) fn trace_denied(&mut self, call: CallKey, by: DeniedBy) {
+    pub(super) fn trace_denied(&mut self, call: CallKey, by: NamedPolicy) {
         let watch = &self.options.tuning.telemetry;
         if !(watch.traces || watch.lines || watch.is_tapped()) {
             return;
@@ -448,11 +634,15 @@ impl Runtime {
         let is_tapped = watch.taps.iter().any(takes);
         let (is_told, keeps) = (watch.told || is_tapped, watch.kept_spans);
         let tapped = is_tapped && !is_recorded;
-        let now_ns = self.now_ns;
-        let tapped = tapped.then(|| self.traces.tapped.admit(MAX_TAPPED_PER_SECOND, now_ns));
+        let turn_ns = self.now_ns;
+        let tapped = tapped.then(|| self.traces.tapped.admit(MAX_TAPPED_PER_SECOND, turn_ns));
         let mut tapped = tapped.flatten();
         let dice = &mut self.traces.dice;
         let mut traced = traced.unwrap_or_else(|| Box::new(Traced::of(dice.trace())));
+        let ended_ns = match traced.events.is_empty() {
+            true => self.now_ns,
+            false => now_ns(),
+        };
         let outcome = |side| Outcome {
             code: name,
             is_error: is_error(side, code),
@@ -477,7 +667,7 @@ impl Runtime {
                     side,
                     method: method.clone(),
                     began_ns,
-                    ended_ns: self.now_ns,
+                    ended_ns,
                     outcome: outcome(side),
                     attributes: attributes_of(side, traced.peer.as_deref(), by.as_ref()),
                     // Of a call within the host, they are the caller's side's.
@@ -502,7 +692,7 @@ impl Runtime {
             return;
         };
         let rate = self.traces.lines.entry(flow).or_default();
-        if let Some(withheld) = rate.admit(MAX_LINES_PER_SECOND, now_ns) {
+        if let Some(withheld) = rate.admit(MAX_LINES_PER_SECOND, turn_ns) {
             let line = Line {
                 tenant,
                 at_ns: self.now_ns,
@@ -628,14 +818,19 @@ mod tests {
             session: SessionId(1),
             call: 1,
         };
-        traces.note(origin, "unknown", 1, Vec::new());
+        let what = |at_ns| Event {
+            name: "again",
+            at_ns,
+            attributes: Vec::new(),
+        };
+        traces.note(origin, || what(1));
         let traced = Traced {
             is_sampled: true,
             ..Traced::of(traces.dice.trace())
         };
         traces.live.insert(origin, Box::new(traced));
         for at_ns in 0..MAX_EVENTS as u64 + 3 {
-            traces.note(origin, "again", at_ns, Vec::new());
+            traces.note(origin, || what(at_ns));
         }
         let traced = &traces.live[&origin];
         assert_eq!(

@@ -375,6 +375,9 @@ impl Version {
         let cost_ns = asking.meter.charge(account, judging.fuel);
         self.counts.cpu_ns += cost_ns;
         self.pace.note(cost_ns / asked);
+        for question in questions {
+            question.note_cost(cost_ns / asked);
+        }
         judged
     }
 

@@ -385,6 +385,7 @@ impl Follower {
                 | Output::Credit { .. }
                 | Output::SendStatus { .. }
                 | Output::SendCancel { .. }
+                | Output::Held { .. }
                 | Output::CancelDelivered { .. }
                 | Output::Fail { .. }
                 | Output::Recall { .. } => {}

@@ -11,6 +11,7 @@ use tollgate_shm_abi::session::{Standing, receive_heap_may_follow};
 use tollgate_shm_abi::status::Code;
 
 use super::links::LinkForm;
+use super::traced::TracedForm;
 use crate::datapath::message::{Body, Message, Source, copy_image};
 use crate::datapath::ports::{Delivery, Held, RemoteBinding, SessionPort};
 use crate::datapath::runtime::Service;
@@ -29,6 +30,9 @@ pub(super) struct State {
     pub(super) lent: Vec<(SessionId, u64)>,
     #[serde(default)]
     pub(super) policies: Vec<PolicyForm>,
+    /// Calls with a trace.
+    #[serde(default)]
+    pub(super) traced: Vec<TracedForm>,
     /// None: they end with the process.
     #[serde(default)]
     pub(super) links: Vec<LinkForm>,

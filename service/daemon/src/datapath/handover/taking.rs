@@ -14,6 +14,7 @@ use tollgate_shm_abi::session::{SessionShape, Standing, resume as resume_session
 use tollgate_shm_abi::status::Code;
 
 use super::state::{BindingForm, HeldForm, MessageForm, ParkedForm, SessionForm, State};
+use super::traced::TracedForm;
 use super::{Beginning, BoundAgain, Estate, Inventory, Resumed};
 use crate::datapath::command::{MethodSteps, PolicyChange, Scope, ServiceSchema};
 use crate::datapath::message::Source;
@@ -110,6 +111,9 @@ impl Runtime {
             })?;
         }
         self.make_chains(chains)?;
+        let traced = state.traced.into_iter();
+        self.traces
+            .absorb(traced.filter_map(TracedForm::into_traced));
         let renamed = renamed(&before, &self.engine.chains())?;
         self.park_again(state.parked, bytes, &renamed)?;
         beginning.bindings = self.bind_again(state.bindings, &of_hash)?;
@@ -247,6 +251,7 @@ impl Runtime {
             let message = message.map_err(|error| error.to_string())?;
             let mut question = Question::new(form.call, self.pool.boxed(message));
             question.waits_since_ns = form.waits_since_ns;
+            question.notes = self.notes_of(form.call);
             if form.priority.is_some() || form.route.is_some() {
                 question.steered = Some(Box::new(Steered {
                     priority: form.priority,
