@@ -588,6 +588,19 @@ fn a_traced_call_says_who_judged_it_and_where_it_waited() {
             assert!((1..20_000_000).contains(&took_ns), "{event}");
         }
     }
+    let why = hosts.a.ok("explain 0af7651916cd43dd8448eb211c80319d");
+    let (was, _now) = why.split_once("\njudged now:\n").unwrap();
+    let was: Vec<_> = was.lines().skip(1).collect();
+    let beginnings = [
+        "was judged:",
+        "metadata-acl@2, client request, shadow: denied, ",
+        "metadata-acl@1, client request: allowed, ",
+        "fault-injection@1, client request: changed, ",
+        "counts@1 of the provider, client request: allowed, ",
+    ];
+    assert_eq!(was.len(), beginnings.len(), "{why}");
+    let begins = |(line, beginning): (&&str, &str)| line.starts_with(beginning);
+    assert!(was.iter().zip(beginnings).all(begins), "{why}");
     let denied = traced("0af7651916cd43dd8448eb211c80319e", "guest");
     assert_eq!(
         told(&denied),

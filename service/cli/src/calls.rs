@@ -262,6 +262,7 @@ fn explain_call(socket: &Path, args: &Explain) -> Result<String, Failure> {
         ));
     }
     let mut text = line(span);
+    text += &verdicts(span);
     text += "judged now:\n";
     match now {
         Ok(now) => text += &chain(&now),
@@ -270,6 +271,30 @@ fn explain_call(socket: &Path, args: &Explain) -> Result<String, Failure> {
         }
     }
     Ok(text)
+}
+
+/// What policies said of a call at the time, if it was sampled: a line each.
+fn verdicts(span: &Value) -> String {
+    let mut text = String::new();
+    let events = span["events"].as_array().into_iter().flatten();
+    for event in events.filter(|event| event["name"] == "tollgate.policy.verdict") {
+        let of = |key: &str| &event["attributes"][format!("tollgate.{key}")];
+        if text.is_empty() {
+            text += "was judged:\n";
+        }
+        text += &match of("provider.policy") {
+            Value::Null => flat(of("policy")),
+            policy => format!("{} of the provider", flat(policy)),
+        };
+        let _infallible = write!(text, ", {}", flat(of("policy.stage")));
+        if let Some(trial) = of("policy.trial").as_str() {
+            let _infallible = write!(text, ", {}", output::plain(trial));
+        }
+        let took_us = of("duration_ns").as_f64().unwrap_or_default() / 1_000.0;
+        let decision = flat(of("policy.decision"));
+        let _infallible = writeln!(text, ": {decision}, {took_us:.1} us");
+    }
+    text
 }
 
 /// A chain, a policy in a line with what it is shown below it, and the outcome.
