@@ -5,12 +5,16 @@
 use std::path::Path;
 use std::process::Command;
 
+use futures_util::stream;
 use prost::Message as _;
-use tollgate::{Code, Detail, Status, StatusExt as _};
+use tollgate::{Channel, Code, Detail, Request, Status, StatusExt as _, block_on};
+use tollgate_conformance::backstage::Backstage;
 use tollgate_conformance::callgrind::{MOST_IN_ALL, MOST_PER_CALL, MOST_WITH_CORE, PerCall};
+use tollgate_conformance::interop::{Ask, SemanticsClient};
 use tollgate_conformance::process::{Process, program, programs};
 use tollgate_conformance::readme::blocks;
 use tollgate_conformance::testbed::{SOON, Testbed, run, succeed};
+use tower::Service as _;
 
 /// Examples that serve themselves, with what each says.
 const ALONE: [(&str, &str); 5] = [
@@ -140,6 +144,65 @@ fn details_are_as_prost_writes_and_reads_them() {
         panic!("it has one")
     };
     assert_eq!((detail.type_name(), detail.value.len()), ("t", 0));
+}
+
+#[test]
+fn interceptors_see_the_metadata_of_all_calls_in_their_order() {
+    let backstage = Backstage::with_semantics();
+    let session = backstage.session();
+    let channel = Channel::new(&session, "")
+        .with_interceptor(|metadata| Ok(metadata.append("seen", "first")?))
+        .with_interceptor(|metadata| match metadata.contains_key("refuse") {
+            true => Err(Status::new(Code::PERMISSION_DENIED, "not this one")),
+            false => Ok(metadata.append("seen", "second")?),
+        });
+    let client = SemanticsClient::new(channel);
+    let calls = async |beside: &str| {
+        let ask = Ask {
+            responses: 1,
+            echo: vec!["seen".to_owned()],
+            ..Ask::default()
+        };
+        let mut one = Request::new(ask.clone());
+        one.metadata_mut().insert(beside, "caller").unwrap();
+        let mut many = Request::new(stream::iter([ask]));
+        *many.metadata_mut() = one.metadata().clone();
+        let answers = [
+            client
+                .unary(one.clone())
+                .await
+                .map(|a| a.metadata().clone()),
+            client
+                .collect(many.clone())
+                .await
+                .map(|a| a.metadata().clone()),
+            client
+                .spread(one.clone())
+                .await
+                .map(|a| a.metadata().clone()),
+            client.chat(many).await.map(|a| a.metadata().clone()),
+            client
+                .unary_service()
+                .call(one)
+                .await
+                .map(|a| a.metadata().clone()),
+        ];
+        answers.into_iter().collect::<Vec<_>>()
+    };
+    block_on(&session, async {
+        for metadata in calls("seen").await {
+            let metadata = metadata.unwrap();
+            let seen: Vec<_> = metadata.get_all("seen").collect();
+            assert_eq!(seen, ["caller", "first", "second"]);
+        }
+        for refused in calls("refuse").await {
+            let status = refused.unwrap_err();
+            assert_eq!(
+                (status.code, &*status.message),
+                (Code::PERMISSION_DENIED, "not this one")
+            );
+        }
+    });
 }
 
 #[test]

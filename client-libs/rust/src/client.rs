@@ -1,5 +1,6 @@
 //! The calling side: channels, and what generated clients are made of.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -9,14 +10,18 @@ use futures_core::Stream;
 use tollgate_core::codec::{Encode, Message};
 use tollgate_core::{Code, Opening, ServiceInfo, Session, Status, StreamReceiver, StreamSender};
 
-use crate::{Received, Reply, Request, Response, Streaming};
+use crate::{MetadataMap, Received, Reply, Request, Response, Streaming};
 
 /// Where calls go: a session, and the daemon that serves.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Channel {
     session: Session,
     target: Arc<str>,
+    interceptor: Option<Arc<Interceptor>>,
 }
+
+/// What sees the metadata of each call before it is sent.
+type Interceptor = dyn Fn(&mut MetadataMap) -> Result<(), Status> + Send + Sync;
 
 impl Channel {
     /// Calls go to servers of `target`, a daemon's `host:port`, or of this host's daemon if it is empty.
@@ -24,6 +29,26 @@ impl Channel {
         Channel {
             session: session.clone(),
             target: target.into(),
+            interceptor: None,
+        }
+    }
+
+    /// The same, whose calls have this put into their metadata, behind what earlier interceptors put there. It runs where a call is polled
+    /// first, so it finds what is current there: a span, say. A call that it has an error for ends with that, and isn't sent.
+    pub fn with_interceptor(
+        self,
+        interceptor: impl Fn(&mut MetadataMap) -> Result<(), Status> + Send + Sync + 'static,
+    ) -> Channel {
+        let interceptor: Arc<Interceptor> = match self.interceptor {
+            None => Arc::new(interceptor),
+            Some(earlier) => Arc::new(move |metadata| {
+                earlier(metadata)?;
+                interceptor(metadata)
+            }),
+        };
+        Channel {
+            interceptor: Some(interceptor),
+            ..self
         }
     }
 
@@ -35,6 +60,15 @@ impl Channel {
     /// The daemon that serves.
     pub fn target(&self) -> &str {
         &self.target
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut channel = f.debug_struct("Channel");
+        channel.field("session", &self.session);
+        channel.field("target", &self.target);
+        channel.finish_non_exhaustive()
     }
 }
 
@@ -66,6 +100,7 @@ impl Client {
         method: usize,
         request: Request<E>,
     ) -> Reply<Received<R>> {
+        let request = self.intercepted(request)?;
         let handle = self.handle(method).await?;
         let timeout = request.timeout();
         let (metadata, message) = request.into_parts();
@@ -116,6 +151,7 @@ impl Client {
         method: usize,
         request: Request<E>,
     ) -> Reply<Streaming<R>> {
+        let request = self.intercepted(request)?;
         let handle = self.handle(method).await?;
         let timeout = request.timeout();
         let (metadata, message) = request.into_parts();
@@ -148,6 +184,7 @@ impl Client {
         method: usize,
         requests: Request<impl Stream<Item = E> + Send + 'static>,
     ) -> Result<StreamReceiver, Status> {
+        let requests = self.intercepted(requests)?;
         let handle = self.handle(method).await?;
         let timeout = requests.timeout();
         let (metadata, requests) = requests.into_parts();
@@ -166,6 +203,14 @@ impl Client {
         let (sender, responses) = session.open_stream(handle, first.as_ref(), opening).await?;
         session.spawn(send_all(sender, requests));
         Ok(responses)
+    }
+
+    /// Before anything is waited for: by then something else may be current.
+    fn intercepted<T>(&self, mut request: Request<T>) -> Result<Request<T>, Status> {
+        if let Some(interceptor) = &self.channel.interceptor {
+            interceptor(request.metadata_mut())?;
+        }
+        Ok(request)
     }
 
     async fn handle(&self, method: usize) -> Result<u32, Status> {

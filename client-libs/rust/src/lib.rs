@@ -89,8 +89,9 @@
 //!
 //! # Metadata
 //!
-//! Beside its message, a [`Request`] or [`Response`] carries a [`MetadataMap`]; behind it a response has trailers. A handler's own calls are
-//! in the trace of the call that it answers if it passes on what it finds there under `traceparent` and `tracestate`: nobody does that for it.
+//! Beside its message, a [`Request`] or [`Response`] carries a [`MetadataMap`]; behind it a response has trailers. What goes beside every call
+//! of a channel, an interceptor puts there: [`Channel::with_interceptor`]. A handler's own calls are in the trace of the call that it answers if it
+//! passes on what it finds there under `traceparent` and `tracestate`: nobody does that for it.
 //!
 //! ```
 //! # use tollgate_conformance::{backstage::Backstage, hotel};
@@ -105,6 +106,10 @@
 //! let reply = block_on(&session, client.reserve(request))?;
 //! assert_eq!(reply.metadata().get("desk"), Some("front"));
 //! assert!(reply.trailers().is_empty());
+//!
+//! let channel = Channel::new(&session, "").with_interceptor(|metadata| Ok(metadata.insert("authorization", "Bearer Ada's")?));
+//! let reply = block_on(&session, ReservationClient::new(channel).reserve(ReserveRequest { room_count: 1, ..Default::default() }))?;
+//! # assert_eq!(reply.get_ref().view().reservation_id(), 2);
 //! # Ok::<(), tollgate::Status>(())
 //! ```
 //!
