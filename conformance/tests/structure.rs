@@ -37,6 +37,11 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ),
     ("tollgate-health", &["tollgate"], &["tollgate-gen"]),
     (
+        "tollgate-opentelemetry",
+        &["tollgate"],
+        &["tollgate-conformance"],
+    ),
+    (
         "tollgate-gen",
         &["tollgate-schema"],
         &["tollgate", "tollgate-marshal"],
@@ -184,7 +189,13 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
 
 /// The crates of either side; what both reach may only be [`SHARED`]. The command line stands on both: it calls through the
 /// client library, and runs the policies' sandbox for `policy test`.
-const CLIENT_SIDE: &[&str] = &["tollgate-core", "tollgate", "tollgate-c", "tollgate-python"];
+const CLIENT_SIDE: &[&str] = &[
+    "tollgate-core",
+    "tollgate",
+    "tollgate-opentelemetry",
+    "tollgate-c",
+    "tollgate-python",
+];
 const SERVICE_SIDE: &[&str] = &[
     "tollgate-engine",
     "tollgate-transport",
@@ -223,7 +234,11 @@ const FENCED: &[(&str, &[&str])] = &[
             "tollgate-telemetry",
         ],
     ),
-    ("opentelemetry*", &["tollgate-telemetry"]),
+    // Of an application's, and what the daemon exports.
+    (
+        "opentelemetry*",
+        &["tollgate-opentelemetry", "tollgate-telemetry"],
+    ),
     ("ratatui*", &["tollgate-cli"]),
     ("pyo3", &["tollgate-python"]),
     (

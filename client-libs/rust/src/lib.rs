@@ -90,8 +90,8 @@
 //! # Metadata
 //!
 //! Beside its message, a [`Request`] or [`Response`] carries a [`MetadataMap`]; behind it a response has trailers. What goes beside every call
-//! of a channel, an interceptor puts there: [`Channel::with_interceptor`]. A handler's own calls are in the trace of the call that it answers if it
-//! passes on what it finds there under `traceparent` and `tracestate`: nobody does that for it.
+//! of a channel, an interceptor puts there: [`Channel::with_interceptor`]. Applications' own spans become parents so, and handlers' calls part of the
+//! trace of the call that they answer, by the crate `tollgate-opentelemetry`.
 //!
 //! ```
 //! # use tollgate_conformance::{backstage::Backstage, hotel};

@@ -116,7 +116,8 @@ impl MetadataMap {
         self.pairs
     }
 
-    pub(crate) fn as_buf(&self) -> &MetadataBuf {
+    /// As it is sent, to be looked at without generated code.
+    pub fn as_buf(&self) -> &MetadataBuf {
         &self.pairs
     }
 }

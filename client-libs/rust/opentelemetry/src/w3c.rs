@@ -1,0 +1,156 @@
+//! W3C trace context in OpenTelemetry's terms: what `traceparent` and `tracestate` say, read as strictly as the daemons read it.
+//!
+//! ```text
+//!  traceparent   00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+//!                version  trace, 16 bytes          parent, 8 bytes   flags
+//! ```
+//!
+//! The SDK's propagator isn't used, because a library has no SDK, and because it is lenient: it takes `0-1-1-1` for a parent, which the daemons
+//! don't, so that a handler's spans would be in another trace than its call's.
+
+use std::str::FromStr;
+
+use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
+
+/// The metadata key of the parent.
+pub(crate) const TRACEPARENT: &str = "traceparent";
+
+/// The metadata key of what vendors add to it.
+pub(crate) const TRACESTATE: &str = "tracestate";
+
+/// What somebody wrote; `None`: it is no context. Of a state that is none, the parent is left.
+pub(crate) fn read(parent: &str, state: Option<&str>) -> Option<SpanContext> {
+    let mut parts = parent.splitn(5, '-');
+    let mut part = || parts.next();
+    let [version] = hex(part()?)?;
+    let trace = TraceId::from_bytes(hex(part()?)?);
+    let span = SpanId::from_bytes(hex(part()?)?);
+    let [flags] = hex(part()?)?;
+    // 255 is forbidden. Of version 0 nothing may follow; later ones are read as far as this one goes.
+    let fits = match version {
+        0 => part().is_none(),
+        version => version != 255,
+    };
+    let flags = TraceFlags::new(flags) & TraceFlags::SAMPLED;
+    let state = state.and_then(|state| TraceState::from_str(state).ok());
+    let context = SpanContext::new(trace, span, flags, true, state.unwrap_or_default());
+    (fits && context.is_valid()).then_some(context)
+}
+
+/// `traceparent` of a context that is valid.
+pub(crate) fn parent_of(context: &SpanContext) -> String {
+    let flags = context.trace_flags() & TraceFlags::SAMPLED;
+    format!(
+        "00-{}-{}-{flags:02x}",
+        context.trace_id(),
+        context.span_id()
+    )
+}
+
+/// Lower case only, as the recommendation has it.
+fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let mut bytes = [0; N];
+    if text.len() != 2 * N {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::collections::HashMap;
+
+    use opentelemetry::Context;
+    use opentelemetry::propagation::TextMapPropagator;
+    use opentelemetry::trace::TraceContextExt;
+    use opentelemetry_sdk::propagation::TraceContextPropagator;
+
+    use super::*;
+
+    const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    /// What OpenTelemetry's own propagator reads.
+    fn sdks(parent: &str, state: &str) -> SpanContext {
+        let pairs = [(TRACEPARENT, parent), (TRACESTATE, state)];
+        let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let context = TraceContextPropagator::new()
+            .extract_with_context(&Context::new(), &HashMap::from(pairs));
+        context.span().span_context().clone()
+    }
+
+    #[test]
+    fn what_is_read_is_written_again_as_the_sdk_does() {
+        let state = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE";
+        let unsampled = GOOD.replace("-01", "-00");
+        // Flags that nobody knows aren't passed on; later versions are written as version 0.
+        let cases = [
+            (GOOD.to_owned(), GOOD),
+            (unsampled.clone(), &*unsampled),
+            (GOOD.replace("-01", "-ff"), GOOD),
+            (format!("cc{}-what-comes", &GOOD[2..]), GOOD),
+        ];
+        for (came, goes) in cases {
+            let context = read(&came, Some(state)).unwrap();
+            assert!(context.is_remote());
+            assert_eq!(context, sdks(&came, state));
+            assert_eq!(parent_of(&context), goes);
+            assert_eq!(context.trace_state().header(), state);
+        }
+        for state in [None, Some("no state"), Some("")] {
+            let context = read(GOOD, state).unwrap();
+            assert_eq!(context.trace_state().header(), "", "{state:?}");
+        }
+    }
+
+    #[test]
+    fn what_isnt_a_context_is_none() {
+        let wrong = [
+            "",
+            "00",
+            "00-",
+            "0-1-1-1",
+            "+0-1-1-1",
+            &GOOD[..54],
+            &format!("{GOOD}-"),
+            &format!("{GOOD}-more"),
+            &format!(" {GOOD}"),
+            &GOOD.replace("4bf9", "4BF9"),
+            &GOOD.replace("4bf9", "+bf9"),
+            &GOOD.replace("4bf9", "4bg9"),
+            &GOOD.replace("00-4", "ff-4"),
+            &GOOD.replace("00-4", "0--4"),
+            &GOOD.replace("4bf92f3577b34da6a3ce929d0e0e4736", &"0".repeat(32)),
+            &GOOD.replace("00f067aa0ba902b7", &"0".repeat(16)),
+            &GOOD.replace("-00f0", "_00f0"),
+            &GOOD.replace("-01", "-0x"),
+            &GOOD.replace("-01", "-é"),
+            &format!("01{}x", &GOOD[2..]),
+        ];
+        for text in wrong {
+            assert_eq!(read(text, None), None, "{text}");
+        }
+        // Any text: none panics, and what is read can be read again.
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..100_000 {
+            let mut text = GOOD.as_bytes().to_vec();
+            for _ in 0..random.usize(1..4) {
+                let at = random.usize(..text.len());
+                text[at] = random.u8(..);
+            }
+            text.truncate(random.usize(..=text.len()));
+            if let Some(context) = read(&String::from_utf8_lossy(&text), None) {
+                assert_eq!(read(&parent_of(&context), None), Some(context));
+            }
+        }
+    }
+}
