@@ -93,6 +93,24 @@ pub(crate) fn metadata(pairs: Option<&Bound<'_, PyAny>>) -> PyResult<MetadataBuf
     Ok(buf)
 }
 
+/// Metadata with what is to be said beside it, in groups: of each, all before the first field that is there already, isn't metadata, or finds no room.
+#[pyfunction]
+pub(crate) fn extended<'py>(
+    py: Python<'py>,
+    given: Option<&Bound<'py, PyAny>>,
+    groups: Vec<Vec<(String, String)>>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let mut buf = metadata(given)?;
+    for group in &groups {
+        for (key, value) in group {
+            if buf.view().get(key).is_some() || buf.push(key, value.as_bytes()).is_err() {
+                break;
+            }
+        }
+    }
+    pairs(py, &buf)
+}
+
 /// A number of seconds. What is past is now.
 pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(seconds) = seconds else {

@@ -35,6 +35,8 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _core {
     #[pymodule_export]
+    use crate::convert::extended;
+    #[pymodule_export]
     use crate::decode::to_owned;
     #[pymodule_export]
     use crate::encode::encode;

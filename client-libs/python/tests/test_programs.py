@@ -110,7 +110,7 @@ def test_the_readme(hosts: Any, tmp_path: pathlib.Path) -> None:
     (tmp_path / "greeter.proto").write_text(snippets("proto")[0])
     generate = next(line for block in snippets("sh") for line in block.splitlines() if "tollgate gen" in line)
     subprocess.run([program("tollgate"), *generate.split()[1:]], cwd=tmp_path, check=True)
-    server, client, aio, large = snippets("python")
+    server, client, aio, large, traced = snippets("python")
     named = {"SOCKET": hosts[0].socket, "TOKEN": hosts[0].token}
 
     def script(name: str, text: str) -> List[str]:
@@ -125,7 +125,8 @@ def test_the_readme(hosts: Any, tmp_path: pathlib.Path) -> None:
     env = environment(tmp_path)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as child:
         assert child.stdout is not None and child.stdout.readline() == "serving\n"
-        for name, text in (("client.py", client), ("aio_client.py", aio), ("large.py", large)):
+        clients = {"client.py": client, "aio_client.py": aio, "large.py": large, "traced.py": traced}
+        for name, text in clients.items():
             ran = subprocess.run(script(name, text), capture_output=True, text=True, timeout=60, env=env)
             assert (ran.returncode, ran.stderr) == (0, ""), name
             assert ran.stdout.splitlines() == re.findall(r"# prints: (.*)", text), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import itertools
 import logging
 import os
@@ -10,7 +11,7 @@ from types import TracebackType
 from typing import Any, Generic, Iterable, Iterator, Optional, Tuple, Type, TypeVar, Union
 
 from tollgate import _core
-from tollgate._session import DEFAULT_RETRIES, DEFAULT_SPIN, Handles, close_session, inherited, open_session
+from tollgate._session import DEFAULT_RETRIES, DEFAULT_SPIN, Handles, close_session, inherited, open_session, outgoing
 from tollgate._status import Metadata, MetadataLike, RpcError, StatusCode
 
 Request = TypeVar("Request", contravariant=True)
@@ -305,7 +306,7 @@ class _Callable(Generic[Request, Response]):
     ) -> StreamCall[Response]:
         handle = self._handle if self._handle is not None else self._bind()
         opened = self._session.open_stream(
-            handle, self._request, self._reply, first, is_last, inherited(timeout), metadata
+            handle, self._request, self._reply, first, is_last, inherited(timeout), outgoing(metadata)
         )
         return StreamCall(*opened)
 
@@ -313,7 +314,9 @@ class _Callable(Generic[Request, Response]):
         self, requests: Iterable[Any], timeout: Optional[float], metadata: Optional[MetadataLike]
     ) -> StreamCall[Response]:
         call = self._open(None, False, timeout, metadata)
-        feeder = threading.Thread(target=_feed, args=(call, call._sender, requests), daemon=True)
+        # What is current here, such as a span, is so where the requests are made.
+        run = contextvars.copy_context().run
+        feeder = threading.Thread(target=run, args=(_feed, call, call._sender, requests), daemon=True)
         feeder.start()
         return call
 
@@ -329,7 +332,7 @@ class UnaryUnary(_Callable[Request, Response]):
         if handle is None:
             handle = self._bind()
         return self._session.call(  # type: ignore[no-any-return]
-            handle, self._request, self._reply, request, inherited(timeout), metadata, False
+            handle, self._request, self._reply, request, inherited(timeout), outgoing(metadata), False
         )
 
     def with_call(
@@ -338,7 +341,7 @@ class UnaryUnary(_Callable[Request, Response]):
         """The response, and what came beside it."""
         handle = self._handle if self._handle is not None else self._bind()
         response, initial, trailing = self._session.call(
-            handle, self._request, self._reply, request, inherited(timeout), metadata, True
+            handle, self._request, self._reply, request, inherited(timeout), outgoing(metadata), True
         )
         call = Call()
         call._initial = initial

@@ -14,6 +14,7 @@ from tollgate._session import (
     LAST_ANSWERS,
     LAST_ANSWERS_CHECK,
     close_session,
+    handling,
     inherit,
     open_session,
 )
@@ -344,7 +345,8 @@ class Server:
                 if refused:
                     context._fail(StatusCode.UNAVAILABLE, "the server is stopping")
                 elif incoming.is_active():
-                    self._handle(incoming, context)
+                    with handling(incoming):
+                        self._handle(incoming, context)
             except Exception:
                 _log.exception("a call can't be answered")
             finally:

@@ -41,9 +41,11 @@ from tollgate._session import (
     LAST_ANSWERS_CHECK,
     Handles,
     close_session,
+    handling,
     inherit,
     inherited,
     open_session,
+    outgoing,
 )
 from tollgate._status import Metadata, MetadataLike, RpcError, Status, StatusCode
 
@@ -317,7 +319,7 @@ class StreamCall(_Call, Generic[Request, Response]):
             handle = await callable._bound()
             self._halves = await _done(
                 callable._session.open_stream(
-                    handle, callable._request, callable._reply, first, is_last, inherited(timeout), metadata
+                    handle, callable._request, callable._reply, first, is_last, inherited(timeout), outgoing(metadata)
                 )
             )
         except RpcError as error:
@@ -471,7 +473,7 @@ class UnaryUnary(_Callable[Request, Response]):
 
         async def begin() -> Any:
             handle = self._handle if self._handle is not None else await self._bound()
-            op = self._session.call(handle, self._request, self._reply, request, inherited(timeout), metadata, True)
+            op = self._session.call(handle, self._request, self._reply, request, inherited(timeout), outgoing(metadata), True)
             return await _done(op)
 
         return UnaryCall(begin, self._channel._loop.attach())
@@ -749,7 +751,8 @@ class Server:
             if self._refusing:
                 context._fail(StatusCode.UNAVAILABLE, "the server is stopping")
             else:
-                await self._handle(incoming, context)
+                with handling(incoming):
+                    await self._handle(incoming, context)
         except asyncio.CancelledError:
             # By the caller, which hears nothing any more; or by the end of the server, which it does.
             context._fail(StatusCode.CANCELLED, "the handler was cancelled")
