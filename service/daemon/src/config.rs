@@ -1,8 +1,10 @@
 //! What a daemon is told before it starts: one struct, read from a TOML file or from the command line.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use tollgate_control::Isolation;
 use tollgate_policy_host::CompilerConfig;
 use tollgate_telemetry::export::{Endpoint, EndpointError, Protocol};
+use tollgate_telemetry::headers::{Headers, HeadersError};
+use tollgate_telemetry::limits::{MAX_CA_BYTES, MAX_HEADERS_BYTES};
 use tollgate_telemetry::sampling::{MILLION, Sampler, Sampling};
 use tollgate_transport::limits;
 
@@ -288,10 +292,16 @@ pub struct TelemetryConfig {
     /// Where Prometheus scrapes `/metrics`, over HTTP. Default: nowhere. All tenants' numbers are there, for whoever can connect: keep it on
     /// loopback, or behind a firewall.
     pub prometheus: Option<SocketAddr>,
-    /// The OpenTelemetry collector that gets everything, such as `http://127.0.0.1:4317`. Default: none.
+    /// The OpenTelemetry collector that gets everything, such as `http://127.0.0.1:4317`, or `https://` with TLS. Default: none.
     pub endpoint: Option<String>,
     /// How it is spoken to: `grpc` (default) or `http`.
     pub protocol: OtlpProtocol,
+    /// File with headers that each request to it carries, one `name: value` per line, as of an API key. Read at the start. Default: none.
+    pub headers_file: Option<PathBuf>,
+    /// File with the certificates, in PEM, of who may have signed its own, for https. Read at the start. Default: whom the system trusts.
+    pub ca: Option<PathBuf>,
+    /// How requests to it are compressed: `none` (default) or `gzip`.
+    pub compression: Compression,
     /// Of a million calls whose application has no span of its own for them, how many begin a trace, 0 to 1,000,000. Default 10,000: one in a
     /// hundred. Those that have one are traced if that is. Only if there is an endpoint.
     pub sample_per_million: u32,
@@ -317,6 +327,12 @@ pub struct TenantTelemetry {
     pub endpoint: Option<String>,
     /// How it is spoken to: `grpc` (default) or `http`.
     pub protocol: OtlpProtocol,
+    /// As for everybody, of this collector. Default: none; everybody's aren't sent to it.
+    pub headers_file: Option<PathBuf>,
+    /// As for everybody, of this collector. Default: whom the system trusts.
+    pub ca: Option<PathBuf>,
+    /// As for everybody, of this collector. Default: `none`.
+    pub compression: Compression,
     /// As for everybody, of this tenant's calls. Default: what holds for everybody.
     pub sample_per_million: Option<u32>,
     /// As for everybody, of this tenant's calls. Default: what holds for everybody.
@@ -327,11 +343,103 @@ pub struct TenantTelemetry {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum OtlpProtocol {
-    /// OTLP over gRPC, usually port 4317; without TLS
+    /// OTLP over gRPC, usually port 4317
     #[default]
     Grpc,
-    /// OTLP over HTTP, usually port 4318; in the clear or with TLS
+    /// OTLP over HTTP, usually port 4318
     Http,
+}
+
+/// How requests to a collector are compressed.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// They aren't
+    #[default]
+    None,
+    /// A tenth of the bytes or so, for some CPU; the collector has to take it
+    Gzip,
+}
+
+/// What is configured of one endpoint.
+struct Told<'c> {
+    /// Whose it is; nobody's: everything's.
+    tenant: Option<&'c str>,
+    url: &'c Option<String>,
+    protocol: OtlpProtocol,
+    headers_file: &'c Option<PathBuf>,
+    ca: &'c Option<PathBuf>,
+    compression: Compression,
+}
+
+impl<'c> Told<'c> {
+    /// What can be known of it without its files; `None` if there is none.
+    fn checked(&self) -> Result<Option<Endpoint>, ConfigError> {
+        let of = self.tenant.unwrap_or("the daemon");
+        let Some(url) = self.url else {
+            let idle = [("headers_file", self.headers_file), ("ca", self.ca)];
+            let idle = idle
+                .into_iter()
+                .find_map(|(key, path)| Some((key, path.as_ref()?)));
+            let Some((key, path)) = idle else {
+                return Ok(None);
+            };
+            return Err(ConfigError::OutOfRange {
+                setting: "telemetry",
+                value: format!("{key} {path:?} of {of}"),
+                expected: "an endpoint is wanted beside it",
+            });
+        };
+        let endpoint = Endpoint::new(url, self.protocol.into())?;
+        if self.ca.is_some() {
+            endpoint.needs_tls()?;
+        }
+        Ok(Some(match self.compression {
+            Compression::None => endpoint,
+            Compression::Gzip => endpoint.compressed(),
+        }))
+    }
+
+    /// It, with what is in its files.
+    fn endpoint(&self) -> Result<Option<(Option<&'c str>, Endpoint)>, ConfigError> {
+        let Some(mut endpoint) = self.checked()? else {
+            return Ok(None);
+        };
+        if let Some(path) = self.headers_file {
+            let headers = Headers::parse(&read(path, MAX_HEADERS_BYTES)?);
+            let headers = headers.map_err(|error| ConfigError::Headers {
+                path: path.clone(),
+                error,
+            })?;
+            endpoint = endpoint.with_headers(headers);
+        }
+        if let Some(path) = self.ca {
+            let trusting = endpoint.with_authorities(&read(path, MAX_CA_BYTES)?);
+            endpoint = trusting.map_err(|error| ConfigError::Authorities {
+                path: path.clone(),
+                error,
+            })?;
+        }
+        Ok(Some((self.tenant, endpoint)))
+    }
+}
+
+/// A small file; of a larger one, or of one that has no end, a byte more than it may have.
+fn read(path: &Path, most: usize) -> Result<Vec<u8>, ConfigError> {
+    let mut content = Vec::new();
+    let file = File::open(path);
+    let read = file.and_then(|file| file.take(most as u64 + 1).read_to_end(&mut content));
+    read.map_err(|error| ConfigError::Unreadable {
+        path: path.to_owned(),
+        error,
+    })?;
+    if content.len() > most {
+        return Err(ConfigError::TooLong {
+            path: path.to_owned(),
+            most,
+        });
+    }
+    Ok(content)
 }
 
 impl From<OtlpProtocol> for Protocol {
@@ -350,6 +458,9 @@ impl Default for TelemetryConfig {
             prometheus: None,
             endpoint: None,
             protocol: OtlpProtocol::default(),
+            headers_file: None,
+            ca: None,
+            compression: Compression::default(),
             sample_per_million: 10_000,
             sample_errors: true,
             log_failures: false,
@@ -392,7 +503,7 @@ impl TelemetryConfig {
                 });
             }
         }
-        self.endpoints().map(|_| ())
+        self.told().try_for_each(|told| told.checked().map(|_| ()))
     }
 
     /// Whether anybody gets spans and lines.
@@ -424,19 +535,30 @@ impl TelemetryConfig {
         }
     }
 
-    /// Who is told: `None` is everything's, the others are tenants'.
+    /// Who is told: `None` is everything's, the others are tenants'. Reads their files.
     pub(crate) fn endpoints(&self) -> Result<Vec<(Option<&str>, Endpoint)>, ConfigError> {
-        let own = (None, &self.endpoint, self.protocol);
-        let tenants = self.tenants.iter();
-        let tenants = tenants.map(|(name, its)| (Some(&**name), &its.endpoint, its.protocol));
-        let named = [own].into_iter().chain(tenants);
-        let named =
-            named.filter_map(|(whose, url, protocol)| Some((whose, url.as_ref()?, protocol)));
-        let endpoint = |(whose, url, protocol): (_, &String, OtlpProtocol)| {
-            let endpoint = Endpoint::new(url, protocol.into())?;
-            Ok((whose, endpoint))
+        let endpoints = self.told().map(|told| told.endpoint());
+        endpoints.filter_map(Result::transpose).collect()
+    }
+
+    fn told(&self) -> impl Iterator<Item = Told<'_>> {
+        let own = Told {
+            tenant: None,
+            url: &self.endpoint,
+            protocol: self.protocol,
+            headers_file: &self.headers_file,
+            ca: &self.ca,
+            compression: self.compression,
         };
-        named.map(endpoint).collect()
+        let tenants = self.tenants.iter().map(|(name, its)| Told {
+            tenant: Some(name),
+            url: &its.endpoint,
+            protocol: its.protocol,
+            headers_file: &its.headers_file,
+            ca: &its.ca,
+            compression: its.compression,
+        });
+        [own].into_iter().chain(tenants)
     }
 }
 
@@ -559,6 +681,30 @@ pub enum ConfigError {
     /// A collector's endpoint is none.
     #[error("telemetry: {0}")]
     Endpoint(#[from] EndpointError),
+    /// A file is longer than what it should have.
+    #[error("{path}: more than {most} bytes")]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// What it may have.
+        most: usize,
+    },
+    /// A collector's headers are none. Says nothing of what they are.
+    #[error("{path}: {error}")]
+    Headers {
+        /// Their file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: HeadersError,
+    },
+    /// Who may have signed a collector's certificate can't be told.
+    #[error("{path}: {error}")]
+    Authorities {
+        /// Their file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: EndpointError,
+    },
     /// A value is out of its range.
     #[error("{setting} = {value}: {expected}")]
     OutOfRange {
@@ -716,6 +862,53 @@ mod tests {
         );
     }
 
+    /// What is read at the start only: a configuration can be checked by who can't read the secrets.
+    #[test]
+    fn files_of_an_endpoint_are_small_and_what_is_wrong_with_one_is_said_without_its_secrets() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        let endpoints = |key: &str, name: &str, content: Option<&[u8]>| {
+            if let Some(content) = content {
+                std::fs::write(path(name), content).unwrap();
+            }
+            let text = format!(
+                "[telemetry.tenants.acme]\nendpoint = 'https://a'\n{key} = '{}'",
+                path(name)
+            );
+            let config = parse(&text).unwrap();
+            let found = config
+                .telemetry
+                .endpoints()
+                .map(|found| format!("{found:?}"));
+            found.map_err(|error| error.to_string().replace(&path(name), name))
+        };
+        let found = endpoints("headers_file", "key", Some(b"api-key: s3cret")).unwrap();
+        assert!(
+            found.contains("api-key") && !found.contains("s3cret"),
+            "{found}"
+        );
+        let refused = endpoints("headers_file", "bad", Some(b"\ns3cret")).unwrap_err();
+        assert!(
+            refused.starts_with("bad: line 2 is no header") && !refused.contains("s3cret"),
+            "{refused}"
+        );
+        for (key, most) in [("headers_file", MAX_HEADERS_BYTES), ("ca", MAX_CA_BYTES)] {
+            let refused = endpoints(key, "gone", None).unwrap_err();
+            assert!(refused.starts_with("can't read gone: No such"), "{refused}");
+            let content = vec![b'#'; most + 1];
+            let refused = endpoints(key, "long", Some(&content)).unwrap_err();
+            assert_eq!(refused, format!("long: more than {most} bytes"));
+        }
+        let most = vec![b'#'; MAX_HEADERS_BYTES];
+        endpoints("headers_file", "most", Some(&most)).unwrap();
+        let most = vec![b'#'; MAX_CA_BYTES];
+        let refused = endpoints("ca", "most", Some(&most)).unwrap_err();
+        assert_eq!(
+            refused,
+            "most: there is no certificate: certificates are wanted, in PEM"
+        );
+    }
+
     #[test]
     fn refusals_name_the_setting_and_the_value() {
         let check = |text: &str, expected: &str| {
@@ -773,9 +966,22 @@ mod tests {
             "telemetry.interval_s = 0: 1 to 3600",
         );
         check(
-            "[telemetry]\nendpoint = 'https://a:4317'",
-            "\"https://a:4317\": https isn't spoken with this protocol",
+            "[telemetry]\nendpoint = 'ftp://a:4317'",
+            "\"ftp://a:4317\": ftp isn't spoken",
         );
+        check(
+            "[telemetry]\nendpoint = 'http://a:4317'\nca = 'ca.pem'",
+            "telemetry: \"http://a:4317\" has no certificate",
+        );
+        check(
+            "[telemetry.tenants.acme]\nheaders_file = 'key'",
+            "telemetry = headers_file \"key\" of acme: an endpoint is wanted beside it",
+        );
+        check(
+            "[telemetry]\nca = 'ca.pem'",
+            "ca \"ca.pem\" of the daemon: an endpoint",
+        );
+        check("[telemetry]\ncompression = 'zip'", "`gzip`");
         check(
             "[telemetry.tenants.acme]\nendpoint = 'nowhere'",
             "telemetry: \"nowhere\" is no endpoint",

@@ -7,14 +7,20 @@
 //! ```
 //!
 //! Nobody who pushes waits, memory is bounded, and everything that goes in is counted once: exported, rejected, or dropped and why. Metrics are
-//! cumulative, so a snapshot that couldn't be sent is dropped for the next one.
+//! cumulative, so a snapshot that couldn't be sent is dropped for the next one. That an endpoint takes nothing is said in the log, and why; what it says
+//! itself isn't, since it knows the secrets in its headers.
 //!
-//! Absent on purpose: files for what can't be sent (a local collector has them), and TLS for gRPC (likewise; over HTTP there is TLS).
+//! Absent on purpose: files for what can't be sent (a local collector has them), and certificates of our own (headers say who exports).
 
 use std::collections::VecDeque;
+use std::error::Error;
+use std::io::Write;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use opentelemetry_proto::tonic::collector::logs::v1::logs_service_client::LogsServiceClient;
 use opentelemetry_proto::tonic::collector::logs::v1::{
     ExportLogsServiceRequest, ExportLogsServiceResponse,
@@ -28,11 +34,18 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
 use prost::Message;
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use tokio::sync::Notify;
-use tonic::transport::Channel;
+use tonic::codec::CompressionEncoding;
+use tonic::metadata::MetadataMap;
+use tonic::transport::{Channel, ClientTlsConfig};
 
+use crate::headers::Headers;
 use crate::limits::{
-    EXPORT_PAUSE, EXPORT_TIMEOUT, MAX_ANSWER_BYTES, MAX_BATCH, MAX_QUEUED, MAX_TRIES,
+    EXPORT_PAUSE, EXPORT_TIMEOUT, FAILURE_TOLD_EVERY, MAX_ANSWER_BYTES, MAX_BATCH, MAX_QUEUED,
+    MAX_REASON_CHARS, MAX_TRIES,
 };
 use crate::metrics::Metrics;
 use crate::otlp::Daemon;
@@ -49,11 +62,15 @@ pub enum Protocol {
     Http,
 }
 
-/// Where to export.
+/// Where to export, and what requests look like there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     url: String,
     protocol: Protocol,
+    headers: Headers,
+    /// Who may have signed its certificate; nobody: whom the system trusts.
+    authorities: Vec<CertificateDer<'static>>,
+    is_compressed: bool,
 }
 
 /// Why an endpoint is none: the operator's mistake.
@@ -66,14 +83,32 @@ pub enum EndpointError {
         url: String,
     },
     /// It has a scheme that isn't spoken.
-    #[error("{url:?}: {scheme} isn't spoken with this protocol, {spoken}")]
+    #[error("{url:?}: {scheme} isn't spoken, http and https are")]
     Scheme {
         /// What was written.
         url: String,
         /// Its scheme.
         scheme: String,
-        /// What would do.
-        spoken: &'static str,
+    },
+    /// It has what would be shown wherever it is shown, and may be a secret.
+    #[error("{url:?} has {part} that isn't shown here: what is secret belongs into headers")]
+    Secret {
+        /// What was written, without that.
+        url: String,
+        /// Which part of it.
+        part: &'static str,
+    },
+    /// Authorities are of no use for it.
+    #[error("{url:?} has no certificate that authorities could have signed: https has one")]
+    NoTls {
+        /// What was written.
+        url: String,
+    },
+    /// Authorities aren't any.
+    #[error("{why}: certificates are wanted, in PEM")]
+    NoAuthorities {
+        /// What is wrong with them.
+        why: String,
     },
     /// Its client can't be made.
     #[error("{url:?} can't be used: {why}")]
@@ -89,26 +124,105 @@ impl Endpoint {
     /// Checks what an operator wrote.
     ///
     /// # Errors
-    /// If it is no URL, or of a scheme that the protocol doesn't have here.
+    /// If it is no URL, has a scheme that isn't spoken, or something that may be a secret.
     pub fn new(url: &str, protocol: Protocol) -> Result<Endpoint, EndpointError> {
         let url = url.trim_end_matches('/').to_owned();
         let parsed = reqwest::Url::parse(&url).ok();
-        let Some(parsed) = parsed.filter(reqwest::Url::has_host) else {
+        let Some(mut parsed) = parsed.filter(reqwest::Url::has_host) else {
+            let url = match url.rsplit_once('@') {
+                Some((_maybe_secret, rest)) => format!("...@{rest}"),
+                None => url,
+            };
             return Err(EndpointError::NoUrl { url });
         };
-        let (known, spoken): (&[&str], _) = match protocol {
-            Protocol::Grpc => (&["http"], "http is: TLS needs a collector on this host"),
-            Protocol::Http => (&["http", "https"], "http and https are"),
-        };
-        if !known.contains(&parsed.scheme()) {
-            let scheme = parsed.scheme().to_owned();
-            return Err(EndpointError::Scheme {
-                url,
-                scheme,
-                spoken,
-            });
+        let is_named = !parsed.username().is_empty() || parsed.password().is_some();
+        let has_more = parsed.query().is_some() || parsed.fragment().is_some();
+        if is_named || has_more {
+            let part = match is_named {
+                true => "a user",
+                false => "a query",
+            };
+            let _a_url_with_a_host_takes_them =
+                (parsed.set_username(""), parsed.set_password(None));
+            parsed.set_query(None);
+            parsed.set_fragment(None);
+            let url = parsed.into();
+            return Err(EndpointError::Secret { url, part });
         }
-        Ok(Endpoint { url, protocol })
+        if !["http", "https"].contains(&parsed.scheme()) {
+            let scheme = parsed.scheme().to_owned();
+            return Err(EndpointError::Scheme { url, scheme });
+        }
+        Ok(Endpoint {
+            url,
+            protocol,
+            headers: Headers::default(),
+            authorities: Vec::new(),
+            is_compressed: false,
+        })
+    }
+
+    /// Has each request carry these.
+    #[must_use]
+    pub fn with_headers(self, headers: Headers) -> Endpoint {
+        Endpoint { headers, ..self }
+    }
+
+    /// Has each request compressed, by gzip.
+    #[must_use]
+    pub fn compressed(self) -> Endpoint {
+        Endpoint {
+            is_compressed: true,
+            ..self
+        }
+    }
+
+    /// Trusts these to sign its certificate, and nobody else.
+    ///
+    /// # Errors
+    /// If they aren't certificates in PEM, or the endpoint has none itself.
+    pub fn with_authorities(self, pem: &[u8]) -> Result<Endpoint, EndpointError> {
+        self.needs_tls()?;
+        let wrong = |why: String| EndpointError::NoAuthorities { why };
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+        let authorities = found.map_err(|error| wrong(error.to_string()))?;
+        if authorities.is_empty() {
+            return Err(wrong("there is no certificate".to_owned()));
+        }
+        for (number, authority) in (1..).zip(&authorities) {
+            let added = RootCertStore::empty().add(authority.clone());
+            added.map_err(|error| wrong(format!("certificate {number}: {error}")))?;
+        }
+        Ok(Endpoint {
+            authorities,
+            ..self
+        })
+    }
+
+    /// # Errors
+    /// If it is spoken to in the clear.
+    pub fn needs_tls(&self) -> Result<(), EndpointError> {
+        match self.has_tls() {
+            true => Ok(()),
+            false => {
+                let url = self.url.clone();
+                Err(EndpointError::NoTls { url })
+            }
+        }
+    }
+
+    fn has_tls(&self) -> bool {
+        self.url.starts_with("https:") || self.url.starts_with("HTTPS:")
+    }
+
+    /// Whether its headers are to be read on a network: they go in the clear to another host.
+    pub fn shows_headers(&self) -> bool {
+        let url = reqwest::Url::parse(&self.url).ok();
+        let host = url.as_ref().and_then(reqwest::Url::host_str);
+        let host = host.unwrap_or_default().trim_matches(['[', ']']);
+        let address = host.parse().map(|address: IpAddr| address.is_loopback());
+        let is_here = address.unwrap_or(host == "localhost");
+        !self.has_tls() && !self.headers.is_empty() && !is_here
     }
 
     /// As it was written.
@@ -190,6 +304,8 @@ impl Exporter {
             shared: Arc::clone(&shared),
             client,
             daemon,
+            url: endpoint.url.clone(),
+            told: Default::default(),
         };
         let task = tokio::task::spawn(worker.run());
         Ok(Exporter {
@@ -263,6 +379,14 @@ impl Batch {
         }
     }
 
+    fn kind(&self) -> Kind {
+        match self {
+            Batch::Spans(..) => Kind::Spans,
+            Batch::Lines(..) => Kind::Lines,
+            Batch::Metrics(_) => Kind::Metrics,
+        }
+    }
+
     /// A snapshot is old by the time that it could be sent again.
     fn tries(&self) -> u32 {
         match self {
@@ -272,10 +396,57 @@ impl Batch {
     }
 }
 
+/// Of what is exported.
+#[derive(Clone, Copy)]
+enum Kind {
+    Spans,
+    Lines,
+    Metrics,
+}
+
+impl Kind {
+    /// As the metric of what becomes of it has it.
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Spans => "spans",
+            Kind::Lines => "lines",
+            Kind::Metrics => "metrics",
+        }
+    }
+}
+
+/// What was said last of requests of one kind.
+#[derive(Debug, Default)]
+struct Told {
+    failed_at: Option<Instant>,
+    is_failing: bool,
+}
+
+impl Told {
+    /// Whether it is said that one has failed.
+    fn failed(&mut self, now: Instant) -> bool {
+        let is_known = |at| now.duration_since(at) < FAILURE_TOLD_EVERY;
+        if self.failed_at.is_some_and(is_known) {
+            return false;
+        }
+        self.failed_at = Some(now);
+        self.is_failing = true;
+        true
+    }
+
+    /// Whether it is said that they don't fail any more.
+    fn sent(&mut self) -> bool {
+        std::mem::take(&mut self.is_failing)
+    }
+}
+
 struct Worker {
     shared: Arc<Shared>,
     client: Client,
     daemon: Daemon,
+    url: String,
+    /// Of each kind.
+    told: [Told; 3],
 }
 
 impl Worker {
@@ -322,12 +493,12 @@ impl Worker {
         let mut pause = EXPORT_PAUSE.0;
         for attempt in 1..=batch.tries() {
             let sent = tokio::time::timeout(EXPORT_TIMEOUT, self.client.send(batch)).await;
-            let sent = sent.unwrap_or(Err(Refused { is_final: false }));
+            let sent = sent.unwrap_or_else(|_| Err(Refused::for_now(no_answer())));
             match sent {
                 Ok(rejected) => return self.note_sent(batch, rejected),
                 Err(refused) => {
                     let is_last = refused.is_final || attempt == batch.tries();
-                    self.note_failed(batch, is_last);
+                    self.note_failed(batch, is_last, &refused.why);
                     if is_last {
                         return;
                     }
@@ -338,7 +509,11 @@ impl Worker {
         }
     }
 
-    fn note_sent(&self, batch: &Batch, rejected: u64) {
+    fn note_sent(&mut self, batch: &Batch, rejected: u64) {
+        let kind = batch.kind();
+        if self.told[kind as usize].sent() {
+            tracing::info!("{} takes {} again", self.url, kind.name());
+        }
         let rejected = rejected.min(batch.len());
         let counts = &mut self.shared.queue().counts;
         let fate = batch.fate(counts);
@@ -346,7 +521,11 @@ impl Worker {
         fate.exported += batch.len() - rejected;
     }
 
-    fn note_failed(&self, batch: &Batch, is_last: bool) {
+    fn note_failed(&mut self, batch: &Batch, is_last: bool, why: &str) {
+        let kind = batch.kind();
+        if self.told[kind as usize].failed(Instant::now()) {
+            tracing::warn!("{} doesn't take {}: {why}", self.url, kind.name());
+        }
         let counts = &mut self.shared.queue().counts;
         counts.failed_requests += 1;
         if is_last {
@@ -355,10 +534,25 @@ impl Worker {
     }
 }
 
+fn no_answer() -> String {
+    format!("no answer within {} s", EXPORT_TIMEOUT.as_secs())
+}
+
 /// A request failed.
 struct Refused {
     /// The same would fail again.
     is_final: bool,
+    why: String,
+}
+
+impl Refused {
+    /// The same may succeed later.
+    fn for_now(why: String) -> Refused {
+        Refused {
+            is_final: false,
+            why,
+        }
+    }
 }
 
 impl From<tonic::Status> for Refused {
@@ -375,78 +569,219 @@ impl From<tonic::Status> for Refused {
                 | Code::Unavailable
                 | Code::DataLoss
         );
+        // Only what has happened on this side has a cause.
+        let why = match status.source() {
+            Some(cause) => because(cause),
+            None => format!("it answers {:?}", status.code()),
+        };
         Refused {
             is_final: !may_succeed,
+            why,
         }
     }
 }
 
+/// An error and its causes, the deepest last.
+fn because(error: &dyn Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| (*error).source());
+    let mut said: Vec<String> = Vec::new();
+    for cause in causes.map(ToString::to_string) {
+        // Some have their cause in their own text.
+        if said.last().is_none_or(|last| !last.contains(&cause)) {
+            said.push(cause);
+        }
+    }
+    let said = said.join(": ");
+    let shown = said.chars().filter(|c| !c.is_control());
+    shown.take(MAX_REASON_CHARS).collect()
+}
+
 enum Client {
-    Grpc(Channel),
-    Http(reqwest::Client, String),
+    Grpc(Grpc),
+    Http(Http),
 }
 
 impl Client {
     fn new(endpoint: &Endpoint) -> Result<Client, EndpointError> {
-        let url = endpoint.url.clone();
-        let unusable = |why: String| EndpointError::Unusable {
-            url: url.clone(),
-            why,
+        let _chosen_before = rustls::crypto::ring::default_provider().install_default();
+        let made = match endpoint.protocol {
+            Protocol::Grpc => Grpc::new(endpoint).map(Client::Grpc),
+            Protocol::Http => Http::new(endpoint).map(Client::Http),
         };
-        match endpoint.protocol {
-            Protocol::Grpc => {
-                let channel = Channel::from_shared(url.clone());
-                let channel = channel.map_err(|error| unusable(error.to_string()))?;
-                let connecting = Duration::from_secs(5).min(EXPORT_TIMEOUT);
-                Ok(Client::Grpc(
-                    channel.connect_timeout(connecting).connect_lazy(),
-                ))
-            }
-            Protocol::Http => {
-                let _chosen_before = rustls::crypto::ring::default_provider().install_default();
-                // Nothing goes anywhere but where the operator said.
-                let client = reqwest::Client::builder()
-                    .no_proxy()
-                    .redirect(reqwest::redirect::Policy::none())
-                    .build();
-                let client = client.map_err(|error| unusable(error.to_string()))?;
-                Ok(Client::Http(client, url.clone()))
-            }
-        }
+        made.map_err(|why| EndpointError::Unusable {
+            url: endpoint.url.clone(),
+            why,
+        })
     }
 
     /// Returns how many things the endpoint has rejected.
     async fn send(&mut self, batch: &Batch) -> Result<u64, Refused> {
-        match (self, batch) {
-            (Client::Grpc(channel), Batch::Spans(request, _)) => {
-                let mut client = TraceServiceClient::new(channel.clone());
-                let answer = client.export(request.clone()).await?.into_inner();
+        match self {
+            Client::Grpc(grpc) => grpc.send(batch).await,
+            Client::Http(http) => http.send(batch).await,
+        }
+    }
+}
+
+struct Grpc {
+    channel: Channel,
+    headers: MetadataMap,
+    is_compressed: bool,
+}
+
+/// A client of one of the three services, which are of three types.
+macro_rules! client {
+    ($service:ident, $grpc:expr) => {{
+        let client = $service::new($grpc.channel.clone());
+        match $grpc.is_compressed {
+            true => client.send_compressed(CompressionEncoding::Gzip),
+            false => client,
+        }
+    }};
+}
+
+impl Grpc {
+    fn new(endpoint: &Endpoint) -> Result<Grpc, String> {
+        let channel = Channel::from_shared(endpoint.url.clone());
+        let mut channel = channel.map_err(|error| error.to_string())?;
+        if endpoint.has_tls() {
+            let tls = match endpoint.authorities.is_empty() {
+                true => ClientTlsConfig::new().with_native_roots(),
+                false => ClientTlsConfig::new().trust_anchors(anchors(&endpoint.authorities)),
+            };
+            let secured = channel.tls_config(tls);
+            channel = secured.map_err(|error| because(&error))?;
+        }
+        let connecting = Duration::from_secs(5).min(EXPORT_TIMEOUT);
+        Ok(Grpc {
+            channel: channel.connect_timeout(connecting).connect_lazy(),
+            headers: MetadataMap::from_headers(endpoint.headers.map().clone()),
+            is_compressed: endpoint.is_compressed,
+        })
+    }
+
+    async fn send(&mut self, batch: &Batch) -> Result<u64, Refused> {
+        match batch {
+            Batch::Spans(request, _) => {
+                let mut client = client!(TraceServiceClient, self);
+                let answer = client.export(self.request(request)).await?;
+                Ok(rejected_spans(answer.get_ref()))
+            }
+            Batch::Lines(request, _) => {
+                let mut client = client!(LogsServiceClient, self);
+                let answer = client.export(self.request(request)).await?;
+                Ok(rejected_lines(answer.get_ref()))
+            }
+            Batch::Metrics(request) => {
+                let mut client = client!(MetricsServiceClient, self);
+                let answer = client.export(self.request(request)).await?;
+                Ok(rejected_points(answer.get_ref()))
+            }
+        }
+    }
+
+    fn request<M: Clone>(&self, message: &M) -> tonic::Request<M> {
+        let mut request = tonic::Request::new(message.clone());
+        request.metadata_mut().clone_from(&self.headers);
+        request
+    }
+}
+
+fn anchors(
+    authorities: &[CertificateDer<'static>],
+) -> Vec<rustls::pki_types::TrustAnchor<'static>> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(authorities.iter().cloned());
+    roots.roots
+}
+
+struct Http {
+    client: reqwest::Client,
+    url: String,
+    is_compressed: bool,
+}
+
+impl Http {
+    fn new(endpoint: &Endpoint) -> Result<Http, String> {
+        // Nothing goes anywhere but where the operator said.
+        let mut client = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .default_headers(endpoint.headers.map().clone());
+        if !endpoint.authorities.is_empty() {
+            let authorities = endpoint.authorities.iter();
+            let authorities: Result<Vec<_>, _> = authorities
+                .map(|it| reqwest::Certificate::from_der(it))
+                .collect();
+            let authorities = authorities.map_err(|error| because(&error))?;
+            client = client.tls_certs_only(authorities);
+        }
+        Ok(Http {
+            client: client.build().map_err(|error| because(&error))?,
+            url: endpoint.url.clone(),
+            is_compressed: endpoint.is_compressed,
+        })
+    }
+
+    async fn send(&mut self, batch: &Batch) -> Result<u64, Refused> {
+        match batch {
+            Batch::Spans(request, _) => {
+                let answer = self.post("v1/traces", request).await?;
                 Ok(rejected_spans(&answer))
             }
-            (Client::Grpc(channel), Batch::Lines(request, _)) => {
-                let mut client = LogsServiceClient::new(channel.clone());
-                let answer = client.export(request.clone()).await?.into_inner();
+            Batch::Lines(request, _) => {
+                let answer = self.post("v1/logs", request).await?;
                 Ok(rejected_lines(&answer))
             }
-            (Client::Grpc(channel), Batch::Metrics(request)) => {
-                let mut client = MetricsServiceClient::new(channel.clone());
-                let answer = client.export(request.clone()).await?.into_inner();
-                Ok(rejected_points(&answer))
-            }
-            (Client::Http(client, url), Batch::Spans(request, _)) => {
-                let answer = post(client, format!("{url}/v1/traces"), request).await?;
-                Ok(rejected_spans(&answer))
-            }
-            (Client::Http(client, url), Batch::Lines(request, _)) => {
-                let answer = post(client, format!("{url}/v1/logs"), request).await?;
-                Ok(rejected_lines(&answer))
-            }
-            (Client::Http(client, url), Batch::Metrics(request)) => {
-                let answer = post(client, format!("{url}/v1/metrics"), request).await?;
+            Batch::Metrics(request) => {
+                let answer = self.post("v1/metrics", request).await?;
                 Ok(rejected_points(&answer))
             }
         }
     }
+
+    async fn post<A: Message + Default>(
+        &self,
+        path: &str,
+        request: &impl Message,
+    ) -> Result<A, Refused> {
+        let unreachable = |error: reqwest::Error| Refused::for_now(because(&error.without_url()));
+        let mut body = request.encode_to_vec();
+        let mut post = self.client.post(format!("{}/{path}", self.url));
+        post = post.header("content-type", "application/x-protobuf");
+        if self.is_compressed {
+            body = compress(&body).map_err(|error| Refused::for_now(because(&error)))?;
+            post = post.header("content-encoding", "gzip");
+        }
+        let mut answer = post.body(body).send().await.map_err(unreachable)?;
+        let status = answer.status();
+        if !status.is_success() {
+            let may_succeed = matches!(status.as_u16(), 429 | 502 | 503 | 504);
+            return Err(Refused {
+                is_final: !may_succeed,
+                why: format!("it answers {status}"),
+            });
+        }
+        let mut body = Vec::new();
+        loop {
+            match answer.chunk().await.map_err(unreachable)? {
+                Some(chunk) if body.len() + chunk.len() <= MAX_ANSWER_BYTES => {
+                    body.extend_from_slice(&chunk);
+                }
+                // Nobody has that much to say about a request that was accepted.
+                Some(_too_much) => return Ok(A::default()),
+                None => break,
+            }
+        }
+        // Accepted it is, whatever the answer says beside that.
+        Ok(A::decode(&*body).unwrap_or_default())
+    }
+}
+
+fn compress(body: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(body)?;
+    gzip.finish()
 }
 
 fn rejected_spans(answer: &ExportTraceServiceResponse) -> u64 {
@@ -465,37 +800,49 @@ fn rejected_points(answer: &ExportMetricsServiceResponse) -> u64 {
     partial.map_or(0, |partial| u64::from(partial.rejected_data_points > 0))
 }
 
-async fn post<A: Message + Default>(
-    client: &reqwest::Client,
-    url: String,
-    request: &impl Message,
-) -> Result<A, Refused> {
-    let sent = client
-        .post(url)
-        .header("content-type", "application/x-protobuf")
-        .body(request.encode_to_vec())
-        .send()
-        .await;
-    let mut answer = sent.map_err(|_unreachable| Refused { is_final: false })?;
-    let status = answer.status();
-    if !status.is_success() {
-        let may_succeed = matches!(status.as_u16(), 429 | 502 | 503 | 504);
-        return Err(Refused {
-            is_final: !may_succeed,
-        });
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_failure_is_told_once_a_while_and_its_end_once() {
+        let mut told = Told::default();
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        assert!(!told.sent(), "nothing has failed");
+        assert!(told.failed(at(0)));
+        assert!(!told.failed(at(1)));
+        assert!(told.sent());
+        assert!(!told.sent());
+        // What comes and goes all the time isn't told all the time.
+        assert!(!told.failed(at(59)));
+        assert!(!told.sent());
+        assert_eq!(FAILURE_TOLD_EVERY.as_secs(), 60);
+        assert!(told.failed(at(60)));
+        assert!(!told.failed(at(119)));
+        assert!(told.failed(at(120)), "it lasts");
     }
-    let mut body = Vec::new();
-    loop {
-        let chunk = answer.chunk().await;
-        match chunk.map_err(|_cut_off| Refused { is_final: false })? {
-            Some(chunk) if body.len() + chunk.len() <= MAX_ANSWER_BYTES => {
-                body.extend_from_slice(&chunk);
-            }
-            // Nobody has that much to say about a request that was accepted.
-            Some(_too_much) => return Ok(A::default()),
-            None => break,
-        }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Failure {
+        text: String,
+        source: Option<Box<Failure>>,
     }
-    // Accepted it is, whatever the answer says beside that.
-    Ok(A::decode(&*body).unwrap_or_default())
+
+    #[test]
+    fn a_reason_has_its_causes_once_and_an_end() {
+        let failure = |text: &str, source| Failure {
+            text: text.to_owned(),
+            source,
+        };
+        let inner = || Box::new(failure("bad\u{1b}[31m name", None));
+        let outer = failure("no TLS", Some(inner()));
+        assert_eq!(because(&outer), "no TLS: bad[31m name");
+        let outer = failure("no TLS: bad\u{1b}[31m name", Some(inner()));
+        assert_eq!(because(&outer), "no TLS: bad[31m name");
+        let long = failure(&"é".repeat(MAX_REASON_CHARS + 1), None);
+        assert_eq!(because(&long), "é".repeat(MAX_REASON_CHARS));
+    }
 }

@@ -49,6 +49,21 @@ pub const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of an endpoint's answer over HTTP that are read. One over gRPC is 4 MiB at most, tonic's own limit.
 pub const MAX_ANSWER_BYTES: usize = 64 << 10;
 
+/// Headers that an endpoint's requests carry beside the protocol's.
+pub const MAX_HEADERS: usize = 32;
+
+/// Bytes of the file that they are from. Servers refuse more than some KiB of headers anyway.
+pub const MAX_HEADERS_BYTES: usize = 8 << 10;
+
+/// Bytes of the file with the certificates that an endpoint's may come from. All that a system trusts are 250 KB.
+pub const MAX_CA_BYTES: usize = 1 << 20;
+
+/// How often it is said, of each kind of requests, that an endpoint doesn't take them, however many fail.
+pub const FAILURE_TOLD_EVERY: Duration = Duration::from_secs(60);
+
+/// Characters of the reason that are said: a stranger's certificate has names of the stranger's choice in it.
+pub const MAX_REASON_CHARS: usize = 300;
+
 /// First and longest pause after a request that failed, doubled in between.
 pub const EXPORT_PAUSE: (Duration, Duration) =
     (Duration::from_millis(500), Duration::from_secs(30));

@@ -55,6 +55,10 @@ impl Exporters {
         };
         let mut exporters = Vec::new();
         for (tenant, endpoint) in endpoints {
+            if endpoint.shows_headers() {
+                let url = endpoint.url();
+                tracing::warn!("{url} gets its headers in the clear: https hides them");
+            }
             let exporter = Exporter::start(endpoint, daemon.clone());
             let exporter = exporter.map_err(|error| cant(&error))?;
             exporters.push((tenant.map(str::to_owned), exporter));

@@ -1,0 +1,240 @@
+//! Headers that an endpoint demands beside what is exported: who exports, mostly, so their values are secrets.
+//!
+//! ```text
+//! # a line is a header, as HTTP writes them
+//! api-key: 5Yq…
+//! x-scope-orgid: acme
+//! ```
+//!
+//! Invariant: no value is shown, neither by `Debug` nor in an error; an error names the line, and the header once it is known to be one.
+//!
+//! Absent on purpose: values in the configuration itself, which more people read than a secret's file, and which errors about it quote.
+
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::limits::{MAX_HEADERS, MAX_HEADERS_BYTES};
+
+/// What each request to an endpoint carries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Headers(HeaderMap);
+
+/// Why something is no list of headers: the operator's mistake.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeadersError {
+    /// It is longer than headers may be.
+    #[error("{bytes} bytes of headers, of {MAX_HEADERS_BYTES} at most")]
+    TooLong {
+        /// How long.
+        bytes: usize,
+    },
+    /// There are more than there may be.
+    #[error("line {line}: more than {MAX_HEADERS} headers")]
+    TooMany {
+        /// Where the first is that has no room.
+        line: usize,
+    },
+    /// A line has no name and colon in front.
+    #[error("line {line} is no header: NAME: VALUE is one, with letters, digits and - in its name")]
+    NoHeader {
+        /// Which.
+        line: usize,
+    },
+    /// The protocols say that themselves.
+    #[error("line {line}: {name} is the protocol's own")]
+    ProtocolsOwn {
+        /// Which.
+        line: usize,
+        /// The header.
+        name: HeaderName,
+    },
+    /// gRPC has bytes in such headers.
+    #[error("line {line}: {name} would be a binary header in gRPC, which this isn't")]
+    Binary {
+        /// Which.
+        line: usize,
+        /// The header.
+        name: HeaderName,
+    },
+    /// It is there already.
+    #[error("line {line}: {name} is there twice")]
+    Twice {
+        /// Which.
+        line: usize,
+        /// The header.
+        name: HeaderName,
+    },
+    /// Nothing is behind the colon.
+    #[error("line {line}: {name} has no value")]
+    NoValue {
+        /// Which.
+        line: usize,
+        /// The header.
+        name: HeaderName,
+    },
+    /// gRPC has ASCII's printable characters and nothing else.
+    #[error("line {line}: the value of {name} has characters that aren't printable ASCII")]
+    Unprintable {
+        /// Which.
+        line: usize,
+        /// The header.
+        name: HeaderName,
+    },
+}
+
+/// What a request's framing is made of; who sets it sends something else than is said.
+const PROTOCOLS_OWN: &[&str] = &[
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "host",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+];
+
+impl Headers {
+    /// Reads what a file has: a header per line; empty lines and those that begin with `#` are none.
+    ///
+    /// # Errors
+    /// For the first line that is no header, with its number.
+    pub fn parse(text: &[u8]) -> Result<Headers, HeadersError> {
+        if text.len() > MAX_HEADERS_BYTES {
+            let bytes = text.len();
+            return Err(HeadersError::TooLong { bytes });
+        }
+        let mut headers = HeaderMap::new();
+        let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+        for (line, text) in (1..).zip(lines) {
+            if text.is_empty() || text.starts_with(b"#") {
+                continue;
+            }
+            let (name, value) = header(line, text)?;
+            if headers.contains_key(&name) {
+                return Err(HeadersError::Twice { line, name });
+            }
+            if headers.len() == MAX_HEADERS {
+                return Err(HeadersError::TooMany { line });
+            }
+            headers.insert(name, value);
+        }
+        Ok(Headers(headers))
+    }
+
+    pub(crate) fn map(&self) -> &HeaderMap {
+        &self.0
+    }
+
+    /// Whether there are any.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+fn header(line: usize, text: &[u8]) -> Result<(HeaderName, HeaderValue), HeadersError> {
+    // What isn't a name may be a secret without one: it isn't shown.
+    let colon = text.iter().position(|byte| *byte == b':');
+    let (name, value) = text.split_at(colon.ok_or(HeadersError::NoHeader { line })?);
+    let name = HeaderName::from_bytes(name).map_err(|_| HeadersError::NoHeader { line })?;
+    let value = value[1..].trim_ascii();
+    if PROTOCOLS_OWN.contains(&name.as_str()) || name.as_str().starts_with("grpc-") {
+        return Err(HeadersError::ProtocolsOwn { line, name });
+    }
+    if name.as_str().ends_with("-bin") {
+        return Err(HeadersError::Binary { line, name });
+    }
+    if value.is_empty() {
+        return Err(HeadersError::NoValue { line, name });
+    }
+    let is_printable = value.iter().all(|byte| (b' '..=b'~').contains(byte));
+    match HeaderValue::from_bytes(value) {
+        Ok(mut value) if is_printable => {
+            // Shown by nobody, and in no table of HTTP/2's that others could probe.
+            value.set_sensitive(true);
+            Ok((name, value))
+        }
+        _ => Err(HeadersError::Unprintable { line, name }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_header_and_its_value_is_shown_nowhere() {
+        let text = b"# ours\n\nAPI-Key:  s3cret: \"x\" \r\nx-scope-orgid: acme";
+        let headers = Headers::parse(text).unwrap();
+        let found = ["api-key", "x-scope-orgid"].map(|name| headers.map()[name].to_str().unwrap());
+        assert_eq!(found, ["s3cret: \"x\"", "acme"]);
+        assert_eq!(headers.map().len(), 2);
+        let shown = format!("{headers:?}");
+        assert!(
+            shown.contains("api-key") && !shown.contains("s3cret") && !shown.contains("acme"),
+            "{shown}"
+        );
+        assert!(Headers::parse(b"").unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_no_header_is_refused_by_its_line_and_without_its_value() {
+        let check = |text: &[u8], expected: &str| {
+            let refused = Headers::parse(text).unwrap_err().to_string();
+            assert_eq!(refused, expected);
+            assert!(!refused.contains("s3cret"), "{refused}");
+        };
+        let none = "is no header: NAME: VALUE is one, with letters, digits and - in its name";
+        check(b"a: b\ns3cret", &format!("line 2 {none}"));
+        check(b"Bearer s3cret: s3cret", &format!("line 1 {none}"));
+        check(b": s3cret", &format!("line 1 {none}"));
+        check(b"\xff: s3cret", &format!("line 1 {none}"));
+        check(
+            b"\nContent-Type: s3cret",
+            "line 2: content-type is the protocol's own",
+        );
+        check(
+            b"grpc-timeout: s3cret",
+            "line 1: grpc-timeout is the protocol's own",
+        );
+        check(
+            b"key-bin: s3cret",
+            "line 1: key-bin would be a binary header in gRPC, which this isn't",
+        );
+        check(b"key: s3cret\nKEY: s3cret", "line 2: key is there twice");
+        check(b"key:  ", "line 1: key has no value");
+        let unprintable = "line 1: the value of key has characters that aren't printable ASCII";
+        for value in [
+            "s3cret\u{e9}",
+            "s3cret\0",
+            "s3cret\ts3cret",
+            "s3cret\rs3cret",
+        ] {
+            check(format!("key: {value}").as_bytes(), unprintable);
+        }
+    }
+
+    #[test]
+    fn there_are_so_many_of_so_many_bytes() {
+        let lines = |count| (0..count).map(|k| format!("h{k}: v\n")).collect::<String>();
+        let most = Headers::parse(lines(MAX_HEADERS).as_bytes()).unwrap();
+        assert_eq!(most.map().len(), MAX_HEADERS);
+        let line = MAX_HEADERS + 1;
+        assert_eq!(
+            Headers::parse(lines(line).as_bytes()),
+            Err(HeadersError::TooMany { line })
+        );
+        let long = |bytes: usize| format!("h: {}", "v".repeat(bytes - 3));
+        let most = Headers::parse(long(MAX_HEADERS_BYTES).as_bytes()).unwrap();
+        assert_eq!(most.map()["h"].len(), MAX_HEADERS_BYTES - 3);
+        let bytes = MAX_HEADERS_BYTES + 1;
+        assert_eq!(
+            Headers::parse(long(bytes).as_bytes()),
+            Err(HeadersError::TooLong { bytes })
+        );
+    }
+}
