@@ -79,7 +79,7 @@ async fn accept<S: Source>(console: Rc<Console<S::Who>>, listener: TcpListener, 
             Some((stream, place)) = next(&listener, &places) => {
                 let (console, source) = (Rc::clone(&console), Rc::clone(&source));
                 tokio::task::spawn_local(async move {
-                    talk(stream, console, source).await;
+                    talk(stream, console, source, CONNECTION_TIMEOUT).await;
                     drop(place);
                 });
             }
@@ -104,7 +104,13 @@ async fn next(
     }
 }
 
-async fn talk<S: Source>(stream: TcpStream, console: Rc<Console<S::Who>>, source: Rc<S>) {
+/// One connection, of so long altogether.
+pub(crate) async fn talk<S: Source>(
+    stream: TcpStream,
+    console: Rc<Console<S::Who>>,
+    source: Rc<S>,
+    most: Duration,
+) {
     let service = service_fn(|request| async {
         let mut answer = answer(request, &console, &*source)
             .await
@@ -122,7 +128,7 @@ async fn talk<S: Source>(stream: TcpStream, console: Rc<Console<S::Who>>, source
         .max_buf_size(MAX_HEAD_BYTES)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
-    let _gone_or_too_slow = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
+    let _gone_or_too_slow = tokio::time::timeout(most, connection).await;
 }
 
 async fn answer<S: Source>(

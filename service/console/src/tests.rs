@@ -9,8 +9,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 
+use crate::http::talk;
 use crate::limits::{
-    MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_HEAD_BYTES, MAX_INVITATIONS, MAX_SESSIONS, READ_TIMEOUT,
+    CONNECTION_TIMEOUT, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_HEAD_BYTES, MAX_INVITATIONS,
+    MAX_SESSIONS, READ_TIMEOUT,
 };
 use crate::{Action, Console, Refusal, Role, Source, serve};
 
@@ -264,6 +266,69 @@ fn heads_are_only_so_long_and_only_so_slow() {
             "POST /api/act HTTP/1.1\r\nHost: {at}\r\nContent-Length: {length}\r\nAuthorization: {session}\r\n\r\n{{"
         );
         assert_eq!(bed.raw(&slow).await.0, 408);
+    });
+}
+
+/// A source that has begun and doesn't come to an end.
+#[derive(Default)]
+struct Endless {
+    begun: std::cell::Cell<bool>,
+}
+
+impl Source for Endless {
+    type Who = u32;
+
+    async fn state(&self) -> Result<Value, Refusal> {
+        self.begun.set(true);
+        std::future::pending().await
+    }
+
+    async fn act(&self, _who: u32, _action: Action) -> Result<(), Refusal> {
+        std::future::pending().await
+    }
+}
+
+/// The time is an argument: nobody waits for [`CONNECTION_TIMEOUT`] here.
+#[test]
+fn a_connection_ends_whatever_its_answer_waits_for() {
+    run(async {
+        // What is asked for in time has all of READ_TIMEOUT, twice.
+        const { assert!(CONNECTION_TIMEOUT.as_secs() > 2 * READ_TIMEOUT.as_secs()) };
+        let most = Duration::from_millis(300);
+        let (console, source) = (Rc::new(Console::default()), Rc::new(Endless::default()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let link = console.invite(7, Role::Viewer).unwrap();
+        let enter = format!(
+            "POST /api/session HTTP/1.1\r\nHost: {at}\r\nAuthorization: Invitation {link}\r\n\r\n"
+        );
+        let ask = |request: String| {
+            let (listener, console, source) = (&listener, Rc::clone(&console), Rc::clone(&source));
+            async move {
+                let mut stream = TcpStream::connect(at).await.unwrap();
+                stream.write_all(request.as_bytes()).await.unwrap();
+                let (served, _) = listener.accept().await.unwrap();
+                let began = Instant::now();
+                talk(served, console, source, most).await;
+                let mut answer = String::new();
+                let _reset = stream.read_to_string(&mut answer).await;
+                (began.elapsed(), answer)
+            }
+        };
+        let (_, entered) = ask(enter).await;
+        let secret = entered
+            .split('"')
+            .nth_back(1)
+            .unwrap_or_default()
+            .to_owned();
+        assert!(secret.len() >= 32, "{entered}");
+        let state = format!(
+            "GET /api/state HTTP/1.1\r\nHost: {at}\r\nAuthorization: Session {secret}\r\n\r\n"
+        );
+        let (took, answer) = ask(state).await;
+        assert!(source.begun.get(), "{answer}");
+        assert!(took >= most && took < READ_TIMEOUT, "{took:?}");
+        assert_eq!(answer, "", "nothing was known yet");
     });
 }
 
