@@ -9,6 +9,7 @@
 //! - [`interop`] is the service that every client library is checked with, and its server in Rust; [`cases`] is what it is asked for.
 //! - [`backstage`] is what the Rust library's documentation runs against; [`callgrind`] counts instructions.
 //! - [`backends`] are a collector, Jaeger and Prometheus, which telemetry is sent to.
+//! - [`certificates`] are what servers with TLS show.
 //! - [`c_library`] installs the client library for C, and builds programs with it.
 //! - [`hostile`] is an application that keeps no promise, for the attacks.
 //! - [`peer`] is a daemon that keeps no promise.
@@ -38,6 +39,7 @@ pub mod browser;
 pub mod c_library;
 pub mod callgrind;
 pub mod cases;
+pub mod certificates;
 pub mod chain;
 pub mod counting;
 pub mod hostile;

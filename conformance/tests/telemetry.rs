@@ -3,15 +3,21 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prost::Message;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::json;
-use tollgate_conformance::backends::{free, sample, scrape};
+use tollgate_conformance::backends::{free, http, sample, scrape};
+use tollgate_conformance::certificates::Certificates;
 use tollgate_conformance::hosts::Hosts;
-use tollgate_conformance::testbed::{Options, SOON, Testbed, eventually, proto_file};
+use tollgate_conformance::process::program;
+use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, proto_file};
 use tollgate_conformance::traffic::ECHO;
 
 fn hosts(telemetry: [String; 2]) -> Hosts {
@@ -184,6 +190,158 @@ fn calls_do_not_wait_for_a_collector() {
     assert!(began.elapsed() < Duration::from_secs(10));
 }
 
+/// A daemon whose collector is secured is told so by its configuration, and by files that an upgrade reads anew.
+#[test]
+fn a_secured_collector_gets_what_is_called_once_its_authority_and_the_key_are_right() {
+    let bed = Testbed::new();
+    let (own, others) = ["own", "others"]
+        .map(|name| Certificates::signed_by(&bed, name))
+        .into();
+    let (collector, address) = Collector::secured(&own, "api-key: s3cret");
+    let ca = bed.file("ca.pem", std::fs::read(&others.ca).unwrap());
+    let key = bed.file("key", "api-key: wr0ng\n");
+    let at = free();
+    let config = format!(
+        "[telemetry]\nprometheus = \"{at}\"\nendpoint = \"https://{address}\"\nprotocol = \"http\"\ninterval_s = 1\n\
+         sample_per_million = 1000000\nca = {ca:?}\nheaders_file = {key:?}\n"
+    );
+    let options = Options {
+        config,
+        ..Options::default()
+    };
+    let mut daemon = bed.daemon_with("a", &options);
+    let token = daemon.tenant("acme");
+    let _server = daemon.serve_hotel(&token, ECHO, &["--echo"]);
+    let call = |daemon: &Daemon| {
+        let outcome = daemon.call_hotel(&token, "", "hotel.Echo/Echo", "{}");
+        assert_eq!(outcome.code, 0, "{outcome}");
+    };
+    let failed = || sample(&scrape(at), "tollgate_telemetry_failed_requests_total ");
+    let next = bed.successor("next", &program("tollgated").display().to_string());
+
+    // Somebody else's authority.
+    call(&daemon);
+    let says = |daemon: &mut Daemon, words: &str| {
+        let line = daemon.process().line(SOON, |line| line.contains(words));
+        line.unwrap_or_else(|error| panic!("{words}: {error}"))
+    };
+    let line = says(&mut daemon, "doesn't take metrics");
+    assert!(
+        line.contains(&format!("https://{address}")) && line.contains("invalid peer certificate"),
+        "{line}"
+    );
+    eventually(SOON, || failed() > Some(1.0)).unwrap();
+    assert_eq!(collector.spans(), Vec::new());
+
+    // The right one, and the wrong key.
+    std::fs::copy(&own.ca, &ca).unwrap();
+    daemon.upgrade(&next);
+    let line = says(&mut daemon, "it answers 401 Unauthorized");
+    assert!(line.contains("doesn't take"), "{line}");
+    assert_eq!(collector.spans(), Vec::new());
+
+    // No key at all: the process that runs stays.
+    std::fs::write(&key, "wr0ng").unwrap();
+    let before = daemon.pid();
+    let refused = daemon.run(&format!("upgrade --binary {}", next.display()));
+    assert_eq!(refused.code, 9, "{refused}");
+    says(&mut daemon, "line 1 is no header");
+    daemon.follow();
+    assert_eq!(daemon.pid(), before);
+
+    // The right one.
+    std::fs::write(&key, "api-key: s3cret\n").unwrap();
+    daemon.upgrade(&next);
+    call(&daemon);
+    let there = eventually(SOON, || collector.spans().len() == 2);
+    there.unwrap_or_else(|error| panic!("{error:?}: {:?}", collector.spans()));
+    // Nobody was told a key.
+    let said = daemon.process().said().join("\n");
+    let shown = ["status --json", "daemon settings --json"].map(|line| daemon.ok(line));
+    for text in [said, refused.to_string()].iter().chain(&shown) {
+        for key in ["s3cret", "wr0ng"] {
+            assert!(!text.contains(key), "{text}");
+        }
+    }
+}
+
+/// Of a scrape after the other: when it was, and what it has counted; `None` if nobody has answered.
+type Scraped = Vec<(Instant, Option<f64>)>;
+
+/// Counts begin anew with a process, which is what scrapers take a count for that has become less; within one they only grow.
+#[test]
+fn the_port_of_scrapes_is_handed_over_with_the_daemon() {
+    let bed = Testbed::new();
+    let at = free();
+    let options = Options {
+        config: format!("[telemetry]\nprometheus = \"{at}\"\n"),
+        ..Options::default()
+    };
+    let mut daemon = bed.daemon_with("a", &options);
+    let token = daemon.tenant("acme");
+    let _server = daemon.serve_hotel(&token, ECHO, &["--echo"]);
+    let labels =
+        r#"tollgate_tenant="acme",rpc_system_name="tollgate",rpc_method="hotel.Echo/Echo""#;
+    let calls = format!(
+        "rpc_client_call_duration_seconds_count{{{labels},rpc_response_status_code=\"OK\"}}"
+    );
+    let counted = || {
+        let (status, text) = http(at, "GET /metrics", b"")?;
+        assert!(status == 200 || status == 503, "{status}: {text}");
+        let is_whole = status == 200;
+        is_whole.then(|| sample(&text, &calls).unwrap_or_default())
+    };
+    let call = |daemon: &Daemon, times| {
+        for _ in 0..times {
+            let outcome = daemon.call_hotel(&token, "", "hotel.Echo/Echo", "{}");
+            assert_eq!(outcome.code, 0, "{outcome}");
+        }
+    };
+    call(&daemon, 3);
+    let before = daemon.pid();
+    assert_eq!(counted(), Some(3.0));
+    let next = bed.successor("next", &program("tollgated").display().to_string());
+    let is_over = AtomicBool::new(false);
+    let (scraped, answered) = std::thread::scope(|scope| {
+        let scraper = scope.spawn(|| {
+            let mut scraped = Scraped::new();
+            while !is_over.load(Ordering::Relaxed) {
+                scraped.push((Instant::now(), counted()));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            scraped
+        });
+        let upgrade = format!("upgrade --binary {}", next.display());
+        let upgraded = daemon.run(&upgrade);
+        // Nothing panics before the scraper has been told to end.
+        let answered = eventually(SOON, || counted().is_some());
+        for _ in 0..2 {
+            daemon.call_hotel(&token, "", "hotel.Echo/Echo", "{}");
+        }
+        let answered = answered.and_then(|_| eventually(SOON, || counted() == Some(2.0)));
+        is_over.store(true, Ordering::Relaxed);
+        let scraped = scraper.join().unwrap();
+        (scraped, (upgraded, answered))
+    });
+    let (upgraded, answered) = answered;
+    assert_eq!(upgraded.code, 0, "{upgraded}");
+    answered.unwrap_or_else(|error| panic!("{error:?}: {:?}", counted()));
+    daemon.follow();
+    assert_ne!(daemon.pid(), before);
+    let counts: Vec<f64> = scraped.iter().filter_map(|(_, count)| *count).collect();
+    let is_less = |pair: &&[f64]| pair[1] < pair[0];
+    let steps: Vec<_> = counts.windows(2).filter(is_less).collect();
+    assert_eq!(steps, [[3.0, 0.0]], "the process changed once");
+    // Who scrapes each second misses one of them at most, on a machine that isn't loaded.
+    let gone = scraped.iter().filter(|(_, count)| count.is_none());
+    let gone: Vec<_> = gone.map(|(when, _)| *when).collect();
+    if let (Some(first), Some(last)) = (gone.first(), gone.last()) {
+        let took = *last - *first;
+        println!("nobody answered scrapes for {took:?}");
+        assert!(took < SOON / 3, "{took:?}");
+    }
+}
+
 /// What of OTLP's messages is looked at; OpenTelemetry's own are compared with ours in the crate's tests.
 mod otlp {
     use prost::Message;
@@ -274,9 +432,40 @@ mod otlp {
 struct Collector {
     spans: Arc<Mutex<Vec<otlp::Span>>>,
     lines: Arc<Mutex<Vec<otlp::Line>>>,
+    /// A line of a request's head without which it takes nothing, in lower case.
+    demands: Option<&'static str>,
 }
 
 impl Collector {
+    /// One with TLS that demands such a line.
+    fn secured(certificates: &Certificates, demands: &'static str) -> (Collector, SocketAddr) {
+        let provider = rustls::crypto::ring::default_provider();
+        let certificate = CertificateDer::from_pem_file(&certificates.certificate).unwrap();
+        let key = PrivateKeyDer::from_pem_file(&certificates.key).unwrap();
+        let config = ServerConfig::builder_with_provider(provider.into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .unwrap();
+        let config = Arc::new(config);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let collector = Collector {
+            demands: Some(demands),
+            ..Collector::default()
+        };
+        let kept = collector.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+                let (kept, stream) = (kept.clone(), StreamOwned::new(connection, stream));
+                std::thread::spawn(move || kept.answer(stream));
+            }
+        });
+        (collector, address)
+    }
+
     fn start() -> (Collector, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -291,7 +480,7 @@ impl Collector {
         (collector, address)
     }
 
-    fn answer(&self, mut stream: TcpStream) -> std::io::Result<()> {
+    fn answer(&self, mut stream: impl Read + Write) -> std::io::Result<()> {
         let (mut text, mut chunk) = (Vec::new(), [0; 65_536]);
         loop {
             let len = stream.read(&mut chunk)?;
@@ -309,6 +498,14 @@ impl Collector {
                 continue;
             }
             let body = &text[end + 4..end + 4 + length];
+            if self
+                .demands
+                .is_some_and(|line| !head.lines().any(|it| it == line))
+            {
+                stream.write_all(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n")?;
+                text.drain(..end + 4 + length);
+                continue;
+            }
             if head.starts_with("post /v1/traces ") {
                 let request = otlp::Request::<otlp::Span>::decode(body).unwrap();
                 self.spans.lock().unwrap().extend(request.items());
