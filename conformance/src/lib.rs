@@ -17,6 +17,7 @@
 //! - [`module`] are policies as text; [`bombs`] are modules that no compiler should meet.
 //! - [`readme`] reads what users are told to write.
 //! - [`counting`] counts what reaches a server.
+//! - [`browser`] is a headless one; [`terminal`] is a terminal, and [`screen`] what is to be seen in it.
 //! - [`source`] reads Rust source for the repository's checks of itself (`tests/structure.rs`).
 //!
 //! Nothing here is part of the product: no crate of the datapath depends on this one.
@@ -48,6 +49,7 @@ pub mod module;
 pub mod peer;
 pub mod process;
 pub mod readme;
+pub mod screen;
 pub mod source;
 pub mod terminal;
 pub mod testbed;

@@ -1,4 +1,6 @@
-//! `tollgate top`: what it says of real calls, and that it gives back the terminal that it has borrowed.
+//! `tollgate top`: what it says of real calls, how that looks, and that it gives back the terminal that it has borrowed.
+//!
+//! `TOLLGATE_SCREENSHOTS=DIRECTORY` keeps a picture of it, through a browser. The README's is one: `service/cli/top.png`.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -7,9 +9,12 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tollgate_conformance::browser::Browser;
 use tollgate_conformance::process::{Process, program};
+use tollgate_conformance::screen::{Screen, Style};
 use tollgate_conformance::terminal::Terminal;
 use tollgate_conformance::testbed::{Daemon, SOON, Testbed, eventually};
+use tollgate_conformance::traffic::Traffic;
 
 const RESERVE: &str = "hotel.Reservation/Reserve";
 
@@ -158,9 +163,9 @@ fn without_a_daemon_it_says_so() {
 /// Leaves the alternate screen, which is what it has put its own on.
 const LEAVE: &str = "\u{1b}[?1049l";
 
-fn look(terminal: &Terminal, daemon: &Daemon) -> Process {
+fn look(terminal: &Terminal, daemon: &Daemon, every: &str) -> Process {
     let socket = daemon.socket().display().to_string();
-    let args = ["--socket", &socket, "top", "--interval", "200ms"];
+    let args = ["--socket", &socket, "top", "--interval", every];
     terminal.start(&program("tollgate"), args)
 }
 
@@ -177,7 +182,7 @@ fn the_live_view_gives_the_terminal_back() {
     assert_eq!(reserve(&daemon, &token, "Bob"), 0);
     let terminal = Terminal::new(100, 30);
     let cooked = terminal.modes();
-    let mut top = look(&terminal, &daemon);
+    let mut top = look(&terminal, &daemon, "200ms");
     shows(&terminal, RESERVE);
     assert_ne!(terminal.modes(), cooked, "it hears single keys");
     terminal.press("p");
@@ -206,7 +211,7 @@ fn the_live_view_gives_the_terminal_back() {
 
     // Told by a signal, as by a key.
     let terminal = Terminal::new(20, 3);
-    let mut top = look(&terminal, &daemon);
+    let mut top = look(&terminal, &daemon, "200ms");
     shows(&terminal, "METHOD");
     top.signal(Signal::TERM);
     let status = top.ended(SOON).expect("SIGTERM ends it");
@@ -214,4 +219,83 @@ fn the_live_view_gives_the_terminal_back() {
     assert_eq!(terminal.modes(), cooked);
     let left = eventually(Duration::from_secs(5), || terminal.said().contains(LEAVE));
     left.unwrap_or_else(|_| panic!("{:?}", terminal.said()));
+}
+
+/// A screen's columns: the terminal is one less wide before it is painted anew.
+const COLUMNS: u16 = 101;
+const ROWS: u16 = 16;
+
+#[test]
+fn the_live_view_is_painted_in_colours() {
+    let bed = Testbed::new();
+    let (daemon, token, _server) = guarded(&bed);
+    let null = daemon.push("--provider", "null", "null", None);
+    daemon.ok(&format!(
+        "policy attach {null} --provider --post --side client"
+    ));
+    let bank = Traffic::start("bank", &daemon, &daemon);
+    let terminal = Terminal::new(COLUMNS - 1, ROWS);
+    let mut top = look(&terminal, &daemon, "1s");
+    // By CPU, rate, p99, denials.
+    terminal.press("sss");
+    let is_over = AtomicBool::new(false);
+    let mut shown = Err("nothing yet".to_owned());
+    let painted = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                for name in ["Bob", "Ada", "Carl"] {
+                    reserve(&daemon, &token, name);
+                }
+            }
+        });
+        // Nothing panics before the calls have been told to end.
+        let painted = eventually(2 * SOON, || {
+            shown = Screen::painted(COLUMNS.into(), ROWS.into(), &terminal.repainted());
+            let lines = shown.as_ref().map(Screen::lines).unwrap_or_default();
+            let line = |words: &str| lines.iter().find(|line| line.contains(words));
+            // Of an interval with calls of both tenants, and with denials, which those of none are below.
+            let rows = [
+                "Echo/Echo",
+                "acl@1",
+                "null@1",
+                "RUNTIME",
+                "denied/s▼",
+                "q quit",
+            ];
+            let first = line("Reservation/Reserve").and_then(|line| line.split(' ').next_back());
+            let denied = first.and_then(|denied| denied.parse::<f64>().ok());
+            rows.iter().all(|words| line(words).is_some()) && denied > Some(0.0)
+        });
+        is_over.store(true, Ordering::Relaxed);
+        painted
+    });
+    painted.unwrap_or_else(|error| panic!("{error:?}: {shown:?}"));
+    let screen = shown.unwrap();
+    bank.assert_flows();
+    let style = |color| Style {
+        color: Some(color),
+        behind: None,
+        is_bold: true,
+    };
+    let (cyan, yellow) = (style(6), style(3));
+    assert_eq!(screen.style_of("tollgate top"), Some(cyan));
+    assert_eq!(screen.style_of("METHOD"), Some(yellow));
+    assert_eq!(screen.style_of("hotel.Echo"), Some(Style::default()));
+    terminal.press("q");
+    assert_eq!(top.ended(SOON).unwrap().code(), Some(0));
+
+    let Some(directory) = std::env::var_os("TOLLGATE_SCREENSHOTS") else {
+        return;
+    };
+    let Some(browser) = Browser::start(&bed.path("profile")) else {
+        return;
+    };
+    let page = bed.file("top.html", screen.html());
+    browser.go(&format!("file://{}", page.display()));
+    let size = browser.run("return [document.body.offsetWidth, document.body.offsetHeight]");
+    let size =
+        json!({"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": false});
+    browser.devtools("Emulation.setDeviceMetricsOverride", &size);
+    let file = std::path::PathBuf::from(directory).join("top.png");
+    std::fs::write(file, browser.screenshot()).unwrap();
 }
