@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 
@@ -74,11 +75,25 @@ const CONTRAST: &str = r"
         return /, 0\)$/.test(color) ? (node.parentElement ? behind(node.parentElement) : 'rgb(255, 255, 255)') : color;
     };
     const seen = [...document.querySelectorAll('body *')].filter((node) => node.checkVisibility() && [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim()));
-    const contrasts = seen.filter((node) => !node.closest('svg')).map((node) => {
-        const [a, b] = [light(getComputedStyle(node).color), light(behind(node))];
+    const style = (node) => getComputedStyle(node);
+    // Of a picture's text: what was drawn there last before it.
+    const drawn = (node) => {
+        const box = node.getBoundingClientRect();
+        const [x, y] = [box.x + box.width / 2, box.y + box.height / 2];
+        const has = (at) => at.left <= x && x <= at.right && at.top <= y && y <= at.bottom;
+        const before = [...node.closest('svg').querySelectorAll('*')].filter((it) => it.compareDocumentPosition(node) === Node.DOCUMENT_POSITION_FOLLOWING);
+        const there = before.filter((it) => ['rect', 'circle'].includes(it.localName) && style(it).fill !== 'none' && has(it.getBoundingClientRect())).pop();
+        if (there && style(there).fillOpacity !== '1') throw new Error(`${node.textContent} is on something translucent`);
+        return there ? style(there).fill : behind(node.closest('svg'));
+    };
+    const contrast = (text, ground) => {
+        const [a, b] = [light(text), light(ground)];
         return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    });
-    return [contrasts.length, Math.min(...contrasts)]";
+    };
+    const isText = (node) => node.localName === 'text';
+    const inPictures = seen.filter(isText).map((node) => contrast(style(node).fill, drawn(node)));
+    const others = seen.filter((node) => !node.closest('svg')).map((node) => contrast(style(node).color, behind(node)));
+    return [others.length, Math.min(...others), inPictures.length, Math.min(...inPictures)]";
 
 #[test]
 fn a_viewer_sees_what_happens_and_changes_nothing() {
@@ -191,16 +206,22 @@ fn a_viewer_sees_what_happens_and_changes_nothing() {
     for scheme in ["light", "dark"] {
         prefer(&browser, "color-scheme", scheme);
         let measured = browser.run(CONTRAST);
-        let (texts, least) = (measured[0].as_u64().unwrap(), measured[1].as_f64().unwrap());
-        assert!(
-            texts > 50 && least >= 4.5,
-            "{scheme}: {texts} texts, {least}"
-        );
+        for (at, what, expected) in [(0, "texts", 50), (2, "texts in pictures", 10)] {
+            let (count, least) = (&measured[at], &measured[at + 1]);
+            assert!(
+                count.as_u64().unwrap() > expected && least.as_f64().unwrap() >= 4.5,
+                "{scheme}: {count} {what}, {least}"
+            );
+        }
         browser.run("scrollTo({ top: 0, behavior: 'instant' })");
         keep(&browser, scheme);
         browser.run("document.getElementById('latency').scrollIntoView({ behavior: 'instant' })");
         keep(&browser, &format!("{scheme}-latency"));
     }
+    // What can't be read is noticed.
+    let vanished = "document.querySelector('#heat text').style.fill = 'var(--card)';";
+    let measured = browser.run(&format!("{vanished}{CONTRAST}"));
+    assert_eq!(measured[3], 1);
     let narrow = json!({"width": 400, "height": 1200, "deviceScaleFactor": 1, "mobile": true});
     browser.devtools("Emulation.setDeviceMetricsOverride", &narrow);
     let wide = "return document.documentElement.scrollWidth";
@@ -266,6 +287,64 @@ fn an_operator_rolls_a_canary_back() {
     is_closed.unwrap();
     let complaints = browser.complaints();
     assert!(complaints.is_empty(), "{complaints:?}");
+}
+
+/// Records and denials that are shown, the newest.
+const SHOWN: usize = 50;
+
+/// What the page is told by its daemon: the answer's body.
+fn told(address: &str, request: &str, proof: &str) -> Value {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let head = format!("{request} HTTP/1.1\r\nHost: {address}\r\nAuthorization: {proof}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 "), "{answer}");
+    serde_json::from_str(body).unwrap()
+}
+
+#[test]
+fn the_newest_records_and_denials_are_shown() {
+    let bed = Testbed::new();
+    let (daemon, token, _server) = on_trial(&bed);
+    let proto = proto_file("hotel.proto").display().to_string();
+    let ada = r#"{"customer_name": "Ada"}"#;
+    for number in 0..=SHOWN {
+        let traceparent = format!("traceparent=00-{:032x}-00f067aa0ba902b7-01", number + 1);
+        let call = ["call", "--token", &token, "--proto", &proto, RESERVE];
+        let outcome = daemon.tollgate(call.iter().chain(&[ada, "--metadata", &traceparent]));
+        assert_eq!(outcome.code, 7, "{outcome}");
+        daemon.tenant(&format!("t{number}"));
+    }
+    let link = link(&daemon, "console");
+    let (address, secret) = link
+        .strip_prefix("http://")
+        .unwrap()
+        .split_once("/#")
+        .unwrap();
+    let entered = told(
+        address,
+        "POST /api/session",
+        &format!("Invitation {secret}"),
+    );
+    let session = entered["session"].as_str().unwrap();
+    let state = told(address, "GET /api/state", &format!("Session {session}"));
+    let denied = state["denied"].as_array().unwrap();
+    let traces: Vec<_> = denied
+        .iter()
+        .map(|it| it["trace"].as_str().unwrap())
+        .collect();
+    let newest = (0..SHOWN).map(|back| format!("{:032x}", SHOWN + 1 - back));
+    assert_eq!(traces, newest.collect::<Vec<_>>());
+    let records = state["audit"]["records"].as_array().unwrap();
+    let tenants: Vec<_> = records
+        .iter()
+        .map(|record| serde_json::from_str(record.as_str().unwrap()).unwrap())
+        .map(|record: Value| record["details"]["tenant"].clone())
+        .collect();
+    let newest: Vec<_> = (1..=SHOWN).map(|number| format!("t{number}")).collect();
+    assert_eq!(tenants, newest);
 }
 
 #[test]
