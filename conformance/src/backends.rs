@@ -8,9 +8,11 @@ use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
+use crate::certificates::Certificates;
 use crate::process::{Process, programs};
 use crate::testbed::{SOON, Testbed, eventually};
 
@@ -121,15 +123,47 @@ impl Collector {
     /// # Panics
     /// If it doesn't come to serve.
     pub fn start(bed: &Testbed, name: &str) -> Option<Collector> {
+        Collector::configured(bed, name, "", "")
+    }
+
+    /// One that shows a certificate, and answers who has a token: `authorization: Bearer TOKEN`.
+    ///
+    /// # Panics
+    /// If it doesn't come to serve.
+    pub fn secured(
+        bed: &Testbed,
+        name: &str,
+        its: &Certificates,
+        token: &str,
+    ) -> Option<Collector> {
+        let (certificate, key) = (its.certificate.display(), its.key.display());
+        let receives = format!(
+            ", tls: {{cert_file: '{certificate}', key_file: '{key}'}}, auth: {{authenticator: bearertokenauth}}"
+        );
+        let extensions = format!("extensions: {{bearertokenauth: {{token: '{token}'}}}}\n");
+        Collector::configured(bed, name, &receives, &extensions)
+    }
+
+    /// `receives` is how it does that by both protocols, beside where.
+    fn configured(
+        bed: &Testbed,
+        name: &str,
+        receives: &str,
+        extensions: &str,
+    ) -> Option<Collector> {
         let program = place_of("collector")?;
         let (grpc, http) = (free(), free());
         let file = bed.path(&format!("{name}.jsonl"));
         let shown = file.display();
         let pipeline = "{receivers: [otlp], exporters: [file]}";
+        let enabled = match extensions {
+            "" => "",
+            _ => "  extensions: [bearertokenauth]\n",
+        };
         let config = format!(
-            "receivers: {{otlp: {{protocols: {{grpc: {{endpoint: '{grpc}'}}, http: {{endpoint: '{http}'}}}}}}}}\n\
+            "{extensions}receivers: {{otlp: {{protocols: {{grpc: {{endpoint: '{grpc}'{receives}}}, http: {{endpoint: '{http}'{receives}}}}}}}}}\n\
              exporters: {{file: {{path: '{shown}', append: true, flush_interval: 100ms}}}}\n\
-             service:\n  telemetry: {{metrics: {{level: none}}}}\n\
+             service:\n  telemetry: {{metrics: {{level: none}}}}\n{enabled}\
              \x20 pipelines: {{traces: {pipeline}, metrics: {pipeline}, logs: {pipeline}}}\n"
         );
         let config = bed.file(&format!("{name}.yaml"), config);
@@ -298,6 +332,7 @@ impl Prometheus {
             format!("--config.file={}", config.display()),
             format!("--storage.tsdb.path={}", bed.path("prometheus").display()),
             format!("--web.listen-address={at}"),
+            "--enable-feature=exemplar-storage".to_owned(),
         ];
         let serves = || http(at, "GET /-/ready", b"").is_some_and(|(status, _)| status == 200);
         let process = start(&program, &args, serves);
@@ -312,6 +347,16 @@ impl Prometheus {
         let answer = get(self.at, &format!("/api/v1/query?query={}", escaped(query)));
         let answer = answer.unwrap_or_default();
         list(&answer, "/data/result").cloned().collect()
+    }
+
+    /// The exemplars of the series that a query is about, of the last hour: each series with its labels in `seriesLabels`.
+    pub fn exemplars(&self, query: &str) -> Vec<Value> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.unwrap_or_default().as_secs();
+        let (query, start, end) = (escaped(query), now.saturating_sub(3_600), now + 60);
+        let path = format!("/api/v1/query_exemplars?query={query}&start={start}&end={end}");
+        let answer = get(self.at, &path).unwrap_or_default();
+        list(&answer, "/data").cloned().collect()
     }
 
     /// The one number that a query answers.

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tollgate_conformance::backends::{
     Collector, Prometheus, attribute, free, list, place_of, points, sample, scrape,
 };
+use tollgate_conformance::certificates::Certificates;
 use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::process::Process;
 use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually};
@@ -158,6 +159,51 @@ fn a_collector_gets_what_was_called_and_a_tenants_own_what_is_the_tenants() {
             ["startTimeUnixNano", "endTimeUnixNano"].map(|key| number(&span[key]).unwrap());
         assert!(began <= ended && ended - began < SOON.as_nanos() as u64);
     }
+}
+
+#[test]
+fn a_collector_with_tls_gets_what_was_called_from_those_with_a_token() {
+    let bed = Testbed::new();
+    let certificates = Certificates::signed_by(&bed, "own");
+    let Some(all) = Collector::secured(&bed, "all", &certificates, "s3cret") else {
+        return;
+    };
+    let key = bed.file("key", "authorization: Bearer s3cret\n");
+    let told = |at: SocketAddr, protocol: &str| {
+        let ca = &certificates.ca;
+        format!(
+            "interval_s = 1\nsample_per_million = 1000000\nendpoint = \"https://{at}\"\nprotocol = \"{protocol}\"\nca = {ca:?}\n"
+        )
+    };
+    let allowed = |text: String| format!("{text}compression = \"gzip\"\nheaders_file = {key:?}\n");
+    let a = daemon(&bed, "a", &allowed(told(all.grpc, "grpc")));
+    let b = daemon(&bed, "b", &allowed(told(all.http, "http")));
+    let mut strangers = [("c", all.grpc, "grpc"), ("d", all.http, "http")]
+        .map(|(name, at, protocol)| daemon(&bed, name, &told(at, protocol)));
+    let acme = Caller::new("acme", &a, &b);
+    acme.call(&a, 3);
+    let both = counts([("acme".to_owned(), 2), ("acme".to_owned(), 3)].map(|of| (of, 3)));
+    becomes(&both, || spans_of(&all));
+    let three = counts([("acme".to_owned(), 3)]);
+    becomes(&three, || calls_of(&all, "rpc.client.call.duration"));
+    becomes(&three, || calls_of(&all, "rpc.server.call.duration"));
+    assert_eq!(hosts_in(&all), BTreeSet::from(["a".into(), "b".into()]));
+
+    // Those without are told so, and leave nothing there.
+    for (stranger, words) in strangers
+        .iter_mut()
+        .zip(["Unauthenticated", "401 Unauthorized"])
+    {
+        let line = stranger.process().line(SOON, |line| line.contains(words));
+        let line = line.unwrap_or_else(|error| panic!("{words}: {error}"));
+        assert!(line.contains("doesn't take metrics"), "{line}");
+    }
+    let resources = all.got("resourceMetrics");
+    let from: BTreeSet<_> = resources
+        .iter()
+        .map(|it| attribute(&it["resource"], "service.instance.id"))
+        .collect();
+    assert_eq!(from, BTreeSet::from([Some("a"), Some("b")]));
 }
 
 /// The daemons that a collector's spans are from.
@@ -307,6 +353,53 @@ fn prometheus_counts_what_was_called_by_tenant() {
         0.0 < sum && sum <= 2.0 * most,
         "{sum} s in two calls of at most {most} s"
     );
+}
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+/// From a duration in a dashboard to the trace of a call that took so long.
+#[test]
+fn prometheus_has_the_trace_of_a_call_as_an_exemplar_of_its_duration() {
+    let bed = Testbed::new();
+    let at = free();
+    let Some(prometheus) = Prometheus::start(&bed, &[at]) else {
+        return;
+    };
+    let told = format!("prometheus = \"{at}\"\n");
+    let (a, b) = (daemon(&bed, "a", &told), bed.daemon("b"));
+    let tokens = [a.tenant("acme"), b.tenant("acme")];
+    let hosts = Hosts { bed, a, b, tokens };
+    let _server = hosts.serve_echo(&[]);
+    let parent = format!("traceparent=00-{TRACE}-00f067aa0ba902b7-01");
+    assert_eq!(hosts.echo(&[&parent]).code, 0);
+    // One that isn't traced has none.
+    assert_eq!(hosts.echo(&[]).code, 0);
+    let metric = "rpc_client_call_duration_seconds";
+    let count = format!("sum({metric}_count{{tollgate_tenant=\"acme\"}})");
+    becomes(&Some(2.0), || prometheus.number(&count));
+    let selector = format!("{metric}_bucket{{tollgate_tenant=\"acme\"}}");
+    let found = || prometheus.exemplars(&selector);
+    eventually(SOON, || !found().is_empty()).unwrap();
+    let found = found();
+    let [series] = &found[..] else {
+        panic!("one bucket has one: {found:?}");
+    };
+    assert_eq!(series["seriesLabels"]["rpc_method"], CALL);
+    let exemplars: Vec<_> = list(series, "/exemplars").collect();
+    assert_eq!(exemplars.len(), 1, "{series:#}");
+    let exemplar = exemplars[0];
+    assert_eq!(exemplar["labels"]["trace_id"], TRACE);
+    let span = exemplar["labels"]["span_id"].as_str().unwrap();
+    assert_eq!(span.len(), 16);
+    // It is in the bucket that it is shown at, and what it names is what the daemon keeps.
+    let text = |value: &Value| value.as_str().unwrap().parse::<f64>().unwrap();
+    let (took, bound) = (
+        text(&exemplar["value"]),
+        text(&series["seriesLabels"]["le"]),
+    );
+    assert!(0.0 < took && took <= bound, "{series:#}");
+    let kept = hosts.a.ok(&format!("trace {TRACE} --json"));
+    assert!(kept.contains(span), "{span} in {kept}");
 }
 
 /// Everything that has a name in what a collector got.
