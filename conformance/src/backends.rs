@@ -319,6 +319,14 @@ impl Prometheus {
     /// # Panics
     /// If it doesn't come to serve.
     pub fn start(bed: &Testbed, targets: &[SocketAddr]) -> Option<Prometheus> {
+        Prometheus::with(bed, targets, "exemplar-storage")
+    }
+
+    /// One with some of what isn't stable.
+    ///
+    /// # Panics
+    /// If it doesn't come to serve.
+    pub fn with(bed: &Testbed, targets: &[SocketAddr], features: &str) -> Option<Prometheus> {
         let program = place_of("prometheus")?;
         let targets: Vec<_> = targets.iter().map(|at| format!("'{at}'")).collect();
         let config = format!(
@@ -332,7 +340,7 @@ impl Prometheus {
             format!("--config.file={}", config.display()),
             format!("--storage.tsdb.path={}", bed.path("prometheus").display()),
             format!("--web.listen-address={at}"),
-            "--enable-feature=exemplar-storage".to_owned(),
+            format!("--enable-feature={features}"),
         ];
         let serves = || http(at, "GET /-/ready", b"").is_some_and(|(status, _)| status == 200);
         let process = start(&program, &args, serves);

@@ -402,6 +402,47 @@ fn prometheus_has_the_trace_of_a_call_as_an_exemplar_of_its_duration() {
     assert!(kept.contains(span), "{span} in {kept}");
 }
 
+/// A native histogram has all buckets, so a percentile is within 9 % and not between powers of two.
+#[test]
+fn prometheus_has_native_histograms_of_durations_if_it_wants_them() {
+    let bed = Testbed::new();
+    let at = free();
+    let features = "native-histograms,exemplar-storage";
+    let Some(prometheus) = Prometheus::with(&bed, &[at], features) else {
+        return;
+    };
+    let a = daemon(&bed, "a", &format!("prometheus = \"{at}\"\n"));
+    let b = bed.daemon("b");
+    let (acme, other) = (Caller::new("acme", &a, &b), Caller::new("other", &a, &b));
+    acme.call(&a, 3);
+    other.call(&a, 1);
+    let of = |function: &str, tenant: &str| {
+        let series = format!("rpc_client_call_duration_seconds{{tollgate_tenant=\"{tenant}\"}}");
+        prometheus.number(&format!("{function}{series})"))
+    };
+    becomes(&Some(3.0), || of("histogram_count(", "acme"));
+    becomes(&Some(1.0), || of("histogram_count(", "other"));
+    let text = scrape(at);
+    let labels = r#"tollgate_tenant="other",rpc_system_name="tollgate",rpc_method="hotel.Echo/Echo",rpc_response_status_code="OK""#;
+    let took = format!("rpc_client_call_duration_seconds_sum{{{labels}}}");
+    let took = sample(&text, &took).unwrap_or_else(|| panic!("{text}"));
+    assert!(took > 0.0, "{text}");
+    let sum = of("histogram_sum(", "other").unwrap();
+    assert!((sum - took).abs() < 1e-9, "{sum} of {took}");
+    // It is alone in its bucket, whose bounds are 9 % apart.
+    for quantile in ["0.01", "0.5", "1"] {
+        let found = of(&format!("histogram_quantile({quantile},"), "other").unwrap();
+        let ratio = found / took;
+        assert!(
+            (0.917..=1.091).contains(&ratio),
+            "{quantile}: {found} of {took}"
+        );
+    }
+    // What isn't a histogram is as it is otherwise.
+    let time = "count(tollgate_runtime_time_seconds_total{tollgate_runtime_state=\"sleeping\"})";
+    assert_eq!(prometheus.number(time), Some(1.0));
+}
+
 /// Everything that has a name in what a collector got.
 fn names_in(collector: &Collector) -> BTreeSet<String> {
     fn collect(value: &Value, names: &mut BTreeSet<String>) {

@@ -7,7 +7,7 @@
 //!      └─ record.rs      spans and lines of calls that are traced or have failed
 //!            │ a bounded queue, taken by the control plane
 //!            ▼
-//!   control plane ── metrics.rs ──┬─ prometheus.rs ── scrape.rs ──▶ who scrapes
+//!   control plane ── metrics.rs ──┬─ prometheus.rs, protobuf.rs ── scrape.rs ──▶ who scrapes
 //!                                 └─ otlp.rs ── export.rs ────────▶ collectors, one exporter per endpoint
 //! ```
 //!
@@ -27,6 +27,7 @@ pub mod limits;
 pub mod metrics;
 pub mod otlp;
 pub mod prometheus;
+mod protobuf;
 pub mod record;
 pub mod sampling;
 pub mod scrape;

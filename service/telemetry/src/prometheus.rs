@@ -1,4 +1,4 @@
-//! Metrics as text: Prometheus' format, and OpenMetrics, which has exemplars.
+//! What a scraper reads: text in Prometheus' format, or in OpenMetrics, which has exemplars; or protobuf, which has native histograms.
 //!
 //! ```text
 //!  rpc.server.call.duration, s     ─▶  rpc_server_call_duration_seconds{rpc_method="...",le="0.0009765625"}
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Names are translated as OpenTelemetry says. A histogram's bounds are powers of two seconds, where those of its exponential buckets are,
-//! too, so the counts are exact. Absent on purpose: native histograms, which need the protobuf format.
+//! too, so the counts are exact.
 
 use std::fmt::Write;
 
@@ -14,24 +14,45 @@ use crate::histogram::{Histogram, seconds};
 use crate::metrics::{Family, Kind, Metrics, Point, TENANT, Value};
 
 /// Exponents of the bounds that are written: 2^-20 s, about a microsecond, to 2^6 s.
-const EXPONENTS: std::ops::RangeInclusive<i32> = -20..=6;
+pub(crate) const EXPONENTS: std::ops::RangeInclusive<i32> = -20..=6;
 
-/// How the text is written.
+/// How it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// What every scraper reads.
     Prometheus,
     /// With exemplars.
     OpenMetrics,
+    /// With exemplars and native histograms.
+    Protobuf,
 }
 
 impl Format {
-    /// What an `Accept` asks for.
+    /// What an `Accept` prefers.
     pub fn accepted(accept: &str) -> Format {
-        match accept.contains("application/openmetrics-text") {
-            true => Format::OpenMetrics,
-            false => Format::Prometheus,
+        let mut best = (Format::Prometheus, 0.0);
+        for offer in accept.split(',') {
+            let mut words = offer.split(';').map(str::trim);
+            let kind = words.next().unwrap_or_default();
+            let is_said = |word: &str| offer.split(';').any(|said| said.trim() == word);
+            let format = match kind {
+                "application/vnd.google.protobuf"
+                    if is_said("proto=io.prometheus.client.MetricFamily")
+                        && is_said("encoding=delimited") =>
+                {
+                    Format::Protobuf
+                }
+                "application/openmetrics-text" => Format::OpenMetrics,
+                "text/plain" => Format::Prometheus,
+                _ => continue,
+            };
+            let quality = words.find_map(|word| word.strip_prefix("q="));
+            let quality: f64 = quality.map_or(1.0, |text| text.parse().unwrap_or(0.0));
+            if quality > best.1 {
+                best = (format, quality);
+            }
         }
+        best.0
     }
 
     /// As `Content-Type` says it.
@@ -39,6 +60,9 @@ impl Format {
         match self {
             Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
             Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Format::Protobuf => {
+                "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+            }
         }
     }
 }
@@ -61,7 +85,14 @@ impl Now {
 }
 
 /// All of them.
-pub fn write(metrics: &Metrics, format: Format, now: Now) -> String {
+pub fn write(metrics: &Metrics, format: Format, now: Now) -> Vec<u8> {
+    match format {
+        Format::Protobuf => crate::protobuf::write(metrics, now),
+        Format::Prometheus | Format::OpenMetrics => text(metrics, format, now).into_bytes(),
+    }
+}
+
+fn text(metrics: &Metrics, format: Format, now: Now) -> String {
     let mut text = String::new();
     for family in &metrics.families {
         write_family(&mut text, family, format, now);
@@ -73,7 +104,7 @@ pub fn write(metrics: &Metrics, format: Format, now: Now) -> String {
 }
 
 /// A family's name, without what a counter's samples end in.
-fn name_of(family: &Family) -> String {
+pub(crate) fn name_of(family: &Family) -> String {
     let mut name = family.name.replace('.', "_");
     let unit = match family.unit {
         "s" => "_seconds",
@@ -87,26 +118,36 @@ fn name_of(family: &Family) -> String {
     name
 }
 
+/// What its samples are called, if it has this name; but those of a histogram.
+pub(crate) fn sample_of(family: &Family, name: &str) -> String {
+    let total = match family.kind {
+        Kind::Counter => "_total",
+        Kind::Gauge | Kind::Histogram => "",
+    };
+    format!("{name}{total}")
+}
+
 fn write_family(text: &mut String, family: &Family, format: Format, now: Now) {
     let name = name_of(family);
-    let (kind, total) = match family.kind {
-        Kind::Counter => ("counter", "_total"),
-        Kind::Gauge => ("gauge", ""),
-        Kind::Histogram => ("histogram", ""),
+    let sample = sample_of(family, &name);
+    let kind = match family.kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+        Kind::Histogram => "histogram",
     };
-    // OpenMetrics names the family, Prometheus its samples.
+    // OpenMetrics names the family, the others its samples.
     let announced = match format {
-        Format::OpenMetrics => name.clone(),
-        Format::Prometheus => format!("{name}{total}"),
+        Format::OpenMetrics => &name,
+        Format::Prometheus | Format::Protobuf => &sample,
     };
     let _to_memory = writeln!(text, "# HELP {announced} {}", family.help);
     let _to_memory = writeln!(text, "# TYPE {announced} {kind}");
     for point in &family.points {
         let labels = labels_of(point);
         let _to_memory = match &point.value {
-            Value::Count(count) => writeln!(text, "{name}{total}{} {count}", braced(&labels, "")),
+            Value::Count(count) => writeln!(text, "{sample}{} {count}", braced(&labels, "")),
             Value::Measure(measure) => {
-                writeln!(text, "{name}{total}{} {measure}", braced(&labels, ""))
+                writeln!(text, "{sample}{} {measure}", braced(&labels, ""))
             }
             Value::Durations(durations) => {
                 write_histogram(text, (&name, &labels), durations, format, now);
@@ -230,7 +271,7 @@ mod tests {
 
     #[test]
     fn counts_are_cumulative_and_labels_are_escaped() {
-        let text = write(&metrics(), Format::Prometheus, NOW);
+        let text = text(&metrics(), Format::Prometheus, NOW);
         let labels = r#"tollgate_tenant="acme",rpc_method="a\"b\\c\nd""#;
         let name = "rpc_server_call_duration_seconds";
         let wanted = [
@@ -251,7 +292,7 @@ mod tests {
 
     #[test]
     fn openmetrics_has_an_exemplar_and_an_end() {
-        let text = write(&metrics(), Format::OpenMetrics, NOW);
+        let text = text(&metrics(), Format::OpenMetrics, NOW);
         let (trace, span) = ("ab".repeat(16), "cd".repeat(8));
         let exemplar = format!(
             "le=\"0.00390625\"}} 3 # {{trace_id=\"{trace}\",span_id=\"{span}\"}} 0.003 1700000000.000\n"
@@ -264,13 +305,48 @@ mod tests {
 
     #[test]
     fn a_scraper_says_what_it_reads() {
-        let accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
-        assert_eq!(Format::accepted(accept), Format::OpenMetrics);
-        assert_eq!(Format::accepted("*/*"), Format::Prometheus);
-        assert!(
-            Format::OpenMetrics
-                .content_type()
-                .starts_with("application/openmetrics-text")
-        );
+        let protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
+        let open = "application/openmetrics-text;version=1.0.0";
+        for (accept, expected) in [
+            (
+                format!("{open},text/plain;version=0.0.4;q=0.5"),
+                Format::OpenMetrics,
+            ),
+            (
+                format!("{open};q=0.2, text/plain;version=0.0.4;q=0.5,*/*;q=0.1"),
+                Format::Prometheus,
+            ),
+            (
+                format!("{protobuf},{open};q=0.8,text/plain;q=0.5"),
+                Format::Protobuf,
+            ),
+            (
+                format!("{protobuf};q=0.6,{open};q=0.8"),
+                Format::OpenMetrics,
+            ),
+            (
+                format!("{};q=1", protobuf.replace(';', " ; ")),
+                Format::Protobuf,
+            ),
+            // Other ways to write the same messages aren't written.
+            (protobuf.replace("delimited", "text"), Format::Prometheus),
+            (
+                "application/vnd.google.protobuf".to_owned(),
+                Format::Prometheus,
+            ),
+            (format!("{open};q=NaN"), Format::Prometheus),
+            (format!("{open};q=0"), Format::Prometheus),
+            ("*/*".to_owned(), Format::Prometheus),
+            (String::new(), Format::Prometheus),
+            (",;q=,;;".to_owned(), Format::Prometheus),
+        ] {
+            let format = Format::accepted(&accept);
+            assert_eq!(format, expected, "{accept}");
+            let kind = format.content_type().split(';').next().unwrap();
+            assert!(
+                accept.contains(kind) || format == Format::Prometheus,
+                "{accept}"
+            );
+        }
     }
 }

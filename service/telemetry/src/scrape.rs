@@ -25,7 +25,7 @@ use crate::prometheus::Format;
 pub async fn serve<S, F>(listener: TcpListener, show: S)
 where
     S: Fn(Format) -> F + 'static,
-    F: Future<Output = Option<String>> + 'static,
+    F: Future<Output = Option<Vec<u8>>> + 'static,
 {
     let (show, places) = (Rc::new(show), Arc::new(Semaphore::new(MAX_SCRAPES)));
     loop {
@@ -56,7 +56,7 @@ async fn answer<S, F>(
 ) -> Result<Response<Full<Bytes>>, Infallible>
 where
     S: Fn(Format) -> F,
-    F: Future<Output = Option<String>>,
+    F: Future<Output = Option<Vec<u8>>>,
 {
     if request.method() != Method::GET {
         return Ok(said(StatusCode::METHOD_NOT_ALLOWED, "GET /metrics"));
@@ -67,10 +67,10 @@ where
     let accept = request.headers().get(ACCEPT);
     let accept = accept.and_then(|accept| accept.to_str().ok());
     let format = Format::accepted(accept.unwrap_or_default());
-    let Some(text) = show(format).await else {
+    let Some(content) = show(format).await else {
         return Ok(said(StatusCode::SERVICE_UNAVAILABLE, "ask again"));
     };
-    let mut response = Response::new(Full::new(Bytes::from(text)));
+    let mut response = Response::new(Full::new(Bytes::from(content)));
     let kind = HeaderValue::from_static(format.content_type());
     response.headers_mut().insert(CONTENT_TYPE, kind);
     Ok(response)

@@ -635,7 +635,7 @@ async fn a_scrape_that_takes_too_long_gives_its_place_back() {
     here.run_until(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let show = |_| async { Some(String::new()) };
+        let show = |_| async { Some(Vec::new()) };
         tokio::task::spawn_local(crate::scrape::serve(listener, show));
         let began = std::time::Instant::now();
         let mut slow = Vec::new();
