@@ -331,7 +331,9 @@ fn the_port_of_scrapes_is_handed_over_with_the_daemon() {
     let counts: Vec<f64> = scraped.iter().filter_map(|(_, count)| *count).collect();
     let is_less = |pair: &&[f64]| pair[1] < pair[0];
     let steps: Vec<_> = counts.windows(2).filter(is_less).collect();
-    assert_eq!(steps, [[3.0, 0.0]], "the process changed once");
+    // A scraper that the machine holds up sees the next process' first calls at once.
+    let is_once = matches!(steps[..], [[3.0, next]] if *next <= 2.0);
+    assert!(is_once, "the process changed once: {steps:?}");
     // Who scrapes each second misses one of them at most, on a machine that isn't loaded.
     let gone = scraped.iter().filter(|(_, count)| count.is_none());
     let gone: Vec<_> = gone.map(|(when, _)| *when).collect();
