@@ -178,8 +178,27 @@ fn a_collector_with_tls_gets_what_was_called_from_those_with_a_token() {
     let allowed = |text: String| format!("{text}compression = \"gzip\"\nheaders_file = {key:?}\n");
     let a = daemon(&bed, "a", &allowed(told(all.grpc, "grpc")));
     let b = daemon(&bed, "b", &allowed(told(all.http, "http")));
-    let mut strangers = [("c", all.grpc, "grpc"), ("d", all.http, "http")]
-        .map(|(name, at, protocol)| daemon(&bed, name, &told(at, protocol)));
+    // Two have no token, and two don't know the authority.
+    let strange = |name, at, protocol, is_trusted| {
+        let told = told(at, protocol);
+        let told = match is_trusted {
+            true => told,
+            false => allowed(told.replace("ca = ", "#")),
+        };
+        daemon(&bed, name, &told)
+    };
+    let strangers = [
+        (strange("c", all.grpc, "grpc", true), "Unauthenticated"),
+        (strange("d", all.http, "http", true), "401 Unauthorized"),
+        (
+            strange("e", all.grpc, "grpc", false),
+            "invalid peer certificate",
+        ),
+        (
+            strange("f", all.http, "http", false),
+            "invalid peer certificate",
+        ),
+    ];
     let acme = Caller::new("acme", &a, &b);
     acme.call(&a, 3);
     let both = counts([("acme".to_owned(), 2), ("acme".to_owned(), 3)].map(|of| (of, 3)));
@@ -189,14 +208,16 @@ fn a_collector_with_tls_gets_what_was_called_from_those_with_a_token() {
     becomes(&three, || calls_of(&all, "rpc.server.call.duration"));
     assert_eq!(hosts_in(&all), BTreeSet::from(["a".into(), "b".into()]));
 
-    // Those without are told so, and leave nothing there.
-    for (stranger, words) in strangers
-        .iter_mut()
-        .zip(["Unauthenticated", "401 Unauthorized"])
-    {
+    // It is said of each why, and nothing of theirs is there. They try each second.
+    std::thread::sleep(Duration::from_secs(3));
+    for (mut stranger, words) in strangers {
         let line = stranger.process().line(SOON, |line| line.contains(words));
         let line = line.unwrap_or_else(|error| panic!("{words}: {error}"));
         assert!(line.contains("doesn't take metrics"), "{line}");
+        // Said once, however often it is tried, and by nobody else.
+        let said = stranger.process().said();
+        let said = said.iter().filter(|line| line.contains(words));
+        assert_eq!(said.count(), 1, "{:?}", stranger.process().said());
     }
     let resources = all.got("resourceMetrics");
     let from: BTreeSet<_> = resources
@@ -245,7 +266,7 @@ fn a_collector_that_hangs_and_dies_stops_no_call_and_gets_what_comes_after() {
         "prometheus = \"{at}\"\ninterval_s = 1\nsample_per_million = 1000000\nendpoint = \"http://{}\"\n",
         collector.grpc
     );
-    let (a, b) = (daemon(&bed, "a", &told), bed.daemon("b"));
+    let (mut a, b) = (daemon(&bed, "a", &told), bed.daemon("b"));
     let acme = Caller::new("acme", &a, &b);
     let failed_requests = || {
         let series = "tollgate_telemetry_failed_requests_total ";
@@ -293,6 +314,14 @@ fn a_collector_that_hangs_and_dies_stops_no_call_and_gets_what_comes_after() {
     becomes(&(exported as usize), || collector.spans().len());
     let eleven = counts([("acme".to_owned(), 11)]);
     becomes(&eleven, || calls_of(&collector, "rpc.client.call.duration"));
+    // The log has the beginning of it and the end.
+    for words in [
+        "doesn't take spans: no answer within 10 s",
+        "takes spans again",
+    ] {
+        let line = a.process().line(SOON, |line| line.contains(words));
+        line.unwrap_or_else(|error| panic!("{words}: {error}"));
+    }
 }
 
 #[test]

@@ -10,10 +10,14 @@ use tollgate_daemon::config::{Config, Scheduling, Waiting};
 use tollgate_daemon::verify_audit;
 use tollgate_policy_host::{apart, worker};
 
+/// What is logged by default. What TLS has to say is in the errors of who uses it, which say it once.
+const LOGGED: &str =
+    "warn,tollgate_daemon=info,tollgate_telemetry=info,rustls=off,rustls_platform_verifier=off";
+
 /// The Tollgate daemon: one per host, reached by applications through shared memory.
 ///
 /// Options override what the configuration file says. The log goes to standard error; TOLLGATE_LOG sets its filter
-/// (default: warn,tollgate_daemon=info). SIGINT and SIGTERM end the daemon.
+/// (default: warn, and info of the daemon's own). SIGINT and SIGTERM end the daemon.
 #[derive(Parser)]
 #[command(name = "tollgated", version, args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -141,7 +145,7 @@ fn main() -> ExitCode {
     }
     let filter = tracing_subscriber::EnvFilter::try_from_env("TOLLGATE_LOG");
     tracing_subscriber::fmt()
-        .with_env_filter(filter.unwrap_or_else(|_| "warn,tollgate_daemon=info".into()))
+        .with_env_filter(filter.unwrap_or_else(|_| LOGGED.into()))
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_target(false)
