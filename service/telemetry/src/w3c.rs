@@ -120,20 +120,32 @@ impl Context {
         dashes.then_some(context)
     }
 
-    /// As it is written.
+    /// As it is written. Not by a formatter, which is called once for each byte.
+    pub fn to_bytes(&self) -> [u8; TRACEPARENT_BYTES] {
+        let mut text = *b"00-................................-................-00";
+        put_hex(&mut text[3..35], &self.trace.0);
+        put_hex(&mut text[PARENT_AT..PARENT_AT + 16], &self.span.0);
+        put_hex(&mut text[53..], &[u8::from(self.sampled)]);
+        text
+    }
+
+    /// The same, as text.
     pub fn to_text(&self) -> String {
-        let flags = u8::from(self.sampled);
-        format!("00-{}-{}-{flags:02x}", self.trace, self.span)
+        self.to_bytes().map(char::from).iter().collect()
     }
 }
 
 /// Puts another parent into a `traceparent` that was [parsed](Context::parse).
 pub fn replace_parent(text: &mut [u8], parent: SpanId) {
+    if let Some(place) = text.get_mut(PARENT_AT..PARENT_AT + 16) {
+        put_hex(place, &parent.0);
+    }
+}
+
+/// Two digits for each byte.
+fn put_hex(place: &mut [u8], bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let Some(place) = text.get_mut(PARENT_AT..PARENT_AT + 16) else {
-        return;
-    };
-    for (pair, byte) in place.chunks_exact_mut(2).zip(parent.0) {
+    for (pair, byte) in place.chunks_exact_mut(2).zip(bytes) {
         pair.copy_from_slice(&[
             DIGITS[usize::from(byte >> 4)],
             DIGITS[usize::from(byte & 15)],

@@ -387,7 +387,7 @@ impl Runtime {
                 };
                 // Without room for it, the trace ends here.
                 if let Ok(mut with) = MetadataBuf::from_bytes(metadata.clone())
-                    && with.push(TRACEPARENT, context.to_text().as_bytes()).is_ok()
+                    && with.push(TRACEPARENT, &context.to_bytes()).is_ok()
                 {
                     let before = std::mem::replace(metadata, with.into_bytes());
                     self.pool.give(before);
