@@ -212,7 +212,7 @@ impl Policy {
 
 impl Subject {
     /// Every subject.
-    pub(crate) const ALL: [Subject; 26] = [
+    pub(crate) const ALL: [Subject; 29] = [
         SHM,
         SHM_RELAY,
         ICEORYX2,
@@ -239,6 +239,9 @@ impl Subject {
         TOLLGATE_RR,
         TOLLGATE_QUEUE,
         TOLLGATE_ADMIT,
+        TOLLGATE_UNOBSERVED,
+        TOLLGATE_SAMPLED,
+        TOLLGATE_TRACED,
     ];
 
     /// Whether everything is there that it needs.
