@@ -29,18 +29,17 @@ use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_client::
 use opentelemetry_proto::tonic::collector::metrics::v1::{
     ExportMetricsServiceRequest, ExportMetricsServiceResponse,
 };
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use prost::Message;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tokio::sync::Notify;
 use tonic::codec::CompressionEncoding;
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, ClientTlsConfig};
+use tonic_prost::ProstCodec;
 
 use crate::headers::Headers;
 use crate::limits::{
@@ -48,7 +47,7 @@ use crate::limits::{
     MAX_REASON_CHARS, MAX_TRIES,
 };
 use crate::metrics::Metrics;
-use crate::otlp::Daemon;
+use crate::otlp::{Daemon, TracesRequest};
 use crate::prometheus::Now;
 use crate::record::{Line, Record, Span};
 
@@ -358,7 +357,7 @@ impl Exporter {
 
 /// What is sent in one request, and how many things that is.
 enum Batch {
-    Spans(ExportTraceServiceRequest, u64),
+    Spans(TracesRequest, u64),
     Lines(ExportLogsServiceRequest, u64),
     Metrics(ExportMetricsServiceRequest),
 }
@@ -629,7 +628,10 @@ struct Grpc {
     is_compressed: bool,
 }
 
-/// A client of one of the three services, which are of three types.
+/// Where spans go, whose request isn't the generated one: it is written as bytes.
+const TRACE_SERVICE: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+
+/// A client of one of the other two services, which are of two types.
 macro_rules! client {
     ($service:ident, $grpc:expr) => {{
         let client = $service::new($grpc.channel.clone());
@@ -663,8 +665,15 @@ impl Grpc {
     async fn send(&mut self, batch: &Batch) -> Result<u64, Refused> {
         match batch {
             Batch::Spans(request, _) => {
-                let mut client = client!(TraceServiceClient, self);
-                let answer = client.export(self.request(request)).await?;
+                let mut client = tonic::client::Grpc::new(self.channel.clone());
+                if self.is_compressed {
+                    client = client.send_compressed(CompressionEncoding::Gzip);
+                }
+                let ready = client.ready().await;
+                ready.map_err(|error| Refused::for_now(because(&error)))?;
+                let codec = ProstCodec::<TracesRequest, ExportTraceServiceResponse>::default();
+                let path = PathAndQuery::from_static(TRACE_SERVICE);
+                let answer = client.unary(self.request(request), path, codec).await?;
                 Ok(rejected_spans(answer.get_ref()))
             }
             Batch::Lines(request, _) => {

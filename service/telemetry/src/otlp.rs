@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{
     AnyValue, InstrumentationScope, KeyValue, any_value::Value as Any,
 };
@@ -19,19 +18,15 @@ use opentelemetry_proto::tonic::metrics::v1::{
     Sum, exemplar, exponential_histogram_data_point::Buckets, metric, number_data_point,
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
-use opentelemetry_proto::tonic::trace::v1::{
-    ResourceSpans, ScopeSpans, Span as OtlpSpan, Status, span, status,
-};
 
 use crate::histogram::{Exemplar, Histogram, SCALE, seconds};
 use crate::metrics::{Family, Kind, Metrics, Point, TENANT, Value};
 use crate::prometheus::Now;
 use crate::record::{Attribute, Line, Outcome, POLICY, PROVIDERS_POLICY, Side, Span};
 
-/// Of a span's flags: it was sampled, and whether its parent is remote is known.
-const SPAN_FLAGS: u32 = 0x101;
-/// Of a span's flags: its parent is another process'.
-const REMOTE_PARENT: u32 = 0x200;
+mod spans;
+
+pub use spans::TracesRequest;
 
 /// The daemon that all of it is from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,18 +60,17 @@ impl Daemon {
     }
 
     /// Spans, to send.
-    pub fn traces(&self, spans: &[Arc<Span>], now: Now) -> ExportTraceServiceRequest {
-        let spans = spans.iter().map(|span| span_of(span, now)).collect();
-        let scope_spans = ScopeSpans {
+    pub fn traces(&self, spans: &[Arc<Span>], now: Now) -> TracesRequest {
+        let mut writer = spans::Writer::default();
+        let written = spans.iter().map(|span| writer.write(span, now));
+        let scope_spans = spans::ScopeSpans {
             scope: Some(self.scope()),
-            spans,
-            ..ScopeSpans::default()
+            spans: written.collect(),
         };
-        ExportTraceServiceRequest {
-            resource_spans: vec![ResourceSpans {
+        TracesRequest {
+            resource_spans: vec![spans::ResourceSpans {
                 resource: Some(self.resource()),
                 scope_spans: vec![scope_spans],
-                ..ResourceSpans::default()
             }],
         }
     }
@@ -198,47 +192,6 @@ fn exemplar_of(exemplar: Exemplar, now: Now) -> OtlpExemplar {
         span_id: exemplar.span.bytes().to_vec(),
         value: Some(exemplar::Value::AsDouble(seconds(exemplar.took_ns))),
         ..OtlpExemplar::default()
-    }
-}
-
-fn span_of(span: &Span, now: Now) -> OtlpSpan {
-    let mut attributes = call_attributes(&span.tenant, &span.method, &span.outcome);
-    attributes.extend(span.attributes.iter().map(pair));
-    let events = span.events.iter().map(|event| span::Event {
-        time_unix_nano: now.unix_of(event.at_ns),
-        name: event.name.to_owned(),
-        attributes: event.attributes.iter().map(pair).collect(),
-        ..span::Event::default()
-    });
-    let (kind, remote) = match span.side {
-        Side::Client => (span::SpanKind::Client, 0),
-        Side::Server => (span::SpanKind::Server, REMOTE_PARENT),
-    };
-    let code = match span.outcome.is_error {
-        true => status::StatusCode::Error,
-        false => status::StatusCode::Unset,
-    };
-    OtlpSpan {
-        trace_id: span.trace.bytes().to_vec(),
-        span_id: span.span.bytes().to_vec(),
-        trace_state: span.state.to_string(),
-        parent_span_id: span.parent.map_or(Vec::new(), |p| p.bytes().to_vec()),
-        flags: SPAN_FLAGS | remote,
-        name: span.method.clone(),
-        kind: kind as i32,
-        start_time_unix_nano: now.unix_of(span.began_ns),
-        end_time_unix_nano: now.unix_of(span.ended_ns),
-        attributes,
-        events: events.collect(),
-        dropped_events_count: span.dropped_events,
-        status: Some(Status {
-            message: match span.outcome.is_error {
-                true => span.outcome.message.clone(),
-                false => String::new(),
-            },
-            code: code as i32,
-        }),
-        ..OtlpSpan::default()
     }
 }
 

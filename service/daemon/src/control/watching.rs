@@ -61,6 +61,9 @@ impl Taps {
 
     /// A call has ended.
     pub(super) fn note(&mut self, record: &Record, now: Now) {
+        if self.open.is_empty() {
+            return;
+        }
         let (span, withheld, is_traced) = match record {
             Record::Span(span) => (&**span, 0, true),
             Record::Tapped(tapped) => (&tapped.span, tapped.withheld, false),
