@@ -3,7 +3,7 @@
 //! What a program writes is kept as bytes. A program that draws only what has changed writes fragments, so whoever looks at a screen has it
 //! painted anew, by giving the terminal another size ([`Terminal::repainted`]).
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -60,7 +60,7 @@ impl Terminal {
         terminal
     }
 
-    /// Starts `program` in it: this is its controlling terminal.
+    /// Starts `program` in it: this is its controlling terminal. It may use colours, which CI has tools do without.
     ///
     /// # Panics
     /// If the kernel can't start it.
@@ -70,9 +70,10 @@ impl Terminal {
         S: AsRef<OsStr>,
     {
         let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
-        let all = ["--ctty".into(), program.as_os_str().to_owned()];
+        let all = ["--ctty", "env", "--unset=NO_COLOR"].map(OsString::from);
+        let all = all.into_iter().chain([program.as_os_str().to_owned()]);
         let stdio = [(); 3].map(|()| Stdio::from(self.slave()));
-        let process = Process::start_on(Path::new("setsid"), all.into_iter().chain(args), stdio);
+        let process = Process::start_on(Path::new("setsid"), all.chain(args), stdio);
         process.expect("the program can be started")
     }
 
