@@ -209,9 +209,9 @@ impl Traces {
         let Some(traced) = self.live.get_mut(&origin).filter(|t| t.is_sampled) else {
             return;
         };
-        match traced.events.len() {
-            MAX_EVENTS => traced.dropped_events += 1,
-            _ => traced.events.push(what()),
+        match traced.events.len() < MAX_EVENTS {
+            true => traced.events.push(what()),
+            false => traced.dropped_events += 1,
         }
     }
 

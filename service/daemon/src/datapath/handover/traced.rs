@@ -1,9 +1,11 @@
 //! Calls that are traced, on their way to another process.
 //!
-//! What this process has no word for is left out, of an event or the event itself: the other one may be of another version.
+//! What this process has no word for is left out, of an event or the event itself, and so are more events than it keeps: the other one may be of
+//! another version. A span says how many it lacks.
 
 use serde::{Deserialize, Serialize};
 use tollgate_engine::{LinkId, Origin, SessionId};
+use tollgate_telemetry::limits::MAX_EVENTS;
 use tollgate_telemetry::record::{Attribute, Event, event_word};
 use tollgate_telemetry::w3c::{SpanId, TraceId};
 
@@ -78,7 +80,10 @@ impl TracedForm {
             OriginForm::Session { session, call } => Origin::Session { session, call },
             OriginForm::Link { link, call } => Origin::Link { link, call },
         };
+        let came = self.events.len();
         let events = self.events.into_iter().filter_map(event_of);
+        let events: Vec<_> = events.take(MAX_EVENTS).collect();
+        let missing = (came - events.len()) as u32;
         let traced = Traced {
             is_sampled: self.is_sampled,
             trace: TraceId::new(self.trace)?,
@@ -87,8 +92,8 @@ impl TracedForm {
             client: self.client.and_then(SpanId::new),
             server: self.server.and_then(SpanId::new),
             peer: self.peer.map(Into::into),
-            events: events.collect(),
-            dropped_events: self.dropped_events,
+            events,
+            dropped_events: self.dropped_events.saturating_add(missing),
         };
         Some((origin, Box::new(traced)))
     }
@@ -124,4 +129,75 @@ fn event_of(form: EventForm) -> Option<Event> {
         at_ns: form.at_ns,
         attributes: attributes.collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use tollgate_telemetry::record::{QUEUE, event};
+
+    fn traced(events: Vec<Event>) -> Traced {
+        Traced {
+            is_sampled: true,
+            parent: SpanId::new([2; 8]),
+            client: SpanId::new([3; 8]),
+            peer: Some("b:7471".into()),
+            events,
+            dropped_events: 1,
+            ..Traced::of(TraceId::new([1; 16]).unwrap())
+        }
+    }
+
+    fn queued(at_ns: u64) -> Event {
+        Event {
+            name: event::QUEUED,
+            at_ns,
+            attributes: vec![(QUEUE, "turn".into())],
+        }
+    }
+
+    const ORIGIN: Origin = Origin::Session {
+        session: SessionId(7),
+        call: 9,
+    };
+
+    fn travels(traced: &Traced, change: impl Fn(&mut TracedForm)) -> Traced {
+        let json = serde_json::to_vec(&TracedForm::of(ORIGIN, traced)).unwrap();
+        let mut form: TracedForm = serde_json::from_slice(&json).unwrap();
+        change(&mut form);
+        let (origin, came) = form.into_traced().unwrap();
+        assert_eq!(origin, ORIGIN);
+        *came
+    }
+
+    #[test]
+    fn what_is_known_of_a_call_comes_as_it_left() {
+        let left = traced(vec![queued(5), queued(6)]);
+        let came = travels(&left, |_| {});
+        assert_eq!((came.trace, came.parent), (left.trace, left.parent));
+        assert_eq!((came.client, came.server), (left.client, None));
+        assert_eq!((came.peer, came.events), (left.peer, left.events));
+        assert_eq!(came.dropped_events, 1);
+    }
+
+    #[test]
+    fn what_another_version_says_is_left_out_as_far_as_it_is_not_known_or_too_much() {
+        let strange = |form: &mut TracedForm| {
+            form.events[0].name = "tollgate.dreamt".to_owned();
+            let more = ("tollgate.of".to_owned(), AttributeForm::Number(1));
+            form.events[1].attributes.push(more);
+        };
+        let came = travels(&traced(vec![queued(5), queued(6)]), strange);
+        assert_eq!((came.events, came.dropped_events), (vec![queued(6)], 2));
+        let many = (0..MAX_EVENTS as u64 + 3).map(queued).collect();
+        let came = travels(&traced(many), |_| {});
+        assert_eq!((came.events.len(), came.dropped_events), (MAX_EVENTS, 4));
+        let no_trace = |form: TracedForm| TracedForm {
+            trace: [0; 16],
+            ..form
+        };
+        let form = no_trace(TracedForm::of(ORIGIN, &traced(Vec::new())));
+        assert!(form.into_traced().is_none());
+    }
 }
