@@ -38,7 +38,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ("tollgate-health", &["tollgate"], &["tollgate-gen"]),
     (
         "tollgate-opentelemetry",
-        &["tollgate"],
+        &["tollgate", "tollgate-shm-abi"],
         &["tollgate-conformance"],
     ),
     (
@@ -87,7 +87,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ("tollgate-policy-host", &["tollgate-shm-abi"], &[]),
     ("tollgate-control", &[], &[]),
     // What leaves the host about calls: it knows neither the daemon nor the engine.
-    ("tollgate-telemetry", &[], &[]),
+    ("tollgate-telemetry", &["tollgate-shm-abi"], &[]),
     // What is shown in a browser: it knows pages and who may see them, and nothing of what they show.
     ("tollgate-console", &[], &[]),
     // Where modules come from: bytes and signatures; and the network.

@@ -23,7 +23,7 @@
 //!
 //! `unsafe` lives in four files, each for one reason: `segment` (mappings, copies, tables), `sync` (the
 //! words and entries of a ring), `heap` (slices of blocks that one side owns), `io` (a `sendmsg`
-//! whose parts lie in shared memory). All other crates of the service forbid it.
+//! whose parts lie in shared memory, and what the kernel counts of a connection). All other crates of the service forbid it.
 //!
 //! Deliberately absent: growth of heaps, more than one producer or consumer per ring, and any
 //! message format (blocks are bytes here; see the schema crate).
@@ -63,6 +63,7 @@ pub mod ring;
 pub mod status;
 pub mod stream;
 mod sync;
+pub mod w3c;
 
 #[cfg(not(loom))]
 pub mod blob;

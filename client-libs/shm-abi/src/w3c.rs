@@ -1,4 +1,5 @@
-//! W3C trace context: what `traceparent` and `tracestate` say, read from strangers and written for others.
+//! W3C trace context: what `traceparent` and `tracestate` say, read from strangers and written for others. Daemons and applications find it in a
+//! call's metadata, and have to agree about what is one.
 //!
 //! ```text
 //!  traceparent   00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
@@ -10,7 +11,8 @@
 //!
 //! Absent on purpose: baggage, which is the applications', and any judgement of what `tracestate` says.
 
-use std::fmt;
+use alloc::string::String;
+use core::fmt;
 
 /// The metadata key of the parent.
 pub const TRACEPARENT: &str = "traceparent";
@@ -174,6 +176,7 @@ fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::format;
 
     const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 

@@ -31,7 +31,8 @@ mod protobuf;
 pub mod record;
 pub mod sampling;
 pub mod scrape;
-pub mod w3c;
+/// What a call's metadata says of its trace.
+pub use tollgate_shm_abi::w3c;
 
 #[cfg(test)]
 mod tests;

@@ -101,11 +101,9 @@ pub fn inject(context: &Context, metadata: &mut MetadataMap) {
     if !metadata.contains_key(TRACEPARENT) {
         let span = context.span();
         let span = span.span_context();
-        if span.is_valid() {
-            let is_told = add(metadata, TRACEPARENT, &w3c::parent_of(span));
-            if is_told {
-                add(metadata, TRACESTATE, &span.trace_state().header());
-            }
+        let parent = w3c::parent_of(span);
+        if parent.is_some_and(|parent| add(metadata, TRACEPARENT, &parent)) {
+            add(metadata, TRACESTATE, &span.trace_state().header());
         }
     }
     global::get_text_map_propagator(|others| {

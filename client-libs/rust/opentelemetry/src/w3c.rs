@@ -1,9 +1,4 @@
-//! W3C trace context in OpenTelemetry's terms: what `traceparent` and `tracestate` say, read as strictly as the daemons read it.
-//!
-//! ```text
-//!  traceparent   00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
-//!                version  trace, 16 bytes          parent, 8 bytes   flags
-//! ```
+//! W3C trace context in OpenTelemetry's terms: what `traceparent` and `tracestate` say, read as the daemons read it.
 //!
 //! The SDK's propagator isn't used, because a library has no SDK, and because it is lenient: it takes `0-1-1-1` for a parent, which the daemons
 //! don't, so that a handler's spans would be in another trace than its call's.
@@ -11,57 +6,35 @@
 use std::str::FromStr;
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
+use tollgate_shm_abi::w3c::{self, Context as Parent};
 
-/// The metadata key of the parent.
-pub(crate) const TRACEPARENT: &str = "traceparent";
-
-/// The metadata key of what vendors add to it.
-pub(crate) const TRACESTATE: &str = "tracestate";
+pub(crate) use tollgate_shm_abi::w3c::{TRACEPARENT, TRACESTATE};
 
 /// What somebody wrote; `None`: it is no context. Of a state that is none, the parent is left.
 pub(crate) fn read(parent: &str, state: Option<&str>) -> Option<SpanContext> {
-    let mut parts = parent.splitn(5, '-');
-    let mut part = || parts.next();
-    let [version] = hex(part()?)?;
-    let trace = TraceId::from_bytes(hex(part()?)?);
-    let span = SpanId::from_bytes(hex(part()?)?);
-    let [flags] = hex(part()?)?;
-    // 255 is forbidden. Of version 0 nothing may follow; later ones are read as far as this one goes.
-    let fits = match version {
-        0 => part().is_none(),
-        version => version != 255,
+    let parent = Parent::parse(parent.as_bytes())?;
+    let flags = match parent.sampled {
+        true => TraceFlags::SAMPLED,
+        false => TraceFlags::default(),
     };
-    let flags = TraceFlags::new(flags) & TraceFlags::SAMPLED;
     let state = state.and_then(|state| TraceState::from_str(state).ok());
-    let context = SpanContext::new(trace, span, flags, true, state.unwrap_or_default());
-    (fits && context.is_valid()).then_some(context)
+    Some(SpanContext::new(
+        TraceId::from_bytes(*parent.trace.bytes()),
+        SpanId::from_bytes(*parent.span.bytes()),
+        flags,
+        true,
+        state.unwrap_or_default(),
+    ))
 }
 
-/// `traceparent` of a context that is valid.
-pub(crate) fn parent_of(context: &SpanContext) -> String {
-    let flags = context.trace_flags() & TraceFlags::SAMPLED;
-    format!(
-        "00-{}-{}-{flags:02x}",
-        context.trace_id(),
-        context.span_id()
-    )
-}
-
-/// Lower case only, as the recommendation has it.
-fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
+/// `traceparent` of a context; `None`: it isn't valid.
+pub(crate) fn parent_of(context: &SpanContext) -> Option<String> {
+    let parent = Parent {
+        trace: w3c::TraceId::new(context.trace_id().to_bytes())?,
+        span: w3c::SpanId::new(context.span_id().to_bytes())?,
+        sampled: context.is_sampled(),
     };
-    let mut bytes = [0; N];
-    if text.len() != 2 * N {
-        return None;
-    }
-    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-    }
-    Some(bytes)
+    Some(parent.to_text())
 }
 
 #[cfg(test)]
@@ -103,7 +76,7 @@ mod tests {
             let context = read(&came, Some(state)).unwrap();
             assert!(context.is_remote());
             assert_eq!(context, sdks(&came, state));
-            assert_eq!(parent_of(&context), goes);
+            assert_eq!(parent_of(&context).as_deref(), Some(goes));
             assert_eq!(context.trace_state().header(), state);
         }
         for state in [None, Some("no state"), Some("")] {
@@ -149,7 +122,8 @@ mod tests {
             }
             text.truncate(random.usize(..=text.len()));
             if let Some(context) = read(&String::from_utf8_lossy(&text), None) {
-                assert_eq!(read(&parent_of(&context), None), Some(context));
+                let written = parent_of(&context).unwrap();
+                assert_eq!(read(&written, None), Some(context));
             }
         }
     }
