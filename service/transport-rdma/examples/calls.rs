@@ -18,7 +18,7 @@
 //! The caller sends on each connection `--depth` calls, each with so many bytes, answered with as many, and waits `--every-us` before the next; one thread has
 //! all its connections. What is said of the server's processor is what its threads use of one, while they answer.
 //!
-//! Absent: switching the scheduler's fusing off (it has no option), the daemon and its applications (see `benches`), and one-sided links of pollers, whose
+//! Absent: calls of several payloads, which the scheduler fuses (`ratios` has them), the daemon and its applications (see `benches`), and one-sided links of pollers, whose
 //! rings make no completion.
 
 #![forbid(unsafe_code)]
@@ -267,7 +267,7 @@ impl Listening {
             }
             Listening::Rdma(listener) => {
                 let link = match poller {
-                    Some(poller) => listener.accept_at(poller, &key("b"), 0).unwrap()?,
+                    Some(poller) => listener.accept_at(poller.door(), &key("b"), 0).unwrap()?,
                     None => listener.accept(&key("b"), 0).unwrap()?,
                 };
                 let id = link.id();
@@ -317,6 +317,7 @@ impl Answering {
 fn serve(mut listening: Listening, rdma: &Rdma, cell: &Cell) -> Used {
     let options = PollerOptions {
         links: cell.connections as u16,
+        pools: 1,
     };
     let poller = cell
         .has_poller()

@@ -68,10 +68,12 @@ pub enum RdmaError {
         limits::MAX_RING_BYTES
     )]
     RingBytes { bytes: u32 },
-    #[error("a poller for {links} links; use 1 to {}", limits::POLLER_LINKS)]
-    PollerLinks { links: u16 },
+    #[error("a pool for {links} links; use 1 to {}", limits::POOL_LINKS)]
+    PoolLinks { links: u16 },
+    #[error("a poller with {pools} pools; use 1 to {}", limits::POLLER_POOLS)]
+    PollerPools { pools: u16 },
     #[error("the poller has {links} links on {device}, as many as it was made for")]
-    PollerFull { device: String, links: u16 },
+    PollerFull { device: String, links: u32 },
     #[error(transparent)]
     Config(#[from] ConfigError),
 }

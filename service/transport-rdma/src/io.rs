@@ -32,7 +32,7 @@ use tollgate_transport::{
 };
 
 pub use connect::RdmaListener;
-pub use poller::{LinkId, Poller, PollerOptions};
+pub use poller::{Door, LinkId, Poller, PollerOptions, Uses};
 
 use self::poller::Membership;
 use crate::counts::Counts;
@@ -41,7 +41,7 @@ use crate::flow::Flow;
 use crate::limits;
 use crate::plan::{Element, Step};
 use crate::ring::{Reader, Writer};
-use crate::verbs::{Completion, Connection, Gather, Memory, Queue, Rdma};
+use crate::verbs::{Completion, Connection, Gather, Memory, Queue, Queues, Rdma};
 use crate::wire::Kind;
 
 /// Where a connection stands.
@@ -288,10 +288,48 @@ impl RdmaLink {
 
     fn watch_queues(&mut self) -> Result<(), RdmaError> {
         let queues = self.connection.queues_ref().expect("made before");
-        match &self.watch {
-            Watch::Own(watch) => watch_for(watch, queues.descriptor(), CHANNEL),
-            Watch::Shared(member) => member.watch_queues(queues.descriptor()),
+        match (&mut self.watch, queues.pool()) {
+            (Watch::Shared(member), Some(pool)) => member.watch_pool(pool),
+            (Watch::Own(watch), _) => watch_for(watch, queues.descriptor(), CHANNEL),
+            (Watch::Shared(_), None) => unreachable!("a poller's link has a seat"),
         }
+    }
+
+    /// Makes a poller's link another's: that one names it from now on, at once to begin with, and everything that its connection has in flight goes on.
+    /// Nothing happens to a link that is that poller's, or nobody's.
+    ///
+    /// # Errors
+    /// There is no descriptor left: the link is the other poller's still.
+    pub fn move_to(&mut self, door: &Door) -> Result<(), RdmaError> {
+        let Watch::Shared(member) = &self.watch else {
+            return Ok(());
+        };
+        let Some(mut other) = member.at(door) else {
+            return Ok(());
+        };
+        other.watch_connection(self.connection.descriptor())?;
+        if let Some(pool) = self.connection.queues_ref().and_then(Queues::pool)
+            && let Err(error) = other.watch_pool(pool)
+        {
+            other.leave_connection(self.connection.descriptor());
+            return Err(error);
+        }
+        if let Some(queues) = self.connection.queues() {
+            queues.move_to(other.named());
+        }
+        member.leave_connection(self.connection.descriptor());
+        self.watch = Watch::Shared(other);
+        Ok(())
+    }
+
+    /// Tells the peer, if it writes into this end's ring, that a message has to follow what it writes from now on, for nobody looks. `false`: something
+    /// has come, or it can't be told yet; don't wait. [`prepare_to_wait`](LinkIo::prepare_to_wait) does it, too; who has many links calls this for each, and
+    /// then [`Poller::prepare_to_wait`] once.
+    ///
+    /// # Errors
+    /// The connection failed, and so has the link.
+    pub fn announce_sleep(&mut self) -> Result<bool, LinkError> {
+        Ok(!self.fresh && self.say_sleep()?)
     }
 
     // ---- state
@@ -466,11 +504,11 @@ impl LinkIo for RdmaLink {
 
     fn prepare_to_wait(&mut self) -> Result<bool, LinkError> {
         self.waited = true;
-        if self.fresh || !self.say_sleep()? {
+        if !self.announce_sleep()? {
             return Ok(false);
         }
         let armed = match (&self.watch, self.connection.queues()) {
-            (Watch::Shared(member), _) => member.arm(),
+            (Watch::Shared(member), _) => member.prepare_to_wait(),
             (Watch::Own(_), Some(queues)) => queues.arm(),
             (Watch::Own(_), None) => Ok(true),
         };
@@ -513,8 +551,11 @@ impl Opening<'_> {
     }
 }
 
-/// What an event of an epoll's says: a completion channel, or the connection of the link of this number.
+/// What an event of an epoll's says: something of a completion channel, another poller has found something, or the connection of the link of this
+/// number has to say something.
 const CHANNEL: u64 = 0;
+const BELL: u64 = 1;
+const FIRST_LINK: u64 = 2;
 
 impl Watch {
     fn own() -> Result<Watch, RdmaError> {

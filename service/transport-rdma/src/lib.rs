@@ -14,7 +14,8 @@
 //! the one-sided path, `verbs.rs` is the only module that calls verbs, and `io.rs` puts them together. Real devices need the Cargo feature `verbs`;
 //! without it [`probe`] says so.
 //!
-//! A link has queues of its own, or shares those of a `Poller`: one completion queue, and receives that are anybody's, with bounds that keep them so.
+//! A link has queues of its own, or shares those of a `Poller`: one completion queue per pool of links, and receives that are anybody's, with bounds that
+//! keep them so. It can move to another thread's poller.
 //!
 //! Deliberately absent: memory that a peer may read, and, but for a ring that this end gives to it alone, memory that it may write. Absent so
 //! far: rings that a poller's links share, and handing a link to another process.
@@ -27,6 +28,8 @@ pub mod flow;
 #[cfg(feature = "verbs")]
 mod io;
 pub mod limits;
+#[cfg(feature = "verbs")]
+mod named;
 pub mod plan;
 #[cfg_attr(
     not(feature = "verbs"),
@@ -41,7 +44,9 @@ pub mod wire;
 pub use counts::Counts;
 pub use error::RdmaError;
 #[cfg(feature = "verbs")]
-pub use io::{Landing, LinkId, Poller, PollerOptions, RdmaLink, RdmaListener, RdmaOptions};
+pub use io::{
+    Door, Landing, LinkId, Poller, PollerOptions, RdmaLink, RdmaListener, RdmaOptions, Uses,
+};
 #[cfg(feature = "verbs")]
 pub use verbs::{DeviceInfo, Rdma};
 

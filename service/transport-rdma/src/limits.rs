@@ -9,14 +9,15 @@
 //! | a one-sided link's ring, and a page | [`RING_BYTES`] + 4 KiB, or what was configured |
 //!
 //! and two queue pairs of [`SENDS`] + [`RECEIVES`] and 2 x [`BODY_MESSAGES`] work requests. 1,000 links are 1.5 GiB, or 2.5 GiB with rings of
-//! the usual size. A poller's links share what its pool has on each device, pinned when the first of them comes:
+//! the usual size. A poller's links share what its pools have on each device; one is pinned when the first of them comes, or no other has room, and all but the
+//! last of a device are unpinned when they are empty:
 //!
 //! | what | bytes |
 //! |---|---|
 //! | receives | [`SHARED_RECEIVES`] x [`MESSAGE_BYTES`] = 64 KiB for each link that there may be, 1 MiB at least |
 //! | sends | [`POOLED_SENDS`] x [`MESSAGE_BYTES`] = 128 KiB for each |
 //!
-//! So 1,000 of them are 188 MiB, and rings as above. A link of a poller that isn't read holds up to ([`RECEIVES`] - [`SHARED_RECEIVES`]) x [`MESSAGE_BYTES`]
+//! So 1,000 of them are 188 MiB in full pools, and rings as above. A link of a poller that isn't read holds up to ([`RECEIVES`] - [`SHARED_RECEIVES`]) x [`MESSAGE_BYTES`]
 //! = 960 KiB of ordinary memory beside that, while it isn't. [`pinned_bytes`] is the sum. Heaps are pinned once per device, as large as
 //! they are, at most [`REGISTERED_HEAPS`] of them.
 
@@ -32,11 +33,17 @@ pub const RECEIVES: u16 = 64;
 /// Receives that were read are posted anew so many at a time.
 pub const RECEIVE_BATCH: usize = 8;
 
-/// Links that a poller has at most on one device, and so the largest number that it can be made for.
-pub const POLLER_LINKS: u16 = 4096;
+/// Most links that a poller's pool can be made for.
+pub const POOL_LINKS: u16 = 4096;
 
-/// Links that a poller is made for, unless it is told another number.
-pub const DEFAULT_POLLER_LINKS: u16 = 64;
+/// Links that a pool is made for, unless the poller is told another number: 6 MiB.
+pub const DEFAULT_POOL_LINKS: u16 = 32;
+
+/// Most pools that a poller can have of one device.
+pub const POLLER_POOLS: u16 = 256;
+
+/// Pools that it may have, unless it is told another number: of 1,024 links.
+pub const DEFAULT_POLLER_POOLS: u16 = 32;
 
 /// Receives that each link of a poller adds to those that all of them share, and the most that it can hold of them unread. It has as many
 /// credits as any link: what comes beyond these is copied, if nobody reads it at once.
@@ -105,7 +112,8 @@ pub const POLL_BATCH: usize = 32;
 /// A poller takes so many batches in one turn.
 pub const POLL_BATCHES: usize = 8;
 
-/// A link, or a poller, that is polled without anything coming looks this often at its connections' events: that is a system call.
+/// A link that is polled without anything coming looks at its connection's events this often, and a poller at those of all links, whatever comes: that is
+/// a system call.
 pub const EVENTS_EVERY: u32 = 64;
 
 /// How often a queue pair sends again what isn't acknowledged. 7 would be the most, but soft-RoCE takes that for ever.
@@ -134,16 +142,19 @@ pub(crate) fn shared_receives(links: u16) -> usize {
     (usize::from(links) * SHARED_RECEIVES).max(RECEIVES.into())
 }
 
-/// Bytes that so many links pin on one device, with rings of so many bytes (0: none): each with its own, or all of a poller that is made for
-/// `poller` links.
-pub fn pinned_bytes(links: usize, ring_bytes: u32, poller: Option<u16>) -> usize {
+/// Bytes that so many links pin on one device, with rings of so many bytes (0: none): each with its own, or all of a poller whose pools are
+/// made for `pool` links.
+pub fn pinned_bytes(links: usize, ring_bytes: u32, pool: Option<u16>) -> usize {
     let ring = match ring_bytes {
         0 => 0,
         bytes => crate::ring::RING_AT + bytes as usize,
     };
-    let messages = match poller {
+    let messages = match pool {
         None => links * (usize::from(RECEIVES) + SENDS),
-        Some(poller) => shared_receives(poller) + usize::from(poller) * POOLED_SENDS,
+        Some(pool) => {
+            let each = shared_receives(pool) + usize::from(pool) * POOLED_SENDS;
+            links.div_ceil(pool.into()) * each
+        }
     };
     messages * MESSAGE_BYTES + links * ring
 }

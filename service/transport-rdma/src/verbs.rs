@@ -39,7 +39,7 @@ pub(crate) use connection::{
     Connection, Event, EventKind, Listener, is_consequence, is_overlong, sentence_of,
 };
 pub(crate) use memory::Memory;
-pub(crate) use pool::Pools;
+pub(crate) use pool::{Pool, Pools};
 #[cfg(test)]
 pub(crate) use queues::Attack;
 pub(crate) use queues::{Completion, Gather, Queue, Queues, To};

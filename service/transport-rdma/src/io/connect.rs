@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tollgate_transport::{LinkConfig, LinkError, LinkIo, Role, is_loopback};
 
-use super::{Leaving, LinkId, Opening, Phase, Poller, RdmaLink, RdmaOptions, Rings, Watch};
+use super::{Door, Leaving, LinkId, Opening, Phase, RdmaLink, RdmaOptions, Rings, Watch};
 use crate::error::RdmaError;
 use crate::flow::Flow;
 use crate::limits;
@@ -62,7 +62,7 @@ impl RdmaListener {
     /// As of [`RdmaListener::accept`], and the poller is full.
     pub fn accept_at(
         &mut self,
-        poller: &Poller,
+        poller: &Door,
         config: &LinkConfig,
         now_ns: u64,
     ) -> Result<Option<RdmaLink>, RdmaError> {
@@ -135,7 +135,7 @@ impl RdmaLink {
     /// # Errors
     /// As of [`RdmaLink::connect`]. That the poller is full is said once the device is known, as the link's end.
     pub fn connect_at(
-        poller: &Poller,
+        poller: &Door,
         address: SocketAddr,
         options: &RdmaOptions,
         config: &LinkConfig,

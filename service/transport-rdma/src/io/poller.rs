@@ -2,18 +2,19 @@
 //!
 //! ```text
 //!   loop {
-//!       poller.wait(&mut ready, spin, rest)?   one completion queue, whatever the number of links
+//!       poller.wait(&mut ready, spin, rest)?   one completion queue per pool, whatever the number of links
 //!       for id in ready.drain(..) { turn it }  as any link: read, events, flush, poll_sent
 //!   }
 //! ```
 //!
 //! Whoever waits for more than links uses [`poll`](Poller::poll), [`prepare_to_wait`](Poller::prepare_to_wait) and the descriptor instead.
 //!
-//! A link that isn't ready needn't be turned, but for its own sake: to send what was just given to it, to read what was left, and for its clock. Its own
-//! [`prepare_to_wait`](tollgate_transport::LinkIo::prepare_to_wait) works as any link's does, by the poller's descriptor; it is needed by one-sided links only,
-//! which have to say that they sleep. What is written into their rings is no completion, so a poller doesn't see it: while they are polled, turn them all.
+//! A link that isn't ready needn't be turned, but for its own sake: when it is new to the poller, to send what was just given to it, to read what was left,
+//! and for its clock. Its own [`prepare_to_wait`](tollgate_transport::LinkIo::prepare_to_wait) works as any link's does, by the poller's descriptor.
+//! One-sided links have to [say that they sleep](RdmaLink::announce_sleep) before the poller does. What is written into their rings is no completion, so a
+//! poller doesn't see it: while they are polled, turn them all.
 //!
-//! One thread has a poller and its links. They may move to another together; two threads that share a poller wait for each other.
+//! One thread has a poller and its links. Others know it by its [`Door`]: they make links of it, and give it theirs.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,91 +25,119 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
-use super::{CHANNEL, call, new_epoll, watch_for};
+use super::{BELL, CHANNEL, FIRST_LINK, call, new_epoll, watch_for};
 use crate::counts::Counts;
 use crate::error::RdmaError;
 use crate::limits;
-use crate::verbs::{Pools, Rdma};
+use crate::named::Named;
+use crate::verbs::{Pool, Pools, Rdma};
 
-/// What a poller calls one of its links. No two that it has ever had are called the same.
+/// What pollers call a link. No two of a process have ever been called the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub(crate) u64);
 
 /// How a poller is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollerOptions {
-    /// Links that it may have on each device, 1 to [`limits::POLLER_LINKS`]; by default [`limits::DEFAULT_POLLER_LINKS`]. Memory for so many is
-    /// pinned when a device's first link comes, see [`limits::pinned_bytes`].
+    /// Links of a pool, 1 to [`limits::POOL_LINKS`]; by default [`limits::DEFAULT_POOL_LINKS`]. Memory for so many is pinned when a device's first
+    /// link comes, and again whenever all pools are full, see [`limits::pinned_bytes`].
     pub links: u16,
+    /// Pools that it may have of each device, 1 to [`limits::POLLER_POOLS`]; by default [`limits::DEFAULT_POLLER_POOLS`].
+    pub pools: u16,
 }
 
 impl Default for PollerOptions {
     fn default() -> PollerOptions {
         PollerOptions {
-            links: limits::DEFAULT_POLLER_LINKS,
+            links: limits::DEFAULT_POOL_LINKS,
+            pools: limits::DEFAULT_POLLER_POOLS,
         }
     }
 }
 
 /// What many links share: completions, receives, and the descriptor that says that there are some.
 pub struct Poller {
-    shared: Arc<Shared>,
-    rdma: Rdma,
-    idle_polls: u32,
+    door: Door,
+    /// Since connections' events were looked for.
+    polls: u32,
     waited: bool,
 }
 
-/// What a poller's links hold of it.
-pub(super) struct Shared {
+/// A poller, as other threads know it, and its links.
+#[derive(Clone)]
+pub struct Door(Arc<Shared>);
+
+struct Shared {
     watch: OwnedFd,
+    rdma: Rdma,
     pools: Pools,
-    next: AtomicU64,
+    named: Arc<Named>,
     /// By link, whether its connection has an event.
     called: Mutex<HashMap<u64, Arc<AtomicBool>>>,
+}
+
+/// What a poller has, and has cost beyond what its links have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uses {
+    /// Links that are its.
+    pub links: usize,
+    /// Pools that it has made and has.
+    pub pools: usize,
+    /// Of no link alone: receives that were posted for all, entering the kernel, and bytes that were copied because nobody read them.
+    pub counts: Counts,
 }
 
 impl Poller {
     /// One without links.
     ///
     /// # Errors
-    /// The number of links is none, or there is no descriptor for it.
+    /// There are no links in a pool, or no pools, or too many; or there is no descriptor for it.
     pub fn new(rdma: &Rdma, options: &PollerOptions) -> Result<Poller, RdmaError> {
-        let links = options.links;
-        if !(1..=limits::POLLER_LINKS).contains(&links) {
-            return Err(RdmaError::PollerLinks { links });
+        let PollerOptions { links, pools } = *options;
+        if !(1..=limits::POOL_LINKS).contains(&links) {
+            return Err(RdmaError::PoolLinks { links });
         }
+        if !(1..=limits::POLLER_POOLS).contains(&pools) {
+            return Err(RdmaError::PollerPools { pools });
+        }
+        let (watch, named) = (new_epoll()?, Arc::new(Named::new()?));
+        watch_for(&watch, named.as_fd(), BELL)?;
         Ok(Poller {
-            shared: Arc::new(Shared {
-                watch: new_epoll()?,
-                pools: Pools::new(links),
-                next: AtomicU64::new(CHANNEL + 1),
+            door: Door(Arc::new(Shared {
+                watch,
+                rdma: rdma.clone(),
+                pools: Pools::new([links, pools], &named),
+                named,
                 called: Mutex::new(HashMap::new()),
-            }),
-            rdma: rdma.clone(),
-            idle_polls: 0,
+            })),
+            polls: 0,
             waited: false,
         })
+    }
+
+    /// For whoever makes links of it.
+    pub fn door(&self) -> &Door {
+        &self.door
     }
 
     /// Adds the links to which something has come, each once. Never waits.
     ///
     /// # Errors
-    /// A device failed; so will its links, each when it is turned.
+    /// A device failed; so will its links, each when it is turned. Links of others are named nevertheless.
     pub fn poll(&mut self, ready: &mut Vec<LinkId>) -> Result<(), RdmaError> {
-        let before = ready.len();
-        for pool in self.shared.pools.made().iter() {
-            pool.poll()?;
-            pool.take_ready(ready);
+        let Shared { pools, named, .. } = &*self.door.0;
+        if self.waited {
+            // From here on what this thread finds itself needn't wake it.
+            named.wake();
         }
-        self.idle_polls = match ready.len() > before {
-            true => 0,
-            false => self.idle_polls + 1,
-        };
-        if std::mem::take(&mut self.waited) || self.idle_polls >= limits::EVENTS_EVERY {
-            self.idle_polls = 0;
-            self.shared.take_calls(ready)?;
+        let polled = pools.poll();
+        named.take(ready);
+        self.polls += 1;
+        if std::mem::take(&mut self.waited) || self.polls >= limits::EVENTS_EVERY {
+            self.polls = 0;
+            self.door.0.take_calls(ready)?;
         }
-        Ok(())
+        polled
     }
 
     /// Makes the descriptor say what comes from now on. `false` if something has come already: don't wait.
@@ -117,7 +146,7 @@ impl Poller {
     /// As of [`Poller::poll`].
     pub fn prepare_to_wait(&mut self) -> Result<bool, RdmaError> {
         self.waited = true;
-        self.shared.arm()
+        self.door.0.prepare_to_wait()
     }
 
     /// Adds the links to which something has come: polls for `spin`, as a runtime does whose waiting is adaptive, and then sleeps until something comes, at
@@ -153,35 +182,49 @@ impl Poller {
         }
         self.poll(ready)
     }
+}
 
-    /// What no link has paid alone: receives that were posted for all, entering the kernel, and bytes that were copied because nobody
-    /// read them.
-    pub fn counts(&self) -> Counts {
-        let pools = self.shared.pools.made();
-        let counts = pools.iter().map(|pool| pool.counts());
-        counts.fold(Counts::default(), |sum, counts| sum + counts)
+impl Door {
+    /// What there is of it.
+    pub fn uses(&self) -> Uses {
+        let (counts, pools) = self.0.pools.counts();
+        Uses {
+            links: self.0.called().len(),
+            pools,
+            counts,
+        }
     }
 
     pub(super) fn rdma(&self) -> &Rdma {
-        &self.rdma
+        &self.0.rdma
     }
 
+    /// What makes a new link its.
     pub(super) fn member(&self) -> Membership {
-        let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        static NEXT: AtomicU64 = AtomicU64::new(FIRST_LINK);
+        self.member_as(LinkId(NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    fn member_as(&self, id: LinkId) -> Membership {
         let called = Arc::new(AtomicBool::new(false));
-        self.shared.called().insert(id, Arc::clone(&called));
+        self.0.called().insert(id.0, Arc::clone(&called));
         Membership {
-            shared: Arc::clone(&self.shared),
-            id: LinkId(id),
+            door: self.clone(),
+            id,
             called,
+            pool: None,
         }
+    }
+
+    fn is(&self, other: &Door) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
 /// Readable when there is something to do for any of its links, once [`Poller::prepare_to_wait`] was called.
 impl AsFd for Poller {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.watch.as_fd()
+        self.door.0.watch.as_fd()
     }
 }
 
@@ -191,12 +234,9 @@ impl Shared {
         self.called.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn arm(&self) -> Result<bool, RdmaError> {
-        let mut nothing = true;
-        for pool in self.pools.made().iter() {
-            nothing &= pool.arm()?;
-        }
-        Ok(nothing)
+    fn prepare_to_wait(&self) -> Result<bool, RdmaError> {
+        // In this order: what is found while arming needs no bell.
+        Ok(self.pools.arm()? && self.named.sleep())
     }
 
     /// Finds the links whose connections have events: each of them will read its own.
@@ -214,6 +254,9 @@ impl Shared {
         let called = self.called();
         for event in &events[..count] {
             let id = event.data.u64();
+            if id == BELL {
+                self.named.hush();
+            }
             let Some(flag) = called.get(&id) else {
                 continue;
             };
@@ -228,9 +271,11 @@ impl Shared {
 
 /// That a link is a poller's.
 pub(super) struct Membership {
-    shared: Arc<Shared>,
+    door: Door,
     id: LinkId,
     called: Arc<AtomicBool>,
+    /// Once it is known.
+    pool: Option<Arc<Pool>>,
 }
 
 impl Membership {
@@ -239,7 +284,11 @@ impl Membership {
     }
 
     pub(super) fn pools(&self) -> &Pools {
-        &self.shared.pools
+        &self.door.0.pools
+    }
+
+    pub(super) fn named(&self) -> &Arc<Named> {
+        &self.door.0.named
     }
 
     pub(super) fn was_called(&self) -> bool {
@@ -247,30 +296,56 @@ impl Membership {
     }
 
     pub(super) fn watch_connection(&self, connection: BorrowedFd<'_>) -> Result<(), RdmaError> {
-        watch_for(&self.shared.watch, connection, self.id.0)
+        watch_for(&self.door.0.watch, connection, self.id.0)
     }
 
-    /// All links of a device have one channel.
-    pub(super) fn watch_queues(&self, channel: BorrowedFd<'_>) -> Result<(), RdmaError> {
-        match watch_for(&self.shared.watch, channel, CHANNEL) {
-            Err(RdmaError::Call { errno, .. }) if errno == Errno::EXIST => Ok(()),
-            outcome => outcome,
+    /// All links of a pool have one channel.
+    pub(super) fn watch_pool(&mut self, pool: &Arc<Pool>) -> Result<(), RdmaError> {
+        match watch_for(&self.door.0.watch, pool.descriptor(), CHANNEL) {
+            Err(RdmaError::Call { errno, .. }) if errno == Errno::EXIST => {}
+            outcome => outcome?,
         }
+        self.door.0.pools.join(pool);
+        self.pool = Some(Arc::clone(pool));
+        Ok(())
     }
 
-    pub(super) fn arm(&self) -> Result<bool, RdmaError> {
-        self.shared.arm()
+    /// The same link's, of another poller; `None` if it is of that one.
+    pub(super) fn at(&self, door: &Door) -> Option<Membership> {
+        (!self.door.is(door)).then(|| door.member_as(self.id))
+    }
+
+    /// Its connection is watched by another.
+    pub(super) fn leave_connection(&self, connection: BorrowedFd<'_>) {
+        let _watched_by_nobody = epoll::delete(&self.door.0.watch, connection);
+    }
+
+    pub(super) fn prepare_to_wait(&self) -> Result<bool, RdmaError> {
+        self.door.0.prepare_to_wait()
+    }
+
+    /// The link was waited for by itself, and is turned again.
+    pub(super) fn wake(&self) {
+        self.door.0.named.wake();
+        self.door.0.named.hush();
     }
 }
 
 impl AsFd for Membership {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.watch.as_fd()
+        self.door.0.watch.as_fd()
     }
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.shared.called().remove(&self.id.0);
+        let shared = &*self.door.0;
+        shared.called().remove(&self.id.0);
+        if let Some(pool) = &self.pool
+            && shared.pools.leave(pool)
+        {
+            // The pool may go on, or be joined again.
+            let _watched_by_nobody = epoll::delete(&shared.watch, pool.descriptor());
+        }
     }
 }

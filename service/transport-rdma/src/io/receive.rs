@@ -108,6 +108,9 @@ impl RdmaLink {
 impl RdmaLink {
     /// Takes what the device and the connection manager have to say.
     pub(super) fn pump(&mut self) -> Result<(), LinkError> {
+        if let (true, Watch::Shared(member)) = (self.waited, &self.watch) {
+            member.wake();
+        }
         match self.take_completions() {
             Ok(0) => self.idle_polls += 1,
             Ok(_) => (self.idle_polls, self.fresh) = (0, true),

@@ -14,6 +14,9 @@
 //!   ends then and there, whoever polls, and the message is dropped.
 //! - When a link ends, what it held is free.
 //!
+//! A pool is its poller's, who has further ones when it is full. A link that moves to another poller stays where it is: then both poll
+//! the pool, each for all of its links, and name those of the other to the other ([`Named`]).
+//!
 //! So the receives run out only between two polls, when more messages come than there are receives. The device tells their senders to send again,
 //! after [`SHARED_RETRY_TIMER`], until there are; nobody's link ends by it.
 //!
@@ -37,41 +40,135 @@ use crate::limits::{
     BODY_MESSAGES, MESSAGE_BYTES, POLL_BATCH, POLL_BATCHES, POOLED_SENDS, RECEIVE_BATCH, RECEIVES,
     SHARED_RECEIVES, SHARED_RETRY_TIMER, shared_receives,
 };
+use crate::named::Named;
 
-/// A poller's pools, one per device, made when a device's first link comes.
+/// The pools that a poller polls: those that it has made, and others' that have links of its own.
 pub(crate) struct Pools {
-    links: u16,
-    made: Mutex<Vec<Arc<Pool>>>,
+    /// Links of a pool, and pools of a device.
+    size: [u16; 2],
+    named: Arc<Named>,
+    used: Mutex<All>,
+}
+
+#[derive(Default)]
+struct All {
+    pools: Vec<Used>,
+    /// Of pools that it has made, and has no more.
+    counted: Counts,
+}
+
+/// A pool, as one poller uses it.
+struct Used {
+    pool: Arc<Pool>,
+    /// It has made it, and gives it to its links.
+    own: bool,
+    /// Links of this poller's.
+    links: usize,
 }
 
 impl Pools {
-    /// For so many links on each device.
-    pub(crate) fn new(links: u16) -> Pools {
+    /// None, of at most so many for each device, of so many links each. Links to which something has come are named there.
+    pub(crate) fn new(size: [u16; 2], named: &Arc<Named>) -> Pools {
         Pools {
-            links,
-            made: Mutex::new(Vec::new()),
+            size,
+            named: Arc::clone(named),
+            used: Mutex::default(),
         }
     }
 
-    /// Those that there are.
-    pub(crate) fn made(&self) -> MutexGuard<'_, Vec<Arc<Pool>>> {
+    fn used(&self) -> MutexGuard<'_, All> {
         // Whoever panicked has added a pool or none.
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A link's place in its device's pool.
+    /// A link's place in a pool of its device's.
     pub(super) fn seat(&self, device: &Arc<Device>, link: LinkId) -> Result<Seat, RdmaError> {
-        let mut made = self.made();
-        let known = made.iter().find(|pool| Arc::ptr_eq(&pool.device, device));
-        let pool = match known {
-            Some(pool) => Arc::clone(pool),
-            None => {
-                let pool = Arc::new(Pool::new(device, self.links)?);
-                made.push(Arc::clone(&pool));
-                pool
-            }
+        let mut used = self.used();
+        let own = used.pools.iter().filter(|used| used.own);
+        let own = own.filter(|used| Arc::ptr_eq(&used.pool.device, device));
+        let seat = |pool| Seat::take(pool, link, &self.named);
+        if let Some(seat) = own.clone().find_map(|used| seat(&used.pool)) {
+            return Ok(seat);
+        }
+        let [links, most] = self.size;
+        if own.count() == usize::from(most) {
+            return Err(RdmaError::PollerFull {
+                device: device.info().name,
+                links: u32::from(links) * u32::from(most),
+            });
+        }
+        let pool = Arc::new(Pool::new(device, links)?);
+        let seat = seat(&pool).expect("it is new");
+        used.pools.push(Used {
+            pool,
+            own: true,
+            links: 0,
+        });
+        Ok(seat)
+    }
+
+    /// A link of this pool's is this poller's from now on.
+    pub(crate) fn join(&self, pool: &Arc<Pool>) {
+        let pools = &mut self.used().pools;
+        match pools.iter_mut().find(|used| Arc::ptr_eq(&used.pool, pool)) {
+            Some(used) => used.links += 1,
+            None => pools.push(Used {
+                pool: Arc::clone(pool),
+                own: false,
+                links: 1,
+            }),
+        }
+    }
+
+    /// And no more. Whether it was the last: the pool isn't polled, and what it says isn't to be waited for. It is kept if there is no other of its device's.
+    pub(crate) fn leave(&self, pool: &Arc<Pool>) -> bool {
+        let all = &mut *self.used();
+        let is_this = |used: &Used| Arc::ptr_eq(&used.pool, pool);
+        let Some(at) = all.pools.iter().position(is_this) else {
+            return false;
         };
-        Seat::take(&pool, link)
+        all.pools[at].links -= 1;
+        let of_device = |used: &&Used| used.own && Arc::ptr_eq(&used.pool.device, &pool.device);
+        let is_kept = all.pools[at].own && all.pools.iter().filter(of_device).count() == 1;
+        let is_empty = all.pools[at].links == 0;
+        if is_empty && !is_kept && all.pools.swap_remove(at).own {
+            all.counted = all.counted + pool.counts();
+        }
+        is_empty
+    }
+
+    /// Takes what is complete, of all links of pools that have links of this poller's.
+    ///
+    /// # Errors
+    /// A device failed; the others were polled nevertheless.
+    pub(crate) fn poll(&self) -> Result<(), RdmaError> {
+        let used = self.used();
+        let mut outcome = Ok(());
+        for used in used.pools.iter().filter(|used| used.links > 0) {
+            outcome = outcome.and(used.pool.poll().map(drop));
+        }
+        outcome
+    }
+
+    /// Makes their descriptors say what comes from now on. `false` if something has come already.
+    ///
+    /// # Errors
+    /// As of [`Pools::poll`].
+    pub(crate) fn arm(&self) -> Result<bool, RdmaError> {
+        let mut nothing = true;
+        let used = self.used();
+        for used in used.pools.iter().filter(|used| used.links > 0) {
+            nothing &= used.pool.arm()?;
+        }
+        Ok(nothing)
+    }
+
+    /// What is nobody's own, of those that it has made; and how many these are.
+    pub(crate) fn counts(&self) -> (Counts, usize) {
+        let used = self.used();
+        let own = used.pools.iter().filter(|used| used.own);
+        let sum = |(counts, pools), used: &Used| (counts + used.pool.counts(), pools + 1);
+        own.fold((used.counted, 0), sum)
     }
 }
 
@@ -108,14 +205,14 @@ struct State {
     links: HashMap<u32, Inbox>,
     /// The first queue pair's number of a second one's.
     bodies: HashMap<u32, u32>,
-    /// Links with something in their inbox that nobody was told of.
-    ready: Vec<LinkId>,
     counts: Counts,
 }
 
 /// What has come to a link, and wasn't taken by it.
 struct Inbox {
     link: LinkId,
+    /// Where that is named when something comes.
+    named: Arc<Named>,
     stream: NonNull<sys::ibv_qp>,
     body: u32,
     came: VecDeque<Came>,
@@ -166,7 +263,6 @@ impl Pool {
                 lanes: (0..links).rev().collect(),
                 links: HashMap::with_capacity(links.into()),
                 bodies: HashMap::with_capacity(links.into()),
-                ready: Vec::with_capacity(links.into()),
                 counts: Counts {
                     registrations: 1,
                     system_calls: 4,
@@ -198,17 +294,12 @@ impl Pool {
         self.poll_into(&mut self.state())
     }
 
-    /// The links to which something has come.
-    pub(crate) fn take_ready(&self, ready: &mut Vec<LinkId>) {
-        ready.append(&mut self.state().ready);
-    }
-
     /// Makes the descriptor say what comes from now on. `false` if something has come already.
     pub(crate) fn arm(&self) -> Result<bool, RdmaError> {
         let mut state = self.state();
         state.counts.system_calls += 1 + self.completions.take_notifications()?;
         self.completions.arm()?;
-        Ok(self.poll_into(&mut state)? == 0 && state.ready.is_empty())
+        Ok(self.poll_into(&mut state)? == 0)
     }
 
     /// Readable once something has come since [`Pool::arm`].
@@ -285,7 +376,7 @@ impl Pool {
         };
         inbox.came.push_back(came);
         if inbox.came.len() == 1 {
-            state.ready.push(inbox.link);
+            inbox.named.add(inbox.link);
         }
     }
 
@@ -385,6 +476,7 @@ fn modify(pair: NonNull<sys::ibv_qp>, state: u32, fields: sys::ibv_qp_attr_mask)
 pub(super) struct Seat {
     pub(super) pool: Arc<Pool>,
     link: LinkId,
+    named: Arc<Named>,
     lane: u16,
     /// The first queue pair's number, while it may get completions.
     stream: Option<u32>,
@@ -399,21 +491,31 @@ pub(super) struct Seat {
 const SPILLED: u16 = 1 << 15;
 
 impl Seat {
-    fn take(pool: &Arc<Pool>, link: LinkId) -> Result<Seat, RdmaError> {
-        let lane = pool.state().lanes.pop();
-        let lane = lane.ok_or_else(|| RdmaError::PollerFull {
-            device: pool.device.info().name,
-            links: pool.links,
-        })?;
-        Ok(Seat {
+    /// `None`: it has none left.
+    fn take(pool: &Arc<Pool>, link: LinkId, named: &Arc<Named>) -> Option<Seat> {
+        let lane = pool.state().lanes.pop()?;
+        Some(Seat {
             pool: Arc::clone(pool),
             link,
+            named: Arc::clone(named),
             lane,
             stream: None,
             spilled: (0..RECEIVES).map(|_| None).collect(),
             freed: 0,
             came: Vec::new(),
         })
+    }
+
+    /// Has its link named to another poller from now on, and at once: whatever has come and wasn't read, the other one doesn't know of.
+    pub(super) fn move_to(&mut self, named: &Arc<Named>) {
+        let before = std::mem::replace(&mut self.named, Arc::clone(named));
+        let mut state = self.pool.state();
+        before.remove(self.link);
+        let inbox = self.stream.and_then(|number| state.links.get_mut(&number));
+        if let Some(inbox) = inbox {
+            inbox.named = Arc::clone(named);
+        }
+        named.add(self.link);
     }
 
     /// Where its lane begins in the pool's memory.
@@ -433,6 +535,7 @@ impl Seat {
         state.bodies.insert(body, number);
         let inbox = Inbox {
             link: self.link,
+            named: Arc::clone(&self.named),
             stream,
             body,
             came: VecDeque::new(),
@@ -467,17 +570,14 @@ impl Seat {
             && !inbox.came.is_empty()
         {
             came.extend(inbox.came.drain(..));
-            state.ready.retain(|ready| *ready != self.link);
+            self.named.remove(self.link);
         }
         Ok(came)
     }
 
     /// Has the poller name its link once more.
     pub(super) fn remind(&self) {
-        let mut state = self.pool.state();
-        if !state.ready.contains(&self.link) {
-            state.ready.push(self.link);
-        }
+        self.named.add(self.link);
     }
 
     /// Gives the vector of [`Seat::poll`] back.
@@ -558,7 +658,7 @@ impl Seat {
         if let Some(inbox) = state.links.remove(&number) {
             state.bodies.remove(&inbox.body);
         }
-        state.ready.retain(|ready| *ready != self.link);
+        self.named.remove(self.link);
         for receive in 0..state.receives.len() {
             if state.receives[receive] == Holder::Link(number) {
                 state.free(receive as u16);

@@ -10,7 +10,7 @@ use rdma_mummy_sys as sys;
 use tollgate_shm_abi::heap::{Block, Span};
 
 use super::completions::{Completions, no_completions};
-use super::pool::{Came, Seat};
+use super::pool::{Came, Pool, Seat};
 use super::window::Window;
 use super::{Device, Memory, check, failed};
 use crate::counts::Counts;
@@ -19,6 +19,7 @@ use crate::limits::{
     BODY_MESSAGES, INLINE_BYTES, MESSAGE_BYTES, POOLED_SENDS, RECEIVER_RETRIES, RECEIVES, RETRIES,
     SENDS,
 };
+use crate::named::Named;
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -793,6 +794,21 @@ impl Queues {
                 Ok(true)
             }
             Side::Shared(seat) => seat.pool.arm(),
+        }
+    }
+
+    /// The pool that it has a seat in, if it has.
+    pub(crate) fn pool(&self) -> Option<&Arc<Pool>> {
+        match &self.side {
+            Side::Own(_) => None,
+            Side::Shared(seat) => Some(&seat.pool),
+        }
+    }
+
+    /// Its link is another poller's from now on, who is told so there.
+    pub(crate) fn move_to(&mut self, named: &Arc<Named>) {
+        if let Side::Shared(seat) = &mut self.side {
+            seat.move_to(named);
         }
     }
 

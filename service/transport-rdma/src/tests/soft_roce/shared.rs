@@ -50,10 +50,10 @@ fn connect_pooled(ring_bytes: u32, a: &LinkConfig, b: &LinkConfig) -> (RdmaLink,
     let pollers = [poller(&rdma, 1), poller(&rdma, 1)];
     let (mut listener, address) = listen_with(&rdma, ring_bytes);
     let options = from_caller(ring_bytes);
-    let mut a = RdmaLink::connect_at(&pollers[0], address, &options, a, 0).unwrap();
+    let mut a = RdmaLink::connect_at(pollers[0].door(), address, &options, a, 0).unwrap();
     let b = until("the request", || {
         a.flush().unwrap();
-        match listener.accept_at(&pollers[1], b, 0).unwrap() {
+        match listener.accept_at(pollers[1].door(), b, 0).unwrap() {
             Some(b) => ControlFlow::Break(b),
             None => ControlFlow::Continue(()),
         }
@@ -62,7 +62,7 @@ fn connect_pooled(ring_bytes: u32, a: &LinkConfig, b: &LinkConfig) -> (RdmaLink,
 }
 
 fn poller(rdma: &Rdma, links: u16) -> Poller {
-    Poller::new(rdma, &PollerOptions { links }).unwrap()
+    Poller::new(rdma, &PollerOptions { links, pools: 1 }).unwrap()
 }
 
 /// One thread's poller and its links, by what the poller calls them.
@@ -104,9 +104,15 @@ impl Side {
 
     /// Sleeps until there is something to do; whether there is.
     fn wait(&mut self, at_most: Duration) -> bool {
-        if !self.poller.prepare_to_wait().unwrap() {
-            return true;
-        }
+        !self.poller.prepare_to_wait().unwrap() || self.is_called_within(at_most)
+    }
+
+    /// Whether its descriptor is readable.
+    fn is_called(&self) -> bool {
+        self.is_called_within(Duration::ZERO)
+    }
+
+    fn is_called_within(&self, at_most: Duration) -> bool {
         let timeout = Timespec::try_from(at_most).unwrap();
         let descriptor = PollFd::from_borrowed_fd(self.poller.as_fd(), PollFlags::IN);
         poll(&mut [descriptor], Some(&timeout)).unwrap() > 0
@@ -121,11 +127,11 @@ fn many(links: u16) -> (Side, Side, Vec<(LinkId, LinkId)>) {
     let mut pairs = Vec::new();
     for _ in 0..links {
         let options = from_caller(0);
-        let link = RdmaLink::connect_at(&a.poller, address, &options, &key("a"), 0).unwrap();
+        let link = RdmaLink::connect_at(a.poller.door(), address, &options, &key("a"), 0).unwrap();
         let at_a = a.add(link);
         let at_b = until("the request", || {
             a.nodes.get_mut(&at_a).unwrap().turn().unwrap();
-            match listener.accept_at(&b.poller, &key("b"), 0).unwrap() {
+            match listener.accept_at(b.poller.door(), &key("b"), 0).unwrap() {
                 Some(link) => ControlFlow::Break(b.add(link)),
                 None => ControlFlow::Continue(()),
             }
@@ -231,7 +237,7 @@ fn sixty_four_links_share_receives_and_only_the_ready_ones_are_turned() {
     // No receive is a link's own.
     let own: u64 = b.nodes.values().map(|node| node.io.counts().receives).sum();
     assert_eq!(own, 0);
-    let shared = b.poller.counts();
+    let shared = b.poller.door().uses().counts;
     assert!(shared.receives >= 64 * 4, "{shared:?}");
     assert_eq!(
         shared.bytes_copied, 0,
@@ -265,7 +271,7 @@ fn what_links_pin_is_what_the_limits_say() {
     let mut links = Vec::new();
     for _ in 0..3 {
         let options = from_caller(limits::MIN_RING_BYTES);
-        let a = RdmaLink::connect_at(&side, address, &options, &key("a"), 0).unwrap();
+        let a = RdmaLink::connect_at(side.door(), address, &options, &key("a"), 0).unwrap();
         let (a, b) = accept(&mut listener, a, &key("b"));
         let (mut a, mut b) = (Node::new(a), Node::new(b));
         suite::turn_until("the handshake", &mut a, &mut b, |a, b| {
@@ -300,7 +306,7 @@ fn rings_and_pools_are_of_huge_pages_while_there_are_some() {
         let side = poller(&rdma, 64);
         let (mut listener, address) = listen_with(&rdma, bytes - 4096);
         let options = from_caller(bytes - 4096);
-        let a = RdmaLink::connect_at(&side, address, &options, &key("a"), 0).unwrap();
+        let a = RdmaLink::connect_at(side.door(), address, &options, &key("a"), 0).unwrap();
         let (a, b) = accept(&mut listener, a, &key("b"));
         let (mut a, mut b) = (Node::new(a), Node::new(b));
         suite::turn_until("the handshake", &mut a, &mut b, |a, b| {
@@ -328,16 +334,24 @@ fn rings_and_pools_are_of_huge_pages_while_there_are_some() {
 #[test]
 fn pollers_have_limits() {
     let rdma = devices();
-    for links in [0, limits::POLLER_LINKS + 1] {
-        let refused = Poller::new(&rdma, &PollerOptions { links }).err().unwrap();
-        assert!(matches!(refused, RdmaError::PollerLinks { links: said } if said == links));
+    let refused = |links, pools| {
+        let refused = Poller::new(&rdma, &PollerOptions { links, pools });
+        refused.err().unwrap()
+    };
+    for links in [0, limits::POOL_LINKS + 1] {
+        assert!(matches!(refused(links, 1), RdmaError::PoolLinks { links: said } if said == links));
+    }
+    for pools in [0, limits::POLLER_POOLS + 1] {
+        assert!(
+            matches!(refused(1, pools), RdmaError::PollerPools { pools: said } if said == pools)
+        );
     }
     let full = poller(&rdma, 1);
     let (mut listener, address) = listen(&rdma);
     let options = from_caller(0);
-    let a = RdmaLink::connect_at(&full, address, &options, &key("a"), 0).unwrap();
+    let a = RdmaLink::connect_at(full.door(), address, &options, &key("a"), 0).unwrap();
     let (a, _b) = accept(&mut listener, a, &key("b"));
-    let mut second = RdmaLink::connect_at(&full, address, &options, &key("a"), 0).unwrap();
+    let mut second = RdmaLink::connect_at(full.door(), address, &options, &key("a"), 0).unwrap();
     let error = until("a refusal", || match second.flush() {
         Ok(_) => ControlFlow::Continue(()),
         Err(error) => ControlFlow::Break(error.to_string()),
@@ -348,8 +362,170 @@ fn pollers_have_limits() {
     );
     // A link that has ended leaves its place.
     drop((a, second));
-    let again = RdmaLink::connect_at(&full, address, &options, &key("a"), 0).unwrap();
+    let again = RdmaLink::connect_at(full.door(), address, &options, &key("a"), 0).unwrap();
     let _pair = accept(&mut listener, again, &key("b"));
+}
+
+#[test]
+fn a_full_pool_is_followed_by_another_which_ends_when_it_is_empty() {
+    let rdma = devices();
+    let options = PollerOptions { links: 2, pools: 2 };
+    let full = Poller::new(&rdma, &options).unwrap();
+    let (mut listener, address) = listen(&rdma);
+    let options = from_caller(0);
+    let connect =
+        |full: &Poller| RdmaLink::connect_at(full.door(), address, &options, &key("a"), 0).unwrap();
+    let own = limits::pinned_bytes(1, 0, None) as u64;
+    let pool = limits::pinned_bytes(2, 0, Some(2)) as u64;
+    let mut pairs = Vec::new();
+    for (links, pools) in [(1, 1), (2, 1), (3, 2), (4, 2)] {
+        pairs.push(accept(&mut listener, connect(&full), &key("b")));
+        let uses = full.door().uses();
+        assert_eq!((uses.links, uses.pools), (links, pools));
+        assert_eq!(
+            devices_pinned(&rdma),
+            links as u64 * own + pools as u64 * pool
+        );
+    }
+    let mut fifth = connect(&full);
+    let error = until("a refusal", || match fifth.flush() {
+        Ok(_) => ControlFlow::Continue(()),
+        Err(error) => ControlFlow::Break(error.to_string()),
+    });
+    assert_eq!(
+        error,
+        "the connection failed: the poller has 4 links on rxe_va, as many as it was made for"
+    );
+    drop(fifth);
+    let before = full.door().uses();
+    // One of either: both are needed still. A place that is free is taken before another pool is made.
+    drop((pairs.remove(2), pairs.remove(0)));
+    assert_eq!(full.door().uses().pools, 2);
+    pairs.push(accept(&mut listener, connect(&full), &key("b")));
+    assert_eq!(full.door().uses().pools, 2);
+    pairs.clear();
+    let after = full.door().uses();
+    assert_eq!((after.links, after.pools), (0, 1));
+    assert!(after.counts.receives >= before.counts.receives);
+    assert_eq!(devices_pinned(&rdma), pool, "the last one is kept");
+    let again = accept(&mut listener, connect(&full), &key("b"));
+    assert_eq!(full.door().uses().links, 1);
+    drop(again);
+}
+
+/// What the device has said before its last link ended is nobody's to wait for.
+#[test]
+fn a_poller_without_links_sleeps() {
+    let (mut a, mut b, pairs) = many(1);
+    settle(&mut a, &mut b);
+    assert!(b.poller.prepare_to_wait().unwrap());
+    let (at_a, at_b) = pairs[0];
+    let node = a.nodes.get_mut(&at_a).unwrap();
+    call(node.io.link(), 1, b"too late");
+    node.turn().unwrap();
+    assert!(b.is_called_within(Duration::from_secs(10)));
+    drop(b.nodes.remove(&at_b));
+    b.poller.poll(&mut Vec::new()).unwrap();
+    assert!(!b.wait(Duration::from_millis(100)));
+}
+
+/// Makes one side's link the other's.
+fn hand(id: LinkId, from: &mut Side, to: &mut Side) {
+    let mut node = from.nodes.remove(&id).unwrap();
+    node.io.move_to(to.poller.door()).unwrap();
+    assert_eq!(node.io.id(), Some(id), "it is called as before");
+    to.nodes.insert(id, node);
+}
+
+/// Two threads' pollers, played by one: what matters is who is told.
+#[test]
+fn a_link_that_moves_is_its_new_pollers_alone_and_wakes_it() {
+    let (mut a, mut old, pairs) = many(3);
+    let mut new = Side::new(&devices(), 1);
+    settle(&mut a, &mut old);
+    let (at_a, id) = pairs[1];
+    let say = |a: &mut Side, n| {
+        let node = a.nodes.get_mut(&at_a).unwrap();
+        call(node.io.link(), n, b"for whoever has it");
+        node.turn().unwrap();
+    };
+    let (mut at_old, mut at_new) = (Vec::new(), Vec::new());
+    // What the old one has found already, and wasn't read.
+    say(&mut a, 1);
+    until("its arrival", || {
+        old.poller.poll(&mut at_old).unwrap();
+        match at_old.as_slice() {
+            [] => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        }
+    });
+    assert_eq!(at_old, [id]);
+    hand(id, &mut old, &mut new);
+    let links = |side: &Side| side.poller.door().uses().links;
+    assert_eq!((links(&old), links(&new)), (2, 1));
+    new.poller.poll(&mut at_new).unwrap();
+    assert_eq!(at_new, [id]);
+    new.nodes.get_mut(&id).unwrap().turn().unwrap();
+    assert_eq!(new.nodes[&id].said.len(), 1);
+    settle(&mut a, &mut new);
+
+    // What the old one finds while the new one sleeps: the device's own word is taken by the old one, so what is left is the bell.
+    (at_old, at_new) = (Vec::new(), Vec::new());
+    new.poller.poll(&mut at_new).unwrap();
+    assert!(new.poller.prepare_to_wait().unwrap());
+    say(&mut a, 2);
+    let mut readable = 0;
+    until("the bell", || {
+        old.poller.poll(&mut at_old).unwrap();
+        old.poller.prepare_to_wait().unwrap();
+        readable = if new.is_called() { readable + 1 } else { 0 };
+        match readable {
+            100 => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    });
+    new.poller.poll(&mut at_new).unwrap();
+    assert_eq!((at_old.as_slice(), at_new.as_slice()), (&[][..], &[id][..]));
+    assert!(!new.is_called(), "it was heard");
+    new.nodes.get_mut(&id).unwrap().turn().unwrap();
+    assert_eq!(new.nodes[&id].said.len(), 2);
+
+    // All go on, by themselves and with the other, and it may come back.
+    let others = [pairs[0], pairs[2]];
+    for _ in 0..3 {
+        round_trips(&mut a, &mut new, &pairs[1..2], true);
+        round_trips(&mut a, &mut old, &others, true);
+    }
+    hand(id, &mut new, &mut old);
+    hand(id, &mut old, &mut new);
+    hand(id, &mut new, &mut old);
+    assert_eq!((links(&old), links(&new)), (3, 0));
+    let node = old.nodes.get_mut(&id).unwrap();
+    node.io.move_to(old.poller.door()).unwrap();
+    round_trips(&mut a, &mut old, &pairs, true);
+
+    // Its end is its poller's to hear of, too.
+    hand(id, &mut old, &mut new);
+    settle(&mut a, &mut new);
+    drop(a.nodes.remove(&at_a));
+    (at_old, at_new) = (Vec::new(), Vec::new());
+    let error = until("its end", || {
+        old.poller.poll(&mut at_old).unwrap();
+        new.poller.poll(&mut at_new).unwrap();
+        if at_new.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        at_new.clear();
+        match new.nodes.get_mut(&id).unwrap().turn() {
+            Ok(_) => ControlFlow::Continue(()),
+            Err(error) => ControlFlow::Break(error),
+        }
+    });
+    assert_eq!(error.blame(), Blame::Network);
+    assert_eq!(at_old, []);
+    // What the new one has in the old one's pool ends with it, and the old one's links don't.
+    drop(new);
+    round_trips(&mut a, &mut old, &others, true);
 }
 
 /// Sends so many messages that are credits, without asking what the link may, or until none of them is taken for a while. How many.
@@ -371,10 +547,10 @@ fn flood(node: &mut Node<RdmaLink>, count: u16) -> u16 {
 #[test]
 fn a_link_that_nobody_reads_takes_nothing_from_its_neighbours() {
     let (mut a, mut b, pairs) = many(16);
-    // Every other link of b's isn't read, and their peers send all that they may.
-    let (slow, good): (Vec<_>, Vec<_>) = pairs.iter().partition(|(_, at_b)| at_b.0 % 2 == 0);
+    // Half of b's links aren't read, and their peers send all that they may.
+    let (slow, good) = pairs.split_at(8);
     b.neglected = slow.iter().map(|(_, at_b)| *at_b).collect();
-    for (at_a, _) in &slow {
+    for (at_a, _) in slow {
         let node = a.nodes.get_mut(at_a).unwrap();
         // As many as fit beside what the handshake has left.
         for n in 0..40 {
@@ -385,16 +561,16 @@ fn a_link_that_nobody_reads_takes_nothing_from_its_neighbours() {
     }
     settle(&mut a, &mut b);
     for _ in 0..5 {
-        round_trips(&mut a, &mut b, &good, false);
+        round_trips(&mut a, &mut b, good, false);
     }
-    let spilled = b.poller.counts().bytes_copied;
+    let spilled = b.poller.door().uses().counts.bytes_copied;
     let beyond = slow.len() * (40 - SHARED_RECEIVES) * 1000;
     assert!(spilled >= beyond as u64, "{spilled} bytes were spilled");
     // What was spilled is as it was sent.
     b.neglected.clear();
     until("the late calls", || {
         let mut read = true;
-        for (at_a, at_b) in &slow {
+        for (at_a, at_b) in slow {
             let node = b.nodes.get_mut(at_b).unwrap();
             node.turn().unwrap();
             read &= node.said.len() == 40;
@@ -464,7 +640,7 @@ fn links_that_end_give_back_what_they_held() {
         let mut a = Node::new(a);
         let b = until("the request", || {
             a.turn().unwrap();
-            match listener.accept_at(&side, &key("b"), 0).unwrap() {
+            match listener.accept_at(side.door(), &key("b"), 0).unwrap() {
                 Some(b) => ControlFlow::Break(b),
                 None => ControlFlow::Continue(()),
             }
@@ -485,7 +661,7 @@ fn links_that_end_give_back_what_they_held() {
     let mut a = Node::new(a);
     let _b = until("the request", || {
         a.turn().unwrap();
-        match listener.accept_at(&side, &key("b"), 0).unwrap() {
+        match listener.accept_at(side.door(), &key("b"), 0).unwrap() {
             Some(b) => ControlFlow::Break(b),
             None => ControlFlow::Continue(()),
         }
@@ -548,7 +724,7 @@ fn idle_links_of_a_poller_use_no_processor() {
     // What made the descriptor readable before may be stale once.
     b.wait(Duration::from_millis(1));
     b.turn_ready();
-    let before = (thread_time(), b.poller.counts().system_calls);
+    let before = (thread_time(), b.poller.door().uses().counts.system_calls);
     let (mut woken, mut ready) = (0, Vec::new());
     let (spin, most) = (Duration::from_micros(50), Duration::from_millis(200));
     let start = Instant::now();
@@ -558,7 +734,7 @@ fn idle_links_of_a_poller_use_no_processor() {
     }
     let (used, calls) = (
         thread_time() - before.0,
-        b.poller.counts().system_calls - before.1,
+        b.poller.door().uses().counts.system_calls - before.1,
     );
     assert_eq!(woken, 0, "nothing came");
     assert!(used < Duration::from_millis(60), "{used:?} in 600 ms");
