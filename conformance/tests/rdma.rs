@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -93,6 +94,31 @@ impl Hosts {
         (self.serve(service), counting, workers)
     }
 
+    /// A call between two applications of this tenant's, and these.
+    fn call_as(&self, tenant: &str) -> (Session, Session) {
+        let [a, b] = match tenant {
+            "acme" => self.tokens.clone(),
+            other => [self.a.tenant(other), self.b.tenant(other)],
+        };
+        let server = Session::open(SessionOptions::new(self.b.socket(), &*b)).unwrap();
+        let service = SemanticsServer::new(Interop);
+        block_on(&server, Server::new(&server).add_service(service).bind()).unwrap();
+        let session = Session::open(SessionOptions::new(self.a.socket(), &*a)).unwrap();
+        let client = SemanticsClient::new(Channel::new(&session, &self.peer()));
+        block_on(&session, client.unary(ask(1))).unwrap();
+        (server, session)
+    }
+
+    /// Once nobody calls, runtimes use no processor.
+    fn expect_idle(&self) {
+        let used = || runtimes_ns(self.a.pid()) + runtimes_ns(self.b.pid());
+        std::thread::sleep(Duration::from_millis(500));
+        let before = used();
+        std::thread::sleep(Duration::from_secs(3));
+        let used = used() - before;
+        assert!(used < 150_000_000, "{used} ns in 3 s");
+    }
+
     /// Of the caller's daemon.
     fn link(&self) -> Value {
         let links = self.a.status()["links"].clone();
@@ -114,6 +140,16 @@ impl Hosts {
         assert_eq!(link["state"], "ready", "{link}");
         link
     }
+}
+
+fn shell(command: &str) {
+    let done = Command::new("sh").args(["-c", command]).status().unwrap();
+    assert!(done.success(), "{command}");
+}
+
+/// What a runtime's links over RDMA share.
+fn polled(daemon: &Daemon, runtime: usize) -> Value {
+    daemon.status()["datapath"][runtime]["rdma"].clone()
 }
 
 /// What a call and its answer are, for each size that travels in another way.
@@ -319,20 +355,8 @@ fn links_move_to_the_runtime_of_their_tenant() {
         ..options(ip, port, "")
     });
     let hosts = Hosts::of(&a, &b);
-    let mut serving = Vec::new();
-    for tenant in ["acme", "globex", "initech", "umbrella"] {
-        let tokens = match tenant {
-            "acme" => hosts.tokens.clone(),
-            other => [hosts.a.tenant(other), hosts.b.tenant(other)],
-        };
-        let server = Session::open(SessionOptions::new(hosts.b.socket(), &*tokens[1])).unwrap();
-        let service = SemanticsServer::new(Interop);
-        block_on(&server, Server::new(&server).add_service(service).bind()).unwrap();
-        let session = Session::open(SessionOptions::new(hosts.a.socket(), &*tokens[0])).unwrap();
-        let client = SemanticsClient::new(Channel::new(&session, &hosts.peer()));
-        block_on(&session, client.unary(ask(1))).unwrap();
-        serving.push((server, session));
-    }
+    let tenants = ["acme", "globex", "initech", "umbrella"];
+    let serving: Vec<_> = tenants.iter().map(|tenant| hosts.call_as(tenant)).collect();
     for daemon in [&hosts.a, &hosts.b] {
         let status = daemon.status();
         let links = status["links"].as_array().unwrap();
@@ -341,14 +365,56 @@ fn links_move_to_the_runtime_of_their_tenant() {
         assert!(by_rdma, "{status}");
     }
     // Also a link that stands goes with its tenant.
-    let homes = hosts.b.status()["homes"].clone();
-    let home = homes["acme"]["runtime"].as_u64().unwrap_or(0);
-    hosts
-        .b
-        .ok(&format!("tenant move acme --runtime {}", 1 - home));
-    let (_, session) = &serving[0];
-    let client = SemanticsClient::new(Channel::new(session, &hosts.peer()));
-    block_on(session, client.unary(ask(2))).unwrap();
+    let home = |daemon: &Daemon, tenant: &str| {
+        let homes = daemon.status()["homes"].clone();
+        let its = homes.as_array().unwrap().iter();
+        let its = its.filter(|home| home["tenant"] == tenant);
+        its.map(|home| home["runtime"].as_u64().unwrap()).sum()
+    };
+    let before: u64 = home(&hosts.b, "acme");
+    let to = 1 - before;
+    hosts.b.ok(&format!("tenant move acme --runtime {to}"));
+    assert_eq!(home(&hosts.b, "acme"), to);
+    let call_all = || {
+        for (_, session) in &serving {
+            let client = SemanticsClient::new(Channel::new(session, &hosts.peer()));
+            block_on(session, client.unary(ask(2))).unwrap();
+        }
+    };
+    call_all();
+    // Each link is where its tenant is, whoever polls what it shares with others; and a runtime that sleeps hears of its links alone.
+    for daemon in [&hosts.a, &hosts.b] {
+        let of_runtime = |runtime| polled(daemon, runtime)["links"].as_u64().unwrap();
+        assert_eq!(of_runtime(0) + of_runtime(1), 4);
+        let at_0 = tenants.iter().filter(|tenant| home(daemon, tenant) == 0);
+        assert_eq!(of_runtime(0), at_0.count() as u64);
+    }
+    hosts.expect_idle();
+    call_all();
+}
+
+/// Forty tenants' links, each end's of one runtime: what is pinned is two pools, not forty links' queues.
+#[test]
+fn many_links_share_what_is_pinned() {
+    let hosts = Hosts::new();
+    let tenants: Vec<String> = (0..40).map(|n| format!("tenant-{n}")).collect();
+    let serving: Vec<_> = tenants.iter().map(|tenant| hosts.call_as(tenant)).collect();
+    for daemon in [&hosts.a, &hosts.b] {
+        let polled = polled(daemon, 0);
+        assert_eq!(
+            (&polled["links"], &polled["pools"]),
+            (&40.into(), &2.into())
+        );
+        let devices = daemon.status()["rdma"]["devices"].clone();
+        let pinned = devices.as_array().unwrap().iter();
+        let pinned = pinned.map(|device| device["pinned_bytes"].as_u64().unwrap());
+        assert_eq!(pinned.sum::<u64>(), 2 * 32 * (192 << 10), "{devices}");
+    }
+    hosts.expect_idle();
+    for (_, session) in &serving {
+        let client = SemanticsClient::new(Channel::new(session, &hosts.peer()));
+        block_on(session, client.unary(ask(2))).unwrap();
+    }
 }
 
 #[test]
@@ -434,6 +500,45 @@ fn a_daemon_that_was_killed_is_dialled_again_by_rdma() {
     by_rdma.expect("RDMA is tried again");
 }
 
+/// A network that loses everything, while this is there. It isn't that the device goes down: soft-RoCE connects nobody any more, if it meant to send then.
+struct Outage;
+
+impl Outage {
+    fn begin() -> Outage {
+        shell("for d in va vb; do tc qdisc add dev $d root netem loss 100%; done");
+        Outage
+    }
+}
+
+impl Drop for Outage {
+    fn drop(&mut self) {
+        shell("for d in va vb; do tc qdisc del dev $d root; done");
+    }
+}
+
+#[test]
+fn a_network_that_was_lost_is_used_again() {
+    let hosts = Hosts::new();
+    let _serving = hosts.serve_counting();
+    let session = hosts.open();
+    let peer = hosts.peer();
+    call_every_size(&session, &peer);
+    hosts.expect_rdma();
+    let outage = Outage::begin();
+    let client = SemanticsClient::new(Channel::new(&session, &peer));
+    let lost = block_on(&session, client.unary(ask(1))).map(drop);
+    let lost = lost.expect_err("nobody answers");
+    assert_eq!(lost.code, Code::UNAVAILABLE, "{lost}");
+    assert!(lost.message.contains(&peer), "{lost}");
+    drop(outage);
+    call_again(&session, &peer);
+    let by_rdma = eventually(LONG, || hosts.goes_by_rdma_alone());
+    by_rdma.unwrap_or_else(|_| panic!("RDMA is tried again: {}", hosts.a.status()["links"]));
+    call_every_size(&session, &peer);
+    drop(session);
+    hosts.expect_idle();
+}
+
 /// Queue pairs stay behind: the link ends with the old process, and is dialled again to the new one.
 #[test]
 fn an_upgrade_ends_the_link_and_it_is_dialled_again() {
@@ -461,10 +566,6 @@ fn an_idle_link_costs_no_processor() {
     let session = hosts.open();
     call_every_size(&session, &hosts.peer());
     hosts.expect_rdma();
-    std::thread::sleep(Duration::from_millis(500));
-    let before = runtimes_ns(hosts.a.pid()) + runtimes_ns(hosts.b.pid());
-    std::thread::sleep(Duration::from_secs(3));
-    let used = runtimes_ns(hosts.a.pid()) + runtimes_ns(hosts.b.pid()) - before;
-    assert!(used < 150_000_000, "{used} ns in 3 s");
+    hosts.expect_idle();
     call_every_size(&session, &hosts.peer());
 }

@@ -82,6 +82,14 @@ pub const RDMA_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a peer that couldn't be reached by RDMA is reached by TCP without another try.
 pub const RDMA_PAUSE: Duration = Duration::from_secs(10);
 
+/// Links that share a pool of receives and memory, 6 MiB, of a runtime's poller, and pools of each device that it may have: as many links as a runtime.
+#[cfg(feature = "rdma")]
+pub const POOL_LINKS: u16 = 32;
+
+/// See [`POOL_LINKS`].
+#[cfg(feature = "rdma")]
+pub const POOLS: u16 = MAX_LINKS as u16 / POOL_LINKS;
+
 /// Peers of which one runtime remembers that.
 pub const WITHOUT_RDMA: usize = 1_024;
 

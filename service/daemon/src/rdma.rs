@@ -10,18 +10,23 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use serde_json::Value;
 use tollgate_transport::LinkConfig;
 #[cfg(feature = "rdma")]
 use {
+    crate::limits::{POOL_LINKS, POOLS},
+    rustix::event::epoll,
     serde_json::json,
-    tollgate_transport_rdma::{DeviceInfo, RdmaLink, RdmaOptions},
+    tollgate_transport_rdma::{
+        DeviceInfo, Door, LinkId, Poller, PollerOptions, RdmaLink, RdmaOptions, Uses,
+    },
 };
 
 use crate::config::RdmaConfig;
-use crate::datapath::Carrier;
+use crate::datapath::{Carrier, PolledReport};
 use crate::limits::{RDMA_PAUSE, WITHOUT_RDMA};
 
 /// Whether links may go over RDMA.
@@ -69,13 +74,14 @@ impl Rdma {
         }
     }
 
-    /// A link that begins to connect, or why it can't be by RDMA.
+    /// A link that begins to connect, of a runtime's poller, or why it can't be by RDMA.
     #[cfg_attr(
         not(feature = "rdma"),
         allow(unused_variables, reason = "nobody is dialled")
     )]
     pub(crate) fn dial(
         &self,
+        polled: &Polled,
         peer: SocketAddr,
         config: &LinkConfig,
         now_ns: u64,
@@ -83,8 +89,9 @@ impl Rdma {
         match self {
             Rdma::Unavailable(why) => Err(Arc::clone(why)),
             #[cfg(feature = "rdma")]
-            Rdma::Ready { devices, options } => {
-                let link = RdmaLink::connect(devices, peer, options, config, now_ns);
+            Rdma::Ready { options, .. } => {
+                let door = polled.door().ok_or("this runtime has no poller")?;
+                let link = RdmaLink::connect_at(door, peer, options, config, now_ns);
                 let link = link.map_err(|error| error.to_string())?;
                 Ok(Carrier::Rdma(Box::new(link)))
             }
@@ -100,12 +107,108 @@ impl Rdma {
                 let one = |device: DeviceInfo| {
                     json!({
                         "name": device.name, "max_elements": device.max_elements,
-                        "heaps": device.heaps, "registrations": device.registrations,
+                        "heaps": device.heaps, "registrations": device.registrations, "pinned_bytes": device.pinned_bytes,
                     })
                 };
                 devices.devices().map(one).collect()
             }
         }
+    }
+}
+
+/// The links over RDMA of one runtime: who looks for what they bring. Nobody, and there are none, where there is no device.
+#[derive(Default)]
+pub(crate) struct Polled {
+    #[cfg(feature = "rdma")]
+    poller: Option<Poller>,
+    /// Reused by [`Polled::poll`].
+    #[cfg(feature = "rdma")]
+    named: Vec<LinkId>,
+}
+
+/// Whom a poller has named.
+pub(crate) enum Named<'a> {
+    /// Whoever there is: their device has failed, which each says.
+    #[cfg(feature = "rdma")]
+    All,
+    /// These, in order.
+    #[cfg(feature = "rdma")]
+    These(&'a [LinkId]),
+    /// There is no poller.
+    Nobody(std::marker::PhantomData<&'a ()>),
+}
+
+impl Polled {
+    /// Watched by this epoll, which says so with this token.
+    #[cfg_attr(
+        not(feature = "rdma"),
+        allow(unused_variables, reason = "nothing is watched")
+    )]
+    pub(crate) fn new(rdma: &Rdma, by: &OwnedFd, token: u64) -> std::io::Result<Polled> {
+        #[cfg(feature = "rdma")]
+        if let Rdma::Ready { devices, .. } = rdma {
+            let options = PollerOptions {
+                links: POOL_LINKS,
+                pools: POOLS,
+            };
+            let poller = Poller::new(devices, &options).map_err(std::io::Error::other)?;
+            let data = epoll::EventData::new_u64(token);
+            epoll::add(by, &poller, data, epoll::EventFlags::IN)?;
+            return Ok(Polled {
+                poller: Some(poller),
+                named: Vec::new(),
+            });
+        }
+        Ok(Polled::default())
+    }
+
+    /// Where links are made its.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn door(&self) -> Option<&Door> {
+        self.poller.as_ref().map(Poller::door)
+    }
+
+    pub(crate) fn report(&self) -> Option<PolledReport> {
+        #[cfg(feature = "rdma")]
+        if let Some(door) = self.door() {
+            let Uses {
+                links,
+                pools,
+                counts,
+            } = door.uses();
+            return Some(PolledReport {
+                links,
+                pools,
+                receives: counts.receives,
+                bytes_spilled: counts.bytes_copied,
+                system_calls: counts.system_calls,
+            });
+        }
+        None
+    }
+
+    /// Looks at the devices, once, whatever the number of links.
+    pub(crate) fn poll(&mut self) -> Named<'_> {
+        #[cfg(feature = "rdma")]
+        if let Some(poller) = &mut self.poller {
+            self.named.clear();
+            if poller.poll(&mut self.named).is_err() {
+                return Named::All;
+            }
+            self.named.sort_unstable();
+            return Named::These(&self.named);
+        }
+        Named::Nobody(std::marker::PhantomData)
+    }
+
+    /// Has the devices say what comes from now on. `false`: something has come.
+    pub(crate) fn prepare_to_wait(&mut self) -> bool {
+        #[cfg(feature = "rdma")]
+        if let Some(poller) = &mut self.poller {
+            // Of a device that has failed, each link says so when it is looked at next.
+            return poller.prepare_to_wait().unwrap_or(false);
+        }
+        true
     }
 }
 

@@ -51,8 +51,15 @@ async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
             Ok(ready) => ready,
             Err(error) => return error,
         };
+        // Which tenant it is for is known after its first BIND; the link moves then.
+        turn = (turn + 1) % control.runtimes();
+        let runtime = control.runtimes.borrow().get(turn).cloned();
+        let Some(door) = runtime.and_then(|runtime| runtime.door) else {
+            return std::io::Error::other("a runtime has no poller");
+        };
         let next = ready.try_io(|inner| {
-            let accepted = inner.get_mut().0.accept(&control.link, now_ns());
+            let listener = &mut inner.get_mut().0;
+            let accepted = listener.accept_at(&door, &control.link, now_ns());
             match accepted.transpose() {
                 Some(accepted) => Ok(accepted),
                 None => Err(std::io::ErrorKind::WouldBlock.into()),
@@ -65,8 +72,6 @@ async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
         };
         match accepted {
             Ok(link) => {
-                // Which tenant it is for is known after its first BIND; the link moves then.
-                turn = (turn + 1) % control.runtimes();
                 let link = Box::new(link);
                 control.send(turn, Command::AcceptByRdma { link });
             }

@@ -2,13 +2,15 @@
 //!
 //! The protocol is one, [`Link`]; what a turn does differs in three ways:
 //!
-//! - What comes over TCP is told by the runtime's epoll. What comes over RDMA is found by looking, in every turn, until the link was
-//!   told that the runtime is about to wait ([`prepare_to_wait`](Carrier::prepare_to_wait)).
+//! - What comes over TCP is told by the runtime's epoll. What comes over RDMA is found by the runtime's poller, which names the links in every turn,
+//!   or by looking into the ring of a one-sided link, until its peer was told that the runtime is about to wait
+//!   ([`announce_sleep`](Carrier::announce_sleep)).
 //! - A large body over RDMA is the device's to write: its block of the receive heap is lent to the link until all of it is there.
 //! - What was sent over RDMA is read by the device where it lies: a link gives it back once that is done, or when it [ends](Carrier::end).
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::epoll::{self, EventData, EventFlags};
 use serde::Serialize;
 use tollgate_shm_abi::io::retransmits;
 use tollgate_transport::{
@@ -18,6 +20,7 @@ use tollgate_transport::{
 use {tollgate_transport::LinkIo, tollgate_transport_rdma::RdmaLink};
 
 use crate::datapath::ports::Landing;
+use crate::rdma::{Named, Polled};
 #[cfg(feature = "rdma")]
 use crate::{datapath::ports::Place, limits::FAREWELL};
 
@@ -77,12 +80,64 @@ impl Carrier {
         }
     }
 
-    /// Whether what comes by it is found only by looking.
-    pub(crate) fn is_polled(&self) -> bool {
+    /// Whether it may have something to say that epoll doesn't tell: its runtime's poller has named it, or it has to be looked at.
+    #[cfg_attr(
+        not(feature = "rdma"),
+        allow(unused_variables, reason = "nobody is named")
+    )]
+    pub(crate) fn is_named(&self, named: &Named<'_>) -> bool {
         match self {
             Carrier::Tcp(_) => false,
             #[cfg(feature = "rdma")]
-            Carrier::Rdma(_) => true,
+            Carrier::Rdma(rdma) => {
+                rdma.is_one_sided()
+                    || match named {
+                        Named::All => true,
+                        Named::These(links) => {
+                            rdma.id().is_some_and(|id| links.binary_search(&id).is_ok())
+                        }
+                        Named::Nobody(_) => false,
+                    }
+            }
+        }
+    }
+
+    /// Has its runtime's thread hear of it: its epoll, with this token, or its poller. A link that moves was another's before.
+    ///
+    /// # Errors
+    /// The kernel has no room for it.
+    #[cfg_attr(
+        not(feature = "rdma"),
+        allow(unused_variables, reason = "all is told by epoll")
+    )]
+    pub(crate) fn watch(
+        &mut self,
+        by: &OwnedFd,
+        token: u64,
+        polled: &Polled,
+    ) -> std::io::Result<()> {
+        match self {
+            Carrier::Tcp(tcp) => {
+                let events = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+                epoll::add(by, &*tcp, EventData::new_u64(token), events)?;
+                Ok(())
+            }
+            #[cfg(feature = "rdma")]
+            Carrier::Rdma(rdma) => match polled.door() {
+                Some(door) => rdma.move_to(door).map_err(std::io::Error::other),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Its runtime's epoll tells of it no more. A poller does until the next one has it.
+    pub(crate) fn unwatch(&self, by: &OwnedFd) {
+        match self {
+            Carrier::Tcp(tcp) => {
+                let _gone_with_the_link = epoll::delete(by, tcp);
+            }
+            #[cfg(feature = "rdma")]
+            Carrier::Rdma(_) => {}
         }
     }
 
@@ -139,12 +194,12 @@ impl Carrier {
         }
     }
 
-    /// Has epoll tell what comes from now on; `false`: something has come.
-    pub(crate) fn prepare_to_wait(&mut self) -> Result<bool, LinkError> {
+    /// Tells the peer that nobody will look into the ring that it writes into; `false`: something has come.
+    pub(crate) fn announce_sleep(&mut self) -> Result<bool, LinkError> {
         match self {
             Carrier::Tcp(_) => Ok(true),
             #[cfg(feature = "rdma")]
-            Carrier::Rdma(rdma) => rdma.prepare_to_wait(),
+            Carrier::Rdma(rdma) => rdma.announce_sleep(),
         }
     }
 
@@ -201,16 +256,6 @@ impl Carrier {
                     system_calls: counts.system_calls,
                 }
             }
-        }
-    }
-}
-
-impl AsFd for Carrier {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Carrier::Tcp(tcp) => tcp.as_fd(),
-            #[cfg(feature = "rdma")]
-            Carrier::Rdma(rdma) => rdma.as_fd(),
         }
     }
 }

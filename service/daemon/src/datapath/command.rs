@@ -23,6 +23,8 @@ use tollgate_schema::evolution::MethodMatch;
 use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_telemetry::record::Span;
 use tollgate_transport::Moved;
+#[cfg(feature = "rdma")]
+use tollgate_transport_rdma::Door;
 
 use crate::config::{Scheduling, Waiting};
 pub(crate) use crate::datapath::apart::{Apart, ProcessId};
@@ -433,6 +435,9 @@ pub(crate) enum Event {
 pub(crate) struct Handle {
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) doorbell: Arc<OwnedFd>,
+    /// Of its poller, if there is RDMA.
+    #[cfg(feature = "rdma")]
+    pub(crate) door: Option<Door>,
 }
 
 impl Handle {
@@ -576,6 +581,22 @@ pub(crate) struct RuntimeReport {
     pub(crate) cpu_share_percent: u8,
     /// Times that it slept.
     pub(crate) sleeps: u64,
+    /// What its links over RDMA share, if there are devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rdma: Option<PolledReport>,
+}
+
+/// What a runtime's links over RDMA have together, and what that has cost beside what they report each.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct PolledReport {
+    pub(crate) links: usize,
+    /// Of receives and memory, each for so many links as a pool has room for.
+    pub(crate) pools: usize,
+    /// Messages that devices were given room for.
+    pub(crate) receives: u64,
+    /// Copied because their links weren't read at once.
+    pub(crate) bytes_spilled: u64,
+    pub(crate) system_calls: u64,
 }
 
 /// Calls since the daemon started.

@@ -35,7 +35,8 @@ impl Runtime {
     /// A link that begins to connect, or why none can.
     fn dial_by_rdma(&mut self, tenant: &Arc<str>, peer: SocketAddr) -> Result<(), Arc<str>> {
         let config = &self.options.tuning.link;
-        let io = self.options.rdma.dial(peer, config, self.now_ns)?;
+        let (rdma, polled) = (&self.options.rdma, &self.polled);
+        let io = rdma.dial(polled, peer, config, self.now_ns)?;
         let until_ns = self.now_ns + RDMA_PATIENCE.as_nanos() as u64;
         let dialled = self.dialled(tenant, peer, io, |state| {
             state.rdma_until_ns = Some(until_ns);

@@ -7,7 +7,6 @@
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
-use rustix::event::epoll::{self, EventData, EventFlags};
 use tollgate_engine::{
     CallKey, Encoding, LinkId, Origin, RouteTarget, ServiceId, SessionId, Status, Submission,
 };
@@ -115,7 +114,7 @@ impl Runtime {
         self.links.put_back(link.0, port);
     }
 
-    pub(super) fn add_link(&mut self, port: LinkPort) -> Option<LinkId> {
+    pub(super) fn add_link(&mut self, mut port: LinkPort) -> Option<LinkId> {
         if self.links.len() >= MAX_LINKS {
             tracing::warn!(
                 "the link with {} was dropped: {MAX_LINKS} links are open, which is the limit",
@@ -124,7 +123,7 @@ impl Runtime {
             return None;
         }
         let link = LinkId(self.links.next_key()?);
-        if let Err(error) = self.watch_link(link, &port.io) {
+        if let Err(error) = self.watch_link(link, &mut port.io) {
             tracing::warn!(
                 "the link with {} was dropped: it can't be watched: {error}",
                 port.state.address
@@ -135,11 +134,9 @@ impl Runtime {
         Some(link)
     }
 
-    /// Has this runtime's thread hear of a link's socket.
-    pub(super) fn watch_link(&self, link: LinkId, io: &Carrier) -> rustix::io::Result<()> {
-        let events = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        let token = EventData::new_u64(Self::link_token(link));
-        epoll::add(&*self.epoll, io, token, events)
+    /// Has this runtime's thread hear of a link.
+    pub(super) fn watch_link(&self, link: LinkId, io: &mut Carrier) -> std::io::Result<()> {
+        io.watch(&self.epoll, Self::link_token(link), &self.polled)
     }
 }
 
@@ -371,7 +368,6 @@ impl Runtime {
         let Some(mut port) = self.links.take(link.0) else {
             return false;
         };
-        port.state.readable |= port.io.is_polled();
         let mut worked = false;
         let outcome = self.pump(link, &mut port, &mut worked);
         let moving = port.state.moving.take();
@@ -979,7 +975,7 @@ impl Runtime {
             return;
         };
         self.engine.link_closed(link, "the link has moved");
-        let _gone_with_the_port = epoll::delete(&*self.epoll, &port.io);
+        port.io.unwatch(&self.epoll);
         if let Some(home) = self.elsewhere(&bind.tenant) {
             let bind = Some(bind);
             home.send(Command::Adopt { port, bind });

@@ -57,7 +57,7 @@ mod traces;
 mod version;
 
 pub(crate) use carrier::Carrier;
-pub(crate) use command::{Command, Event, Handle};
+pub(crate) use command::{Command, Event, Handle, PolledReport};
 pub(crate) use placement::Placement;
 pub(crate) use question::{Unchanged, patch_change};
 #[cfg(test)]

@@ -24,7 +24,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rustix::event::epoll;
 use tokio::sync::oneshot;
 use tollgate_engine::{LinkId, Origin, Parcel, Renamed, ServiceId, SessionId, Wanted};
 use tollgate_shm_abi::wait::now_ns;
@@ -133,7 +132,7 @@ impl Runtime {
             self.engine.link_closed(LinkId(key), "the link has moved");
             self.act();
             if let Some(port) = self.links.remove(key) {
-                let _gone_with_the_port = epoll::delete(&*self.epoll, &port.io);
+                port.io.unwatch(&self.epoll);
                 first.send(Command::Adopt { port, bind: None });
             }
         }
@@ -187,7 +186,7 @@ impl Runtime {
         let strangers = self.shares.of_strangers();
         let links = wanted.links.iter().filter_map(|&id| {
             let port = self.links.remove(id.0)?;
-            let _gone_with_the_port = epoll::delete(&*self.epoll, &port.io);
+            port.io.unwatch(&self.epoll);
             let is_stranger = port.state.flow == strangers;
             Some((id, port, is_stranger))
         });
@@ -306,11 +305,11 @@ impl Runtime {
             }
         }
         let mut came = Vec::with_capacity(links.len());
-        for (id, port, is_stranger) in links {
+        for (id, mut port, is_stranger) in links {
             let Some(name) = self.links.next_key().map(LinkId) else {
                 continue;
             };
-            if self.watch_link(name, &port.io).is_err() {
+            if self.watch_link(name, &mut port.io).is_err() {
                 unwatched.push(name);
             }
             self.links.insert(port);

@@ -52,7 +52,7 @@ use crate::datapath::question::Question;
 use crate::datapath::shares::Shares;
 use crate::datapath::traces::{Tap, Traces};
 use crate::limits::JUDGED_AT_ONCE;
-use crate::rdma::{Rdma, WithoutRdma};
+use crate::rdma::{Named, Polled, Rdma, WithoutRdma};
 
 /// How one runtime is set up.
 pub(crate) struct Options {
@@ -125,6 +125,7 @@ const WAKE_COMMAND: u64 = 0;
 const WAKE_SESSION: u64 = 1 << 32;
 const WAKE_LINK: u64 = 2 << 32;
 const WAKE_PROCESS: u64 = 3 << 32;
+const WAKE_POLLER: u64 = 4 << 32;
 
 /// Wake-ups taken from epoll at once; more are reported the next time.
 const EPOLL_BATCH: usize = 64;
@@ -160,6 +161,8 @@ pub(crate) struct Runtime {
     pub(crate) engine: Engine<Box<Message>>,
     pub(crate) sessions: Slots<Box<SessionPort>>,
     pub(crate) links: Slots<Box<LinkPort>>,
+    /// Those of them over RDMA.
+    pub(crate) polled: Polled,
     /// Parallel to the engine's services.
     pub(crate) services: Vec<Service>,
     pub(crate) bindings: Slots<RemoteBinding>,
@@ -225,9 +228,12 @@ impl Runtime {
             EventData::new_u64(WAKE_COMMAND),
             EventFlags::IN | EventFlags::ET,
         )?;
+        let polled = Polled::new(&options.rdma, &epoll, WAKE_POLLER)?;
         let handle = Handle {
             commands: sender,
             doorbell,
+            #[cfg(feature = "rdma")]
+            door: polled.door().cloned(),
         };
         let tuning = &options.tuning;
         let shares = Shares::new(tuning.scheduling);
@@ -249,6 +255,7 @@ impl Runtime {
             engine,
             sessions: Slots::default(),
             links: Slots::default(),
+            polled,
             services: Vec::new(),
             bindings: Slots::default(),
             redials: Vec::new(),
@@ -404,6 +411,7 @@ impl Runtime {
         });
         posted || {
             self.poll_wakes(Some(Duration::ZERO));
+            self.ask_poller();
             let mut links = self.links.iter();
             links.any(|(_, port)| port.state.flow != flow && port.state.readable)
         }
@@ -412,6 +420,7 @@ impl Runtime {
     /// Does what there is to do, a bounded amount of it. Whether there was anything.
     pub(crate) fn turn(&mut self) -> bool {
         let mut worked = self.take_commands();
+        self.ask_poller();
         self.shares.begin_round();
         for slot in 0..self.links.slots() {
             let Some((key, port)) = self.links.at(slot) else {
@@ -437,6 +446,17 @@ impl Runtime {
         worked |= self.turn_processes();
         worked |= self.turn_parked();
         worked | self.flush()
+    }
+
+    /// Finds the links over RDMA that have something to say. All links have to be in their places: one that isn't wouldn't be told.
+    fn ask_poller(&mut self) {
+        let named = self.polled.poll();
+        if matches!(named, Named::Nobody(_)) {
+            return;
+        }
+        for (_, port) in self.links.iter_mut() {
+            port.state.readable |= port.io.is_named(&named);
+        }
     }
 
     fn take_commands(&mut self) -> bool {
@@ -908,12 +928,8 @@ impl Runtime {
     fn prepare_links_to_wait(&mut self) -> bool {
         let mut quiet = true;
         let mut lost = Vec::new();
-        for (key, port) in self
-            .links
-            .iter_mut()
-            .filter(|(_, port)| port.io.is_polled())
-        {
-            match port.io.prepare_to_wait() {
+        for (key, port) in self.links.iter_mut() {
+            match port.io.announce_sleep() {
                 Ok(is_quiet) => quiet &= is_quiet,
                 Err(error) => lost.push((LinkId(key), error)),
             }
@@ -922,7 +938,7 @@ impl Runtime {
         for (link, error) in lost {
             self.lose_link(link, &error.to_string());
         }
-        quiet
+        quiet & self.polled.prepare_to_wait()
     }
 
     /// How long nothing needs to be done if nobody calls.
@@ -1084,6 +1100,7 @@ impl Runtime {
                 .map_or(0, |target| target.as_micros() as u64),
             cpu_share_percent: tuning.cpu_share_percent,
             sleeps: self.counters.sleeps,
+            rdma: self.polled.report(),
         };
         Report {
             runtimes: vec![runtime],

@@ -237,8 +237,8 @@ impl Runtime {
                 return Ok(None);
             }
         };
-        let io = Carrier::Tcp(tcp);
-        let watched = self.watch_link(id, &io);
+        let mut io = Carrier::Tcp(tcp);
+        let watched = self.watch_link(id, &mut io);
         watched.map_err(|error| failed(&error))?;
         let tenant: Option<Arc<str>> = form.tenant.map(Into::into);
         let is_known = form.dialled.is_some() || !form.inbound.is_empty();
