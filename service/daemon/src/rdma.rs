@@ -54,6 +54,7 @@ impl Rdma {
                 options: RdmaOptions {
                     from: config.from,
                     ring_bytes: config.ring_bytes(),
+                    ..RdmaOptions::default()
                 },
             },
             Err(error) => Rdma::Unavailable(error.to_string().into()),

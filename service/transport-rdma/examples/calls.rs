@@ -248,8 +248,8 @@ impl Listening {
             return (Listening::Tcp(listener), at);
         }
         let options = RdmaOptions {
-            from: None,
             ring_bytes: cell.ring_bytes(),
+            ..RdmaOptions::default()
         };
         let listener = RdmaListener::bind(rdma, at, &options).unwrap();
         let at = SocketAddr::new(at.ip(), listener.port());
@@ -477,6 +477,7 @@ fn connect(rdma: &Rdma, cell: &Cell, to: SocketAddr, from: Option<IpAddr>) -> Io
     let options = RdmaOptions {
         from,
         ring_bytes: cell.ring_bytes(),
+        ..RdmaOptions::default()
     };
     Box::new(RdmaLink::connect(rdma, to, &options, &key("a"), 0).unwrap())
 }

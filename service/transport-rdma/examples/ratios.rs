@@ -1,4 +1,5 @@
-//! What RDMA's paths take against TCP, side by side in one VM: `ratios [--smoke]`, run there by `.ci/rdma --ratios`.
+//! What RDMA's paths take against TCP, side by side in one VM, and what fusing saves: `ratios [--smoke] [--between CALLER,CALLED]`, run there by
+//! `.ci/rdma --ratios`. By default the two addresses are the VM's.
 //!
 //! One thread drives both ends, so a round trip is what both ends' work and the emulated network take. soft-RoCE does in the kernel
 //! what a device does by itself, on an emulated processor: the ratios say what the software here costs on each path, and nothing about how
@@ -10,36 +11,51 @@
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
+use tollgate_shm_abi::metadata::Metadata;
 use tollgate_transport::testing::suite::{Node, turn_until};
-use tollgate_transport::testing::{call, call_with, keyed, noise, span};
-use tollgate_transport::{Image, LinkConfig, LinkIo, TcpLink, Token};
+use tollgate_transport::testing::{call, call_with, head, keyed, noise, span, spans};
+use tollgate_transport::{Image, LinkConfig, LinkIo, Part, Queued, TcpLink, Token};
 use tollgate_transport_rdma::{Counts, Rdma, RdmaLink, RdmaListener, RdmaOptions, limits};
 
-const CALLER: &str = "10.99.0.1";
-const CALLED: &str = "10.99.0.2";
+#[path = "../src/tests/byteps/models.rs"]
+#[allow(dead_code, reason = "tests use all of them")]
+mod models;
+
+/// Who calls, and who is called.
+fn ends() -> [IpAddr; 2] {
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--between");
+    let between = arguments.nth(1);
+    let between = between.as_deref().unwrap_or("10.99.0.1,10.99.0.2");
+    let ends: Vec<_> = between.split(',').map(|ip| ip.parse().unwrap()).collect();
+    ends.try_into().expect("two addresses")
+}
 
 fn key(name: &str) -> LinkConfig {
     keyed(name, "a key of the ratios")
 }
 
 fn over_tcp() -> (Node<TcpLink>, Node<TcpLink>) {
-    let listener = TcpListener::bind((CALLED, 0)).unwrap();
+    let [_, called] = ends();
+    let listener = TcpListener::bind((called, 0)).unwrap();
     let a = TcpLink::connect(listener.local_addr().unwrap(), &key("a"), 0).unwrap();
     let b = TcpLink::accept(listener.accept().unwrap().0, &key("b"), 0).unwrap();
     ready(a, b)
 }
 
-fn over_rdma(ring_bytes: u32) -> (Node<RdmaLink>, Node<RdmaLink>) {
+fn over_rdma(ring_bytes: u32, fuse: bool) -> (Node<RdmaLink>, Node<RdmaLink>) {
     let rdma = Rdma::open().unwrap();
     let options = RdmaOptions {
         from: None,
         ring_bytes,
+        fuse,
     };
-    let called: IpAddr = CALLED.parse().unwrap();
+    let [caller, called] = ends();
     let mut listener = RdmaListener::bind(&rdma, SocketAddr::new(called, 0), &options).unwrap();
     let address = SocketAddr::new(called, listener.port());
-    let from = Some(CALLER.parse().unwrap());
-    let options = RdmaOptions { from, ring_bytes };
+    let options = RdmaOptions {
+        from: Some(caller),
+        ..options
+    };
     let mut a = RdmaLink::connect(&rdma, address, &options, &key("a"), 0).unwrap();
     loop {
         a.flush().unwrap();
@@ -130,12 +146,52 @@ fn extents<T: LinkIo>((a, b): &mut (Node<T>, Node<T>), bytes: usize, count: u64)
     start.elapsed()
 }
 
+/// A call for each of these tensors, one at a time, between an 8-byte key and a 4-byte length: all of an application's heap, as BytePS has them.
+fn tensors<T: LinkIo>((a, b): &mut (Node<T>, Node<T>), tensors: &[usize]) -> Duration {
+    let largest = *tensors.iter().max().unwrap();
+    let bytes = noise(1, largest);
+    let spans = spans(
+        [&[largest, 8, 4], tensors]
+            .concat()
+            .iter()
+            .map(|len| &bytes[..*len]),
+    );
+    let [first, key, length, rest @ ..] = &spans[..] else {
+        unreachable!("there are three and the tensors")
+    };
+    let whole = |span| Part::Shared { span, at: 0 };
+    let mut start = Instant::now();
+    for (n, tensor) in (0..).zip(std::iter::once(first).chain(rest)) {
+        // The first one has the heap registered, and isn't timed.
+        if n == 1 {
+            start = Instant::now();
+        }
+        a.said.clear();
+        b.said.clear();
+        a.sent.clear();
+        let image = Image {
+            inline: b"",
+            extents: &[whole(key), whole(tensor), whole(length)],
+            metadata: Metadata::default(),
+        };
+        let link = a.io.link();
+        let queued = link.send_call(&head(n), &image, Token(n)).unwrap();
+        drive(a, b, false, |_, b| !b.said.is_empty());
+        let link = b.io.link();
+        link.send_reply(n, false, &Image::inline(b""), Token(0))
+            .unwrap();
+        let is_back = |a: &Node<T>| queued == Queued::Copied || !a.sent.is_empty();
+        drive(a, b, false, |a, _| !a.said.is_empty() && is_back(a));
+    }
+    start.elapsed()
+}
+
 fn main() {
     let smoke = std::env::args().any(|argument| argument == "--smoke");
     let times = if smoke { 1 } else { 20 };
     let mut tcp = over_tcp();
-    let mut two_sided = over_rdma(0);
-    let mut one_sided = over_rdma(limits::RING_BYTES);
+    let mut two_sided = over_rdma(0, true);
+    let mut one_sided = over_rdma(limits::RING_BYTES, true);
     println!(
         "{:28} {:>12} {:>10} {:>10}",
         "", "TCP", "two-sided", "one-sided"
@@ -194,4 +250,23 @@ fn main() {
             counted(&what, pair.0.io.counts() - before, count);
         }
     }
+    // The tensors of up to 64 KiB: what is longer travels by itself, whatever is fused.
+    let mut model = models::mobilenet().tensors();
+    model.retain(|bytes| *bytes < limits::BODY_MIN);
+    model.truncate(if smoke { 4 } else { usize::MAX });
+    println!("\nMobileNet's tensors of up to 64 KiB, each between its key and its length:");
+    let mut unfused = over_rdma(0, false);
+    let mut took = Vec::new();
+    for (what, pair) in [("fused", &mut two_sided), ("as they are", &mut unfused)] {
+        let before = pair.0.io.counts();
+        let rounds = (0..times).map(|_| tensors(pair, &model));
+        took.push(rounds.min().unwrap().as_secs_f64());
+        let cost = pair.0.io.counts() - before;
+        let calls = times * (model.len() as u64 + 1);
+        counted(what, cost, calls);
+        let each = |sum: u64| sum as f64 / calls as f64;
+        println!("{:28} {:5.2} elements", "", each(cost.elements));
+    }
+    let ratio = took[1] / took[0];
+    println!("As they are they take {ratio:.2} times as long, in the fastest of {times} rounds.");
 }

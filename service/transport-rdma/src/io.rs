@@ -107,16 +107,33 @@ pub enum Landing {
 }
 
 /// How a link is carried.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RdmaOptions {
     /// The address to connect from, and so the device; by default the one that has a way to the peer.
     pub from: Option<IpAddr>,
     /// Bytes of the ring that the peer may write the stream into, [`limits::MIN_RING_BYTES`] to [`limits::MAX_RING_BYTES`]; 0, the
     /// default, for none. A link is one-sided if both ends give a ring, which they pin, and two-sided otherwise.
     pub ring_bytes: u32,
+    /// Whether small ranges of heaps are copied beside their neighbours, the default: up to [`limits::SMALL_ELEMENT`] bytes. Without it all are sent from where
+    /// they lie, to measure what that saves.
+    pub fuse: bool,
+}
+
+impl Default for RdmaOptions {
+    fn default() -> RdmaOptions {
+        RdmaOptions {
+            from: None,
+            ring_bytes: 0,
+            fuse: true,
+        }
+    }
 }
 
 impl RdmaOptions {
+    fn small_bytes(&self) -> usize {
+        if self.fuse { limits::SMALL_ELEMENT } else { 0 }
+    }
+
     fn check(&self) -> Result<(), RdmaError> {
         let range = limits::MIN_RING_BYTES..=limits::MAX_RING_BYTES;
         match self.ring_bytes {
@@ -203,6 +220,8 @@ pub struct RdmaLink {
     /// If the link is one-sided.
     rings: Option<Rings>,
     pub(crate) ring_bytes: u32,
+    /// Elements of up to so many bytes are fused.
+    small_bytes: usize,
     copies_because: Option<Arc<RdmaError>>,
     copied: u64,
     ended_with: Counts,
@@ -233,7 +252,7 @@ impl RdmaLink {
         rdma: &Rdma,
         opening: &Opening<'_>,
         watch: Watch,
-        ring_bytes: u32,
+        options: &RdmaOptions,
     ) -> Result<RdmaLink, RdmaError> {
         let Opening {
             address,
@@ -253,8 +272,12 @@ impl RdmaLink {
             Watch::Own(watch) => watch_for(watch, connection.descriptor(), CHANNEL)?,
             Watch::Shared(member) => member.watch_connection(connection.descriptor())?,
         }
+        let mut link = Link::new(config, &setup)?;
+        if !options.fuse {
+            link.share_from(1);
+        }
         Ok(RdmaLink {
-            link: Link::new(config, &setup)?,
+            link,
             connection,
             rdma: rdma.clone(),
             address,
@@ -278,7 +301,8 @@ impl RdmaLink {
             fresh: false,
             watch,
             rings: None,
-            ring_bytes,
+            ring_bytes: options.ring_bytes,
+            small_bytes: options.small_bytes(),
             copies_because: None,
             copied: 0,
             ended_with: Counts::default(),

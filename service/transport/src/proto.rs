@@ -70,6 +70,8 @@ pub struct Link {
     /// Calls of this end that the peer owes an answer.
     unanswered: u64,
     moved: Moved,
+    /// Shorter ranges of shared memory are copied.
+    share_min: usize,
     taken: u64,
     pong: Option<u64>,
     going_away: bool,
@@ -119,6 +121,7 @@ impl Link {
             surplus: Credit { calls: 0, bytes: 0 },
             unanswered: 0,
             moved: Moved::default(),
+            share_min: limits::SHARE_MIN,
             taken: 0,
             pong: None,
             going_away: false,
@@ -135,6 +138,12 @@ impl Link {
                 .frame(Header::new(Kind::HELLO), link.handshake.hello());
         }
         Ok(link)
+    }
+
+    /// Ranges of shared memory travel from where they lie from so many bytes on, at least 1, and shorter ones are copied; [`limits::SHARE_MIN`] by default.
+    /// Another number is for measuring what that saves.
+    pub fn share_from(&mut self, bytes: usize) {
+        self.share_min = bytes.max(1);
     }
 
     // ---- state ----

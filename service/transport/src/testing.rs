@@ -76,6 +76,11 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
 
 /// A span of an application's send heap with this content.
 pub fn span(bytes: &[u8]) -> Span {
+    spans([bytes]).remove(0)
+}
+
+/// Each of these in a block of its own, all of one heap of 4 MiB.
+pub fn spans<'a>(all: impl IntoIterator<Item = &'a [u8]>) -> Vec<Span> {
     let shape = SessionShape::for_request(HeapSizes {
         send: 4 << 20,
         receive: 0,
@@ -83,10 +88,13 @@ pub fn span(bytes: &[u8]) -> Span {
     .unwrap();
     let (daemon, fds) = session::create(&shape).unwrap();
     let mut app = AppEnd::attach(&shape, fds).unwrap();
-    let mut block = app.send_heap.alloc(bytes.len()).unwrap();
-    block.copy_from_slice(bytes);
-    let offset = app.send_heap.commit(block);
-    daemon.send_heap.span(offset, bytes.len()).unwrap()
+    let mut place = |bytes: &[u8]| {
+        let mut block = app.send_heap.alloc(bytes.len()).unwrap();
+        block.copy_from_slice(bytes);
+        let offset = app.send_heap.commit(block);
+        daemon.send_heap.span(offset, bytes.len()).unwrap()
+    };
+    all.into_iter().map(&mut place).collect()
 }
 
 /// A daemon of this name, without a key.

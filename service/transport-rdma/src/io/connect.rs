@@ -98,8 +98,7 @@ impl RdmaListener {
             config,
             now_ns,
         };
-        let ring_bytes = self.options.ring_bytes;
-        let mut link = RdmaLink::new(connection, &self.rdma, &opening, watch, ring_bytes)?;
+        let mut link = RdmaLink::new(connection, &self.rdma, &opening, watch, &self.options)?;
         link.greeted(&theirs);
         link.watch_queues()?;
         Ok(Some(link))
@@ -158,7 +157,7 @@ impl RdmaLink {
         }
         options.check()?;
         let connection = Connection::resolve(address, options.from)?;
-        RdmaLink::new(connection, rdma, opening, watch()?, options.ring_bytes)
+        RdmaLink::new(connection, rdma, opening, watch()?, options)
     }
 
     pub(super) fn take_events(&mut self) -> Result<(), LinkError> {

@@ -264,7 +264,7 @@ impl RdmaLink {
         let scratch = &mut self.scratch;
         let body = list_elements(
             &parts[..count],
-            declined,
+            (declined, self.small_bytes),
             queues,
             scratch,
             &mut self.copies_because,
@@ -276,7 +276,7 @@ impl RdmaLink {
             max_elements: queues.device().max_elements(),
             message_bytes: room,
             fused_bytes: room,
-            small_bytes: limits::SMALL_ELEMENT,
+            small_bytes: self.small_bytes,
         };
         scratch.steps.clear();
         let (elements, steps) = (&scratch.elements, &mut scratch.steps);
@@ -300,11 +300,12 @@ struct Carried {
     gathered: bool,
 }
 
-/// The parts as elements, as many as may go into one message, with the memory that they lie in, if a device can read it there. If the
+/// The parts as elements, as many as may go into one message, with the memory that they lie in, if they are long enough and a device can read it
+/// there. Of the first bytes so many were declined as a body. If the
 /// first one had better be offered as a body, its length instead.
 fn list_elements(
     parts: &[Part<'_>],
-    declined: usize,
+    (declined, small_bytes): (usize, usize),
     queues: &mut Queues,
     scratch: &mut Scratch,
     copies_because: &mut Option<Arc<RdmaError>>,
@@ -317,7 +318,7 @@ fn list_elements(
             Part::Private(bytes) => (bytes.len(), None),
             Part::Shared { span, at } => {
                 let len = span.len() - at;
-                match (len > limits::SMALL_ELEMENT).then(|| queues.heap_of(span)) {
+                match (len > small_bytes).then(|| queues.heap_of(span)) {
                     None => (len, None),
                     Some(Ok(memory)) => (len, Some(memory)),
                     Some(Err(error)) => {

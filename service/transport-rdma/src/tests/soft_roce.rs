@@ -56,8 +56,8 @@ fn listen(rdma: &Rdma) -> (RdmaListener, SocketAddr) {
 fn listen_with(rdma: &Rdma, ring_bytes: u32) -> (RdmaListener, SocketAddr) {
     let ip: IpAddr = CALLED.parse().unwrap();
     let options = RdmaOptions {
-        from: None,
         ring_bytes,
+        ..RdmaOptions::default()
     };
     let listener = RdmaListener::bind(rdma, SocketAddr::new(ip, 0), &options).unwrap();
     let address = SocketAddr::new(ip, listener.port());
@@ -92,6 +92,7 @@ fn from_caller(ring_bytes: u32) -> RdmaOptions {
     RdmaOptions {
         from: Some(CALLER.parse().unwrap()),
         ring_bytes,
+        ..RdmaOptions::default()
     }
 }
 

@@ -232,6 +232,7 @@ impl Link {
             surplus: frozen.surplus.into(),
             unanswered: frozen.unanswered,
             moved: Moved::default(),
+            share_min: limits::SHARE_MIN,
             taken: 0,
             pong: frozen.pong,
             going_away: frozen.going_away,

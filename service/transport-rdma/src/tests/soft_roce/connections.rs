@@ -390,7 +390,7 @@ fn links_stand_between_ipv6_addresses_too() {
         let mut listener = RdmaListener::bind(&rdma, at, &RdmaOptions::default()).unwrap();
         let options = RdmaOptions {
             from: Some(caller),
-            ring_bytes: 0,
+            ..RdmaOptions::default()
         };
         let address = SocketAddr::new(called, listener.port());
         let a = RdmaLink::connect(&rdma, address, &options, &key("a"), 0).unwrap();

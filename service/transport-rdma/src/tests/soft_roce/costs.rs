@@ -1,7 +1,10 @@
 //! What a call costs, counted at the verbs.
 
+use tollgate_shm_abi::metadata::Metadata;
 use tollgate_transport::testing::suite::{Node, joined, turn_until};
-use tollgate_transport::testing::{call, call_with, noise};
+use tollgate_transport::testing::{call, call_with, head, noise, summary};
+
+use tollgate_transport::{Image, Part, Token};
 
 use super::*;
 use crate::{Counts, limits};
@@ -87,6 +90,52 @@ fn a_medium_extent_is_gathered_from_its_heap_in_one_work_request() {
             "{sender:?}"
         );
         assert_eq!(sender.registrations, u64::from(n == 0), "call {n}");
+    }
+}
+
+/// BytePS's pattern: what is small is copied beside its neighbours, or isn't, and arrives as it was sent.
+#[test]
+fn small_elements_are_fused_unless_that_is_switched_off() {
+    let (daemon, mut app) = heaps(4 << 20, 0);
+    let bytes = noise(1, 12_000);
+    let heap = span_of(&daemon, &mut app, &bytes);
+    let last = |len: usize| Part::Shared {
+        span: &heap,
+        at: bytes.len() - len,
+    };
+    for (fuse, elements, in_place) in [(true, 3, 12_000), (false, 4, 12_012)] {
+        let rdma = devices();
+        let (mut listener, address) = listen(&rdma);
+        let options = RdmaOptions {
+            fuse,
+            ..from_caller(0)
+        };
+        let a = RdmaLink::connect(&rdma, address, &options, &key("a"), 0).unwrap();
+        let (a, b) = accept(&mut listener, a, &key("b"));
+        let (mut a, mut b) = (Node::new(a), Node::new(b));
+        turn_until("the handshake", &mut a, &mut b, |a, b| {
+            a.io.link().is_ready() && b.io.link().is_ready()
+        });
+        b.said.clear();
+        let [sender, _] = paid(&mut a, &mut b, |a, b| {
+            let image = Image {
+                inline: b"",
+                extents: &[last(8), last(12_000), last(4)],
+                metadata: Metadata::default(),
+            };
+            a.io.link().send_call(&head(1), &image, Token(1)).unwrap();
+            turn_until("the call", a, b, |a, b| {
+                b.said.len() == 1 && a.sent.len() == 1
+            });
+        });
+        assert_eq!(
+            (sender.work_requests, sender.elements, sender.bytes_in_place),
+            (1, elements, in_place),
+            "{sender:?}"
+        );
+        let expected = [&bytes[11_992..], &bytes, &bytes[11_996..]].concat();
+        let summary = summary(&expected);
+        assert!(b.said[0].contains(&summary), "{}, not {summary}", b.said[0]);
     }
 }
 
