@@ -539,6 +539,37 @@ fn a_network_that_was_lost_is_used_again() {
     hosts.expect_idle();
 }
 
+/// Without its device the called host is reached over TCP, and nobody's runtime goes on looking for it.
+#[test]
+#[ignore = "takes a device away: .ci/rdma runs it in a VM of its own"]
+fn a_device_that_is_removed_is_replaced_by_tcp() {
+    let hosts = Hosts::new();
+    let _serving = hosts.serve_counting();
+    let session = hosts.open();
+    let peer = hosts.peer();
+    call_every_size(&session, &peer);
+    hosts.expect_rdma();
+    let client = SemanticsClient::new(Channel::new(&session, &peer));
+    let slow = Ask {
+        delay_ms: 60_000,
+        ..ask(1)
+    };
+    let lost = std::thread::scope(|scope| {
+        let call = scope.spawn(|| block_on(&session, client.unary(slow)).map(drop));
+        std::thread::sleep(Duration::from_millis(500));
+        // It ends when nobody has the device any more.
+        shell("rdma link del rxe_vb &");
+        call.join().unwrap()
+    });
+    let lost = lost.unwrap_err();
+    assert_eq!(lost.code, Code::UNAVAILABLE, "{lost}");
+    call_again(&session, &peer);
+    let link = hosts.link();
+    assert_eq!(link["transport"], "tcp", "{link}");
+    call_every_size(&session, &peer);
+    hosts.expect_idle();
+}
+
 /// Queue pairs stay behind: the link ends with the old process, and is dialled again to the new one.
 #[test]
 fn an_upgrade_ends_the_link_and_it_is_dialled_again() {
