@@ -239,7 +239,7 @@ fn the_live_view_is_painted_in_colours() {
     // By CPU, rate, p99, denials.
     terminal.press("sss");
     let is_over = AtomicBool::new(false);
-    let mut shown = Err("nothing yet".to_owned());
+    let mut screen = Screen::painted(COLUMNS, ROWS, "");
     let painted = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
@@ -250,8 +250,8 @@ fn the_live_view_is_painted_in_colours() {
         });
         // Nothing panics before the calls have been told to end.
         let painted = eventually(2 * SOON, || {
-            shown = Screen::painted(COLUMNS.into(), ROWS.into(), &terminal.repainted());
-            let lines = shown.as_ref().map(Screen::lines).unwrap_or_default();
+            screen = Screen::painted(COLUMNS, ROWS, &terminal.repainted());
+            let lines = screen.lines();
             let line = |words: &str| lines.iter().find(|line| line.contains(words));
             // Of an interval with calls of both tenants, and with denials, which those of none are below.
             let rows = [
@@ -269,8 +269,7 @@ fn the_live_view_is_painted_in_colours() {
         is_over.store(true, Ordering::Relaxed);
         painted
     });
-    painted.unwrap_or_else(|error| panic!("{error:?}: {shown:?}"));
-    let screen = shown.unwrap();
+    painted.unwrap_or_else(|error| panic!("{error:?}: {:#?}", screen.lines()));
     bank.assert_flows();
     let style = |color| Style {
         color: Some(color),
