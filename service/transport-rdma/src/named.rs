@@ -1,4 +1,4 @@
-//! The links of one poller to which something has come, until it tells whose they are of; and whether it sleeps.
+//! The links of one poller to which something has come, until it has told of them; and whether it sleeps.
 //!
 //! Whoever finds something for a link names it here: as a rule its poller, polling; or another poller that has links in the same pool, and then
 //! this one may sleep, and is woken.

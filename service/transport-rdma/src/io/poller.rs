@@ -301,11 +301,8 @@ impl Membership {
 
     /// All links of a pool have one channel.
     pub(super) fn watch_pool(&mut self, pool: &Arc<Pool>) -> Result<(), RdmaError> {
-        match watch_for(&self.door.0.watch, pool.descriptor(), CHANNEL) {
-            Err(RdmaError::Call { errno, .. }) if errno == Errno::EXIST => {}
-            outcome => outcome?,
-        }
-        self.door.0.pools.join(pool);
+        let Shared { pools, watch, .. } = &*self.door.0;
+        pools.join(pool, |channel| watch_for(watch, channel, CHANNEL))?;
         self.pool = Some(Arc::clone(pool));
         Ok(())
     }
@@ -341,11 +338,10 @@ impl Drop for Membership {
     fn drop(&mut self) {
         let shared = &*self.door.0;
         shared.called().remove(&self.id.0);
-        if let Some(pool) = &self.pool
-            && shared.pools.leave(pool)
-        {
-            // The pool may go on, or be joined again.
-            let _watched_by_nobody = epoll::delete(&shared.watch, pool.descriptor());
+        if let Some(pool) = &self.pool {
+            shared.pools.leave(pool, |channel| {
+                let _watched_no_more = epoll::delete(&shared.watch, channel);
+            });
         }
     }
 }

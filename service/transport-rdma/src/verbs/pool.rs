@@ -66,6 +66,12 @@ struct Used {
     links: usize,
 }
 
+impl Used {
+    fn is(&self, pool: &Arc<Pool>) -> bool {
+        Arc::ptr_eq(&self.pool, pool)
+    }
+}
+
 impl Pools {
     /// None, of at most so many for each device, of so many links each. Links to which something has come are named there.
     pub(crate) fn new(size: [u16; 2], named: &Arc<Named>) -> Pools {
@@ -107,10 +113,22 @@ impl Pools {
         Ok(seat)
     }
 
-    /// A link of this pool's is this poller's from now on.
-    pub(crate) fn join(&self, pool: &Arc<Pool>) {
+    /// A link of this pool's is this poller's from now on. If it is the only one, the pool's descriptor is to be watched: nobody else joins or leaves
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// It can't be watched; the link isn't its.
+    pub(crate) fn join(
+        &self,
+        pool: &Arc<Pool>,
+        watch: impl FnOnce(BorrowedFd<'_>) -> Result<(), RdmaError>,
+    ) -> Result<(), RdmaError> {
         let pools = &mut self.used().pools;
-        match pools.iter_mut().find(|used| Arc::ptr_eq(&used.pool, pool)) {
+        let known = pools.iter_mut().find(|used| used.is(pool));
+        if known.as_ref().is_none_or(|used| used.links == 0) {
+            watch(pool.descriptor())?;
+        }
+        match known {
             Some(used) => used.links += 1,
             None => pools.push(Used {
                 pool: Arc::clone(pool),
@@ -118,23 +136,26 @@ impl Pools {
                 links: 1,
             }),
         }
+        Ok(())
     }
 
-    /// And no more. Whether it was the last: the pool isn't polled, and what it says isn't to be waited for. It is kept if there is no other of its device's.
-    pub(crate) fn leave(&self, pool: &Arc<Pool>) -> bool {
+    /// And no more. If it was the last one, the pool isn't polled, and what its descriptor says isn't to be waited for. A pool is kept if it is its own,
+    /// and there is no other of its device's.
+    pub(crate) fn leave(&self, pool: &Arc<Pool>, unwatch: impl FnOnce(BorrowedFd<'_>)) {
         let all = &mut *self.used();
-        let is_this = |used: &Used| Arc::ptr_eq(&used.pool, pool);
-        let Some(at) = all.pools.iter().position(is_this) else {
-            return false;
+        let Some(at) = all.pools.iter().position(|used| used.is(pool)) else {
+            return;
         };
         all.pools[at].links -= 1;
+        if all.pools[at].links > 0 {
+            return;
+        }
+        unwatch(pool.descriptor());
         let of_device = |used: &&Used| used.own && Arc::ptr_eq(&used.pool.device, &pool.device);
         let is_kept = all.pools[at].own && all.pools.iter().filter(of_device).count() == 1;
-        let is_empty = all.pools[at].links == 0;
-        if is_empty && !is_kept && all.pools.swap_remove(at).own {
+        if !is_kept && all.pools.swap_remove(at).own {
             all.counted = all.counted + pool.counts();
         }
-        is_empty
     }
 
     /// Takes what is complete, of all links of pools that have links of this poller's.
