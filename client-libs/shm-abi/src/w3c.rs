@@ -197,9 +197,14 @@ mod tests {
             "",
             "00",
             "00-",
+            "0-1-1-1",
+            "+0-1-1-1",
             &GOOD[..54],
             &format!("{GOOD}-"),
+            &format!("{GOOD}-more"),
+            &format!(" {GOOD}"),
             &GOOD.replace("4bf9", "4BF9"),
+            &GOOD.replace("4bf9", "+bf9"),
             &GOOD.replace("4bf9", "4bg9"),
             &GOOD.replace("00-4", "ff-4"),
             &GOOD.replace("00-4", "0--4"),
@@ -207,12 +212,13 @@ mod tests {
             &GOOD.replace("00f067aa0ba902b7", &"0".repeat(16)),
             &GOOD.replace("-00f0", "_00f0"),
             &GOOD.replace("-01", "-0x"),
+            &GOOD.replace("-01", "-é"),
             &format!("01{}x", &GOOD[2..]),
         ];
         for text in wrong {
             assert_eq!(Context::parse(text.as_bytes()), None, "{text}");
         }
-        // Any bytes: none panics.
+        // Any bytes: none panics, and what is read can be read again.
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..100_000 {
             let mut text = GOOD.as_bytes().to_vec();
@@ -222,7 +228,7 @@ mod tests {
             }
             text.truncate(random.usize(..=text.len()));
             if let Some(context) = Context::parse(&text) {
-                assert!(Context::parse(context.to_text().as_bytes()).is_some());
+                assert_eq!(Context::parse(&context.to_bytes()), Some(context));
             }
         }
     }
