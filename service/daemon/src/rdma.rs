@@ -122,21 +122,9 @@ impl Rdma {
 pub(crate) struct Polled {
     #[cfg(feature = "rdma")]
     poller: Option<Poller>,
-    /// Reused by [`Polled::poll`].
+    /// Reused by [`Polled::mark`].
     #[cfg(feature = "rdma")]
     named: Vec<LinkId>,
-}
-
-/// Whom a poller has named.
-pub(crate) enum Named<'a> {
-    /// Whoever there is: their device has failed, which each says.
-    #[cfg(feature = "rdma")]
-    All,
-    /// These, in order.
-    #[cfg(feature = "rdma")]
-    These(&'a [LinkId]),
-    /// There is no poller.
-    Nobody(std::marker::PhantomData<&'a ()>),
 }
 
 impl Polled {
@@ -188,18 +176,26 @@ impl Polled {
         None
     }
 
-    /// Looks at the devices, once, whatever the number of links.
-    pub(crate) fn poll(&mut self) -> Named<'_> {
+    /// Looks at the devices, once, whatever the number of links, and marks those of these links that have something to say. A ring that the peer writes is
+    /// looked at by its link alone, in every turn; and if a device has failed, each link says so itself.
+    #[cfg_attr(
+        not(feature = "rdma"),
+        allow(unused_variables, reason = "all is told by epoll")
+    )]
+    pub(crate) fn mark<'a>(&mut self, links: impl Iterator<Item = (&'a Carrier, &'a mut bool)>) {
         #[cfg(feature = "rdma")]
         if let Some(poller) = &mut self.poller {
             self.named.clear();
-            if poller.poll(&mut self.named).is_err() {
-                return Named::All;
-            }
+            let has_failed = poller.poll(&mut self.named).is_err();
             self.named.sort_unstable();
-            return Named::These(&self.named);
+            for (io, readable) in links {
+                if let Carrier::Rdma(link) = io {
+                    let is_named = |id| self.named.binary_search(&id).is_ok();
+                    *readable |=
+                        has_failed || link.is_one_sided() || link.id().is_some_and(is_named);
+                }
+            }
         }
-        Named::Nobody(std::marker::PhantomData)
     }
 
     /// Has the devices say what comes from now on. `false`: something has come.

@@ -52,8 +52,8 @@ async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
             Err(error) => return error,
         };
         // Which tenant it is for is known after its first BIND; the link moves then.
-        turn = (turn + 1) % control.runtimes();
-        let runtime = control.runtimes.borrow().get(turn).cloned();
+        let index = (turn + 1) % control.runtimes();
+        let runtime = control.runtimes.borrow().get(index).cloned();
         let Some(door) = runtime.and_then(|runtime| runtime.door) else {
             return std::io::Error::other("a runtime has no poller");
         };
@@ -70,6 +70,8 @@ async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
             Ok(Err(error)) => return error,
             Err(_would_block) => continue,
         };
+        // Also after one that was refused: others may have room.
+        turn = index;
         match accepted {
             Ok(link) => {
                 let link = Box::new(link);

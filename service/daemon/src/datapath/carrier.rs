@@ -20,7 +20,7 @@ use tollgate_transport::{
 use {tollgate_transport::LinkIo, tollgate_transport_rdma::RdmaLink};
 
 use crate::datapath::ports::Landing;
-use crate::rdma::{Named, Polled};
+use crate::rdma::Polled;
 #[cfg(feature = "rdma")]
 use crate::{datapath::ports::Place, limits::FAREWELL};
 
@@ -77,28 +77,6 @@ impl Carrier {
             Carrier::Tcp(tcp) => &mut tcp.link,
             #[cfg(feature = "rdma")]
             Carrier::Rdma(rdma) => rdma.link(),
-        }
-    }
-
-    /// Whether it may have something to say that epoll doesn't tell: its runtime's poller has named it, or it has to be looked at.
-    #[cfg_attr(
-        not(feature = "rdma"),
-        allow(unused_variables, reason = "nobody is named")
-    )]
-    pub(crate) fn is_named(&self, named: &Named<'_>) -> bool {
-        match self {
-            Carrier::Tcp(_) => false,
-            #[cfg(feature = "rdma")]
-            Carrier::Rdma(rdma) => {
-                rdma.is_one_sided()
-                    || match named {
-                        Named::All => true,
-                        Named::These(links) => {
-                            rdma.id().is_some_and(|id| links.binary_search(&id).is_ok())
-                        }
-                        Named::Nobody(_) => false,
-                    }
-            }
         }
     }
 

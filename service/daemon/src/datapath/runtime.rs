@@ -52,7 +52,7 @@ use crate::datapath::question::Question;
 use crate::datapath::shares::Shares;
 use crate::datapath::traces::{Tap, Traces};
 use crate::limits::JUDGED_AT_ONCE;
-use crate::rdma::{Named, Polled, Rdma, WithoutRdma};
+use crate::rdma::{Polled, Rdma, WithoutRdma};
 
 /// How one runtime is set up.
 pub(crate) struct Options {
@@ -450,13 +450,10 @@ impl Runtime {
 
     /// Finds the links over RDMA that have something to say. All links have to be in their places: one that isn't wouldn't be told.
     fn ask_poller(&mut self) {
-        let named = self.polled.poll();
-        if matches!(named, Named::Nobody(_)) {
-            return;
-        }
-        for (_, port) in self.links.iter_mut() {
-            port.state.readable |= port.io.is_named(&named);
-        }
+        self.polled.mark(self.links.iter_mut().map(|(_, port)| {
+            let LinkPort { io, state } = &mut **port;
+            (&*io, &mut state.readable)
+        }));
     }
 
     fn take_commands(&mut self) -> bool {
