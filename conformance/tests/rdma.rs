@@ -147,6 +147,29 @@ fn shell(command: &str) {
     assert!(done.success(), "{command}");
 }
 
+/// A call ends with its link, and says whose that was.
+fn expect_lost(outcome: Result<(), Status>, peer: &str) {
+    let lost = outcome.expect_err("nobody answers");
+    assert_eq!(lost.code, Code::UNAVAILABLE, "{lost}");
+    assert!(lost.message.contains(peer), "{lost}");
+}
+
+/// Has a call in flight when this happens, which ends it.
+fn lose_a_call(session: &Session, peer: &str, happens: impl FnOnce()) {
+    let client = SemanticsClient::new(Channel::new(session, peer));
+    let slow = Ask {
+        delay_ms: 60_000,
+        ..ask(2)
+    };
+    let outcome = std::thread::scope(|scope| {
+        let call = scope.spawn(|| block_on(session, client.unary(slow)).map(drop));
+        std::thread::sleep(Duration::from_millis(500));
+        happens();
+        call.join().unwrap()
+    });
+    expect_lost(outcome, peer);
+}
+
 /// What a runtime's links over RDMA share.
 fn polled(daemon: &Daemon, runtime: usize) -> Value {
     daemon.status()["datapath"][runtime]["rdma"].clone()
@@ -477,19 +500,9 @@ fn a_daemon_that_was_killed_is_dialled_again_by_rdma() {
     let client = SemanticsClient::new(Channel::new(&session, &peer));
     block_on(&session, client.unary(ask(1))).unwrap();
     hosts.expect_rdma();
-    let slow = Ask {
-        delay_ms: 60_000,
-        ..ask(2)
-    };
-    let lost = std::thread::scope(|scope| {
-        let call = scope.spawn(|| block_on(&session, client.unary(slow)).map(drop));
-        std::thread::sleep(Duration::from_millis(500));
+    lose_a_call(&session, &peer, || {
         hosts.b.process().signal(Signal::KILL);
-        call.join().unwrap()
     });
-    let lost = lost.unwrap_err();
-    assert_eq!(lost.code, Code::UNAVAILABLE, "{lost}");
-    assert!(lost.message.contains(&peer), "{lost}");
     drop((_serving, _workers));
     let port = hosts.b.listen().port();
     hosts.b = hosts.bed.daemon_with("b", &options(CALLED, port, ""));
@@ -527,9 +540,7 @@ fn a_network_that_was_lost_is_used_again() {
     let outage = Outage::begin();
     let client = SemanticsClient::new(Channel::new(&session, &peer));
     let lost = block_on(&session, client.unary(ask(1))).map(drop);
-    let lost = lost.expect_err("nobody answers");
-    assert_eq!(lost.code, Code::UNAVAILABLE, "{lost}");
-    assert!(lost.message.contains(&peer), "{lost}");
+    expect_lost(lost, &peer);
     drop(outage);
     call_again(&session, &peer);
     let by_rdma = eventually(LONG, || hosts.goes_by_rdma_alone());
@@ -549,20 +560,8 @@ fn a_device_that_is_removed_is_replaced_by_tcp() {
     let peer = hosts.peer();
     call_every_size(&session, &peer);
     hosts.expect_rdma();
-    let client = SemanticsClient::new(Channel::new(&session, &peer));
-    let slow = Ask {
-        delay_ms: 60_000,
-        ..ask(1)
-    };
-    let lost = std::thread::scope(|scope| {
-        let call = scope.spawn(|| block_on(&session, client.unary(slow)).map(drop));
-        std::thread::sleep(Duration::from_millis(500));
-        // It ends when nobody has the device any more.
-        shell("rdma link del rxe_vb &");
-        call.join().unwrap()
-    });
-    let lost = lost.unwrap_err();
-    assert_eq!(lost.code, Code::UNAVAILABLE, "{lost}");
+    // The command ends when nobody has the device any more.
+    lose_a_call(&session, &peer, || shell("rdma link del rxe_vb &"));
     call_again(&session, &peer);
     let link = hosts.link();
     assert_eq!(link["transport"], "tcp", "{link}");

@@ -331,6 +331,14 @@ fn rings_and_pools_are_of_huge_pages_while_there_are_some() {
     set_huge_pages(0);
 }
 
+/// What a link says that can't be its poller's.
+fn refusal_of(link: &mut RdmaLink) -> String {
+    until("a refusal", || match link.flush() {
+        Ok(_) => ControlFlow::Continue(()),
+        Err(error) => ControlFlow::Break(error.to_string()),
+    })
+}
+
 #[test]
 fn pollers_have_limits() {
     let rdma = devices();
@@ -352,12 +360,8 @@ fn pollers_have_limits() {
     let a = RdmaLink::connect_at(full.door(), address, &options, &key("a"), 0).unwrap();
     let (a, _b) = accept(&mut listener, a, &key("b"));
     let mut second = RdmaLink::connect_at(full.door(), address, &options, &key("a"), 0).unwrap();
-    let error = until("a refusal", || match second.flush() {
-        Ok(_) => ControlFlow::Continue(()),
-        Err(error) => ControlFlow::Break(error.to_string()),
-    });
     assert_eq!(
-        error,
+        refusal_of(&mut second),
         "the connection failed: the poller has 1 links on rxe_va, as many as it was made for"
     );
     // A link that has ended leaves its place.
@@ -388,12 +392,8 @@ fn a_full_pool_is_followed_by_another_which_ends_when_it_is_empty() {
         );
     }
     let mut fifth = connect(&full);
-    let error = until("a refusal", || match fifth.flush() {
-        Ok(_) => ControlFlow::Continue(()),
-        Err(error) => ControlFlow::Break(error.to_string()),
-    });
     assert_eq!(
-        error,
+        refusal_of(&mut fifth),
         "the connection failed: the poller has 4 links on rxe_va, as many as it was made for"
     );
     drop(fifth);
