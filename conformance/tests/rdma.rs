@@ -431,7 +431,7 @@ fn many_links_share_what_is_pinned() {
         let devices = daemon.status()["rdma"]["devices"].clone();
         let pinned = devices.as_array().unwrap().iter();
         let pinned = pinned.map(|device| device["pinned_bytes"].as_u64().unwrap());
-        assert_eq!(pinned.sum::<u64>(), 2 * 32 * (192 << 10), "{devices}");
+        assert_eq!(pinned.sum::<u64>(), 2 * 32 * (256 << 10), "{devices}");
     }
     hosts.expect_idle();
     for (_, session) in &serving {

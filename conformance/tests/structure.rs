@@ -312,6 +312,7 @@ const UNSAFE_FILES: &[&str] = &[
     "service/transport-rdma/src/verbs.rs",
     "service/transport-rdma/src/verbs/completions.rs",
     "service/transport-rdma/src/verbs/connection.rs",
+    "service/transport-rdma/src/verbs/lane.rs",
     "service/transport-rdma/src/verbs/memory.rs",
     "service/transport-rdma/src/verbs/pool.rs",
     "service/transport-rdma/src/verbs/queues.rs",

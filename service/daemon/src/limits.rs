@@ -82,7 +82,7 @@ pub const RDMA_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a peer that couldn't be reached by RDMA is reached by TCP without another try.
 pub const RDMA_PAUSE: Duration = Duration::from_secs(10);
 
-/// Links that share a pool of receives and memory, 6 MiB, of a runtime's poller, and pools of each device that it may have: as many links as a runtime.
+/// Links that share a pool of receives and memory, 8 MiB, of a runtime's poller, and pools of each device that it may have: as many links as a runtime.
 #[cfg(feature = "rdma")]
 pub const POOL_LINKS: u16 = 32;
 

@@ -208,6 +208,10 @@ pub struct RdmaLink {
     leaving: VecDeque<Leaving>,
     /// After the last message that was sent from a heap.
     gathered: u64,
+    /// Marshalled bytes that have left.
+    marshalled: u64,
+    /// So many of these are read once so many messages are complete.
+    reading: VecDeque<(u64, u64)>,
     /// The peer ends the connection.
     closing: bool,
     /// This end does, once it is known that the peer has what was said.
@@ -273,9 +277,8 @@ impl RdmaLink {
             Watch::Shared(member) => member.watch_connection(connection.descriptor())?,
         }
         let mut link = Link::new(config, &setup)?;
-        if !options.fuse {
-            link.share_from(1);
-        }
+        // What is to be fused is copied when it is marshalled: behind its neighbours.
+        link.share_from(options.small_bytes() + 1);
         Ok(RdmaLink {
             link,
             connection,
@@ -294,6 +297,8 @@ impl RdmaLink {
             block: None,
             leaving: VecDeque::new(),
             gathered: 0,
+            marshalled: 0,
+            reading: VecDeque::new(),
             closing: false,
             farewell: false,
             idle_polls: 0,

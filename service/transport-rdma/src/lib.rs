@@ -5,13 +5,13 @@
 //!
 //! ```text
 //!   heap ──────────────── gathered ───┐                                     ┌─ copied ── receive buffer of the link
-//!   link's buffer ── fused (≤ 16 KB) ─┼─▶ SEND ─▶ network ─▶ posted receive ─┤
-//!                                     └─▶ WRITE ─▶ network ─▶ ring ──────────┘           (if both ends give a ring)
+//!   frames, marshalled into a ring ───┼─▶ SEND ─▶ network ─▶ posted receive ─┤
+//!   everything else ─ fused (≤ 16 KB) ┴─▶ WRITE ─▶ network ─▶ ring ──────────┘           (if both ends give a ring)
 //!   heap, ≥ 64 KiB ── OFFER, GRANT ─────▶ SEND ─▶ network ─▶ receive heap, where the message stays: no copy at either end
 //! ```
 //!
 //! [`mod@wire`] is what travels beside the frames, [`mod@plan`] decides what is copied, [`mod@flow`] keeps receivers ready, [`mod@ring`] is
-//! the one-sided path, `verbs.rs` is the only module that calls verbs, and `io.rs` puts them together. Real devices need the Cargo feature `verbs`;
+//! the one-sided path, `verbs/lane.rs` is what the link marshals into, `verbs.rs` is the only module that calls verbs, and `io.rs` puts them together. Real devices need the Cargo feature `verbs`;
 //! without it [`probe`] says so.
 //!
 //! A link has queues of its own, or shares those of a `Poller`: one completion queue per pool of links, and receives that are anybody's, with bounds that

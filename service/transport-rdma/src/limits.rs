@@ -6,9 +6,10 @@
 //! |---|---|
 //! | receives | [`RECEIVES`] x [`MESSAGE_BYTES`] = 1 MiB |
 //! | sends | [`SENDS`] x [`MESSAGE_BYTES`] = 512 KiB |
+//! | what frames are marshalled into | [`MARSHAL_BYTES`] = 256 KiB |
 //! | a one-sided link's ring, and a page | [`RING_BYTES`] + 4 KiB, or what was configured |
 //!
-//! and two queue pairs of [`SENDS`] + [`RECEIVES`] and 2 x [`BODY_MESSAGES`] work requests. 1,000 links are 1.5 GiB, or 2.5 GiB with rings of
+//! and two queue pairs of [`SENDS`] + [`RECEIVES`] and 2 x [`BODY_MESSAGES`] work requests. 1,000 links are 1.7 GiB, or 2.7 GiB with rings of
 //! the usual size. A poller's links share what its pools have on each device; one is pinned when the first of them comes, or no other has room, and all but the
 //! last of a device are unpinned when they are empty:
 //!
@@ -16,8 +17,9 @@
 //! |---|---|
 //! | receives | [`SHARED_RECEIVES`] x [`MESSAGE_BYTES`] = 64 KiB for each link that there may be, 1 MiB at least |
 //! | sends | [`POOLED_SENDS`] x [`MESSAGE_BYTES`] = 128 KiB for each |
+//! | what frames are marshalled into | [`POOLED_MARSHAL_BYTES`] = 64 KiB for each |
 //!
-//! So 1,000 of them are 188 MiB in full pools, and rings as above. A link of a poller that isn't read holds up to ([`RECEIVES`] - [`SHARED_RECEIVES`]) x [`MESSAGE_BYTES`]
+//! So 1,000 of them are 250 MiB in full pools, and rings as above. A link of a poller that isn't read holds up to ([`RECEIVES`] - [`SHARED_RECEIVES`]) x [`MESSAGE_BYTES`]
 //! = 960 KiB of ordinary memory beside that, while it isn't. [`pinned_bytes`] is the sum. Heaps are pinned once per device, as large as
 //! they are, at most [`REGISTERED_HEAPS`] of them.
 
@@ -36,7 +38,7 @@ pub const RECEIVE_BATCH: usize = 8;
 /// Most links that a poller's pool can be made for.
 pub const POOL_LINKS: u16 = 4096;
 
-/// Links that a pool is made for, unless the poller is told another number: 6 MiB.
+/// Links that a pool is made for, unless the poller is told another number: 8 MiB.
 pub const DEFAULT_POOL_LINKS: u16 = 32;
 
 /// Most pools that a poller can have of one device.
@@ -63,6 +65,13 @@ pub const MIN_RECEIVES: u16 = 8;
 
 /// Messages of a link's stream that may be under way: each has a place of [`MESSAGE_BYTES`] for what is copied.
 pub const SENDS: usize = 32;
+
+/// The ring that a link's frames are marshalled into, bytes: half of what its places have. What finds no room in it is copied to a place when it
+/// leaves.
+pub const MARSHAL_BYTES: usize = SENDS * MESSAGE_BYTES / 2;
+
+/// As [`MARSHAL_BYTES`], of a link of a poller.
+pub const POOLED_MARSHAL_BYTES: usize = POOLED_SENDS * MESSAGE_BYTES / 2;
 
 /// One in so many sends asks for a completion, and every one whose memory somebody waits for.
 pub const SIGNAL_EVERY: u64 = 8;
@@ -142,6 +151,17 @@ pub(crate) fn shared_receives(links: u16) -> usize {
     (usize::from(links) * SHARED_RECEIVES).max(RECEIVES.into())
 }
 
+/// Bytes that a link sends from, if that isn't a heap.
+pub(crate) const LANE_BYTES: usize = SENDS * MESSAGE_BYTES + MARSHAL_BYTES;
+
+/// As [`LANE_BYTES`], of a link of a poller.
+pub(crate) const POOLED_LANE_BYTES: usize = POOLED_SENDS * MESSAGE_BYTES + POOLED_MARSHAL_BYTES;
+
+/// Bytes of a pool that is made for so many links.
+pub(crate) fn pool_bytes(links: u16) -> usize {
+    shared_receives(links) * MESSAGE_BYTES + usize::from(links) * POOLED_LANE_BYTES
+}
+
 /// Bytes that so many links pin on one device, with rings of so many bytes (0: none): each with its own, or all of a poller whose pools are
 /// made for `pool` links.
 pub fn pinned_bytes(links: usize, ring_bytes: u32, pool: Option<u16>) -> usize {
@@ -150,11 +170,8 @@ pub fn pinned_bytes(links: usize, ring_bytes: u32, pool: Option<u16>) -> usize {
         bytes => crate::ring::RING_AT + bytes as usize,
     };
     let messages = match pool {
-        None => links * (usize::from(RECEIVES) + SENDS),
-        Some(pool) => {
-            let each = shared_receives(pool) + usize::from(pool) * POOLED_SENDS;
-            links.div_ceil(pool.into()) * each
-        }
+        None => links * (usize::from(RECEIVES) * MESSAGE_BYTES + LANE_BYTES),
+        Some(pool) => links.div_ceil(pool.into()) * pool_bytes(pool),
     };
-    messages * MESSAGE_BYTES + links * ring
+    messages + links * ring
 }

@@ -6,7 +6,8 @@
 //! end of one call and the beginning of the next, whoever made them: BytePS's 8-byte key, tensor, 4-byte length become length and key, tensor, length
 //! and key. Large elements are *gathered*: their bytes leave from where they lie.
 //!
-//! What lies in memory that isn't registered must be fused, however large. A device that takes few elements gets the last of them fused, too, as
+//! What lies in memory that isn't registered must be fused, however large. What was marshalled into registered memory is an element already, of all frames that lie
+//! there one behind the other, and is copied once more only beside what is fused. A device that takes few elements gets the last of them fused, too, as
 //! far as there is room.
 //!
 //! Pure: elements in, steps out. It knows no verbs.
@@ -16,8 +17,19 @@
 pub struct Element {
     /// Its bytes.
     pub len: usize,
-    /// Whether a device can read it where it lies.
-    pub registered: bool,
+    /// Where it lies.
+    pub lies: Lies,
+}
+
+/// Where bytes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lies {
+    /// In memory that no device can read.
+    Unregistered,
+    /// In a heap that one can.
+    Heap,
+    /// Where the link marshals, which one can read as well.
+    Marshalled,
 }
 
 /// What a work request may be.
@@ -156,7 +168,12 @@ impl Message {
             Some(len) if self.elements + 1 == max_elements => rest + len <= fusable,
             _ => false,
         };
-        let fuse = !element.registered || rest <= small_bytes || scarce;
+        let small = rest <= small_bytes;
+        let fuse = match element.lies {
+            Lies::Unregistered => true,
+            Lies::Heap => small || scarce,
+            Lies::Marshalled => (small && self.fusing) || scarce,
+        };
         let room = if fuse { fusable } else { room };
         let begins = !(fuse && self.fusing);
         if rest > 0 && (room == 0 || (full && begins)) {

@@ -4,6 +4,7 @@
 //!   Rdma ── Device ── Memory            one context and protection domain per device; what is registered with it
 //!            ├─ Pool                   a completion queue, receives and buffers for many links of one poller
 //!            └─ Connection ── Queues   an rdma_cm id; two queue pairs on one completion queue, and their buffers, or a seat in a pool
+//!                               ├─ Lane     what is sent from that isn't a heap
 //!                               └─ Window   what the peer of a one-sided link may write
 //! ```
 //!
@@ -18,6 +19,7 @@
 
 mod completions;
 mod connection;
+mod lane;
 mod memory;
 mod pool;
 mod queues;

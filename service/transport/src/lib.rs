@@ -13,6 +13,7 @@ pub mod frame;
 mod handshake;
 mod io;
 pub mod limits;
+mod marshal;
 mod proto;
 mod rx;
 #[cfg(any(test, feature = "testing"))]
@@ -26,6 +27,7 @@ pub use event::{
 };
 pub use frame::metadata_room;
 pub use io::{BodyOutcome, FlushOutcome, LinkIo, OpenError, ReadOutcome, TcpLink, is_loopback};
+pub use marshal::DeviceMemory;
 pub use proto::{FrozenLink, Link, LinkSetup, Unportable};
 pub use tollgate_shm_abi::heap::Span;
 pub use tollgate_shm_abi::io::Part;

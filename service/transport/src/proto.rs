@@ -31,6 +31,7 @@ use crate::event::{Credit, Event, Moved};
 use crate::frame::{FEATURE_STREAMS, FLAG_METADATA, FLAG_PROTOBUF, Header, Kind};
 use crate::handshake::{Handshake, State};
 use crate::limits;
+use crate::marshal::{DeviceMemory, MarshalRing};
 use crate::rx::Rx;
 use crate::tx::{Token, Tx};
 pub use frozen::{FrozenLink, Unportable};
@@ -144,6 +145,27 @@ impl Link {
     /// Another number is for measuring what that saves.
     pub fn share_from(&mut self, bytes: usize) {
         self.share_min = bytes.max(1);
+    }
+
+    /// Frames are marshalled there from now on, as far as there is room, and [`Link::parts`] lie there. What has left is to be
+    /// [read](Self::was_read) before its room is used again.
+    pub fn marshal_into(&mut self, memory: Box<dyn DeviceMemory>) {
+        self.tx.marshal_into(MarshalRing::new(memory));
+    }
+
+    /// Bytes of the memory of [`Link::marshal_into`] that have left so far.
+    pub fn left_of_memory(&mut self) -> u64 {
+        self.tx.ring().map_or(0, |ring| ring.left())
+    }
+
+    /// The device has read so many of these.
+    ///
+    /// # Panics
+    /// If so many haven't left.
+    pub fn was_read(&mut self, bytes: u64) {
+        if let Some(ring) = self.tx.ring() {
+            ring.was_read(bytes);
+        }
     }
 
     // ---- state ----
@@ -375,11 +397,9 @@ impl Link {
             match parts[0] {
                 Part::Private(bytes) => out.extend_from_slice(&bytes[..bytes.len().min(left)]),
                 Part::Shared { span, at } => {
-                    let end = span.len().min(at + left);
-                    out.resize(start + end, 0);
-                    span.copy_to(&mut out[start..])
+                    out.resize(start + left.min(span.len() - at), 0);
+                    span.copy_from(at, &mut out[start..])
                         .expect("no more than the span has");
-                    out.drain(start..start + at);
                 }
             }
             let n = out.len() - start;

@@ -8,6 +8,7 @@ mod flow;
 mod frozen;
 mod handshakes;
 mod hostile;
+mod marshal;
 mod streams;
 mod tcp;
 mod wire;

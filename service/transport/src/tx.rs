@@ -7,11 +7,16 @@
 //!
 //! Invariant: the `Copied` lengths sum to what `buf` holds behind `head`, and no two `Copied` are neighbours. Small frames
 //! therefore coalesce into one piece and one system call, and queueing one allocates nothing once the buffer is warm.
+//!
+//! With a [`MarshalRing`] bytes are copied there while it has room (`Placed`), and to `buf` beyond that, so that a device reads them where they lie. The `Placed` lengths
+//! sum to what waits in it; two of them are neighbours only where it begins anew.
 
 use std::collections::VecDeque;
 
+use crate::event::part_len;
 use crate::frame::Header;
-use crate::limits::{self, HEADER};
+use crate::limits;
+use crate::marshal::MarshalRing;
 use crate::{Part, Span};
 
 /// Names a queued frame whose shared memory is still needed; chosen by the caller, returned by `poll_sent`.
@@ -20,6 +25,7 @@ pub struct Token(pub u64);
 
 enum Piece {
     Copied(usize),
+    Placed(usize),
     Shared {
         span: Span,
         at: usize,
@@ -30,6 +36,7 @@ enum Piece {
 /// The queue.
 #[derive(Default)]
 pub(crate) struct Tx {
+    ring: Option<MarshalRing>,
     buf: Vec<u8>,
     head: usize,
     pieces: VecDeque<Piece>,
@@ -44,17 +51,20 @@ impl Tx {
         tx
     }
 
+    /// Copies there from now on, as far as there is room.
+    pub(crate) fn marshal_into(&mut self, ring: MarshalRing) {
+        self.ring = Some(ring);
+    }
+
+    /// What it copies to, if that isn't its own buffer.
+    pub(crate) fn ring(&mut self) -> Option<&mut MarshalRing> {
+        self.ring.as_mut()
+    }
+
     /// Copies all that waits to the end of `out`, from shared memory, too.
     pub(crate) fn copy_to(&self, out: &mut Vec<u8>) {
-        let mut next = self.head;
-        for piece in &self.pieces {
-            match piece {
-                Piece::Copied(len) => {
-                    out.extend_from_slice(&self.buf[next..next + len]);
-                    next += len;
-                }
-                Piece::Shared { span, at, .. } => copy_from(span, *at, out),
-            }
+        for part in self.all() {
+            append_part(&part, 0, out);
         }
     }
 
@@ -64,7 +74,7 @@ impl Tx {
 
     /// Copied bytes that wait.
     pub(crate) fn copied(&self) -> usize {
-        self.buf.len() - self.head
+        self.buf.len() - self.head + self.ring.as_ref().map_or(0, MarshalRing::len)
     }
 
     /// Whether no further frame may be queued.
@@ -85,22 +95,48 @@ impl Tx {
 
     /// Queues a frame's header and its payload's first bytes; the header states the length of the whole.
     pub(crate) fn begin(&mut self, header: Header, first: &[u8]) {
-        self.buf.reserve(HEADER + first.len());
-        self.buf.extend_from_slice(&header.encode());
-        self.buf.extend_from_slice(first);
-        self.copied_more(HEADER + first.len());
+        self.copy(&header.encode());
+        self.copy(first);
     }
 
     /// Copies bytes behind everything queued.
     pub(crate) fn copy(&mut self, bytes: &[u8]) {
-        self.buf.extend_from_slice(bytes);
-        self.copied_more(bytes.len());
+        self.put(&Part::Private(bytes));
     }
 
     /// Copies a range of shared memory behind everything queued.
     pub(crate) fn copy_shared(&mut self, span: &Span, at: usize) {
-        copy_from(span, at, &mut self.buf);
-        self.copied_more(span.len() - at);
+        self.put(&Part::Shared { span, at });
+    }
+
+    fn put(&mut self, part: &Part<'_>) {
+        let len = part_len(part);
+        let mut done = 0;
+        while let Some(ring) = &mut self.ring
+            && done < len
+        {
+            let room = ring.room(len - done);
+            let n = room.len();
+            if n == 0 {
+                break;
+            }
+            copy_part(part, done, room);
+            let begins = ring.place(n);
+            match self.pieces.back_mut() {
+                Some(Piece::Placed(more)) if !begins => *more += n,
+                _ => self.pieces.push_back(Piece::Placed(n)),
+            }
+            done += n;
+        }
+        let rest = len - done;
+        if rest == 0 {
+            return;
+        }
+        append_part(part, done, &mut self.buf);
+        match self.pieces.back_mut() {
+            Some(Piece::Copied(more)) => *more += rest,
+            _ => self.pieces.push_back(Piece::Copied(rest)),
+        }
     }
 
     /// Queues a range of shared memory, to be read when it leaves.
@@ -116,34 +152,36 @@ impl Tx {
     pub(crate) fn mark(&mut self, mark: Token) {
         let last = self.pieces.iter_mut().rev().find_map(|piece| match piece {
             Piece::Shared { token, .. } => Some(token),
-            Piece::Copied(_) => None,
+            Piece::Copied(_) | Piece::Placed(_) => None,
         });
         *last.expect("called right after a piece was shared") = Some(mark);
     }
 
-    fn copied_more(&mut self, len: usize) {
-        match self.pieces.back_mut() {
-            _ if len == 0 => {}
-            Some(Piece::Copied(more)) => *more += len,
-            _ => self.pieces.push_back(Piece::Copied(len)),
-        }
-    }
-
     /// The next bytes to leave, in order; returns how many of `parts` were filled.
     pub(crate) fn parts<'a>(&'a self, parts: &mut [Part<'a>]) -> usize {
-        let mut at = self.head;
         let mut filled = 0;
-        for (piece, part) in self.pieces.iter().zip(parts) {
-            *part = match piece {
-                Piece::Copied(len) => {
-                    at += len;
-                    Part::Private(&self.buf[at - len..at])
-                }
-                Piece::Shared { span, at, .. } => Part::Shared { span, at: *at },
-            };
+        for (part, next) in parts.iter_mut().zip(self.all()) {
+            *part = next;
             filled += 1;
         }
         filled
+    }
+
+    /// All that waits, in order.
+    fn all(&self) -> impl Iterator<Item = Part<'_>> {
+        let (mut copied, mut placed) = (self.head, 0);
+        self.pieces.iter().map(move |piece| match piece {
+            Piece::Copied(len) => {
+                copied += len;
+                Part::Private(&self.buf[copied - len..copied])
+            }
+            Piece::Placed(len) => {
+                placed += len;
+                let ring = self.ring.as_ref().expect("what was placed lies in it");
+                Part::Private(ring.waiting(placed - len, *len))
+            }
+            Piece::Shared { span, at, .. } => Part::Shared { span, at: *at },
+        })
     }
 
     /// Forgets the first `n` bytes: they have left.
@@ -158,6 +196,14 @@ impl Tx {
                     let step = n.min(*len);
                     *len -= step;
                     self.head += step;
+                    n -= step;
+                    *len == 0
+                }
+                Piece::Placed(len) => {
+                    let step = n.min(*len);
+                    *len -= step;
+                    let ring = self.ring.as_mut();
+                    ring.expect("what was placed lies in it").leave(step);
                     n -= step;
                     *len == 0
                 }
@@ -204,16 +250,30 @@ impl Tx {
                 self.sent.extend(token);
             }
         }
+        self.ring = None;
         self.buf = Vec::new();
         self.head = 0;
     }
 }
 
-/// Copies a span from `at` on to the end of `out`.
-fn copy_from(span: &Span, at: usize, out: &mut Vec<u8>) {
-    let start = out.len();
-    out.resize(start + span.len(), 0);
-    span.copy_to(&mut out[start..])
-        .expect("there is room for the span's length");
-    out.drain(start..start + at);
+/// Copies the bytes of a part from `from` on to a place that is no longer than what is there.
+fn copy_part(part: &Part<'_>, from: usize, place: &mut [u8]) {
+    match part {
+        Part::Private(bytes) => place.copy_from_slice(&bytes[from..from + place.len()]),
+        Part::Shared { span, at } => span
+            .copy_from(at + from, place)
+            .expect("the span has so many bytes"),
+    }
+}
+
+/// Copies the bytes of a part from `from` on to the end of `out`.
+fn append_part(part: &Part<'_>, from: usize, out: &mut Vec<u8>) {
+    match part {
+        Part::Private(bytes) => out.extend_from_slice(&bytes[from..]),
+        Part::Shared { .. } => {
+            let start = out.len();
+            out.resize(start + part_len(part) - from, 0);
+            copy_part(part, from, &mut out[start..]);
+        }
+    }
 }

@@ -227,7 +227,11 @@ impl RdmaLink {
 
     fn stands(&mut self) -> Result<(), RdmaError> {
         self.phase = Phase::Established;
-        self.connection.queues().expect("established").begin();
+        let queues = self.connection.queues().expect("established");
+        queues.begin();
+        if let Some(memory) = queues.marshal_memory() {
+            self.link.marshal_into(Box::new(memory));
+        }
         self.give_ring()
     }
 

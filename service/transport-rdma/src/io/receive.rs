@@ -223,6 +223,16 @@ impl RdmaLink {
 
     pub(super) fn completed(&mut self, completion: Completion) -> Result<(), LinkError> {
         match completion {
+            Completion::Sent {
+                queue: Queue::Stream,
+                message,
+            } => {
+                let is_read = |(messages, _): &mut (u64, u64)| *messages <= message + 1;
+                while let Some((_, bytes)) = self.reading.pop_front_if(is_read) {
+                    self.link.was_read(bytes);
+                }
+                Ok(())
+            }
             Completion::Sent { .. } => Ok(()),
             Completion::Received {
                 receive,

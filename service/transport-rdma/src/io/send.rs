@@ -8,7 +8,7 @@ use super::connect::carried;
 use super::{Leaving, Offered, Phase, RdmaLink, Rings, Scratch};
 use crate::error::RdmaError;
 use crate::limits;
-use crate::plan::{Element, Position, Range, Shape, Step, next_message};
+use crate::plan::{Element, Lies, Position, Range, Shape, Step, next_message};
 use crate::ring::{self, READ_AT, WRITTEN_AT, Writer};
 use crate::verbs::{Gather, Queue, Queues, To};
 use crate::wire::{Immediate, Kind};
@@ -237,10 +237,16 @@ impl RdmaLink {
         true
     }
 
-    /// So many bytes were handed to the device; their tokens wait until it has read them.
+    /// So many bytes were handed to the device; their tokens, and the room of those that were marshalled, wait until it has read them.
     pub(super) fn left(&mut self, n: usize) {
         self.link.advance(n);
         let queues = self.connection.queues_ref().expect("established");
+        let (stream, _) = queues.progress(Queue::Stream);
+        let marshalled = self.link.left_of_memory();
+        if marshalled > self.marshalled {
+            self.marshalled = marshalled;
+            self.reading.push_back((stream, marshalled));
+        }
         let (body, _) = queues.progress(Queue::Body);
         let stream = self.gathered;
         while let Some(token) = self.link.poll_sent() {
@@ -314,16 +320,19 @@ fn list_elements(
     scratch.memories.clear();
     let mut total = 0;
     for part in parts {
-        let (len, memory) = match part {
-            Part::Private(bytes) => (bytes.len(), None),
+        let (len, lies, memory) = match part {
+            Part::Private(bytes) => match queues.marshalled_at(bytes) {
+                Some(_) => (bytes.len(), Lies::Marshalled, None),
+                None => (bytes.len(), Lies::Unregistered, None),
+            },
             Part::Shared { span, at } => {
                 let len = span.len() - at;
                 match (len > small_bytes).then(|| queues.heap_of(span)) {
-                    None => (len, None),
-                    Some(Ok(memory)) => (len, Some(memory)),
+                    None => (len, Lies::Unregistered, None),
+                    Some(Ok(memory)) => (len, Lies::Heap, Some(memory)),
                     Some(Err(error)) => {
                         *copies_because = Some(error);
-                        (len, None)
+                        (len, Lies::Unregistered, None)
                     }
                 }
             }
@@ -331,10 +340,7 @@ fn list_elements(
         if len >= limits::BODY_MIN && memory.is_some() && total >= declined {
             return scratch.elements.is_empty().then_some(len);
         }
-        scratch.elements.push(Element {
-            len,
-            registered: memory.is_some(),
-        });
+        scratch.elements.push(Element { len, lies });
         scratch.memories.push(memory);
         total += len;
         // What won't fit needn't be looked at.
@@ -365,16 +371,25 @@ fn carry_out(parts: &[Part<'_>], queues: &mut Queues, scratch: &mut Scratch) -> 
             carried.copied += range.len;
             continue;
         }
-        let Part::Shared { span, at } = &parts[range.element] else {
-            unreachable!("private parts aren't registered")
-        };
-        let memory = scratch.memories[range.element].as_ref();
-        scratch.gathers.push(Gather::Heap {
-            memory: Arc::clone(memory.expect("the plan gathers what is registered")),
-            at: span.offset() as usize + at + range.at,
-            len: range.len,
+        let len = range.len;
+        scratch.gathers.push(match &parts[range.element] {
+            Part::Private(bytes) => {
+                let at = queues.marshalled_at(bytes);
+                Gather::Marshalled {
+                    at: at.expect("the plan gathers what is registered") + range.at,
+                    len,
+                }
+            }
+            Part::Shared { span, at } => {
+                carried.gathered = true;
+                let memory = scratch.memories[range.element].as_ref();
+                Gather::Heap {
+                    memory: Arc::clone(memory.expect("as above")),
+                    at: span.offset() as usize + at + range.at,
+                    len,
+                }
+            }
         });
-        carried.gathered = true;
     }
     carried
 }

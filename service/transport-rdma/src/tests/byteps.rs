@@ -4,7 +4,7 @@
 
 use super::golden;
 use crate::limits;
-use crate::plan::{Element, Position, Shape, Step, elements_of, next_message};
+use crate::plan::{Element, Lies, Position, Shape, Step, elements_of, next_message};
 
 mod models;
 
@@ -44,7 +44,7 @@ fn fused(tensors: &[usize]) -> Cost {
         .flat_map(|tensor| [8, *tensor, 4])
         .map(|len| Element {
             len,
-            registered: true,
+            lies: Lies::Heap,
         })
         .collect();
     let shape = Shape {

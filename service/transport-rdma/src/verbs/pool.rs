@@ -1,7 +1,7 @@
 //! What the links of one poller share on one device: a completion queue, a queue of receives (SRQ), and memory that was registered once.
 //!
 //! ```text
-//!   memory  | receives: SHARED_RECEIVES for each link | lane of link 0 | lane of link 1 | ...     a lane: POOLED_SENDS places to send from
+//!   memory  | receives: SHARED_RECEIVES for each link | lane of link 0 | lane of link 1 | ...     a lane: what its link sends from
 //!
 //!   receive   Free ─▶ Device ─▶ of a link ─▶ Free          by the number of the queue pair that its completion names
 //! ```
@@ -31,14 +31,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rdma_mummy_sys as sys;
 
 use super::completions::{Completions, no_completions};
+use super::lane::Lane;
 use super::queues::{ID_KIND, ID_RECEIVE};
 use super::{Device, Memory, check, failed};
 use crate::LinkId;
 use crate::counts::Counts;
 use crate::error::RdmaError;
 use crate::limits::{
-    BODY_MESSAGES, MESSAGE_BYTES, POLL_BATCH, POLL_BATCHES, POOLED_SENDS, RECEIVE_BATCH, RECEIVES,
-    SHARED_RECEIVES, SHARED_RETRY_TIMER, shared_receives,
+    BODY_MESSAGES, MESSAGE_BYTES, POLL_BATCH, POLL_BATCHES, POOLED_LANE_BYTES, POOLED_SENDS,
+    RECEIVE_BATCH, RECEIVES, SHARED_RECEIVES, SHARED_RETRY_TIMER, pool_bytes, shared_receives,
 };
 use crate::named::Named;
 
@@ -198,7 +199,6 @@ pub(crate) struct Pool {
     receives: NonNull<sys::ibv_srq>,
     pub(super) completions: Completions,
     pub(super) memory: Arc<Memory>,
-    links: u16,
     device: Arc<Device>,
 }
 
@@ -258,11 +258,10 @@ pub(super) enum Came {
 impl Pool {
     fn new(device: &Arc<Device>, links: u16) -> Result<Pool, RdmaError> {
         let count = shared_receives(links);
-        let lanes = usize::from(links) * POOLED_SENDS;
         // Of each link, all sends of both queue pairs and all receives of the second.
-        let entries = count + lanes + usize::from(links) * 2 * BODY_MESSAGES;
+        let entries = count + usize::from(links) * (POOLED_SENDS + 2 * BODY_MESSAGES);
         device.can_complete(entries)?;
-        let memory = Memory::of_pages(&device.domain, (count + lanes) * MESSAGE_BYTES)?;
+        let memory = Memory::of_pages(&device.domain, pool_bytes(links))?;
         let completions = Completions::new(device, entries)?;
         let mut wanted = sys::ibv_srq_init_attr {
             srq_context: ptr::null_mut(),
@@ -293,7 +292,6 @@ impl Pool {
             receives,
             completions,
             memory: Arc::new(memory),
-            links,
             device: Arc::clone(device),
         };
         pool.post(&mut pool.state())?;
@@ -303,6 +301,19 @@ impl Pool {
     fn state(&self) -> MutexGuard<'_, State> {
         // What panics in between are asserts, of this crate's own numbers.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A lane that no link has, and where it begins in the memory.
+    fn take_lane(&self) -> Option<(u16, usize)> {
+        let mut state = self.state();
+        let lane = state.lanes.pop()?;
+        let before = state.receives.len() * MESSAGE_BYTES;
+        Some((lane, before + usize::from(lane) * POOLED_LANE_BYTES))
+    }
+
+    /// The lane is nobody's any more.
+    pub(super) fn take_back(&self, lane: u16) {
+        self.state().lanes.push(lane);
     }
 
     /// For queue pairs that receive by it.
@@ -498,7 +509,7 @@ pub(super) struct Seat {
     pub(super) pool: Arc<Pool>,
     link: LinkId,
     named: Arc<Named>,
-    lane: u16,
+    pub(super) lane: Arc<Lane>,
     /// The first queue pair's number, while it may get completions.
     stream: Option<u32>,
     /// Messages that lie in ordinary memory, by [`SPILLED`] and their place here.
@@ -514,12 +525,12 @@ const SPILLED: u16 = 1 << 15;
 impl Seat {
     /// `None`: it has none left.
     fn take(pool: &Arc<Pool>, link: LinkId, named: &Arc<Named>) -> Option<Seat> {
-        let lane = pool.state().lanes.pop()?;
+        let (number, before) = pool.take_lane()?;
         Some(Seat {
             pool: Arc::clone(pool),
             link,
             named: Arc::clone(named),
-            lane,
+            lane: Arc::new(Lane::of_pool(pool, number, before)),
             stream: None,
             spilled: (0..RECEIVES).map(|_| None).collect(),
             freed: 0,
@@ -537,12 +548,6 @@ impl Seat {
             inbox.named = Arc::clone(named);
         }
         named.add(self.link);
-    }
-
-    /// Where its lane begins in the pool's memory.
-    pub(super) fn lane_at(&self) -> usize {
-        let before = shared_receives(self.pool.links) + usize::from(self.lane) * POOLED_SENDS;
-        before * MESSAGE_BYTES
     }
 
     /// From now on what these queue pairs have done is its own.
@@ -699,6 +704,5 @@ impl State {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.leave();
-        self.pool.state().lanes.push(self.lane);
     }
 }

@@ -10,14 +10,14 @@ use rdma_mummy_sys as sys;
 use tollgate_shm_abi::heap::{Block, Span};
 
 use super::completions::{Completions, no_completions};
+use super::lane::{Lane, MarshalMemory};
 use super::pool::{Came, Pool, Seat};
 use super::window::Window;
 use super::{Device, Memory, check, failed};
 use crate::counts::Counts;
 use crate::error::RdmaError;
 use crate::limits::{
-    BODY_MESSAGES, INLINE_BYTES, MESSAGE_BYTES, POOLED_SENDS, RECEIVER_RETRIES, RECEIVES, RETRIES,
-    SENDS,
+    BODY_MESSAGES, INLINE_BYTES, MESSAGE_BYTES, RECEIVER_RETRIES, RECEIVES, RETRIES, SENDS,
 };
 use crate::named::Named;
 
@@ -34,6 +34,8 @@ pub(crate) enum Queue {
 pub(crate) enum Gather {
     /// Bytes of the message's own place, see [`Queues::place`].
     Place { at: usize, len: usize },
+    /// Bytes that were marshalled where the device reads them, see [`Queues::marshalled_at`].
+    Marshalled { at: usize, len: usize },
     /// Bytes of a heap.
     Heap {
         memory: Arc<Memory>,
@@ -139,10 +141,9 @@ pub(crate) struct Queues {
     side: Side,
     stream_sends: Sending,
     body_sends: Sending,
-    /// `sends` places of MESSAGE_BYTES each, from `places_at` on.
-    places: Arc<Memory>,
-    places_at: usize,
-    sends: usize,
+    lane: Arc<Lane>,
+    /// The lane's ring, until somebody has it.
+    marshal_memory: Option<MarshalMemory>,
     landing: Option<Landing>,
     /// What the peer may write.
     window: Option<Window>,
@@ -169,20 +170,22 @@ impl Queues {
         seat: Option<Seat>,
     ) -> Result<Queues, RdmaError> {
         let mut counts = Counts::default();
-        let (side, places, places_at, sends) = match seat {
+        let (side, lane) = match seat {
             Some(seat) => {
-                let (places, at) = (Arc::clone(&seat.pool.memory), seat.lane_at());
+                let lane = Arc::clone(&seat.lane);
                 counts.system_calls += 2;
-                (Side::Shared(seat), places, at, POOLED_SENDS)
+                (Side::Shared(seat), lane)
             }
             None => {
-                let places = Memory::of_pages(&device.domain, SENDS * MESSAGE_BYTES)?;
+                let lane = Lane::own(device)?;
                 counts.registrations += 2;
                 counts.system_calls += 7;
-                (Side::Own(Own::new(device)?), Arc::new(places), 0, SENDS)
+                (Side::Own(Own::new(device)?), Arc::new(lane))
             }
         };
-        let (body, inline_bytes) = make_queue_pairs(id, device, &side, sends)?;
+        let (body, inline_bytes) = make_queue_pairs(id, device, &side, lane.sends())?;
+        // SAFETY: a lane is one link's, which makes its queues once.
+        let marshal_memory = Some(unsafe { MarshalMemory::of(&lane) });
         let mut queues = Queues {
             id,
             body,
@@ -190,9 +193,8 @@ impl Queues {
             side,
             stream_sends: Sending::default(),
             body_sends: Sending::default(),
-            places,
-            places_at,
-            sends,
+            lane,
+            marshal_memory,
             landing: None,
             window: None,
             peer_window: None,
@@ -224,7 +226,17 @@ impl Queues {
 
     /// Messages of the stream that may be under way.
     pub(crate) fn sends(&self) -> usize {
-        self.sends
+        self.lane.sends()
+    }
+
+    /// What its link marshals into; the first time that it is asked for.
+    pub(crate) fn marshal_memory(&mut self) -> Option<MarshalMemory> {
+        self.marshal_memory.take()
+    }
+
+    /// Where in that these bytes lie, if they do.
+    pub(crate) fn marshalled_at(&self, bytes: &[u8]) -> Option<usize> {
+        self.lane.marshalled_at(bytes)
     }
 
     /// The connection stands.
@@ -338,7 +350,7 @@ impl Queues {
     /// Messages of the queue that may still be sent before a completion has to come.
     pub(crate) fn room(&self, queue: Queue) -> usize {
         let (sends, all) = match queue {
-            Queue::Stream => (&self.stream_sends, self.sends),
+            Queue::Stream => (&self.stream_sends, self.sends()),
             Queue::Body => (&self.body_sends, BODY_MESSAGES),
         };
         all - usize::try_from(sends.next - sends.complete).unwrap_or(all)
@@ -359,16 +371,11 @@ impl Queues {
     /// If there is no [room](Self::room).
     pub(crate) fn place(&mut self) -> &mut [u8] {
         assert!(self.room(Queue::Stream) > 0, "asked before");
-        let start = self.places.own(self.place_at(), MESSAGE_BYTES);
-        // SAFETY: the range is of this value's own buffer, or its lane of the pool's, which is borrowed exclusively; it is initialised, since the pages
+        let start = self.lane.place(self.stream_sends.next);
+        // SAFETY: the range is of this value's lane, whose places it borrows exclusively; it is initialised, since the pages
         // begin zeroed. The device doesn't read it: `sends` messages ago it was last sent from, and that is complete. It
         // never writes it.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), MESSAGE_BYTES) }
-    }
-
-    fn place_at(&self) -> usize {
-        let place = (self.stream_sends.next % self.sends as u64) as usize;
-        self.places_at + place * MESSAGE_BYTES
     }
 
     /// Adds a message to the stream's queue; [`Queues::ring`] hands it to the device. Its number.
@@ -377,17 +384,21 @@ impl Queues {
     /// If there is no [room](Self::room), an element lies outside of its memory, or what is written outside of the peer's window.
     pub(crate) fn push(&mut self, elements: &[Gather], to: To, signalled: bool) -> u64 {
         assert!(self.room(Queue::Stream) > 0, "asked before");
-        let place = self.place_at();
         let sends = &mut self.stream_sends;
         let (message, first) = (sends.next, sends.elements.len());
-        let mut bytes = 0;
+        let (mut bytes, mut marshalled) = (0, 0);
         let mut inline = true;
         for element in elements {
             match element {
                 Gather::Place { at, len } => {
-                    assert!(*at + *len <= MESSAGE_BYTES, "a range inside of the place");
-                    sends.elements.push(self.places.element(place + at, *len));
+                    let element = self.lane.place_element(message, *at, *len);
+                    sends.elements.push(element);
                     bytes += len;
+                }
+                Gather::Marshalled { at, len } => {
+                    sends.elements.push(self.lane.marshalled_element(*at, *len));
+                    bytes += len;
+                    marshalled += len;
                 }
                 Gather::Heap { memory, at, len } => {
                     sends.elements.push(memory.element(*at, *len));
@@ -398,7 +409,7 @@ impl Queues {
             }
         }
         let mut flags = 0;
-        if signalled {
+        if signalled || self.lane.is_much_of_ring(marshalled) {
             flags |= sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
         }
         if inline && bytes > 0 && bytes <= self.inline_bytes {
@@ -520,7 +531,7 @@ impl Queues {
             let mut bad = ptr::null_mut();
             // SAFETY: the list's requests and elements are there during the call, after which the device has copied them. Each
             // element is a range of registered memory that `self` holds, until the request's completion or the queue pair's
-            // end: `places`, or what is in `held`.
+            // end: its lane, or what is in `held`.
             let status = unsafe { sys::ibv_post_send(pair, next, &mut bad) };
             sends.requests.clear();
             sends.elements.clear();
@@ -766,12 +777,12 @@ impl Queues {
     /// Bytes that are registered for it alone, and those of them that are in pages of 2 MiB.
     pub(crate) fn bytes(&self) -> [u64; 2] {
         let own = match &self.side {
-            Side::Own(own) => [own.receives.bytes(), self.places.bytes()],
-            Side::Shared(_) => [[0, 0]; 2],
+            Side::Own(own) => own.receives.bytes(),
+            Side::Shared(_) => [0, 0],
         };
+        let lane = self.lane.own_bytes();
         let window = self.window.as_ref().map_or([0, 0], Window::bytes);
-        let [receives, places] = own;
-        [0, 1].map(|n| receives[n] + places[n] + window[n])
+        [0, 1].map(|n| own[n] + lane[n] + window[n])
     }
 
     // ---- waiting
@@ -880,7 +891,7 @@ impl Queues {
     /// Tries it on the peer's memory.
     pub(crate) fn attack(&mut self, attack: Attack, address: u64, key: u32) {
         use sys::ibv_wr_opcode as is;
-        let mut element = self.places.element(self.places_at, 8);
+        let mut element = self.lane.place_element(0, 0, 8);
         let (opcode, elements) = match attack {
             Attack::Write => (is::IBV_WR_RDMA_WRITE, 1),
             Attack::WriteImmediate => (is::IBV_WR_RDMA_WRITE_WITH_IMM, 0),
@@ -898,7 +909,7 @@ impl Queues {
             },
         };
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair, the request and its element, a range of `places`, are there. What it asks of the peer is for
+        // SAFETY: the queue pair, the request and its element, a range of its lane, are there. What it asks of the peer is for
         // the peer's device to refuse.
         let status = unsafe { sys::ibv_post_send(self.id.as_ref().qp, &mut request, &mut bad) };
         assert_eq!(status, 0, "an attack that this end's device refuses");

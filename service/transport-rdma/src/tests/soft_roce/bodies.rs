@@ -251,7 +251,7 @@ fn without_the_right_to_pin_much() {
     let mut fewer = capabilities(None).unwrap();
     fewer.effective.remove(CapabilitySet::IPC_LOCK);
     set_capabilities(None, fewer).unwrap();
-    // Two links' buffers of 1.5 MiB, and what queues take; not a heap of 4 MiB.
+    // Two links' buffers of 1.75 MiB, and what queues take; not a heap of 4 MiB.
     let limit = |bytes| {
         let limit = Rlimit {
             current: Some(bytes),
@@ -286,5 +286,5 @@ fn without_the_right_to_pin_much() {
         Ok(_) => ControlFlow::Continue(()),
         Err(error) => ControlFlow::Break(error.to_string()),
     });
-    assert!(refused.contains("pinning 524288 bytes"), "{refused}");
+    assert!(refused.contains("pinning 786432 bytes"), "{refused}");
 }

@@ -30,13 +30,13 @@ fn calls_that_wait_together_leave_by_one_doorbell() {
         a.io.flush().unwrap();
         turn_until("100 calls", a, b, |_, b| b.said.len() == 100);
     });
-    // 100 frames of 39 bytes are one message, fused into one element.
+    // 100 frames of 39 bytes are one message of one element, sent from where they were marshalled.
     assert_eq!(
         (sender.work_requests, sender.doorbells, sender.elements),
         (1, 1, 1),
         "{sender:?}"
     );
-    assert_eq!(sender.bytes_copied, 3900);
+    assert_eq!(sender.bytes_copied, 0);
     assert_eq!(receiver.bytes_copied, 3900);
     assert_eq!([sender.registrations, receiver.registrations], [0, 0]);
 }
@@ -86,7 +86,7 @@ fn a_medium_extent_is_gathered_from_its_heap_in_one_work_request() {
         );
         assert_eq!(
             (sender.bytes_copied, sender.bytes_in_place),
-            (40, 12_000),
+            (0, 12_000),
             "{sender:?}"
         );
         assert_eq!(sender.registrations, u64::from(n == 0), "call {n}");
@@ -170,4 +170,43 @@ fn a_heap_is_registered_once_for_all_links_and_forgotten_with_its_session() {
     drop((span, daemon, app));
     // What the transport suite's links have sent from it is complete.
     assert_eq!((rdma.sweep(), heaps_of(&rdma)), (1, 0));
+}
+
+/// What finds no room where frames are marshalled is copied once more when it leaves, and nothing waits for that room.
+#[test]
+fn more_than_the_memory_for_frames_has_room_for_is_copied_once_more() {
+    for pooled in [false, true] {
+        let (mut a, mut b) = match pooled {
+            false => joined::<SoftRoce>(),
+            true => joined::<super::shared::Pooled>(),
+        };
+        let memory = match pooled {
+            false => limits::MARSHAL_BYTES,
+            true => limits::POOLED_MARSHAL_BYTES,
+        };
+        let [length, calls] = [4_000, 2 * memory / 4_000];
+        let body = noise(1, length);
+        let mut said = b.said.len();
+        for round in 0..3 {
+            let [sender, _] = paid(&mut a, &mut b, |a, b| {
+                for n in 0..calls {
+                    call(a.io.link(), (round * calls + n) as u64, &body);
+                }
+                said += calls;
+                turn_until("the calls", a, b, |_, b| b.said.len() == said);
+            });
+            // Twice as much was sent, in frames with headers.
+            let [least, most] = [memory / 2, memory + memory / 4].map(|bytes| bytes as u64);
+            assert!(
+                (least..most).contains(&sender.bytes_copied),
+                "{pooled}: {sender:?}"
+            );
+        }
+        let body = summary(&body);
+        assert!(
+            b.said[said - calls..]
+                .iter()
+                .all(|call| call.contains(&body))
+        );
+    }
 }

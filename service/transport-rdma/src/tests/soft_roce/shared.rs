@@ -18,7 +18,7 @@ use crate::wire::Kind;
 use crate::{LinkId, Poller, PollerOptions, RdmaError};
 
 /// Each end's link is the only one of its poller.
-struct Pooled;
+pub(super) struct Pooled;
 
 impl Testbed for Pooled {
     type Io = RdmaLink;
@@ -288,7 +288,7 @@ fn what_links_pin_is_what_the_limits_say() {
     let (a, b) = connect_with([limits::MIN_RING_BYTES; 2], &key("a"), &key("b"));
     drop((a, b));
     let thousand = [None, Some(1000)].map(|poller| limits::pinned_bytes(1000, 0, poller));
-    assert_eq!(thousand, [1000 * (1536 << 10), 1000 * (192 << 10)]);
+    assert_eq!(thousand, [1000 * (1792 << 10), 1000 * (256 << 10)]);
     let ring = limits::pinned_bytes(1, 1 << 20, None) - limits::pinned_bytes(1, 0, None);
     assert_eq!(ring, (1 << 20) + 4096);
 }
@@ -321,12 +321,12 @@ fn rings_and_pools_are_of_huge_pages_while_there_are_some() {
             huge.collect::<Vec<_>>(),
         )
     };
-    let (ring, own) = (u64::from(bytes), 1536 << 10);
+    let (ring, own) = (u64::from(bytes), 1792 << 10);
     set_huge_pages(0);
     assert_eq!(pinned(), ([ring, 0], [ring + own, 0], vec![0, 0]));
-    // The pool's 12 MiB, and two rings of 4 MiB.
-    set_huge_pages(10);
-    let expected = ([ring, ring], [ring + own, ring], vec![16 << 20, 4 << 20]);
+    // The pool's 16 MiB, and two rings of 4 MiB.
+    set_huge_pages(12);
+    let expected = ([ring, ring], [ring + own, ring], vec![20 << 20, 4 << 20]);
     assert_eq!(pinned(), expected);
     set_huge_pages(0);
 }
