@@ -126,11 +126,18 @@ impl Hosts {
         links[0].clone()
     }
 
-    /// Whether the caller's daemon has one link, over RDMA: none that it replaces is there any more.
-    fn goes_by_rdma_alone(&self) -> bool {
-        let links = self.a.status()["links"].clone();
-        let links = links.as_array().unwrap();
-        links.len() == 1 && links[0]["transport"] == "rdma"
+    /// Until the caller's daemon has one link, over RDMA: none that it replaces is there any more. Meanwhile `calls` are made. Asking the daemon is
+    /// a process, which is work for the emulator, so that is done twice a second.
+    fn expect_rdma_alone(&self, mut calls: impl FnMut()) {
+        let mut links = Value::Null;
+        let alone = eventually(LONG, || {
+            std::thread::sleep(Duration::from_millis(500));
+            calls();
+            links = self.a.status()["links"].clone();
+            let links = links.as_array().unwrap();
+            links.len() == 1 && links[0]["transport"] == "rdma"
+        });
+        alone.unwrap_or_else(|_| panic!("RDMA is tried again, and a link over TCP ends: {links}"));
     }
 
     fn expect_rdma(&self) -> Value {
@@ -474,16 +481,14 @@ fn calls_go_on_while_their_link_is_replaced_by_one_over_rdma() {
     hosts.b.upgrade(&next);
     let client = SemanticsClient::new(Channel::new(&session, &peer));
     let mut made = 100;
-    let by_rdma = eventually(LONG, || {
+    hosts.expect_rdma_alone(|| {
         let calls = (made..made + 20).map(|number| client.unary(ask(number)));
         let answers = block_on(&session, futures_util::future::join_all(calls));
         for answer in answers {
             answer.expect("no call is lost");
         }
         made += 20;
-        hosts.goes_by_rdma_alone()
     });
-    by_rdma.expect("RDMA is tried again, and the link over TCP ends");
     let handled = counting.handled.lock().unwrap();
     let twice = handled
         .iter()
@@ -509,8 +514,7 @@ fn a_daemon_that_was_killed_is_dialled_again_by_rdma() {
     hosts.tokens[1] = hosts.b.tenant("acme");
     let _again = hosts.serve_counting();
     call_again(&session, &peer);
-    let by_rdma = eventually(LONG, || hosts.goes_by_rdma_alone());
-    by_rdma.expect("RDMA is tried again");
+    hosts.expect_rdma_alone(|| {});
 }
 
 /// A network that loses everything, while this is there. It isn't that the device goes down: soft-RoCE connects nobody any more, if it meant to send then.
@@ -543,8 +547,7 @@ fn a_network_that_was_lost_is_used_again() {
     expect_lost(lost, &peer);
     drop(outage);
     call_again(&session, &peer);
-    let by_rdma = eventually(LONG, || hosts.goes_by_rdma_alone());
-    by_rdma.unwrap_or_else(|_| panic!("RDMA is tried again: {}", hosts.a.status()["links"]));
+    hosts.expect_rdma_alone(|| {});
     call_every_size(&session, &peer);
     drop(session);
     hosts.expect_idle();

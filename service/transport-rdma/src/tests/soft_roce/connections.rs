@@ -254,10 +254,28 @@ fn shell(command: &str) {
     assert!(status.success(), "{command}");
 }
 
+/// A network that loses packets, while this is there: no other test's, whatever becomes of this one.
+struct Loss;
+
+impl Loss {
+    fn begin(part: &str) -> Loss {
+        shell(&format!(
+            "for d in va vb; do tc qdisc add dev $d root netem loss {part}; done"
+        ));
+        Loss
+    }
+}
+
+impl Drop for Loss {
+    fn drop(&mut self) {
+        shell("for d in va vb; do tc qdisc del dev $d root; done");
+    }
+}
+
 /// The device sends again what was lost, and nobody above notices.
 #[test]
 fn one_packet_in_a_hundred_lost_changes_nothing() {
-    shell("for d in va vb; do tc qdisc add dev $d root netem loss 1%; done");
+    let loss = Loss::begin("1%");
     suite::every_kind_of_frame_arrives_as_it_was_said::<SoftRoce>();
     suite::calls_of_all_sizes_arrive_in_order::<SoftRoce>();
     suite::large_extents_cross_a_full_connection_and_come_back::<SoftRoce>();
@@ -267,7 +285,7 @@ fn one_packet_in_a_hundred_lost_changes_nothing() {
         .args(["-s", "qdisc", "show"])
         .output()
         .unwrap();
-    shell("for d in va vb; do tc qdisc del dev $d root; done");
+    drop(loss);
     let statistics = String::from_utf8(statistics.stdout).unwrap();
     let lost = |line: &str| {
         let (_, rest) = line.split_once("(dropped ")?;
@@ -280,10 +298,10 @@ fn one_packet_in_a_hundred_lost_changes_nothing() {
 #[test]
 fn a_broken_path_ends_the_link_with_a_sentence_and_the_next_one_stands() {
     let (mut a, mut b) = joined::<SoftRoce>();
-    shell("for d in va vb; do tc qdisc add dev $d root netem loss 100%; done");
+    let loss = Loss::begin("100%");
     call(a.io.link(), 1, b"nobody hears it");
     let error = turn_until_error(&mut a);
-    shell("for d in va vb; do tc qdisc del dev $d root; done");
+    drop(loss);
     assert_eq!(
         error,
         LinkError::Connection {
