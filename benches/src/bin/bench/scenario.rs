@@ -665,9 +665,19 @@ const LATENCY_SPINNERS: Scenario = Scenario {
     ..steady("latency-spinners", Method::Hotel, 64, 1, P50)
 };
 
+const TELEMETRY: Scenario = Scenario {
+    subjects: &[
+        TOLLGATE_UNOBSERVED,
+        TOLLGATE,
+        TOLLGATE_SAMPLED,
+        TOLLGATE_TRACED,
+    ],
+    ..steady("telemetry", Method::Echo, 32, 128, RPS)
+};
+
 /// All of them, in the order of a repetition. `bind` comes first: the daemons of a repetition are
 /// fresh, so its call finds nothing compiled and no link.
-pub(crate) const SCENARIOS: [Scenario; 57] = [
+pub(crate) const SCENARIOS: [Scenario; 58] = [
     BIND,
     Scenario {
         name: "bind-prefetched",
@@ -785,14 +795,11 @@ pub(crate) const SCENARIOS: [Scenario; 57] = [
     overload("overload-peak", 0),
     overload("overload-knee", 7_500),
     overload("overload-3x", 30_000),
+    TELEMETRY,
     Scenario {
-        subjects: &[
-            TOLLGATE_UNOBSERVED,
-            TOLLGATE,
-            TOLLGATE_SAMPLED,
-            TOLLGATE_TRACED,
-        ],
-        ..steady("telemetry", Method::Echo, 32, 128, RPS)
+        name: "telemetry-split",
+        placement: Some(Placement::Split),
+        ..TELEMETRY
     },
 ];
 
@@ -883,7 +890,7 @@ const fn large_beside_small(text: &'static str, scenario: &'static str) -> Claim
 }
 
 /// What this version of Tollgate claims.
-pub(crate) const CLAIMS: [Claim; 48] = [
+pub(crate) const CLAIMS: [Claim; 49] = [
     claim(
         "p50 with the ACL is at most a quarter of tonic's",
         "latency-hotel",
@@ -1223,6 +1230,13 @@ pub(crate) const CLAIMS: [Claim; 48] = [
     claim(
         "with metrics and one call in a hundred traced, the rate is at least 97% of that with neither",
         "telemetry",
+        TOLLGATE_SAMPLED,
+        &[TOLLGATE_UNOBSERVED],
+        Bar::AtLeast(0.97),
+    ),
+    claim(
+        "placed, with metrics and one call in a hundred traced, too",
+        "telemetry-split",
         TOLLGATE_SAMPLED,
         &[TOLLGATE_UNOBSERVED],
         Bar::AtLeast(0.97),
