@@ -208,9 +208,7 @@ pub struct RdmaLink {
     leaving: VecDeque<Leaving>,
     /// After the last message that was sent from a heap.
     gathered: u64,
-    /// Marshalled bytes that have left.
-    marshalled: u64,
-    /// So many of these are read once so many messages are complete.
+    /// Once so many messages are complete, so many of the bytes that were marshalled and have left are read.
     reading: VecDeque<(u64, u64)>,
     /// The peer ends the connection.
     closing: bool,
@@ -297,7 +295,6 @@ impl RdmaLink {
             block: None,
             leaving: VecDeque::new(),
             gathered: 0,
-            marshalled: 0,
             reading: VecDeque::new(),
             closing: false,
             farewell: false,

@@ -239,12 +239,12 @@ impl RdmaLink {
 
     /// So many bytes were handed to the device; their tokens, and the room of those that were marshalled, wait until it has read them.
     pub(super) fn left(&mut self, n: usize) {
+        let before = self.link.left_of_memory();
         self.link.advance(n);
         let queues = self.connection.queues_ref().expect("established");
         let (stream, _) = queues.progress(Queue::Stream);
         let marshalled = self.link.left_of_memory();
-        if marshalled > self.marshalled {
-            self.marshalled = marshalled;
+        if marshalled > before {
             self.reading.push_back((stream, marshalled));
         }
         let (body, _) = queues.progress(Queue::Body);
@@ -321,10 +321,10 @@ fn list_elements(
     let mut total = 0;
     for part in parts {
         let (len, lies, memory) = match part {
-            Part::Private(bytes) => match queues.marshalled_at(bytes) {
-                Some(_) => (bytes.len(), Lies::Marshalled, None),
-                None => (bytes.len(), Lies::Unregistered, None),
-            },
+            Part::Private(bytes) if queues.marshalled_at(bytes).is_some() => {
+                (bytes.len(), Lies::Marshalled, None)
+            }
+            Part::Private(bytes) => (bytes.len(), Lies::Unregistered, None),
             Part::Shared { span, at } => {
                 let len = span.len() - at;
                 match (len > small_bytes).then(|| queues.heap_of(span)) {

@@ -184,7 +184,7 @@ impl Queues {
             }
         };
         let (body, inline_bytes) = make_queue_pairs(id, device, &side, lane.sends())?;
-        // SAFETY: a lane is one link's, which makes its queues once.
+        // SAFETY: the lane was made for this link, above or with its seat, and these queues are the only ones that have it.
         let marshal_memory = Some(unsafe { MarshalMemory::of(&lane) });
         let mut queues = Queues {
             id,
