@@ -310,7 +310,9 @@ fn a_large_payload_is_copied_by_nobody_and_registered_once() {
 
 #[test]
 fn a_policy_of_the_servers_side_reads_its_copy_before_the_application_has_any() {
-    let hosts = Hosts::with("", "[policies]\ncpu_us = 10000");
+    // A compiler in an emulator takes its time, too.
+    let slow = "[policies]\ncpu_us = 10000\n[compile]\ntimeout_ms = 60000";
+    let hosts = Hosts::with("", slow);
     let _serving = hosts.serve(ReservationServer::new(
         tollgate_conformance::backstage::Hotel::default(),
     ));
