@@ -17,7 +17,7 @@ use std::error::Error;
 use std::io::Write;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -43,8 +43,8 @@ use tonic_prost::ProstCodec;
 
 use crate::headers::Headers;
 use crate::limits::{
-    EXPORT_PAUSE, EXPORT_TIMEOUT, FAILURE_TOLD_EVERY, MAX_ANSWER_BYTES, MAX_BATCH, MAX_QUEUED,
-    MAX_REASON_CHARS, MAX_TRIES,
+    CONNECT_TIMEOUT, EXPORT_PAUSE, EXPORT_TIMEOUT, FAILURE_TOLD_EVERY, MAX_ANSWER_BYTES, MAX_BATCH,
+    MAX_QUEUED, MAX_REASON_CHARS, MAX_TRIES,
 };
 use crate::metrics::Metrics;
 use crate::otlp::{Daemon, TracesRequest};
@@ -654,9 +654,8 @@ impl Grpc {
             let secured = channel.tls_config(tls);
             channel = secured.map_err(|error| because(&error))?;
         }
-        let connecting = Duration::from_secs(5).min(EXPORT_TIMEOUT);
         Ok(Grpc {
-            channel: channel.connect_timeout(connecting).connect_lazy(),
+            channel: channel.connect_timeout(CONNECT_TIMEOUT).connect_lazy(),
             headers: MetadataMap::from_headers(endpoint.headers.map().clone()),
             is_compressed: endpoint.is_compressed,
         })
@@ -715,6 +714,7 @@ impl Http {
         // Nothing goes anywhere but where the operator said.
         let mut client = reqwest::Client::builder()
             .no_proxy()
+            .connect_timeout(CONNECT_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())
             .default_headers(endpoint.headers.map().clone());
         if !endpoint.authorities.is_empty() {
@@ -812,6 +812,8 @@ fn rejected_points(answer: &ExportMetricsServiceResponse) -> u64 {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

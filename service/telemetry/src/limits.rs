@@ -46,6 +46,9 @@ pub const MAX_BATCH: usize = 512;
 /// How long an endpoint may take to answer one request.
 pub const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Of that, how long the connection may take: to a host that is down and drops what comes, so that the next request tries another one.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Bytes of an endpoint's answer over HTTP that are read. One over gRPC is 4 MiB at most, tonic's own limit.
 pub const MAX_ANSWER_BYTES: usize = 64 << 10;
 

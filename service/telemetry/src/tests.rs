@@ -29,12 +29,14 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tonic::{Request, Response, Status};
 
 use crate::export::{Endpoint, EndpointError, Exporter, Fate, Protocol};
 use crate::histogram::{Exemplar, Histogram};
-use crate::limits::{EXPORT_TIMEOUT, MAX_BATCH, MAX_QUEUED, MAX_SCRAPES, SCRAPE_TIMEOUT};
+use crate::limits::{
+    CONNECT_TIMEOUT, EXPORT_TIMEOUT, MAX_BATCH, MAX_QUEUED, MAX_SCRAPES, SCRAPE_TIMEOUT,
+};
 use crate::metrics::{Family, Kind, Metrics, Value};
 use crate::otlp::Daemon;
 use crate::prometheus::Now;
@@ -404,6 +406,32 @@ async fn an_endpoint_that_does_not_answer_in_time_has_failed() {
     for exporter in &exporters {
         assert_eq!(exporter.counts().snapshots.failed, 1);
     }
+}
+
+#[tokio::test]
+async fn an_endpoint_that_no_connection_reaches_has_failed_before_its_request_would_have() {
+    // Its queue of connections is full, so that the kernel drops the next.
+    let full = TcpSocket::new_v4().unwrap();
+    full.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let full = full.listen(0).unwrap();
+    let address = full.local_addr().unwrap();
+    let mut waiting = Vec::new();
+    let patience = Duration::from_millis(500);
+    while let Ok(stream) = tokio::time::timeout(patience, TcpStream::connect(address)).await {
+        waiting.push(stream.unwrap());
+    }
+    let exporters = [Protocol::Grpc, Protocol::Http].map(|protocol| exporter(address, protocol));
+    let began = std::time::Instant::now();
+    exporters.iter().for_each(|e| e.snapshot(metrics(), NOW));
+    tokio::time::sleep(CONNECT_TIMEOUT / 2).await;
+    let failed = || exporters.each_ref().map(|e| e.counts().failed_requests);
+    assert_eq!(failed(), [0, 0], "both have time left");
+    until("the end of both", || failed() == [1, 1]).await;
+    let took = began.elapsed();
+    assert!(
+        (CONNECT_TIMEOUT..EXPORT_TIMEOUT).contains(&took),
+        "{took:?}"
+    );
 }
 
 #[tokio::test]
