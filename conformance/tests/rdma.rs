@@ -1,5 +1,5 @@
 //! Daemons whose links go over RDMA: what applications call over TCP they call over RDMA, and don't notice. Runs in the VM with two
-//! soft-RoCE devices (`.ci/rdma daemons`), so it is built only with the feature `rdma-vm`.
+//! soft-RoCE devices (`.ci/rdma daemons`), so nothing else builds it.
 //!
 //! Everything is beside the test's program there: daemon, command line, policy.
 #![forbid(unsafe_code)]
