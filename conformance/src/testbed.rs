@@ -40,8 +40,12 @@ pub struct Testbed {
 /// How a daemon differs from the default one.
 #[derive(Debug, Default, Clone)]
 pub struct Options {
-    /// The key that links authenticate with. Default: none, so only loopback peers are accepted.
+    /// The key that links authenticate with. Default: none, and every loopback peer is accepted.
     pub psk: Option<String>,
+    /// Which targets its applications may name. Default: any.
+    pub peers: Option<Vec<String>>,
+    /// Without a key, it has no peers at all: as a daemon is that isn't told anything. Default: no.
+    pub alone: bool,
     /// The cores of its runtimes, such as `0,1`. Default: the daemon's own.
     pub cores: Option<String>,
     /// Where it listens. Default: `127.0.0.1:0`, a port of the kernel's choice.
@@ -108,6 +112,14 @@ impl Testbed {
         path
     }
 
+    /// Writes a file that nobody else may read.
+    pub fn secret(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.file(name, content);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600))
+            .expect("its owner may change it");
+        path
+    }
+
     /// A program that a daemon can be replaced by, such as `tollgated` or one with arguments of its own: it ends with this process, as
     /// all others do.
     pub fn successor(&self, name: &str, program: &str) -> PathBuf {
@@ -150,9 +162,20 @@ impl Testbed {
                 self.path(&format!("{name}.state")).display().to_string(),
             ]);
         }
-        if let Some(psk) = &options.psk {
-            let file = self.file(&format!("{name}.psk"), psk);
-            args.extend(["--psk-file".to_owned(), file.display().to_string()]);
+        match &options.psk {
+            Some(psk) => {
+                let file = self.secret(&format!("{name}.psk"), psk);
+                args.extend(["--psk-file".to_owned(), file.display().to_string()]);
+            }
+            None if options.alone => {}
+            None => args.push("--unauthenticated-loopback".to_owned()),
+        }
+        match &options.peers {
+            Some(peers) => {
+                let peers = peers.iter().map(|peer| format!("--peer={peer}"));
+                args.extend(peers);
+            }
+            None => args.push("--open-targets".to_owned()),
         }
         if let Some(cores) = &options.cores {
             args.extend(["--cores".to_owned(), cores.clone()]);

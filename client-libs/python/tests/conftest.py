@@ -43,6 +43,7 @@ class Daemon:
     def __init__(self, directory: pathlib.Path, name: str) -> None:
         self.socket = str(directory / f"{name}.sock")
         self.arguments = ["--name", name, "--listen", "127.0.0.1:0", "--socket", self.socket, "--state", str(directory / f"{name}.state")]
+        self.arguments += ["--unauthenticated-loopback", "--open-targets"]
         self.start()
         add = [program("tollgate"), "--socket", self.socket, "tenant", "add", "acme"]
         self.token = subprocess.run(add, check=True, capture_output=True, text=True).stdout.strip()

@@ -38,9 +38,11 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// Directory of the store (tenants, policies, attachments). None: in memory, forgotten at the end.
     pub state: Option<PathBuf>,
-    /// File with the secret that joins the daemons of a fleet, at least 16 bytes. Without one, only peers on loopback
-    /// addresses are accepted and dialled.
+    /// File with the secret that joins the daemons of a fleet, at least 16 bytes, which its owner alone may read. Without one there are no
+    /// peers: see `link.unauthenticated_loopback`.
     pub psk_file: Option<PathBuf>,
+    /// The peers that applications may name as targets; by default none. See `link.open_targets`.
+    pub peers: Vec<PeerConfig>,
     /// One runtime thread per entry, pinned to that core; `[]` (default): one thread, wherever the kernel puts it.
     ///
     /// Tenants are spread over the runtimes by name, unless an operator has moved them. More runtimes serve more tenants at once, and cost a
@@ -68,8 +70,8 @@ pub struct Config {
     /// and compiled before the daemon is ready. Default: none; a schema is resolved when it is first bound, and a method compiled
     /// when it is first called.
     pub prefetch: Vec<PathBuf>,
-    /// What peers may have unanswered here.
-    pub link: LinkWindow,
+    /// Links with peers.
+    pub link: Links,
     /// Links over RDMA.
     pub rdma: RdmaConfig,
     /// What policies may use.
@@ -85,23 +87,43 @@ pub struct Config {
     pub(crate) sources: BTreeMap<&'static str, Source>,
 }
 
-/// What a peer may have unanswered over one link: the section `[link]`.
+/// A daemon that applications may name: a table `[[peers]]`. What else is to be known of a peer belongs here.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct PeerConfig {
+    /// `host:port`, as applications name it; `*` for the host, the port or both stands for any.
+    pub address: String,
+}
+
+/// Links with peers: the section `[link]`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
-pub struct LinkWindow {
+pub struct Links {
     /// Calls, 1 to 1,048,576. Default 16,384.
     ///
     /// More hides longer round trips and holds more memory here.
     pub window_calls: u32,
     /// Bytes of those calls, 32 MiB to 1 TiB. Default 64 MiB.
     pub window_bytes: u64,
+    /// Further names of this daemon, `host` or `host:port`, if peers reach it by another address than its own: behind NAT or a load balancer. With any,
+    /// peers have to name it by one of these, by its `name`, its host's name or its address.
+    pub advertise: Vec<String>,
+    /// Whether applications may name any target, not only `peers`. Default false: a target is somewhere that this daemon connects to and
+    /// speaks for its tenants.
+    pub open_targets: bool,
+    /// Whether a daemon without a key accepts and dials peers on loopback addresses. Default false: anybody on this host is one then, and speaks for
+    /// any tenant.
+    pub unauthenticated_loopback: bool,
 }
 
-impl Default for LinkWindow {
+impl Default for Links {
     fn default() -> Self {
         Self {
             window_calls: limits::WINDOW_CALLS,
             window_bytes: limits::WINDOW_BYTES,
+            advertise: Vec::new(),
+            open_targets: false,
+            unauthenticated_loopback: false,
         }
     }
 }
@@ -119,6 +141,9 @@ pub struct RdmaConfig {
     pub one_sided: bool,
     /// Bytes of such a ring in KiB, 64 to 65,536. Default 1,024. Each link pins its own.
     pub ring_kib: u32,
+    /// Whether what follows the handshake goes without tags, if the peer wants that, too: on a fabric that nobody but daemons reaches. Tags take a copy of
+    /// every message and CPU for each of its bytes. Default `false`.
+    pub unprotected: bool,
 }
 
 impl Default for RdmaConfig {
@@ -128,6 +153,7 @@ impl Default for RdmaConfig {
             from: None,
             one_sided: false,
             ring_kib: 1_024,
+            unprotected: false,
         }
     }
 }
@@ -641,6 +667,7 @@ impl Default for Config {
             listen: None,
             state: None,
             psk_file: None,
+            peers: Vec::new(),
             cores: Vec::new(),
             runtimes: 0,
             waiting: Waiting::default(),
@@ -648,7 +675,7 @@ impl Default for Config {
             scheduling: Scheduling::default(),
             wait_target_us: 0,
             prefetch: Vec::new(),
-            link: LinkWindow::default(),
+            link: Links::default(),
             rdma: RdmaConfig::default(),
             policies: Policies::default(),
             compile: CompileConfig::default(),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tollgate_daemon::config::{Config, Scheduling, Waiting};
+use tollgate_daemon::config::{Config, PeerConfig, Scheduling, Waiting};
 use tollgate_daemon::verify_audit;
 use tollgate_policy_host::{apart, worker};
 
@@ -38,9 +38,21 @@ struct Arguments {
     /// Directory for tenants, policies and attachments; without it they are forgotten at the end
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// File with the secret shared with peers beyond this host, 16 bytes or more
+    /// File with the secret shared with peers, 16 bytes or more
     #[arg(long, value_name = "FILE")]
     psk_file: Option<PathBuf>,
+    /// A peer that applications may name as a target; `*` stands for any host or port. Repeatable
+    #[arg(long = "peer", value_name = "HOST:PORT")]
+    peers: Vec<String>,
+    /// Let applications name any target
+    #[arg(long)]
+    open_targets: bool,
+    /// A further name that peers reach this daemon by. Repeatable
+    #[arg(long, value_name = "HOST[:PORT]")]
+    advertise: Vec<String>,
+    /// Without a key: take every process of this host for a peer that speaks for any tenant
+    #[arg(long)]
+    unauthenticated_loopback: bool,
     /// Cores to run the datapath on, one thread each, such as 0,1
     #[arg(long, value_delimiter = ',', value_name = "CORES")]
     cores: Option<Vec<usize>>,
@@ -113,6 +125,11 @@ impl Arguments {
         set(&mut config.listen, self.listen.map(Some));
         set(&mut config.state, self.state.map(Some));
         set(&mut config.psk_file, self.psk_file.map(Some));
+        let peers = self.peers.into_iter().map(|address| PeerConfig { address });
+        config.peers.extend(peers);
+        config.link.open_targets |= self.open_targets;
+        config.link.advertise.extend(self.advertise);
+        config.link.unauthenticated_loopback |= self.unauthenticated_loopback;
         let settings = [
             ("cores", set(&mut config.cores, self.cores)),
             ("waiting", set(&mut config.waiting, self.waiting)),
