@@ -347,7 +347,7 @@ fn a_daemon_whose_state_is_lost_does_not_serve_without_it() {
         let mut process = Process::start(&program("tollgated"), line).unwrap();
         process.line(SOON, |line| line.contains(sentence)).unwrap();
         let ended = process.ended(SOON).unwrap();
-        assert_eq!(ended.code(), Some(1));
+        assert_eq!(ended.code(), Some(9));
         let said = process.said();
         assert!(
             !said.iter().any(|line| line.contains("panicked")),

@@ -88,8 +88,8 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ("tollgate-control", &[], &[]),
     // What leaves the host about calls: it knows neither the daemon nor the engine.
     ("tollgate-telemetry", &["tollgate-shm-abi"], &[]),
-    // What is shown in a browser: it knows pages and who may see them, and nothing of what they show.
-    ("tollgate-console", &[], &[]),
+    // What is shown in a browser: it knows pages and who may see them, and nothing of what they show but how text is escaped.
+    ("tollgate-console", &["tollgate-shm-abi"], &[]),
     // Where modules come from: bytes and signatures; and the network.
     ("tollgate-provenance", &[], &[]),
     ("tollgate-registry", &["tollgate-provenance"], &[]),

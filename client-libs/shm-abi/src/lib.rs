@@ -63,6 +63,7 @@ pub mod ring;
 pub mod status;
 pub mod stream;
 mod sync;
+pub mod text;
 pub mod w3c;
 
 #[cfg(not(loom))]

@@ -74,7 +74,7 @@ pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure>
 pub(crate) fn status(socket: &Path, args: &Status) -> Result<String, Failure> {
     let report = report(socket, RequestBody::Status(Empty {}))?;
     if args.json {
-        return Ok(format!("{report}\n"));
+        return Ok(output::json(&report));
     }
     let mut text = String::new();
     outline(&mut text, 0, &report);
@@ -87,7 +87,7 @@ pub(crate) fn console(socket: &Path, args: &Console) -> Result<String, Failure> 
     let body = RequestBody::Console(messages::Console { is_operator });
     let report = report(socket, body)?;
     if args.json {
-        return Ok(format!("{report}\n"));
+        return Ok(output::json(&report));
     }
     Ok(format!("{}\n", flat(&report["link"])))
 }
@@ -99,7 +99,7 @@ pub(crate) fn prefetch(socket: &Path, args: &Prefetch) -> Result<String, Failure
     let prefetch = RequestBody::Prefetch(Empty {});
     let report = report_within(ANSWER_TIMEOUT, socket, prefetch, &[blob.as_fd()])?;
     if args.json {
-        return Ok(format!("{report}\n"));
+        return Ok(output::json(&report));
     }
     let mut text = String::new();
     outline(&mut text, 0, &report);
@@ -119,7 +119,7 @@ pub(crate) fn upgrade(socket: &Path, args: &DaemonUpgrade) -> Result<String, Fai
     };
     let report = replace(socket, binary, args.timeout)?;
     if args.json {
-        return Ok(format!("{report}\n"));
+        return Ok(output::json(&report));
     }
     let (from, to) = (&report["from"], &report["to"]);
     Ok(format!(
@@ -270,7 +270,10 @@ pub(crate) fn unexpected(answer: &ResponseBody) -> Failure {
 }
 
 pub(crate) fn lines(items: &[String]) -> String {
-    items.iter().map(|item| format!("{item}\n")).collect()
+    items
+        .iter()
+        .map(|item| format!("{}\n", output::plain(item)))
+        .collect()
 }
 
 /// JSON as an indented outline: whatever a daemon reports, older and newer ones too.
@@ -287,10 +290,13 @@ pub(crate) fn outline(text: &mut String, depth: usize, value: &Value) {
     for (name, child) in children {
         match child {
             Value::Object(_) | Value::Array(_) if !is_flat(child) => {
-                text.push_str(&format!("{indent}{name}\n"));
+                text.push_str(&format!("{indent}{}\n", output::plain(&name)));
                 outline(text, depth + 1, child);
             }
-            child => text.push_str(&format!("{indent}{name} {}\n", flat(child))),
+            child => {
+                let name = output::plain(&name);
+                text.push_str(&format!("{indent}{name} {}\n", flat(child)));
+            }
         }
     }
 }
@@ -308,7 +314,7 @@ fn is_flat(value: &Value) -> bool {
 /// A value in a line, without what a terminal would obey.
 pub(crate) fn flat(value: &Value) -> String {
     match value {
-        Value::String(text) => output::plain(text),
+        Value::String(text) => output::plain(text).into_owned(),
         Value::Array(items) if items.is_empty() => "none".to_owned(),
         Value::Array(items) => items.iter().map(flat).collect::<Vec<_>>().join(" "),
         Value::Object(fields) => {

@@ -274,13 +274,12 @@ impl Answers {
             return Ok(());
         }
         let json = self.service.methods()?[index].request_json(request)?;
-        output::print(&format!("{json}\n"));
-        match came {
-            Some(came) if self.show_metadata => {
-                output::print(&format!("{}\n", metadata::json(came)));
-            }
-            _ => {}
+        let mut lines = output::json(&json);
+        if let Some(came) = came.filter(|_| self.show_metadata) {
+            lines += &metadata::json(came);
         }
+        // Who asked for requests to be printed wants no server that can't.
+        output::print(&lines).unwrap_or_else(|failure| failure.end());
         Ok(())
     }
 }

@@ -19,7 +19,8 @@ use crate::metadata::Pair;
 /// Drives a Tollgate daemon: tenants, policies, and calls by hand.
 ///
 /// The exit status is 0, or the number of the status code that says what went wrong
-/// (the numbers of gRPC: 3 INVALID_ARGUMENT, 5 NOT_FOUND, 7 PERMISSION_DENIED, 14 UNAVAILABLE, ...).
+/// (the numbers of gRPC: 3 INVALID_ARGUMENT, 5 NOT_FOUND, 7 PERMISSION_DENIED, 14 UNAVAILABLE, ...);
+/// 74 if standard output can't be written, and 141, without a message, if its reader has closed it.
 #[derive(Debug, Parser)]
 #[command(
     name = "tollgate",

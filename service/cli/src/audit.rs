@@ -13,7 +13,7 @@ use tollgate_shm_abi::status::Code;
 use crate::admin::report;
 use crate::args::{Audit, Verify};
 use crate::failure::Failure;
-use crate::up;
+use crate::{output, up};
 
 /// Carries out one command.
 pub(crate) fn audit(socket: &Path, command: &Audit) -> Result<String, Failure> {
@@ -25,7 +25,7 @@ pub(crate) fn audit(socket: &Path, command: &Audit) -> Result<String, Failure> {
         Audit::Head => {
             let shown = report(socket, RequestBody::AuditShow(AuditShow { last: 0 }))?;
             let head = shown["head"].as_str().unwrap_or_default();
-            Ok(format!("{head}\n"))
+            Ok(format!("{}\n", output::plain(head)))
         }
         Audit::Verify(args) if args.state.is_some() || args.file.is_some() => {
             offline(args).map(|never| match never {})
@@ -34,7 +34,7 @@ pub(crate) fn audit(socket: &Path, command: &Audit) -> Result<String, Failure> {
             let found = report(socket, RequestBody::AuditVerify(Empty {}))?;
             let sentence = found["sentence"].as_str().unwrap_or_default();
             if found["edited"] == Value::Bool(false) {
-                return Ok(format!("{sentence}\n"));
+                return Ok(format!("{}\n", output::plain(sentence)));
             }
             Err(Failure::new(Code::DATA_LOSS, sentence))
         }
@@ -67,7 +67,8 @@ fn show(shown: &Value, json: bool) -> String {
     for record in records.iter().filter_map(Value::as_str) {
         match serde_json::from_str(record) {
             Ok(value) if !json => text += &readable(&value),
-            _ => text += &format!("{record}\n"),
+            _ if json => text += &output::json(&record),
+            _ => text += &format!("{}\n", output::plain(record)),
         }
     }
     text
@@ -75,7 +76,7 @@ fn show(shown: &Value, json: bool) -> String {
 
 /// `7 2026-11-21T15:46:02.120Z uid 0 pid 4711: attach {"policy":"acl@2", …}`
 fn readable(record: &Value) -> String {
-    let word = |key: &str| record[key].as_str().unwrap_or("?").to_owned();
+    let word = |key: &str| output::plain(record[key].as_str().unwrap_or("?"));
     let (seq, details) = (&record["seq"], &record["details"]);
     let (time, actor, event) = (word("time"), word("actor"), word("event"));
     format!("{seq} {time} {actor}: {event} {details}\n")

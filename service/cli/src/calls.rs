@@ -18,7 +18,6 @@ use crate::args::{Explain, Files, MethodName, Tap, Trace};
 use crate::failure::Failure;
 use crate::limits::{MAX_TREE_DEPTH, TAP_EVERY};
 use crate::policy::number;
-use crate::rpc::argument_or_stdin;
 use crate::{metadata, output, schema};
 
 /// `tollgate tap`: prints until it has enough, or is interrupted.
@@ -45,8 +44,8 @@ pub(crate) fn tap(socket: &Path, args: &Tap) -> Result<String, Failure> {
         }
         for call in came["calls"].as_array().into_iter().flatten() {
             match args.json {
-                true => output::print(&format!("{call}\n")),
-                false => output::print(&line(call)),
+                true => output::print(&output::json(call))?,
+                false => output::print(&line(call))?,
             }
             shown += 1;
             if args.count.is_some_and(|count| shown >= count) {
@@ -54,7 +53,7 @@ pub(crate) fn tap(socket: &Path, args: &Tap) -> Result<String, Failure> {
             }
         }
         if let Some(missed) = came["missed"].as_u64().filter(|missed| *missed > 0) {
-            eprintln!("{missed} calls more than could be watched");
+            output::tell(&format!("{missed} calls more than could be watched"));
         }
         if args.time.is_some_and(|time| began.elapsed() >= time) {
             return Ok(String::new());
@@ -101,7 +100,7 @@ fn ending(call: &Value) -> String {
 pub(crate) fn trace(socket: &Path, args: &Trace) -> Result<String, Failure> {
     let found = kept(socket, &args.id, args.last)?;
     if args.json {
-        return Ok(format!("{found}\n"));
+        return Ok(output::json(&found));
     }
     if args.id.is_empty() {
         let traces = found["traces"].as_array().into_iter().flatten();
@@ -212,7 +211,7 @@ pub(crate) fn explain(socket: &Path, args: &Explain) -> Result<String, Failure> 
         _ => failure,
     })?;
     match args.json {
-        true => Ok(format!("{found}\n")),
+        true => Ok(output::json(&found)),
         false => Ok(chain(&found)),
     }
 }
@@ -256,10 +255,8 @@ fn explain_call(socket: &Path, args: &Explain) -> Result<String, Failure> {
     };
     if args.json {
         let now = now.unwrap_or_else(|failure| failure.sentence().into());
-        return Ok(format!(
-            "{}\n",
-            serde_json::json!({"call": span, "now": now})
-        ));
+        let both = serde_json::json!({"call": span, "now": now});
+        return Ok(output::json(&both));
     }
     let mut text = line(span);
     text += &verdicts(span);
@@ -267,7 +264,11 @@ fn explain_call(socket: &Path, args: &Explain) -> Result<String, Failure> {
     match now {
         Ok(now) => text += &chain(&now),
         Err(failure) => {
-            let _infallible = writeln!(text, "  it can't be told: {}", failure.sentence());
+            let _infallible = writeln!(
+                text,
+                "  it can't be told: {}",
+                output::plain(&failure.sentence())
+            );
         }
     }
     Ok(text)
@@ -397,7 +398,7 @@ mod tests {
         let _no_panic = line(&json!({"began": 3, "denied_by": [], "message": {}}));
         // A status says what an application or a policy wants.
         let hostile = json!({"status": "ABORTED", "took_us": 1, "message": "\u{1b}[2J\nT acme"});
-        assert_eq!(line(&hostile), "ABORTED 1 us: ?[2J?T acme\n");
+        assert_eq!(line(&hostile), "ABORTED 1 us: \\u{1b}[2J\\nT acme\n");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::admin::report;
 use crate::args::Check;
 use crate::failure::Failure;
 use crate::limits::{DESCRIPTORS, FREE_STATE_BYTES, MAPPINGS};
+use crate::output;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +72,7 @@ pub(crate) fn check(socket: &Path, args: &Check) -> Result<String, Failure> {
     if failures == 0 {
         return Ok(text);
     }
-    crate::output::print(&text);
+    output::print(&text)?;
     let sentence = format!("{failures} of {} checks failed", findings.len());
     Err(Failure::new(Code::FAILED_PRECONDITION, sentence).hint("what is said beside each of them"))
 }
@@ -498,11 +499,12 @@ fn as_text(findings: &[Finding]) -> String {
         // Writing to a string never fails.
         let _ = writeln!(
             text,
-            "{number:2}  {:7}  {area:8}  {sentence}",
-            word(*verdict)
+            "{number:2}  {:7}  {area:8}  {}",
+            word(*verdict),
+            output::plain(sentence)
         );
         if let Some(fix) = fix {
-            let _ = writeln!(text, "{:23}to mend it: {fix}", "");
+            let _ = writeln!(text, "{:23}to mend it: {}", "", output::plain(fix));
         }
     }
     let [warnings, failures] = [Verdict::Warning, Verdict::Failure].map(|of| count(findings, of));
@@ -521,7 +523,7 @@ fn as_json(findings: &[Finding]) -> String {
             "sentence": finding.sentence, "fix": finding.fix,
         })
     });
-    format!("{}\n", json!({"checks": all.collect::<Vec<Value>>()}))
+    output::json(&json!({"checks": all.collect::<Vec<Value>>()}))
 }
 
 #[cfg(test)]

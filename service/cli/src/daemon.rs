@@ -11,6 +11,7 @@ use tollgate_shm_abi::messages::{Empty, RequestBody, SettingChange, SettingsChan
 use crate::admin::{flat, report};
 use crate::args::Daemon;
 use crate::failure::Failure;
+use crate::output;
 
 /// `tollgate daemon …`
 pub(crate) fn daemon(socket: &Path, command: &Daemon) -> Result<String, Failure> {
@@ -18,7 +19,7 @@ pub(crate) fn daemon(socket: &Path, command: &Daemon) -> Result<String, Failure>
         Daemon::Settings { json } => {
             let report = report(socket, RequestBody::Settings(Empty {}))?;
             return Ok(match json {
-                true => format!("{report}\n"),
+                true => output::json(&report),
                 false => shown(&report),
             });
         }

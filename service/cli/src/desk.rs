@@ -88,7 +88,7 @@ pub(crate) fn run(command: &Desk) -> Result<ExitCode, Failure> {
         Desk::Bench(args) => bench(args),
         Desk::Inspect(args) => {
             let module = load(&args.module)?;
-            print(args.json, &module, Module::to_json);
+            print(args.json, &module, Module::to_json)?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -98,7 +98,7 @@ fn test(args: &Test) -> Result<ExitCode, Failure> {
     let module = load(&args.module)?;
     let (cases, schema) = cases(&args.cases, &args.protos)?;
     let report = tollgate_desk::test(module.policy(), &schema, &cases).map_err(failure)?;
-    print(args.json, &report, tollgate_desk::Report::to_json);
+    print(args.json, &report, tollgate_desk::Report::to_json)?;
     Ok(match report.failed() {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::from(CASES_FAILED),
@@ -121,7 +121,7 @@ fn bench(args: &Measure) -> Result<ExitCode, Failure> {
             tollgate_desk::bench(&module, &setting)
         }
     };
-    print(args.json, &bench.map_err(failure)?, Bench::to_json);
+    print(args.json, &bench.map_err(failure)?, Bench::to_json)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -149,13 +149,15 @@ fn cases(file: &Path, protos: &Protos) -> Result<(Cases, Schema), Failure> {
     Ok((cases, schema))
 }
 
-fn print<T: std::fmt::Display>(json: bool, answer: &T, to_json: impl Fn(&T) -> serde_json::Value) {
-    let text = if json {
-        format!("{:#}\n", to_json(answer))
-    } else {
-        answer.to_string()
-    };
-    output::print(&text);
+fn print<T: std::fmt::Display>(
+    json: bool,
+    answer: &T,
+    to_json: impl Fn(&T) -> serde_json::Value,
+) -> Result<(), Failure> {
+    output::print(&match json {
+        true => output::json(&format_args!("{:#}", to_json(answer))),
+        false => answer.to_string(),
+    })
 }
 
 fn failure(error: DeskError) -> Failure {

@@ -1,31 +1,81 @@
 //! What went wrong, said once: a sentence, a status code, and what to try next.
 //!
 //! Everything that fails in this program becomes a [`Failure`]. It prints as
-//! `tollgate: SENTENCE. Try: HINT`, and its code's number is the exit status, so that a script
-//! tells a denied call (7) from an unreachable daemon (14) without reading the sentence.
+//! `tollgate: CODE: SENTENCE. Try: HINT`, and its code's number is the exit status, so that a script
+//! tells a denied call (7) from an unreachable daemon (14) without reading the sentence. What standard
+//! output doesn't take has exit statuses of its own, since the command itself may have done its work:
+//!
+//! | exit status | what |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | a case of `policy test` failed |
+//! | 2 to 16 | a status code of gRPC's; 2 is UNKNOWN |
+//! | 74 | standard output can't be written (EX_IOERR of sysexits.h) |
+//! | 141 | whoever read standard output closed it (as a shell tells SIGPIPE); nothing is said |
+//!
+//! `tollgated` follows the same table.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use tollgate::Status;
 use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::text;
+
+use crate::output;
+
+/// Standard output can't be written.
+const UNWRITTEN: u8 = 74;
+
+/// Whoever read standard output closed it.
+const CLOSED: u8 = 141;
 
 /// A failed command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
-    code: Code,
+    kind: Kind,
     sentence: String,
+    /// Lines of a file, which show where it is wrong.
+    excerpt: Option<String>,
     hint: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Status(Code),
+    /// Of standard output; the exit status.
+    Output(u8),
 }
 
 impl Failure {
     /// A failure whose sentence names the culprit and the value.
     pub(crate) fn new(code: Code, sentence: impl fmt::Display) -> Failure {
         Failure {
-            code,
+            kind: Kind::Status(code),
             sentence: sentence.to_string(),
+            excerpt: None,
             hint: None,
         }
+    }
+
+    /// Standard output didn't take what was printed.
+    pub(crate) fn output(error: &std::io::Error) -> Failure {
+        let exit = match error.kind() {
+            ErrorKind::BrokenPipe => CLOSED,
+            _ => UNWRITTEN,
+        };
+        let sentence = format!("standard output can't be written: {error}");
+        Failure {
+            kind: Kind::Output(exit),
+            ..Failure::new(Code::UNKNOWN, sentence)
+        }
+    }
+
+    /// The same failure of standard output: it has cost the user something that is shown once.
+    pub(crate) fn lost(self, what: impl fmt::Display, hint: String) -> Failure {
+        let sentence = format!("{}, but {what}", self.sentence);
+        Failure { sentence, ..self }.hint(hint)
     }
 
     /// The same failure with a next step for the user.
@@ -41,6 +91,14 @@ impl Failure {
         Failure::new(Code::INVALID_ARGUMENT, sentence)
     }
 
+    /// What the user wrote into a file is wrong; the lines show where.
+    pub(crate) fn excerpt(sentence: impl fmt::Display, lines: &str) -> Failure {
+        Failure {
+            excerpt: Some(lines.trim_end().to_owned()),
+            ..Failure::input(sentence)
+        }
+    }
+
     /// A file can't be read.
     pub(crate) fn file(path: &std::path::Path, error: &std::io::Error) -> Failure {
         Failure::new(
@@ -51,7 +109,10 @@ impl Failure {
 
     /// What kind of failure it is.
     pub(crate) fn code(&self) -> Code {
-        self.code
+        match self.kind {
+            Kind::Status(code) => code,
+            Kind::Output(_) => Code::UNKNOWN,
+        }
     }
 
     /// The sentence alone.
@@ -61,22 +122,55 @@ impl Failure {
 
     /// The same failure, as an answer to a caller.
     pub(crate) fn into_status(self) -> Status {
-        Status::new(self.code, self.sentence)
+        Status::new(self.code(), self.sentence)
     }
 
-    /// The process's exit status: the code's number, never 0.
+    /// Says it, and answers the process's exit status, which is never 0.
     pub(crate) fn exit(&self) -> ExitCode {
-        let number = u8::try_from(self.code.0).ok().filter(|&number| number > 0);
-        ExitCode::from(number.unwrap_or(Code::UNKNOWN.0 as u8))
+        ExitCode::from(self.say())
+    }
+
+    /// Says it and ends the process here, where nobody is left to hand it to.
+    pub(crate) fn end(&self) -> ! {
+        std::process::exit(i32::from(self.say()))
+    }
+
+    /// Whoever closed standard output doesn't want to hear of it, unless something is lost.
+    fn say(&self) -> u8 {
+        if self.kind != Kind::Output(CLOSED) || self.hint.is_some() {
+            output::tell(&self.to_string());
+        }
+        self.status()
+    }
+
+    fn status(&self) -> u8 {
+        match self.kind {
+            Kind::Output(status) => status,
+            Kind::Status(code) => match u8::try_from(code.0) {
+                Ok(number @ 1..=16) => number,
+                _ => Code::UNKNOWN.0 as u8,
+            },
+        }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sentence = self.sentence.trim().trim_end_matches('.');
-        write!(f, "tollgate: {}: {sentence}", self.code)?;
-        match &self.hint {
-            Some(hint) => write!(f, ". Try: {hint}"),
+        f.write_str("tollgate: ")?;
+        if let Kind::Status(code) = self.kind {
+            write!(f, "{code}: ")?;
+        }
+        f.write_str(&text::escape(self.sentence.trim().trim_end_matches('.')))?;
+        if let Some(hint) = &self.hint {
+            let stop = if self.sentence.ends_with('?') {
+                ""
+            } else {
+                "."
+            };
+            write!(f, "{stop} Try: {}", text::escape(hint))?;
+        }
+        match &self.excerpt {
+            Some(lines) => write!(f, "\n{}", text::escape_lines(lines)),
             None => Ok(()),
         }
     }
@@ -124,14 +218,38 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_status_is_the_codes_number_and_never_success() {
-        let exit = |code| format!("{:?}", Failure::new(code, "").exit());
+    fn what_others_say_stays_in_the_sentence() {
+        let said = "no\u{1b}[2J\u{7}\ntollgate: OK\u{2028}\u{202e}";
         assert_eq!(
-            exit(Code::PERMISSION_DENIED),
-            format!("{:?}", ExitCode::from(7))
+            Failure::new(Code::ABORTED, said).to_string(),
+            "tollgate: ABORTED: no\\u{1b}[2J\\u{7}\\ntollgate: OK\\u{2028}\\u{202e}"
         );
-        assert_eq!(exit(Code::OK), format!("{:?}", ExitCode::from(2)));
-        assert_eq!(exit(Code(256)), format!("{:?}", ExitCode::from(2)));
+        let failure = Failure::excerpt("a.toml, line 1: no", "1 | a = \u{9b}\n  |     ^\n");
+        assert_eq!(
+            failure.hint("b").to_string(),
+            "tollgate: INVALID_ARGUMENT: a.toml, line 1: no. Try: b\n1 | a = \\u{9b}\n  |     ^"
+        );
+    }
+
+    #[test]
+    fn the_exit_status_is_the_codes_number_and_never_success() {
+        let exit = |code| Failure::new(code, "").status();
+        assert_eq!(exit(Code::PERMISSION_DENIED), 7);
+        assert_eq!(exit(Code::OK), 2);
+        assert_eq!(exit(Code(74)), 2);
+        assert_eq!(exit(Code(256)), 2);
+    }
+
+    #[test]
+    fn what_standard_output_does_not_take_has_its_own_exit_status() {
+        let full = Failure::output(&ErrorKind::StorageFull.into());
+        assert_eq!(full.status(), 74);
+        assert_eq!(
+            full.to_string(),
+            "tollgate: standard output can't be written: no storage space"
+        );
+        let closed = Failure::output(&ErrorKind::BrokenPipe.into());
+        assert_eq!(closed.status(), 141);
     }
 
     #[test]

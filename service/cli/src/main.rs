@@ -18,6 +18,7 @@
 //! sandbox right here.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod admin;
 mod answers;
@@ -44,7 +45,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
-use crate::args::{Cli, Command, Policy};
+use crate::args::{Cli, Command, Policy, Tenant};
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
@@ -53,14 +54,33 @@ fn main() -> ExitCode {
         Err(error) => return explain(error),
     };
     if let Command::Policy(Policy::Desk(command)) = &cli.command {
-        return desk::run(command).unwrap_or_else(|failure| fail(&failure));
+        return desk::run(command).unwrap_or_else(|failure| failure.exit());
     }
     match run(&cli) {
         Ok(text) => {
-            output::print(&text);
-            ExitCode::SUCCESS
+            let printed = output::print(&text);
+            ended(printed.map_err(|failure| again(&cli.command, failure)))
         }
-        Err(failure) => fail(&failure),
+        Err(failure) => failure.exit(),
+    }
+}
+
+fn ended(result: Result<(), Failure>) -> ExitCode {
+    result.map_or_else(|failure| failure.exit(), |()| ExitCode::SUCCESS)
+}
+
+/// What is shown once is made by then, and lost if it can't be printed: how to have another.
+fn again(command: &Command, failure: Failure) -> Failure {
+    match command {
+        Command::Tenant(Tenant::Add { name }) => failure.lost(
+            format_args!("the tenant {name} is there, and its token is lost"),
+            format!("tollgate tenant rotate {name}, which prints another"),
+        ),
+        Command::Console(_) => failure.lost(
+            "the link is lost",
+            "the same command, which prints another".to_owned(),
+        ),
+        _ => failure,
     }
 }
 
@@ -99,18 +119,12 @@ fn explain(error: clap::Error) -> ExitCode {
     let text = error.render();
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            output::print(&text.to_string());
-            ExitCode::SUCCESS
+            ended(output::print(&text.to_string()))
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            eprint!("{text}");
+            output::tell(text.to_string().trim_end());
             Failure::input("a command is missing").exit()
         }
-        _ => fail(&error.into()),
+        _ => Failure::from(error).exit(),
     }
-}
-
-fn fail(failure: &Failure) -> ExitCode {
-    eprintln!("{failure}");
-    failure.exit()
 }

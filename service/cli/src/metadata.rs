@@ -11,6 +11,7 @@ use tollgate::MetadataBuf;
 use tollgate_shm_abi::metadata::is_binary;
 
 use crate::failure::Failure;
+use crate::output;
 
 /// One `key=value`, as typed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +68,7 @@ pub(crate) fn json(metadata: &MetadataBuf) -> String {
     }
     let mut line = Map::new();
     line.insert("metadata".to_owned(), Value::Object(keys));
-    Value::Object(line).to_string()
+    output::json(&Value::Object(line))
 }
 
 #[cfg(test)]
@@ -84,9 +85,9 @@ mod tests {
         assert_eq!(metadata.view().get("t-bin"), Some(&[0, 255][..]));
         assert_eq!(
             json(&metadata),
-            r#"{"metadata":{"empty":[""],"t-bin":["AP8="],"user":["Ada","a=b"]}}"#
+            "{\"metadata\":{\"empty\":[\"\"],\"t-bin\":[\"AP8=\"],\"user\":[\"Ada\",\"a=b\"]}}\n"
         );
-        assert_eq!(json(&MetadataBuf::new()), r#"{"metadata":{}}"#);
+        assert_eq!(json(&MetadataBuf::new()), "{\"metadata\":{}}\n");
     }
 
     #[test]

@@ -1,16 +1,41 @@
-//! Standard output, which may be closed at any time: whoever closed it doesn't want the rest, and
-//! that is no failure (`tollgate completions bash | head` is a fine command).
+//! Standard output and standard error: the one writer that every command goes through.
+//!
+//! What standard output doesn't take fails the command: 74 on a full device, and 141 without a word if whoever read it
+//! has closed the pipe (`tollgate tap | head` is a fine command, and ends). Standard error has nobody to tell, so a
+//! message that it doesn't take is lost and nothing else is. `println!` and `eprintln!` are denied in this crate: they
+//! panic where this fails.
+//!
+//! What others chose is shown and not obeyed: [`print`] and [`tell`] leave lines alone and escape the rest, and who puts
+//! such text into a line escapes it by [`plain`] first, so that it stays in that line.
 
+use std::borrow::Cow;
+use std::fmt::Display;
 use std::io::Write;
 
+use tollgate_shm_abi::text;
+
+use crate::failure::Failure;
+
 /// Writes all of `text` and flushes, so that a reader of a pipe sees each line at once.
-pub(crate) fn print(text: &str) {
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let shown = text::escape_lines(text);
     let mut out = std::io::stdout().lock();
-    let _closed = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let written = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| Failure::output(&error))
 }
 
-/// Text that others chose, as a terminal shows and doesn't obey.
-pub(crate) fn plain(text: &str) -> String {
-    let safe = |c: char| if c.is_control() { '?' } else { c };
-    text.chars().map(safe).collect()
+/// Writes a line to standard error.
+pub(crate) fn tell(line: &str) {
+    let line = format!("{}\n", text::escape_lines(line));
+    let _lost = std::io::stderr().lock().write_all(line.as_bytes());
+}
+
+/// A line of JSON: its values stay what they are.
+pub(crate) fn json(value: &impl Display) -> String {
+    format!("{}\n", text::escape_json(&value.to_string()))
+}
+
+/// Text that others chose, as a part of one line.
+pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+    text::escape(text)
 }

@@ -23,6 +23,7 @@ use crate::args::{
     Select, Show, Side, Upgrade, VersionName,
 };
 use crate::failure::Failure;
+use crate::output;
 
 /// How long an upgraded version is watched unless it is told otherwise.
 const PROBATION_MS: u64 = 60_000;
@@ -195,7 +196,10 @@ fn image(args: &Push) -> Result<(Vec<u8>, Option<PolicyProof>), Failure> {
         };
         Failure::new(code, error)
     })?;
-    eprintln!("fetched {} ({} layout)", fetched.pinned, fetched.layout);
+    output::tell(&format!(
+        "fetched {} ({} layout)",
+        fetched.pinned, fetched.layout
+    ));
     let signatures = fetched.signatures.into_iter().map(|one| PolicySignature {
         signature: one.signature,
         payload: one.payload,
@@ -273,7 +277,7 @@ fn show(socket: &Path, args: &Show) -> Result<String, Failure> {
     };
     let report = report(socket, RequestBody::PolicyShow(request))?;
     if args.json {
-        return Ok(format!("{report}\n"));
+        return Ok(output::json(&report));
     }
     let mut text = String::new();
     outline(&mut text, 0, &report);
@@ -295,7 +299,7 @@ fn diff(socket: &Path, args: &Diff) -> Result<String, Failure> {
     };
     let report = report(socket, RequestBody::PolicyDiff(request))?;
     let text = if args.json {
-        format!("{report}\n")
+        output::json(&report)
     } else {
         differences(&report)
     };
@@ -303,7 +307,7 @@ fn diff(socket: &Path, args: &Diff) -> Result<String, Failure> {
         Some(0) => Ok(text),
         changed => {
             // What was asked for, and an exit status that says that there is something to see.
-            crate::output::print(&text);
+            output::print(&text)?;
             let sentence = format!("{} decisions would change", changed.unwrap_or_default());
             Err(Failure::new(Code::FAILED_PRECONDITION, sentence))
         }
@@ -314,7 +318,7 @@ fn diff(socket: &Path, args: &Diff) -> Result<String, Failure> {
 fn differences(report: &Value) -> String {
     let mut text = String::new();
     for change in items(&report["changes"]) {
-        let word = |key: &str| change[key].as_str().unwrap_or("?").to_owned();
+        let word = |key: &str| output::plain(change[key].as_str().unwrap_or("?"));
         text += &format!(
             "{} {}: {} -> {}  {}\n",
             word("hook"),
@@ -396,7 +400,7 @@ pub(crate) fn number(side: Side) -> i32 {
     }
 }
 
-fn done(socket: &Path, body: RequestBody) -> Result<String, Failure> {
+fn done(socket: &Path, body: RequestBody) -> Result<(), Failure> {
     match ask(socket, body, &[])? {
         (ResponseBody::Done(_), _) => Ok(String::new()),
         (other, _) => Err(unexpected(&other)),
@@ -437,7 +441,7 @@ fn in_force(attachment: &Value) -> String {
         None => String::new(),
     };
     let place = attachment["place"].as_str().unwrap_or("?");
-    format!("{place}: {stable}{candidate}{quarantine}")
+    output::plain(&format!("{place}: {stable}{candidate}{quarantine}")).into_owned()
 }
 
 /// `acme  acl@2  1823 bytes  sha256:5f0c…  client hotel.Reservation/Reserve`
@@ -459,7 +463,10 @@ fn describe(policy: &Value) -> String {
     let digest: String = word("digest").chars().take(12).collect();
     let (owner, name) = (word("owner"), word("name"));
     let (version, bytes) = (&policy["version"], &policy["module_bytes"]);
-    format!("{owner}  {name}@{version}  {bytes} bytes  sha256:{digest}  {places}")
+    output::plain(&format!(
+        "{owner}  {name}@{version}  {bytes} bytes  sha256:{digest}  {places}"
+    ))
+    .into_owned()
 }
 
 #[cfg(test)]

@@ -97,14 +97,13 @@ pub(crate) fn call(cli: &Cli, args: &Call) -> Result<String, Failure> {
                 )
             })?;
         match came.map_err(ended)? {
-            Came::Reply(reply) => output::print(&format!("{}\n", method.reply_json(&reply)?)),
+            Came::Reply(reply) => output::print(&output::json(&method.reply_json(&reply)?))?,
             Came::End(..) if !args.show_metadata => return Ok(String::new()),
             Came::End(beside, behind) if behind.is_empty() => {
-                return Ok(format!("{}\n", metadata::json(&beside)));
+                return Ok(metadata::json(&beside));
             }
             Came::End(beside, behind) => {
-                let lines = [&beside, &behind].map(metadata::json);
-                return Ok(format!("{}\n{}\n", lines[0], lines[1]));
+                return Ok([&beside, &behind].map(metadata::json).concat());
             }
         }
     }
@@ -159,7 +158,7 @@ pub(crate) fn serve(cli: &Cli, args: &Serve) -> Result<(), Failure> {
     let session = open(cli, &args.schema.token, &args.label)?;
     let served = session.bind_server(Answering(Arc::new(answers)));
     block_on(&session, served).map_err(ended)?;
-    eprintln!("serving {name} on {}", cli.socket.display());
+    output::tell(&format!("serving {name} on {}", cli.socket.display()));
     wait_for_the_end(session, signals)
 }
 

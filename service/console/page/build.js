@@ -1,13 +1,19 @@
-// Elements from what others named: text is put in as text, and never as markup.
+// Elements from what others named: text is put in as text, and never as markup; and what nobody would see of it, or what turns it round, is escaped.
 
 const SVG = 'http://www.w3.org/2000/svg';
+
+// The same characters as in shm-abi's text.rs: control, line-ending, bidirectional, without width.
+const UNSEEN = /[\p{Cc}\u00ad\u034f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{1d173}-\u{1d17a}\u{e0000}-\u{e007f}]/gu;
+const NAMED = { '\n': '\\n', '\r': '\\r', '\t': '\\t' };
+export const plain = (text) => text.replace(UNSEEN, (c) => NAMED[c] ?? `\\u{${c.codePointAt(0).toString(16)}}`);
+const shown = (value) => (typeof value === 'string' ? plain(value) : value);
 
 function make(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (name === 'onclick') node.onclick = value;
-    else if (value !== null && value !== undefined) node.setAttribute(name, value);
+    else if (value !== null && value !== undefined) node.setAttribute(name, shown(value));
   }
-  node.append(...children.filter((child) => child !== null));
+  node.append(...children.filter((child) => child !== null).map(shown));
   return node;
 }
 

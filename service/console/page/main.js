@@ -2,7 +2,7 @@
 
 import * as daemon from './daemon.js';
 import { many, view } from './counts.js';
-import { at, fill } from './build.js';
+import { at, fill, plain } from './build.js';
 import { methodTable, topology } from './topology.js';
 import { choose, heat, remember } from './latency.js';
 import { attachments, canaries } from './policies.js';
@@ -16,7 +16,8 @@ let timer = null;
 // Whether the daemon's last answer was one.
 let answers = true;
 
-function news(text) {
+function news(said) {
+  const text = plain(said);
   if (at('news').textContent !== text) at('news').textContent = text;
 }
 
@@ -74,8 +75,8 @@ async function look() {
 // Asks whoever clicked, then the daemon.
 function confirm(title, text, yes, action) {
   const dialog = at('ask');
-  at('ask-title').textContent = title;
-  at('ask-text').textContent = `${text} It is recorded in the audit trail as done by you.`;
+  at('ask-title').textContent = plain(title);
+  at('ask-text').textContent = `${plain(text)} It is recorded in the audit trail as done by you.`;
   at('ask-yes').textContent = yes;
   at('ask-yes').onclick = async () => {
     dialog.close();

@@ -27,6 +27,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tollgate_shm_abi::text;
 
 use crate::assets::ASSETS;
 use crate::limits::{
@@ -249,11 +250,14 @@ async fn action_of(request: Request<Incoming>) -> Result<Action, Refused> {
 }
 
 fn json(value: &serde_json::Value) -> Answer {
-    typed("application/json", Bytes::from(value.to_string()))
+    // Its values stay; a terminal that it is shown in obeys nothing of them.
+    let text = text::escape_json(&value.to_string()).into_owned();
+    typed("application/json", Bytes::from(text))
 }
 
 fn said(status: StatusCode, sentence: impl Into<String>) -> Answer {
-    let sentence = Bytes::from(sentence.into());
+    let sentence = text::escape(&sentence.into()).into_owned();
+    let sentence = Bytes::from(sentence);
     let mut response = typed("text/plain; charset=utf-8", sentence);
     *response.status_mut() = status;
     response

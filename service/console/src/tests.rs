@@ -16,6 +16,9 @@ use crate::limits::{
 };
 use crate::{Action, Console, Refusal, Role, Source, serve};
 
+/// What a terminal obeys, a second line, and what turns the rest round.
+const HOSTILE: &str = "a\u{9b}b\nc\u{2028}d\u{202e}e";
+
 /// Shows one value, and remembers who did what.
 #[derive(Default)]
 struct Shown {
@@ -26,12 +29,15 @@ impl Source for Shown {
     type Who = u32;
 
     async fn state(&self) -> Result<Value, Refusal> {
-        Ok(json!({"shown": true}))
+        Ok(json!({"shown": true, "hostile": HOSTILE}))
     }
 
     async fn act(&self, who: u32, action: Action) -> Result<(), Refusal> {
         if action.policy == "none" {
             return Err(Refusal("there is no such policy".to_owned()));
+        }
+        if action.policy == HOSTILE {
+            return Err(Refusal(action.policy));
         }
         self.acts.borrow_mut().push((who, action));
         Ok(())
@@ -105,6 +111,27 @@ fn run(test: impl Future<Output = ()>) {
         .enable_all()
         .build();
     LocalSet::new().block_on(&reactor.unwrap(), test);
+}
+
+/// Somebody may look at the answers in a terminal.
+#[test]
+fn what_others_chose_is_escaped_in_every_answer() {
+    run(async {
+        let bed = Bed::new(Role::Operator).await;
+        let proof = bed.enter(&bed.link).await;
+        let (status, answer) = bed.ask("GET /api/state", &proof, "").await;
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert_eq!(status, 200, "{answer}");
+        assert!(body.is_ascii() && !body.contains('\n'), "{body:?}");
+        let body: Value = serde_json::from_str(body).unwrap();
+        assert_eq!(body["hostile"], HOSTILE, "its value stays");
+        let mut action: Value = serde_json::from_str(ACTION).unwrap();
+        action["policy"] = HOSTILE.into();
+        let (status, answer) = bed.ask("POST /api/act", &proof, &action.to_string()).await;
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert_ne!(status, 200, "{answer}");
+        assert_eq!(body, "a\\u{9b}b\\nc\\u{2028}d\\u{202e}e");
+    });
 }
 
 const ACTION: &str = r#"{"step": "rollback", "policy": "acl", "party": "tenant", "tenant": "acme", "side": "client"}"#;
@@ -183,7 +210,7 @@ fn a_link_lets_in_once_and_a_viewer_only_looks() {
         );
         let (status, answer) = bed.ask("GET /api/state", &session, "").await;
         assert_eq!(status, 200);
-        assert!(answer.ends_with(r#"{"shown":true}"#), "{answer}");
+        assert!(answer.ends_with(r#""shown":true}"#), "{answer}");
         let (status, answer) = bed.ask("POST /api/act", &session, ACTION).await;
         assert_eq!(status, 403, "{answer}");
         assert!(bed.shown.acts.borrow().is_empty());

@@ -3,12 +3,14 @@
 //! [`run`] starts the datapath's runtimes and the control plane, and serves until it is told to stop. ARCHITECTURE.md tells the life
 //! of one call through both.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod config;
 mod control;
 mod datapath;
 pub mod limits;
 mod machine_code;
+pub mod output;
 mod rdma;
 pub mod settings;
 pub mod verify_audit;

@@ -1,18 +1,23 @@
 //! The daemon's command line.
+//!
+//! Its exit status is 0 when it was told to end, 3 (INVALID_ARGUMENT) for a command line or a configuration that is wrong, and 9
+//! (FAILED_PRECONDITION) if it can't start or go on: the table of the command line's `failure.rs`.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tollgate_daemon::config::{Config, PeerConfig, Scheduling, Waiting};
-use tollgate_daemon::verify_audit;
+use tollgate_daemon::config::{Config, ConfigError, PeerConfig, Scheduling, Waiting};
+use tollgate_daemon::{output, verify_audit};
 use tollgate_policy_host::{apart, worker};
+use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::text;
 
-/// What is logged by default. What TLS has to say is in the errors of who uses it, which say it once.
-const LOGGED: &str =
-    "warn,tollgate_daemon=info,tollgate_telemetry=info,rustls=off,rustls_platform_verifier=off";
+/// The exit status if standard output can't be written.
+const UNWRITTEN: u8 = 74;
 
 /// The Tollgate daemon: one per host, reached by applications through shared memory.
 ///
@@ -95,22 +100,46 @@ impl Instead {
     fn run(self) -> ExitCode {
         let Instead::VerifyAudit { state, file, head } = self;
         match verify_audit::verify(state.as_deref(), file.as_deref(), head.as_deref()) {
-            Ok(sentence) => {
-                println!("{sentence}");
-                ExitCode::SUCCESS
-            }
+            Ok(sentence) => print(&format!("{sentence}\n")),
             Err((exit, sentence)) => {
-                eprintln!("tollgated: {sentence}");
+                output::tell(&format!("tollgated: {sentence}"));
                 ExitCode::from(exit)
             }
         }
     }
 }
 
+/// Prints an answer.
+fn print(text: &str) -> ExitCode {
+    match output::print(text) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::tell(&format!(
+                "tollgated: standard output can't be written: {error}"
+            ));
+            ExitCode::from(UNWRITTEN)
+        }
+    }
+}
+
+/// Help and version are answers. The rest is clap's to explain: what is wrong, how the command line looks, where help is.
+fn explain(error: &clap::Error) -> ExitCode {
+    let text = error.render().to_string();
+    if !error.use_stderr() {
+        return print(&text);
+    }
+    output::tell(text.trim_end());
+    exit(Code::INVALID_ARGUMENT)
+}
+
+fn exit(code: Code) -> ExitCode {
+    ExitCode::from(u8::try_from(code.0).unwrap_or(2))
+}
+
 impl Arguments {
-    fn into_config(self) -> Result<Config, String> {
+    fn into_config(self) -> Result<Config, ConfigError> {
         let mut config = match &self.config {
-            Some(path) => Config::read(path).map_err(|error| error.to_string())?,
+            Some(path) => Config::read(path)?,
             None => Config::default(),
         };
         fn set<T>(place: &mut T, given: Option<T>) -> bool {
@@ -143,7 +172,7 @@ impl Arguments {
         for (key, _) in settings.into_iter().filter(|(_, is_given)| *is_given) {
             config.given_on_command_line(key);
         }
-        config.check().map_err(|error| error.to_string())?;
+        config.check()?;
         Ok(config)
     }
 }
@@ -156,26 +185,28 @@ fn main() -> ExitCode {
         Some(word) if word == apart::ARGUMENT => return apart::main(words),
         _ => {}
     }
-    let mut arguments = Arguments::parse();
+    let mut arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return explain(&error),
+    };
     if let Some(instead) = arguments.instead.take() {
         return instead.run();
     }
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TOLLGATE_LOG");
-    tracing_subscriber::fmt()
-        .with_env_filter(filter.unwrap_or_else(|_| LOGGED.into()))
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_target(false)
-        .init();
+    output::log();
     let takes_over = arguments.take_over;
-    let ended = arguments.into_config().and_then(|config| {
-        tollgate_daemon::run(config, takes_over).map_err(|error| error.to_string())
-    });
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(sentence) => {
-            eprintln!("tollgated: {sentence}. Try `tollgated --help`.");
-            ExitCode::FAILURE
+    let (code, sentence) = match arguments.into_config() {
+        Err(error) => {
+            let sentence = text::escape(&error.to_string()).into_owned();
+            (Code::INVALID_ARGUMENT, sentence)
         }
-    }
+        Ok(config) => match tollgate_daemon::run(config, takes_over) {
+            Ok(()) => return ExitCode::SUCCESS,
+            Err(error) => {
+                let sentence = text::escape(&error.to_string()).into_owned();
+                (Code::FAILED_PRECONDITION, sentence)
+            }
+        },
+    };
+    output::tell(&format!("tollgated: {code}: {sentence}"));
+    exit(code)
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tollgate_policy_host::{BatchError, Hook, Instance, JudgeError, Rate};
 use tollgate_schema::Schema;
+use tollgate_shm_abi::text::escape;
 
 use crate::asked::{Asked, Message};
 use crate::cases::Setting;
@@ -300,7 +301,7 @@ impl fmt::Display for Bench<'_> {
             "per call", "", "median (min to max)", "median (min to max)"
         )?;
         for m in &self.measured {
-            let us = format!("{:.2} us", self.in_us(m.fuel));
+            let (name, us) = (escape(&m.name), format!("{:.2} us", self.in_us(m.fuel)));
             write!(f, "{:>8} {us:>9}", m.fuel)?;
             match &m.times {
                 Ok(times) => {
@@ -313,9 +314,9 @@ impl fmt::Display for Bench<'_> {
                         let text = format!("{median_ns:.0} ({min_ns:.0} to {max_ns:.0})");
                         write!(f, "  {text:>22}")?;
                     }
-                    writeln!(f, "  {}", m.name)?;
+                    writeln!(f, "  {name}")?;
                 }
-                Err(fault) => writeln!(f, "  {}: fails: {fault}", m.name)?,
+                Err(fault) => writeln!(f, "  {name}: fails: {}", escape(fault))?,
             }
         }
         Ok(())

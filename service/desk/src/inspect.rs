@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tollgate_policy_host::{Capabilities, Hook, Host, HostConfig, Policy};
+use tollgate_shm_abi::text::escape;
 
 use crate::{DeskError, limits};
 
@@ -90,7 +91,7 @@ impl fmt::Display for Module {
             |items: &[String]| list(&items.iter().map(String::as_str).collect::<Vec<_>>());
         let hooks: Vec<_> = manifest.hooks().iter().map(|hook| hook.name()).collect();
         let imports: Vec<_> = policy.imports();
-        let mut line = |what: &str, text: String| writeln!(f, "{what:13} {text}");
+        let mut line = |what: &str, text: String| writeln!(f, "{what:13} {}", escape(&text));
         let version = manifest
             .version()
             .map_or(String::new(), |v| format!(" {v:?}"));

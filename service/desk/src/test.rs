@@ -9,6 +9,7 @@ use tollgate_policy_host::{Hook, LogLine, Policy, Rate};
 use tollgate_schema::Schema;
 use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::text::escape;
 
 use crate::asked::{Asked, Message};
 use crate::session::{Change, Session};
@@ -334,14 +335,13 @@ impl Report {
 impl fmt::Display for Report {
     /// A line per case, more for one that failed, and a summary.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let widths = self
-            .outcomes
-            .iter()
-            .map(|outcome| outcome.name.chars().count());
+        let names = self.outcomes.iter().map(|outcome| escape(&outcome.name));
+        let widths = names.map(|name| name.chars().count());
         let width = widths.max().unwrap_or(0).min(60);
         for outcome in &self.outcomes {
             let word = if outcome.passed() { "ok" } else { "FAILED" };
-            let (name, verdict, fuel) = (&outcome.name, outcome.seen.verdict(), outcome.fuel);
+            let (name, verdict) = (escape(&outcome.name), outcome.seen.verdict());
+            let fuel = outcome.fuel;
             writeln!(f, "{word:6}  {name:width$}  {verdict:7}  {fuel:>7} fuel")?;
             for Difference {
                 what,
@@ -349,6 +349,7 @@ impl fmt::Display for Report {
                 got,
             } in &outcome.differences
             {
+                let (expected, got) = (escape(expected), escape(got));
                 writeln!(f, "        {what}: expected {expected}, got {got}")?;
             }
             let log = outcome.log.iter().filter(|_| !outcome.passed());

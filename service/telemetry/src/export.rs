@@ -35,6 +35,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tokio::sync::Notify;
+use tollgate_shm_abi::text;
 use tonic::codec::CompressionEncoding;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::MetadataMap;
@@ -591,8 +592,7 @@ fn because(error: &dyn Error) -> String {
         }
     }
     let said = said.join(": ");
-    let shown = said.chars().filter(|c| !c.is_control());
-    shown.take(MAX_REASON_CHARS).collect()
+    text::escape(&said).chars().take(MAX_REASON_CHARS).collect()
 }
 
 enum Client {

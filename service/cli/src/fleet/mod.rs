@@ -30,6 +30,7 @@ use crate::args::duration;
 use crate::failure::Failure;
 use crate::fleet::file::Fleet as Hosts;
 use crate::limits::MAX_SETTLE;
+use crate::output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Fleet {
@@ -116,7 +117,7 @@ pub(crate) fn fleet(command: &Fleet) -> Result<String, Failure> {
             let fleet = args.which.load()?;
             let plan = plan::Plan::of(&fleet)?;
             Ok(match args.json {
-                true => format!("{}\n", plan.json(&fleet)),
+                true => output::json(&plan.json(&fleet)),
                 false => plan.text(&fleet),
             })
         }

@@ -117,6 +117,11 @@ fn accept(journal: &mut Journal, host: &str) -> Result<(), Failure> {
     }
 }
 
+/// What can't be printed doesn't stop an upgrade in the middle: its last line fails instead.
+fn tell_progress(line: &str) {
+    let _told_at_the_end = output::print(line);
+}
+
 fn host_of<'f>(fleet: &'f Fleet, name: &str) -> &'f Host {
     let host = fleet.find(name);
     &fleet.hosts[host.expect("a journal that fits names hosts of the fleet")]
@@ -146,7 +151,7 @@ impl Upgrade<'_> {
         if self.journal.hosts[turn].has_settled(&now) {
             self.entry(turn).enter(State::Done);
             self.save()?;
-            output::print(&format!(
+            tell_progress(&format!(
                 "{}: serves and calls as before by now\n",
                 host.name
             ));
@@ -162,7 +167,7 @@ impl Upgrade<'_> {
         self.entry(turn).enter(State::Upgrading);
         self.save()?;
         let program = host.binary.as_deref();
-        output::print(&format!(
+        tell_progress(&format!(
             "{}: {}, process {}, is replaced by {}\n",
             host.name,
             is_now.0,
@@ -182,7 +187,7 @@ impl Upgrade<'_> {
         self.settle(turn, &before, pid, began)?;
         self.entry(turn).enter(State::Done);
         self.save()?;
-        output::print(&format!(
+        tell_progress(&format!(
             "{}: {version}, process {pid}, serves and calls as before after {} ms ({})\n",
             host.name,
             began.elapsed().as_millis(),

@@ -24,6 +24,7 @@ use tollgate_shm_abi::messages::{Empty, RequestBody};
 use crate::admin::report;
 use crate::args::Top;
 use crate::failure::Failure;
+use crate::output;
 use crate::top::rows::View;
 use crate::top::sample::Sample;
 use crate::top::screen::Model;
@@ -41,7 +42,7 @@ pub(crate) fn top(socket: &Path, args: &Top) -> Result<String, Failure> {
     let mut view = View::between(&first, &ask(socket)?, args.tenant.as_deref());
     view.sort(args.sort);
     Ok(match args.json {
-        true => format!("{}\n", view.json()),
+        true => output::json(&view.json()),
         false => table::plain(&view, args.sort),
     })
 }

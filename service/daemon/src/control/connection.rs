@@ -27,6 +27,7 @@ use tollgate_shm_abi::messages::{
 use tollgate_shm_abi::segment::ABI_VERSION;
 use tollgate_shm_abi::session::{SessionFds, SessionShape};
 use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::text;
 
 use crate::control::policies::LiveBinding;
 use crate::control::schemas::{self, BoundSchema, SetKey};
@@ -437,12 +438,7 @@ async fn open_session(
     let _stays = gate.read().await;
     let runtime = control.runtime_of(&tenant);
     let pid = socket.get_ref().0.peer().map_or(0, |peer| peer.pid);
-    let app: String = request
-        .app
-        .chars()
-        .filter(|c| !c.is_control())
-        .take(64)
-        .collect();
+    let app: String = text::escape(&request.app).chars().take(64).collect();
     let session = control
         .ask(runtime, |reply| Command::OpenSession {
             end: Box::new(end),

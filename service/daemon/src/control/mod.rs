@@ -330,11 +330,14 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let shown = control
         .listen
         .map_or_else(|| "none".to_owned(), |at| at.to_string());
-    println!(
-        "tollgated {} ready socket={} listen={shown}",
+    let ready = format!(
+        "tollgated {} ready socket={} listen={shown}\n",
         config.name,
         socket.display()
     );
+    if let Err(error) = crate::output::print(&ready) {
+        tracing::warn!(%error, "standard output can't be written");
+    }
     tell_supervisor();
     let is_replaced = until_told_to_stop(&control).await?;
     control.compilation.stop();

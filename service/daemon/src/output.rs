@@ -1,0 +1,112 @@
+//! What the program says to people: a line on standard output, sentences on standard error, and the log.
+//!
+//! What others chose is escaped here, once for all places that log: a tenant's text in a field makes no second line, and
+//! a terminal doesn't obey it. A standard error that takes nothing (a full disk, a closed pipe) costs the log and nothing
+//! else: `println!` and `eprintln!` would panic, so this crate denies them.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write as _};
+
+use tollgate_shm_abi::text;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::RecordFields;
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::{DefaultFields, Writer};
+
+/// What is logged by default. What TLS has to say is in the errors of who uses it, which say it once.
+const LOGGED: &str =
+    "warn,tollgate_daemon=info,tollgate_telemetry=info,rustls=off,rustls_platform_verifier=off";
+
+/// Begins the log, on standard error; TOLLGATE_LOG is its filter.
+pub fn log() {
+    let filter = EnvFilter::try_from_env("TOLLGATE_LOG");
+    tracing_subscriber::fmt()
+        .with_env_filter(filter.unwrap_or_else(|_| LOGGED.into()))
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(false)
+        .fmt_fields(Escaped)
+        .log_internal_errors(false)
+        .init();
+}
+
+/// Prints to standard output.
+///
+/// # Errors
+/// It can't be written.
+pub fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text::escape_lines(text).as_bytes())?;
+    out.flush()
+}
+
+/// Says it on standard error, in a line of its own; nobody is left to tell if that fails.
+pub fn tell(sentence: &str) {
+    let line = format!("{}\n", text::escape_lines(sentence));
+    let _lost = io::stderr().lock().write_all(line.as_bytes());
+}
+
+/// Messages and fields, as [`DefaultFields`] has them, with what others chose escaped.
+struct Escaped;
+
+impl<'writer> FormatFields<'writer> for Escaped {
+    fn format_fields<R: RecordFields>(
+        &self,
+        mut writer: Writer<'writer>,
+        fields: R,
+    ) -> fmt::Result {
+        let mut escaping = text::Escaping(&mut writer);
+        DefaultFields::new().format_fields(Writer::new(&mut escaping), fields)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if let Ok(mut log) = self.0.lock() {
+                log.extend_from_slice(bytes);
+            }
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_others_chose_stays_in_its_line_of_the_log() {
+        let hostile = "a\u{1b}[2J\u{7}\u{9b}\nINFO forged\r\u{2028}b\u{202e}";
+        let log = Log::default();
+        let made = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(move || made.clone())
+            .with_ansi(true)
+            .fmt_fields(Escaped)
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let span = tracing::info_span!("of", tenant = hostile);
+            let _in = span.enter();
+            tracing::info!(shown = %hostile, debugged = ?hostile, plain = hostile, "says {hostile}");
+        });
+        let log = log
+            .0
+            .lock()
+            .map(|log| String::from_utf8_lossy(&log).into_owned());
+        let log = log.unwrap_or_default();
+        assert_eq!(log.matches('\n').count(), 1, "{log:?}");
+        assert_eq!(log.matches("forged").count(), 5, "{log:?}");
+        // Colours are the formatter's own; ESC of others isn't among them.
+        for obeyed in ["\u{1b}[2J", "\u{7}", "\u{9b}", "\r", "\u{2028}", "\u{202e}"] {
+            assert!(!log.contains(obeyed), "{obeyed:?} in {log:?}");
+        }
+    }
+}
