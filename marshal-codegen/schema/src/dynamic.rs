@@ -14,6 +14,7 @@ use prost_reflect::{
 use std::collections::HashMap;
 
 use crate::DynamicError;
+use crate::json::is_unset;
 pub use crate::json::{UnknownFields, from_json, parse_json, to_json};
 use crate::layout::{
     Cardinality, EXTENT_FLAG, FieldLayout, Kind, Layouts, MessageId, MessageLayout, align_up,
@@ -414,7 +415,7 @@ impl<'a> Reader<'a> {
             // prost-reflect tells a default that was set from one that wasn't; protobuf doesn't.
             let is_implicit = field.cardinality == Cardinality::Singular
                 && !matches!(field.kind, Kind::Message(_));
-            if is_implicit && value.is_default_for_field(&described) {
+            if is_implicit && is_unset(&described, &value) {
                 continue;
             }
             let set = message.try_set_field(&described, value);

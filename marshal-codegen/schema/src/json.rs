@@ -3,7 +3,8 @@
 //! Text is first read as a tree that keeps what a map would lose (the order of members, names that occur twice), then as
 //! a message, type by type. The well-known types whose form isn't that of a message are left to `prost-reflect`. The rest
 //! of its mapping isn't used: it lets the later of two equal names win, refuses `"1e3"` as an integer and an empty `Any`,
-//! doesn't skip unknown values of enums in maps, prints times that have no form, and maps in random order.
+//! doesn't skip unknown values of enums in maps, prints times that have no form, maps in random order, and no -0.0: that
+//! it takes for a default, which isn't set. So what is set is told by [`fields`], here and in the wire bytes of an `Any`.
 //!
 //! Absent: names of extensions (`"[package.name]"`), since blocks have no fields for extensions.
 //!
@@ -13,8 +14,13 @@ mod base64;
 mod parse;
 mod print;
 mod tree;
+mod wire;
 
-use prost_reflect::{DynamicMessage, EnumDescriptor, MessageDescriptor, ReflectMessage};
+use std::borrow::Cow;
+
+use prost_reflect::{
+    DynamicMessage, EnumDescriptor, FieldDescriptor, MessageDescriptor, ReflectMessage, Value,
+};
 
 use crate::DynamicError;
 use parse::Parser;
@@ -97,6 +103,31 @@ fn any_type(any: &MessageDescriptor, url: &str) -> Result<MessageDescriptor, Rea
     let name = name.ok_or_else(|| format!("the type URL {url:?} has no slash"))?;
     let inner = any.parent_pool().get_message_by_name(name);
     inner.ok_or_else(|| format!("the schema has no message {name:?}"))
+}
+
+/// The fields that are set, by number.
+fn fields(message: &DynamicMessage) -> Vec<(FieldDescriptor, Cow<'_, Value>)> {
+    let all = message.descriptor();
+    let of_message = all.fields().filter_map(|field| {
+        let value = message.get_field(&field);
+        let is_set = message.has_field(&field) || is_negative_zero(&value);
+        is_set.then_some((field, value))
+    });
+    of_message.collect()
+}
+
+/// Whether a field without presence that has this value is taken for one that isn't set.
+pub(crate) fn is_unset(field: &FieldDescriptor, value: &Value) -> bool {
+    value.is_default_for_field(field) && !is_negative_zero(value)
+}
+
+/// Equal to a default, and another value.
+fn is_negative_zero(value: &Value) -> bool {
+    match value {
+        Value::F32(value) => value.to_bits() == (-0.0_f32).to_bits(),
+        Value::F64(value) => value.to_bits() == (-0.0_f64).to_bits(),
+        _ => false,
+    }
 }
 
 fn is_null_value(declared: &EnumDescriptor) -> bool {

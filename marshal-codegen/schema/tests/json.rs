@@ -7,6 +7,7 @@ use tollgate_schema::Schema;
 use tollgate_schema::dynamic::{
     UnknownFields, from_json, parse_json, read_block, to_json, write_block,
 };
+use tollgate_schema::prost_reflect::prost::Message as _;
 
 fn compile(file: &str) -> Schema {
     let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proto");
@@ -66,6 +67,66 @@ fn what_is_accepted_is_printed_in_the_one_canonical_form() {
             "{json}"
         );
     }
+}
+
+/// -0.0 is no default: it is equal to one.
+#[test]
+fn floats_keep_their_bits_wherever_they_are() {
+    let floats = compile("floats.proto");
+    let same = |json: &str| {
+        let back = there_and_back(&floats, "Floats", json);
+        assert_eq!(back.as_deref(), Ok(json));
+    };
+    for json in [
+        r#"{"d":-0.0}"#,
+        r#"{"f":-0.0}"#,
+        r#"{"o":-0.0}"#,
+        r#"{"o":0.0}"#,
+        r#"{"od":-0.0}"#,
+        r#"{"of":-0.0}"#,
+        r#"{"rd":[-0.0,0.0]}"#,
+        r#"{"rf":[0.0,-0.0]}"#,
+        r#"{"md":{"1":-0.0,"2":0.0}}"#,
+        r#"{"mf":{"":-0.0}}"#,
+        r#"{"wd":-0.0}"#,
+        r#"{"wf":-0.0}"#,
+        r#"{"wd":0.0}"#,
+        r#"{"rw":[-0.0,0.0]}"#,
+        r#"{"s":{"x":-0.0}}"#,
+        r#"{"v":-0.0}"#,
+        r#"{"inner":{"d":-0.0,"inner":{"f":-0.0}}}"#,
+        r#"{"messages":{"false":{"f":-0.0},"true":{}}}"#,
+        r#"{"d":5e-324,"f":1e-45}"#,
+        r#"{"d":"NaN","f":"-Infinity"}"#,
+    ] {
+        same(json);
+        let members = &json[1..json.len() - 1];
+        same(&format!(r#"{{"any":{{"@type":"x/Floats",{members}}}}}"#));
+    }
+    same(r#"{"any":{"@type":"x/google.protobuf.DoubleValue","value":-0.0}}"#);
+    for (json, expected) in [
+        (r#"{"d":0.0,"f":0}"#, "{}"),
+        (r#"{"d":-0,"f":"-0.0"}"#, r#"{"d":-0.0,"f":-0.0}"#),
+        (r#"{"f":-1e-60}"#, r#"{"f":-0.0}"#),
+    ] {
+        let back = there_and_back(&floats, "Floats", json);
+        assert_eq!(back.as_deref(), Ok(expected), "{json}");
+    }
+}
+
+/// As `prost-reflect` writes it, where that is right.
+#[test]
+fn an_any_holds_the_wire_bytes_of_its_message() {
+    let floats = compile("floats.proto");
+    let inner = r#""d":1.5,"rd":[1.0],"rf":[2.0,3.0],"md":{"7":2.5},"wd":4.0,"inner":{"z32":-5},"z32":-1,"z64":"-9223372036854775808","x32":7,"x64":"8","s32":-9,"s64":"-10","packed":[-1,0,64],"i32":-2,"u64":"18446744073709551615","b":true,"text":"é","raw":"+/8=","texts":["","a"]"#;
+    let descriptor = floats.message("Floats").unwrap();
+    let any = format!(r#"{{"any":{{"@type":"x/Floats",{inner}}}}}"#);
+    let any = from_json(&descriptor, &any).unwrap();
+    let held = any.get_field_by_name("any").unwrap();
+    let bytes = held.as_message().unwrap().get_field_by_name("value");
+    let message = from_json(&descriptor, &format!("{{{inner}}}")).unwrap();
+    let expected = message.encode_to_vec();
+    assert_eq!(bytes.unwrap().as_bytes().unwrap().as_ref(), expected);
 }
 
 #[test]

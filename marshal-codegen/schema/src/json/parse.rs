@@ -1,6 +1,5 @@
 //! From a tree of JSON to a message, as the message's type says.
 
-use prost_reflect::prost::Message;
 use prost_reflect::{
     DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor,
     OneofDescriptor, Value,
@@ -10,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::base64;
 use super::tree::Json;
+use super::wire;
 use super::{Reason, UnknownFields, WellKnown, any_type, is_null_value, well_known};
 
 pub(super) struct Parser {
@@ -191,7 +191,7 @@ impl Parser {
             self.ordinary(&inner, members)?
         };
         set(&mut any, 1, Value::String(url))?;
-        set(&mut any, 2, Value::Bytes(message.encode_to_vec().into()))?;
+        set(&mut any, 2, Value::Bytes(wire::encode(&message).into()))?;
         Ok(any)
     }
 }

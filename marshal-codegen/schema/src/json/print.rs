@@ -6,7 +6,7 @@ use prost_reflect::{
 use std::collections::HashMap;
 
 use super::base64;
-use super::{Reason, WellKnown, any_type, is_null_value, well_known};
+use super::{Reason, WellKnown, any_type, fields, is_null_value, well_known};
 
 pub(super) fn write_message(message: &DynamicMessage, out: &mut String) -> Result<(), Reason> {
     match well_known(&message.descriptor()) {
@@ -32,12 +32,12 @@ pub(super) fn write_message(message: &DynamicMessage, out: &mut String) -> Resul
 /// The members of an object: fields that are set, by number, each but the first behind a comma.
 fn write_fields(message: &DynamicMessage, first: &str, out: &mut String) -> Result<(), Reason> {
     let mut separator = first;
-    for (field, value) in message.fields() {
+    for (field, value) in fields(message) {
         out.push_str(separator);
         separator = ",";
         write_text(field.json_name(), out);
         out.push(':');
-        write_field(&field, value, out)?;
+        write_field(&field, &value, out)?;
     }
     Ok(())
 }
