@@ -862,9 +862,9 @@ pub(crate) struct Call {
         hide_default_value = true
     )]
     pub(crate) to: String,
-    /// Give up after this time, such as 500ms, 5s or 1m
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
-    pub(crate) deadline: Duration,
+    /// Give up after this time, such as 500ms, 5s or 1m; if left out after 10s, or a day if requests are read from standard input as they come
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) deadline: Option<Duration>,
     /// Send this beside the request; in base64 if the key ends in -bin. Repeat for more, also of one key
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) metadata: Vec<Pair>,
@@ -874,9 +874,10 @@ pub(crate) struct Call {
     /// The method, such as hotel.Reservation/Reserve
     #[arg(value_name = "SERVICE/METHOD")]
     pub(crate) method: MethodName,
-    /// The request as JSON; `-` reads it from standard input. Of a method that takes a stream of them, one per line
-    #[arg(value_name = "JSON", default_value = "{}")]
-    pub(crate) request: String,
+    /// The request as JSON, {} if left out; `-` reads it from standard input. Of a method that takes a stream of them, several that follow each
+    /// other: from standard input each is sent when it is complete
+    #[arg(value_name = "JSON")]
+    pub(crate) request: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -985,9 +986,11 @@ impl std::str::FromStr for MethodName {
     }
 }
 
+/// The longest time that can be typed.
+pub(crate) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// A time with its unit: `ms`, `s` or `m`, whole numbers, longer than zero, up to a day.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let unit_ms = match unit {
         "ms" => 1,

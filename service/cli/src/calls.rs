@@ -16,6 +16,7 @@ use tollgate_shm_abi::status::Code;
 use crate::admin::{ANSWER_TIMEOUT, blob, flat, report, report_within};
 use crate::args::{Explain, Files, MethodName, Tap, Trace};
 use crate::failure::Failure;
+use crate::input::argument_or_stdin;
 use crate::limits::{MAX_TREE_DEPTH, TAP_EVERY};
 use crate::policy::number;
 use crate::{metadata, output, schema};

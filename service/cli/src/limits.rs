@@ -29,6 +29,13 @@ pub(crate) const MAX_SAID_BYTES: usize = 64 << 10;
 /// The longest that an operator may allow a host until it is as it was.
 pub(crate) const MAX_SETTLE: Duration = Duration::from_secs(600);
 
+/// The longest request on standard input: 96 MiB. A message has up to 16 MiB, and JSON up to six characters for a byte of it.
+pub(crate) const MAX_INPUT_BYTES: usize = 96 << 20;
+
+/// The first and the longest pause before `serve` tries to reach its daemon again; each is half as long again as the one before.
+pub(crate) const REACH_AGAIN: (Duration, Duration) =
+    (Duration::from_millis(10), Duration::from_secs(5));
+
 /// Levels of a trace's tree that `tollgate trace` shows: a daemon's peers choose what is whose parent.
 pub(crate) const MAX_TREE_DEPTH: usize = 64;
 

@@ -30,6 +30,7 @@ mod daemon;
 mod desk;
 mod failure;
 mod fleet;
+mod input;
 mod limits;
 mod metadata;
 mod output;

@@ -3,25 +3,32 @@
 //! They drive the same client library as generated stubs do, by its raw interface: blocks in,
 //! blocks out. JSON exists on this side of it only.
 
-use std::io::Read;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tollgate::codec::RawBlock;
-use tollgate::{MetadataBuf, Opening, Session, SessionOptions, Status, block_on};
+use tollgate::{MetadataBuf, Opening, Session, SessionOptions, Status, StreamSender, block_on};
 use tollgate_shm_abi::status::Code;
 
 use crate::admin::unreachable;
 use crate::answers::{Answering, Answers};
-use crate::args::{Call, Cli, Serve};
+use crate::args::{Call, Cli, DAY, Serve};
 use crate::failure::Failure;
+use crate::input::{self, argument_or_stdin};
+use crate::limits::REACH_AGAIN;
 use crate::metadata;
 use crate::output;
-use crate::schema::Service;
+use crate::schema::{Method, Service};
+
+/// How long a call may take unless it is told.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// The daemon answers at the deadline itself, with more to say; it gets a moment to do so.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// What comes of a call, in this order.
 enum Came {
@@ -30,63 +37,43 @@ enum Came {
     End(MetadataBuf, MetadataBuf),
 }
 
+/// What is sent.
+enum Requests {
+    Known(Vec<Vec<u8>>),
+    /// Each as it comes.
+    Typed,
+}
+
 /// Calls the method once, and prints each reply as a line of JSON when it comes; returns what is to be printed at the end.
 pub(crate) fn call(cli: &Cli, args: &Call) -> Result<String, Failure> {
     let begin = Instant::now();
-    let service = Service::load(&args.schema.files, &args.method.service)?;
+    let service = Arc::new(Service::load(&args.schema.files, &args.method.service)?);
     let method = service.method(&args.method.method)?;
-    let argument = argument_or_stdin(&args.request)?;
-    let requests = match method.takes_many() {
-        true => argument
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .collect(),
-        false => vec![argument.as_str()],
-    };
-    let requests = requests.into_iter().map(|json| method.request(json));
-    let requests = requests.collect::<Result<Vec<_>, _>>()?;
+    let requests = requests(&method, args.request.as_deref())?;
     let sent = metadata::collect(&args.metadata)?;
     let session = open(cli, &args.schema.token, "")?;
+    let deadline = args.deadline.unwrap_or(match requests {
+        Requests::Known(_) => DEADLINE,
+        Requests::Typed => DAY,
+    });
     // The deadline is for everything from here on, binding included: a daemon or peer that takes
     // its time must not keep a script waiting. So the work has a thread, and this one the clock.
     let (sender, receiver) = channel();
-    let (descriptor_set, name) = (
-        service.descriptor_set().to_owned(),
-        service.name().to_owned(),
-    );
-    let (target, method_name) = (args.to.clone(), method.name().to_owned());
-    let (deadline, is_stream) = (args.deadline, method.is_stream());
+    let making = Making {
+        session,
+        service: Arc::clone(&service),
+        method: method.name().to_owned(),
+        is_stream: method.is_stream(),
+        sender,
+    };
+    let target = args.to.clone();
     thread::spawn(move || {
-        let exchange = async {
-            let binding = session.bind_client(&descriptor_set, &name, &target).await?;
-            let handle = binding.handle(&method_name).ok_or_else(|| {
-                Status::new(
-                    Code::UNIMPLEMENTED,
-                    format!("the daemon bound {name} without {method_name}"),
-                )
-            })?;
-            let left = deadline
-                .saturating_sub(begin.elapsed())
-                .max(Duration::from_millis(1));
-            let came = |came| drop(sender.send(Ok(came)));
-            if is_stream {
-                return stream(&session, handle, requests, (sent, left), came).await;
-            }
-            let request = requests.into_iter().next().unwrap_or_default();
-            let call = session.call_raw(handle, &request, Some(left));
-            let mut reply = call.with_metadata(sent).await?;
-            let (beside, behind) = (reply.take_metadata(), reply.take_trailers());
-            came(Came::Reply(reply.to_vec()));
-            came(Came::End(beside, behind));
-            Ok(())
-        };
-        if let Err(status) = block_on(&session, exchange) {
+        let left = || deadline.saturating_sub(begin.elapsed());
+        if let Err(failure) = making.make(&target, requests, sent, left) {
             // The receiver is gone when the deadline has passed, and the process with it.
-            let _late = sender.send(Err(status));
+            let _late = making.sender.send(Err(failure));
         }
     });
-    // The daemon answers at the deadline itself, with more to say; it gets a moment to do so.
-    const GRACE: Duration = Duration::from_millis(500);
     loop {
         let came = receiver
             .recv_timeout(deadline.saturating_sub(begin.elapsed()) + GRACE)
@@ -96,7 +83,7 @@ pub(crate) fn call(cli: &Cli, args: &Call) -> Result<String, Failure> {
                     format_args!("no answer after {deadline:?}"),
                 )
             })?;
-        match came.map_err(ended)? {
+        match came? {
             Came::Reply(reply) => output::print(&output::json(&method.reply_json(&reply)?))?,
             Came::End(..) if !args.show_metadata => return Ok(String::new()),
             Came::End(beside, behind) if behind.is_empty() => {
@@ -109,91 +96,279 @@ pub(crate) fn call(cli: &Cli, args: &Call) -> Result<String, Failure> {
     }
 }
 
-/// A call of several requests, of several replies, or of both.
-async fn stream(
-    session: &Session,
-    handle: u32,
-    requests: Vec<Vec<u8>>,
-    (metadata, timeout): (MetadataBuf, Duration),
-    came: impl Fn(Came),
-) -> Result<(), Status> {
-    let mut requests = requests.into_iter().map(RawBlock);
-    let first = requests.next();
-    let opening = Opening {
-        metadata,
-        timeout: Some(timeout),
-        is_last: requests.len() == 0,
+fn requests(method: &Method<'_>, argument: Option<&str>) -> Result<Requests, Failure> {
+    let argument = match argument {
+        Some("-") if method.takes_many() => return Ok(Requests::Typed),
+        Some(argument) => argument_or_stdin(argument)?,
+        None => {
+            input::refuse_unread()?;
+            "{}".to_owned()
+        }
     };
-    let (mut sender, mut replies) = session.open_stream(handle, first.as_ref(), opening).await?;
-    session.spawn(async move {
-        for request in requests {
-            if sender.send(&request).await.is_err() {
-                // How the call ended, the replies tell.
-                return;
+    if !method.takes_many() {
+        return Ok(Requests::Known(vec![method.request(&argument)?]));
+    }
+    let mut known = Vec::new();
+    input::each(argument.as_bytes(), |json| {
+        known.push(method.request(json)?);
+        Ok(())
+    })?;
+    Ok(Requests::Known(known))
+}
+
+/// A call without a peer is for this host, which is easily forgotten.
+fn unbound(target: &str, status: Status) -> Failure {
+    let is_unserved = matches!(
+        status.code(),
+        Code::UNIMPLEMENTED | Code::UNAVAILABLE | Code::NOT_FOUND
+    );
+    match is_unserved && target.is_empty() {
+        true => ended(status).hint("--to HOST:PORT, if another host serves it"),
+        false => ended(status),
+    }
+}
+
+/// A call that is being made.
+struct Making {
+    session: Session,
+    service: Arc<Service>,
+    method: String,
+    is_stream: bool,
+    sender: Sender<Result<Came, Failure>>,
+}
+
+impl Making {
+    fn make(
+        &self,
+        target: &str,
+        requests: Requests,
+        metadata: MetadataBuf,
+        left: impl Fn() -> Duration,
+    ) -> Result<(), Failure> {
+        let (name, method) = (self.service.name(), &self.method);
+        let bound = async {
+            let descriptor_set = self.service.descriptor_set();
+            let binding = self
+                .session
+                .bind_client(descriptor_set, name, target)
+                .await?;
+            binding.handle(method).ok_or_else(|| {
+                let text = format!("the daemon bound {name} without {method}");
+                Status::new(Code::UNIMPLEMENTED, text)
+            })
+        };
+        let handle = block_on(&self.session, bound);
+        let handle = handle.map_err(|status| unbound(target, status))?;
+        let timeout = left().max(Duration::from_millis(1));
+        match requests {
+            Requests::Known(requests) if !self.is_stream => {
+                let request = requests.into_iter().next().unwrap_or_default();
+                let once = self.once(handle, &request, metadata, timeout);
+                block_on(&self.session, once).map_err(ended)
+            }
+            requests => {
+                let stream = self.stream(handle, requests, metadata, timeout);
+                block_on(&self.session, stream).map_err(ended)
             }
         }
-        sender.finish();
-    });
-    while let Some(reply) = replies.next().await? {
-        came(Came::Reply(reply.to_vec()));
     }
-    let beside = replies.metadata().await?.clone();
-    came(Came::End(
-        beside,
-        replies.trailers().cloned().unwrap_or_default(),
-    ));
+
+    fn came(&self, came: Came) {
+        // The receiver is gone with the process.
+        let _late = self.sender.send(Ok(came));
+    }
+
+    async fn once(
+        &self,
+        handle: u32,
+        request: &[u8],
+        metadata: MetadataBuf,
+        timeout: Duration,
+    ) -> Result<(), Status> {
+        let call = self.session.call_raw(handle, request, Some(timeout));
+        let mut reply = call.with_metadata(metadata).await?;
+        let (beside, behind) = (reply.take_metadata(), reply.take_trailers());
+        self.came(Came::Reply(reply.to_vec()));
+        self.came(Came::End(beside, behind));
+        Ok(())
+    }
+
+    /// A call of several requests, of several replies, or of both.
+    async fn stream(
+        &self,
+        handle: u32,
+        requests: Requests,
+        metadata: MetadataBuf,
+        timeout: Duration,
+    ) -> Result<(), Status> {
+        let (known, is_typed) = match requests {
+            Requests::Known(known) => (known, false),
+            Requests::Typed => (Vec::new(), true),
+        };
+        let mut known = known.into_iter().map(RawBlock);
+        let first = known.next();
+        let opening = Opening {
+            metadata,
+            timeout: Some(timeout),
+            is_last: !is_typed && known.len() == 0,
+        };
+        let opened = self.session.open_stream(handle, first.as_ref(), opening);
+        let (mut sender, mut replies) = opened.await?;
+        if is_typed {
+            self.send_typed(sender);
+        } else {
+            self.session.spawn(async move {
+                for request in known {
+                    if sender.send(&request).await.is_err() {
+                        // How the call ended, the replies tell.
+                        return;
+                    }
+                }
+                sender.finish();
+            });
+        }
+        while let Some(reply) = replies.next().await? {
+            self.came(Came::Reply(reply.to_vec()));
+        }
+        let beside = replies.metadata().await?.clone();
+        self.came(Came::End(
+            beside,
+            replies.trailers().cloned().unwrap_or_default(),
+        ));
+        Ok(())
+    }
+
+    /// Sends each request of standard input when it is complete. Reading blocks, so it has a thread.
+    fn send_typed(&self, mut sender: StreamSender) {
+        let (session, service) = (self.session.clone(), Arc::clone(&self.service));
+        let (name, failed) = (self.method.clone(), self.sender.clone());
+        thread::spawn(move || {
+            let mut send = || {
+                let method = service.method(&name)?;
+                let mut is_over = false;
+                input::each(std::io::stdin().lock(), |json| {
+                    let request = RawBlock(method.request(json)?);
+                    // How the call ended, the replies tell; what is typed then goes nowhere.
+                    is_over = is_over || block_on(&session, sender.send(&request)).is_err();
+                    Ok(())
+                })
+            };
+            match send() {
+                Ok(()) => sender.finish(),
+                Err(failure) => {
+                    let _late = failed.send(Err(failure));
+                }
+            }
+        });
+    }
+}
+
+/// Serves until a signal comes, or the daemon ends the session for a reason that another daemon would have, too. If the daemon
+/// goes away, it is served again as soon as there is another one, as applications do.
+pub(crate) fn serve(cli: &Cli, args: &Serve) -> Result<(), Failure> {
+    let service = Service::load(&args.schema.files, &args.service)?;
+    let json = args.answer.reply.as_deref().map(argument_or_stdin);
+    let answers = Arc::new(Answers::new(service, args, json.transpose()?.as_deref())?);
+    // Installed before anything else happens, so that no moment is left in which a signal kills.
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| {
+        Failure::new(Code::INTERNAL, format_args!("no signal handlers: {error}"))
+    })?;
+    let (sender, events) = channel();
+    let signalled = sender.clone();
+    thread::spawn(move || {
+        for _which in signals.forever() {
+            let _late = signalled.send(Event::Signal);
+        }
+    });
+    let place = format!("{} on {}", args.service, cli.socket.display());
+    let mut session = Some(begin(cli, args, &answers, &sender)?);
+    output::tell(&format!("serving {place}"));
+    while let Some(serving) = session.take() {
+        match events.recv() {
+            Ok(Event::Ended(status)) if status.code() == Code::UNAVAILABLE => {
+                let why = status.message();
+                output::tell(&format!("not serving {place}: {why}; trying again"));
+                drop(serving);
+                session = begin_again(cli, args, &answers, (&sender, &events))?;
+                if session.is_some() {
+                    output::tell(&format!("serving {place} again"));
+                }
+            }
+            Ok(Event::Ended(status)) => return Err(ended(status)),
+            Ok(Event::Signal) => {
+                drain(serving, sender);
+                // Once what has come is answered; at another signal, or the session's end, at once.
+                let _whichever = events.recv();
+                return Ok(());
+            }
+            Ok(Event::Drained) | Err(_) => return Ok(()),
+        }
+    }
     Ok(())
 }
 
-/// Serves until a signal comes, or the daemon ends the session.
-pub(crate) fn serve(cli: &Cli, args: &Serve) -> Result<(), Failure> {
-    let service = Service::load(&args.schema.files, &args.service)?;
-    let name = service.name().to_owned();
-    let json = args.answer.reply.as_deref().map(argument_or_stdin);
-    let answers = Answers::new(service, args, json.transpose()?.as_deref())?;
-    // Installed before anything else happens, so that no moment is left in which a signal kills.
-    let signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| {
-        Failure::new(Code::INTERNAL, format_args!("no signal handlers: {error}"))
-    })?;
-    let session = open(cli, &args.schema.token, &args.label)?;
-    let served = session.bind_server(Answering(Arc::new(answers)));
-    block_on(&session, served).map_err(ended)?;
-    output::tell(&format!("serving {name} on {}", cli.socket.display()));
-    wait_for_the_end(session, signals)
+/// What a server waits for.
+enum Event {
+    Signal,
+    /// All that had come is answered.
+    Drained,
+    /// The session has.
+    Ended(Status),
 }
 
-/// Returns after a signal, once what has come is answered, or at another one; fails when the session ends by itself.
-fn wait_for_the_end(session: Session, mut signals: Signals) -> Result<(), Failure> {
-    let (sender, receiver) = channel();
-    let session_ended: Sender<Option<Status>> = sender.clone();
-    let (drained, draining) = (sender.clone(), session.clone());
-    // Either thread may find that another was first: then nobody waits any more.
+/// Opens a session that serves.
+fn begin(
+    cli: &Cli,
+    args: &Serve,
+    answers: &Arc<Answers>,
+    events: &Sender<Event>,
+) -> Result<Session, Failure> {
+    let session = open(cli, &args.schema.token, &args.label)?;
+    let served = session.bind_server(Answering(Arc::clone(answers)));
+    block_on(&session, served).map_err(ended)?;
+    let (watched, events) = (session.clone(), events.clone());
     thread::spawn(move || {
-        let status = block_on(&session, session.closed());
-        let _late = session_ended.send(Some(status));
+        let status = block_on(&watched, watched.closed());
+        // Nobody waits any more if a signal was first.
+        let _late = events.send(Event::Ended(status));
     });
-    thread::spawn(move || {
-        let mut signals = signals.forever();
-        let _which = signals.next();
-        thread::spawn(move || {
-            // A daemon that can't drain, or has gone, has nothing to wait for.
-            let _whether = block_on(&draining, draining.drain());
-            let _late = drained.send(None);
-        });
-        let _which = signals.next();
-        let _late = sender.send(None);
-    });
-    match receiver.recv() {
-        Ok(Some(status)) => Err(ended(status)),
-        Ok(None) | Err(_) => Ok(()),
+    Ok(session)
+}
+
+/// Tries until there is a daemon; `None` if a signal comes first.
+fn begin_again(
+    cli: &Cli,
+    args: &Serve,
+    answers: &Arc<Answers>,
+    (sender, events): (&Sender<Event>, &Receiver<Event>),
+) -> Result<Option<Session>, Failure> {
+    let (mut pause, longest) = REACH_AGAIN;
+    loop {
+        if events.recv_timeout(pause).is_ok() {
+            return Ok(None);
+        }
+        match begin(cli, args, answers, sender) {
+            Ok(session) => return Ok(Some(session)),
+            Err(failure) if failure.code() != Code::UNAVAILABLE => return Err(failure),
+            Err(_) => pause = (pause * 3 / 2).min(longest),
+        }
     }
+}
+
+/// Has what has come answered, and says so.
+fn drain(session: Session, events: Sender<Event>) {
+    thread::spawn(move || {
+        // A daemon that can't drain, or has gone, has nothing to wait for.
+        let _whether = block_on(&session, session.drain());
+        let _late = events.send(Event::Drained);
+    });
 }
 
 fn open(cli: &Cli, token: &str, label: &str) -> Result<Session, Failure> {
     let mut options = SessionOptions::new(&cli.socket, token);
     options.app = "tollgate".to_owned();
     options.label = label.to_owned();
-    // Whoever runs the command sees that the daemon is gone, and runs it again.
+    // A call isn't made twice. `serve` opens another session itself: it tells its user, and ends if its token isn't known there.
     options.reconnect = false;
     Session::open(options).map_err(|status| match status.code() {
         Code::UNAVAILABLE => unreachable(&cli.socket, status.message()),
@@ -207,15 +382,4 @@ fn open(cli: &Cli, token: &str, label: &str) -> Result<Session, Failure> {
 /// A status that ended a call or a session, as this command's failure.
 fn ended(status: Status) -> Failure {
     Failure::new(status.code(), status.message())
-}
-
-/// The argument itself, or all of standard input for `-`.
-pub(crate) fn argument_or_stdin(argument: &str) -> Result<String, Failure> {
-    if argument != "-" {
-        return Ok(argument.to_owned());
-    }
-    let mut text = String::new();
-    let read = std::io::stdin().read_to_string(&mut text);
-    read.map_err(|error| Failure::input(format_args!("standard input can't be read: {error}")))?;
-    Ok(text)
 }
