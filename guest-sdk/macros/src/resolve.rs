@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use syn::{Error, LitStr, Result};
+use tollgate_schema::spelling::meant;
 use tollgate_schema::{Cardinality, FieldLayout, Kind, MessageLayout, Schema, ServiceLayout};
 
 use crate::keys::Keys;
@@ -242,25 +243,7 @@ fn there_are<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> String {
     if names.is_empty() {
         return "; it has none".to_owned();
     }
-    let nearest = names.iter().min_by_key(|name| distance(wrong, name));
-    let meant = nearest
-        .filter(|name| distance(wrong, name) <= wrong.len().div_ceil(3))
-        .map(|name| format!("; did you mean `{name}`?"));
+    let meant = meant(wrong, names.iter().copied());
+    let meant = meant.map(|name| format!("; did you mean `{name}`?"));
     format!("{}; it has {}", meant.unwrap_or_default(), names.join(", ")).replace("?; it", "? It")
-}
-
-/// Letters to insert, delete or replace to make one word of the other.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let substitute = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = substitute.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }

@@ -89,12 +89,14 @@ pub enum SchemaError {
         service: String,
     },
     /// The service isn't in the schema.
-    #[error("the schema has no service {service:?}; it has {available}")]
+    #[error("the schema has no service {service:?}; it has {available}{meant}")]
     UnknownService {
         /// The name asked for.
         service: String,
         /// The names that exist, or "none".
         available: String,
+        /// The one that is spelt much like it, as a part of the sentence; empty if none is.
+        meant: String,
     },
     /// The message isn't in the schema.
     #[error("the schema has no message {message:?}")]

@@ -26,6 +26,7 @@ mod load;
 mod reflect;
 mod resolve;
 mod schema;
+pub mod spelling;
 
 pub use describe::difference;
 pub use error::{DynamicError, SchemaError};

@@ -8,6 +8,7 @@ use crate::SchemaError;
 use crate::layout::{Layouts, MessageId};
 use crate::limits::MAX_DESCRIPTOR_SET;
 use crate::resolve::Model;
+use crate::spelling::did_you_mean;
 use crate::{describe, descriptor, reflect};
 
 /// A resolved descriptor set.
@@ -95,6 +96,7 @@ impl Schema {
         let service = service.ok_or_else(|| SchemaError::UnknownService {
             service: name.to_owned(),
             available: self.first_services(),
+            meant: did_you_mean(name, self.services()),
         })?;
         let sides = service.methods.iter().flat_map(|m| [m.input, m.output]);
         let (layouts, ids) = Layouts::closure(model, &sides.collect::<Vec<_>>());

@@ -195,8 +195,8 @@ fn ask_within(
     let path = socket
         .to_str()
         .ok_or_else(|| Failure::input(format_args!("the socket's path {socket:?} is no text")))?;
-    let connection =
-        ControlSocket::connect(path).map_err(|errno| unreachable(socket, &errno.to_string()))?;
+    let connection = ControlSocket::connect(path)
+        .map_err(|errno| unreachable(&format!("no daemon answers at {path}: {errno}")))?;
     let lost = |error: ControlError| {
         Failure::new(
             Code::UNAVAILABLE,
@@ -254,10 +254,8 @@ fn wait(connection: &ControlSocket, limit: Duration) -> Result<(), Failure> {
     }
 }
 
-/// Nobody listens on the socket.
-pub(crate) fn unreachable(socket: &Path, why: &str) -> Failure {
-    let path = socket.display();
-    let sentence = format!("no daemon answers at {path}: {why}");
+/// Nobody listens on the socket, as the sentence says.
+pub(crate) fn unreachable(sentence: &str) -> Failure {
     Failure::new(Code::UNAVAILABLE, sentence)
         .hint("tollgate up --config FILE, or another --socket PATH")
 }

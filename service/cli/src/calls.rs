@@ -10,7 +10,8 @@ use std::thread;
 use std::time::Instant;
 
 use serde_json::Value;
-use tollgate_shm_abi::messages::{self, RequestBody, SIDE_ANY, TraceShow};
+use tollgate_schema::spelling::did_you_mean;
+use tollgate_shm_abi::messages::{self, Empty, RequestBody, SIDE_ANY, TraceShow};
 use tollgate_shm_abi::status::Code;
 
 use crate::admin::{ANSWER_TIMEOUT, blob, flat, report, report_within};
@@ -35,6 +36,9 @@ pub(crate) fn tap(socket: &Path, args: &Tap) -> Result<String, Failure> {
         denied: args.denied,
         failed: args.failed,
     };
+    if !service.is_empty() {
+        tell_unknown(service, &report(socket, RequestBody::Status(Empty {}))?);
+    }
     let (began, mut shown) = (Instant::now(), 0);
     loop {
         let came = report(socket, RequestBody::Tap(request.clone()))?;
@@ -60,6 +64,28 @@ pub(crate) fn tap(socket: &Path, args: &Tap) -> Result<String, Failure> {
             return Ok(String::new());
         }
         thread::sleep(TAP_EVERY);
+    }
+}
+
+/// Calls of a service that nobody has yet may come, or it is mistyped.
+fn tell_unknown(service: &str, status: &Value) {
+    let list = |value: &'_ Value| value.as_array().cloned().unwrap_or_default();
+    let served = list(&status["services"])
+        .into_iter()
+        .map(|one| one["service"].clone());
+    let bound = list(&status["links"])
+        .into_iter()
+        .flat_map(|link| list(&link["bound"]));
+    let known: Vec<_> = served
+        .chain(bound)
+        .filter_map(|name| Some(name.as_str()?.to_owned()))
+        .collect();
+    if !known.iter().any(|name| name == service) {
+        let meant = did_you_mean(service, known.iter().map(String::as_str));
+        output::tell(&format!(
+            "watching for calls of {service}, which no application here serves or calls at the moment{}",
+            output::plain(&meant)
+        ));
     }
 }
 

@@ -9,7 +9,7 @@ use tollgate_schema::Schema;
 use tollgate_shm_abi::status::Code;
 
 use crate::failure::Failure;
-use crate::output;
+use crate::{output, schema};
 
 /// The exit status when cases failed: 1, as of all test runners, and of no other failure that these commands have.
 const CASES_FAILED: u8 = 1;
@@ -145,7 +145,7 @@ fn cases(file: &Path, protos: &Protos) -> Result<(Cases, Schema), Failure> {
     for file in &proto {
         std::fs::metadata(file).map_err(|error| Failure::file(file, &error))?;
     }
-    let schema = Schema::load(&proto, &include).map_err(Failure::input)?;
+    let schema = schema::compiled(Schema::load(&proto, &include))?;
     Ok((cases, schema))
 }
 

@@ -19,6 +19,7 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use tollgate::Status;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::text;
@@ -185,15 +186,35 @@ impl From<clap::Error> for Failure {
             .trim_start_matches("error: ")
             .split_whitespace()
             .collect();
-        let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
-        let is_name = |word: &&str| !word.starts_with(['-', '<', '[']);
-        let command: Vec<_> = usage
-            .unwrap_or("tollgate")
-            .split(' ')
-            .take_while(is_name)
-            .collect();
-        Failure::input(words.join(" ")).hint(format!("{} --help", command.join(" ")))
+        let meant =
+            suggestion(&error).map_or_else(String::new, |name| format!("; did you mean {name:?}?"));
+        let sentence = words.join(" ") + &meant;
+        Failure::input(sentence).hint(format!("{} --help", command(&error).join(" ")))
     }
+}
+
+/// The command that an error is about, such as `tollgate audit`.
+pub(crate) fn command(error: &clap::Error) -> Vec<String> {
+    let text = error.to_string();
+    let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
+    let words = usage.unwrap_or("tollgate").split(' ');
+    let names = words.take_while(|word| !word.starts_with(['-', '<', '[']));
+    names.map(str::to_owned).collect()
+}
+
+/// What clap takes for meant: a command, an option, a value.
+fn suggestion(error: &clap::Error) -> Option<String> {
+    let kinds = [
+        ContextKind::SuggestedSubcommand,
+        ContextKind::SuggestedArg,
+        ContextKind::SuggestedValue,
+    ];
+    kinds.into_iter().find_map(|kind| match error.get(kind)? {
+        ContextValue::String(one) => Some(one.clone()),
+        // The likeliest is the last.
+        ContextValue::Strings(several) => several.last().cloned(),
+        _ => None,
+    })
 }
 
 #[cfg(test)]
@@ -269,6 +290,19 @@ mod tests {
             "tollgate call --token T --proto F Reserve",
             "tollgate: INVALID_ARGUMENT: invalid value 'Reserve' for '<SERVICE/METHOD>': \
              a method is written package.Service/Method. Try: tollgate --help",
+        );
+        check(
+            "tollgate statsu",
+            "tollgate: INVALID_ARGUMENT: unrecognized subcommand 'statsu'; did you mean \"status\"? Try: tollgate --help",
+        );
+        check(
+            "tollgate policy atach acl@1",
+            "tollgate: INVALID_ARGUMENT: unrecognized subcommand 'atach'; did you mean \"attach\"? Try: tollgate policy --help",
+        );
+        check(
+            "tollgate top --sort cpuu",
+            "tollgate: INVALID_ARGUMENT: invalid value 'cpuu' for '--sort <SORT>' [possible values: cpu, rate, p99, denials]; \
+             did you mean \"cpu\"? Try: tollgate --help",
         );
     }
 }

@@ -114,6 +114,18 @@ fn run(cli: &Cli) -> Result<String, Failure> {
     }
 }
 
+/// The help of a command, such as `tollgate audit`.
+fn help_of(words: &[String]) -> String {
+    let mut command = Cli::command();
+    command.build();
+    for word in words.iter().skip(1) {
+        if let Some(found) = command.find_subcommand(word) {
+            command = found.clone();
+        }
+    }
+    command.render_help().to_string()
+}
+
 /// What clap has to say: help and version are answers; help because a command is missing is a
 /// failure that shows the way; the rest is a failure of one sentence.
 fn explain(error: clap::Error) -> ExitCode {
@@ -122,8 +134,8 @@ fn explain(error: clap::Error) -> ExitCode {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             ended(output::print(&text.to_string()))
         }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            output::tell(text.to_string().trim_end());
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            output::tell(help_of(&failure::command(&error)).trim_end());
             Failure::input("a command is missing").exit()
         }
         _ => Failure::from(error).exit(),

@@ -19,8 +19,8 @@ use tollgate_shm_abi::status::Code;
 
 use crate::admin::{ask, blob, lines, outline, report, unexpected};
 use crate::args::{
-    Abi, Attach, Body, Described, Diff, Isolation, Mode, OnFault, Options, Place, Policy, Push,
-    Select, Show, Side, Upgrade, VersionName,
+    Abi, Attach, Body, Described, Diff, Isolation, Mode, OnFault, Options, Owner, Place, Policy,
+    Push, Select, Show, Side, Upgrade, VersionName,
 };
 use crate::failure::Failure;
 use crate::output;
@@ -33,10 +33,11 @@ pub(crate) fn policy(socket: &Path, command: &Policy) -> Result<String, Failure>
     match command {
         Policy::Push(args) => push(socket, args),
         Policy::Attach(args) => attach(socket, args),
-        Policy::Detach(args) => done(
-            socket,
-            RequestBody::PolicyDetach(selection(&args.name, &args.place)),
-        ),
+        Policy::Detach(args) => {
+            let selection = selection(&args.name, &args.place);
+            let detached = format!("detached {}: {}\n", args.name, everywhere(&args.place));
+            done(socket, RequestBody::PolicyDetach(selection)).map(|()| detached)
+        }
         Policy::Upgrade(args) => upgrade(socket, args),
         Policy::Promote(args) => step(socket, args, STEP_PROMOTE),
         Policy::Rollback(args) => step(socket, args, STEP_ROLLBACK),
@@ -231,7 +232,52 @@ fn attach(socket: &Path, args: &Attach) -> Result<String, Failure> {
         percent,
         options: Some(options(&args.options)),
     };
-    done(socket, RequestBody::PolicyAttach(attach))
+    let (policy, mode) = (&args.policy, mode_name(args.mode));
+    let side = side_name(args.side);
+    let whose = whose(&args.owner);
+    let method = args.method.as_deref().unwrap_or("*");
+    let place = match args.service.as_deref() {
+        Some(service) => format!("{side} {service}/{method}"),
+        None => format!("{side} *"),
+    };
+    let attached = format!("attached {policy} ({mode}): {place} {whose}\n");
+    done(socket, RequestBody::PolicyAttach(attach)).map(|()| attached)
+}
+
+/// Whose calls a policy judges.
+fn whose(owner: &Owner) -> String {
+    match (&owner.tenant, owner.provider) {
+        (Some(tenant), false) => format!("of tenant {tenant}"),
+        (Some(tenant), true) => format!("of tenant {tenant}, for the provider"),
+        (None, _) => "of all tenants, for the provider".to_owned(),
+    }
+}
+
+/// The places that a selection means.
+fn everywhere(place: &Place) -> String {
+    let side = place.side.map_or("both sides", side_name);
+    let whose = whose(&place.owner);
+    match (&place.service, &place.method) {
+        (None, None) => format!("{side}, all services {whose}"),
+        (None, Some(method)) => format!("{side}, {method} of all services {whose}"),
+        (Some(service), None) => format!("{side}, {service} {whose}"),
+        (Some(service), Some(method)) => format!("{side}, {service}/{method} {whose}"),
+    }
+}
+
+fn mode_name(mode: Mode) -> String {
+    match mode {
+        Mode::Enforce => "enforce".to_owned(),
+        Mode::Shadow => "shadow".to_owned(),
+        Mode::Canary(percent) => format!("canary {percent}%"),
+    }
+}
+
+fn side_name(side: Side) -> &'static str {
+    match side {
+        Side::Client => "client",
+        Side::Server => "server",
+    }
 }
 
 fn upgrade(socket: &Path, args: &Upgrade) -> Result<String, Failure> {
@@ -402,7 +448,7 @@ pub(crate) fn number(side: Side) -> i32 {
 
 fn done(socket: &Path, body: RequestBody) -> Result<(), Failure> {
     match ask(socket, body, &[])? {
-        (ResponseBody::Done(_), _) => Ok(String::new()),
+        (ResponseBody::Done(_), _) => Ok(()),
         (other, _) => Err(unexpected(&other)),
     }
 }

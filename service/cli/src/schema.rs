@@ -4,7 +4,8 @@
 
 use tollgate_schema::dynamic::{from_json, read_block, to_json, write_block};
 use tollgate_schema::prost_reflect::MessageDescriptor;
-use tollgate_schema::{MethodLayout, Schema, ServiceLayout};
+use tollgate_schema::spelling::did_you_mean;
+use tollgate_schema::{MethodLayout, Schema, SchemaError, ServiceLayout};
 use tollgate_shm_abi::status::Code;
 
 use crate::args;
@@ -21,7 +22,22 @@ pub(crate) fn load(files: &args::Files) -> Result<Schema, Failure> {
     for file in &files.proto {
         std::fs::metadata(file).map_err(|error| Failure::file(file, &error))?;
     }
-    Schema::load(&files.proto, &files.include).map_err(Failure::input)
+    compiled(Schema::load(&files.proto, &files.include))
+}
+
+/// An import that isn't found is, most of the time, somewhere else.
+pub(crate) fn compiled(schema: Result<Schema, SchemaError>) -> Result<Schema, Failure> {
+    schema.map_err(|error| {
+        let failure = Failure::input(&error);
+        match &error {
+            SchemaError::ProtoInvalid { reason }
+                if reason.contains("import ") && reason.contains("not found") =>
+            {
+                failure.hint("-I DIR, where DIR has the imported files")
+            }
+            _ => failure,
+        }
+    })
 }
 
 /// One method's two message types.
@@ -75,10 +91,11 @@ impl Service {
                     .iter()
                     .map(|method| method.name.as_str())
                     .collect();
+                let meant = did_you_mean(name, names.iter().copied());
                 let (service, names) = (self.name(), names.join(", "));
                 Failure::new(
                     Code::NOT_FOUND,
-                    format_args!("service {service} has no method {name:?}; it has {names}"),
+                    format_args!("service {service} has no method {name:?}; it has {names}{meant}"),
                 )
             })?;
         self.describe(layout)

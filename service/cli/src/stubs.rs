@@ -4,15 +4,15 @@ use tollgate_gen::GenError;
 use tollgate_schema::Schema;
 use tollgate_shm_abi::status::Code;
 
-use crate::args;
 use crate::failure::Failure;
+use crate::{args, schema};
 
 /// Writes the stubs, or compares them with what is there; answers the paths of the files that were written.
 pub(crate) fn generate(args: &args::Gen) -> Result<String, Failure> {
     for input in &args.inputs {
         std::fs::metadata(input).map_err(|error| Failure::file(input, &error))?;
     }
-    let schema = Schema::load(&args.inputs, &args.include).map_err(Failure::input)?;
+    let schema = schema::compiled(Schema::load(&args.inputs, &args.include))?;
     let files = args.lang.language().generate(&schema).map_err(failure)?;
     let stale = tollgate_gen::stale(&files, &args.out).map_err(failure)?;
     let paths: Vec<_> = stale

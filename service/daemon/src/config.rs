@@ -11,6 +11,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tollgate_control::Isolation;
 use tollgate_policy_host::CompilerConfig;
+use tollgate_schema::spelling::did_serde_mean;
+use tollgate_shm_abi::text::point_at;
 use tollgate_telemetry::export::{Endpoint, EndpointError, Protocol};
 use tollgate_telemetry::headers::{Headers, HeadersError};
 use tollgate_telemetry::limits::{MAX_CA_BYTES, MAX_HEADERS_BYTES};
@@ -698,12 +700,18 @@ pub enum ConfigError {
         error: std::io::Error,
     },
     /// The file isn't a configuration.
-    #[error("{path}: {message}")]
+    #[error("{path}, line {line}, column {column}: {message}")]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// The parser's sentence, with line and column.
+        /// Where in it.
+        line: usize,
+        /// Where in that line.
+        column: usize,
+        /// The parser's sentence.
         message: String,
+        /// The line, with a caret below.
+        shown: String,
     },
     /// A collector's endpoint is none.
     #[error("telemetry: {0}")]
@@ -744,6 +752,16 @@ pub enum ConfigError {
     },
 }
 
+impl ConfigError {
+    /// The lines of the file that show what is wrong.
+    pub fn shown(&self) -> Option<&str> {
+        match self {
+            ConfigError::Malformed { shown, .. } => Some(shown),
+            _ => None,
+        }
+    }
+}
+
 impl Config {
     /// Reads and checks a TOML file.
     pub fn read(path: &std::path::Path) -> Result<Self, ConfigError> {
@@ -751,9 +769,17 @@ impl Config {
             path: path.to_owned(),
             error,
         })?;
-        let malformed = |error: toml::de::Error| ConfigError::Malformed {
-            path: path.to_owned(),
-            message: error.to_string().trim_end().replace('\n', " "),
+        let malformed = |error: toml::de::Error| {
+            let (line, column, shown) = point_at(&text, error.span().unwrap_or_default());
+            let message = error.message().trim_end().replace('\n', ", ");
+            let meant = did_serde_mean(&message);
+            ConfigError::Malformed {
+                path: path.to_owned(),
+                line,
+                column,
+                message: message + &meant,
+                shown,
+            }
         };
         let mut config: Self = toml::from_str(&text).map_err(malformed)?;
         let table: toml::Table = toml::from_str(&text).map_err(malformed)?;
@@ -937,12 +963,34 @@ mod tests {
     }
 
     #[test]
+    fn a_mistake_in_a_file_is_shown_where_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("host.toml");
+        std::fs::write(&path, "name = 'a'\nspin_us = oh\n").unwrap();
+        let error = Config::read(&path).unwrap_err();
+        assert_eq!(
+            error.shown(),
+            Some("  |\n2 | spin_us = oh\n  |           ^^")
+        );
+        assert_eq!(error.to_string().lines().count(), 1, "{error}");
+    }
+
+    #[test]
     fn refusals_name_the_setting_and_the_value() {
         let check = |text: &str, expected: &str| {
             let error = parse(text).unwrap_err();
             assert!(error.contains(expected), "{error:?} lacks {expected:?}");
         };
-        check("nmae = 'a'", "nmae");
+        check(
+            "nmae = 'a'",
+            "host.toml, line 1, column 1: unknown field `nmae`",
+        );
+        check("nmae = 'a'", "; did you mean \"name\"?");
+        check(
+            "\n[link]\nwindow_cals = 3",
+            "host.toml, line 3, column 1: unknown",
+        );
+        check("waiting = 'slep'", "; did you mean \"sleep\"?");
         check("name = 'A b'", "name = \"A b\"");
         check("spin_us = 10001", "spin_us = 10001: 0 to 10000");
         for (value, text) in [(99, "99"), (1_000_001, "1000001")] {

@@ -196,8 +196,12 @@ fn main() -> ExitCode {
     let takes_over = arguments.take_over;
     let (code, sentence) = match arguments.into_config() {
         Err(error) => {
+            let shown = error.shown().map(|lines| format!("\n{lines}"));
             let sentence = text::escape(&error.to_string()).into_owned();
-            (Code::INVALID_ARGUMENT, sentence)
+            (
+                Code::INVALID_ARGUMENT,
+                sentence + &shown.unwrap_or_default(),
+            )
         }
         Ok(config) => match tollgate_daemon::run(config, takes_over) {
             Ok(()) => return ExitCode::SUCCESS,

@@ -13,6 +13,7 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 use tollgate_control::limits::CPU_US;
+use tollgate_schema::spelling::did_you_mean;
 use tollgate_telemetry::sampling::MILLION;
 
 use crate::config::{Config, ConfigError};
@@ -252,8 +253,9 @@ pub(crate) enum Refused {
     Value(#[from] ConfigError),
     /// There is no such setting, or it can't change.
     #[error(
-        "{key:?} is no setting that can change while the daemon runs; {} are",
-        all_keys()
+        "{key:?} is no setting that can change while the daemon runs; {} are{}",
+        all_keys(),
+        did_you_mean(key, SETTINGS.iter().map(|setting| setting.key))
     )]
     Unknown {
         /// What was asked for.

@@ -11,6 +11,7 @@ use super::base64;
 use super::tree::Json;
 use super::wire;
 use super::{Reason, UnknownFields, WellKnown, any_type, is_null_value, well_known};
+use crate::spelling::did_you_mean;
 
 pub(super) struct Parser {
     pub(super) unknown: UnknownFields,
@@ -56,7 +57,7 @@ impl Parser {
             let Some(field) = field else {
                 match self.unknown {
                     UnknownFields::Ignored => continue,
-                    UnknownFields::Refused => return Err(format!("it has no field {name:?}")),
+                    UnknownFields::Refused => return Err(no_field(descriptor, &name)),
                 }
             };
             if !seen.insert(field.number()) {
@@ -298,6 +299,14 @@ fn object_or_null(json: Json) -> Result<Vec<(String, Json)>, Reason> {
         Json::Null => Ok(Vec::new()),
         other => object(other),
     }
+}
+
+fn no_field(descriptor: &MessageDescriptor, name: &str) -> Reason {
+    let fields: Vec<_> = descriptor.fields().collect();
+    let names = fields
+        .iter()
+        .flat_map(|field| [field.name(), field.json_name()]);
+    format!("it has no field {name:?}{}", did_you_mean(name, names))
 }
 
 fn within(name: &str, reason: &str) -> Reason {

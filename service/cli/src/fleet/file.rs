@@ -22,7 +22,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use tollgate_schema::spelling::did_serde_mean;
 use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::text::point_at;
 
 use crate::failure::Failure;
 use crate::fleet::reach::{Reach, Remote};
@@ -118,13 +120,11 @@ impl Wrong {
         match self {
             Wrong::Meaning(sentence) => Failure::input(format_args!("{path}: {sentence}")),
             Wrong::Toml(error) => {
-                let at = error.span().map_or(0, |span| span.start.min(text.len()));
-                let line = 1 + text.as_bytes()[..at]
-                    .iter()
-                    .filter(|&&b| b == b'\n')
-                    .count();
-                let message = error.message().replace('\n', " ");
-                Failure::input(format_args!("{path}, line {line}: {message}"))
+                let (line, _, shown) = point_at(text, error.span().unwrap_or_default());
+                let message = error.message().trim_end().replace('\n', ", ");
+                let meant = did_serde_mean(&message);
+                let sentence = format!("{path}, line {line}: {message}{meant}");
+                Failure::excerpt(sentence, &shown)
             }
         }
     }
@@ -287,11 +287,11 @@ mod tests {
         );
         check(
             "[[host]]\nname = 'a'\nsokcet = 's'",
-            "f.toml, line 3: unknown field `sokcet`, expected one of `name`, `socket`, `ssh`, `tollgate`, `binary`",
+            "f.toml, line 3: unknown field `sokcet`, expected one of `name`, `socket`, `ssh`, `tollgate`, `binary`; did you mean \"socket\"?",
         );
         check(
             "hosts = 1",
-            "f.toml, line 1: unknown field `hosts`, expected `binary` or `host`",
+            "f.toml, line 1: unknown field `hosts`, expected `binary` or `host`; did you mean \"host\"?",
         );
         check(
             "[[host]]\nsocket = 's'",
