@@ -34,6 +34,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use crate::disk;
 use crate::limits::{self, AUDIT_RING, MAX_DETAILS_BYTES, MAX_LINE_BYTES};
 use crate::model::hex;
 
@@ -401,6 +402,8 @@ pub(crate) struct Log {
     pub(crate) head: Head,
     /// The anchor's line, which the file still lacks.
     owed: Option<String>,
+    /// Why it does, if that isn't for a moment only.
+    failure: Option<String>,
 }
 
 /// How the file was found at the start.
@@ -426,7 +429,18 @@ impl Log {
             },
             head: Head::default(),
             owed: None,
+            failure: None,
         }
+    }
+
+    /// The log in a state directory whose files can't be written now: as it is, without what it may lack.
+    pub(crate) fn as_it_is(state: &Path, anchor: Option<&str>) -> Result<Log, String> {
+        Ok(Log {
+            place: Place::File(state.join(FILE)),
+            head: head_of(anchor)?,
+            owed: None,
+            failure: None,
+        })
     }
 
     /// The log in a state directory whose store has `anchor` as its newest line.
@@ -436,6 +450,7 @@ impl Log {
             place: Place::File(path.clone()),
             head: Head::default(),
             owed: None,
+            failure: None,
         };
         let (ends, open_at, len) = last_line(&path)?;
         let ended = ends.as_deref().map_or(Ok(Head::default()), |line| {
@@ -471,9 +486,16 @@ impl Log {
             && let Err(error) = self.append(&line)
         {
             self.owed = Some(line);
+            self.failure = Some(error.to_string());
             return Err(error);
         }
+        self.failure = None;
         Ok(())
+    }
+
+    /// Why the file lacks its newest record, if it does.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 
     /// Takes a line that the store has committed.
@@ -598,6 +620,7 @@ fn broken(ended: &Result<Head, String>, rest: u64) -> Found {
 
 fn append(path: &Path, line: &str) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
+    disk::has_room()?;
     let mut file = File::options()
         .append(true)
         .read(true)

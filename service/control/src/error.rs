@@ -95,6 +95,10 @@ pub enum StoreError {
         stored: u64,
         logged: u64,
     },
+    #[error("the state contradicts itself: {what}")]
+    Contradiction { what: String },
+    #[error("the state in {path} can't be changed now, only read: {why}; each change tries again")]
+    ReadOnly { path: String, why: String },
     #[error("the state has an attachment that this daemon can't read: {error}")]
     Unreadable { error: serde_json::Error },
     #[error("the audit log {path} can't be written, so nothing is changed: {error}")]
@@ -129,6 +133,8 @@ impl StoreError {
             | E::Format { .. }
             | E::Damaged { .. }
             | E::WentBack { .. }
+            | E::Contradiction { .. }
+            | E::ReadOnly { .. }
             | E::Unreadable { .. }
             | E::Audit { .. }
             | E::ModuleLost { .. }
@@ -136,6 +142,32 @@ impl StoreError {
             | E::Random { .. }
             | E::Database(_) => Cause::Broken,
         }
+    }
+}
+
+/// A disk's own error. `ErrorKind` has no name for it.
+const EIO: i32 = 5;
+
+impl StoreError {
+    /// Whether the database has to be opened again: after an error of a file's it answers nothing else any more.
+    pub(crate) fn needs_reopening(&self) -> bool {
+        matches!(self, StoreError::Database(_))
+    }
+
+    /// Whether it is the disk that doesn't take what is written, and may some time: not the operator, who gave a wrong directory.
+    pub(crate) fn is_disks(&self) -> bool {
+        use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+        let error = match self {
+            StoreError::Directory { error, .. } | StoreError::Audit { error, .. } => error,
+            StoreError::Database(error) => match &**error {
+                redb::Error::Io(error) => error,
+                redb::Error::PreviousIo => return true,
+                _ => return false,
+            },
+            _ => return false,
+        };
+        let full = [FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull];
+        full.contains(&error.kind()) || error.raw_os_error() == Some(EIO)
     }
 }
 

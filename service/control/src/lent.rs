@@ -83,10 +83,24 @@ impl Lent {
         self.state_mut().database = None;
     }
 
-    /// Takes what another has opened.
+    #[cfg(test)]
+    pub(crate) fn look<T>(
+        &self,
+        look: impl FnOnce(&Database) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let state = self.state();
+        look(state.database.as_ref().ok_or(StoreError::HandedOver)?)
+    }
+
+    /// Whether there is a database to ask.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state().database.is_some()
+    }
+
+    /// Takes what another has opened. What is refused stays so.
     pub(crate) fn replace(&self, by: Lent) {
         let by = by.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        *self.state_mut() = by;
+        self.state_mut().database = by.database;
     }
 
     // Whoever panicked held the lock between two assignments at most.

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+mod disk;
 mod error;
 mod lent;
 pub mod limits;

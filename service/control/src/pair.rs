@@ -5,7 +5,8 @@
 //! ```
 //!
 //! The two hold the same bytes, page for page, and each by itself survives a power cut at any moment. A start looks at both before it changes
-//! either (in an [`Overlay`]), and takes the one that is whole and ends with the newer audit record:
+//! either (in an [`Overlay`]): it compares every page with its checksum, also of files that are the same (what one disk does to both, a backup keeps).
+//! It takes the one that is whole and ends with the newer audit record:
 //!
 //! ```text
 //!   tollgate.redb   copy            what happens
@@ -18,7 +19,10 @@
 //! Nor does it start if the audit log has a later record than either: the state went back, and policies may be missing.
 //! Files appear under their names when they are complete, so an empty or short one is a damaged one, never a new one.
 //!
-//! Absent: protection from who can write the directory, and repair while the daemon runs. A page that decays then is found at the next start.
+//! Files that can't be written (a full disk) are read all the same: [`open_to_read`] keeps what a start would change in memory. A copy that is behind is
+//! overwritten in its place, so that it takes no room beside the old one; until that is done, the file is the whole one.
+//!
+//! Absent: protection from who can write the directory, and a search for pages that decay while the daemon runs: these are found at the next start.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -36,8 +40,8 @@ use serde_json::{Value, json};
 
 use crate::audit::{self, Head};
 use crate::error::StoreError;
-use crate::limits;
 use crate::store;
+use crate::{disk, limits};
 
 /// The file's name in the state directory.
 pub(crate) const FILE: &str = "tollgate.redb";
@@ -105,6 +109,47 @@ impl<B: StorageBackend> StorageBackend for Pair<B> {
     }
 }
 
+/// One of them on the disk.
+#[derive(Debug)]
+pub(crate) struct OnDisk(FileBackend);
+
+impl StorageBackend for OnDisk {
+    fn len(&self) -> IoResult<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> IoResult<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> IoResult<()> {
+        disk::has_room()?;
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> IoResult<()> {
+        disk::has_room()?;
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> IoResult<()> {
+        disk::has_room()?;
+        self.0.write(offset, data)
+    }
+
+    fn close(&self) -> IoResult<()> {
+        self.0.close()
+    }
+
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.0.try_lock_range(start, end)
+    }
+
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.unlock_range(start, end)
+    }
+}
+
 // ---- opening ----
 
 /// What was made again from its copy, or what of it was: for the audit log and the operator.
@@ -153,10 +198,10 @@ impl Found {
     fn look(state: &Path) -> Result<Found, StoreError> {
         let (file, copy) = (state.join(FILE), state.join(COPY));
         let is_same = is_same(&file, &copy).map_err(|error| unusable(state, error))?;
-        let found = look(&file, is_same);
+        let found = look(&file);
         let copy = match &found {
             Look::Whole(head) if is_same => Look::Whole(*head),
-            _ => look(&copy, false),
+            _ => look(&copy),
         };
         Ok(Found {
             file: found,
@@ -195,7 +240,7 @@ impl std::fmt::Display for Look {
 }
 
 /// Locks the directory and makes both files whole and the same.
-pub(crate) fn open(state: &Path) -> Result<(Pair<FileBackend>, Option<Restored>), StoreError> {
+pub(crate) fn open(state: &Path) -> Result<(Pair<OnDisk>, Option<Restored>), StoreError> {
     let lock = lock(state)?;
     let mut found = Found::look(state)?;
     if found.is_nothing() {
@@ -211,11 +256,11 @@ pub(crate) fn open(state: &Path) -> Result<(Pair<FileBackend>, Option<Restored>)
         true => restore(state, &found).map(Some),
     };
     let restored = restored.map_err(|error| unusable(state, error))?;
-    let backend = |name: &str| -> Result<FileBackend, StoreError> {
+    let backend = |name: &str| -> Result<OnDisk, StoreError> {
         let path = state.join(name);
         let file = File::options().read(true).write(true).open(path);
         let file = file.map_err(|error| unusable(state, error))?;
-        Ok(FileBackend::new(file)?)
+        Ok(OnDisk(FileBackend::new(file)?))
     };
     let pair = Pair {
         first: backend(FILE)?,
@@ -223,6 +268,22 @@ pub(crate) fn open(state: &Path) -> Result<(Pair<FileBackend>, Option<Restored>)
         _lock: Some(lock),
     };
     Ok((pair, restored))
+}
+
+/// Locks the directory and reads the newer of the files that are whole; neither is changed. `None`: there is neither.
+pub(crate) fn open_to_read(state: &Path) -> Result<Option<Overlay>, StoreError> {
+    let lock = lock(state)?;
+    let found = Found::look(state)?;
+    if found.is_nothing() {
+        return Ok(None);
+    }
+    let (head, is_copy) = found.newest(state)?;
+    check_log(state, head)?;
+    let name = if is_copy { COPY } else { FILE };
+    let overlay = File::open(state.join(name)).and_then(Overlay::new);
+    let mut overlay = overlay.map_err(|error| unusable(state, error))?;
+    overlay.lock = Some(lock);
+    Ok(Some(overlay))
 }
 
 /// Where the state of a directory ends, as the next start would find it. Changes nothing.
@@ -275,17 +336,40 @@ fn create(state: &Path) -> Result<(), StoreError> {
 
 fn make_copy(state: &Path, copy: &Look) -> IoResult<Option<Restored>> {
     let from = File::open(state.join(FILE))?;
+    match copy {
+        // Made for the first time, by a daemon that knew of no copy before, say.
+        Look::Missing => copy_to(state, &from, COPY)?,
+        // Damaged, or behind: a power cut, a disk that was full.
+        _ => overwrite(&from, &state.join(COPY))?,
+    }
     let Look::Damaged(why) = copy else {
-        // Made for the first time, or behind: a power cut, or a daemon that knew of no copy.
-        copy_to(state, &from, COPY)?;
         return Ok(None);
     };
-    copy_to(state, &from, COPY)?;
     Ok(Some(Restored {
         file: COPY,
         why: why.clone(),
         kept: None,
     }))
+}
+
+/// Makes a file the same as another, block by block, in its place.
+fn overwrite(from: &File, path: &Path) -> IoResult<()> {
+    let to = File::options().read(true).write(true).open(path)?;
+    disk::has_room()?;
+    let len = from.metadata()?.len();
+    to.set_len(len)?;
+    copy_blocks(from, &to, len)?;
+    to.sync_all()
+}
+
+fn copy_blocks(from: &File, to: &File, len: u64) -> IoResult<()> {
+    let mut block = vec![0; BLOCK];
+    for at in (0..len).step_by(BLOCK) {
+        let block = &mut block[..len_at(len, at)];
+        from.read_exact_at(block, at)?;
+        to.write_all_at(block, at)?;
+    }
+    Ok(())
 }
 
 fn restore(state: &Path, found: &Found) -> IoResult<Restored> {
@@ -322,18 +406,18 @@ fn keep_aside(state: &Path) -> IoResult<String> {
 }
 
 fn copy_to(state: &Path, from: &File, name: &str) -> IoResult<()> {
-    let new = new_file(&state.join(format!("{name}{NEW}")))?;
-    let len = from.metadata()?.len();
-    let mut block = vec![0; BLOCK];
-    for at in (0..len).step_by(BLOCK) {
-        let block = &mut block[..len_at(len, at)];
-        from.read_exact_at(block, at)?;
-        new.write_all_at(block, at)?;
+    let path = state.join(format!("{name}{NEW}"));
+    let new = new_file(&path)?;
+    if let Err(error) = copy_blocks(from, &new, from.metadata()?.len()) {
+        // What a full disk needs least is half of a file.
+        let _left_for_the_next_start = std::fs::remove_file(path);
+        return Err(error);
     }
     complete(state, name)
 }
 
 fn new_file(path: &Path) -> IoResult<File> {
+    disk::has_room()?;
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(true);
     options.mode(0o600).open(path)
@@ -349,15 +433,14 @@ fn complete(state: &Path, name: &str) -> IoResult<()> {
 
 // ---- looking without touching ----
 
-/// `is_same`: the other has the same bytes.
-fn look(path: &Path, is_same: bool) -> Look {
+fn look(path: &Path) -> Look {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Look::Missing,
         Err(error) => return Look::Damaged(format!("it can't be read: {error}")),
     };
     // The library has checks that panic, and a damaged file is where they would be met.
-    let looked = std::panic::catch_unwind(AssertUnwindSafe(|| look_into(file, is_same)));
+    let looked = std::panic::catch_unwind(AssertUnwindSafe(|| look_into(file)));
     match looked {
         Ok(Ok(head)) => Look::Whole(head),
         Ok(Err(why)) => Look::Damaged(why),
@@ -365,8 +448,8 @@ fn look(path: &Path, is_same: bool) -> Look {
     }
 }
 
-/// Reads every page and compares it with its checksum; only what opening takes, if the other file is the same: no accident damages both alike.
-fn look_into(file: File, is_same: bool) -> Result<Head, String> {
+/// Reads every page and compares it with its checksum, every module with its digest, and what the tables say of each other.
+fn look_into(file: File) -> Result<Head, String> {
     let overlay = Overlay::new(file).map_err(|error| error.to_string())?;
     if overlay.changes().len == 0 {
         return Err("it is empty".to_owned());
@@ -374,25 +457,23 @@ fn look_into(file: File, is_same: bool) -> Result<Head, String> {
     let mut database = store::builder()
         .create_with_backend(overlay)
         .map_err(|error| error.to_string())?;
-    let checked = if is_same {
-        Ok(true)
-    } else {
-        database.check_integrity()
-    };
-    match checked {
+    match database.check_integrity() {
         Ok(true) => {}
         Ok(false) => return Err("its pages aren't what was written".to_owned()),
         Err(error) => return Err(error.to_string()),
     }
+    store::check(&database).map_err(|error| error.to_string())?;
     let line = store::last_record(&database).map_err(|error| error.to_string())?;
     audit::head_of(line.as_deref())
 }
 
 /// A file, and changes to it that are forgotten.
 #[derive(Debug)]
-struct Overlay {
+pub(crate) struct Overlay {
     file: File,
     changes: Mutex<Changes>,
+    /// The directory, as [`Pair`] has it.
+    lock: Option<File>,
 }
 
 #[derive(Debug)]
@@ -415,6 +496,7 @@ impl Overlay {
         Ok(Overlay {
             file,
             changes: Mutex::new(changes),
+            lock: None,
         })
     }
 
@@ -537,5 +619,7 @@ fn is_same(one: &Path, other: &Path) -> IoResult<bool> {
 
 #[cfg(test)]
 mod power_cuts;
+#[cfg(test)]
+pub(crate) use power_cuts::scratch;
 #[cfg(test)]
 mod tests;

@@ -24,20 +24,28 @@
 //!
 //! The file has a copy beside it, `tollgate.redb.copy`, with the same bytes: see [`crate::pair`] for what a start makes of damaged ones. A change
 //! costs three syncs (the file, its copy, the audit log), pages that don't change aren't written again, and the disk holds everything
-//! twice, three times while a copy is made.
+//! twice, three times while a damaged file is made again.
+//!
+//! What the disk gives back is checked at the start: each page has a checksum, each module is compared with its digest, and the invariants above
+//! hold, or the file is damaged ([`check`]). A module is compared with its digest again whenever it is loaded.
+//!
+//! After an error of a file's, a full disk's say, the library answers nothing any more, not even what it has in memory. So the files are closed and opened
+//! again at once, and if they can't be written, they are read only ([`pair::open_to_read`]): applications are let in, policies are found, and each change
+//! tries again before it is refused. [`Store::problems`] says so.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Error as IoError;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use redb::backends::InMemoryBackend;
 use redb::{
-    Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable,
-    ReadableTableMetadata, StorageBackend, TableDefinition, TableError, WriteTransaction,
+    Builder, Database, DatabaseError, ReadOnlyTable, ReadTransaction, ReadableDatabase,
+    ReadableTable, ReadableTableMetadata, StorageBackend, TableDefinition, TableError,
+    WriteTransaction,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -111,14 +119,66 @@ pub struct Store {
     /// Locked for the whole of a change, so that records and changes have one order.
     log: Mutex<Log>,
     restored: Option<Restored>,
+    /// The directory; none: it is in memory. A copy has one once it is the one that changes.
+    state: Mutex<Option<PathBuf>>,
+    health: Mutex<Health>,
+}
+
+/// How it stands with the files.
+#[derive(Debug, Default)]
+struct Health {
+    /// Why the last change failed, if it was a file's fault.
+    failure: Option<String>,
+    /// What is open can't be written.
+    is_read_only: bool,
 }
 
 impl Store {
     /// Opens the state in a directory; creates both if missing, for the daemon's own user only. What is damaged is made again from its copy.
+    /// A state whose disk takes nothing can be read; see [`problems`](Self::problems).
     ///
     /// # Errors
     /// The directory or file can't be used, another daemon has it open, it is of another format, or it is damaged and so is its copy.
     pub fn open(state: &Path) -> Result<Store, StoreError> {
+        match Store::open_to_write(state) {
+            Err(error) if error.is_disks() => Store::open_to_read(state, error),
+            opened => opened,
+        }
+    }
+
+    fn open_to_read(state: &Path, why: StoreError) -> Result<Store, StoreError> {
+        let Some(files) = pair::open_to_read(state)? else {
+            return Err(why);
+        };
+        let database = builder().create_with_backend(files)?;
+        prepare(&database, &state.display().to_string())?;
+        let anchor = last_record(&database)?;
+        let log = Log::as_it_is(state, anchor.as_deref());
+        let log = log.map_err(|what| StoreError::Contradiction { what })?;
+        tracing::error!("the state is only read: {why}");
+        Ok(Store {
+            log: Mutex::new(log),
+            state: Mutex::new(Some(state.to_owned())),
+            health: Mutex::new(Health {
+                failure: Some(why.to_string()),
+                is_read_only: true,
+            }),
+            ..Store::of(database, Held::Own)
+        })
+    }
+
+    /// A database, and an audit log in memory.
+    fn of(database: Database, held: Held) -> Store {
+        Store {
+            database: Lent::new(database, held),
+            log: Mutex::new(Log::in_memory()),
+            restored: None,
+            state: Mutex::default(),
+            health: Mutex::default(),
+        }
+    }
+
+    fn open_to_write(state: &Path) -> Result<Store, StoreError> {
         let path = state.display().to_string();
         let made = std::fs::DirBuilder::new()
             .recursive(true)
@@ -134,6 +194,8 @@ impl Store {
             store.record(Actor::Daemon, Event::Restored, restored.details())?;
         }
         store.restored = restored;
+        // Only now: what fails before isn't opened again from within.
+        *store.directory() = Some(state.to_owned());
         Ok(store)
     }
 
@@ -149,9 +211,8 @@ impl Store {
         let opened = Log::open(state, anchor.as_deref());
         let (log, found) = opened.map_err(|error| audit_failed(state, error))?;
         let store = Store {
-            database: Lent::new(database, Held::Own),
             log: Mutex::new(log),
-            restored: None,
+            ..Store::of(database, Held::Own)
         };
         if let Some(from) = before {
             let details = json!({"from": from, "to": FORMAT});
@@ -179,16 +240,49 @@ impl Store {
         let backend = InMemoryBackend::new();
         let database = builder().create_with_backend(backend)?;
         prepare(&database, "memory")?;
-        Ok(Store {
-            database: Lent::new(database, Held::Own),
-            log: Mutex::new(Log::in_memory()),
-            restored: None,
-        })
+        Ok(Store::of(database, Held::Own))
     }
 
     /// What was damaged and is made again, as a sentence for the operator.
     pub fn restored(&self) -> Option<String> {
         self.restored.as_ref().map(Restored::to_string)
+    }
+
+    /// What is wrong with the files now, as sentences for the operator.
+    pub fn problems(&self) -> Vec<String> {
+        let path = self.directory().clone().unwrap_or_default();
+        let mut problems = Vec::new();
+        let health = self.health();
+        if let Some(why) = &health.failure {
+            let path = path.display();
+            let effect = match health.is_read_only {
+                true => "can't be changed, only read",
+                false => "could not be changed last",
+            };
+            problems.push(format!("the state in {path} {effect}: {why}"));
+        }
+        if let Some(why) = self.log().failure() {
+            let path = path.join(audit::FILE);
+            problems.push(format!(
+                "the audit log {} lacks its newest record, and nothing is changed until it has it: {why}",
+                path.display()
+            ));
+        }
+        problems
+    }
+
+    /// Tries whether files that could not be written can be now. To be called from time to time.
+    pub fn retry(&self) {
+        if self.database.held() != Held::Own {
+            return;
+        }
+        if self.health().is_read_only {
+            let _said_in_the_log = self.reopen();
+        }
+        let mut log = self.log();
+        if log.failure().is_some() {
+            let _still = log.settle();
+        }
     }
 
     // ---- from one daemon to the next ----
@@ -225,11 +319,7 @@ impl Store {
     pub fn of_copy(file: File) -> Result<Store, StoreError> {
         let database = builder().create_file(file)?;
         prepare(&database, "the copy")?;
-        Ok(Store {
-            database: Lent::new(database, Held::Everything { asked: false }),
-            log: Mutex::new(Log::in_memory()),
-            restored: None,
-        })
+        Ok(Store::of(database, Held::Everything { asked: false }))
     }
 
     /// Whether changes are refused, because they are held or this is a copy.
@@ -257,14 +347,52 @@ impl Store {
         if let Some(state) = state {
             let opened = Store::open(state)?;
             restored = opened.restored();
-            *self.log() = opened
-                .log
-                .into_inner()
-                .unwrap_or_else(PoisonError::into_inner);
-            self.database.replace(opened.database);
+            self.take(opened);
         }
         self.database.hold(Held::Own);
         Ok(restored)
+    }
+
+    /// Goes on with what was opened.
+    fn take(&self, opened: Store) {
+        let log = opened.log.into_inner();
+        *self.log() = log.unwrap_or_else(PoisonError::into_inner);
+        let health = opened.health.into_inner();
+        *self.health() = health.unwrap_or_else(PoisonError::into_inner);
+        let state = opened.state.into_inner();
+        *self.directory() = state.unwrap_or_else(PoisonError::into_inner);
+        self.database.replace(opened.database);
+    }
+
+    /// Closes the files and opens them again: a file failed, and what is open answers nothing any more, or can't be written.
+    fn reopen(&self) -> Result<(), StoreError> {
+        let Some(state) = self.directory().clone() else {
+            return Ok(());
+        };
+        let was_read_only = self.health().is_read_only;
+        // The lock is the directory's, and not this process's.
+        self.database.let_go();
+        match Store::open(&state) {
+            Ok(opened) => {
+                let is_read_only = opened.health().is_read_only;
+                if let Some(restored) = opened.restored() {
+                    tracing::error!("{restored}");
+                }
+                self.take(opened);
+                if was_read_only && !is_read_only {
+                    tracing::info!("the state in {} can be changed again", state.display());
+                }
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!("the state can't be opened again: {error}");
+                *self.health() = Health {
+                    failure: Some(error.to_string()),
+                    is_read_only: true,
+                };
+                Err(error)
+            }
+        }
     }
 
     // ---- tenants ----
@@ -299,9 +427,11 @@ impl Store {
     /// # Errors
     /// The file failed.
     pub fn authenticate(&self, token: &str) -> Result<Option<String>, StoreError> {
-        let tokens = self.database.begin_read()?.open_table(TOKENS)?;
-        let tenant = tokens.get(sha256(token.as_bytes()))?;
-        Ok(tenant.map(|tenant| tenant.value().to_owned()))
+        self.read(|read| {
+            let tokens = read.open_table(TOKENS)?;
+            let tenant = tokens.get(sha256(token.as_bytes()))?;
+            Ok(tenant.map(|tenant| tenant.value().to_owned()))
+        })
     }
 
     /// All tenants, by name.
@@ -309,11 +439,11 @@ impl Store {
     /// # Errors
     /// The file failed.
     pub fn tenants(&self) -> Result<Vec<String>, StoreError> {
-        let tenants = self.database.begin_read()?.open_table(TENANTS)?;
-        tenants
-            .iter()?
-            .map(|row| Ok(row?.0.value().to_owned()))
-            .collect()
+        self.read(|read| {
+            let tenants = read.open_table(TENANTS)?;
+            let names = tenants.iter()?.map(|row| Ok(row?.0.value().to_owned()));
+            names.collect()
+        })
     }
 
     /// Whether there is such an owner; the provider always is.
@@ -321,8 +451,7 @@ impl Store {
     /// # Errors
     /// There is none, or the file failed.
     pub fn require_owner(&self, owner: &Owner) -> Result<(), StoreError> {
-        let tenants = self.database.begin_read()?.open_table(TENANTS)?;
-        require_owner_in(&tenants, owner)
+        self.read(|read| require_owner_in(&read.open_table(TENANTS)?, owner))
     }
 
     // ---- placements ----
@@ -332,12 +461,14 @@ impl Store {
     /// # Errors
     /// The file failed.
     pub fn placements(&self) -> Result<BTreeMap<String, u32>, StoreError> {
-        let placements = self.database.begin_read()?.open_table(PLACEMENTS)?;
-        let owned = |row: Result<_, redb::StorageError>| {
-            let (tenant, runtime): (redb::AccessGuard<&str>, redb::AccessGuard<u32>) = row?;
-            Ok((tenant.value().to_owned(), runtime.value()))
-        };
-        placements.iter()?.map(owned).collect()
+        self.read(|read| {
+            let placements = read.open_table(PLACEMENTS)?;
+            let owned = |row: Result<_, redb::StorageError>| {
+                let (tenant, runtime): (redb::AccessGuard<&str>, redb::AccessGuard<u32>) = row?;
+                Ok((tenant.value().to_owned(), runtime.value()))
+            };
+            placements.iter()?.map(owned).collect()
+        })
     }
 
     /// Says on which runtime a tenant lives; `None`: where its name says.
@@ -370,12 +501,14 @@ impl Store {
     /// # Errors
     /// The file failed.
     pub fn settings(&self) -> Result<BTreeMap<String, String>, StoreError> {
-        let settings = self.database.begin_read()?.open_table(SETTINGS)?;
-        let owned = |row: Result<_, redb::StorageError>| {
-            let (key, value): (redb::AccessGuard<&str>, redb::AccessGuard<&str>) = row?;
-            Ok((key.value().to_owned(), value.value().to_owned()))
-        };
-        settings.iter()?.map(owned).collect()
+        self.read(|read| {
+            let settings = read.open_table(SETTINGS)?;
+            let owned = |row: Result<_, redb::StorageError>| {
+                let (key, value): (redb::AccessGuard<&str>, redb::AccessGuard<&str>) = row?;
+                Ok((key.value().to_owned(), value.value().to_owned()))
+            };
+            settings.iter()?.map(owned).collect()
+        })
     }
 
     /// Sets settings, all or none; `None` forgets what one was set to.
@@ -464,20 +597,21 @@ impl Store {
     /// # Errors
     /// There is none, or its module is lost.
     pub fn policy(&self, owner: &Owner, policy: &PolicyVersion) -> Result<PolicyBytes, StoreError> {
-        let read = self.database.begin_read()?;
-        let row = read.open_table(POLICIES)?;
-        let row = row.get((owner.key(), policy.name.as_str(), policy.version))?;
-        let row = row.ok_or_else(|| no_policy(owner, policy))?;
-        let (digest, config) = row.value();
-        let module = read.open_table(MODULES)?.get(digest)?;
-        let module = module.ok_or_else(|| StoreError::ModuleLost {
-            digest: hex(&digest),
-        })?;
-        let config = config.map(<[u8]>::to_vec);
-        Ok(PolicyBytes {
-            digest,
-            wasm: module.value().1.to_vec(),
-            config,
+        self.read(|read| {
+            let row = read.open_table(POLICIES)?;
+            let row = row.get((owner.key(), policy.name.as_str(), policy.version))?;
+            let row = row.ok_or_else(|| no_policy(owner, policy))?;
+            let (digest, config) = row.value();
+            let module = read.open_table(MODULES)?.get(digest)?;
+            let module = module.ok_or_else(|| module_lost(digest))?;
+            let wasm = module.value().1.to_vec();
+            check_module(digest, &wasm)?;
+            let config = config.map(<[u8]>::to_vec);
+            Ok(PolicyBytes {
+                digest,
+                wasm,
+                config,
+            })
         })
     }
 
@@ -486,28 +620,27 @@ impl Store {
     /// # Errors
     /// The file failed, or lost a module.
     pub fn policies(&self) -> Result<Vec<PolicyInfo>, StoreError> {
-        let read = self.database.begin_read()?;
-        let modules = read.open_table(MODULES)?;
-        let mut infos = Vec::new();
-        for row in read.open_table(POLICIES)?.iter()? {
-            let (key, value) = row?;
-            let ((owner, name, version), (digest, config)) = (key.value(), value.value());
-            let module = modules.get(digest)?;
-            let module = module.ok_or_else(|| StoreError::ModuleLost {
-                digest: hex(&digest),
-            })?;
-            infos.push(PolicyInfo {
-                owner: Owner::from_key(owner),
-                policy: PolicyVersion {
-                    name: name.to_owned(),
-                    version,
-                },
-                digest,
-                module_bytes: module.value().1.len() as u64,
-                config_digest: config.map(sha256),
-            });
-        }
-        Ok(infos)
+        self.read(|read| {
+            let modules = read.open_table(MODULES)?;
+            let mut infos = Vec::new();
+            for row in read.open_table(POLICIES)?.iter()? {
+                let (key, value) = row?;
+                let ((owner, name, version), (digest, config)) = (key.value(), value.value());
+                let module = modules.get(digest)?;
+                let module = module.ok_or_else(|| module_lost(digest))?;
+                infos.push(PolicyInfo {
+                    owner: Owner::from_key(owner),
+                    policy: PolicyVersion {
+                        name: name.to_owned(),
+                        version,
+                    },
+                    digest,
+                    module_bytes: module.value().1.len() as u64,
+                    config_digest: config.map(sha256),
+                });
+            }
+            Ok(infos)
+        })
     }
 
     // ---- attachments ----
@@ -573,8 +706,7 @@ impl Store {
     /// # Errors
     /// The file failed.
     pub fn attachments(&self) -> Result<Vec<Attachment>, StoreError> {
-        let slots = self.database.begin_read()?.open_table(SLOTS)?;
-        in_order(slots.iter()?)
+        self.read(|read| in_order(read.open_table(SLOTS)?.iter()?))
     }
 
     /// The attachments of an owner, in the same order.
@@ -582,9 +714,10 @@ impl Store {
     /// # Errors
     /// There is no such owner, or the file failed.
     pub fn attachments_of(&self, owner: &Owner) -> Result<Vec<Attachment>, StoreError> {
-        let read = self.database.begin_read()?;
-        require_owner_in(&read.open_table(TENANTS)?, owner)?;
-        attached_to(&read.open_table(SLOTS)?, owner)
+        self.read(|read| {
+            require_owner_in(&read.open_table(TENANTS)?, owner)?;
+            attached_to(&read.open_table(SLOTS)?, owner)
+        })
     }
 
     // ---- audit ----
@@ -594,8 +727,7 @@ impl Store {
     /// # Errors
     /// The file failed.
     pub fn record(&self, actor: Actor, event: Event, details: Value) -> Result<(), StoreError> {
-        let change = self.database.begin_write(false)?;
-        self.commit(change, |_| Ok(((), note(actor, event, details))))
+        self.write(false, |_| Ok(((), note(actor, event, details))))
     }
 
     /// Where the audit log ends.
@@ -640,35 +772,136 @@ impl Store {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn health(&self) -> MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn directory(&self) -> MutexGuard<'_, Option<PathBuf>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at one state of everything; again, if a file failed meanwhile and there is another that is whole.
+    fn read<T>(
+        &self,
+        look: impl Fn(&ReadTransaction) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let read = || self.database.begin_read().and_then(|read| look(&read));
+        // Another daemon may have it.
+        let is_own = self.database.held() == Held::Own;
+        let is_lost = is_own && self.health().is_read_only && !self.database.is_open();
+        match read() {
+            Err(error) if error.needs_reopening() || is_lost => {
+                self.reopen()?;
+                read()
+            }
+            looked => looked,
+        }
+    }
+
     /// One transaction: all of what `make` does and its record, or, if it fails, nothing.
     fn change<T>(
         &self,
         make: impl FnOnce(&WriteTransaction) -> Result<(T, Note), StoreError>,
     ) -> Result<T, StoreError> {
-        self.commit(self.database.begin_write(true)?, make)
+        self.write(true, make)
+    }
+
+    /// A change, or a record alone. What a failed file has left is opened again before the answer, so that the next one finds it usable.
+    fn write<T>(
+        &self,
+        changes: bool,
+        make: impl FnOnce(&WriteTransaction) -> Result<(T, Note), StoreError>,
+    ) -> Result<T, StoreError> {
+        if self.health().is_read_only {
+            if self.database.held() != Held::Own {
+                return Err(StoreError::HandedOver);
+            }
+            self.reopen()?;
+            self.require_writable()?;
+        }
+        let mut made = None;
+        let begun = self.database.begin_write(changes);
+        let written = begun.and_then(|change| self.commit(change, make, &mut made));
+        match written {
+            Ok(()) => {
+                self.health().failure = None;
+                let (made, _) = made.expect("what is committed was made");
+                Ok(made)
+            }
+            Err(error) if error.needs_reopening() => self.failed(error, made),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn require_writable(&self) -> Result<(), StoreError> {
+        match &*self.health() {
+            Health {
+                failure: Some(why),
+                is_read_only: true,
+            } => Err(StoreError::ReadOnly {
+                path: self
+                    .directory()
+                    .clone()
+                    .unwrap_or_default()
+                    .display()
+                    .to_string(),
+                why: why.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// After a file has failed: opens both again. The change is made if its record is there: one of the files has it whole.
+    fn failed<T>(&self, error: StoreError, made: Option<(T, String)>) -> Result<T, StoreError> {
+        tracing::error!("a change of the state failed: {error}");
+        self.reopen()?;
+        let line = self.read(|read| {
+            Ok(read
+                .open_table(AUDIT)?
+                .get(LAST)?
+                .map(|line| line.value().to_owned()))
+        })?;
+        match made {
+            Some((made, written)) if line.as_ref() == Some(&written) => Ok(made),
+            _ => {
+                self.health().failure.get_or_insert(error.to_string());
+                Err(error)
+            }
+        }
     }
 
     fn commit<T>(
         &self,
         change: WriteTransaction,
         make: impl FnOnce(&WriteTransaction) -> Result<(T, Note), StoreError>,
-    ) -> Result<T, StoreError> {
+        made: &mut Option<(T, String)>,
+    ) -> Result<(), StoreError> {
         let mut log = self.log();
-        log.settle().map_err(|error| log_failed(&log, error))?;
-        let made = make(&change);
-        let (made, note) = match made {
-            Ok(made) => made,
+        if let Err(error) = log.settle() {
+            let error = log_failed(&log, error);
+            tracing::error!("{error}");
+            return Err(error);
+        }
+        let (result, note) = match make(&change) {
+            Ok(result) => result,
             Err(error) => {
-                change.abort()?;
+                let aborted = change.abort();
+                // After a file's error there is nothing to abort, and that error says more.
+                if !error.needs_reopening() {
+                    aborted?;
+                }
                 return Err(error);
             }
         };
         let (line, head) = audit::line(&log.head, SystemTime::now(), &note);
         change.open_table(AUDIT)?.insert(LAST, line.as_str())?;
+        *made = Some((result, line.clone()));
         change.commit()?;
         // The change is made. What the file lacks now, the next change or start appends; until then no other is made.
-        let _owed = log.committed(line, head);
-        Ok(made)
+        if let Err(error) = log.committed(line, head) {
+            tracing::error!("the audit log lacks record {}: {error}", head.seq);
+        }
+        Ok(())
     }
 }
 
@@ -678,6 +911,25 @@ fn note(actor: Actor, event: Event, details: Value) -> Note {
         event,
         details,
     }
+}
+
+fn module_lost(digest: Digest) -> StoreError {
+    let digest = hex(&digest);
+    StoreError::ModuleLost { digest }
+}
+
+fn check_module(digest: Digest, wasm: &[u8]) -> Result<(), StoreError> {
+    match sha256(wasm) == digest {
+        true => Ok(()),
+        false => Err(contradiction(format!(
+            "module {} has other bytes than its digest says",
+            hex(&digest)
+        ))),
+    }
+}
+
+fn contradiction(what: String) -> StoreError {
+    StoreError::Contradiction { what }
 }
 
 fn log_failed(log: &Log, error: IoError) -> StoreError {
@@ -711,9 +963,8 @@ fn copy_table<K: redb::Key + 'static, V: redb::Value + 'static>(
 
 /// The audit log's newest line; none in a database without tables, too.
 pub(crate) fn last_record(database: &Database) -> Result<Option<String>, StoreError> {
-    let audit = match database.begin_read()?.open_table(AUDIT) {
-        Err(TableError::TableDoesNotExist(_)) => return Ok(None),
-        opened => opened?,
+    let Some(audit) = table(&database.begin_read()?, AUDIT)? else {
+        return Ok(None);
     };
     let line = audit.get(LAST)?;
     Ok(line.map(|line| line.value().to_owned()))
@@ -721,6 +972,10 @@ pub(crate) fn last_record(database: &Database) -> Result<Option<String>, StoreEr
 
 /// Makes the tables; carries a file of an older format over, and says which that was.
 fn prepare(database: &Database, path: &str) -> Result<Option<u32>, StoreError> {
+    // A start that has nothing to write needs no room.
+    if is_prepared(&database.begin_read()?)? {
+        return Ok(None);
+    }
     let change = database.begin_write()?;
     let prepared = (|| {
         let mut meta = change.open_table(META)?;
@@ -753,6 +1008,26 @@ fn prepare(database: &Database, path: &str) -> Result<Option<u32>, StoreError> {
         Err(_) => change.abort()?,
     }
     prepared
+}
+
+fn format_of(read: &ReadTransaction) -> Result<Option<u64>, StoreError> {
+    let Some(meta) = table(read, META)? else {
+        return Ok(None);
+    };
+    Ok(meta.get("format")?.map(|format| format.value()))
+}
+
+fn is_prepared(read: &ReadTransaction) -> Result<bool, StoreError> {
+    Ok(format_of(read)? == Some(FORMAT.into())
+        && table(read, TENANTS)?.is_some()
+        && table(read, TOKENS)?.is_some()
+        && table(read, MODULES)?.is_some()
+        && table(read, POLICIES)?.is_some()
+        && table(read, COUNTERS)?.is_some()
+        && table(read, SLOTS)?.is_some()
+        && table(read, SETTINGS)?.is_some()
+        && table(read, PLACEMENTS)?.is_some()
+        && table(read, AUDIT)?.is_some())
 }
 
 /// Format 1's attachments, each a version that decides under today's default conditions, which are those that it had.
@@ -995,47 +1270,98 @@ fn sha256(bytes: &[u8]) -> Digest {
     Sha256::digest(bytes).into()
 }
 
+/// Compares what tables say of each other, and modules with their digests: the invariants that are documented above. For a database that is only
+/// looked at: it may be of any format, or have no tables yet.
+pub(crate) fn check(database: &Database) -> Result<(), StoreError> {
+    let read = database.begin_read()?;
+    if format_of(&read)?.is_some_and(|format| !(1..=u64::from(FORMAT)).contains(&format)) {
+        // What it promises is another daemon's business.
+        return Ok(());
+    }
+    let (Some(tenants), Some(tokens)) = (table(&read, TENANTS)?, table(&read, TOKENS)?) else {
+        return Ok(());
+    };
+    let (Some(policies), Some(modules)) = (table(&read, POLICIES)?, table(&read, MODULES)?) else {
+        return Ok(());
+    };
+    let mut turned = BTreeMap::new();
+    for row in tokens.iter()? {
+        let (digest, tenant) = row?;
+        turned.insert(tenant.value().to_owned(), digest.value());
+    }
+    if turned.len() as u64 != tokens.len()? {
+        return Err(contradiction("two tokens are of one tenant".to_owned()));
+    }
+    for row in tenants.iter()? {
+        let (tenant, digest) = row?;
+        if turned.remove(tenant.value()) != Some(digest.value()) {
+            let what = format!("tenant {:?} has no token, or another one", tenant.value());
+            return Err(contradiction(what));
+        }
+    }
+    if let Some(tenant) = turned.keys().next() {
+        let what = format!("a token is of tenant {tenant:?}, who doesn't exist");
+        return Err(contradiction(what));
+    }
+    check_users(&policies, &modules)?;
+    let Some(slots) = table(&read, SLOTS)? else {
+        return Ok(());
+    };
+    for attachment in in_order(slots.iter()?)? {
+        let owner = attachment.target.owner();
+        for version in attachment.slot.versions() {
+            let name = attachment.policy.clone();
+            if policies.get((owner.key(), &*name, version))?.is_none() {
+                return Err(no_policy(&owner, &PolicyVersion { name, version }));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_users(
+    policies: &ReadOnlyTable<PolicyKey, PolicyRow>,
+    modules: &ReadOnlyTable<Digest, (u32, &'static [u8])>,
+) -> Result<(), StoreError> {
+    let mut users: BTreeMap<Digest, u32> = BTreeMap::new();
+    for row in policies.iter()? {
+        *users.entry(row?.1.value().0).or_default() += 1;
+    }
+    for row in modules.iter()? {
+        let (digest, row) = row?;
+        let (digest, (count, wasm)) = (digest.value(), row.value());
+        check_module(digest, wasm)?;
+        let used = users.remove(&digest).unwrap_or(0);
+        if used != count {
+            let digest = hex(&digest);
+            let what = format!("module {digest} has {count} users, and {used} policies use it");
+            return Err(contradiction(what));
+        }
+    }
+    match users.into_keys().next() {
+        Some(digest) => Err(module_lost(digest)),
+        None => Ok(()),
+    }
+}
+
+/// `None`: there is no such table.
+fn table<K: redb::Key + 'static, V: redb::Value + 'static>(
+    read: &ReadTransaction,
+    table: TableDefinition<K, V>,
+) -> Result<Option<ReadOnlyTable<K, V>>, StoreError> {
+    match read.open_table(table) {
+        Err(TableError::TableDoesNotExist(_)) => Ok(None),
+        opened => Ok(Some(opened?)),
+    }
+}
+
 #[cfg(test)]
 impl Store {
     /// Checks the invariants that are documented above.
     #[track_caller]
     pub(crate) fn check_invariants(&self) {
-        self.find_violation()
-            .expect("a store in a test can be read");
-    }
-
-    fn find_violation(&self) -> Result<(), StoreError> {
-        use std::collections::BTreeMap;
-        let read = self.database.begin_read()?;
-        let mut tokens = BTreeMap::new();
-        for row in read.open_table(TENANTS)?.iter()? {
-            let (tenant, digest) = row?;
-            tokens.insert(digest.value(), tenant.value().to_owned());
-        }
-        let mut turned = BTreeMap::new();
-        for row in read.open_table(TOKENS)?.iter()? {
-            let (digest, tenant) = row?;
-            turned.insert(digest.value(), tenant.value().to_owned());
-        }
-        assert_eq!(tokens, turned, "tokens are tenants turned round");
-        let policies = read.open_table(POLICIES)?;
-        let mut users: BTreeMap<Digest, u32> = BTreeMap::new();
-        for row in policies.iter()? {
-            *users.entry(row?.1.value().0).or_default() += 1;
-        }
-        let mut modules = BTreeMap::new();
-        for row in read.open_table(MODULES)?.iter()? {
-            let (digest, row) = row?;
-            modules.insert(digest.value(), row.value().0);
-        }
-        assert_eq!(users, modules, "modules and who uses them");
-        for attachment in in_order(read.open_table(SLOTS)?.iter()?)? {
-            let owner = attachment.target.owner();
-            for version in attachment.slot.versions() {
-                let key = (owner.key(), attachment.policy.as_str(), version);
-                assert!(policies.get(key)?.is_some(), "{attachment:?}");
-            }
-        }
-        Ok(())
+        self.database
+            .look(check)
+            .expect("what is changed keeps the invariants");
     }
 }

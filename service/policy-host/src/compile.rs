@@ -87,6 +87,7 @@ pub struct Compiler {
     config: CompilerConfig,
     engine: u64,
     artifacts: Mutex<Artifacts>,
+    problem: Option<String>,
     refusals: Mutex<Refusals>,
     counts: Counts,
     /// Readable as soon as every worker is to be killed.
@@ -118,14 +119,21 @@ impl Compiler {
     /// A sentence, if the directory for compiled code can't be used.
     pub fn new(host: Host, config: CompilerConfig) -> Result<Compiler, String> {
         let engine = engine_number(host.engine());
-        let artifacts = match &config.artifacts {
-            None => Artifacts::in_memory(),
+        let opened = match &config.artifacts {
+            None => Ok(Artifacts::in_memory()),
             Some(directory) => Artifacts::in_directory(directory, engine).map_err(|error| {
-                format!(
-                    "{} can't keep compiled policies: {error}",
-                    directory.display()
+                let place = directory.display();
+                (
+                    format!("{place} can't keep compiled policies: {error}"),
+                    is_disks(&error),
                 )
-            })?,
+            }),
+        };
+        let (artifacts, problem) = match opened {
+            Ok(artifacts) => (artifacts, None),
+            // A disk that takes nothing is no reason to serve nobody: what is compiled is compiled again after the next start.
+            Err((sentence, true)) => (Artifacts::in_memory(), Some(sentence)),
+            Err((sentence, false)) => return Err(sentence),
         };
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| format!("no eventfd for the compiler: {error}"))?;
@@ -134,10 +142,16 @@ impl Compiler {
             config,
             engine,
             artifacts: Mutex::new(artifacts),
+            problem,
             refusals: Mutex::default(),
             counts: Counts::default(),
             stop,
         })
+    }
+
+    /// Why compiled policies are kept in memory, if that isn't where they should be.
+    pub fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
     }
 
     /// Answers without the compiler, if it has been asked before or the scan refuses the module. Takes milliseconds.
@@ -441,6 +455,14 @@ fn read(mut file: File, most: usize) -> io::Result<Vec<u8>> {
     file.rewind()?;
     file.take(most as u64).read_to_end(&mut content)?;
     Ok(content)
+}
+
+/// Whether it is the disk that takes nothing (it is full, or read only), and not the operator who gave a wrong directory.
+fn is_disks(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    let eio = rustix::io::Errno::IO.raw_os_error();
+    [FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull].contains(&error.kind())
+        || error.raw_os_error() == Some(eio)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -360,7 +360,7 @@ impl Life {
 }
 
 /// In memory, if the machine has such a place: what is simulated needs no disk to be synced.
-pub(super) fn scratch() -> tempfile::TempDir {
+pub(crate) fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
 
@@ -377,7 +377,7 @@ fn check(seed: u64, has_syncs: bool) -> Result<(), String> {
         let changes = random.below(12);
         let life = Life::live(state, vec![found], changes, has_syncs, random);
         let mut expected = life.cut(state, random);
-        if random.below(2) == 0 && matches!(look(&state.join(FILE), false), Look::Whole(_)) {
+        if random.below(2) == 0 && matches!(look(&state.join(FILE)), Look::Whole(_)) {
             // Another start, as far as it comes.
             std::fs::copy(state.join(FILE), state.join(COPY)).unwrap();
             let any_of = expected.any_of;

@@ -125,6 +125,93 @@ fn one_damaged_file_costs_nothing_and_two_are_never_taken_for_less() {
     assert!(whole > 0 && restored > 0 && refused > 0);
 }
 
+/// What one disk, controller or backup does to both files. More seeds as above.
+#[test]
+fn the_same_damage_in_both_files_is_noticed() {
+    let seeds = std::env::var("TOLLGATE_POWER_CUTS").ok();
+    let seeds = seeds.and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
+    let (mut harmless, mut refused) = (0, 0);
+    for seed in 0..seeds {
+        let random = &mut Random(seed);
+        let (state, contents) = state(random);
+        let done = damage(&state.path().join(FILE), random);
+        std::fs::copy(state.path().join(FILE), state.path().join(COPY)).unwrap();
+        match Store::open(state.path()) {
+            Ok(store) => {
+                assert_eq!(contents_of(&store), contents, "seed {seed}, {done}");
+                harmless += 1;
+            }
+            Err(error) => {
+                let is_expected = matches!(
+                    error,
+                    StoreError::Damaged { .. } | StoreError::WentBack { .. }
+                );
+                assert!(is_expected, "seed {seed}, {done}: {error}");
+                refused += 1;
+            }
+        }
+    }
+    println!("{harmless} harmless, {refused} refused");
+    assert!(harmless > 0 && refused > 0);
+}
+
+/// Every place of every kind of record, one bit each.
+#[test]
+fn a_flipped_bit_in_a_record_of_both_files_is_noticed() {
+    let state = scratch();
+    let store = Store::open(state.path()).unwrap();
+    for tenant in ["t2", "acme"] {
+        store.add_tenant(Actor::Daemon, tenant).unwrap();
+    }
+    let owner = crate::Owner::Tenant("acme".to_owned());
+    let module = b"the bytes of a module";
+    let pushed = store.push_policy(
+        Actor::Daemon,
+        &owner,
+        "acl",
+        module,
+        Some(b"its configuration"),
+    );
+    pushed.unwrap();
+    drop(store);
+    let whole = std::fs::read(state.path().join(FILE)).unwrap();
+    for record in [&b"t2"[..], b"acme", b"acl", module, b"its configuration"] {
+        let places = whole.windows(record.len()).enumerate();
+        let places: Vec<usize> = places
+            .filter(|(_, there)| *there == record)
+            .map(|(at, _)| at)
+            .collect();
+        let mut noticed = 0;
+        for at in &places {
+            let mut flipped = whole.clone();
+            flipped[*at] ^= 1;
+            for name in [FILE, COPY] {
+                std::fs::write(state.path().join(name), &flipped).unwrap();
+            }
+            let before = std::fs::read(state.path().join(audit::FILE)).unwrap();
+            match Store::open(state.path()) {
+                // Pages that nothing uses any more have records, too.
+                Ok(store) => {
+                    let tenants = store.tenants().unwrap();
+                    assert_eq!(tenants, ["acme", "t2"], "{record:?} at {at}");
+                    let policy = crate::PolicyVersion {
+                        name: "acl".to_owned(),
+                        version: 1,
+                    };
+                    let policy = store.policy(&owner, &policy).unwrap();
+                    assert_eq!(policy.wasm, module, "{record:?} at {at}");
+                }
+                Err(error) => {
+                    assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+                    noticed += 1;
+                }
+            }
+            std::fs::write(state.path().join(audit::FILE), before).unwrap();
+        }
+        assert!(noticed > 0, "{record:?} is at {places:?}");
+    }
+}
+
 #[test]
 fn a_damaged_file_is_kept_aside_and_the_log_says_so() {
     let (state, contents) = state(&mut Random(1));

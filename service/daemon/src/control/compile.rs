@@ -74,6 +74,10 @@ impl Compilation {
         self.compiler.stop();
     }
 
+    pub(crate) fn compiler(&self) -> &Compiler {
+        &self.compiler
+    }
+
     /// For `status`.
     pub(crate) fn report(&self) -> serde_json::Value {
         let mut report = serde_json::json!(self.compiler.counters());

@@ -22,10 +22,11 @@ impl Control {
         }
     }
 
-    /// Records the counts of what has repeated.
+    /// Records the counts of what has repeated, and tries again what could not be written.
     pub(super) async fn follow_repeats(self: Rc<Self>) {
         loop {
             tokio::time::sleep(AUDIT_FLUSH).await;
+            self.store.retry();
             loop {
                 let due = self.repeats.borrow_mut().due(Instant::now());
                 match due {

@@ -237,6 +237,7 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
         "accounts": report.accounts,
         "shares": report.shares,
         "audit": {"head": store.audit_head().to_string(), "file": store.audit_file()},
+        "problems": problems(control),
         "calls": report.calls,
         "bytes": report.bytes,
         "schemas": control.schemas.borrow().counters(),
@@ -244,6 +245,14 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
         "processes": control.processes.borrow().report(),
         "live_calls": report.live_calls,
     }))
+}
+
+/// What is wrong and an operator should see, a sentence each.
+fn problems(control: &Control) -> Vec<String> {
+    let mut problems = control.store.problems();
+    let compiler = control.compilation.compiler().problem();
+    problems.extend(compiler.map(|why| format!("{why}; they are kept in memory")));
+    problems
 }
 
 /// A stored version, where it judges, and what it has judged.
