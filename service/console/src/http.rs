@@ -8,6 +8,8 @@
 //!   POST /api/act          Authorization: Session SECRET     ─▶ done; an operator's only
 //! ```
 //!
+//! `HEAD` is `GET` without the body. A path asked by another method is a 405 that says which are allowed.
+//!
 //! One request per connection. The header `Authorization` is what no other site's page can have a browser send: that would ask first
 //! (CORS), and no answer permits it.
 
@@ -20,7 +22,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN};
+use hyper::header::{
+    ALLOW, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN, WWW_AUTHENTICATE,
+};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -112,10 +116,11 @@ pub(crate) async fn talk<S: Source>(
     source: Rc<S>,
     most: Duration,
 ) {
-    let service = service_fn(|request| async {
+    let service = service_fn(|request: Request<Incoming>| async {
+        let path = request.uri().path().to_owned();
         let mut answer = answer(request, &console, &*source)
             .await
-            .unwrap_or_else(|(status, sentence)| said(status, sentence));
+            .unwrap_or_else(|refused| refusal(&path, refused));
         for (name, value) in HEADERS {
             let value = HeaderValue::from_static(value);
             answer.headers_mut().insert(name, value);
@@ -138,7 +143,12 @@ async fn answer<S: Source>(
     source: &S,
 ) -> Result<Answer, Refused> {
     check_site(request.headers())?;
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let path = request.uri().path().to_owned();
+    let method = match request.method() {
+        // hyper leaves the body away.
+        &Method::HEAD => Method::GET,
+        method => method.clone(),
+    };
     let now = Instant::now();
     match (method, &*path) {
         (Method::POST, "/api/session") => {
@@ -171,17 +181,50 @@ async fn answer<S: Source>(
             source.act(guest.who, action).await.map_err(refused)?;
             Ok(said(StatusCode::OK, "done"))
         }
-        (Method::GET, path) => {
-            let asset = ASSETS.iter().find(|asset| asset.path == path);
-            let asset =
-                asset.ok_or_else(|| (StatusCode::NOT_FOUND, "there is no such page".to_owned()))?;
-            Ok(typed(asset.kind, Bytes::from_static(asset.text.as_bytes())))
+        (method, path) => {
+            if allowed(path).is_none() {
+                return Err((StatusCode::NOT_FOUND, "there is no such page".to_owned()));
+            }
+            match ASSETS.iter().find(|asset| asset.path == path) {
+                Some(asset) if method == Method::GET => {
+                    Ok(typed(asset.kind, Bytes::from_static(asset.text.as_bytes())))
+                }
+                _ => Err((
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    "nothing does that here".to_owned(),
+                )),
+            }
         }
-        _ => Err((
-            StatusCode::METHOD_NOT_ALLOWED,
-            "nothing does that here".to_owned(),
-        )),
     }
+}
+
+/// The methods of a path, as `Allow` lists them; none: it isn't there.
+fn allowed(path: &str) -> Option<&'static str> {
+    match path {
+        "/api/session" => Some("POST, DELETE"),
+        "/api/state" => Some("GET, HEAD"),
+        "/api/act" => Some("POST"),
+        page => {
+            let is_there = ASSETS.iter().any(|asset| asset.path == page);
+            is_there.then_some("GET, HEAD")
+        }
+    }
+}
+
+/// A refusal, with the header that RFC 9110 has some of them carry.
+fn refusal(path: &str, (status, sentence): Refused) -> Answer {
+    let mut answer = said(status, sentence);
+    let header = match status {
+        StatusCode::METHOD_NOT_ALLOWED => allowed(path).map(|methods| (ALLOW, methods)),
+        StatusCode::UNAUTHORIZED => Some((WWW_AUTHENTICATE, "Session, Invitation")),
+        _ => None,
+    };
+    if let Some((name, value)) = header {
+        answer
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
+    answer
 }
 
 /// Refuses what is meant for another site: one whose name was made to lead here (DNS rebinding), and another site's pages. An address can't be

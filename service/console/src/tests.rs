@@ -159,19 +159,45 @@ fn whoever_only_connects_gets_the_page_and_nothing_of_the_daemons() {
             for request in ["GET /api/state", "POST /api/act"] {
                 let (status, answer) = bed.ask(request, proof, ACTION).await;
                 assert_eq!(status, 401, "{request} {proof}: {answer}");
+                assert!(answer.contains("www-authenticate: Session"), "{answer}");
             }
         }
         let wrong = wrong.replace("Session", "Invitation");
         assert_eq!(bed.ask("POST /api/session", &wrong, "").await.0, 401);
-        for (request, expected) in [
-            ("GET /../Cargo.toml", 404),
-            ("GET /api/session", 404),
-            ("PUT /api/state", 405),
-            ("POST /", 405),
-        ] {
+        for (request, expected) in [("GET /../Cargo.toml", 404), ("POST /nowhere", 404)] {
             assert_eq!(bed.ask(request, "", "").await.0, expected, "{request}");
         }
         assert!(bed.shown.acts.borrow().is_empty());
+    });
+}
+
+/// RFC 9110, 9.3.2 and 15.5.6.
+#[test]
+fn head_is_get_without_the_body_and_a_405_says_what_is_allowed() {
+    run(async {
+        let bed = Bed::new(Role::Viewer).await;
+        let session = bed.enter(&bed.link).await;
+        for path in ["/", "/main.js", "/api/state"] {
+            let (_, got) = bed.ask(&format!("GET {path}"), &session, "").await;
+            let (status, head) = bed.ask(&format!("HEAD {path}"), &session, "").await;
+            assert_eq!(status, 200, "{path}: {head}");
+            let length = |answer: &str| {
+                let mut lines = answer.lines().map(str::to_lowercase);
+                lines.find(|line| line.starts_with("content-length:"))
+            };
+            assert_eq!(length(&head), length(&got), "{path}");
+            assert!(head.ends_with("\r\n\r\n"), "{path}: {head}");
+        }
+        for (request, allowed) in [
+            ("PUT /api/state", "allow: GET, HEAD\r\n"),
+            ("POST /", "allow: GET, HEAD\r\n"),
+            ("GET /api/session", "allow: POST, DELETE\r\n"),
+            ("DELETE /api/act", "allow: POST\r\n"),
+        ] {
+            let (status, answer) = bed.ask(request, &session, "").await;
+            assert_eq!(status, 405, "{request}: {answer}");
+            assert!(answer.contains(allowed), "{request}: {answer}");
+        }
     });
 }
 

@@ -1,4 +1,4 @@
-//! The endpoint that Prometheus scrapes: `GET /metrics` over HTTP, and nothing else.
+//! The endpoint that Prometheus scrapes: `GET /metrics` over HTTP, its `HEAD`, and nothing else.
 //!
 //! Who asks is a stranger: at most [`MAX_SCRAPES`] connections at once, each with one request and [`SCRAPE_TIMEOUT`] for all of it. What is shown is
 //! what whoever started it gives; absent on purpose: authentication and TLS, so it listens where the operator says, which should be loopback.
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -58,11 +58,15 @@ where
     S: Fn(Format) -> F,
     F: Future<Output = Option<Vec<u8>>>,
 {
-    if request.method() != Method::GET {
-        return Ok(said(StatusCode::METHOD_NOT_ALLOWED, "GET /metrics"));
-    }
     if request.uri().path() != "/metrics" {
         return Ok(said(StatusCode::NOT_FOUND, "there is /metrics"));
+    }
+    // HEAD is GET without the body (RFC 9110), which hyper leaves away.
+    if ![Method::GET, Method::HEAD].contains(request.method()) {
+        let mut refused = said(StatusCode::METHOD_NOT_ALLOWED, "GET /metrics");
+        let allowed = HeaderValue::from_static("GET, HEAD");
+        refused.headers_mut().insert(ALLOW, allowed);
+        return Ok(refused);
     }
     let accept = request.headers().get(ACCEPT);
     let accept = accept.and_then(|accept| accept.to_str().ok());

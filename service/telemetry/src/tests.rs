@@ -642,6 +642,12 @@ async fn a_scrape_gets_what_is_shown_and_others_are_told() {
         assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
         let answer = ask(address, "POST /metrics HTTP/1.1\r\nhost: a\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");
+        assert!(answer.contains("allow: GET, HEAD\r\n"), "{answer}");
+        // RFC 9110: GET without the body.
+        let answer = ask(address, "HEAD /metrics HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("content-type: text/plain"), "{answer}");
+        assert!(answer.ends_with("\r\n\r\n"), "{answer}");
         // With all places taken nobody is answered, and a place that becomes free is the next one's.
         idle.push(TcpStream::connect(address).await.unwrap());
         tokio::time::sleep(Duration::from_millis(50)).await;
