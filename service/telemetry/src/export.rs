@@ -6,6 +6,9 @@
 //!                                                   fails: again after a pause that grows, MAX_TRIES times
 //! ```
 //!
+//! An endpoint that says when to come back (`Retry-After` over HTTP, `RetryInfo` over gRPC) gets nothing before: neither the same request nor another one,
+//! for [`MAX_RETRY_AFTER`] at most.
+//!
 //! Nobody who pushes waits, memory is bounded, and everything that goes in is counted once: exported, rejected, or dropped and why. Metrics are
 //! cumulative, so a snapshot that couldn't be sent is dropped for the next one. That an endpoint takes nothing is said in the log, and why; what it says
 //! itself isn't, since it knows the secrets in its headers.
@@ -17,7 +20,7 @@ use std::error::Error;
 use std::io::Write;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -37,6 +40,7 @@ use rustls::pki_types::pem::PemObject;
 use tokio::sync::Notify;
 use tollgate_shm_abi::text;
 use tonic::codec::CompressionEncoding;
+use tonic::codegen::http::Uri;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, ClientTlsConfig};
@@ -45,7 +49,7 @@ use tonic_prost::ProstCodec;
 use crate::headers::Headers;
 use crate::limits::{
     CONNECT_TIMEOUT, EXPORT_PAUSE, EXPORT_TIMEOUT, FAILURE_TOLD_EVERY, MAX_ANSWER_BYTES, MAX_BATCH,
-    MAX_QUEUED, MAX_REASON_CHARS, MAX_TRIES,
+    MAX_QUEUED, MAX_REASON_CHARS, MAX_RETRY_AFTER, MAX_TRIES,
 };
 use crate::metrics::Metrics;
 use crate::otlp::{Daemon, TracesRequest};
@@ -81,6 +85,14 @@ pub enum EndpointError {
     NoUrl {
         /// What was written.
         url: String,
+    },
+    /// It has a character that no URL has. Readers of URLs skip some of them, and some readers don't.
+    #[error("{url:?} has {character:?} in it, which no URL has: http://HOST:PORT is an endpoint")]
+    Character {
+        /// What was written.
+        url: String,
+        /// The first of them.
+        character: char,
     },
     /// It has a scheme that isn't spoken.
     #[error("{url:?}: {scheme} isn't spoken, http and https are")]
@@ -127,6 +139,12 @@ impl Endpoint {
     /// If it is no URL, has a scheme that isn't spoken, or something that may be a secret.
     pub fn new(url: &str, protocol: Protocol) -> Result<Endpoint, EndpointError> {
         let url = url.trim_end_matches('/').to_owned();
+        let is_none = |c: &char| c.is_whitespace() || c.is_control() || *c == '\\';
+        if let Some(character) = url.chars().find(is_none)
+            && !url.contains('@')
+        {
+            return Err(EndpointError::Character { url, character });
+        }
         let parsed = reqwest::Url::parse(&url).ok();
         let Some(mut parsed) = parsed.filter(reqwest::Url::has_host) else {
             let url = match url.rsplit_once('@') {
@@ -153,6 +171,10 @@ impl Endpoint {
             let scheme = parsed.scheme().to_owned();
             return Err(EndpointError::Scheme { url, scheme });
         }
+        check_place(&url).map_err(|why| EndpointError::Unusable {
+            url: url.clone(),
+            why,
+        })?;
         Ok(Endpoint {
             url,
             protocol,
@@ -212,7 +234,8 @@ impl Endpoint {
     }
 
     fn has_tls(&self) -> bool {
-        self.url.starts_with("https:") || self.url.starts_with("HTTPS:")
+        let scheme = self.url.split(':').next().unwrap_or_default();
+        scheme.eq_ignore_ascii_case("https")
     }
 
     /// Whether its headers are to be read on a network: they go in the clear to another host.
@@ -228,6 +251,23 @@ impl Endpoint {
     /// As it was written.
     pub fn url(&self) -> &str {
         &self.url
+    }
+}
+
+/// Whether connections can be made there: requests over gRPC are by a library that reads URLs in another way than the one that has parsed this.
+fn check_place(url: &str) -> Result<(), String> {
+    let uri = url.parse::<Uri>().map_err(|error| error.to_string())?;
+    let port = uri.authority().and_then(|authority| {
+        let (_, port) = authority.as_str().rsplit_once(':')?;
+        // What an address in brackets ends with is no port.
+        (!port.contains(']')).then_some(port)
+    });
+    match port.map(str::parse::<u16>) {
+        None | Some(Ok(1..)) => Ok(()),
+        Some(_) => Err(format!(
+            "its port is {:?}, 1 to 65535 are ports",
+            port.unwrap_or_default()
+        )),
     }
 }
 
@@ -306,6 +346,7 @@ impl Exporter {
             daemon,
             url: endpoint.url.clone(),
             told: Default::default(),
+            not_before: None,
         };
         let task = tokio::task::spawn(worker.run());
         Ok(Exporter {
@@ -447,11 +488,15 @@ struct Worker {
     url: String,
     /// Of each kind.
     told: [Told; 3],
+    /// When the endpoint wants the next request.
+    not_before: Option<tokio::time::Instant>,
 }
 
 impl Worker {
     async fn run(mut self) {
         loop {
+            // What is sent then is what there is then.
+            self.come_back().await;
             let batches = self.next();
             if batches.is_empty() {
                 self.shared.bell.notified().await;
@@ -492,12 +537,15 @@ impl Worker {
     async fn send(&mut self, batch: &Batch) {
         let mut pause = EXPORT_PAUSE.0;
         for attempt in 1..=batch.tries() {
+            self.come_back().await;
             let sent = tokio::time::timeout(EXPORT_TIMEOUT, self.client.send(batch)).await;
             let sent = sent.unwrap_or_else(|_| Err(Refused::for_now(no_answer())));
             match sent {
                 Ok(rejected) => return self.note_sent(batch, rejected),
                 Err(refused) => {
                     let is_last = refused.is_final || attempt == batch.tries();
+                    let after = refused.retry_after;
+                    self.not_before = after.map(|after| tokio::time::Instant::now() + after);
                     self.note_failed(batch, is_last, &refused.why);
                     if is_last {
                         return;
@@ -506,6 +554,13 @@ impl Worker {
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(EXPORT_PAUSE.1);
+        }
+    }
+
+    /// Waits until the endpoint wants to be asked again.
+    async fn come_back(&mut self) {
+        if let Some(at) = self.not_before.take() {
+            tokio::time::sleep_until(at).await;
         }
     }
 
@@ -543,6 +598,8 @@ struct Refused {
     /// The same would fail again.
     is_final: bool,
     why: String,
+    /// When the endpoint wants to be asked again, if it says so; at most [`MAX_RETRY_AFTER`].
+    retry_after: Option<Duration>,
 }
 
 impl Refused {
@@ -551,24 +608,89 @@ impl Refused {
         Refused {
             is_final: false,
             why,
+            retry_after: None,
         }
     }
+}
+
+/// What a header `Retry-After` says: seconds, or a date.
+fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+    let value = value.trim();
+    let after = match value.bytes().all(|byte| byte.is_ascii_digit()) && !value.is_empty() {
+        // More digits than a number has are more than is waited for.
+        true => Duration::from_secs(value.parse().unwrap_or(u64::MAX)),
+        false => {
+            let at = httpdate::parse_http_date(value).ok()?;
+            at.duration_since(now).unwrap_or_default()
+        }
+    };
+    Some(after.min(MAX_RETRY_AFTER))
+}
+
+/// `google.rpc.Status`, as far as it is read: what a status over gRPC carries beside its code.
+#[derive(Clone, PartialEq, prost::Message)]
+struct RpcStatus {
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<RpcDetail>,
+}
+
+/// `google.protobuf.Any`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct RpcDetail {
+    #[prost(string, tag = "1")]
+    type_url: String,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+}
+
+/// `google.rpc.RetryInfo`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct RetryInfo {
+    #[prost(message, optional, tag = "1")]
+    retry_delay: Option<RetryDelay>,
+}
+
+/// `google.protobuf.Duration`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct RetryDelay {
+    #[prost(int64, tag = "1")]
+    seconds: i64,
+    #[prost(int32, tag = "2")]
+    nanos: i32,
+}
+
+/// What the `RetryInfo` in a status' details says.
+fn retry_info(details: &[u8]) -> Option<Duration> {
+    let details = RpcStatus::decode(details).ok()?.details;
+    let mut infos = details
+        .iter()
+        .filter(|detail| detail.type_url.ends_with("/google.rpc.RetryInfo"));
+    let delay = RetryInfo::decode(&*infos.next()?.value).ok()?.retry_delay?;
+    let seconds = u64::try_from(delay.seconds).unwrap_or_default();
+    let nanos = u32::try_from(delay.nanos)
+        .unwrap_or_default()
+        .min(999_999_999);
+    Some(Duration::new(seconds, nanos).min(MAX_RETRY_AFTER))
 }
 
 impl From<tonic::Status> for Refused {
     fn from(status: tonic::Status) -> Self {
         use tonic::Code;
+        let retry_after = retry_info(status.details());
         // OTLP's table. What a channel that can't connect says is UNAVAILABLE.
-        let may_succeed = matches!(
-            status.code(),
-            Code::Cancelled
-                | Code::DeadlineExceeded
-                | Code::ResourceExhausted
-                | Code::Aborted
-                | Code::OutOfRange
-                | Code::Unavailable
-                | Code::DataLoss
-        );
+        let may_succeed = match status.code() {
+            // A quota may come back, and a message that is too long doesn't become shorter: with RetryInfo it is the former.
+            Code::ResourceExhausted => retry_after.is_some(),
+            code => matches!(
+                code,
+                Code::Cancelled
+                    | Code::DeadlineExceeded
+                    | Code::Aborted
+                    | Code::OutOfRange
+                    | Code::Unavailable
+                    | Code::DataLoss
+            ),
+        };
         // Only what has happened on this side has a cause.
         let why = match status.source() {
             Some(cause) => because(cause),
@@ -577,6 +699,7 @@ impl From<tonic::Status> for Refused {
         Refused {
             is_final: !may_succeed,
             why,
+            retry_after,
         }
     }
 }
@@ -766,9 +889,12 @@ impl Http {
         let status = answer.status();
         if !status.is_success() {
             let may_succeed = matches!(status.as_u16(), 429 | 502 | 503 | 504);
+            let after = answer.headers().get("retry-after").filter(|_| may_succeed);
+            let after = after.and_then(|after| after.to_str().ok());
             return Err(Refused {
                 is_final: !may_succeed,
                 why: format!("it answers {status}"),
+                retry_after: after.and_then(|after| retry_after(after, SystemTime::now())),
             });
         }
         let mut body = Vec::new();
@@ -812,8 +938,6 @@ fn rejected_points(answer: &ExportMetricsServiceResponse) -> u64 {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -833,6 +957,67 @@ mod tests {
         assert!(told.failed(at(60)));
         assert!(!told.failed(at(119)));
         assert!(told.failed(at(120)), "it lasts");
+    }
+
+    #[test]
+    fn when_to_come_back_is_seconds_or_a_date_and_has_an_end() {
+        let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
+        let after = |value| retry_after(value, now).map(|after| after.as_secs());
+        for (value, expected) in [
+            ("0", Some(0)),
+            (" 120 ", Some(120)),
+            ("Sun, 06 Nov 1994 08:50:07 GMT", Some(30)),
+            ("Sunday, 06-Nov-94 08:50:07 GMT", Some(30)),
+            ("Sun, 06 Nov 1994 08:00:00 GMT", Some(0)),
+            (
+                "Sat, 06 Nov 2094 08:00:00 GMT",
+                Some(MAX_RETRY_AFTER.as_secs()),
+            ),
+            ("100000000000000000000000", Some(MAX_RETRY_AFTER.as_secs())),
+            ("", None),
+            ("-1", None),
+            ("1.5", None),
+            ("soon", None),
+        ] {
+            assert_eq!(after(value), expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn retry_info_is_found_among_a_status_details() {
+        let detail = |name: &str, value: Vec<u8>| RpcDetail {
+            type_url: format!("type.googleapis.com/{name}"),
+            value,
+        };
+        let info = |seconds, nanos| {
+            let retry_delay = Some(RetryDelay { seconds, nanos });
+            detail(
+                "google.rpc.RetryInfo",
+                RetryInfo { retry_delay }.encode_to_vec(),
+            )
+        };
+        let found = |details: Vec<RpcDetail>| retry_info(&RpcStatus { details }.encode_to_vec());
+        let other = || detail("google.rpc.DebugInfo", vec![1, 2, 3]);
+        assert_eq!(
+            found(vec![other(), info(2, 500_000_000)]),
+            Some(Duration::from_millis(2_500))
+        );
+        assert_eq!(found(vec![info(-5, -1)]), Some(Duration::ZERO));
+        assert_eq!(found(vec![info(i64::MAX, i32::MAX)]), Some(MAX_RETRY_AFTER));
+        assert_eq!(found(vec![other()]), None);
+        assert_eq!(retry_info(b"no message"), None);
+        // OTLP's table: without it, resources that are exhausted stay so.
+        let refused = Refused::from(tonic::Status::resource_exhausted("too long"));
+        assert!(refused.is_final && refused.retry_after.is_none());
+        let details = RpcStatus {
+            details: vec![info(1, 0)],
+        }
+        .encode_to_vec();
+        let status =
+            tonic::Status::with_details(tonic::Code::ResourceExhausted, "", details.into());
+        let refused = Refused::from(status);
+        assert!(!refused.is_final);
+        assert_eq!(refused.retry_after, Some(Duration::from_secs(1)));
     }
 
     #[derive(Debug, thiserror::Error)]

@@ -71,6 +71,9 @@ pub const MAX_REASON_CHARS: usize = 300;
 pub const EXPORT_PAUSE: (Duration, Duration) =
     (Duration::from_millis(500), Duration::from_secs(30));
 
+/// The longest that an endpoint may have us wait that says when to come back. What is queued meanwhile has [`MAX_QUEUED`].
+pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
+
 /// Times that a request is made before its spans and lines are dropped.
 pub const MAX_TRIES: u32 = 5;
 

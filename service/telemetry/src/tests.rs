@@ -513,6 +513,48 @@ async fn a_collector_gets_everything_over_http() {
     assert_eq!(counts.failed_requests, 2);
 }
 
+/// Nothing is asked before the time that a collector has named: neither the same again nor something else, whose tries are over with the first.
+#[tokio::test]
+async fn a_collector_over_http_that_says_when_to_come_back_is_left_alone_until_then() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let exporter = exporter(listener.local_addr().unwrap(), Protocol::Http);
+    let in_3_s = || {
+        let at = std::time::SystemTime::now() + Duration::from_secs(3);
+        format!("429 Slowly\r\nretry-after: {}", httpdate::fmt_http_date(at))
+    };
+    exporter.push(span(0), NOW);
+    let mut answered: Option<std::time::Instant> = None;
+    // A date has no fractions of a second.
+    for (said, least_ms) in [
+        ("503 Later\r\nretry-after: 2".to_owned(), 0),
+        (in_3_s(), 2_000),
+        ("200 OK".to_owned(), 0),
+        ("429 Slowly\r\nretry-after: 2".to_owned(), 0),
+        ("200 OK".to_owned(), 2_000),
+    ] {
+        let said = if said.contains("GMT") { in_3_s() } else { said };
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let waited = answered.map_or(Duration::ZERO, |at| at.elapsed());
+        let least = Duration::from_millis(least_ms);
+        assert!(waited >= least, "{waited:?} before {said}");
+        request_of(&mut stream).await;
+        let answer = format!("HTTP/1.1 {said}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        answered = Some(std::time::Instant::now());
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        if said == "200 OK" && exporter.counts().snapshots == Fate::default() {
+            until("the export", || exporter.counts().spans.exported == 1).await;
+            exporter.snapshot(metrics(), NOW);
+            continue;
+        }
+        if said.starts_with("429") && least_ms == 0 {
+            until("the failure", || exporter.counts().snapshots.failed == 1).await;
+            exporter.snapshot(metrics(), NOW);
+        }
+    }
+    until("the export", || exporter.counts().snapshots.exported == 1).await;
+    assert_eq!(exporter.counts().failed_requests, 3);
+}
+
 /// It sends nobody elsewhere, and is listened to for so long only.
 #[tokio::test]
 async fn a_collector_that_redirects_or_never_ends_its_answer_holds_nobody_up() {
@@ -580,6 +622,58 @@ fn an_endpoint_that_is_none_is_refused() {
     for url in ["", "collector", "http://", "unix:/run/otel"] {
         let refused = wrong(url, Protocol::Grpc);
         assert!(matches!(refused, EndpointError::NoUrl { .. }), "{refused}");
+    }
+    // Both protocols' libraries read these in their own ways: some skip spaces, some take any number for a port.
+    for protocol in [Protocol::Grpc, Protocol::Http] {
+        for (url, expected) in [
+            (
+                "http://collector:4317 ",
+                "\"http://collector:4317 \" has ' ' in it, which no URL has",
+            ),
+            (
+                " http://collector:4317",
+                "\" http://collector:4317\" has ' ' in it",
+            ),
+            (
+                "http://coll\tector:4317",
+                "\"http://coll\\tector:4317\" has '\\t' in it",
+            ),
+            (
+                "http://collector:4317\n",
+                "\"http://collector:4317\\n\" has '\\n' in it",
+            ),
+            (
+                "http:\\\\collector",
+                "\"http:\\\\\\\\collector\" has '\\\\' in it",
+            ),
+            (
+                "http://collector:99999",
+                "\"http://collector:99999\" is no endpoint",
+            ),
+            (
+                "http://collector:0",
+                "\"http://collector:0\" can't be used: its port is \"0\"",
+            ),
+            (
+                "http://collector:",
+                "\"http://collector:\" can't be used: its port is \"\"",
+            ),
+            (
+                "http:collector:4317",
+                "\"http:collector:4317\" can't be used: ",
+            ),
+        ] {
+            let refused = wrong(url, protocol).to_string();
+            assert!(refused.starts_with(expected), "{refused}");
+        }
+        for url in [
+            "http://[::1]",
+            "http://[::1]:4317",
+            "HTTPS://collector",
+            "http://a:65535/x",
+        ] {
+            Endpoint::new(url, protocol).unwrap();
+        }
     }
     for (protocol, url) in [
         (Protocol::Grpc, "https://collector:4317"),
