@@ -201,6 +201,9 @@ fn image(args: &Push) -> Result<(Vec<u8>, Option<PolicyProof>), Failure> {
         "fetched {} ({} layout)",
         fetched.pinned, fetched.layout
     ));
+    if let Some(why) = fetched.unsigned {
+        output::tell(&format!("without signatures: {why}"));
+    }
     let signatures = fetched.signatures.into_iter().map(|one| PolicySignature {
         signature: one.signature,
         payload: one.payload,

@@ -5,11 +5,21 @@
 //! | CNCF | the layer of type `application/wasm` | CNCF TAG Runtime, *Wasm OCI Artifact layout* |
 //! | Istio, oci | the layer of type `application/vnd.module.wasm.content.layer.v1+wasm` | Solo.io, *WASM Artifact Image Specification* |
 //! | Istio, compat | `plugin.wasm` in the archive that is the last layer | the same, *compat variant*, which any image builder can make |
+//!
+//! Of archives these are read, by what they are and not by what their media type says they are compressed with:
+//!
+//! | archive | media types | |
+//! |---|---|---|
+//! | tar | `application/vnd.oci.image.layer.v1.tar`, `application/vnd.docker.image.rootfs.diff.tar` | read |
+//! | tar, gzip, of one member or several (pigz, eStargz) | the same with `+gzip`, and Docker's with `.gzip` | read |
+//! | tar, zstd | the same with `+zstd`, and Docker's with `.zstd` | refused by name: a decoder in C or a young one, for modules that gzip makes as small |
+//!
+//! A manifest of Docker's schema 1, which registries no longer take, is refused by name as well.
 
 use std::fmt;
 use std::io::Read;
 
-use flate2::read::GzDecoder;
+use flate2::read::MultiGzDecoder;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
@@ -18,6 +28,10 @@ use crate::limits;
 /// The file that a compat image has its module in.
 const PLUGIN: &str = "plugin.wasm";
 
+/// What files that are compressed begin with (RFC 1952, RFC 8878).
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
 /// How an image holds its module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
@@ -25,7 +39,7 @@ pub enum Layout {
     Cncf,
     /// A layer of type `application/vnd.module.wasm.content.layer.v1+wasm`.
     IstioOci,
-    /// `plugin.wasm` in a compressed archive.
+    /// `plugin.wasm` in an archive.
     IstioCompat,
 }
 
@@ -34,8 +48,12 @@ impl Layout {
         match media_type {
             "application/wasm" => Some(Layout::Cncf),
             "application/vnd.module.wasm.content.layer.v1+wasm" => Some(Layout::IstioOci),
-            "application/vnd.oci.image.layer.v1.tar+gzip"
-            | "application/vnd.docker.image.rootfs.diff.tar.gzip" => Some(Layout::IstioCompat),
+            "application/vnd.oci.image.layer.v1.tar"
+            | "application/vnd.oci.image.layer.v1.tar+gzip"
+            | "application/vnd.oci.image.layer.v1.tar+zstd"
+            | "application/vnd.docker.image.rootfs.diff.tar"
+            | "application/vnd.docker.image.rootfs.diff.tar.gzip"
+            | "application/vnd.docker.image.rootfs.diff.tar.zstd" => Some(Layout::IstioCompat),
             _ => None,
         }
     }
@@ -64,7 +82,10 @@ pub struct Layer {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Manifest {
+    #[serde(default)]
+    schema_version: u32,
     #[serde(default)]
     layers: Vec<Layer>,
 }
@@ -92,10 +113,15 @@ pub enum ImageError {
         /// The limit.
         max: u64,
     },
+    /// Docker's first format.
+    #[error(
+        "the manifest has Docker's schema version 1, which isn't read; build and push the image again, which makes version 2"
+    )]
+    Schema1,
     /// No layer that could hold a module.
     #[error(
         "no layer of the image holds a module; its layers are {found:?}. Known are application/wasm, \
-         application/vnd.module.wasm.content.layer.v1+wasm, and a tar+gzip layer with {PLUGIN}"
+         application/vnd.module.wasm.content.layer.v1+wasm, and a tar or tar+gzip layer with {PLUGIN}"
     )]
     NoModule {
         /// The layers' types.
@@ -109,6 +135,11 @@ pub enum ImageError {
         /// In the manifest.
         announced: String,
     },
+    /// It is compressed by zstd.
+    #[error(
+        "the layer is compressed with zstd, which isn't read; build the image with gzip (buildx: --output type=image,compression=gzip,force-compression=true)"
+    )]
+    Zstd,
     /// The archive is none.
     #[error("the layer's archive doesn't unpack: {0}")]
     Archive(String),
@@ -138,6 +169,9 @@ impl Image {
         )?;
         let manifest: Manifest = serde_json::from_slice(manifest)
             .map_err(|error| ImageError::Manifest(error.to_string()))?;
+        if manifest.schema_version == 1 {
+            return Err(ImageError::Schema1);
+        }
         let layers = manifest.layers;
         bounded("layers", layers.len() as u64, limits::LAYERS as u64)?;
         let is = |wanted: &[Layout], layer: &Layer| {
@@ -156,6 +190,9 @@ impl Image {
             let found = layers.into_iter().map(|layer| layer.media_type).collect();
             return Err(ImageError::NoModule { found });
         };
+        if layer.media_type.ends_with("zstd") {
+            return Err(ImageError::Zstd);
+        }
         bounded("bytes of layer", layer.size, limits::LAYER_BYTES as u64)?;
         let layout = Layout::of(&layer.media_type).expect("only layers of known types were picked");
         Ok(Image {
@@ -204,10 +241,18 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
     format!("sha256:{digest}")
 }
 
-/// The module in a compressed archive, which may be a bomb.
+/// The module in an archive, which may be a bomb.
 fn unpack(layer: &[u8]) -> Result<Vec<u8>, ImageError> {
     let broken = |error: std::io::Error| ImageError::Archive(error.to_string());
-    let unpacked = GzDecoder::new(layer).take(limits::UNPACKED_BYTES);
+    if layer.starts_with(&ZSTD) {
+        return Err(ImageError::Zstd);
+    }
+    // Several members follow each other where a builder compresses in parallel, or each file by itself.
+    let unpacked: Box<dyn Read> = match layer.starts_with(&GZIP) {
+        true => Box::new(MultiGzDecoder::new(layer)),
+        false => Box::new(layer),
+    };
+    let unpacked = unpacked.take(limits::UNPACKED_BYTES);
     let mut archive = tar::Archive::new(unpacked);
     for entry in archive
         .entries()
@@ -250,15 +295,24 @@ mod tests {
         serde_json::to_vec(&serde_json::json!({"schemaVersion": 2, "layers": layers})).unwrap()
     }
 
+    fn zipped(bytes: &[u8]) -> Vec<u8> {
+        let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        std::io::Write::write_all(&mut zipped, bytes).unwrap();
+        zipped.finish().unwrap()
+    }
+
     fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
-        let zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
-        let mut archive = tar::Builder::new(zipped);
+        zipped(&plain(files))
+    }
+
+    fn plain(files: &[(&str, &[u8])]) -> Vec<u8> {
+        let mut archive = tar::Builder::new(Vec::new());
         for (name, bytes) in files {
             let mut header = tar::Header::new_gnu();
             header.set_size(bytes.len() as u64);
             archive.append_data(&mut header, name, *bytes).unwrap();
         }
-        archive.into_inner().unwrap().finish().unwrap()
+        archive.into_inner().unwrap()
     }
 
     #[track_caller]
@@ -293,6 +347,50 @@ mod tests {
             &packed,
             Ok((Layout::IstioCompat, b"module")),
         );
+    }
+
+    /// pigz cuts at a number of bytes, eStargz at files.
+    #[test]
+    fn an_archive_may_have_several_gzip_members_or_none() {
+        let module = vec![7; 2_000];
+        let tar = plain(&[("README", b"about"), ("plugin.wasm", &module)]);
+        for bytes in [1, 100, 512, 1_024, 1_536, 2_048] {
+            let members: Vec<u8> = tar.chunks(bytes).flat_map(zipped).collect();
+            check(
+                &[(COMPAT, &members)],
+                &members,
+                Ok((Layout::IstioCompat, &module)),
+            );
+        }
+        let docker = "application/vnd.docker.image.rootfs.diff.tar";
+        for media_type in [docker, "application/vnd.oci.image.layer.v1.tar", COMPAT] {
+            check(
+                &[(media_type, &tar)],
+                &tar,
+                Ok((Layout::IstioCompat, &module)),
+            );
+        }
+        // A bomb may be in any member.
+        let bomb = vec![0; limits::UNPACKED_BYTES as usize];
+        let large = plain(&[("padding", &bomb), ("plugin.wasm", b"module")]);
+        let members: Vec<u8> = large.chunks(1 << 20).flat_map(zipped).collect();
+        check(&[(COMPAT, &members)], &members, Err("the layer's archive"));
+    }
+
+    #[test]
+    fn zstd_and_schema_1_are_refused_by_name() {
+        let zstd = b"\x28\xb5\x2f\xfd and so on";
+        for media_type in [
+            "application/vnd.oci.image.layer.v1.tar+zstd",
+            "application/vnd.docker.image.rootfs.diff.tar.zstd",
+            // By what it is, whatever it is called.
+            COMPAT,
+        ] {
+            check(&[(media_type, zstd)], zstd, Err("compressed with zstd"));
+        }
+        let first =
+            br#"{"schemaVersion": 1, "name": "acl", "fsLayers": [{"blobSum": "sha256:0"}]}"#;
+        assert_eq!(Image::parse(first), Err(ImageError::Schema1));
     }
 
     #[test]

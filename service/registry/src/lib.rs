@@ -8,10 +8,15 @@
 //! Used by whoever pushes a policy; the daemon has no network of its own. What is fetched is as untrusted as any upload:
 //! [`Fetched`] keeps the manifest, the layer and the signatures, so that the daemon can check them itself.
 //!
-//! Credentials are those of `docker login` (`~/.docker/config.json`, also through credential helpers), or none. Registries on this
-//! host are asked over plain HTTP, all others over TLS.
+//! Credentials are those of `docker login` (`~/.docker/config.json`, also through credential helpers), or none; an identity token is exchanged
+//! ([`token`]). Registries on this host are asked over plain HTTP, all others over TLS.
+//!
+//! A signature that can't be had doesn't keep anybody from the module: who wants one (the daemon) finds that there is none, and
+//! [`Fetched::unsigned`] says why.
 
 #![forbid(unsafe_code)]
+
+pub mod token;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,6 +34,8 @@ pub const SCHEME: &str = "oci://";
 
 /// The longest that a fetch may take as a whole.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
+
+const USER_AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
 
 /// Signatures of one image that are fetched; further ones are left alone.
 pub const SIGNATURES: usize = 8;
@@ -58,6 +65,8 @@ pub struct Fetched {
     pub layer: Vec<u8>,
     /// cosign's signatures, not checked.
     pub signatures: Vec<ImageSignature>,
+    /// Why there are none, if that isn't because nobody has signed it.
+    pub unsigned: Option<String>,
 }
 
 /// One of cosign's signatures.
@@ -146,6 +155,11 @@ pub enum FetchError {
 /// See [`FetchError`].
 pub fn fetch(reference: &str) -> Result<Fetched, FetchError> {
     let image = parse(reference)?;
+    let login = credentials(image.resolve_registry())?;
+    fetch_as(image, login)
+}
+
+fn fetch_as(image: Reference, login: Option<DockerCredential>) -> Result<Fetched, FetchError> {
     let name = image.whole();
     let broken = |error: std::io::Error| FetchError::Registry {
         image: name.clone(),
@@ -156,8 +170,11 @@ pub fn fetch(reference: &str) -> Result<Fetched, FetchError> {
         .build()
         .map_err(broken)?;
     reactor.block_on(async {
-        let registry = Registry::of(&image)?;
-        let fetched = tokio::time::timeout(TIMEOUT, registry.fetch(image.clone()));
+        let fetched = async {
+            let registry = Registry::of(&image, login).await?;
+            registry.fetch(image.clone()).await
+        };
+        let fetched = tokio::time::timeout(TIMEOUT, fetched);
         fetched.await.map_err(|_elapsed| FetchError::Timeout {
             image: name.clone(),
         })?
@@ -180,24 +197,26 @@ struct Registry {
 }
 
 impl Registry {
-    fn of(image: &Reference) -> Result<Registry, FetchError> {
+    async fn of(
+        image: &Reference,
+        login: Option<DockerCredential>,
+    ) -> Result<Registry, FetchError> {
         // Only one provider is built in; somebody else may have chosen it already.
         let _chosen_before = rustls::crypto::ring::default_provider().install_default();
         let registry = image.resolve_registry();
-        let protocol = if is_this_host(registry) {
-            ClientProtocol::Http
-        } else {
-            ClientProtocol::Https
+        let (protocol, scheme) = match is_this_host(registry) {
+            true => (ClientProtocol::Http, "http"),
+            false => (ClientProtocol::Https, "https"),
         };
         let config = ClientConfig {
             protocol,
             connect_timeout: Some(TIMEOUT / 4),
-            user_agent: concat!("tollgate/", env!("CARGO_PKG_VERSION")),
+            user_agent: USER_AGENT,
             ..ClientConfig::default()
         };
         Ok(Registry {
             client: Client::new(config),
-            auth: credentials(registry)?,
+            auth: token::auth(image, scheme, login).await?,
         })
     }
 
@@ -211,11 +230,16 @@ impl Registry {
         let found = Image::parse(&manifest).map_err(no_module)?;
         let layer = self.blob(&image, &found.layer().digest).await?;
         let module = found.open(&layer).map_err(no_module)?;
+        let (signatures, unsigned) = match self.signatures(&image, &digest).await {
+            Ok(signatures) => (signatures, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
         Ok(Fetched {
             module,
             pinned: format!("{}/{}@{digest}", image.registry(), image.repository()),
             layout: found.layout(),
-            signatures: self.signatures(&image, &digest).await?,
+            signatures,
+            unsigned,
             manifest,
             layer,
         })
@@ -303,6 +327,8 @@ struct Index {
 struct IndexEntry {
     digest: String,
     platform: Option<Platform>,
+    #[serde(default)]
+    annotations: std::collections::HashMap<String, String>,
 }
 
 #[derive(Deserialize)]
@@ -310,18 +336,30 @@ struct Platform {
     architecture: String,
 }
 
-/// The image to take if this is an index: the only one, or the first for Wasm.
+/// What buildx says of the manifests with provenance and SBOMs that it puts beside an image.
+const ABOUT_ANNOTATION: &str = "vnd.docker.reference.type";
+
+impl IndexEntry {
+    fn is_image(&self) -> bool {
+        let is_unknown = |platform: &Platform| platform.architecture == "unknown";
+        !self.annotations.contains_key(ABOUT_ANNOTATION)
+            && !self.platform.as_ref().is_some_and(is_unknown)
+    }
+
+    fn is_for_wasm(&self) -> bool {
+        let platform = self.platform.as_ref();
+        platform.is_some_and(|platform| ["wasm", "wasm32"].contains(&&*platform.architecture))
+    }
+}
+
+/// The image to take if this is an index: the only one, or the first for Wasm. What is about an image is none.
 fn chosen_of_index(manifest: &[u8], image: &Reference) -> Result<Option<String>, FetchError> {
-    let Ok(Index { manifests }) = serde_json::from_slice(manifest) else {
+    let Ok(Index { mut manifests }) = serde_json::from_slice(manifest) else {
         return Ok(None);
     };
-    let for_wasm = |entry: &&IndexEntry| {
-        entry
-            .platform
-            .as_ref()
-            .is_some_and(|platform| platform.architecture == "wasm")
-    };
-    match (&manifests[..], manifests.iter().find(for_wasm)) {
+    manifests.retain(IndexEntry::is_image);
+    let for_wasm = manifests.iter().find(|entry| entry.is_for_wasm());
+    match (&manifests[..], for_wasm) {
         ([only], None) => Ok(Some(only.digest.clone())),
         (_, Some(entry)) => Ok(Some(entry.digest.clone())),
         (_, None) => Err(FetchError::Index {
@@ -344,18 +382,13 @@ fn is_this_host(registry: &str) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
-fn credentials(registry: &str) -> Result<RegistryAuth, FetchError> {
+fn credentials(registry: &str) -> Result<Option<DockerCredential>, FetchError> {
     use CredentialRetrievalError::{ConfigNotFound, ConfigReadError, NoCredentialConfigured};
     match docker_credential::get_credential(registry) {
-        Ok(DockerCredential::UsernamePassword(user, password)) => {
-            Ok(RegistryAuth::Basic(user, password))
-        }
-        Ok(DockerCredential::IdentityToken(token)) => Ok(RegistryAuth::Bearer(token)),
-        Err(ConfigNotFound | NoCredentialConfigured) => Ok(RegistryAuth::Anonymous),
+        Ok(login) => Ok(Some(login)),
+        Err(ConfigNotFound | NoCredentialConfigured) => Ok(None),
         // Also said of a file that isn't there.
-        Err(ConfigReadError) if !login_file().is_some_and(|path| path.exists()) => {
-            Ok(RegistryAuth::Anonymous)
-        }
+        Err(ConfigReadError) if !login_file().is_some_and(|path| path.exists()) => Ok(None),
         Err(error) => Err(FetchError::Credentials {
             registry: registry.to_owned(),
             reason: error.to_string(),
@@ -385,16 +418,32 @@ fn failed(image: &Reference, error: OciDistributionError) -> FetchError {
         {
             FetchError::NotFound { image: name }
         }
-        OciDistributionError::AuthenticationFailure(_)
-        | OciDistributionError::UnauthorizedError { .. } => FetchError::Unauthorized {
+        ref refused if is_unauthorized(refused) => FetchError::Unauthorized {
             image: name,
             registry: image.resolve_registry().to_owned(),
-            reason: error.to_string(),
+            reason: refused.to_string(),
         },
         error => FetchError::Registry {
             image: name,
             reason: with_sources(&error),
         },
+    }
+}
+
+/// Whether it is who asks that the registry doesn't like: 401 and 403, as registries say them.
+fn is_unauthorized(error: &OciDistributionError) -> bool {
+    use oci_client::errors::OciErrorCode::{Denied, Unauthorized};
+    match error {
+        OciDistributionError::AuthenticationFailure(_)
+        | OciDistributionError::UnauthorizedError { .. }
+        | OciDistributionError::ServerError {
+            code: 401 | 403, ..
+        } => true,
+        OciDistributionError::RegistryError { envelope, .. } => {
+            let mut codes = envelope.errors.iter().map(|error| &error.code);
+            codes.any(|code| matches!(code, Denied | Unauthorized))
+        }
+        _ => false,
     }
 }
 
@@ -446,6 +495,8 @@ impl tokio::io::AsyncWrite for Bounded {
     }
 }
 
+#[cfg(test)]
+mod answers;
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -510,5 +561,39 @@ mod tests {
             "localhost/acl:1 is an index of 2 images, none of architecture wasm; name one by its digest"
         );
         assert_eq!(chosen_of_index(b"{\"layers\": []}", &image).unwrap(), None);
+    }
+
+    /// As buildx makes it unless it is told not to.
+    #[test]
+    fn what_an_index_has_about_an_image_is_no_image() {
+        let image = parse("oci://localhost/acl:1").unwrap();
+        let entry = |digest: &str, platform: &str| serde_json::json!({"digest": digest, "platform": {"architecture": platform, "os": platform}});
+        let about = |digest: &str| {
+            let mut about = entry(digest, "unknown");
+            about["annotations"] = serde_json::json!({
+                "vnd.docker.reference.digest": "sha256:a", "vnd.docker.reference.type": "attestation-manifest"});
+            about
+        };
+        let chosen = |entries: &[serde_json::Value]| {
+            let index = serde_json::json!({"schemaVersion": 2, "manifests": entries});
+            chosen_of_index(index.to_string().as_bytes(), &image)
+        };
+        let only = [entry("sha256:a", "amd64"), about("sha256:b")];
+        assert_eq!(chosen(&only).unwrap().unwrap(), "sha256:a");
+        let wasm = [
+            about("sha256:b"),
+            entry("sha256:c", "amd64"),
+            entry("sha256:a", "wasm32"),
+        ];
+        assert_eq!(chosen(&wasm).unwrap().unwrap(), "sha256:a");
+        let several = [
+            entry("sha256:a", "amd64"),
+            entry("sha256:c", "arm64"),
+            about("sha256:b"),
+        ];
+        let error = chosen(&several).unwrap_err().to_string();
+        assert!(error.contains("an index of 2 images"), "{error}");
+        let error = chosen(&[about("sha256:b")]).unwrap_err().to_string();
+        assert!(error.contains("an index of 0 images"), "{error}");
     }
 }

@@ -1,0 +1,126 @@
+//! From an identity token to an access token, which is good for one repository and a short time.
+//!
+//! ```text
+//!   GET  https://HOST/v2/ ─▶ 401, WWW-Authenticate: Bearer realm="https://auth.example/token",service="HOST"
+//!   POST realm              grant_type=refresh_token & service & scope & client_id & refresh_token ─▶ {"access_token": ...}
+//! ```
+//!
+//! `docker login` keeps an identity token where a registry gives one instead of keeping a password (Azure's does). It is an OAuth2 refresh token: the
+//! registry itself doesn't take it. It goes to the realm that the registry names, once, and never in the clear to another host.
+
+use docker_credential::DockerCredential;
+use oci_client::Reference;
+use oci_client::secrets::RegistryAuth;
+use reqwest::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
+use reqwest::{Client, Url};
+use serde::Deserialize;
+
+use crate::{FetchError, TIMEOUT, USER_AGENT, is_this_host, with_sources};
+
+/// Bytes of a realm's answer that are read. Tokens are some KiB.
+pub const ANSWER_BYTES: usize = 64 << 10;
+
+#[derive(Deserialize)]
+struct Answer {
+    access_token: String,
+}
+
+/// What requests prove themselves with.
+pub(crate) async fn auth(
+    image: &Reference,
+    scheme: &str,
+    login: Option<DockerCredential>,
+) -> Result<RegistryAuth, FetchError> {
+    match login {
+        None => Ok(RegistryAuth::Anonymous),
+        Some(DockerCredential::UsernamePassword(user, password)) => {
+            Ok(RegistryAuth::Basic(user, password))
+        }
+        Some(DockerCredential::IdentityToken(token)) => {
+            let exchanged = exchange(image, scheme, &token).await;
+            exchanged.map_err(|reason| FetchError::Credentials {
+                registry: image.resolve_registry().to_owned(),
+                reason,
+            })
+        }
+    }
+}
+
+/// The error is a sentence without the token.
+async fn exchange(image: &Reference, scheme: &str, token: &str) -> Result<RegistryAuth, String> {
+    let failed = |error: reqwest::Error| with_sources(&error);
+    // Nobody who is redirected to gets the token.
+    let client = Client::builder()
+        .user_agent(USER_AGENT)
+        .connect_timeout(TIMEOUT / 4)
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .map_err(failed)?;
+    let asked = client.get(format!("{scheme}://{}/v2/", image.resolve_registry()));
+    let answer = asked.send().await.map_err(failed)?;
+    let Some(challenge) = answer.headers().get(WWW_AUTHENTICATE) else {
+        // It lets everybody in.
+        return Ok(RegistryAuth::Anonymous);
+    };
+    let challenge = challenge.to_str().unwrap_or_default();
+    let Some((realm, service)) = realm(challenge) else {
+        return Err(
+            "`docker login` left an identity token, and the registry wants a name and a password"
+                .to_owned(),
+        );
+    };
+    let url =
+        Url::parse(&realm).map_err(|error| format!("its realm {realm:?} is no URL: {error}"))?;
+    let host = url.host_str().unwrap_or_default();
+    if url.scheme() != "https" && !is_this_host(host) {
+        return Err(format!(
+            "the identity token would go to {realm:?} in the clear"
+        ));
+    }
+    let scope = format!("repository:{}:pull", image.repository());
+    let form = [
+        ("grant_type", "refresh_token"),
+        ("service", &service),
+        ("scope", &scope),
+        ("client_id", "tollgate"),
+        ("refresh_token", token),
+    ];
+    let form = Url::parse_with_params("form:", form).map_err(|error| error.to_string())?;
+    let post = client
+        .post(url)
+        .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+        .body(form.query().unwrap_or_default().to_owned());
+    let mut answer = post.send().await.map_err(failed)?;
+    let status = answer.status();
+    if !status.is_success() {
+        return Err(format!(
+            "{realm:?} answers {status} to the identity token; run `docker login` again"
+        ));
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(failed)? {
+        body.extend_from_slice(&chunk);
+        if body.len() > ANSWER_BYTES {
+            return Err(format!("{realm:?} answers more than {ANSWER_BYTES} bytes"));
+        }
+    }
+    match serde_json::from_slice::<Answer>(&body) {
+        Ok(answer) => Ok(RegistryAuth::Bearer(answer.access_token)),
+        // What it can't read isn't said: it may be a secret.
+        Err(_) => Err(format!("{realm:?} answers no access token")),
+    }
+}
+
+/// Where tokens are given, and for which service, if it is by tokens that one is let in.
+fn realm(challenge: &str) -> Option<(String, String)> {
+    let challenges = http_auth::parse_challenges(challenge).ok()?;
+    let bearer = challenges
+        .into_iter()
+        .find(|challenge| challenge.scheme.eq_ignore_ascii_case("bearer"))?;
+    let of = |wanted: &str| {
+        let mut found = bearer.params.iter();
+        let found = found.find(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        found.map(|(_, value)| value.to_unescaped())
+    };
+    Some((of("realm")?, of("service").unwrap_or_default()))
+}
