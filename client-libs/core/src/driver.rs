@@ -25,6 +25,7 @@ use crate::buffer::SharedBytes;
 use crate::call::ReceivedBlock;
 use crate::calls::Outcome;
 use crate::limits::DRAIN_BATCH;
+use crate::panics;
 use crate::serve::{Incoming, Moments, Ready, Tasks};
 use crate::session::{BoundMethod, Inner};
 use crate::streams::{Item, Overrun, Side, StreamKey};
@@ -129,9 +130,7 @@ impl Driver {
     fn drain(&mut self, inner: &Arc<Inner>) -> bool {
         let drained = self.drain_locked(inner);
         self.unshared.clear();
-        for waker in self.wakers.drain(..) {
-            waker.wake();
-        }
+        self.wakers.drain(..).for_each(panics::wake);
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             self.handle(inner, event);
@@ -373,9 +372,7 @@ impl Driver {
             let mut shared = inner.lock();
             shared.expire(now_ns, &mut self.wakers);
             drop(shared);
-            for waker in self.wakers.drain(..) {
-                waker.wake();
-            }
+            self.wakers.drain(..).for_each(panics::wake);
         }
     }
 
@@ -486,7 +483,7 @@ impl Driver {
             return;
         };
         if let Some(service) = service {
-            let names = service.info().methods.to_vec();
+            let names = panics::contain(|| service.info().methods.to_vec()).unwrap_or_default();
             for (at, method) in methods.iter().enumerate() {
                 let index = if names.is_empty() {
                     Some(at)
@@ -499,16 +496,14 @@ impl Driver {
                 }
             }
         }
-        waker.wake();
+        panics::wake(waker);
     }
 
     /// The session is gone: what the daemon said before still counts, everything else fails.
     fn lost(&mut self, inner: &Arc<Inner>, status: Status) {
         while matches!(self.drain_locked(inner), Ok(true)) {}
         self.unshared.clear();
-        for waker in self.wakers.drain(..) {
-            waker.wake();
-        }
+        self.wakers.drain(..).for_each(panics::wake);
         self.events.clear();
         self.early.clear();
         inner.end(status);

@@ -30,6 +30,7 @@ mod driver;
 mod driving;
 pub mod limits;
 mod nudge;
+mod panics;
 mod pause;
 mod reopen;
 mod retry;

@@ -27,6 +27,7 @@ use crate::Status;
 use crate::driving::drive_alone;
 use crate::limits::{RECONNECT_GROWTH, RECONNECT_PAUSE};
 use crate::nudge::Nudge;
+use crate::panics;
 use crate::pause::Pauses;
 use crate::retry::idempotent_methods;
 use crate::serve::Service;
@@ -155,13 +156,11 @@ impl Handle {
         self.closed.set();
         // Services may hold the session that they serve on. Whoever opens another connection looks at what is set under the same lock.
         let services = std::mem::take(&mut self.line().services);
-        drop(services);
+        panics::contain(|| drop(services));
         let status = Status::new(Code::CANCELLED, "this program closed the session");
         self.inner().end(status);
         let mourners = std::mem::take(&mut *self.mourners());
-        for waker in mourners {
-            waker.wake();
-        }
+        mourners.into_iter().for_each(panics::wake);
     }
 
     /// No thread is started to drive the session from now on.

@@ -14,7 +14,6 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,6 +32,7 @@ use crate::codec::{Encode, RawBlock};
 use crate::deadline::{self, Deadline};
 use crate::limits::MAX_HANDLERS;
 use crate::nudge::Nudge;
+use crate::panics::contain;
 use crate::session::{Inner, Session};
 use crate::stream::{NOTHING, check_streams, post};
 use crate::streams::{Item, Next, Side, StreamKey};
@@ -568,7 +568,8 @@ impl Tasks {
     }
 
     pub(crate) fn register(&mut self, handle: u32, service: Arc<dyn Service>, method: usize) {
-        self.services.insert(handle, (service, method));
+        let before = self.services.insert(handle, (service, method));
+        contain(|| drop(before));
     }
 
     pub(crate) fn knows(&self, handle: u32) -> bool {
@@ -596,7 +597,7 @@ impl Tasks {
         // A panic in the handler's first half drops the responder, which answers.
         let deadline_ns = incoming.deadline_ns();
         let begin = || deadline::within(deadline_ns, || service.call(method, incoming));
-        let Ok(future) = catch_unwind(AssertUnwindSafe(begin)) else {
+        let Some(future) = contain(begin) else {
             return;
         };
         let index = self.vacant();
@@ -647,7 +648,9 @@ impl Tasks {
 
     /// Drops all tasks and services: the session has ended.
     pub(crate) fn clear(&mut self) {
-        self.services.clear();
+        for (_, service) in self.services.drain() {
+            contain(|| drop(service));
+        }
         self.by_call.clear();
         for slot in self.slots.drain(..) {
             drop_task(slot.task);
@@ -669,8 +672,7 @@ impl Tasks {
         // A panic of a handler's ends that call only. The future isn't used again.
         let deadline_ns = task.deadline_ns;
         let poll = || deadline::within(deadline_ns, || task.future.as_mut().poll(&mut cx));
-        let polled = catch_unwind(AssertUnwindSafe(poll));
-        if matches!(polled, Ok(Poll::Pending)) {
+        if matches!(contain(poll), Some(Poll::Pending)) {
             return false;
         }
         drop_task(slot.task.take());
@@ -699,5 +701,5 @@ impl Tasks {
 
 /// Drops a handler where it stands; a panic in a destructor of its is its own.
 fn drop_task(task: Option<Task>) {
-    let _panicked = catch_unwind(AssertUnwindSafe(|| drop(task)));
+    contain(|| drop(task));
 }

@@ -33,6 +33,7 @@ use crate::limits::{
 };
 use crate::nudge::Nudge;
 use crate::reopen::Handle;
+use crate::panics;
 use crate::serve::{Ready, Service};
 use crate::submit::{Locked, Shared};
 
@@ -470,7 +471,7 @@ impl Inner {
             && self.draining.load(Ordering::SeqCst)
             && let Some(waker) = self.idle_waker().take()
         {
-            waker.wake();
+            panics::wake(waker);
         }
     }
 
@@ -511,15 +512,13 @@ impl Inner {
     pub(crate) fn end(&self, status: Status) {
         let (wakers, _dropped_unlocked) = self.lock().end(status);
         self.over.store(true, Ordering::SeqCst);
-        for waker in wakers {
-            waker.wake();
-        }
+        wakers.into_iter().for_each(panics::wake);
         self.nudge.wake();
         // The daemon needn't wait for the last block to be dropped. It fails only if the daemon is gone already.
         let _gone = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
         self.clear_if_over();
         if let Some(waker) = self.idle_waker().take() {
-            waker.wake();
+            panics::wake(waker);
         }
         if let Some(handle) = self.handle.get().and_then(Weak::upgrade) {
             handle.lost(self.id);

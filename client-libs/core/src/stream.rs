@@ -25,6 +25,7 @@ use crate::call::{ReceivedBlock, check_metadata, measure};
 use crate::calls::{Outcome, Removed};
 use crate::codec::{Encode, RawBlock};
 use crate::deadline;
+use crate::panics;
 use crate::session::{Inner, Session};
 use crate::space::Ticket;
 use crate::streams::{Item, Next, Side, StreamKey};
@@ -250,9 +251,7 @@ impl OwnCall {
         }
         shared.streams.end(self.key(), &mut wakers);
         drop(shared);
-        for waker in wakers {
-            waker.wake();
-        }
+        wakers.into_iter().for_each(panics::wake);
     }
 }
 

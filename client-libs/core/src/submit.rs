@@ -14,8 +14,10 @@
 //!   unlock, and ring only if the daemon sleeps.
 //! - Wakers of others are called after unlocking.
 
+use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
@@ -33,6 +35,7 @@ use crate::calls::CallTable;
 use crate::codec::{Encode, HeapSink, Measured};
 use crate::driver::NextLook;
 use crate::limits::{RELEASE_BYTES, WRITE_LOCKED};
+use crate::panics;
 use crate::reopen::Methods;
 use crate::retry::Budget;
 use crate::session::{Held, Inner};
@@ -570,24 +573,32 @@ impl<'i> Locked<'i> {
         let session = self.inner.id;
         let write = |block: &mut Block| {
             let mut sink = HeapSink::new(block, offset, session, measured, metadata);
-            message.write(&mut sink);
-            sink.into_shared()
+            let wrote = catch_unwind(AssertUnwindSafe(|| message.write(&mut sink)));
+            wrote.map(|()| sink.into_shared())
         };
         let shared;
         if measured.allocation > WRITE_LOCKED {
             let inner = self.inner;
             self.reserve();
             drop(self);
-            shared = write(&mut block);
+            let wrote = write(&mut block);
             self = inner.lock();
             self.redeem();
+            let wrote = match wrote {
+                Ok(wrote) => wrote,
+                Err(panic) => self.unwritten(block, panic),
+            };
             if let Some(status) = self.ended().cloned() {
                 // What is shared may be dropped for the last time, which locks.
                 drop(self);
                 return Err(status);
             }
+            shared = wrote;
         } else {
-            shared = write(&mut block);
+            shared = match write(&mut block) {
+                Ok(wrote) => wrote,
+                Err(panic) => self.unwritten(block, panic),
+            };
         }
         if !shared.is_empty() {
             self.shared.insert(offset, shared);
@@ -604,6 +615,17 @@ impl<'i> Locked<'i> {
         }
         self.push_into_room(&envelope.around(block).encode());
         Ok(())
+    }
+}
+
+impl Locked<'_> {
+    /// A user's encoder has panicked: its block is free again, and the panic goes on.
+    #[cold]
+    fn unwritten(mut self, block: Block, panic: Box<dyn Any + Send>) -> ! {
+        self.heap.discard(block);
+        self.wake_next = self.space.head();
+        drop(self);
+        resume_unwind(panic)
     }
 }
 
@@ -642,7 +664,7 @@ impl Drop for Locked<'_> {
             self.inner.nudge.wake();
         }
         if let Some(waker) = wake {
-            waker.wake();
+            panics::wake(waker);
         }
     }
 }

@@ -10,7 +10,6 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,6 +20,7 @@ use tollgate_shm_abi::Code;
 
 use crate::Status;
 use crate::deadline;
+use crate::panics::contain;
 use crate::serve::{HandlerFuture, Incoming, Service, ServiceInfo};
 
 /// Threads that handlers run on. They end when the last clone and the last service on them are dropped.
@@ -239,12 +239,12 @@ impl Job {
             let mut cx = Context::from_waker(&waker);
             let poll = || deadline::within(self.deadline_ns, || running.as_mut().poll(&mut cx));
             // A panic of a handler's ends that call only: its responder answers when it is dropped.
-            is_over = !matches!(catch_unwind(AssertUnwindSafe(poll)), Ok(Poll::Pending));
+            is_over = !matches!(contain(poll), Some(Poll::Pending));
         }
         if is_over || future.is_none() {
             let ended = future.take();
             drop(future);
-            let _panicked = catch_unwind(AssertUnwindSafe(|| drop(ended)));
+            contain(|| drop(ended));
             let mut ticket = lock(&self.ticket);
             ticket.0 = true;
             let waker = ticket.1.take();

@@ -59,6 +59,10 @@
 //! # Ok::<(), tollgate::Status>(())
 //! ```
 //!
+//! A handler that panics ends its call with INTERNAL, and nothing else; so do a waker and a destructor that panic on the library's threads end
+//! alone. That takes `panic = "unwind"`, cargo's default: in a program that is built with `panic = "abort"`, a panic ends the process, as everywhere, and
+//! its callers get UNAVAILABLE.
+//!
 //! # Streams
 //!
 //! Methods with any number of requests take a [`Stream`] of them, or of requests' [`Request`]; those with any number of responses answer

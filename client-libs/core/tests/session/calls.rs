@@ -61,6 +61,39 @@ fn a_call_is_answered_on_the_calling_thread_and_in_the_background() {
     daemon.wait_until(|fake| fake.end.receive_heap.in_use() < 6 * 1024);
 }
 
+/// A block whose bytes panic when they are asked for the second time, to be written.
+struct Broken(AtomicUsize, usize);
+
+impl AsRef<[u8]> for Broken {
+    fn as_ref(&self) -> &[u8] {
+        static BYTES: [u8; 1 << 18] = [0; 1 << 18];
+        assert_eq!(
+            self.0.fetch_add(1, Ordering::SeqCst),
+            0,
+            "it can't be written"
+        );
+        &BYTES[..self.1]
+    }
+}
+
+#[test]
+fn an_encoder_that_panics_costs_its_call_and_no_room() {
+    let (session, _daemon) = fake::start(Limits::default(), echo());
+    // More often than the ring or the heap, of 1 MiB, has room for.
+    for round in 0..200 {
+        let len = if round % 2 == 0 { 64 } else { 1 << 18 };
+        let broken = Broken(AtomicUsize::new(0), len);
+        let calls = || block_on(&session, session.call_raw(ECHO, broken, None));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(calls)).is_err());
+    }
+    block_on(&session, echo_all(&session, 100));
+    let began = Instant::now();
+    while session.has_unsent() {
+        assert!(began.elapsed() < SOON, "room in the ring is still promised");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn never_spinning_works_as_well() {
     let (session, _daemon) = fake::start_with(Limits::default(), echo(), |options| {

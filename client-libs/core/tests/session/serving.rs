@@ -2,12 +2,14 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use tollgate_core::codec::RawBlock;
 use tollgate_core::limits::MAX_HANDLERS;
-use tollgate_core::{Code, HandlerFuture, Incoming, Service, ServiceInfo, Status, block_on};
+use tollgate_core::{
+    Code, HandlerFuture, Incoming, Service, ServiceInfo, Status, Workers, block_on,
+};
 use tollgate_shm_abi::descriptor::Completion;
 use tollgate_shm_abi::wait::now_ns;
 
@@ -123,6 +125,131 @@ fn handlers_answer_inline_and_later() {
     });
     assert_eq!(gate.dropped.load(Ordering::SeqCst), 12);
     daemon.wait_until(|fake| fake.end.receive_heap.in_use() <= 6 * 64);
+}
+
+/// What a panic carries: dropped, it panics, with another of the kind until there are no more.
+struct Bomb(u32);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if self.0 > 0 {
+            std::panic::panic_any(Bomb(self.0 - 1));
+        }
+    }
+}
+
+/// Panics where the first byte of a request says: 1 before its future, 2 in it, 3 when that is dropped, and else not at all.
+struct Bombs;
+
+impl Service for Bombs {
+    fn info(&self) -> ServiceInfo<'_> {
+        ServiceInfo {
+            name: "a.Bombs",
+            methods: &[],
+            descriptor_set: b"schema",
+        }
+    }
+
+    fn call(&self, _method: usize, call: Incoming) -> HandlerFuture {
+        let first = call.request[0];
+        if first == 1 {
+            std::panic::panic_any(Bomb(2));
+        }
+        Box::pin(async move {
+            let _dropped = (first == 3).then(|| Bomb(2));
+            if first == 2 {
+                std::panic::panic_any(Bomb(2));
+            }
+            call.responder.reply(&RawBlock(&*call.request)).await;
+        })
+    }
+}
+
+#[test]
+fn panics_whose_payload_panics_end_their_call_and_no_thread() {
+    let workers = Workers::start(1).unwrap();
+    for inline in [true, false] {
+        let (session, daemon) = fake::start(Limits::default(), silence());
+        let bound = match inline {
+            true => block_on(&session, session.bind_server(Bombs)),
+            false => block_on(&session, session.bind_server(workers.serve(Bombs))),
+        };
+        bound.unwrap();
+        for round in 0..4u64 {
+            for first in 0..4u8 {
+                let call = 1 + round * 4 + u64::from(first);
+                daemon.run(move |fake| fake.call(ECHO, call, &[first; 8]));
+                daemon.wait_until(move |fake| answer(fake, call).is_some());
+                let answered = daemon.run(move |fake| answer(fake, call)).unwrap();
+                match first {
+                    1 | 2 => assert_eq!(answered.unwrap_err().code, Code::INTERNAL),
+                    _ => assert_eq!(answered, Ok(vec![first; 8])),
+                }
+            }
+        }
+    }
+}
+
+/// A service that doesn't go quietly.
+struct Clinging(#[allow(dead_code, reason = "it is dropped")] Bomb);
+
+impl Service for Clinging {
+    fn info(&self) -> ServiceInfo<'_> {
+        ServiceInfo {
+            name: "a.Clinging",
+            methods: &[],
+            descriptor_set: b"schema",
+        }
+    }
+
+    fn call(&self, _method: usize, _call: Incoming) -> HandlerFuture {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+#[test]
+fn a_service_that_panics_when_it_is_dropped_does_not_keep_its_session() {
+    let (session, daemon) = fake::start(Limits::default(), silence());
+    block_on(&session, session.bind_server(Clinging(Bomb(2)))).unwrap();
+    block_on(&session, session.bind_server(Gate::default())).unwrap();
+    let waiting = session.call_raw(FIRST_HANDLE, [1; 8], None);
+    daemon.kill();
+    let ended = block_on(&session, waiting).unwrap_err();
+    assert_eq!(ended.code, Code::UNAVAILABLE);
+    session.close();
+}
+
+/// The waker of an executor that has ended.
+struct Ruined;
+
+impl Wake for Ruined {
+    fn wake(self: Arc<Self>) {
+        std::panic::panic_any(Bomb(1));
+    }
+}
+
+#[test]
+fn a_waker_that_panics_does_not_end_the_thread_that_drives() {
+    let (session, daemon) = fake::start(Limits::default(), fake::echo());
+    for _ in 0..3 {
+        let mut ruined = Box::pin(session.call_raw(FIRST_HANDLE, [1; 8], None));
+        let waker = Waker::from(Arc::new(Ruined));
+        while let Poll::Pending = ruined.as_mut().poll(&mut Context::from_waker(&waker)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    // Driven by the same thread: nobody is in `block_on`.
+    let mut next = Box::pin(session.call_raw(FIRST_HANDLE, [2; 8], None));
+    let began = Instant::now();
+    let answered = loop {
+        match next.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answered) => break answered,
+            Poll::Pending => assert!(began.elapsed() < SOON, "nobody drives"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!(*answered.unwrap(), [2; 8]);
+    drop(daemon);
 }
 
 #[test]

@@ -1,0 +1,55 @@
+//! The program's code on the library's threads: handlers, wakers, destructors. What panics there ends alone.
+//!
+//! A thread that drives a session or runs handlers is everybody's, and nobody starts another. So all such code runs in [`contain`].
+//!
+//! Absent: programs that are built with `panic = "abort"`. There a panic ends the process at once, and the daemon answers for it.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Waker;
+
+/// Runs code of the program's; `None`: it panicked. What it has touched isn't looked at afterwards, or is consistent at each step.
+pub(crate) fn contain<T>(work: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(done) => Some(done),
+        Err(payload) => {
+            discard(payload);
+            None
+        }
+    }
+}
+
+/// Drops what a panic carries. That may panic, and what it panics with may do so, too, so that one isn't dropped.
+fn discard(payload: Box<dyn Any + Send>) {
+    if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(second);
+    }
+}
+
+/// Wakes a future of the program's: of whatever executor.
+pub(crate) fn wake(waker: Waker) {
+    contain(|| waker.wake());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Bomb(u32);
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            if self.0 > 0 {
+                std::panic::panic_any(Bomb(self.0 - 1));
+            }
+        }
+    }
+
+    #[test]
+    fn payloads_that_panic_when_they_are_dropped_are_contained() {
+        assert_eq!(contain(|| 7), Some(7));
+        for depth in 0..4 {
+            assert_eq!(contain(|| std::panic::panic_any(Bomb(depth))), None::<()>);
+        }
+    }
+}
