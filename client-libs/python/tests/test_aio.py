@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import os
+import signal
+import sys
+import threading
 import time
-from typing import Any, AsyncIterator, Awaitable, Callable, List
+from typing import Any, AsyncIterator, Awaitable, Callable, List, Tuple
 
 import pytest
 import tollgate
@@ -21,6 +25,7 @@ from stubs.interop_tollgate import (
     add_SemanticsServicer_to_server,
 )
 from tollgate import StatusCode
+from tollgate._session import is_a_signals
 from tollgate.aio import EOF
 
 Context = tollgate.aio.ServicerContext
@@ -496,3 +501,177 @@ def test_threads_call_what_a_loop_serves(hosts: Any) -> None:
         await server.stop()
 
     asyncio.run(main())
+
+
+class Unspeakable(Exception):
+    """What it says is one more exception."""
+
+    def __str__(self) -> str:
+        raise GeneratorExit("from __str__")
+
+
+# What handlers raise, and how their calls end. asyncio's loop has a handler of SIGINT of its own since Python 3.11; before, a KeyboardInterrupt
+# can't be told from Ctrl-C.
+ANYTHING: List[Tuple[Callable[[], BaseException], StatusCode, str]] = [
+    (lambda: SystemExit(3), StatusCode.UNKNOWN, "SystemExit: 3"),
+    (lambda: GeneratorExit("enough"), StatusCode.UNKNOWN, "GeneratorExit: enough"),
+    (lambda: BaseException("odd"), StatusCode.UNKNOWN, "BaseException: odd"),
+    (Unspeakable, StatusCode.UNKNOWN, "Unspeakable"),
+    (asyncio.CancelledError, StatusCode.CANCELLED, "the handler was cancelled"),
+]
+if sys.version_info >= (3, 11):
+    ANYTHING.append((KeyboardInterrupt, StatusCode.UNKNOWN, "KeyboardInterrupt"))
+
+
+class Raising(SemanticsAsyncServicer):
+    """Each method raises what the number of a request names."""
+
+    async def Unary(self, request: AskView, context: Context) -> Answer:
+        number = request.number
+        if number < len(ANYTHING):
+            make = ANYTHING[number][0]
+
+            def leave(context: Context) -> None:
+                raise make()
+
+            context.add_done_callback(leave)
+            await asyncio.sleep(0)
+            raise make()
+        return Answer(number=number)
+
+    async def Collect(self, request_iterator: AsyncIterator[AskView], context: Context) -> Answer:
+        return [await self.Unary(request, context) async for request in request_iterator][0]
+
+    async def Spread(self, request: AskView, context: Context) -> AsyncIterator[Answer]:
+        yield Answer()
+        yield await self.Unary(request, context)
+
+    async def Chat(self, request_iterator: AsyncIterator[AskView], context: Context) -> AsyncIterator[Answer]:
+        async for request in request_iterator:
+            yield Answer()
+            yield await self.Unary(request, context)
+
+
+def test_whatever_a_handler_raises_the_loop_goes_on(hosts: Any) -> None:
+    async def main() -> None:
+        server = tollgate.aio.server(hosts[1].socket, hosts[1].token)
+        add_SemanticsServicer_to_server(Raising(), server)
+        await server.start()
+        async with tollgate.aio.channel(hosts[0].socket, hosts[0].token, hosts[1].listen) as channel:
+            stub = SemanticsAsyncStub(channel)
+
+            async def read(call: Any) -> None:
+                async for _ in call:
+                    pass
+
+            for number, (_, code, text) in enumerate(ANYTHING):
+                for call in (
+                    stub.Unary(Ask(number=number), timeout=30),
+                    stub.Collect([Ask(number=number)], timeout=30),
+                    stub.Spread(Ask(number=number), timeout=30),
+                    stub.Chat([Ask(number=number)], timeout=30),
+                ):
+                    with pytest.raises(tollgate.RpcError) as caught:
+                        await (read(call) if hasattr(call, "__aiter__") else call)
+                    assert caught.value.code() is code
+                    assert caught.value.details() in (text, f"Exception calling application: {text}")
+            reply = await stub.Unary(Ask(number=100), timeout=30)
+            assert reply.number == 100
+            del reply, call
+
+            async def broken(error: BaseException) -> AsyncIterator[Ask]:
+                yield Ask(number=100)
+                raise error
+
+            for make, code, text in ANYTHING:
+                with pytest.raises(tollgate.RpcError) as caught:
+                    await read(stub.Chat(broken(make()), timeout=30))
+                assert caught.value.code() is code
+                if code is StatusCode.UNKNOWN:
+                    assert caught.value.details() == f"Exception iterating requests: {text}"
+        await server.stop(grace=5)
+
+    logging.disable()
+    try:
+        asyncio.run(asyncio.wait_for(main(), 100))
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def test_a_signal_that_ends_the_program_does_so_from_within_a_handler(hosts: Any) -> None:
+    class Busy(SemanticsAsyncServicer):
+        async def Unary(self, request: AskView, context: Context) -> Answer:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            while True:
+                time.sleep(0.01)
+
+    def leave(number: int, frame: Any) -> None:
+        sys.exit(5)
+
+    caught: List[tollgate.RpcError] = []
+
+    def ask() -> None:
+        with tollgate.channel(hosts[0].socket, hosts[0].token, hosts[1].listen) as channel:
+            try:
+                SemanticsStub(channel).Unary(Ask(), timeout=30)
+            except tollgate.RpcError as error:
+                caught.append(error)
+
+    async def main() -> None:
+        server = tollgate.aio.server(hosts[1].socket, hosts[1].token)
+        add_SemanticsServicer_to_server(Busy(), server)
+        await server.start()
+        thread.start()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await server.stop()
+
+    thread = threading.Thread(target=ask)
+    before = signal.signal(signal.SIGUSR1, leave)
+    logging.disable()
+    try:
+        with pytest.raises(SystemExit) as exit:
+            asyncio.run(main())
+        assert exit.value.code == 5
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        logging.disable(logging.NOTSET)
+    thread.join(30)
+    assert [error.details() for error in caught] == ["Exception calling application: SystemExit: 5"]
+
+
+def test_signals_are_told_from_what_a_handler_raises() -> None:
+    def leave(number: int, frame: Any) -> None:
+        raise BaseException("by a signal")
+
+    def told(error: BaseException) -> bool:
+        try:
+            raise error
+        except BaseException as raised:
+            return is_a_signals(raised)
+
+    def interrupted() -> bool:
+        try:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(30)
+        except BaseException as raised:
+            return is_a_signals(raised)
+        return False
+
+    before = [signal.signal(signal.SIGUSR1, leave), signal.signal(signal.SIGINT, signal.default_int_handler)]
+    try:
+        assert interrupted() and told(KeyboardInterrupt())
+        assert not told(SystemExit()) and not told(ValueError())
+        signal.signal(signal.SIGUSR1, functools.partial(leave))
+        signal.signal(signal.SIGINT, leave)
+        assert interrupted() and not told(KeyboardInterrupt())
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        elsewhere: List[bool] = []
+        thread = threading.Thread(target=lambda: elsewhere.append(told(KeyboardInterrupt())))
+        thread.start()
+        thread.join()
+        assert elsewhere == [False]
+    finally:
+        signal.signal(signal.SIGUSR1, before[0])
+        signal.signal(signal.SIGINT, before[1])

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from typing import Any, Callable, Iterator, List
+from typing import Any, Callable, Iterator, List, Tuple
 
 import pytest
 import tollgate
@@ -198,6 +198,166 @@ def test_errors_carry_all_that_was_said(serve: Serve, channel: tollgate.Channel)
             assert (stream.code(), stream.details()) == (code, text)
     finally:
         logging.disable(logging.NOTSET)
+
+
+class Unspeakable(Exception):
+    """What it says is one more exception."""
+
+    def __str__(self) -> str:
+        raise SystemExit("from __str__")
+
+
+# What handlers raise, anew each time, since an exception keeps frames; and what their callers hear.
+ANYTHING: List[Tuple[Callable[[], BaseException], str]] = [
+    (lambda: SystemExit(3), "SystemExit: 3"),
+    (KeyboardInterrupt, "KeyboardInterrupt"),
+    (asyncio.CancelledError, "CancelledError"),
+    (lambda: GeneratorExit("enough"), "GeneratorExit: enough"),
+    (lambda: BaseException("odd"), "BaseException: odd"),
+    (Unspeakable, "Unspeakable"),
+    (lambda: StopIteration("no"), "no"),
+]
+# In a generator it is another exception, and in an iterator it is the end.
+STOPS = len(ANYTHING) - 1
+
+
+def workers() -> int:
+    return sum(thread.name.startswith("tollgate-worker") for thread in threading.enumerate())
+
+
+def test_whatever_a_handler_raises_its_thread_lives(serve: Serve, channel: tollgate.Channel) -> None:
+    over = threading.Semaphore(0)
+
+    def raise_it(number: int, context: Context) -> None:
+        def leave() -> None:
+            over.release()
+            raise ANYTHING[number][0]()
+
+        assert context.add_callback(leave)
+        raise ANYTHING[number][0]()
+
+    def unary(request: AskView, context: Context) -> Answer:
+        if request.number < len(ANYTHING):
+            raise_it(request.number, context)
+        return Answer(number=request.number)
+
+    def collect(requests: Iterator[AskView], context: Context) -> Answer:
+        return [unary(request, context) for request in requests][0]
+
+    class Iterable:
+        """No generator: those make RuntimeError of StopIteration."""
+
+        def __init__(self, number: int, context: Context) -> None:
+            self.number, self.context, self.first = number, context, True
+
+        def __iter__(self) -> Iterator[Answer]:
+            return self
+
+        def __next__(self) -> Answer:
+            if not self.first and self.number != STOPS:
+                raise_it(self.number, self.context)
+            if not self.first:
+                raise StopIteration
+            self.first = False
+            return Answer(number=self.number)
+
+    def spread(request: AskView, context: Context) -> Any:
+        return Iterable(request.number, context)
+
+    def chat(requests: Iterator[AskView], context: Context) -> Iterator[Answer]:
+        yield Answer(number=1)
+        for request in requests:
+            if request.number != STOPS:
+                raise_it(request.number, context)
+
+    before = workers()
+    serve(add, Given(unary=unary, collect=collect, spread=spread, chat=chat), max_workers=2)
+    stub = SemanticsStub(channel)
+    logging.disable()
+    try:
+        for number, (_, text) in enumerate(ANYTHING):
+            ask = Ask(number=number)
+            begins: List[Callable[[], Any]] = [lambda: stub.Unary(ask, timeout=30), lambda: stub.Collect([ask], timeout=30)]
+            if number != STOPS:
+                begins += [lambda: list(stub.Spread(ask, timeout=30)), lambda: list(stub.Chat(iter([ask]), timeout=30))]
+            for begin in begins:
+                with pytest.raises(tollgate.RpcError) as caught:
+                    begin()
+                assert caught.value.code() is StatusCode.UNKNOWN
+                assert caught.value.details() == f"Exception calling application: {text}"
+                assert over.acquire(timeout=30)
+        # Its thread was one of two.
+        for n in range(len(ANYTHING), 100):
+            assert stub.Unary(Ask(number=n), timeout=30).number == n
+        assert workers() == before + 2
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def test_callbacks_of_cancelled_calls_may_raise_anything(serve: Serve, channel: tollgate.Channel) -> None:
+    began, over, go_on = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
+
+    def unary(request: AskView, context: Context) -> Answer:
+        def leave() -> None:
+            over.release()
+            raise SystemExit
+
+        assert context.add_callback(leave)
+        began.release()
+        go_on.wait(30)
+        return Answer()
+
+    serve(add, Given(unary=unary))
+    stub = SemanticsStub(channel)
+    logging.disable()
+    try:
+        # All of them run on one thread, which tells of the ends of calls.
+        for _ in range(3):
+            future = stub.Unary.future(Ask())
+            assert began.acquire(timeout=30)
+            assert future.cancel() and over.acquire(timeout=30)
+    finally:
+        go_on.set()
+        logging.disable(logging.NOTSET)
+
+
+def test_requests_that_raise_anything_end_their_call(serve: Serve, channel: tollgate.Channel) -> None:
+    serve(add, Given(chat=echo_numbers, collect=lambda requests, context: Answer(number=len(list(requests)))))
+    stub = SemanticsStub(channel)
+
+    def broken(error: BaseException) -> Iterator[Ask]:
+        yield Ask(number=1)
+        raise error
+
+    logging.disable()
+    try:
+        for make, text in ANYTHING[:STOPS]:
+            for begin in (lambda: list(stub.Chat(broken(make()), timeout=30)), lambda: stub.Collect(broken(make()), timeout=30)):
+                with pytest.raises(tollgate.RpcError) as caught:
+                    begin()
+                assert caught.value.code() is StatusCode.UNKNOWN
+                assert caught.value.details() == f"Exception iterating requests: {text}"
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def test_what_logging_raises_ends_no_thread(serve: Serve, channel: tollgate.Channel) -> None:
+    def unary(request: AskView, context: Context) -> Answer:
+        raise KeyError("oh")
+
+    def refuse(record: logging.LogRecord) -> bool:
+        raise SystemExit
+
+    serve(add, Given(unary=unary), max_workers=1)
+    stub = SemanticsStub(channel)
+    log = logging.getLogger("tollgate")
+    log.addFilter(refuse)
+    try:
+        for _ in range(3):
+            with pytest.raises(tollgate.RpcError, match="Exception calling application: 'oh'"):
+                stub.Unary(Ask(), timeout=30)
+    finally:
+        log.removeFilter(refuse)
 
 
 def test_a_value_that_cannot_be_sent_is_named(hosts: Any, serve: Serve, channel: tollgate.Channel) -> None:

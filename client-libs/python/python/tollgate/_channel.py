@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import contextvars
 import itertools
-import logging
 import os
 import threading
 from types import TracebackType
 from typing import Any, Generic, Iterable, Iterator, Optional, Tuple, Type, TypeVar, Union
 
 from tollgate import _core
-from tollgate._session import DEFAULT_RETRIES, DEFAULT_SPIN, Handles, close_session, inherited, open_session, outgoing
+from tollgate._session import (
+    DEFAULT_RETRIES,
+    DEFAULT_SPIN,
+    Handles,
+    close_session,
+    complain,
+    inherited,
+    is_a_signals,
+    open_session,
+    outgoing,
+    said_by,
+)
 from tollgate._status import Metadata, MetadataLike, RpcError, StatusCode
 
 Request = TypeVar("Request", contravariant=True)
 Response = TypeVar("Response", covariant=True)
-
-_log = logging.getLogger("tollgate")
 
 
 class Channel:
@@ -279,10 +287,12 @@ def _feed(call: StreamCall[Any], sender: _core.Sender, requests: Iterable[Any]) 
         if error.code() is not StatusCode.CANCELLED:
             call._end(error.code(), error.details())
         sender.cancel()
-    except Exception as error:
-        _log.exception("the requests of a call ended with an exception")
-        call._end(StatusCode.UNKNOWN, f"Exception iterating requests: {error}")
+    except BaseException as error:
+        complain(error, "the requests of a call ended with an exception")
+        call._end(StatusCode.UNKNOWN, f"Exception iterating requests: {said_by(error)}")
         sender.cancel()
+        if is_a_signals(error):
+            raise
 
 
 class _Callable(Generic[Request, Response]):

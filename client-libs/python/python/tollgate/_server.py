@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -14,9 +13,11 @@ from tollgate._session import (
     LAST_ANSWERS,
     LAST_ANSWERS_CHECK,
     close_session,
+    complain,
     handling,
     inherit,
     open_session,
+    said_by,
 )
 from tollgate._status import (
     STATUS_DETAILS,
@@ -30,8 +31,6 @@ from tollgate._status import (
 
 # Threads that run handlers, unless one says otherwise.
 DEFAULT_MAX_WORKERS = 10
-
-_log = logging.getLogger("tollgate")
 
 
 class Aborted(Exception):
@@ -117,25 +116,28 @@ class ContextBase:
         if self._code is not None and self._code is not StatusCode.OK:
             code, details = self._code, self._details or details
         try:
-            self._incoming.fail(int(code), details, self._status_details, self._trailing)
-        except ValueError as error:
-            self._incoming.fail(int(StatusCode.INTERNAL), f"the handler's trailers can't be sent: {error}", b"", None)
+            try:
+                self._incoming.fail(int(code), details, self._status_details, self._trailing)
+            except (TypeError, ValueError) as error:
+                text = f"the handler's status and trailers can't be sent: {error}"
+                self._incoming.fail(int(StatusCode.INTERNAL), text, b"", None)
         except RpcError:
             # It was answered already.
             pass
 
     def _failed_with(self, error: BaseException, full_name: str) -> None:
         """Ends the call of a handler that raised an exception."""
-        if isinstance(error, NotImplementedError) and str(error) == f"{full_name} isn't implemented":
-            self._fail(StatusCode.UNIMPLEMENTED, str(error))
+        unimplemented = f"{full_name} isn't implemented"
+        if isinstance(error, NotImplementedError) and said_by(error) == unimplemented:
+            self._fail(StatusCode.UNIMPLEMENTED, unimplemented)
             return
         if isinstance(error, RpcError) and error is self._told:
             # What keeps the call from going on, such as a response that is too long, and not what the handler thinks of that.
             self._fail(error.code(), error.details())
             return
         if self._incoming.is_active():
-            _log.error("the handler of %s raised an exception", full_name, exc_info=error)
-        self._fail(StatusCode.UNKNOWN, f"Exception calling application: {error}")
+            complain(error, "the handler of %s raised an exception", full_name)
+        self._fail(StatusCode.UNKNOWN, f"Exception calling application: {said_by(error)}")
 
     def _has_failed(self) -> bool:
         return self._code is not None and self._code is not StatusCode.OK
@@ -199,8 +201,8 @@ class ServicerContext(ContextBase):
         for callback in callbacks or ():
             try:
                 callback()
-            except Exception:
-                _log.exception("a callback of a call's end raised an exception")
+            except BaseException as error:
+                complain(error, "a callback of a call's end raised an exception")
 
 
 class _Requests:
@@ -333,6 +335,7 @@ class Server:
                 context._over()
 
     def _work(self) -> None:
+        """Handles calls, until no more come. Nothing that a handler raises ends the thread: nobody would start another."""
         while True:
             incoming = self._acceptor.next_call()
             if incoming is None:
@@ -347,8 +350,8 @@ class Server:
                 elif incoming.is_active():
                     with handling(incoming):
                         self._handle(incoming, context)
-            except Exception:
-                _log.exception("a call can't be answered")
+            except BaseException as error:
+                complain(error, "a call can't be answered")
             finally:
                 number = incoming.id
                 context._over()
@@ -385,5 +388,6 @@ class Server:
                 context._reply(result)
         except Aborted:
             context._fail(StatusCode.UNKNOWN, "")
-        except Exception as error:
+        except BaseException as error:
+            # SystemExit and the like, too: the handler's thread is the server's.
             context._failed_with(error, method.full_name)

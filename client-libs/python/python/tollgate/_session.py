@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import gc
+import logging
 import os
+import signal
 import sys
+import threading
 import time
 import warnings
 from typing import Any, ContextManager, Dict, Optional, Protocol, Tuple, Union
@@ -28,6 +32,8 @@ LAST_ANSWERS = 1.0
 LAST_ANSWERS_CHECK = 0.001
 
 os.register_at_fork(after_in_child=_core.after_fork)
+
+_log = logging.getLogger("tollgate")
 
 
 def open_session(
@@ -78,6 +84,46 @@ def close_session(session: _core.Session, what: str) -> None:
             ResourceWarning,
             stacklevel=3,
         )
+
+
+def said_by(error: BaseException) -> str:
+    """What an exception of the program's says; its type as well, where the text alone wouldn't tell."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except BaseException:
+        return name
+    if not text:
+        return name
+    return text if isinstance(error, Exception) else f"{name}: {text}"
+
+
+def complain(error: BaseException, text: str, *values: object) -> None:
+    """Logs an exception of the program's. What logging itself makes of it ends nothing."""
+    try:
+        _log.error(text, *values, exc_info=error)
+    except BaseException as worse:
+        if is_a_signals(worse):
+            raise
+
+
+def is_a_signals(error: BaseException) -> bool:
+    """Whether a signal's handler raised this in the midst of the program's code: it is meant for the program (Ctrl-C, or a SIGTERM that exits),
+    and goes on after the call was answered. Only the main thread handles signals. Python's own handler of SIGINT leaves no trace, so where that
+    is in force each KeyboardInterrupt counts."""
+    if isinstance(error, Exception) or threading.current_thread() is not threading.main_thread():
+        return False
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        return True
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    functions = [handler.func if isinstance(handler, functools.partial) else handler for handler in handlers]
+    codes = {getattr(function, "__code__", None) for function in functions}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 # When the caller of the handler that runs here gives up, by the clock of time.monotonic.

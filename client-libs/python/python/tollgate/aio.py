@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import os
 import time
 from types import TracebackType
@@ -41,11 +40,14 @@ from tollgate._session import (
     LAST_ANSWERS_CHECK,
     Handles,
     close_session,
+    complain,
     handling,
     inherit,
     inherited,
+    is_a_signals,
     open_session,
     outgoing,
+    said_by,
 )
 from tollgate._status import Metadata, MetadataLike, RpcError, Status, StatusCode
 
@@ -53,8 +55,6 @@ Request = TypeVar("Request", contravariant=True)
 Response = TypeVar("Response", covariant=True)
 # What may be given for a stream of requests.
 Requests = Union[AsyncIterable[Request], Iterable[Request]]
-
-_log = logging.getLogger("tollgate")
 
 
 class _EndOfStream:
@@ -351,9 +351,16 @@ class StreamCall(_Call, Generic[Request, Response]):
             if error.code() is not StatusCode.CANCELLED:
                 self._abandon(error)
             sender.cancel()
-        except Exception as error:
-            _log.exception("the requests of a call ended with an exception")
-            self._abandon(RpcError(StatusCode.UNKNOWN, f"Exception iterating requests: {error}"))
+        except asyncio.CancelledError:
+            # By the end of the call, which is known by now; or by the program.
+            self._abandon(RpcError(StatusCode.CANCELLED, "the requests of the call were cancelled"))
+            raise
+        except BaseException as error:
+            # SystemExit and the like, too, which would end the event loop.
+            if self._abandon(RpcError(StatusCode.UNKNOWN, f"Exception iterating requests: {said_by(error)}")):
+                complain(error, "the requests of a call ended with an exception")
+            if is_a_signals(error):
+                raise
 
     def _fail(self, error: RpcError) -> None:
         if self._error is None:
@@ -601,8 +608,10 @@ class ServicerContext(ContextBase):
         for callback in callbacks:
             try:
                 callback(self)
-            except Exception:
-                _log.exception("a callback of a call's end raised an exception")
+            except BaseException as error:
+                complain(error, "a callback of a call's end raised an exception")
+                if is_a_signals(error):
+                    raise
 
 
 class _Incoming:
@@ -756,8 +765,10 @@ class Server:
         except asyncio.CancelledError:
             # By the caller, which hears nothing any more; or by the end of the server, which it does.
             context._fail(StatusCode.CANCELLED, "the handler was cancelled")
-        except Exception:
-            _log.exception("a call can't be answered")
+        except BaseException as error:
+            if is_a_signals(error):
+                raise
+            complain(error, "a call can't be answered")
         finally:
             self._tasks.pop(incoming.id, None)
             context._over()
@@ -792,8 +803,13 @@ class Server:
                 await context._reply(result)
         except Aborted:
             context._fail(StatusCode.UNKNOWN, "")
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            # SystemExit and the like, too, which would end the event loop.
             context._failed_with(error, method.full_name)
+            if is_a_signals(error):
+                raise
 
 
 # As functions, which gRPC's users know.
