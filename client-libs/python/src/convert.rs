@@ -29,6 +29,34 @@ fn error<'py>(py: Python<'py>, status: &Status) -> PyResult<Bound<'py, PyAny>> {
     ))
 }
 
+/// A sentence of Python's, for people: lone surrogates, which stand for bytes that aren't UTF-8 in file names and the like, become escapes.
+pub(crate) struct Sentence(pub(crate) String);
+
+impl<'py> FromPyObject<'_, 'py> for Sentence {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Sentence> {
+        let text = object.cast::<PyString>()?;
+        if let Ok(text) = text.to_cow() {
+            return Ok(Sentence(text.into_owned()));
+        }
+        let escaped = text.call_method1("encode", ("utf-8", "backslashreplace"))?;
+        let escaped = escaped.cast::<PyBytes>()?.as_bytes();
+        Ok(Sentence(String::from_utf8_lossy(escaped).into_owned()))
+    }
+}
+
+/// A text of Python's that means something, such as a name. Python's own error has all of the text in its repr, and the text may be a
+/// secret.
+pub(crate) fn utf8(text: &Bound<'_, PyString>, what: &str) -> PyResult<String> {
+    match text.to_cow() {
+        Ok(text) => Ok(text.into_owned()),
+        Err(_) => Err(PyValueError::new_err(format!(
+            "{what} has characters that UTF-8 lacks (lone surrogates: bytes that were no UTF-8)"
+        ))),
+    }
+}
+
 /// A status from what a program gave.
 pub(crate) fn status(
     code: u32,
@@ -70,22 +98,34 @@ pub(crate) fn metadata(pairs: Option<&Bound<'_, PyAny>>) -> PyResult<MetadataBuf
     };
     for pair in pairs.try_iter()? {
         let pair = pair?;
+        // Values aren't shown: they may be passwords.
         let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair.extract().map_err(|_| {
+            let kind = kind_of(&pair);
             PyValueError::new_err(format!(
-                "metadata consists of pairs, and {pair:?} isn't one"
+                "metadata consists of pairs, and an object of type {kind} isn't one"
             ))
         })?;
-        let key = key.extract::<String>().map_err(|_| {
-            PyValueError::new_err(format!("a key of metadata is text, and {key:?} isn't"))
+        let key = key.cast::<PyString>().map_err(|_| {
+            let kind = kind_of(&key);
+            PyValueError::new_err(format!(
+                "a key of metadata is text, and an object of type {kind} isn't"
+            ))
         })?;
-        let refused = |error: &dyn std::fmt::Display| {
-            PyValueError::new_err(format!("metadata {key:?}: {error}"))
-        };
+        let key = utf8(key, "a key of metadata")?;
         let pushed = match value.cast::<PyString>() {
-            Ok(text) => buf.push(&key, text.to_cow()?.as_bytes()),
+            Ok(text) => {
+                let value = utf8(text, &format!("the value of metadata {key:?}"))?;
+                buf.push(&key, value.as_bytes())
+            }
             Err(_) => match value.cast::<PyBytes>() {
                 Ok(bytes) => buf.push(&key, bytes.as_bytes()),
-                Err(_) => return Err(refused(&format!("{value:?} is neither text nor bytes"))),
+                Err(_) => {
+                    let kind = kind_of(&value);
+                    let text = format!(
+                        "metadata {key:?}: an object of type {kind} is neither text nor bytes"
+                    );
+                    return Err(PyValueError::new_err(text));
+                }
             },
         };
         pushed.map_err(|error| PyValueError::new_err(error.to_string()))?;
@@ -93,17 +133,26 @@ pub(crate) fn metadata(pairs: Option<&Bound<'_, PyAny>>) -> PyResult<MetadataBuf
     Ok(buf)
 }
 
+/// What something is, to be named in an error.
+fn kind_of(object: &Bound<'_, PyAny>) -> String {
+    let name = object.get_type().name();
+    name.map_or_else(|_| "something".to_owned(), |name| name.to_string())
+}
+
 /// Metadata with what is to be said beside it, in groups: of each, all before the first field that is there already, isn't metadata, or finds no room.
 #[pyfunction]
 pub(crate) fn extended<'py>(
     py: Python<'py>,
     given: Option<&Bound<'py, PyAny>>,
-    groups: Vec<Vec<(String, String)>>,
+    groups: Vec<Vec<(Bound<'py, PyString>, Bound<'py, PyString>)>>,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let mut buf = metadata(given)?;
     for group in &groups {
         for (key, value) in group {
-            if buf.view().get(key).is_some() || buf.push(key, value.as_bytes()).is_err() {
+            let (Ok(key), Ok(value)) = (key.to_cow(), value.to_cow()) else {
+                break;
+            };
+            if buf.view().get(&key).is_some() || buf.push(&key, value.as_bytes()).is_err() {
                 break;
             }
         }

@@ -3,8 +3,10 @@
 use std::sync::Mutex;
 
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 use tollgate_health::{HealthServer, Reporter, ServingStatus};
 
+use crate::convert::utf8;
 use crate::waiting::lock;
 
 /// What is said of a server's services; it is served once.
@@ -33,11 +35,13 @@ impl Health {
     }
 
     /// From now on a service is so, by the number.
-    fn set(&self, service: &str, status: i32) {
+    fn set(&self, service: &Bound<'_, PyString>, status: i32) -> PyResult<()> {
+        let service = utf8(service, "a service's name")?;
         match ServingStatus(status) {
-            ServingStatus::SERVICE_UNKNOWN => self.reporter.forget(service),
-            status => self.reporter.set(service, status),
+            ServingStatus::SERVICE_UNKNOWN => self.reporter.forget(&service),
+            status => self.reporter.set(&service, status),
         }
+        Ok(())
     }
 
     /// Everything is NOT_SERVING from now on.

@@ -19,10 +19,11 @@ use std::time::Instant;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 use tollgate_core::metadata::MetadataBuf;
 use tollgate_core::{Code, HandlerFuture, Requests, Responder, Service, ServiceInfo, Status};
 
-use crate::convert::{metadata, pairs, raised, status};
+use crate::convert::{Sentence, metadata, pairs, raised, status, utf8};
 use crate::encode::block;
 use crate::fork::Own;
 use crate::session::{Came, Common, tables_of};
@@ -243,9 +244,10 @@ impl Acceptor {
         &self,
         py: Python<'_>,
         descriptor_set: Vec<u8>,
-        service: String,
+        service: &Bound<'_, PyString>,
         classes: Vec<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
     ) -> PyResult<Py<PyAny>> {
+        let name = utf8(service, "a service's name")?;
         let mut tables = Vec::new();
         for (request, reply) in &classes {
             tables.push(MethodTables {
@@ -259,7 +261,7 @@ impl Acceptor {
         drop(services);
         let (bound, gone) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         let dispatcher = Dispatcher {
-            name: service,
+            name,
             descriptor_set,
             index,
             queue: Arc::clone(&self.queue),
@@ -569,11 +571,11 @@ impl Incoming {
         &self,
         py: Python<'_>,
         code: u32,
-        message: String,
+        message: Sentence,
         details: &[u8],
         trailers: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let status = status(code, message, details, trailers)?;
+        let status = status(code, message.0, details, trailers)?;
         self.last(py)?.fail(&status);
         self.queue.end_of(&self.state);
         Ok(())

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyMemoryView;
+use pyo3::types::{PyMemoryView, PyString};
 use tollgate_core::metadata::MetadataBuf;
 use tollgate_core::{
     Binding, Code, Opening, ReceivedBlock, Session, SessionOptions, Status, StreamReceiver,
     StreamSender,
 };
 
-use crate::convert::{metadata, pairs, raised, timeout};
+use crate::convert::{Sentence, metadata, pairs, raised, timeout, utf8};
 use crate::decode::view;
 use crate::encode::block;
 use crate::fork::Own;
@@ -82,9 +82,9 @@ impl PySession {
     fn new(
         py: Python<'_>,
         socket: PathBuf,
-        token: String,
-        app: String,
-        label: String,
+        token: &Bound<'_, PyString>,
+        app: Sentence,
+        label: &Bound<'_, PyString>,
         send_heap_bytes: u64,
         receive_heap_bytes: u64,
         spin: Option<f64>,
@@ -92,11 +92,11 @@ impl PySession {
         retries: u32,
         on_loop: bool,
     ) -> PyResult<PySession> {
-        let mut options = SessionOptions::new(socket, token);
-        if !app.is_empty() {
-            options.app = app;
+        let mut options = SessionOptions::new(socket, utf8(token, "the token")?);
+        if !app.0.is_empty() {
+            options.app = app.0;
         }
-        options.label = label;
+        options.label = utf8(label, "the label")?;
         options.send_heap_bytes = send_heap_bytes;
         options.receive_heap_bytes = receive_heap_bytes;
         // What no clock can say is for ever.
@@ -195,9 +195,11 @@ impl PySession {
         &self,
         py: Python<'_>,
         descriptor_set: Vec<u8>,
-        service: String,
-        target: String,
+        service: &Bound<'_, PyString>,
+        target: &Bound<'_, PyString>,
     ) -> PyResult<Py<PyAny>> {
+        let service = utf8(service, "a service's name")?;
+        let target = utf8(target, "the target")?;
         let session = self.common.session.get()?.clone();
         self.common.run(py, async move {
             session
@@ -533,8 +535,8 @@ impl Receiver {
     }
 
     /// Ends the call, if it hasn't ended, for the reason given.
-    fn cancel(&self, code: u32, message: String) {
-        self.half.end(Some(Status::new(Code(code), message)));
+    fn cancel(&self, code: u32, message: Sentence) {
+        self.half.end(Some(Status::new(Code(code), message.0)));
     }
 }
 

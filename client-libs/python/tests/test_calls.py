@@ -360,6 +360,60 @@ def test_what_logging_raises_ends_no_thread(serve: Serve, channel: tollgate.Chan
         log.removeFilter(refuse)
 
 
+def test_text_that_is_no_utf8_keeps_its_status(hosts: Any, serve: Serve, channel: tollgate.Channel) -> None:
+    def unary(request: AskView, context: Context) -> Answer:
+        if request.number == 0:
+            raise ValueError("bad \udc80")
+        if request.number == 1:
+            context.abort(StatusCode.NOT_FOUND, "no \ud800 é \U0001f600")
+        if request.number == 2:
+            context.set_code(StatusCode.DATA_LOSS)
+            context.set_details("lost \udfff")
+        if request.number == 3:
+            context.set_trailing_metadata((("tail", "x \udc80"),))
+            context.abort(StatusCode.NOT_FOUND, "with a trailer")
+        return Answer()
+
+    serve(add, Given(unary=unary, chat=echo_numbers))
+    stub = SemanticsStub(channel)
+    logging.disable()
+    try:
+        for n, code, text in (
+            (0, StatusCode.UNKNOWN, "Exception calling application: bad \\udc80"),
+            (1, StatusCode.NOT_FOUND, "no \\ud800 é \U0001f600"),
+            (2, StatusCode.DATA_LOSS, "lost \\udfff"),
+        ):
+            with pytest.raises(tollgate.RpcError) as caught:
+                stub.Unary(Ask(number=n))
+            assert (caught.value.code(), caught.value.details()) == (code, text)
+        with pytest.raises(tollgate.RpcError, match="can't be sent: the value of metadata \"tail\" has characters"):
+            stub.Unary(Ask(number=3))
+
+        def broken() -> Iterator[Ask]:
+            yield Ask()
+            raise ValueError("bad \udc80")
+
+        with pytest.raises(tollgate.RpcError) as caught:
+            list(stub.Chat(broken(), timeout=30))
+        assert caught.value.code() is StatusCode.UNKNOWN
+    finally:
+        logging.disable(logging.NOTSET)
+    for metadata, why in (
+        ((("user", "\udc80"),), "the value of metadata \"user\" has characters that UTF-8 lacks"),
+        ((("us\udc80er", "x"),), "a key of metadata has characters"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            stub.Unary(Ask(), metadata=metadata)
+    # What is only shown is escaped; what means something is refused by name.
+    with tollgate.channel(hosts[0].socket, hosts[0].token, app="app \udc80") as other:
+        assert other.tenant == "acme"
+    with pytest.raises(ValueError, match="the label has characters that UTF-8 lacks"):
+        tollgate.channel(hosts[0].socket, hosts[0].token, label="\udc80")
+    with tollgate.channel(hosts[0].socket, hosts[0].token, "host\udc80:1") as other:
+        with pytest.raises(ValueError, match="the target has characters that UTF-8 lacks"):
+            SemanticsStub(other).Unary(Ask())
+
+
 def test_a_value_that_cannot_be_sent_is_named(hosts: Any, serve: Serve, channel: tollgate.Channel) -> None:
     def bad(request: AskView, context: Context) -> Any:
         return Answer(number=-1) if request.number == 0 else Ask()

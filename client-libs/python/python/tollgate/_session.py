@@ -59,7 +59,7 @@ def open_session(
     return _core.Session(
         os.fspath(socket),
         token,
-        app=app or os.path.basename(sys.argv[0]) or "python",
+        app=app or _program() or "python",
         label=label,
         send_heap_bytes=send_heap_bytes,
         receive_heap_bytes=receive_heap_bytes,
@@ -68,6 +68,11 @@ def open_session(
         retries=retries,
         on_loop=on_loop,
     )
+
+
+def _program() -> str:
+    """What the program is called; bytes of its name that aren't UTF-8 are shown as escapes."""
+    return os.path.basename(sys.argv[0] if sys.argv else "").encode("utf-8", "backslashreplace").decode()
 
 
 def close_session(session: _core.Session, what: str) -> None:
