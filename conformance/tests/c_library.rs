@@ -124,6 +124,15 @@ fn mistakes_are_refused_and_leaks_told() {
 }
 
 #[test]
+fn what_cpp_throws_ends_where_it_was_thrown() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let out = kit().example(Way::Cpp, "tests/throwing.cpp", &[socket(&daemon), &token]);
+    assert_eq!(out.trim_end(), "completed 12");
+}
+
+#[test]
 fn a_daemon_that_dies_is_noticed_by_who_waits() {
     let bed = Testbed::new();
     let mut daemon = bed.daemon("a");

@@ -19,8 +19,16 @@
  * THREADS. The library starts none, but to open a session anew whose daemon has gone (tollgate_session_options.reconnect). A session, a
  * client and a call may be used by several threads at once, a call's sending by one and its receiving by another; statuses, metadata,
  * messages and buffers by one at a time. A program's functions run on the threads that call tollgate_session_serve, tollgate_session_drive
- * or tollgate_session_close; no exception and no longjmp may leave them. Only writers (tollgate_write_fn) run elsewhere: during the
- * function that was given the message. A writer mustn't call the library.
+ * or tollgate_session_close. Only writers (tollgate_write_fn) run elsewhere: during the function that was given the message. A writer mustn't
+ * call the library.
+ *
+ * LEAVING a program's function otherwise than by return. A C++ exception ends where it was thrown: its call ends with UNKNOWN and what the
+ * exception says, the function that ran the handler goes on, and standard error has a line. That takes a part of the program that was compiled
+ * as C++, with exceptions, and with this header (tollgate_cpp.h). In a program without, and out of a writer, an exception ends the process with a
+ * message. longjmp, pthread_exit and cancellation of the thread can't be noticed, and mustn't leave these functions: the call would stay
+ * unanswered until its deadline, what the library has on the stack would never be given back, and the calls that the thread makes
+ * afterwards would have a deadline of another's. A handler that wants to end its thread has tollgate_session_serve return
+ * (tollgate_session_stop), and ends it then.
  *
  * WAITING. Functions wait unless they are told TOLLGATE_NONBLOCK; while they do, they drive the session: look at what the daemon says. While
  * nobody waits, nobody does: what has come waits, too. From an event loop, wait for tollgate_session_fd and call
@@ -56,6 +64,16 @@ extern const uint32_t tollgate_abi_version;
 /* The library's version: major << 16 | minor << 8 | patch. */
 uint32_t tollgate_version(void);
 const char *tollgate_version_text(void);
+
+/* --- C++ exceptions ------------------------------------------------------------------------------------------- */
+
+/* Runs something of the library's. */
+typedef void (*tollgate_run_fn)(void *state);
+/* Calls `run` once with `state`; if that throws, writes what the exception says, at most `room` bytes, and answers 1; otherwise 0. */
+typedef int32_t (*tollgate_guard_fn)(tollgate_run_fn run, void *state, char *text, size_t room);
+/* Has the program's functions run in a guard, from now on and for good; the first one counts. For tollgate_cpp.h, which does it before main, so
+ * that no program need. */
+void tollgate_guard_with(tollgate_guard_fn guard);
 
 /* --- Codes and statuses ------------------------------------------------------------------------------------------ */
 
@@ -406,6 +424,10 @@ static inline void tollgate_unimplemented_(tollgate_call *call)
 
 #ifdef __cplusplus
 }
+#include "tollgate_cpp.h"
+#else
+/* For the stubs: does something with a message, and frees that. */
+#define TOLLGATE_THEN_FREE_(message, handle) do { handle; tollgate_message_free(message); } while (0)
 #endif
 
 #endif

@@ -245,7 +245,13 @@ impl Call {
             return call.give_up();
         }
         match handler {
-            Some(handler) => deadline.within(|| handler.run(call)),
+            Some(handler) => {
+                if let Err(thrown) = deadline.within(|| handler.run(call)) {
+                    let text = format!("the handler threw an exception: {thrown}");
+                    // It may have answered before.
+                    let _answered = call.finish(Status::new(Code::UNKNOWN, text));
+                }
+            }
             None => {
                 let text = "this server has no handler for the method";
                 let _answered = call.finish(Status::new(Code::UNIMPLEMENTED, text));

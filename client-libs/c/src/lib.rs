@@ -8,7 +8,7 @@
 //!
 //! Invariants: no thread is started, and a program's functions (handlers, completions, readiness) run on the threads that call
 //! `tollgate_session_serve` or `tollgate_session_drive`, with none of the library's locks held; only writers run under one. Nothing
-//! unwinds into C. A handle keeps what it needs: it may be freed after its session was closed.
+//! unwinds into C; what C++ throws in such a function, the guard of `include/tollgate_cpp.h` catches. A handle keeps what it needs: it may be freed after its session was closed.
 //!
 //! Absent: knowledge of schemas (the generated stubs have that).
 //!

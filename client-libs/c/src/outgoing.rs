@@ -59,7 +59,7 @@ pub struct tollgate_writer {
 }
 
 /// A writer of C's.
-pub(crate) type WriteFn = unsafe extern "C" fn(*mut tollgate_writer, *const c_void) -> i32;
+pub(crate) type WriteFn = unsafe extern "C-unwind" fn(*mut tollgate_writer, *const c_void) -> i32;
 
 /// What is to be sent, as C says it.
 #[repr(C)]

@@ -1,7 +1,7 @@
 //! What C hands over as pointers: functions to run with their `user` pointers, handles, and structs of other versions.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tollgate_core::{ReceivedBlock, Status};
 
@@ -19,12 +19,62 @@ unsafe impl Send for User {}
 // SAFETY: as above.
 unsafe impl Sync for User {}
 
+// Unwinding through them is defined, though only a guard stops it: without one, a C++ exception ends the process with a sentence.
 /// `tollgate_done_fn`.
-pub(crate) type DoneFn = unsafe extern "C" fn(*mut c_void, i32, *mut Message, *const StatusObject);
+pub(crate) type DoneFn =
+    unsafe extern "C-unwind" fn(*mut c_void, i32, *mut Message, *const StatusObject);
 /// `tollgate_handler_fn`.
-pub(crate) type HandlerFn = unsafe extern "C" fn(*mut Call, *mut c_void);
+pub(crate) type HandlerFn = unsafe extern "C-unwind" fn(*mut Call, *mut c_void);
 /// `tollgate_ready_fn`.
-pub(crate) type ReadyFn = unsafe extern "C" fn(*mut Call, *mut c_void);
+pub(crate) type ReadyFn = unsafe extern "C-unwind" fn(*mut Call, *mut c_void);
+/// `tollgate_run_fn`.
+pub(crate) type RunFn = unsafe extern "C-unwind" fn(*mut c_void);
+/// `tollgate_guard_fn`.
+pub(crate) type GuardFn = unsafe extern "C" fn(RunFn, *mut c_void, *mut c_char, usize) -> i32;
+
+/// A C++ program's. Rust can't catch what C++ throws; the program's own compiler has made something that can.
+static GUARD: OnceLock<GuardFn> = OnceLock::new();
+
+/// The longest text of an exception, its zero byte included.
+const EXCEPTION_TEXT_BYTES: usize = 512;
+
+/// Has the program's functions run in this. Of several, from several parts of a program, the first does for all.
+pub(crate) fn guard_with(guard: GuardFn) {
+    let _others = GUARD.set(guard);
+}
+
+/// Runs a function of the program's; what it threw, if it did, as text.
+fn guarded<F: FnOnce()>(run: F) -> Result<(), String> {
+    let Some(guard) = GUARD.get() else {
+        run();
+        return Ok(());
+    };
+    /// # Safety
+    /// `state` is an `Option<F>` that nobody else uses.
+    unsafe extern "C-unwind" fn call<F: FnOnce()>(state: *mut c_void) {
+        // SAFETY: the caller's.
+        let run = unsafe { &mut *state.cast::<Option<F>>() };
+        if let Some(run) = run.take() {
+            run();
+        }
+    }
+    let (mut run, mut text) = (Some(run), [0u8; EXCEPTION_TEXT_BYTES]);
+    let (state, room) = ((&raw mut run).cast(), text.len() - 1);
+    // SAFETY: the guard came with tollgate_cpp.h, which calls `call` once with `state`, and writes `room` bytes at most: `text` ends with a
+    // zero byte whatever it is.
+    match unsafe { guard(call::<F>, state, text.as_mut_ptr().cast(), room) } {
+        0 => Ok(()),
+        _ => Err(CStr::from_bytes_until_nul(&text)
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()),
+    }
+}
+
+/// Says what nobody else will hear of.
+fn complain(what: &str, thrown: &str) {
+    eprintln!("tollgate: a {what} threw an exception: {thrown}");
+}
 
 /// What a program wants to be told of the end of a call that it started.
 pub(crate) struct Completion {
@@ -59,7 +109,10 @@ impl Completion {
             None => return,
         };
         // SAFETY: the function came with this pointer from the program, which promises in tollgate.h that they go together.
-        unsafe { (self.done)(self.user.0, object.code, message, &raw const object) }
+        let run = || unsafe { (self.done)(self.user.0, object.code, message, &raw const object) };
+        if let Err(thrown) = guarded(run) {
+            complain("completion", &thrown);
+        }
     }
 }
 
@@ -78,10 +131,12 @@ impl Handler {
         }
     }
 
-    pub(crate) fn run(self, call: &Arc<Call>) {
+    /// Runs it; what it threw, as text.
+    pub(crate) fn run(self, call: &Arc<Call>) -> Result<(), String> {
         // SAFETY: function and pointer go together, as above; the call lives at least as long as the caller's reference, and longer
         // if the handler keeps it.
-        unsafe { (self.handle)(Arc::as_ptr(call).cast_mut(), self.user.0) }
+        let ran = guarded(|| unsafe { (self.handle)(Arc::as_ptr(call).cast_mut(), self.user.0) });
+        ran.inspect_err(|thrown| complain("handler", thrown))
     }
 }
 
@@ -102,7 +157,10 @@ impl Readiness {
 
     pub(crate) fn run(self, call: &Arc<Call>) {
         // SAFETY: as of a handler.
-        unsafe { (self.ready)(Arc::as_ptr(call).cast_mut(), self.user.0) }
+        let run = || unsafe { (self.ready)(Arc::as_ptr(call).cast_mut(), self.user.0) };
+        if let Err(thrown) = guarded(run) {
+            complain("readiness function", &thrown);
+        }
     }
 }
 
@@ -166,8 +224,13 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a 
     }
     // SAFETY: the caller's.
     let text = unsafe { CStr::from_ptr(pointer) };
-    text.to_str()
-        .map_err(|_| invalid(format!("`{name}` isn't UTF-8: {text:?}")))
+    // Where, not what: it may be a secret.
+    text.to_str().map_err(|error| {
+        let at = error.valid_up_to();
+        invalid(format!(
+            "`{name}` isn't UTF-8: see its byte {at}, counted from 0"
+        ))
+    })
 }
 
 /// As [`text`], where NULL stands for a default.

@@ -111,6 +111,7 @@ fn rust_type(declared: &str) -> String {
         "c_char" | "std::ffi::c_char" => "char",
         "c_void" => "void",
         "Option<WriteFn>" => "tollgate_write_fn",
+        "RunFn" => "tollgate_run_fn",
         "Message" => "tollgate_message",
         "Call" => "tollgate_call",
         "StatusObject" => "tollgate_status",
@@ -168,6 +169,8 @@ fn rust_function_types(source: &str) -> Shapes {
         ("DoneFn", "tollgate_done_fn"),
         ("HandlerFn", "tollgate_handler_fn"),
         ("ReadyFn", "tollgate_ready_fn"),
+        ("RunFn", "tollgate_run_fn"),
+        ("GuardFn", "tollgate_guard_fn"),
         ("WriteFn", "tollgate_write_fn"),
     ];
     let shape = |name: &str| {

@@ -35,6 +35,7 @@ pub type tollgate_status = StatusObject;
 pub type tollgate_metadata = tollgate_core::metadata::MetadataBuf;
 pub type tollgate_done_fn = Option<crate::pointers::DoneFn>;
 pub type tollgate_handler_fn = Option<crate::pointers::HandlerFn>;
+pub type tollgate_guard_fn = Option<crate::pointers::GuardFn>;
 pub type tollgate_ready_fn = Option<crate::pointers::ReadyFn>;
 pub use crate::outgoing::tollgate_source;
 

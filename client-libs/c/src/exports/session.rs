@@ -8,11 +8,11 @@ use tollgate_core::{SendBuffer, Session, SessionOptions, SharedBytes, Status};
 
 use super::client::{Described, tollgate_service};
 use super::{
-    answer, or_else, tollgate_bytes, tollgate_code, tollgate_handler_fn, tollgate_session,
-    tollgate_status,
+    answer, or_else, tollgate_bytes, tollgate_code, tollgate_guard_fn, tollgate_handler_fn,
+    tollgate_session, tollgate_status,
 };
 use crate::pointers::{
-    Handler, given, given_mut, optional_text, put, put_sized, shared, sized, text,
+    Handler, given, given_mut, guard_with, optional_text, put, put_sized, shared, sized, text,
 };
 use crate::session::{Held, Served, State};
 use crate::status::{Ended, invalid, precondition};
@@ -46,6 +46,13 @@ pub struct tollgate_leaks {
 
 /// Up to the messages' bytes.
 const LEAST_LEAKS: usize = std::mem::offset_of!(tollgate_leaks, calls);
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tollgate_guard_with(guard: tollgate_guard_fn) {
+    if let Some(guard) = guard {
+        guard_with(guard);
+    }
+}
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tollgate_session_open(

@@ -278,8 +278,8 @@ impl Functions<'_> {
                 "{".to_owned(),
                 "tollgate_message *message;".to_owned(),
                 "if (tollgate_call_receive(call, TOLLGATE_NONBLOCK, &message, NULL) == TOLLGATE_OK) {".to_owned(),
-                format!("handlers->{field}(call, {input}_of(message), handlers->user_);"),
-                "tollgate_message_free(message);".to_owned(),
+                // In C++ it is freed, too, when the handler throws.
+                format!("TOLLGATE_THEN_FREE_(message, handlers->{field}(call, {input}_of(message), handlers->user_));"),
                 "}".to_owned(),
                 "}".to_owned(),
             ]);

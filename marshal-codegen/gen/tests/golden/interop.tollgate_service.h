@@ -195,8 +195,7 @@ static inline void interop_Semantics_Unary_handle_(tollgate_call *call, void *us
     {
         tollgate_message *message;
         if (tollgate_call_receive(call, TOLLGATE_NONBLOCK, &message, NULL) == TOLLGATE_OK) {
-            handlers->Unary(call, interop_Ask_of(message), handlers->user_);
-            tollgate_message_free(message);
+            TOLLGATE_THEN_FREE_(message, handlers->Unary(call, interop_Ask_of(message), handlers->user_));
         }
     }
 }
@@ -223,8 +222,7 @@ static inline void interop_Semantics_Spread_handle_(tollgate_call *call, void *u
     {
         tollgate_message *message;
         if (tollgate_call_receive(call, TOLLGATE_NONBLOCK, &message, NULL) == TOLLGATE_OK) {
-            handlers->Spread(call, interop_Ask_of(message), handlers->user_);
-            tollgate_message_free(message);
+            TOLLGATE_THEN_FREE_(message, handlers->Spread(call, interop_Ask_of(message), handlers->user_));
         }
     }
 }
