@@ -19,6 +19,7 @@ use tollgate_shm_abi::messages::{
     ReceiveHeap, Request, RequestBody, Response, ResponseBody, SIDE_CLIENT, SIDE_SERVER,
     SessionOpened,
 };
+use tollgate_shm_abi::secret::{has_token, without_tokens};
 use tollgate_shm_abi::segment::ABI_VERSION;
 use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape};
 use tollgate_shm_abi::wait::{Patience, now_ns};
@@ -32,13 +33,13 @@ use crate::limits::{
     BIND_TIMEOUT, DEFAULT_RETRIES, DEFAULT_SPIN, MAX_OUTSTANDING, MAX_RETRIES, OPEN_TIMEOUT,
 };
 use crate::nudge::Nudge;
-use crate::reopen::Handle;
 use crate::panics;
+use crate::reopen::Handle;
 use crate::serve::{Ready, Service};
 use crate::submit::{Locked, Shared};
 
 /// How to open a session.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SessionOptions {
     /// Path of the daemon's socket.
     pub socket: PathBuf,
@@ -84,6 +85,23 @@ impl SessionOptions {
             reconnect: true,
             retries: DEFAULT_RETRIES,
         }
+    }
+}
+
+/// Never prints the token, also where another field got it by mistake.
+impl std::fmt::Debug for SessionOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let socket = self.socket.to_string_lossy();
+        let mut options = f.debug_struct("SessionOptions");
+        options.field("socket", &without_tokens(&socket));
+        options.field("app", &without_tokens(&self.app));
+        options.field("send_heap_bytes", &self.send_heap_bytes);
+        options.field("receive_heap_bytes", &self.receive_heap_bytes);
+        options.field("label", &without_tokens(&self.label));
+        options.field("spin", &self.spin);
+        options.field("reconnect", &self.reconnect);
+        options.field("retries", &self.retries);
+        options.finish_non_exhaustive()
     }
 }
 
@@ -184,6 +202,7 @@ impl Session {
 
 impl Inner {
     pub(crate) fn connect(options: &SessionOptions) -> Result<Arc<Inner>, Status> {
+        check_places(options)?;
         let path = options.socket.display();
         let text = options.socket.to_str().ok_or_else(|| {
             Status::new(
@@ -243,6 +262,34 @@ impl Inner {
             draining: AtomicBool::new(false),
             idle: Mutex::default(),
         }))
+    }
+}
+
+/// Whether token and socket are in each other's place, or the token in another field's. What was given isn't repeated.
+fn check_places(options: &SessionOptions) -> Result<(), Status> {
+    let text = match options.socket.to_str() {
+        Some(socket) if has_token(socket) => {
+            "the socket's path is a tenant's token; are socket and token swapped?"
+        }
+        _ if options.token.contains('/') => {
+            "the token has a `/`, as paths do and tokens don't; are socket and token swapped?"
+        }
+        _ => {
+            no_token("the app's name", &options.app)?;
+            return no_token("the label", &options.label);
+        }
+    };
+    Err(Status::new(Code::INVALID_ARGUMENT, text))
+}
+
+/// Refuses a token where a name belongs: others would see it.
+fn no_token(what: &str, text: &str) -> Result<(), Status> {
+    match has_token(text) {
+        true => Err(Status::new(
+            Code::INVALID_ARGUMENT,
+            format!("{what} is a tenant's token; are two arguments swapped?"),
+        )),
+        false => Ok(()),
     }
 }
 
@@ -346,6 +393,7 @@ impl Session {
         service: &str,
         target: &str,
     ) -> Result<Binding, Status> {
+        no_token("the target", target)?;
         let inner = self.inner();
         let bound = inner.bind_client(descriptor_set, service, target).await?;
         self.handle

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pathlib
 import threading
 import time
+import traceback
 from typing import Any, Callable, Iterator, List, Tuple
 
 import pytest
@@ -412,6 +414,51 @@ def test_text_that_is_no_utf8_keeps_its_status(hosts: Any, serve: Serve, channel
     with tollgate.channel(hosts[0].socket, hosts[0].token, "host\udc80:1") as other:
         with pytest.raises(ValueError, match="the target has characters that UTF-8 lacks"):
             SemanticsStub(other).Unary(Ask())
+
+
+def shown(error: BaseException) -> str:
+    """All that may be printed of an exception."""
+    parts = [str(error), repr(error), *traceback.format_exception(type(error), error, error.__traceback__)]
+    return "\n".join(parts + [repr(argument) for argument in error.args])
+
+
+def test_no_error_shows_a_secret(hosts: Any, serve: Serve, channel: tollgate.Channel) -> None:
+    socket, token = hosts[0].socket, hosts[0].token
+    secret = token[3:]
+    serve(add, Given(unary=number))
+    for module in (tollgate, tollgate.aio):
+        for arguments, why in (
+            ((token, socket), "are socket and token swapped"),
+            ((socket, socket), "are socket and token swapped"),
+            ((token, token), "are socket and token swapped"),
+            ((pathlib.Path("/tmp") / token, token), "are socket and token swapped"),
+            ((socket, token + "\udc80"), "the token has characters that UTF-8 lacks"),
+            ((socket, token.encode()), "token"),
+            ((socket, None), "token"),
+        ):
+            with pytest.raises((tollgate.RpcError, ValueError, TypeError), match=why) as caught:
+                module.channel(*arguments)
+            assert secret not in shown(caught.value)
+        for option in ("app", "label"):
+            with pytest.raises(tollgate.RpcError, match="is a tenant's token") as caught:
+                module.channel(socket, token, **{option: token})
+            assert secret not in shown(caught.value)
+    with tollgate.channel(socket, token, token) as other:
+        with pytest.raises(tollgate.RpcError, match="the target is a tenant's token") as caught:
+            SemanticsStub(other).Unary(Ask())
+        assert secret not in shown(caught.value) and secret not in repr(other) + repr(other._session)
+    stub = SemanticsStub(channel)
+    for metadata in (
+        (("authorization", secret + "é"),),
+        (("authorization", secret + "\udc80"),),
+        (("authorization", [secret]),),
+        (("authorization", secret, 1),),
+        ((secret.encode(), "x"),),
+        (("authorization", secret + "x" * 9000),),
+    ):
+        with pytest.raises(ValueError) as refused:
+            stub.Unary(Ask(), metadata=metadata)  # type: ignore[arg-type]
+        assert secret not in shown(refused.value)
 
 
 def test_a_value_that_cannot_be_sent_is_named(hosts: Any, serve: Serve, channel: tollgate.Channel) -> None:

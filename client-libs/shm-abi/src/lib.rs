@@ -60,6 +60,7 @@ pub mod limits;
 pub mod metadata;
 pub mod misbehaved;
 pub mod ring;
+pub mod secret;
 pub mod status;
 pub mod stream;
 mod sync;

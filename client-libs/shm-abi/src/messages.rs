@@ -7,6 +7,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 
 /// The client's side of a call, in `role` and `side` fields.
 pub const SIDE_CLIENT: i32 = 0;
@@ -311,6 +312,7 @@ pub struct Failure {
 
 /// An app introduces itself.
 #[derive(Clone, PartialEq, prost::Message)]
+#[prost(skip_debug)]
 pub struct OpenSession {
     /// [`ABI_VERSION`](crate::segment::ABI_VERSION).
     #[prost(uint32, tag = "1")]
@@ -334,6 +336,17 @@ pub struct OpenSession {
     /// Under which its services are served, for policies that choose among servers: 1 to 64 of `a-z 0-9 - _ .`; empty for none.
     #[prost(string, tag = "7")]
     pub label: String,
+}
+
+/// Without the token.
+impl fmt::Debug for OpenSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("OpenSession");
+        shown.field("abi_version", &self.abi_version);
+        shown.field("app", &self.app);
+        shown.field("label", &self.label);
+        shown.finish_non_exhaustive()
+    }
 }
 
 /// The session is there. Descriptors: those of [`SessionFds`](crate::session::SessionFds).
@@ -419,10 +432,18 @@ pub struct TenantAdd {
 
 /// The tenant is there.
 #[derive(Clone, PartialEq, prost::Message)]
+#[prost(skip_debug)]
 pub struct TenantAdded {
     /// Its token, shown this once.
     #[prost(string, tag = "1")]
     pub token: String,
+}
+
+/// Without the token.
+impl fmt::Debug for TenantAdded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TenantAdded(..)")
+    }
 }
 
 /// All tenants.

@@ -21,6 +21,7 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue};
 use tollgate::Status;
+use tollgate_shm_abi::secret::without_tokens;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::text;
 
@@ -157,11 +158,13 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Whoever swaps two arguments has a token where a path or a name belongs.
+        let sentence = without_tokens(&self.sentence);
         f.write_str("tollgate: ")?;
         if let Kind::Status(code) = self.kind {
             write!(f, "{code}: ")?;
         }
-        f.write_str(&text::escape(self.sentence.trim().trim_end_matches('.')))?;
+        f.write_str(&text::escape(sentence.trim().trim_end_matches('.')))?;
         if let Some(hint) = &self.hint {
             let stop = if self.sentence.ends_with('?') {
                 ""
@@ -303,6 +306,42 @@ mod tests {
             "tollgate top --sort cpuu",
             "tollgate: INVALID_ARGUMENT: invalid value 'cpuu' for '--sort <SORT>' [possible values: cpu, rate, p99, denials]; \
              did you mean \"cpu\"? Try: tollgate --help",
+        );
+    }
+
+    #[test]
+    fn a_token_in_the_wrong_place_is_not_shown() {
+        let token = format!("tg_{}", "0123456789abcdef".repeat(4));
+        for typed in [
+            vec!["tollgate", &token],
+            vec!["tollgate", "status", &token],
+            vec![
+                "tollgate",
+                "call",
+                "--token",
+                "T",
+                "--proto",
+                "p",
+                "--deadline",
+                &token,
+                "a.B/C",
+            ],
+            vec!["tollgate", "policy", "upgrade", &token],
+        ] {
+            let failure = Failure::from(Cli::try_parse_from(&typed).unwrap_err());
+            let shown = failure.to_string();
+            assert!(
+                !shown.contains("0123") && shown.contains("tg_(hidden)"),
+                "{shown}"
+            );
+        }
+        let gone = Failure::new(
+            Code::UNAVAILABLE,
+            format_args!("no daemon answers at {token}"),
+        );
+        assert!(
+            gone.to_string()
+                .contains("no daemon answers at tg_(hidden)")
         );
     }
 }

@@ -332,3 +332,61 @@ fn what_is_held_is_counted_until_it_is_given_back() {
     };
     assert_eq!(session.held(), held);
 }
+
+#[test]
+fn a_token_in_another_place_is_never_shown() {
+    let token = format!("tg_{}", "0123456789abcdef".repeat(4));
+    let right = SessionOptions::new("/nonexistent/tollgate.sock", token.as_str());
+    let with = |change: fn(&mut SessionOptions, &str)| {
+        let mut options = right.clone();
+        change(&mut options, &token);
+        options
+    };
+    for (options, named) in [
+        (
+            SessionOptions::new(token.as_str(), "/run/tollgate.sock"),
+            "socket and token swapped",
+        ),
+        (
+            SessionOptions::new(format!("/tmp/{token}"), token.as_str()),
+            "socket and token swapped",
+        ),
+        (
+            SessionOptions::new("/run/tollgate.sock", "/run/tollgate.sock"),
+            "socket and token swapped",
+        ),
+        (
+            with(|options, token| options.app = token.to_owned()),
+            "the app's name is a tenant's token",
+        ),
+        (
+            with(|options, token| options.label = token.to_owned()),
+            "the label is a tenant's token",
+        ),
+    ] {
+        assert!(!format!("{options:?}").contains(&token), "{options:?}");
+        let refused = Session::open(options).unwrap_err();
+        assert_eq!(refused.code, Code::INVALID_ARGUMENT);
+        assert!(refused.message.contains(named), "{refused}");
+        assert!(
+            !format!("{refused:?} {refused}").contains("0123"),
+            "{refused:?}"
+        );
+    }
+    let opening = tollgate_shm_abi::messages::OpenSession {
+        token: token.clone(),
+        app: "app".to_owned(),
+        ..Default::default()
+    };
+    let added = tollgate_shm_abi::messages::TenantAdded {
+        token: token.clone(),
+    };
+    let shown = format!("{opening:?} {added:?}");
+    assert!(shown.contains("app") && !shown.contains(&token), "{shown}");
+    let (session, _daemon) = fake::start(Limits::default(), echo());
+    let bound = block_on(&session, session.bind_client(b"schema", "a.B", &token));
+    assert_eq!(
+        bound.unwrap_err().message,
+        "the target is a tenant's token; are two arguments swapped?"
+    );
+}
