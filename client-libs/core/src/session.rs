@@ -12,7 +12,7 @@ use prost::Message as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use tollgate_shm_abi::blob::blob_create;
-use tollgate_shm_abi::control::{ControlError, ControlSocket};
+use tollgate_shm_abi::control::{ControlError, ControlSocket, unreachable};
 use tollgate_shm_abi::heap::{Delivered, DeliveredHeap};
 use tollgate_shm_abi::messages::{
     Bind, Empty, FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, OpenSession,
@@ -210,9 +210,8 @@ impl Inner {
                 format!("the socket path {path} isn't UTF-8"),
             )
         })?;
-        let control = ControlSocket::connect(text).map_err(|errno| {
-            Status::unavailable(format!("no daemon answers at {path}: {errno}"))
-        })?;
+        let control = ControlSocket::connect(text)
+            .map_err(|errno| Status::unavailable(unreachable(&path, errno)))?;
         Inner::over(control, options)
     }
 

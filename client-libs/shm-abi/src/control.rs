@@ -10,11 +10,13 @@
 //! whole.
 
 use crate::limits::{MAX_PACKET_BYTES, MAX_PACKET_FDS};
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use core::mem::MaybeUninit;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::FileType;
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -35,23 +37,48 @@ pub struct ControlListener {
 }
 
 impl ControlListener {
-    /// Listens at a path. A socket file that nobody listens on any more is replaced.
+    /// Listens at a path. A socket of this user's that nobody listens on any more is replaced; whatever else is there stays.
     ///
     /// # Errors
-    /// `ADDRINUSE` if somebody listens there; whatever else the file system says.
-    pub fn bind(path: &str) -> Result<ControlListener, Errno> {
+    /// See [`ListenError`].
+    pub fn bind(path: &str) -> Result<ControlListener, ListenError> {
+        ControlListener::bind_after(path, || Ok(()))
+    }
+
+    /// As [`bind`](ControlListener::bind). `prepare` is called once the file is there, and nobody can connect before it has returned: it says
+    /// who may.
+    ///
+    /// # Errors
+    /// See [`ListenError`]; what `prepare` says, and then the file is gone again.
+    pub fn bind_after<E: From<ListenError>>(
+        path: &str,
+        prepare: impl FnOnce() -> Result<(), E>,
+    ) -> Result<ControlListener, E> {
+        let listener = ControlListener::at(path)?;
+        let prepared = prepare().and_then(|()| {
+            let listens = rustix::net::listen(&listener.fd, BACKLOG);
+            listens.map_err(|errno| ListenError::System(errno).into())
+        });
+        match prepared {
+            Ok(()) => Ok(listener),
+            Err(error) => {
+                let _gone = rustix::fs::unlink(path);
+                Err(error)
+            }
+        }
+    }
+
+    fn at(path: &str) -> Result<ControlListener, ListenError> {
         let address = SocketAddrUnix::new(path)?;
         let fd = seqpacket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         match rustix::net::bind(&fd, &address) {
-            Err(Errno::ADDRINUSE)
-                if ControlSocket::connect(path).err() == Some(Errno::CONNREFUSED) =>
-            {
+            Err(Errno::ADDRINUSE) => {
+                check_stale(path, &address)?;
                 rustix::fs::unlink(path)?;
                 rustix::net::bind(&fd, &address)?;
             }
             bound => bound?,
         }
-        rustix::net::listen(&fd, BACKLOG)?;
         Ok(ControlListener { fd })
     }
 
@@ -64,6 +91,76 @@ impl ControlListener {
         Ok(ControlSocket { fd })
     }
 }
+
+/// Whether what is at a path may be replaced: a socket of this user's whose listener is gone.
+fn check_stale(path: &str, address: &SocketAddrUnix) -> Result<(), ListenError> {
+    let there = rustix::fs::lstat(path)?;
+    // A connection to any file that isn't a socket is refused, as one to a socket without a listener is.
+    if FileType::from_raw_mode(there.st_mode) != FileType::Socket {
+        return Err(ListenError::NoSocket);
+    }
+    let asking = seqpacket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    if rustix::net::connect(&asking, address) != Err(Errno::CONNREFUSED) {
+        return Err(ListenError::InUse);
+    }
+    if there.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(ListenError::Foreign { uid: there.st_uid });
+    }
+    Ok(())
+}
+
+/// Why a connection to a daemon's socket failed, for whoever wanted it.
+pub fn unreachable(path: &dyn fmt::Display, errno: Errno) -> String {
+    match errno {
+        Errno::ACCESS => alloc::format!(
+            "this user may not connect to {path}: the daemon's socket_mode and socket_group say who may"
+        ),
+        errno => alloc::format!("no daemon answers at {path}: {errno}"),
+    }
+}
+
+/// Why nobody can listen at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenError {
+    /// Somebody listens there.
+    InUse,
+    /// There is something that isn't a socket.
+    NoSocket,
+    /// There is a socket without a listener, of another user.
+    Foreign {
+        /// Whose.
+        uid: u32,
+    },
+    /// The system refused.
+    System(Errno),
+}
+
+impl From<Errno> for ListenError {
+    fn from(errno: Errno) -> ListenError {
+        ListenError::System(errno)
+    }
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenError::InUse => write!(f, "another process listens there"),
+            ListenError::NoSocket => {
+                write!(
+                    f,
+                    "there is a file that isn't a socket: name another path, or remove it"
+                )
+            }
+            ListenError::Foreign { uid } => write!(
+                f,
+                "the socket there belongs to user {uid}: remove it if its daemon is gone"
+            ),
+            ListenError::System(errno) => write!(f, "{errno}"),
+        }
+    }
+}
+
+impl core::error::Error for ListenError {}
 
 /// What another process has listened with, and hands over.
 impl From<OwnedFd> for ControlListener {

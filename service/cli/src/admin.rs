@@ -12,7 +12,7 @@ use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use tollgate_shm_abi::blob::{blob_create, blob_read};
-use tollgate_shm_abi::control::{ControlError, ControlSocket};
+use tollgate_shm_abi::control::{self, ControlError, ControlSocket};
 use tollgate_shm_abi::messages::{
     self, Empty, Request, RequestBody, Response, ResponseBody, TenantAdd, TenantMove,
 };
@@ -196,7 +196,7 @@ fn ask_within(
         .to_str()
         .ok_or_else(|| Failure::input(format_args!("the socket's path {socket:?} is no text")))?;
     let connection = ControlSocket::connect(path)
-        .map_err(|errno| unreachable(&format!("no daemon answers at {path}: {errno}")))?;
+        .map_err(|errno| unreachable(&control::unreachable(&path, errno)))?;
     let lost = |error: ControlError| {
         Failure::new(
             Code::UNAVAILABLE,
@@ -254,7 +254,7 @@ fn wait(connection: &ControlSocket, limit: Duration) -> Result<(), Failure> {
     }
 }
 
-/// Nobody listens on the socket, as the sentence says.
+/// No daemon could be reached, which the sentence says.
 pub(crate) fn unreachable(sentence: &str) -> Failure {
     Failure::new(Code::UNAVAILABLE, sentence)
         .hint("tollgate up --config FILE, or another --socket PATH")

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,8 +35,14 @@ pub struct Config {
     pub name: String,
     /// Unix socket for applications and administration. Default `/run/tollgate/NAME.sock`.
     ///
-    /// Anybody who can open it may try tokens; administration needs the daemon's own user or root.
+    /// Anybody who can open it may try tokens; administration needs the daemon's own user or root. Only the default's directory is made.
     pub socket: Option<PathBuf>,
+    /// Mode of that socket, octal. Default `"0666"`: applications of every user of this host may connect, and need a token.
+    ///
+    /// `"0660"` with a `socket_group` keeps all others out.
+    pub socket_mode: SocketMode,
+    /// Group of that socket: a name of `/etc/group`, or a number. The daemon's user has to be a member. Default: the daemon's own.
+    pub socket_group: Option<String>,
     /// TCP address for peers; none: this daemon accepts no links (it can still dial). Port 0 picks one.
     pub listen: Option<SocketAddr>,
     /// Directory of the store (tenants, policies, attachments). None: in memory, forgotten at the end.
@@ -95,6 +102,45 @@ pub struct Config {
 pub struct PeerConfig {
     /// `host:port`, as applications name it; `*` for the host, the port or both stands for any.
     pub address: String,
+}
+
+/// The permissions of the socket's file. Connecting takes the right to write.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "String")]
+pub struct SocketMode(u32);
+
+impl SocketMode {
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for SocketMode {
+    fn default() -> Self {
+        Self(0o666)
+    }
+}
+
+impl FromStr for SocketMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mode = u32::from_str_radix(text, 8).ok();
+        let mode = mode.filter(|mode| *mode <= 0o777 && mode & 0o600 == 0o600);
+        mode.map(Self).ok_or_else(|| {
+            format!(
+                "{text:?} is no mode for a socket: 0600 to 0777 in octal are, with read and write for the owner"
+            )
+        })
+    }
+}
+
+impl TryFrom<String> for SocketMode {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
 }
 
 /// Links with peers: the section `[link]`.
@@ -666,6 +712,8 @@ impl Default for Config {
         Self {
             name: "tollgate".to_owned(),
             socket: None,
+            socket_mode: SocketMode::default(),
+            socket_group: None,
             listen: None,
             state: None,
             psk_file: None,
@@ -900,6 +948,20 @@ mod tests {
         ] {
             assert_eq!(config.source_of(key), source, "{key}");
         }
+    }
+
+    #[test]
+    fn a_sockets_mode_is_octal_and_leaves_it_to_its_owner() {
+        let mode = |text: &str| parse(text).map(|config| config.socket_mode.bits());
+        assert_eq!(mode(""), Ok(0o666));
+        assert_eq!(mode("socket_mode = '0660'"), Ok(0o660));
+        assert_eq!(mode("socket_mode = '777'"), Ok(0o777));
+        for wrong in ["'0066'", "'1666'", "'0668'", "'rw'", "'-1'"] {
+            let error = mode(&format!("socket_mode = {wrong}")).unwrap_err();
+            assert!(error.contains("is no mode for a socket"), "{error}");
+        }
+        let error = mode("socket_mode = 660").unwrap_err();
+        assert!(error.contains("expected a string"), "{error}");
     }
 
     #[test]

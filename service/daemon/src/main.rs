@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tollgate_daemon::config::{Config, ConfigError, PeerConfig, Scheduling, Waiting};
+use tollgate_daemon::config::{
+    Config, ConfigError, PeerConfig, Scheduling, SocketMode, Waiting,
+};
 use tollgate_daemon::{output, verify_audit};
 use tollgate_policy_host::{apart, worker};
 use tollgate_shm_abi::status::Code;
@@ -37,6 +39,12 @@ struct Arguments {
     /// Unix socket for applications and administration
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Permissions of that socket, octal [default: 0666, applications of every user, which need a token]
+    #[arg(long, value_name = "MODE")]
+    socket_mode: Option<SocketMode>,
+    /// Group of that socket, by name or number [default: the daemon's own]
+    #[arg(long, value_name = "GROUP")]
+    socket_group: Option<String>,
     /// TCP address for peer daemons, such as 127.0.0.1:7471; port 0 picks one
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<SocketAddr>,
@@ -151,6 +159,8 @@ impl Arguments {
         }
         set(&mut config.name, self.name);
         set(&mut config.socket, self.socket.map(Some));
+        set(&mut config.socket_mode, self.socket_mode);
+        set(&mut config.socket_group, self.socket_group.map(Some));
         set(&mut config.listen, self.listen.map(Some));
         set(&mut config.state, self.state.map(Some));
         set(&mut config.psk_file, self.psk_file.map(Some));

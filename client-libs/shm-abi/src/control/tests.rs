@@ -161,12 +161,60 @@ fn a_path_is_taken_over_from_the_dead_but_not_from_the_living() {
     let path = socket_path(&directory);
     assert_eq!(ControlSocket::connect(&path).unwrap_err(), Errno::NOENT);
     let first = ControlListener::bind(&path).unwrap();
-    assert_eq!(ControlListener::bind(&path).unwrap_err(), Errno::ADDRINUSE);
+    assert_eq!(
+        ControlListener::bind(&path).unwrap_err(),
+        ListenError::InUse
+    );
     drop(first);
     assert_eq!(
         ControlSocket::connect(&path).unwrap_err(),
         Errno::CONNREFUSED
     );
     let _second = ControlListener::bind(&path).unwrap();
+    ControlSocket::connect(&path).unwrap();
+}
+
+#[test]
+fn what_is_no_stale_socket_of_this_users_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = socket_path(&directory);
+    let refused = || ControlListener::bind(&path).unwrap_err();
+    std::fs::write(&path, "precious").unwrap();
+    assert_eq!(refused(), ListenError::NoSocket);
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    // A link is not followed, wherever it leads.
+    std::fs::remove_file(&path).unwrap();
+    for target in ["/dev/null", "/nowhere"] {
+        std::os::unix::fs::symlink(target, &path).unwrap();
+        assert_eq!(refused(), ListenError::NoSocket, "{target}");
+        std::fs::remove_file(&path).unwrap();
+    }
+    std::fs::create_dir(&path).unwrap();
+    assert_eq!(refused(), ListenError::NoSocket);
+    std::fs::remove_dir(&path).unwrap();
+    // Of another kind, and alive.
+    let stream = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    assert_eq!(refused(), ListenError::InUse);
+    drop(stream);
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::lchown(&path, Some(65_534), None).unwrap();
+        assert_eq!(refused(), ListenError::Foreign { uid: 65_534 });
+        std::os::unix::fs::lchown(&path, Some(0), None).unwrap();
+    }
+    ControlListener::bind(&path).unwrap();
+}
+
+#[test]
+fn nobody_connects_before_it_is_said_who_may() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = socket_path(&directory);
+    let refused = ControlListener::bind_after(&path, || {
+        let connected = ControlSocket::connect(&path);
+        assert_eq!(connected.unwrap_err(), Errno::CONNREFUSED);
+        Err(ListenError::System(Errno::PERM))
+    });
+    assert_eq!(refused.unwrap_err(), ListenError::System(Errno::PERM));
+    assert_eq!(ControlSocket::connect(&path).unwrap_err(), Errno::NOENT);
+    let _listener = ControlListener::bind_after(&path, || Ok::<_, ListenError>(())).unwrap();
     ControlSocket::connect(&path).unwrap();
 }

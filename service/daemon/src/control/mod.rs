@@ -35,6 +35,7 @@ mod report;
 mod resizing;
 mod schemas;
 mod settings;
+mod socket_file;
 mod takeover;
 mod telemetry;
 #[cfg(test)]
@@ -62,7 +63,6 @@ use tollgate_control::{Repeats, Store, StoreError, audit};
 use tollgate_engine::{SessionId, Status};
 use tollgate_policy_host::{Compiler, Host, HostConfig, Rate};
 use tollgate_provenance::TrustedKeys;
-use tollgate_shm_abi::control::ControlListener;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_telemetry::limits::MAX_RECORDS;
@@ -75,6 +75,7 @@ use crate::control::connection::{Connected, Socket};
 use crate::control::doors::Doors;
 use crate::control::policies::Attachments;
 use crate::control::schemas::Schemas;
+use crate::control::socket_file::{Access, SocketFile};
 use crate::control::takeover::Predecessor;
 use crate::datapath::command::{PolicyChange, Report};
 use crate::datapath::{Command, Event, Handle, Options, Placement, spawn};
@@ -243,10 +244,16 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     if let Some(why) = rdma.unavailable() {
         tracing::info!("links are carried by TCP: {why}");
     }
-    let socket = config.socket_path();
-    let (applications, peers) = match listeners {
-        Some(listeners) => listeners,
-        None => (listen_unix(&socket)?, None),
+    let access = Access::configured(&config)?;
+    let (applications, peers, socket) = match listeners {
+        Some((applications, peers)) => {
+            let socket = SocketFile::at(config.socket_path());
+            (applications, peers, socket)
+        }
+        None => {
+            let (applications, socket) = SocketFile::listen(&config, &access)?;
+            (applications, None, socket)
+        }
     };
     let peers = match (peers, config.listen) {
         (None, Some(address)) => Some(listen_tcp(address)?),
@@ -323,6 +330,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     match predecessor {
         Some(predecessor) => {
             predecessor.take_over(&control).await?;
+            socket.admit(&access);
             control.resize_as_configured().await;
         }
         None => control.doors.open(&control),
@@ -333,7 +341,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let ready = format!(
         "tollgated {} ready socket={} listen={shown}\n",
         config.name,
-        socket.display()
+        config.socket_path().display()
     );
     if let Err(error) = crate::output::print(&ready) {
         tracing::warn!(%error, "standard output can't be written");
@@ -352,7 +360,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         }
     }
     if !is_replaced {
-        let _already_gone = std::fs::remove_file(&socket);
+        socket.remove();
     }
     match control.successor.take() {
         Some(successor) if std::process::id() == 1 => takeover::stand_in(successor).await,
@@ -417,17 +425,6 @@ fn listen_tcp(address: SocketAddr) -> Result<TcpListener, DaemonError> {
         Ok(listener)
     });
     listener.map_err(|error| failed(&format!("can't listen for peers on {address}"))(&error))
-}
-
-fn listen_unix(path: &std::path::Path) -> Result<ControlListener, DaemonError> {
-    let doing = format!("can't listen on {}", path.display());
-    if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
-        std::fs::create_dir_all(directory).map_err(|error| failed(&doing)(&error))?;
-    }
-    let text = path
-        .to_str()
-        .ok_or_else(|| DaemonError(format!("{doing}: the path isn't UTF-8")))?;
-    ControlListener::bind(text).map_err(|error| failed(&doing)(&error))
 }
 
 type Threads = Vec<std::thread::JoinHandle<()>>;

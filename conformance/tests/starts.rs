@@ -1,0 +1,109 @@
+//! What a daemon doesn't start with, and what it leaves as it is.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use tollgate_conformance::process::program;
+use tollgate_conformance::testbed::{SOON, Testbed, proto_file};
+
+/// What a daemon that doesn't start says.
+fn refused(args: &[&str]) -> String {
+    let mut command = Command::new("timeout");
+    command.arg("30").arg(program("tollgated")).args(args);
+    let ended = command.output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    said
+}
+
+#[test]
+fn what_is_at_the_sockets_path_and_no_socket_of_a_dead_daemon_stays() {
+    let bed = Testbed::new();
+    let precious = bed.file("precious", "precious");
+    let said = refused(&["--socket", &precious.display().to_string()]);
+    assert!(
+        said.contains("isn't a socket: name another path, or remove it"),
+        "{said}"
+    );
+    assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
+    let daemon = bed.daemon("a");
+    let said = refused(&["--socket", &daemon.socket().display().to_string()]);
+    assert!(said.contains("another process listens there"), "{said}");
+    daemon.status();
+    let mistyped = bed.path("mistyped");
+    let socket = mistyped.join("a.sock").display().to_string();
+    let said = refused(&["--socket", &socket]);
+    assert!(said.contains("there is no directory"), "{said}");
+    let outcome = Command::new(program("tollgate"))
+        .args(["--socket", &socket, "status"])
+        .output();
+    assert!(!outcome.unwrap().status.success());
+    assert!(!mistyped.exists(), "neither makes it");
+}
+
+/// Its end doesn't remove what somebody has put there meanwhile.
+#[test]
+fn a_daemon_removes_its_own_socket_and_nothing_else() {
+    let bed = Testbed::new();
+    for replaced in [false, true] {
+        let mut daemon = bed.daemon("a");
+        let path = daemon.socket().to_owned();
+        if replaced {
+            std::fs::remove_file(&path).unwrap();
+            std::fs::write(&path, "precious").unwrap();
+        }
+        let pid = daemon.pid();
+        tollgate_conformance::process::signal(pid, rustix::process::Signal::TERM);
+        assert!(daemon.process().ended(SOON).is_some());
+        assert_eq!(path.exists(), replaced);
+    }
+}
+
+#[test]
+fn whoever_may_not_connect_is_told_so_once() {
+    if !rustix::process::geteuid().is_root() {
+        panic!("this test calls as another user, which takes root");
+    }
+    let bed = Testbed::new();
+    std::fs::set_permissions(bed.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+    let proto = bed.file(
+        "hotel.proto",
+        std::fs::read(proto_file("hotel.proto")).unwrap(),
+    );
+    std::fs::set_permissions(&proto, PermissionsExt::from_mode(0o644)).unwrap();
+    for (mode, words) in [
+        ("0660", "this user may not connect to"),
+        ("0666", "belongs to no tenant"),
+    ] {
+        let options = tollgate_conformance::testbed::Options {
+            config: format!("socket_mode = {mode:?}\n"),
+            ..Default::default()
+        };
+        let daemon = bed.daemon_with("a", &options);
+        let mut command = Command::new("setpriv");
+        command.args("--reuid 65533 --regid 65533 --clear-groups".split(' '));
+        command
+            .arg(program("tollgate"))
+            .arg("--socket")
+            .arg(daemon.socket());
+        command
+            .args(["call", "--token", "x", "--proto"])
+            .arg(&proto);
+        let ended = command.args(["hotel.Reservation/Reserve", "{}"]).output();
+        let said = String::from_utf8(ended.unwrap().stderr).unwrap();
+        assert!(said.contains(words), "{mode}: {said}");
+        assert!(!said.contains("no daemon answers"), "{mode}: {said}");
+    }
+    let gone = bed.path("gone.sock");
+    let ended = Command::new(program("tollgate"))
+        .arg("--socket")
+        .arg(&gone)
+        .args(["call", "--token", "x", "--proto"])
+        .arg(&proto)
+        .args(["hotel.Reservation/Reserve", "{}"])
+        .output();
+    let said = String::from_utf8(ended.unwrap().stderr).unwrap();
+    assert_eq!(said.matches("no daemon answers").count(), 1, "{said}");
+}
