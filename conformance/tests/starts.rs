@@ -107,3 +107,25 @@ fn whoever_may_not_connect_is_told_so_once() {
     let said = String::from_utf8(ended.unwrap().stderr).unwrap();
     assert_eq!(said.matches("no daemon answers").count(), 1, "{said}");
 }
+
+#[test]
+fn a_state_directory_that_others_can_write_is_refused() {
+    let bed = Testbed::new();
+    let state = bed.path("state");
+    std::fs::create_dir(&state).unwrap();
+    let socket = bed.path("a.sock").display().to_string();
+    for mode in [0o770, 0o757] {
+        std::fs::set_permissions(&state, PermissionsExt::from_mode(mode)).unwrap();
+        let said = refused(&["--socket", &socket, "--state", &state.display().to_string()]);
+        let sentence = format!("others may write there (mode {mode:04o})");
+        assert!(
+            said.contains(&sentence) && said.contains("chmod 0700"),
+            "{said}"
+        );
+    }
+    assert_eq!(
+        std::fs::read_dir(&state).unwrap().count(),
+        0,
+        "nothing is made in it"
+    );
+}

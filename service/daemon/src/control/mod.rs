@@ -36,6 +36,7 @@ mod resizing;
 mod schemas;
 mod settings;
 mod socket_file;
+mod state_directory;
 mod takeover;
 mod telemetry;
 #[cfg(test)]
@@ -385,6 +386,9 @@ enum Opening {
 impl Opening {
     fn begin(config: &Config) -> Result<Opening, DaemonError> {
         let state = config.state.clone();
+        if let Some(directory) = &state {
+            state_directory::check(directory)?;
+        }
         let open = move || match state {
             Some(directory) => Store::open(&directory),
             None => Store::in_memory(),
