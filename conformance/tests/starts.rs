@@ -1,10 +1,14 @@
-//! What a daemon doesn't start with, and what it leaves as it is.
+//! What a daemon doesn't start with, what it leaves as it is, and what it says of a state that it keeps in memory only.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
+use tollgate::{Channel, Code, Session, SessionOptions, Status, block_on};
+use tollgate_conformance::hotel::ReserveRequest;
+use tollgate_conformance::hotel::reservation_client::ReservationClient;
 use tollgate_conformance::process::program;
 use tollgate_conformance::testbed::{SOON, Testbed, proto_file};
 
@@ -127,5 +131,57 @@ fn a_state_directory_that_others_can_write_is_refused() {
         std::fs::read_dir(&state).unwrap().count(),
         0,
         "nothing is made in it"
+    );
+}
+
+async fn book(client: &ReservationClient) -> Result<(), Status> {
+    client.reserve(ReserveRequest::default()).await.map(drop)
+}
+
+/// An application that outlives a daemon without a state directory has a token that nobody knows any more.
+#[test]
+fn after_a_restart_that_forgot_its_tenants_the_log_and_the_applications_say_so() {
+    let bed = Testbed::new();
+    let mut daemon = bed.daemon("a");
+    let memory_only = "there is no state directory (--state)";
+    daemon
+        .process()
+        .line(SOON, |line| line.contains(memory_only))
+        .unwrap();
+    let token = daemon.tenant("acme");
+    let _server = daemon.serve_hotel(&token, "hotel.Reservation", &["--reply", "{}"]);
+    let session = Session::open(SessionOptions::new(daemon.socket(), &token)).unwrap();
+    let client = ReservationClient::new(Channel::new(&session, ""));
+    block_on(&session, book(&client)).unwrap();
+    daemon.process().kill();
+    let mut daemon = bed.daemon("a");
+    let forgotten = "which keeps no state (it runs without --state) and was started at 2";
+    let began = Instant::now();
+    let status = loop {
+        let status = block_on(&session, book(&client)).unwrap_err();
+        if status.code == Code::UNAUTHENTICATED {
+            break status;
+        }
+        assert_eq!(status.code, Code::UNAVAILABLE, "{status}");
+        assert!(began.elapsed() < SOON, "{status}");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert!(status.message.contains("can't be opened anew"), "{status}");
+    assert!(status.message.contains(forgotten), "{status}");
+    let line = daemon.process().line(SOON, |line| line.contains(forgotten));
+    let line = line.unwrap();
+    assert!(line.contains("isn't let in"), "{line}");
+    // One that keeps its state doesn't say that.
+    let options = tollgate_conformance::testbed::Options {
+        durable: true,
+        ..Default::default()
+    };
+    let durable = bed.daemon_with("b", &options);
+    let refused = Session::open(SessionOptions::new(durable.socket(), &token)).unwrap_err();
+    assert!(
+        refused
+            .message
+            .contains("belongs to no tenant of this daemon:"),
+        "{refused}"
     );
 }

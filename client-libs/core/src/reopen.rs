@@ -284,8 +284,9 @@ fn reopen(handle: &Weak<Handle>, closed: &Closed) {
         let Some(session) = handle.upgrade().filter(|session| session.reopens()) else {
             return;
         };
-        if let Ok(opened) = session.open_anew() {
-            break opened;
+        match session.open_anew() {
+            Ok(opened) => break opened,
+            Err(refusal) => session.refused(&refusal),
         }
     };
     let mut pauses = Pauses::new(RECONNECT_PAUSE).growing(RECONNECT_GROWTH);
@@ -362,6 +363,23 @@ impl Handle {
             self.lost(inner.id);
         }
         Ok((inner, missing))
+    }
+
+    /// A daemon answers and doesn't open it. Calls say so from now on, instead of how the connection ended; and because a program that only
+    /// serves makes none, standard error does, once for each reason. It is tried again all the same: the operator may mend it.
+    fn refused(&self, refusal: &Status) {
+        if refusal.code == Code::UNAVAILABLE {
+            return;
+        }
+        let code = match refusal.code {
+            Code::UNAUTHENTICATED => Code::UNAUTHENTICATED,
+            _ => Code::UNAVAILABLE,
+        };
+        let text = format!("the session can't be opened anew: {}", refusal.message);
+        let inner = self.inner();
+        if inner.lock().ended_because(Status::new(code, text.clone())) {
+            eprintln!("tollgate: tenant {}: {text}; trying again", self.tenant);
+        }
     }
 
     /// Waits for a future of the current connection.

@@ -218,6 +218,13 @@ impl Shared {
         (wakers, std::mem::take(&mut self.shared))
     }
 
+    /// The reason, now that there is a better one; whether it is another one.
+    pub(crate) fn ended_because(&mut self, status: Status) -> bool {
+        let is_news = self.ended.as_ref().map(|ended| &ended.message) != Some(&status.message);
+        self.ended = Some(status);
+        is_news
+    }
+
     /// Memory for a buffer, if there is room.
     pub(crate) fn alloc_buffer(&mut self, len: usize) -> Option<Block> {
         let before = self.heap.in_use();

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use prost::Message as _;
 use tokio::io::Interest;
@@ -35,7 +36,7 @@ use crate::control::{Control, Watched, admin, watch};
 use crate::datapath::Command;
 use crate::datapath::command::{BindAs, BindOutcome};
 use crate::datapath::steering::is_label;
-use crate::limits::MAX_SESSIONS;
+use crate::limits::{MAX_SESSIONS, REFUSALS_PAUSE};
 
 /// A watched control socket.
 pub(crate) type Socket = AsyncFd<Watched<ControlSocket>>;
@@ -408,7 +409,13 @@ async fn open_session(
         .map_err(|error| admin::store_failed(&error))?;
     let tenant = found.ok_or_else(|| {
         let shown: String = request.token.chars().take(6).collect();
-        let text = format!("the token {shown:?}... belongs to no tenant of this daemon: `tollgate tenant add` prints one");
+        let forgotten = forgotten(control);
+        let text = format!("the token {shown:?}... belongs to no tenant of this daemon{forgotten}: `tollgate tenant add` prints one");
+        let pid = socket.get_ref().0.peer().map_or(0, |peer| peer.pid);
+        let mut refusals = control.refusals.borrow_mut();
+        if let Some(before) = refusals.due(Instant::now()) {
+            tracing::warn!("process {pid} isn't let in, and {before} tries since the last such line weren't: {text}");
+        }
         Status::new(Code::UNAUTHENTICATED, text)
     })?;
     if !request.label.is_empty() && !is_label(&request.label) {
@@ -476,6 +483,36 @@ async fn open_session(
             fds,
         },
     ))
+}
+
+/// Why a token that was good may not be any more.
+fn forgotten(control: &Control) -> String {
+    if !control.state_is_in_memory() {
+        return String::new();
+    }
+    format!(
+        ", which keeps no state (it runs without --state) and was started at {}: what was made before is forgotten",
+        control.state_since
+    )
+}
+
+/// Applications that weren't let in: the log has a line of them from time to time.
+#[derive(Default)]
+pub(crate) struct Refusals {
+    last: Option<Instant>,
+    unsaid: u64,
+}
+
+impl Refusals {
+    /// Another one: whether it is to be said, and how many weren't before.
+    fn due(&mut self, now: Instant) -> Option<u64> {
+        if self.last.is_some_and(|last| now < last + REFUSALS_PAUSE) {
+            self.unsaid += 1;
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.unsaid))
+    }
 }
 
 /// The five descriptors as owned ones, so that an answer owns what it carries.
@@ -684,4 +721,20 @@ async fn resolve(target: &str) -> Result<Option<std::net::SocketAddr>, Status> {
         .next()
         .map(Some)
         .ok_or_else(|| refused(&"the name has no address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn applications_that_are_not_let_in_have_a_line_from_time_to_time() {
+        let mut refusals = Refusals::default();
+        let first = Instant::now();
+        assert_eq!(refusals.due(first), Some(0));
+        assert_eq!(refusals.due(first), None);
+        assert_eq!(refusals.due(first + REFUSALS_PAUSE / 2), None);
+        assert_eq!(refusals.due(first + REFUSALS_PAUSE), Some(2));
+        assert_eq!(refusals.due(first + REFUSALS_PAUSE), None);
+    }
 }

@@ -52,7 +52,7 @@ use std::process::Child;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -72,7 +72,7 @@ use tollgate_transport::{LinkConfig, PresharedKey};
 
 use crate::config::Config;
 use crate::control::compile::Compilation;
-use crate::control::connection::{Connected, Socket};
+use crate::control::connection::{Connected, Refusals, Socket};
 use crate::control::doors::Doors;
 use crate::control::policies::Attachments;
 use crate::control::schemas::Schemas;
@@ -167,6 +167,10 @@ struct Control {
     program: PathBuf,
     /// When it began to count, by the monotonic clock.
     began_ns: u64,
+    /// When what there is of the state began to be kept, if it is in memory only.
+    state_since: String,
+    /// Applications that weren't let in, of which the log knows.
+    refusals: RefCell<Refusals>,
     /// Told once another process has taken over.
     retired: Notify,
     successor: RefCell<Option<Child>>,
@@ -302,6 +306,10 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         not_listening: RefCell::default(),
         program,
         began_ns: now_ns(),
+        state_since: predecessor
+            .and_then(Predecessor::state_since)
+            .unwrap_or_else(|| audit::rfc3339(SystemTime::now())),
+        refusals: RefCell::default(),
         retired: Notify::new(),
         successor: RefCell::default(),
         exporters: RefCell::default(),
@@ -335,6 +343,11 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
             control.resize_as_configured().await;
         }
         None => control.doors.open(&control),
+    }
+    if control.state_is_in_memory() {
+        tracing::warn!(
+            "there is no state directory (--state): tenants, policies and attachments are in memory only and end with the daemon"
+        );
     }
     let shown = control
         .listen
@@ -490,6 +503,11 @@ impl Control {
     /// What holds now; it may be something else after the next wait.
     fn config(&self) -> Rc<Config> {
         self.settings.borrow().in_force()
+    }
+
+    /// Whether it ends with the daemon.
+    fn state_is_in_memory(&self) -> bool {
+        self.config().state.is_none()
     }
 
     async fn follow_events(self: Rc<Self>, mut inbox: mpsc::UnboundedReceiver<Event>) {

@@ -49,6 +49,8 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         listen: None,
         program: PathBuf::new(),
         began_ns: 0,
+        state_since: String::new(),
+        refusals: RefCell::default(),
         retired: Notify::new(),
         successor: RefCell::default(),
         exporters: RefCell::default(),

@@ -96,6 +96,9 @@ struct Offer {
     runtimes: usize,
     /// Who asked for it.
     by: String,
+    /// Since when the state has been kept, if it is in memory only.
+    #[serde(default)]
+    state_since: Option<String>,
 }
 
 /// One end of the socket between the two.

@@ -298,6 +298,9 @@ impl Successor {
             listen: control.listen,
             runtimes: control.runtimes(),
             by: by.to_string(),
+            state_since: control
+                .state_is_in_memory()
+                .then(|| control.state_since.clone()),
         };
         let mut fds = control.doors.descriptors().map_err(internal)?;
         let (schemas, offered) = estate::schemas(control, &HashSet::new())?;

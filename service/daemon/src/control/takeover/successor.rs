@@ -55,6 +55,11 @@ impl Predecessor {
         offered.clamp(1, MAX_RUNTIMES)
     }
 
+    /// Since when it has kept what it has in memory only.
+    pub(crate) fn state_since(&self) -> Option<String> {
+        self.offer.get()?.state_since.clone()
+    }
+
     /// What it offers, if it fits the configuration.
     pub(crate) async fn estate(&self, config: &Config) -> Result<Estate, DaemonError> {
         let wrong = |why: &str| {
