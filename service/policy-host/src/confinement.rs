@@ -7,8 +7,13 @@ use std::os::fd::RawFd;
 use libc::c_long;
 use rustix::io::Errno;
 use rustix::process::{
-    DumpableBehavior, Pid, Resource, Rlimit, Signal, getpid, getppid, set_dumpable_behavior,
-    set_parent_process_death_signal, setrlimit,
+    DumpableBehavior, Gid, Pid, Resource, Rlimit, Signal, Uid, geteuid, getpid, getppid,
+    set_dumpable_behavior, set_parent_process_death_signal, setrlimit,
+};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
 };
 use seccompiler::SeccompCmpArgLen::{Dword, Qword};
 use seccompiler::SeccompCmpOp::{Eq, MaskedEq};
@@ -17,7 +22,57 @@ use seccompiler::{
     TargetArch,
 };
 
+use crate::descriptors::close_inherited;
 use crate::limits;
+
+/// Nobody: who owns no files and may do nothing. A process that was root is this user.
+const NOBODY: u32 = 65_534;
+
+/// Takes from this process what it has of its parent's: root's identity, all capabilities, and every descriptor but the standard ones. To be
+/// called before anything is opened and any thread is started, since each thread has its own.
+///
+/// A daemon that isn't root can't become anybody else, and neither can one that is root by name only (in a namespace, or without the right to):
+/// then the user stays, without a capability.
+///
+/// # Errors
+/// Says which step the kernel refused. The process must end then.
+pub(crate) fn drop_privileges() -> Result<(), String> {
+    // Kernels that can't (5.8 and older) leave what somebody has left open.
+    let _not_there = close_inherited();
+    set_no_new_privs(true).map_err(failed("new privileges"))?;
+    // While there are the rights to. Who has none can't give the bounding set away, and has no use for it.
+    for capability in (0..64).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
+        let _unknown_or_not_allowed = remove_capability_from_bounding_set(capability);
+    }
+    if geteuid().is_root() {
+        become_nobody()?;
+    }
+    let _none_or_too_old = clear_ambient_capability_set();
+    let had = capabilities(None).map_err(failed("capabilities"))?;
+    if had != WITHOUT_CAPABILITIES {
+        set_capabilities(None, WITHOUT_CAPABILITIES).map_err(failed("capabilities"))?;
+    }
+    Ok(())
+}
+
+const WITHOUT_CAPABILITIES: CapabilitySets = CapabilitySets {
+    effective: CapabilitySet::empty(),
+    permitted: CapabilitySet::empty(),
+    inheritable: CapabilitySet::empty(),
+};
+
+/// Groups first: a user that isn't root can't give them up.
+fn become_nobody() -> Result<(), String> {
+    let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    let became = set_thread_groups(&[])
+        .and_then(|()| set_thread_res_gid(group, group, group))
+        .and_then(|()| set_thread_res_uid(user, user, user));
+    match became {
+        // Root by name only: without the right to, or in a namespace without such a user.
+        Err(Errno::PERM | Errno::INVAL) => Ok(()),
+        became => became.map_err(failed("user")),
+    }
+}
 
 /// Says which step the kernel refused.
 pub(crate) fn failed(step: &'static str) -> impl Fn(Errno) -> String {

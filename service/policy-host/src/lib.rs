@@ -45,6 +45,10 @@ mod compile;
 mod config;
 mod confinement;
 mod cost;
+pub mod daemon;
+// A system call on descriptors that nobody owns yet.
+#[allow(unsafe_code)]
+mod descriptors;
 mod effects;
 mod error;
 pub mod foreign;

@@ -7,8 +7,9 @@
 //!
 //! Invariant: not a byte of the module is read before the process is confined for the rest of its life. Then it can compute,
 //! get private memory up to its limit that is never executable, read descriptor 0 and write descriptors 1 and 2; any other
-//! system call kills it, also through a descriptor that it shouldn't have inherited, whose number no rule names. It has no
-//! environment, its directory is `/`, it yields to everybody else, and it dies with the thread that started it.
+//! system call kills it, also through a descriptor that it shouldn't have inherited, whose number no rule names. It is nobody where the daemon is
+//! root, has no capability, no descriptor but these and no environment; its directory is `/`, it yields to everybody else, and it dies with the
+//! thread that started it.
 //!
 //! One process per compilation, rather than one that is kept: starting it takes a few milliseconds, which a push
 //! doesn't notice, and nothing of one tenant's module is there when another's is compiled.
@@ -26,7 +27,7 @@ use rustix::process::{Resource, setpriority_process};
 use seccompiler::{BackendError, BpfProgram};
 use wasmtime::Engine;
 
-use crate::confinement::{self, Calls, failed, limit_resources, not_executable};
+use crate::confinement::{self, Calls, drop_privileges, failed, limit_resources, not_executable};
 use crate::host::compiler_config;
 use crate::limits;
 
@@ -65,6 +66,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 
 fn compile(arguments: impl Iterator<Item = OsString>) -> Result<(), (u8, String)> {
     let unconfined = |text: String| (UNCONFINED, text);
+    drop_privileges().map_err(unconfined)?;
     let (parent, limits) = parse(arguments).map_err(unconfined)?;
     let engine = confine(parent, &limits).map_err(unconfined)?;
     let refused = |text: String| (REFUSED, text);

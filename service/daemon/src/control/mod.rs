@@ -62,7 +62,7 @@ use tollgate_console::Console;
 use tollgate_control::audit::Actor;
 use tollgate_control::{Repeats, Store, StoreError, audit};
 use tollgate_engine::{SessionId, Status};
-use tollgate_policy_host::{Compiler, Host, HostConfig, Rate};
+use tollgate_policy_host::{Compiler, Host, HostConfig, Rate, daemon as confinement};
 use tollgate_provenance::TrustedKeys;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
@@ -88,6 +88,10 @@ use crate::settings::Settings;
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct DaemonError(String);
+
+fn confined(why: String) -> DaemonError {
+    failed("this process can't be confined")(&why)
+}
 
 fn failed(doing: &str) -> impl Fn(&dyn std::fmt::Display) -> DaemonError + '_ {
     move |error| DaemonError(format!("{doing}: {error}"))
@@ -198,6 +202,7 @@ fn raise_descriptors() {
 /// serves. If it is to take over itself, from whom is at the other end of standard input.
 pub fn run(config: Config, takes_over: bool) -> Result<(), DaemonError> {
     raise_descriptors();
+    confinement::give_up_privileges().map_err(confined)?;
     let reactor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // Each worker has one that waits for it; two for what is short.
@@ -223,16 +228,23 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let (opening, listeners) = match predecessor {
         Some(predecessor) => {
             let estate = predecessor.estate(&config).await?;
+            if !predecessor.is_filtered() {
+                forbid_system_calls();
+            }
             let listeners = (estate.applications, estate.peers);
             (Opening::Done(Box::new(estate.store)), Some(listeners))
         }
-        None => (Opening::begin(&config)?, None),
+        None => {
+            forbid_system_calls();
+            (Opening::begin(&config)?, None)
+        }
     };
     let host = HostConfig {
         instances: config.policies.instances,
         ..HostConfig::default()
     };
     let host = Host::new(host).map_err(|error| failed("the policy host can't start")(&error))?;
+    confinement::hide().map_err(confined)?;
     let rate = host.calibrated();
     let store = opening.end()?;
     if let Some(sentence) = store.restored() {
@@ -387,6 +399,12 @@ fn tell_supervisor() {
     let told = sd_notify::notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);
     if let Err(error) = told {
         tracing::warn!("the supervisor can't be told that this daemon serves: {error}");
+    }
+}
+
+fn forbid_system_calls() {
+    if let Err(why) = confinement::forbid_system_calls() {
+        tracing::warn!("this daemon's system calls can't be confined: {why}");
     }
 }
 

@@ -73,9 +73,6 @@ pub const ALLOWED_IN_PART: &[c_long] = &[
 /// # Errors
 /// Says which step the kernel refused. The process must end then.
 pub fn confine(parent: i32, limits: &ProcessLimits, doors: Doors) -> Result<(), String> {
-    // Should the machine run out of memory, this goes first. Where that can't be said, the kernel's own choice stands. Said before nobody may
-    // look into the process, since its files in /proc are root's then.
-    let _unsaid = std::fs::write("/proc/self/oom_score_adj", "1000");
     confinement::tie_to(parent, "policy process")?;
     limit_resources(&[
         (Resource::Fsize, limits::APART_WORDS_BYTES),

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The process is this very executable, started with [`ARGUMENT`], and confined for the rest of its life before it gets a byte of
-//! anybody's code ([`confine`]): no files, no sockets but the one it has, no processes, limited memory. Code that a tenant
+//! anybody's code ([`confine`]): no root, no capabilities, no files, no sockets but the one it has, no processes, limited memory. Code that a tenant
 //! uploaded, compiled, runs there and not in the daemon; so whoever breaks out of the sandbox that the compiler makes has a process
 //! that can do nothing but answer wrongly about its own tenant's calls.
 //!

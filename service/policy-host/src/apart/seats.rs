@@ -28,6 +28,7 @@ use crate::apart::wire::{
     receive_part, send, view,
 };
 use crate::artifact::Artifact;
+use crate::confinement::drop_privileges;
 use crate::{
     BatchError, Capabilities, Fault, Hook, Host, Instance, LoadError, LogLine, Manifest,
     MetricChange, Metrics, Policy, Setup, SharedState, StateLimits, TenantLimits, limits, worker,
@@ -48,6 +49,10 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
+    // Should the machine run out of memory, this goes first. Where that can't be said, the kernel's own choice stands. Said before it is
+    // another user that nobody may look into, since its files in /proc are root's then.
+    let _unsaid = std::fs::write("/proc/self/oom_score_adj", "1000");
+    drop_privileges()?;
     let [parent, memory_bytes, spin_us] = worker::numbers(
         arguments,
         "a policy process",

@@ -99,6 +99,9 @@ struct Offer {
     /// Since when the state has been kept, if it is in memory only.
     #[serde(default)]
     state_since: Option<String>,
+    /// The successor inherits the filter of system calls.
+    #[serde(default)]
+    is_filtered: bool,
 }
 
 /// One end of the socket between the two.

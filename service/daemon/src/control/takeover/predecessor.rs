@@ -301,6 +301,7 @@ impl Successor {
             state_since: control
                 .state_is_in_memory()
                 .then(|| control.state_since.clone()),
+            is_filtered: true,
         };
         let mut fds = control.doors.descriptors().map_err(internal)?;
         let (schemas, offered) = estate::schemas(control, &HashSet::new())?;

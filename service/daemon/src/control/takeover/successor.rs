@@ -60,6 +60,11 @@ impl Predecessor {
         self.offer.get()?.state_since.clone()
     }
 
+    /// Whether it has left its filter of system calls to this process.
+    pub(crate) fn is_filtered(&self) -> bool {
+        self.offer.get().is_some_and(|offer| offer.is_filtered)
+    }
+
     /// What it offers, if it fits the configuration.
     pub(crate) async fn estate(&self, config: &Config) -> Result<Estate, DaemonError> {
         let wrong = |why: &str| {

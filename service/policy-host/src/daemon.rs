@@ -1,0 +1,152 @@
+//! What the daemon gives up itself, however it was started; the unit for systemd takes more (`service/daemon/systemd`).
+//!
+//! | | when | for what |
+//! |---|---|---|
+//! | new privileges, capabilities beyond [`KEPT`], descriptors for whoever it executes | first of all | a daemon that is taken over can't become more than it is |
+//! | system calls of [`FORBIDDEN`] | before it reads anything of anybody's | nor reach what a daemon has no business with: other processes' memory, mounts, the kernel's insides |
+//! | being looked into by its own user | before it reads a key or an application's memory | secrets stay in it |
+//!
+//! Invariant: a program that takes over inherits all of it but the last, and so has no less and no more. A filter isn't put on top of itself
+//! with each upgrade: the daemon that is taken over from says that there is one.
+//!
+//! Here, beside the confinement of compile workers and policy processes, since it is made of the same things. Not given up here: the user. A daemon that is to run as another one is started as that one.
+
+use std::collections::BTreeMap;
+
+use libc::c_long;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set,
+    set_capabilities, set_no_new_privs,
+};
+use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+
+use crate::confinement::failed;
+use crate::descriptors::keep_to_oneself;
+
+/// What a daemon that is root may need: files of other users that it is configured with, a low port, memory that a device touches, a socket for
+/// another group, and processes that are nobody's, which it makes and ends.
+const KEPT: CapabilitySet = CapabilitySet::DAC_OVERRIDE
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::CHOWN)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::IPC_LOCK)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETPCAP);
+
+/// System calls that fail with EPERM, whatever their arguments.
+const FORBIDDEN: &[c_long] = &[
+    // Other processes' memory and descriptors.
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_kcmp,
+    // Whatever goes around this filter, or into the kernel.
+    libc::SYS_io_uring_setup,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    // Mounts and namespaces.
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_fsmount,
+    libc::SYS_mount_setattr,
+    libc::SYS_open_by_handle_at,
+    // Keys, clocks, and the machine as a whole.
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_adjtimex,
+    libc::SYS_clock_adjtime,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+    libc::SYS_syslog,
+    libc::SYS_vhangup,
+    libc::SYS_personality,
+];
+
+/// Before anything else, while there is one thread.
+///
+/// # Errors
+/// Says which step the kernel refused.
+pub fn give_up_privileges() -> Result<(), String> {
+    set_no_new_privs(true).map_err(failed("new privileges"))?;
+    // Kernels before 5.11 can't, and then it is as it was.
+    let _not_there = keep_to_oneself();
+    let others = (0..64).map(|bit| CapabilitySet::from_bits_retain(1 << bit));
+    for capability in others.filter(|capability| !KEPT.contains(*capability)) {
+        // Who may not hasn't got it, either.
+        let _unknown_or_not_allowed = remove_capability_from_bounding_set(capability);
+    }
+    let had = capabilities(None).map_err(failed("capabilities"))?;
+    let kept = CapabilitySets {
+        effective: had.effective & KEPT,
+        permitted: had.permitted & KEPT,
+        inheritable: had.inheritable & KEPT,
+    };
+    if kept != had {
+        set_capabilities(None, kept).map_err(failed("capabilities"))?;
+    }
+    Ok(())
+}
+
+/// Forbids what a daemon never does, to all threads and to whoever they execute. Without system call filters in the kernel no policy is compiled,
+/// either, and `tollgate check` says so.
+///
+/// # Errors
+/// The kernel has no filters.
+pub fn forbid_system_calls() -> Result<(), String> {
+    let filter = filter().map_err(|error| error.to_string())?;
+    seccompiler::apply_filter_all_threads(&filter).map_err(|error| error.to_string())
+}
+
+fn filter() -> Result<BpfProgram, BackendError> {
+    let rules = FORBIDDEN.iter().map(|&call| (call, Vec::new()));
+    let fails = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+    let target = TargetArch::try_from(std::env::consts::ARCH)?;
+    let rules = BTreeMap::from_iter(rules);
+    SeccompFilter::new(rules, SeccompAction::Allow, fails, target)?.try_into()
+}
+
+/// Nobody but root looks into this process from now on, and it leaves no core. Called once the sandboxes' host is there: that opens a file of
+/// its own process, which only root may do afterwards.
+///
+/// # Errors
+/// The kernel refused.
+pub fn hide() -> Result<(), String> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("dumpable"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_filter_is_a_program_and_names_each_call_once() {
+        assert!(filter().is_ok());
+        let calls: std::collections::BTreeSet<_> = FORBIDDEN.iter().collect();
+        assert_eq!(calls.len(), FORBIDDEN.len());
+    }
+}
