@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use std::os::unix::net::UnixDatagram;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -201,7 +202,7 @@ fn what_cannot_take_over_changes_nothing() {
                 ),
             ),
             9,
-            "(exit status: 2;",
+            "'--socket <PATH>' cannot be used multiple times",
         ),
     ];
     let session = host.session();
@@ -243,8 +244,13 @@ fn a_configuration_that_the_next_process_refuses_leaves_the_daemon_as_it_is() {
     let next = bed.successor("next", &program("tollgated").display().to_string());
     let pid = daemon.pid();
     for (config, sentence) in [
-        ("spin_us = \"much\"\n", "it ended before it was ready"),
-        ("trusted_keys = 1\n", "it ended before it was ready"),
+        ("spin_us = \"much\"\n", "invalid type: string \"much\""),
+        ("spin_us = 10001\n", "spin_us = 10001: 0 to 10000"),
+        ("trusted_keys = 1\n", "unknown field `trusted_keys`"),
+        (
+            "socket_group = \"no such group\"\n",
+            "/etc/group has no such group",
+        ),
         (
             "prefetch = [\"/nowhere\"]\n",
             "the descriptor set in /nowhere can't be prefetched",
@@ -314,8 +320,10 @@ fn while_one_takes_over_nothing_is_changed_and_no_other_does() {
 #[test]
 fn a_signal_upgrades_and_the_supervisor_learns_which_process_to_watch() {
     let bed = Testbed::new();
-    let supervisor = bed.path("notify.sock");
-    let told = UnixDatagram::bind(&supervisor).unwrap();
+    // As in a container of systemd's: a name without a file.
+    let supervisor = format!("tollgate-test-{}", std::process::id());
+    let address = SocketAddr::from_abstract_name(&supervisor).unwrap();
+    let told = UnixDatagram::bind_addr(&address).unwrap();
     told.set_read_timeout(Some(SOON)).unwrap();
     let hear = || {
         let mut said = [0; 1024];
@@ -325,8 +333,7 @@ fn a_signal_upgrades_and_the_supervisor_learns_which_process_to_watch() {
     let wrapper = bed.executable(
         "supervised",
         &format!(
-            "#!/bin/sh\nNOTIFY_SOCKET={} exec {} \"$@\"\n",
-            supervisor.display(),
+            "#!/bin/sh\nNOTIFY_SOCKET=@{supervisor} exec {} \"$@\"\n",
             program("tollgated").display()
         ),
     );
@@ -345,15 +352,31 @@ fn a_signal_upgrades_and_the_supervisor_learns_which_process_to_watch() {
     let mut daemon = Daemon::ready(process.unwrap());
     let first = daemon.pid();
     assert_eq!(hear(), format!("MAINPID={first}\nREADY=1\n"));
+    let reloads =
+        |said: String| assert!(said.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{said}");
+    let refused = daemon.run("upgrade --binary /bin/false");
+    assert_eq!(refused.code, 9, "{refused}");
+    reloads(hear());
+    let why = hear();
+    assert!(why.starts_with("READY=1\nSTATUS=no upgrade: /"), "{why}");
+    let sentence = "false doesn't take over: it ended before it was ready";
+    assert!(why.contains(sentence), "{why}");
+    let problems = daemon.status()["problems"].to_string();
+    assert!(problems.contains(sentence), "{problems}");
     signal(first, Signal::USR2);
+    reloads(hear());
     let said = hear();
     let replaced = eventually(SOON, || {
         daemon.follow();
         daemon.pid() != first
     });
     replaced.expect("another process serves");
-    assert_eq!(said, format!("MAINPID={}\nREADY=1\n", daemon.pid()));
+    // The one that was watched says it: nobody else is heard.
+    let serves = format!("MAINPID={}\nREADY=1\nSTATUS=\n", daemon.pid());
+    assert_eq!(said, serves);
     assert!(daemon.process().ended(SOON).unwrap().success());
+    signal(daemon.pid(), Signal::TERM);
+    assert_eq!(hear(), "STOPPING=1\n");
 }
 
 /// The end of a container's first process is the container's.

@@ -15,4 +15,4 @@ mod rdma;
 pub mod settings;
 pub mod verify_audit;
 
-pub use control::{DaemonError, run};
+pub use control::{DaemonError, TAKE_OVER, refuse_take_over, run};

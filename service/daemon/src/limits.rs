@@ -47,6 +47,9 @@ pub const KEPT_BEFORE_SWEEP: usize = 64;
 /// A link [behind](tollgate_transport::limits::TX_BEHIND) whose peer takes nothing for so long is ended.
 pub const TAKES_NOTHING_FOR: Duration = Duration::from_secs(10);
 
+/// Characters of the reason for which a successor doesn't take over: with JSON's escapes it fits a packet.
+pub const REFUSAL_CHARS: usize = 4_096;
+
 /// How often the log says that applications weren't let in: anybody on the host may try. 10 s.
 pub const REFUSALS_PAUSE: Duration = Duration::from_secs(10);
 

@@ -187,6 +187,12 @@ impl Arguments {
     }
 }
 
+/// What the parser says, without its advice.
+fn first_line(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    line.trim_start_matches("error: ").to_owned()
+}
+
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
     // Processes that the daemon starts by executing itself; not commands for people.
@@ -197,7 +203,12 @@ fn main() -> ExitCode {
     }
     let mut arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => return explain(&error),
+        Err(error) => {
+            if std::env::args_os().any(|word| word == tollgate_daemon::TAKE_OVER) {
+                tollgate_daemon::refuse_take_over(&first_line(&error.to_string()));
+            }
+            return explain(&error);
+        }
     };
     if let Some(instead) = arguments.instead.take() {
         return instead.run();
@@ -206,6 +217,9 @@ fn main() -> ExitCode {
     let takes_over = arguments.take_over;
     let (code, sentence) = match arguments.into_config() {
         Err(error) => {
+            if takes_over {
+                tollgate_daemon::refuse_take_over(&error.to_string());
+            }
             let shown = error.shown().map(|lines| format!("\n{lines}"));
             let sentence = text::escape(&error.to_string()).into_owned();
             (

@@ -37,6 +37,7 @@ mod schemas;
 mod settings;
 mod socket_file;
 mod state_directory;
+mod supervisor;
 mod takeover;
 mod telemetry;
 #[cfg(test)]
@@ -55,7 +56,6 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, SystemTime};
 
 use rustix::process::{Resource, getrlimit, setrlimit};
-use sd_notify::NotifyState;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{MutexGuard, Notify, RwLock, mpsc, oneshot};
 use tollgate_console::Console;
@@ -78,6 +78,7 @@ use crate::control::policies::Attachments;
 use crate::control::schemas::Schemas;
 use crate::control::socket_file::{Access, SocketFile};
 use crate::control::takeover::Predecessor;
+pub use crate::control::takeover::{ARGUMENT as TAKE_OVER, refuse as refuse_take_over};
 use crate::datapath::command::{PolicyChange, Report};
 use crate::datapath::{Command, Event, Handle, Options, Placement, spawn};
 use crate::limits::COMMAND_TIMEOUT;
@@ -178,6 +179,8 @@ struct Control {
     /// Told once another process has taken over.
     retired: Notify,
     successor: RefCell<Option<Child>>,
+    /// Why the last upgrade came to nothing, for those who only sent a signal.
+    refused_upgrade: RefCell<Option<String>>,
     /// Whom telemetry is sent to.
     exporters: RefCell<telemetry::Exporters>,
     /// Who watches calls.
@@ -324,6 +327,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         refusals: RefCell::default(),
         retired: Notify::new(),
         successor: RefCell::default(),
+        refused_upgrade: RefCell::default(),
         exporters: RefCell::default(),
         taps: RefCell::default(),
         tapped: Notify::new(),
@@ -372,8 +376,13 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     if let Err(error) = crate::output::print(&ready) {
         tracing::warn!(%error, "standard output can't be written");
     }
-    tell_supervisor();
+    if predecessor.is_none_or(|before| !before.tells_supervisor()) {
+        supervisor::serves();
+    }
     let is_replaced = until_told_to_stop(&control).await?;
+    if !is_replaced {
+        supervisor::stops();
+    }
     control.compilation.stop();
     for runtime in &*control.runtimes.borrow() {
         runtime.send(Command::Stop);
@@ -391,14 +400,6 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     match control.successor.take() {
         Some(successor) if std::process::id() == 1 => takeover::stand_in(successor).await,
         _ => Ok(()),
-    }
-}
-
-/// A supervisor that waits for it (`Type=notify` of systemd) is told that this process serves, and that it is the one to watch.
-fn tell_supervisor() {
-    let told = sd_notify::notify(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);
-    if let Err(error) = told {
-        tracing::warn!("the supervisor can't be told that this daemon serves: {error}");
     }
 }
 

@@ -205,6 +205,12 @@ async fn gather(control: &Control) -> Result<Report, Status> {
     Ok(report)
 }
 
+/// What is wrong, and an operator should see to.
+fn problems(control: &Control) -> Vec<String> {
+    let refused = control.refused_upgrade.borrow();
+    refused.iter().cloned().collect()
+}
+
 /// `tollgate status`.
 pub(super) async fn status(control: &Control) -> Result<Value, Status> {
     let report = gather(control).await?;
@@ -224,6 +230,7 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
         "socket": config.socket_path(),
         "listen": control.listen.map(|address| address.to_string()),
         "wire": {"version": frame::VERSION, "features": feature_names(frame::FEATURES).collect::<Vec<_>>()},
+        "problems": problems(control),
         "runtimes": control.runtimes(),
         "datapath": report.runtimes,
         "tenants": tenants,

@@ -53,6 +53,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         refusals: RefCell::default(),
         retired: Notify::new(),
         successor: RefCell::default(),
+        refused_upgrade: RefCell::default(),
         exporters: RefCell::default(),
         taps: RefCell::default(),
         tapped: Notify::new(),

@@ -24,6 +24,8 @@
 //!
 //! A successor of before links were handed over doesn't say so in Ready: then they end, their calls with UNAVAILABLE, and it dials again.
 //!
+//! A successor that can't even read its arguments or its configuration says that by Refused, too: whoever asked is told why, not just the log.
+//!
 //! The messages are JSON, one per packet, so that daemons of different ages understand each other: what a version doesn't know
 //! it ignores, and [`FORMAT`] says what it must know.
 
@@ -41,13 +43,14 @@ use tollgate_shm_abi::control::{ControlSocket, Packet};
 
 pub(super) use predecessor::{follow_signals, stand_in, upgrade};
 pub(super) use successor::Predecessor;
+pub use successor::refuse;
 
 use estate::{LinkLeft, SessionLeft};
 
 use crate::control::{Watched, connection, watch};
 
 /// The word that a successor is started with, behind its predecessor's own: standard input is the socket between them.
-pub(crate) const ARGUMENT: &str = "--take-over";
+pub const ARGUMENT: &str = "--take-over";
 
 /// What an [`Offer`] is, and what follows it.
 const FORMAT: u32 = 2;
@@ -99,6 +102,9 @@ struct Offer {
     /// Since when the state has been kept, if it is in memory only.
     #[serde(default)]
     state_since: Option<String>,
+    /// The supervisor is told by this daemon who has taken over.
+    #[serde(default)]
+    tells_supervisor: bool,
     /// The successor inherits the filter of system calls.
     #[serde(default)]
     is_filtered: bool,

@@ -2,17 +2,18 @@
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::sync::RwLockWriteGuard;
 use tokio::time::timeout;
-use tollgate_control::audit::Actor;
+use tollgate_control::audit::{self, Actor};
 use tollgate_engine::Status;
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages;
@@ -22,14 +23,34 @@ use super::estate::{self, Standstill};
 use super::{ARGUMENT, Channel, FORMAT, Message, Offer, borrowed};
 use crate::control::admin::{invalid, store_failed};
 use crate::control::report::internal;
-use crate::control::{Control, DaemonError, failed};
+use crate::control::{Control, DaemonError, failed, supervisor};
 use crate::limits::{
     HAND_OVER_TIMEOUT, MAX_UPGRADE_TIMEOUT, REQUESTS_GRACE, TAKE_OVER_TIMEOUT, UPGRADE_TIMEOUT,
 };
 
 /// `tollgate upgrade`, and SIGUSR2: starts another process and lets it take over, or goes on. Who calls this stops serving when it
-/// has succeeded.
+/// has succeeded. A supervisor learns how it comes out.
 pub(crate) async fn upgrade(
+    control: &Rc<Control>,
+    by: Actor,
+    request: &messages::Upgrade,
+) -> Result<Value, Status> {
+    supervisor::reloads();
+    let replaced = replace(control, by, request).await;
+    match &replaced {
+        Ok(_) => supervisor::replaced_by(control.successor.borrow().as_ref().map(Child::id)),
+        Err(status) => {
+            let sentence = format!("no upgrade: {}", status.message);
+            supervisor::goes_on(&sentence);
+            let at = audit::rfc3339(SystemTime::now());
+            let problem = format!("{at}: {sentence}");
+            *control.refused_upgrade.borrow_mut() = Some(problem);
+        }
+    }
+    replaced
+}
+
+async fn replace(
     control: &Rc<Control>,
     by: Actor,
     request: &messages::Upgrade,
@@ -301,6 +322,7 @@ impl Successor {
             state_since: control
                 .state_is_in_memory()
                 .then(|| control.state_since.clone()),
+            tells_supervisor: true,
             is_filtered: true,
         };
         let mut fds = control.doors.descriptors().map_err(internal)?;
@@ -358,9 +380,9 @@ impl Successor {
 
 /// How it ended, unless it was killed here.
 fn by_itself(ended: ExitStatus) -> String {
-    match ended.code() {
-        Some(_) => format!(" ({ended}; the daemon's log has what it said)"),
-        None => String::new(),
+    match ended.signal() {
+        Some(signal) if signal == Signal::KILL.as_raw() => String::new(),
+        _ => format!(" ({ended}; the daemon's log has what it said)"),
     }
 }
 

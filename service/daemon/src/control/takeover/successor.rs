@@ -16,7 +16,9 @@ use super::estate::{self, Beginning, Heard};
 use super::{ARGUMENT, Channel, FORMAT, Message, Offer};
 use crate::config::Config;
 use crate::control::{Control, DaemonError, failed};
-use crate::limits::{MAX_RUNTIMES, MAX_UPGRADE_TIMEOUT, OFFER_TIMEOUT, TAKE_OVER_TIMEOUT};
+use crate::limits::{
+    MAX_RUNTIMES, MAX_UPGRADE_TIMEOUT, OFFER_TIMEOUT, REFUSAL_CHARS, TAKE_OVER_TIMEOUT,
+};
 
 /// The daemon that runs until this one takes over.
 pub(crate) struct Predecessor {
@@ -63,6 +65,11 @@ impl Predecessor {
     /// Whether it has left its filter of system calls to this process.
     pub(crate) fn is_filtered(&self) -> bool {
         self.offer.get().is_some_and(|offer| offer.is_filtered)
+    }
+
+    /// Whether it tells the supervisor who has taken over.
+    pub(crate) fn tells_supervisor(&self) -> bool {
+        self.offer.get().is_some_and(|offer| offer.tells_supervisor)
     }
 
     /// What it offers, if it fits the configuration.
@@ -189,9 +196,26 @@ impl Predecessor {
 
     /// Says why this one doesn't take over. One that has already has nobody to tell.
     pub(crate) async fn refuse(&self, why: &DaemonError) {
-        let why = why.to_string();
+        let why = shortened(&why.to_string());
         let _said = self.channel.say(&Message::Refused { why }, &[]).await;
     }
+}
+
+/// As [`Predecessor::refuse`], for a process that has come no further than its arguments or its configuration.
+pub fn refuse(why: &str) {
+    let Ok(predecessor) = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3) else {
+        return;
+    };
+    let why = shortened(why);
+    if let Ok(said) = serde_json::to_vec(&Message::Refused { why }) {
+        // It may be nobody's successor: then nobody is told.
+        let _said = ControlSocket::from(predecessor).send(&said, &[]);
+    }
+}
+
+/// It has to fit a packet.
+fn shortened(why: &str) -> String {
+    why.chars().take(REFUSAL_CHARS).collect()
 }
 
 /// Whether the configuration wants the listener that there is.
