@@ -2,6 +2,8 @@
 //!
 //! [`LinkError`] ends the link; every call on it becomes UNAVAILABLE. [`SendError`] refuses one frame and changes nothing.
 
+use std::net::SocketAddr;
+
 use rustix::io::Errno;
 use tollgate_shm_abi::metadata::MetadataError;
 
@@ -85,6 +87,8 @@ pub enum LinkError {
     RefusedByPeer { reason: u32, message: String },
     #[error("the peer closed the link")]
     Closed,
+    #[error("connecting to {address} failed: {errno}")]
+    Connecting { address: SocketAddr, errno: Errno },
     #[error("{doing} failed: {errno}")]
     Socket { doing: &'static str, errno: Errno },
     #[error("the connection failed: {sentence}")]
@@ -126,6 +130,7 @@ impl LinkError {
             E::HandshakeTimeout
             | E::Silent
             | E::Closed
+            | E::Connecting { .. }
             | E::Socket { .. }
             | E::Connection { .. } => Blame::Network,
             E::ClosedHere | E::BodyBuffer { .. } => Blame::Here,
@@ -139,6 +144,7 @@ impl LinkError {
             LinkError::HandshakeTimeout | LinkError::Silent => Some(Reason::TIMEOUT),
             LinkError::RefusedByPeer { .. }
             | LinkError::Closed
+            | LinkError::Connecting { .. }
             | LinkError::Socket { .. }
             | LinkError::Connection { .. } => None,
             other => match other.blame() {

@@ -111,6 +111,8 @@ pub struct TcpLink {
     pub link: Link,
     stream: TcpStream,
     address: SocketAddr,
+    /// Dialled, and nothing has shown yet that somebody is there.
+    connecting: bool,
 }
 
 /// Why a link couldn't be opened.
@@ -119,6 +121,14 @@ pub enum OpenError {
     /// The daemon's own configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// There is no way there.
+    #[error("connecting to {address} failed: {errno}")]
+    Connecting {
+        /// The peer.
+        address: SocketAddr,
+        /// What the kernel said.
+        errno: Errno,
+    },
     /// The socket, its address or randomness.
     #[error("opening a link with {address} failed: {error}")]
     Socket {
@@ -151,10 +161,8 @@ impl TcpLink {
         if config.key.is_none() && !is_loopback(&address) {
             return Err(OpenError::NeedsKey { address });
         }
-        let stream = start_connecting(&address).map_err(|errno| OpenError::Socket {
-            address,
-            error: errno.into(),
-        })?;
+        let stream =
+            start_connecting(&address).map_err(|errno| OpenError::Connecting { address, errno })?;
         TcpLink::open(stream, address, Role::Initiator, config, now_ns)
     }
 
@@ -197,6 +205,7 @@ impl TcpLink {
             link: Link::new(config, &setup)?,
             stream,
             address,
+            connecting: role == Role::Initiator,
         })
     }
 
@@ -219,6 +228,7 @@ impl TcpLink {
             link,
             stream,
             address,
+            connecting: false,
         })
     }
 
@@ -257,14 +267,12 @@ impl TcpLink {
         match rustix::net::recv(&self.stream, &mut space[..room], RecvFlags::DONTWAIT) {
             Ok((_, 0)) => Err(self.broken(LinkError::Closed)),
             Ok((_, n)) => {
+                self.connecting = false;
                 self.link.rx_filled(n);
                 Ok(ReadOutcome::Data { more: n == room })
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(ReadOutcome::Blocked),
-            Err(errno) => Err(self.broken(LinkError::Socket {
-                doing: "receiving from the peer",
-                errno,
-            })),
+            Err(errno) => Err(self.failed("receiving from the peer", errno)),
         }
     }
 
@@ -318,10 +326,7 @@ impl TcpLink {
                 .map_or(Errno::IO, Errno::from_raw_os_error)
             {
                 Errno::AGAIN | Errno::INTR => Ok(BodyOutcome::Blocked),
-                errno => Err(self.broken(LinkError::Socket {
-                    doing: "receiving from the peer",
-                    errno,
-                })),
+                errno => Err(self.failed("receiving from the peer", errno)),
             },
         }
     }
@@ -335,18 +340,25 @@ impl TcpLink {
             let mut parts = [Part::Private(&[]); limits::TX_BATCH];
             let n = self.link.parts(&mut parts);
             match send_parts(&self.stream, &parts[..n]) {
-                Ok(sent) => self.link.advance(sent),
+                Ok(sent) => {
+                    self.connecting = false;
+                    self.link.advance(sent);
+                }
                 Err(Errno::AGAIN) => return Ok(FlushOutcome::Blocked),
                 Err(Errno::INTR) => {}
-                Err(errno) => {
-                    return Err(self.broken(LinkError::Socket {
-                        doing: "sending to the peer",
-                        errno,
-                    }));
-                }
+                Err(errno) => return Err(self.failed("sending to the peer", errno)),
             }
         }
         Ok(FlushOutcome::Done)
+    }
+
+    /// A connection that never stood failed by that, whichever call was told.
+    fn failed(&mut self, doing: &'static str, errno: Errno) -> LinkError {
+        let address = self.address;
+        self.broken(match self.connecting {
+            true => LinkError::Connecting { address, errno },
+            false => LinkError::Socket { doing, errno },
+        })
     }
 
     /// Ends the link with what the socket said, unless it has ended for a better reason.

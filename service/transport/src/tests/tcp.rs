@@ -49,14 +49,12 @@ fn a_peer_that_is_not_there() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    match TcpLink::connect(address, &config("a"), 0) {
-        Ok(tcp) => {
-            let error = turn_until_error(&mut Node::new(tcp));
-            assert!(error.to_string().contains("refused"), "{error}");
-        }
-        Err(OpenError::Socket { .. }) => {}
-        Err(other) => panic!("{other}"),
-    }
+    let error = match TcpLink::connect(address, &config("a"), 0) {
+        Ok(tcp) => turn_until_error(&mut Node::new(tcp)).to_string(),
+        Err(error) => error.to_string(),
+    };
+    let expected = format!("connecting to {address} failed: Connection refused");
+    assert!(error.starts_with(&expected), "{error}");
 }
 
 #[test]
