@@ -76,7 +76,10 @@ pub const POOLED_BUFFERS: usize = 4_096;
 /// See [`POOLED_BUFFERS`].
 pub const POOLED_BUFFER_BYTES: usize = 16 << 10;
 
-/// First and longest pause before a lost link, or a bind that a peer no longer accepts, is dialled again; doubled in between.
+/// Of those, links that one tenant's applications have had dialled. One more ends those that nobody is bound through any more, or is refused.
+pub const MAX_DIALLED_PER_TENANT: usize = MAX_LINKS / 4;
+
+/// First and longest pause before a peer is dialled again, or asked again for a binding that it no longer accepts; doubled in between.
 pub const REDIAL_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 /// Smallest and largest ring of a link over RDMA that the configuration accepts, in KiB: those of the transport.
@@ -87,6 +90,33 @@ pub const RDMA_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a peer that couldn't be reached by RDMA is reached by TCP without another try.
 pub const RDMA_PAUSE: Duration = Duration::from_secs(10);
+
+/// How long a peer's address is dialled alone before its next one is dialled beside it: what RFC 8305 recommends.
+pub const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// Addresses of one name that are dialled. All have begun within 2 s; a binding waits for 5.
+pub const MAX_ADDRESSES: usize = 8;
+
+/// How long a runtime waits for a name to be looked up before it asks again: longer than [`LOOKUP_TIMEOUT`].
+pub const LOOKUP_PATIENCE: Duration = Duration::from_secs(6);
+
+/// How long who asks for a name's addresses waits for them. With the 5 s for the peer, a binding is answered before its library gives it up.
+pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// Names that are looked up at once, each on a thread of its own: the system's resolver can't be interrupted.
+pub const LOOKUPS: usize = 64;
+
+/// Of those, names of one tenant.
+pub const LOOKUPS_PER_TENANT: usize = 4;
+
+/// Names of one tenant whose addresses are remembered.
+pub const NAMES_PER_TENANT: usize = 64;
+
+/// How long a name's addresses are remembered, and how long that it has none. A peer that is lost is looked up anew.
+pub const REMEMBERED_FOR: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(1));
+
+/// Longest name of a peer, bytes: a DNS name has at most 253.
+pub const MAX_HOST: usize = 253;
 
 /// Links that share a pool of receives and memory, 8 MiB, of a runtime's poller, and pools of each device that it may have: as many links as a runtime.
 #[cfg(feature = "rdma")]
@@ -151,7 +181,7 @@ pub const RECORDED_BYTES: usize = 4 << 20;
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a tenant that is to move is waited for while the control plane serves its applications: longer than a binding waits for a peer.
-pub const MOVE_PATIENCE: Duration = Duration::from_secs(6);
+pub const MOVE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Calls of one runtime that have stopped on their way through a chain: delayed, waiting for their tenant's turn or account, or for a
 /// process. One more is refused. An entry is some 300 bytes besides its message.

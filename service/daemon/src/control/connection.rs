@@ -544,7 +544,7 @@ async fn bind(
     let wanted = match side {
         Side::Server => BindAs::Server,
         Side::Client => BindAs::Client {
-            peer: resolve(&request.target).await?,
+            peer: control.names.find(&open.tenant, &request.target).await?,
         },
     };
     let (runtime, session) = open.at.get();
@@ -698,29 +698,6 @@ pub(crate) async fn apart<T: Send + 'static>(
         let text = format!("resolving the schema failed: {error}");
         Status::new(Code::INTERNAL, text)
     })
-}
-
-/// Where a client's calls go; "" is this host.
-async fn resolve(target: &str) -> Result<Option<std::net::SocketAddr>, Status> {
-    if target.is_empty() {
-        return Ok(None);
-    }
-    if let Ok(address) = target.parse() {
-        return Ok(Some(address));
-    }
-    let refused = |why: &dyn std::fmt::Display| {
-        Status::new(
-            Code::INVALID_ARGUMENT,
-            format!("target {target:?} isn't host:port of a peer: {why}"),
-        )
-    };
-    let mut found = tokio::net::lookup_host(target)
-        .await
-        .map_err(|error| refused(&error))?;
-    found
-        .next()
-        .map(Some)
-        .ok_or_else(|| refused(&"the name has no address"))
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ mod lifecycle;
 mod live;
 mod lives;
 mod origin;
+mod names;
 mod placing;
 mod policies;
 mod prefetch;
@@ -149,6 +150,7 @@ struct Control {
     /// Where isolated policies run.
     processes: RefCell<apart::Processes>,
     /// One administrative change at a time.
+    names: names::Names,
     changing: tokio::sync::Mutex<()>,
     /// Faults and the like, which the audit log has coalesced.
     repeats: RefCell<Repeats<(audit::Event, serde_json::Value)>>,
@@ -309,6 +311,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         processes: RefCell::default(),
         changing: tokio::sync::Mutex::new(()),
         repeats: RefCell::default(),
+        names: names::Names::default(),
         sessions: RefCell::default(),
         strangers: RefCell::default(),
         requests: RwLock::default(),
@@ -564,6 +567,19 @@ impl Control {
                     reason,
                 } => {
                     tokio::task::spawn_local(Rc::clone(&self).faulted(id, version, reason));
+                Event::LookUp { tenant, peer } => {
+                    let control = Rc::clone(&self);
+                    tokio::task::spawn_local(async move {
+                        let found = control.names.find_again(&tenant, &peer).await;
+                        let home = control.runtime_of(&tenant);
+                        let found = Command::Found {
+                            tenant,
+                            peer,
+                            found,
+                        };
+                        control.send(home, found);
+                    });
+                }
                 }
                 Event::CandidateFailed {
                     id,

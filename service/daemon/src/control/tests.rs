@@ -33,6 +33,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         ended_early: RefCell::default(),
         pauses: RefCell::default(),
         schemas: RefCell::new(Schemas::new(crate::machine_code::start().unwrap())),
+        names: super::names::Names::default(),
         attachments: RefCell::default(),
         processes: RefCell::default(),
         changing: tokio::sync::Mutex::new(()),

@@ -37,6 +37,7 @@ use crate::datapath::moving::{Move, Moving};
 use crate::datapath::placement::Map;
 use crate::datapath::ports::LinkPort;
 use crate::datapath::runtime::Tuning;
+use crate::datapath::target::{Found, Target};
 pub(crate) use crate::machine_code::{LazyProjector, Method};
 
 /// A service as one application knows it: shared by all that bind the same schema.
@@ -204,7 +205,7 @@ pub(crate) struct Recipe {
 /// What an application binds.
 pub(crate) enum BindAs {
     /// It calls the service: on this host, or at a peer.
-    Client { peer: Option<SocketAddr> },
+    Client { peer: Option<Found> },
     /// It calls a service of this host whose schema is another one: what came of comparing them.
     Across {
         service: ServiceId,
@@ -297,6 +298,12 @@ pub(crate) enum Command {
         ticket: u64,
         binding: u32,
         matches: Vec<MethodMatch>,
+    },
+    /// The answer to [`Event::LookUp`]: where the peer is, or why nobody knows.
+    Found {
+        tenant: Arc<str>,
+        peer: Target,
+        found: Result<Vec<SocketAddr>, String>,
     },
     /// Calls may come from now on: the application knows its handles, or keeps calls until it does.
     Serve {
@@ -407,6 +414,8 @@ pub(crate) enum Event {
         theirs: String,
     },
     /// The version in force failed and is out of order: it wants a fresh instance.
+    /// A peer is to be dialled again, which may have moved: look its name up, and say so with [`Command::Found`].
+    LookUp { tenant: Arc<str>, peer: Target },
     PolicyFaulted {
         id: u32,
         version: u32,

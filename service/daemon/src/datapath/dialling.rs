@@ -18,43 +18,129 @@ use tollgate_transport::TcpLink;
 
 use crate::datapath::carrier::Carrier;
 use crate::datapath::ports::{LinkPort, LinkState};
-use crate::datapath::runtime::{Redial, Runtime};
-use crate::limits::{RDMA_PATIENCE, RDMA_PAUSE, REDIAL_PAUSE};
+use crate::datapath::runtime::Runtime;
+use crate::datapath::target::{Dial, Stage, Target};
+use crate::datapath::{Command, Event};
+use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE, MAX_DIALLED_PER_TENANT};
+use crate::limits::{RDMA_PATIENCE, RDMA_PAUSE};
 
 impl Runtime {
+    /// Begins a round of dialling a peer that was found at these addresses, unless one is under way.
+    pub(super) fn dial(&mut self, tenant: &Arc<str>, peer: &Target, addresses: Vec<SocketAddr>) {
+        let dial = self.dial_of(tenant, peer);
+        if dial.stage != Stage::Trying {
+            dial.begin(addresses);
+            self.try_next(tenant, peer);
+        }
+    }
+
+    /// How a peer is being dialled; if it isn't, it is to be from now on.
+    pub(super) fn dial_of(&mut self, tenant: &Arc<str>, peer: &Target) -> &mut Dial {
+        let mut dials = self.dials.iter();
+        let at = dials.position(|dial| dial.leads_to(tenant, peer));
+        let at = at.unwrap_or_else(|| {
+            self.dials.push(Dial::new(tenant, peer, self.now_ns));
+            self.dials.len() - 1
+        });
+        &mut self.dials[at]
+    }
+
+    /// Dials the next address of a round. If there is none and none is being dialled, the round has failed.
+    fn try_next(&mut self, tenant: &Arc<str>, peer: &Target) {
+        let after_ns = self.now_ns + ATTEMPT_DELAY.as_nanos() as u64;
+        while let Some(address) = self.dial_of(tenant, peer).next(after_ns) {
+            match self.dial_address(tenant, peer, address) {
+                Ok(()) => return,
+                Err(why) => self.dial_of(tenant, peer).failed(&why),
+            }
+        }
+        if self.link_to(tenant, peer).is_none() {
+            let reasons = self.dial_of(tenant, peer).reasons();
+            self.bindings_lost(tenant, peer, &reasons);
+        }
+    }
+
+    /// A link to a peer is lost, or didn't come about.
+    fn link_lost(&mut self, tenant: &Arc<str>, peer: &Target, why: &str) {
+        let mut dials = self.dials.iter_mut();
+        match dials.find(|dial| dial.leads_to(tenant, peer) && dial.stage == Stage::Trying) {
+            Some(dial) => {
+                dial.failed(why);
+                self.try_next(tenant, peer);
+            }
+            None => self.bindings_lost(tenant, peer, why),
+        }
+    }
+
+    /// The control plane has looked a peer up.
+    pub(super) fn found(
+        &mut self,
+        tenant: Arc<str>,
+        peer: Target,
+        found: Result<Vec<SocketAddr>, String>,
+    ) {
+        if let Some(home) = self.elsewhere(&tenant) {
+            home.send(Command::Found {
+                tenant,
+                peer,
+                found,
+            });
+            return;
+        }
+        let mut dials = self.dials.iter();
+        let waits = |dial: &Dial| dial.leads_to(&tenant, &peer) && dial.stage == Stage::LookingUp;
+        if !dials.any(waits) {
+            return;
+        }
+        match found {
+            Ok(addresses) => self.dial(&tenant, &peer, addresses),
+            Err(why) => self.bindings_lost(&tenant, &peer, &why),
+        }
+    }
+
     /// Dials by RDMA if that can be, else by TCP.
-    pub(super) fn dial(&mut self, tenant: &Arc<str>, peer: SocketAddr) -> Result<(), Status> {
-        let short_while_ago = self.without_rdma.why(peer, self.now_ns);
-        let by_rdma = match short_while_ago {
+    fn dial_address(
+        &mut self,
+        tenant: &Arc<str>,
+        peer: &Target,
+        at: SocketAddr,
+    ) -> Result<(), String> {
+        let by_rdma = match self.without_rdma.why(at, self.now_ns) {
             Some(why) => Err(why),
-            None => self.dial_by_rdma(tenant, peer),
+            None => self.dial_by_rdma(tenant, peer, at),
         };
-        by_rdma.or_else(|why| self.dial_by_tcp(tenant, peer, why))
+        by_rdma.or_else(|why| self.dial_by_tcp(tenant, peer, at, why))
     }
 
     /// A link that begins to connect, or why none can.
-    fn dial_by_rdma(&mut self, tenant: &Arc<str>, peer: SocketAddr) -> Result<(), Arc<str>> {
+    fn dial_by_rdma(
+        &mut self,
+        tenant: &Arc<str>,
+        peer: &Target,
+        at: SocketAddr,
+    ) -> Result<(), Arc<str>> {
         let config = &self.options.tuning.link;
         let (rdma, polled) = (&self.options.rdma, &self.polled);
-        let io = rdma.dial(polled, peer, config, self.now_ns)?;
+        let io = rdma.dial(polled, at, config, self.now_ns)?;
         let until_ns = self.now_ns + RDMA_PATIENCE.as_nanos() as u64;
-        let dialled = self.dialled(tenant, peer, io, |state| {
+        let dialled = self.dialled(tenant, (peer, at), io, |state| {
             state.rdma_until_ns = Some(until_ns);
         });
-        dialled.map_err(|status| status.message.into())
+        dialled.map_err(Into::into)
     }
 
     /// `why` isn't it RDMA?
     fn dial_by_tcp(
         &mut self,
         tenant: &Arc<str>,
-        peer: SocketAddr,
+        peer: &Target,
+        at: SocketAddr,
         why: Arc<str>,
-    ) -> Result<(), Status> {
-        let tcp = TcpLink::connect(peer, &self.options.tuning.link, self.now_ns)
-            .map_err(|error| unreachable(peer, &error))?;
+    ) -> Result<(), String> {
+        let tcp = TcpLink::connect(at, &self.options.tuning.link, self.now_ns)
+            .map_err(|error| error.to_string())?;
         let again_ns = self.rdma_again_ns();
-        self.dialled(tenant, peer, Carrier::Tcp(tcp), |state| {
+        self.dialled(tenant, (peer, at), Carrier::Tcp(tcp), |state| {
             (state.not_rdma, state.rdma_again_ns) = (Some(why), again_ns);
         })
     }
@@ -63,17 +149,55 @@ impl Runtime {
     fn dialled(
         &mut self,
         tenant: &Arc<str>,
-        peer: SocketAddr,
+        (peer, at): (&Target, SocketAddr),
         io: Carrier,
         note: impl FnOnce(&mut LinkState),
-    ) -> Result<(), Status> {
+    ) -> Result<(), String> {
+        self.make_room(tenant)?;
         let flow = self.shares.of(tenant);
         let its = Some(Arc::clone(tenant));
-        let mut port = LinkPort::new(io, peer.to_string(), Some(peer), its, flow);
+        let mut port = LinkPort::new(io, at.to_string(), Some(peer.clone()), its, flow);
+        port.state.at = Some(at);
         note(&mut port.state);
-        self.add_link(port)
-            .map(|_| ())
-            .ok_or_else(|| unreachable(peer, &"this daemon has too many links"))
+        let added = self.add_link(port);
+        added.ok_or("this daemon has too many links")?;
+        Ok(())
+    }
+
+    /// Sees to it that a tenant may have one more link dialled: ends those that nobody is bound through any more, if it has too many.
+    fn make_room(&mut self, tenant: &str) -> Result<(), String> {
+        for is_last in [false, true] {
+            let links = self.links.iter();
+            let its = links.filter(|(_, port)| {
+                port.state.dialled.is_some() && port.state.tenant.as_deref() == Some(tenant)
+            });
+            let its: Vec<_> = its.map(|(key, _)| LinkId(key)).collect();
+            if its.len() < MAX_DIALLED_PER_TENANT {
+                return Ok(());
+            }
+            if is_last {
+                let count = its.len();
+                return Err(format!(
+                    "tenant {tenant} has {count} links to peers, which is the limit"
+                ));
+            }
+            for link in its {
+                if self.is_unused(link, tenant) {
+                    self.lose_link(link, "nobody is bound through it any more");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_unused(&self, link: LinkId, tenant: &str) -> bool {
+        let Some(port) = self.links.get(link.0) else {
+            return false;
+        };
+        let peer = port.state.dialled.as_ref();
+        peer.is_some_and(|peer| self.bindings_to(tenant, peer).is_empty())
+            && port.io.link().unanswered() == 0
+            && !self.engine.goes_by(link)
     }
 
     /// When a link over TCP is to be tried by RDMA; never, if there is none here.
@@ -93,13 +217,17 @@ impl Runtime {
             let due = self.links.at_mut(slot).and_then(|(key, port)| {
                 let state = &mut port.state;
                 state.rdma_again_ns.take_if(|at_ns| *at_ns <= now_ns)?;
-                Some((key, state.dialled?, state.tenant.clone()?))
+                Some((
+                    key,
+                    (state.dialled.clone()?, state.at?),
+                    state.tenant.clone()?,
+                ))
             });
-            let Some((key, peer, tenant)) = due else {
+            let Some((key, (peer, at), tenant)) = due else {
                 continue;
             };
             tried = true;
-            if let Err(why) = self.dial_by_rdma(&tenant, peer) {
+            if let Err(why) = self.dial_by_rdma(&tenant, &peer, at) {
                 self.stays_with_tcp(LinkId(key), why);
             }
         }
@@ -114,7 +242,7 @@ impl Runtime {
     }
 
     /// A dialled link is ready: others to the same peer, whose bindings it has from here on, end with their last calls.
-    pub(super) fn replaces_others(&mut self, link: LinkId, tenant: &str, peer: SocketAddr) {
+    pub(super) fn replaces_others(&mut self, link: LinkId, tenant: &str, peer: &Target) {
         for (key, port) in self.links.iter_mut() {
             if LinkId(key) != link && port.state.leads_to(tenant, peer) {
                 (port.state.replaced, port.state.rdma_again_ns) = (true, None);
@@ -127,7 +255,7 @@ impl Runtime {
         let Some(port) = self.links.get(link.0).filter(|port| port.state.replaced) else {
             return false;
         };
-        let (Some(peer), Some(tenant)) = (port.state.dialled, &port.state.tenant) else {
+        let (Some(peer), Some(tenant)) = (&port.state.dialled, &port.state.tenant) else {
             return false;
         };
         let heir = self.link_to(tenant, peer);
@@ -138,17 +266,17 @@ impl Runtime {
         });
         let compares = || {
             let mut bindings = self.bindings.iter();
-            bindings.any(|(_, binding)| binding.peer == peer && binding.comparing.is_some())
+            bindings.any(|(_, binding)| binding.peer == *peer && binding.comparing.is_some())
         };
         if !has_all || port.io.link().unanswered() > 0 || compares() || self.engine.goes_by(link) {
             return false;
         }
-        self.lose_link(link, "its calls go by RDMA now");
+        self.lose_link(link, "its calls go by another one now");
         true
     }
 
     /// The link that calls to a peer go by, or will once it is ready.
-    pub(crate) fn link_to(&self, tenant: &str, peer: SocketAddr) -> Option<LinkId> {
+    pub(crate) fn link_to(&self, tenant: &str, peer: &Target) -> Option<LinkId> {
         let links = self.links.iter();
         let leading =
             links.filter(|(_, port)| port.state.leads_to(tenant, peer) && !port.state.replaced);
@@ -177,32 +305,43 @@ impl Runtime {
         );
         self.engine.link_closed(link, &text);
         self.act();
-        let (Some(peer), Some(tenant)) = (port.state.dialled, port.state.tenant.clone()) else {
+        let LinkState {
+            dialled, tenant, ..
+        } = &port.state;
+        let (Some(peer), Some(tenant)) = (dialled, tenant) else {
             return;
         };
         if port.state.replaced {
             return;
         }
-        if port.state.rdma_until_ns.is_none() {
-            return self.bindings_lost(&tenant, peer, reason);
-        }
+        let (Some(at), Some(_)) = (port.state.at, port.state.rdma_until_ns) else {
+            return self.link_lost(tenant, peer, reason);
+        };
         // It never was one: who waits for it needn't know.
         let why: Arc<str> = reason.into();
-        self.without_rdma.note(peer, Arc::clone(&why), self.now_ns);
-        if let Some(link) = self.link_to(&tenant, peer) {
+        self.without_rdma.note(at, Arc::clone(&why), self.now_ns);
+        let mut links = self.links.iter();
+        let beside = links.find(|(_, port)| {
+            let state = &port.state;
+            state.at == Some(at) && state.leads_to(tenant, peer) && !state.replaced
+        });
+        let beside = beside.map(|(key, _)| LinkId(key));
+        drop(links);
+        if let Some(link) = beside {
             self.stays_with_tcp(link, why);
-        } else if let Err(status) = self.dial_by_tcp(&tenant, peer, why) {
-            self.bindings_lost(&tenant, peer, &status.message);
+        } else if let Err(why) = self.dial_by_tcp(tenant, peer, at, why) {
+            self.link_lost(tenant, peer, &why);
         }
     }
 
-    fn bindings_lost(&mut self, tenant: &Arc<str>, peer: SocketAddr, reason: &str) {
+    /// Who waits for a peer is told why it isn't reached; it is dialled again if others are bound to it.
+    fn bindings_lost(&mut self, tenant: &Arc<str>, peer: &Target, reason: &str) {
         let mut wanted = false;
         for key in self.bindings_to(tenant, peer) {
             let Some(binding) = self.bindings.get_mut(key) else {
                 continue;
             };
-            binding.comparing = None;
+            (binding.comparing, binding.retry_pause) = (None, None);
             let status = Status::new(
                 Code::UNAVAILABLE,
                 format!("peer {peer} can't be reached: {reason}"),
@@ -215,50 +354,29 @@ impl Runtime {
                 self.route_binding(key, |_| RouteTarget::Broken(status.clone()));
             }
         }
-        if wanted {
-            self.schedule_redial(tenant, peer);
+        let now_ns = self.now_ns;
+        match wanted {
+            true => self.dial_of(tenant, peer).pause(now_ns),
+            false => self.dials.retain(|dial| !dial.leads_to(tenant, peer)),
         }
     }
 
-    fn schedule_redial(&mut self, tenant: &Arc<str>, peer: SocketAddr) {
-        let (first, longest) = REDIAL_PAUSE;
-        match self
-            .redials
-            .iter_mut()
-            .find(|redial| redial.tenant == *tenant && redial.peer == peer)
-        {
-            Some(redial) => {
-                redial.pause = (redial.pause * 2).min(longest);
-                redial.at_ns = self.now_ns + redial.pause.as_nanos() as u64;
-            }
-            None => {
-                let at_ns = self.now_ns + first.as_nanos() as u64;
-                self.redials.push(Redial {
-                    tenant: Arc::clone(tenant),
-                    peer,
-                    at_ns,
-                    pause: first,
-                });
-            }
-        }
-    }
-
-    /// Dials lost links and repeats refused binds whose time has come. Whether there was any.
+    /// Goes on with peers that are dialled and repeats refused binds, whose time has come. Whether there was any.
     pub(crate) fn retry_due(&mut self) -> bool {
         let mut due = Vec::new();
-        for redial in &mut self.redials {
-            if redial.at_ns <= self.now_ns {
-                // The entry stays until the link is ready, so that the pause grows.
-                redial.at_ns = u64::MAX;
-                due.push((Arc::clone(&redial.tenant), redial.peer));
+        for dial in &mut self.dials {
+            if dial.at_ns <= self.now_ns {
+                dial.at_ns = u64::MAX;
+                due.push((Arc::clone(&dial.tenant), dial.peer.clone(), dial.stage));
             }
         }
-        for (tenant, peer) in &due {
-            if self.bindings_to(tenant, *peer).is_empty() {
-                self.redials
-                    .retain(|redial| redial.tenant != *tenant || redial.peer != *peer);
-            } else if self.link_to(tenant, *peer).is_none() && self.dial(tenant, *peer).is_err() {
-                self.schedule_redial(tenant, *peer);
+        for (tenant, peer, stage) in &due {
+            if self.bindings_to(tenant, peer).is_empty() {
+                self.dials.retain(|dial| !dial.leads_to(tenant, peer));
+            } else if *stage == Stage::Trying {
+                self.try_next(tenant, peer);
+            } else if self.link_to(tenant, peer).is_none() {
+                self.look_up(tenant, peer);
             }
         }
         let now_ns = self.now_ns;
@@ -271,8 +389,8 @@ impl Runtime {
         for &key in &rebind {
             if let Some(binding) = self.bindings.get_mut(key) {
                 binding.retry_at_ns = None;
-                let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer);
-                if let Some(link) = self.link_to(&tenant, peer) {
+                let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer.clone());
+                if let Some(link) = self.link_to(&tenant, &peer) {
                     self.send_bind(link, key);
                 }
             }
@@ -280,15 +398,24 @@ impl Runtime {
         let tried = self.try_rdma_again();
         tried || !due.is_empty() || !rebind.is_empty()
     }
-}
 
-impl LinkState {
-    fn leads_to(&self, tenant: &str, peer: SocketAddr) -> bool {
-        self.dialled == Some(peer) && self.tenant.as_deref() == Some(tenant)
+    /// A round of dialling begins with where the peer is.
+    fn look_up(&mut self, tenant: &Arc<str>, peer: &Target) {
+        if let Some(address) = peer.address() {
+            return self.dial(tenant, peer, vec![address]);
+        }
+        let until_ns = self.now_ns + LOOKUP_PATIENCE.as_nanos() as u64;
+        let dial = self.dial_of(tenant, peer);
+        (dial.stage, dial.at_ns) = (Stage::LookingUp, until_ns);
+        let _control_ended = self.events.send(Event::LookUp {
+            tenant: Arc::clone(tenant),
+            peer: peer.clone(),
+        });
     }
 }
 
-fn unreachable(peer: SocketAddr, why: &dyn std::fmt::Display) -> Status {
-    let text = format!("peer {peer} can't be reached: {why}");
-    Status::new(Code::UNAVAILABLE, text)
+impl LinkState {
+    fn leads_to(&self, tenant: &str, peer: &Target) -> bool {
+        self.dialled.as_ref() == Some(peer) && self.tenant.as_deref() == Some(tenant)
+    }
 }

@@ -204,6 +204,6 @@ impl Runtime {
         self.sessions = Slots::default();
         self.links = Slots::default();
         self.bindings = Slots::default();
-        self.redials.clear();
+        self.dials.clear();
     }
 }

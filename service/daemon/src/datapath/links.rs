@@ -4,7 +4,7 @@
 //! image that it sends is validated, in private memory or in a receive heap that only this daemon can write, before a chain
 //! or an application sees it. A peer that breaks the protocol loses its link.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 
 use tollgate_engine::{
@@ -32,7 +32,8 @@ use crate::datapath::ports::{
 use crate::datapath::runtime::{Refusal, Runtime};
 use crate::datapath::sessions::schema_differs;
 use crate::datapath::steering;
-use crate::limits::{FRAMES_PER_TURN, MAX_LINKS, REDIAL_PAUSE};
+use crate::datapath::target::{Found, Target, longer};
+use crate::limits::{FRAMES_PER_TURN, MAX_LINKS};
 use tollgate_transport::frame::feature_names;
 use tollgate_transport::limits::MAX_DESCRIPTION;
 #[cfg(feature = "rdma")]
@@ -148,16 +149,10 @@ impl Runtime {
         tenant: Arc<str>,
         schema: Arc<ServiceSchema>,
         chains: Vec<MethodSteps>,
-        peer: SocketAddr,
+        to: Found,
         asked: Asker,
     ) {
-        let link = self.link_to(&tenant, peer);
-        if link.is_none()
-            && let Err(status) = self.dial(&tenant, peer)
-        {
-            let _asker_gone = asked.send(Err(status));
-            return;
-        }
+        let Found { peer, addresses } = to;
         let pending = Status::new(
             Code::UNAVAILABLE,
             format!("peer {peer} hasn't accepted the binding yet"),
@@ -177,15 +172,17 @@ impl Runtime {
             schema,
             asked: Some(asked),
             comparing: None,
-            tenant,
-            peer,
+            tenant: Arc::clone(&tenant),
+            peer: peer.clone(),
             retry_at_ns: None,
+            retry_pause: None,
         };
         let Some(key) = self.bindings.insert(binding) else {
             return;
         };
-        if let Some(link) = link {
-            self.send_bind(link, key);
+        match self.link_to(&tenant, &peer) {
+            Some(link) => self.send_bind(link, key),
+            None => self.dial(&tenant, &peer, addresses),
         }
     }
 
@@ -201,8 +198,8 @@ impl Runtime {
         }
     }
 
-    pub(super) fn bindings_to(&self, tenant: &str, peer: SocketAddr) -> Vec<u32> {
-        let to = |binding: &RemoteBinding| binding.peer == peer && &*binding.tenant == tenant;
+    pub(super) fn bindings_to(&self, tenant: &str, peer: &Target) -> Vec<u32> {
+        let to = |binding: &RemoteBinding| binding.peer == *peer && &*binding.tenant == tenant;
         self.bindings
             .iter()
             .filter(|(_, binding)| to(binding))
@@ -289,7 +286,7 @@ impl Runtime {
         let Some(binding) = self.bindings.get_mut(key) else {
             return;
         };
-        binding.comparing = None;
+        (binding.comparing, binding.retry_pause) = (None, None);
         let bound = Bound {
             first_handle: binding.first_handle,
             service: None,
@@ -316,7 +313,11 @@ impl Runtime {
                 self.bindings.remove(key);
                 let _asker_gone = asked.send(Err(status));
             }
-            None => binding.retry_at_ns = Some(self.now_ns + REDIAL_PAUSE.1.as_nanos() as u64),
+            None => {
+                let pause = longer(binding.retry_pause);
+                binding.retry_pause = Some(pause);
+                binding.retry_at_ns = Some(self.now_ns + pause.as_nanos() as u64);
+            }
         }
     }
 
@@ -509,9 +510,8 @@ impl Runtime {
                     "the link with {} ({name}) is ready, version {version}",
                     state.address
                 );
-                if let (Some(peer), Some(tenant)) = (state.dialled, &state.tenant) {
-                    self.redials
-                        .retain(|redial| redial.tenant != *tenant || redial.peer != peer);
+                if let (Some(peer), Some(tenant)) = (&state.dialled, &state.tenant) {
+                    self.dials.retain(|dial| !dial.leads_to(tenant, peer));
                 }
                 state.rdma_until_ns = None;
                 self.opened.push(link);
@@ -653,9 +653,10 @@ impl Runtime {
             };
             let credit = port.io.link().credit();
             self.engine.link_opened(link, credit.calls, credit.bytes);
-            if let (Some(peer), Some(tenant)) = (port.state.dialled, port.state.tenant.clone()) {
-                self.replaces_others(link, &tenant, peer);
-                for key in self.bindings_to(&tenant, peer) {
+            let state = &port.state;
+            if let (Some(peer), Some(tenant)) = (state.dialled.clone(), state.tenant.clone()) {
+                self.replaces_others(link, &tenant, &peer);
+                for key in self.bindings_to(&tenant, &peer) {
                     self.send_bind(link, key);
                 }
             }

@@ -51,6 +51,7 @@ mod slot;
 pub(crate) mod steering;
 mod stopwatch;
 mod streams;
+pub(crate) mod target;
 #[cfg(test)]
 mod tests;
 mod traces;

@@ -34,8 +34,9 @@ use crate::datapath::past;
 use crate::datapath::placement::Map;
 use crate::datapath::policies;
 use crate::datapath::ports::{Held, LinkPort, Outbound, RemoteBinding, SessionPort};
-use crate::datapath::runtime::{Redial, Runtime, Service};
+use crate::datapath::runtime::{Runtime, Service};
 use crate::datapath::sending::Kept;
+use crate::datapath::target::Dial;
 use crate::datapath::traces::Traced;
 use crate::limits::MAX_LINKS;
 
@@ -86,7 +87,7 @@ pub(crate) struct Moving {
     links: Vec<(LinkId, Box<LinkPort>, bool)>,
     services: Vec<(ServiceId, Service)>,
     bindings: Vec<(u32, RemoteBinding)>,
-    redials: Vec<Redial>,
+    dials: Vec<Dial>,
     sending: Vec<(u64, Source)>,
     #[allow(clippy::vec_box, reason = "the boxes are what moves")]
     traced: Vec<(Origin, Box<Traced>)>,
@@ -212,9 +213,9 @@ impl Runtime {
         let bindings = its.into_iter();
         let bindings = bindings.filter_map(|key| Some((key, self.bindings.remove(key)?)));
         let bindings = bindings.collect();
-        let redials = self
-            .redials
-            .extract_if(.., |redial| redial.tenant == *tenant)
+        let dials = self
+            .dials
+            .extract_if(.., |dial| dial.tenant == *tenant)
             .collect();
         let services = wanted.services.iter();
         let services = services.filter_map(|&id| {
@@ -231,7 +232,7 @@ impl Runtime {
             sessions,
             links,
             bindings,
-            redials,
+            dials,
             sending,
             traced,
             policies,
@@ -284,7 +285,7 @@ impl Runtime {
             links,
             services,
             bindings,
-            redials,
+            dials,
             sending,
             traced,
             mut policies,
@@ -364,7 +365,7 @@ impl Runtime {
             Some((origin, traced))
         });
         self.traces.absorb(traced);
-        self.redials.extend(redials);
+        self.dials.extend(dials);
         for name in names.sessions.values() {
             if let Some(port) = self.sessions.get_mut(name.0) {
                 let messages = port.held.iter_mut().filter_map(|held| match held {
@@ -480,8 +481,8 @@ impl Runtime {
                 continue;
             };
             if binding.comparing.take().is_some() {
-                let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer);
-                if let Some(link) = self.link_to(&tenant, peer) {
+                let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer.clone());
+                if let Some(link) = self.link_to(&tenant, &peer) {
                     self.send_bind(link, key);
                 }
             }

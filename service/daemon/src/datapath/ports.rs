@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tollgate_engine::fair::FlowId;
@@ -19,6 +20,7 @@ use crate::datapath::carrier::Carrier;
 use crate::datapath::command::{Asker, Method, PendingBind, ServiceSchema};
 use crate::datapath::message::Message;
 use crate::datapath::sending::Kept;
+use crate::datapath::target::Target;
 use crate::limits::{
     COMPLETION_BACKLOG, KEPT_BEFORE_SWEEP, RECLAIMS_HELD_NS, WAIT_ASKED_EVERY_CALLS,
     WAIT_ASKED_EVERY_NS,
@@ -379,9 +381,11 @@ pub(crate) struct RemoteBinding {
     /// The peer accepted it with another schema, which is being compared.
     pub(crate) comparing: Option<Comparing>,
     pub(crate) tenant: Arc<str>,
-    pub(crate) peer: SocketAddr,
+    pub(crate) peer: Target,
     /// Refused after it had been bound (its server restarts, say): when to ask again.
     pub(crate) retry_at_ns: Option<u64>,
+    /// The last pause before that, since it stood.
+    pub(crate) retry_pause: Option<Duration>,
 }
 
 impl RemoteBinding {
@@ -417,8 +421,10 @@ pub(crate) struct Outbound {
 /// What the runtime knows of a link beyond its protocol.
 pub(crate) struct LinkState {
     pub(crate) address: String,
-    /// Where this end dialled; `None`: the peer did.
-    pub(crate) dialled: Option<SocketAddr>,
+    /// Whom this end dialled; `None`: the peer did.
+    pub(crate) dialled: Option<Target>,
+    /// At which of its addresses.
+    pub(crate) at: Option<SocketAddr>,
     /// Why it wasn't by RDMA, if this end dialled.
     pub(crate) not_rdma: Option<Arc<str>>,
     /// Dialled by RDMA and not ready yet: when TCP has its turn.
@@ -455,13 +461,14 @@ impl LinkPort {
     pub(crate) fn new(
         io: Carrier,
         address: String,
-        dialled: Option<SocketAddr>,
+        dialled: Option<Target>,
         tenant: Option<Arc<str>>,
         flow: FlowId,
     ) -> Self {
         let state = LinkState {
             address,
             dialled,
+            at: None,
             not_rdma: None,
             rdma_until_ns: None,
             rdma_again_ns: None,

@@ -13,7 +13,6 @@
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, mpsc};
@@ -50,6 +49,7 @@ use crate::datapath::pool::Pool;
 use crate::datapath::ports::{LinkPort, RemoteBinding, SessionPort, Who};
 use crate::datapath::question::Question;
 use crate::datapath::shares::Shares;
+use crate::datapath::target::Dial;
 use crate::datapath::traces::{Tap, Traces};
 use crate::limits::JUDGED_AT_ONCE;
 use crate::rdma::{Polled, Rdma, WithoutRdma};
@@ -137,14 +137,6 @@ pub(crate) struct Service {
     pub(crate) schema: Arc<ServiceSchema>,
 }
 
-/// A lost link's next attempt.
-pub(crate) struct Redial {
-    pub(crate) tenant: Arc<str>,
-    pub(crate) peer: SocketAddr,
-    pub(crate) at_ns: u64,
-    pub(crate) pause: Duration,
-}
-
 /// Tokens of blocks that links send from are told apart in the whole process: they move with their links.
 fn first_token(birth: Birth) -> u64 {
     u64::from(birth.number()) << 48
@@ -166,7 +158,8 @@ pub(crate) struct Runtime {
     /// Parallel to the engine's services.
     pub(crate) services: Vec<Service>,
     pub(crate) bindings: Slots<RemoteBinding>,
-    pub(crate) redials: Vec<Redial>,
+    /// Peers that are being dialled, or will be again.
+    pub(crate) dials: Vec<Dial>,
     /// Peers that are dialled by TCP for a while.
     pub(crate) without_rdma: WithoutRdma,
     /// Links that became ready in this turn.
@@ -258,7 +251,7 @@ impl Runtime {
             polled,
             services: Vec::new(),
             bindings: Slots::default(),
-            redials: Vec::new(),
+            dials: Vec::new(),
             without_rdma: WithoutRdma::default(),
             opened: Vec::new(),
             policies,
@@ -553,6 +546,11 @@ impl Runtime {
                 binding,
                 matches,
             } => self.compared(ticket, binding, matches),
+            Command::Found {
+                tenant,
+                peer,
+                found,
+            } => self.found(tenant, peer, found),
             Command::Serve {
                 session,
                 bound,
@@ -945,7 +943,7 @@ impl Runtime {
             let ends = port.io.link().next_tick().into_iter();
             ends.chain(port.ends_at()).chain(again)
         });
-        let redials = self.redials.iter().map(|redial| redial.at_ns);
+        let dials = self.dials.iter().map(|dial| dial.at_ns);
         let rebinds = self
             .bindings
             .iter()
@@ -955,7 +953,7 @@ impl Runtime {
             .poll_timeout()
             .into_iter()
             .chain(links)
-            .chain(redials)
+            .chain(dials)
             .chain(rebinds)
             .chain(self.policies.next_due_ns())
             .min();

@@ -17,7 +17,7 @@ use tollgate_shm_abi::descriptor::BlockRef;
 use tollgate_shm_abi::stream::Credit;
 use tollgate_transport::{CallHead, FrozenLink, TcpLink};
 
-use super::state::{Bytes, MessageForm, StatusForm, source_of};
+use super::state::{Bytes, MessageForm, StatusForm, name_of, named, source_of};
 use crate::datapath::carrier::Carrier;
 use crate::datapath::message::Source;
 use crate::datapath::moving::NO_BINDING;
@@ -33,6 +33,9 @@ pub(super) struct LinkForm {
     link: FrozenLink,
     address: String,
     dialled: Option<SocketAddr>,
+    /// What applications call that peer, if that isn't its address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
     tenant: Option<String>,
     /// What the peer's binds mean.
     inbound: Vec<(u32, ServiceId)>,
@@ -173,7 +176,8 @@ impl Runtime {
                 id: LinkId(key),
                 link,
                 address: state.address.clone(),
-                dialled: state.dialled,
+                dialled: state.dialled.as_ref().and(state.at),
+                name: state.dialled.as_ref().and_then(name_of),
                 tenant: state.tenant.as_deref().map(str::to_owned),
                 inbound: state
                     .inbound
@@ -246,7 +250,10 @@ impl Runtime {
             Some(tenant) => self.shares.of(tenant),
             None => self.shares.of_strangers(),
         };
-        let mut port = LinkPort::new(io, address.clone(), form.dialled, tenant, flow);
+        let name = form.name.as_deref();
+        let dialled = form.dialled.map(|at| named(name, at));
+        let mut port = LinkPort::new(io, address.clone(), dialled, tenant, flow);
+        port.state.at = form.dialled;
         let again_ns = self.rdma_again_ns();
         let state = &mut port.state;
         for (bind, service) in form.inbound {

@@ -15,6 +15,7 @@ use super::traced::TracedForm;
 use crate::datapath::message::{Body, Message, Source, copy_image};
 use crate::datapath::ports::{Delivery, Held, RemoteBinding, SessionPort};
 use crate::datapath::runtime::Service;
+use crate::datapath::target::Target;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct State {
@@ -144,6 +145,9 @@ pub(super) struct BindingForm {
     pub(super) schema: [u8; 32],
     pub(super) tenant: String,
     pub(super) peer: SocketAddr,
+    /// What its application calls the peer, if that isn't its address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) name: Option<String>,
     /// Whether its peer is to be asked again: it has accepted it, perhaps, but what that means isn't known yet.
     #[serde(default)]
     pub(super) unsettled: bool,
@@ -304,13 +308,25 @@ pub(super) fn service_form(service: &Service) -> ServiceForm {
     }
 }
 
+/// A peer's name, unless that is its address.
+pub(super) fn name_of(peer: &Target) -> Option<String> {
+    let is_name = peer.address().is_none();
+    is_name.then(|| peer.name().to_owned())
+}
+
+/// A peer as it was handed over.
+pub(super) fn named(name: Option<&str>, found: SocketAddr) -> Target {
+    name.map_or_else(|| found.into(), |name| Target::new(name, found))
+}
+
 pub(super) fn binding_form(binding: &RemoteBinding) -> BindingForm {
     BindingForm {
         session: binding.session,
         first_handle: binding.first_handle,
         schema: binding.schema.hash,
         tenant: binding.tenant.to_string(),
-        peer: binding.peer,
+        peer: binding.peer.found(),
+        name: name_of(&binding.peer),
         unsettled: binding.asked.is_some() || binding.comparing.is_some(),
         retry_at_ns: binding.retry_at_ns,
     }

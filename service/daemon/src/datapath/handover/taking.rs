@@ -1,7 +1,6 @@
 //! A runtime that goes on with what another one has left.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use tollgate_shm_abi::descriptor::Entry;
 use tollgate_shm_abi::session::{SessionShape, Standing, resume as resume_session};
 use tollgate_shm_abi::status::Code;
 
-use super::state::{BindingForm, HeldForm, MessageForm, ParkedForm, SessionForm, State};
+use super::state::{BindingForm, HeldForm, MessageForm, ParkedForm, SessionForm, State, named};
 use super::traced::TracedForm;
 use super::{Beginning, BoundAgain, Estate, Inventory, Resumed};
 use crate::datapath::command::{MethodSteps, PolicyChange, Scope, ServiceSchema};
@@ -22,9 +21,9 @@ use crate::datapath::parked::{Position, Why};
 use crate::datapath::placement::note_birth;
 use crate::datapath::ports::{Held, RemoteBinding, SessionPort, Who};
 use crate::datapath::question::{Question, Steered};
-use crate::datapath::runtime::{Redial, Runtime, Service};
+use crate::datapath::runtime::{Runtime, Service};
 use crate::datapath::slot::SavedState;
-use crate::limits::REDIAL_PAUSE;
+use crate::datapath::target::Target;
 
 /// What links that can't be gone on with, and their calls, end with.
 const LINK_LOST: &str = "this daemon was upgraded, and the link is made anew";
@@ -295,8 +294,9 @@ impl Runtime {
                 asked: None,
                 comparing: None,
                 tenant: form.tenant.as_str().into(),
-                peer: form.peer,
+                peer: named(form.name.as_deref(), form.peer),
                 retry_at_ns: form.retry_at_ns,
+                retry_pause: None,
             };
             let key = self.bindings.insert(binding);
             let key = key.ok_or("there are more bindings than can be")?;
@@ -330,9 +330,9 @@ impl Runtime {
             let Some(binding) = self.bindings.get_mut(key) else {
                 continue;
             };
-            let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer);
-            match self.link_to(&tenant, peer) {
-                None => self.bind_when_dialled(key, tenant, peer),
+            let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer.clone());
+            match self.link_to(&tenant, &peer) {
+                None => self.bind_when_dialled(key, &tenant, &peer),
                 Some(link) if unsettled => self.send_bind(link, key),
                 Some(_) => {}
             }
@@ -341,21 +341,13 @@ impl Runtime {
     }
 
     /// The link of this binding has ended with the old process, and is dialled at once.
-    fn bind_when_dialled(&mut self, key: u32, tenant: Arc<str>, peer: SocketAddr) {
+    fn bind_when_dialled(&mut self, key: u32, tenant: &Arc<str>, peer: &Target) {
         let broken = Status::new(Code::UNAVAILABLE, LINK_LOST);
         self.route_binding(key, |_| RouteTarget::Broken(broken.clone()));
         if let Some(binding) = self.bindings.get_mut(key) {
             binding.retry_at_ns = None;
         }
-        let known = |redial: &Redial| redial.tenant == tenant && redial.peer == peer;
-        if !self.redials.iter().any(known) {
-            self.redials.push(Redial {
-                tenant,
-                peer,
-                at_ns: self.now_ns,
-                pause: REDIAL_PAUSE.0,
-            });
-        }
+        self.dial_of(tenant, peer);
     }
 }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod chains;
+mod dials;
 mod handover;
 mod life;
 mod links;

@@ -463,7 +463,7 @@ fn a_lost_link_is_dialled_again_after_pauses_that_double_up_to_the_limit() {
         methods: Vec::new(),
     });
     let (asked, _answer) = oneshot::channel();
-    runtime.bind_remote(session, "t".into(), schema, Vec::new(), peer, asked);
+    runtime.bind_remote(session, "t".into(), schema, Vec::new(), peer.into(), asked);
     let bindings = runtime.bindings.iter_mut();
     // As if the peer had accepted it once.
     bindings.for_each(|(_, binding)| binding.asked = None);
@@ -476,7 +476,7 @@ fn a_lost_link_is_dialled_again_after_pauses_that_double_up_to_the_limit() {
             runtime.turn();
             runtime.links.is_empty()
         });
-        let at_ns = runtime.redials[0].at_ns;
+        let at_ns = runtime.dials[0].at_ns;
         pauses.push(Duration::from_nanos(at_ns - runtime.now_ns));
         runtime.now_ns = at_ns - 1;
         runtime.turn();
@@ -498,6 +498,6 @@ fn a_lost_link_is_dialled_again_after_pauses_that_double_up_to_the_limit() {
         link.flush().unwrap();
         runtime.poll_wakes(Some(Duration::ZERO));
         runtime.turn();
-        runtime.redials.is_empty()
+        runtime.dials.is_empty()
     });
 }

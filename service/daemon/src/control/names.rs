@@ -1,0 +1,386 @@
+//! Where peers are: their names, looked up apart from everything else.
+//!
+//! ```text
+//!   bind, dial again ── known? ── no: a place of the tenant's, one of all ── a thread ── getaddrinfo ──▶ remembered, told
+//!                          └──▶ told at once                 └─ LOOKUP_TIMEOUT: told so; the thread goes on, and its answer is remembered
+//! ```
+//!
+//! The system's resolver can't be interrupted, and a dead name server holds a thread for half a minute. So a look-up has a thread of its own, which
+//! nothing else waits for, and a tenant has [`LOOKUPS_PER_TENANT`] of them. What is remembered is a tenant's own: no tenant learns from how fast
+//! an answer comes what another one has asked.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, timeout_at};
+use tollgate_engine::Status;
+use tollgate_shm_abi::status::Code;
+
+use crate::datapath::target::{Found, Target, in_turns};
+use crate::limits::{
+    LOOKUP_TIMEOUT, LOOKUPS, LOOKUPS_PER_TENANT, MAX_HOST, NAMES_PER_TENANT, REMEMBERED_FOR,
+};
+
+/// What a look-up yields: addresses, or why there are none.
+type Answer = Result<Vec<SocketAddr>, String>;
+
+/// How a name is looked up: [`system`], or as a test says.
+type LookUp = Arc<dyn Fn(&str) -> Answer + Send + Sync>;
+
+/// What is known, and who may ask for more.
+pub(crate) struct Names {
+    look_up: LookUp,
+    patience: Duration,
+    /// Places for look-ups, of all tenants.
+    places: Arc<Semaphore>,
+    tenants: RefCell<HashMap<String, Tenant>>,
+}
+
+/// One tenant's names, and its places.
+struct Tenant {
+    places: Arc<Semaphore>,
+    known: HashMap<String, Known>,
+}
+
+impl Default for Tenant {
+    fn default() -> Self {
+        Tenant {
+            places: Arc::new(Semaphore::new(LOOKUPS_PER_TENANT)),
+            known: HashMap::new(),
+        }
+    }
+}
+
+/// A name that was asked for.
+struct Known {
+    asked: Instant,
+    /// `None`: nobody knows yet.
+    answer: watch::Receiver<Option<Answered>>,
+}
+
+#[derive(Clone)]
+struct Answered {
+    answer: Answer,
+    until: Instant,
+}
+
+impl Known {
+    /// Whether it says something about now, or is about to.
+    fn is_fresh(&self, now: Instant) -> bool {
+        match &*self.answer.borrow() {
+            Some(answered) => now < answered.until,
+            // Whoever looks it up may have been dropped.
+            None => self.answer.has_changed().is_ok(),
+        }
+    }
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Names::by(Arc::new(system), LOOKUP_TIMEOUT)
+    }
+}
+
+impl Names {
+    fn by(look_up: LookUp, patience: Duration) -> Names {
+        Names {
+            look_up,
+            patience,
+            places: Arc::new(Semaphore::new(LOOKUPS)),
+            tenants: RefCell::default(),
+        }
+    }
+
+    /// Where the peer is that an application of a tenant names; "" is this host.
+    pub(crate) async fn find(&self, tenant: &str, target: &str) -> Result<Option<Found>, Status> {
+        if target.is_empty() {
+            return Ok(None);
+        }
+        if let Ok(address) = target.parse::<SocketAddr>() {
+            return Ok(Some(address.into()));
+        }
+        check(target)?;
+        let found = self.addresses(tenant, target, None).await;
+        let addresses = found.map_err(|why| {
+            let text = format!("target {target:?} can't be reached: {why}");
+            Status::new(Code::UNAVAILABLE, text)
+        })?;
+        let peer = Target::new(target, addresses[0]);
+        Ok(Some(Found { peer, addresses }))
+    }
+
+    /// Where a peer is that was lost, or couldn't be reached where it was found last: nothing that was known before counts.
+    pub(crate) async fn find_again(&self, tenant: &str, peer: &Target) -> Answer {
+        let now = Instant::now();
+        self.addresses(tenant, peer.name(), Some(now)).await
+    }
+
+    /// The addresses of a name, one at least, as they were `since` then.
+    async fn addresses(&self, tenant: &str, name: &str, since: Option<Instant>) -> Answer {
+        let until = Instant::now() + self.patience;
+        let mut told = self.ask(tenant, name, since);
+        let answered = timeout_at(until, told.wait_for(Option::is_some)).await;
+        match answered {
+            Ok(Ok(answered)) => match &*answered {
+                Some(answered) => answered.answer.clone(),
+                None => Err("its name wasn't looked up".to_owned()),
+            },
+            Ok(Err(_dropped)) => Err("its name couldn't be looked up".to_owned()),
+            Err(_elapsed) => {
+                let seconds = self.patience.as_secs();
+                Err(format!("its name wasn't found within {seconds} s"))
+            }
+        }
+    }
+
+    /// Where the answer will be, or is.
+    fn ask(
+        &self,
+        tenant: &str,
+        name: &str,
+        since: Option<Instant>,
+    ) -> watch::Receiver<Option<Answered>> {
+        let now = Instant::now();
+        let mut tenants = self.tenants.borrow_mut();
+        // Who has nothing to remember and no thread leaves nothing behind.
+        tenants.retain(|_, tenant| {
+            tenant.known.retain(|_, known| known.is_fresh(now));
+            !tenant.known.is_empty() || tenant.places.available_permits() < LOOKUPS_PER_TENANT
+        });
+        let its = tenants.entry(tenant.to_owned()).or_default();
+        let known = its.known.get(name);
+        let known = known.filter(|known| {
+            let is_unanswered = known.answer.borrow().is_none();
+            since.is_none_or(|since| known.asked >= since || is_unanswered)
+        });
+        if let Some(known) = known {
+            return known.answer.clone();
+        }
+        let (tell, answer) = watch::channel(None);
+        let places = [Arc::clone(&its.places), Arc::clone(&self.places)];
+        let look_up = Arc::clone(&self.look_up);
+        let until = now + self.patience;
+        let turn = look_up_in_turn(places, until, look_up, name.to_owned(), tell);
+        tokio::task::spawn_local(turn);
+        its.remember(name, now, answer.clone());
+        answer
+    }
+}
+
+impl Tenant {
+    /// Of more than [`NAMES_PER_TENANT`], what was asked for first is forgotten.
+    fn remember(&mut self, name: &str, asked: Instant, answer: watch::Receiver<Option<Answered>>) {
+        if self.known.len() >= NAMES_PER_TENANT && !self.known.contains_key(name) {
+            let oldest = self.known.iter().min_by_key(|(_, known)| known.asked);
+            if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
+                self.known.remove(&oldest);
+            }
+        }
+        self.known.insert(name.to_owned(), Known { asked, answer });
+    }
+}
+
+/// Looks a name up once there is a place for it, which is kept for as long as that takes. Gives up if there is none by the time that who
+/// has asked is told so.
+async fn look_up_in_turn(
+    places: [Arc<Semaphore>; 2],
+    until: Instant,
+    look_up: LookUp,
+    name: String,
+    tell: watch::Sender<Option<Answered>>,
+) {
+    let mut held = Vec::with_capacity(places.len());
+    for place in places {
+        match timeout_at(until, place.acquire_owned()).await {
+            Ok(Ok(place)) => held.push(place),
+            _ => return,
+        }
+    }
+    let thread = std::thread::Builder::new().name("names".to_owned());
+    // Without a thread, who has asked hears that nobody looks.
+    let _no_thread = thread.spawn(move || {
+        let answer = look_up(&name);
+        let (known, unknown) = REMEMBERED_FOR;
+        let remembered: Duration = answer.as_ref().map_or(unknown, |_| known);
+        let until = Instant::now() + remembered;
+        let _nobody_asks = tell.send_replace(Some(Answered { answer, until }));
+        drop(held);
+    });
+}
+
+/// Asks the system: files, name servers, or whatever the host is configured for.
+fn system(name: &str) -> Answer {
+    let found = name.to_socket_addrs();
+    let found = found.map_err(|error| format!("its name can't be looked up: {error}"))?;
+    let addresses = in_turns(found);
+    if addresses.is_empty() {
+        return Err("its name has no address".to_owned());
+    }
+    Ok(addresses)
+}
+
+/// Whether that could be a peer's name at all.
+fn check(target: &str) -> Result<(), Status> {
+    let why = match target.rsplit_once(':') {
+        None => "it has no port".to_owned(),
+        Some(("", _)) => "it has no host".to_owned(),
+        Some((host, _)) if host.len() > MAX_HOST => {
+            format!("its host has more than {MAX_HOST} bytes")
+        }
+        Some((host, _)) if host.contains(|c: char| c.is_control() || c.is_whitespace()) => {
+            "its host has characters that no name has".to_owned()
+        }
+        Some((_, port)) => match port.parse::<u16>() {
+            Ok(1..) => return Ok(()),
+            _ => format!("its port {port:?} isn't a number from 1 to 65535"),
+        },
+    };
+    let shown: String = target.chars().take(MAX_HOST).collect();
+    let text = format!("target {shown:?} isn't host:port of a peer: {why}");
+    Err(Status::new(Code::INVALID_ARGUMENT, text))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::rc::Rc;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    use super::*;
+
+    const DEAD: &str = "dead.test:7471";
+
+    fn address(last: u8) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, last], 7471))
+    }
+
+    /// Runs with a name server that is dead for names that begin so until it is told to answer;
+    /// others are found at once.
+    fn with_names(
+        dead: &str,
+        test: impl AsyncFnOnce(Rc<Names>, Arc<AtomicUsize>, mpsc::Sender<()>),
+    ) {
+        let (answer, answers) = mpsc::channel::<()>();
+        let answers = Mutex::new(answers);
+        let (asked, dead) = (Arc::new(AtomicUsize::new(0)), dead.to_owned());
+        let count = Arc::clone(&asked);
+        let look_up = move |name: &str| {
+            let times = count.fetch_add(1, Ordering::SeqCst);
+            if name.starts_with(&dead) {
+                // Until it answers, or the test has ended.
+                let _one_by_one = answers.lock().unwrap().recv();
+            }
+            match name.starts_with("none") {
+                true => Err("its name has no address".to_owned()),
+                false => Ok(vec![address(times as u8 + 1)]),
+            }
+        };
+        let reactor = tokio::runtime::Builder::new_current_thread();
+        let reactor = { reactor }.enable_time().build().unwrap();
+        let names = Rc::new(Names::by(Arc::new(look_up), Duration::from_secs(1)));
+        let tasks = tokio::task::LocalSet::new();
+        tasks.block_on(&reactor, test(names, asked, answer));
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused_with_why_and_never_looked_up() {
+        let refused = |target: &str, why: &str| {
+            let status = check(target).unwrap_err();
+            assert_eq!(status.code, Code::INVALID_ARGUMENT);
+            assert!(status.message.contains(why), "{}", status.message);
+        };
+        refused("b", "no port");
+        refused(":7471", "no host");
+        refused("b:", "\"\" isn't a number");
+        refused("b:0", "1 to 65535");
+        refused("b:65536", "1 to 65535");
+        refused("b\n:1", "characters");
+        refused(&format!("{}:1", "b".repeat(254)), "253 bytes");
+        check("b.example:7471").unwrap();
+        check(&format!("{}:1", "b".repeat(253))).unwrap();
+    }
+
+    #[test]
+    fn a_tenant_whose_names_nobody_answers_for_holds_up_nobody_else() {
+        with_names("dead", async |names, asked, _answer| {
+            let mut waiting = Vec::new();
+            for k in 0..3 * LOOKUPS_PER_TENANT {
+                let names = Rc::clone(&names);
+                let bind = async move { names.find("mallory", &format!("dead{k}.test:1")).await };
+                waiting.push(tokio::task::spawn_local(bind));
+            }
+            while asked.load(Ordering::SeqCst) < LOOKUPS_PER_TENANT {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let found = names.find("acme", "b.test:7471").await.unwrap().unwrap();
+            assert_eq!(found.addresses.len(), 1);
+            let begun = asked.load(Ordering::SeqCst);
+            assert_eq!(begun, LOOKUPS_PER_TENANT + 1, "its share, and acme's");
+            for bind in waiting {
+                let status = bind.await.unwrap().unwrap_err();
+                assert_eq!(status.code, Code::UNAVAILABLE);
+            }
+        });
+    }
+
+    #[test]
+    fn who_waits_is_told_in_time_and_a_late_answer_is_remembered() {
+        with_names("dead", async |names, asked, answer| {
+            let status = names.find("acme", DEAD).await.unwrap_err();
+            assert!(
+                status.message.contains("wasn't found within 1 s"),
+                "{}",
+                status.message
+            );
+            answer.send(()).unwrap();
+            names.find("acme", DEAD).await.unwrap();
+            names.find("acme", DEAD).await.unwrap();
+            assert_eq!(asked.load(Ordering::SeqCst), 1);
+        });
+    }
+
+    #[test]
+    fn answers_are_remembered_for_a_while_but_not_for_who_has_lost_the_peer() {
+        with_names("dead", async |names, asked, _answer| {
+            let times = || asked.load(Ordering::SeqCst);
+            let first = names.find("acme", "b.test:1").await.unwrap().unwrap();
+            names.find("acme", "b.test:1").await.unwrap();
+            assert_eq!(times(), 1);
+            names.find("other", "b.test:1").await.unwrap();
+            assert_eq!(times(), 2, "each tenant asks for itself");
+            let again = names.find_again("acme", &first.peer).await.unwrap();
+            assert_eq!((times(), again), (3, vec![address(3)]), "it may have moved");
+            let known = names.find("acme", "b.test:1").await.unwrap().unwrap();
+            assert_eq!(known.addresses, [address(3)]);
+            assert!(names.find("acme", "none.test:1").await.is_err());
+            assert!(names.find("acme", "none.test:1").await.is_err());
+            assert_eq!(times(), 4);
+            tokio::time::sleep(REMEMBERED_FOR.1).await;
+            assert!(names.find("acme", "none.test:1").await.is_err());
+            assert_eq!(times(), 5, "not for long");
+        });
+    }
+
+    #[test]
+    fn a_tenants_names_are_limited_and_the_oldest_goes_first() {
+        with_names("dead", async |names, asked, _answer| {
+            for k in 0..=NAMES_PER_TENANT {
+                let name = format!("b{k}.test:1");
+                names.find("acme", &name).await.unwrap();
+            }
+            let known = names.tenants.borrow()["acme"].known.len();
+            assert_eq!(known, NAMES_PER_TENANT);
+            let before = asked.load(Ordering::SeqCst);
+            names.find("acme", "b1.test:1").await.unwrap();
+            assert_eq!(asked.load(Ordering::SeqCst), before);
+            names.find("acme", "b0.test:1").await.unwrap();
+            assert_eq!(asked.load(Ordering::SeqCst), before + 1);
+        });
+    }
+}
