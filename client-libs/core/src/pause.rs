@@ -48,6 +48,7 @@ impl Pauses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::{RECONNECT_GROWTH, RECONNECT_PAUSE};
 
     #[test]
     fn pauses_grow_up_to_the_longest_and_differ() {
@@ -63,5 +64,26 @@ mod tests {
         let _two = [slower.next(), slower.next()];
         assert_eq!(slower.next, Duration::from_micros(112_500));
         assert_ne!(taken[0], Pauses::new((first, longest)).next());
+    }
+
+    /// The daemon comes back right after an attempt, whichever that is.
+    #[test]
+    fn a_session_is_late_by_a_third_of_the_outage_at_most_and_never_by_more_than_the_longest_pause()
+    {
+        let (first, longest) = RECONNECT_PAUSE;
+        let rounding = Duration::from_micros(10);
+        for _ in 0..200 {
+            let mut pauses = Pauses::new(RECONNECT_PAUSE).growing(RECONNECT_GROWTH);
+            let mut gone = Duration::ZERO;
+            let mut attempts = 0;
+            while gone < Duration::from_secs(8) {
+                let late = pauses.next();
+                let most = longest.min(first + gone / 3 + rounding);
+                assert!(late <= most, "late by {late:?} after {gone:?}");
+                gone += late;
+                attempts += 1;
+            }
+            assert!((30..=60).contains(&attempts), "{attempts} attempts in 8 s");
+        }
     }
 }
