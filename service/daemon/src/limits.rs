@@ -16,6 +16,9 @@ pub const MAX_METHODS_PER_SESSION: usize = 4_096;
 /// Services that one tenant has ever served on this host since the daemon started; each version of a schema counts.
 pub const MAX_SERVICES_PER_TENANT: usize = 256;
 
+/// Calls of one tenant's applications and peers that a runtime tracks, of the engine's. Others find room for theirs.
+pub const MAX_CALLS_PER_TENANT: usize = tollgate_engine::limits::MAX_CALLS / 2;
+
 /// Attachments in force, over all tenants, those that concern every tenant once per runtime; the store limits each owner's.
 pub const MAX_ATTACHMENTS: usize = 65_536;
 

@@ -668,6 +668,12 @@ impl<M> Engine<M> {
         }
     }
 
+    /// Calls that the peer of `link` waits for.
+    pub fn called_by(&self, link: LinkId) -> usize {
+        let link = self.links.get(link.0);
+        link.map_or(0, |link| link.by_number.len())
+    }
+
     /// Which of a process' engines it is.
     pub fn birth(&self) -> Birth {
         self.calls.birth()

@@ -901,6 +901,12 @@ impl Runtime {
             link,
             call: head.call,
         };
+        let tenant = self.services.get(service.0 as usize);
+        let tenant = tenant.map(|service| &*service.tenant);
+        if let Some(status) = self.beyond_its_share(tenant, Some(link)) {
+            self.discard(message);
+            return self.engine.reject(origin, bytes, status);
+        }
         self.trace_arrived(origin, &mut message);
         let deadline_ns = match head.deadline_us {
             0 => 0,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tollgate_engine::fair::FlowId;
 use tollgate_engine::{
-    CallKey, Encoding, Engine, MethodChains, Origin, Route, RouteTarget, Served, ServiceId,
+    CallKey, Encoding, Engine, LinkId, MethodChains, Origin, Route, RouteTarget, Served, ServiceId,
     SessionId, Status, Steering, Submission as Posted,
 };
 use tollgate_shm_abi::descriptor::{
@@ -30,7 +30,8 @@ use crate::datapath::ports::{Handle, SessionPort, Who};
 use crate::datapath::runtime::{Refusal, Runtime, Service};
 use crate::datapath::sending::Kept;
 use crate::limits::{
-    BYTES_PER_TURN, MAX_METHODS_PER_SESSION, MAX_SERVICES_PER_TENANT, SUBMISSIONS_PER_TURN,
+    BYTES_PER_TURN, MAX_CALLS_PER_TENANT, MAX_METHODS_PER_SESSION, MAX_SERVICES_PER_TENANT,
+    SUBMISSIONS_PER_TURN,
 };
 use crate::machine_code::Streams;
 
@@ -396,6 +397,39 @@ impl Runtime {
         }
     }
 
+    fn tenant_of(&self, session: SessionId) -> Option<&str> {
+        let port = self.sessions.get(session.0)?;
+        Some(&port.who.tenant)
+    }
+
+    /// Why no further call of a tenant is tracked, if none is. `from` is the link whose turn it is, which isn't in its place. Until the
+    /// engine has as many calls as one tenant may have, that is no work.
+    pub(super) fn beyond_its_share(
+        &self,
+        tenant: Option<&str>,
+        from: Option<LinkId>,
+    ) -> Option<Status> {
+        if self.engine.live_calls() < MAX_CALLS_PER_TENANT {
+            return None;
+        }
+        let tenant = tenant?;
+        let flow = self.shares.known(tenant)?;
+        let sessions = self.sessions.iter();
+        let sessions = sessions.filter(|(_, port)| port.flow == flow);
+        let sessions = sessions.map(|(key, _)| self.engine.outstanding(SessionId(key)) as usize);
+        let links = self.links.iter();
+        let links = links.filter(|(_, port)| port.state.flow == flow);
+        let links = links.map(|(key, _)| LinkId(key)).chain(from);
+        let links = links.map(|link| self.engine.called_by(link));
+        let count: usize = sessions.chain(links).sum();
+        (count >= MAX_CALLS_PER_TENANT).then(|| {
+            let text = format!(
+                "tenant {tenant} has {count} calls under way on this runtime, which is the limit of one tenant"
+            );
+            Status::new(Code::RESOURCE_EXHAUSTED, text)
+        })
+    }
+
     /// An application answers a call that had waited so long until its handler began; 0: it doesn't say. What it claims concerns
     /// calls to itself only.
     fn began(&mut self, session: SessionId, waited_ns: u64) {
@@ -414,6 +448,11 @@ impl Runtime {
     ) -> Result<(), Broken> {
         self.counters.posted += 1;
         let origin = Origin::Session { session, call };
+        if let Some(status) = self.beyond_its_share(self.tenant_of(session), None) {
+            self.reclaim_part(session, part.bare, block);
+            self.engine.reject(origin, 0, status);
+            return Ok(());
+        }
         let toss = self.trace_posting(session, block.metadata > 0);
         let mut streams = Streams::default();
         let gathered = self.with_handle(session, handle, |runtime, bound| {

@@ -64,6 +64,11 @@ impl Shares {
         flow
     }
 
+    /// A tenant's flow, if it has had one.
+    pub(crate) fn known(&self, tenant: &str) -> Option<FlowId> {
+        self.by_tenant.get(tenant).copied()
+    }
+
     pub(crate) fn of_strangers(&self) -> FlowId {
         self.strangers
     }

@@ -6,7 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
-use tollgate_engine::{MethodChains, Route, RouteTarget, SessionId, Status};
+use tollgate_engine::limits::MAX_OUTSTANDING_PER_SESSION;
+use tollgate_engine::{
+    Encoding, LinkId, MethodChains, Origin, Route, RouteTarget, SessionId, Status, Steering,
+    Submission as Posted,
+};
 use tollgate_jit::Codec;
 use tollgate_shm_abi::descriptor::{Alleged, BlockRef, Completion, HeapSizes, Part, Submission};
 use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape, create};
@@ -15,10 +19,11 @@ use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport::{Event, LinkConfig, TcpLink};
 
 use crate::datapath::command::{Command, Handle, Method, ServiceSchema};
-use crate::datapath::message::Source;
+use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::runtime::Runtime;
 use crate::limits::{
-    BYTES_PER_LOOK, FRAMES_PER_TURN, RECLAIMS_HELD_NS, REDIAL_PAUSE, SUBMISSIONS_PER_TURN,
+    BYTES_PER_LOOK, FRAMES_PER_TURN, MAX_CALLS_PER_TENANT, RECLAIMS_HELD_NS, REDIAL_PAUSE,
+    SUBMISSIONS_PER_TURN,
 };
 use crate::machine_code::tests::layout_of;
 use crate::machine_code::{Compiler, Streams};
@@ -368,6 +373,66 @@ fn until(mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(began.elapsed() < Duration::from_secs(30));
     }
+}
+
+/// Calls that wait for peers which take none, of sessions that have as many as one may have.
+#[test]
+fn a_tenants_calls_leave_room_for_others() {
+    const EACH: usize = MAX_OUTSTANDING_PER_SESSION as usize;
+    let (mut runtime, handle) = Runtime::idle();
+    for k in 0..(MAX_CALLS_PER_TENANT / EACH) as u32 {
+        let _ends = open(&mut runtime, &handle, "mallory", true);
+        let session = runtime.sessions.iter().last().unwrap().1.id;
+        let link = LinkId(k);
+        runtime.engine.link_opened(link, 0, 0);
+        let target = RouteTarget::Link {
+            link,
+            bind: 0,
+            method: 0,
+            encoding: Encoding::Native,
+        };
+        let chains = MethodChains::default();
+        let routes = vec![Route { target, chains }];
+        runtime.engine.add_routes(session, routes);
+        for call in 0..EACH as u64 {
+            let message = Message {
+                body: Body::Private {
+                    bytes: Vec::new(),
+                    accepted: true,
+                    extents: Vec::new(),
+                },
+                inline_len: 0,
+                total_len: 0,
+                metadata: Vec::new(),
+                bare: true,
+            };
+            let posted = Posted {
+                origin: Origin::Session { session, call },
+                deadline_ns: 0,
+                streams: false,
+                more: false,
+                bytes: 0,
+                steering: Steering::default(),
+                message: Box::new(message),
+            };
+            runtime.engine.submit(runtime.now_ns, session, 0, posted);
+            runtime.act();
+        }
+    }
+    assert_eq!(runtime.engine.live_calls(), MAX_CALLS_PER_TENANT);
+    let mut code = |tenant| {
+        let (shape, fds) = open(&mut runtime, &handle, tenant, true);
+        let mut app = AppEnd::attach(&shape, fds).unwrap();
+        call(&mut app, 1);
+        runtime.turn();
+        let entry = app.completions.pop().unwrap().unwrap();
+        match Alleged::from(entry).completion(&HEAPS) {
+            Ok(Completion::Status { code, .. }) => code,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(code("mallory"), Code::RESOURCE_EXHAUSTED);
+    assert_eq!(code("acme"), Code::UNIMPLEMENTED, "it hasn't bound it");
 }
 
 /// Binds that were refused since the last time.
