@@ -567,6 +567,7 @@ impl Control {
                     reason,
                 } => {
                     tokio::task::spawn_local(Rc::clone(&self).faulted(id, version, reason));
+                }
                 Event::LookUp { tenant, peer } => {
                     let control = Rc::clone(&self);
                     tokio::task::spawn_local(async move {
@@ -579,7 +580,6 @@ impl Control {
                         };
                         control.send(home, found);
                     });
-                }
                 }
                 Event::CandidateFailed {
                     id,

@@ -205,12 +205,6 @@ async fn gather(control: &Control) -> Result<Report, Status> {
     Ok(report)
 }
 
-/// What is wrong, and an operator should see to.
-fn problems(control: &Control) -> Vec<String> {
-    let refused = control.refused_upgrade.borrow();
-    refused.iter().cloned().collect()
-}
-
 /// `tollgate status`.
 pub(super) async fn status(control: &Control) -> Result<Value, Status> {
     let report = gather(control).await?;
@@ -244,7 +238,6 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
         "accounts": report.accounts,
         "shares": report.shares,
         "audit": {"head": store.audit_head().to_string(), "file": store.audit_file()},
-        "problems": problems(control),
         "calls": report.calls,
         "bytes": report.bytes,
         "schemas": control.schemas.borrow().counters(),
@@ -259,6 +252,7 @@ fn problems(control: &Control) -> Vec<String> {
     let mut problems = control.store.problems();
     let compiler = control.compilation.compiler().problem();
     problems.extend(compiler.map(|why| format!("{why}; they are kept in memory")));
+    problems.extend(control.refused_upgrade.borrow().iter().cloned());
     problems
 }
 
