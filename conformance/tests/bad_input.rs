@@ -484,3 +484,119 @@ fn a_wrong_command_line_and_a_wrong_configuration() {
         "{outcome}"
     );
 }
+
+/// What was mistyped, and what was meant.
+#[test]
+fn what_was_meant_is_said() {
+    let host = Host::new();
+    let meant = |outcome: &Outcome, code: i32, name: &str| {
+        refused(outcome, code, &[&format!("did you mean {name:?}?")]);
+    };
+    let call = |method: &str, json: &str| host.call(&hotel(), "", method, json);
+    meant(&host.daemon.run("statsu"), INVALID_ARGUMENT, "status");
+    meant(&host.daemon.run("status --jsn"), INVALID_ARGUMENT, "--json");
+    meant(
+        &call("hotel.Reservatoin/Reserve", "{}"),
+        NOT_FOUND,
+        "hotel.Reservation",
+    );
+    meant(
+        &call("hotel.Reservation/Resrve", "{}"),
+        NOT_FOUND,
+        "Reserve",
+    );
+    meant(
+        &call(RESERVE, r#"{"customer_nme": "Ada"}"#),
+        INVALID_ARGUMENT,
+        "customer_name",
+    );
+    meant(
+        &host.daemon.run("daemon set spin_u=7"),
+        INVALID_ARGUMENT,
+        "spin_us",
+    );
+
+    // A call is for this host unless it says so.
+    let unserved = call(RESERVE, "{}");
+    assert!(unserved.err.contains("Try: --to HOST:PORT"), "{unserved}");
+    // An import that isn't found is somewhere else.
+    let importing = host.bed.file(
+        "importing.proto",
+        "syntax = \"proto3\";\nimport \"other/one.proto\";\n",
+    );
+    let unfound = host.call(&importing.display().to_string(), "", "a.A/B", "{}");
+    refused(
+        &unfound,
+        INVALID_ARGUMENT,
+        &["other/one.proto", "Try: -I DIR"],
+    );
+    // A command alone shows what it can do.
+    for alone in ["audit", "daemon", "policy", "tenant", "fleet"] {
+        let outcome = host.daemon.run(alone);
+        assert_eq!(outcome.code, INVALID_ARGUMENT, "{outcome}");
+        for words in [
+            &*format!("Usage: tollgate {alone}"),
+            "Commands:",
+            "a command is missing",
+        ] {
+            assert!(
+                outcome.err.contains(words),
+                "{words:?} is missing: {outcome}"
+            );
+        }
+    }
+    // What is wrong with a socket is said once.
+    let socket = host.bed.path("none/a.sock").display().to_string();
+    let words = ["call", "--token", "T", "--proto", &hotel(), RESERVE].map(str::to_owned);
+    for words in [&["status".to_owned()][..], &words] {
+        let args = ["--socket".to_owned(), socket.clone()]
+            .into_iter()
+            .chain(words.to_vec());
+        let outcome = run(&program("tollgate"), args, b"");
+        refused(
+            &outcome,
+            UNAVAILABLE,
+            &["no daemon answers at", "No such file"],
+        );
+        assert_eq!(
+            outcome.err.matches("no daemon answers").count(),
+            1,
+            "{outcome}"
+        );
+        assert_eq!(outcome.err.matches(&socket).count(), 1, "{outcome}");
+    }
+    // Who watches a service that isn't there is told.
+    let tap = host.daemon.run("tap hotel.Reservatoin --for 1s");
+    assert!(
+        tap.err.contains("no application here serves or calls"),
+        "{tap}"
+    );
+}
+
+/// A parser's error keeps the line that it is about.
+#[test]
+fn a_configuration_is_shown_where_it_is_wrong() {
+    let bed = Testbed::new();
+    let config = bed.file("host.toml", "name = \"a\"\nspin_uss = 7\n");
+    let config = config.display().to_string();
+    let outcome = run(&program("tollgated"), ["--config", &config], b"");
+    assert_eq!(outcome.code, INVALID_ARGUMENT, "{outcome}");
+    let shown = "\n  |\n2 | spin_uss = 7\n  | ^^^^^^^^\n";
+    for words in [
+        "host.toml, line 2, column 1: unknown field",
+        "did you mean \"spin_us\"?",
+        shown,
+    ] {
+        assert!(
+            outcome.err.contains(words),
+            "{words:?} is missing: {outcome}"
+        );
+    }
+    assert!(
+        !outcome.err.contains("--help"),
+        "it wouldn't help: {outcome}"
+    );
+    let outcome = run(&program("tollgated"), ["--confg", &config], b"");
+    assert_eq!(outcome.code, INVALID_ARGUMENT, "{outcome}");
+    assert!(outcome.err.contains("--help"), "{outcome}");
+}

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,6 +21,9 @@ use tollgate_shm_abi::text;
 
 /// The exit status if standard output can't be written.
 const UNWRITTEN: u8 = 74;
+
+/// The exit status if whoever read standard output has closed it.
+const CLOSED: u8 = 141;
 
 /// The Tollgate daemon: one per host, reached by applications through shared memory.
 ///
@@ -121,6 +125,7 @@ impl Instead {
 fn print(text: &str) -> ExitCode {
     match output::print(text) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::from(CLOSED),
         Err(error) => {
             output::tell(&format!(
                 "tollgated: standard output can't be written: {error}"
