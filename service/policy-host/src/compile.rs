@@ -473,3 +473,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Error, ErrorKind};
+
+    #[test]
+    fn a_disk_that_takes_nothing_is_told_from_a_wrong_directory() {
+        for kind in [ErrorKind::StorageFull, ErrorKind::ReadOnlyFilesystem] {
+            assert!(is_disks(&kind.into()), "{kind}");
+        }
+        assert!(is_disks(&Error::from_raw_os_error(5)));
+        for kind in [ErrorKind::PermissionDenied, ErrorKind::NotADirectory] {
+            assert!(!is_disks(&kind.into()), "{kind}");
+        }
+    }
+}

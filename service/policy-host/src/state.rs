@@ -92,8 +92,9 @@ impl SharedState {
 
     /// Goes on with what another process had; what has no room isn't there.
     pub fn fill(&self, entries: &[(Vec<u8>, Vec<u8>)]) {
+        let mut there = self.lock();
         for (key, value) in entries {
-            let _no_room = self.set(key, value);
+            let _no_room = there.put(key, value);
         }
     }
 
@@ -122,17 +123,20 @@ impl SharedState {
     }
 
     /// Sets a value behind its compare-and-swap number, which is another one afterwards. False if `cas` is neither 0 nor the
-    /// number that is there; an absent key's is 0. Four bytes before each value, so foreign policies see their own values only.
+    /// number that is there; an absent key takes any, as in Envoy. Four bytes before each value, so foreign policies see their own values only.
+    ///
+    /// Keys and values are of any length that there is room for, also empty: filters were written for a host that refuses none, and
+    /// their SDK ends the instance if one is refused.
     pub(crate) fn exchange(&self, key: &[u8], value: &[u8], cas: u32) -> Result<bool, Unstored> {
         let mut entries = self.lock();
         let there = entries.map.get(key);
         let there = there.and_then(|there| there.first_chunk::<4>());
-        let there = there.map_or(0, |number| u32::from_le_bytes(*number));
-        if cas != 0 && cas != there {
+        let there = there.map(|number| u32::from_le_bytes(*number));
+        if cas != 0 && there.is_some_and(|there| there != cas) {
             return Ok(false);
         }
-        let next = there.checked_add(1).unwrap_or(1);
-        entries.set(key, &[&next.to_le_bytes()[..], value].concat())?;
+        let next = there.unwrap_or(0).checked_add(1).unwrap_or(1);
+        entries.put(key, &[&next.to_le_bytes()[..], value].concat())?;
         Ok(true)
     }
 
@@ -172,14 +176,21 @@ impl SharedState {
 impl Entries {
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Unstored> {
         let StateLimits {
-            keys,
             key_bytes,
             value_bytes,
-            total_bytes,
+            ..
         } = self.limits;
         if key.is_empty() || key.len() > key_bytes || value.len() > value_bytes {
             return Err(Unstored::Full);
         }
+        self.put(key, value)
+    }
+
+    /// Whatever its length, if there is room for it.
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Unstored> {
+        let StateLimits {
+            keys, total_bytes, ..
+        } = self.limits;
         let old = self.map.get(key).map(|old| size(key.len(), old.len()));
         let bytes = self.bytes - old.unwrap_or(0) + size(key.len(), value.len());
         if bytes > total_bytes || (old.is_none() && self.map.len() >= keys) {
@@ -229,6 +240,27 @@ mod tests {
         value_bytes: 9,
         total_bytes: 4 * (limits::STATE_ENTRY_BYTES + 8),
     };
+
+    /// Envoy's rules, which the SDKs know: see `SharedData::set` of proxy-wasm-cpp-host.
+    #[test]
+    fn a_filter_may_use_any_key_that_there_is_room_for() {
+        let state = SharedState::new(&StateLimits::default());
+        let long = [b'k'; limits::STATE_KEY_BYTES + 44];
+        let large = vec![1; limits::STATE_VALUE_BYTES + 1];
+        for (key, value) in [(&b""[..], &b"v"[..]), (&long, b""), (b"large", &large)] {
+            assert_eq!(state.exchange(key, value, 5), Ok(true), "nothing is there");
+            let stored = [&[1, 0, 0, 0], value].concat();
+            assert_eq!(state.get(key).as_deref(), Some(&stored[..]));
+            assert_eq!(state.exchange(key, value, 5), Ok(false));
+            assert_eq!(state.exchange(key, value, 1), Ok(true));
+        }
+        // The next daemon has them, too.
+        let next = SharedState::new(&StateLimits::default());
+        next.fill(&state.entries());
+        assert_eq!(next.entries(), state.entries());
+        let full = vec![0; limits::STATE_BYTES];
+        assert_eq!(state.exchange(b"k", &full, 0), Err(Unstored::Full));
+    }
 
     /// What `set` must do, said again over a plain map.
     fn set(oracle: &mut HashMap<Vec<u8>, Vec<u8>>, key: &[u8], value: &[u8]) -> bool {

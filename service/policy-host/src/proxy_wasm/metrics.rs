@@ -75,6 +75,8 @@ impl MeasuredMetric {
                 histogram.record(i64::try_from(value).unwrap_or(i64::MAX));
                 self.value += 1;
             }
+            // As in Envoy.
+            None if self.kind == MetricKind::Counter => self.value = self.value.wrapping_add(value),
             None => self.value = value,
         }
     }
@@ -167,7 +169,8 @@ mod tests {
         );
         let calls = defined.get(0).unwrap();
         assert!(calls.increment(3) && !calls.increment(-1));
-        assert_eq!(calls.value, 3);
+        calls.record(4);
+        assert_eq!(calls.value, 7, "what is recorded of a counter adds up");
         let sizes = defined.get(1).unwrap();
         sizes.record(5);
         assert_eq!(

@@ -100,9 +100,11 @@ impl Queues {
         if let Some(known) = self.find(&name) {
             return Some(known);
         }
-        if self.queues.len() >= limits::QUEUES || name.len() > limits::NAME_BYTES {
+        let bytes = self.bytes + name.len() + limits::STATE_ENTRY_BYTES;
+        if self.queues.len() >= limits::QUEUES || bytes > limits::QUEUED_BYTES {
             return None;
         }
+        self.bytes = bytes;
         self.queues.push(Queue {
             name,
             items: VecDeque::new(),
@@ -223,7 +225,11 @@ mod tests {
         assert_eq!(queues.pop(2), Some(Some(vec![1])));
         assert_eq!(queues.pop(1), Some(None));
         assert_eq!(queues.pop(2), Some(Some(vec![2])));
-        assert_eq!((queues.bytes, queues.pop(9)), (0, None));
+        let names = 2 * (1 + limits::STATE_ENTRY_BYTES);
+        assert_eq!((queues.bytes, queues.pop(9)), (names, None));
+        let mut long = Queues::default();
+        assert_eq!(long.register(vec![b'q'; 2 * limits::NAME_BYTES]), Some(1));
+        assert_eq!(long.register(vec![b'q'; limits::QUEUED_BYTES]), None);
         let many = (0u32..).take_while(|k| queues.register(k.to_le_bytes().to_vec()).is_some());
         assert_eq!(many.count() + 2, limits::QUEUES);
         let full = (0..)

@@ -508,6 +508,26 @@ fn shared_data_is_swapped_only_if_it_is_what_was_seen() {
     assert_eq!(state.get(b"key").unwrap()[4..], *b"two");
 }
 
+/// What Envoy answers with OK: the SDK ends the instance at anything else.
+#[test]
+fn shared_data_takes_every_key_that_envoy_takes() {
+    let callbacks = r#"
+        (func $put (param i32 i32)
+            (call $is (i32.const 0)
+                (call $set (i32.const 1024) (local.get 0) (i32.const 16) (i32.const 3) (local.get 1)))
+            (call $is (i32.const 0)
+                (call $get (i32.const 1024) (local.get 0) (i32.const 4) (i32.const 8) (i32.const 12)))
+            (call $is (i32.const 1) (i32.eq (i32.load (i32.const 8)) (i32.const 3))))
+        (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+            (call $put (i32.const 3) (i32.const 5))
+            (call $put (i32.const 0) (i32.const 0))
+            (call $put (i32.const 300) (i32.const 0))
+            i32.const 0)"#;
+    let mut filter = start(SHARED, callbacks);
+    filter.judge(&CALL).unwrap();
+    assert_eq!(said(&mut filter), "");
+}
+
 #[test]
 fn a_timer_keeps_to_the_limits_and_needs_its_hook() {
     let imports = r#"(import "env" "proxy_set_tick_period_milliseconds" (func $tick (param i32) (result i32)))"#;
