@@ -272,7 +272,7 @@ impl Question {
     }
 }
 
-/// A view as a JSON object: absent fields are missing, numbers are numbers (enums by number), bytes are in base64.
+/// A view as a JSON object: absent fields are missing, numbers are numbers (enums by number) but for those that JSON hasn't, bytes are in base64.
 fn json(view: &[u8], fields: &[JsonField]) -> String {
     let word = |at: usize| -> Option<u32> {
         Some(u32::from_le_bytes(*view.get(at..)?.first_chunk::<4>()?))
@@ -293,8 +293,8 @@ fn json(view: &[u8], fields: &[JsonField]) -> String {
             Kind::Bool => Value::Bool(bits != 0),
             Kind::I32 | Kind::I64 | Kind::Enum => bits.cast_signed().into(),
             Kind::U32 | Kind::U64 => bits.into(),
-            Kind::F32 => f64::from(f32::from_bits(low)).into(),
-            Kind::F64 => f64::from_bits(bits).into(),
+            Kind::F32 => single(f32::from_bits(low)),
+            Kind::F64 => double(f64::from_bits(bits)),
             Kind::String => String::from_utf8_lossy(bytes().unwrap_or_default()).into(),
             Kind::Bytes => base64(bytes().unwrap_or_default()).into(),
             Kind::Message(_) => continue,
@@ -302,6 +302,22 @@ fn json(view: &[u8], fields: &[JsonField]) -> String {
         insert(&mut message, &field.path, value);
     }
     Value::Object(message).to_string()
+}
+
+/// Protobuf's JSON mapping. Never null, which to Rego is smaller than every number: a limit would let it pass.
+fn double(value: f64) -> Value {
+    match value {
+        f64::INFINITY => "Infinity".into(),
+        f64::NEG_INFINITY => "-Infinity".into(),
+        value if value.is_nan() => "NaN".into(),
+        value => value.into(),
+    }
+}
+
+/// The shortest number that is read as this one: 0.1 is 0.1, and not 0.10000000149.
+fn single(value: f32) -> Value {
+    let shortest = value.to_string().parse();
+    double(shortest.unwrap_or(f64::from(value)))
 }
 
 fn insert(message: &mut Map<String, Value>, path: &[String], value: Value) {
@@ -383,6 +399,31 @@ mod tests {
         for cut in 0..view.len() {
             let _no_panic = json(&view[..cut], &fields);
         }
+    }
+
+    #[test]
+    fn numbers_that_json_has_not_are_text() {
+        let fields = [field("x", Kind::F64), field("y", Kind::F32)];
+        for (x, text) in [
+            (f64::INFINITY, r#""Infinity""#),
+            (f64::NEG_INFINITY, r#""-Infinity""#),
+            (f64::NAN, r#""NaN""#),
+            (-f64::NAN, r#""NaN""#),
+            (0.1, "0.1"),
+            (-0.0, "-0.0"),
+            (2.5, "2.5"),
+        ] {
+            let mut view = vec![0; 8];
+            view.extend(entry(1, 0, x.to_bits()));
+            view.extend(entry(1, 0, (x as f32).to_bits().into()));
+            let expected = format!("{{\"x\":{text},\"y\":{text}}}");
+            assert_eq!(json(&view, &fields), expected);
+        }
+        let mut view = vec![0; 8];
+        view.extend(entry(1, 0, f64::MAX.to_bits()));
+        view.extend(entry(1, 0, f32::MAX.to_bits().into()));
+        let expected = serde_json::json!({"x": f64::MAX, "y": 3.4028235e38}).to_string();
+        assert_eq!(json(&view, &fields), expected);
     }
 
     #[test]
