@@ -210,7 +210,9 @@ pub enum LoadError {
 #[non_exhaustive]
 pub enum Fault {
     /// It used up its budget: an endless loop, or too much work.
-    #[error("the policy exceeded its budget of {fuel} units")]
+    #[error(
+        "the policy exceeded its budget of {fuel} units (for a judgement, policies.cpu_us or the attachment's --cpu-us sets it)"
+    )]
     OutOfFuel {
         /// Units it was given.
         fuel: u64,

@@ -228,7 +228,7 @@ fn a_fault_ends_its_seat_and_no_other() {
         (
             &endless,
             &seats[1],
-            "the policy exceeded its budget of 350000 units",
+            "the policy exceeded its budget of 350000 units (for a judgement, policies.cpu_us or the attachment's --cpu-us sets it)",
         ),
     ];
     for (policy, seat, text) in words {
