@@ -10,6 +10,9 @@ pub const MAX_SESSIONS: usize = 4_096;
 /// Links of one runtime to peers, accepted and dialled. Each has a 256 KiB receive buffer, touched lazily.
 pub const MAX_LINKS: usize = 1_024;
 
+/// Dialled addresses of one runtime whose last error is remembered, for reports.
+pub const MAX_PEER_ERRORS: usize = 256;
+
 /// Methods that one session has bound or serves, over all its bindings. Handles aren't reused.
 pub const MAX_METHODS_PER_SESSION: usize = 4_096;
 

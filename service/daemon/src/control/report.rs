@@ -1,6 +1,7 @@
 //! What operators are told, as JSON: status, policies, the audit log.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use tollgate_control::{Attachment, Owner, PolicyInfo, Slot, Store, hex, limits};
@@ -9,6 +10,7 @@ use tollgate_policy_host::{Hook, Manifest};
 use tollgate_shm_abi::blob::blob_create;
 use tollgate_shm_abi::messages::{PolicyShow, Report as Blob, ResponseBody};
 use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport::frame::{self, feature_names};
 
 use crate::control::Control;
@@ -16,7 +18,7 @@ use crate::control::admin::{invalid, store_failed};
 use crate::control::connection::Answer;
 use crate::control::policies::Live;
 use crate::datapath::Command;
-use crate::datapath::command::{Counts, PolicyReport, Report};
+use crate::datapath::command::{Counts, PeerReport, PolicyReport, Report};
 use crate::datapath::metrics::NamedMetrics;
 use crate::verify_audit::sentence;
 
@@ -217,14 +219,18 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
     let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
     let places = joined.by_attachment.values();
     let places: Vec<_> = places.map(|lives| joined.attachment(lives)).collect();
+    let now_ns = now_ns();
+    let peers = of_peers(report.peers.clone(), now_ns);
     Ok(json!({
         "name": config.name,
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
+        "uptime_ms": now_ns.saturating_sub(control.began_ns) / 1_000_000,
+        "problems": problems(of_daemon(control), &places, &peers),
+        "peers": peers,
         "socket": config.socket_path(),
         "listen": control.listen.map(|address| address.to_string()),
         "wire": {"version": frame::VERSION, "features": feature_names(frame::FEATURES).collect::<Vec<_>>()},
-        "problems": problems(control),
         "runtimes": control.runtimes(),
         "datapath": report.runtimes,
         "tenants": tenants,
@@ -247,12 +253,83 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
     }))
 }
 
-/// What is wrong and an operator should see, a sentence each.
-fn problems(control: &Control) -> Vec<String> {
+/// Peers, each once for all tenants whose calls have it in the same state, with how long.
+fn of_peers(mut peers: Vec<PeerReport>, now_ns: u64) -> Vec<Value> {
+    for peer in &mut peers {
+        // Who dialled here did so from some port or other.
+        if !peer.dialled
+            && let Ok(address) = peer.address.parse::<SocketAddr>()
+        {
+            peer.address = address.ip().to_string();
+        }
+    }
+    let mut together: BTreeMap<_, (Vec<String>, PeerReport)> = BTreeMap::new();
+    for peer in peers {
+        let key = (
+            peer.name.clone(),
+            peer.address.clone(),
+            peer.dialled,
+            peer.state,
+        );
+        let tenant = peer.tenant.clone();
+        let (tenants, known) = together
+            .entry(key)
+            .or_insert_with(|| (Vec::new(), peer.clone()));
+        tenants.extend(tenant);
+        // The longest time, and any error.
+        known.since_ns = match (known.since_ns, peer.since_ns) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        known.last_error = known.last_error.take().or(peer.last_error);
+    }
+    let one = |(mut tenants, peer): (Vec<String>, PeerReport)| {
+        tenants.sort_unstable();
+        tenants.dedup();
+        let since_ms = |since_ns| now_ns.saturating_sub(since_ns) / 1_000_000;
+        json!({
+            "name": peer.name, "address": peer.address, "dialled": peer.dialled, "state": peer.state,
+            "for_ms": peer.since_ns.map(since_ms), "last_error": peer.last_error, "tenants": tenants,
+        })
+    };
+    together.into_values().map(one).collect()
+}
+
+/// What is wrong with the daemon itself: its files, its compiler's cache, an upgrade that was refused.
+fn of_daemon(control: &Control) -> Vec<String> {
     let mut problems = control.store.problems();
     let compiler = control.compilation.compiler().problem();
     problems.extend(compiler.map(|why| format!("{why}; they are kept in memory")));
     problems.extend(control.refused_upgrade.borrow().iter().cloned());
+    problems
+}
+
+/// What an operator should know and may not have asked: a sentence each. `tollgate status` shows them first.
+fn problems(of_daemon: Vec<String>, attachments: &[Value], peers: &[Value]) -> Vec<String> {
+    let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let mut problems = of_daemon;
+    for at in attachments {
+        let policy = format!("policy {} of {}", word(&at["policy"]), word(&at["owner"]));
+        let place = word(&at["place"]);
+        if let Some(why) = at["quarantine"].as_str() {
+            problems.push(format!("{policy} is quarantined at {place}: {why}"));
+        }
+        if let Some(why) = at["fallback"]["why"].as_str() {
+            let running = &at["fallback"]["running"];
+            problems.push(format!(
+                "{policy} runs as version {running} at {place}, since the one that was attached can't be: {why}"
+            ));
+        }
+    }
+    for peer in peers.iter().filter(|peer| peer["state"] == "lost") {
+        let why = peer["last_error"]
+            .as_str()
+            .unwrap_or("nothing is known of why");
+        problems.push(format!(
+            "peer {} can't be reached: {why}",
+            word(&peer["address"])
+        ));
+    }
     problems
 }
 
@@ -407,4 +484,68 @@ pub(super) async fn verify(control: &Control) -> Result<Value, Status> {
             json!({"edited": true, "line": edited.line, "sentence": sentence})
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(name: Option<&str>, address: &str, tenant: &str, state: &'static str) -> PeerReport {
+        PeerReport {
+            name: name.map(str::to_owned),
+            address: address.to_owned(),
+            dialled: state != "ready" || name == Some("b"),
+            tenant: Some(tenant.to_owned()),
+            state,
+            since_ns: Some(1_000_000_000),
+            last_error: (state == "lost").then(|| "Connection refused".to_owned()),
+        }
+    }
+
+    #[test]
+    fn a_peer_is_told_of_once() {
+        let mut later = peer(Some("b"), "10.0.0.2:7472", "bank", "ready");
+        (later.since_ns, later.last_error) = (None, Some("reset".to_owned()));
+        let peers = vec![
+            later,
+            peer(Some("c"), "10.0.0.3:40000", "acme", "ready"),
+            peer(Some("b"), "10.0.0.2:7472", "acme", "ready"),
+            peer(None, "10.0.0.9:7472", "acme", "lost"),
+            peer(Some("c"), "10.0.0.3:40001", "bank", "ready"),
+        ];
+        let told = of_peers(peers, 6_000_000_000);
+        let expected = json!([
+            {"name": null, "address": "10.0.0.9:7472", "dialled": true, "state": "lost", "for_ms": 5_000,
+             "last_error": "Connection refused", "tenants": ["acme"]},
+            {"name": "b", "address": "10.0.0.2:7472", "dialled": true, "state": "ready", "for_ms": 5_000,
+             "last_error": "reset", "tenants": ["acme", "bank"]},
+            {"name": "c", "address": "10.0.0.3", "dialled": false, "state": "ready", "for_ms": 5_000,
+             "last_error": null, "tenants": ["acme", "bank"]},
+        ]);
+        assert_eq!(json!(told), expected);
+        assert_eq!(
+            problems(Vec::new(), &[], &told),
+            ["peer 10.0.0.9:7472 can't be reached: Connection refused"]
+        );
+    }
+
+    #[test]
+    fn policies_that_do_not_run_as_they_should_are_problems() {
+        let at = |quarantine: Value, fallback: Value| json!({"owner": "acme", "policy": "acl", "place": "client a.B/*", "quarantine": quarantine, "fallback": fallback});
+        let attachments = [
+            at(json!(null), json!(null)),
+            at(json!("5 faults"), json!(null)),
+            at(
+                json!(null),
+                json!({"running": 1, "why": "its module is damaged"}),
+            ),
+        ];
+        assert_eq!(
+            problems(Vec::new(), &attachments, &[]),
+            [
+                "policy acl of acme is quarantined at client a.B/*: 5 faults",
+                "policy acl of acme runs as version 1 at client a.B/*, since the one that was attached can't be: its module is damaged",
+            ]
+        );
+    }
 }

@@ -474,6 +474,7 @@ pub(crate) struct Report {
     pub(crate) runtimes: Vec<RuntimeReport>,
     pub(crate) sessions: Vec<SessionReport>,
     pub(crate) links: Vec<LinkReport>,
+    pub(crate) peers: Vec<PeerReport>,
     pub(crate) services: Vec<ServiceReport>,
     pub(crate) policies: Vec<PolicyReport>,
     pub(crate) accounts: Vec<AccountReport>,
@@ -547,6 +548,7 @@ impl Report {
         self.runtimes.extend(part.runtimes);
         self.sessions.extend(part.sessions);
         self.links.extend(part.links);
+        self.peers.extend(part.peers);
         self.services.extend(part.services);
         self.policies.extend(part.policies);
         self.accounts.extend(part.accounts);
@@ -709,6 +711,22 @@ pub(crate) struct LinkReport {
     pub(crate) window_bytes: u64,
     #[serde(flatten)]
     pub(crate) carriage: Carriage,
+}
+
+/// A peer as one tenant's calls have it: by a link, or by none although applications are bound through it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) struct PeerReport {
+    /// Its name, once it has said it.
+    pub(crate) name: Option<String>,
+    pub(crate) address: String,
+    pub(crate) dialled: bool,
+    pub(crate) tenant: Option<String>,
+    /// `ready`, `opening` or `lost`.
+    pub(crate) state: &'static str,
+    /// When that began, by CLOCK_MONOTONIC; unknown if that was before this process.
+    pub(crate) since_ns: Option<u64>,
+    /// What the last link to there ended with.
+    pub(crate) last_error: Option<String>,
 }
 
 /// One service of this host.

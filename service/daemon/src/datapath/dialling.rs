@@ -17,6 +17,7 @@ use tollgate_shm_abi::status::Code;
 use tollgate_transport::TcpLink;
 
 use crate::datapath::carrier::Carrier;
+use crate::datapath::command::PeerReport;
 use crate::datapath::ports::{LinkPort, LinkState};
 use crate::datapath::runtime::Runtime;
 use crate::datapath::target::{Dial, Stage, Target};
@@ -291,6 +292,9 @@ impl Runtime {
             return;
         };
         tracing::info!("the link with {} ended: {reason}", port.state.address);
+        if let Some((tenant, peer)) = port.state.dialled_for() {
+            self.peers.ended(tenant, peer, reason, self.now_ns);
+        }
         port.io.end();
         self.bytes.add_link(&port.io.link().moved());
         self.reclaim_sent(&mut port);
@@ -414,7 +418,52 @@ impl Runtime {
     }
 }
 
+/// How peers are.
+impl Runtime {
+    pub(super) fn peer_reports(&self) -> Vec<PeerReport> {
+        let of_links = self.links.iter().map(|(_, port)| {
+            let (state, link) = (&port.state, port.io.link());
+            let last = state.dialled_for();
+            let last = last.and_then(|(tenant, peer)| self.peers.last_error(tenant, peer));
+            PeerReport {
+                name: link.peer_name().map(str::to_owned),
+                address: state.address.clone(),
+                dialled: state.dialled.is_some(),
+                tenant: state.tenant.as_deref().map(str::to_owned),
+                state: if link.is_ready() { "ready" } else { "opening" },
+                since_ns: match link.is_ready() {
+                    true => state.ready_since_ns,
+                    false => last.and_then(|last| last.since_ns),
+                },
+                last_error: last.map(|last| last.why.clone()),
+            }
+        });
+        let lost = self.dials.iter().filter(|dial| {
+            let is_there = self.link_to(&dial.tenant, &dial.peer).is_some();
+            !is_there && !self.bindings_to(&dial.tenant, &dial.peer).is_empty()
+        });
+        let lost = lost.map(|dial| {
+            let last = self.peers.last_error(&dial.tenant, &dial.peer);
+            PeerReport {
+                name: None,
+                address: dial.peer.to_string(),
+                dialled: true,
+                tenant: Some(dial.tenant.to_string()),
+                state: "lost",
+                since_ns: last.and_then(|last| last.since_ns),
+                last_error: last.map(|last| last.why.clone()),
+            }
+        });
+        of_links.chain(lost).collect()
+    }
+}
+
 impl LinkState {
+    /// Whom this end dialled, and for which tenant.
+    pub(super) fn dialled_for(&self) -> Option<(&Arc<str>, &Target)> {
+        Some((self.tenant.as_ref()?, self.dialled.as_ref()?))
+    }
+
     fn leads_to(&self, tenant: &str, peer: &Target) -> bool {
         self.dialled.as_ref() == Some(peer) && self.tenant.as_deref() == Some(tenant)
     }

@@ -510,7 +510,9 @@ impl Runtime {
                     "the link with {} ({name}) is ready, version {version}",
                     state.address
                 );
+                state.ready_since_ns = Some(self.now_ns);
                 if let (Some(peer), Some(tenant)) = (&state.dialled, &state.tenant) {
+                    self.peers.ready(tenant, peer);
                     self.dials.retain(|dial| !dial.leads_to(tenant, peer));
                 }
                 state.rdma_until_ns = None;

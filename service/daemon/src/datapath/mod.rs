@@ -37,6 +37,7 @@ pub(crate) mod metrics;
 pub(crate) mod moving;
 mod parked;
 mod past;
+mod peers;
 pub(crate) mod placement;
 mod policies;
 mod pool;

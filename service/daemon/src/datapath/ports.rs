@@ -431,6 +431,8 @@ pub(crate) struct LinkState {
     pub(crate) rdma_until_ns: Option<u64>,
     /// Dialled by TCP: when RDMA is tried again.
     pub(crate) rdma_again_ns: Option<u64>,
+    /// When it became ready; `None`: it isn't, or was already when this process took it over.
+    pub(crate) ready_since_ns: Option<u64>,
     /// Another link has its bindings; what goes by it still, ends by it.
     pub(crate) replaced: bool,
     /// Known from the first BIND, or from the start when dialled.
@@ -472,6 +474,7 @@ impl LinkPort {
             not_rdma: None,
             rdma_until_ns: None,
             rdma_again_ns: None,
+            ready_since_ns: None,
             replaced: false,
             tenant,
             flow,

@@ -43,6 +43,7 @@ use crate::datapath::command::{
 };
 use crate::datapath::durations::Durations;
 use crate::datapath::message::{Body, Message, Source};
+use crate::datapath::peers::Peers;
 use crate::datapath::placement::{Map, Placement};
 use crate::datapath::policies::Policies;
 use crate::datapath::pool::Pool;
@@ -160,6 +161,8 @@ pub(crate) struct Runtime {
     pub(crate) bindings: Slots<RemoteBinding>,
     /// Peers that are being dialled, or will be again.
     pub(crate) dials: Vec<Dial>,
+    /// For reports.
+    pub(crate) peers: Peers,
     /// Peers that are dialled by TCP for a while.
     pub(crate) without_rdma: WithoutRdma,
     /// Links that became ready in this turn.
@@ -252,6 +255,7 @@ impl Runtime {
             services: Vec::new(),
             bindings: Slots::default(),
             dials: Vec::new(),
+            peers: Peers::default(),
             without_rdma: WithoutRdma::default(),
             opened: Vec::new(),
             policies,
@@ -1105,6 +1109,7 @@ impl Runtime {
                 .map(|(_, port)| port.report(&self.engine))
                 .collect(),
             links: links.collect(),
+            peers: self.peer_reports(),
             services: services
                 .map(|(service, id)| service.report(self.engine.servers_of(ServiceId(id))))
                 .collect(),

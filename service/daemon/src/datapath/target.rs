@@ -58,6 +58,8 @@ impl PartialEq for Target {
     }
 }
 
+impl Eq for Target {}
+
 impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.name)
