@@ -37,6 +37,8 @@ pub(crate) struct Policy {
     pub(crate) tenant: Option<String>,
     /// `name@version`.
     pub(crate) policy: String,
+    /// It is out of force somewhere, for its faults.
+    pub(crate) is_quarantined: bool,
     pub(crate) total: Judged,
     pub(crate) calls: u64,
     pub(crate) denied: u64,
@@ -161,7 +163,7 @@ impl View {
         });
         let policies = self.policies.iter().map(|row| {
             json!({
-                "tenant": row.tenant, "policy": row.policy, "total": row.total.calls, "total_denied": row.total.denied,
+                "tenant": row.tenant, "policy": row.policy, "quarantined": row.is_quarantined, "total": row.total.calls, "total_denied": row.total.denied,
                 "total_faults": row.total.faults, "calls": row.calls, "denied": row.denied, "refused": row.refused, "faults": row.faults,
                 "calls_per_s": self.per_second(row.calls), "cpu": row.cpu,
             })
@@ -236,6 +238,7 @@ fn policies(before: &Sample, now: &Sample, interval: Duration) -> Vec<Policy> {
         Policy {
             tenant: version.tenant.clone(),
             policy: format!("{}@{}", version.name, version.version),
+            is_quarantined: now.quarantined.contains(version),
             total: judged.clone(),
             calls: judged.calls.saturating_sub(before.calls),
             denied: judged.denied.saturating_sub(before.denied),

@@ -3,7 +3,7 @@
 //! What isn't there, or isn't a number that can be, counts as nothing, and what isn't known is passed over: no report is refused. Text is shown
 //! without control characters, whoever chose it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -91,6 +91,8 @@ pub(crate) struct Sample {
     pub(crate) live_calls: u64,
     pub(crate) durations: BTreeMap<Calls, Durations>,
     pub(crate) policies: BTreeMap<Version, Judged>,
+    /// Those of them that are out of force somewhere.
+    pub(crate) quarantined: BTreeSet<Version>,
     pub(crate) runtimes: BTreeMap<u64, Times>,
 }
 
@@ -108,6 +110,19 @@ impl Sample {
             ready_links: count(&report["links"]["ready"]),
             ..Sample::default()
         };
+        for one in list(&report["quarantined"])
+            .iter()
+            .filter(|one| one.is_object())
+        {
+            let version = Version {
+                tenant: tenant(one),
+                name: text(&one["name"]),
+                version: text(&one["version"]),
+            };
+            // It is to be seen, too, if it never judged.
+            sample.policies.entry(version.clone()).or_default();
+            sample.quarantined.insert(version);
+        }
         for family in list(&report["metrics"]) {
             let name = family["name"].as_str().unwrap_or_default();
             for point in list(&family["points"]) {

@@ -152,8 +152,13 @@ pub(crate) fn policies(view: &View, sort: Sort) -> Table {
     ];
     let rows = view.policies.iter().map(|row| {
         let owner = row.tenant.clone();
+        let state = if row.is_quarantined {
+            " QUARANTINED"
+        } else {
+            ""
+        };
         vec![
-            row.policy.clone(),
+            format!("{}{state}", row.policy),
             owner.unwrap_or_else(|| "(provider)".to_owned()),
             format!("{:.2}%", row.cpu * 100.0),
             rate(view.per_second(row.calls)),
@@ -243,7 +248,7 @@ fn time(seconds: f64) -> String {
     }
 }
 
-fn age(up: Duration) -> String {
+pub(crate) fn age(up: Duration) -> String {
     let seconds = up.as_secs();
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {
@@ -280,6 +285,27 @@ RUNTIME  █ busy, ▒ spins, · sleeps  busy  spins  sleeps
 0        ██████▒▒▒▒··········        30%    20%     50%
 ";
         assert_eq!(plain(&view, Sort::Cpu), expected);
+    }
+
+    #[test]
+    fn a_quarantined_policy_says_so_whether_it_has_judged_or_not() {
+        use crate::top::rows::tests::report;
+        use crate::top::sample::Sample;
+
+        let mut now = report(5_000_000_000, 2_000, 150);
+        now["quarantined"] = serde_json::json!([
+            {"tenant": "acme", "name": "acl", "version": "2"}, {"tenant": "bank", "name": "quota", "version": "1"}, 7,
+        ]);
+        let before = Sample::of(&report(3_000_000_000, 1_000, 100));
+        let mut view = View::between(&before, &Sample::of(&now), None);
+        view.sort(Sort::Cpu);
+        let shown = policies(&view, Sort::Cpu).lines(usize::MAX).1.join("\n");
+        let expected = "\
+acl@2 QUARANTINED    acme        5.00%      525      25.0        0.0       0
+acl@2                (provider)  0.00%      0.0       0.0        0.0       0
+quota@1 QUARANTINED  bank        0.00%      0.0       0.0        0.0       0";
+        assert_eq!(shown, expected);
+        assert_eq!(view.json()["policies"][0]["quarantined"], true);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! Absent on purpose: percentiles, which are those of an interval that only the viewer knows; and exemplars, which a tracing system shows.
 
 use serde_json::{Map, Value, json};
+use tollgate_control::Attachment;
 use tollgate_engine::Status;
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_telemetry::histogram::{Histogram, SCALE};
@@ -30,8 +31,32 @@ pub(super) async fn report(control: &Control) -> Result<Value, Status> {
         "sessions": sessions,
         "services": services,
         "links": links,
+        "quarantined": quarantined(control),
         "metrics": families,
     }))
+}
+
+/// Versions that are out of force somewhere for their faults.
+fn quarantined(control: &Control) -> Vec<Value> {
+    let attachments = control.attachments.borrow();
+    let lives = attachments.live.iter();
+    let of = lives.filter_map(|(_, live)| {
+        let Attachment {
+            target,
+            policy,
+            slot,
+            ..
+        } = &live.attachment;
+        slot.quarantine.as_ref()?;
+        let version = slot.stable?.to_string();
+        let owner = target.owner();
+        Some(json!({"tenant": owner.tenant(), "name": policy, "version": version}))
+    });
+    let mut all: Vec<_> = of.collect();
+    // Once, not once per runtime or place.
+    all.sort_by_cached_key(Value::to_string);
+    all.dedup();
+    all
 }
 
 fn of_family(family: &Family) -> Value {
