@@ -397,9 +397,22 @@ fn what_was_added_is_listed() {
         Some(1),
         "{status}"
     );
-    let text = hosts.b.tollgate(["status"]);
+    let text = hosts.a.tollgate(["status"]);
     assert_ok(&text);
-    assert!(text.out.contains("acme"), "{text}");
+    assert!(text.out.lines().count() <= 24, "{text}");
+    let peer = format!("b  {}  ready for ", hosts.b.listen());
+    for shown in ["wrong     nothing", "tenants   acme  ", &peer] {
+        assert!(text.out.contains(shown), "{shown} is missing: {text}");
+    }
+    let all = hosts.a.tollgate(["status", "--verbose"]);
+    assert_ok(&all);
+    assert!(
+        all.out.contains("\nwire\n") && all.out.contains("\npeers\n"),
+        "{all}"
+    );
+    let peers = &hosts.b.status()["peers"];
+    assert_eq!(peers[0]["name"], "a", "{peers}");
+    assert_eq!(peers[0]["dialled"], false, "{peers}");
 }
 
 #[test]

@@ -20,8 +20,8 @@ use tollgate_shm_abi::status::Code;
 
 use crate::args::{Console, DaemonUpgrade, Prefetch, Status, Tenant};
 use crate::failure::Failure;
-use crate::limits::MAX_REPORT_BYTES;
-use crate::{output, schema};
+use crate::limits::{CALLS_LOOK, MAX_REPORT_BYTES};
+use crate::{output, schema, screen};
 
 /// How long the daemon may take for one answer. Compiling a large policy takes the longest.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -75,6 +75,11 @@ pub(crate) fn status(socket: &Path, args: &Status) -> Result<String, Failure> {
     let report = report(socket, RequestBody::Status(Empty {}))?;
     if args.json {
         return Ok(output::json(&report));
+    }
+    if !args.verbose {
+        std::thread::sleep(CALLS_LOOK);
+        let later = self::report(socket, RequestBody::Status(Empty {}))?;
+        return Ok(screen::of_status(&report, &later));
     }
     let mut text = String::new();
     outline(&mut text, 0, &report);

@@ -408,6 +408,9 @@ pub(crate) struct Show {
     pub(crate) policy: String,
     #[command(flatten)]
     pub(crate) owner: Owner,
+    /// Print everything, indented
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) verbose: bool,
     /// Print JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,
@@ -570,6 +573,9 @@ pub(crate) enum Side {
 
 #[derive(Debug, Args)]
 pub(crate) struct Status {
+    /// Print everything, indented
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) verbose: bool,
     /// Print JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,

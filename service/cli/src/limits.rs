@@ -58,6 +58,12 @@ pub(crate) const MAX_BUCKETS: usize = 4_096;
 /// Most characters of a name in a live view; a method's full name has up to 511 bytes or so, and nobody's terminal shows more.
 pub(crate) const MAX_NAME_CHARS: usize = 512;
 
+/// How long `status` looks at what calls there are, to say how many per second.
+pub(crate) const CALLS_LOOK: Duration = Duration::from_millis(250);
+
+/// Lines that `status` and `policy show` have for each of what there may be many of: tenants, peers, policies, problems.
+pub(crate) const MAX_SHOWN_EACH: usize = 6;
+
 /// The shortest interval of a live view: what a daemon is asked costs it a copy of all series.
 pub(crate) const MIN_INTERVAL: Duration = Duration::from_millis(100);
 

@@ -37,6 +37,7 @@ mod output;
 mod policy;
 mod rpc;
 mod schema;
+mod screen;
 mod stubs;
 mod top;
 mod up;

@@ -23,7 +23,7 @@ use crate::args::{
     Push, Select, Show, Side, Upgrade, VersionName,
 };
 use crate::failure::Failure;
-use crate::output;
+use crate::{output, screen};
 
 /// How long an upgraded version is watched unless it is told otherwise.
 const PROBATION_MS: u64 = 60_000;
@@ -328,6 +328,9 @@ fn show(socket: &Path, args: &Show) -> Result<String, Failure> {
     if args.json {
         return Ok(output::json(&report));
     }
+    if !args.verbose {
+        return Ok(screen::of_policy(&report));
+    }
     let mut text = String::new();
     outline(&mut text, 0, &report);
     Ok(text)
@@ -468,7 +471,7 @@ fn items(value: &Value) -> &[Value] {
 }
 
 /// `client hotel.Reservation/*: acl@1 decides, acl@2 on trial (canary 10%)`
-fn in_force(attachment: &Value) -> String {
+pub(crate) fn in_force(attachment: &Value) -> String {
     let name = attachment["policy"].as_str().unwrap_or("?");
     let stable = match attachment["stable"].as_u64() {
         Some(version) => format!("{name}@{version} decides"),
@@ -486,7 +489,7 @@ fn in_force(attachment: &Value) -> String {
         _ => String::new(),
     };
     let quarantine = match attachment["quarantine"].as_str() {
-        Some(why) => format!(", quarantined: {why}"),
+        Some(why) => format!(", QUARANTINED: {}", output::plain(why)),
         None => String::new(),
     };
     let place = attachment["place"].as_str().unwrap_or("?");
@@ -498,9 +501,10 @@ fn describe(policy: &Value) -> String {
     let word = |key: &str| policy[key].as_str().unwrap_or("?").to_owned();
     let place = |at: &Value| {
         let place = at["place"].as_str().unwrap_or("?");
-        match at["role"].as_str() {
-            None | Some("stable") => place.to_owned(),
-            Some(role) => format!("{place} ({role})"),
+        match (at["quarantine"].as_str(), at["role"].as_str()) {
+            (Some(why), _) => format!("{place} (QUARANTINED: {})", output::plain(why)),
+            (None, None | Some("stable")) => place.to_owned(),
+            (None, Some(role)) => format!("{place} ({role})"),
         }
     };
     let places: Vec<_> = items(&policy["attachments"]).iter().map(place).collect();
@@ -536,6 +540,14 @@ mod tests {
             describe(&policy),
             "acme  acl@2  1823 bytes  sha256:0123456789ab  server hotel.Reservation/*, client a.B/* (canary 10%)"
         );
+        policy["attachments"][0]["quarantine"] =
+            json!("5 faults within 60 s, the last: a\u{1b}[2J");
+        let line = describe(&policy);
+        assert!(
+            line.contains("hotel.Reservation/* (QUARANTINED: 5 faults within 60 s, the last: a"),
+            "{line}"
+        );
+        assert!(!line.contains('\u{1b}'), "{line}");
         policy["attachments"] = json!([]);
         assert!(describe(&policy).ends_with("  not attached"));
     }
@@ -554,7 +566,7 @@ mod tests {
         let empty = json!({"place": "client a.B/*", "policy": "acl", "candidate": null, "quarantine": "5 faults"});
         assert_eq!(
             in_force(&empty),
-            "client a.B/*: nothing decides, quarantined: 5 faults"
+            "client a.B/*: nothing decides, QUARANTINED: 5 faults"
         );
     }
 

@@ -16,6 +16,8 @@ mod screen;
 mod table;
 mod terminal;
 
+pub(crate) use table::age;
+
 use std::io::IsTerminal;
 use std::path::Path;
 
