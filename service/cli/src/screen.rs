@@ -13,6 +13,7 @@
 //!
 //! Absent on purpose: everything else, which `--verbose` prints as an outline, and `--json` for programs.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -150,7 +151,7 @@ const MAX_NAME: usize = 24;
 
 /// `b  10.0.0.2:7472  ready for 2h 5m`
 fn peer(peer: &Value) -> String {
-    let name = peer["name"].as_str().map_or_else(|| "?".to_owned(), plain);
+    let name = peer["name"].as_str().map_or_else(|| "?".into(), plain);
     let (address, state) = (word(&peer["address"]), word(&peer["state"]));
     let whence = if peer["dialled"] == false {
         " (it dialled)"
@@ -272,8 +273,8 @@ fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn word(value: &Value) -> String {
-    value.as_str().map_or_else(|| "?".to_owned(), plain)
+fn word(value: &Value) -> Cow<'_, str> {
+    value.as_str().map_or_else(|| "?".into(), plain)
 }
 
 fn count(number: u64, what: &str) -> String {
