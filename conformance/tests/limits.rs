@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -200,18 +202,33 @@ fn sessions_are_limited_over_all_runtimes_and_need_no_more_descriptors_than_the_
         }
     };
     let mut opened = Vec::new();
+    for k in 0..LIMIT / 4 {
+        opened.push(open(4 * k).unwrap());
+    }
+    let refused = open(0).unwrap_err();
+    assert!(
+        refused.contains("tenant acme has 1024 sessions"),
+        "{refused}"
+    );
+    assert_eq!(
+        daemon.tollgate(["tenant", "list"]).code,
+        0,
+        "the operator gets through"
+    );
+    let mut others = (0..).filter(|k| k % 4 != 0);
     let refused = loop {
-        match open(opened.len()) {
+        match open(others.next().unwrap()) {
             Ok(wire) => opened.push(wire),
             Err(refused) => break refused,
         }
     };
     assert_eq!(opened.len(), LIMIT, "{refused}");
+    assert_eq!(daemon.tollgate(["tenant", "list"]).code, 0);
     assert!(
         refused.contains("the daemon has 4096 sessions"),
         "{refused}"
     );
-    opened.pop();
+    opened.remove(0);
     eventually(SOON, || open(0).map(|wire| opened.push(wire)).is_ok())
         .expect("one went, one comes");
     assert!(open(1).is_err());
@@ -225,9 +242,16 @@ fn control_connections_are_limited() {
     let bed = Testbed::new();
     let daemon = bed.daemon("a");
     let connect = || Wire::connect(daemon.socket());
-    let is_served = |wire: &mut Wire| wire.ask(RequestBody::Status(Empty {}), &[]).is_some();
-    // They are accepted in order, so the first that isn't served is one too many.
-    let mut connected: Vec<Wire> = (1..LIMIT).map(|_| connect()).collect();
+    let is_served = |wire: &mut Wire| wire.ask(RequestBody::TenantList(Empty {}), &[]);
+    let is_served =
+        |wire: &mut Wire| matches!(is_served(wire), Some((ResponseBody::Tenants(_), _)));
+    // They are accepted in order, so the first that isn't served is one too many. The operator's may be silent once they have asked something.
+    let connect_and_ask = |_| {
+        let mut wire = connect();
+        assert!(is_served(&mut wire));
+        wire
+    };
+    let mut connected: Vec<Wire> = (1..LIMIT).map(connect_and_ask).collect();
     let mut last = connect();
     assert!(is_served(&mut last));
     let mut one_more = connect();
@@ -235,4 +259,66 @@ fn control_connections_are_limited() {
     assert!(is_served(&mut last), "those that are there go on");
     connected.pop();
     eventually(SOON, || is_served(&mut connect())).expect("one went, one comes");
+}
+
+/// Opens connections and says nothing: prints how many the daemon keeps, and once it keeps none any more.
+const SILENT: &str = r#"
+import select, socket, sys
+path, count = sys.argv[1], int(sys.argv[2])
+def connect():
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.connect(path)
+    return s
+def ended(s, wait):
+    if not select.select([s], [], [], wait)[0]:
+        return False
+    while True:
+        said = s.recv(65536)
+        if not said:
+            return True
+        if not select.select([s], [], [], 5)[0]:
+            return False
+kept = [s for s in [connect() for _ in range(count)] if not ended(s, 0.5 / count)]
+kept = [s for s in kept if not ended(s, 0)]
+print("kept", len(kept), flush=True)
+while kept:
+    kept = [s for s in kept if not ended(s, 1)]
+print("all closed", flush=True)
+"#;
+
+/// Takes root: there is no other way to be several users.
+#[test]
+fn silent_connections_of_one_user_end_and_leave_room_for_others_and_for_the_operator() {
+    /// `STRANGERS_PER_USER` of the daemon.
+    const SHARE: usize = 512;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    many_descriptors(4 * SHARE as u64);
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let everybody = |path: &Path| {
+        std::fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
+    };
+    everybody(daemon.socket());
+    everybody(daemon.socket().parent().unwrap());
+    let silent = |user: &str, count: usize| {
+        let (socket, count) = (daemon.socket().display().to_string(), count.to_string());
+        let user = ["--reuid", user, "--regid", user, "--clear-groups"];
+        let program = ["python3", "-c", SILENT, &socket, &count];
+        Process::start(Path::new("setpriv"), user.iter().chain(&program)).unwrap()
+    };
+    let mallory = silent("65534", SHARE + 100);
+    let kept = mallory
+        .line(SOON, |line| line.starts_with("kept "))
+        .unwrap();
+    assert_eq!(kept, format!("kept {SHARE}"));
+    let other = silent("65533", 10);
+    let kept = other.line(SOON, |line| line.starts_with("kept ")).unwrap();
+    assert_eq!(kept, "kept 10", "another user has a share of its own");
+    let token = daemon.tenant("acme");
+    Session::open(SessionOptions::new(daemon.socket(), &token)).unwrap();
+    for process in [mallory, other] {
+        process.line(SOON, |line| line == "all closed").unwrap();
+    }
 }

@@ -6,21 +6,26 @@ use std::time::Duration;
 /// Application sessions of one daemon. Each has three segments, of which only touched pages cost memory, and takes five descriptors (three if its
 /// library can't follow to another daemon): this many need a hard limit of 20,600.
 pub const MAX_SESSIONS: usize = 4_096;
+/// Of those, one tenant's.
+pub const MAX_SESSIONS_PER_TENANT: usize = MAX_SESSIONS / 4;
+/// See [`MAX_SESSIONS`].
+pub const DESCRIPTORS_PER_SESSION: usize = 5;
+/// Descriptors that neither sessions nor connections may take: for listeners, links, policies' processes and files.
+pub const KEPT_DESCRIPTORS: usize = 56;
 
 /// Links of one runtime to peers, accepted and dialled. Each has a 256 KiB receive buffer, touched lazily.
 pub const MAX_LINKS: usize = 1_024;
 
 /// Dialled addresses of one runtime whose last error is remembered, for reports.
 pub const MAX_PEER_ERRORS: usize = 256;
+/// Calls of one tenant's applications and peers that a runtime tracks, of the engine's. Others find room for theirs.
+pub const MAX_CALLS_PER_TENANT: usize = tollgate_engine::limits::MAX_CALLS / 2;
 
 /// Methods that one session has bound or serves, over all its bindings. Handles aren't reused.
 pub const MAX_METHODS_PER_SESSION: usize = 4_096;
 
 /// Services that one tenant has ever served on this host since the daemon started; each version of a schema counts.
 pub const MAX_SERVICES_PER_TENANT: usize = 256;
-
-/// Calls of one tenant's applications and peers that a runtime tracks, of the engine's. Others find room for theirs.
-pub const MAX_CALLS_PER_TENANT: usize = tollgate_engine::limits::MAX_CALLS / 2;
 
 /// Attachments in force, over all tenants, those that concern every tenant once per runtime; the store limits each owner's.
 pub const MAX_ATTACHMENTS: usize = 65_536;
@@ -88,15 +93,6 @@ pub const MAX_DIALLED_PER_TENANT: usize = MAX_LINKS / 4;
 /// First and longest pause before a peer is dialled again, or asked again for a binding that it no longer accepts; doubled in between.
 pub const REDIAL_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// Smallest and largest ring of a link over RDMA that the configuration accepts, in KiB: those of the transport.
-pub const RDMA_RING_KIB: std::ops::RangeInclusive<u32> = 64..=65_536;
-
-/// How long a peer that is dialled by RDMA may take until it is ready; then it is dialled by TCP. Bindings wait 5 s for both.
-pub const RDMA_PATIENCE: Duration = Duration::from_secs(2);
-
-/// How long a peer that couldn't be reached by RDMA is reached by TCP without another try.
-pub const RDMA_PAUSE: Duration = Duration::from_secs(10);
-
 /// How long a peer's address is dialled alone before its next one is dialled beside it: what RFC 8305 recommends.
 pub const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
@@ -123,6 +119,15 @@ pub const REMEMBERED_FOR: (Duration, Duration) = (Duration::from_secs(5), Durati
 
 /// Longest name of a peer, bytes: a DNS name has at most 253.
 pub const MAX_HOST: usize = 253;
+
+/// Smallest and largest ring of a link over RDMA that the configuration accepts, in KiB: those of the transport.
+pub const RDMA_RING_KIB: std::ops::RangeInclusive<u32> = 64..=65_536;
+
+/// How long a peer that is dialled by RDMA may take until it is ready; then it is dialled by TCP. Bindings wait 5 s for both.
+pub const RDMA_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a peer that couldn't be reached by RDMA is reached by TCP without another try.
+pub const RDMA_PAUSE: Duration = Duration::from_secs(10);
 
 /// Links that share a pool of receives and memory, 8 MiB, of a runtime's poller, and pools of each device that it may have: as many links as a runtime.
 #[cfg(feature = "rdma")]
@@ -254,6 +259,8 @@ pub const COMPILED_POLICIES: usize = 64;
 /// Versions of policies, each with a schema and with what is granted to it, of which it is remembered what they are shown. Of the others it
 /// is worked out when a chain is made: milliseconds for a service of a dozen methods.
 pub const KEPT_ASKS: usize = 256;
+/// Of those, one owner's.
+pub const KEPT_ASKS_PER_OWNER: usize = KEPT_ASKS / 4;
 
 /// What an instance's set-up may take of the thread that all administration is done on; one that takes longer is made on another. 50 us.
 pub const QUICK_SETUP: Duration = Duration::from_micros(50);
@@ -262,8 +269,23 @@ pub const QUICK_SETUP: Duration = Duration::from_micros(50);
 /// what is longer ago they are judged by the versions in force.
 pub const PAST_CHANGES: usize = 64;
 
-/// Schemas of services held in memory. One that nobody uses any more is forgotten when the table is full.
+/// Schemas of services held in memory. One that nobody uses any more is forgotten when the table is full, or its tenant's share of it.
 pub const MAX_SCHEMAS: usize = 4_096;
+/// Of those, schemas that one tenant's applications were the first to bind.
+pub const MAX_SCHEMAS_PER_TENANT: usize = MAX_SCHEMAS / 4;
+
+/// Bytes of the descriptor sets that these are in: a process that takes over gets them. 64 MiB, sixteen of the largest.
+pub const MAX_SCHEMA_BYTES_PER_TENANT: usize = 64 << 20;
+
+/// Schemas of one tenant that are resolved or compared at once; further ones wait. Of each, the descriptor set is held.
+pub const TURNS_PER_TENANT: usize = 2;
+/// The same of all tenants: as many blocking threads.
+pub const TURNS: usize = 32;
+/// Blocking threads of the operator's: for administration, which does one thing at a time, and for instances of policies.
+pub const OPERATORS_THREADS: usize = 8;
+
+/// Bindings of one tenant's sessions. An entry is some 200 bytes.
+pub const MAX_BINDINGS_PER_TENANT: usize = 65_536;
 
 /// Services that are prefetched: they stay in memory whether anybody uses them. An entry is some 100 KB with its machine code.
 pub const MAX_PREFETCHED: usize = 256;
@@ -296,13 +318,26 @@ pub const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Descriptor sets whose resolved service is remembered, so that binding one again costs a hash and a look-up. An entry is two
 /// hashes and a service's name; the schema itself counts against [`MAX_SCHEMAS`].
 pub const MAX_KNOWN_SETS: usize = 4_096;
+/// Of those, sets that one tenant has bound.
+pub const MAX_KNOWN_SETS_PER_TENANT: usize = MAX_KNOWN_SETS / 4;
 
 /// Methods and projections that wait for the compile thread; what finds no place is asked for again by its next call. At
 /// about 1 ms each, a full queue is a second's work.
 pub const COMPILE_QUEUE: usize = 1_024;
+/// Of those, methods of schemas that one tenant has brought. Tenants take turns, so nobody waits for another's queue.
+pub const COMPILE_QUEUE_PER_TENANT: usize = COMPILE_QUEUE / 4;
 
-/// Control connections at once; further ones are closed at once.
+/// Control connections at once; further ones are told so and closed.
 pub const MAX_CONNECTIONS: usize = 8_192;
+/// Of those, for the operator alone: root and the daemon's own user.
+pub const OPERATORS_CONNECTIONS: usize = 64;
+/// Of those, without a session and of one user that isn't the operator.
+pub const STRANGERS_PER_USER: usize = 512;
+/// How long a connection may say nothing that has no session: before its first request, and if it isn't the operator's, before each further one.
+pub const FIRST_WORD: Duration = Duration::from_secs(10);
+/// How long an answer waits for an application that doesn't read any. Then its connection is closed: what it has asked keeps others waiting, who take over,
+/// say.
+pub const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Longest spin before a runtime sleeps that the configuration accepts. 10 ms.
 pub const MAX_SPIN: Duration = Duration::from_millis(10);

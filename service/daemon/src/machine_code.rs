@@ -1,24 +1,25 @@
 //! Machine code, made on first use by one thread beside the datapath; until it is there the interpreter serves.
 //!
 //! ```text
-//!   first call of a method ── try_send ──▶ [ at most COMPILE_QUEUE ] ──▶ compile thread ── publishes ──▶ Codec, Projector
+//!   first call of a method ── ask ──▶ [ at most COMPILE_QUEUE; each tenant's in turn ] ──▶ compile thread ── publishes ──▶ Codec, Projector
 //! ```
 //!
 //! Compiled apart, so that nobody pays for what isn't used: a method's `gather` and `accept` when it is first called, its
 //! `encode` and `decode` when a message of it first crosses between two schemas, a projection when a policy first reads it.
 //!
 //! Invariants: asking never waits, and costs one relaxed load once it was done; what is asked for is compiled once, however
-//! many runtimes ask. A full queue refuses, and the next call asks again. A compiler that panics costs that one piece of code.
+//! many runtimes ask. A full queue, or one that somebody else has in hand, refuses, and the next call asks again. Who brings a schema with many methods
+//! keeps nobody's waiting. A compiler that panics costs that one piece of code.
 
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use tollgate_jit::{Codec, CompileError, Projector};
 use tollgate_marshal::{Fault, FaultCode};
 
-use crate::limits::COMPILE_QUEUE;
+use crate::limits::{COMPILE_QUEUE, COMPILE_QUEUE_PER_TENANT};
 
 /// What is compiled at once.
 enum Job {
@@ -28,9 +29,121 @@ enum Job {
 }
 
 /// Where to ask for machine code. All clones lead to one thread.
-#[derive(Clone)]
 pub(crate) struct Compiler {
-    queue: SyncSender<Job>,
+    queue: Arc<Queue>,
+    /// For whom; `None`: nobody's tenant.
+    tenant: Option<Arc<str>>,
+}
+
+/// What waits for the compile thread.
+struct Queue {
+    room: usize,
+    lines: Mutex<Lines>,
+    more: Condvar,
+    /// Compilers that may ask. Without any, the thread ends.
+    askers: AtomicUsize,
+}
+
+/// The tenants' lines, and whose turn is when.
+#[derive(Default)]
+struct Lines {
+    of: HashMap<Option<Arc<str>>, VecDeque<Job>>,
+    turns: VecDeque<Option<Arc<str>>>,
+    waiting: usize,
+}
+
+impl Queue {
+    fn new(room: usize) -> Arc<Queue> {
+        Arc::new(Queue {
+            room,
+            lines: Mutex::default(),
+            more: Condvar::new(),
+            askers: AtomicUsize::new(0),
+        })
+    }
+
+    /// Never waits. Whether there is a place.
+    fn try_push(&self, tenant: &Option<Arc<str>>, job: Job) -> bool {
+        let mut lines = match self.lines.try_lock() {
+            Ok(lines) => lines,
+            Err(TryLockError::Poisoned(lines)) => lines.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let length = lines.of.get(tenant).map_or(0, VecDeque::len);
+        let is_full = tenant.is_some() && length >= COMPILE_QUEUE_PER_TENANT;
+        if is_full || lines.waiting >= self.room {
+            return false;
+        }
+        lines.of.entry(tenant.clone()).or_default().push_back(job);
+        lines.waiting += 1;
+        if length == 0 {
+            lines.turns.push_back(tenant.clone());
+        }
+        self.more.notify_one();
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next one; `None`: nobody can ask any more.
+    fn next(&self) -> Option<Job> {
+        let mut lines = self.lock();
+        loop {
+            if let Some(job) = lines.pop() {
+                return Some(job);
+            }
+            if self.askers.load(Ordering::Acquire) == 0 {
+                return None;
+            }
+            let waited = self.more.wait(lines);
+            lines = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Lines {
+    fn pop(&mut self) -> Option<Job> {
+        let tenant = self.turns.pop_front()?;
+        let line = self.of.get_mut(&tenant)?;
+        let job = line.pop_front()?;
+        self.waiting -= 1;
+        match line.is_empty() {
+            true => drop(self.of.remove(&tenant)),
+            false => self.turns.push_back(tenant),
+        }
+        Some(job)
+    }
+}
+
+impl Compiler {
+    fn asking(queue: &Arc<Queue>, tenant: Option<Arc<str>>) -> Compiler {
+        queue.askers.fetch_add(1, Ordering::Relaxed);
+        let queue = Arc::clone(queue);
+        Compiler { queue, tenant }
+    }
+
+    /// The same thread, asked for a tenant.
+    pub(crate) fn of(&self, tenant: &Option<Arc<str>>) -> Compiler {
+        Compiler::asking(&self.queue, tenant.clone())
+    }
+}
+
+impl Clone for Compiler {
+    fn clone(&self) -> Self {
+        self.of(&self.tenant)
+    }
+}
+
+impl Drop for Compiler {
+    fn drop(&mut self) {
+        if self.queue.askers.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // Not between its look and its wait.
+            let _lines = self.queue.lock();
+            self.queue.more.notify_one();
+        }
+    }
 }
 
 /// Whether something was asked for, and whether it is there.
@@ -47,7 +160,7 @@ impl Lazy {
     #[cold]
     fn ask(&self, compiler: &Compiler, job: impl FnOnce() -> Job) {
         let first = !self.asked.swap(true, Ordering::Relaxed);
-        if first && compiler.queue.try_send(job()).is_err() {
+        if first && !compiler.queue.try_push(&compiler.tenant, job()) {
             self.asked.store(false, Ordering::Relaxed);
         }
     }
@@ -192,20 +305,16 @@ impl LazyProjector {
 
 /// Starts the compile thread. It ends with the daemon, or when nobody can ask any more.
 pub(crate) fn start() -> std::io::Result<Compiler> {
-    let (compiler, jobs) = queue();
+    let queue = Queue::new(COMPILE_QUEUE);
+    let compiler = Compiler::asking(&queue, None);
     std::thread::Builder::new()
         .name("compiler".to_owned())
         .spawn(move || {
-            for job in jobs {
+            while let Some(job) = queue.next() {
                 job.run();
             }
         })?;
     Ok(compiler)
-}
-
-fn queue() -> (Compiler, Receiver<Job>) {
-    let (queue, jobs) = sync_channel(COMPILE_QUEUE);
-    (Compiler { queue }, jobs)
 }
 
 impl Job {
@@ -245,8 +354,8 @@ impl Job {
 impl Compiler {
     /// A compiler that never compiles: its queue takes `room` jobs.
     pub(crate) fn idle(room: usize) -> (Self, impl Sized) {
-        let (queue, jobs) = sync_channel(room);
-        (Self { queue }, jobs)
+        let queue = Queue::new(room);
+        (Compiler::asking(&queue, None), queue)
     }
 }
 
@@ -279,14 +388,25 @@ pub(crate) mod tests {
             .collect()
     }
 
+    fn queue() -> (Compiler, Arc<Queue>) {
+        let queue = Queue::new(COMPILE_QUEUE);
+        (Compiler::asking(&queue, None), queue)
+    }
+
+    /// What waits.
+    fn jobs(queue: &Queue) -> Vec<Job> {
+        let mut lines = queue.lock();
+        std::iter::from_fn(|| lines.pop()).collect()
+    }
+
     #[test]
     fn only_what_is_used_is_compiled_and_once() {
-        let (compiler, jobs) = queue();
+        let (compiler, queue) = queue();
         let methods = methods(50, &compiler);
         for _ in 0..3 {
             methods[7].called();
         }
-        let queued: Vec<Job> = jobs.try_iter().collect();
+        let queued = jobs(&queue);
         assert_eq!(queued.len(), 1, "asked for once");
         assert!(!methods[7].is_compiled(), "until it is compiled, it isn't");
         queued.into_iter().for_each(Job::run);
@@ -299,7 +419,7 @@ pub(crate) mod tests {
         methods[7].crosses();
         methods[8].crosses();
         methods[7].called();
-        jobs.try_iter().for_each(Job::run);
+        jobs(&queue).into_iter().for_each(Job::run);
         assert!(methods[7].is_wire_compiled() && methods[8].is_wire_compiled());
         assert!(
             !methods[8].is_compiled(),
@@ -309,17 +429,50 @@ pub(crate) mod tests {
 
     #[test]
     fn a_full_queue_refuses_without_waiting_and_is_asked_again() {
-        let (compiler, jobs) = queue();
+        let (compiler, queue) = queue();
         let methods = methods(COMPILE_QUEUE + 1, &compiler);
         for method in &methods {
             method.called();
         }
-        assert_eq!(jobs.try_iter().count(), COMPILE_QUEUE);
+        assert_eq!(jobs(&queue).len(), COMPILE_QUEUE);
         let last = methods.last().unwrap();
         last.called();
-        assert_eq!(jobs.try_iter().count(), 1, "there is room now");
-        drop(jobs);
+        assert_eq!(jobs(&queue).len(), 1, "there is room now");
+        let busy = queue.lock();
         methods[0].crosses();
-        assert!(!methods[0].is_wire_compiled(), "nobody compiles any more");
+        drop(busy);
+        assert!(jobs(&queue).is_empty(), "nobody waited");
+        methods[0].crosses();
+        assert_eq!(jobs(&queue).len(), 1, "it is asked for again");
+    }
+
+    #[test]
+    fn a_tenant_with_many_methods_keeps_nobodys_waiting() {
+        let (compiler, queue) = queue();
+        let of = |tenant: &str| compiler.of(&Some(tenant.into()));
+        let (many, few) = (
+            methods(COMPILE_QUEUE, &of("mallory")),
+            methods(2, &of("acme")),
+        );
+        many.iter().for_each(Method::called);
+        few.iter().for_each(Method::called);
+        let names: Vec<_> = jobs(&queue)
+            .iter()
+            .map(|job| match job {
+                Job::Native(method) => few.iter().any(|its| Arc::ptr_eq(its, method)),
+                _ => false,
+            })
+            .collect();
+        assert_eq!(names.len(), COMPILE_QUEUE_PER_TENANT + 2);
+        assert_eq!(names[..5], [false, true, false, true, false]);
+    }
+
+    #[test]
+    fn the_thread_ends_when_nobody_can_ask_any_more() {
+        let (compiler, queue) = queue();
+        let thread = std::thread::spawn(move || queue.next().is_none());
+        drop(compiler.clone());
+        drop(compiler);
+        assert!(thread.join().unwrap());
     }
 }

@@ -30,16 +30,21 @@ pub(crate) fn authorize(socket: &ControlSocket) -> Result<Actor, Status> {
     let peer = socket
         .peer()
         .map_err(|error| Status::new(Code::UNAUTHENTICATED, error.to_string()))?;
-    let own = rustix::process::geteuid().as_raw();
-    if peer.uid == 0 || peer.uid == own {
+    if is_operator(peer.uid) {
         let (uid, pid) = (peer.uid, peer.pid);
         return Ok(Actor::Admin { uid, pid });
     }
+    let own = rustix::process::geteuid().as_raw();
     let text = format!(
         "user {} may not administer this daemon; root and user {own} may",
         peer.uid
     );
     Err(Status::new(Code::PERMISSION_DENIED, text))
+}
+
+/// Root and the daemon's own user are.
+pub(crate) fn is_operator(user: u32) -> bool {
+    user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
 /// The status for what the store refuses.

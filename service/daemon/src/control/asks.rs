@@ -14,7 +14,7 @@ use tollgate_policy_host::Hook;
 
 use crate::control::policies::{Loaded, Version};
 use crate::datapath::command::Ask;
-use crate::limits::KEPT_ASKS;
+use crate::limits::{KEPT_ASKS, KEPT_ASKS_PER_OWNER};
 
 /// What it was worked out from. A version's module and configuration are compared too: a tenant that was removed and came back
 /// numbers its versions from the beginning.
@@ -96,7 +96,14 @@ impl Asks {
         }
         let ask = work_out()?;
         let at = at.unwrap_or_else(|| {
-            if kept.len() >= KEPT_ASKS {
+            // Who has many forgets its own.
+            let owner = attachment.target.owner();
+            let is_its = |(key, _): &(Key, _)| key.owner == owner;
+            let its = kept.iter().filter(|kept| is_its(kept)).count();
+            if its >= KEPT_ASKS_PER_OWNER {
+                let at = kept.iter().position(is_its);
+                at.and_then(|at| kept.remove(at));
+            } else if kept.len() >= KEPT_ASKS {
                 kept.pop_front();
             }
             kept.push_back((Key::new(attachment, number, loaded, schema), HashMap::new()));
@@ -197,8 +204,17 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_when_there_are_too_many() {
-        let (asks, attachment, mut version) = (Asks::default(), attachment(), version(0));
-        for number in 0..=KEPT_ASKS as u32 {
+        let (asks, mut attachment, mut version) = (Asks::default(), attachment(), version(0));
+        // Another owner's stays, whatever this one has.
+        attachment.target.tenant = "other".into();
+        assert!(is_news(
+            &asks,
+            (&attachment, &version),
+            &SCHEMA,
+            Hook::Request
+        ));
+        attachment.target.tenant = "t".into();
+        for number in 0..=KEPT_ASKS_PER_OWNER as u32 {
             version.number = number;
             assert!(is_news(
                 &asks,
@@ -221,5 +237,16 @@ mod tests {
             &SCHEMA,
             Hook::Request
         ));
+        attachment.target.tenant = "other".into();
+        version.number = 0;
+        let is_news = |attachment: &Attachment| {
+            is_news(&asks, (attachment, &version), &SCHEMA, Hook::Request)
+        };
+        assert!(!is_news(&attachment));
+        for k in 0..KEPT_ASKS {
+            attachment.target.tenant = format!("t{k}").as_str().into();
+            assert!(is_news(&attachment));
+        }
+        assert_eq!(asks.0.borrow().len(), KEPT_ASKS);
     }
 }

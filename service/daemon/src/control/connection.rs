@@ -31,12 +31,13 @@ use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::text;
 
 use crate::control::policies::LiveBinding;
-use crate::control::schemas::{self, BoundSchema, SetKey};
-use crate::control::{Control, Watched, admin, watch};
+use crate::control::schemas::{self, BoundSchema, Bringer, SetKey};
+use crate::control::turns::Turn;
+use crate::control::{Control, Watched, admin, admission, watch};
 use crate::datapath::Command;
 use crate::datapath::command::{BindAs, BindOutcome};
 use crate::datapath::steering::is_label;
-use crate::limits::{MAX_SESSIONS, REFUSALS_PAUSE};
+use crate::limits::{ANSWER_PATIENCE, FIRST_WORD, REFUSALS_PAUSE};
 
 /// A watched control socket.
 pub(crate) type Socket = AsyncFd<Watched<ControlSocket>>;
@@ -52,7 +53,7 @@ struct Open {
     gate: Arc<RwLock<()>>,
     /// Whether its library keeps calls that overtake the answer to their bind.
     keeps_early_calls: bool,
-    _one_of_all: Rc<()>,
+    place: admission::Session,
 }
 
 /// What others than its connection know of an open session.
@@ -89,11 +90,27 @@ impl From<ResponseBody> for Answer {
 
 /// Serves a connection until it closes.
 pub(super) fn welcome(control: &Rc<Control>, socket: ControlSocket) {
+    let place = match enter(control, &socket) {
+        Ok(place) => place,
+        Err(why) => {
+            tracing::debug!("a control connection was closed: {why}");
+            let status = Status::new(Code::RESOURCE_EXHAUSTED, why);
+            // It is told if that doesn't take waiting.
+            let _closed = socket.send(&encoded(0, failure(&status)), &[]);
+            return;
+        }
+    };
     let Ok(socket) = watch(socket) else {
         return;
     };
     let (ended, told) = oneshot::channel();
-    attend(control, Rc::new(socket), None, (Some(ended), told));
+    attend(control, Rc::new(socket), place, None, (Some(ended), told));
+}
+
+/// A place for a connection, by whose it is.
+fn enter(control: &Control, socket: &ControlSocket) -> Result<admission::Connection, String> {
+    let user = socket.peer().map_or(u32::MAX, |peer| peer.uid);
+    control.admission.connect(user, admin::is_operator(user))
 }
 
 /// Goes on with a session that another process has opened, until its connection closes.
@@ -108,24 +125,29 @@ pub(super) fn go_on(
     let open = Open {
         at: Rc::new(Cell::new((runtime, session))),
         gate: control.gate(&tenant),
+        place: control.admission.go_on(&tenant),
         tenant,
         keeps_early_calls,
-        _one_of_all: Rc::clone(&control.each_session),
     };
     open.register(control, &socket, ended);
-    attend(control, socket, Some(open), (None, told));
+    let place = control.admission.go_on_with_connection();
+    attend(control, socket, place, Some(open), (None, told));
     Ok(())
 }
 
 /// Of a session: where to tell its connection that the runtime has ended it, unless somebody knows; and the connection's end of that.
 type Ended = (Option<oneshot::Sender<String>>, oneshot::Receiver<String>);
 
-fn attend(control: &Rc<Control>, socket: Rc<Socket>, open: Option<Open>, ended: Ended) {
+fn attend(
+    control: &Rc<Control>,
+    socket: Rc<Socket>,
+    place: admission::Connection,
+    open: Option<Open>,
+    ended: Ended,
+) {
     let control = Rc::clone(control);
-    *control.connections.borrow_mut() += 1;
     tokio::task::spawn_local(async move {
-        talk(&control, &socket, open, ended).await;
-        *control.connections.borrow_mut() -= 1;
+        talk(&control, &socket, &place, open, ended).await;
     });
 }
 
@@ -167,13 +189,21 @@ impl Open {
 async fn talk(
     control: &Rc<Control>,
     socket: &Rc<Socket>,
+    place: &admission::Connection,
     mut open: Option<Open>,
     (mut ended, mut told): Ended,
 ) {
     let mut stranger = open.is_none().then(|| Stranger::new(control, socket));
+    let user = socket.get_ref().0.peer().map_or(u32::MAX, |peer| peer.uid);
     loop {
+        let may_be_silent = open.is_some() || (stranger.is_none() && admin::is_operator(user));
         let received = tokio::select! {
             received = receive_in(socket, &control.requests) => received,
+            () = tokio::time::sleep(FIRST_WORD), if !may_be_silent => {
+                let text = format!("this connection has no session and asked nothing within {} s", FIRST_WORD.as_secs());
+                send(socket, 0, failure(&Status::new(Code::DEADLINE_EXCEEDED, text)).into()).await;
+                break;
+            }
             Ok(reason) = &mut told, if open.is_some() => {
                 let status = Status::new(Code::FAILED_PRECONDITION, format!("the session was ended: {reason}"));
                 send(socket, 0, failure(&status).into()).await;
@@ -221,11 +251,17 @@ async fn talk(
             Ok(answer) => answer,
             Err(status) => (failure(&status).into(), None),
         };
+        if open.is_some() {
+            place.has_session();
+        }
         let Some((open, bound)) = open.as_ref().zip(served) else {
-            send(socket, id, answer).await;
+            let reads = send_unless_hurried(control, socket, id, answer).await;
             if control.successor.borrow().is_some() {
                 // That was the last answer of this process.
                 control.retired.notify_one();
+            }
+            if !reads {
+                break;
             }
             continue;
         };
@@ -241,10 +277,14 @@ async fn talk(
                 Ok(()) => answer,
                 Err(status) => failure(&status).into(),
             };
-            send(socket, id, answer).await;
+            if !send_unless_hurried(control, socket, id, answer).await {
+                break;
+            }
         } else {
             // Only then may calls come: the application knows its handles.
-            send(socket, id, answer).await;
+            if !send_unless_hurried(control, socket, id, answer).await {
+                break;
+            }
             let _ending = serve.await;
         }
     }
@@ -304,15 +344,27 @@ async fn hung_up(socket: &Socket) {
     }
 }
 
-async fn send(socket: &Socket, id: u64, answer: Answer) {
-    let bytes = Response {
-        id,
-        body: Some(answer.body),
-    }
-    .encode_to_vec();
+fn encoded(id: u64, body: ResponseBody) -> Vec<u8> {
+    let body = Some(body);
+    Response { id, body }.encode_to_vec()
+}
+
+/// Sends an answer. Whether the other end reads what it is told: one that doesn't is waited for so long only.
+async fn send(socket: &Socket, id: u64, answer: Answer) -> bool {
+    let bytes = encoded(id, answer.body);
     let fds: Vec<BorrowedFd<'_>> = answer.fds.iter().map(AsFd::as_fd).collect();
     // A closed connection is noticed by the next receive.
-    let _sent = send_packet(socket, &bytes, &fds).await;
+    let sent = tokio::time::timeout(ANSWER_PATIENCE, send_packet(socket, &bytes, &fds)).await;
+    sent.is_ok()
+}
+
+/// As [`send`]; where another process waits to take over, who doesn't read at once connects again, to that one.
+async fn send_unless_hurried(control: &Control, socket: &Socket, id: u64, answer: Answer) -> bool {
+    tokio::select! {
+        biased;
+        reads = send(socket, id, answer) => reads,
+        () = control.hurry.notified() => false,
+    }
 }
 
 pub(super) async fn send_packet(
@@ -425,22 +477,15 @@ async fn open_session(
         );
         return Err(Status::new(Code::INVALID_ARGUMENT, text));
     }
-    let exhausted =
-        |error: &dyn std::fmt::Display| Status::new(Code::RESOURCE_EXHAUSTED, error.to_string());
-    let one_of_all = Rc::clone(&control.each_session);
-    // The control plane's own and this one are counted, too.
-    if Rc::strong_count(&one_of_all) - 1 > MAX_SESSIONS {
-        let text = format!("the daemon has {MAX_SESSIONS} sessions, which is the limit");
-        return Err(exhausted(&text));
-    }
+    let place = control.admission.open(&tenant);
+    let place = place.map_err(exhausted)?;
     let wanted = HeapSizes {
         send: request.send_heap_bytes,
         receive: request.receive_heap_bytes,
     };
     let shape = SessionShape::for_request(wanted)
         .map_err(|error| Status::new(Code::INVALID_ARGUMENT, error.to_string()))?;
-    let (end, session_fds) =
-        tollgate_shm_abi::session::create(&shape).map_err(|error| exhausted(&error))?;
+    let (end, session_fds) = tollgate_shm_abi::session::create(&shape).map_err(exhausted)?;
     let gate = control.gate(&tenant);
     let _stays = gate.read().await;
     let runtime = control.runtime_of(&tenant);
@@ -462,7 +507,7 @@ async fn open_session(
         gate: Arc::clone(&gate),
         tenant: tenant.clone(),
         keeps_early_calls: request.features & FEATURE_STREAMS != 0,
-        _one_of_all: one_of_all,
+        place,
     };
     open.register(control, socket, ended);
     let opened = SessionOpened {
@@ -475,7 +520,7 @@ async fn open_session(
         max_outstanding: tollgate_engine::limits::MAX_OUTSTANDING_PER_SESSION,
         features: FEATURE_METADATA | FEATURE_WAITS | FEATURE_STREAMS | FEATURE_HEAPS,
     };
-    let fds = duplicate(&session_fds).map_err(|error| exhausted(&error))?;
+    let fds = duplicate(&session_fds).map_err(exhausted)?;
     Ok((
         open,
         Answer {
@@ -483,6 +528,10 @@ async fn open_session(
             fds,
         },
     ))
+}
+
+fn exhausted(error: impl std::fmt::Display) -> Status {
+    Status::new(Code::RESOURCE_EXHAUSTED, error.to_string())
 }
 
 /// Why a token that was good may not be any more.
@@ -530,6 +579,9 @@ async fn bind(
     fds: Vec<OwnedFd>,
 ) -> Result<(Answer, Served), Status> {
     let invalid = |text: String| Status::new(Code::INVALID_ARGUMENT, text);
+    open.place.bind().map_err(exhausted)?;
+    // Only then is the set read: so many of a tenant's are held at once.
+    let turn = control.turns.of(&open.tenant).await?;
     let bytes = descriptor_set("a binding", &fds)?;
     let side = match request.role {
         SIDE_CLIENT => Side::Client,
@@ -540,7 +592,9 @@ async fn bind(
             )));
         }
     };
-    let schema = intern(control, bytes, &request.service).await?;
+    let by = Some(open.tenant.as_str().into());
+    let schema = intern(control, (&turn, &by), bytes, &request.service).await?;
+    drop(turn);
     let wanted = match side {
         Side::Server => BindAs::Server,
         Side::Client => BindAs::Client {
@@ -578,7 +632,8 @@ async fn bind(
             service: id,
             served,
         } => {
-            let matches = schemas::compare(&service, served.description.clone()).await;
+            let turn = control.turns.of(&open.tenant).await?;
+            let matches = schemas::compare(&turn, &service, served.description.clone()).await;
             let service = id;
             bind(BindAs::Across { service, matches }, chains).await??
         }
@@ -664,6 +719,7 @@ pub(crate) fn descriptor_set(what: &str, fds: &[OwnedFd]) -> Result<Vec<u8>, Sta
 /// The schema's entry: found by the descriptor set's hash, or resolved. Its methods are compiled when they are called.
 pub(super) async fn intern(
     control: &Control,
+    (turn, by): (&Turn, &Bringer),
     bytes: Vec<u8>,
     service: &str,
 ) -> Result<Arc<BoundSchema>, Status> {
@@ -676,7 +732,7 @@ pub(super) async fn intern(
         SetKey::new(&bytes, service)
     } else {
         let (bytes, name) = (Arc::clone(&bytes), Arc::clone(&name));
-        apart(move || SetKey::new(&bytes, &name)).await?
+        turn.apart(move || SetKey::new(&bytes, &name)).await?
     };
     if let Some(known) = control.schemas.borrow_mut().known(&key) {
         return Ok(known);
@@ -685,19 +741,9 @@ pub(super) async fn intern(
         schemas::parse(&bytes, service)?
     } else {
         let bytes = Arc::clone(&bytes);
-        apart(move || schemas::parse(&bytes, &name)).await??
+        turn.apart(move || schemas::parse(&bytes, &name)).await??
     };
-    control.schemas.borrow_mut().intern(key, layout, &bytes)
-}
-
-/// Does on a blocking thread what would keep the reactor.
-pub(crate) async fn apart<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Status> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| {
-        let text = format!("resolving the schema failed: {error}");
-        Status::new(Code::INTERNAL, text)
-    })
+    control.schemas.borrow_mut().intern(key, layout, &bytes, by)
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ use tollgate_shm_abi::control::ControlListener;
 
 use crate::control::{Control, Watched, connection, watch};
 use crate::datapath::Command;
-use crate::limits::MAX_CONNECTIONS;
 
 /// How long nobody is accepted after somebody couldn't be: out of descriptors, say, and others may close some.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -83,10 +82,7 @@ async fn applications(control: Rc<Control>, listener: Rc<AsyncFd<Watched<Control
         let accepted =
             ready.try_io(|inner| inner.get_ref().0.accept().map_err(std::io::Error::from));
         match accepted {
-            Ok(Ok(_)) if *control.connections.borrow() >= MAX_CONNECTIONS => {}
-            Ok(Ok(socket)) => {
-                connection::welcome(&control, socket);
-            }
+            Ok(Ok(socket)) => connection::welcome(&control, socket),
             Ok(Err(error)) => {
                 tracing::warn!("an application's connection can't be accepted: {error}");
                 tokio::time::sleep(PAUSE).await;

@@ -31,11 +31,12 @@ use tollgate_shm_abi::status::Code;
 
 use crate::control::Control;
 use crate::control::admin::{invalid, store_failed};
-use crate::control::connection::{self, apart};
+use crate::control::connection;
 use crate::control::lifecycle::side_of;
 use crate::control::policies::{Live, Loaded, Version, granted};
 use crate::control::replay::{readable, told};
 use crate::control::schemas::BoundSchema;
+use crate::control::turns::Turn;
 use crate::datapath::command::{Ask, Patcher};
 use crate::datapath::{Unchanged, patch_change};
 use crate::limits::MAX_EXPLAINED;
@@ -104,7 +105,8 @@ pub(super) async fn explain(
     let schema = match request.has_schema {
         true => {
             let set = connection::descriptor_set("a question", &fds[..1])?;
-            connection::intern(control, set, &request.service).await?
+            let operators = (&Turn::operators(), &None);
+            connection::intern(control, operators, set, &request.service).await?
         }
         false => bound(control, &request)?,
     };
@@ -135,7 +137,8 @@ pub(super) async fn explain(
     let json = blob_read(message, MAX_EXPLAINED)
         .map_err(|error| invalid(format!("the message can't be read: {error}")))?;
     let id = message_of(method, hook);
-    let asked = apart(move || {
+    let operators = Turn::operators();
+    let asked = operators.apart(move || {
         let block = block(&schema, id, &json)?;
         interrogate(&schema, (hook, id), Letter { block, metadata }, witnesses)
     });

@@ -13,6 +13,7 @@
 //! waited for by the datapath.
 
 mod admin;
+mod admission;
 mod apart;
 mod asks;
 #[cfg(feature = "rdma")]
@@ -25,8 +26,8 @@ mod explain;
 mod lifecycle;
 mod live;
 mod lives;
-mod origin;
 mod names;
+mod origin;
 mod placing;
 mod policies;
 mod prefetch;
@@ -43,6 +44,7 @@ mod takeover;
 mod telemetry;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod watching;
 
 use std::cell::RefCell;
@@ -72,6 +74,7 @@ use tollgate_telemetry::record::Record;
 use tollgate_transport::{LinkConfig, PresharedKey};
 
 use crate::config::Config;
+use crate::control::admission::Admission;
 use crate::control::compile::Compilation;
 use crate::control::connection::{Connected, Refusals, Socket};
 use crate::control::doors::Doors;
@@ -80,9 +83,10 @@ use crate::control::schemas::Schemas;
 use crate::control::socket_file::{Access, SocketFile};
 use crate::control::takeover::Predecessor;
 pub use crate::control::takeover::{ARGUMENT as TAKE_OVER, refuse as refuse_take_over};
+use crate::control::turns::Turn;
 use crate::datapath::command::{PolicyChange, Report};
 use crate::datapath::{Command, Event, Handle, Options, Placement, spawn};
-use crate::limits::COMMAND_TIMEOUT;
+use crate::limits::{COMMAND_TIMEOUT, MAX_TENANT_ENDPOINTS, OPERATORS_THREADS, TURNS};
 use crate::rdma::Rdma;
 use crate::settings::Settings;
 
@@ -146,11 +150,12 @@ struct Control {
     /// For how long tenants that have moved stood still the last time.
     pauses: RefCell<HashMap<String, Duration>>,
     schemas: RefCell<Schemas>,
+    names: names::Names,
+    turns: turns::Turns,
     attachments: RefCell<Attachments>,
     /// Where isolated policies run.
     processes: RefCell<apart::Processes>,
     /// One administrative change at a time.
-    names: names::Names,
     changing: tokio::sync::Mutex<()>,
     /// Faults and the like, which the audit log has coalesced.
     repeats: RefCell<Repeats<(audit::Event, serde_json::Value)>>,
@@ -162,9 +167,7 @@ struct Control {
     requests: RwLock<()>,
     /// Told when what waits for others is to be given up, because another process waits for it.
     hurry: Notify,
-    /// Has as many other owners as there are sessions, over all runtimes.
-    each_session: Rc<()>,
-    connections: RefCell<usize>,
+    admission: Rc<Admission>,
     doors: Doors,
     rdma: Rdma,
     /// Why peers aren't accepted over RDMA, if they aren't.
@@ -210,8 +213,10 @@ pub fn run(config: Config, takes_over: bool) -> Result<(), DaemonError> {
     confinement::give_up_privileges().map_err(confined)?;
     let reactor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // Each worker has one that waits for it; two for what is short.
-        .max_blocking_threads(2 + config.compile.workers)
+        // Each worker has one that waits for it, and each exporter one that looks its endpoint up: where no name server answers, all of them wait.
+        .max_blocking_threads(
+            TURNS + OPERATORS_THREADS + config.compile.workers + 1 + MAX_TENANT_ENDPOINTS,
+        )
         .build()
         .map_err(|error| failed("the control plane can't start")(&error))?;
     tokio::task::LocalSet::new().block_on(&reactor, async {
@@ -307,17 +312,17 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         ended_early: RefCell::default(),
         pauses: RefCell::default(),
         schemas: RefCell::new(Schemas::new(compiler)),
+        names: names::Names::default(),
+        turns: turns::Turns::default(),
         attachments: RefCell::default(),
         processes: RefCell::default(),
         changing: tokio::sync::Mutex::new(()),
         repeats: RefCell::default(),
-        names: names::Names::default(),
         sessions: RefCell::default(),
         strangers: RefCell::default(),
         requests: RwLock::default(),
         hurry: Notify::new(),
-        each_session: Rc::default(),
-        connections: RefCell::new(0),
+        admission: Admission::new(getrlimit(Resource::Nofile).current),
         listen: doors.listen(),
         doors,
         rdma,
@@ -547,12 +552,15 @@ impl Control {
                     runtime,
                     ticket,
                     binding,
+                    tenant,
                     ours,
                     theirs,
                 } => {
                     let control = Rc::clone(&self);
                     tokio::task::spawn_local(async move {
-                        let matches = schemas::compare(&ours, theirs).await;
+                        let turn = control.turns.of(&tenant).await;
+                        let turn = turn.unwrap_or_else(|_ending| Turn::operators());
+                        let matches = schemas::compare(&turn, &ours, theirs).await;
                         let compared = Command::Compared {
                             ticket,
                             binding,
@@ -560,13 +568,6 @@ impl Control {
                         };
                         control.send(runtime, compared);
                     });
-                }
-                Event::PolicyFaulted {
-                    id,
-                    version,
-                    reason,
-                } => {
-                    tokio::task::spawn_local(Rc::clone(&self).faulted(id, version, reason));
                 }
                 Event::LookUp { tenant, peer } => {
                     let control = Rc::clone(&self);
@@ -580,6 +581,13 @@ impl Control {
                         };
                         control.send(home, found);
                     });
+                }
+                Event::PolicyFaulted {
+                    id,
+                    version,
+                    reason,
+                } => {
+                    tokio::task::spawn_local(Rc::clone(&self).faulted(id, version, reason));
                 }
                 Event::CandidateFailed {
                     id,

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use tollgate_engine::Status;
 use tollgate_shm_abi::status::Code;
 
-use crate::control::connection::apart;
 use crate::control::schemas::{self, BoundSchema};
+use crate::control::turns::Turn;
 use crate::control::{Control, DaemonError, failed};
 use crate::limits::PREFETCH_TIMEOUT;
 
@@ -35,7 +35,9 @@ pub(crate) async fn configured(control: &Control) -> Result<(), DaemonError> {
 pub(crate) async fn prefetch(control: &Control, set: Vec<u8>) -> Result<Value, Status> {
     let set = Arc::new(set);
     let read = Arc::clone(&set);
-    let parsed = apart(move || schemas::parse_all(&read)).await??;
+    let operators = Turn::operators();
+    let parsed = operators.apart(move || schemas::parse_all(&read));
+    let parsed = parsed.await??;
     if parsed.is_empty() {
         let text = "the descriptor set has no service";
         return Err(Status::new(Code::INVALID_ARGUMENT, text));

@@ -6,7 +6,7 @@
 //!        at most MAX_KNOWN_SETS                 at most MAX_SCHEMAS; what nobody uses goes first
 //! ```
 //!
-//! Both tables are shared by all tenants. What applications get of them is a function of the descriptor set alone: names, numbers and
+//! Both tables are shared by all tenants; each counts for the tenant that brought it, which has a share. What applications get of them is a function of the descriptor set alone: names, numbers and
 //! types that decide a layout, no comment, no option, no file name, and nothing of who bound it or when. That a set is known here
 //! already shows in how fast it binds; who knows the whole set learns from that only that somebody else does. The set itself is kept for
 //! a process that takes over, and shown to nobody else.
@@ -22,8 +22,12 @@ use tollgate_schema::evolution::{MethodMatch, match_methods};
 use tollgate_schema::{MethodLayout, Schema, SchemaError, ServiceLayout};
 use tollgate_shm_abi::status::Code;
 
+use crate::control::turns::Turn;
 use crate::datapath::command::{Method, ServiceSchema};
-use crate::limits::{MAX_KNOWN_SETS, MAX_PREFETCHED, MAX_SCHEMAS};
+use crate::limits::{
+    MAX_KNOWN_SETS, MAX_KNOWN_SETS_PER_TENANT, MAX_PREFETCHED, MAX_SCHEMA_BYTES_PER_TENANT,
+    MAX_SCHEMAS, MAX_SCHEMAS_PER_TENANT,
+};
 use crate::machine_code::{Compiler, Streams};
 
 /// A service's schema with what chains need to know of it.
@@ -67,15 +71,29 @@ pub(crate) struct SchemaCounters {
     pub(crate) misses: u64,
 }
 
+/// The tenant that brought a schema; `None`: the operator did.
+pub(crate) type Bringer = Option<Arc<str>>;
+
+struct Held {
+    schema: Arc<BoundSchema>,
+    by: Bringer,
+}
+
+impl Held {
+    fn is_used(&self) -> bool {
+        Arc::strong_count(&self.schema) > 1 || Arc::strong_count(&self.schema.service) > 1
+    }
+}
+
 /// Cached schemas.
 pub(crate) struct Schemas {
     compiler: Compiler,
-    by_hash: HashMap<[u8; 32], Arc<BoundSchema>>,
+    by_hash: HashMap<[u8; 32], Held>,
     by_set: HashMap<SetKey, [u8; 32]>,
     /// Prefetched ones, which aren't forgotten.
     kept: Vec<Arc<BoundSchema>>,
-    /// The keys of `by_set`, oldest first.
-    set_order: VecDeque<SetKey>,
+    /// The keys of `by_set`, oldest first, and whose they are.
+    set_order: VecDeque<(Bringer, SetKey)>,
     counters: SchemaCounters,
 }
 
@@ -94,7 +112,7 @@ impl Schemas {
     /// The schema of a descriptor set that was bound before, if it is still in memory.
     pub(crate) fn known(&mut self, key: &SetKey) -> Option<Arc<BoundSchema>> {
         let hash = self.by_set.get(key);
-        let found = hash.and_then(|hash| self.by_hash.get(hash)).map(Arc::clone);
+        let found = hash.and_then(|hash| self.of_hash(hash));
         match found {
             Some(_) => self.counters.hits += 1,
             None => self.counters.misses += 1,
@@ -108,13 +126,14 @@ impl Schemas {
         key: SetKey,
         layout: ServiceLayout,
         set: &[u8],
+        by: &Bringer,
     ) -> Result<Arc<BoundSchema>, Status> {
         let hash = layout.hash;
-        let schema = match self.by_hash.get(&hash) {
-            Some(known) => Arc::clone(known),
-            None => self.add(layout, set)?,
+        let schema = match self.of_hash(&hash) {
+            Some(known) => known,
+            None => self.add(layout, set, by)?,
         };
-        self.remember(key, hash);
+        self.remember(key, hash, by);
         Ok(schema)
     }
 
@@ -137,23 +156,61 @@ impl Schemas {
             );
             return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
         }
-        let schema = self.intern(key, layout, set)?;
+        let schema = self.intern(key, layout, set, &None)?;
         if !is_kept {
             self.kept.push(Arc::clone(&schema));
         }
         Ok(schema)
     }
 
-    fn add(&mut self, layout: ServiceLayout, set: &[u8]) -> Result<Arc<BoundSchema>, Status> {
-        if self.by_hash.len() >= MAX_SCHEMAS {
-            self.by_hash.retain(|_, schema| {
-                Arc::strong_count(schema) > 1 || Arc::strong_count(&schema.service) > 1
-            });
+    /// How many schemas a tenant has brought, and the bytes of their descriptor sets.
+    fn of(&self, by: &Bringer) -> (usize, usize) {
+        let its = self.by_hash.values().filter(|held| held.by == *by);
+        its.fold((0, 0), |(count, bytes), held| {
+            (count + 1, bytes + held.schema.set.len())
+        })
+    }
+
+    fn has_room(&self, by: &Bringer, more: usize) -> bool {
+        let (count, bytes) = self.of(by);
+        count < MAX_SCHEMAS_PER_TENANT && bytes + more <= MAX_SCHEMA_BYTES_PER_TENANT
+    }
+
+    /// Makes room for a schema that a tenant brings, in a descriptor set of so many bytes.
+    fn make_room(&mut self, by: &Bringer, more: usize) -> Result<(), Status> {
+        let full = |text| Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
+        if let Some(tenant) = by {
+            if !self.has_room(by, more) {
+                self.by_hash
+                    .retain(|_, held| held.by != *by || held.is_used());
+            }
+            if !self.has_room(by, more) {
+                let (count, bytes) = self.of(by);
+                return full(format!(
+                    "tenant {tenant} has {count} schemas in use, in descriptor sets of {bytes} bytes; one tenant may have \
+                     {MAX_SCHEMAS_PER_TENANT}, of {MAX_SCHEMA_BYTES_PER_TENANT} bytes"
+                ));
+            }
         }
         if self.by_hash.len() >= MAX_SCHEMAS {
-            let text = format!("the daemon has {MAX_SCHEMAS} schemas in use, which is the limit");
-            return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
+            self.by_hash.retain(|_, held| held.is_used());
         }
+        if self.by_hash.len() >= MAX_SCHEMAS {
+            return full(format!(
+                "the daemon has {MAX_SCHEMAS} schemas in use, which is the limit"
+            ));
+        }
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        layout: ServiceLayout,
+        set: &[u8],
+        by: &Bringer,
+    ) -> Result<Arc<BoundSchema>, Status> {
+        self.make_room(by, set.len())?;
+        let compiler = self.compiler.of(by);
         let method = |method: &MethodLayout| {
             let name = format!("{}/{}", layout.name, method.name);
             let request = Codec::new(&layout.layouts, method.input);
@@ -162,7 +219,7 @@ impl Schemas {
                 requests: method.client_streaming,
                 responses: method.server_streaming,
             };
-            Arc::new(Method::new(name, (request, reply), streams, &self.compiler))
+            Arc::new(Method::new(name, (request, reply), streams, &compiler))
         };
         let service = Arc::new(ServiceSchema {
             name: layout.name.clone(),
@@ -173,32 +230,41 @@ impl Schemas {
         let schema = Arc::new(BoundSchema {
             service,
             layout,
-            compiler: self.compiler.clone(),
+            compiler: compiler.clone(),
             set: set.into(),
         });
-        self.by_hash.insert(schema.layout.hash, Arc::clone(&schema));
+        let held = Held {
+            schema: Arc::clone(&schema),
+            by: by.clone(),
+        };
+        self.by_hash.insert(schema.layout.hash, held);
         Ok(schema)
     }
 
-    fn remember(&mut self, key: SetKey, hash: [u8; 32]) {
+    fn remember(&mut self, key: SetKey, hash: [u8; 32], by: &Bringer) {
         if self.by_set.insert(key.clone(), hash).is_none() {
-            self.set_order.push_back(key);
+            self.set_order.push_back((by.clone(), key));
         }
-        if self.set_order.len() > MAX_KNOWN_SETS
-            && let Some(oldest) = self.set_order.pop_front()
-        {
+        // Who brings too many forgets its own.
+        let its = self.set_order.iter().filter(|(of, _)| of == by).count();
+        let at = match by.is_some() && its > MAX_KNOWN_SETS_PER_TENANT {
+            true => self.set_order.iter().position(|(of, _)| of == by),
+            false => (self.set_order.len() > MAX_KNOWN_SETS).then_some(0),
+        };
+        if let Some((_, oldest)) = at.and_then(|at| self.set_order.remove(at)) {
             self.by_set.remove(&oldest);
         }
     }
 
     /// The schema with this hash, if it is in memory.
     pub(crate) fn of_hash(&self, hash: &[u8; 32]) -> Option<Arc<BoundSchema>> {
-        self.by_hash.get(hash).map(Arc::clone)
+        let held = self.by_hash.get(hash);
+        held.map(|held| Arc::clone(&held.schema))
     }
 
     /// Every cached schema.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<BoundSchema>> {
-        self.by_hash.values()
+        self.by_hash.values().map(|held| &held.schema)
     }
 
     pub(crate) fn counters(&self) -> SchemaCounters {
@@ -235,12 +301,20 @@ pub(crate) fn parse(descriptor_set: &[u8], service: &str) -> Result<ServiceLayou
 
 /// What each method of `ours` finds in a schema with the description `theirs`, which may be anything. Linear in both, up to
 /// milliseconds for large ones: on a blocking thread.
-pub(crate) async fn compare(ours: &Arc<ServiceSchema>, theirs: String) -> Vec<MethodMatch> {
+pub(crate) async fn compare(
+    turn: &Turn,
+    ours: &Arc<ServiceSchema>,
+    theirs: String,
+) -> Vec<MethodMatch> {
     let (schema, methods) = (Arc::clone(ours), ours.methods.len());
-    let compared =
-        tokio::task::spawn_blocking(move || match_methods(&schema.description, &theirs)).await;
-    let mut matches = compared.unwrap_or_else(|error| {
-        tracing::error!("comparing the schemas of {} failed: {error}", ours.name);
+    let compared = turn.apart(move || match_methods(&schema.description, &theirs));
+    let compared = compared.await;
+    let mut matches = compared.unwrap_or_else(|failed| {
+        tracing::error!(
+            "the schemas of {} weren't compared: {}",
+            ours.name,
+            failed.message
+        );
         Vec::new()
     });
     matches.resize_with(methods, || MethodMatch::Refused {
@@ -282,7 +356,7 @@ mod tests {
         match schemas.known(&key) {
             Some(known) => known,
             None => schemas
-                .intern(key, parse(set, service).unwrap(), set)
+                .intern(key, parse(set, service).unwrap(), set, &None)
                 .unwrap(),
         }
     }
@@ -334,8 +408,10 @@ mod tests {
         let set = set(&proto("name"));
         let layout = parse(&set, "p.S").unwrap();
         let key = |k: usize| SetKey::new(&k.to_le_bytes(), "p.S");
+        let by = |k: usize| Some(format!("t{}", k % 8).into());
         for k in 0..=MAX_KNOWN_SETS {
-            schemas.intern(key(k), layout.clone(), &set).unwrap();
+            let known = schemas.intern(key(k), layout.clone(), &set, &by(k));
+            known.unwrap();
         }
         assert_eq!(schemas.counters().known_sets, MAX_KNOWN_SETS);
         assert_eq!(schemas.set_order.len(), MAX_KNOWN_SETS);
@@ -379,12 +455,77 @@ mod tests {
             let mut layout = template.clone();
             layout.hash[..8].copy_from_slice(&k.to_le_bytes());
             let key = SetKey::new(&k.to_le_bytes(), "p.S");
-            schemas.intern(key, layout, &[]).unwrap();
+            schemas.intern(key, layout, &[], &None).unwrap();
         }
         assert_eq!(schemas.counters().held, MAX_SCHEMAS);
         let more = bind(&mut schemas, &set(&proto("more")), "p.S");
         assert_eq!(schemas.counters().held, 2, "what is used stays");
         assert!(schemas.known(&SetKey::new(&idle, "p.S")).is_none());
         assert!(!Arc::ptr_eq(&more, &used));
+    }
+
+    #[test]
+    fn a_tenant_has_a_share_of_schemas_and_of_known_sets() {
+        let mut schemas = schemas();
+        let (mallory, acme) = (Some("mallory".into()), Some("acme".into()));
+        let layout = parse(&set(&proto("name")), "p.S").unwrap();
+        let mut kept = Vec::new();
+        let mut bring = |by: &Bringer, k: u64| {
+            let mut layout = layout.clone();
+            layout.hash[..8].copy_from_slice(&k.to_le_bytes());
+            let key = SetKey::new(&k.to_le_bytes(), "p.S");
+            let brought = schemas.intern(key, layout, &[], by);
+            let counters = schemas.counters();
+            brought.map(|schema| {
+                kept.push(schema);
+                (counters, kept.len())
+            })
+        };
+        bring(&acme, 0).unwrap();
+        let share = MAX_SCHEMAS_PER_TENANT as u64;
+        for k in 1..=share {
+            bring(&mallory, k).unwrap();
+        }
+        let refused = bring(&mallory, share + 1).unwrap_err();
+        assert!(
+            refused.message.contains("tenant mallory has 1024 schemas"),
+            "{}",
+            refused.message
+        );
+        bring(&acme, share + 1).unwrap();
+        kept.truncate(1);
+        for k in share + 2..5 * share {
+            kept.truncate(1);
+            let key = SetKey::new(&k.to_le_bytes(), "p.S");
+            let mut layout = layout.clone();
+            layout.hash[..8].copy_from_slice(&k.to_le_bytes());
+            schemas.intern(key, layout, &[], &mallory).unwrap();
+        }
+        let first = SetKey::new(&0u64.to_le_bytes(), "p.S");
+        assert!(
+            schemas.known(&first).is_some(),
+            "acme's is known as it was, whatever mallory binds"
+        );
+        assert!(schemas.counters().known_sets <= MAX_KNOWN_SETS_PER_TENANT + 2);
+        let mut hash = [9; 32];
+        let mut kept = Vec::new();
+        let mut bring = |by: &Bringer, bytes: usize| {
+            let mut layout = layout.clone();
+            hash[0] += 1;
+            layout.hash = hash;
+            let key = SetKey::new(&hash, "p.S");
+            let brought = schemas.intern(key, layout, &vec![0; bytes], by);
+            brought.map(|schema| kept.push(schema))
+        };
+        for _ in 0..2 {
+            bring(&mallory, MAX_SCHEMA_BYTES_PER_TENANT / 2).unwrap();
+        }
+        let refused = bring(&mallory, 1).unwrap_err();
+        assert!(
+            refused.message.contains("67108864 bytes"),
+            "{}",
+            refused.message
+        );
+        bring(&acme, 1).unwrap();
     }
 }

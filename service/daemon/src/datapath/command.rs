@@ -410,12 +410,13 @@ pub(crate) enum Event {
         runtime: usize,
         ticket: u64,
         binding: u32,
+        tenant: Arc<str>,
         ours: Arc<ServiceSchema>,
         theirs: String,
     },
-    /// The version in force failed and is out of order: it wants a fresh instance.
     /// A peer is to be dialled again, which may have moved: look its name up, and say so with [`Command::Found`].
     LookUp { tenant: Arc<str>, peer: Target },
+    /// The version in force failed and is out of order: it wants a fresh instance.
     PolicyFaulted {
         id: u32,
         version: u32,

@@ -293,6 +293,7 @@ impl Runtime {
             runtime: self.options.index,
             ticket: self.next_ticket,
             binding: key,
+            tenant: Arc::clone(&binding.tenant),
             ours: Arc::clone(&binding.schema),
             theirs: theirs.to_owned(),
         });

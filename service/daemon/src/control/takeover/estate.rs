@@ -22,6 +22,7 @@ use tollgate_shm_abi::messages::{ReceiveHeap, Response, ResponseBody};
 use super::{Channel, Message, borrowed};
 use crate::control::policies::LiveBinding;
 use crate::control::report::internal;
+use crate::control::turns::Turn;
 use crate::control::{Control, connection};
 use crate::datapath::Command;
 use crate::datapath::command::{MethodSteps, Scope, ServiceSchema};
@@ -109,8 +110,10 @@ pub(super) fn schemas(
 
 /// Learns what [`schemas`] says.
 pub(super) async fn learn(control: &Control, schemas: &OwnedFd) -> Result<(), String> {
+    // Whoever brought them, they are there.
+    let operators = (&Turn::operators(), &None);
     for (service, set) in read::<Vec<Set>>(schemas)? {
-        let interned = connection::intern(control, set, &service).await;
+        let interned = connection::intern(control, operators, set, &service).await;
         interned.map_err(|status| format!("{service}: {}", status.message))?;
     }
     Ok(())

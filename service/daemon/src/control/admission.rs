@@ -1,0 +1,329 @@
+//! Who has a place at the control socket: connections and sessions, with a share for each user and tenant and a reserve for the operator.
+//!
+//! | what | at most | of one | left to the operator |
+//! |---|---|---|---|
+//! | connections without a session | [`MAX_CONNECTIONS`] with those that have one | user that isn't the operator: [`STRANGERS_PER_USER`] | [`OPERATORS_CONNECTIONS`] |
+//! | sessions | [`MAX_SESSIONS`] | tenant: [`MAX_SESSIONS_PER_TENANT`] | needs none |
+//! | their bindings | | tenant: [`MAX_BINDINGS_PER_TENANT`] | needs none |
+//! | descriptors | as many as this process may have, less [`KEPT_DESCRIPTORS`] | as its connections and sessions | [`OPERATORS_CONNECTIONS`] |
+//!
+//! The operator is root or the daemon's own user. Shares become smaller where this process may have few descriptors. A connection that says nothing is
+//! closed after [`FIRST_WORD`](crate::limits::FIRST_WORD).
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use crate::limits::{
+    DESCRIPTORS_PER_SESSION, KEPT_DESCRIPTORS, MAX_BINDINGS_PER_TENANT, MAX_CONNECTIONS,
+    MAX_SESSIONS, MAX_SESSIONS_PER_TENANT, OPERATORS_CONNECTIONS, STRANGERS_PER_USER,
+};
+
+/// Counts places.
+pub(crate) struct Admission {
+    /// Descriptors that connections and sessions may take.
+    descriptors: usize,
+    taken: RefCell<Taken>,
+}
+
+#[derive(Default)]
+struct Taken {
+    /// With a session or without.
+    connections: usize,
+    /// Of users that aren't the operator, without a session.
+    strangers: HashMap<u32, usize>,
+    sessions: usize,
+    of_tenants: HashMap<String, Of>,
+}
+
+/// One tenant's.
+#[derive(Default)]
+struct Of {
+    sessions: usize,
+    bindings: usize,
+}
+
+/// A connection's place, until it is dropped.
+pub(crate) struct Connection {
+    admission: Rc<Admission>,
+    /// Whose, while it has no session; `None`: the operator's, or it has one.
+    stranger: RefCell<Option<u32>>,
+}
+
+/// A session's place, until it is dropped.
+pub(crate) struct Session {
+    admission: Rc<Admission>,
+    tenant: String,
+    bindings: Cell<usize>,
+}
+
+impl Taken {
+    /// A session has its connection's descriptor and others.
+    fn descriptors(&self) -> usize {
+        self.connections + self.sessions * (DESCRIPTORS_PER_SESSION - 1)
+    }
+}
+
+impl Admission {
+    /// For a process that may have so many descriptors; `None`: any number.
+    pub(crate) fn new(descriptors: Option<u64>) -> Rc<Admission> {
+        let all = descriptors.map_or(usize::MAX, |most| {
+            usize::try_from(most).unwrap_or(usize::MAX)
+        });
+        Rc::new(Admission {
+            descriptors: all.saturating_sub(KEPT_DESCRIPTORS),
+            taken: RefCell::default(),
+        })
+    }
+
+    /// A place for a connection of this user, or why there is none.
+    pub(crate) fn connect(
+        self: &Rc<Self>,
+        user: u32,
+        is_operator: bool,
+    ) -> Result<Connection, String> {
+        let mut taken = self.taken.borrow_mut();
+        let kept = match is_operator {
+            true => 0,
+            false => OPERATORS_CONNECTIONS,
+        };
+        if taken.connections >= MAX_CONNECTIONS - kept {
+            return Err(format!(
+                "the daemon has {} control connections, which is the limit",
+                taken.connections
+            ));
+        }
+        if taken.descriptors() + kept >= self.descriptors {
+            return Err(self.out_of_descriptors());
+        }
+        if !is_operator {
+            let most = STRANGERS_PER_USER.min(self.descriptors / 4);
+            let its = taken.strangers.entry(user).or_default();
+            if *its >= most {
+                return Err(format!(
+                    "user {user} has {its} connections that have opened no session, which is the limit"
+                ));
+            }
+            *its += 1;
+        }
+        taken.connections += 1;
+        Ok(Connection {
+            admission: Rc::clone(self),
+            stranger: RefCell::new((!is_operator).then_some(user)),
+        })
+    }
+
+    /// A place for a connection whose session another process has opened: whatever the limits are, it stays.
+    pub(crate) fn go_on_with_connection(self: &Rc<Self>) -> Connection {
+        self.taken.borrow_mut().connections += 1;
+        Connection {
+            admission: Rc::clone(self),
+            stranger: RefCell::new(None),
+        }
+    }
+
+    /// A place for a tenant's session, or why there is none.
+    pub(crate) fn open(self: &Rc<Self>, tenant: &str) -> Result<Session, String> {
+        let taken = self.taken.borrow();
+        if taken.sessions >= MAX_SESSIONS {
+            return Err(format!(
+                "the daemon has {MAX_SESSIONS} sessions, which is the limit"
+            ));
+        }
+        let most = self.descriptors / DESCRIPTORS_PER_SESSION / 4;
+        let most = most.min(MAX_SESSIONS_PER_TENANT);
+        let its = taken.of_tenants.get(tenant).map_or(0, |its| its.sessions);
+        if its >= most {
+            return Err(format!(
+                "tenant {tenant} has {its} sessions, which is the limit of one tenant"
+            ));
+        }
+        let needed = DESCRIPTORS_PER_SESSION - 1 + OPERATORS_CONNECTIONS;
+        if taken.descriptors() + needed > self.descriptors {
+            return Err(self.out_of_descriptors());
+        }
+        drop(taken);
+        Ok(self.go_on(tenant))
+    }
+
+    /// A place for a session that another process has opened: whatever the limits are, it stays.
+    pub(crate) fn go_on(self: &Rc<Self>, tenant: &str) -> Session {
+        let mut taken = self.taken.borrow_mut();
+        taken.sessions += 1;
+        let its = taken.of_tenants.entry(tenant.to_owned()).or_default();
+        its.sessions += 1;
+        Session {
+            admission: Rc::clone(self),
+            tenant: tenant.to_owned(),
+            bindings: Cell::new(0),
+        }
+    }
+
+    fn out_of_descriptors(&self) -> String {
+        let most = self.descriptors.saturating_add(KEPT_DESCRIPTORS);
+        format!(
+            "the daemon may have {most} descriptors, and needs the rest for its operator and its peers (RLIMIT_NOFILE: raise systemd's \
+             LimitNOFILE, or ulimit -Hn)"
+        )
+    }
+}
+
+impl Connection {
+    /// Its application has a session: it counts as its tenant's from now on.
+    pub(crate) fn has_session(&self) {
+        let Some(user) = self.stranger.take() else {
+            return;
+        };
+        let strangers = &mut self.admission.taken.borrow_mut().strangers;
+        if let Some(its) = strangers.get_mut(&user) {
+            *its -= 1;
+            if *its == 0 {
+                strangers.remove(&user);
+            }
+        }
+    }
+}
+
+impl Session {
+    /// A place for one more binding of this session, until it ends, whether it comes about or not; or why there is none.
+    pub(crate) fn bind(&self) -> Result<(), String> {
+        let mut taken = self.admission.taken.borrow_mut();
+        let its = taken.of_tenants.entry(self.tenant.clone()).or_default();
+        if its.bindings >= MAX_BINDINGS_PER_TENANT {
+            let (tenant, count) = (&self.tenant, its.bindings);
+            return Err(format!(
+                "tenant {tenant} has {count} bindings, which is the limit of one tenant"
+            ));
+        }
+        its.bindings += 1;
+        self.bindings.set(self.bindings.get() + 1);
+        Ok(())
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.has_session();
+        self.admission.taken.borrow_mut().connections -= 1;
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let mut taken = self.admission.taken.borrow_mut();
+        taken.sessions -= 1;
+        if let Some(its) = taken.of_tenants.get_mut(&self.tenant) {
+            its.sessions -= 1;
+            its.bindings -= self.bindings.get();
+            if its.sessions == 0 {
+                taken.of_tenants.remove(&self.tenant);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Takes places until there are no more: how many there were, and why not more.
+    fn all<T>(mut take: impl FnMut() -> Result<T, String>) -> (Vec<T>, String) {
+        let mut taken = Vec::new();
+        loop {
+            match take() {
+                Ok(place) => taken.push(place),
+                Err(why) => return (taken, why),
+            }
+        }
+    }
+
+    #[test]
+    fn a_user_without_sessions_leaves_room_for_others_and_all_of_them_for_the_operator() {
+        let admission = Admission::new(None);
+        let (first, why) = all(|| admission.connect(1_000, false));
+        assert_eq!(first.len(), STRANGERS_PER_USER);
+        assert!(why.contains("user 1000 has 512 connections"), "{why}");
+        let mut user = 1_001;
+        let (others, why) = all(|| {
+            user += 1;
+            admission.connect(user, false)
+        });
+        let strangers = first.len() + others.len();
+        assert_eq!(strangers, MAX_CONNECTIONS - OPERATORS_CONNECTIONS);
+        assert!(why.contains("control connections"), "{why}");
+        let (operators, _) = all(|| admission.connect(0, true));
+        assert_eq!(operators.len(), OPERATORS_CONNECTIONS);
+        drop((first, others, operators));
+        assert!(admission.taken.borrow().strangers.is_empty());
+        assert_eq!(admission.taken.borrow().connections, 0);
+    }
+
+    #[test]
+    fn a_connection_with_a_session_is_no_strangers() {
+        let admission = Admission::new(None);
+        let (taken, _) = all(|| admission.connect(1_000, false));
+        assert!(admission.connect(1_000, false).is_err());
+        taken[0].has_session();
+        admission.connect(1_000, false).unwrap();
+    }
+
+    #[test]
+    fn a_tenant_leaves_sessions_to_others() {
+        let admission = Admission::new(None);
+        let (one, why) = all(|| admission.open("mallory"));
+        assert_eq!(one.len(), MAX_SESSIONS_PER_TENANT);
+        assert!(why.contains("tenant mallory has 1024 sessions"), "{why}");
+        let mut tenant = 0;
+        let (others, why) = all(|| {
+            tenant += 1;
+            admission.open(&format!("t{tenant}"))
+        });
+        assert_eq!(one.len() + others.len(), MAX_SESSIONS);
+        assert!(why.contains("the daemon has 4096 sessions"), "{why}");
+        let _more = admission.go_on("mallory");
+        drop((one, others));
+        assert_eq!(admission.taken.borrow().of_tenants.len(), 1);
+    }
+
+    #[test]
+    fn a_tenants_bindings_are_counted_over_its_sessions_and_end_with_them() {
+        let admission = Admission::new(None);
+        let sessions = [
+            admission.open("mallory").unwrap(),
+            admission.open("mallory").unwrap(),
+        ];
+        for k in 0..MAX_BINDINGS_PER_TENANT {
+            sessions[k % 2].bind().unwrap();
+        }
+        let why = sessions[0].bind().unwrap_err();
+        assert!(why.contains("tenant mallory has 65536 bindings"), "{why}");
+        admission.open("acme").unwrap().bind().unwrap();
+        let [first, second] = sessions;
+        drop(second);
+        first.bind().unwrap();
+    }
+
+    #[test]
+    fn where_there_are_few_descriptors_shares_are_small_and_the_operator_still_gets_in() {
+        let admission = Admission::new(Some(1_024));
+        let mut kept = Vec::new();
+        let mut tenant = 0;
+        let (sessions, why) = all(|| {
+            tenant += 1;
+            let connection = admission.connect(1_000, false)?;
+            let session = admission.open(&format!("t{}", tenant / 20))?;
+            connection.has_session();
+            kept.push(connection);
+            Ok(session)
+        });
+        assert!(why.contains("1024 descriptors"), "{why}");
+        assert!(sessions.len() > 50, "{}", sessions.len());
+        let (operators, _) = all(|| admission.connect(0, true));
+        assert!(operators.len() >= OPERATORS_CONNECTIONS - DESCRIPTORS_PER_SESSION);
+        let alone = Admission::new(Some(1_024));
+        let (one, _) = all(|| alone.open("mallory"));
+        assert_eq!(one.len(), (1_024 - KEPT_DESCRIPTORS) / 5 / 4);
+        assert!(alone.open("acme").is_ok());
+    }
+}
