@@ -64,7 +64,13 @@ pub(crate) fn of_status(before: &Value, now: &Value) -> String {
     };
     match items(&now["problems"]) {
         [] => screen.line("wrong", "nothing that the daemon knows of".to_owned()),
-        problems => screen.part("wrong", &problems.iter().map(word).collect::<Vec<_>>()),
+        problems => screen.part(
+            "wrong",
+            &problems
+                .iter()
+                .map(|one| word(one).into_owned())
+                .collect::<Vec<_>>(),
+        ),
     }
     let peers = match now["listen"].as_str() {
         Some(address) => format!(", and {} for peers", plain(address)),

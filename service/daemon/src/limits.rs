@@ -18,6 +18,7 @@ pub const MAX_LINKS: usize = 1_024;
 
 /// Dialled addresses of one runtime whose last error is remembered, for reports.
 pub const MAX_PEER_ERRORS: usize = 256;
+
 /// Calls of one tenant's applications and peers that a runtime tracks, of the engine's. Others find room for theirs.
 pub const MAX_CALLS_PER_TENANT: usize = tollgate_engine::limits::MAX_CALLS / 2;
 

@@ -11,9 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tollgate_daemon::config::{
-    Config, ConfigError, PeerConfig, Scheduling, SocketMode, Waiting,
-};
+use tollgate_daemon::config::{Config, ConfigError, PeerConfig, Scheduling, SocketMode, Waiting};
 use tollgate_daemon::{output, verify_audit};
 use tollgate_policy_host::{apart, worker};
 use tollgate_shm_abi::status::Code;
