@@ -49,7 +49,7 @@ fn options(ip: &str, port: u16, rdma: &str) -> Options {
     Options {
         psk: Some("a secret of sixteen bytes or more".to_owned()),
         listen: Some(SocketAddr::new(ip, port)),
-        config: format!("[rdma]\nfrom = \"{ip}\"\n{rdma}\n"),
+        config: format!("[rdma]\nfrom = \"{ip}\"\nunprotected = true\n{rdma}\n"),
         ..Options::default()
     }
 }

@@ -38,6 +38,8 @@ pub(crate) enum Rdma {
     Ready {
         devices: tollgate_transport_rdma::Rdma,
         options: RdmaOptions,
+        /// Frames of its links go without tags, if the peer wants that, too.
+        unprotected: bool,
     },
 }
 
@@ -56,6 +58,7 @@ impl Rdma {
                     ring_bytes: config.ring_bytes(),
                     ..RdmaOptions::default()
                 },
+                unprotected: config.unprotected,
             },
             Err(error) => Rdma::Unavailable(error.to_string().into()),
         };
@@ -83,7 +86,7 @@ impl Rdma {
     pub(crate) fn dial(
         &self,
         polled: &Polled,
-        peer: SocketAddr,
+        (peer, target): (SocketAddr, &str),
         config: &LinkConfig,
         now_ns: u64,
     ) -> Result<Carrier, Arc<str>> {
@@ -92,10 +95,29 @@ impl Rdma {
             #[cfg(feature = "rdma")]
             Rdma::Ready { options, .. } => {
                 let door = polled.door().ok_or("this runtime has no poller")?;
-                let link = RdmaLink::connect_at(door, peer, options, config, now_ns);
+                let config = &self.link_config(config);
+                let link = RdmaLink::dial_at(door, (peer, target), options, config, now_ns);
                 let link = link.map_err(|error| error.to_string())?;
                 Ok(Carrier::Rdma(Box::new(link)))
             }
+        }
+    }
+
+    /// How links over it are made.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn link_config(&self, config: &LinkConfig) -> LinkConfig {
+        let is_unprotected = |rdma: &Rdma| {
+            matches!(
+                rdma,
+                Rdma::Ready {
+                    unprotected: true,
+                    ..
+                }
+            )
+        };
+        LinkConfig {
+            unprotected: is_unprotected(self),
+            ..config.clone()
         }
     }
 

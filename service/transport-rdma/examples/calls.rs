@@ -120,7 +120,10 @@ impl Cell {
 }
 
 fn key(name: &str) -> LinkConfig {
-    keyed(name, "a key of the benchmark")
+    LinkConfig {
+        unprotected: true,
+        ..keyed(name, "a key of the benchmark")
+    }
 }
 
 fn thread_time() -> Duration {

@@ -31,7 +31,10 @@ fn ends() -> [IpAddr; 2] {
 }
 
 fn key(name: &str) -> LinkConfig {
-    keyed(name, "a key of the ratios")
+    LinkConfig {
+        unprotected: true,
+        ..keyed(name, "a key of the ratios")
+    }
 }
 
 fn over_tcp() -> (Node<TcpLink>, Node<TcpLink>) {

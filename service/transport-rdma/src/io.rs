@@ -259,6 +259,8 @@ impl RdmaLink {
         let Opening {
             address,
             role,
+            target,
+            at,
             config,
             now_ns,
         } = *opening;
@@ -267,6 +269,8 @@ impl RdmaLink {
         let setup = LinkSetup {
             role,
             loopback: is_loopback(&address),
+            target: target.to_owned(),
+            address: at,
             nonce,
             now_ns,
         };
@@ -561,16 +565,26 @@ impl AsFd for RdmaLink {
 struct Opening<'a> {
     address: SocketAddr,
     role: Role,
+    /// What is meant, of this end's; and what it has dialled, or where the other's arrived.
+    target: &'a str,
+    at: SocketAddr,
     config: &'a LinkConfig,
     now_ns: u64,
 }
 
-impl Opening<'_> {
+impl<'a> Opening<'a> {
     /// From this end.
-    fn to(address: SocketAddr, config: &LinkConfig, now_ns: u64) -> Opening<'_> {
+    fn to(
+        address: SocketAddr,
+        target: &'a str,
+        config: &'a LinkConfig,
+        now_ns: u64,
+    ) -> Opening<'a> {
         Opening {
             address,
             role: Role::Initiator,
+            target,
+            at: address,
             config,
             now_ns,
         }

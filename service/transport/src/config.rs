@@ -1,10 +1,11 @@
 //! What a link is told before it starts: who it is, what it shares, what it grants.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::limits;
 
-/// Which end of the connection this is. The roles differ only in the handshake: who proves itself first.
+/// Which end of the connection this is. The roles differ only in the handshake: who says whom it means to reach, and who proves itself first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// This end connected.
@@ -21,16 +22,41 @@ impl PresharedKey {
     /// Takes the configured secret as it is (no decoding, no trimming).
     ///
     /// # Errors
-    /// [`ConfigError::KeyLength`] if it is shorter than [`limits::MIN_KEY`] or longer than [`limits::MAX_KEY`] bytes.
+    /// [`ConfigError::KeyLength`] if it is shorter than [`limits::MIN_KEY`] or longer than [`limits::MAX_KEY`] bytes; [`ConfigError::KeyWeak`] if it
+    /// is among those that are guessed first.
     pub fn new(secret: &[u8]) -> Result<PresharedKey, ConfigError> {
         if !(limits::MIN_KEY..=limits::MAX_KEY).contains(&secret.len()) {
             return Err(ConfigError::KeyLength { len: secret.len() });
         }
-        Ok(PresharedKey(secret.to_vec()))
+        match weakness(secret) {
+            Some(why) => Err(ConfigError::KeyWeak { why }),
+            None => Ok(PresharedKey(secret.to_vec())),
+        }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
+    }
+}
+
+/// Why a key is guessed soon, if it is. A proof can be attacked offline by whoever saw it, so a key has to be random; this finds what isn't at all.
+fn weakness(secret: &[u8]) -> Option<&'static str> {
+    let mut seen = [false; 256];
+    secret
+        .iter()
+        .for_each(|byte| seen[usize::from(*byte)] = true);
+    let variety = seen.iter().filter(|seen| **seen).count();
+    let repeats = |period: usize| secret[period..] == secret[..secret.len() - period];
+    let step = |pair: &[u8]| pair[1].wrapping_sub(pair[0]);
+    let mut steps = secret.windows(2).map(step);
+    let first = steps.next();
+    match () {
+        () if variety < limits::MIN_KEY_VARIETY => Some("it has hardly any different bytes"),
+        () if (1..limits::MIN_KEY).any(|period| 2 * period <= secret.len() && repeats(period)) => {
+            Some("it repeats a few bytes")
+        }
+        () if steps.all(|step| Some(step) == first) => Some("it only counts"),
+        () => None,
     }
 }
 
@@ -46,9 +72,19 @@ impl fmt::Debug for PresharedKey {
 pub struct LinkConfig {
     /// This daemon's name, told to every peer: 1 to 64 letters, digits, `.`, `_` or `-`.
     pub name: String,
-    /// The key that peers must prove. Without one, only loopback peers are accepted, because anybody who reaches the
-    /// port could speak for any tenant.
+    /// The key that peers must prove. Without one, no peer is accepted or dialled, because anybody who reaches the port could speak for any tenant.
     pub key: Option<PresharedKey>,
+    /// Without a key, loopback peers are accepted and dialled all the same: everybody on this host is trusted.
+    pub unauthenticated_loopback: bool,
+    /// Frames of links with a key go without tags, and messages from where they lie, if the peer wants that, too. For networks that nobody but
+    /// daemons reaches.
+    pub unprotected: bool,
+    /// Names by which peers may mean this daemon beside `name`: a host, which goes with the port that it listens at, or `host:port`.
+    pub names: Arc<[String]>,
+    /// Whether a peer has to mean one of these, or an address: that it has dialled the address at which its connection arrives isn't enough.
+    pub only_names: bool,
+    /// Tells this daemon from all others, and from itself before a restart: random.
+    pub instance: [u8; 16],
     /// Calls that a peer may have unanswered. More hides longer round trips and holds more memory here.
     pub window_calls: u32,
     /// Bytes of calls that a peer may have unanswered; at least twice [`limits::MAX_MESSAGE`], else the largest
@@ -58,10 +94,20 @@ pub struct LinkConfig {
 
 impl LinkConfig {
     /// The defaults for a daemon of this name, without a key.
+    ///
+    /// # Panics
+    /// If the kernel has no random bytes, which it always has.
     pub fn new(name: impl Into<String>) -> LinkConfig {
+        let mut instance = [0; 16];
+        getrandom::fill(&mut instance).expect("the kernel has random bytes");
         LinkConfig {
             name: name.into(),
             key: None,
+            unauthenticated_loopback: false,
+            unprotected: false,
+            names: Arc::default(),
+            only_names: false,
+            instance,
             window_calls: limits::WINDOW_CALLS,
             window_bytes: limits::WINDOW_BYTES,
         }
@@ -110,6 +156,18 @@ pub enum ConfigError {
         limits::MAX_KEY
     )]
     KeyLength {
+        /// Its length, bytes.
+        len: usize,
+    },
+    /// A key that is soon guessed.
+    #[error("the pre-shared key is soon guessed: {why}. Make one with `openssl rand -base64 32`")]
+    KeyWeak {
+        /// What is wrong with it; says nothing of what it is.
+        why: &'static str,
+    },
+    /// A target that no HELLO can state.
+    #[error("the target has {len} bytes; the limit is {}", limits::MAX_TARGET)]
+    Target {
         /// Its length, bytes.
         len: usize,
     },

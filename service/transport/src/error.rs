@@ -57,7 +57,8 @@ pub enum LinkError {
     #[error("the peer is no Tollgate daemon: its HELLO begins with {magic:02x?}")]
     Magic { magic: [u8; 8] },
     #[error(
-        "the peer speaks versions {lowest} to {highest} of the protocol; this daemon speaks {}",
+        "the peer speaks versions {lowest} to {highest} of the protocol; this daemon speaks {} on links with a key and {} on others: upgrade the older one",
+        crate::frame::KEYED_VERSION,
         crate::frame::VERSION
     )]
     Version { lowest: u16, highest: u16 },
@@ -65,6 +66,20 @@ pub enum LinkError {
     PeerName { name: String },
     #[error("the peer echoed this daemon's own HELLO")]
     Reflected,
+    #[error("the peer is this daemon itself: applications of one host need no target")]
+    Itself,
+    #[error(
+        "the peer means to reach {target:?} at {dialled}, but its connection arrived at {arrived}: if that is another name of this daemon, list it with --advertise"
+    )]
+    NotMeant {
+        target: String,
+        dialled: String,
+        arrived: std::net::SocketAddr,
+    },
+    #[error(
+        "a frame isn't what the peer sent, or not in its turn: somebody in between changes, repeats or drops what it sends"
+    )]
+    Forged,
     #[error(
         "peer {name:?} proves no key, but this daemon requires one: configure the same key on both"
     )]
@@ -79,6 +94,10 @@ pub enum LinkError {
         "without a key only loopback peers are accepted: configure the same key on both daemons"
     )]
     NotLoopback,
+    #[error(
+        "this daemon has no key, and so no peers: configure the same key on both daemons (--psk-file), or --unauthenticated-loopback"
+    )]
+    Keyless,
     #[error("the link wasn't ready after {} s", limits::HANDSHAKE_TIMEOUT.as_secs())]
     HandshakeTimeout,
     #[error("the peer was silent for {} s", limits::SILENT_AFTER.as_secs())]
@@ -120,12 +139,16 @@ impl LinkError {
             | E::Magic { .. }
             | E::PeerName { .. }
             | E::Reflected
+            | E::Itself
+            | E::Forged
             | E::Carried { .. } => Blame::Peer,
             E::Version { .. }
             | E::KeyMissing { .. }
             | E::KeyUnknown { .. }
             | E::KeyWrong { .. }
             | E::NotLoopback
+            | E::NotMeant { .. }
+            | E::Keyless
             | E::RefusedByPeer { .. } => Blame::Operator,
             E::HandshakeTimeout
             | E::Silent
@@ -141,6 +164,7 @@ impl LinkError {
     pub(crate) fn reason(&self) -> Option<Reason> {
         match self {
             LinkError::Version { .. } => Some(Reason::VERSION),
+            LinkError::Itself => Some(Reason::UNAUTHENTICATED),
             LinkError::HandshakeTimeout | LinkError::Silent => Some(Reason::TIMEOUT),
             LinkError::RefusedByPeer { .. }
             | LinkError::Closed

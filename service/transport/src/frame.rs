@@ -41,10 +41,25 @@
 //! ```text
 //! HELLO  0 magic "TOLLGATE" | 8 lowest version u16 | 10 highest version u16 | 12 features u32 | 16 nonce [32]
 //!       48 granted bytes u64 | 56 granted calls u32 | 60 authentication u8 (0 none, 1 key) | 61 name length u8 | 62 zero u16
-//!       64 name | whatever later versions append is skipped, but is part of what AUTH proves
-//! AUTH   HMAC-SHA256(key, "tollgate link 1" | role u8 (0 initiator, 1 responder)
-//!                         | len u32 | initiator's HELLO payload | len u32 | responder's HELLO payload)
+//!       64 name | with a key: instance [16] | flags u8 (1 unprotected) | address length u8 | target length u16 | address | target
+//!       | whatever later versions append is skipped, but is part of what AUTH proves
+//! AUTH   HMAC-SHA256(secret, "proof of the initiator" or "proof of the responder")
+//! secret HMAC-SHA256(key, "tollgate link 2" | len u32 | initiator's HELLO payload | len u32 | responder's HELLO payload)
 //! ```
+//!
+//! Links without a key speak version 1, whose HELLO ends with the name. Links with one speak version 2. Its initiator states the *target* that it
+//! means to reach and the *address* that it has dialled, both as text; a responder's are empty. The responder is the first to prove itself. What
+//! follows an end's AUTH goes with tags, unless both HELLOs say *unprotected*:
+//!
+//! ```text
+//! header | tag [16] | payload                              a frame as a rule
+//! header | tag [16] | metadata | tag [16] | body           a message of more than 64 KiB beside its metadata; the second tag is the body's
+//! tag    HMAC-SHA256(frames' key, frames before it u64 | what u8 (0 a whole frame, 1 what is before a body, 2 a body) | what it covers), cut
+//!        it covers the header and what is behind itself up to the end, or up to the body
+//! frames' key   HMAC-SHA256(secret, "frames of the initiator" or "frames of the responder")
+//! ```
+//!
+//! The header's length is the payload's in any case; credit counts no tags.
 //!
 //! Flags: bit 0, **E**, END_STREAM: the last message of this direction of the call. Every CALL, REPLY and STATUS must carry it,
 //! but for a CALL that REQUESTs follow. Bit 1, TRACE, is reserved for [`TRACE_ROOM`] bytes of W3C trace context
@@ -120,8 +135,11 @@ use crate::limits::HEADER;
 /// First bytes of every HELLO.
 pub const MAGIC: [u8; 8] = *b"TOLLGATE";
 
-/// The version that this code speaks, and the only one.
+/// The version that this code speaks on links without a key.
 pub const VERSION: u16 = 1;
+
+/// The version that it speaks on links with a key, and the only one there.
+pub const KEYED_VERSION: u16 = 2;
 
 /// END_STREAM: the last message of this direction of the call.
 pub const FLAG_END_STREAM: u8 = 1;
@@ -413,6 +431,16 @@ impl Header {
             _ => (0, 0),
         }
     }
+}
+
+/// Where the body of a large message begins in a payload that is whole; `None` if it is none.
+pub(crate) fn body_at(header: &Header, payload: &[u8]) -> Option<usize> {
+    let at = match header.has_metadata() {
+        true => metadata_room(u32_at(payload, 0) as usize),
+        false => 0,
+    };
+    let is_large = || payload.len() - at > crate::limits::SMALL_BODY as usize;
+    (header.kind.has_message() && is_large()).then_some(at)
 }
 
 /// The `u16` at `at`; the caller has checked that it is there.

@@ -5,29 +5,43 @@
 //!   AwaitHello ------------------------------------------------> Ready
 //!       |                                                          ^
 //!       | HELLO, key on both ends                                  | valid AUTH
-//!       |   initiator: send AUTH                                   |   responder: send AUTH
+//!       |   responder: send AUTH                                   |   initiator: send AUTH
 //!       +--------------------------> AwaitAuth --------------------+
 //!
 //!   any state: GOAWAY before Ready, a frame that doesn't belong there, a bad HELLO or AUTH ------> Ended
 //! ```
 //!
-//! Both ends send HELLO at once. With keys, the initiator proves itself first, so that whoever merely reaches a
-//! listening port gets no proof to attack offline. A proof covers both HELLOs whole, and therefore both nonces, names,
-//! versions and windows, and the prover's role: it can be neither replayed on another link nor reflected on this one.
+//! Both ends send HELLO at once. A proof covers both HELLOs whole, and therefore both nonces, names, versions and windows, whom the initiator means to
+//! reach, and the prover's role: it can be neither replayed on another link nor reflected on this one. Nor can it be relayed: a daemon that
+//! was talked into dialling somebody else says whom it dials, and who hears that it isn't meant refuses (`Names::include`). A daemon that
+//! hears itself refuses, too.
 //!
-//! Deliberately absent: secrecy and integrity of what follows. The key decides who may open a link; it does not protect
-//! against somebody who rewrites TCP segments in between. Mutual TLS will.
+//! The responder proves itself first, so that a daemon that dials gives whoever answers nothing to attack offline. What remains: whoever
+//! reaches a port where a daemon with a key listens gets one proof, against which keys can be tried, so keys have to be random
+//! ([`PresharedKey::new`](crate::PresharedKey::new) refuses what obviously isn't).
+//!
+//! What follows is sealed with keys of this link alone (`seal.rs`). Deliberately absent: secrecy. Mutual TLS will bring it.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
-use crate::config::{LinkConfig, PresharedKey, Role, valid_name};
+use crate::config::{ConfigError, LinkConfig, PresharedKey, Role, valid_name};
 use crate::error::LinkError;
 use crate::frame::{self, Kind, u16_at, u32_at, u64_at};
 use crate::limits;
+use crate::proto::LinkSetup;
+use crate::seal::Seal;
 
 /// Bytes of a HELLO before the name.
 const HELLO_FIXED: usize = 64;
+
+/// Bytes behind the name, of a HELLO of version 2, before address and target.
+const MEANT_FIXED: usize = 20;
+
+/// A HELLO's flag: what follows may go without tags.
+const UNPROTECTED: u8 = 1;
 
 /// Bytes of a proof.
 pub(crate) const PROOF: usize = 32;
@@ -92,12 +106,12 @@ pub(crate) fn step(role: Role, state: State, input: Input) -> (State, Action) {
     match (state, input) {
         (State::AwaitHello, Input::Hello) => (State::Ready, Action::Welcome),
         (State::AwaitHello, Input::HelloKeyed) => match role {
-            Role::Initiator => (State::AwaitAuth, Action::Prove),
-            Role::Responder => (State::AwaitAuth, Action::Wait),
+            Role::Initiator => (State::AwaitAuth, Action::Wait),
+            Role::Responder => (State::AwaitAuth, Action::Prove),
         },
         (State::AwaitAuth, Input::Auth) => match role {
-            Role::Initiator => (State::Ready, Action::Welcome),
-            Role::Responder => (State::Ready, Action::ProveAndWelcome),
+            Role::Initiator => (State::Ready, Action::ProveAndWelcome),
+            Role::Responder => (State::Ready, Action::Welcome),
         },
         (State::Ready, Input::Traffic | Input::GoAway) => (State::Ready, Action::Deliver),
         (State::AwaitHello, Input::Auth | Input::Traffic | Input::GoAway | Input::Refused)
@@ -118,7 +132,28 @@ pub(crate) struct PeerHello {
     pub(crate) offers: u32,
     pub(crate) window_calls: u32,
     pub(crate) window_bytes: u64,
-    keyed: bool,
+    /// What it says besides if it has a key.
+    keyed: Option<Keyed>,
+}
+
+/// What a daemon with a key says besides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Keyed {
+    instance: [u8; 16],
+    unprotected: bool,
+    /// What the initiator means to reach, and has dialled.
+    target: String,
+    address: String,
+}
+
+/// The names that the end which was connected to goes by.
+#[derive(Debug)]
+struct Names {
+    /// Where the connection arrived.
+    arrived: SocketAddr,
+    own: String,
+    others: Arc<[String]>,
+    only_names: bool,
 }
 
 /// A handshake for another process.
@@ -130,6 +165,8 @@ pub(crate) struct Frozen {
     pub(crate) peer_hello: Vec<u8>,
     pub(crate) offers: u32,
     pub(crate) peer_offers: u32,
+    /// Where the connection arrived, or what was dialled.
+    pub(crate) address: SocketAddr,
 }
 
 /// The handshake of one link.
@@ -138,7 +175,9 @@ pub(crate) struct Handshake {
     role: Role,
     state: State,
     key: Option<PresharedKey>,
+    names: Names,
     own_hello: Vec<u8>,
+    own: Option<Keyed>,
     /// What this end offers: what its HELLO says, or what it has said since then.
     offers: u32,
     peer_hello: Vec<u8>,
@@ -146,16 +185,24 @@ pub(crate) struct Handshake {
 }
 
 impl Handshake {
-    pub(crate) fn new(role: Role, config: &LinkConfig, nonce: &[u8; 32]) -> Handshake {
-        Handshake {
-            role,
+    pub(crate) fn new(config: &LinkConfig, setup: &LinkSetup) -> Result<Handshake, ConfigError> {
+        if setup.target.len() > limits::MAX_TARGET {
+            let len = setup.target.len();
+            return Err(ConfigError::Target { len });
+        }
+        let own = config.key.as_ref().map(|_| Keyed::of(config, setup));
+        let own_hello = encode_hello(config, &setup.nonce, own.as_ref());
+        Ok(Handshake {
+            role: setup.role,
             state: State::AwaitHello,
             key: config.key.clone(),
-            own_hello: encode_hello(config, nonce),
+            names: Names::of(config, setup.address),
+            own_hello,
+            own,
             offers: frame::FEATURES,
             peer_hello: Vec::new(),
             peer: None,
-        }
+        })
     }
 
     pub(crate) fn state(&self) -> State {
@@ -190,6 +237,7 @@ impl Handshake {
             peer_hello: self.peer_hello.clone(),
             offers: self.offers,
             peer_offers: self.peer.as_ref().map_or(0, |peer| peer.offers),
+            address: self.names.arrived,
         }
     }
 
@@ -199,22 +247,26 @@ impl Handshake {
             [] => None,
             hello => Some(decode_hello(hello).map_err(|error| error.to_string())?),
         };
+        let own = decode_hello(&frozen.own_hello).map_err(|error| error.to_string())?;
         let mut handshake = Handshake {
             role: frozen.role,
             state: frozen.state,
             key: config.key.clone(),
+            names: Names::of(config, frozen.address),
             own_hello: frozen.own_hello,
+            own: own.keyed,
             offers: frozen.offers,
             peer_hello: frozen.peer_hello,
             peer,
         };
-        let own = decode_hello(&handshake.own_hello).map_err(|error| error.to_string())?;
         let waits_for_hello = handshake.state == State::AwaitHello;
         if waits_for_hello != handshake.peer.is_none() {
             let state = handshake.state.describe();
             return Err(format!("while {state}, the peer's HELLO is what there is"));
         }
-        if handshake.state != State::Ready && own.keyed != handshake.key.is_some() {
+        let peer_keyed = handshake.peer.as_ref().map(|peer| peer.keyed.is_some());
+        let is_keyed = handshake.own.is_some();
+        if is_keyed != handshake.key.is_some() || peer_keyed.is_some_and(|its| its != is_keyed) {
             return Err("whether there is a key isn't what the HELLO says".to_owned());
         }
         if let Some(peer) = &mut handshake.peer {
@@ -251,10 +303,9 @@ impl Handshake {
     pub(crate) fn on_hello(&mut self, payload: &[u8]) -> Result<Action, LinkError> {
         self.expect(State::AwaitHello, Kind::HELLO)?;
         let peer = self.judge_hello(payload)?;
-        let input = if peer.keyed {
-            Input::HelloKeyed
-        } else {
-            Input::Hello
+        let input = match peer.keyed {
+            Some(_) => Input::HelloKeyed,
+            None => Input::Hello,
         };
         self.peer_hello = payload.to_vec();
         self.peer = Some(peer);
@@ -269,7 +320,7 @@ impl Handshake {
             Role::Responder => Role::Initiator,
         };
         // `verify_slice` compares in constant time.
-        if self.mac(peer_role).verify_slice(proof).is_err() {
+        if self.derive("proof", peer_role).verify_slice(proof).is_err() {
             let name = self
                 .peer
                 .as_ref()
@@ -299,7 +350,33 @@ impl Handshake {
 
     /// This end's AUTH payload.
     pub(crate) fn proof(&self) -> [u8; PROOF] {
-        self.mac(self.role).finalize().into_bytes().into()
+        self.derive("proof", self.role)
+            .finalize()
+            .into_bytes()
+            .into()
+    }
+
+    /// What the frames of a role are sealed with after so many; `None` if they aren't.
+    pub(crate) fn seal(&self, role: Role, frames: u64) -> Option<Seal> {
+        let key = || self.derive("frames", role).finalize().into_bytes().into();
+        self.is_sealed().then(|| Seal::new(&key(), frames))
+    }
+
+    /// Whether frames have tags once their end has proved itself.
+    pub(crate) fn is_sealed(&self) -> bool {
+        let peer = self.peer.as_ref().and_then(|peer| peer.keyed.as_ref());
+        let both = self.own.as_ref().zip(peer);
+        both.is_some_and(|(own, peer)| !(own.unprotected && peer.unprotected))
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Tells secrets apart, and nothing about them: whether another process has the key that this link began with.
+    pub(crate) fn secret_id(&self) -> u64 {
+        let id = self.derive("identity", Role::Initiator).finalize();
+        u64_at(&id.into_bytes(), 0)
     }
 
     fn expect(&self, state: State, kind: Kind) -> Result<(), LinkError> {
@@ -326,52 +403,168 @@ impl Handshake {
             return Err(LinkError::Reflected);
         }
         let name = peer.name.clone();
-        match (&self.key, peer.keyed) {
-            (Some(_), false) => Err(LinkError::KeyMissing { name }),
-            (None, true) => Err(LinkError::KeyUnknown { name }),
+        match (&self.own, &peer.keyed) {
+            (Some(_), None) => Err(LinkError::KeyMissing { name }),
+            (None, Some(_)) => Err(LinkError::KeyUnknown { name }),
+            (Some(own), Some(keyed)) if own.instance == keyed.instance => Err(LinkError::Itself),
+            (Some(_), Some(keyed)) if self.role == Role::Responder => {
+                match self.names.include(keyed) {
+                    true => Ok(peer),
+                    false => Err(LinkError::NotMeant {
+                        target: keyed.target.clone(),
+                        dialled: keyed.address.clone(),
+                        arrived: self.names.arrived,
+                    }),
+                }
+            }
             _ => Ok(peer),
         }
     }
 
-    /// The proof that `prover` owes, not yet finalised.
-    fn mac(&self, prover: Role) -> Hmac<Sha256> {
-        let key = self
-            .key
-            .as_ref()
-            .expect("AwaitAuth is entered only with a key");
+    /// What follows from the key for this link alone.
+    fn derive(&self, what: &str, role: Role) -> Hmac<Sha256> {
+        let key = self.key.as_ref().expect("asked only with a key");
         let (initiator, responder) = match self.role {
             Role::Initiator => (&self.own_hello, &self.peer_hello),
             Role::Responder => (&self.peer_hello, &self.own_hello),
         };
-        let mut mac =
-            Hmac::<Sha256>::new_from_slice(key.bytes()).expect("HMAC takes keys of any length");
-        mac.update(b"tollgate link 1");
-        mac.update(&[match prover {
-            Role::Initiator => 0,
-            Role::Responder => 1,
-        }]);
+        let mut mac = hmac(key.bytes());
+        mac.update(b"tollgate link 2");
         for hello in [initiator, responder] {
             let len = u32::try_from(hello.len()).expect("a HELLO is at most MAX_HANDSHAKE bytes");
             mac.update(&len.to_le_bytes());
             mac.update(hello);
         }
-        mac
+        let mut derived = hmac(&mac.finalize().into_bytes());
+        derived.update(what.as_bytes());
+        derived.update(match role {
+            Role::Initiator => b" of the initiator",
+            Role::Responder => b" of the responder",
+        });
+        derived
     }
 }
 
-fn encode_hello(config: &LinkConfig, nonce: &[u8; 32]) -> Vec<u8> {
+fn hmac(key: &[u8]) -> Hmac<Sha256> {
+    Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length")
+}
+
+impl Keyed {
+    /// What this end says.
+    fn of(config: &LinkConfig, setup: &LinkSetup) -> Keyed {
+        let (target, address) = match setup.role {
+            Role::Initiator => (setup.target.clone(), setup.address.to_string()),
+            Role::Responder => (String::new(), String::new()),
+        };
+        Keyed {
+            instance: config.instance,
+            unprotected: config.unprotected,
+            target,
+            address,
+        }
+    }
+
+    fn encode(&self, hello: &mut Vec<u8>) {
+        let Keyed {
+            target, address, ..
+        } = self;
+        hello.extend_from_slice(&self.instance);
+        hello.push(if self.unprotected { UNPROTECTED } else { 0 });
+        hello.push(u8::try_from(address.len()).expect("an address has fewer than 100 bytes"));
+        let len = u16::try_from(target.len()).expect("a checked target has at most MAX_TARGET");
+        hello.extend_from_slice(&len.to_le_bytes());
+        hello.extend_from_slice(address.as_bytes());
+        hello.extend_from_slice(target.as_bytes());
+    }
+
+    fn decode(rest: &[u8]) -> Option<Keyed> {
+        let (fixed, rest) = rest.split_at_checked(MEANT_FIXED)?;
+        let (address_len, target_len) = (usize::from(fixed[17]), usize::from(u16_at(fixed, 18)));
+        let (address, rest) = rest.split_at_checked(address_len)?;
+        let target = rest.get(..target_len)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Some(Keyed {
+            instance: *fixed.first_chunk()?,
+            unprotected: fixed[16] & UNPROTECTED != 0,
+            target: text(target),
+            address: text(address),
+        })
+    }
+}
+
+impl Names {
+    fn of(config: &LinkConfig, arrived: SocketAddr) -> Names {
+        Names {
+            arrived,
+            own: config.name.clone(),
+            others: Arc::clone(&config.names),
+            only_names: config.only_names,
+        }
+    }
+
+    /// Whether an initiator that says this means this daemon.
+    ///
+    /// It does if it names the daemon: by an address at which its connection arrived, or by a name that the daemon knows of itself, with the port. Or
+    /// if it has dialled the very address at which its connection arrived, whatever the name that led it there, unless `only_names`: whoever
+    /// relays from elsewhere was dialled at another address. Loopback addresses are every host's, so by those alone nobody is meant.
+    fn include(&self, peer: &Keyed) -> bool {
+        let arrived = self.arrived;
+        let is_here = |address: SocketAddr| {
+            let (its, own) = (address.ip().to_canonical(), arrived.ip().to_canonical());
+            (its, address.port()) == (own, arrived.port())
+        };
+        if self.knows(&peer.target) || self.knows(&peer.address) {
+            return true;
+        }
+        match peer.target.parse::<SocketAddr>() {
+            Ok(address) => is_here(address),
+            Err(_) if self.only_names || arrived.ip().to_canonical().is_loopback() => false,
+            Err(_) => peer.address.parse().is_ok_and(is_here),
+        }
+    }
+
+    /// Whether this daemon goes by this `host:port`.
+    fn knows(&self, target: &str) -> bool {
+        let Some((host, port)) = target.rsplit_once(':') else {
+            return false;
+        };
+        let is_own_port = port.parse() == Ok(self.arrived.port());
+        let same = |a: &str, b: &str| {
+            a.trim_end_matches('.')
+                .eq_ignore_ascii_case(b.trim_end_matches('.'))
+        };
+        let is_loopback = self.arrived.ip().to_canonical().is_loopback();
+        let mut others = self.others.iter();
+        is_own_port && (same(host, &self.own) || is_loopback && same(host, "localhost"))
+            || others.any(|name| match name.rsplit_once(':') {
+                Some((its, its_port)) if !name.ends_with(']') => {
+                    port == its_port && same(host, its)
+                }
+                _ => is_own_port && same(host, name),
+            })
+    }
+}
+
+fn encode_hello(config: &LinkConfig, nonce: &[u8; 32], keyed: Option<&Keyed>) -> Vec<u8> {
+    let version = match keyed {
+        Some(_) => frame::KEYED_VERSION,
+        None => frame::VERSION,
+    };
     let mut hello = Vec::with_capacity(HELLO_FIXED + config.name.len());
     hello.extend_from_slice(&frame::MAGIC);
-    hello.extend_from_slice(&frame::VERSION.to_le_bytes());
-    hello.extend_from_slice(&frame::VERSION.to_le_bytes());
+    hello.extend_from_slice(&version.to_le_bytes());
+    hello.extend_from_slice(&version.to_le_bytes());
     hello.extend_from_slice(&frame::FEATURES.to_le_bytes());
     hello.extend_from_slice(nonce);
     hello.extend_from_slice(&config.window_bytes.to_le_bytes());
     hello.extend_from_slice(&config.window_calls.to_le_bytes());
-    hello.push(u8::from(config.key.is_some()));
+    hello.push(u8::from(keyed.is_some()));
     hello.push(u8::try_from(config.name.len()).expect("a checked name has at most 64 bytes"));
     hello.extend_from_slice(&[0, 0]);
     hello.extend_from_slice(config.name.as_bytes());
+    if let Some(keyed) = keyed {
+        keyed.encode(&mut hello);
+    }
     hello
 }
 
@@ -391,12 +584,9 @@ fn decode_hello(payload: &[u8]) -> Result<PeerHello, LinkError> {
         return Err(malformed());
     }
     let (lowest, highest) = (u16_at(payload, 8), u16_at(payload, 10));
-    if !(lowest..=highest).contains(&frame::VERSION) {
-        return Err(LinkError::Version { lowest, highest });
-    }
-    let keyed = match payload[60] {
-        0 => false,
-        1 => true,
+    let version = match payload[60] {
+        0 => frame::VERSION,
+        1 => frame::KEYED_VERSION,
         _ => {
             return Err(LinkError::Reserved {
                 kind: Kind::HELLO,
@@ -404,6 +594,9 @@ fn decode_hello(payload: &[u8]) -> Result<PeerHello, LinkError> {
             });
         }
     };
+    if !(lowest..=highest).contains(&version) {
+        return Err(LinkError::Version { lowest, highest });
+    }
     let name_end = HELLO_FIXED + usize::from(payload[61]);
     let name = payload.get(HELLO_FIXED..name_end).ok_or_else(malformed)?;
     let name = String::from_utf8_lossy(name).into_owned();
@@ -417,9 +610,13 @@ fn decode_hello(payload: &[u8]) -> Result<PeerHello, LinkError> {
             bytes: window_bytes,
         });
     }
+    let keyed = match version {
+        frame::KEYED_VERSION => Some(Keyed::decode(&payload[name_end..]).ok_or_else(malformed)?),
+        _ => None,
+    };
     Ok(PeerHello {
         name,
-        version: frame::VERSION,
+        version,
         offers: u32_at(payload, 12),
         window_calls,
         window_bytes,

@@ -137,6 +137,14 @@ pub enum OpenError {
         /// What the kernel said.
         error: std::io::Error,
     },
+    /// Without a key, connecting is refused before a byte is sent, unless loopback peers are trusted.
+    #[error(
+        "this daemon has no key, and so no peers: give it and {address} the same key (--psk-file), or --unauthenticated-loopback"
+    )]
+    Keyless {
+        /// The peer.
+        address: SocketAddr,
+    },
     /// Without a key, connecting beyond loopback is refused before a byte is sent.
     #[error(
         "{address} isn't a loopback address: a peer beyond this host needs a key, the same on both daemons"
@@ -148,7 +156,7 @@ pub enum OpenError {
 }
 
 impl TcpLink {
-    /// Begins to connect; never waits. The descriptor becomes writable when the connection stands, and a refused one is
+    /// Begins to connect to this address, which is what is meant; never waits. The descriptor becomes writable when the connection stands, and a refused one is
     /// reported by the next read or flush. `now_ns` is the clock of `link.tick`.
     ///
     /// # Errors
@@ -158,12 +166,32 @@ impl TcpLink {
         config: &LinkConfig,
         now_ns: u64,
     ) -> Result<TcpLink, OpenError> {
-        if config.key.is_none() && !is_loopback(&address) {
-            return Err(OpenError::NeedsKey { address });
+        TcpLink::dial(address, &address.to_string(), config, now_ns)
+    }
+
+    /// The same, at one of the addresses of `target`: `host:port`, as an operator or an application has named the peer.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn dial(
+        address: SocketAddr,
+        target: &str,
+        config: &LinkConfig,
+        now_ns: u64,
+    ) -> Result<TcpLink, OpenError> {
+        if config.key.is_none() {
+            match is_loopback(&address) {
+                false => return Err(OpenError::NeedsKey { address }),
+                true if !config.unauthenticated_loopback => {
+                    return Err(OpenError::Keyless { address });
+                }
+                true => {}
+            }
         }
         let stream =
             start_connecting(&address).map_err(|errno| OpenError::Connecting { address, errno })?;
-        TcpLink::open(stream, address, Role::Initiator, config, now_ns)
+        let way = (address, target.to_owned());
+        TcpLink::open(stream, address, (Role::Initiator, way), config, now_ns)
     }
 
     /// Takes a connection that a listener accepted.
@@ -180,13 +208,17 @@ impl TcpLink {
             address: unknown,
             error,
         })?;
-        TcpLink::open(stream, address, Role::Responder, config, now_ns)
+        let arrived = stream
+            .local_addr()
+            .map_err(|error| OpenError::Socket { address, error })?;
+        let way = (arrived, String::new());
+        TcpLink::open(stream, address, (Role::Responder, way), config, now_ns)
     }
 
     fn open(
         stream: TcpStream,
         address: SocketAddr,
-        role: Role,
+        (role, (at, target)): (Role, (SocketAddr, String)),
         config: &LinkConfig,
         now_ns: u64,
     ) -> Result<TcpLink, OpenError> {
@@ -198,6 +230,8 @@ impl TcpLink {
         let setup = LinkSetup {
             role,
             loopback: is_loopback(&address),
+            target,
+            address: at,
             nonce,
             now_ns,
         };
@@ -313,7 +347,7 @@ impl TcpLink {
         match received {
             Ok(0) => Err(self.broken(LinkError::Closed)),
             Ok(n) => {
-                self.link.body_filled(n.min(want));
+                self.link.body_filled(body, n.min(want))?;
                 self.link.rx_filled(n.saturating_sub(want));
                 Ok(match n {
                     _ if n >= all => BodyOutcome::Complete { more: n == room },

@@ -16,6 +16,7 @@ pub mod limits;
 mod marshal;
 mod proto;
 mod rx;
+mod seal;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod tx;

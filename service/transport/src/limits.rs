@@ -7,6 +7,7 @@
 //! | receive buffer | [`RX_BUFFER`] (touched lazily by the kernel's zero pages) |
 //! | transmit buffer | below [`TX_SOFT_LIMIT`] + [`MAX_MESSAGE`], back to [`TX_KEEP`] when idle |
 //! | queued pieces and tokens | [`TX_MAX_PIECES`] x 48 |
+//! | with a key, the frame that is being sealed | at most [`MAX_MESSAGE`] and its metadata while that lasts, [`TX_KEEP`] when idle |
 //! | a schema description that is arriving | at most [`MAX_DESCRIPTION`], freed with the next event |
 //!
 //! What a peer can make its *daemon* hold is bounded by the window that this end grants
@@ -24,6 +25,9 @@ pub const MAX_MESSAGE: u32 = shared::MAX_MESSAGE_BYTES;
 
 /// Longest block of metadata, bytes.
 pub const MAX_METADATA: usize = shared::MAX_METADATA_BYTES;
+
+/// Bytes of a frame's tag, on links with a key.
+pub const TAG: usize = crate::seal::TAG;
 
 /// Messages up to this many bytes are delivered whole out of the receive buffer; larger ones go straight from the
 /// socket into the caller's buffer.
@@ -43,6 +47,9 @@ pub const MAX_TEXT: usize = shared::MAX_STATUS_TEXT_BYTES as usize;
 
 /// Longest daemon name, bytes; letters, digits, `.`, `_` and `-`.
 pub const MAX_NAME: usize = 64;
+
+/// Longest target that an initiator's HELLO states, bytes: `host:port`, where a name has at most 253 bytes.
+pub const MAX_TARGET: usize = 260;
 
 /// Longest tenant name in a BIND, bytes.
 pub const MAX_TENANT: usize = 64;
@@ -102,6 +109,9 @@ pub const MIN_KEY: usize = 16;
 
 /// Longest pre-shared key, bytes.
 pub const MAX_KEY: usize = 1024;
+
+/// Fewest different bytes of a pre-shared key. Of 16 random ones or more, no two in a billion keys have fewer; of hexadecimal digits neither.
+pub const MIN_KEY_VARIETY: usize = 6;
 
 /// A link that isn't ready after this long is ended.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

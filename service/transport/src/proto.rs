@@ -24,6 +24,8 @@ mod frozen;
 mod receive;
 mod send;
 
+use std::net::SocketAddr;
+
 use crate::Part;
 use crate::config::{ConfigError, LinkConfig, Role};
 use crate::error::LinkError;
@@ -33,6 +35,7 @@ use crate::handshake::{Handshake, State};
 use crate::limits;
 use crate::marshal::{DeviceMemory, MarshalRing};
 use crate::rx::Rx;
+use crate::seal::{Cover, Seal, TAG};
 use crate::tx::{Token, Tx};
 pub use frozen::{FrozenLink, Unportable};
 use send::cut;
@@ -44,6 +47,10 @@ pub struct LinkSetup {
     pub role: Role,
     /// Whether the peer's address is a loopback address.
     pub loopback: bool,
+    /// Whom the initiator means to reach: `host:port`, as the operator or an application has named it. Of a responder: nothing.
+    pub target: String,
+    /// What the initiator has dialled, or where the connection arrived at the responder.
+    pub address: SocketAddr,
     /// 32 random bytes, fresh for every link.
     pub nonce: [u8; 32],
     /// Now, on any monotonic clock, ns; the same clock as [`Link::tick`].
@@ -54,6 +61,8 @@ pub struct LinkSetup {
 pub struct Link {
     handshake: Handshake,
     rx: Rx,
+    /// Opens what the peer has sealed, once it has proved itself.
+    opener: Option<Seal>,
     tx: Tx,
     incoming: Option<Incoming>,
     /// The schema description of a BOUND, while it comes and until the next event.
@@ -95,10 +104,19 @@ struct Incoming {
     len: usize,
     filled: usize,
     skip: bool,
+    check: Option<BodyCheck>,
+}
+
+/// What a sealed body has to be.
+struct BodyCheck {
+    tag: [u8; TAG],
+    /// What covers it, and how many of its bytes that has seen.
+    cover: Cover,
+    seen: usize,
 }
 
 impl Link {
-    /// A link that has queued its HELLO. Without a key and with a peer beyond loopback it is ended already:
+    /// A link that has queued its HELLO. Without a key it is ended already, unless the peer is on loopback and all of those are trusted:
     /// [`Link::poll_event`] says so, and the queued GOAWAY tells the peer.
     ///
     /// # Errors
@@ -110,8 +128,9 @@ impl Link {
             bytes: config.window_bytes,
         };
         let mut link = Link {
-            handshake: Handshake::new(setup.role, config, &setup.nonce),
+            handshake: Handshake::new(config, setup)?,
             rx: Rx::new(),
+            opener: None,
             tx: Tx::default(),
             incoming: None,
             description: None,
@@ -132,11 +151,12 @@ impl Link {
             started_ns: setup.now_ns,
             heard_ns: setup.now_ns,
         };
-        if config.key.is_none() && !setup.loopback {
-            link.fail(LinkError::NotLoopback);
-        } else {
-            link.tx
-                .frame(Header::new(Kind::HELLO), link.handshake.hello());
+        match (&config.key, setup.loopback) {
+            (None, false) => link.fail(LinkError::NotLoopback),
+            (None, true) if !config.unauthenticated_loopback => link.fail(LinkError::Keyless),
+            _ => link
+                .tx
+                .frame(Header::new(Kind::HELLO), link.handshake.hello()),
         }
         Ok(link)
     }
@@ -178,6 +198,11 @@ impl Link {
     /// Why the link ended, if it has.
     pub fn failure(&self) -> Option<&LinkError> {
         self.failed.as_ref()
+    }
+
+    /// Whether frames have tags, or will have once both ends have proved who they are: then nothing travels from where it lies.
+    pub fn is_sealed(&self) -> bool {
+        self.handshake.is_sealed()
     }
 
     /// The peer's daemon name, once its HELLO was read (proved once the link is ready and has a key).
@@ -298,7 +323,8 @@ impl Link {
     /// caller has itself put at the start of that range are reported by [`Link::body_filled`].
     ///
     /// # Errors
-    /// [`LinkError::BodyBuffer`] if `body` doesn't have the announced length, or no body is pending; nothing changes.
+    /// [`LinkError::BodyBuffer`] if `body` doesn't have the announced length, or no body is pending; nothing changes. [`LinkError::Forged`] if the body
+    /// is complete, and isn't what the peer sent; the link has ended.
     pub fn fill_body(&mut self, body: &mut [u8]) -> Result<std::ops::Range<usize>, LinkError> {
         let Some(incoming) = self
             .incoming
@@ -315,28 +341,55 @@ impl Link {
         incoming.filled += copied;
         self.moved.body_copied += copied as u64;
         let missing = incoming.filled..incoming.len;
-        if missing.is_empty() {
-            self.incoming = None;
-        }
+        self.judge_body(body)?;
         Ok(missing)
     }
 
-    /// The caller has put `n` more bytes of the pending large body into its place, straight from the peer.
+    /// The caller has put `n` more bytes of the pending large body into its place in `body`, straight from the peer.
+    ///
+    /// # Errors
+    /// [`LinkError::Forged`] if the body is complete, and isn't what the peer sent; the link has ended.
     ///
     /// # Panics
     /// If that is more than was missing, or the receive buffer still holds earlier bytes of it.
-    pub fn body_filled(&mut self, n: usize) {
+    pub fn body_filled(&mut self, body: &[u8], n: usize) -> Result<(), LinkError> {
         self.put_in_place(n);
         self.moved.body_in_place += n as u64;
+        self.judge_body(body)
     }
 
     /// As [`body_filled`](Self::body_filled), of bytes that the caller has copied there from a buffer of its own.
     ///
+    /// # Errors
+    /// As of [`body_filled`](Self::body_filled).
+    ///
     /// # Panics
     /// As [`body_filled`](Self::body_filled).
-    pub fn body_copied(&mut self, n: usize) {
+    pub fn body_copied(&mut self, body: &[u8], n: usize) -> Result<(), LinkError> {
         self.put_in_place(n);
         self.moved.body_copied += n as u64;
+        self.judge_body(body)
+    }
+
+    /// Shows what is new of the pending body to what covers it; a complete one is pending no more.
+    fn judge_body(&mut self, body: &[u8]) -> Result<(), LinkError> {
+        let Some(incoming) = &mut self.incoming else {
+            return Ok(());
+        };
+        if let Some(check) = &mut incoming.check {
+            // What another process has received before is seen now, too.
+            check.cover.see(&body[check.seen..incoming.filled]);
+            check.seen = incoming.filled;
+        }
+        let Some(whole) = self.incoming.take_if(|i| i.filled == i.len) else {
+            return Ok(());
+        };
+        let is_theirs = whole.check.is_none_or(|check| check.cover.is(&check.tag));
+        if is_theirs {
+            return Ok(());
+        }
+        self.fail(LinkError::Forged);
+        Err(LinkError::Forged)
     }
 
     fn put_in_place(&mut self, n: usize) {
@@ -347,9 +400,6 @@ impl Link {
         );
         incoming.filled += n;
         self.heard = true;
-        if incoming.filled == incoming.len {
-            self.incoming = None;
-        }
     }
 
     /// Gives the pending large body up: the rest of it is dropped as it arrives.

@@ -46,7 +46,7 @@ impl Rx {
 
     /// The free end, made long enough for any small frame's rest if the unparsed bytes allow.
     pub(crate) fn space(&mut self) -> &mut [u8] {
-        const ENOUGH: usize = limits::SMALL_BODY as usize + HEADER;
+        const ENOUGH: usize = limits::SMALL_BODY as usize + HEADER + 2 * limits::TAG;
         if self.is_empty() {
             (self.head, self.tail) = (0, 0);
         } else if self.buf.len() - self.tail < ENOUGH {
@@ -69,15 +69,16 @@ impl Rx {
         self.buf[self.head..self.tail].first_chunk()
     }
 
-    /// The first bytes of the next frame's payload, if they are here.
-    pub(crate) fn payload(&self, len: usize) -> Option<&[u8]> {
-        self.buf[self.head..self.tail].get(HEADER..HEADER + len)
+    /// The first bytes of the next frame's payload, behind a tag of so many bytes, if they are here.
+    pub(crate) fn payload(&self, tag: usize, len: usize) -> Option<&[u8]> {
+        let start = HEADER + tag;
+        self.buf[self.head..self.tail].get(start..start + len)
     }
 
-    /// Consumes the next header and its payload of `len` bytes, if all of it is here; returns where the payload lies until the
-    /// next call of [`Rx::space`].
-    pub(crate) fn take_frame(&mut self, len: usize) -> Option<(usize, usize)> {
-        let start = self.head + HEADER;
+    /// Consumes the next header, its tag of so many bytes, and its payload of `len` bytes, if all of it is here; returns where the payload lies
+    /// until the next call of [`Rx::space`].
+    pub(crate) fn take_frame(&mut self, tag: usize, len: usize) -> Option<(usize, usize)> {
+        let start = self.head + HEADER + tag;
         if self.tail < start + len {
             return None;
         }

@@ -29,6 +29,9 @@ pub trait Testbed {
 
     /// Whether its addresses need a key.
     const NEEDS_KEY: bool;
+
+    /// Whether links with a key go without tags, so that messages travel from where they lie.
+    const UNPROTECTED: bool = false;
 }
 
 /// Makes a test of each function of [`suite`], for a [`Testbed`].
@@ -97,9 +100,12 @@ pub fn spans<'a>(all: impl IntoIterator<Item = &'a [u8]>) -> Vec<Span> {
     all.into_iter().map(&mut place).collect()
 }
 
-/// A daemon of this name, without a key.
+/// A daemon of this name, without a key, which trusts its host.
 pub fn config(name: &str) -> LinkConfig {
-    LinkConfig::new(name)
+    LinkConfig {
+        unauthenticated_loopback: true,
+        ..LinkConfig::new(name)
+    }
 }
 
 /// A daemon of this name, with this key.

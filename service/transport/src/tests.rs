@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod attacks;
 mod flow;
 mod frozen;
 mod handshakes;
@@ -24,10 +25,18 @@ use crate::proto::{Link, LinkSetup};
 use crate::testing::*;
 use crate::tx::Token;
 
+/// Where the responder listens.
+const HERE: &str = "127.0.0.1:7471";
+
 fn setup(role: Role, nonce: u8) -> LinkSetup {
     LinkSetup {
         role,
         loopback: true,
+        target: match role {
+            Role::Initiator => HERE.to_owned(),
+            Role::Responder => String::new(),
+        },
+        address: HERE.parse().unwrap(),
         nonce: [nonce; 32],
         now_ns: 0,
     }

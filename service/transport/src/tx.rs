@@ -8,15 +8,18 @@
 //! Invariant: the `Copied` lengths sum to what `buf` holds behind `head`, and no two `Copied` are neighbours. Small frames
 //! therefore coalesce into one piece and one system call, and queueing one allocates nothing once the buffer is warm.
 //!
+//! With a [`Seal`] each frame is assembled first, from shared memory, too: what is sealed is a copy that nobody else can change, and that copy leaves.
+//!
 //! With a [`MarshalRing`] bytes are copied there while it has room (`Placed`), and to `buf` beyond that, so that a device reads them where they lie. The `Placed` lengths
 //! sum to what waits in it; two of them are neighbours only where it begins anew.
 
 use std::collections::VecDeque;
 
 use crate::event::part_len;
-use crate::frame::Header;
+use crate::frame::{Header, body_at};
 use crate::limits;
 use crate::marshal::MarshalRing;
+use crate::seal::{Seal, TAG, What};
 use crate::{Part, Span};
 
 /// Names a queued frame whose shared memory is still needed; chosen by the caller, returned by `poll_sent`.
@@ -41,6 +44,10 @@ pub(crate) struct Tx {
     head: usize,
     pieces: VecDeque<Piece>,
     sent: VecDeque<Token>,
+    seal: Option<Seal>,
+    /// With a seal: the frame that is being assembled, and what is here of its payload.
+    assembled: Option<Header>,
+    payload: Vec<u8>,
 }
 
 impl Tx {
@@ -54,6 +61,16 @@ impl Tx {
     /// Copies there from now on, as far as there is room.
     pub(crate) fn marshal_into(&mut self, ring: MarshalRing) {
         self.ring = Some(ring);
+    }
+
+    /// Frames that are queued from now on are sealed.
+    pub(crate) fn seal_with(&mut self, seal: Option<Seal>) {
+        self.seal = seal;
+    }
+
+    /// What seals them, if something does.
+    pub(crate) fn seal(&self) -> Option<&Seal> {
+        self.seal.as_ref()
     }
 
     /// What it copies to, if that isn't its own buffer.
@@ -95,18 +112,72 @@ impl Tx {
 
     /// Queues a frame's header and its payload's first bytes; the header states the length of the whole.
     pub(crate) fn begin(&mut self, header: Header, first: &[u8]) {
-        self.copy(&header.encode());
+        match self.seal {
+            Some(_) => self.assembled = Some(header),
+            None => self.put(&Part::Private(&header.encode())),
+        }
         self.copy(first);
+    }
+
+    /// Adds to the frame that is being assembled; a whole one is sealed and queued.
+    fn assemble(&mut self, header: Header, part: &Part<'_>) {
+        append_part(part, 0, &mut self.payload);
+        if self.payload.len() < header.len as usize {
+            return;
+        }
+        self.assembled = None;
+        let mut payload = std::mem::take(&mut self.payload);
+        self.put_sealed(&header, &payload);
+        payload.clear();
+        payload.shrink_to(limits::TX_KEEP);
+        self.payload = payload;
+    }
+
+    /// The layout is that of `seal.rs`.
+    fn put_sealed(&mut self, header: &Header, payload: &[u8]) {
+        let seal = self
+            .seal
+            .as_mut()
+            .expect("frames are assembled to be sealed");
+        let encoded = header.encode();
+        let tags;
+        let pieces: &[&[u8]] = match body_at(header, payload) {
+            None => {
+                tags = [
+                    seal.cover(What::Whole).of(&[&encoded, payload]).tag(),
+                    [0; TAG],
+                ];
+                &[&encoded, &tags[0], payload]
+            }
+            Some(at) => {
+                let (metadata, body) = payload.split_at(at);
+                let its = seal.cover(What::Body).of(&[body]).tag();
+                let head = seal.cover(What::Head).of(&[&encoded, metadata, &its]);
+                tags = [head.tag(), its];
+                &[&encoded, &tags[0], metadata, &tags[1], body]
+            }
+        };
+        seal.advance();
+        pieces
+            .iter()
+            .for_each(|piece| self.put(&Part::Private(piece)));
     }
 
     /// Copies bytes behind everything queued.
     pub(crate) fn copy(&mut self, bytes: &[u8]) {
-        self.put(&Part::Private(bytes));
+        self.add(&Part::Private(bytes));
     }
 
     /// Copies a range of shared memory behind everything queued.
     pub(crate) fn copy_shared(&mut self, span: &Span, at: usize) {
-        self.put(&Part::Shared { span, at });
+        self.add(&Part::Shared { span, at });
+    }
+
+    fn add(&mut self, part: &Part<'_>) {
+        match self.assembled {
+            Some(header) => self.assemble(header, part),
+            None => self.put(part),
+        }
     }
 
     fn put(&mut self, part: &Part<'_>) {

@@ -36,7 +36,10 @@ pub(super) async fn peers(control: Rc<Control>, address: SocketAddr) {
 type Listener = AsyncFd<Watched<RdmaListener>>;
 
 fn listen(control: &Control, address: SocketAddr) -> std::io::Result<Option<Listener>> {
-    let Rdma::Ready { devices, options } = &control.rdma else {
+    let Rdma::Ready {
+        devices, options, ..
+    } = &control.rdma
+    else {
         return Ok(None);
     };
     let listener = RdmaListener::bind(devices, address, options);
@@ -46,6 +49,7 @@ fn listen(control: &Control, address: SocketAddr) -> std::io::Result<Option<List
 /// Why it ended.
 async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
     let mut turn = 0;
+    let config = control.rdma.link_config(&control.link);
     loop {
         let mut ready = match listener.readable_mut().await {
             Ok(ready) => ready,
@@ -59,7 +63,7 @@ async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
         };
         let next = ready.try_io(|inner| {
             let listener = &mut inner.get_mut().0;
-            let accepted = listener.accept_at(&door, &control.link, now_ns());
+            let accepted = listener.accept_at(&door, &config, now_ns());
             match accepted.transpose() {
                 Some(accepted) => Ok(accepted),
                 None => Err(std::io::ErrorKind::WouldBlock.into()),

@@ -49,9 +49,11 @@ mod watching;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -71,7 +73,7 @@ use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_telemetry::limits::MAX_RECORDS;
 use tollgate_telemetry::record::Record;
-use tollgate_transport::{LinkConfig, PresharedKey};
+use tollgate_transport::{LinkConfig, PresharedKey, is_loopback};
 
 use crate::config::Config;
 use crate::control::admission::Admission;
@@ -267,6 +269,15 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let compilation = Compilation::new(compiler, config.compile.workers);
     let trusted = origin::trusted_keys(&config)?;
     let link = link_config(&config)?;
+    if link.key.is_none() && !link.unauthenticated_loopback {
+        let wanted =
+            config.listen.is_some() || !config.peers.is_empty() || config.link.open_targets;
+        if wanted {
+            tracing::warn!(
+                "without a key this daemon has no peers: it refuses who connects, and dials nobody. --psk-file names a key that all daemons have"
+            );
+        }
+    }
     let rdma = Rdma::open(&config.rdma);
     if let Some(why) = rdma.unavailable() {
         tracing::info!("links are carried by TCP: {why}");
@@ -454,13 +465,44 @@ impl Opening {
 
 fn link_config(config: &Config) -> Result<LinkConfig, DaemonError> {
     let mut link = LinkConfig::new(&config.name);
+    link.unauthenticated_loopback = config.link.unauthenticated_loopback;
+    link.only_names = !config.link.advertise.is_empty();
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = Some(host.trim().to_owned()).filter(|host| !host.is_empty());
+    let names = host
+        .into_iter()
+        .chain(config.link.advertise.iter().cloned());
+    link.names = names.collect();
     if let Some(path) = &config.psk_file {
-        let doing = format!("the key in {} can't be used", path.display());
-        let secret = std::fs::read(path).map_err(|error| failed(&doing)(&error))?;
-        link.key =
-            Some(PresharedKey::new(secret.trim_ascii()).map_err(|error| failed(&doing)(&error))?);
+        link.key = Some(key_in(path)?);
     }
-    Ok(link)
+    match (&link.key, config.listen) {
+        (None, Some(address)) if !is_loopback(&address) => Err(DaemonError(format!(
+            "listening for peers on {address} takes a key, because whoever reaches a daemon without one may speak for any tenant: \
+             write one with `openssl rand -base64 32` into a file for --psk-file, the same for all daemons, or listen on 127.0.0.1"
+        ))),
+        _ => Ok(link),
+    }
+}
+
+/// A key that its owner alone can read.
+fn key_in(path: &Path) -> Result<PresharedKey, DaemonError> {
+    let doing = format!("the key in {} can't be used", path.display());
+    let failed = failed(&doing);
+    let mut secret = Vec::new();
+    let mut file = std::fs::File::open(path).map_err(|error| failed(&error))?;
+    let mode = file.metadata().map_err(|error| failed(&error))?.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        let path = path.display();
+        let why =
+            format!("others than its owner may use the file (mode {mode:04o}): chmod 600 {path}");
+        return Err(failed(&why));
+    }
+    // Of a longer one, enough to say so.
+    let most = 2 * tollgate_transport::limits::MAX_KEY as u64;
+    let read = file.by_ref().take(most).read_to_end(&mut secret);
+    read.map_err(|error| failed(&error))?;
+    PresharedKey::new(secret.trim_ascii()).map_err(|error| failed(&error))
 }
 
 fn listen_tcp(address: SocketAddr) -> Result<TcpListener, DaemonError> {

@@ -122,7 +122,7 @@ impl Runtime {
     ) -> Result<(), Arc<str>> {
         let config = &self.options.tuning.link;
         let (rdma, polled) = (&self.options.rdma, &self.polled);
-        let io = rdma.dial(polled, at, config, self.now_ns)?;
+        let io = rdma.dial(polled, (at, peer.name()), config, self.now_ns)?;
         let until_ns = self.now_ns + RDMA_PATIENCE.as_nanos() as u64;
         let dialled = self.dialled(tenant, (peer, at), io, |state| {
             state.rdma_until_ns = Some(until_ns);
@@ -138,7 +138,7 @@ impl Runtime {
         at: SocketAddr,
         why: Arc<str>,
     ) -> Result<(), String> {
-        let tcp = TcpLink::connect(at, &self.options.tuning.link, self.now_ns)
+        let tcp = TcpLink::dial(at, peer.name(), &self.options.tuning.link, self.now_ns)
             .map_err(|error| error.to_string())?;
         let again_ns = self.rdma_again_ns();
         self.dialled(tenant, (peer, at), Carrier::Tcp(tcp), |state| {

@@ -299,7 +299,10 @@ impl Runtime {
                 spin_us: 0,
                 scheduling: Scheduling::default(),
                 wait_target: None,
-                link: LinkConfig::new("t"),
+                link: LinkConfig {
+                    unauthenticated_loopback: true,
+                    ..LinkConfig::new("t")
+                },
                 cpu_share_percent: 100,
                 telemetry: Watch {
                     durations: true,

@@ -75,7 +75,7 @@ impl RdmaListener {
         config: &LinkConfig,
         now_ns: u64,
     ) -> Result<Option<RdmaLink>, RdmaError> {
-        let Some((mut connection, event, address)) = self.listener.next_request()? else {
+        let Some((mut connection, event, [address, at])) = self.listener.next_request()? else {
             return Ok(None);
         };
         let watch = watch()?;
@@ -95,6 +95,8 @@ impl RdmaListener {
         let opening = Opening {
             address,
             role: Role::Responder,
+            target: "",
+            at,
             config,
             now_ns,
         };
@@ -125,7 +127,8 @@ impl RdmaLink {
         config: &LinkConfig,
         now_ns: u64,
     ) -> Result<RdmaLink, RdmaError> {
-        let opening = Opening::to(address, config, now_ns);
+        let target = address.to_string();
+        let opening = Opening::to(address, &target, config, now_ns);
         RdmaLink::open(rdma, &opening, options, Watch::own)
     }
 
@@ -140,7 +143,22 @@ impl RdmaLink {
         config: &LinkConfig,
         now_ns: u64,
     ) -> Result<RdmaLink, RdmaError> {
-        let opening = Opening::to(address, config, now_ns);
+        let target = address.to_string();
+        RdmaLink::dial_at(poller, (address, &target), options, config, now_ns)
+    }
+
+    /// The same, at one of the addresses of a target: `host:port`, as an operator or an application has named the peer.
+    ///
+    /// # Errors
+    /// As of [`RdmaLink::connect_at`].
+    pub fn dial_at(
+        poller: &Door,
+        (address, target): (SocketAddr, &str),
+        options: &RdmaOptions,
+        config: &LinkConfig,
+        now_ns: u64,
+    ) -> Result<RdmaLink, RdmaError> {
+        let opening = Opening::to(address, target, config, now_ns);
         let watch = || Ok(Watch::Shared(poller.member()));
         RdmaLink::open(poller.rdma(), &opening, options, watch)
     }

@@ -15,13 +15,13 @@ impl RdmaLink {
     /// Gives the pending large body its place: a block that begins with room for it, which [`RdmaLink::read_landing`] returns.
     ///
     /// # Errors
-    /// No body is pending, it is longer, or it was begun otherwise; the block comes back.
+    /// No body is pending, it is longer, it was begun otherwise, or its bytes have to be checked as they come; the block comes back.
     pub fn land(&mut self, block: Block) -> Result<(), Block> {
         let fits = self
             .link
             .pending_body()
             .is_some_and(|(len, filled)| len <= block.len() && filled == 0);
-        if !fits || self.block.is_some() || self.granted.is_some() {
+        if !fits || self.link.is_sealed() || self.block.is_some() || self.granted.is_some() {
             return Err(block);
         }
         self.block = Some(block);
@@ -360,7 +360,9 @@ impl RdmaLink {
         granted.landed += len;
         if granted.landed == granted.len {
             self.block = queues.landed();
-            self.link.body_filled(granted.len);
+            let (body, len) = (self.block.as_deref().unwrap_or_default(), granted.len);
+            // Whoever reads on at the link is told why it has ended.
+            let _ended = self.link.body_filled(&body[..len.min(body.len())], len);
             self.granted = None;
         }
         Ok(())
@@ -459,7 +461,7 @@ impl RdmaLink {
                 let queues = self.connection.queues_ref().expect("bytes came by it");
                 queues.copy_out(at, &mut body[missing.start..missing.start + n]);
                 rings.reader.read(n);
-                self.link.body_copied(n);
+                self.link.body_copied(body, n)?;
                 self.copied += n as u64;
                 (missing.start, left) = (missing.start + n, left - n);
                 continue;
@@ -470,10 +472,11 @@ impl RdmaLink {
                     let bytes = &queues.received(receive, len)[self.read..];
                     let n = bytes.len().min(missing.len()).min(left);
                     body[missing.start..missing.start + n].copy_from_slice(&bytes[..n]);
-                    self.link.body_copied(n);
+                    let copied = self.link.body_copied(body, n);
                     self.copied += n as u64;
                     (missing.start, left) = (missing.start + n, left - n);
                     self.consumed(n, receive, len);
+                    copied?;
                 }
                 Some(Arrived::Offer { .. }) if !lands => {
                     self.arrived.pop_front();

@@ -29,6 +29,8 @@ impl Testbed for SoftRoce {
 
     const NEEDS_KEY: bool = true;
 
+    const UNPROTECTED: bool = true;
+
     fn connect(a: &LinkConfig, b: &LinkConfig) -> (RdmaLink, RdmaLink) {
         connect_with([0; 2], a, b)
     }
@@ -105,7 +107,10 @@ fn from_caller(ring_bytes: u32) -> RdmaOptions {
 }
 
 fn key(name: &str) -> LinkConfig {
-    keyed(name, "a key of the tests")
+    LinkConfig {
+        unprotected: true,
+        ..keyed(name, "a key of the tests")
+    }
 }
 
 /// An application and its daemon, with heaps of these sizes.

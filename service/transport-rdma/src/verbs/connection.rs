@@ -249,15 +249,14 @@ impl Listener {
 
     /// The port that it listens at.
     pub(crate) fn port(&self) -> u16 {
-        // SAFETY: the id is there. What it has of its own address is bytes, whatever the family.
-        let own = unsafe { self.id.id.as_ref().route.addr.src_addr_union.src_storage };
-        address_of(&own).map_or(0, |address| address.port())
+        self.id.own_address().map_or(0, |address| address.port())
     }
 
-    /// The next peer that asks, if there is one: a connection with an event channel of its own, what its event said, and its address.
+    /// The next peer that asks, if there is one: a connection with an event channel of its own, what its event said, its address, and the one of this
+    /// host at which it arrived.
     pub(crate) fn next_request(
         &mut self,
-    ) -> Result<Option<(Connection, Event, SocketAddr)>, RdmaError> {
+    ) -> Result<Option<(Connection, Event, [SocketAddr; 2])>, RdmaError> {
         let Some((event, of)) = self.id.next_event()? else {
             return Ok(None);
         };
@@ -279,11 +278,14 @@ impl Listener {
         check("giving a connection its own events", status)?;
         // SAFETY: the id is there. What it has of its peer's address is bytes, whatever the family.
         let peer = unsafe { id.id.as_ref().route.addr.dst_addr_union.dst_storage };
-        let peer = address_of(&peer).ok_or(RdmaError::Call {
-            doing: "reading a peer's address",
-            errno: Errno::AFNOSUPPORT,
-        })?;
-        Ok(Some((Connection::of(id), event, peer)))
+        let addresses = [address_of(&peer), id.own_address()];
+        let [Some(peer), Some(own)] = addresses else {
+            return Err(RdmaError::Call {
+                doing: "reading a peer's address",
+                errno: Errno::AFNOSUPPORT,
+            });
+        };
+        Ok(Some((Connection::of(id), event, [peer, own])))
     }
 
     /// Readable when somebody asks.
@@ -314,6 +316,13 @@ impl Id {
                 Err(error)
             }
         }
+    }
+
+    /// Its address on this host.
+    fn own_address(&self) -> Option<SocketAddr> {
+        // SAFETY: the id is there. What it has of its own address is bytes, whatever the family.
+        let own = unsafe { self.id.as_ref().route.addr.src_addr_union.src_storage };
+        address_of(&own)
     }
 
     /// The next event, acknowledged, and the id that it is about.

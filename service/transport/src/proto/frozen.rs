@@ -3,7 +3,8 @@
 //! ```text
 //!  handshake      role, state, both HELLOs, what both ends offer now
 //!  received       what came and hasn't been parsed: less than a frame, or frames whose turn hasn't come
-//!  incoming       the large body that is being read: its length, how much of it is there, whether it is given up
+//!  incoming       the large body that is being read: its length, how much of it is there, whether it is given up, its tag
+//!  sealed ...     how many frames either end has sealed, and of which secret; keys are derived anew, from the key that this process has
 //!  description    the pieces of a BOUND that are here
 //!  queued         what waits to leave, whose first bytes may be the middle of a frame
 //!  credit ...     both windows, calls that wait for their answer, when the peer was last heard
@@ -16,16 +17,18 @@
 //! The form is read as the engine's: what isn't known is skipped, what is missing is as its declaration says.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Description, Incoming, Link};
+use super::{BodyCheck, Description, Incoming, Link};
 use crate::config::{LinkConfig, Role, check_window};
 use crate::event::{Credit, Moved};
 use crate::frame::{FEATURE_RENEWAL, FEATURES, Header, Kind};
 use crate::handshake::{Frozen as FrozenHandshake, Handshake, State};
 use crate::limits;
 use crate::rx::Rx;
+use crate::seal::{Seal, TAG, What};
 use crate::tx::Tx;
 
 /// What a link is between two turns, without its socket; the bytes that it refers to lie where [`Link::freeze`] has put them.
@@ -39,6 +42,15 @@ pub struct FrozenLink {
     peer_hello: Bytes,
     offers: u32,
     peer_offers: u32,
+    /// What was dialled, or where it arrived. Those of before this have no key.
+    #[serde(default = "nowhere")]
+    address: SocketAddr,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sealed: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    opened: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    secret_id: Option<u64>,
     received: Bytes,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     incoming: Option<IncomingForm>,
@@ -72,6 +84,12 @@ struct IncomingForm {
     len: usize,
     filled: usize,
     skip: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tag: Option<[u8; TAG]>,
+}
+
+fn nowhere() -> SocketAddr {
+    SocketAddr::from(([0, 0, 0, 0], 0))
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -153,7 +171,9 @@ impl Link {
             len: body.len,
             filled: body.filled,
             skip: body.skip,
+            tag: body.check.as_ref().map(|check| check.tag),
         });
+        let sealed = self.tx.seal().map(Seal::frames);
         let at = out.len();
         self.tx.copy_to(out);
         let len = out.len() - at;
@@ -165,6 +185,10 @@ impl Link {
             peer_hello: Bytes::keep(&shake.peer_hello, out),
             offers: shake.offers,
             peer_offers: shake.peer_offers,
+            address: shake.address,
+            sealed,
+            opened: self.opener.as_ref().map(Seal::frames),
+            secret_id: sealed.map(|_| self.handshake.secret_id()),
             received: Bytes::keep(self.rx.unparsed(), out),
             incoming,
             description,
@@ -197,10 +221,12 @@ impl Link {
                 peer_hello: frozen.peer_hello.of(bytes)?.to_vec(),
                 offers: frozen.offers,
                 peer_offers: frozen.peer_offers,
+                address: frozen.address,
             },
             config,
         )
         .map_err(Unportable)?;
+        let (seal, opener) = seals_again(&handshake, &frozen)?;
         let received = frozen.received.of(bytes)?;
         let description = frozen.description.map(|its| {
             let piece = its.bytes.of(bytes)?;
@@ -214,16 +240,30 @@ impl Link {
                 bytes: piece.to_vec(),
             })
         });
-        let incoming = frozen.incoming.map(|body| Incoming {
-            len: body.len,
-            filled: body.filled,
-            skip: body.skip,
+        let incoming = frozen.incoming.map(|body| {
+            ensure(body.tag.is_some() == opener.is_some(), || {
+                "a large message whose tag is missing".to_owned()
+            })?;
+            let check = body.tag.zip(opener.as_ref());
+            Ok(Incoming {
+                len: body.len,
+                filled: body.filled,
+                skip: body.skip,
+                check: check.map(|(tag, opener)| BodyCheck {
+                    tag,
+                    cover: opener.cover_of_last(What::Body),
+                    seen: 0,
+                }),
+            })
         });
+        let mut tx = Tx::of(frozen.queued.of(bytes)?);
+        tx.seal_with(seal);
         let mut link = Link {
             handshake,
             rx: Rx::of(received),
-            tx: Tx::of(frozen.queued.of(bytes)?),
-            incoming,
+            opener,
+            tx,
+            incoming: incoming.transpose()?,
             description: description.transpose()?,
             credit: frozen.credit.into(),
             granted: frozen.granted.into(),
@@ -293,6 +333,30 @@ impl Link {
             self.tx.frame(Header { aux, ..header }, &[]);
         }
     }
+}
+
+/// What seals, and what opens: as far as the handshake has come, and of the key that it began with.
+fn seals_again(
+    handshake: &Handshake,
+    frozen: &FrozenLink,
+) -> Result<(Option<Seal>, Option<Seal>), Unportable> {
+    let (own, theirs) = match frozen.role {
+        Role::Initiator => (Role::Initiator, Role::Responder),
+        Role::Responder => (Role::Responder, Role::Initiator),
+    };
+    let is_ready = frozen.state == State::Ready;
+    let has_proved = is_ready || (frozen.state, own) == (State::AwaitAuth, Role::Responder);
+    let expected = [has_proved, is_ready].map(|so_far| so_far && handshake.is_sealed());
+    let there = [frozen.sealed, frozen.opened].map(|frames| frames.is_some());
+    ensure(expected == there, || {
+        "whether its frames are sealed isn't what the HELLOs say".to_owned()
+    })?;
+    if frozen.sealed.is_some() && frozen.secret_id != Some(handshake.secret_id()) {
+        let why = "the key isn't the one that it began with";
+        return Err(Unportable(why.to_owned()));
+    }
+    let again = |role, frames: Option<u64>| frames.and_then(|frames| handshake.seal(role, frames));
+    Ok((again(own, frozen.sealed), again(theirs, frozen.opened)))
 }
 
 /// `Err` with a sentence, unless `holds`.

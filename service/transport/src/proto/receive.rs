@@ -3,12 +3,14 @@
 use tollgate_shm_abi::Code;
 use tollgate_shm_abi::metadata::Metadata;
 
-use super::{Description, Incoming, Link};
+use super::{BodyCheck, Description, Incoming, Link};
+use crate::config::Role;
 use crate::error::{LinkError, Reason};
 use crate::event::{Body, CallHead, Came, Credit, Event};
 use crate::frame::{BIND_FIXED, Header, Kind, METADATA_FIXED, metadata_room, u16_at, u32_at};
 use crate::handshake::{Action, PROOF};
 use crate::limits;
+use crate::seal::{TAG, What};
 
 /// A frame that yields an event, as found by `next_frame`.
 pub(super) enum Found {
@@ -52,10 +54,13 @@ impl Link {
             let Some(room) = self.metadata_room(&header)? else {
                 return Ok(None);
             };
+            let tag = self.tag_room();
             if body && header.len as usize - room > limits::SMALL_BODY as usize {
-                let Some((start, end)) = self.rx.take_frame(room) else {
+                let Some((start, end)) = self.rx.take_frame(tag, room + tag) else {
                     return Ok(None);
                 };
+                let check = self.open_head(start, end)?;
+                let end = end - tag;
                 self.account(&header)?;
                 self.check_metadata(header.kind, start, end)?;
                 let len = header.len as usize - room;
@@ -63,6 +68,7 @@ impl Link {
                     len,
                     filled: 0,
                     skip: false,
+                    check,
                 });
                 return Ok(Some(Found::Large {
                     header,
@@ -70,13 +76,50 @@ impl Link {
                     len,
                 }));
             }
-            let Some((start, end)) = self.rx.take_frame(header.len as usize) else {
+            let Some((start, end)) = self.rx.take_frame(tag, header.len as usize) else {
                 return Ok(None);
             };
+            self.open(What::Whole, start, end)?;
             if let Some(found) = self.on_frame(header, start, end)? {
                 return Ok(Some(found));
             }
         }
+    }
+
+    /// Bytes of the tag behind the next frame's header.
+    fn tag_room(&self) -> usize {
+        match self.opener {
+            Some(_) => TAG,
+            None => 0,
+        }
+    }
+
+    /// Whether what lies there, behind its header and tag, is what the peer sent next.
+    fn open(&mut self, what: What, start: usize, end: usize) -> Result<(), LinkError> {
+        let Some(opener) = &mut self.opener else {
+            return Ok(());
+        };
+        let behind = self.rx.bytes(start, end);
+        let before = self.rx.bytes(start - TAG - limits::HEADER, start);
+        let (header, tag) = before.split_at(limits::HEADER);
+        if !opener.cover(what).of(&[header, behind]).is(tag) {
+            return Err(LinkError::Forged);
+        }
+        opener.advance();
+        Ok(())
+    }
+
+    /// The same of what comes before a large body, and ends with that one's tag.
+    fn open_head(&mut self, start: usize, end: usize) -> Result<Option<BodyCheck>, LinkError> {
+        let Some(opener) = &self.opener else {
+            return Ok(None);
+        };
+        let cover = opener.cover(What::Body);
+        let tag = self.rx.bytes(end - TAG, end);
+        let tag = *tag.first_chunk().expect("it has so many bytes");
+        self.open(What::Head, start, end)?;
+        let seen = 0;
+        Ok(Some(BodyCheck { tag, cover, seen }))
     }
 
     /// Judges a header by itself, before any of its payload is kept.
@@ -174,7 +217,7 @@ impl Link {
         if (header.len as usize) < METADATA_FIXED {
             return Err(malformed);
         }
-        let Some(fixed) = self.rx.payload(METADATA_FIXED) else {
+        let Some(fixed) = self.rx.payload(self.tag_room(), METADATA_FIXED) else {
             return Ok(None);
         };
         let block = u32_at(fixed, 0) as usize;
@@ -364,13 +407,19 @@ impl Link {
 
     /// Does what the handshake decided.
     fn proceed(&mut self, action: Action) -> Option<Found> {
+        let (own, theirs) = match self.handshake.role() {
+            Role::Initiator => (Role::Initiator, Role::Responder),
+            Role::Responder => (Role::Responder, Role::Initiator),
+        };
         if matches!(action, Action::Prove | Action::ProveAndWelcome) {
             self.tx
                 .frame(Header::new(Kind::AUTH), &self.handshake.proof());
+            self.tx.seal_with(self.handshake.seal(own, 0));
         }
         if !matches!(action, Action::Welcome | Action::ProveAndWelcome) {
             return None;
         }
+        self.opener = self.handshake.seal(theirs, 0);
         let peer = self.handshake.peer().expect("welcomed after its HELLO");
         self.credit = Credit {
             calls: peer.window_calls,

@@ -534,7 +534,7 @@ impl Link {
                     self.tx.copy(bytes);
                     self.moved.private_copied += len as u64;
                 }
-                Part::Shared { span, at } if len < self.share_min => {
+                Part::Shared { span, at } if len < self.share_min || self.tx.seal().is_some() => {
                     self.tx.copy_shared(span, at);
                     self.moved.shared_copied += len as u64;
                 }

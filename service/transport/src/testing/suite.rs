@@ -146,7 +146,10 @@ pub fn turn_until<T: LinkIo>(
 /// The configuration of a daemon, with a key if the testbed needs one.
 pub fn configured<B: Testbed>(name: &str) -> LinkConfig {
     match B::NEEDS_KEY {
-        true => keyed(name, "a key of the tests"),
+        true => LinkConfig {
+            unprotected: B::UNPROTECTED,
+            ..keyed(name, "a key of the tests")
+        },
         false => config(name),
     }
 }
@@ -215,6 +218,8 @@ fn heard_in_memory() -> Vec<String> {
         let setup = LinkSetup {
             role,
             loopback: true,
+            target: String::new(),
+            address: ([127, 0, 0, 1], 7471).into(),
             nonce: [nonce; 32],
             now_ns: 0,
         };
@@ -488,8 +493,8 @@ pub fn keys_are_proved_and_wrong_ones_refused<B: Testbed>() {
         }
     });
     let [a_says, b_says] = errors.map(|error| error.unwrap().to_string());
-    assert_eq!(b_says, r#"peer "a" holds a different key"#);
-    assert_eq!(a_says, format!("the peer refused the link: {b_says}"));
+    assert_eq!(a_says, r#"peer "b" holds a different key"#);
+    assert_eq!(b_says, format!("the peer refused the link: {a_says}"));
 }
 
 /// Between calls, and within a body.

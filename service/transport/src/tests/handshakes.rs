@@ -41,14 +41,15 @@ fn every_state_and_input() {
 
 #[test]
 fn both_ends_learn_the_others_name() {
-    for (a, b) in [
-        (config("a"), config("b")),
-        (keyed("a", KEY), keyed("b", KEY)),
+    for (a, b, version) in [
+        (config("a"), config("b"), 1),
+        (keyed("a", KEY), keyed("b", KEY), 2),
     ] {
         let mut pair = Pair::fresh(&a, &b);
         pair.settle().unwrap();
-        assert_eq!(pair.a.said, [r#"Ready { name: "b", version: 1 }"#]);
-        assert_eq!(pair.b.said, [r#"Ready { name: "a", version: 1 }"#]);
+        let ready = |name| [format!("Ready {{ name: {name:?}, version: {version} }}")];
+        assert_eq!(pair.a.said, ready("b"));
+        assert_eq!(pair.b.said, ready("a"));
         assert_eq!(pair.a.link.peer_name(), Some("b"));
         assert_eq!(pair.a.link.credit().calls, limits::WINDOW_CALLS);
         assert_eq!(pair.b.link.credit().bytes, limits::WINDOW_BYTES);
@@ -56,17 +57,24 @@ fn both_ends_learn_the_others_name() {
 }
 
 #[test]
-fn a_stranger_gets_no_proof_from_a_listening_daemon() {
+fn a_stranger_gets_no_proof_from_a_daemon_that_dials_it() {
     let mut pair = Pair::fresh(&keyed("a", KEY), &keyed("b", KEY));
-    let hello = pair.a.bytes();
-    pair.b.hear(&hello).unwrap();
-    let sent = pair.b.bytes();
-    assert_eq!(sent[4], Kind::HELLO.0);
+    let (hello, answer) = (pair.a.bytes(), pair.b.bytes());
+    pair.a.hear(&answer).unwrap();
     assert_eq!(
-        sent.len(),
-        32 + 64 + 1,
-        "a HELLO and nothing else before the initiator has proved itself"
+        pair.a.bytes(),
+        b"",
+        "nothing before the responder has proved itself"
     );
+    pair.b.hear(&hello).unwrap();
+    let proof = pair.b.bytes();
+    assert_eq!((proof[4], proof.len()), (Kind::AUTH.0, 32 + 32));
+    pair.a.hear(&proof).unwrap();
+    assert!(pair.a.link.is_ready() && !pair.b.link.is_ready());
+    let proof = pair.a.bytes();
+    assert_eq!((proof[4], proof.len()), (Kind::AUTH.0, 32 + 32));
+    pair.b.hear(&proof).unwrap();
+    assert!(pair.b.link.is_ready());
 }
 
 /// What each end ends with, a key being present or not.
@@ -100,13 +108,13 @@ fn keys_must_agree() {
         LinkError::KeyMissing { name: name("b") }.to_string(),
         missing
     );
-    // The responder is the first to see a proof, and tells the initiator.
-    let wrong = away("peer \"a\" holds a different key");
+    // The initiator is the first to see a proof, and tells the responder.
+    let wrong = away("peer \"b\" holds a different key");
     check(
         &keyed("a", KEY),
         &keyed("b", other),
+        LinkError::KeyWrong { name: name("b") },
         wrong,
-        LinkError::KeyWrong { name: name("a") },
     );
 }
 
@@ -128,6 +136,19 @@ fn without_a_key_only_loopback() {
     );
     assert_eq!(pair.b.link.peer_name(), None);
 
+    let alone = LinkConfig::new("b");
+    let mut pair = Pair {
+        b: End::new(&alone, &setup(Role::Responder, 0xbb)),
+        ..Pair::fresh(&config("a"), &config("b"))
+    };
+    let message = LinkError::Keyless.to_string();
+    let refused = LinkError::RefusedByPeer { reason: 2, message };
+    assert_eq!(
+        pair.settle_to_errors(),
+        [Some(refused), Some(LinkError::Keyless)],
+        "nor those, if this host isn't trusted"
+    );
+
     let mut pair = Pair {
         b: End::new(&keyed("b", KEY), &remote),
         ..Pair::fresh(&keyed("a", KEY), &config("b"))
@@ -143,11 +164,12 @@ fn without_a_key_only_loopback() {
 fn a_replayed_handshake_is_refused() {
     let mut pair = Pair::fresh(&keyed("a", KEY), &keyed("b", KEY));
     let hello = pair.a.bytes();
+    pair.b.hear(&hello).unwrap();
     let reply = pair.b.bytes();
     pair.a.hear(&reply).unwrap();
     let auth = pair.a.bytes();
+    pair.b.hear(&auth).unwrap();
     let recorded = [hello, auth].concat();
-    pair.b.hear(&recorded).unwrap();
     assert!(
         pair.b.link.is_ready(),
         "the recording was good the first time"
@@ -172,9 +194,9 @@ fn a_reflected_hello_is_refused() {
 
 #[test]
 fn a_reflected_proof_is_refused() {
-    let mut end = End::new(&keyed("a", KEY), &setup(Role::Initiator, 1));
+    let mut end = End::new(&keyed("a", KEY), &setup(Role::Responder, 1));
     end.bytes();
-    let mut liar = End::new(&keyed("b", KEY), &setup(Role::Responder, 2));
+    let mut liar = End::new(&keyed("b", KEY), &setup(Role::Initiator, 2));
     end.hear(&liar.bytes()).unwrap();
     let proof = end.bytes();
     assert_eq!(proof[4], Kind::AUTH.0);
@@ -194,12 +216,10 @@ fn a_changed_hello_breaks_the_proof() {
     hello[32 + 56] ^= 1;
     pair.b.hear(&hello).unwrap();
     let reply = pair.b.bytes();
-    pair.a.hear(&reply).unwrap();
-    let auth = pair.a.bytes();
     assert_eq!(
-        pair.b.hear(&auth),
+        pair.a.hear(&reply),
         Err(LinkError::KeyWrong {
-            name: "a".to_owned()
+            name: "b".to_owned()
         })
     );
 }
@@ -345,7 +365,11 @@ fn a_link_goes_by_the_features_that_both_ends_know() {
 #[test]
 fn frames_out_of_place() {
     let check = |first: &[Kind], then: Kind, payload: &[u8], state: &'static str| {
-        let mut pair = Pair::fresh(&keyed("a", KEY), &keyed("b", KEY));
+        // What follows a proof is sealed.
+        let mut pair = match first.contains(&Kind::AUTH) {
+            true => Pair::fresh(&config("a"), &config("b")),
+            false => Pair::fresh(&keyed("a", KEY), &keyed("b", KEY)),
+        };
         if first.contains(&Kind::HELLO) {
             let hello = pair.a.bytes();
             pair.b.hear(&hello).unwrap();

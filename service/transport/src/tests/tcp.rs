@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use super::*;
 use crate::io::{FlushOutcome, OpenError, TcpLink};
-use crate::testing::suite::{Node, joined, turn_until_error};
+use crate::testing::suite::{Node, joined, turn_until, turn_until_error};
 
 /// Loopback sockets.
 struct Loopback;
@@ -25,6 +25,58 @@ impl Testbed for Loopback {
 }
 
 crate::transport_suite!(Loopback);
+
+/// The same between daemons with a key: what they say is sealed.
+mod sealed {
+    use super::*;
+
+    struct Sealed;
+
+    impl Testbed for Sealed {
+        type Io = TcpLink;
+
+        const NEEDS_KEY: bool = true;
+
+        fn connect(a: &LinkConfig, b: &LinkConfig) -> (TcpLink, TcpLink) {
+            Loopback::connect(a, b)
+        }
+    }
+
+    // But for those that are about messages which travel from where they lie.
+    crate::transport_suite! { Sealed:
+        small_calls_share_a_turn,
+        every_kind_of_frame_arrives_as_it_was_said,
+        calls_of_all_sizes_arrive_in_order,
+        a_body_must_be_read_before_the_next_read,
+        a_large_body_may_be_skipped,
+        unpolled_events_are_not_mistaken_for_the_end,
+        keys_are_proved_and_wrong_ones_refused,
+        a_sentence_reaches_the_peer_before_the_end,
+        an_idle_link_wakes_when_something_comes,
+    }
+
+    /// In pieces, for a receiver that takes little at once.
+    #[test]
+    fn large_extents_cross_a_full_connection_sealed() {
+        let (mut a, mut b) = joined::<Sealed>();
+        b.at_most = 10_007;
+        let bytes = noise(3, 2 << 20);
+        let shared = span(&bytes);
+        for n in 0..8 {
+            turn_until("room", &mut a, &mut b, |a, _| !a.io.link.is_full());
+            call_with(&mut a.io.link, n, b"inline", &shared);
+            turn_until("room", &mut a, &mut b, |a, _| !a.io.link.is_full());
+            call(&mut a.io.link, 100 + n, b"between");
+        }
+        turn_until("all 16 calls", &mut a, &mut b, |_, b| b.said.len() == 16);
+        let body = [b"inline\0\0", &bytes[..]].concat();
+        for pair in b.said.chunks(2) {
+            assert!(pair[0].ends_with(&summary(&body)), "{}", pair[0]);
+            assert!(pair[1].ends_with("\"between\""));
+        }
+        assert_eq!(a.io.link.moved().shared_in_place, 0);
+    }
+}
 
 /// A peer that isn't a daemon, and the link that accepted it.
 fn stranger() -> (TcpStream, Node<TcpLink>) {
@@ -60,6 +112,9 @@ fn a_peer_that_is_not_there() {
 #[test]
 fn beyond_loopback_connecting_needs_a_key() {
     let address: SocketAddr = "192.0.2.1:7471".parse().unwrap();
+    let here = "127.0.0.1:7471".parse().unwrap();
+    let refused = TcpLink::connect(here, &LinkConfig::new("a"), 0).err();
+    assert!(matches!(refused, Some(OpenError::Keyless { .. })));
     let refused = TcpLink::connect(address, &config("a"), 0).err().unwrap();
     assert_eq!(
         refused.to_string(),

@@ -13,11 +13,16 @@ use crate::frame::{MAGIC, TRACE_ROOM};
 use crate::limits::HEADER;
 
 /// Hex, 16 bytes a row, a new paragraph for each frame.
-fn dump(title: &str, mut bytes: &[u8], out: &mut String) {
+fn dump(title: &str, bytes: &[u8], out: &mut String) {
+    dump_with(title, 0, bytes, out);
+}
+
+/// The same of frames with tags of so many bytes.
+fn dump_with(title: &str, tags: usize, mut bytes: &[u8], out: &mut String) {
     while let Some(head) = bytes.first_chunk::<HEADER>() {
         let header = Header::decode(head);
         let frame;
-        (frame, bytes) = bytes.split_at(HEADER + header.len as usize);
+        (frame, bytes) = bytes.split_at(HEADER + tags + header.len as usize);
         writeln!(out, "{title}: {} of {} bytes", header.kind, header.len).unwrap();
         for row in frame.chunks(16) {
             let hex: Vec<String> = row.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -42,20 +47,29 @@ fn dump(title: &str, mut bytes: &[u8], out: &mut String) {
 fn every_frame_has_the_reviewed_bytes() {
     let mut out = String::new();
     let key = "a key of 24 bytes length";
-    let mut pair = Pair::fresh(&keyed("host-a", key), &keyed("host-b", key));
+    let instance = |name, byte| LinkConfig {
+        instance: [byte; 16],
+        ..keyed(name, key)
+    };
+    let mut pair = Pair::fresh(&instance("host-a", 0xa0), &instance("host-b", 0xb0));
     let hello = pair.a.bytes();
     dump("a keyed initiator begins", &hello, &mut out);
     let reply = pair.b.bytes();
     dump("a keyed responder begins", &reply, &mut out);
     pair.a.hear(&reply).unwrap();
-    let auth = pair.a.bytes();
-    dump("the initiator proves itself", &auth, &mut out);
     pair.b.hear(&hello).unwrap();
-    pair.b.hear(&auth).unwrap();
     let auth = pair.b.bytes();
     dump("the responder proves itself", &auth, &mut out);
     pair.a.hear(&auth).unwrap();
+    let auth = pair.a.bytes();
+    dump("the initiator proves itself", &auth, &mut out);
+    pair.b.hear(&auth).unwrap();
+    call(&mut pair.a.link, 7, b"inline");
+    let sealed = pair.a.bytes();
+    dump_with("then, sealed", limits::TAG, &sealed, &mut out);
+    pair.b.hear(&sealed).unwrap();
 
+    let mut pair = Pair::ready();
     let link = &mut pair.a.link;
     link.send_bind(3, "acme", "hotel.Reservation", &[0x5c; 32])
         .unwrap();

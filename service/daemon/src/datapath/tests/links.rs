@@ -10,6 +10,14 @@ use tollgate_transport::{Event, Link, LinkConfig, LinkSetup, Role};
 use crate::datapath::handover::{Estate, Inventory};
 use crate::datapath::runtime::Runtime;
 
+/// A daemon without a key that trusts its host.
+pub(super) fn trusting(name: &str) -> LinkConfig {
+    LinkConfig {
+        unauthenticated_loopback: true,
+        ..LinkConfig::new(name)
+    }
+}
+
 /// A peer that says exactly as much as it is told to.
 struct Peer {
     link: Link,
@@ -28,11 +36,13 @@ impl Peer {
         let setup = LinkSetup {
             role: Role::Initiator,
             loopback: true,
+            target: String::new(),
+            address: ([127, 0, 0, 1], 7471).into(),
             nonce: [9; 32],
             now_ns: 0,
         };
         Peer {
-            link: Link::new(&LinkConfig::new("peer"), &setup).unwrap(),
+            link: Link::new(&trusting("peer"), &setup).unwrap(),
             stream,
             says: Vec::new(),
         }

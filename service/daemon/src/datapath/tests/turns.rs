@@ -16,7 +16,9 @@ use tollgate_shm_abi::descriptor::{Alleged, BlockRef, Completion, HeapSizes, Par
 use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape, create};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
-use tollgate_transport::{Event, LinkConfig, TcpLink};
+use tollgate_transport::{Event, TcpLink};
+
+use super::links::trusting;
 
 use crate::datapath::command::{Command, Handle, Method, ServiceSchema};
 use crate::datapath::message::{Body, Message, Source};
@@ -355,7 +357,7 @@ fn a_turn_of_large_calls_ends_early_only_if_another_tenant_waits() {
 fn link(runtime: &mut Runtime) -> TcpLink {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let mut peer = TcpLink::connect(address, &LinkConfig::new("peer"), now_ns()).unwrap();
+    let mut peer = TcpLink::connect(address, &trusting("peer"), now_ns()).unwrap();
     runtime.accept(listener.accept().unwrap().0);
     until(|| {
         peer.flush().unwrap();
@@ -556,7 +558,7 @@ fn a_lost_link_is_dialled_again_after_pauses_that_double_up_to_the_limit() {
     assert_eq!(pauses[8], longest);
     // A link that comes about ends the row.
     let stream = listener.accept().unwrap().0;
-    let mut link = TcpLink::accept(stream, &LinkConfig::new("peer"), now_ns()).unwrap();
+    let mut link = TcpLink::accept(stream, &trusting("peer"), now_ns()).unwrap();
     until(|| {
         link.read().unwrap();
         while link.link.poll_event().unwrap().is_some() {}

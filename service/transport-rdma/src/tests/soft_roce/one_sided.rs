@@ -19,6 +19,8 @@ impl Testbed for SmallRings {
 
     const NEEDS_KEY: bool = true;
 
+    const UNPROTECTED: bool = true;
+
     fn connect(a: &LinkConfig, b: &LinkConfig) -> (RdmaLink, RdmaLink) {
         connect_with([limits::MIN_RING_BYTES; 2], a, b)
     }
@@ -33,6 +35,8 @@ impl Testbed for Rings {
     type Io = RdmaLink;
 
     const NEEDS_KEY: bool = true;
+
+    const UNPROTECTED: bool = true;
 
     fn connect(a: &LinkConfig, b: &LinkConfig) -> (RdmaLink, RdmaLink) {
         connect_with([limits::RING_BYTES, 4 * limits::MIN_RING_BYTES], a, b)

@@ -25,6 +25,8 @@ impl Testbed for Pooled {
 
     const NEEDS_KEY: bool = true;
 
+    const UNPROTECTED: bool = true;
+
     fn connect(a: &LinkConfig, b: &LinkConfig) -> (RdmaLink, RdmaLink) {
         connect_pooled(0, a, b)
     }
@@ -39,6 +41,8 @@ impl Testbed for PooledRings {
     type Io = RdmaLink;
 
     const NEEDS_KEY: bool = true;
+
+    const UNPROTECTED: bool = true;
 
     fn connect(a: &LinkConfig, b: &LinkConfig) -> (RdmaLink, RdmaLink) {
         connect_pooled(limits::MIN_RING_BYTES, a, b)
