@@ -25,6 +25,7 @@ use crate::limits::{
     MAX_TENANT_ENDPOINTS, RDMA_RING_KIB,
 };
 use crate::settings::{SETTINGS, Source};
+use crate::targets;
 
 /// The daemon's configuration. Every field has a default, so a file may be empty. What of it can change while the daemon runs is
 /// in [`SETTINGS`].
@@ -864,10 +865,31 @@ impl Config {
         for setting in SETTINGS {
             setting.check(self)?;
         }
+        self.check_peers()?;
         self.rdma.check()?;
         self.policies.check()?;
         self.telemetry.check()?;
         self.compile.check()
+    }
+
+    fn check_peers(&self) -> Result<(), ConfigError> {
+        let refused = |setting, value: &String, expected| {
+            let value = format!("{value:?}");
+            Err(ConfigError::OutOfRange {
+                setting,
+                value,
+                expected,
+            })
+        };
+        let mut peers = self.peers.iter().map(|peer| &peer.address);
+        if let Some(wrong) = peers.find(|address| !targets::is_pattern(address)) {
+            return refused("peers.address", wrong, "host:port, or * for either of them");
+        }
+        let mut names = self.link.advertise.iter();
+        match names.find(|name| !targets::is_name(name)) {
+            Some(wrong) => refused("link.advertise", wrong, "host, or host:port"),
+            None => Ok(()),
+        }
     }
 
     /// Where the Unix socket is.
@@ -1070,6 +1092,16 @@ mod tests {
         check(
             "[link]\nwindow_calls = 0",
             "link.window_calls = 0: 1 to 1048576",
+        );
+        check(
+            "[[peers]]\naddress = 'b'",
+            "peers.address = \"b\": host:port, or * for either",
+        );
+        check("[[peers]]\naddres = 'b:1'", "addres");
+        check("[[peers]]\n", "address");
+        check(
+            "[link]\nadvertise = ['b', '::1']",
+            "link.advertise = \"::1\": host, or host:port",
         );
         check("[rdma]\nring_kib = 63", "rdma.ring_kib = 63: 64 to 65536");
         check("[rdma]\nfrom = 'eth0'", "from");

@@ -13,6 +13,7 @@ mod machine_code;
 pub mod output;
 mod rdma;
 pub mod settings;
+mod targets;
 pub mod verify_audit;
 
 pub use control::{DaemonError, TAKE_OVER, refuse_take_over, run};

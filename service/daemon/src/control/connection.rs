@@ -37,7 +37,9 @@ use crate::control::{Control, Watched, admin, admission, watch};
 use crate::datapath::Command;
 use crate::datapath::command::{BindAs, BindOutcome};
 use crate::datapath::steering::is_label;
+use crate::datapath::target::Found;
 use crate::limits::{ANSWER_PATIENCE, FIRST_WORD, REFUSALS_PAUSE};
+use crate::targets;
 
 /// A watched control socket.
 pub(crate) type Socket = AsyncFd<Watched<ControlSocket>>;
@@ -598,7 +600,7 @@ async fn bind(
     let wanted = match side {
         Side::Server => BindAs::Server,
         Side::Client => BindAs::Client {
-            peer: control.names.find(&open.tenant, &request.target).await?,
+            peer: reach(control, &open.tenant, &request.target).await?,
         },
     };
     let (runtime, session) = open.at.get();
@@ -744,6 +746,21 @@ pub(super) async fn intern(
         turn.apart(move || schemas::parse(&bytes, &name)).await??
     };
     control.schemas.borrow_mut().intern(key, layout, &bytes, by)
+}
+
+/// Where a client's calls go, if they may go there; none: this host.
+async fn reach(control: &Control, tenant: &str, target: &str) -> Result<Option<Found>, Status> {
+    if target.is_empty() || targets::is_own(control.listen, target) {
+        return Ok(None);
+    }
+    targets::allow(&control.config(), target)?;
+    if control.has_no_peers() {
+        let text = format!(
+            "this daemon has no key, and so no peers such as {target:?}: give both daemons the same key (--psk-file), or --unauthenticated-loopback"
+        );
+        return Err(Status::new(Code::FAILED_PRECONDITION, text));
+    }
+    control.names.find(tenant, target).await
 }
 
 #[cfg(test)]

@@ -579,6 +579,11 @@ impl Control {
         self.config().state.is_none()
     }
 
+    /// Whether nobody can be a peer: there is no key, and this host's processes aren't trusted.
+    fn has_no_peers(&self) -> bool {
+        self.link.key.is_none() && !self.link.unauthenticated_loopback
+    }
+
     async fn follow_events(self: Rc<Self>, mut inbox: mpsc::UnboundedReceiver<Event>) {
         while let Some(event) = inbox.recv().await {
             match event {

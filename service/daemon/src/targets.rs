@@ -1,0 +1,193 @@
+//! Which peers applications may name: those that the operator has listed, unless all are open.
+//!
+//! A target is somewhere that this daemon connects to, in the name of its tenants and of its key. Left to applications, any of them could have it
+//! dial a port of its own.
+
+use std::net::{IpAddr, SocketAddr};
+
+use tollgate_engine::Status;
+use tollgate_shm_abi::status::Code;
+use tollgate_transport::limits::MAX_TARGET;
+
+use crate::config::Config;
+
+/// Any host, or any port.
+const ANY: &str = "*";
+
+/// Host and port of `host:port`.
+fn split(address: &str) -> Option<(&str, &str)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let is_host = !host.is_empty() && (host.starts_with('[') || !host.contains(':'));
+    let is_plain = address.len() <= MAX_TARGET && address.bytes().all(|b| b.is_ascii_graphic());
+    (is_host && is_plain).then_some((host, port))
+}
+
+/// Whether an operator may list this.
+pub(crate) fn is_pattern(address: &str) -> bool {
+    split(address).is_some_and(|(_, port)| port == ANY || port.parse::<u16>().is_ok())
+}
+
+/// Whether a daemon may go by this name: `host`, or `host:port`.
+pub(crate) fn is_name(name: &str) -> bool {
+    let with_port = split(name).is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    let alone = format!("{name}:0");
+    with_port || split(&alone).is_some_and(|(host, _)| host == name)
+}
+
+/// A host's address, if it is one and no name.
+fn literal(host: &str) -> Option<IpAddr> {
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let ip: IpAddr = bare.unwrap_or(host).parse().ok()?;
+    Some(ip.to_canonical())
+}
+
+fn same_host(a: &str, b: &str) -> bool {
+    match (literal(a), literal(b)) {
+        (Some(a), Some(b)) => a == b,
+        (None, None) => {
+            let [a, b] = [a, b].map(|host| host.trim_end_matches('.'));
+            a.eq_ignore_ascii_case(b)
+        }
+        _ => false,
+    }
+}
+
+fn matches(pattern: &str, target: &str) -> bool {
+    let (Some((host, port)), Some((its_host, its_port))) = (split(pattern), split(target)) else {
+        return false;
+    };
+    let same_port = || port.parse::<u16>().ok() == its_port.parse().ok();
+    (host == ANY || same_host(host, its_host)) && (port == ANY || same_port())
+}
+
+/// Whether applications may name this target.
+///
+/// # Errors
+/// A sentence that names it, and what allows it.
+pub(crate) fn allow(config: &Config, target: &str) -> Result<(), Status> {
+    let mut listed = config.peers.iter();
+    if config.link.open_targets || listed.any(|peer| matches(&peer.address, target)) {
+        return Ok(());
+    }
+    let text = format!(
+        "target {target:?} isn't among the peers that this daemon's operator has listed: `--peer` or `[[peers]]` lists one, `--open-targets` allows all"
+    );
+    Err(Status::new(Code::PERMISSION_DENIED, text))
+}
+
+/// Whether a target is where this daemon listens itself: what is meant are applications of this host.
+pub(crate) fn is_own(listen: Option<SocketAddr>, target: &str) -> bool {
+    let (Some(listen), Some((host, port))) = (listen, split(target)) else {
+        return false;
+    };
+    let ip = listen.ip().to_canonical();
+    let is_host = match literal(host) {
+        Some(its) => its == ip || ip.is_unspecified() && its.is_loopback(),
+        None => host.eq_ignore_ascii_case("localhost") && (ip.is_unspecified() || ip.is_loopback()),
+    };
+    is_host && port.parse() == Ok(listen.port())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::config::PeerConfig;
+
+    #[test]
+    fn a_target_is_one_that_was_listed() {
+        let check = |pattern: &str, target: &str, allowed: bool| {
+            let mut config = Config::default();
+            assert!(allow(&config, target).is_err());
+            let address = pattern.to_owned();
+            config.peers.push(PeerConfig { address });
+            assert_eq!(
+                allow(&config, target).is_ok(),
+                allowed,
+                "{pattern} {target}"
+            );
+            config.link.open_targets = true;
+            assert!(allow(&config, target).is_ok());
+        };
+        check("b.example:7471", "b.example:7471", true);
+        check("b.example:7471", "B.Example.:7471", true);
+        check("b.example:7471", "b.example:07471", true);
+        check("b.example:7471", "b.example:7472", false);
+        check("b.example:7471", "evil.b.example:7471", false);
+        check("b.example:7471", "b.example", false);
+        check("b.example:*", "b.example:1", true);
+        check("*:7471", "10.0.0.1:7471", true);
+        check("*:7471", "10.0.0.1:7472", false);
+        check("*:*", "[::1]:9", true);
+        check("*:*", "", false);
+        check("*:*", "nowhere", false);
+        check("*.example:7471", "b.example:7471", false);
+        check("10.0.0.1:7471", "[::ffff:10.0.0.1]:7471", true);
+        check("10.0.0.1:7471", "10.0.0.01:7471", false);
+        check("[::1]:7471", "[0:0::1]:7471", true);
+        check("127.0.0.1:7471", "localhost:7471", false);
+        check("b:7471", "b:7471\n", false);
+    }
+
+    #[test]
+    fn a_refusal_names_the_target_and_the_ways_out() {
+        let refused = allow(&Config::default(), "evil:1\u{1b}").unwrap_err();
+        assert_eq!(refused.code, Code::PERMISSION_DENIED);
+        for said in [r#""evil:1\u{1b}""#, "--peer", "[[peers]]", "--open-targets"] {
+            assert!(refused.message.contains(said), "{}", refused.message);
+        }
+    }
+
+    #[test]
+    fn a_daemon_knows_where_it_listens() {
+        let check = |listen: &str, target: &str, own: bool| {
+            let listen = listen.parse().unwrap();
+            assert_eq!(is_own(Some(listen), target), own, "{listen} {target}");
+        };
+        check("127.0.0.1:7471", "127.0.0.1:7471", true);
+        check("127.0.0.1:7471", "localhost:7471", true);
+        check("127.0.0.1:7471", "127.0.0.1:7472", false);
+        check("127.0.0.1:7471", "127.0.0.2:7471", false);
+        check("0.0.0.0:7471", "127.0.0.1:7471", true);
+        check("[::]:7471", "[::1]:7471", true);
+        check("192.0.2.2:7471", "192.0.2.2:7471", true);
+        check("192.0.2.2:7471", "127.0.0.1:7471", false);
+        check("192.0.2.2:7471", "localhost:7471", false);
+        assert!(!is_own(None, "127.0.0.1:7471"));
+    }
+
+    #[test]
+    fn what_may_be_listed() {
+        for good in [
+            "b:1",
+            "*:*",
+            "*:7471",
+            "b.example:*",
+            "[::1]:7471",
+            "10.0.0.1:65535",
+        ] {
+            assert!(is_pattern(good), "{good}");
+        }
+        for bad in [
+            "", "b", "b:", ":1", "b:x", "b:65536", "::1:7471", "b c:1", "b:1\n",
+        ] {
+            assert!(!is_pattern(bad), "{bad}");
+        }
+        for good in [
+            "b",
+            "b.example",
+            "b.example:443",
+            "[::1]",
+            "[::1]:443",
+            "203.0.113.5",
+        ] {
+            assert!(is_name(good), "{good}");
+        }
+        for bad in ["", "b:x", "::1", "a b", ":443"] {
+            assert!(!is_name(bad), "{bad}");
+        }
+        assert!(!is_name(&"n".repeat(MAX_TARGET)));
+    }
+}
