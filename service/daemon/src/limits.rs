@@ -13,8 +13,18 @@ pub const DESCRIPTORS_PER_SESSION: usize = 5;
 /// Descriptors that neither sessions nor connections may take: for listeners, links, policies' processes and files.
 pub const KEPT_DESCRIPTORS: usize = 56;
 
-/// Links of one runtime to peers, accepted and dialled. Each has a 256 KiB receive buffer, touched lazily.
+/// Links of one runtime to peers, accepted and dialled, but for [`MAX_STRANGERS`]. Each has a 256 KiB receive buffer, touched lazily.
 pub const MAX_LINKS: usize = 1_024;
+
+/// Connections that a runtime has accepted and that haven't proven who they are, beside [`MAX_LINKS`]; those that prove themselves at once may exceed that
+/// by as many. A daemon dials once per tenant, all at once after a restart. A silent one takes a descriptor and some 20 KiB.
+pub const MAX_STRANGERS: usize = 1_024;
+
+/// Of those, from one address.
+pub const MAX_STRANGERS_PER_ADDRESS: usize = MAX_STRANGERS / 2;
+
+/// How often a runtime's log hears of the end of a connection that hadn't proven itself.
+pub const STRANGERS_LOGGED_EVERY: Duration = Duration::from_secs(1);
 
 /// Dialled addresses of one runtime whose last error is remembered, for reports.
 pub const MAX_PEER_ERRORS: usize = 256;

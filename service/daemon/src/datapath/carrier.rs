@@ -8,6 +8,7 @@
 //! - A large body over RDMA is the device's to write: its block of the receive heap is lent to the link until all of it is there.
 //! - What was sent over RDMA is read by the device where it lies: a link gives it back once that is done, or when it [ends](Carrier::end).
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -77,6 +78,15 @@ impl Carrier {
             Carrier::Tcp(tcp) => &mut tcp.link,
             #[cfg(feature = "rdma")]
             Carrier::Rdma(rdma) => rdma.link(),
+        }
+    }
+
+    /// The peer's address.
+    pub(crate) fn peer_address(&self) -> SocketAddr {
+        match self {
+            Carrier::Tcp(tcp) => tcp.peer_address(),
+            #[cfg(feature = "rdma")]
+            Carrier::Rdma(rdma) => rdma.peer_address(),
         }
     }
 

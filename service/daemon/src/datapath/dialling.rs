@@ -291,7 +291,8 @@ impl Runtime {
         let Some(mut port) = self.links.remove(link.0) else {
             return;
         };
-        tracing::info!("the link with {} ended: {reason}", port.state.address);
+        let is_stranger = port.state.dialled.is_none() && !port.state.proven;
+        self.log_end(&port.state.address, is_stranger, reason);
         if let Some((tenant, peer)) = port.state.dialled_for() {
             self.peers.ended(tenant, peer, reason, self.now_ns);
         }

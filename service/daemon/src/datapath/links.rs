@@ -37,7 +37,7 @@ use crate::limits::{FRAMES_PER_TURN, MAX_LINKS};
 use tollgate_transport::frame::feature_names;
 use tollgate_transport::limits::MAX_DESCRIPTION;
 #[cfg(feature = "rdma")]
-use {tollgate_transport::LinkIo, tollgate_transport_rdma::RdmaLink};
+use tollgate_transport_rdma::RdmaLink;
 
 /// What is to be done on a link after one of its events, once the event's bytes are no longer borrowed.
 pub(crate) enum After {
@@ -61,27 +61,28 @@ pub(crate) enum After {
 impl Runtime {
     /// A peer connected.
     pub(crate) fn accept(&mut self, stream: TcpStream) {
-        let address = stream
-            .peer_addr()
-            .map_or_else(|_| "unknown".to_owned(), |address| address.to_string());
         match TcpLink::accept(stream, &self.options.tuning.link, self.now_ns) {
-            Ok(tcp) => {
-                let flow = self.shares.of_strangers();
-                let io = Carrier::Tcp(tcp);
-                self.add_link(LinkPort::new(io, address, None, None, flow));
-            }
-            Err(error) => tracing::warn!("a connection from {address} was dropped: {error}"),
+            Ok(tcp) => self.meet(Carrier::Tcp(tcp)),
+            Err(error) => tracing::debug!("a connection was dropped: {error}"),
+        }
+    }
+
+    /// Has a link that was accepted, whoever that may be.
+    fn meet(&mut self, io: Carrier) {
+        let address = io.peer_address();
+        self.make_room_for_stranger(address);
+        let flow = self.shares.of_strangers();
+        let mut port = LinkPort::new(io, address.to_string(), None, None, flow);
+        port.set_window(&self.options.tuning.link);
+        if let Some(link) = self.add_link(port) {
+            self.strangers.note(link, address);
         }
     }
 
     /// A peer connected by RDMA.
     #[cfg(feature = "rdma")]
     pub(crate) fn accept_by_rdma(&mut self, link: Box<RdmaLink>) {
-        let address = link.peer_address().to_string();
-        let flow = self.shares.of_strangers();
-        let mut port = LinkPort::new(Carrier::Rdma(link), address, None, None, flow);
-        port.set_window(&self.options.tuning.link);
-        self.add_link(port);
+        self.meet(Carrier::Rdma(link));
     }
 
     /// A link of another runtime moves here, because its tenant lives here.
@@ -116,7 +117,7 @@ impl Runtime {
     }
 
     pub(super) fn add_link(&mut self, mut port: LinkPort) -> Option<LinkId> {
-        if self.links.len() >= MAX_LINKS {
+        if self.acquainted() >= MAX_LINKS {
             tracing::warn!(
                 "the link with {} was dropped: {MAX_LINKS} links are open, which is the limit",
                 port.state.address
@@ -515,7 +516,7 @@ impl Runtime {
                     self.peers.ready(tenant, peer);
                     self.dials.retain(|dial| !dial.leads_to(tenant, peer));
                 }
-                state.rdma_until_ns = None;
+                (state.proven, state.rdma_until_ns) = (true, None);
                 self.opened.push(link);
                 After::Nothing
             }

@@ -51,6 +51,7 @@ mod shares;
 mod slot;
 pub(crate) mod steering;
 mod stopwatch;
+mod strangers;
 mod streams;
 pub(crate) mod target;
 #[cfg(test)]

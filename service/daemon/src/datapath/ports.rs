@@ -425,6 +425,8 @@ pub(crate) struct LinkState {
     pub(crate) dialled: Option<Target>,
     /// At which of its addresses.
     pub(crate) at: Option<SocketAddr>,
+    /// The peer has proved who it is, or needn't.
+    pub(crate) proven: bool,
     /// Why it wasn't by RDMA, if this end dialled.
     pub(crate) not_rdma: Option<Arc<str>>,
     /// Dialled by RDMA and not ready yet: when TCP has its turn.
@@ -471,6 +473,7 @@ impl LinkPort {
             address,
             dialled,
             at: None,
+            proven: false,
             not_rdma: None,
             rdma_until_ns: None,
             rdma_again_ns: None,

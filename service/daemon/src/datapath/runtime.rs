@@ -50,6 +50,7 @@ use crate::datapath::pool::Pool;
 use crate::datapath::ports::{LinkPort, RemoteBinding, SessionPort, Who};
 use crate::datapath::question::Question;
 use crate::datapath::shares::Shares;
+use crate::datapath::strangers::Strangers;
 use crate::datapath::target::Dial;
 use crate::datapath::traces::{Tap, Traces};
 use crate::limits::JUDGED_AT_ONCE;
@@ -163,6 +164,7 @@ pub(crate) struct Runtime {
     pub(crate) dials: Vec<Dial>,
     /// For reports.
     pub(crate) peers: Peers,
+    pub(crate) strangers: Strangers,
     /// Peers that are dialled by TCP for a while.
     pub(crate) without_rdma: WithoutRdma,
     /// Links that became ready in this turn.
@@ -256,6 +258,7 @@ impl Runtime {
             bindings: Slots::default(),
             dials: Vec::new(),
             peers: Peers::default(),
+            strangers: Strangers::default(),
             without_rdma: WithoutRdma::default(),
             opened: Vec::new(),
             policies,

@@ -212,11 +212,16 @@ impl Runtime {
         let mut free = free.to_vec();
         let mut ports = Vec::with_capacity(forms.len());
         for form in forms {
-            let (id, address) = (form.id, form.address.clone());
+            let (id, address, form_dialled) = (form.id, form.address.clone(), form.dialled);
             let socket = sockets.remove(&id);
             let socket = socket.ok_or_else(|| format!("the link with {address} has no socket"))?;
             match self.resume_link(form, socket, bytes, bindings)? {
-                Some(port) => ports.push((id.0, port)),
+                Some(port) => {
+                    if form_dialled.is_none() && !port.state.proven {
+                        self.strangers.note(id, port.io.peer_address());
+                    }
+                    ports.push((id.0, port));
+                }
                 None => free.insert(0, next_key(id.0)),
             }
         }
@@ -274,6 +279,7 @@ impl Runtime {
                 unanswered,
             });
         }
+        let is_ready = port.io.link().is_ready();
         let pending = port.io.link().pending_body();
         state.large = match (form.large, pending) {
             (None, None) => None,
@@ -286,6 +292,7 @@ impl Runtime {
             let kept = self.kept_again(kept, bytes).map_err(|why| failed(&why))?;
             state.kept.extend(kept);
         }
+        state.proven = is_ready;
         state.ends = form.ends;
         if form.dialled.is_some() {
             state.not_rdma = Some("another process of this daemon has dialled it".into());
