@@ -410,6 +410,36 @@ fn an_incompatible_method_is_refused_by_name_and_its_siblings_work() {
     }
 }
 
+/// As gRPC has it: UNIMPLEMENTED is for what the server doesn't know, FAILED_PRECONDITION for what differs.
+#[test]
+fn a_method_that_the_server_lacks_is_unimplemented() {
+    let scene = Scene::shop();
+    for (who, client) in [
+        ("old peer", scene.client(&scene.new, &scene.b)),
+        ("old neighbour", scene.neighbour(&scene.new, &scene.b)),
+    ] {
+        let request = client.version.block("shop.Same", &json!({"text": "hello"}));
+        let refused = client.raw("Added", &request).unwrap_err();
+        assert_eq!(refused.code, Code::UNIMPLEMENTED, "{who}: {refused}");
+        assert!(
+            refused.message.contains("shop.Shop/Added"),
+            "{who}: {refused}"
+        );
+    }
+    // Nor can a service be bound of which the server has no method at all.
+    let old = r#"syntax = "proto3"; package p; service S { rpc Do(M) returns (M); } message M { string name = 1; }"#;
+    let scene = Scene::new(old, &old.replace("rpc Do", "rpc Other"), "p.S");
+    for (host, to) in [
+        (&scene.a, scene.b.0.listen().to_string()),
+        (&scene.b, String::new()),
+    ] {
+        let refused = Client::bind(&host.0, &host.1, &scene.new, &to).err();
+        let refused = refused.unwrap();
+        assert_eq!(refused.code, Code::UNIMPLEMENTED, "{refused}");
+        assert!(refused.message.contains("p.S/Other"), "{refused}");
+    }
+}
+
 #[test]
 fn a_service_without_a_compatible_method_is_not_bound() {
     let old = r#"syntax = "proto3"; package p; service S { rpc Do(M) returns (M); } message M { string name = 1; }"#;

@@ -301,7 +301,8 @@ static inline tollgate_call_options tollgate_call_options_of(void)
 
 /* Binds a service for calling. `target` is host:port of the daemon to call through; NULL or empty: a server on this host. Waits, at most
  * 10 s, for the daemon and its peer. INVALID_ARGUMENT for a schema that the daemon doesn't accept, UNAVAILABLE if the peer isn't there,
- * FAILED_PRECONDITION if its schema differs. */
+ * FAILED_PRECONDITION if its schema differs, UNIMPLEMENTED if the server has none of its methods. A method that the server
+ * lacks fails its calls with UNIMPLEMENTED. */
 tollgate_code tollgate_client_new(tollgate_session *session, const tollgate_service *service, const char *target,
                                   tollgate_client **client, tollgate_status *status);
 void tollgate_client_free(tollgate_client *client);

@@ -385,7 +385,8 @@ impl Session {
     ///
     /// # Errors
     /// What the daemon says: INVALID_ARGUMENT for a schema it doesn't accept, UNAVAILABLE if the peer isn't there,
-    /// FAILED_PRECONDITION if its schema differs; DEADLINE_EXCEEDED without an answer within [`BIND_TIMEOUT`].
+    /// FAILED_PRECONDITION if its schema differs, UNIMPLEMENTED if the server has none of its methods; DEADLINE_EXCEEDED without an
+    /// answer within [`BIND_TIMEOUT`].
     pub async fn bind_client(
         &self,
         descriptor_set: &[u8],
@@ -650,7 +651,8 @@ pub struct BoundMethod {
     pub name: String,
     /// What calls name it by.
     pub handle: u32,
-    /// Why calls of it fail although the service was bound: the two applications' schemas are incompatible there.
+    /// Why calls of it fail although the service was bound: the two applications' schemas are incompatible there
+    /// (FAILED_PRECONDITION), or the server has no such method (UNIMPLEMENTED).
     pub refused: Option<String>,
 }
 

@@ -57,7 +57,12 @@ pub enum MethodMatch {
         /// The method's index at the server.
         index: u16,
     },
-    /// Not at all.
+    /// Not at all: the server has no such method.
+    Absent {
+        /// One sentence that names it.
+        reason: String,
+    },
+    /// Not at all: its messages differ too much.
     Refused {
         /// One sentence that names the message, the field and the reason.
         reason: String,
@@ -162,7 +167,8 @@ impl<'d, 'a> Matcher<'d, 'a> {
             .map(|(method, roots)| {
                 let refused = |reason| MethodMatch::Refused { reason };
                 let Some(theirs) = self.server.method(method.name) else {
-                    return refused(format!("the server has no method {}", shown(method.name)));
+                    let reason = format!("the server has no method {}", shown(method.name));
+                    return MethodMatch::Absent { reason };
                 };
                 let index = theirs.index;
                 let Some(roots) = roots else {

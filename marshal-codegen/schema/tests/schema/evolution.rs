@@ -21,7 +21,7 @@ fn verdict(found: &MethodMatch) -> String {
     match found {
         MethodMatch::Native { .. } => NATIVE.to_owned(),
         MethodMatch::Protobuf { .. } => PROTOBUF.to_owned(),
-        MethodMatch::Refused { reason } => reason.clone(),
+        MethodMatch::Absent { reason } | MethodMatch::Refused { reason } => reason.clone(),
     }
 }
 
@@ -370,7 +370,9 @@ fn methods_are_found_by_name_and_stream_alike() {
         "rpc A(M) returns (M); rpc B(M) returns (N); rpc C(M) returns (M);",
         "rpc C(M) returns (N); rpc B(M) returns (N);",
         &[
-            refused("the server has no method p.S/A"),
+            MethodMatch::Absent {
+                reason: "the server has no method p.S/A".to_owned(),
+            },
             native(1),
             protobuf(0),
         ],

@@ -32,7 +32,7 @@ use crate::datapath::links::{After, invalid};
 use crate::datapath::message::{Body, Message};
 use crate::datapath::ports::{Answer, Comparing, LinkState};
 use crate::datapath::runtime::Runtime;
-use crate::datapath::sessions::schema_differs;
+use crate::datapath::sessions::{lacks_method, schema_differs};
 
 /// Rewriting messages.
 impl Runtime {
@@ -342,7 +342,8 @@ impl Runtime {
         let target = |method: u16, encoding| {
             // The engine takes it as an offset into the server's handles, which have others behind these.
             if usize::from(method) >= served {
-                return RouteTarget::Broken(schema_differs(&schema, WHO, "it has no such method"));
+                let reason = "the server has no such method";
+                return RouteTarget::Broken(lacks_method(&schema, WHO, reason));
             }
             RouteTarget::Local {
                 service,
@@ -383,16 +384,27 @@ fn refused_methods(
     let reasons = matches.iter().zip(0u16..);
     let refused: Vec<_> = reasons
         .filter_map(|(found, k)| match found {
-            MethodMatch::Refused { reason } => Some((k, reason.clone())),
+            MethodMatch::Absent { reason } | MethodMatch::Refused { reason } => {
+                Some((k, reason.clone()))
+            }
             MethodMatch::Native { .. } | MethodMatch::Protobuf { .. } => None,
         })
         .collect();
-    match refused.first() {
-        Some((_, reason)) if refused.len() == ours.methods.len() => {
-            Err(schema_differs(ours, who, reason))
-        }
-        _ => Ok(refused),
-    }
+    let Some((_, first)) = refused
+        .first()
+        .filter(|_| refused.len() == ours.methods.len())
+    else {
+        return Ok(refused);
+    };
+    // What differs says more than what is absent.
+    let differs = matches.iter().find_map(|found| match found {
+        MethodMatch::Refused { reason } => Some(reason),
+        _ => None,
+    });
+    Err(match differs {
+        Some(reason) => schema_differs(ours, who, reason),
+        None => lacks_method(ours, who, first),
+    })
 }
 
 /// Where calls of the caller's method `k` go.
@@ -406,6 +418,9 @@ fn route_to(
     match matches.get(usize::from(k)) {
         Some(MethodMatch::Native { index }) => target(*index, Encoding::Native),
         Some(MethodMatch::Protobuf { index }) => target(*index, Encoding::Protobuf),
+        Some(MethodMatch::Absent { reason }) => {
+            RouteTarget::Broken(lacks_method(ours, who, reason))
+        }
         Some(MethodMatch::Refused { reason }) => {
             RouteTarget::Broken(schema_differs(ours, who, reason))
         }

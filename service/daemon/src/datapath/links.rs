@@ -298,12 +298,7 @@ impl Runtime {
         }
     }
 
-    pub(crate) fn bind_refused(&mut self, key: u32, mut status: Status) {
-        let was_bound = self.bindings.get(key).is_some_and(|b| b.asked.is_none());
-        if was_bound && status.code == Code::UNIMPLEMENTED {
-            // It was served before: the peer has restarted, and its servers aren't back yet.
-            status.code = Code::UNAVAILABLE;
-        }
+    pub(crate) fn bind_refused(&mut self, key: u32, status: Status) {
         self.route_binding(key, |_| RouteTarget::Broken(status.clone()));
         let Some(binding) = self.bindings.get_mut(key) else {
             return;
@@ -551,7 +546,12 @@ impl Runtime {
                 description,
             } => {
                 if let Some(key) = state.answered(bind) {
-                    let status = self.refusal(key, code, sentence, description);
+                    let mut status = self.refusal(key, code, sentence, description);
+                    let was_bound = self.bindings.get(key).is_some_and(|b| b.asked.is_none());
+                    if was_bound && status.code == Code::UNIMPLEMENTED {
+                        // It was served before: the peer has restarted, and its servers aren't back yet.
+                        status.code = Code::UNAVAILABLE;
+                    }
                     self.bind_refused(key, status);
                 }
                 After::Nothing

@@ -287,6 +287,12 @@ pub(crate) fn schema_differs(ours: &ServiceSchema, who: &str, reason: &str) -> S
     Status::new(Code::FAILED_PRECONDITION, text)
 }
 
+/// The status for a method that the server's schema doesn't have: gRPC's for a method that a server doesn't know.
+pub(crate) fn lacks_method(ours: &ServiceSchema, who: &str, reason: &str) -> Status {
+    let text = format!("{who} serves another version of {}: {reason}", ours.name);
+    Status::new(Code::UNIMPLEMENTED, text)
+}
+
 /// From the application.
 impl Runtime {
     /// Takes a bounded number of submissions, fewer if they are large and others wait. Whether there was any.
