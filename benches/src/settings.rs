@@ -10,7 +10,7 @@
 //! | `secs`, `warmup` | seconds that are measured, and before | 2, 0.5 |
 //! | `to` | the server: `IP:PORT` | |
 //! | `listen` | where a TCP server listens | `127.0.0.1:0` |
-//! | `socket`, `token` | Tollgate's daemon and the tenant's token | |
+//! | `socket`, `token` | Tollgate's daemon and the tenant's token | that of the environment: `TOLLGATE_TOKEN` |
 //! | `role` | `shm-pingpong`: `client`, `server` or `relay`, at `socket` | `client` |
 //! | `behind` | `shm-pingpong`'s relay: the server's socket | |
 //! | `cpu` | the one CPU to run on | any |
@@ -292,11 +292,12 @@ impl Settings {
     /// How to open a session with the daemon.
     ///
     /// # Errors
-    /// If `socket=` or `token=` is missing.
+    /// If `socket=` is missing.
     pub fn session(&self) -> Result<SessionOptions, BadArgument> {
         let missing = |what: &str| BadArgument(format!("`{what}` is missing"));
         let socket = self.socket.clone().ok_or_else(|| missing("socket=PATH"))?;
-        let token = self.token.clone().ok_or_else(|| missing("token=TOKEN"))?;
+        // An empty one is that of the environment.
+        let token = self.token.clone().unwrap_or_default();
         let mut options = SessionOptions::new(socket, token);
         // A measurement whose daemon is gone is over.
         options.reconnect = false;
@@ -472,7 +473,7 @@ mod tests {
         assert_eq!(missing, "`to=IP:PORT` is missing");
         let missing = nothing.session().unwrap_err().to_string();
         assert_eq!(missing, "`socket=PATH` is missing");
-        let missing = parse(&["socket=/s"]).unwrap().session().unwrap_err();
-        assert_eq!(missing.to_string(), "`token=TOKEN` is missing");
+        let of_environment = parse(&["socket=/s"]).unwrap().session().unwrap();
+        assert_eq!(of_environment.token, "");
     }
 }

@@ -170,7 +170,8 @@ typedef struct tollgate_session_options {
     size_t struct_size;
     /* Path of the daemon's socket. */
     const char *socket;
-    /* The tenant's token. */
+    /* The tenant's token. NULL or empty: that of the environment, which has it in TOLLGATE_TOKEN, or the path of a file with it in
+     * TOLLGATE_TOKEN_FILE. It is looked for again whenever the session opens itself anew. */
     const char *token;
     /* The app's name in the daemon's status. Default: the executable's. */
     const char *app;

@@ -41,6 +41,7 @@ mod status;
 mod stream;
 mod streams;
 mod submit;
+pub mod token;
 mod workers;
 
 pub use buffer::{Bytes, SendBuffer, SharedBytes};

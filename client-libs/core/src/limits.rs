@@ -15,6 +15,9 @@ pub const MAX_HANDLERS: usize = 4_096;
 /// The most binds under way at once.
 pub const MAX_BINDS: usize = 256;
 
+/// Bytes of a file with a token, white space around it included.
+pub const MAX_TOKEN_BYTES: usize = 4_096;
+
 /// How long a driver spins before it sleeps, unless the options say otherwise.
 pub const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 

@@ -37,13 +37,15 @@ use crate::panics;
 use crate::reopen::Handle;
 use crate::serve::{Ready, Service};
 use crate::submit::{Locked, Shared};
+use crate::token::{self, TOKEN, TOKEN_FILE, Token};
 
 /// How to open a session.
 #[derive(Clone)]
 pub struct SessionOptions {
     /// Path of the daemon's socket.
     pub socket: PathBuf,
-    /// The tenant's token.
+    /// The tenant's token. Empty: that of the environment ([`token::from_env`](crate::token::from_env)), which is looked for again whenever
+    /// the session opens itself anew, so that a file with another token is enough where tokens are rotated.
     pub token: String,
     /// The app's name in the daemon's status. Default: the name of the executable.
     pub app: String,
@@ -682,9 +684,16 @@ fn handshake(
     control: &ControlSocket,
     options: &SessionOptions,
 ) -> Result<(SessionOpened, Vec<rustix::fd::OwnedFd>), Status> {
+    let token = match options.token.as_str() {
+        "" => token::from_env()?.map(Token::reveal).ok_or_else(|| {
+            let text = format!("the token is empty, and neither {TOKEN} nor {TOKEN_FILE} is set");
+            Status::new(Code::UNAUTHENTICATED, text)
+        })?,
+        given => given.to_owned(),
+    };
     let open = OpenSession {
         abi_version: ABI_VERSION,
-        token: options.token.clone(),
+        token,
         app: options.app.clone(),
         send_heap_bytes: options.send_heap_bytes,
         receive_heap_bytes: options.receive_heap_bytes,

@@ -1,7 +1,7 @@
 /* geo in C, with the client library: answers exactly as services/geo.rs does.
  *
  *   hotel data geo > hotels
- *   geo /run/tollgate.sock TOKEN hotels
+ *   geo /run/tollgate.sock hotels     with the tenant's token in TOLLGATE_TOKEN
  */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
@@ -110,18 +110,18 @@ int main(int argc, char **argv)
     tollgate_session *session = NULL;
     tollgate_code code;
     pthread_t thread;
-    if (argc != 4) {
-        fprintf(stderr, "usage: %s SOCKET TOKEN HOTELS\n", argv[0]);
+    if (argc != 3) {
+        fprintf(stderr, "usage: TOLLGATE_TOKEN=... %s SOCKET HOTELS\n", argv[0]);
         return 2;
     }
-    if (!read_table(argv[3], &all)) {
+    if (!read_table(argv[2], &all)) {
         return 1;
     }
     sigemptyset(&ends);
     sigaddset(&ends, SIGTERM);
     sigaddset(&ends, SIGINT);
     pthread_sigmask(SIG_BLOCK, &ends, NULL);
-    options = tollgate_session_options_of(argv[1], argv[2]);
+    options = tollgate_session_options_of(argv[1], NULL);
     status = tollgate_status_new();
     code = tollgate_session_open(&options, &session, status);
     if (code == TOLLGATE_OK) {

@@ -1,7 +1,7 @@
 """recommendation in Python, with asyncio: answers exactly as services/recommendation.rs does.
 
     hotel data recommendation > offers
-    recommendation.py /run/tollgate.sock TOKEN offers
+    recommendation.py /run/tollgate.sock offers     with the tenant's token in TOLLGATE_TOKEN
 """
 
 import asyncio
@@ -67,8 +67,9 @@ def read_offers(path: str) -> list[Offer]:
 
 
 async def main() -> None:
-    socket, token, path = sys.argv[1:4]
-    server = tollgate.aio.server(socket, token)
+    socket, path = sys.argv[1:3]
+    # An empty token is that of the environment.
+    server = tollgate.aio.server(socket, "")
     add_RecommendationServicer_to_server(Recommendations(read_offers(path)), server)
     await server.start()
     print("recommendation ready", flush=True)

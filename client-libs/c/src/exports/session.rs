@@ -83,12 +83,12 @@ unsafe fn opening(options: &tollgate_session_options) -> Result<SessionOptions, 
     let (socket, token, app, label) = unsafe {
         (
             text(options.socket, "options.socket")?,
-            text(options.token, "options.token")?,
+            optional_text(options.token, "options.token")?,
             optional_text(options.app, "options.app")?,
             optional_text(options.label, "options.label")?,
         )
     };
-    let mut opening = SessionOptions::new(socket, token);
+    let mut opening = SessionOptions::new(socket, token.unwrap_or_default());
     if let Some(app) = app {
         opening.app = app.to_owned();
     }

@@ -5,6 +5,8 @@
 //! cargo run -p tollgate-examples --example hello_client -- SOCKET TOKEN [HOST:PORT]
 //! ```
 //!
+//! An empty TOKEN (`""`) is that of the environment, `TOLLGATE_TOKEN`: on a command line every user of the host sees it.
+//!
 //! | example | shows |
 //! |---|---|
 //! | `hello_server`, `hello_client` | the least |

@@ -66,9 +66,10 @@ pub(crate) struct Rpc {
     /// The socket of the host's daemon.
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// The tenant's token.
-    #[arg(long, env = "TOLLGATE_TOKEN", hide_env_values = true)]
-    pub(crate) token: Option<String>,
+    /// A file with the tenant's token; `-` is standard input. If left out, the environment has the token in TOLLGATE_TOKEN, or the path of
+    /// a file with it in TOLLGATE_TOKEN_FILE.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
     /// Where a frontend listens, and a service over tonic. Port 0: one that is free.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
     pub(crate) listen: SocketAddr,

@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{Server, Service, Session, SessionOptions, block_on};
+use tollgate::{Server, Service, Session, SessionOptions, block_on, token};
 use tollgate_hotel::calls::Calls;
 use tollgate_hotel::failure::Failure;
 use tollgate_hotel::frontend;
@@ -38,13 +38,20 @@ pub(crate) fn tollgate<S: Service>(
 
 /// Opens a session with the daemon.
 pub(crate) fn session(rpc: &Rpc) -> Result<Session, Failure> {
-    let missing = || Failure::invalid("--socket and --token say which daemon carries the calls");
-    let (socket, token) = rpc
-        .socket
-        .as_ref()
-        .zip(rpc.token.as_ref())
-        .ok_or_else(missing)?;
-    Ok(Session::open(SessionOptions::new(socket, token))?)
+    let missing = || {
+        Failure::invalid(
+            "--socket, and TOLLGATE_TOKEN or --token-file, say which daemon carries the calls",
+        )
+    };
+    let token = match &rpc.token_file {
+        Some(path) => Some(token::from_file(path)?),
+        None => token::from_env()?,
+    };
+    let (socket, token) = rpc.socket.as_ref().zip(token).ok_or_else(missing)?;
+    if let Some(warning) = &token.warning {
+        eprintln!("warning: {warning}");
+    }
+    Ok(Session::open(SessionOptions::new(socket, token.reveal()))?)
 }
 
 /// Serves over tonic; the service is made within tokio.

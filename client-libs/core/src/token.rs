@@ -1,0 +1,165 @@
+//! Where a program has its tenant's token from. Not from its command line: every user of the host can read that.
+//!
+//! ```text
+//!   TOLLGATE_TOKEN        the token itself
+//!   TOLLGATE_TOKEN_FILE   the path of a file with it, if the former isn't set
+//! ```
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use tollgate_shm_abi::Code;
+
+use crate::Status;
+use crate::limits::MAX_TOKEN_BYTES;
+
+/// The variable of the environment that has the token.
+pub const TOKEN: &str = "TOLLGATE_TOKEN";
+
+/// The variable of the environment that has the path of a file with it.
+pub const TOKEN_FILE: &str = "TOLLGATE_TOKEN_FILE";
+
+/// Who may read a file apart from its owner and its group.
+const OTHERS_READ: u32 = 0o004;
+
+/// A token, and what its user should know. Not for printing.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    value: String,
+    /// A sentence: others can read the file.
+    pub warning: Option<String>,
+}
+
+impl Token {
+    /// The token itself, for [`SessionOptions::new`](crate::SessionOptions::new).
+    pub fn reveal(self) -> String {
+        self.value
+    }
+}
+
+/// Never prints the token.
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Token")
+            .field("warning", &self.warning)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The token of the environment; `None` if neither variable is set, or if what is set is empty.
+///
+/// # Errors
+/// As of [`from_file`].
+pub fn from_env() -> Result<Option<Token>, Status> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(value) = set(TOKEN) {
+        let value = value.into_string();
+        let value = value.map_err(|_| invalid(format!("{TOKEN} isn't text")))?;
+        return Ok(Some(Token {
+            value: of_text(&value, TOKEN)?,
+            warning: None,
+        }));
+    }
+    set(TOKEN_FILE)
+        .map(|path| from_file(Path::new(&path)))
+        .transpose()
+}
+
+/// The token in a file, which has nothing else; `-` is standard input.
+///
+/// # Errors
+/// INVALID_ARGUMENT: the file can't be read, has no token, or has more.
+pub fn from_file(path: &Path) -> Result<Token, Status> {
+    if path == Path::new("-") {
+        return from_reader(std::io::stdin().lock(), "standard input");
+    }
+    let shown = path.display();
+    let unreadable = |error: std::io::Error| invalid(format!("the token file {shown}: {error}"));
+    let file = File::open(path).map_err(unreadable)?;
+    let kind = file.metadata().map_err(unreadable)?;
+    let token = from_reader(file, &format!("the token file {shown}"))?;
+    let mode = kind.permissions().mode() & 0o777;
+    let is_open = kind.is_file() && mode & OTHERS_READ != 0;
+    let warning = || {
+        format!(
+            "every user of this host can read the token in {shown} (mode {mode:04o}): chmod 600 {shown}"
+        )
+    };
+    Ok(Token {
+        warning: is_open.then(warning),
+        ..token
+    })
+}
+
+fn from_reader(reader: impl Read, what: &str) -> Result<Token, Status> {
+    let mut text = String::new();
+    let mut limited = reader.take(MAX_TOKEN_BYTES as u64 + 1);
+    let read = limited.read_to_string(&mut text);
+    read.map_err(|error| invalid(format!("{what} can't be read: {error}")))?;
+    Ok(Token {
+        value: of_text(&text, what)?,
+        warning: None,
+    })
+}
+
+/// What is found isn't shown: it may be another secret.
+fn of_text(text: &str, what: &str) -> Result<String, Status> {
+    let token = text.trim();
+    if token.is_empty() {
+        return Err(invalid(format!("{what} has no token: it is empty")));
+    }
+    if text.len() > MAX_TOKEN_BYTES || token.contains(char::is_whitespace) {
+        return Err(invalid(format!("{what} has more than a token")));
+    }
+    Ok(token.to_owned())
+}
+
+fn invalid(text: String) -> Status {
+    Status::new(Code::INVALID_ARGUMENT, text)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs::{Permissions, set_permissions, write};
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_read_from_a_file_and_others_that_can_too_are_a_warning() {
+        let directory = std::env::temp_dir().join(format!("tollgate-token-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("token");
+        let read = |text: &str, mode: u32| {
+            write(&path, text).unwrap();
+            set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            from_file(&path)
+        };
+        let token = read("  tg_abc\r\n", 0o600).unwrap();
+        assert_eq!(
+            (token.warning.as_ref(), token.clone().reveal().as_str()),
+            (None, "tg_abc")
+        );
+        assert!(!format!("{token:?}").contains("abc"));
+        assert_eq!(read("tg_abc", 0o640).unwrap().warning, None);
+        let warning = read("tg_abc", 0o644).unwrap().warning.unwrap();
+        assert!(warning.contains("(mode 0644): chmod 600 "), "{warning}");
+        let long = "x".repeat(MAX_TOKEN_BYTES + 1);
+        for (text, why) in [
+            ("", "has no token: it is empty"),
+            (" \n", "has no token: it is empty"),
+            ("tg_secret and", "has more than a token"),
+            (long.as_str(), "has more than a token"),
+        ] {
+            let refused = read(text, 0o600).unwrap_err();
+            assert_eq!(refused.code, Code::INVALID_ARGUMENT);
+            assert!(refused.message.ends_with(why), "{refused}");
+            assert!(!refused.message.contains("secret"), "{refused}");
+        }
+        let missing = from_file(&directory.join("none")).unwrap_err();
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert!(missing.message.contains("none: No such file"), "{missing}");
+    }
+}
