@@ -70,7 +70,10 @@ impl fmt::Display for Actor {
 pub enum Event {
     TenantAdd,
     TenantMove,
+    TenantRotate,
+    TenantRemove,
     Push,
+    PolicyDelete,
     Attach,
     Detach,
     Upgrade,
@@ -96,7 +99,10 @@ impl Event {
         match self {
             Event::TenantAdd => "tenant-add",
             Event::TenantMove => "tenant-move",
+            Event::TenantRotate => "tenant-rotate",
+            Event::TenantRemove => "tenant-remove",
             Event::Push => "push",
+            Event::PolicyDelete => "policy-delete",
             Event::Attach => "attach",
             Event::Detach => "detach",
             Event::Upgrade => "upgrade",

@@ -48,6 +48,14 @@ pub enum StoreError {
     NoTenant { tenant: String },
     #[error("{owner} has no policy {policy}")]
     NoPolicy { owner: Owner, policy: PolicyVersion },
+    #[error("{owner} has no policy {policy:?}")]
+    NoPolicyNamed { owner: Owner, policy: String },
+    #[error("{policy} {need} at {place}: detach it there first")]
+    Needed {
+        policy: PolicyVersion,
+        need: &'static str,
+        place: String,
+    },
     #[error("policy {policy:?} of {owner} isn't attached there")]
     NotAttached { owner: Owner, policy: String },
     #[error("at {place}, {why}")]
@@ -124,9 +132,12 @@ impl StoreError {
             | E::TooLarge { .. }
             | E::OutOfRange { .. }
             | E::TooMany { .. } => Cause::Invalid,
-            E::Step { .. } => Cause::State,
+            E::Step { .. } | E::Needed { .. } => Cause::State,
             E::TenantExists { .. } => Cause::Exists,
-            E::NoTenant { .. } | E::NoPolicy { .. } | E::NotAttached { .. } => Cause::Missing,
+            E::NoTenant { .. }
+            | E::NoPolicy { .. }
+            | E::NoPolicyNamed { .. }
+            | E::NotAttached { .. } => Cause::Missing,
             E::Full { .. } => Cause::Limit,
             E::HandedOver => Cause::Away,
             E::InUse { .. }

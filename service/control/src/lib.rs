@@ -23,8 +23,8 @@ mod store;
 
 pub use error::{Cause, StoreError};
 pub use model::{
-    ALL, Attachment, Isolation, OnFault, Options, Owner, Party, PolicyBytes, PolicyInfo,
-    PolicyVersion, Selection, Side, Target, Token, hex,
+    ALL, Attachment, Holdings, Isolation, OnFault, Options, Owner, Party, PolicyBytes, PolicyInfo,
+    PolicyVersion, Selection, Side, Target, Token, TokenDigest, hex,
 };
 pub use repeats::{Due, Repeats};
 pub use slot::{Candidate, Slot, SlotError, Trial};

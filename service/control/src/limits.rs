@@ -10,6 +10,12 @@ pub const MAX_TENANTS: u64 = 10_000;
 /// Policies of one tenant, by name.
 pub const MAX_POLICIES: usize = 64;
 
+/// Names of policies that one owner has ever used: those of deleted ones are kept, so that their versions aren't given out again.
+pub const MAX_POLICY_NAMES: usize = 1_024;
+
+/// How long a token that was rotated may still open sessions: 30 days.
+pub const MAX_GRACE: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 3_600);
+
 /// Versions kept of one policy. A push beyond it drops the oldest version that isn't attached.
 pub const MAX_VERSIONS: usize = 32;
 

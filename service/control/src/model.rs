@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use crate::error::StoreError;
 use crate::limits;
@@ -410,6 +411,26 @@ pub struct PolicyBytes {
     pub config: Option<Vec<u8>>,
 }
 
+/// What a tenant has, which ends with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holdings {
+    /// Its policies, all versions.
+    pub policies: Vec<PolicyVersion>,
+    /// Its attachments, and then those of the provider that name it.
+    pub attachments: Vec<Attachment>,
+}
+
+/// What is stored of a token: enough to know it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TokenDigest(pub(crate) [u8; 32]);
+
+impl TokenDigest {
+    /// Of what somebody says is a token.
+    pub fn of(token: &str) -> TokenDigest {
+        TokenDigest(Sha256::digest(token.as_bytes()).into())
+    }
+}
+
 /// What a tenant's applications authenticate with. It is shown once; only its digest is stored.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
@@ -420,6 +441,10 @@ impl Token {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(|error| StoreError::Random { error })?;
         Ok(Token(format!("tg_{}", hex(&bytes))))
+    }
+
+    pub(crate) fn digest(&self) -> TokenDigest {
+        TokenDigest::of(&self.0)
     }
 
     /// The token itself, to be printed once.

@@ -100,6 +100,18 @@ impl Slot {
             .flatten()
     }
 
+    /// What the slot needs a version for, if it does; the rest of a sentence that begins with the version.
+    pub fn need_of(&self, version: u32) -> Option<&'static str> {
+        let is_candidate = self.candidate.is_some_and(|c| c.version == version);
+        if self.stable == Some(version) {
+            return Some("decides");
+        }
+        if is_candidate {
+            return Some("is on trial");
+        }
+        (self.previous == Some(version)).then_some("is what a rollback goes back to")
+    }
+
     /// `version` decides from now on, or with a trial is tried where nothing decides yet.
     ///
     /// # Errors

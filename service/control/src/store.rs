@@ -1,9 +1,10 @@
-//! The store: ten tables in one file, every change one transaction.
+//! The store: eleven tables in one file, every change one transaction.
 //!
 //! ```text
 //!   meta         "format"                                           -> 2;  "sequence" -> next place in a chain
 //!   tenants      tenant                                             -> SHA-256 of its token
 //!   tokens       SHA-256 of a token                                 -> tenant
+//!   retiring     SHA-256 of a token that was rotated                -> (tenant, until when it opens sessions, in ms since 1970)
 //!   modules      SHA-256 of a module                                -> (versions that use it, module)
 //!   policies     (owner, policy, version)                           -> (SHA-256 of its module, configuration or none)
 //!   counters     (owner, policy)                                    -> the last version given out
@@ -15,9 +16,9 @@
 //!
 //! An owner is a tenant's name, or nothing for the provider. Format 1 had no owners, and `attachments` (tenant, service, method,
 //! side, policy) -> (place, version) instead of `slots`; a file of it is carried over when it is opened, as a whole. A file of format 2
-//! from before there were `settings` or `placements` gets those tables, empty; a daemon from before them leaves them alone.
+//! from before there were `settings`, `placements` or `retiring` gets those tables, empty; a daemon from before them leaves them alone.
 //!
-//! Invariants: `tokens` is `tenants` turned round; every policy's module is in `modules` with the number of
+//! Invariants: `tokens` is `tenants` turned round, and has nothing of `retiring`, whose tenants exist; every policy's module is in `modules` with the number of
 //! its users, and no other; every version that a slot names is in `policies`; a change and its audit record are one
 //! transaction. A crash or a power cut leaves the state before or after a change, never between. A module is validated
 //! before it is pushed: the store takes its caller's word for that, and only bounds its size.
@@ -33,13 +34,13 @@
 //! again at once, and if they can't be written, they are read only ([`pair::open_to_read`]): applications are let in, policies are found, and each change
 //! tries again before it is refused. [`Store::problems`] says so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Error as IoError;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redb::backends::InMemoryBackend;
 use redb::{
@@ -56,8 +57,8 @@ use crate::error::StoreError;
 use crate::lent::{Held, Lent};
 use crate::limits;
 use crate::model::{
-    Attachment, Options, Owner, Party, PolicyBytes, PolicyInfo, PolicyVersion, Selection, Side,
-    Target, Token, check_name, check_target, hex,
+    ALL, Attachment, Holdings, Options, Owner, Party, PolicyBytes, PolicyInfo, PolicyVersion,
+    Selection, Side, Target, Token, TokenDigest, check_name, check_target, hex,
 };
 use crate::pair::{self, Restored};
 use crate::slot::Slot;
@@ -67,6 +68,7 @@ type Digest = [u8; 32];
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const TENANTS: TableDefinition<&str, Digest> = TableDefinition::new("tenants");
 const TOKENS: TableDefinition<Digest, &str> = TableDefinition::new("tokens");
+const RETIRING: TableDefinition<Digest, (&str, u64)> = TableDefinition::new("retiring");
 const MODULES: TableDefinition<Digest, (u32, &[u8])> = TableDefinition::new("modules");
 const POLICIES: TableDefinition<PolicyKey, PolicyRow> = TableDefinition::new("policies");
 const COUNTERS: TableDefinition<(&str, &str), u32> = TableDefinition::new("counters");
@@ -303,6 +305,7 @@ impl Store {
         copy_table(&from, &to, META)?;
         copy_table(&from, &to, TENANTS)?;
         copy_table(&from, &to, TOKENS)?;
+        copy_table(&from, &to, RETIRING)?;
         copy_table(&from, &to, MODULES)?;
         copy_table(&from, &to, POLICIES)?;
         copy_table(&from, &to, COUNTERS)?;
@@ -414,7 +417,7 @@ impl Store {
             if tenants.len()? >= limits::MAX_TENANTS {
                 return Err(full("tenants", limits::MAX_TENANTS as usize));
             }
-            let digest = sha256(token.reveal().as_bytes());
+            let digest = token.digest().0;
             tenants.insert(tenant, digest)?;
             change.open_table(TOKENS)?.insert(digest, tenant)?;
             Ok(((), note(actor, Event::TenantAdd, json!({"tenant": tenant}))))
@@ -422,15 +425,144 @@ impl Store {
         Ok(token)
     }
 
+    /// Gives a tenant another token, which is returned this once. The one before opens sessions for `grace` longer; one that was still
+    /// doing so from an earlier rotation ends now.
+    ///
+    /// # Errors
+    /// There is no such tenant, or the time is too long.
+    pub fn rotate_token(
+        &self,
+        actor: Actor,
+        tenant: &str,
+        grace: Duration,
+    ) -> Result<Token, StoreError> {
+        check_grace(grace)?;
+        let token = Token::random()?;
+        self.change(|change| {
+            let mut tenants = change.open_table(TENANTS)?;
+            let digest = token.digest().0;
+            let before = tenants.insert(tenant, digest)?.map(|before| before.value());
+            let before = before.ok_or_else(|| no_tenant(tenant))?;
+            let mut tokens = change.open_table(TOKENS)?;
+            tokens.remove(before)?;
+            tokens.insert(digest, tenant)?;
+            let (now, mut retiring) = (unix_ms(), change.open_table(RETIRING)?);
+            retiring.retain(|_, (whose, until)| whose != tenant && now < until)?;
+            let grace_ms = grace.as_millis() as u64;
+            if grace_ms > 0 {
+                retiring.insert(before, (tenant, now.saturating_add(grace_ms)))?;
+            }
+            let details = json!({"tenant": tenant, "grace_ms": grace_ms});
+            Ok(((), note(actor, Event::TenantRotate, details)))
+        })?;
+        Ok(token)
+    }
+
+    /// Ends a tenant: its tokens, policies, attachments and placement, and what the provider has attached to it by name. Answers what
+    /// it had.
+    ///
+    /// # Errors
+    /// There is no such tenant.
+    pub fn remove_tenant(&self, actor: Actor, tenant: &str) -> Result<Holdings, StoreError> {
+        self.change(|change| {
+            let mut tenants = change.open_table(TENANTS)?;
+            let digest = tenants.remove(tenant)?.map(|digest| digest.value());
+            let digest = digest.ok_or_else(|| no_tenant(tenant))?;
+            change.open_table(TOKENS)?.remove(digest)?;
+            let mut retiring = change.open_table(RETIRING)?;
+            retiring.retain(|_, (whose, _)| whose != tenant)?;
+            change.open_table(PLACEMENTS)?.remove(tenant)?;
+            let mut slots = change.open_table(SLOTS)?;
+            let had = holdings(&change.open_table(POLICIES)?, &slots, tenant)?;
+            for attachment in &had.attachments {
+                slots.remove(key_of(attachment, attachment.target.owner().key()))?;
+            }
+            for policy in &had.policies {
+                forget_version(change, tenant, policy)?;
+            }
+            let after = successor(tenant);
+            let mut counters = change.open_table(COUNTERS)?;
+            counters.retain_in((tenant, "")..(after.as_str(), ""), |_, _| false)?;
+            let details = json!({
+                "tenant": tenant, "policies": names_of(&had.policies), "versions": had.policies.len(),
+                "attachments": had.attachments.len(),
+            });
+            Ok((had, note(actor, Event::TenantRemove, details)))
+        })
+    }
+
+    /// What a tenant has: what would end with it.
+    ///
+    /// # Errors
+    /// There is no such tenant, or the file failed.
+    pub fn holdings(&self, tenant: &str) -> Result<Holdings, StoreError> {
+        self.read(|read| {
+            let owner = Owner::Tenant(tenant.to_owned());
+            require_owner_in(&read.open_table(TENANTS)?, &owner)?;
+            holdings(
+                &read.open_table(POLICIES)?,
+                &read.open_table(SLOTS)?,
+                tenant,
+            )
+        })
+    }
+
     /// The tenant whose token this is, or `None`. The look-up is by digest, so its time tells nothing about tokens.
     ///
     /// # Errors
     /// The file failed.
     pub fn authenticate(&self, token: &str) -> Result<Option<String>, StoreError> {
+        self.tenant_of(&TokenDigest::of(token))
+    }
+
+    /// As [`authenticate`](Self::authenticate), for whoever has seen the token before.
+    ///
+    /// # Errors
+    /// The file failed.
+    pub fn tenant_of(&self, token: &TokenDigest) -> Result<Option<String>, StoreError> {
         self.read(|read| {
             let tokens = read.open_table(TOKENS)?;
-            let tenant = tokens.get(sha256(token.as_bytes()))?;
-            Ok(tenant.map(|tenant| tenant.value().to_owned()))
+            if let Some(tenant) = tokens.get(token.0)? {
+                return Ok(Some(tenant.value().to_owned()));
+            }
+            let Some(retiring) = table(read, RETIRING)? else {
+                return Ok(None);
+            };
+            let row = retiring.get(token.0)?;
+            let row = row.as_ref().map(|row| row.value());
+            let valid = row.filter(|(_, until)| unix_ms() < *until);
+            Ok(valid.map(|(tenant, _)| tenant.to_owned()))
+        })
+    }
+
+    /// The token that a tenant has now.
+    ///
+    /// # Errors
+    /// The file failed.
+    pub fn token_of(&self, tenant: &str) -> Result<Option<TokenDigest>, StoreError> {
+        self.read(|read| {
+            let digest = read.open_table(TENANTS)?.get(tenant)?;
+            Ok(digest.map(|digest| TokenDigest(digest.value())))
+        })
+    }
+
+    /// How long it takes until a token that was rotated ends next; `None`: there is none.
+    ///
+    /// # Errors
+    /// The file failed.
+    pub fn next_token_ends(&self) -> Result<Option<Duration>, StoreError> {
+        self.read(|read| {
+            let Some(retiring) = table(read, RETIRING)? else {
+                return Ok(None);
+            };
+            let (now, mut next) = (unix_ms(), None::<u64>);
+            for row in retiring.iter()? {
+                let (_, until) = row?.1.value();
+                if now < until {
+                    next = Some(next.map_or(until, |next| next.min(until)));
+                }
+            }
+            Ok(next.map(|until| Duration::from_millis(until - now)))
         })
     }
 
@@ -568,7 +700,12 @@ impl Store {
             let key = owner.key();
             let mut counters = change.open_table(COUNTERS)?;
             let last = counters.get((key, name))?.map(|last| last.value());
-            if last.is_none() && policies_of(&counters, key)? >= limits::MAX_POLICIES {
+            if last.is_none() && names_used(&counters, key)? >= limits::MAX_POLICY_NAMES {
+                let limit = limits::MAX_POLICY_NAMES;
+                return Err(full("names of policies that this owner has ever used", limit));
+            }
+            let names = names_kept(&change.open_table(POLICIES)?, key)?;
+            if !names.contains(name) && names.len() >= limits::MAX_POLICIES {
                 return Err(full("policies of this owner", limits::MAX_POLICIES));
             }
             let exhausted = full("versions of this policy", u32::MAX as usize);
@@ -589,6 +726,60 @@ impl Store {
                 "configuration": config.map(|config| hex(&sha256(config))),
             });
             Ok((pushed, note(actor, Event::Push, details)))
+        })
+    }
+
+    /// Forgets a version of a policy, or all. Their numbers aren't given out again.
+    ///
+    /// # Errors
+    /// There is no such owner or version, or an attachment needs it.
+    pub fn delete_policy(
+        &self,
+        actor: Actor,
+        owner: &Owner,
+        name: &str,
+        version: Option<u32>,
+    ) -> Result<Vec<PolicyVersion>, StoreError> {
+        self.change(|change| {
+            require_owner(change, owner)?;
+            let kept = kept_versions(&change.open_table(POLICIES)?, owner.key(), name)?;
+            let is_meant = |kept: &u32| version.is_none_or(|version| version == *kept);
+            let deleted: Vec<_> = kept.into_iter().filter(is_meant).collect();
+            if deleted.is_empty() {
+                return Err(match version {
+                    Some(version) => {
+                        let name = name.to_owned();
+                        no_policy(owner, &PolicyVersion { name, version })
+                    }
+                    None => StoreError::NoPolicyNamed {
+                        owner: owner.clone(),
+                        policy: name.to_owned(),
+                    },
+                });
+            }
+            for attachment in attached_to(&change.open_table(SLOTS)?, owner)? {
+                let slot = &attachment.slot;
+                let needed = deleted.iter().find_map(|v| Some((*v, slot.need_of(*v)?)));
+                if let Some((version, need)) = needed.filter(|_| attachment.policy == name) {
+                    let name = name.to_owned();
+                    return Err(StoreError::Needed {
+                        policy: PolicyVersion { name, version },
+                        need,
+                        place: attachment.target.to_string(),
+                    });
+                }
+            }
+            let of = |version| PolicyVersion {
+                name: name.to_owned(),
+                version,
+            };
+            let deleted: Vec<_> = deleted.into_iter().map(of).collect();
+            for policy in &deleted {
+                forget_version(change, owner.key(), policy)?;
+            }
+            let shown: Vec<_> = deleted.iter().map(PolicyVersion::to_string).collect();
+            let details = json!({"owner": owner.to_string(), "policies": shown});
+            Ok((deleted, note(actor, Event::PolicyDelete, details)))
         })
     }
 
@@ -991,6 +1182,7 @@ fn prepare(database: &Database, path: &str) -> Result<Option<u32>, StoreError> {
         meta.insert("format", u64::from(FORMAT))?;
         change.open_table(TENANTS)?;
         change.open_table(TOKENS)?;
+        change.open_table(RETIRING)?;
         change.open_table(MODULES)?;
         change.open_table(POLICIES)?;
         change.open_table(COUNTERS)?;
@@ -1021,6 +1213,7 @@ fn is_prepared(read: &ReadTransaction) -> Result<bool, StoreError> {
     Ok(format_of(read)? == Some(FORMAT.into())
         && table(read, TENANTS)?.is_some()
         && table(read, TOKENS)?.is_some()
+        && table(read, RETIRING)?.is_some()
         && table(read, MODULES)?.is_some()
         && table(read, POLICIES)?.is_some()
         && table(read, COUNTERS)?.is_some()
@@ -1081,7 +1274,7 @@ fn key_of<'a>(attachment: &'a Attachment, owner: &'a str) -> KeyOf<'a> {
 
 fn put(change: &WriteTransaction, attachment: &Attachment) -> Result<(), StoreError> {
     let owner = attachment.target.owner();
-    if attachment.target.tenant != crate::model::ALL {
+    if attachment.target.tenant != ALL {
         let tenant = attachment.target.tenant.clone();
         require_owner(change, &Owner::Tenant(tenant))?;
     }
@@ -1155,12 +1348,108 @@ fn attached_to(
     in_order(slots.range((first, "", "", "", 0, 0, "")..(last, "", "", "", 0, 0, ""))?)
 }
 
-fn policies_of(
+fn names_used(
     counters: &impl ReadableTable<(&'static str, &'static str), u32>,
     owner: &str,
 ) -> Result<usize, StoreError> {
     let after = successor(owner);
     Ok(counters.range((owner, "")..(after.as_str(), ""))?.count())
+}
+
+/// The names of an owner's policies that have a version.
+fn names_kept(
+    policies: &impl ReadableTable<PolicyKey, PolicyRow>,
+    owner: &str,
+) -> Result<BTreeSet<String>, StoreError> {
+    Ok(versions_of(policies, owner)?
+        .into_iter()
+        .map(|of| of.name)
+        .collect())
+}
+
+/// All versions of an owner's policies.
+fn versions_of(
+    policies: &impl ReadableTable<PolicyKey, PolicyRow>,
+    owner: &str,
+) -> Result<Vec<PolicyVersion>, StoreError> {
+    let after = successor(owner);
+    let rows = policies.range((owner, "", 0)..(after.as_str(), "", 0))?;
+    let version = |row: Result<(redb::AccessGuard<'_, PolicyKey>, _), redb::StorageError>| {
+        let (key, _) = row?;
+        let (_, name, version) = key.value();
+        let name = name.to_owned();
+        Ok(PolicyVersion { name, version })
+    };
+    rows.map(version).collect()
+}
+
+/// The versions of one policy, oldest first.
+fn kept_versions(
+    policies: &impl ReadableTable<PolicyKey, PolicyRow>,
+    owner: &str,
+    name: &str,
+) -> Result<Vec<u32>, StoreError> {
+    let rows = policies.range((owner, name, 0)..=(owner, name, u32::MAX))?;
+    rows.map(|row| Ok(row?.0.value().2)).collect()
+}
+
+/// What a tenant has, and what the provider has for it alone.
+fn holdings(
+    policies: &impl ReadableTable<PolicyKey, PolicyRow>,
+    slots: &impl ReadableTable<Place, (u64, &'static [u8])>,
+    tenant: &str,
+) -> Result<Holdings, StoreError> {
+    let mut attachments = attached_to(slots, &Owner::Tenant(tenant.to_owned()))?;
+    let of_provider = attached_to(slots, &Owner::Provider)?;
+    attachments.extend(
+        of_provider
+            .into_iter()
+            .filter(|a| a.target.tenant == tenant),
+    );
+    Ok(Holdings {
+        policies: versions_of(policies, tenant)?,
+        attachments,
+    })
+}
+
+/// The names of policies, each once.
+fn names_of(policies: &[PolicyVersion]) -> BTreeSet<&str> {
+    policies.iter().map(|policy| policy.name.as_str()).collect()
+}
+
+/// Takes a version out, and its module if nobody else has it.
+fn forget_version(
+    change: &WriteTransaction,
+    owner: &str,
+    policy: &PolicyVersion,
+) -> Result<(), StoreError> {
+    let mut policies = change.open_table(POLICIES)?;
+    let removed = policies.remove((owner, policy.name.as_str(), policy.version))?;
+    let digest = removed.map(|row| row.value().0);
+    match digest {
+        Some(digest) => drop_module(change, digest),
+        None => Ok(()),
+    }
+}
+
+fn check_grace(grace: Duration) -> Result<(), StoreError> {
+    let longest = limits::MAX_GRACE;
+    if grace <= longest {
+        return Ok(());
+    }
+    let most = longest.as_secs() / 3_600;
+    let value = u32::try_from(grace.as_secs() / 3_600).unwrap_or(u32::MAX);
+    Err(StoreError::OutOfRange {
+        what: "grace in hours",
+        value,
+        least: 0,
+        most: most as u32,
+    })
+}
+
+fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_millis() as u64)
 }
 
 /// The least string above `text`.
@@ -1178,12 +1467,7 @@ fn next_place(change: &WriteTransaction) -> Result<u64, StoreError> {
 
 /// Drops the oldest version that no slot needs if the policy has as many as are kept.
 fn make_room(change: &WriteTransaction, owner: &Owner, name: &str) -> Result<(), StoreError> {
-    let key = owner.key();
-    let mut policies = change.open_table(POLICIES)?;
-    let mut kept = Vec::new();
-    for row in policies.range((key, name, 0)..=(key, name, u32::MAX))? {
-        kept.push(row?.0.value().2);
-    }
+    let kept = kept_versions(&change.open_table(POLICIES)?, owner.key(), name)?;
     if kept.len() < limits::MAX_VERSIONS {
         return Ok(());
     }
@@ -1197,13 +1481,11 @@ fn make_room(change: &WriteTransaction, owner: &Owner, name: &str) -> Result<(),
     let oldest = kept.into_iter().find(|version| !in_use(*version));
     let oldest =
         oldest.ok_or_else(|| full("attached versions of this policy", limits::MAX_VERSIONS))?;
-    let digest = policies
-        .remove((key, name, oldest))?
-        .map(|row| row.value().0);
-    match digest {
-        Some(digest) => drop_module(change, digest),
-        None => Ok(()),
-    }
+    let oldest = PolicyVersion {
+        name: name.to_owned(),
+        version: oldest,
+    };
+    forget_version(change, owner.key(), &oldest)
 }
 
 /// Counts one more user of a module; stores it if it is the first.
@@ -1241,9 +1523,7 @@ fn require_owner_in(
     };
     match tenants.get(tenant.as_str())? {
         Some(_) => Ok(()),
-        None => Err(StoreError::NoTenant {
-            tenant: tenant.clone(),
-        }),
+        None => Err(no_tenant(tenant)),
     }
 }
 
@@ -1257,6 +1537,11 @@ fn check_size(what: &'static str, bytes: usize, limit: usize) -> Result<(), Stor
 
 fn full(what: &'static str, limit: usize) -> StoreError {
     StoreError::Full { what, limit }
+}
+
+fn no_tenant(tenant: &str) -> StoreError {
+    let tenant = tenant.to_owned();
+    StoreError::NoTenant { tenant }
 }
 
 fn no_policy(owner: &Owner, policy: &PolicyVersion) -> StoreError {
@@ -1303,6 +1588,9 @@ pub(crate) fn check(database: &Database) -> Result<(), StoreError> {
         let what = format!("a token is of tenant {tenant:?}, who doesn't exist");
         return Err(contradiction(what));
     }
+    if let Some(retiring) = table(&read, RETIRING)? {
+        check_retiring(&retiring, &tenants, &tokens)?;
+    }
     check_users(&policies, &modules)?;
     let Some(slots) = table(&read, SLOTS)? else {
         return Ok(());
@@ -1314,6 +1602,26 @@ pub(crate) fn check(database: &Database) -> Result<(), StoreError> {
             if policies.get((owner.key(), &*name, version))?.is_none() {
                 return Err(no_policy(&owner, &PolicyVersion { name, version }));
             }
+        }
+    }
+    Ok(())
+}
+
+fn check_retiring(
+    retiring: &ReadOnlyTable<Digest, (&'static str, u64)>,
+    tenants: &ReadOnlyTable<&'static str, Digest>,
+    tokens: &ReadOnlyTable<Digest, &'static str>,
+) -> Result<(), StoreError> {
+    for row in retiring.iter()? {
+        let (digest, row) = row?;
+        let (tenant, _) = row.value();
+        if tenants.get(tenant)?.is_none() {
+            let what = format!("a token that ends is of tenant {tenant:?}, who doesn't exist");
+            return Err(contradiction(what));
+        }
+        if tokens.get(digest.value())?.is_some() {
+            let what = format!("a token of tenant {tenant:?} ends and doesn't");
+            return Err(contradiction(what));
         }
     }
     Ok(())

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
@@ -14,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use crate::audit::{Actor, Event};
 use crate::{
     ALL, Attachment, Candidate, Cause, Options, Owner, Party, PolicyInfo, PolicyVersion, Selection,
-    Side, Slot, SlotError, Store, StoreError, Target, Trial, hex, limits,
+    Side, Slot, SlotError, Store, StoreError, Target, Token, TokenDigest, Trial, hex, limits,
 };
 
 const ADMIN: Actor = Actor::Admin { uid: 0, pid: 1 };
@@ -77,6 +78,7 @@ fn at(service: &str, method: &str, side: Side, policy: &str) -> Attachment {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Contents {
     tenants: Vec<String>,
+    tokens: Vec<Option<TokenDigest>>,
     policies: Vec<(PolicyInfo, [u8; 32], Option<Vec<u8>>)>,
     attachments: Vec<Attachment>,
 }
@@ -91,8 +93,11 @@ pub(crate) fn contents_of(store: &Store) -> Contents {
         assert_eq!(digest, info.digest, "{}", info.policy);
         (info, digest, bytes.config)
     });
+    let tenants = store.tenants().unwrap();
+    let tokens = tenants.iter().map(|tenant| store.token_of(tenant).unwrap());
     Contents {
-        tenants: store.tenants().unwrap(),
+        tokens: tokens.collect(),
+        tenants,
         policies: policies.collect(),
         attachments: store.attachments().unwrap(),
     }
@@ -126,6 +131,214 @@ fn a_token_opens_its_tenant_and_nothing_else() {
         assert_eq!(who(wrong), None, "{wrong:?}");
     }
     assert_eq!(store.tenants().unwrap(), ["acme", "evil"]);
+}
+
+#[test]
+fn a_rotated_token_ends_at_once_or_after_its_grace() {
+    let store = Store::in_memory().unwrap();
+    let first = store.add_tenant(ADMIN, "acme").unwrap();
+    let other = store.add_tenant(ADMIN, "evil").unwrap();
+    let who = |store: &Store, token: &Token| store.authenticate(token.reveal()).unwrap();
+    let second = store.rotate_token(ADMIN, "acme", Duration::ZERO).unwrap();
+    assert_eq!(who(&store, &first), None);
+    assert_eq!(who(&store, &second).as_deref(), Some("acme"));
+    assert_eq!(store.next_token_ends().unwrap(), None);
+    let hour = Duration::from_secs(3_600);
+    let third = store.rotate_token(ADMIN, "acme", hour).unwrap();
+    let both = [&second, &third].map(|token| who(&store, token));
+    assert_eq!(both, [Some("acme".to_owned()), Some("acme".to_owned())]);
+    let left = store.next_token_ends().unwrap().unwrap();
+    assert!(
+        left <= hour && left > hour - Duration::from_secs(60),
+        "{left:?}"
+    );
+    // Whoever takes the state over goes on with it.
+    assert!(who(&copy_of(&store), &second).is_some());
+    let fourth = store
+        .rotate_token(ADMIN, "acme", Duration::from_millis(1))
+        .unwrap();
+    assert_eq!(who(&store, &second), None, "an earlier one ends");
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(who(&store, &third), None, "its grace is over");
+    assert_eq!(who(&store, &fourth).as_deref(), Some("acme"));
+    assert_eq!(who(&store, &other).as_deref(), Some("evil"));
+    store.check_invariants();
+    refused(
+        store.rotate_token(ADMIN, "nobody", Duration::ZERO),
+        Cause::Missing,
+        "there is no tenant \"nobody\"",
+    );
+    refused(
+        store.rotate_token(ADMIN, "acme", limits::MAX_GRACE + hour),
+        Cause::Invalid,
+        "grace in hours 721 is out of range: 0 to 720 are allowed",
+    );
+    assert_eq!(
+        who(&store, &fourth).as_deref(),
+        Some("acme"),
+        "nothing has changed"
+    );
+    let log = store.audit_last(1).unwrap();
+    assert!(
+        log[0].contains(r#""event":"tenant-rotate","details":{"grace_ms":1,"tenant":"acme"}"#),
+        "{log:?}"
+    );
+}
+
+#[test]
+fn a_removed_tenant_leaves_nothing_and_takes_nothing_of_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).unwrap();
+    let token = store.add_tenant(ADMIN, "acme").unwrap();
+    let near = store.add_tenant(ADMIN, "acme-2").unwrap();
+    for whose in [owner("acme"), owner("acme-2"), Owner::Provider] {
+        let pushed = store.push_policy(ADMIN, &whose, "acl", b"module one", None);
+        pushed.unwrap();
+    }
+    let push = store.push_policy(ADMIN, &owner("acme"), "own", b"its alone", None);
+    push.unwrap();
+    let before = store
+        .rotate_token(ADMIN, "acme", Duration::from_secs(3_600))
+        .unwrap();
+    let mut theirs = at("s", "", Side::Client, "acl@1");
+    theirs.target.tenant = "acme-2".to_owned();
+    let its = at("s", "", Side::Client, "acl@1");
+    let of_all = of_provider(Party::ProviderPre, ALL, ALL, "acl@1");
+    let for_it = of_provider(Party::ProviderPost, "acme", "s", "acl@1");
+    for attachment in [&its, &theirs, &of_all, &for_it] {
+        put(&store, attachment).unwrap();
+    }
+    store.place(ADMIN, json!({}), "acme", Some(1)).unwrap();
+    let had = store.holdings("acme").unwrap();
+    assert_eq!(had.policies, [version("acl@1"), version("own@1")]);
+    assert_eq!(had.attachments, [its, for_it]);
+    assert_eq!(store.remove_tenant(ADMIN, "acme").unwrap(), had);
+    let check = |store: &Store| {
+        store.check_invariants();
+        assert_eq!(store.tenants().unwrap(), ["acme-2"]);
+        assert_eq!(
+            store.attachments().unwrap(),
+            [theirs.clone(), of_all.clone()]
+        );
+        assert_eq!(store.policies().unwrap().len(), 2);
+        assert!(store.placements().unwrap().is_empty());
+        for gone in [&token, &before] {
+            assert_eq!(store.authenticate(gone.reveal()).unwrap(), None);
+        }
+        assert_eq!(
+            store.authenticate(near.reveal()).unwrap().as_deref(),
+            Some("acme-2")
+        );
+    };
+    check(&store);
+    for again in [store.remove_tenant(ADMIN, "acme"), store.holdings("acme")] {
+        refused(again, Cause::Missing, "there is no tenant \"acme\"");
+    }
+    drop(store);
+    let store = Store::open(directory.path()).unwrap();
+    check(&store);
+    let log = store.audit_last(1).unwrap();
+    assert!(
+        log[0].contains(r#""event":"tenant-remove","details":{"attachments":2,"policies":["acl","own"],"tenant":"acme","versions":2}"#),
+        "{log:?}"
+    );
+    // A tenant of its name is another one.
+    store.add_tenant(ADMIN, "acme").unwrap();
+    let pushed = store.push_policy(ADMIN, &owner("acme"), "acl", b"module one", None);
+    assert_eq!(pushed.unwrap(), version("acl@1"));
+    assert!(store.attachments_of(&owner("acme")).unwrap().is_empty());
+}
+
+#[test]
+fn a_version_is_deleted_unless_an_attachment_needs_it() {
+    let store = acme();
+    for _ in 2..=4 {
+        let pushed = store.push_policy(ADMIN, &owner("acme"), "acl", b"module", None);
+        pushed.unwrap();
+    }
+    let mut attached = at("a.B", "", Side::Client, "acl@2");
+    attached.slot.previous = Some(1);
+    attached.slot.candidate = Some(Candidate {
+        version: 3,
+        trial: Trial::Shadow,
+        probation_ms: None,
+    });
+    put(&store, &attached).unwrap();
+    let delete = |version| store.delete_policy(ADMIN, &owner("acme"), "acl", version);
+    for (version, why) in [
+        (
+            Some(1),
+            "acl@1 is what a rollback goes back to at client a.B/*: detach it there first",
+        ),
+        (
+            Some(2),
+            "acl@2 decides at client a.B/*: detach it there first",
+        ),
+        (
+            Some(3),
+            "acl@3 is on trial at client a.B/*: detach it there first",
+        ),
+        (
+            None,
+            "acl@1 is what a rollback goes back to at client a.B/*: detach it there first",
+        ),
+    ] {
+        refused(delete(version), Cause::State, why);
+    }
+    assert_eq!(delete(Some(4)).unwrap(), [version("acl@4")]);
+    refused(
+        delete(Some(4)),
+        Cause::Missing,
+        "tenant \"acme\" has no policy acl@4",
+    );
+    detach(&store, "acl", &Selection::default()).unwrap();
+    assert_eq!(
+        delete(None).unwrap(),
+        ["acl@1", "acl@2", "acl@3"].map(version)
+    );
+    refused(
+        delete(None),
+        Cause::Missing,
+        "tenant \"acme\" has no policy \"acl\"",
+    );
+    refused(
+        store.delete_policy(ADMIN, &owner("nobody"), "acl", None),
+        Cause::Missing,
+        "there is no tenant \"nobody\"",
+    );
+    store.check_invariants();
+    let pushed = store.push_policy(ADMIN, &owner("acme"), "acl", b"module", None);
+    assert_eq!(
+        pushed.unwrap(),
+        version("acl@5"),
+        "a number is given out once"
+    );
+    let log = store.audit_last(2).unwrap();
+    assert!(log[0].contains(r#""event":"policy-delete""#), "{log:?}");
+}
+
+#[test]
+fn names_of_deleted_policies_make_room_up_to_a_limit() {
+    let store = acme();
+    let push = |k: usize| store.push_policy(ADMIN, &owner("acme"), &format!("p{k}"), b"m", None);
+    for k in 1..limits::MAX_POLICIES {
+        push(k).unwrap();
+    }
+    refused(
+        push(0),
+        Cause::Limit,
+        "there are 64 policies of this owner already, which is the limit",
+    );
+    for k in 1..limits::MAX_POLICY_NAMES {
+        if k >= limits::MAX_POLICIES {
+            push(k).unwrap();
+        }
+        let deleted = store.delete_policy(ADMIN, &owner("acme"), &format!("p{k}"), None);
+        deleted.unwrap();
+    }
+    let names = "there are 1024 names of policies that this owner has ever used already, which is the limit";
+    refused(push(0), Cause::Limit, names);
+    assert_eq!(push(7).unwrap(), version("p7@2"), "one of them");
 }
 
 #[test]

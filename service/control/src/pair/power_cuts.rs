@@ -11,6 +11,7 @@
 use std::io::Result as IoResult;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use redb::StorageBackend;
 use serde_json::json;
@@ -246,7 +247,7 @@ fn owner() -> Owner {
 /// Does something to a store; many things are refused, which changes nothing.
 pub(super) fn change(store: &Store, random: &mut Random) {
     let name = ["acl", "limit", "log"][random.below(3)];
-    match random.below(7) {
+    match random.below(11) {
         0 => drop(store.add_tenant(Actor::Daemon, &format!("t{}", random.below(9)))),
         1 | 2 => {
             // Some share a module, some have one that spans pages.
@@ -273,6 +274,20 @@ pub(super) fn change(store: &Store, random: &mut Random) {
             drop(store.put(Actor::Daemon, Event::Attach, json!({}), &[attachment]));
         }
         5 => drop(store.detach(Actor::Daemon, &owner(), name, &Selection::default())),
+        6 => {
+            let grace = Duration::from_secs(3_600 * random.below(2) as u64);
+            drop(store.rotate_token(Actor::Daemon, "acme", grace));
+        }
+        7 => {
+            let version = random.below(4) as u32;
+            let version = (version > 0).then_some(version);
+            drop(store.delete_policy(Actor::Daemon, &owner(), name, version));
+        }
+        8 => drop(store.remove_tenant(Actor::Daemon, &format!("t{}", random.below(9)))),
+        9 if random.below(4) == 0 => {
+            drop(store.remove_tenant(Actor::Daemon, "acme"));
+            drop(store.add_tenant(Actor::Daemon, "acme"));
+        }
         _ => {
             let details = json!({"why": "x".repeat(random.below(2_000))});
             drop(store.record(Actor::Daemon, Event::Fault, details));
