@@ -14,10 +14,11 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs::Permissions;
+use std::fs::{OpenOptions, Permissions};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -418,10 +419,34 @@ impl Daemon {
         S: AsRef<OsStr>,
     {
         let socket = ["--socket".into(), self.socket.clone().into_os_string()];
-        socket
-            .into_iter()
-            .chain(args.into_iter().map(|arg| arg.as_ref().to_owned()))
-            .collect()
+        let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
+        let mut all: Vec<_> = socket.into_iter().chain(args).collect();
+        // Tests say which token; programs have it from a file, for on a command line every user of the host sees it.
+        if let Some(at) = all.iter().position(|arg| arg == "--token")
+            && let Some(token) = all.get(at + 1).and_then(|token| token.to_str())
+            && !token.is_empty()
+        {
+            let file = self.token_file(token);
+            all[at] = "--token-file".into();
+            all[at + 1] = file.into_os_string();
+        }
+        all
+    }
+
+    /// A file with a token, beside the daemon's socket.
+    ///
+    /// # Panics
+    /// If it can't be written.
+    pub fn token_file(&self, token: &str) -> PathBuf {
+        let mut hasher = DefaultHasher::new();
+        token.hash(&mut hasher);
+        let name = format!("{:016x}.token", hasher.finish());
+        let path = self.socket.with_file_name(name);
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).mode(0o600).open(&path);
+        let written = file.and_then(|mut file| file.write_all(token.as_bytes()));
+        written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        path
     }
 }
 

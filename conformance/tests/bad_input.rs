@@ -456,7 +456,7 @@ fn a_wrong_command_line_and_a_wrong_configuration() {
     refused(
         &run(&program("tollgate"), ["call"], b""),
         INVALID_ARGUMENT,
-        &["--token"],
+        &["--proto"],
     );
     let config = bed
         .file("host.toml", "nmae = \"a\"\n")

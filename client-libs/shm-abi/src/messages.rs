@@ -69,7 +69,7 @@ pub struct Request {
     /// What is asked.
     #[prost(
         oneof = "RequestBody",
-        tags = "10, 11, 12, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42"
+        tags = "10, 11, 12, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45"
     )]
     pub body: Option<RequestBody>,
 }
@@ -155,6 +155,15 @@ pub enum RequestBody {
     /// Let somebody look at the web console; the answer is a report with a link.
     #[prost(message, tag = "42")]
     Console(Console),
+    /// Give a tenant another token.
+    #[prost(message, tag = "43")]
+    TenantRotate(TenantRotate),
+    /// End a tenant with all that it has; the answer is a report.
+    #[prost(message, tag = "44")]
+    TenantRemove(TenantRemove),
+    /// Forget versions of a policy; the answer is a report.
+    #[prost(message, tag = "45")]
+    PolicyDelete(PolicyDelete),
 }
 
 /// Say which policies would be asked about a call, what they would be shown, and, with a message, what they would answer; the answer is a
@@ -278,7 +287,7 @@ pub enum ResponseBody {
     /// To nothing: what the daemon delivers from now on lies there.
     #[prost(message, tag = "12")]
     ReceiveHeap(ReceiveHeap),
-    /// To `TenantAdd`.
+    /// To `TenantAdd` and `TenantRotate`.
     #[prost(message, tag = "20")]
     TenantAdded(TenantAdded),
     /// To `TenantList`.
@@ -289,7 +298,7 @@ pub enum ResponseBody {
     PolicyPushed(PolicyPushed),
     /// To `Drain`, `PolicyAttach` and `PolicyDetach`.
     #[prost(message, tag = "23")]
-    Done(Empty),
+    Done(Done),
     /// To all other requests of an operator; what they answer grows with every version, and with the number of policies.
     #[prost(message, tag = "26")]
     Report(Report),
@@ -298,6 +307,14 @@ pub enum ResponseBody {
 /// Nothing to say.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Empty {}
+
+/// It is done.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Done {
+    /// What whoever asked should know all the same: a sentence each.
+    #[prost(string, repeated, tag = "1")]
+    pub warnings: Vec<String>,
+}
 
 /// Why something didn't work.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -430,7 +447,7 @@ pub struct TenantAdd {
     pub name: String,
 }
 
-/// The tenant is there.
+/// The tenant is there, or has another token.
 #[derive(Clone, PartialEq, prost::Message)]
 #[prost(skip_debug)]
 pub struct TenantAdded {
@@ -446,6 +463,45 @@ impl fmt::Debug for TenantAdded {
     }
 }
 
+/// Give a tenant another token; the one before ends, and with it the sessions that were opened with it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TenantRotate {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub tenant: String,
+    /// For how long the token before still opens sessions, in milliseconds; 0: not at all.
+    #[prost(uint64, tag = "2")]
+    pub grace_ms: u64,
+}
+
+/// End a tenant: its token, sessions, policies and attachments, and what the provider has attached to it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TenantRemove {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub tenant: String,
+    /// Only say what would end.
+    #[prost(bool, tag = "2")]
+    pub is_question: bool,
+}
+
+/// Forget versions of a policy that no attachment needs.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PolicyDelete {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub policy: String,
+    /// One version of it; 0 for all.
+    #[prost(uint32, tag = "2")]
+    pub version: u32,
+    /// Whose.
+    #[prost(string, tag = "3")]
+    pub tenant: String,
+    /// It is the provider's, and `tenant` means nothing.
+    #[prost(bool, tag = "4")]
+    pub provider: bool,
+}
+
 /// All tenants.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Tenants {
@@ -455,7 +511,7 @@ pub struct Tenants {
 }
 
 /// Upload a policy. Descriptors: a blob with the module, and one with the configuration if `has_config`, with the manifest of a
-/// module that has none if `has_description`, and with the proof if `has_proof`.
+/// module that has none if `has_description`, with the proof if `has_proof`, and with a descriptor set if `has_schema`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PolicyPush {
     /// Whose policy.
@@ -470,12 +526,15 @@ pub struct PolicyPush {
     /// It is the provider's, and `tenant` means nothing.
     #[prost(bool, tag = "4")]
     pub provider: bool,
-    /// Whether a blob with a [`PolicyProof`] comes along, last.
+    /// Whether a blob with a [`PolicyProof`] comes along.
     #[prost(bool, tag = "5")]
     pub has_proof: bool,
     /// Whether a manifest comes along, for a module that was made for another host.
     #[prost(bool, tag = "6")]
     pub has_description: bool,
+    /// Whether a schema comes along that the policy has to fit.
+    #[prost(bool, tag = "7")]
+    pub has_schema: bool,
 }
 
 /// Who signed a module, if its signature isn't inside it.
@@ -512,9 +571,12 @@ pub struct PolicyPushed {
     /// The version it got, from 1.
     #[prost(uint32, tag = "2")]
     pub version: u32,
+    /// What whoever pushed it should know: a sentence each.
+    #[prost(string, repeated, tag = "3")]
+    pub warnings: Vec<String>,
 }
 
-/// Attach a policy.
+/// Attach a policy. Descriptor, if `has_schema`: a blob with a descriptor set.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PolicyAttach {
     /// `name@version`.
@@ -544,6 +606,9 @@ pub struct PolicyAttach {
     /// Conditions. None: what is attached there keeps its own, and what isn't gets the defaults.
     #[prost(message, optional, tag = "9")]
     pub options: Option<PolicyOptions>,
+    /// Whether a schema comes along that the policy has to fit, besides those that are bound.
+    #[prost(bool, tag = "10")]
+    pub has_schema: bool,
 }
 
 /// Under which conditions a policy is attached. What is left out stays as it is, or as it is by default.
@@ -612,7 +677,8 @@ pub struct PolicySelection {
     pub party: i32,
 }
 
-/// Put a version on trial beside the one that decides, or at once in its place; it goes on from that one's state.
+/// Put a version on trial beside the one that decides, or at once in its place; it goes on from that one's state. Descriptor, if
+/// `has_schema`: a blob with a descriptor set.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PolicyUpgrade {
     /// The version.
@@ -630,6 +696,9 @@ pub struct PolicyUpgrade {
     /// Of a trial: after this time without a failure the daemon promotes it; none: an operator does.
     #[prost(uint64, optional, tag = "5")]
     pub probation_ms: Option<u64>,
+    /// Whether a schema comes along that the version has to fit, besides those that are bound.
+    #[prost(bool, tag = "6")]
+    pub has_schema: bool,
 }
 
 /// Promote, roll back or release.

@@ -387,12 +387,13 @@ fn what_search_calls_is_due_when_search_is() {
         hosts.a.socket().display().to_string(),
         hosts.b.listen().to_string(),
     );
+    let token = hosts.a.token_file(&hosts.tokens[0]).display().to_string();
     let args = [
         "search",
         "--socket",
         &socket,
-        "--token",
-        &hosts.tokens[0],
+        "--token-file",
+        &token,
         "--geo",
         &b,
         "--rate",

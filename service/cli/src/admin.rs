@@ -4,6 +4,7 @@
 //! ask for; a refusal says who may. What doesn't fit a packet travels as a sealed memfd. Each command
 //! returns what it prints.
 
+use std::io::IsTerminal;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +15,8 @@ use serde_json::Value;
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 use tollgate_shm_abi::control::{self, ControlError, ControlSocket};
 use tollgate_shm_abi::messages::{
-    self, Empty, Request, RequestBody, Response, ResponseBody, TenantAdd, TenantMove,
+    self, Empty, Request, RequestBody, Response, ResponseBody, TenantAdd, TenantMove, TenantRemove,
+    TenantRotate,
 };
 use tollgate_shm_abi::status::Code;
 
@@ -50,12 +52,17 @@ fn moved(report: &Value) -> String {
 pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure> {
     match command {
         Tenant::Add { name } => {
-            let body = RequestBody::TenantAdd(TenantAdd { name: name.clone() });
-            match ask(socket, body, &[])? {
-                (ResponseBody::TenantAdded(added), _) => Ok(format!("{}\n", added.token)),
-                (other, _) => Err(unexpected(&other)),
-            }
+            let name = name.clone();
+            new_token(socket, RequestBody::TenantAdd(TenantAdd { name }))
         }
+        Tenant::Rotate { name, grace } => {
+            let rotate = TenantRotate {
+                tenant: name.clone(),
+                grace_ms: grace.map_or(0, |grace| grace.as_millis() as u64),
+            };
+            new_token(socket, RequestBody::TenantRotate(rotate))
+        }
+        Tenant::Remove { name, yes } => remove(socket, name, *yes),
         Tenant::Move(wanted) => {
             let body = RequestBody::TenantMove(TenantMove {
                 tenant: wanted.name.clone(),
@@ -68,6 +75,69 @@ pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure>
             (other, _) => Err(unexpected(&other)),
         },
     }
+}
+
+/// A request that is answered with a token.
+fn new_token(socket: &Path, body: RequestBody) -> Result<String, Failure> {
+    match ask(socket, body, &[])? {
+        (ResponseBody::TenantAdded(added), _) => Ok(format!("{}\n", added.token)),
+        (other, _) => Err(unexpected(&other)),
+    }
+}
+
+/// Says what would end with a tenant, asks, and removes it.
+fn remove(socket: &Path, tenant: &str, is_sure: bool) -> Result<String, Failure> {
+    let body = |is_question| {
+        RequestBody::TenantRemove(TenantRemove {
+            tenant: tenant.to_owned(),
+            is_question,
+        })
+    };
+    if !is_sure {
+        let has = report(socket, body(true))?;
+        if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+            let sentence =
+                format!("tenant {tenant} isn't removed, because there is no terminal to ask on");
+            return Err(
+                Failure::input(sentence).hint(format!("tollgate tenant remove {tenant} --yes"))
+            );
+        }
+        eprint!(
+            "{}Remove tenant {tenant}? [y/N] ",
+            ending(&has, "would end")
+        );
+        let mut answer = String::new();
+        let read = std::io::stdin().read_line(&mut answer);
+        read.map_err(|error| Failure::input(format_args!("there is no answer: {error}")))?;
+        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+            let sentence = format!("tenant {tenant} isn't removed");
+            return Err(Failure::new(Code::CANCELLED, sentence));
+        }
+    }
+    Ok(ending(&report(socket, body(false))?, "ended"))
+}
+
+/// What ends with a tenant, a line each.
+fn ending(has: &Value, ends: &str) -> String {
+    let items = |key: &str| has[key].as_array().map_or(&[][..], Vec::as_slice);
+    let mut text = format!(
+        "of tenant {} {ends}: {} sessions\n",
+        flat(&has["tenant"]),
+        has["sessions"]
+    );
+    for policy in items("policies") {
+        text += &format!("  policy {}\n", flat(policy));
+    }
+    for attachment in items("attachments") {
+        let of = |key: &str| flat(&attachment[key]);
+        text += &format!(
+            "  attachment of {}'s {} at {}\n",
+            of("owner"),
+            of("policy"),
+            of("place")
+        );
+    }
+    text
 }
 
 /// `tollgate status`
@@ -336,6 +406,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_ends_with_a_tenant_is_a_line_each() {
+        let has = json!({
+            "tenant": "acme", "sessions": 2, "policies": ["acl@1"],
+            "attachments": [{"owner": "acme", "policy": "acl", "place": "client a.B/*"}],
+        });
+        assert_eq!(
+            ending(&has, "would end"),
+            "of tenant acme would end: 2 sessions\n  policy acl@1\n  attachment of acme's acl at client a.B/*\n"
+        );
+    }
 
     #[test]
     fn a_report_reads_as_an_outline() {

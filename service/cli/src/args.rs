@@ -116,9 +116,42 @@ pub(crate) struct Up {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Tenant {
     /// Add a tenant and print its token, this once
+    #[command(
+        after_help = "The token is all that the tenant's applications need: keep it from others.\n\n\
+         Example: (umask 077; tollgate tenant add acme > acme.token)"
+    )]
     Add {
         /// Lower-case letters, digits, `-`, `_` and `.`; at most 64
         name: String,
+    },
+    /// Give a tenant another token and print it, this once; the one before ends
+    #[command(
+        after_help = "Without --grace the token before ends at once, and so do the sessions that were opened with it. With --grace they go on, and \
+         more can be opened, until the time is over; so applications can be restarted one by one with the new token. Rotating again ends \
+         earlier tokens.\n\n\
+         Examples: (umask 077; tollgate tenant rotate acme > acme.token)\n          \
+         (umask 077; tollgate tenant rotate acme --grace 60m > acme.token)"
+    )]
+    Rotate {
+        /// Its name
+        name: String,
+        /// For how long the token before still opens sessions, such as 30s or 60m; at most a day
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        grace: Option<Duration>,
+    },
+    /// Remove a tenant with all that it has: token, sessions, policies, attachments
+    #[command(
+        after_help = "It says what ends and asks. What the provider has attached to this tenant by name ends, too. Calls in flight end once, with a \
+         status. Policies can't be had back; a tenant of the same name that is added later has nothing of this one's.\n\n\
+         Examples: tollgate tenant remove acme\n          \
+         tollgate tenant remove acme --yes"
+    )]
+    Remove {
+        /// Its name
+        name: String,
+        /// Don't ask
+        #[arg(long)]
+        yes: bool,
     },
     /// List the tenants
     List,
@@ -165,6 +198,13 @@ pub(crate) enum Policy {
     Diff(Diff),
     /// List the policies and where they are attached
     List,
+    /// Forget a version of a policy, or all of them; refused while it is attached or what a rollback goes back to
+    #[command(
+        after_help = "The numbers of deleted versions aren't given out again.\n\n\
+         Examples: tollgate policy delete acl@1 --tenant acme\n          \
+         tollgate policy delete audit --provider"
+    )]
+    Delete(Delete),
     #[command(flatten)]
     Desk(Desk),
 }
@@ -208,6 +248,8 @@ pub(crate) struct Push {
     /// The policy's configuration, in the format that the policy defines
     #[arg(long, value_name = "FILE.json")]
     pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) against: Against,
     #[command(flatten)]
     pub(crate) described: Described,
 }
@@ -314,6 +356,8 @@ pub(crate) struct Attach {
     #[arg(long, default_value = "enforce")]
     pub(crate) mode: Mode,
     #[command(flatten)]
+    pub(crate) against: Against,
+    #[command(flatten)]
     pub(crate) options: Options,
 }
 
@@ -398,6 +442,28 @@ pub(crate) struct Upgrade {
     /// How long it has to go without a fault before it is promoted, such as 60s; with --mode, it isn't promoted if left out
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) probation: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) against: Against,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Delete {
+    /// The policy; without a version, all of them
+    #[arg(value_name = "NAME[@VERSION]")]
+    pub(crate) policy: String,
+    #[command(flatten)]
+    pub(crate) owner: Owner,
+}
+
+/// A schema that a policy is checked against.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Against {
+    /// Check the policy against this schema, too: a .proto file, a directory of them, or a serialized descriptor set; repeat for more
+    #[arg(long, value_name = "PATH")]
+    pub(crate) proto: Vec<PathBuf>,
+    /// Where imports are; the directories of the .proto files if left out
+    #[arg(long, short = 'I', value_name = "DIR", requires = "proto")]
+    pub(crate) include: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -714,11 +780,40 @@ impl std::str::FromStr for SettingValue {
 /// Who calls or serves, and what.
 #[derive(Debug, Args)]
 pub(crate) struct Schema {
-    /// The tenant's token, as `tenant add` printed it
-    #[arg(long, env = "TOLLGATE_TOKEN", hide_env_values = true)]
-    pub(crate) token: String,
+    #[command(flatten)]
+    pub(crate) token: Token,
     #[command(flatten)]
     pub(crate) files: Files,
+}
+
+/// Where the tenant's token is. Left out, it is in the environment: TOLLGATE_TOKEN has it, or TOLLGATE_TOKEN_FILE a file's path.
+#[derive(Debug, Args)]
+pub(crate) struct Token {
+    /// A file with the tenant's token, as `tenant add` printed it; `-` is standard input. If left out, the environment has the token in
+    /// TOLLGATE_TOKEN, or the path of a file with it in TOLLGATE_TOKEN_FILE
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// The token itself. Every user of this host can see it there: TOLLGATE_TOKEN or --token-file is better
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) token: Option<Secret>,
+}
+
+/// What nobody gets to see.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(pub(crate) String);
+
+impl std::str::FromStr for Secret {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Secret(text.to_owned()))
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
 }
 
 /// A schema's files.
@@ -854,7 +949,7 @@ pub(crate) struct DaemonUpgrade {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example: tollgate call --token T --proto hotel.proto --to 127.0.0.1:7472 \\
+    after_help = "Example: tollgate call --token-file acme.token --proto hotel.proto --to 127.0.0.1:7472 \\
          hotel.Reservation/Reserve '{\"customer_name\": \"Ada\"}'"
 )]
 pub(crate) struct Call {
@@ -887,8 +982,10 @@ pub(crate) struct Call {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example: tollgate serve --token T --proto hotel.proto \\
-         --service hotel.Reservation --reply '{\"reservation_id\": 7}'")]
+#[command(
+    after_help = "Example: tollgate serve --token-file acme.token --proto hotel.proto \\
+         --service hotel.Reservation --reply '{\"reservation_id\": 7}'"
+)]
 pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) schema: Schema,
@@ -1050,6 +1147,15 @@ mod tests {
     fn the_documented_lines_parse() {
         for line in [
             "tollgate --socket P tenant add acme",
+            "tollgate tenant rotate acme --grace 60m",
+            "tollgate tenant remove acme --yes",
+            "tollgate policy delete acl@1 --tenant acme",
+            "tollgate policy delete acl --provider",
+            "tollgate policy push ./acl.wasm --tenant acme --name acl --proto a.proto -I proto",
+            "tollgate policy attach acl@1 --tenant acme --service a.B --side client --proto a.proto",
+            "tollgate policy upgrade acl@2 --tenant acme --proto set.binpb",
+            "tollgate call --token-file F --proto p a.B/C {}",
+            "tollgate serve --proto p --service a.B --echo",
             "tollgate --socket P policy push ./acl.wasm --tenant acme --name acl",
             "tollgate policy push ./acl.wasm --tenant acme --name acl --config F.json --socket P",
             "tollgate policy attach acl@1 --tenant acme --service hotel.Reservation --method Reserve --side client",

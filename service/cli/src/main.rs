@@ -39,6 +39,7 @@ mod rpc;
 mod schema;
 mod screen;
 mod stubs;
+mod token;
 mod top;
 mod up;
 

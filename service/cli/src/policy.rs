@@ -1,6 +1,6 @@
 //! `tollgate policy …`: from what was typed to a request, and from the daemon's report to lines.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use prost::Message as _;
@@ -10,19 +10,24 @@ use tollgate_registry::{FetchError, SCHEME};
 use tollgate_shm_abi::messages::{
     Empty, ISOLATION_NONE, ISOLATION_PROCESS, MODE_CANARY, MODE_ENFORCE, MODE_SHADOW, Names,
     ON_FAULT_CLOSED, ON_FAULT_OPEN, ON_FAULT_RELOAD, PARTY_PROVIDER, PARTY_PROVIDER_POST,
-    PARTY_PROVIDER_PRE, PARTY_TENANT, PolicyAttach, PolicyDiff, PolicyOptions, PolicyProof,
-    PolicyPush, PolicySelection, PolicyShow, PolicySignature, PolicyStep, PolicyUpgrade,
-    RequestBody, ResponseBody, SIDE_ANY, SIDE_CLIENT, SIDE_SERVER, STEP_PROMOTE, STEP_RELEASE,
-    STEP_ROLLBACK,
+    PARTY_PROVIDER_PRE, PARTY_TENANT, PolicyAttach, PolicyDelete, PolicyDiff, PolicyOptions,
+    PolicyProof, PolicyPush, PolicySelection, PolicyShow, PolicySignature, PolicyStep,
+    PolicyUpgrade, RequestBody, ResponseBody, SIDE_ANY, SIDE_CLIENT, SIDE_SERVER, STEP_PROMOTE,
+    STEP_RELEASE, STEP_ROLLBACK,
 };
 use tollgate_shm_abi::status::Code;
 
-use crate::admin::{ask, blob, lines, outline, report, unexpected};
+use crate::admin::{
+    ANSWER_TIMEOUT, ask, blob, flat, lines, outline, report, report_within, unexpected,
+};
 use crate::args::{
-    Abi, Attach, Body, Described, Diff, Isolation, Mode, OnFault, Options, Owner, Place, Policy,
-    Push, Select, Show, Side, Upgrade, VersionName,
+    Abi, Against, Attach, Body, Delete, Described, Diff, Files, Isolation, Mode, OnFault, Options,
+    Owner, Place, Policy, Push, Select, Show, Side, Upgrade, VersionName,
 };
 use crate::failure::Failure;
+use crate::output::plain;
+use crate::schema;
+use crate::token::warn;
 use crate::{output, screen};
 
 /// How long an upgraded version is watched unless it is told otherwise.
@@ -36,7 +41,7 @@ pub(crate) fn policy(socket: &Path, command: &Policy) -> Result<String, Failure>
         Policy::Detach(args) => {
             let selection = selection(&args.name, &args.place);
             let detached = format!("detached {}: {}\n", args.name, everywhere(&args.place));
-            done(socket, RequestBody::PolicyDetach(selection)).map(|()| detached)
+            done(socket, RequestBody::PolicyDetach(selection), &[]).map(|()| detached)
         }
         Policy::Upgrade(args) => upgrade(socket, args),
         Policy::Promote(args) => step(socket, args, STEP_PROMOTE),
@@ -44,6 +49,7 @@ pub(crate) fn policy(socket: &Path, command: &Policy) -> Result<String, Failure>
         Policy::Release(args) => step(socket, args, STEP_RELEASE),
         Policy::Show(args) => show(socket, args),
         Policy::Diff(args) => diff(socket, args),
+        Policy::Delete(args) => delete(socket, args),
         Policy::Desk(_) => unreachable!("main runs what needs no daemon"),
         Policy::List => {
             let report = report(socket, RequestBody::PolicyList(Empty {}))?;
@@ -66,6 +72,9 @@ fn push(socket: &Path, args: &Push) -> Result<String, Failure> {
     if let Some(proof) = &proof {
         blobs.push(blob("the signature", &proof.encode_to_vec())?);
     }
+    let schema = against(&args.against)?;
+    let has_schema = schema.is_some();
+    blobs.extend(schema);
     let push = PolicyPush {
         tenant: args.tenant.clone().unwrap_or_default(),
         name: args.name.clone(),
@@ -73,14 +82,32 @@ fn push(socket: &Path, args: &Push) -> Result<String, Failure> {
         provider: args.provider,
         has_proof: proof.is_some(),
         has_description: description.is_some(),
+        has_schema,
     };
     let fds: Vec<_> = blobs.iter().map(AsFd::as_fd).collect();
     match ask(socket, RequestBody::PolicyPush(push), &fds)? {
         (ResponseBody::PolicyPushed(pushed), _) => {
+            pushed
+                .warnings
+                .iter()
+                .for_each(|warning| warn(&plain(warning)));
             Ok(format!("{}@{}\n", pushed.name, pushed.version))
         }
         (other, _) => Err(unexpected(&other)),
     }
+}
+
+/// The schema that a policy is checked against, if one was given.
+fn against(args: &Against) -> Result<Option<OwnedFd>, Failure> {
+    if args.proto.is_empty() {
+        return Ok(None);
+    }
+    let files = Files {
+        proto: args.proto.clone(),
+        include: args.include.clone(),
+    };
+    let schema = schema::load(&files)?;
+    blob("the schema", schema.descriptor_set()).map(Some)
 }
 
 /// The manifest for a module that was made for another host.
@@ -220,6 +247,7 @@ fn image(args: &Push) -> Result<(Vec<u8>, Option<PolicyProof>), Failure> {
 fn attach(socket: &Path, args: &Attach) -> Result<String, Failure> {
     let all = || "*".to_owned();
     let (mode, percent) = numbers(args.mode);
+    let schema = against(&args.against)?;
     let attach = PolicyAttach {
         policy: args.policy.clone(),
         tenant: args.owner.tenant.clone().unwrap_or_else(all),
@@ -234,6 +262,7 @@ fn attach(socket: &Path, args: &Attach) -> Result<String, Failure> {
         mode,
         percent,
         options: Some(options(&args.options)),
+        has_schema: schema.is_some(),
     };
     let (policy, mode) = (&args.policy, mode_name(args.mode));
     let side = side_name(args.side);
@@ -244,7 +273,8 @@ fn attach(socket: &Path, args: &Attach) -> Result<String, Failure> {
         None => format!("{side} *"),
     };
     let attached = format!("attached {policy} ({mode}): {place} {whose}\n");
-    done(socket, RequestBody::PolicyAttach(attach)).map(|()| attached)
+    let fds: Vec<_> = schema.iter().map(AsFd::as_fd).collect();
+    done(socket, RequestBody::PolicyAttach(attach), &fds).map(|()| attached)
 }
 
 /// Whose calls a policy judges.
@@ -295,29 +325,56 @@ fn upgrade(socket: &Path, args: &Upgrade) -> Result<String, Failure> {
     };
     let (mode, percent) = numbers(mode);
     let VersionName { name, version } = &args.policy;
+    let schema = against(&args.against)?;
     let upgrade = PolicyUpgrade {
         version: *version,
         at: Some(selection(name, &args.place)),
         mode,
         percent,
         probation_ms,
+        has_schema: schema.is_some(),
     };
-    attachments(socket, RequestBody::PolicyUpgrade(upgrade))
+    let fds: Vec<_> = schema.iter().map(AsFd::as_fd).collect();
+    attachments(socket, RequestBody::PolicyUpgrade(upgrade), &fds)
 }
 
 fn step(socket: &Path, args: &Select, step: i32) -> Result<String, Failure> {
     let at = Some(selection(&args.name, &args.place));
-    attachments(socket, RequestBody::PolicyStep(PolicyStep { at, step }))
+    attachments(
+        socket,
+        RequestBody::PolicyStep(PolicyStep { at, step }),
+        &[],
+    )
+}
+
+/// `name@version`, or a name and 0.
+fn maybe_version(policy: &str) -> Result<(String, u32), Failure> {
+    match policy.split_once('@') {
+        None => Ok((policy.to_owned(), 0)),
+        Some(_) => {
+            let VersionName { name, version } = policy.parse().map_err(Failure::input)?;
+            Ok((name, version))
+        }
+    }
+}
+
+fn delete(socket: &Path, args: &Delete) -> Result<String, Failure> {
+    let (policy, version) = maybe_version(&args.policy)?;
+    let request = PolicyDelete {
+        policy,
+        version,
+        tenant: args.owner.tenant.clone().unwrap_or_default(),
+        provider: args.owner.provider,
+    };
+    let report = report(socket, RequestBody::PolicyDelete(request))?;
+    let deleted = items(&report["deleted"]).iter();
+    Ok(deleted
+        .map(|policy| format!("deleted {}\n", flat(policy)))
+        .collect())
 }
 
 fn show(socket: &Path, args: &Show) -> Result<String, Failure> {
-    let (policy, version) = match args.policy.split_once('@') {
-        None => (args.policy.clone(), 0),
-        Some(_) => {
-            let VersionName { name, version } = args.policy.parse().map_err(Failure::input)?;
-            (name, version)
-        }
-    };
+    let (policy, version) = maybe_version(&args.policy)?;
     let request = PolicyShow {
         policy,
         version,
@@ -452,16 +509,28 @@ pub(crate) fn number(side: Side) -> i32 {
     }
 }
 
-fn done(socket: &Path, body: RequestBody) -> Result<(), Failure> {
-    match ask(socket, body, &[])? {
-        (ResponseBody::Done(_), _) => Ok(()),
+fn done(socket: &Path, body: RequestBody, fds: &[BorrowedFd<'_>]) -> Result<(), Failure> {
+    match ask(socket, body, fds)? {
+        (ResponseBody::Done(done), _) => {
+            done.warnings
+                .iter()
+                .for_each(|warning| warn(&plain(warning)));
+            Ok(())
+        }
         (other, _) => Err(unexpected(&other)),
     }
 }
 
 /// A request that is answered with the attachments that it changed: a line each.
-fn attachments(socket: &Path, body: RequestBody) -> Result<String, Failure> {
-    let report = report(socket, body)?;
+fn attachments(
+    socket: &Path,
+    body: RequestBody,
+    fds: &[BorrowedFd<'_>],
+) -> Result<String, Failure> {
+    let report = report_within(ANSWER_TIMEOUT, socket, body, fds)?;
+    items(&report["warnings"])
+        .iter()
+        .for_each(|warning| warn(&flat(warning)));
     let changed: Vec<_> = items(&report["attachments"]).iter().map(in_force).collect();
     Ok(lines(&changed))
 }

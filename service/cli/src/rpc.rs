@@ -23,6 +23,7 @@ use crate::limits::REACH_AGAIN;
 use crate::metadata;
 use crate::output;
 use crate::schema::{Method, Service};
+use crate::token;
 
 /// How long a call may take unless it is told.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -49,9 +50,10 @@ pub(crate) fn call(cli: &Cli, args: &Call) -> Result<String, Failure> {
     let begin = Instant::now();
     let service = Arc::new(Service::load(&args.schema.files, &args.method.service)?);
     let method = service.method(&args.method.method)?;
+    let token = token::token(&args.schema.token, args.request.as_deref().as_slice())?;
     let requests = requests(&method, args.request.as_deref())?;
     let sent = metadata::collect(&args.metadata)?;
-    let session = open(cli, &args.schema.token, "")?;
+    let session = open(cli, &token, "")?;
     let deadline = args.deadline.unwrap_or(match requests {
         Requests::Known(_) => DEADLINE,
         Requests::Typed => DAY,
@@ -267,6 +269,7 @@ impl Making {
 /// goes away, it is served again as soon as there is another one, as applications do.
 pub(crate) fn serve(cli: &Cli, args: &Serve) -> Result<(), Failure> {
     let service = Service::load(&args.schema.files, &args.service)?;
+    let token = token::token(&args.schema.token, args.answer.reply.as_deref().as_slice())?;
     let json = args.answer.reply.as_deref().map(argument_or_stdin);
     let answers = Arc::new(Answers::new(service, args, json.transpose()?.as_deref())?);
     // Installed before anything else happens, so that no moment is left in which a signal kills.
@@ -281,7 +284,7 @@ pub(crate) fn serve(cli: &Cli, args: &Serve) -> Result<(), Failure> {
         }
     });
     let place = format!("{} on {}", args.service, cli.socket.display());
-    let mut session = Some(begin(cli, args, &answers, &sender)?);
+    let mut session = Some(begin((cli, args, &token), &answers, &sender)?);
     output::tell(&format!("serving {place}"));
     while let Some(serving) = session.take() {
         match events.recv() {
@@ -289,7 +292,7 @@ pub(crate) fn serve(cli: &Cli, args: &Serve) -> Result<(), Failure> {
                 let why = status.message();
                 output::tell(&format!("not serving {place}: {why}; trying again"));
                 drop(serving);
-                session = begin_again(cli, args, &answers, (&sender, &events))?;
+                session = begin_again((cli, args, &token), &answers, (&sender, &events))?;
                 if session.is_some() {
                     output::tell(&format!("serving {place} again"));
                 }
@@ -318,12 +321,11 @@ enum Event {
 
 /// Opens a session that serves.
 fn begin(
-    cli: &Cli,
-    args: &Serve,
+    (cli, args, token): (&Cli, &Serve, &str),
     answers: &Arc<Answers>,
     events: &Sender<Event>,
 ) -> Result<Session, Failure> {
-    let session = open(cli, &args.schema.token, &args.label)?;
+    let session = open(cli, token, &args.label)?;
     let served = session.bind_server(Answering(Arc::clone(answers)));
     block_on(&session, served).map_err(ended)?;
     let (watched, events) = (session.clone(), events.clone());
@@ -337,8 +339,7 @@ fn begin(
 
 /// Tries until there is a daemon; `None` if a signal comes first.
 fn begin_again(
-    cli: &Cli,
-    args: &Serve,
+    (cli, args, token): (&Cli, &Serve, &str),
     answers: &Arc<Answers>,
     (sender, events): (&Sender<Event>, &Receiver<Event>),
 ) -> Result<Option<Session>, Failure> {
@@ -347,7 +348,7 @@ fn begin_again(
         if events.recv_timeout(pause).is_ok() {
             return Ok(None);
         }
-        match begin(cli, args, answers, sender) {
+        match begin((cli, args, token), answers, sender) {
             Ok(session) => return Ok(Some(session)),
             Err(failure) if failure.code() != Code::UNAVAILABLE => return Err(failure),
             Err(_) => pause = (pause * 3 / 2).min(longest),

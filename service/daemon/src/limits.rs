@@ -298,6 +298,13 @@ pub const OPERATORS_THREADS: usize = 8;
 /// Bindings of one tenant's sessions. An entry is some 200 bytes.
 pub const MAX_BINDINGS_PER_TENANT: usize = 65_536;
 
+/// Refused bindings that `status` shows because a policy doesn't fit their schemas; of one tenant; and how long after the last try.
+pub const MAX_MISFITS: usize = 64;
+/// See [`MAX_MISFITS`].
+pub const MISFITS_PER_TENANT: usize = 4;
+/// See [`MAX_MISFITS`].
+pub const MISFIT_SHOWN: Duration = Duration::from_secs(3_600);
+
 /// Services that are prefetched: they stay in memory whether anybody uses them. An entry is some 100 KB with its machine code.
 pub const MAX_PREFETCHED: usize = 256;
 

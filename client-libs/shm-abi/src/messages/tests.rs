@@ -68,6 +68,9 @@ fn every_request_and_response_has_its_number() {
         (36, RequestBody::Upgrade(Upgrade::default())),
         (38, RequestBody::Metrics(Empty {})),
         (42, RequestBody::Console(super::Console::default())),
+        (43, RequestBody::TenantRotate(TenantRotate::default())),
+        (44, RequestBody::TenantRemove(TenantRemove::default())),
+        (45, RequestBody::PolicyDelete(PolicyDelete::default())),
     ];
     for (number, body) in requests {
         let request = Request {
@@ -85,7 +88,7 @@ fn every_request_and_response_has_its_number() {
         (20, ResponseBody::TenantAdded(TenantAdded::default())),
         (21, ResponseBody::Tenants(Tenants::default())),
         (22, ResponseBody::PolicyPushed(PolicyPushed::default())),
-        (23, ResponseBody::Done(Empty {})),
+        (23, ResponseBody::Done(Done::default())),
         (26, ResponseBody::Report(Report {})),
     ];
     for (number, body) in responses {

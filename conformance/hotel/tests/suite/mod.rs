@@ -187,7 +187,7 @@ impl Suite {
                     true => (&hosts.b, &hosts.tokens[1]),
                 };
                 option("socket", &host.socket().display().to_string());
-                option("token", token);
+                option("token-file", &host.token_file(token).display().to_string());
                 let b = hosts.b.listen().to_string();
                 let far = peers.iter().filter(|peer| on_b(peer));
                 far.for_each(|peer| option(peer, &b));
@@ -238,12 +238,14 @@ pub(crate) fn other_languages(place: &Path, hosts: &Hosts) -> BTreeMap<&'static 
     // A program finds what is beside it.
     let script = place.join("recommendation.py");
     std::fs::copy(sources.join("python/recommendation.py"), &script).expect("it can be copied");
-    let (socket, token) = (hosts.b.socket().display().to_string(), &hosts.tokens[1]);
+    let socket = hosts.b.socket().display().to_string();
+    let token = hosts.b.token_file(&hosts.tokens[1]).display().to_string();
     let line = |program: PathBuf, first: &[&str], table: PathBuf| {
-        let first = first.iter().map(|&arg| arg.to_owned());
-        let table = table.display().to_string();
-        let args = first.chain([socket.clone(), token.clone(), table]);
-        (program, args.collect())
+        let program = program.display().to_string();
+        let args = [format!("TOLLGATE_TOKEN_FILE={token}"), program].into_iter();
+        let args = args.chain(first.iter().map(|&arg| arg.to_owned()));
+        let args = args.chain([socket.clone(), table.display().to_string()]);
+        (PathBuf::from("/usr/bin/env"), args.collect())
     };
     let flags = ["-B", "-W", "error", &script.display().to_string()];
     BTreeMap::from([

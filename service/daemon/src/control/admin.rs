@@ -8,20 +8,20 @@ use std::rc::Rc;
 
 use prost::Message as _;
 use tollgate_control::audit::Actor;
-use tollgate_control::{Cause, Isolation, Owner, PolicyVersion, StoreError};
+use tollgate_control::{Cause, Isolation, Owner, PolicyVersion, StoreError, Token};
 use tollgate_engine::Status;
 use tollgate_policy_host::{Capabilities, Policy, Setup, foreign, limits as policy_limits};
 use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages::{
-    Empty, PolicyProof, PolicyPush, PolicyPushed, RequestBody, ResponseBody, TenantAdded, Tenants,
+    Done, PolicyProof, PolicyPush, PolicyPushed, RequestBody, ResponseBody, TenantAdded, Tenants,
 };
 use tollgate_shm_abi::status::Code;
 
 use crate::control::connection::{self, Answer};
 use crate::control::{
-    Control, console, explain, lifecycle, live, origin, placing, prefetch, replay, report,
-    settings, takeover, watching,
+    Control, console, ending, explain, given, lifecycle, live, origin, placing, prefetch, replay,
+    report, settings, takeover, watching,
 };
 use crate::limits::PROOF_BYTES;
 
@@ -73,10 +73,13 @@ pub(crate) async fn handle(
     Ok(match body {
         RequestBody::TenantAdd(request) => {
             let token = store.add_tenant(actor, &request.name).map_err(failed)?;
-            ResponseBody::TenantAdded(TenantAdded {
-                token: token.reveal().to_owned(),
-            })
-            .into()
+            token_of(&token)
+        }
+        RequestBody::TenantRotate(request) => {
+            token_of(&ending::rotate(control, actor, &request).await?)
+        }
+        RequestBody::TenantRemove(request) => {
+            report::answer(&ending::remove(control, actor, request).await?)?
         }
         RequestBody::TenantList(_) => {
             let names = store.tenants().map_err(failed)?;
@@ -87,16 +90,21 @@ pub(crate) async fn handle(
         }
         RequestBody::PolicyPush(request) => push(control, actor, request, fds).await?.into(),
         RequestBody::PolicyAttach(request) => {
-            lifecycle::attach(control, actor, request).await?;
-            ResponseBody::Done(Empty {}).into()
+            let warnings = lifecycle::attach(control, actor, request, fds).await?;
+            ResponseBody::Done(Done { warnings }).into()
         }
         RequestBody::PolicyDetach(request) => {
             lifecycle::detach(control, actor, &request).await?;
-            ResponseBody::Done(Empty {}).into()
+            ResponseBody::Done(Done::default()).into()
         }
         RequestBody::PolicyUpgrade(request) => {
-            let changed = lifecycle::upgrade(control, actor, request).await?;
-            report::answer(&report::changed(&changed))?
+            let (changed, warnings) = lifecycle::upgrade(control, actor, request, fds).await?;
+            let mut report = report::changed(&changed);
+            report["warnings"] = warnings.into();
+            report::answer(&report)?
+        }
+        RequestBody::PolicyDelete(request) => {
+            report::answer(&ending::delete(control, actor, request).await?)?
         }
         RequestBody::PolicyStep(request) => {
             let changed = lifecycle::step(control, actor, request).await?;
@@ -140,6 +148,12 @@ pub(crate) async fn handle(
     })
 }
 
+/// A token on its way to whoever asked for it, this once.
+fn token_of(token: &Token) -> Answer {
+    let token = token.reveal().to_owned();
+    ResponseBody::TenantAdded(TenantAdded { token }).into()
+}
+
 pub(super) fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Status {
     Status::new(Code::INVALID_ARGUMENT, text)
 }
@@ -154,20 +168,19 @@ async fn push(
         request.has_config,
         request.has_description,
         request.has_proof,
+        request.has_schema,
     ];
     let expected = 1 + announced.into_iter().map(usize::from).sum::<usize>();
     let Some((module, others)) = fds.split_first().filter(|_| fds.len() == expected) else {
         return Err(invalid(format!(
-            "a push carries a module, and maybe a configuration, a description and a proof of its origin; this one announced \
+            "a push carries a module, and maybe a configuration, a description, a proof of its origin and a schema; this one announced \
              {expected} descriptors and carried {}",
             fds.len()
         )));
     };
-    let config = others.first().filter(|_| request.has_config);
-    let proof = others.last().filter(|_| request.has_proof);
-    let description = others
-        .get(usize::from(request.has_config))
-        .filter(|_| request.has_description);
+    let mut others = others.iter();
+    let [config, description, proof, schema] =
+        announced.map(|is_there| is_there.then(|| others.next()).flatten());
     let wasm = blob_read(module, policy_limits::FOREIGN_MODULE_BYTES)
         .map_err(|error| invalid(format!("the module can't be read: {error}")))?;
     let config = config
@@ -188,6 +201,10 @@ async fn push(
         None => wasm,
     };
     let (policy, wasm) = control.load(&owner, wasm).await?;
+    let schema = schema.map_or(&[][..], std::slice::from_ref);
+    let given = given::given(control, request.has_schema, schema).await?;
+    let warning = given.map(|given| given.check(&policy, &request.name));
+    let warning = warning.transpose()?.flatten();
     // A configuration that the policy refuses is refused now, not when it is attached.
     let isolation = control.config().policies.isolation;
     match (&owner, isolation) {
@@ -200,7 +217,12 @@ async fn push(
         .store
         .push_policy(actor, &owner, &request.name, &wasm, config.as_deref());
     let PolicyVersion { name, version } = pushed.map_err(|error| store_failed(&error))?;
-    Ok(ResponseBody::PolicyPushed(PolicyPushed { name, version }))
+    let warnings = warning.into_iter().collect();
+    Ok(ResponseBody::PolicyPushed(PolicyPushed {
+        name,
+        version,
+        warnings,
+    }))
 }
 
 /// The module with the manifest that it lacks; its origin was proved by the bytes that its author knows.

@@ -14,14 +14,14 @@ use prost::Message as _;
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::{RwLock, RwLockReadGuard, oneshot};
-use tollgate_control::Side;
+use tollgate_control::{Side, TokenDigest};
 use tollgate_engine::{SessionId, Status};
 use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::{ControlError, ControlSocket, Packet};
 use tollgate_shm_abi::descriptor::HeapSizes;
 use tollgate_shm_abi::limits::{MAX_LABEL_BYTES, MAX_MESSAGE_BYTES};
 use tollgate_shm_abi::messages::{
-    Bind, Bound, BoundMethod, Empty, FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS,
+    Bind, Bound, BoundMethod, Done, FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS,
     FEATURE_WAITS, Failure, OpenSession, Request, RequestBody, Response, ResponseBody, SIDE_CLIENT,
     SIDE_SERVER, SessionOpened,
 };
@@ -51,6 +51,8 @@ pub(crate) type At = Rc<Cell<(usize, SessionId)>>;
 struct Open {
     at: At,
     tenant: String,
+    /// What it was opened with.
+    token: TokenDigest,
     /// Read while something is asked about the session; written while its tenant moves.
     gate: Arc<RwLock<()>>,
     /// Whether its library keeps calls that overtake the answer to their bind.
@@ -61,17 +63,18 @@ struct Open {
 /// What others than its connection know of an open session.
 pub(crate) struct Connected {
     /// Told when the runtime has ended it.
-    ended: oneshot::Sender<String>,
+    ended: oneshot::Sender<Status>,
     pub(super) at: At,
     pub(super) socket: Rc<Socket>,
     pub(super) tenant: String,
+    pub(super) token: TokenDigest,
     pub(super) keeps_early_calls: bool,
 }
 
 impl Connected {
-    /// The runtime has ended the session.
-    pub(super) fn end(self, reason: String) {
-        let _connection_gone = self.ended.send(reason);
+    /// The session has ended: its application is told this.
+    pub(super) fn end(self, why: Status) {
+        let _connection_gone = self.ended.send(why);
     }
 }
 
@@ -120,7 +123,7 @@ pub(super) fn go_on(
     control: &Rc<Control>,
     socket: ControlSocket,
     (runtime, session): (usize, SessionId),
-    (tenant, keeps_early_calls): (String, bool),
+    (tenant, token, keeps_early_calls): (String, TokenDigest, bool),
 ) -> std::io::Result<()> {
     let socket = Rc::new(watch(socket)?);
     let (ended, told) = oneshot::channel();
@@ -129,6 +132,7 @@ pub(super) fn go_on(
         gate: control.gate(&tenant),
         place: control.admission.go_on(&tenant),
         tenant,
+        token,
         keeps_early_calls,
     };
     open.register(control, &socket, ended);
@@ -137,8 +141,8 @@ pub(super) fn go_on(
     Ok(())
 }
 
-/// Of a session: where to tell its connection that the runtime has ended it, unless somebody knows; and the connection's end of that.
-type Ended = (Option<oneshot::Sender<String>>, oneshot::Receiver<String>);
+/// Of a session: where to tell its connection that it has ended, unless somebody knows; and the connection's end of that.
+type Ended = (Option<oneshot::Sender<Status>>, oneshot::Receiver<Status>);
 
 fn attend(
     control: &Rc<Control>,
@@ -175,12 +179,13 @@ impl Drop for Stranger<'_> {
 }
 
 impl Open {
-    fn register(&self, control: &Control, socket: &Rc<Socket>, ended: oneshot::Sender<String>) {
+    fn register(&self, control: &Control, socket: &Rc<Socket>, ended: oneshot::Sender<Status>) {
         let connected = Connected {
             ended,
             at: Rc::clone(&self.at),
             socket: Rc::clone(socket),
             tenant: self.tenant.clone(),
+            token: self.token,
             keeps_early_calls: self.keeps_early_calls,
         };
         let mut sessions = control.sessions.borrow_mut();
@@ -206,8 +211,7 @@ async fn talk(
                 send(socket, 0, failure(&Status::new(Code::DEADLINE_EXCEEDED, text)).into()).await;
                 break;
             }
-            Ok(reason) = &mut told, if open.is_some() => {
-                let status = Status::new(Code::FAILED_PRECONDITION, format!("the session was ended: {reason}"));
+            Ok(status) = &mut told, if open.is_some() => {
                 send(socket, 0, failure(&status).into()).await;
                 break;
             }
@@ -400,7 +404,7 @@ async fn handle(
     request: Request,
     fds: Vec<OwnedFd>,
     open: &mut Option<Open>,
-    ended: &mut Option<oneshot::Sender<String>>,
+    ended: &mut Option<oneshot::Sender<Status>>,
 ) -> Result<(Answer, Served), Status> {
     match request.body {
         None => Err(Status::new(
@@ -435,7 +439,7 @@ async fn handle(
             let (runtime, session) = open.at.get();
             let drained = control.ask(runtime, |reply| Command::Drain { session, reply });
             drained.await?;
-            Ok((ResponseBody::Done(Empty {}).into(), None))
+            Ok((ResponseBody::Done(Done::default()).into(), None))
         }
         Some(body) => {
             let actor = admin::authorize(&socket.get_ref().0)?;
@@ -448,7 +452,7 @@ async fn open_session(
     control: &Control,
     socket: &Rc<Socket>,
     request: OpenSession,
-    ended: oneshot::Sender<String>,
+    ended: oneshot::Sender<Status>,
 ) -> Result<(Open, Answer), Status> {
     if request.abi_version != ABI_VERSION {
         let text = format!(
@@ -457,14 +461,16 @@ async fn open_session(
         );
         return Err(Status::new(Code::FAILED_PRECONDITION, text));
     }
+    let token = TokenDigest::of(&request.token);
     let found = control
         .store
-        .authenticate(&request.token)
+        .tenant_of(&token)
         .map_err(|error| admin::store_failed(&error))?;
     let tenant = found.ok_or_else(|| {
-        let shown: String = request.token.chars().take(6).collect();
         let forgotten = forgotten(control);
-        let text = format!("the token {shown:?}... belongs to no tenant of this daemon{forgotten}: `tollgate tenant add` prints one");
+        let text = format!(
+            "the token belongs to no tenant of this daemon{forgotten}, or was rotated: `tollgate tenant add` and `tollgate tenant rotate` print one"
+        );
         let pid = socket.get_ref().0.peer().map_or(0, |peer| peer.pid);
         let mut refusals = control.refusals.borrow_mut();
         if let Some(before) = refusals.due(Instant::now()) {
@@ -508,10 +514,15 @@ async fn open_session(
         at: Rc::new(Cell::new((runtime, session))),
         gate: Arc::clone(&gate),
         tenant: tenant.clone(),
+        token,
         keeps_early_calls: request.features & FEATURE_STREAMS != 0,
         place,
     };
     open.register(control, socket, ended);
+    if control.why_over(&tenant, &token).is_some() {
+        // It ended meanwhile, and nobody knew of this session then.
+        control.end_sessions();
+    }
     let opened = SessionOpened {
         session: u64::from(session.0),
         tenant,
@@ -605,10 +616,11 @@ async fn bind(
     };
     let (runtime, session) = open.at.get();
     let generation = control.attachments.borrow().generation;
-    let chains = control
-        .attachments
-        .borrow()
-        .chains_for(runtime, &open.tenant, &schema, side)?;
+    let chains = {
+        let attachments = control.attachments.borrow();
+        attachments.chains_for(runtime, &open.tenant, &schema, side)
+    };
+    let chains = chains.inspect_err(|_| control.misfits(&open.tenant, &schema, side))?;
     let service = Arc::clone(&schema.service);
     let bind = |bind, chains| {
         control.ask(runtime, |reply| Command::Bind {
@@ -653,7 +665,8 @@ async fn bind(
         first_handle: bound.first_handle,
         service: bound.service,
     };
-    settle(control, binding, generation).await?;
+    let settled = settle(control, binding, generation).await;
+    settled.inspect_err(|_| control.misfits(&open.tenant, &schema, side))?;
     let methods = schema.layout.methods.iter().zip(bound.first_handle..);
     let mut methods: Vec<_> = methods
         .map(|(method, handle)| BoundMethod {
@@ -703,6 +716,16 @@ async fn settle(control: &Control, binding: LiveBinding, generation: u64) -> Res
             },
         )
         .await
+}
+
+impl Control {
+    /// A binding was refused, maybe because a policy doesn't fit: `status` finds out.
+    fn misfits(&self, tenant: &str, schema: &Arc<BoundSchema>, side: Side) {
+        let mut attachments = self.attachments.borrow_mut();
+        attachments
+            .misfits
+            .note(tenant, schema, side, Instant::now());
+    }
 }
 
 /// The one blob that `what` carries.

@@ -33,7 +33,7 @@ use crate::control::Control;
 use crate::control::admin::{invalid, store_failed};
 use crate::control::connection;
 use crate::control::lifecycle::side_of;
-use crate::control::policies::{Live, Loaded, Version, granted};
+use crate::control::policies::{Live, LiveBinding, Loaded, Version, granted};
 use crate::control::replay::{readable, told};
 use crate::control::schemas::BoundSchema;
 use crate::control::turns::Turn;
@@ -108,7 +108,7 @@ pub(super) async fn explain(
             let operators = (&Turn::operators(), &None);
             connection::intern(control, operators, set, &request.service).await?
         }
-        false => bound(control, &request)?,
+        false => bound(control, &request, &sides)?,
     };
     let methods = &schema.layout.methods;
     let Some(method) = methods.iter().find(|method| method.name == request.method) else {
@@ -153,12 +153,15 @@ fn message_of(method: &MethodLayout, hook: Hook) -> MessageId {
 }
 
 /// The schema that an application of the tenant's has bound.
-fn bound(control: &Control, request: &Explain) -> Result<Arc<BoundSchema>, Status> {
+fn bound(control: &Control, request: &Explain, sides: &[Side]) -> Result<Arc<BoundSchema>, Status> {
     let attachments = control.attachments.borrow();
-    let mut bindings = attachments.bindings.iter();
-    let binding = bindings.find(|binding| {
+    let is_its = |binding: &&LiveBinding| {
         binding.tenant == request.tenant && binding.schema.layout.name == request.service
-    });
+    };
+    let mut its = attachments.bindings.iter().filter(is_its);
+    // Callers and servers may have different versions: the one of a side that is asked about comes first.
+    let of_side = |binding: &&LiveBinding| sides.contains(&binding.side());
+    let binding = its.clone().find(of_side).or_else(|| its.next());
     let bound = binding.map(|binding| Arc::clone(&binding.schema));
     bound.ok_or_else(|| {
         let text = format!(

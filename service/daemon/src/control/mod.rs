@@ -22,10 +22,13 @@ mod compile;
 mod connection;
 mod console;
 mod doors;
+mod ending;
 mod explain;
+mod given;
 mod lifecycle;
 mod live;
 mod lives;
+mod misfits;
 mod names;
 mod origin;
 mod placing;
@@ -155,6 +158,8 @@ struct Control {
     names: names::Names,
     turns: turns::Turns,
     attachments: RefCell<Attachments>,
+    /// Told when a token ends at some time.
+    rotated: Notify,
     /// Where isolated policies run.
     processes: RefCell<apart::Processes>,
     /// One administrative change at a time.
@@ -326,6 +331,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         names: names::Names::default(),
         turns: turns::Turns::default(),
         attachments: RefCell::default(),
+        rotated: Notify::new(),
         processes: RefCell::default(),
         changing: tokio::sync::Mutex::new(()),
         repeats: RefCell::default(),
@@ -365,6 +371,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     tokio::task::spawn_local(Rc::clone(&control).follow_events(inbox));
     tokio::task::spawn_local(Rc::clone(&control).follow_repeats());
     tokio::task::spawn_local(Rc::clone(&control).follow_processes());
+    tokio::task::spawn_local(Rc::clone(&control).follow_tokens());
     #[cfg(feature = "rdma")]
     tokio::task::spawn_local(by_rdma::sweep(Rc::clone(&control)));
     tokio::task::spawn_local(telemetry::follow_scrapes(Rc::clone(&control)));
@@ -670,7 +677,10 @@ impl Control {
     fn session_ended(&self, at: (usize, SessionId), reason: String) {
         let connected = self.sessions.borrow_mut().remove(&at);
         match (connected, &mut *self.ended_early.borrow_mut()) {
-            (Some(connection), _) => connection.end(reason),
+            (Some(connection), _) => {
+                let text = format!("the session was ended: {reason}");
+                connection.end(Status::new(Code::FAILED_PRECONDITION, text));
+            }
             (None, Some(early)) => early.push((at, reason)),
             (None, None) => {}
         }

@@ -25,6 +25,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::control::asks::Asks;
 use crate::control::lives::Lives;
+use crate::control::misfits::{Misfit, Misfits};
 use crate::control::schemas::BoundSchema;
 use crate::datapath::command::{
     Ask, Installed, LazyProjector, MethodSteps, Patcher, Place, Scope, Step,
@@ -164,7 +165,7 @@ pub(crate) struct LiveBinding {
 }
 
 impl LiveBinding {
-    fn side(&self) -> Side {
+    pub(crate) fn side(&self) -> Side {
         if self.service.is_some() {
             Side::Server
         } else {
@@ -194,6 +195,7 @@ pub(crate) struct Attachments {
     states: HashMap<(Owner, String), SharedState>,
     compiled: VecDeque<([u8; 32], Policy)>,
     asks: Asks,
+    pub(crate) misfits: Misfits,
 }
 
 fn full() -> Status {
@@ -292,6 +294,46 @@ impl Attachments {
         let mut lives: Vec<_> = around.filter(|(_, live)| covers(live)).collect();
         lives.sort_by_key(|(_, live)| (live.attachment.target.party, live.place));
         lives
+    }
+
+    /// The schemas that live applications have bound where a target judges, each once, and a tenant whose application has. Nobody
+    /// else's: what a policy is checked against must not depend on other tenants, nor on who was here before.
+    pub(crate) fn bound_at(&self, target: &Target) -> Vec<(&str, Arc<BoundSchema>)> {
+        let mut found: Vec<(&str, Arc<BoundSchema>)> = Vec::new();
+        for binding in &self.bindings {
+            let (tenant, schema) = (binding.tenant.as_str(), &binding.schema);
+            let service = schema.layout.name.as_str();
+            let is_known = |(_, known): &(&str, Arc<BoundSchema>)| Arc::ptr_eq(known, schema);
+            if target.covers(tenant, service, &target.method, binding.side())
+                && !found.iter().any(is_known)
+            {
+                found.push((tenant, Arc::clone(schema)));
+            }
+        }
+        found
+    }
+
+    /// What doesn't fit the schema of a binding that was refused, if something still doesn't: a sentence for the operator.
+    pub(crate) fn misfit(&self, runtime: usize, misfit: &Misfit) -> Option<String> {
+        let (tenant, schema) = (misfit.tenant.as_str(), &misfit.schema);
+        let service = &schema.layout.name;
+        let (live, why) = schema.layout.methods.iter().find_map(|method| {
+            let judges = self.judges((runtime, tenant, misfit.side), schema, method);
+            judges
+                .into_iter()
+                .find_map(|(live, steps)| Some((live, steps.err()?)))
+        })?;
+        let does = match misfit.side {
+            Side::Client => "call",
+            Side::Server => "serve",
+        };
+        Some(format!(
+            "an application of tenant {tenant} can't {does} {service} (tried {} times): {}; {} is attached at {}: detach it, or upgrade it to a version that fits",
+            misfit.times,
+            why.message,
+            live.label(),
+            live.attachment.target
+        ))
     }
 
     /// The changed chains of every binding on a runtime that one of the targets covers.
@@ -475,10 +517,7 @@ fn ask_of(
         return Ok(None);
     };
     let entry = &manifest.methods()[index as usize];
-    let unfit = |error: ProjectError| {
-        let text = format!("policy {name} doesn't fit the schema of {place}: {error}");
-        Status::new(Code::FAILED_PRECONDITION, text)
-    };
+    let unfit = |error: ProjectError| doesnt_fit(&name, &place, &error);
     let fields = entry.fields(hook).iter();
     let fields: Vec<_> = fields
         .map(|field| (field, granted(&options.fields, field)))
@@ -510,6 +549,43 @@ fn ask_of(
         patch,
         foreign,
     }))
+}
+
+/// Whether what a policy reads and changes of a method's messages is there; answers whether it is for that method at all.
+pub(crate) fn check_fields(
+    policy: &Policy,
+    name: &str,
+    schema: &BoundSchema,
+    method: &MethodLayout,
+) -> Result<bool, Status> {
+    let manifest = policy.manifest();
+    let Some(index) = manifest.method_index(&schema.layout.name, &method.name) else {
+        return Ok(false);
+    };
+    let entry = &manifest.methods()[index as usize];
+    let layouts = &schema.layout.layouts;
+    for (hook, message) in [(Hook::Request, method.input), (Hook::Reply, method.output)] {
+        let fields: Vec<_> = entry
+            .fields(hook)
+            .iter()
+            .map(|field| (field, true))
+            .collect();
+        let fits = Projection::new_granted(layouts, message, &fields)
+            .and_then(|_| Patch::new(layouts, message, entry.changes(hook)));
+        fits.map_err(|error| {
+            doesnt_fit(
+                name,
+                &format!("{}/{}", schema.layout.name, method.name),
+                &error,
+            )
+        })?;
+    }
+    Ok(true)
+}
+
+fn doesnt_fit(name: &str, place: &str, error: &ProjectError) -> Status {
+    let text = format!("policy {name} doesn't fit the schema of {place}: {error}");
+    Status::new(Code::FAILED_PRECONDITION, text)
 }
 
 /// A version that can't run is asked about every request, so that its calls fare as the attachment says.

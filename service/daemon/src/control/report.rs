@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tollgate_control::{Attachment, Owner, PolicyInfo, Slot, Store, hex, limits};
@@ -16,7 +17,7 @@ use tollgate_transport::frame::{self, feature_names};
 use crate::control::Control;
 use crate::control::admin::{invalid, store_failed};
 use crate::control::connection::Answer;
-use crate::control::policies::Live;
+use crate::control::policies::{Attachments, Live};
 use crate::datapath::Command;
 use crate::datapath::command::{Counts, PeerReport, PolicyReport, Report};
 use crate::datapath::metrics::NamedMetrics;
@@ -226,7 +227,7 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
         "uptime_ms": now_ns.saturating_sub(control.began_ns) / 1_000_000,
-        "problems": problems(of_daemon(control), &places, &peers),
+        "problems": problems(of_daemon(control, &attachments), &places, &peers),
         "peers": peers,
         "socket": config.socket_path(),
         "listen": control.listen.map(|address| address.to_string()),
@@ -295,12 +296,21 @@ fn of_peers(mut peers: Vec<PeerReport>, now_ns: u64) -> Vec<Value> {
     together.into_values().map(one).collect()
 }
 
-/// What is wrong with the daemon itself: its files, its compiler's cache, an upgrade that was refused.
-fn of_daemon(control: &Control) -> Vec<String> {
+/// What is wrong beyond attachments and peers: files, the compiler's cache, an upgrade that was refused, applications whose schemas don't fit.
+fn of_daemon(control: &Control, attachments: &Attachments) -> Vec<String> {
     let mut problems = control.store.problems();
     let compiler = control.compilation.compiler().problem();
     problems.extend(compiler.map(|why| format!("{why}; they are kept in memory")));
     problems.extend(control.refused_upgrade.borrow().iter().cloned());
+    problems.extend(
+        attachments
+            .misfits
+            .lately(Instant::now())
+            .filter_map(|misfit| {
+                let runtime = control.runtime_of(&misfit.tenant);
+                attachments.misfit(runtime, misfit)
+            }),
+    );
     problems
 }
 
@@ -312,7 +322,7 @@ fn problems(of_daemon: Vec<String>, attachments: &[Value], peers: &[Value]) -> V
         let policy = format!("policy {} of {}", word(&at["policy"]), word(&at["owner"]));
         let place = word(&at["place"]);
         if let Some(why) = at["quarantine"].as_str() {
-            problems.push(format!("{policy} is quarantined at {place}: {why}"));
+            problems.push(format!("{policy} is quarantined at {place}: {why}; release it, or upgrade it to another version"));
         }
         if let Some(why) = at["fallback"]["why"].as_str() {
             let running = &at["fallback"]["running"];
@@ -543,7 +553,7 @@ mod tests {
         assert_eq!(
             problems(Vec::new(), &attachments, &[]),
             [
-                "policy acl of acme is quarantined at client a.B/*: 5 faults",
+                "policy acl of acme is quarantined at client a.B/*: 5 faults; release it, or upgrade it to another version",
                 "policy acl of acme runs as version 1 at client a.B/*, since the one that was attached can't be: its module is damaged",
             ]
         );

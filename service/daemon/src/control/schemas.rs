@@ -163,6 +163,15 @@ impl Schemas {
         Ok(schema)
     }
 
+    /// As [`intern`](Self::intern), for a look at it: it isn't kept.
+    pub(crate) fn lent(&self, layout: ServiceLayout, set: &[u8], by: &Bringer) -> Arc<BoundSchema> {
+        let known = self.by_hash.get(&layout.hash);
+        known.map_or_else(
+            || self.make(layout, set, by),
+            |held| Arc::clone(&held.schema),
+        )
+    }
+
     /// How many schemas a tenant has brought, and the bytes of their descriptor sets.
     fn of(&self, by: &Bringer) -> (usize, usize) {
         let its = self.by_hash.values().filter(|held| held.by == *by);
@@ -210,6 +219,16 @@ impl Schemas {
         by: &Bringer,
     ) -> Result<Arc<BoundSchema>, Status> {
         self.make_room(by, set.len())?;
+        let schema = self.make(layout, set, by);
+        let held = Held {
+            schema: Arc::clone(&schema),
+            by: by.clone(),
+        };
+        self.by_hash.insert(schema.layout.hash, held);
+        Ok(schema)
+    }
+
+    fn make(&self, layout: ServiceLayout, set: &[u8], by: &Bringer) -> Arc<BoundSchema> {
         let compiler = self.compiler.of(by);
         let method = |method: &MethodLayout| {
             let name = format!("{}/{}", layout.name, method.name);
@@ -227,18 +246,12 @@ impl Schemas {
             description: layout.description.clone(),
             methods: layout.methods.iter().map(method).collect(),
         });
-        let schema = Arc::new(BoundSchema {
+        Arc::new(BoundSchema {
             service,
             layout,
             compiler: compiler.clone(),
             set: set.into(),
-        });
-        let held = Held {
-            schema: Arc::clone(&schema),
-            by: by.clone(),
-        };
-        self.by_hash.insert(schema.layout.hash, held);
-        Ok(schema)
+        })
     }
 
     fn remember(&mut self, key: SetKey, hash: [u8; 32], by: &Bringer) {

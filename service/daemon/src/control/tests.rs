@@ -36,6 +36,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         names: super::names::Names::default(),
         turns: super::turns::Turns::default(),
         attachments: RefCell::default(),
+        rotated: Notify::new(),
         processes: RefCell::default(),
         changing: tokio::sync::Mutex::new(()),
         repeats: RefCell::default(),

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::MutexGuard;
-use tollgate_control::{ALL, Attachment, Isolation, Owner, PolicyVersion};
+use tollgate_control::{ALL, Attachment, Isolation, Owner, PolicyVersion, Target};
 use tollgate_engine::Status;
-use tollgate_policy_host::{Capabilities, Instance, SharedState, TenantLimits};
+use tollgate_policy_host::{
+    Capabilities, Hook, Instance, Method, Policy, SharedState, TenantLimits,
+};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::Control;
@@ -18,8 +20,9 @@ use crate::control::admin::invalid;
 use crate::control::apart::check_isolation;
 use crate::control::lifecycle::{Next, Plan, Seats, refused};
 use crate::control::policies::{
-    Faults, Live, Loaded, Version, check_grants, check_relevant, granted,
+    Attachments, Faults, Live, Loaded, Version, check_grants, check_relevant, granted,
 };
+use crate::control::schemas::BoundSchema;
 use crate::datapath::command::{How, Place, Recipe, Running};
 use crate::limits::QUICK_SETUP;
 
@@ -87,7 +90,7 @@ impl Control {
         for next in [&plan.stable, &plan.candidate] {
             // What may not be there is refused under the lock.
             if let Next::Put { version, inherit } = next
-                && self.check(attachment, next).is_ok()
+                && self.check(attachment, next, &[]).is_ok()
             {
                 // An heir is rehearsed.
                 for _ in 0..=u8::from(*inherit) {
@@ -131,13 +134,15 @@ impl Control {
         Ok(())
     }
 
-    /// Whether what is put may be where the attachment is: it concerns that place, fits what is known to be called there, and is
-    /// granted what it needs.
+    /// Whether what is put may be where the attachment is: it concerns that place, fits what live applications have bound there and
+    /// the schemas that were given along, and is granted what it needs. Answers a warning if there was nothing that it could be
+    /// found to fit.
     pub(super) fn check(
         &self,
         attachment: &Attachment,
         next: &Next<Version>,
-    ) -> Result<(), Status> {
+        given: &[Arc<BoundSchema>],
+    ) -> Result<Option<String>, Status> {
         let Attachment {
             target,
             policy: name,
@@ -145,10 +150,10 @@ impl Control {
             ..
         } = attachment;
         let Next::Put { version, .. } = next else {
-            return Ok(());
+            return Ok(None);
         };
         let Ok(Loaded { policy, .. }) = &version.loaded else {
-            return Ok(());
+            return Ok(None);
         };
         let name = format!("{name}@{}", version.number);
         check_relevant(policy, &name, target)?;
@@ -164,23 +169,27 @@ impl Control {
             incarnation: 0,
             faults: Faults::default(),
         };
-        for schema in self.schemas.borrow().all() {
-            let (service, methods) = (&schema.layout.name, &schema.layout.methods);
-            if target.service != ALL && target.service != *service {
-                continue;
-            }
-            if !target.method.is_empty() && !methods.iter().any(|m| m.name == target.method) {
-                let text = format!("service {service} has no method {:?}", target.method);
-                return Err(invalid(text));
-            }
-            for known in methods {
-                if target.method.is_empty() || known.name == target.method {
-                    let attachments = self.attachments.borrow();
-                    attachments.steps_of(0, &live, schema, known)?;
+        let attachments = self.attachments.borrow();
+        let bound = attachments.bound_at(target);
+        for (tenant, schema) in &bound {
+            let fits = fits(&attachments, &live, schema);
+            // Whoever administers sees all tenants; of a tenant's own policy there is nobody else to name.
+            fits.map_err(|status| match target.tenant.as_str() {
+                ALL => {
+                    let text = format!("{}, as tenant {tenant} has bound it", status.message);
+                    Status::new(status.code, text)
                 }
-            }
+                _ => status,
+            })?;
         }
-        Ok(())
+        for schema in given {
+            fits(&attachments, &live, schema)?;
+        }
+        has_method(target, bound.iter().map(|(_, schema)| schema).chain(given))?;
+        let is_checked = !bound.is_empty() || !given.is_empty();
+        Ok((!is_checked)
+            .then(|| unchecked(policy, &name, target))
+            .flatten())
     }
 
     /// CPU and memory of an instance.
@@ -287,6 +296,59 @@ impl Control {
         let mut attachments = self.attachments.borrow_mut();
         attachments.state_of(owner, &attachment.policy)
     }
+}
+
+/// Whether what a version is shown of each method is there.
+fn fits(attachments: &Attachments, live: &Live, schema: &BoundSchema) -> Result<(), Status> {
+    let target = &live.attachment.target;
+    let methods = schema.layout.methods.iter();
+    for method in methods.filter(|method| target.is_for(&method.name)) {
+        attachments.steps_of(0, live, schema, method)?;
+    }
+    Ok(())
+}
+
+/// Whether one of the schemas has the target's method: of two versions of a service, the older may lack it.
+fn has_method<'s>(
+    target: &Target,
+    mut schemas: impl Iterator<Item = &'s Arc<BoundSchema>> + Clone,
+) -> Result<(), Status> {
+    let has = |schema: &Arc<BoundSchema>| {
+        let mut methods = schema.layout.methods.iter();
+        methods.any(|method| target.is_for(&method.name))
+    };
+    if target.method.is_empty() || schemas.clone().next().is_none() || schemas.any(has) {
+        return Ok(());
+    }
+    let Target {
+        service, method, ..
+    } = target;
+    Err(invalid(format!(
+        "service {service} has no method {method:?}"
+    )))
+}
+
+/// What to say where no schema is known; `None`: there is nothing that could not fit.
+fn unchecked(policy: &Policy, name: &str, target: &Target) -> Option<String> {
+    let reads = |method: &Method| {
+        let of = |hook| !method.fields(hook).is_empty() || !method.changes(hook).is_empty();
+        of(Hook::Request) || of(Hook::Reply)
+    };
+    let is_safe = target.method.is_empty() && !policy.manifest().methods().iter().any(reads);
+    if is_safe {
+        return None;
+    }
+    let all = |text: &str, all: &str, one: &str| match text {
+        ALL => all.to_owned(),
+        text => format!("{one}{text}"),
+    };
+    let tenant = all(&target.tenant, "any tenant", "tenant ");
+    let service = all(&target.service, "a service", "");
+    let side = target.side.name();
+    Some(format!(
+        "nothing was checked: no application of {tenant} has bound {service} on the {side} side. Where {name} doesn't fit the schema of one that \
+         comes, its binding is refused; --proto FILE checks that now"
+    ))
 }
 
 impl Seats {

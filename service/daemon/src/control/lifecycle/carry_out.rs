@@ -45,6 +45,11 @@ impl Control {
             }
         }
         self.check_room(&plans)?;
+        // An application may have bound another schema meanwhile; from here on nothing is waited for until the chains are made.
+        for plan in &plans {
+            self.check(&plan.attachment, &plan.stable, &[])?;
+            self.check(&plan.attachment, &plan.candidate, &[])?;
+        }
         let store = |told: Told| {
             let attachments: Vec<_> = plans.iter().map(|plan| plan.attachment.clone()).collect();
             self.store

@@ -35,7 +35,7 @@ use tollgate_engine::Status;
 use crate::control::admin::store_failed;
 use crate::datapath::command::How;
 
-pub(super) use operator::{attach, detach, step, upgrade};
+pub(super) use operator::{attach, detach, end_attachments, step, upgrade};
 pub(super) use words::{selection_of, side_of};
 
 /// What goes into one of an attachment's two places: a version's number in a sketch, the version itself in a plan.

@@ -4,7 +4,9 @@
 //! is loaded first and may have to be compiled; the lock of changes is taken when it is there ([`Control::loaded`]).
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tollgate_control::audit::{Actor, Event};
@@ -17,9 +19,11 @@ use tollgate_shm_abi::messages::{
 
 use crate::control::Control;
 use crate::control::admin::{invalid, store_failed};
+use crate::control::given::given;
 use crate::control::lifecycle::words::{merge, party_of, selection_of, side_of, trial_of};
 use crate::control::lifecycle::{Next, Plan, Seats, Told, details_of, refused};
 use crate::control::policies::Version;
+use crate::control::schemas::BoundSchema;
 use crate::datapath::command::PolicyChange;
 
 /// Puts a version in force, or on trial where nothing decides.
@@ -27,13 +31,14 @@ pub(in crate::control) async fn attach(
     control: &Rc<Control>,
     actor: Actor,
     request: PolicyAttach,
-) -> Result<(), Status> {
+    fds: Vec<OwnedFd>,
+) -> Result<Vec<String>, Status> {
+    let given = given(control, request.has_schema, &fds).await?;
+    let given = given.map(|given| given.of(&request.service)).transpose()?;
+    let given = given.unwrap_or_default();
     let sketch = || Ok(vec![control.attaching(&request)?]);
     let (plans, seats, _one_at_a_time) = control.loaded(sketch).await?;
-    for plan in &plans {
-        control.check(&plan.attachment, &plan.stable)?;
-        control.check(&plan.attachment, &plan.candidate)?;
-    }
+    let warnings = control.check_all(&plans, &given)?;
     let details = plans.first().map(|plan| {
         let mut details = details_of(&plan.attachment);
         details["isolation"] = json!(control.isolation_of(&plan.attachment));
@@ -44,7 +49,8 @@ pub(in crate::control) async fn attach(
         event: Event::Attach,
         details: details.unwrap_or_default(),
     };
-    control.carry_out(plans, seats, told).await
+    control.carry_out(plans, seats, told).await?;
+    Ok(warnings)
 }
 
 /// Puts a version on trial beside the one that decides, or at once in its place, everywhere that the selection says or nowhere.
@@ -52,13 +58,19 @@ pub(in crate::control) async fn upgrade(
     control: &Rc<Control>,
     actor: Actor,
     request: PolicyUpgrade,
-) -> Result<Vec<Attachment>, Status> {
+    fds: Vec<OwnedFd>,
+) -> Result<(Vec<Attachment>, Vec<String>), Status> {
+    let given = given(control, request.has_schema, &fds).await?;
     let (plans, seats, _one_at_a_time) = control.loaded(|| control.upgrading(&request)).await?;
+    let mut warnings = Vec::new();
     for plan in &plans {
-        control.check(&plan.attachment, &plan.stable)?;
-        control.check(&plan.attachment, &plan.candidate)?;
+        let of = &plan.attachment.target.service;
+        let given = given.as_ref().map(|given| given.of(of)).transpose()?;
+        let plan = std::slice::from_ref(plan);
+        warnings.extend(control.check_all(plan, &given.unwrap_or_default())?);
     }
-    carry_out_all(control, actor, Event::Upgrade, plans, seats).await
+    let changed = carry_out_all(control, actor, Event::Upgrade, plans, seats).await?;
+    Ok((changed, warnings))
 }
 
 /// Promotes, rolls back or releases, everywhere that the selection says or nowhere.
@@ -80,7 +92,7 @@ pub(in crate::control) async fn step(
     let at = request.at.unwrap_or_default();
     let (plans, seats, _one_at_a_time) = control.loaded(|| control.stepping(event, &at)).await?;
     for plan in &plans {
-        control.check(&plan.attachment, &plan.stable)?;
+        control.check(&plan.attachment, &plan.stable, &[])?;
     }
     carry_out_all(control, actor, event, plans, seats).await
 }
@@ -115,18 +127,26 @@ pub(in crate::control) async fn detach(
         .store
         .detach(actor, &owner, &request.policy, &which)
         .map_err(refused)?;
+    end_attachments(control, &ended).await
+}
+
+/// The store has ended attachments: so do the runtimes.
+pub(in crate::control) async fn end_attachments(
+    control: &Control,
+    ended: &[Attachment],
+) -> Result<(), Status> {
     let changes = {
         let mut attachments = control.attachments.borrow_mut();
         attachments.generation += 1;
         let mut changes: BTreeMap<usize, PolicyChange> = BTreeMap::new();
-        for Attachment { target, policy, .. } in &ended {
+        for Attachment { target, policy, .. } in ended {
             for id in attachments.ids_at(target, policy) {
                 if let Some(live) = attachments.live.remove(id) {
                     changes.entry(live.runtime).or_default().remove.push(id);
                 }
             }
         }
-        for Attachment { target, policy, .. } in &ended {
+        for Attachment { target, policy, .. } in ended {
             attachments.drop_idle_state(target.owner(), policy);
         }
         let targets: Vec<_> = ended.iter().map(|ended| &ended.target).collect();
@@ -160,6 +180,21 @@ fn details_of_all(changed: &[Attachment]) -> Value {
 // ---- what follows from a request and from what is in force ----
 
 impl Control {
+    /// As [`check`](Control::check), of all that the plans put anywhere.
+    fn check_all(
+        &self,
+        plans: &[Plan<Version>],
+        given: &[Arc<BoundSchema>],
+    ) -> Result<Vec<String>, Status> {
+        let mut warnings = Vec::new();
+        for plan in plans {
+            for next in [&plan.stable, &plan.candidate] {
+                warnings.extend(self.check(&plan.attachment, next, given)?);
+            }
+        }
+        Ok(warnings)
+    }
+
     fn attaching(&self, request: &PolicyAttach) -> Result<Plan<u32>, Status> {
         let PolicyVersion { name, version } = request.policy.parse().map_err(refused)?;
         let trial = match request.mode {

@@ -13,7 +13,7 @@ use std::sync::{Arc, mpsc};
 use prost::Message as _;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
-use tollgate_control::Owner;
+use tollgate_control::{Owner, TokenDigest};
 use tollgate_engine::{LinkId, ServiceId, SessionId, Status};
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 use tollgate_shm_abi::control::ControlSocket;
@@ -35,6 +35,9 @@ pub(super) struct SessionLeft {
     runtime: usize,
     session: SessionId,
     tenant: String,
+    /// What it was opened with. A daemon from before tokens could be rotated doesn't say.
+    #[serde(default)]
+    token: Option<TokenDigest>,
     keeps_early_calls: bool,
 }
 
@@ -193,6 +196,7 @@ impl Standstill {
                         runtime: index,
                         session,
                         tenant: connected.tenant.clone(),
+                        token: Some(connected.token),
                         keeps_early_calls: connected.keeps_early_calls,
                     };
                     let socket = connected.socket.get_ref().0.as_fd();
@@ -469,14 +473,14 @@ impl Beginning {
         for (runtime, resumed) in self.resumed {
             let key = (runtime, resumed.session);
             let went_on = sockets.remove(&key).is_some_and(|(left, socket)| {
-                announce(&socket, &resumed)
-                    && connection::go_on(
-                        control,
-                        socket,
-                        key,
-                        (left.tenant, left.keeps_early_calls),
-                    )
-                    .is_ok()
+                // Where tokens can't be rotated, a session has the one that there is.
+                let now = || control.store.token_of(&left.tenant).ok().flatten();
+                let token = left.token.or_else(now);
+                token.is_some_and(|token| {
+                    let of = (left.tenant, token, left.keeps_early_calls);
+                    announce(&socket, &resumed)
+                        && connection::go_on(control, socket, key, of).is_ok()
+                })
             });
             if !went_on {
                 let session = resumed.session;

@@ -1,0 +1,86 @@
+//! A schema that an operator gives along with a policy, because no application has bound one yet: the policy is checked against it, and
+//! it is forgotten.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use tollgate_control::ALL;
+use tollgate_engine::Status;
+use tollgate_policy_host::Policy;
+
+use crate::control::Control;
+use crate::control::admin::invalid;
+use crate::control::connection::descriptor_set;
+use crate::control::policies::check_fields;
+use crate::control::schemas::{self, BoundSchema};
+use crate::control::turns::Turn;
+
+/// Every service of it; there is one at least.
+pub(super) struct Given(Vec<Arc<BoundSchema>>);
+
+/// What came along, if that was announced.
+pub(super) async fn given(
+    control: &Control,
+    is_announced: bool,
+    fds: &[OwnedFd],
+) -> Result<Option<Given>, Status> {
+    if !is_announced {
+        return match fds.len() {
+            0 => Ok(None),
+            more => Err(invalid(format!(
+                "the request announced no schema and carried {more} descriptors"
+            ))),
+        };
+    }
+    let set = Arc::new(descriptor_set("a request with a schema", fds)?);
+    let read = Arc::clone(&set);
+    let parsed = Turn::operators()
+        .apart(move || schemas::parse_all(&read))
+        .await??;
+    if parsed.is_empty() {
+        return Err(invalid("the schema that was given along has no service"));
+    }
+    let schemas = control.schemas.borrow();
+    let lent = parsed
+        .into_iter()
+        .map(|(_, layout)| schemas.lent(layout, &set, &None));
+    Ok(Some(Given(lent.collect())))
+}
+
+impl Given {
+    /// The service, or all of them.
+    pub(super) fn of(&self, service: &str) -> Result<Vec<Arc<BoundSchema>>, Status> {
+        let is_it = |schema: &&Arc<BoundSchema>| service == ALL || schema.layout.name == service;
+        let found: Vec<_> = self.0.iter().filter(is_it).cloned().collect();
+        if found.is_empty() {
+            return Err(invalid(format!(
+                "the schema that was given along has no service {service}; it has {}",
+                self.names()
+            )));
+        }
+        Ok(found)
+    }
+
+    /// Whether all that a policy reads and changes is there; answers a warning if it has nothing to do with the schema.
+    pub(super) fn check(&self, policy: &Policy, name: &str) -> Result<Option<String>, Status> {
+        let mut is_for_any = false;
+        for schema in &self.0 {
+            for method in &schema.layout.methods {
+                is_for_any |= check_fields(policy, name, schema, method)?;
+            }
+        }
+        Ok((!is_for_any).then(|| {
+            let names = self.names();
+            format!("nothing was checked: policy {name} is for no method of {names}")
+        }))
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<_> = self
+            .0
+            .iter()
+            .map(|schema| schema.layout.name.as_str())
+            .collect();
+        names.join(", ")
+    }
+}
