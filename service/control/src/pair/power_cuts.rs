@@ -284,10 +284,8 @@ pub(super) fn change(store: &Store, random: &mut Random) {
             drop(store.delete_policy(Actor::Daemon, &owner(), name, version));
         }
         8 => drop(store.remove_tenant(Actor::Daemon, &format!("t{}", random.below(9)))),
-        9 if random.below(4) == 0 => {
-            drop(store.remove_tenant(Actor::Daemon, "acme"));
-            drop(store.add_tenant(Actor::Daemon, "acme"));
-        }
+        9 if random.below(4) == 0 => drop(store.remove_tenant(Actor::Daemon, "acme")),
+        9 => drop(store.add_tenant(Actor::Daemon, "acme")),
         _ => {
             let details = json!({"why": "x".repeat(random.below(2_000))});
             drop(store.record(Actor::Daemon, Event::Fault, details));
