@@ -138,6 +138,7 @@ fn an_attachment_has_these_bytes() {
         mode: MODE_CANARY,
         percent: 10,
         options: Some(options),
+        has_schema: false,
     };
     // What is left out, and what is given as empty or 0, are different bytes.
     let bytes = b"\x0a\x05acl@2\x12\x01*\x1a\x03a.B\x28\x01\x30\x02\x38\x02\x40\x0a\
