@@ -708,6 +708,7 @@ fn descriptors_that_are_no_blobs_are_refused_and_closed() {
             provider: false,
             has_proof: false,
             has_description: false,
+            has_schema: false,
         };
         let answer = wire.ask(RequestBody::PolicyPush(push), &[fd, fd]);
         assert!(
