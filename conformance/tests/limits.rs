@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Uid, getrlimit, setrlimit};
 use tollgate::{Code, Session, SessionOptions, Status, block_on};
 use tollgate_conformance::hostile::Wire;
 use tollgate_conformance::peer::Peer;
@@ -261,32 +261,26 @@ fn control_connections_are_limited() {
     eventually(SOON, || is_served(&mut connect())).expect("one went, one comes");
 }
 
-/// Opens connections and says nothing: prints how many the daemon keeps, and once it keeps none any more.
-const SILENT: &str = r#"
-import select, socket, sys
-path, count = sys.argv[1], int(sys.argv[2])
-def connect():
-    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    s.connect(path)
-    return s
-def ended(s, wait):
-    if not select.select([s], [], [], wait)[0]:
-        return False
-    while True:
-        said = s.recv(65536)
-        if not said:
-            return True
-        if not select.select([s], [], [], 5)[0]:
-            return False
-kept = [s for s in [connect() for _ in range(count)] if not ended(s, 0.5 / count)]
-kept = [s for s in kept if not ended(s, 0)]
-print("kept", len(kept), flush=True)
-while kept:
-    kept = [s for s in kept if not ended(s, 1)]
-print("all closed", flush=True)
-"#;
+/// Connects as another user, which takes root, and says nothing.
+fn silent(daemon: &Daemon, user: u32, count: usize) -> Vec<Wire> {
+    let socket = daemon.socket().to_owned();
+    let connecting = std::thread::spawn(move || {
+        // This thread's only: the others stay who they are.
+        rustix::thread::set_thread_uid(Uid::from_raw(user)).unwrap();
+        let connect = |_| Wire::connect(&socket);
+        (0..count).map(connect).collect::<Vec<_>>()
+    });
+    connecting.join().unwrap()
+}
 
-/// Takes root: there is no other way to be several users.
+/// What the daemon has said to a connection that asked nothing.
+fn told(wire: &Wire) -> Option<String> {
+    match wire.receive(Duration::ZERO)?.0.body {
+        Some(ResponseBody::Failure(failure)) => Some(failure.message),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn silent_connections_of_one_user_end_and_leave_room_for_others_and_for_the_operator() {
     /// `STRANGERS_PER_USER` of the daemon.
@@ -302,23 +296,38 @@ fn silent_connections_of_one_user_end_and_leave_room_for_others_and_for_the_oper
     };
     everybody(daemon.socket());
     everybody(daemon.socket().parent().unwrap());
-    let silent = |user: &str, count: usize| {
-        let (socket, count) = (daemon.socket().display().to_string(), count.to_string());
-        let user = ["--reuid", user, "--regid", user, "--clear-groups"];
-        let program = ["python3", "-c", SILENT, &socket, &count];
-        Process::start(Path::new("setpriv"), user.iter().chain(&program)).unwrap()
-    };
-    let mallory = silent("65534", SHARE + 100);
-    let kept = mallory
-        .line(SOON, |line| line.starts_with("kept "))
-        .unwrap();
-    assert_eq!(kept, format!("kept {SHARE}"));
-    let other = silent("65533", 10);
-    let kept = other.line(SOON, |line| line.starts_with("kept ")).unwrap();
-    assert_eq!(kept, "kept 10", "another user has a share of its own");
+    let mut kept = silent(&daemon, 65_534, SHARE + 100);
+    // Connections are accepted in order: all others were before the operator's.
     let token = daemon.tenant("acme");
+    kept.retain(|wire| {
+        let told = told(wire);
+        let share = "user 65534 has 512 connections that have opened no session";
+        assert!(
+            told.as_ref().is_none_or(|why| why.contains(share)),
+            "{told:?}"
+        );
+        told.is_none()
+    });
+    assert_eq!(kept.len(), SHARE);
+    let others = silent(&daemon, 65_533, 10);
+    daemon.tenant("other");
+    assert!(
+        others.iter().all(|wire| told(wire).is_none()),
+        "another user has a share of its own"
+    );
     Session::open(SessionOptions::new(daemon.socket(), &token)).unwrap();
-    for process in [mallory, other] {
-        process.line(SOON, |line| line == "all closed").unwrap();
-    }
+    kept.extend(others);
+    let all_are_closed = || {
+        kept.retain(|wire| {
+            let told = told(wire);
+            let silence = "asked nothing within 10 s";
+            assert!(
+                told.as_ref().is_none_or(|why| why.contains(silence)),
+                "{told:?}"
+            );
+            told.is_none()
+        });
+        kept.is_empty()
+    };
+    eventually(SOON, all_are_closed).expect("who says nothing is closed");
 }
