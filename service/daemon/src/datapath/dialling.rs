@@ -325,13 +325,14 @@ impl Runtime {
         // It never was one: who waits for it needn't know.
         let why: Arc<str> = reason.into();
         self.without_rdma.note(at, Arc::clone(&why), self.now_ns);
-        let mut links = self.links.iter();
-        let beside = links.find(|(_, port)| {
-            let state = &port.state;
-            state.at == Some(at) && state.leads_to(tenant, peer) && !state.replaced
-        });
-        let beside = beside.map(|(key, _)| LinkId(key));
-        drop(links);
+        let beside = {
+            let mut links = self.links.iter();
+            let there = links.find(|(_, port)| {
+                let state = &port.state;
+                state.at == Some(at) && state.leads_to(tenant, peer) && !state.replaced
+            });
+            there.map(|(key, _)| LinkId(key))
+        };
         if let Some(link) = beside {
             self.stays_with_tcp(link, why);
         } else if let Err(why) = self.dial_by_tcp(tenant, peer, at, why) {
