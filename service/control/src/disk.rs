@@ -10,10 +10,6 @@ thread_local! {
 
 /// # Errors
 /// In a test that has filled the disk.
-#[cfg_attr(
-    not(test),
-    expect(clippy::unnecessary_wraps, reason = "in tests it fails")
-)]
 pub(crate) fn has_room() -> Result<()> {
     #[cfg(test)]
     match ROOM.get() {

@@ -142,6 +142,14 @@ impl Store {
     /// # Errors
     /// The directory or file can't be used, another daemon has it open, it is of another format, or it is damaged and so is its copy.
     pub fn open(state: &Path) -> Result<Store, StoreError> {
+        let store = Store::open_somehow(state)?;
+        for problem in store.problems() {
+            tracing::error!("{problem}");
+        }
+        Ok(store)
+    }
+
+    fn open_somehow(state: &Path) -> Result<Store, StoreError> {
         match Store::open_to_write(state) {
             Err(error) if error.is_disks() => Store::open_to_read(state, error),
             opened => opened,
@@ -157,7 +165,6 @@ impl Store {
         let anchor = last_record(&database)?;
         let log = Log::as_it_is(state, anchor.as_deref());
         let log = log.map_err(|what| StoreError::Contradiction { what })?;
-        tracing::error!("the state is only read: {why}");
         Ok(Store {
             log: Mutex::new(log),
             state: Mutex::new(Some(state.to_owned())),
@@ -372,30 +379,36 @@ impl Store {
         let Some(state) = self.directory().clone() else {
             return Ok(());
         };
+        let before = self.problems();
         let was_read_only = self.health().is_read_only;
         // The lock is the directory's, and not this process's.
         self.database.let_go();
-        match Store::open(&state) {
+        let opened = Store::open_somehow(&state);
+        let failed = match opened {
             Ok(opened) => {
-                let is_read_only = opened.health().is_read_only;
                 if let Some(restored) = opened.restored() {
                     tracing::error!("{restored}");
                 }
                 self.take(opened);
-                if was_read_only && !is_read_only {
-                    tracing::info!("the state in {} can be changed again", state.display());
-                }
-                Ok(())
+                None
             }
             Err(error) => {
-                tracing::error!("the state can't be opened again: {error}");
                 *self.health() = Health {
                     failure: Some(error.to_string()),
                     is_read_only: true,
                 };
-                Err(error)
+                Some(error)
             }
+        };
+        // It is tried again and again: what is known isn't said again.
+        let now = self.problems();
+        for problem in now.iter().filter(|problem| !before.contains(problem)) {
+            tracing::error!("{problem}");
         }
+        if was_read_only && now.is_empty() {
+            tracing::info!("the state in {} can be written again", state.display());
+        }
+        failed.map_or(Ok(()), Err)
     }
 
     // ---- tenants ----
@@ -1015,7 +1028,9 @@ impl Store {
         let written = begun.and_then(|change| self.commit(change, make, &mut made));
         match written {
             Ok(()) => {
-                self.health().failure = None;
+                if self.health().failure.take().is_some() {
+                    tracing::info!("the state is changed again");
+                }
                 let (made, _) = made.expect("what is committed was made");
                 Ok(made)
             }

@@ -167,6 +167,9 @@ pub const FAULT_MEMORY: Duration = Duration::from_secs(10);
 /// How often repeated events are looked for that the audit log lacks the count of.
 pub const AUDIT_FLUSH: Duration = Duration::from_secs(2);
 
+/// How often it is tried whether a state that could only be read can be written, beside each change that tries it.
+pub const STATE_RETRY: Duration = Duration::from_secs(30);
+
 /// Decisions that a comparison of two versions shows; it counts all of them.
 pub const SHOWN_DIFFERENCES: usize = 1_000;
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tollgate_control::audit::{Actor, Event};
 
 use crate::control::Control;
-use crate::limits::AUDIT_FLUSH;
+use crate::limits::{AUDIT_FLUSH, STATE_RETRY};
 
 impl Control {
     /// Records an event that may repeat without end.
@@ -24,9 +24,13 @@ impl Control {
 
     /// Records the counts of what has repeated, and tries again what could not be written.
     pub(super) async fn follow_repeats(self: Rc<Self>) {
+        let mut retried = Instant::now();
         loop {
             tokio::time::sleep(AUDIT_FLUSH).await;
-            self.store.retry();
+            if retried.elapsed() >= STATE_RETRY {
+                self.store.retry();
+                retried = Instant::now();
+            }
             loop {
                 let due = self.repeats.borrow_mut().due(Instant::now());
                 match due {
