@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
@@ -14,7 +16,11 @@ use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::hotel::EchoMessage;
 use tollgate_conformance::hotel::echo_client::EchoClient;
 use tollgate_conformance::module::Module;
-use tollgate_conformance::testbed::{Options, Outcome, SOON, eventually, proto_file};
+use tollgate_conformance::process::program;
+use tollgate_conformance::readme::blocks;
+use tollgate_conformance::testbed::{
+    Options, Outcome, SOON, Testbed, eventually, proto_file, succeed,
+};
 use tollgate_conformance::traffic::ECHO;
 use tollgate_shm_abi::status::Code;
 
@@ -43,6 +49,74 @@ fn refused(outcome: &Outcome, code: Code, why: &str) {
 
 fn base64url(bytes: &[u8]) -> String {
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// A crate outside of the repository, made of nothing but what the page says.
+#[test]
+fn the_sdk_s_readme_leads_to_an_attached_policy() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = root.canonicalize().unwrap();
+    let readme = std::fs::read_to_string(root.join("guest-sdk/README.md")).unwrap();
+    let section = readme.split("\n## ").find(|s| s.starts_with("Rust\n"));
+    let section = section.expect("the README has a section about Rust");
+    let bed = Testbed::new();
+    std::fs::create_dir_all(bed.path("rooms/src")).unwrap();
+    std::fs::create_dir_all(bed.path("rooms/proto/hotel/v1")).unwrap();
+    std::fs::create_dir_all(bed.path("rooms/proto/common")).unwrap();
+    let manifest = blocks(section, "toml")[0].replace("../tollgate", root.to_str().unwrap());
+    bed.file("rooms/Cargo.toml", manifest);
+    let [booking, guest] = blocks(section, "proto")[..] else {
+        panic!("the README has two .proto files")
+    };
+    bed.file("rooms/proto/hotel/v1/booking.proto", booking);
+    bed.file("rooms/proto/common/guest.proto", guest);
+    bed.file("rooms/src/lib.rs", blocks(section, "rust")[0]);
+    std::fs::copy(root.join("Cargo.lock"), bed.path("rooms/Cargo.lock")).unwrap();
+
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let commands = blocks(section, "sh")[0].replace("PATH", daemon.socket().to_str().unwrap());
+    // What the repository was built with is there; what is built is kept for the next time.
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme-rust/target");
+    let commands = commands.replace("target/wasm32", &format!("{}/wasm32", built.display()));
+    let path = std::env::var("PATH").unwrap_or_default();
+    let programs = program("tollgate");
+    let programs = programs.parent().unwrap().display();
+    let said = succeed(
+        Command::new("sh")
+            .args(["-e", "-c", &commands])
+            .current_dir(bed.path("rooms"))
+            .env("PATH", format!("{programs}:{path}"))
+            .env("CARGO_NET_OFFLINE", "true")
+            .env("CARGO_TARGET_DIR", &built),
+    );
+    assert!(said.contains("only_ada_gets_more ... ok"), "{said}");
+
+    let proto = bed.path("rooms/proto/hotel/v1/booking.proto");
+    let proto = [
+        "--proto",
+        proto.to_str().unwrap(),
+        "--include",
+        bed.path("rooms/proto").to_str().unwrap(),
+    ]
+    .map(str::to_owned);
+    let of = ["--token", &token].map(str::to_owned);
+    let service = [
+        "--service",
+        "hotel.v1.Booking",
+        "--reply",
+        "{\"number\": 7}",
+    ];
+    let _server = daemon.serve(of.iter().chain(&proto).map(|s| &**s).chain(service));
+    let book = |request: &str| {
+        let call = ["call".to_owned()];
+        let what = ["hotel.v1.Booking/Book".to_owned(), request.to_owned()];
+        daemon.tollgate(call.iter().chain(&of).chain(&proto).chain(&what))
+    };
+    let denied = book("{\"guest\": {\"name\": \"Eve\"}, \"rooms\": 3}");
+    refused(&denied, Code::PERMISSION_DENIED, "too many rooms");
+    let allowed = book("{\"guest\": {\"name\": \"Ada\"}, \"rooms\": 3}");
+    assert_eq!(allowed.code, 0, "{allowed}");
 }
 
 #[test]
