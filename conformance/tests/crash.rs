@@ -5,8 +5,10 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsStr;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -22,7 +24,9 @@ use tollgate_conformance::hotel::{
     AvailabilityReply, AvailabilityRequest, ReserveReply, ReserveRequest,
 };
 use tollgate_conformance::process::{Process, program};
-use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, run, times};
+use tollgate_conformance::testbed::{
+    Daemon, Options, SOON, Testbed, eventually, policy_file, run, times,
+};
 
 /// How long a call may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -371,4 +375,141 @@ fn a_daemon_whose_state_is_lost_does_not_serve_without_it() {
     let ends = blocked.stop();
     assert!(!ends.contains_key(&Code::OK.0), "{ends:?}");
     assert_eq!(hotel.denied.load(Ordering::Relaxed), 0);
+}
+
+/// A disk of this test's own: a small file system in a mount namespace, which ends with it.
+struct SmallDisk {
+    holder: Process,
+    state: PathBuf,
+}
+
+impl SmallDisk {
+    fn new(state: PathBuf) -> SmallDisk {
+        std::fs::create_dir(&state).unwrap();
+        let script = "mount -t tmpfs -o size=24m,mode=0700 none \"$0\" && echo mounted && exec sleep infinity";
+        let words = ["--mount", "sh", "-c", script].map(OsStr::new);
+        let words = words.into_iter().chain([state.as_os_str()]);
+        let holder = Process::start("unshare".as_ref(), words).unwrap();
+        holder.line(SOON, |line| line == "mounted").unwrap();
+        SmallDisk { holder, state }
+    }
+
+    /// Where this process finds what lies on it.
+    fn path(&self, name: &str) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.holder.pid()));
+        root.join(self.state.strip_prefix("/").unwrap()).join(name)
+    }
+
+    fn fill(&self) {
+        let mut filler = std::fs::File::create(self.path("filler")).unwrap();
+        for bytes in [1 << 20, 4_096] {
+            while filler.write_all(&vec![1; bytes]).is_ok() {}
+        }
+    }
+
+    fn free(&self) {
+        std::fs::remove_file(self.path("filler")).unwrap();
+    }
+
+    /// A durable daemon, whose state lies there.
+    fn daemon(&self, bed: &Testbed) -> Daemon {
+        let pid = self.holder.pid().to_string();
+        let enter = ["nsenter", "--mount", "--target", &pid];
+        bed.daemon_with(
+            "a",
+            &Options {
+                under: enter.map(str::to_owned).to_vec(),
+                ..durable()
+            },
+        )
+    }
+}
+
+fn problems(daemon: &Daemon) -> String {
+    let status = daemon.status();
+    let problems = status["problems"].as_array().expect("status has problems");
+    let problems = problems.iter().map(|problem| problem.as_str().unwrap());
+    problems.collect::<Vec<_>>().join("; ")
+}
+
+/// No change is made, everything else goes on, also through a restart; and with room again nothing is left of it.
+#[test]
+fn a_full_disk_refuses_changes_and_nothing_else() {
+    let bed = Testbed::new();
+    let disk = SmallDisk::new(bed.path("a.state"));
+    let mut daemon = disk.daemon(&bed);
+    let token = daemon.tenant("acme");
+    let list = bed.file("list.json", format!("{{\"blocked\": [\"{BLOCKED}\"]}}"));
+    daemon.push("--tenant acme", "acl", "acl", Some(&list));
+    daemon.ok("policy attach acl@1 --tenant acme --service hotel.Reservation --side client");
+    let serves = |daemon: &Daemon| {
+        let _server = daemon.serve_hotel(&token, "hotel.Reservation", &["--reply", "{}"]);
+        let call = |name: &str| {
+            let request = format!("{{\"customer_name\": \"{name}\"}}");
+            let method = "hotel.Reservation/Reserve";
+            daemon.call_hotel(&token, "", method, &request).code
+        };
+        assert_eq!(call("Ada"), 0);
+        assert_eq!(call(BLOCKED), Code::PERMISSION_DENIED.0 as i32);
+    };
+    // So much that no file has room left for it.
+    let names: String = (0..20_000).map(|n| format!(",\"guest {n}\"")).collect();
+    let long = format!("{{\"blocked\": [\"{BLOCKED}\"{names}]}}");
+    let long = bed.file("long.json", long);
+    let push = |daemon: &Daemon| {
+        let module = policy_file("acl");
+        let (module, long) = (module.display(), long.display());
+        daemon.run(&format!(
+            "policy push {module} --tenant acme --name acl --config {long}"
+        ))
+    };
+
+    disk.fill();
+    for _ in 0..2 {
+        let refused = push(&daemon);
+        assert_ne!(refused.code, 0, "{refused}");
+        let said = refused.err.to_lowercase();
+        assert!(
+            said.contains("no space") || said.contains("no storage space"),
+            "{refused}"
+        );
+        serves(&daemon);
+        assert!(
+            problems(&daemon).contains("a.state"),
+            "{}",
+            problems(&daemon)
+        );
+    }
+    let logged = daemon.process().said().concat().to_lowercase();
+    assert!(
+        logged.contains("no space") || logged.contains("no storage space"),
+        "{logged}"
+    );
+    disk.free();
+    let pushed = push(&daemon);
+    assert_eq!(pushed.code, 0, "{pushed}");
+    assert_eq!(problems(&daemon), "");
+
+    // A start writes nothing that has to be written; what has to be is tried again until there is room.
+    for damage in [None, Some("tollgate.redb.copy"), Some("tollgate.redb")] {
+        daemon.process().kill();
+        if let Some(name) = damage {
+            std::fs::remove_file(disk.path(name)).unwrap();
+        }
+        disk.fill();
+        daemon = disk.daemon(&bed);
+        serves(&daemon);
+        let refused = push(&daemon);
+        assert_ne!(refused.code, 0, "{damage:?}: {refused}");
+        assert!(problems(&daemon).contains("a.state"), "{damage:?}");
+        disk.free();
+        let recovered = eventually(SOON, || {
+            problems(&daemon).is_empty() || push(&daemon).code == 0
+        });
+        recovered.unwrap_or_else(|_| panic!("{damage:?}: {}", problems(&daemon)));
+        let pushed = push(&daemon);
+        assert_eq!(pushed.code, 0, "{damage:?}: {pushed}");
+        assert_eq!(problems(&daemon), "", "{damage:?}");
+        assert!(daemon.ok("audit verify").contains("not edited"));
+    }
 }

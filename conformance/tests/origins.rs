@@ -159,14 +159,23 @@ fn manifest(layer_type: &str, layer: &[u8]) -> Value {
 }
 
 fn packed(module: &[u8]) -> Vec<u8> {
-    let zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
-    let mut archive = tar::Builder::new(zipped);
+    zipped(&plain(module))
+}
+
+fn zipped(bytes: &[u8]) -> Vec<u8> {
+    let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    zipped.write_all(bytes).unwrap();
+    zipped.finish().unwrap()
+}
+
+fn plain(module: &[u8]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
     header.set_size(module.len() as u64);
     archive
         .append_data(&mut header, "plugin.wasm", module)
         .unwrap();
-    archive.into_inner().unwrap().finish().unwrap()
+    archive.into_inner().unwrap()
 }
 
 #[test]
@@ -204,6 +213,30 @@ fn an_index_leads_to_its_image() {
     let fetched = registry.fetch("acl:all").unwrap();
     assert_eq!(fetched.module, b"module");
     assert!(fetched.pinned.ends_with(&digest), "{}", fetched.pinned);
+}
+
+/// What `docker buildx build --push` makes: provenance beside the image, and layers as builders that compress in parallel leave them.
+#[test]
+fn an_image_of_buildx_is_fetched() {
+    let registry = Registry::start();
+    let tar = plain(b"module");
+    let layer: Vec<u8> = tar.chunks(700).flat_map(zipped).collect();
+    let layer_type = "application/vnd.oci.image.layer.v1.tar+gzip";
+    let image = registry.push_module("acl:image", layer_type, &layer);
+    let about = registry.push_module("acl:about", "application/vnd.in-toto+json", b"{}");
+    let index = "application/vnd.oci.image.index.v1+json";
+    let content = json!({"schemaVersion": 2, "mediaType": index, "manifests": [
+        {"mediaType": OCI, "digest": image, "size": 400, "platform": {"architecture": "amd64", "os": "linux"}},
+        {"mediaType": OCI, "digest": about, "size": 400, "platform": {"architecture": "unknown", "os": "unknown"},
+            "annotations": {"vnd.docker.reference.digest": image, "vnd.docker.reference.type": "attestation-manifest"}},
+    ]});
+    registry.push("acl:1", index, &[], &content);
+    let fetched = registry.fetch("acl:1").unwrap();
+    assert_eq!(
+        (&fetched.module[..], fetched.layout),
+        (&b"module"[..], Layout::IstioCompat)
+    );
+    assert!(fetched.pinned.ends_with(&image), "{}", fetched.pinned);
 }
 
 #[test]
