@@ -5,21 +5,32 @@
 //!
 //! A `.proto` file may import what a set has. A file that is both compiled and in a set must be the same in both; only
 //! protobuf's own files (`google/protobuf/...`) may come in several versions, of which the first is taken.
+//!
+//! The compiler that is built in knows less than protoc, so sources are rewritten before it sees them ([`source`]), and files of editions
+//! go through it as files of proto2. What such a file is in truth is put into its descriptor afterwards.
 
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use protox::file::{
-    ChainFileResolver, DescriptorSetFileResolver, FileResolver, GoogleFileResolver,
+    ChainFileResolver, DescriptorSetFileResolver, File, FileResolver, GoogleFileResolver,
     IncludeFileResolver,
 };
 
 use prost_reflect::prost::Message as _;
+use prost_reflect::prost_types::FileDescriptorProto;
 
 use crate::limits::{MAX_DIRECTORY_DEPTH, MAX_FILES, MAX_SCHEMA_FILE};
+use crate::reflect::lower_names;
 use crate::schema::one_line;
 use crate::{Schema, SchemaError, descriptor};
+
+mod aggregates;
+mod source;
 
 /// Where protobuf keeps its own files.
 const WELL_KNOWN: &str = "google/protobuf/";
@@ -161,6 +172,9 @@ struct Compiled {
     imports: HashSet<String>,
 }
 
+/// What files say in truth that the compiler saw as proto2: by name, the serialized fields `syntax` and `edition`.
+type Truths = Rc<RefCell<HashMap<String, Vec<u8>>>>;
+
 fn compile(
     files: &[impl AsRef<Path>],
     includes: &[impl AsRef<Path>],
@@ -169,15 +183,23 @@ fn compile(
     let failed = |reason: &str| SchemaError::ProtoInvalid {
         reason: one_line(reason),
     };
+    let truths = Truths::default();
     let mut resolver = ChainFileResolver::new();
     for include in includes {
-        resolver.add(IncludeFileResolver::new(include.as_ref().to_owned()));
+        resolver.add(Include {
+            directory: include.as_ref().to_owned(),
+            includes: includes.iter().map(|i| i.as_ref().to_owned()).collect(),
+            truths: Rc::clone(&truths),
+        });
     }
     for set in sets {
-        let set = DescriptorSetFileResolver::decode(set.as_slice());
+        let set = DescriptorSetFileResolver::decode(&*lowered(set, &truths)?);
         resolver.add(set.map_err(|e| failed(&e.to_string()))?);
     }
     resolver.add(GoogleFileResolver::new());
+    for file in files {
+        check_shadow(file.as_ref(), includes)?;
+    }
     let mut compiler = protox::Compiler::with_file_resolver(resolver);
     compiler.include_imports(true).include_source_info(false);
     let opened = compiler.open_files(files);
@@ -185,8 +207,137 @@ fn compile(
     let imports = compiler.files().filter(|f| f.is_import());
     Ok(Compiled {
         imports: imports.map(|f| f.name().to_owned()).collect(),
-        set: compiler.encode_file_descriptor_set(),
+        set: restored(&compiler.encode_file_descriptor_set(), &truths.borrow())?,
     })
+}
+
+/// Sources of one directory.
+struct Include {
+    directory: PathBuf,
+    /// All directories, for extensions that other files declare.
+    includes: Vec<PathBuf>,
+    truths: Truths,
+}
+
+impl FileResolver for Include {
+    fn resolve_path(&self, path: &Path) -> Option<String> {
+        IncludeFileResolver::new(self.directory.clone()).resolve_path(path)
+    }
+
+    fn open_file(&self, name: &str) -> Result<File, protox::Error> {
+        let path = self.directory.join(name);
+        let (file, edition) = open(name, &path)?;
+        if let Some(number) = edition {
+            let truth = truth("editions", number);
+            self.truths.borrow_mut().insert(name.to_owned(), truth);
+        }
+        // The compiler tells lines only of files that stay as they are in here.
+        let mut descriptor = file.file_descriptor_proto().clone();
+        let syntax = descriptor.syntax.clone();
+        let is_lowered = lower_names(&mut descriptor);
+        if is_lowered && let Some(syntax) = syntax {
+            let truth = truth(&syntax, 0);
+            self.truths.borrow_mut().insert(name.to_owned(), truth);
+        }
+        let is_resolved = aggregates::resolve(&mut descriptor, |import| {
+            let mut places = self.includes.iter().map(|i| i.join(import));
+            let (file, _) = open(import, &places.find(|path| path.is_file())?).ok()?;
+            Some(file.file_descriptor_proto().clone())
+        });
+        Ok(if is_lowered || is_resolved {
+            File::from_file_descriptor_proto(descriptor)
+        } else {
+            file
+        })
+    }
+}
+
+/// Why a source is refused before the compiler sees it. The compiler's own errors tell their places in `Debug` only, so this one does, too.
+struct Refusal(String);
+
+impl fmt::Debug for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Parses a source; answers the number of its edition, too.
+fn open(name: &str, path: &Path) -> Result<(File, Option<i32>), protox::Error> {
+    // Why it can't be read is the library's to say.
+    let Ok(bytes) = fs::read(path) else {
+        return File::open(name, path).map(|file| (file, None));
+    };
+    let invalid = |reason: String| protox::Error::new(Refusal(format!("{name}, {reason}")));
+    match source::read(&bytes).map_err(invalid)? {
+        None => File::open(name, path).map(|file| (file, None)),
+        Some(source) => Ok((File::from_source(name, &source.text)?, source.edition)),
+    }
+}
+
+/// A file that an earlier include has by the same name would be compiled instead.
+fn check_shadow(file: &Path, includes: &[impl AsRef<Path>]) -> Result<(), SchemaError> {
+    let name = includes.iter().find_map(|include| {
+        IncludeFileResolver::new(include.as_ref().to_owned()).resolve_path(file)
+    });
+    let Some(name) = name else { return Ok(()) };
+    let mut places = includes.iter().map(|i| i.as_ref().join(&name));
+    match places.find(|path| path.is_file()) {
+        Some(first) if file.is_file() && canonical(&first) != canonical(file) => {
+            let reason = format!("{} has the same name and is found first", first.display());
+            Err(invalid(file, reason))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The serialized fields of a file that tell its syntax.
+fn truth(syntax: &str, edition: i32) -> Vec<u8> {
+    let known = FileDescriptorProto {
+        syntax: Some(syntax.to_owned()),
+        ..FileDescriptorProto::default()
+    };
+    let mut truth = known.encode_to_vec();
+    if edition != 0 {
+        const EDITION: u32 = 14;
+        prost_reflect::prost::encoding::int32::encode(EDITION, &edition, &mut truth);
+    }
+    truth
+}
+
+/// A set whose files of editions look like proto2.
+fn lowered(set: &[u8], truths: &Truths) -> Result<Vec<u8>, SchemaError> {
+    let mut out = Vec::with_capacity(set.len());
+    for file in descriptor::read(set)? {
+        let mut bytes = file.bytes.to_vec();
+        if file.syntax == "editions" {
+            let own = truth(file.syntax, file.edition);
+            truths.borrow_mut().insert(file.name.to_owned(), own);
+            bytes.extend(truth("proto2", 0));
+        }
+        descriptor::append_file(&mut out, &bytes);
+    }
+    Ok(out)
+}
+
+/// The set with what its files say in truth: of a field that is there twice, the last counts.
+fn restored(set: &[u8], truths: &HashMap<String, Vec<u8>>) -> Result<Vec<u8>, SchemaError> {
+    if truths.is_empty() {
+        return Ok(set.to_vec());
+    }
+    let mut out = Vec::with_capacity(set.len());
+    for file in descriptor::read(set)? {
+        let truth = truths.get(file.name).map_or(&[][..], Vec::as_slice);
+        descriptor::append_file(&mut out, &[file.bytes, truth].concat());
+    }
+    Ok(out)
 }
 
 /// One set of all files, completed by those of protobuf's own that are imported and missing.

@@ -1,0 +1,514 @@
+//! `.proto` sources as protoc takes them, made into what the parser takes.
+//!
+//! The parser that is built in knows proto2 and proto3 and is a little strict. What it doesn't know is written here in its words, token
+//! by token, and every line stays where it is, so that its errors name the right place:
+//!
+//! | protoc takes | the parser gets |
+//! |---|---|
+//! | a byte order mark | nothing |
+//! | bytes that aren't UTF-8: in a comment; in a string | `?`; an octal escape |
+//! | `extensions 100, 105 [...];` | `extensions 100 to 100, 105 to 105 [...];` |
+//! | `edition = "2023";` | `syntax = "proto2";`, and the caller puts the edition into the descriptor |
+//! | in an edition: a field without a label; reserved names | `optional`; strings |
+//! | of edition 2024: `export`, `local`, `import option` | nothing, nothing, `import` |
+//! | features of naming and of languages | nothing: blocks don't depend on them |
+//!
+//! Everything else is the parser's to understand and to refuse: what is no `.proto` file at all goes through as it is.
+
+use std::ops::Range;
+
+/// A source that the parser takes.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) text: String,
+    /// Protobuf's number of the edition.
+    pub(super) edition: Option<i32>,
+}
+
+/// Files of features that are left out.
+const FEATURE_FILES: [&str; 3] = [
+    "google/protobuf/cpp_features.proto",
+    "google/protobuf/go_features.proto",
+    "google/protobuf/java_features.proto",
+];
+
+/// The features that the parser's `descriptor.proto` has.
+const KNOWN_FEATURES: [&str; 6] = [
+    "enum_type",
+    "field_presence",
+    "json_format",
+    "message_encoding",
+    "repeated_field_encoding",
+    "utf8_validation",
+];
+
+/// The source, rewritten; `None` if it can stay as it is. The error says what is wrong and in which line.
+pub(super) fn read(bytes: &[u8]) -> Result<Option<Source>, String> {
+    const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+    let body = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
+    let mut reader = Reader {
+        bytes: body,
+        tokens: Vec::new(),
+        edits: Vec::new(),
+        edition: None,
+    };
+    reader.tokens();
+    reader.statements()?;
+    if reader.edits.is_empty() && body.len() == bytes.len() {
+        return Ok(None);
+    }
+    // Names and punctuation are the parser's to check, in its own words.
+    let text = String::from_utf8_lossy(&reader.edited()).into_owned();
+    let edition = reader.edition;
+    Ok(Some(Source { text, edition }))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A name, a keyword, a number.
+    Word,
+    Text,
+    /// One character.
+    Mark(u8),
+}
+
+#[derive(Clone, Debug)]
+struct Token {
+    kind: Kind,
+    at: Range<usize>,
+}
+
+/// What the braces around a statement belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Block {
+    File,
+    /// A message or a group; extensions look alike.
+    Message,
+    /// Statements that are of no interest but for their options.
+    Other,
+}
+
+struct Reader<'s> {
+    bytes: &'s [u8],
+    tokens: Vec<Token>,
+    /// What is replaced by what.
+    edits: Vec<(Range<usize>, String)>,
+    edition: Option<i32>,
+}
+
+impl Reader<'_> {
+    fn edited(&mut self) -> Vec<u8> {
+        self.edits.sort_by_key(|(at, _)| (at.start, at.end));
+        let mut out = Vec::with_capacity(self.bytes.len());
+        let mut from = 0;
+        for (at, text) in &self.edits {
+            // What is left out already can't be replaced, too.
+            if at.start >= from {
+                out.extend_from_slice(&self.bytes[from..at.start]);
+                out.extend_from_slice(text.as_bytes());
+                from = at.end;
+            }
+        }
+        out.extend_from_slice(&self.bytes[from..]);
+        out
+    }
+
+    /// Splits the source into tokens. Comments are none; bytes that aren't UTF-8 are replaced on the way.
+    fn tokens(&mut self) {
+        let bytes = self.bytes;
+        let mut at = 0;
+        while let Some(&byte) = bytes.get(at) {
+            let rest = &bytes[at..];
+            let is_word = |b: &u8| b.is_ascii_alphanumeric() || *b == b'_';
+            let (kind, len) = match byte {
+                b'/' if rest.starts_with(b"//") => (None, find(rest, b"\n")),
+                b'/' if rest.starts_with(b"/*") => (None, 2 + find(&rest[2..], b"*/")),
+                b'"' | b'\'' => (Some(Kind::Text), string_len(rest)),
+                _ if is_word(&byte) => {
+                    let end = rest.iter().position(|b| !is_word(b));
+                    (Some(Kind::Word), end.unwrap_or(rest.len()))
+                }
+                _ if byte.is_ascii_whitespace() => (None, 1),
+                _ => (Some(Kind::Mark(byte)), 1),
+            };
+            let len = len.min(rest.len());
+            match kind {
+                None => self.replace_foreign(at..at + len, |_| "?".to_owned()),
+                Some(Kind::Text) => self.replace_foreign(at..at + len, |b| format!("\\{b:03o}")),
+                Some(_) => {}
+            }
+            let at_once = at..at + len;
+            self.tokens
+                .extend(kind.map(|kind| Token { kind, at: at_once }));
+            at += len;
+        }
+    }
+
+    /// Replaces each byte of a range that belongs to no UTF-8.
+    fn replace_foreign(&mut self, within: Range<usize>, by: impl Fn(u8) -> String) {
+        let mut at = within.start;
+        for chunk in self.bytes[within].utf8_chunks() {
+            at += chunk.valid().len();
+            for byte in chunk.invalid() {
+                self.edits.push((at..at + 1, by(*byte)));
+                at += 1;
+            }
+        }
+    }
+
+    fn kind(&self, token: usize) -> Option<Kind> {
+        self.tokens.get(token).map(|token| token.kind)
+    }
+
+    /// The text of a token; empty behind the last.
+    fn text(&self, token: usize) -> &str {
+        let token = self.tokens.get(token);
+        let bytes = token.map_or(&[][..], |token| &self.bytes[token.at.clone()]);
+        std::str::from_utf8(bytes).unwrap_or_default()
+    }
+
+    fn is(&self, token: usize, mark: u8) -> bool {
+        self.kind(token) == Some(Kind::Mark(mark))
+    }
+
+    /// Replaces tokens, but for the line feeds among them.
+    fn replace(&mut self, tokens: Range<usize>, by: &str) {
+        let (Some(first), Some(last)) = (
+            self.tokens.get(tokens.start),
+            self.tokens.get(tokens.end - 1),
+        ) else {
+            return;
+        };
+        let at = first.at.start..last.at.end;
+        let lines = self.bytes[at.clone()].iter().filter(|b| **b == b'\n');
+        let text = by.to_owned() + &"\n".repeat(lines.count());
+        self.edits.push((at, text));
+    }
+
+    fn error(&self, token: usize, what: &str) -> String {
+        let at = self
+            .tokens
+            .get(token)
+            .map_or(self.bytes.len(), |t| t.at.start);
+        let line = 1 + self.bytes[..at].iter().filter(|b| **b == b'\n').count();
+        format!("line {line}: {what}")
+    }
+
+    /// Walks over all statements, however deep they lie.
+    fn statements(&mut self) -> Result<(), String> {
+        let mut blocks = vec![Block::File];
+        let mut at = 0;
+        while at < self.tokens.len() {
+            let block = blocks.last().copied().unwrap_or(Block::File);
+            if self.is(at, b'}') {
+                blocks.pop();
+                at += 1;
+                continue;
+            }
+            let (end, inner) = self.statement(at, block)?;
+            blocks.extend(inner);
+            at = end.max(at + 1);
+        }
+        Ok(())
+    }
+
+    /// One statement; answers what follows it, and what the block is that it has opened.
+    fn statement(&mut self, at: usize, block: Block) -> Result<(usize, Option<Block>), String> {
+        let end = self.end(at);
+        let opens = self.is(end - 1, b'{');
+        let in_edition = self.edition.is_some();
+        let is_message = block == Block::Message;
+        // A name may be called like a keyword, as in `message message`.
+        match self.text(at) {
+            "edition" if block == Block::File && self.is(at + 1, b'=') => self.edition(at, end)?,
+            "import" if block == Block::File => self.import(at, end),
+            "export" | "local" if in_edition && matches!(self.text(at + 1), "message" | "enum") => {
+                self.replace(at..at + 1, "");
+                return Ok((at + 1, None));
+            }
+            "message" | "extend" if opens => return Ok((end, Some(Block::Message))),
+            "enum" | "service" | "oneof" | "rpc" if opens => return Ok((end, Some(Block::Other))),
+            "extensions" if is_message => self.ranges(at, end),
+            "reserved" if in_edition => self.reserved(at, end),
+            "option" if in_edition => self.option(at, end),
+            "optional" | "required" if in_edition && is_message => {
+                let what = "an edition has no labels `optional` and `required`; it has features.field_presence";
+                return Err(self.error(at, what));
+            }
+            "repeated" | ";" => {}
+            "map" if self.is(at + 1, b'<') => {}
+            _ if in_edition
+                && is_message
+                && (self.kind(at) == Some(Kind::Word) || self.is(at, b'.')) =>
+            {
+                let start = self.tokens[at].at.start;
+                self.edits.push((start..start, "optional ".to_owned()));
+            }
+            _ => {}
+        }
+        if in_edition {
+            self.option_lists(at, end);
+        }
+        // What is left is a group.
+        Ok((end, opens.then_some(Block::Message)))
+    }
+
+    /// The end of a statement: behind its semicolon or the brace that it opens. Braces of options are a part of it.
+    fn end(&self, start: usize) -> usize {
+        let (mut depth, mut is_value) = (0_usize, self.text(start) == "option");
+        for at in start..self.tokens.len() {
+            match self.kind(at) {
+                Some(Kind::Mark(b'[')) => (depth, is_value) = (depth + 1, true),
+                Some(Kind::Mark(b'{')) if is_value => depth += 1,
+                Some(Kind::Mark(b']' | b'}')) if depth > 0 => {
+                    depth -= 1;
+                    is_value = depth > 0 || self.text(start) == "option";
+                }
+                Some(Kind::Mark(b'{' | b';')) if depth == 0 => return at + 1,
+                // It is no statement, and the parser will say so.
+                Some(Kind::Mark(b'}')) => return at.max(start + 1),
+                _ => {}
+            }
+        }
+        self.tokens.len()
+    }
+
+    fn edition(&mut self, at: usize, end: usize) -> Result<(), String> {
+        const EDITIONS: [(&str, i32); 2] = [("2023", 1000), ("2024", 1001)];
+        let name = self.text(at + 2).trim_matches(['"', '\'']);
+        let known = EDITIONS.into_iter().find(|(known, _)| *known == name);
+        let Some((_, number)) = known else {
+            let what = format!("edition {name:?} isn't known; 2023 and 2024 are");
+            return Err(self.error(at, &what));
+        };
+        self.edition = Some(number);
+        self.replace(at..end, "syntax = \"proto2\";");
+        Ok(())
+    }
+
+    fn import(&mut self, at: usize, end: usize) {
+        if self.text(at + 1) == "option" {
+            self.replace(at + 1..at + 2, "");
+        }
+        let file = self.text(end.saturating_sub(2)).trim_matches(['"', '\'']);
+        if FEATURE_FILES.contains(&file) {
+            self.replace(at..end, "");
+        }
+    }
+
+    /// Options are for ranges with two ends only.
+    fn ranges(&mut self, at: usize, end: usize) {
+        let Some(options) = (at..end).find(|&i| self.is(i, b'[')) else {
+            return;
+        };
+        for i in at + 1..options {
+            let is_alone = self.text(i - 1) != "to" && self.text(i + 1) != "to";
+            if self.kind(i) == Some(Kind::Word) && self.text(i) != "to" && is_alone {
+                let behind = self.tokens[i].at.end;
+                let to = format!(" to {}", self.text(i));
+                self.edits.push((behind..behind, to));
+            }
+        }
+    }
+
+    /// An edition's reserved names are written like names.
+    fn reserved(&mut self, at: usize, end: usize) {
+        for i in at + 1..end {
+            let text = self.text(i);
+            let is_name = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+            if is_name && self.kind(i) == Some(Kind::Word) && !matches!(text, "to" | "max") {
+                let text = format!("\"{text}\"");
+                self.replace(i..i + 1, &text);
+            }
+        }
+    }
+
+    /// Whether a feature begins here that the parser doesn't know.
+    fn is_left_out(&self, at: usize) -> bool {
+        let known = || KNOWN_FEATURES.contains(&self.text(at + 2));
+        self.text(at) == "features" && self.is(at + 1, b'.') && !known()
+    }
+
+    fn option(&mut self, at: usize, end: usize) {
+        if self.is_left_out(at + 1) {
+            self.replace(at..end, "");
+        }
+    }
+
+    /// Takes features that are left out from lists in brackets.
+    fn option_lists(&mut self, at: usize, end: usize) {
+        let Some(open) = (at..end).find(|&i| self.is(i, b'[')) else {
+            return;
+        };
+        let (mut depth, mut start) = (0_usize, open + 1);
+        let mut kept = Vec::new();
+        for i in open + 1..end {
+            match self.kind(i) {
+                Some(Kind::Mark(b'{' | b'[' | b'<')) => depth += 1,
+                Some(Kind::Mark(b'}' | b'>')) => depth = depth.saturating_sub(1),
+                Some(Kind::Mark(b']')) if depth > 0 => depth -= 1,
+                Some(Kind::Mark(mark @ (b',' | b']'))) if depth == 0 => {
+                    kept.push((start..i, !self.is_left_out(start)));
+                    start = i + 1;
+                    if mark == b']' {
+                        break;
+                    }
+                }
+                _ => {}
+            }
+        }
+        if kept.iter().all(|(_, is_kept)| *is_kept) {
+            return;
+        }
+        let left: Vec<String> = (kept.iter().filter(|(_, is_kept)| *is_kept))
+            .map(|(option, _)| self.source(option.clone()))
+            .collect();
+        let list = match left.is_empty() {
+            true => String::new(),
+            false => format!("[{}]", left.join(", ")),
+        };
+        self.replace(open..start, &list);
+    }
+
+    /// Tokens in one line.
+    fn source(&self, tokens: Range<usize>) -> String {
+        let words: Vec<&str> = tokens.map(|i| self.text(i)).collect();
+        words.join(" ")
+    }
+}
+
+/// Where a piece ends in the bytes, or all of them.
+fn find(bytes: &[u8], piece: &[u8]) -> usize {
+    let at = bytes.windows(piece.len()).position(|w| w == piece);
+    at.map_or(bytes.len(), |at| at + piece.len())
+}
+
+/// Bytes of a string with its quotes. It ends with its line in any case.
+fn string_len(bytes: &[u8]) -> usize {
+    let mut at = 1;
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'\n' => return at,
+            b'\\' => at += 1,
+            _ if byte == bytes[0] => return at + 1,
+            _ => {}
+        }
+        at += 1;
+    }
+    bytes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn sources_become_what_the_parser_takes() {
+        let check = |source: &[u8], expected: Option<&str>| {
+            let rewritten = read(source).unwrap().map(|source| source.text);
+            let shown = String::from_utf8_lossy(source);
+            assert_eq!(rewritten.as_deref(), expected, "{shown}");
+        };
+        check(
+            b"syntax = \"proto3\"; message M { string message = 1; }",
+            None,
+        );
+        check(b"\xef\xbb\xbfpackage p;", Some("package p;"));
+        check(
+            b"// Stra\xdfe\n/* \xe9 */ option x = '\xe9\\'\xff'; // \xc3\xa9\n",
+            Some("// Stra?e\n/* ? */ option x = '\\351\\'\\377'; // \u{e9}\n"),
+        );
+        check(
+            b"message M { extensions 100, 5 to 6, 7 [(o) = \"x\"]; extensions 8; reserved 9; }",
+            Some(
+                "message M { extensions 100 to 100, 5 to 6, 7 to 7 [(o) = \"x\"]; extensions 8; reserved 9; }",
+            ),
+        );
+        check(
+            b"edition\n= '2023';import \"google/protobuf/cpp_features.proto\"; option features.(pb.cpp).x = Y;\n\
+              message M { a.B c = 1 [deprecated = true, features.(pb.cpp).y = Z]; repeated .B d = 2; map<int32, B> e = 3;\n\
+              oneof o { B f = 4; } reserved g, to; reserved 5 to max; extend X { B h = 9; } message message {} }",
+            Some(
+                "syntax = \"proto2\";\n \n\
+                 message M { optional a.B c = 1 [deprecated = true]; repeated .B d = 2; map<int32, B> e = 3;\n\
+                 oneof o { B f = 4; } reserved \"g\", to; reserved 5 to max; extend X { optional B h = 9; } message message {} }",
+            ),
+        );
+        check(
+            b"edition = \"2024\"; import option \"o.proto\"; export message M { local enum E { A = 0; }\n\
+              M m = 1 [(o) = { a: [1, 2], b { c: 1 } }]; option (o) = { message { x: 1 } }; M n = 2 [features.x = Y]; }\n\
+              service S { rpc Get(M) returns (M) { option (o) = { a: 1 }; } rpc Do(M) returns (M); }",
+            Some(
+                "syntax = \"proto2\"; import  \"o.proto\";  message M {  enum E { A = 0; }\n\
+                 optional M m = 1 [(o) = { a: [1, 2], b { c: 1 } }]; option (o) = { message { x: 1 } }; optional M n = 2 ; }\n\
+                 service S { rpc Get(M) returns (M) { option (o) = { a: 1 }; } rpc Do(M) returns (M); }",
+            ),
+        );
+    }
+
+    #[test]
+    fn what_an_edition_has_not_is_named_by_its_line() {
+        for (source, expected) in [
+            (
+                "\nedition = \"2031\";",
+                "line 2: edition \"2031\" isn't known; 2023 and 2024 are",
+            ),
+            (
+                "edition = \"2023\"; message M {\n\n optional int32 x = 1; }",
+                "line 3: an edition has no labels `optional` and `required`; it has features.field_presence",
+            ),
+        ] {
+            assert_eq!(read(source.as_bytes()).unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    fn anything_is_walked_to_its_end() {
+        let words = [
+            "edition = \"2023\";",
+            "message",
+            "M",
+            "{",
+            "}",
+            "[",
+            "]",
+            "option",
+            "extensions",
+            "1",
+            ",",
+            ";",
+            "\"",
+            "'",
+            "/*",
+            "//",
+            "\n",
+            "reserved",
+            "features.",
+            "import",
+            "export",
+            "<",
+            "=",
+            "\\",
+            ".",
+        ];
+        let mut state = 7_u64;
+        for _ in 0..20_000 {
+            let mut source = String::new();
+            for _ in 0..12 {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                source += words[(state >> 33) as usize % words.len()];
+                source.push(' ');
+            }
+            let lines = |text: &str| text.matches('\n').count();
+            if let Ok(Some(rewritten)) = read(source.as_bytes()) {
+                assert_eq!(lines(&rewritten.text), lines(&source), "{source:?}");
+            }
+        }
+        // However deep.
+        read("message M {".repeat(100_000).as_bytes()).unwrap();
+    }
+}
