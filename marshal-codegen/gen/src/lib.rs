@@ -46,17 +46,20 @@ pub enum GenError {
     /// The files don't compile, or use what blocks can't hold.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// Two things of one package get the same name.
+    /// Two packages get the same file or module.
     #[error(
-        "two items of package `{package}` would both be called `{name}` in {language}; rename one of them"
+        "packages `{first}` and `{second}` would both be {name} in {language}; rename one of them, or generate each from its own \
+         files into a directory of its own"
     )]
     NameClash {
-        /// The protobuf package.
-        package: String,
         /// The language.
         language: &'static str,
-        /// The name in that language, with its modules.
+        /// The name in that language.
         name: String,
+        /// One package.
+        first: String,
+        /// The other package.
+        second: String,
     },
     /// A path that was to name `bytes` fields names none.
     #[error(
@@ -130,7 +133,7 @@ impl Language {
         packages: &BTreeSet<String>,
     ) -> Result<Files, GenError> {
         let mut model = Model::new(schema)?;
-        model.packages.retain(|p| packages.contains(&p.name));
+        model.only = Some(packages.clone());
         self.write(&model)
     }
 
@@ -158,6 +161,11 @@ impl FromStr for Language {
             name: name.to_owned(),
         })
     }
+}
+
+/// The modules, outermost first, in which the Rust file of a package is to be included: those that paths in it climb through.
+pub fn rust_modules(package: &str) -> Vec<String> {
+    rust::modules(package)
 }
 
 /// Options of the generator; begin with [`configure`].

@@ -20,6 +20,8 @@ pub(crate) struct Model {
     pub(crate) packages: Vec<Package>,
     /// What a client or server hands to its daemon.
     pub(crate) descriptor_set: Vec<u8>,
+    /// The packages to write stubs of, if not all: names depend on the others, too.
+    pub(crate) only: Option<BTreeSet<String>>,
 }
 
 /// The items of one package, possibly from several files.
@@ -154,7 +156,14 @@ impl Model {
                 .map(|(name, package)| package.finish(name))
                 .collect(),
             descriptor_set: schema.descriptor_set().to_vec(),
+            only: None,
         })
+    }
+
+    /// The packages to write stubs of.
+    pub(crate) fn wanted(&self) -> impl Iterator<Item = &Package> {
+        let is_wanted = |p: &&Package| self.only.as_ref().is_none_or(|only| only.contains(&p.name));
+        self.packages.iter().filter(is_wanted)
     }
 
     /// Marks the `bytes` fields below a path: `.` is everything, `.a.b` what is in package, message or field `a.b`.
@@ -229,6 +238,11 @@ impl Package {
 }
 
 impl Message {
+    /// Whether something is declared inside it.
+    pub(crate) fn has_module(&self) -> bool {
+        !(self.messages.is_empty() && self.enums.is_empty() && self.oneofs.is_empty())
+    }
+
     /// The members of a oneof, by number.
     pub(crate) fn members(&self, oneof: usize) -> impl Iterator<Item = &Field> {
         self.fields.iter().filter(move |f| f.oneof() == Some(oneof))

@@ -1,4 +1,59 @@
-//! What the languages' names have in common: words, and enum values without their enum's name.
+//! What the languages' names have in common: words, enum values without their enum's name, and how siblings share names.
+
+use std::collections::BTreeSet;
+
+/// The names that are taken in one scope: a module, a class, a struct.
+///
+/// A name that is taken gets underscores at its end until it is free, so nothing is ever refused. Who goes first decides who keeps
+/// the name: what a user declares goes before what is generated beside it, and among siblings those that are spelled so in the
+/// schema. Then a name stays as it is whatever else is added, unless the new item has the better claim.
+#[derive(Default)]
+pub(crate) struct Scope {
+    taken: BTreeSet<String>,
+}
+
+impl Scope {
+    /// A scope in which these are taken.
+    pub(crate) fn without<T: Into<String>>(names: impl IntoIterator<Item = T>) -> Scope {
+        Scope {
+            taken: names.into_iter().map(Into::into).collect(),
+        }
+    }
+
+    /// All names that are taken.
+    pub(crate) fn into_taken(self) -> BTreeSet<String> {
+        self.taken
+    }
+
+    /// The name, or what it becomes.
+    pub(crate) fn take(&mut self, name: String) -> String {
+        // Rust's raw identifiers are the identifiers that they are written for.
+        let mut bare = name.trim_start_matches("r#").to_owned();
+        if self.taken.insert(bare.clone()) {
+            return name;
+        }
+        while !self.taken.insert(bare.clone()) {
+            bare.push('_');
+        }
+        bare
+    }
+
+    /// The names of siblings, in their order. `spell` makes a protobuf name the language's.
+    pub(crate) fn take_all<'n>(
+        &mut self,
+        names: impl Iterator<Item = &'n str>,
+        spell: impl Fn(&str) -> String,
+    ) -> Vec<String> {
+        let names: Vec<_> = names.collect();
+        let mut order: Vec<usize> = (0..names.len()).collect();
+        order.sort_by_key(|&i| spell(names[i]) != names[i]);
+        let mut taken = vec![String::new(); names.len()];
+        for i in order {
+            taken[i] = self.take(spell(names[i]));
+        }
+        taken
+    }
+}
 
 /// `Color` and `COLOR_DARK_RED` to `DARK_RED`, if the value's name begins with the enum's and something is left.
 pub(crate) fn enum_value<'a>(enum_name: &str, value: &'a str) -> &'a str {
@@ -41,5 +96,14 @@ mod tests {
         assert_eq!(enum_value("RoomKind", "ROOM_KIND_SUITE"), "SUITE");
         assert_eq!(enum_value("RoomKind", "SUITE"), "SUITE");
         assert_eq!(enum_value("RoomKind", "ROOM_KIND_2"), "ROOM_KIND_2");
+    }
+
+    #[test]
+    fn siblings_keep_the_names_that_they_are_spelled_with() {
+        let upper = |name: &str| name.to_ascii_uppercase();
+        let mut scope = Scope::without(["A"]);
+        let names = scope.take_all(["b", "B", "a", "c", "B_"].into_iter(), upper);
+        assert_eq!(names, ["B__", "B", "A_", "C", "B_"]);
+        assert_eq!(scope.take("r#C".to_owned()), "C_");
     }
 }

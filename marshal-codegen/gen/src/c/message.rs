@@ -13,12 +13,16 @@ use std::collections::BTreeSet;
 
 use tollgate_schema::Cardinality;
 
-use crate::c::names::{member, type_name};
+use crate::c::names::{Names, member};
 use crate::model::{Entry, Enum, Field, Message, Oneof, TypeName, Value};
+use crate::names::Scope;
 use crate::text::Text;
 
 /// A struct of the block: a message's, or that of a map's entries.
 pub(crate) struct Struct<'m> {
+    names: &'m Names,
+    /// Its protobuf name.
+    pub(crate) declared: &'m TypeName,
     /// Its C name.
     name: String,
     /// Its full protobuf name.
@@ -35,7 +39,10 @@ pub(crate) struct Struct<'m> {
 
 /// A field's place in the fixed part.
 struct Slot<'m> {
+    names: &'m Names,
     name: String,
+    /// What the struct's member is called.
+    member: String,
     offset: u32,
     cardinality: Cardinality,
     value: &'m Value,
@@ -46,28 +53,37 @@ struct Slot<'m> {
 
 impl<'m> Struct<'m> {
     /// A message's struct, and those of its maps' entries.
-    pub(crate) fn of(message: &'m Message) -> Vec<Struct<'m>> {
+    pub(crate) fn of(message: &'m Message, names: &'m Names) -> Vec<Struct<'m>> {
         let entry = |field: &'m Field| {
             let entry = field.entry.as_ref()?;
-            Some(Struct::of_entry(entry, &field.value))
+            Some(Struct::of_entry(entry, &field.value, names))
         };
         let mut all: Vec<_> = message.fields.iter().filter_map(entry).collect();
+        let types: Vec<String> = message.fields.iter().map(|f| types(f, names)).collect();
         all.push(Struct {
-            name: type_name(&message.name),
+            names,
+            declared: &message.name,
+            name: names.of(&message.name),
             full_name: message.name.to_string(),
             size: message.size,
             presence_words: message.presence_words,
             oneofs: &message.oneofs,
-            slots: message.fields.iter().map(Slot::of).collect(),
+            slots: message
+                .fields
+                .iter()
+                .map(|f| Slot::of(f, names, &types))
+                .collect(),
             unknown: Some(message.unknown),
             fields: &message.fields,
         });
         all
     }
 
-    fn of_entry(entry: &'m Entry, value: &'m Value) -> Struct<'m> {
+    fn of_entry(entry: &'m Entry, value: &'m Value, names: &'m Names) -> Struct<'m> {
         let slot = |name: &str, number, offset, value| Slot {
+            names,
             name: name.to_owned(),
+            member: name.to_owned(),
             offset,
             cardinality: Cardinality::Singular,
             value,
@@ -76,7 +92,9 @@ impl<'m> Struct<'m> {
             doc: format!("The {name}."),
         };
         Struct {
-            name: type_name(&entry.name),
+            names,
+            declared: &entry.name,
+            name: names.of(&entry.name),
             full_name: entry.name.to_string(),
             size: entry.size,
             presence_words: 0,
@@ -107,12 +125,18 @@ impl<'m> Struct<'m> {
             text.line("tollgate_view v;");
             text.line(format!("}} {name}_view;"));
             defined.push(format!("{name}_view"));
+            // A oneof may be called like a verb of the readers.
+            let readers = match self.oneofs {
+                [] => Vec::new(),
+                _ => self.emit_functions(&mut Text::default()),
+            };
+            let mut scope = Scope::without(defined.iter().cloned().chain(readers));
             for (index, oneof) in self.oneofs.iter().enumerate() {
                 text.line("");
                 text.line(format!("/* Cases of oneof {}; 0: none. */", oneof.name));
                 text.line("enum {");
                 for slot in self.members(index) {
-                    let case = format!("{name}_{}_{}", oneof.name, slot.name);
+                    let case = scope.take(format!("{name}_{}_{}", oneof.name, slot.name));
                     text.line(format!("{case} = {},", slot.number));
                     defined.push(case);
                 }
@@ -151,11 +175,7 @@ impl<'m> Struct<'m> {
         }
         for slot in &self.slots {
             let (c_type, size) = slot.fixed_type();
-            members.push((
-                slot.offset,
-                size,
-                format!("{c_type} {}", member(&slot.name)),
-            ));
+            members.push((slot.offset, size, format!("{c_type} {}", slot.member)));
         }
         if let Some(unknown) = self.unknown {
             members.push((unknown, 8, "tollgate_slot unknown_".to_owned()));
@@ -221,7 +241,7 @@ impl<'m> Struct<'m> {
 
     /// Emits readers and writers; answers what was defined.
     pub(crate) fn emit_functions(&self, text: &mut Text) -> Vec<String> {
-        let mut defined = Vec::new();
+        let mut defined = vec![format!("{}_put_", self.name)];
         self.emit_put(text);
         if self.is_entry() {
             return defined;
@@ -278,9 +298,16 @@ impl<'m> Struct<'m> {
 }
 
 impl<'m> Slot<'m> {
-    fn of(field: &'m Field) -> Slot<'m> {
+    /// `types` are those of the struct's members, which no member hides.
+    fn of(field: &'m Field, names: &'m Names, types: &[String]) -> Slot<'m> {
+        let mut member = member(&field.name);
+        while types.contains(&member) {
+            member.push('_');
+        }
         Slot {
+            names,
             name: field.name.clone(),
+            member,
             offset: field.offset,
             cardinality: field.cardinality,
             value: &field.value,
@@ -314,18 +341,24 @@ impl<'m> Slot<'m> {
     }
 
     fn emit_value(&self, text: &mut Text) {
-        let name = member(&self.name);
+        let name = &self.member;
         text.line(format!("/* {} */", self.doc));
         match (self.entry, self.cardinality) {
             (Some(entry), _) => {
                 text.line("struct {");
-                text.line(format!("const {}_value *items;", type_name(&entry.name)));
+                text.line(format!(
+                    "const {}_value *items;",
+                    self.names.of(&entry.name)
+                ));
                 text.line("size_t count;");
                 text.line(format!("}} {name};"));
             }
             (None, Cardinality::Repeated) => {
                 text.line("struct {");
-                text.line(format!("const {} *items;", value_type(self.value)));
+                text.line(format!(
+                    "const {} *items;",
+                    value_type(self.value, self.names)
+                ));
                 text.line("size_t count;");
                 text.line(format!("}} {name};"));
             }
@@ -339,16 +372,19 @@ impl<'m> Slot<'m> {
                     ""
                 };
                 let star = if pointer.is_empty() { " " } else { " *" };
-                text.line(format!("{pointer}{}{star}{name};", value_type(self.value)));
+                text.line(format!(
+                    "{pointer}{}{star}{name};",
+                    value_type(self.value, self.names)
+                ));
             }
         }
     }
 
     /// Statements that write the parts of the field and set its place in `fixed`.
     fn emit_put(&self, parent: &Struct<'_>, text: &mut Text) {
-        let name = member(&self.name);
+        let name = &self.member;
         match self.cardinality {
-            Cardinality::Repeated | Cardinality::Map => self.emit_put_array(&name, text),
+            Cardinality::Repeated | Cardinality::Map => self.emit_put_array(name, text),
             Cardinality::Optional { bit } => {
                 text.line(format!("if (m->{}_is_set_) {{", self.name));
                 text.line(format!(
@@ -356,14 +392,14 @@ impl<'m> Slot<'m> {
                     bit / 32,
                     bit % 32
                 ));
-                self.emit_put_one(&name, &format!("m->{name}"), text);
+                self.emit_put_one(name, &format!("m->{name}"), text);
                 text.line("}");
             }
             Cardinality::Oneof { index } => {
                 let oneof = &parent.oneofs[index as usize].name;
                 text.line(format!("if (m->{oneof}_case_ == {}) {{", self.number));
                 text.line(format!("fixed.{oneof}_case_ = {};", self.number));
-                self.emit_put_one(&name, &format!("m->{}.{name}", member(oneof)), text);
+                self.emit_put_one(name, &format!("m->{}.{name}", member(oneof)), text);
                 text.line("}");
             }
             Cardinality::Singular => {
@@ -372,10 +408,10 @@ impl<'m> Slot<'m> {
                     // A message of a struct may be absent; that of an entry is empty instead.
                     Value::Message(message) if !parent.is_entry() => {
                         text.line(format!("if ({source} != NULL && tollgate_enter_(w)) {{"));
-                        emit_put_message(&name, &type_name(message), &source, text);
+                        emit_put_message(name, &self.names.of(message), &source, text);
                         text.lines(["tollgate_leave_(w);", "}"]);
                     }
-                    _ => self.emit_put_one(&name, &source, text),
+                    _ => self.emit_put_one(name, &source, text),
                 }
             }
         }
@@ -389,7 +425,7 @@ impl<'m> Slot<'m> {
             Value::Bool => text.line(format!("fixed.{name} = {source} ? 1 : 0;")),
             Value::Message(message) => {
                 text.line("if (tollgate_enter_(w)) {");
-                emit_put_message(name, &type_name(message), source, text);
+                emit_put_message(name, &self.names.of(message), source, text);
                 text.lines(["tollgate_leave_(w);", "}"]);
             }
             _ => text.line(format!("fixed.{name} = {source};")),
@@ -403,7 +439,7 @@ impl<'m> Slot<'m> {
             (None, Value::Message(message)) => Some(message),
             _ => None,
         };
-        let Some(element) = structs.map(type_name) else {
+        let Some(element) = structs.map(|name| self.names.of(name)) else {
             let put = match self.value {
                 Value::String => format!("tollgate_put_strs_(w, {items}, {count})"),
                 Value::Bytes => format!("tollgate_put_byteses_(w, {items}, {count})"),
@@ -480,7 +516,7 @@ impl Readers<'_, '_> {
 
     fn single(&mut self, slot: &Slot<'_>) {
         let one = self.one;
-        let at = format!("offsetof({}, {})", one.name, member(&slot.name));
+        let at = format!("offsetof({}, {})", one.name, slot.member);
         let present = match slot.cardinality {
             Cardinality::Optional { bit } => Some(format!("tollgate_has_bit_(view.v, {bit})")),
             Cardinality::Oneof { index } => {
@@ -510,18 +546,18 @@ impl Readers<'_, '_> {
                 &format!("return {present};"),
             );
         }
-        let (c_type, body) = read(slot.value, &place, &at);
+        let (c_type, body) = read(slot.value, &place, &at, slot.names);
         self.function(&c_type, "get", &slot.name, "", &slot.doc, &body);
     }
 
     fn array(&mut self, slot: &Slot<'_>) {
         let name = &self.one.name;
         let stride = match (slot.entry, slot.value) {
-            (Some(entry), _) => format!("sizeof({}), true", type_name(&entry.name)),
-            (None, Value::Message(message)) => format!("sizeof({}), true", type_name(message)),
+            (Some(entry), _) => format!("sizeof({}), true", slot.names.of(&entry.name)),
+            (None, Value::Message(message)) => format!("sizeof({}), true", slot.names.of(message)),
             (None, scalar) => format!("{}, false", scalar.field_size()),
         };
-        let at = format!("offsetof({name}, {})", member(&slot.name));
+        let at = format!("offsetof({name}, {})", slot.member);
         let array = format!("tollgate_get_array_(view.v, {at}, {stride})");
         let doc = format!("How many {} there are.", slot.name);
         self.function(
@@ -538,8 +574,8 @@ impl Readers<'_, '_> {
             None => {
                 // An element that is a struct isn't behind a reference.
                 let (c_type, body) = match slot.value {
-                    Value::Message(message) => view(message, &element),
-                    value => read(value, &element, "0"),
+                    Value::Message(message) => view(message, &element, slot.names),
+                    value => read(value, &element, "0", slot.names),
                 };
                 self.function(
                     &c_type,
@@ -554,9 +590,9 @@ impl Readers<'_, '_> {
     }
 
     fn entries(&mut self, slot: &Slot<'_>, entry: &Entry, element: &str) {
-        let (name, struct_name) = (&self.one.name, type_name(&entry.name));
+        let (name, struct_name) = (&self.one.name, slot.names.of(&entry.name));
         let at = |field: &str| format!("offsetof({struct_name}, {field})");
-        let (key_type, body) = read(&entry.key, element, &at("key"));
+        let (key_type, body) = read(&entry.key, element, &at("key"), slot.names);
         let index = ", size_t index";
         self.function(
             &key_type,
@@ -566,7 +602,7 @@ impl Readers<'_, '_> {
             "The key of an entry, in the sender's order.",
             &body,
         );
-        let (value_type, body) = read(slot.value, element, &at("value"));
+        let (value_type, body) = read(slot.value, element, &at("value"), slot.names);
         self.function(&value_type, "get", &slot.name, index, &slot.doc, &body);
         let same = match entry.key {
             Value::String => format!("tollgate_same_({name}_key_{}(view, i), key)", slot.name),
@@ -627,10 +663,11 @@ impl Readers<'_, '_> {
 }
 
 /// Type and body of a function that reads one value at `at` of the struct `place`.
-fn read(value: &Value, place: &str, at: &str) -> (String, String) {
+fn read(value: &Value, place: &str, at: &str, names: &Names) -> (String, String) {
     let get = match value {
         Value::Message(message) => {
-            return view(message, &format!("tollgate_get_message_({place}, {at})"));
+            let place = format!("tollgate_get_message_({place}, {at})");
+            return view(message, &place, names);
         }
         Value::I32 | Value::Enum(_) => "i32",
         Value::U32 => "u32",
@@ -643,16 +680,25 @@ fn read(value: &Value, place: &str, at: &str) -> (String, String) {
         Value::Bytes => "bytes",
     };
     (
-        value_type(value),
+        value_type(value, names),
         format!("return tollgate_get_{get}_({place}, {at});"),
     )
 }
 
 /// Type and body of a function that answers the message at `place`.
-fn view(message: &TypeName, place: &str) -> (String, String) {
-    let c_type = type_name(message) + "_view";
+fn view(message: &TypeName, place: &str, names: &Names) -> (String, String) {
+    let c_type = names.of(message) + "_view";
     let body = format!("{c_type} one;\none.v = {place};\nreturn one;");
     (c_type, body)
+}
+
+/// The type of a field's member in a value, if the schema declares it.
+fn types(field: &Field, names: &Names) -> String {
+    match (&field.entry, &field.value) {
+        (Some(entry), _) => names.of(&entry.name) + "_value",
+        (None, Value::Enum(_) | Value::Message(_)) => value_type(&field.value, names),
+        _ => String::new(),
+    }
 }
 
 fn padding(from: u32, to: u32, text: &mut Text) {
@@ -677,17 +723,17 @@ fn scalar_type(value: &Value) -> &'static str {
 }
 
 /// The type of one value in a value struct; of a message, what is pointed to.
-fn value_type(value: &Value) -> String {
+fn value_type(value: &Value, names: &Names) -> String {
     match value {
-        Value::Enum(name) => type_name(name),
-        Value::Message(name) => type_name(name) + "_value",
+        Value::Enum(name) => names.of(name),
+        Value::Message(name) => names.of(name) + "_value",
         scalar => scalar_type(scalar).to_owned(),
     }
 }
 
 /// Emits an enum; answers what was defined.
-pub(crate) fn emit_enum(declared: &Enum, text: &mut Text) -> Vec<String> {
-    let name = type_name(&declared.name);
+pub(crate) fn emit_enum(declared: &Enum, names: &Names, text: &mut Text) -> Vec<String> {
+    let name = names.of(&declared.name);
     text.line("");
     text.line(format!(
         "/* {}; may hold numbers that the schema doesn't name. */",
@@ -717,8 +763,10 @@ pub(crate) fn forward(structs: &[Struct<'_>]) -> BTreeSet<String> {
         lines.insert(declare(one.name.clone()));
         for field in one.fields {
             match &field.value {
-                Value::Message(name) => lines.insert(declare(type_name(name))),
-                Value::Enum(name) => lines.insert(format!("typedef int32_t {};", type_name(name))),
+                Value::Message(name) => lines.insert(declare(one.names.of(name))),
+                Value::Enum(name) => {
+                    lines.insert(format!("typedef int32_t {};", one.names.of(name)))
+                }
                 _ => false,
             };
         }

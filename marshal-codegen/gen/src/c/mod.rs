@@ -20,48 +20,91 @@ mod service;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{Enum, Message, Model, Package};
+use sha2::{Digest, Sha256};
+
+use crate::model::{Enum, Message, Model, Package, TypeName};
 use crate::text::Text;
 use crate::{Files, GenError};
 use message::Struct;
-use names::{ident, screaming};
+use names::{Names, ident};
 
 /// The file that all headers include.
 const RUNTIME: (&str, &str) = ("tollgate_block.h", include_str!("tollgate_block.h"));
 
 pub(crate) fn generate(model: &Model) -> Result<Files, GenError> {
+    let names = give_names(model);
     let mut files = BTreeMap::from([(RUNTIME.0.to_owned(), RUNTIME.1.to_owned())]);
-    let mut taken = BTreeSet::new();
-    let mut called = BTreeSet::new();
-    for package in &model.packages {
+    for package in model.wanted() {
         let mut header = Header {
             package,
+            names: &names,
             text: Text::default(),
-            taken: &mut taken,
         };
-        header.emit(model)?;
+        header.emit(model);
         files.insert(file_name(&package.name), header.text.finish());
         if !package.services.is_empty() {
             let name = file_name(&package.name).replace(".tollgate.h", ".tollgate_service.h");
-            files.insert(name, services_header(package, &mut taken, &mut called)?);
+            files.insert(name, services_header(package, &names));
         }
     }
     Ok(files)
 }
 
+/// Gives every item of the schema its name. What an item defines is what its writers say when they write it alone.
+fn give_names(model: &Model) -> Names {
+    let (mut names, alone) = (Names::new(), Names::default());
+    let called: BTreeSet<&TypeName> = (model.packages.iter().flat_map(|p| &p.services))
+        .flat_map(|service| &service.methods)
+        .flat_map(|method| [&method.input, &method.output])
+        .collect();
+    for package in &model.packages {
+        names.take(guard(&package.name, "TOLLGATE_H"));
+        names.take(guard(&package.name, "TOLLGATE_SERVICE_H"));
+        if !package.services.is_empty() {
+            names.take(descriptor_set(&package.name));
+        }
+    }
+    for package in &model.packages {
+        let nowhere = &mut Text::default();
+        let mut items: Vec<(&TypeName, Vec<String>)> = Vec::new();
+        for declared in enums(package) {
+            let defined = message::emit_enum(declared, &alone, nowhere);
+            items.push((&declared.name, defined));
+        }
+        for message in package.all_messages() {
+            for one in Struct::of(message, &alone) {
+                let mut defined = one.emit_types(nowhere);
+                defined.extend(one.emit_functions(nowhere));
+                if called.contains(one.declared) {
+                    let name = alone.of(one.declared);
+                    defined.extend(rpc::OF_MESSAGE.map(|suffix| name.clone() + suffix));
+                }
+                items.push((one.declared, defined));
+            }
+        }
+        for service in &package.services {
+            let defined = service::emit(service, &alone, "", nowhere);
+            items.push((&service.name, defined));
+        }
+        items.sort_by_key(|(name, _)| name.outer.len());
+        for (name, defined) in items {
+            names.give(name, &defined);
+        }
+    }
+    names
+}
+
 /// One header under construction.
 struct Header<'a> {
     package: &'a Package,
+    names: &'a Names,
     text: Text,
-    /// What the headers define; C has one name space.
-    taken: &'a mut BTreeSet<String>,
 }
 
 impl Header<'_> {
-    fn emit(&mut self, model: &Model) -> Result<(), GenError> {
-        let messages = self.package.all_messages();
-        let structs: Vec<Struct<'_>> = messages.iter().flat_map(|m| Struct::of(m)).collect();
-        let guard = screaming(&self.package.name) + "TOLLGATE_H";
+    /// The comment at the top, and the guard's name.
+    fn head(&mut self, kind: &str) {
+        let guard = guard(&self.package.name, kind);
         let head = self.package.head();
         self.text.line(format!("/* {}", head[0]));
         for line in &head[1..] {
@@ -70,47 +113,50 @@ impl Header<'_> {
         self.text.line(" */");
         self.text.line(format!("#ifndef {guard}"));
         self.text.line(format!("#define {guard}"));
-        self.text.lines(["", "#include \"tollgate_block.h\""]);
-        self.types(&structs)?;
+        self.text.line("");
+    }
+
+    fn emit(&mut self, model: &Model) {
+        let messages = self.package.all_messages();
+        let names = self.names;
+        let structs = messages.iter().flat_map(|m| Struct::of(m, names));
+        let structs: Vec<Struct<'_>> = structs.collect();
+        self.head("TOLLGATE_H");
+        self.text.line("#include \"tollgate_block.h\"");
+        self.types(&structs);
         for package in &self.package.uses {
             self.text
                 .line(format!("#include \"{}\"", file_name(package)));
         }
         for one in &structs {
-            let defined = one.emit_functions(&mut self.text);
-            self.take_all(defined)?;
+            one.emit_functions(&mut self.text);
         }
         if !self.package.services.is_empty() {
-            self.services(model)?;
+            self.services(model);
         }
         self.text.lines(["", "#endif"]);
-        Ok(())
     }
 
-    fn types(&mut self, structs: &[Struct<'_>]) -> Result<(), GenError> {
+    fn types(&mut self, structs: &[Struct<'_>]) {
         for declared in enums(self.package) {
-            let defined = message::emit_enum(declared, &mut self.text);
-            self.take_all(defined)?;
+            message::emit_enum(declared, self.names, &mut self.text);
         }
         self.text.line("");
         for line in message::forward(structs) {
             self.text.line(line);
         }
         for one in structs {
-            let defined = one.emit_types(&mut self.text);
-            self.take_all(defined)?;
+            one.emit_types(&mut self.text);
         }
         self.text.line("");
         for one in structs {
             self.text.line(format!("{};", one.put_signature()));
         }
         self.text.line("");
-        Ok(())
     }
 
-    fn services(&mut self, model: &Model) -> Result<(), GenError> {
-        let set = ident(&self.package.name, &[], "descriptor_set");
-        self.take_all(vec![set.clone()])?;
+    fn services(&mut self, model: &Model) {
+        let set = descriptor_set(&self.package.name);
         self.text.line("");
         self.text
             .line("/* The compiled schema, a serialized google.protobuf.FileDescriptorSet. */");
@@ -118,66 +164,54 @@ impl Header<'_> {
         self.text.bytes(&model.descriptor_set);
         self.text.line("};");
         for service in &self.package.services {
-            let defined = service::emit(service, &set, &mut self.text);
-            self.take_all(defined)?;
+            service::emit(service, self.names, &set, &mut self.text);
         }
-        Ok(())
-    }
-
-    /// Notes what was defined; each name may be defined once.
-    fn take_all(&mut self, names: Vec<String>) -> Result<(), GenError> {
-        for name in names {
-            if !self.taken.insert(name.clone()) {
-                return Err(GenError::NameClash {
-                    package: self.package.name.clone(),
-                    language: "C",
-                    name,
-                });
-            }
-        }
-        Ok(())
     }
 }
 
-/// The header of a package's calls. `called` has the messages that other headers of this kind have, too.
-fn services_header(
-    package: &Package,
-    taken: &mut BTreeSet<String>,
-    called: &mut BTreeSet<String>,
-) -> Result<String, GenError> {
-    let guard = screaming(&package.name) + "TOLLGATE_SERVICE_H";
+/// The header of a package's calls. Other headers of this kind may have functions of the same messages.
+fn services_header(package: &Package, names: &Names) -> String {
     let mut header = Header {
         package,
+        names,
         text: Text::default(),
-        taken,
     };
+    header.head("TOLLGATE_SERVICE_H");
     let text = &mut header.text;
-    let head = package.head();
-    text.line(format!("/* {}", head[0]));
-    for line in &head[1..] {
-        text.line(format!(" * {line}"));
-    }
-    text.line(" */");
-    text.line(format!("#ifndef {guard}"));
-    text.line(format!("#define {guard}"));
-    text.line("");
     text.line("#include <tollgate.h>");
     text.line(format!("#include \"{}\"", file_name(&package.name)));
     let methods = package.services.iter().flat_map(|service| &service.methods);
     let messages = methods.flat_map(|method| [&method.input, &method.output]);
-    let messages: BTreeSet<String> = messages.map(names::type_name).collect();
+    let messages: BTreeSet<String> = messages.map(|name| names.of(name)).collect();
     for message in messages {
-        let defined = rpc::emit_message(&message, &mut header.text);
-        if called.insert(message) {
-            header.take_all(defined)?;
-        }
+        rpc::emit_message(&message, text);
     }
     for service in &package.services {
-        let defined = rpc::emit(service, &mut header.text);
-        header.take_all(defined)?;
+        rpc::emit(service, names, text);
     }
-    header.text.lines(["", "#endif"]);
-    Ok(header.text.finish())
+    text.lines(["", "#endif"]);
+    header.text.finish()
+}
+
+/// The array of a package's descriptor set.
+fn descriptor_set(package: &str) -> String {
+    ident(package, &[], "descriptor_set")
+}
+
+/// The macro that guards a header. Packages that look alike in capitals are told apart by a hash: a header that another one's macro
+/// keeps out is missing without a word.
+fn guard(package: &str, kind: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.';
+    let mut guard = package.replace('.', "_").to_ascii_uppercase() + "_";
+    if !package.chars().all(is_plain) || package.is_empty() {
+        let hash = Sha256::digest(package.as_bytes());
+        guard = format!("P{guard}");
+        guard += &format!(
+            "{:02x}{:02x}{:02x}{:02x}_",
+            hash[0], hash[1], hash[2], hash[3]
+        );
+    }
+    guard + kind
 }
 
 /// All enums of a package, those inside messages, too.

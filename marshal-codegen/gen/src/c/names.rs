@@ -2,11 +2,103 @@
 //!
 //! Names that end in an underscore are the generator's own (`presence_`, `unknown_`, `x_is_set_`). A field whose name ends in
 //! one, or that C or C++ won't have as a member, gets one more, so that no two of them meet: the generator's end in one.
+//!
+//! C has one name space. What an item defines, its own name and all that begin with it, is free together or not at all: where one of
+//! them is taken, the item is called with an underscore at its end. Top-level items come before nested ones.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::TypeName;
 
-/// Keywords of C11 and C++17, and macros that are defined wherever the stubs are.
+/// The names of types and services.
+#[derive(Default)]
+pub(crate) struct Names {
+    given: BTreeMap<TypeName, String>,
+    taken: BTreeSet<String>,
+}
+
+impl Names {
+    /// No item has a name yet; the libraries' are taken.
+    pub(crate) fn new() -> Names {
+        let headers = [
+            include_str!("tollgate_block.h"),
+            include_str!("../../../../client-libs/c/include/tollgate.h"),
+        ];
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let words = headers.iter().flat_map(|text| text.split(|c| !is_name(c)));
+        let own = words.filter(|word| word.to_ascii_lowercase().starts_with("tollgate_"));
+        let library = entries(MACROS).chain(entries(DECLARED));
+        let taken = own.chain(library).chain(LOCALS.iter().copied());
+        Names {
+            given: BTreeMap::new(),
+            taken: taken.map(str::to_owned).collect(),
+        }
+    }
+
+    /// What an item is called; until it has been given a name, as if it were alone.
+    pub(crate) fn of(&self, name: &TypeName) -> String {
+        let given = self.given.get(name).cloned();
+        given.unwrap_or_else(|| ident(&name.package, &name.outer, &name.name))
+    }
+
+    /// Gives an item its name. `defined` is what it defines if it is alone.
+    pub(crate) fn give(&mut self, name: &TypeName, defined: &[String]) {
+        let alone = self.of(name);
+        let suffix = |name: &String| name[alone.len()..].to_owned();
+        let suffixes: Vec<String> = defined.iter().map(suffix).collect();
+        let given = free(alone, &suffixes, &mut self.taken);
+        self.given.insert(name.clone(), given);
+    }
+
+    /// Takes a name that is no item's.
+    pub(crate) fn take(&mut self, name: String) {
+        self.taken.insert(name);
+    }
+}
+
+/// Takes `name` with each of the suffixes, or, if one of these names is taken, the same with underscores between.
+pub(crate) fn free<S: AsRef<str>>(
+    mut name: String,
+    suffixes: &[S],
+    taken: &mut BTreeSet<String>,
+) -> String {
+    let whole = |name: &str, suffix: &S| [name, suffix.as_ref()].concat();
+    while suffixes.iter().any(|s| taken.contains(&whole(&name, s))) {
+        name.push('_');
+    }
+    taken.extend(suffixes.iter().map(|s| whole(&name, s)));
+    name
+}
+
+/// What a struct's member can't be called.
+const MACROS: &str = include_str!("macros.txt");
+/// What an item can't be called that has no prefix.
+const DECLARED: &str = include_str!("declared.txt");
+/// Parameters and variables in whose scope a type or a service is named, and what is a program's or C++'s.
+const LOCALS: &[&str] = &[
+    "all", "at", "client", "fixed", "handlers", "i", "index", "m", "main", "session", "status",
+    "std", "target", "view", "w",
+];
+
+/// The words of a list with comments.
+fn entries(list: &'static str) -> impl Iterator<Item = &'static str> {
+    let lines = list.lines().filter(|line| !line.starts_with('#'));
+    lines.flat_map(str::split_whitespace)
+}
+
+/// Keywords of C11 and C++17, macros that are defined wherever the stubs are, and the types of members: in C++ a member's name hides
+/// the type from those behind it.
 const RESERVED: &[&str] = &[
+    "int32_t",
+    "int64_t",
+    "size_t",
+    "tollgate_bytes",
+    "tollgate_call",
+    "tollgate_slot",
+    "tollgate_str",
+    "uint32_t",
+    "uint64_t",
+    "uint8_t",
     "alignas",
     "alignof",
     "and",
@@ -123,32 +215,38 @@ pub(crate) fn ident(package: &str, outer: &[String], name: &str) -> String {
     member(&parts.join("_"))
 }
 
-/// The name of a type.
-pub(crate) fn type_name(name: &TypeName) -> String {
-    ident(&name.package, &name.outer, &name.name)
-}
-
 /// The name of a struct's member.
 pub(crate) fn member(name: &str) -> String {
-    if name.ends_with('_') || RESERVED.contains(&name) {
+    let is_taken = || RESERVED.contains(&name) || entries(MACROS).any(|entry| entry == name);
+    if name.ends_with('_') || is_taken() {
         format!("{name}_")
     } else {
         name.to_owned()
     }
 }
 
-/// The beginning of a package's macros.
-pub(crate) fn screaming(package: &str) -> String {
-    package
-        .split('.')
-        .filter(|part| !part.is_empty())
-        .map(|part| part.to_ascii_uppercase() + "_")
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_item_defines_is_free_together() {
+        let name = |name: &str| TypeName {
+            package: "p".into(),
+            outer: Vec::new(),
+            name: name.into(),
+        };
+        let mut names = Names::new();
+        for (item, suffixes, expected) in [
+            ("M", &["", "_get_x"][..], "p_M"),
+            ("M_get", &["", "_x"], "p_M_get_"),
+            ("M_get_x", &[""], "p_M_get_x_"),
+        ] {
+            let defined: Vec<_> = suffixes.iter().map(|s| format!("p_{item}{s}")).collect();
+            names.give(&name(item), &defined);
+            assert_eq!(names.of(&name(item)), expected);
+        }
+    }
 
     #[test]
     fn names_are_prefixed_and_never_keywords() {
@@ -162,6 +260,8 @@ mod tests {
             ("class_", "class__"),
             ("presence_", "presence__"),
             ("x", "x"),
+            ("INT32_MAX", "INT32_MAX_"),
+            ("st_atime", "st_atime_"),
         ] {
             assert_eq!(member(name), expected);
         }

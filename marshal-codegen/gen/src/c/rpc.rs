@@ -5,18 +5,18 @@
 //!   streams      S_M_open, S_M_send, S_M_receive    S_M(call, user): S_M_next ──▶ S_M_respond or S_M_reply
 //! ```
 
-use crate::c::names::{member, type_name};
+use crate::c::names::{Names, member};
+use crate::c::service::methods;
 use crate::model::{Method, Service};
 use crate::text::Text;
 
-/// Emits one service's functions; answers what it defined.
-pub(crate) fn emit(service: &Service, text: &mut Text) -> Vec<String> {
-    let name = type_name(&service.name);
-    let mut defined = Vec::new();
+/// Emits one service's functions.
+pub(crate) fn emit(service: &Service, names: &Names, text: &mut Text) {
+    let name = names.of(&service.name);
     let mut functions = Functions {
         service: &name,
+        names,
         text,
-        defined: &mut defined,
     };
     functions.begin(
         &format!(
@@ -24,42 +24,45 @@ pub(crate) fn emit(service: &Service, text: &mut Text) -> Vec<String> {
             service.name
         ),
         "tollgate_code",
-        "client",
+        "_client",
         "tollgate_session *session, const char *target, tollgate_client **client, tollgate_status *status",
     );
     functions.end(&[format!(
         "return tollgate_client_new(session, &{name}, target, client, status);"
     )]);
-    for method in &service.methods {
-        functions.calling(method);
+    let own = methods(service);
+    for (method, name) in service.methods.iter().zip(&own) {
+        functions.calling(method, name);
     }
-    for method in &service.methods {
-        functions.answering(method);
+    for (method, name) in service.methods.iter().zip(&own) {
+        functions.answering(method, name);
     }
-    functions.handlers(service);
-    defined
+    functions.handlers(service, &own);
 }
 
 /// The functions of one service under construction.
 struct Functions<'a> {
     service: &'a str,
+    names: &'a Names,
     text: &'a mut Text,
-    defined: &'a mut Vec<String>,
 }
 
 const STATUS: &str = "tollgate_status *status";
 const OPTIONS: &str = "const tollgate_call_options *options";
 
 impl Functions<'_> {
-    /// Begins a function of the service's.
+    /// Begins a function of the service's, with the part of its name behind the service's.
     fn begin(&mut self, about: &str, result: &str, name: &str, parameters: &str) {
-        let name = format!("{}_{name}", self.service);
+        let name = format!("{}{name}", self.service);
         self.text.line("");
         self.text.line(format!("/* {about} */"));
         self.text
             .line(format!("static inline {result} {name}({parameters})"));
         self.text.line("{");
-        self.defined.push(name);
+    }
+
+    fn types(&self, method: &Method) -> (String, String) {
+        (self.names.of(&method.input), self.names.of(&method.output))
     }
 
     fn end(&mut self, body: &[String]) {
@@ -70,10 +73,9 @@ impl Functions<'_> {
     }
 
     /// What the calling side of a method needs.
-    fn calling(&mut self, method: &Method) {
-        let (input, output) = (type_name(&method.input), type_name(&method.output));
-        let (service, name) = (self.service, &method.name);
-        let index = format!("{service}_{name}");
+    fn calling(&mut self, method: &Method, name: &str) {
+        let (input, output) = self.types(method);
+        let index = format!("{}{name}", self.service);
         let request = format!("const {input}_value *request");
         let source =
             format!("tollgate_source source = tollgate_source_of({input}_write_any, request);");
@@ -141,9 +143,8 @@ impl Functions<'_> {
     }
 
     /// What the answering side of a method needs.
-    fn answering(&mut self, method: &Method) {
-        let (input, output) = (type_name(&method.input), type_name(&method.output));
-        let name = &method.name;
+    fn answering(&mut self, method: &Method, name: &str) {
+        let (input, output) = self.types(method);
         if method.client_streaming {
             self.receive(
                 &format!("{name}_next"),
@@ -207,7 +208,7 @@ impl Functions<'_> {
     }
 
     /// The table of handlers, and what serves it.
-    fn handlers(&mut self, service: &Service) {
+    fn handlers(&mut self, service: &Service, own: &[String]) {
         let name = self.service.to_owned();
         let table = format!("{name}_handlers");
         self.text.line("");
@@ -219,7 +220,7 @@ impl Functions<'_> {
         for method in &service.methods {
             let request = match method.client_streaming {
                 true => String::new(),
-                false => format!("{}_view request, ", type_name(&method.input)),
+                false => format!("{}_view request, ", self.names.of(&method.input)),
             };
             self.text.line(format!(
                 "void (*{})(tollgate_call *call, {request}void *user);",
@@ -229,21 +230,20 @@ impl Functions<'_> {
         self.text.line("/* Handed to each of them. */");
         self.text.line("void *user_;");
         self.text.line(format!("}} {table};"));
-        self.defined.push(table.clone());
-        for method in &service.methods {
-            self.trampoline(method, &table);
+        for (method, name) in service.methods.iter().zip(own) {
+            self.trampoline(method, name, &table);
         }
         let count = service.methods.len();
         self.begin(
             "Serves it until the session ends, as tollgate_session_add_service does. The table has to live as long.",
             "tollgate_code",
-            "serve",
+            "_serve",
             &format!("tollgate_session *session, const {table} *handlers, {STATUS}"),
         );
         // An array of no elements isn't C.
         let mut body = vec![format!("tollgate_handler_fn all[{}];", count.max(1))];
-        for (at, method) in service.methods.iter().enumerate() {
-            body.push(format!("all[{at}] = {name}_{}_handle_;", method.name));
+        for (at, own) in own.iter().enumerate() {
+            body.push(format!("all[{at}] = {name}{own}_handle_;"));
         }
         if count == 0 {
             body.push("all[0] = NULL;".to_owned());
@@ -255,10 +255,10 @@ impl Functions<'_> {
     }
 
     /// From the library's kind of handler to a method's.
-    fn trampoline(&mut self, method: &Method, table: &str) {
-        let (name, field) = (&method.name, member(&method.name));
+    fn trampoline(&mut self, method: &Method, name: &str, table: &str) {
+        let field = member(&method.name);
         self.begin(
-            &format!("Hands a call to the handler of {name}."),
+            &format!("Hands a call to the handler of {}.", method.name),
             "void",
             &format!("{name}_handle_"),
             "tollgate_call *call, void *user",
@@ -270,16 +270,17 @@ impl Functions<'_> {
             "return;".to_owned(),
             "}".to_owned(),
         ];
+        // Without the parentheses a macro of the handler's name would take the call for its own.
         if method.client_streaming {
-            body.push(format!("handlers->{field}(call, handlers->user_);"));
+            body.push(format!("(handlers->{field})(call, handlers->user_);"));
         } else {
-            let input = type_name(&method.input);
+            let input = self.names.of(&method.input);
             body.extend([
                 "{".to_owned(),
                 "tollgate_message *message;".to_owned(),
                 "if (tollgate_call_receive(call, TOLLGATE_NONBLOCK, &message, NULL) == TOLLGATE_OK) {".to_owned(),
                 // In C++ it is freed, too, when the handler throws.
-                format!("TOLLGATE_THEN_FREE_(message, handlers->{field}(call, {input}_of(message), handlers->user_));"),
+                format!("TOLLGATE_THEN_FREE_(message, (handlers->{field})(call, {input}_of(message), handlers->user_));"),
                 "}".to_owned(),
                 "}".to_owned(),
             ]);
@@ -288,9 +289,12 @@ impl Functions<'_> {
     }
 }
 
+/// What [`emit_message`] defines, behind the message's name.
+pub(crate) const OF_MESSAGE: [&str; 3] = ["_ANY_", "_write_any", "_of"];
+
 /// What calls of a message type need: its writer for the library, and the view of one that was received. Other packages' headers may
-/// have the same. Answers what it defined.
-pub(crate) fn emit_message(message: &str, text: &mut Text) -> Vec<String> {
+/// have the same.
+pub(crate) fn emit_message(message: &str, text: &mut Text) {
     text.line("");
     text.line(format!("#ifndef {message}_ANY_"));
     text.line(format!("#define {message}_ANY_"));
@@ -313,5 +317,4 @@ pub(crate) fn emit_message(message: &str, text: &mut Text) -> Vec<String> {
     text.line(format!("return {message}_read(block.data, block.len);"));
     text.line("}");
     text.line("#endif");
-    vec![format!("{message}_write_any"), format!("{message}_of")]
 }

@@ -1,13 +1,50 @@
 //! Services: indexes and names of methods, and what an application hands to its daemon.
 
-use crate::c::names::type_name;
-use crate::model::Service;
+use crate::c::names::{Names, free};
+use crate::model::{Method, Service};
 use crate::text::Text;
 
-/// Emits one service; answers what it defined.
-pub(crate) fn emit(service: &Service, descriptor_set: &str, text: &mut Text) -> Vec<String> {
-    let name = type_name(&service.name);
-    let mut defined = vec![name.clone(), format!("{name}_methods")];
+/// What a service defines besides its methods' names, all beginning with its own; most of it in the header of calls.
+const OWN: [&str; 6] = [
+    "",
+    "_methods",
+    "_METHODS_",
+    "_client",
+    "_serve",
+    "_handlers",
+];
+
+/// What a method defines, all beginning with its own name.
+fn suffixes(method: &Method) -> Vec<&'static str> {
+    let mut all = vec!["", "_NAME_", "_handle_"];
+    all.extend(match (method.client_streaming, method.server_streaming) {
+        (false, false) => &["_call", "_start", "_reply"][..],
+        (true, false) => &["_open", "_send", "_receive", "_next", "_reply"],
+        (false, true) => &["_open", "_receive", "_respond"],
+        (true, true) => &["_open", "_send", "_receive", "_next", "_respond"],
+    });
+    all
+}
+
+/// The methods' names behind their service's: `_Reserve`.
+pub(crate) fn methods(service: &Service) -> Vec<String> {
+    let mut taken = OWN.map(str::to_owned).into();
+    let methods = service.methods.iter();
+    methods
+        .map(|m| free(format!("_{}", m.name), &suffixes(m), &mut taken))
+        .collect()
+}
+
+/// Emits one service; answers what it defines, here and in the header of its calls.
+pub(crate) fn emit(
+    service: &Service,
+    names: &Names,
+    descriptor_set: &str,
+    text: &mut Text,
+) -> Vec<String> {
+    let name = names.of(&service.name);
+    let own = methods(service);
+    let mut defined: Vec<_> = OWN.iter().map(|own| format!("{name}{own}")).collect();
     text.line("");
     text.line(format!(
         "/* Service {}: indexes and full names of its methods. */",
@@ -15,17 +52,18 @@ pub(crate) fn emit(service: &Service, descriptor_set: &str, text: &mut Text) -> 
     ));
     if !service.methods.is_empty() {
         text.line("enum {");
-        for (index, method) in service.methods.iter().enumerate() {
-            text.line(format!("{name}_{} = {index},", method.name));
-            defined.push(format!("{name}_{}", method.name));
+        for (index, (method, own)) in service.methods.iter().zip(&own).enumerate() {
+            text.line(format!("{name}{own} = {index},"));
+            let all = suffixes(method);
+            defined.extend(all.iter().map(|suffix| format!("{name}{own}{suffix}")));
         }
         let last = service.methods.len();
         text.line(format!("{name}_METHODS_ = {last}"));
         text.line("};");
     }
-    for method in &service.methods {
+    for (method, own) in service.methods.iter().zip(&own) {
         let (method, full) = (&method.name, &service.name);
-        text.line(format!("#define {name}_{method}_NAME_ \"{full}/{method}\""));
+        text.line(format!("#define {name}{own}_NAME_ \"{full}/{method}\""));
     }
     let mut methods = "NULL".to_owned();
     if !service.methods.is_empty() {

@@ -19,7 +19,7 @@ use tollgate_schema::Cardinality;
 use crate::model::{Enum, Field, Message, Model, Package, TypeName, Value};
 use crate::text::Text;
 use crate::{Files, GenError};
-use names::{Attributes, class_path, enum_member, module_name};
+use names::{Attributes, Names, enum_member, module_alias, module_name};
 
 /// The module that all others import.
 const RUNTIME: (&str, &str) = ("tollgate_block.py", include_str!("tollgate_block.py"));
@@ -28,40 +28,33 @@ const RUNTIME: (&str, &str) = ("tollgate_block.py", include_str!("tollgate_block
 const BYTES_PER_LINE: usize = 24;
 
 pub(crate) fn generate(model: &Model) -> Result<Files, GenError> {
+    let names = Names::new(model)?;
     let mut files = BTreeMap::from([(RUNTIME.0.to_owned(), RUNTIME.1.to_owned())]);
-    for package in &model.packages {
-        let name = module_name(&package.name);
-        let text = Module {
+    for package in model.wanted() {
+        let module = Module {
             package,
+            names: &names,
+            hidden: BTreeSet::new(),
             text: Text::default(),
-        }
-        .emit(model)?;
-        if files.insert(format!("{name}.py"), text).is_some() {
-            return Err(clash(package, name));
-        }
+        };
+        let name = format!("{}.py", module_name(&package.name));
+        files.insert(name, module.emit(model));
     }
     Ok(files)
-}
-
-fn clash(package: &Package, name: String) -> GenError {
-    GenError::NameClash {
-        package: package.name.clone(),
-        language: "Python",
-        name,
-    }
 }
 
 /// One module under construction.
 struct Module<'a> {
     package: &'a Package,
+    names: &'a Names,
+    /// The attributes of the class that is written: annotations in it see them first.
+    hidden: BTreeSet<String>,
     text: Text,
 }
 
 impl Module<'_> {
-    fn emit(mut self, model: &Model) -> Result<String, GenError> {
+    fn emit(mut self, model: &Model) -> String {
         let package = self.package;
-        self.check_names()?;
-        self.head();
         for declared in &package.enums {
             self.enumeration(declared);
         }
@@ -77,32 +70,27 @@ impl Module<'_> {
         for service in &package.services {
             self.service(service);
         }
-        Ok(self.text.finish())
+        let body = std::mem::take(&mut self.text).finish();
+        self.head(&body);
+        let head = std::mem::take(&mut self.text).finish();
+        self.aliases(&body);
+        head + &body + &self.text.finish()
     }
 
-    /// Every class and service needs a name of its own, next to those of its siblings.
-    fn check_names(&self) -> Result<(), GenError> {
-        let mut taken = BTreeSet::from(["DESCRIPTOR_SET".to_owned()]);
-        let messages = self.package.all_messages();
-        let enums = self
-            .package
-            .enums
-            .iter()
-            .chain(messages.iter().flat_map(|m| &m.enums));
-        let views = messages.iter().map(|m| class_path(&m.name) + "View");
-        let names = messages.iter().map(|m| class_path(&m.name));
-        let names = names.chain(enums.map(|e| class_path(&e.name)));
-        let services = self.package.services.iter();
-        let services = services.flat_map(|service| service::names(&class_path(&service.name)));
-        for name in names.chain(views).chain(services) {
-            if !taken.insert(name.clone()) {
-                return Err(clash(self.package, name));
-            }
+    /// Other names of classes, for annotations where an attribute has the first.
+    fn aliases(&mut self, body: &str) {
+        let globals = self.names.globals(&self.package.name);
+        let used = |name: &&String| body.contains(&alias(name));
+        let used: Vec<_> = globals.iter().filter(used).collect();
+        if !used.is_empty() {
+            self.text.lines(["", ""]);
         }
-        Ok(())
+        for name in used {
+            self.text.line(format!("{} = {name}", alias(name)));
+        }
     }
 
-    fn head(&mut self) {
+    fn head(&mut self, body: &str) {
         let head = self.package.head();
         self.text.line(format!("\"\"\"{}", head[0]));
         self.text.line("");
@@ -111,27 +99,30 @@ impl Module<'_> {
         }
         self.text
             .lines(["\"\"\"", "", "from __future__ import annotations", ""]);
+        if body.contains("_builtins.") {
+            self.text.line("import builtins as _builtins");
+        }
         self.text.lines([
             "import dataclasses as _dataclasses",
             "import typing as _typing",
             "",
         ]);
-        let uses: Vec<_> = self.package.uses.iter().map(|p| module_name(p)).collect();
+        let uses = self.package.uses.iter();
+        let uses: Vec<_> = uses.map(|p| (module_name(p), module_alias(p))).collect();
         self.text.line("if __package__:");
         self.text.indent();
         self.text.line("from . import tollgate_block as _tb");
-        for module in &uses {
-            self.text
-                .line(format!("from . import {module} as _{module}"));
+        for (module, alias) in &uses {
+            self.text.line(format!("from . import {module} as {alias}"));
         }
         self.text.dedent();
         self.text.line("else:");
         self.text.indent();
         self.text
             .line("import tollgate_block as _tb  # type: ignore");
-        for module in &uses {
+        for (module, alias) in &uses {
             self.text
-                .line(format!("import {module} as _{module}  # type: ignore"));
+                .line(format!("import {module} as {alias}  # type: ignore"));
         }
         self.text.dedent();
         if !self.package.services.is_empty() {
@@ -141,6 +132,11 @@ impl Module<'_> {
             self.text.line("import tollgate as _tollgate");
             self.text.line("import tollgate.aio as _aio");
             self.text.dedent();
+            self.text.line("else:");
+            self.text.indent();
+            self.text.line("_tollgate = _tb.Library(\"tollgate\")");
+            self.text.line("_aio = _tb.Library(\"tollgate.aio\")");
+            self.text.dedent();
         }
     }
 
@@ -148,7 +144,7 @@ impl Module<'_> {
         self.text.lines(["", ""]);
         self.text.line(format!(
             "class {}(_tb.OpenEnum):",
-            names::class_name(&declared.name)
+            self.names.class(&declared.name).name
         ));
         self.text.indent();
         self.text.line(format!("\"\"\"`{}`.\"\"\"", declared.name));
@@ -163,7 +159,8 @@ impl Module<'_> {
 
     /// The dataclass, with what is declared in it, and its view.
     fn message(&mut self, message: &Message) {
-        let name = names::class_name(&message.name);
+        let class = self.names.class(&message.name);
+        let name = &class.name;
         self.text.lines(["", ""]);
         self.text.line("@_dataclasses.dataclass");
         self.text.line(format!("class {name}(_tb.Message):"));
@@ -175,7 +172,13 @@ impl Module<'_> {
         for inner in &message.messages {
             self.message(inner);
         }
-        let fields = attributes(message);
+        let fields = self.attributes(message);
+        let attributes = fields.iter().map(|(attribute, _)| attribute.clone());
+        self.hidden = attributes.collect();
+        let inner = message.messages.iter().map(|m| self.names.class(&m.name));
+        let inner = inner.chain(message.enums.iter().map(|e| self.names.class(&e.name)));
+        self.hidden
+            .extend(inner.flat_map(|class| [class.name.clone(), class.view.clone()]));
         self.text.line("");
         for (attribute, field) in &fields {
             let (of, default) = self.owned(field);
@@ -184,14 +187,16 @@ impl Module<'_> {
         }
         self.text
             .line("# Records of fields that the schema doesn't know, in protobuf's encoding.");
-        self.text.line("unknown_fields: bytes = b\"\"");
+        let bytes = self.builtin("bytes");
+        self.text.line(format!("unknown_fields: {bytes} = b\"\""));
         self.text.dedent();
-        self.view(message, &name, &fields);
+        self.view(message, &class.view, &fields);
+        self.hidden.clear();
     }
 
     fn view(&mut self, message: &Message, name: &str, fields: &[(String, &Field)]) {
         self.text.lines(["", ""]);
-        self.text.line(format!("class {name}View(_tb.View):"));
+        self.text.line(format!("class {name}(_tb.View):"));
         self.text.indent();
         self.text
             .line(format!("\"\"\"`{}` in place.\"\"\"", message.name));
@@ -199,7 +204,8 @@ impl Module<'_> {
         self.text.line("__slots__ = ()");
         for (index, (attribute, field)) in fields.iter().enumerate() {
             let of = self.shown(field);
-            self.text.lines(["", "@property"]);
+            let property = self.builtin("property");
+            self.text.lines(["", &format!("@{property}")]);
             self.text.line(format!("def {attribute}(self) -> {of}:"));
             self.text.indent();
             self.text.line(format!(
@@ -211,7 +217,7 @@ impl Module<'_> {
     }
 
     fn layout(&mut self, message: &Message) {
-        let name = class_path(&message.name);
+        let class = self.names.class(&message.name);
         let oneofs: String = message
             .oneofs
             .iter()
@@ -219,8 +225,8 @@ impl Module<'_> {
             .collect();
         self.text.lines(["", ""]);
         self.text.line("_tb.layout(");
-        self.text.line(format!("{name},"));
-        self.text.line(format!("{name}View,"));
+        self.text.line(format!("{},", class.path()));
+        self.text.line(format!("{},", class.view_path()));
         self.text.line("_tb.Layout(");
         self.text.line(format!("\"{}\",", message.name));
         self.text.line(format!("size={},", message.size));
@@ -228,7 +234,7 @@ impl Module<'_> {
             .line(format!("presence_words={},", message.presence_words));
         self.text.line(format!("oneofs=({}),", oneofs.trim_end()));
         self.text.line("fields=(");
-        for (attribute, field) in attributes(message) {
+        for (attribute, field) in self.attributes(message) {
             self.text.line(self.table_row(&attribute, field));
         }
         self.text.line("),");
@@ -276,22 +282,51 @@ impl Module<'_> {
         self.text.line(")");
     }
 
+    /// The fields by number, with the names of their attributes.
+    fn attributes<'m>(&self, message: &'m Message) -> Vec<(String, &'m Field)> {
+        let inner = message.messages.iter().map(|m| &m.name);
+        let inner = inner.chain(message.enums.iter().map(|e| &e.name));
+        let inner = inner.map(|name| self.names.class(name).name.clone());
+        let names = names::attributes(message, inner);
+        names.into_iter().zip(&message.fields).collect()
+    }
+
     /// How this module names a type.
     fn reference(&self, name: &TypeName) -> String {
-        if name.package == self.package.name {
-            class_path(name)
+        self.seen(name, self.names.class(name).path())
+    }
+
+    fn reference_view(&self, name: &TypeName) -> String {
+        self.seen(name, self.names.class(name).view_path())
+    }
+
+    fn seen(&self, name: &TypeName, path: String) -> String {
+        let first = path.split('.').next().unwrap_or_default();
+        if name.package != self.package.name {
+            format!("{}.{path}", module_alias(&name.package))
+        } else if self.hidden.contains(first) {
+            alias(first) + &path[first.len()..]
         } else {
-            format!("_{}.{}", module_name(&name.package), class_path(name))
+            path
+        }
+    }
+
+    /// How this module names what Python has itself.
+    fn builtin(&self, name: &str) -> String {
+        let globals = self.names.globals(&self.package.name);
+        match self.hidden.contains(name) || globals.contains(name) {
+            true => format!("_builtins.{name}"),
+            false => name.to_owned(),
         }
     }
 
     fn element(&self, value: &Value) -> String {
         match value {
-            Value::I32 | Value::U32 | Value::I64 | Value::U64 => "int".to_owned(),
-            Value::F32 | Value::F64 => "float".to_owned(),
-            Value::Bool => "bool".to_owned(),
-            Value::String => "str".to_owned(),
-            Value::Bytes => "bytes".to_owned(),
+            Value::I32 | Value::U32 | Value::I64 | Value::U64 => self.builtin("int"),
+            Value::F32 | Value::F64 => self.builtin("float"),
+            Value::Bool => self.builtin("bool"),
+            Value::String => self.builtin("str"),
+            Value::Bytes => self.builtin("bytes"),
             Value::Enum(name) | Value::Message(name) => self.reference(name),
         }
     }
@@ -330,8 +365,8 @@ impl Module<'_> {
     /// What a view shows for a field.
     fn shown(&self, field: &Field) -> String {
         let one = |value: &Value| match value {
-            Value::Bytes => "memoryview".to_owned(),
-            Value::Message(name) => self.reference(name) + "View",
+            Value::Bytes => self.builtin("memoryview"),
+            Value::Message(name) => self.reference_view(name),
             value => self.element(value),
         };
         let value = one(&field.value);
@@ -344,22 +379,9 @@ impl Module<'_> {
     }
 }
 
-/// The fields by number, with the names of their attributes.
-fn attributes(message: &Message) -> Vec<(String, &Field)> {
-    let mut taken = Attributes::of_message();
-    for name in message
-        .messages
-        .iter()
-        .map(|m| &m.name)
-        .chain(message.enums.iter().map(|e| &e.name))
-    {
-        taken.reserve(names::class_name(name));
-    }
-    message
-        .fields
-        .iter()
-        .map(|f| (taken.take(&f.name), f))
-        .collect()
+/// The other name of a class.
+fn alias(class: &str) -> String {
+    format!("_type_{class}")
 }
 
 fn field_doc(message: &Message, field: &Field) -> String {

@@ -2,9 +2,183 @@
 //!
 //! A package `a.b` is the module `a_b_tollgate`; types that are declared inside a message are attributes of its class.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::TypeName;
+use crate::GenError;
+use crate::model::{Enum, Message, Model, Package, Service, TypeName};
+use crate::names::Scope;
+
+/// The names of a schema's classes. In a module and in a class come first what is declared there, then a message's fields, then views,
+/// then what is generated for services; who comes late gets an underscore (see [`Scope`]).
+#[derive(Default)]
+pub(crate) struct Names {
+    /// Enums and messages.
+    classes: BTreeMap<TypeName, Class>,
+    services: BTreeMap<TypeName, ServiceNames>,
+    /// By package: what its module defines.
+    globals: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// A class and, of a message, its view, which stands beside it.
+pub(crate) struct Class {
+    /// The classes around it.
+    outer: Vec<String>,
+    pub(crate) name: String,
+    pub(crate) view: String,
+}
+
+/// What a service has in its module.
+pub(crate) struct ServiceNames {
+    pub(crate) table: String,
+    pub(crate) stub: String,
+    pub(crate) async_stub: String,
+    pub(crate) servicer: String,
+    pub(crate) async_servicer: String,
+    pub(crate) adder: String,
+}
+
+impl ServiceNames {
+    pub(crate) fn stub(&self, is_async: bool) -> &str {
+        if is_async {
+            &self.async_stub
+        } else {
+            &self.stub
+        }
+    }
+
+    pub(crate) fn servicer(&self, is_async: bool) -> &str {
+        if is_async {
+            &self.async_servicer
+        } else {
+            &self.servicer
+        }
+    }
+}
+
+impl Class {
+    /// The class as its module names it.
+    pub(crate) fn path(&self) -> String {
+        self.beside(&self.name)
+    }
+
+    pub(crate) fn view_path(&self) -> String {
+        self.beside(&self.view)
+    }
+
+    fn beside(&self, name: &str) -> String {
+        let outer = self.outer.iter().map(String::as_str);
+        outer.chain([name]).collect::<Vec<_>>().join(".")
+    }
+}
+
+impl Names {
+    pub(crate) fn new(model: &Model) -> Result<Names, GenError> {
+        let mut names = Names::default();
+        let mut modules: BTreeMap<String, &str> = BTreeMap::new();
+        let mut aliases = OF_MODULES.map(str::to_owned).to_vec();
+        for package in &model.packages {
+            let module = module_name(&package.name);
+            aliases.push(module_alias(&package.name));
+            if let Some(first) = modules.insert(module.clone(), &package.name) {
+                return Err(GenError::NameClash {
+                    language: "Python",
+                    first: first.to_owned(),
+                    second: package.name.clone(),
+                    name: format!("the module {module}"),
+                });
+            }
+        }
+        for package in &model.packages {
+            names.package(package, &aliases);
+        }
+        Ok(names)
+    }
+
+    pub(crate) fn class(&self, name: &TypeName) -> &Class {
+        &self.classes[name]
+    }
+
+    pub(crate) fn service(&self, name: &TypeName) -> &ServiceNames {
+        &self.services[name]
+    }
+
+    /// What a package's module defines.
+    pub(crate) fn globals(&self, package: &str) -> &BTreeSet<String> {
+        &self.globals[package]
+    }
+
+    fn package(&mut self, package: &Package, aliases: &[String]) {
+        let mut scope = Scope::without(aliases.iter().cloned());
+        // From `__future__`.
+        scope.take("annotations".to_owned());
+        let (messages, enums) = (&package.messages, &package.enums);
+        self.level(messages, enums, None, &[], aliases, &mut scope);
+        // Parameters beside which a service's table is named.
+        for parameter in ["channel", "self", "server", "servicer"] {
+            scope.take(parameter.to_owned());
+        }
+        for Service { name, .. } in &package.services {
+            let own = not_a_keyword(&name.name);
+            let mut take = |name: String| scope.take(name);
+            let service = ServiceNames {
+                table: take(own.clone()),
+                stub: take(format!("{own}Stub")),
+                async_stub: take(format!("{own}AsyncStub")),
+                servicer: take(format!("{own}Servicer")),
+                async_servicer: take(format!("{own}AsyncServicer")),
+                adder: take(format!("add_{own}Servicer_to_server")),
+            };
+            self.services.insert(name.clone(), service);
+        }
+        self.globals
+            .insert(package.name.clone(), scope.into_taken());
+    }
+
+    /// What is declared in a module, or in the class of a message.
+    fn level(
+        &mut self,
+        messages: &[Message],
+        enums: &[Enum],
+        within: Option<&Message>,
+        outer: &[String],
+        aliases: &[String],
+        scope: &mut Scope,
+    ) {
+        let declared = enums.iter().map(|e| &e.name);
+        let declared = declared.chain(messages.iter().map(|m| &m.name));
+        let declared: Vec<&TypeName> = declared.collect();
+        let taken = scope.take_all(declared.iter().map(|d| d.name.as_str()), not_a_keyword);
+        if let Some(message) = within {
+            for attribute in attributes(message, taken.iter().cloned()) {
+                scope.take(attribute);
+            }
+        }
+        for (declared, name) in declared.into_iter().zip(taken) {
+            let class = Class {
+                outer: outer.to_vec(),
+                name,
+                view: String::new(),
+            };
+            self.classes.insert(declared.clone(), class);
+        }
+        for message in messages {
+            let class = self.classes.get_mut(&message.name);
+            let class = class.expect("every message has just been given a name");
+            class.view = scope.take(class.name.clone() + "View");
+        }
+        for message in messages {
+            let name = self.classes[&message.name].name.clone();
+            let outer: Vec<String> = outer.iter().cloned().chain([name]).collect();
+            let taken = aliases
+                .iter()
+                .map(String::as_str)
+                .chain(OF_MESSAGES.iter().copied());
+            let mut scope = Scope::without(taken);
+            let (messages, enums) = (&message.messages, &message.enums);
+            self.level(messages, enums, Some(message), &outer, aliases, &mut scope);
+        }
+    }
+}
 
 const KEYWORDS: &[&str] = &[
     "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue",
@@ -24,13 +198,42 @@ const OF_MESSAGES: &[&str] = &[
     "unknown_fields",
     "property",
     "self",
+    "_LAYOUT",
+    "_VIEW",
+    "_OWNED",
+];
+
+/// What modules have besides their classes.
+const OF_MODULES: [&str; 7] = [
+    "DESCRIPTOR_SET",
+    "_aio",
+    "_builtins",
+    "_dataclasses",
+    "_tb",
+    "_tollgate",
+    "_typing",
 ];
 
 /// What stubs and servicers have besides their methods.
 const OF_SERVICES: &[&str] = &["self"];
 
 /// What members of enums can't be called.
-const OF_ENUMS: &[&str] = &["mro", "name", "value"];
+const OF_ENUMS: &[&str] = &[
+    "mro",
+    "name",
+    "value",
+    "as_integer_ratio",
+    "bit_count",
+    "bit_length",
+    "conjugate",
+    "denominator",
+    "from_bytes",
+    "imag",
+    "is_integer",
+    "numerator",
+    "real",
+    "to_bytes",
+];
 
 pub(crate) fn module_name(package: &str) -> String {
     match package {
@@ -39,20 +242,12 @@ pub(crate) fn module_name(package: &str) -> String {
     }
 }
 
-/// The name of a class in its module or in the class around it.
-pub(crate) fn class_name(name: &TypeName) -> String {
-    not_a_keyword(&name.name)
-}
-
-/// The name of a class in its module.
-pub(crate) fn class_path(name: &TypeName) -> String {
-    let parts: Vec<_> = name
-        .outer
-        .iter()
-        .chain([&name.name])
-        .map(|part| not_a_keyword(part))
-        .collect();
-    parts.join(".")
+/// How other modules name a package's module. Two underscores at the beginning would be private to a class.
+pub(crate) fn module_alias(package: &str) -> String {
+    match package {
+        "" => "_tollgate_".to_owned(),
+        _ => format!("_{}", module_name(package)),
+    }
 }
 
 /// A member of an enum. Python keeps names between underscores to itself.
@@ -65,12 +260,20 @@ pub(crate) fn enum_member(value: &str) -> String {
 }
 
 fn not_a_keyword(name: &str) -> String {
-    let taken = KEYWORDS.contains(&name) || name.starts_with("__");
+    // The last are names that modules give to classes themselves.
+    let taken = KEYWORDS.contains(&name) || name.starts_with("__") || name.starts_with("_type_");
     if taken {
         format!("{}_", name.trim_start_matches('_'))
     } else {
         name.to_owned()
     }
+}
+
+/// The attributes of a message's fields, by number; `inner` are the classes inside it.
+pub(crate) fn attributes(message: &Message, inner: impl Iterator<Item = String>) -> Vec<String> {
+    let mut taken = Attributes::without(OF_MESSAGES);
+    taken.taken.extend(inner);
+    message.fields.iter().map(|f| taken.take(&f.name)).collect()
 }
 
 /// The names of one class's attributes, each once.
@@ -79,10 +282,6 @@ pub(crate) struct Attributes {
 }
 
 impl Attributes {
-    pub(crate) fn of_message() -> Attributes {
-        Attributes::without(OF_MESSAGES)
-    }
-
     pub(crate) fn of_enum() -> Attributes {
         Attributes::without(OF_ENUMS)
     }
@@ -96,10 +295,6 @@ impl Attributes {
         Attributes {
             taken: taken.map(|name| (*name).to_owned()).collect(),
         }
-    }
-
-    pub(crate) fn reserve(&mut self, name: String) {
-        self.taken.insert(name);
     }
 
     /// The name, or what it becomes: names that begin with an underscore are not for fields, and those that are taken get
@@ -124,7 +319,7 @@ mod tests {
 
     #[test]
     fn attributes_are_distinct_and_never_keywords() {
-        let mut names = Attributes::of_message();
+        let mut names = Attributes::without(OF_MESSAGES);
         for (name, expected) in [
             ("x", "x"),
             ("_x", "x_"),
@@ -140,14 +335,15 @@ mod tests {
 
     #[test]
     fn classes_are_nested_as_messages_are() {
-        let name = TypeName {
-            package: "a.b".into(),
+        let class = Class {
             outer: vec!["Outer".into()],
-            name: "None".into(),
+            name: not_a_keyword("None"),
+            view: "None_View".into(),
         };
+        assert_eq!(module_name("a.b"), "a_b_tollgate");
         assert_eq!(
-            (module_name("a.b"), class_path(&name)),
-            ("a_b_tollgate".into(), "Outer.None_".into())
+            (&*class.path(), &*class.view_path()),
+            ("Outer.None_", "Outer.None_View")
         );
     }
 }

@@ -5,13 +5,12 @@
 //! imported without it.
 
 use super::Module;
-use super::names::{Attributes, class_path};
+use super::names::Attributes;
 use crate::model::{Method, Service};
 
 /// What differs between threads and asyncio.
 struct Flavor {
-    /// In the names of the classes.
-    prefix: &'static str,
+    is_async: bool,
     /// The module of the library's types.
     library: &'static str,
     /// Before `def`.
@@ -21,33 +20,19 @@ struct Flavor {
 }
 
 const SYNC: Flavor = Flavor {
-    prefix: "",
+    is_async: false,
     library: "_tollgate",
     def: "def",
     iterator: "Iterator",
     what: "",
 };
 const ASYNC: Flavor = Flavor {
-    prefix: "Async",
+    is_async: true,
     library: "_aio",
     def: "async def",
     iterator: "AsyncIterator",
     what: " with asyncio",
 };
-
-/// All names that a service takes in its module.
-pub(super) fn names(name: &str) -> Vec<String> {
-    let mut names = vec![name.to_owned(), adder(name)];
-    for flavor in [&SYNC, &ASYNC] {
-        names.push(format!("{name}{}Stub", flavor.prefix));
-        names.push(format!("{name}{}Servicer", flavor.prefix));
-    }
-    names
-}
-
-fn adder(name: &str) -> String {
-    format!("add_{name}Servicer_to_server")
-}
 
 /// How a channel makes what calls a method, and the type of it.
 fn callable(method: &Method) -> (&'static str, &'static str) {
@@ -69,8 +54,10 @@ fn attributes(service: &Service) -> Vec<(String, &Method)> {
 impl Module<'_> {
     pub(super) fn service(&mut self, service: &Service) {
         self.text.lines(["", ""]);
-        self.text
-            .line(format!("{} = _tb.Service(", class_path(&service.name)));
+        self.text.line(format!(
+            "{} = _tb.Service(",
+            self.names.service(&service.name).table
+        ));
         self.text.line(format!("\"{}\",", service.name));
         self.text.line("(");
         for (index, method) in service.methods.iter().enumerate() {
@@ -98,14 +85,15 @@ impl Module<'_> {
         self.stub(service, &ASYNC);
         self.servicer(service, &SYNC);
         self.servicer(service, &ASYNC);
+        self.hidden.clear();
         self.registration(service);
     }
 
     fn stub(&mut self, service: &Service, flavor: &Flavor) {
-        let name = class_path(&service.name);
-        let (prefix, library) = (flavor.prefix, flavor.library);
+        let (names, library) = (self.names.service(&service.name), flavor.library);
+        let (name, stub) = (&names.table, names.stub(flavor.is_async));
         self.text.lines(["", ""]);
-        self.text.line(format!("class {name}{prefix}Stub:"));
+        self.text.line(format!("class {stub}:"));
         self.text.indent();
         self.text.line(format!(
             "\"\"\"Calls `{}`{}.\"\"\"",
@@ -113,13 +101,13 @@ impl Module<'_> {
         ));
         self.text.line("");
         let methods = attributes(service);
+        self.hidden = methods.iter().map(|(name, _)| name.clone()).collect();
         for (attribute, method) in &methods {
             let (_, of) = callable(method);
             let input = self.reference(&method.input);
-            let output = self.reference(&method.output);
-            self.text.line(format!(
-                "{attribute}: {library}.{of}[{input}, {output}View]"
-            ));
+            let output = self.reference_view(&method.output);
+            self.text
+                .line(format!("{attribute}: {library}.{of}[{input}, {output}]"));
         }
         self.text.line("");
         self.text.line(format!(
@@ -140,17 +128,17 @@ impl Module<'_> {
     }
 
     fn servicer(&mut self, service: &Service, flavor: &Flavor) {
-        let name = class_path(&service.name);
-        let (prefix, library) = (flavor.prefix, flavor.library);
+        let (names, library) = (self.names.service(&service.name), flavor.library);
+        let servicer = names.servicer(flavor.is_async);
         self.text.lines(["", ""]);
-        self.text.line(format!("class {name}{prefix}Servicer:"));
+        self.text.line(format!("class {servicer}:"));
         self.text.indent();
         self.text.line(format!(
             "\"\"\"Serves `{}`{}; a method that isn't overridden is UNIMPLEMENTED.\"\"\"",
             service.name, flavor.what
         ));
         for (attribute, method) in attributes(service) {
-            let request = self.reference(&method.input) + "View";
+            let request = self.reference_view(&method.input);
             let reply = self.reference(&method.output);
             let iterator = flavor.iterator;
             let request = match method.client_streaming {
@@ -167,8 +155,9 @@ impl Module<'_> {
                 "{def} {attribute}(self, {request}, context: {library}.ServicerContext) -> {reply}:"
             ));
             self.text.indent();
+            let error = self.builtin("NotImplementedError");
             self.text.line(format!(
-                "raise NotImplementedError(\"{}/{} isn't implemented\")",
+                "raise {error}(\"{}/{} isn't implemented\")",
                 service.name, method.name
             ));
             self.text.dedent();
@@ -181,13 +170,13 @@ impl Module<'_> {
 
     /// What adds a servicer to a server.
     fn registration(&mut self, service: &Service) {
-        let name = class_path(&service.name);
+        let names = self.names.service(&service.name);
+        let (one, other) = (&names.servicer, &names.async_servicer);
         self.text.lines(["", ""]);
-        self.text.line(format!("def {}(", adder(&name)));
+        self.text.line(format!("def {}(", names.adder));
         self.text.indent();
-        self.text.line(format!(
-            "servicer: _typing.Union[{name}Servicer, {name}AsyncServicer],"
-        ));
+        self.text
+            .line(format!("servicer: _typing.Union[{one}, {other}],"));
         self.text
             .line("server: _typing.Union[_tollgate.Server, _aio.Server],");
         self.text.dedent();
@@ -203,7 +192,8 @@ impl Module<'_> {
             .map(|(attribute, _)| format!("servicer.{attribute}, "))
             .collect();
         self.text.line(format!(
-            "server.add_service({name}, ({}))",
+            "server.add_service({}, ({}))",
+            names.table,
             handlers.concat().trim_end()
         ));
         self.text.dedent();

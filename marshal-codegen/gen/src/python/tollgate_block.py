@@ -40,6 +40,27 @@ def _compiled() -> Any:
 
 _core = _compiled()
 
+
+class Absent:
+    """Any type of the package tollgate where that isn't installed."""
+
+    def __class_getitem__(cls, of: object) -> type:
+        return cls
+
+
+class Library:
+    """A module of the package tollgate as annotations name it. It is imported when one of them is evaluated."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return getattr(importlib.import_module(self._module), name)
+        except ImportError:
+            return Absent
+
+
 Buffer = Union[bytes, bytearray, memoryview]
 M = TypeVar("M", bound="Message")
 

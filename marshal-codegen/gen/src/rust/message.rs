@@ -1,27 +1,23 @@
 //! Messages and enums: owned struct, `impl Message`, view.
 
-use std::collections::BTreeSet;
-
 use tollgate_schema::Cardinality;
 
-use crate::GenError;
 use crate::model::{self, Enum, Message, Value};
-use crate::rust::names::{TypePath, camel, constant, snake};
+use crate::names::Scope;
+use crate::rust::names::{MessageNames, Names, camel, constant, snake};
 use crate::text::Text;
 
 /// A module of the generated code: a package, or a message's nested types.
-pub(crate) struct Module<'s> {
-    package: &'s str,
+pub(crate) struct Module<'n> {
+    pub(crate) names: &'n Names,
     /// Where the module is: package segments, then messages.
-    path: Vec<String>,
-    /// Names taken in it.
-    taken: BTreeSet<String>,
+    pub(crate) path: Vec<String>,
 }
 
 /// One field and what Rust calls it.
 struct Field<'m> {
     model: &'m model::Field,
-    /// Getter and struct field.
+    /// Getter and struct field; of a oneof's member, the variant.
     ident: String,
     /// The type of one value (of one element, of a map's value), owned.
     value: String,
@@ -34,212 +30,198 @@ struct MapEntry {
     layout: String,
 }
 
-/// A oneof: the name of its enum from the module that contains the message, and its members.
+/// A oneof: the names of its enum and view from the module that contains the message, and its members.
 struct Oneof<'f> {
     ident: String,
     enum_name: String,
+    view_name: String,
     case_offset: u32,
     members: Vec<&'f Field<'f>>,
 }
 
-impl<'s> Module<'s> {
-    pub(crate) fn new(package: &'s str, path: Vec<String>) -> Module<'s> {
-        Module {
-            package,
-            path,
-            taken: BTreeSet::new(),
-        }
-    }
-
+impl Module<'_> {
     /// Everything that is declared at one level, and below it.
-    pub(crate) fn items(
-        &mut self,
-        messages: &[Message],
-        enums: &[Enum],
-        text: &mut Text,
-    ) -> Result<(), GenError> {
+    pub(crate) fn items(&self, messages: &[Message], enums: &[Enum], text: &mut Text) {
         for declared in enums {
-            self.emit_enum(declared, text)?;
+            self.emit_enum(declared, text);
         }
         for message in messages {
-            self.emit_message(message, text)?;
-        }
-        Ok(())
-    }
-
-    fn take(&mut self, name: String) -> Result<String, GenError> {
-        if self.taken.insert(name.clone()) {
-            return Ok(name);
-        }
-        Err(self.clash(name))
-    }
-
-    /// What a type declares inside itself needs names of its own.
-    fn distinct<'n>(
-        &self,
-        within: &str,
-        names: impl Iterator<Item = &'n str>,
-    ) -> Result<(), GenError> {
-        let mut taken = BTreeSet::new();
-        for name in names {
-            if !taken.insert(name) {
-                return Err(self.clash(format!("{within}::{name}")));
-            }
-        }
-        Ok(())
-    }
-
-    fn clash(&self, name: String) -> GenError {
-        let path: Vec<_> = self
-            .path
-            .iter()
-            .chain([&name])
-            .map(String::as_str)
-            .collect();
-        GenError::NameClash {
-            package: self.package.to_owned(),
-            language: "Rust",
-            name: path.join("::"),
+            self.emit_message(message, text);
         }
     }
 
-    fn emit_enum(&mut self, declared: &Enum, text: &mut Text) -> Result<(), GenError> {
-        let name = self.take(camel(&declared.name.name))?;
+    fn emit_enum(&self, declared: &Enum, text: &mut Text) {
+        let name = &self.names.of_type(&declared.name).name;
         text.line("");
         text.line("::tollgate::codec::open_enum! {");
         text.line(format!("/// `{}`.", declared.name));
         text.line(format!("pub struct {name} {{"));
-        let values = declared.values.iter();
-        let values: Vec<_> = values
-            .map(|(value, number)| (constant(value), number))
-            .collect();
-        self.distinct(&name, values.iter().map(|(value, _)| value.as_str()))?;
-        for (value, number) in values {
-            text.line(format!("{value} = {number},"));
+        // Enums have a method `name`.
+        let mut scope = Scope::without(["name"]);
+        let constants = scope.take_all(declared.values.iter().map(|(v, _)| v.as_str()), constant);
+        for (constant, (_, number)) in constants.iter().zip(&declared.values) {
+            text.line(format!("{constant} = {number},"));
         }
         text.lines(["}", "}"]);
-        Ok(())
     }
 
-    fn emit_message(&mut self, message: &Message, text: &mut Text) -> Result<(), GenError> {
-        let name = self.take(camel(&message.name.name))?;
-        let view = self.take(format!("{name}View"))?;
-        let fields = self.fields(message.fields.iter());
-        let oneofs = oneofs(message, &fields);
-        let attributes = plain(&fields).map(|f| f.ident.as_str());
-        self.distinct(
-            &name,
-            attributes.chain(oneofs.iter().map(|o| o.ident.as_str())),
-        )?;
-        emit_struct(message, &name, &fields, &oneofs, text);
-        emit_impl(message, &name, &view, &fields, &oneofs, text);
+    fn emit_message(&self, message: &Message, text: &mut Text) {
+        let name = &self.names.of_type(&message.name).name;
+        let names = self.names.of_message(&message.name);
+        let (fields, oneofs) = self.members(message);
+        let oneofs = oneofs_of(message, names, &fields, oneofs);
+        emit_struct(message, name, &fields, &oneofs, text);
+        emit_impl(message, name, &names.view, &fields, &oneofs, text);
         emit_checks(message, &fields, text);
-        emit_view(message, &name, &view, &fields, &oneofs, text);
-        self.emit_nested(message, text)
+        emit_view(message, name, &names.view, &fields, &oneofs, text);
+        if message.has_module() {
+            self.emit_nested(message, names, &fields, text);
+        }
     }
 
-    /// The fields, with types as this module names them.
-    fn fields<'m>(&self, fields: impl Iterator<Item = &'m model::Field>) -> Vec<Field<'m>> {
-        fields.map(|field| Field::new(field, &self.path)).collect()
+    /// The fields, with types as this module names them, and the names of the oneofs.
+    fn members<'m>(&self, message: &'m Message) -> (Vec<Field<'m>>, Vec<String>) {
+        let plain = message.fields.iter().filter(|f| f.oneof().is_none());
+        let mut scope = Scope::default();
+        let mut idents = scope
+            .take_all(plain.map(|f| f.name.as_str()), snake)
+            .into_iter();
+        let oneofs = scope.take_all(message.oneofs.iter().map(|o| o.name.as_str()), snake);
+        let variants = |index| {
+            let members = message.members(index).map(|f| f.name.as_str());
+            // The view's enum has a last variant of this name.
+            Scope::without(["Never_"])
+                .take_all(members, camel)
+                .into_iter()
+        };
+        let mut variants: Vec<_> = (0..message.oneofs.len()).map(variants).collect();
+        let field = |field: &'m model::Field| {
+            let names = match field.oneof() {
+                None => &mut idents,
+                Some(oneof) => &mut variants[oneof],
+            };
+            let ident = names.next().expect("each field was given a name");
+            self.field(field, ident)
+        };
+        (message.fields.iter().map(field).collect(), oneofs)
     }
 
     /// The module of what is declared inside a message: nested types, and its oneofs.
-    fn emit_nested(&mut self, message: &Message, text: &mut Text) -> Result<(), GenError> {
-        let name = &message.name;
-        if message.messages.is_empty() && message.enums.is_empty() && message.oneofs.is_empty() {
-            return Ok(());
-        }
-        let ident = self.take(snake(&name.name))?;
-        let path = self.path.iter().cloned().chain([ident.clone()]).collect();
-        let mut module = Module::new(self.package, path);
-        text.line("");
-        text.line(format!("/// Types inside `{name}`."));
-        text.line(format!("pub mod {ident} {{"));
-        for (index, oneof) in message.oneofs.iter().enumerate() {
-            module.emit_oneof(message, index, &oneof.name, text)?;
-        }
-        module.items(&message.messages, &message.enums, text)?;
-        text.line("}");
-        Ok(())
-    }
-
-    fn emit_oneof(
-        &mut self,
+    fn emit_nested(
+        &self,
         message: &Message,
-        index: usize,
-        oneof: &str,
+        names: &MessageNames,
+        fields: &[Field<'_>],
         text: &mut Text,
-    ) -> Result<(), GenError> {
-        let name = self.take(camel(oneof))?;
-        let view = self.take(format!("{name}View"))?;
-        let members = self.fields(message.members(index));
-        let variants: Vec<_> = members.iter().map(Field::variant).collect();
-        self.distinct(&name, variants.iter().map(String::as_str))?;
+    ) {
+        let path = self.path.iter().chain([&names.module]);
+        let module = Module {
+            names: self.names,
+            path: path.cloned().collect(),
+        };
         text.line("");
-        text.line(format!("/// Oneof `{oneof}` of `{}`.", message.name));
-        text.line("#[derive(Clone, Debug, PartialEq)]");
-        text.line(format!("pub enum {name} {{"));
-        for member in &members {
-            text.line(format!("/// {}", member.model.doc()));
-            text.line(format!("{}({}),", member.variant(), member.owned_value()));
+        text.line(format!("/// Types inside `{}`.", message.name));
+        text.line(format!("pub mod {} {{", names.module));
+        for (index, oneof) in names.oneofs.iter().enumerate() {
+            let members = fields.iter().filter(|f| f.model.oneof() == Some(index));
+            let members: Vec<_> = members
+                .map(|f| module.field(f.model, f.ident.clone()))
+                .collect();
+            emit_oneof(message, &message.oneofs[index].name, oneof, &members, text);
         }
-        text.lines(["}", ""]);
-        text.line(format!("/// View of [`{name}`]."));
-        text.line("#[derive(Clone, Copy, Debug)]");
-        // `'a` may be unused when no member borrows; the last variant can't be built.
-        text.line(format!("pub enum {view}<'a> {{"));
-        for member in &members {
-            text.line(format!("/// {}", member.model.doc()));
-            text.line(format!("{}({}),", member.variant(), member.item()));
-        }
-        text.lines([
-            "#[allow(non_camel_case_types)]",
-            "#[doc(hidden)]",
-            "Never_(::core::marker::PhantomData<&'a ()>, ::core::convert::Infallible),",
-            "}",
-        ]);
-        Ok(())
+        module.items(&message.messages, &message.enums, text);
+        text.line("}");
     }
-}
 
-fn oneofs<'f>(message: &Message, fields: &'f [Field<'f>]) -> Vec<Oneof<'f>> {
-    let module = snake(&message.name.name);
-    let oneof = |(index, oneof): (usize, &model::Oneof)| Oneof {
-        ident: snake(&oneof.name),
-        enum_name: format!("{module}::{}", camel(&oneof.name)),
-        case_offset: oneof.case_offset,
-        members: fields
-            .iter()
-            .filter(|f| f.model.oneof() == Some(index))
-            .collect(),
-    };
-    message.oneofs.iter().enumerate().map(oneof).collect()
-}
-
-impl<'m> Field<'m> {
-    fn new(model: &'m model::Field, module: &[String]) -> Field<'m> {
+    fn field<'m>(&self, model: &'m model::Field, ident: String) -> Field<'m> {
         let map = model.entry.as_ref().map(|entry| MapEntry {
-            key: value_type(&entry.key, module),
+            key: self.value_type(&entry.key),
             layout: format!(
                 "::tollgate::codec::EntryLayout {{ size: {}, key: {}, value: {} }}",
                 entry.size, entry.key_offset, entry.value_offset
             ),
         });
         Field {
-            ident: snake(&model.name),
+            ident,
             value: match model.shared {
                 true => "::tollgate::Bytes".to_owned(),
-                false => value_type(&model.value, module),
+                false => self.value_type(&model.value),
             },
             map,
             model,
         }
     }
 
-    fn variant(&self) -> String {
-        camel(&self.model.name)
+    fn value_type(&self, value: &Value) -> String {
+        match value {
+            Value::I32 => "i32".to_owned(),
+            Value::U32 => "u32".to_owned(),
+            Value::I64 => "i64".to_owned(),
+            Value::U64 => "u64".to_owned(),
+            Value::F32 => "f32".to_owned(),
+            Value::F64 => "f64".to_owned(),
+            Value::Bool => "bool".to_owned(),
+            Value::String => "::std::string::String".to_owned(),
+            Value::Bytes => "::std::vec::Vec<u8>".to_owned(),
+            Value::Message(name) | Value::Enum(name) => {
+                self.names.of_type(name).seen_from(&self.path)
+            }
+        }
     }
+}
 
+fn emit_oneof(
+    message: &Message,
+    oneof: &str,
+    (name, view): &(String, String),
+    members: &[Field<'_>],
+    text: &mut Text,
+) {
+    text.line("");
+    text.line(format!("/// Oneof `{oneof}` of `{}`.", message.name));
+    text.line("#[derive(Clone, Debug, PartialEq)]");
+    text.line(format!("pub enum {name} {{"));
+    for member in members {
+        text.line(format!("/// {}", member.model.doc()));
+        text.line(format!("{}({}),", member.ident, member.owned_value()));
+    }
+    text.lines(["}", ""]);
+    text.line(format!("/// View of [`{name}`]."));
+    text.line("#[derive(Clone, Copy, Debug)]");
+    // `'a` may be unused when no member borrows; the last variant can't be built.
+    text.line(format!("pub enum {view}<'a> {{"));
+    for member in members {
+        text.line(format!("/// {}", member.model.doc()));
+        text.line(format!("{}({}),", member.ident, member.item()));
+    }
+    text.lines([
+        "#[allow(non_camel_case_types)]",
+        "#[doc(hidden)]",
+        "Never_(::core::marker::PhantomData<&'a ()>, ::core::convert::Infallible),",
+        "}",
+    ]);
+}
+
+fn oneofs_of<'f>(
+    message: &Message,
+    names: &MessageNames,
+    fields: &'f [Field<'f>],
+    idents: Vec<String>,
+) -> Vec<Oneof<'f>> {
+    let oneof = |(index, ident): (usize, String)| Oneof {
+        ident,
+        enum_name: format!("{}::{}", names.module, names.oneofs[index].0),
+        view_name: format!("{}::{}", names.module, names.oneofs[index].1),
+        case_offset: message.oneofs[index].case_offset,
+        members: fields
+            .iter()
+            .filter(|f| f.model.oneof() == Some(index))
+            .collect(),
+    };
+    idents.into_iter().enumerate().map(oneof).collect()
+}
+
+impl Field<'_> {
     fn owned_value(&self) -> String {
         if self.model.recursive {
             format!("::std::boxed::Box<{}>", self.value)
@@ -337,8 +319,7 @@ impl<'m> Field<'m> {
                 let oneof = &oneofs[index as usize];
                 let pattern = format!(
                     "::core::option::Option::Some({}::{}(value))",
-                    oneof.enum_name,
-                    self.variant()
+                    oneof.enum_name, self.ident
                 );
                 text.line(format!("if let {pattern} = &self.{} {{", oneof.ident));
                 text.line(format!(
@@ -458,8 +439,7 @@ fn emit_from_view(view: &str, fields: &[Field<'_>], oneofs: &[Oneof<'_>], text: 
             };
             let value = format!(
                 "::core::option::Option::Some({}::{}({read}))",
-                oneof.enum_name,
-                member.variant()
+                oneof.enum_name, member.ident
             );
             text.line(format!("{} => {value},", member.model.number));
         }
@@ -532,15 +512,14 @@ fn emit_view(
         text.line(format!(
             "pub fn {}(self) -> {} {{",
             oneof.ident,
-            option(&format!("{}View<'a>", oneof.enum_name))
+            option(&format!("{}<'a>", oneof.view_name))
         ));
         text.line(format!("match self.0.case({}) {{", oneof.case_offset));
         for member in &oneof.members {
             let read = format!("self.0.field::<{}>({})", member.value, member.model.offset);
             let value = format!(
-                "::core::option::Option::Some({}View::{}({read}))",
-                oneof.enum_name,
-                member.variant()
+                "::core::option::Option::Some({}::{}({read}))",
+                oneof.view_name, member.ident
             );
             text.line(format!("{} => {value},", member.model.number));
         }
@@ -566,19 +545,4 @@ fn plain<'f>(fields: &'f [Field<'f>]) -> impl Iterator<Item = &'f Field<'f>> {
 
 fn option(inner: &str) -> String {
     format!("::core::option::Option<{inner}>")
-}
-
-fn value_type(value: &Value, module: &[String]) -> String {
-    match value {
-        Value::I32 => "i32".to_owned(),
-        Value::U32 => "u32".to_owned(),
-        Value::I64 => "i64".to_owned(),
-        Value::U64 => "u64".to_owned(),
-        Value::F32 => "f32".to_owned(),
-        Value::F64 => "f64".to_owned(),
-        Value::Bool => "bool".to_owned(),
-        Value::String => "::std::string::String".to_owned(),
-        Value::Bytes => "::std::vec::Vec<u8>".to_owned(),
-        Value::Message(name) | Value::Enum(name) => TypePath::of(name).seen_from(module),
-    }
 }

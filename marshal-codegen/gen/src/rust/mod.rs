@@ -4,35 +4,39 @@ mod message;
 mod names;
 mod service;
 
-use std::collections::BTreeMap;
-
 use crate::model::{Model, Package};
 use crate::text::Text;
 use crate::{Files, GenError};
-use names::package_modules;
+pub(crate) use names::package_modules as modules;
+
+use names::{Names, package_modules};
 
 pub(crate) fn generate(model: &Model) -> Result<Files, GenError> {
-    let mut files = BTreeMap::new();
-    for package in &model.packages {
-        files.insert(file_name(&package.name), code(package, model)?);
-    }
-    Ok(files)
+    let names = Names::new(model)?;
+    let files = model.wanted().map(|package| {
+        let code = code(package, &names, &model.descriptor_set);
+        (file_name(&package.name), code)
+    });
+    Ok(files.collect())
 }
 
-fn code(package: &Package, model: &Model) -> Result<String, GenError> {
+fn code(package: &Package, names: &Names, descriptor_set: &[u8]) -> String {
     let mut text = Text::default();
     for line in package.head() {
         text.line(format!("// {line}"));
     }
-    let mut module = message::Module::new(&package.name, package_modules(&package.name));
-    module.items(&package.messages, &package.enums, &mut text)?;
+    let module = message::Module {
+        names,
+        path: package_modules(&package.name),
+    };
+    module.items(&package.messages, &package.enums, &mut text);
     for service in &package.services {
-        service::emit(service, &package_modules(&package.name), &mut text);
+        service::emit(service, names, &module.path, &mut text);
     }
     if !package.services.is_empty() {
-        service::emit_descriptor_set(&model.descriptor_set, &mut text);
+        service::emit_descriptor_set(descriptor_set, &mut text);
     }
-    Ok(text.finish())
+    text.finish()
 }
 
 fn file_name(package: &str) -> String {

@@ -6,9 +6,153 @@
 //!
 //! A package is a module path that the user writes down; messages nested in a message live in a module that is named
 //! after it. Paths between types climb with `super`, so that the user may put the whole tree anywhere.
+//!
+//! All names of a schema are given at once, scope by scope: in a module, those of packages below it come first, then what is declared
+//! in it, then oneofs, views, modules of nested types, modules of services. Who comes late gets an underscore (see [`Scope`]).
 
-use crate::model::TypeName;
-use crate::names::words;
+use std::collections::BTreeMap;
+
+use crate::GenError;
+use crate::model::{Enum, Message, Model, Package, Service, TypeName};
+use crate::names::{Scope, words};
+
+/// The names of a schema's items.
+pub(crate) struct Names {
+    types: BTreeMap<TypeName, TypePath>,
+    messages: BTreeMap<TypeName, MessageNames>,
+    services: BTreeMap<TypeName, ServiceNames>,
+}
+
+/// What a message has beside its struct.
+#[derive(Default)]
+pub(crate) struct MessageNames {
+    /// In the module of the struct.
+    pub(crate) view: String,
+    /// The module of what is declared inside.
+    pub(crate) module: String,
+    /// In that module: the enum of each oneof, and its view.
+    pub(crate) oneofs: Vec<(String, String)>,
+}
+
+/// What is generated for a service, beside its package's messages.
+pub(crate) struct ServiceNames {
+    pub(crate) constant: String,
+    pub(crate) client: String,
+    pub(crate) server: String,
+}
+
+impl Names {
+    pub(crate) fn new(model: &Model) -> Result<Names, GenError> {
+        let mut names = Names {
+            types: BTreeMap::new(),
+            messages: BTreeMap::new(),
+            services: BTreeMap::new(),
+        };
+        let mut modules: BTreeMap<Vec<String>, &str> = BTreeMap::new();
+        for package in &model.packages {
+            let path = package_modules(&package.name);
+            if let Some(first) = modules.insert(path.clone(), &package.name) {
+                return Err(GenError::NameClash {
+                    language: "Rust",
+                    first: first.to_owned(),
+                    second: package.name.clone(),
+                    name: format!("the module {}", path.join("::")),
+                });
+            }
+        }
+        for package in &model.packages {
+            let path = package_modules(&package.name);
+            let below = modules.keys().filter(|other| other.starts_with(&path));
+            let below = below.filter_map(|other| other.get(path.len()).map(|name| bare(name)));
+            names.package(package, path.clone(), Scope::without(below));
+        }
+        Ok(names)
+    }
+
+    pub(crate) fn of_type(&self, name: &TypeName) -> &TypePath {
+        &self.types[name]
+    }
+
+    pub(crate) fn of_message(&self, name: &TypeName) -> &MessageNames {
+        &self.messages[name]
+    }
+
+    pub(crate) fn of_service(&self, name: &TypeName) -> &ServiceNames {
+        &self.services[name]
+    }
+
+    fn package(&mut self, package: &Package, path: Vec<String>, mut scope: Scope) {
+        let (messages, enums) = (&package.messages, &package.enums);
+        self.level(messages, enums, None, &path, &mut scope);
+        // Constants don't meet modules and types, but for structs that can be called.
+        let tuples = enums.iter().map(|e| self.types[&e.name].name.clone());
+        let views = messages.iter().map(|m| self.messages[&m.name].view.clone());
+        let mut values = Scope::without(tuples.chain(views));
+        values.take("DESCRIPTOR_SET".to_owned());
+        let services = &package.services;
+        let all = |scope: &mut Scope, spell: &dyn Fn(&str) -> String| {
+            scope.take_all(services.iter().map(|s| s.name.name.as_str()), spell)
+        };
+        let constants = all(&mut values, &|name| bare(&snake(name)).to_ascii_uppercase());
+        let clients = all(&mut scope, &|name| {
+            bare(&snake(name)).to_owned() + "_client"
+        });
+        let servers = all(&mut scope, &|name| {
+            bare(&snake(name)).to_owned() + "_server"
+        });
+        let names = constants.into_iter().zip(clients).zip(servers);
+        for (Service { name, .. }, ((constant, client), server)) in services.iter().zip(names) {
+            let names = ServiceNames {
+                constant,
+                client,
+                server,
+            };
+            self.services.insert(name.clone(), names);
+        }
+    }
+
+    /// What is declared at one level, and below it; `outer` is the message that it is declared in.
+    fn level(
+        &mut self,
+        messages: &[Message],
+        enums: &[Enum],
+        outer: Option<&Message>,
+        path: &[String],
+        scope: &mut Scope,
+    ) {
+        let declared = enums.iter().map(|e| &e.name);
+        let declared = declared.chain(messages.iter().map(|m| &m.name));
+        let declared: Vec<&TypeName> = declared.collect();
+        let taken = scope.take_all(declared.iter().map(|d| d.name.as_str()), camel);
+        for (declared, name) in declared.into_iter().zip(taken) {
+            let modules = path.to_vec();
+            let path = TypePath { modules, name };
+            self.types.insert(declared.clone(), path);
+        }
+        if let Some(outer) = outer {
+            let oneofs = outer.oneofs.iter().map(|o| o.name.as_str());
+            let oneofs = scope.take_all(oneofs, camel);
+            let view = |name: String| (name.clone(), scope.take(name + "View"));
+            self.messages.entry(outer.name.clone()).or_default().oneofs =
+                oneofs.into_iter().map(view).collect();
+        }
+        for message in messages {
+            let view = scope.take(self.types[&message.name].name.clone() + "View");
+            self.messages.entry(message.name.clone()).or_default().view = view;
+        }
+        for message in messages.iter().filter(|m| m.has_module()) {
+            let module = scope.take(snake(&message.name.name));
+            let path = path.iter().cloned().chain([module.clone()]);
+            let path: Vec<String> = path.collect();
+            self.messages
+                .entry(message.name.clone())
+                .or_default()
+                .module = module;
+            let (messages, enums) = (&message.messages, &message.enums);
+            self.level(messages, enums, Some(message), &path, &mut Scope::default());
+        }
+    }
+}
 
 /// A type's place: its package's segments, the modules of the messages that contain it, its own name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,21 +160,10 @@ pub(crate) struct TypePath {
     /// Package segments and containing modules.
     modules: Vec<String>,
     /// Rust type name.
-    name: String,
+    pub(crate) name: String,
 }
 
 impl TypePath {
-    pub(crate) fn of(name: &TypeName) -> TypePath {
-        let outer = name.outer.iter().map(|message| snake(message));
-        TypePath {
-            modules: package_modules(&name.package)
-                .into_iter()
-                .chain(outer)
-                .collect(),
-            name: camel(&name.name),
-        }
-    }
-
     /// The Rust path to this type as seen from inside the module `from`.
     pub(crate) fn seen_from(&self, from: &[String]) -> String {
         let shared = self
@@ -73,11 +206,12 @@ pub(crate) fn camel(name: &str) -> String {
 
 /// The constant for an enum's value.
 pub(crate) fn constant(value: &str) -> String {
-    match value {
-        // Enums have this method.
-        "name" => "name_".to_owned(),
-        _ => identifier(value.to_owned()),
-    }
+    identifier(value.to_owned())
+}
+
+/// An identifier that isn't raw any more, to be a part of another one.
+pub(crate) fn bare(identifier: &str) -> &str {
+    identifier.trim_start_matches("r#")
 }
 
 /// `name` where it can be an identifier, else the nearest thing that can.
@@ -95,9 +229,9 @@ fn identifier(name: String) -> String {
         // A view has these methods already.
         "to_owned" | "unknown_fields" => name + "_",
         keyword if RAW.contains(&keyword) => format!("r#{keyword}"),
-        _ if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) => {
-            format!("_{name}")
-        }
+        // One underscore alone is no name.
+        "" | "_" => "__".to_owned(),
+        _ if name.starts_with(|c: char| c.is_ascii_digit()) => format!("_{name}"),
         _ => name,
     }
 }
@@ -118,6 +252,7 @@ mod tests {
             ("type", "r#type", "Type"),
             ("self", "self_", "Self_"),
             ("_1", "_1", "_1"),
+            ("_", "__", "__"),
         ] {
             assert_eq!(
                 (snake(name), camel(name)),

@@ -1,13 +1,13 @@
 //! Services: a client struct, a server trait and its dispatcher.
 
-use crate::model::{Method, Service};
-use crate::rust::names::{TypePath, camel, snake};
+use crate::model::Service;
+use crate::names::Scope;
+use crate::rust::names::{Names, bare, camel, snake};
 use crate::text::Text;
 
-pub(crate) fn emit(service: &Service, package: &[String], text: &mut Text) {
-    let constant = snake(&service.name.name)
-        .trim_start_matches("r#")
-        .to_ascii_uppercase();
+pub(crate) fn emit(service: &Service, names: &Names, package: &[String], text: &mut Text) {
+    let own = names.of_service(&service.name);
+    let constant = &own.constant;
     text.line("");
     text.line(format!(
         "/// `{}`: its name, methods and schema.",
@@ -18,26 +18,27 @@ pub(crate) fn emit(service: &Service, package: &[String], text: &mut Text) {
         "pub static {constant}: ::tollgate::ServiceInfo<'static> = ::tollgate::ServiceInfo {{"
     ));
     text.line(format!("name: \"{}\",", service.name));
-    let names: Vec<_> = service
+    let quoted: Vec<_> = service
         .methods
         .iter()
         .map(|m| format!("\"{}\"", m.name))
         .collect();
-    text.line(format!("methods: &[{}],", names.join(", ")));
+    text.line(format!("methods: &[{}],", quoted.join(", ")));
     text.line("descriptor_set: DESCRIPTOR_SET,");
     text.line("};");
-    let module = |kind: &str| {
-        let name = format!(
-            "{}_{kind}",
-            snake(&service.name.name).trim_start_matches("r#")
-        );
-        let path: Vec<String> = package.iter().cloned().chain([name.clone()]).collect();
-        (name, path)
+    let types = |module: &String| -> Vec<(String, String)> {
+        let path: Vec<String> = package.iter().chain([module]).cloned().collect();
+        let seen = |name| names.of_type(name).seen_from(&path);
+        let methods = service.methods.iter();
+        methods.map(|m| (seen(&m.input), seen(&m.output))).collect()
     };
-    let (name, path) = module("client");
-    emit_client(service, &constant, &name, &path, text);
-    let (name, path) = module("server");
-    emit_server(service, &constant, &name, &path, text);
+    emit_client(service, constant, &own.client, &types(&own.client), text);
+    emit_server(service, constant, &own.server, &types(&own.server), text);
+}
+
+/// The methods' names, in a scope where something is taken.
+fn methods(service: &Service, scope: &mut Scope) -> Vec<String> {
+    scope.take_all(service.methods.iter().map(|m| m.name.as_str()), snake)
 }
 
 /// The schema that both client and server send to the daemon.
@@ -50,7 +51,13 @@ pub(crate) fn emit_descriptor_set(bytes: &[u8], text: &mut Text) {
     text.line("];");
 }
 
-fn emit_client(service: &Service, constant: &str, module: &str, path: &[String], text: &mut Text) {
+fn emit_client(
+    service: &Service,
+    constant: &str,
+    module: &str,
+    types: &[(String, String)],
+    text: &mut Text,
+) {
     let name = camel(&service.name.name) + "Client";
     text.line("");
     text.line(format!("/// Client of `{}`.", service.name));
@@ -70,14 +77,16 @@ fn emit_client(service: &Service, constant: &str, module: &str, path: &[String],
         "Self {{ client: ::tollgate::Client::new(channel, &super::{constant}) }}"
     ));
     text.line("}");
+    let mut scope = Scope::without(["new"]);
+    let names = methods(service, &mut scope);
     for (index, method) in service.methods.iter().enumerate() {
-        let (input, output) = types(method, path);
+        let (input, output) = &types[index];
         text.line("");
         text.line(format!(
             "/// `{}`.",
             format_args!("{}.{}", service.name, method.name)
         ));
-        text.line(format!("pub async fn {}(", client_method(method)));
+        text.line(format!("pub async fn {}(", names[index]));
         text.line("&self,");
         text.line(match method.client_streaming {
             true => format!("requests: impl ::tollgate::IntoStreamingRequest<{input}>,"),
@@ -102,13 +111,19 @@ fn emit_client(service: &Service, constant: &str, module: &str, path: &[String],
             }
         });
         text.line("}");
-        emit_tower(service, index, (&input, &output), text);
+        emit_tower(service, index, (input, output), &mut scope, text);
     }
     text.lines(["}", "}"]);
 }
 
 /// A method of one request as a service of tower's.
-fn emit_tower(service: &Service, index: usize, (input, output): (&str, &str), text: &mut Text) {
+fn emit_tower(
+    service: &Service,
+    index: usize,
+    (input, output): (&str, &str),
+    scope: &mut Scope,
+    text: &mut Text,
+) {
     let method = &service.methods[index];
     if method.client_streaming {
         return;
@@ -117,10 +132,7 @@ fn emit_tower(service: &Service, index: usize, (input, output): (&str, &str), te
         true => "ServerStreamingService",
         false => "UnaryService",
     };
-    let mut name = snake(&method.name).trim_start_matches("r#").to_owned() + "_service";
-    while service.methods.iter().any(|m| client_method(m) == name) {
-        name.push('_');
-    }
+    let name = scope.take(bare(&snake(&method.name)).to_owned() + "_service");
     text.line("");
     text.line(format!(
         "/// `{}.{}` as a service of tower's.",
@@ -133,15 +145,13 @@ fn emit_tower(service: &Service, index: usize, (input, output): (&str, &str), te
     text.line("}");
 }
 
-/// The name of a method at the client, where `new` is taken.
-fn client_method(method: &Method) -> String {
-    match snake(&method.name).as_str() {
-        "new" => "new_".to_owned(),
-        name => name.to_owned(),
-    }
-}
-
-fn emit_server(service: &Service, constant: &str, module: &str, path: &[String], text: &mut Text) {
+fn emit_server(
+    service: &Service,
+    constant: &str,
+    module: &str,
+    types: &[(String, String)],
+    text: &mut Text,
+) {
     let name = camel(&service.name.name);
     text.line("");
     text.line(format!("/// Server of `{}`.", service.name));
@@ -154,18 +164,20 @@ fn emit_server(service: &Service, constant: &str, module: &str, path: &[String],
     text.line(format!(
         "pub trait {name}: ::core::marker::Send + ::core::marker::Sync + 'static {{"
     ));
-    for method in &service.methods {
-        let (input, output) = types(method, path);
+    let names = methods(service, &mut Scope::default());
+    let mut streams = Scope::default();
+    for (index, method) in service.methods.iter().enumerate() {
+        let (input, output) = &types[index];
         let full = format!("{}.{}", service.name, method.name);
         let mut answer = output.clone();
         if method.server_streaming {
-            let stream = camel(&method.name) + "Stream";
+            let stream = streams.take(camel(&method.name) + "Stream");
             text.line(format!("/// The responses of `{full}`."));
             text.line(format!("type {stream}: ::tollgate::Stream<Item = ::core::result::Result<{output}, ::tollgate::Status>> + ::core::marker::Send + 'static;"));
             answer = format!("Self::{stream}");
         }
         text.line(format!("/// `{full}`."));
-        text.line(format!("fn {}(", snake(&method.name)));
+        text.line(format!("fn {}(", names[index]));
         text.line("&self,");
         text.line(match method.client_streaming {
             true => format!("requests: ::tollgate::Request<::tollgate::Streaming<{input}>>,"),
@@ -176,23 +188,33 @@ fn emit_server(service: &Service, constant: &str, module: &str, path: &[String],
         ));
     }
     text.lines(["}", ""]);
-    emit_dispatcher(service, constant, &name, text);
+    emit_dispatcher(service, constant, &name, &names, text);
     text.line("}");
 }
 
-fn emit_dispatcher(service: &Service, constant: &str, name: &str, text: &mut Text) {
+fn emit_dispatcher(
+    service: &Service,
+    constant: &str,
+    name: &str,
+    names: &[String],
+    text: &mut Text,
+) {
+    // The parameter of the implementation's type hides a trait of its name.
+    let of = if name == "T" { "U" } else { "T" };
     text.line(format!(
         "/// Dispatches incoming calls to an implementation of [`{name}`]."
     ));
     text.line("#[derive(Debug)]");
-    text.line(format!("pub struct {name}Server<T>(::std::sync::Arc<T>);"));
+    text.line(format!(
+        "pub struct {name}Server<{of}>(::std::sync::Arc<{of}>);"
+    ));
     text.line("");
-    text.line(format!("impl<T: {name}> {name}Server<T> {{"));
+    text.line(format!("impl<{of}: {name}> {name}Server<{of}> {{"));
     text.line("/// Serves with `implementation`.");
-    text.line("pub fn new(implementation: T) -> Self {");
+    text.line(format!("pub fn new(implementation: {of}) -> Self {{"));
     text.lines(["Self(::std::sync::Arc::new(implementation))", "}", "}", ""]);
     text.line(format!(
-        "impl<T: {name}> ::tollgate::Service for {name}Server<T> {{"
+        "impl<{of}: {name}> ::tollgate::Service for {name}Server<{of}> {{"
     ));
     text.line("fn info(&self) -> ::tollgate::ServiceInfo<'_> {");
     text.lines([&format!("super::{constant}"), "}", ""]);
@@ -217,19 +239,17 @@ fn emit_dispatcher(service: &Service, constant: &str, name: &str, text: &mut Tex
             false => "respond",
         };
         text.line(format!("{index} => ::std::boxed::Box::pin(async move {{"));
-        let ident = snake(&method.name);
+        // The trait is named, because an `Arc` and every value have methods of their own: `clone`, `into`.
+        let ident = &names[index];
         text.line(format!(
             "let (request, responder) = ::tollgate::{accept}(call);"
         ));
-        text.line(format!("let reply = service.{ident}(request).await;"));
+        text.line(format!(
+            "let reply = <{of} as {name}>::{ident}(&service, request).await;"
+        ));
         text.line(format!("::tollgate::{respond}(responder, reply).await;"));
         text.line("}),");
     }
     text.line(format!("_ => {REFUSE},"));
     text.lines(["}", "}", "}"]);
-}
-
-fn types(method: &Method, path: &[String]) -> (String, String) {
-    let name = |name| TypePath::of(name).seen_from(path);
-    (name(&method.input), name(&method.output))
 }

@@ -798,22 +798,22 @@ pub mod struct_server {
             match method {
                 0 => ::std::boxed::Box::pin(async move {
                     let (request, responder) = ::tollgate::accept(call);
-                    let reply = service.union(request).await;
+                    let reply = <T as Struct>::union(&service, request).await;
                     ::tollgate::respond(responder, reply).await;
                 }),
                 1 => ::std::boxed::Box::pin(async move {
                     let (request, responder) = ::tollgate::accept(call);
-                    let reply = service.union_service(request).await;
+                    let reply = <T as Struct>::union_service(&service, request).await;
                     ::tollgate::respond_stream(responder, reply).await;
                 }),
                 2 => ::std::boxed::Box::pin(async move {
                     let (request, responder) = ::tollgate::accept(call);
-                    let reply = service.new(request).await;
+                    let reply = <T as Struct>::new(&service, request).await;
                     ::tollgate::respond(responder, reply).await;
                 }),
                 3 => ::std::boxed::Box::pin(async move {
                     let (request, responder) = ::tollgate::accept_stream(call);
-                    let reply = service.r#while(request).await;
+                    let reply = <T as Struct>::r#while(&service, request).await;
                     ::tollgate::respond_stream(responder, reply).await;
                 }),
                 _ => ::std::boxed::Box::pin(::tollgate::unimplemented(call)),

@@ -254,7 +254,7 @@ pub mod circle_server {
             match method {
                 0 => ::std::boxed::Box::pin(async move {
                     let (request, responder) = ::tollgate::accept(call);
-                    let reply = service.turn(request).await;
+                    let reply = <T as Circle>::turn(&service, request).await;
                     ::tollgate::respond(responder, reply).await;
                 }),
                 _ => ::std::boxed::Box::pin(::tollgate::unimplemented(call)),

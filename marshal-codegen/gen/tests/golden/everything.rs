@@ -1726,12 +1726,12 @@ pub mod everything_server {
             match method {
                 0 => ::std::boxed::Box::pin(async move {
                     let (request, responder) = ::tollgate::accept(call);
-                    let reply = service.swap(request).await;
+                    let reply = <T as Everything>::swap(&service, request).await;
                     ::tollgate::respond(responder, reply).await;
                 }),
                 1 => ::std::boxed::Box::pin(async move {
                     let (request, responder) = ::tollgate::accept(call);
-                    let reply = service.follow(request).await;
+                    let reply = <T as Everything>::follow(&service, request).await;
                     ::tollgate::respond_stream(responder, reply).await;
                 }),
                 _ => ::std::boxed::Box::pin(::tollgate::unimplemented(call)),

@@ -604,12 +604,12 @@ pub mod reservation_server {
             match method {
                 0 => ::std::boxed::Box::pin(async move {
                     let (request, responder) = ::tollgate::accept(call);
-                    let reply = service.reserve(request).await;
+                    let reply = <T as Reservation>::reserve(&service, request).await;
                     ::tollgate::respond(responder, reply).await;
                 }),
                 1 => ::std::boxed::Box::pin(async move {
                     let (request, responder) = ::tollgate::accept(call);
-                    let reply = service.check_availability(request).await;
+                    let reply = <T as Reservation>::check_availability(&service, request).await;
                     ::tollgate::respond(responder, reply).await;
                 }),
                 _ => ::std::boxed::Box::pin(::tollgate::unimplemented(call)),
@@ -689,7 +689,7 @@ pub mod echo_server {
             match method {
                 0 => ::std::boxed::Box::pin(async move {
                     let (request, responder) = ::tollgate::accept(call);
-                    let reply = service.echo(request).await;
+                    let reply = <T as Echo>::echo(&service, request).await;
                     ::tollgate::respond(responder, reply).await;
                 }),
                 _ => ::std::boxed::Box::pin(::tollgate::unimplemented(call)),

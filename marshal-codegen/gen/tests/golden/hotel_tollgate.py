@@ -17,6 +17,9 @@ else:
 if _typing.TYPE_CHECKING:
     import tollgate as _tollgate
     import tollgate.aio as _aio
+else:
+    _tollgate = _tb.Library("tollgate")
+    _aio = _tb.Library("tollgate.aio")
 
 
 @_dataclasses.dataclass

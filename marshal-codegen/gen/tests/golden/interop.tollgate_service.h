@@ -195,7 +195,7 @@ static inline void interop_Semantics_Unary_handle_(tollgate_call *call, void *us
     {
         tollgate_message *message;
         if (tollgate_call_receive(call, TOLLGATE_NONBLOCK, &message, NULL) == TOLLGATE_OK) {
-            TOLLGATE_THEN_FREE_(message, handlers->Unary(call, interop_Ask_of(message), handlers->user_));
+            TOLLGATE_THEN_FREE_(message, (handlers->Unary)(call, interop_Ask_of(message), handlers->user_));
         }
     }
 }
@@ -208,7 +208,7 @@ static inline void interop_Semantics_Collect_handle_(tollgate_call *call, void *
         tollgate_unimplemented_(call);
         return;
     }
-    handlers->Collect(call, handlers->user_);
+    (handlers->Collect)(call, handlers->user_);
 }
 
 /* Hands a call to the handler of Spread. */
@@ -222,7 +222,7 @@ static inline void interop_Semantics_Spread_handle_(tollgate_call *call, void *u
     {
         tollgate_message *message;
         if (tollgate_call_receive(call, TOLLGATE_NONBLOCK, &message, NULL) == TOLLGATE_OK) {
-            TOLLGATE_THEN_FREE_(message, handlers->Spread(call, interop_Ask_of(message), handlers->user_));
+            TOLLGATE_THEN_FREE_(message, (handlers->Spread)(call, interop_Ask_of(message), handlers->user_));
         }
     }
 }
@@ -235,7 +235,7 @@ static inline void interop_Semantics_Chat_handle_(tollgate_call *call, void *use
         tollgate_unimplemented_(call);
         return;
     }
-    handlers->Chat(call, handlers->user_);
+    (handlers->Chat)(call, handlers->user_);
 }
 
 /* Serves it until the session ends, as tollgate_session_add_service does. The table has to live as long. */

@@ -825,7 +825,7 @@ pub mod legacy_server {
             match method {
                 0 => ::std::boxed::Box::pin(async move {
                     let (request, responder) = ::tollgate::accept(call);
-                    let reply = service.exchange(request).await;
+                    let reply = <T as Legacy>::exchange(&service, request).await;
                     ::tollgate::respond(responder, reply).await;
                 }),
                 _ => ::std::boxed::Box::pin(::tollgate::unimplemented(call)),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use tollgate::codec::{Message, Place, encode_inline};
-use tollgate_gen::{Files, GenError, Language};
+use tollgate_gen::Language;
 use tollgate_schema::Schema;
 
 use crate::c::{build_and_run, compilers};
@@ -138,55 +138,35 @@ fn python_takes_them() {
     }
 }
 
-fn generate(language: Language, proto: &str) -> Result<Files, GenError> {
-    let dir = directory(&format!("clash-{language}"));
-    std::fs::write(dir.join("clash.proto"), proto).unwrap();
-    language.generate(&Schema::compile_proto(&[dir.join("clash.proto")], &[dir]).unwrap())
-}
-
 #[test]
-fn names_that_meet_are_told() {
-    let check = |language, body: &str, expected: &str| {
-        // Of proto3's fields, the compiler wants more distinct names.
-        let proto = format!("syntax = \"proto2\"; package p;\n{body}");
-        let error = generate(language, &proto).map(|_| ()).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            format!(
-                "two items of package `p` would both be called `{expected}; rename one of them"
-            )
-        );
+fn packages_that_become_one_module_are_told() {
+    let dir = directory("clash");
+    for (file, package) in [
+        ("one.proto", "a.foo_bar"),
+        ("two.proto", "a.fooBar"),
+        ("three.proto", "a_fooBar"),
+    ] {
+        std::fs::write(
+            dir.join(file),
+            format!("syntax = \"proto3\"; package {package};"),
+        )
+        .unwrap();
+    }
+    let check = |language: Language, files: [&str; 2], expected: &str| {
+        let schema = Schema::compile_proto(&files.map(|file| dir.join(file)), &[&dir]).unwrap();
+        let refused = language.generate(&schema).unwrap_err().to_string();
+        let rest =
+            "rename one of them, or generate each from its own files into a directory of its own";
+        assert_eq!(refused, format!("{expected}; {rest}"));
     };
-    use Language::{C, Python, Rust};
     check(
-        Rust,
-        "message fooBar {} message FooBar {}",
-        "p::FooBar` in Rust",
+        Language::Rust,
+        ["one.proto", "two.proto"],
+        "packages `a.fooBar` and `a.foo_bar` would both be the module a::foo_bar in Rust",
     );
     check(
-        Rust,
-        "message M { optional int32 foo_bar = 1 [json_name = \"x\"]; optional int32 fooBar = 2; }",
-        "p::M::foo_bar` in Rust",
+        Language::Python,
+        ["two.proto", "three.proto"],
+        "packages `a.fooBar` and `a_fooBar` would both be the module a_fooBar_tollgate in Python",
     );
-    check(
-        Rust,
-        "message M { oneof o { int32 ab = 1; int32 Ab = 2; } }",
-        "p::m::O::Ab` in Rust",
-    );
-    check(
-        Rust,
-        "enum E { Q = 0; self = 1; self_ = 2; }",
-        "p::E::self_` in Rust",
-    );
-    check(
-        C,
-        "message M { message N {} } message M_N {}",
-        "p_M_N` in C",
-    );
-    check(
-        C,
-        "message M { optional int32 x = 1; message get_x {} }",
-        "p_M_get_x` in C",
-    );
-    check(Python, "message M {} message MView {}", "MView` in Python");
 }
