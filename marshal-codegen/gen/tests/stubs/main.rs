@@ -7,6 +7,7 @@ mod annotate;
 mod awkward;
 mod c;
 mod documented;
+mod hostile;
 mod plugin;
 mod python;
 mod rust;
