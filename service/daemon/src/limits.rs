@@ -10,6 +10,8 @@ pub const MAX_SESSIONS: usize = 4_096;
 pub const MAX_SESSIONS_PER_TENANT: usize = MAX_SESSIONS / 4;
 /// See [`MAX_SESSIONS`].
 pub const DESCRIPTORS_PER_SESSION: usize = 5;
+/// See [`MAX_SESSIONS`]: of a session whose library can't follow to another daemon.
+pub const DESCRIPTORS_PER_STAYING_SESSION: usize = 3;
 /// Descriptors that neither sessions nor connections may take: for listeners, links, policies' processes and files.
 pub const KEPT_DESCRIPTORS: usize = 56;
 

@@ -15,8 +15,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::limits::{
-    DESCRIPTORS_PER_SESSION, KEPT_DESCRIPTORS, MAX_BINDINGS_PER_TENANT, MAX_CONNECTIONS,
-    MAX_SESSIONS, MAX_SESSIONS_PER_TENANT, OPERATORS_CONNECTIONS, STRANGERS_PER_USER,
+    KEPT_DESCRIPTORS, MAX_BINDINGS_PER_TENANT, MAX_CONNECTIONS, MAX_SESSIONS,
+    MAX_SESSIONS_PER_TENANT, OPERATORS_CONNECTIONS, STRANGERS_PER_USER,
 };
 
 /// Counts places.
@@ -33,6 +33,8 @@ struct Taken {
     /// Of users that aren't the operator, without a session.
     strangers: HashMap<u32, usize>,
     sessions: usize,
+    /// Of sessions, beside their connections'.
+    descriptors: usize,
     of_tenants: HashMap<String, Of>,
 }
 
@@ -40,6 +42,8 @@ struct Taken {
 #[derive(Default)]
 struct Of {
     sessions: usize,
+    /// With their connections'.
+    descriptors: usize,
     bindings: usize,
 }
 
@@ -54,13 +58,13 @@ pub(crate) struct Connection {
 pub(crate) struct Session {
     admission: Rc<Admission>,
     tenant: String,
+    descriptors: usize,
     bindings: Cell<usize>,
 }
 
 impl Taken {
-    /// A session has its connection's descriptor and others.
     fn descriptors(&self) -> usize {
-        self.connections + self.sessions * (DESCRIPTORS_PER_SESSION - 1)
+        self.connections + self.descriptors
     }
 }
 
@@ -122,39 +126,47 @@ impl Admission {
         }
     }
 
-    /// A place for a tenant's session, or why there is none.
-    pub(crate) fn open(self: &Rc<Self>, tenant: &str) -> Result<Session, String> {
+    /// A place for a tenant's session that takes so many descriptors, its connection's included; or why there is none.
+    pub(crate) fn open(
+        self: &Rc<Self>,
+        tenant: &str,
+        descriptors: usize,
+    ) -> Result<Session, String> {
         let taken = self.taken.borrow();
         if taken.sessions >= MAX_SESSIONS {
             return Err(format!(
                 "the daemon has {MAX_SESSIONS} sessions, which is the limit"
             ));
         }
-        let most = self.descriptors / DESCRIPTORS_PER_SESSION / 4;
-        let most = most.min(MAX_SESSIONS_PER_TENANT);
-        let its = taken.of_tenants.get(tenant).map_or(0, |its| its.sessions);
-        if its >= most {
+        if let Some(its) = taken.of_tenants.get(tenant)
+            && (its.sessions >= MAX_SESSIONS_PER_TENANT
+                || its.descriptors + descriptors > self.descriptors / 4)
+        {
+            let count = its.sessions;
             return Err(format!(
-                "tenant {tenant} has {its} sessions, which is the limit of one tenant"
+                "tenant {tenant} has {count} sessions, which is the limit of one tenant"
             ));
         }
-        let needed = DESCRIPTORS_PER_SESSION - 1 + OPERATORS_CONNECTIONS;
+        let needed = descriptors - 1 + OPERATORS_CONNECTIONS;
         if taken.descriptors() + needed > self.descriptors {
             return Err(self.out_of_descriptors());
         }
         drop(taken);
-        Ok(self.go_on(tenant))
+        Ok(self.go_on(tenant, descriptors))
     }
 
     /// A place for a session that another process has opened: whatever the limits are, it stays.
-    pub(crate) fn go_on(self: &Rc<Self>, tenant: &str) -> Session {
+    pub(crate) fn go_on(self: &Rc<Self>, tenant: &str, descriptors: usize) -> Session {
         let mut taken = self.taken.borrow_mut();
         taken.sessions += 1;
+        taken.descriptors += descriptors - 1;
         let its = taken.of_tenants.entry(tenant.to_owned()).or_default();
         its.sessions += 1;
+        its.descriptors += descriptors;
         Session {
             admission: Rc::clone(self),
             tenant: tenant.to_owned(),
+            descriptors,
             bindings: Cell::new(0),
         }
     }
@@ -212,8 +224,10 @@ impl Drop for Session {
     fn drop(&mut self) {
         let mut taken = self.admission.taken.borrow_mut();
         taken.sessions -= 1;
+        taken.descriptors -= self.descriptors - 1;
         if let Some(its) = taken.of_tenants.get_mut(&self.tenant) {
             its.sessions -= 1;
+            its.descriptors -= self.descriptors;
             its.bindings -= self.bindings.get();
             if its.sessions == 0 {
                 taken.of_tenants.remove(&self.tenant);
@@ -226,6 +240,7 @@ impl Drop for Session {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::limits::DESCRIPTORS_PER_SESSION;
 
     /// Takes places until there are no more: how many there were, and why not more.
     fn all<T>(mut take: impl FnMut() -> Result<T, String>) -> (Vec<T>, String) {
@@ -271,17 +286,17 @@ mod tests {
     #[test]
     fn a_tenant_leaves_sessions_to_others() {
         let admission = Admission::new(None);
-        let (one, why) = all(|| admission.open("mallory"));
+        let (one, why) = all(|| admission.open("mallory", DESCRIPTORS_PER_SESSION));
         assert_eq!(one.len(), MAX_SESSIONS_PER_TENANT);
         assert!(why.contains("tenant mallory has 1024 sessions"), "{why}");
         let mut tenant = 0;
         let (others, why) = all(|| {
             tenant += 1;
-            admission.open(&format!("t{tenant}"))
+            admission.open(&format!("t{tenant}"), DESCRIPTORS_PER_SESSION)
         });
         assert_eq!(one.len() + others.len(), MAX_SESSIONS);
         assert!(why.contains("the daemon has 4096 sessions"), "{why}");
-        let _more = admission.go_on("mallory");
+        let _more = admission.go_on("mallory", DESCRIPTORS_PER_SESSION);
         drop((one, others));
         assert_eq!(admission.taken.borrow().of_tenants.len(), 1);
     }
@@ -290,15 +305,19 @@ mod tests {
     fn a_tenants_bindings_are_counted_over_its_sessions_and_end_with_them() {
         let admission = Admission::new(None);
         let sessions = [
-            admission.open("mallory").unwrap(),
-            admission.open("mallory").unwrap(),
+            admission.open("mallory", DESCRIPTORS_PER_SESSION).unwrap(),
+            admission.open("mallory", DESCRIPTORS_PER_SESSION).unwrap(),
         ];
         for k in 0..MAX_BINDINGS_PER_TENANT {
             sessions[k % 2].bind().unwrap();
         }
         let why = sessions[0].bind().unwrap_err();
         assert!(why.contains("tenant mallory has 65536 bindings"), "{why}");
-        admission.open("acme").unwrap().bind().unwrap();
+        admission
+            .open("acme", DESCRIPTORS_PER_SESSION)
+            .unwrap()
+            .bind()
+            .unwrap();
         let [first, second] = sessions;
         drop(second);
         first.bind().unwrap();
@@ -312,7 +331,7 @@ mod tests {
         let (sessions, why) = all(|| {
             tenant += 1;
             let connection = admission.connect(1_000, false)?;
-            let session = admission.open(&format!("t{}", tenant / 20))?;
+            let session = admission.open(&format!("t{}", tenant / 20), DESCRIPTORS_PER_SESSION)?;
             connection.has_session();
             kept.push(connection);
             Ok(session)
@@ -322,8 +341,8 @@ mod tests {
         let (operators, _) = all(|| admission.connect(0, true));
         assert!(operators.len() >= OPERATORS_CONNECTIONS - DESCRIPTORS_PER_SESSION);
         let alone = Admission::new(Some(1_024));
-        let (one, _) = all(|| alone.open("mallory"));
+        let (one, _) = all(|| alone.open("mallory", DESCRIPTORS_PER_SESSION));
         assert_eq!(one.len(), (1_024 - KEPT_DESCRIPTORS) / 5 / 4);
-        assert!(alone.open("acme").is_ok());
+        assert!(alone.open("acme", DESCRIPTORS_PER_SESSION).is_ok());
     }
 }

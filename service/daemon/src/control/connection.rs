@@ -38,7 +38,10 @@ use crate::datapath::Command;
 use crate::datapath::command::{BindAs, BindOutcome};
 use crate::datapath::steering::is_label;
 use crate::datapath::target::Found;
-use crate::limits::{ANSWER_PATIENCE, FIRST_WORD, REFUSALS_PAUSE};
+use crate::limits::{
+    ANSWER_PATIENCE, DESCRIPTORS_PER_SESSION, DESCRIPTORS_PER_STAYING_SESSION, FIRST_WORD,
+    REFUSALS_PAUSE,
+};
 use crate::targets;
 
 /// A watched control socket.
@@ -130,7 +133,7 @@ pub(super) fn go_on(
     let open = Open {
         at: Rc::new(Cell::new((runtime, session))),
         gate: control.gate(&tenant),
-        place: control.admission.go_on(&tenant),
+        place: control.admission.go_on(&tenant, DESCRIPTORS_PER_SESSION),
         tenant,
         token,
         keeps_early_calls,
@@ -485,7 +488,11 @@ async fn open_session(
         );
         return Err(Status::new(Code::INVALID_ARGUMENT, text));
     }
-    let place = control.admission.open(&tenant);
+    let takes = match request.features & FEATURE_HEAPS {
+        0 => DESCRIPTORS_PER_STAYING_SESSION,
+        _ => DESCRIPTORS_PER_SESSION,
+    };
+    let place = control.admission.open(&tenant, takes);
     let place = place.map_err(exhausted)?;
     let wanted = HeapSizes {
         send: request.send_heap_bytes,
