@@ -15,6 +15,7 @@ import enum
 import importlib
 import struct
 from typing import Any, Callable, ClassVar, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
+from typing import get_type_hints as _hints
 
 # Most structs on the path from the root to any struct, both included.
 MAX_DEPTH = 64
@@ -535,3 +536,8 @@ class Service:
             if method.name == name:
                 return method
         raise KeyError(f"service {self.name} has no method {name!r}")
+
+
+# A table is an instance, whose annotations are evaluated without this module's names: so they are evaluated here.
+for _table in (Layout, Method, Service):
+    _table.__annotations__ = _hints(_table)
