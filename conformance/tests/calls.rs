@@ -87,7 +87,8 @@ fn the_readme_s_explanation_is_what_is_printed() {
     let mut examples = blocks(&readme, "console").into_iter();
     let example = examples.find(|block| block.contains(" explain "));
     let example = example.expect("the README explains a call");
-    let (command, printed) = example.split_once('\n').unwrap();
+    let (command, printed) = example.split_once("'\n").unwrap();
+    let command = format!("{command}'");
 
     let bed = Testbed::new();
     let [a, b] = ["a", "b"].map(|name| bed.daemon(name));
@@ -115,7 +116,8 @@ fn the_readme_s_explanation_is_what_is_printed() {
     let said = succeed(
         shell
             .args(["-c", &format!("{command} || true")])
-            .env("PATH", path),
+            .env("PATH", path)
+            .current_dir(&root),
     );
     // What it cost is another number with each compiler.
     let without_fuel = |text: &str| {
@@ -529,7 +531,10 @@ fn a_denied_call_is_watched_found_and_explained() {
         newest[0].contains("own@1 of the provider: known"),
         "newest first: {text}"
     );
-    assert!(newest[1].contains("by acl@1: no?[2J?Eve trace "), "{text}");
+    assert!(
+        newest[1].contains("by acl@1: no\\u{1b}[2J\\nEve trace "),
+        "{text}"
+    );
     let (trace, span) = (
         told[0]["trace"].as_str().unwrap(),
         told[0]["span"].as_str().unwrap(),

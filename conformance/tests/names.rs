@@ -16,9 +16,6 @@ use tollgate_schema::Schema;
 
 const ECHO: &str = "hotel.Echo";
 
-/// Both ends have it: addresses beside 127.0.0.1 are peers of another host's.
-const KEY: &str = "zN8#kq2Lw0vR7tYb5xD3mJ6hPfC9sG1e";
-
 fn schema() -> Schema {
     let hotel = proto_file("hotel.proto");
     Schema::compile_proto(&[&hotel], &[hotel.parent().unwrap()]).unwrap()
@@ -26,7 +23,6 @@ fn schema() -> Schema {
 
 fn options(listen: Option<&str>) -> Options {
     Options {
-        psk: Some(KEY.to_owned()),
         listen: listen.map(|at| at.parse().unwrap()),
         ..Options::default()
     }

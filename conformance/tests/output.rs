@@ -74,7 +74,7 @@ fn into(daemon: &Daemon, words: &[&str], out: Stdio) -> (i32, String) {
 /// Every command of the command line that prints, as it would succeed.
 fn commands(token: &str) -> Vec<Vec<String>> {
     let hotel = proto_file("hotel.proto").display().to_string();
-    let call = format!("call --token {token} --proto {hotel} hotel.Echo/Echo {{}}");
+    let call = format!("call --token-file {token} --proto {hotel} hotel.Echo/Echo {{}}");
     [
         "--help",
         "--version",
@@ -123,10 +123,11 @@ fn output_that_is_lost_fails_every_command() {
     let _server = daemon.serve_hotel(&token, "hotel.Echo", &["--echo"]);
     let policy = policy_file("null");
     daemon.push("--tenant acme", "null", "null", None);
+    let token_file = bed.secret("token", &token).display().to_string();
     let fleet = format!("[[host]]\nname = \"a\"\nsocket = {:?}\n", daemon.socket());
     let fleet = bed.file("fleet.toml", fleet);
     // Commands that have none of their own here have the same way out: all go through one writer, as the lints see to.
-    for (number, words) in commands(&token).iter().enumerate() {
+    for (number, words) in commands(&token_file).iter().enumerate() {
         for (out, code) in [(full(), UNWRITTEN), (closed(), CLOSED)] {
             let stubs = bed.path(&format!("stubs-{number}-{code}"));
             let name = format!("late-{code}");
@@ -293,7 +294,7 @@ fn what_a_server_says_is_shown_and_not_obeyed() {
     for line in ["trace", "trace --json", "status --json"] {
         assert_shown(&daemon.ok(line));
     }
-    assert_shown(&daemon.ok("status"));
+    assert_shown(&daemon.ok("status --verbose"));
     let traces = daemon.ok("trace --last 1 --json");
     let traces: serde_json::Value = serde_json::from_str(&traces).unwrap();
     let said = traces["traces"][0]["message"].as_str();

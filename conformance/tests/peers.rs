@@ -208,7 +208,7 @@ fn without_a_key_nobody_is_a_peer() {
 /// What a daemon says that doesn't start.
 fn refused(args: &[&str]) -> String {
     let outcome = run(&program("tollgated"), args, b"");
-    assert_eq!(outcome.code, 1, "{outcome}");
+    assert_eq!(outcome.code, 9, "{outcome}");
     outcome.err
 }
 

@@ -18,7 +18,7 @@ fn refused(args: &[&str]) -> String {
     command.arg("30").arg(program("tollgated")).args(args);
     let ended = command.output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert_eq!(ended.status.code(), Some(9), "{said}");
     said
 }
 
@@ -181,7 +181,7 @@ fn after_a_restart_that_forgot_its_tenants_the_log_and_the_applications_say_so()
     assert!(
         refused
             .message
-            .contains("belongs to no tenant of this daemon:"),
+            .contains("belongs to no tenant of this daemon, or was rotated:"),
         "{refused}"
     );
 }

@@ -472,7 +472,7 @@ async fn open_session(
     let tenant = found.ok_or_else(|| {
         let forgotten = forgotten(control);
         let text = format!(
-            "the token belongs to no tenant of this daemon{forgotten}, or was rotated: `tollgate tenant add` and `tollgate tenant rotate` print one"
+            "the token belongs to no tenant of this daemon{forgotten}: `tollgate tenant add` and `tollgate tenant rotate` print one"
         );
         let pid = socket.get_ref().0.peer().map_or(0, |peer| peer.pid);
         let mut refusals = control.refusals.borrow_mut();
@@ -557,7 +557,7 @@ fn exhausted(error: impl std::fmt::Display) -> Status {
 /// Why a token that was good may not be any more.
 fn forgotten(control: &Control) -> String {
     if !control.state_is_in_memory() {
-        return String::new();
+        return ", or was rotated".to_owned();
     }
     format!(
         ", which keeps no state (it runs without --state) and was started at {}: what was made before is forgotten",

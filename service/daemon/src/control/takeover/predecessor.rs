@@ -331,8 +331,12 @@ impl Successor {
         fds.splice(first..first, [copy, schemas]);
         let heard = async {
             let offered = channel.say(&Message::Offer(offer), &borrowed(&fds)).await;
-            // One that ends at once has closed its end; what it says by that is heard.
-            let heard = channel.hear().await?;
+            // One that ends at once has closed its end; what it has said before is heard. If it hasn't read the offer, the kernel tells
+            // of a reset first.
+            let heard = match channel.hear().await {
+                Ok(Some(heard)) => Some(heard),
+                _ => channel.hear().await?,
+            };
             match (&heard, offered) {
                 (None, Err(error)) if !error.is_empty() => Ok(None),
                 _ => Ok(heard),
