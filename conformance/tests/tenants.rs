@@ -105,7 +105,7 @@ fn a_policy_is_checked_against_what_live_applications_of_its_tenant_have_bound_o
     refused(
         &other,
         Code::INVALID_ARGUMENT,
-        "service depot.S has no method \"Other\"",
+        "policy p@1 is for depot.S/Get, not for depot.S/Other",
     );
     assert!(!other.err.contains("zeus"), "{other}");
     // On the other side nobody has bound anything, which is said.
@@ -123,7 +123,7 @@ fn a_policy_is_checked_against_what_live_applications_of_its_tenant_have_bound_o
     refused(
         &of_all,
         Code::FAILED_PRECONDITION,
-        "message depot.P has no field s, as tenant zeus has bound it",
+        "message depot.P has no field \"s\", as tenant zeus has bound it",
     );
     daemon.ok(&format!(
         "policy attach {policy} --provider --tenant acme --service depot.S --side server"
@@ -160,14 +160,14 @@ fn a_schema_that_comes_later_and_does_not_fit_is_refused_and_shown_until_it_does
         refused(
             &refusal,
             Code::FAILED_PRECONDITION,
-            "policy p@1 doesn't fit the schema of depot.S/Get: message depot.P has no field s",
+            "policy p@1 doesn't fit the schema of depot.S/Get: field \"s\": message depot.P has no field \"s\"",
         );
     }
     assert_eq!(
         problems(&daemon),
         [
             "an application of tenant acme can't serve depot.S (tried 2 times): policy p@1 doesn't fit the schema of depot.S/Get: message depot.P \
-          has no field s; p of tenant acme is attached at server depot.S/*: detach it, or upgrade it to a version that fits"
+          has no field \"s\"; p of tenant acme is attached at server depot.S/*: detach it, or upgrade it to a version that fits"
         ]
     );
     // Neither another tenant nor an application with a schema that fits is hindered.
@@ -221,7 +221,7 @@ fn a_schema_can_be_given_along_where_nobody_has_bound_one() {
             "policy push {module} --tenant acme --name p {flags}"
         ))
     };
-    let why = "policy p doesn't fit the schema of depot.S/Get: message depot.P has no field s";
+    let why = "policy p doesn't fit the schema of depot.S/Get: field \"s\": message depot.P has no field \"s\"";
     refused(
         &pushed(&format!("--proto {theirs}")),
         Code::FAILED_PRECONDITION,
@@ -244,7 +244,7 @@ fn a_schema_can_be_given_along_where_nobody_has_bound_one() {
 
     let at = "--tenant acme --service depot.S --side client";
     let attached = |flags: &str| daemon.run(&format!("policy attach {policy} {at} {flags}"));
-    let why = "policy p@1 doesn't fit the schema of depot.S/Get: message depot.P has no field s";
+    let why = "policy p@1 doesn't fit the schema of depot.S/Get: field \"s\": message depot.P has no field \"s\"";
     refused(
         &attached(&format!("--proto {theirs}")),
         Code::FAILED_PRECONDITION,

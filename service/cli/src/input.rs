@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn a_value_is_handed_on_when_its_last_byte_has_come() {
         let mut found = 0;
-        let mut values = Values::new(8, |_| {
+        let mut values = Values::new(16, |_| {
             found += 1;
             Ok(())
         });

@@ -1035,9 +1035,9 @@ mod tests {
         };
         let inner = || Box::new(failure("bad\u{1b}[31m name", None));
         let outer = failure("no TLS", Some(inner()));
-        assert_eq!(because(&outer), "no TLS: bad[31m name");
+        assert_eq!(because(&outer), "no TLS: bad\\u{1b}[31m name");
         let outer = failure("no TLS: bad\u{1b}[31m name", Some(inner()));
-        assert_eq!(because(&outer), "no TLS: bad[31m name");
+        assert_eq!(because(&outer), "no TLS: bad\\u{1b}[31m name");
         let long = failure(&"é".repeat(MAX_REASON_CHARS + 1), None);
         assert_eq!(because(&long), "é".repeat(MAX_REASON_CHARS));
     }

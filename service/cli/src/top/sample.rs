@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn names_do_not_move_the_cursor() {
-        assert_eq!(shown("a\u{1b}[2Jb\n"), "a?[2Jb?");
+        assert_eq!(shown("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\n");
         assert_eq!(shown(&"x".repeat(MAX_NAME_CHARS + 1)).len(), MAX_NAME_CHARS);
     }
 }

@@ -333,9 +333,9 @@ impl Successor {
             let offered = channel.say(&Message::Offer(offer), &borrowed(&fds)).await;
             // One that ends at once has closed its end; what it has said before is heard. If it hasn't read the offer, the kernel tells
             // of a reset first.
-            let heard = match channel.hear().await {
-                Ok(Some(heard)) => Some(heard),
-                _ => channel.hear().await?,
+            let heard = match channel.hear().await? {
+                None => channel.hear().await?,
+                heard => heard,
             };
             match (&heard, offered) {
                 (None, Err(error)) if !error.is_empty() => Ok(None),
