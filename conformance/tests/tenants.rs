@@ -166,7 +166,7 @@ fn a_schema_that_comes_later_and_does_not_fit_is_refused_and_shown_until_it_does
     assert_eq!(
         problems(&daemon),
         [
-            "an application of tenant acme can't serve depot.S (tried 2 times): policy p@1 doesn't fit the schema of depot.S/Get: message depot.P \
+            "an application of tenant acme can't serve depot.S (tried 2 times): policy p@1 doesn't fit the schema of depot.S/Get: field \"s\": message depot.P \
           has no field \"s\"; p of tenant acme is attached at server depot.S/*: detach it, or upgrade it to a version that fits"
         ]
     );

@@ -6,6 +6,10 @@
 //! which is how the vectors are checked natively; only `wasm.rs`,
 //! which has the imports and the exports, is about WebAssembly. Absent on purpose:
 //! allocation per allowed call, any dependency.
+#![allow(
+    clippy::test_attr_in_doctest,
+    reason = "the README's policy is a crate of its own, with tests"
+)]
 
 mod call;
 mod config;

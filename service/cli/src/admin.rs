@@ -102,10 +102,8 @@ fn remove(socket: &Path, tenant: &str, is_sure: bool) -> Result<String, Failure>
                 Failure::input(sentence).hint(format!("tollgate tenant remove {tenant} --yes"))
             );
         }
-        eprint!(
-            "{}Remove tenant {tenant}? [y/N] ",
-            ending(&has, "would end")
-        );
+        let ends = ending(&has, "would end");
+        output::prompt(&format!("{ends}Remove tenant {tenant}? [y/N] "));
         let mut answer = String::new();
         let read = std::io::stdin().read_line(&mut answer);
         read.map_err(|error| Failure::input(format_args!("there is no answer: {error}")))?;

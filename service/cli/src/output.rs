@@ -30,6 +30,13 @@ pub(crate) fn tell(line: &str) {
     let _lost = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
+/// Writes a question to standard error, whose answer is typed behind it.
+pub(crate) fn prompt(question: &str) {
+    let mut err = std::io::stderr().lock();
+    let shown = text::escape_lines(question);
+    let _lost = err.write_all(shown.as_bytes()).and_then(|()| err.flush());
+}
+
 /// A line of JSON: its values stay what they are.
 pub(crate) fn json(value: &impl Display) -> String {
     format!("{}\n", text::escape_json(&value.to_string()))

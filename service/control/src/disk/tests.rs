@@ -31,7 +31,7 @@ fn state() -> (tempfile::TempDir, Contents, String) {
 fn check_recovers(store: Store, state: &Path) {
     ROOM.set(EMPTY);
     store.add_tenant(Actor::Daemon, "later").unwrap();
-    assert_eq!(store.problems(), [String::new(); 0]);
+    assert_eq!(store.problems(), Vec::<String>::new());
     store.check_invariants();
     store.audit_verification().unwrap().run().unwrap();
     let contents = contents_of(&store);
@@ -99,7 +99,8 @@ fn a_change_is_made_or_refused_wherever_the_disk_becomes_full() {
 fn a_state_is_read_if_the_start_can_not_write() {
     let (before, ..) = state();
     let old_copy = std::fs::read(before.path().join(COPY)).unwrap();
-    let spoilers: [(&str, &dyn Fn(&Path)); 5] = [
+    type Spoiler<'a> = (&'a str, &'a dyn Fn(&Path));
+    let spoilers: [Spoiler<'_>; 5] = [
         ("nothing", &|_| {}),
         ("the copy is gone", &|state| {
             std::fs::remove_file(state.join(COPY)).unwrap();
@@ -145,7 +146,7 @@ fn a_state_that_is_read_only_is_tried_again() {
     assert_eq!(store.problems().len(), 1);
     ROOM.set(EMPTY);
     store.retry();
-    assert_eq!(store.problems(), [String::new(); 0]);
+    assert_eq!(store.problems(), Vec::<String>::new());
     assert_eq!(contents_of(&store), contents);
     assert!(state.path().join(COPY).exists());
 }
