@@ -197,7 +197,7 @@ fn what_can_not_be_carried_is_refused_in_one_sentence() {
     };
     assert_eq!(
         service("syntax = 'proto3'; message M {} service T { rpc Do(M) returns (M); }"),
-        "the schema has no service \"S\"; it has T"
+        "the schema has no service \"S\"; it has T; did you mean \"T\"?"
     );
     assert_eq!(
         service("syntax = 'proto3'; message M {}"),
