@@ -1104,7 +1104,10 @@ mod tests {
             "link.advertise = \"::1\": host, or host:port",
         );
         check("[rdma]\nring_kib = 63", "rdma.ring_kib = 63: 64 to 65536");
-        check("[rdma]\nfrom = 'eth0'", "from");
+        check(
+            "[rdma]\nfrom = 'eth0'",
+            "line 2, column 8: invalid IP address",
+        );
         check("listen = 'nowhere'", "listen");
         check("[policies]\ncpu = 1", "cpu");
         for (setting, value, expected) in [

@@ -8,8 +8,9 @@ use tokio::sync::oneshot;
 use tollgate_engine::SessionId;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
-use tollgate_transport::{Event, LinkConfig, TcpLink};
+use tollgate_transport::{Event, TcpLink};
 
+use super::links::trusting;
 use super::turns::open_with;
 use crate::datapath::command::{Asker, BindOutcome, ServiceSchema};
 use crate::datapath::runtime::Runtime;
@@ -80,7 +81,7 @@ impl Peer {
                 Err(error) => panic!("nobody has dialled: {error}"),
             }
         };
-        let link = TcpLink::accept(stream, &LinkConfig::new("peer"), now_ns());
+        let link = TcpLink::accept(stream, &trusting("peer"), now_ns());
         Peer {
             link: link.unwrap(),
             binds: 0,
