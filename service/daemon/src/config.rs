@@ -1108,7 +1108,10 @@ mod tests {
             "[rdma]\nfrom = 'eth0'",
             "line 2, column 8: invalid IP address",
         );
-        check("listen = 'nowhere'", "listen");
+        check(
+            "listen = 'nowhere'",
+            "line 1, column 10: invalid socket address",
+        );
         check("[policies]\ncpu = 1", "cpu");
         for (setting, value, expected) in [
             ("cpu_us", 4, "5 to 10000"),
