@@ -368,7 +368,8 @@ fn what_the_unit_starts_serves_applications_of_other_users() {
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(words.contains("may not administer"), "{words}");
     // Its state is nobody else's to read.
-    let state = format!("/proc/{}/root/var/lib/tollgate", daemon.pid());
+    let its_root = format!("/proc/{}/root", daemon.pid());
+    let state = format!("{its_root}/var/lib/tollgate");
     for entry in std::fs::read_dir(state).unwrap() {
         let mode = entry.unwrap().metadata().unwrap().mode();
         assert_eq!(mode & 0o077, 0, "{mode:o}");
