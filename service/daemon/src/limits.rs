@@ -15,6 +15,10 @@ pub const DESCRIPTORS_PER_STAYING_SESSION: usize = 3;
 /// Descriptors that neither sessions nor connections may take: for listeners, links, policies' processes and files.
 pub const KEPT_DESCRIPTORS: usize = 56;
 
+/// Of the others, one tenant or user may have one in so many. Not four, as elsewhere: with a hard limit of 20,000, which
+/// many hosts have, a tenant still gets [`MAX_SESSIONS_PER_TENANT`].
+pub const SHARES_OF_DESCRIPTORS: usize = 3;
+
 /// Links of one runtime to peers, accepted and dialled, but for [`MAX_STRANGERS`]. Each has a 256 KiB receive buffer, touched lazily.
 pub const MAX_LINKS: usize = 1_024;
 

@@ -5,7 +5,7 @@
 //! | connections without a session | [`MAX_CONNECTIONS`] with those that have one | user that isn't the operator: [`STRANGERS_PER_USER`] | [`OPERATORS_CONNECTIONS`] |
 //! | sessions | [`MAX_SESSIONS`] | tenant: [`MAX_SESSIONS_PER_TENANT`] | needs none |
 //! | their bindings | | tenant: [`MAX_BINDINGS_PER_TENANT`] | needs none |
-//! | descriptors | as many as this process may have, less [`KEPT_DESCRIPTORS`] | as its connections and sessions | [`OPERATORS_CONNECTIONS`] |
+//! | descriptors | as many as this process may have, less [`KEPT_DESCRIPTORS`] | user or tenant: one [share](SHARES_OF_DESCRIPTORS) | [`OPERATORS_CONNECTIONS`] |
 //!
 //! The operator is root or the daemon's own user. Shares become smaller where this process may have few descriptors. A connection that says nothing is
 //! closed after [`FIRST_WORD`](crate::limits::FIRST_WORD).
@@ -16,8 +16,11 @@ use std::rc::Rc;
 
 use crate::limits::{
     KEPT_DESCRIPTORS, MAX_BINDINGS_PER_TENANT, MAX_CONNECTIONS, MAX_SESSIONS,
-    MAX_SESSIONS_PER_TENANT, OPERATORS_CONNECTIONS, STRANGERS_PER_USER,
+    MAX_SESSIONS_PER_TENANT, OPERATORS_CONNECTIONS, SHARES_OF_DESCRIPTORS, STRANGERS_PER_USER,
 };
+
+/// What an operator does about too few descriptors.
+const RAISE_DESCRIPTORS: &str = "RLIMIT_NOFILE: raise systemd's LimitNOFILE, or ulimit -Hn";
 
 /// Counts places.
 pub(crate) struct Admission {
@@ -101,7 +104,7 @@ impl Admission {
             return Err(self.out_of_descriptors());
         }
         if !is_operator {
-            let most = STRANGERS_PER_USER.min(self.descriptors / 4);
+            let most = STRANGERS_PER_USER.min(self.descriptors / SHARES_OF_DESCRIPTORS);
             let its = taken.strangers.entry(user).or_default();
             if *its >= most {
                 return Err(format!(
@@ -138,14 +141,20 @@ impl Admission {
                 "the daemon has {MAX_SESSIONS} sessions, which is the limit"
             ));
         }
-        if let Some(its) = taken.of_tenants.get(tenant)
-            && (its.sessions >= MAX_SESSIONS_PER_TENANT
-                || its.descriptors + descriptors > self.descriptors / 4)
-        {
+        if let Some(its) = taken.of_tenants.get(tenant) {
             let count = its.sessions;
-            return Err(format!(
-                "tenant {tenant} has {count} sessions, which is the limit of one tenant"
-            ));
+            if count >= MAX_SESSIONS_PER_TENANT {
+                return Err(format!(
+                    "tenant {tenant} has {count} sessions, which is the limit of one tenant"
+                ));
+            }
+            let has = its.descriptors;
+            if has + descriptors > self.descriptors / SHARES_OF_DESCRIPTORS {
+                return Err(format!(
+                    "tenant {tenant} has {count} sessions, which take {has} descriptors: one tenant's share of those that the daemon may have \
+                     ({RAISE_DESCRIPTORS})"
+                ));
+            }
         }
         let needed = descriptors - 1 + OPERATORS_CONNECTIONS;
         if taken.descriptors() + needed > self.descriptors {
@@ -174,8 +183,7 @@ impl Admission {
     fn out_of_descriptors(&self) -> String {
         let most = self.descriptors.saturating_add(KEPT_DESCRIPTORS);
         format!(
-            "the daemon may have {most} descriptors, and needs the rest for its operator and its peers (RLIMIT_NOFILE: raise systemd's \
-             LimitNOFILE, or ulimit -Hn)"
+            "the daemon may have {most} descriptors, and needs the rest for its operator and its peers ({RAISE_DESCRIPTORS})"
         )
     }
 }
@@ -341,8 +349,12 @@ mod tests {
         let (operators, _) = all(|| admission.connect(0, true));
         assert!(operators.len() >= OPERATORS_CONNECTIONS - DESCRIPTORS_PER_SESSION);
         let alone = Admission::new(Some(1_024));
-        let (one, _) = all(|| alone.open("mallory", DESCRIPTORS_PER_SESSION));
-        assert_eq!(one.len(), (1_024 - KEPT_DESCRIPTORS) / 5 / 4);
+        let (one, why) = all(|| alone.open("mallory", DESCRIPTORS_PER_SESSION));
+        assert!(why.contains("LimitNOFILE"), "{why}");
+        assert_eq!(
+            one.len(),
+            (1_024 - KEPT_DESCRIPTORS) / 5 / SHARES_OF_DESCRIPTORS
+        );
         assert!(alone.open("acme", DESCRIPTORS_PER_SESSION).is_ok());
     }
 }
