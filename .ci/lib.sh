@@ -61,7 +61,8 @@ build_guests() {
     need_package npm "AssemblyScript's compiler is installed with it"
     local out=${CARGO_TARGET_DIR:-target}/guests name
     mkdir -p "$out/c" "$out/assemblyscript"
-    out=$(cd "$out" && pwd)
+    # As Node.js has paths: without symbolic links.
+    out=$(cd "$out" && pwd -P)
     for name in witness examples/room_limit; do
         clang --target=wasm32 -std=c11 -Wall -Wextra -Werror -O2 -mbulk-memory -ffreestanding -nostdlib \
             -Wl,--no-entry,--strip-all -o "$out/c/$(basename "$name").wasm" "guest-sdk/c/$name.c" ||
