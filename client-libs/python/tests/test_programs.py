@@ -111,18 +111,15 @@ def test_the_readme(hosts: Any, tmp_path: pathlib.Path) -> None:
     generate = next(line for block in snippets("sh") for line in block.splitlines() if "tollgate gen" in line)
     subprocess.run([program("tollgate"), *generate.split()[1:]], cwd=tmp_path, check=True)
     server, client, aio, large, traced = snippets("python")
-    named = {"SOCKET": hosts[0].socket, "TOKEN": hosts[0].token}
 
     def script(name: str, text: str) -> List[str]:
         path = tmp_path / name
-        for word, value in named.items():
-            text = text.replace(f'"{word}"', repr(value))
-        path.write_text(text)
+        path.write_text(text.replace('"SOCKET"', repr(hosts[0].socket)))
         return [sys.executable, "-W", "error", str(path)]
 
     leash = [program("leash"), str(os.getpid())]
     command = [*leash, *script("server.py", server)]
-    env = environment(tmp_path)
+    env = {**environment(tmp_path), "TOLLGATE_TOKEN": hosts[0].token}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as child:
         assert child.stdout is not None and child.stdout.readline() == "serving\n"
         clients = {"client.py": client, "aio_client.py": aio, "large.py": large, "traced.py": traced}

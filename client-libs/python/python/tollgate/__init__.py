@@ -1,9 +1,12 @@
 """Tollgate for Python: typed calls through the host's daemon, which enforces policies, marshals and transports.
 
-    channel = tollgate.channel("/run/tollgate.sock", token, "127.0.0.1:7472")
+    channel = tollgate.channel("/run/tollgate.sock", target="127.0.0.1:7472")
     stub = ReservationStub(channel)  # generated: tollgate gen --lang python --out stubs hotel.proto
     reply = stub.Reserve(ReserveRequest(customer_name="Ada", room_count=1), timeout=5)
     print(reply.reservation_id)
+
+Without a token, channels and servers have that of the environment: TOLLGATE_TOKEN, or what the file has that TOLLGATE_TOKEN_FILE names. On a command
+line, every user of the host could read it.
 
 Names are those that users of gRPC know. What is received is a view into shared memory: its attributes are read when they are asked for,
 `bytes` are memoryviews, and the memory is given back when nothing of it is held any more; `to_owned()` makes a message of it.

@@ -34,7 +34,7 @@ class Channel:
     def __init__(
         self,
         socket: Union[str, os.PathLike[str]],
-        token: str,
+        token: str = "",
         target: str = "",
         *,
         app: str = "",

@@ -230,7 +230,7 @@ class Server:
     def __init__(
         self,
         socket: Union[str, os.PathLike[str]],
-        token: str,
+        token: str = "",
         max_workers: int = DEFAULT_MAX_WORKERS,
         *,
         app: str = "",

@@ -116,7 +116,7 @@ class Channel:
     def __init__(
         self,
         socket: Union[str, os.PathLike[str]],
-        token: str,
+        token: str = "",
         target: str = "",
         *,
         app: str = "",
@@ -636,7 +636,7 @@ class Server:
     def __init__(
         self,
         socket: Union[str, os.PathLike[str]],
-        token: str,
+        token: str = "",
         *,
         app: str = "",
         label: str = "",
