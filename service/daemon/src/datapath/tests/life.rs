@@ -336,28 +336,21 @@ fn a_batch_burns_32_calls_bounds_at_most_and_eight_of_who_has_failed_before() {
     for (fuel, first, again) in [(call, 32, 8), (10 * call, 3, 1), (100 * call, 1, 1)] {
         let mut rig = Rig::new();
         rig.policies.judge_at_a_stretch();
-        let chain = |rig: &mut Rig| {
+        let mut failed_with_it = |round: u64| {
             rig.apply(vec![only(0, with_fuel(Act::Trap, fuel))])
                 .unwrap();
-            rig.chain(&[0])
-        };
-        let calls: Vec<(u64, u64)> = (0..40).map(|key| (key, 1)).collect();
-        for (round, expected) in [first, again, again].into_iter().enumerate() {
-            let chain = chain(&mut rig);
-            let calls: Vec<_> = calls
-                .iter()
-                .map(|&(key, n)| (key + 40 * round as u64, n))
-                .collect();
+            let chain = rig.chain(&[0]);
+            let calls: Vec<_> = (0..40).map(|key| (40 * round + key, 1)).collect();
             let fates = rig.judge(chain, Hook::Request, &calls);
+            assert!(fates.iter().all(|fate| code(fate) == Some(13)));
             let failed =
                 |fate: &&Fate| matches!(fate, Fate::Denied(13, text) if text.contains(" failed,"));
-            assert_eq!(
-                fates.iter().filter(failed).count(),
-                expected,
-                "{fuel}, {round}"
-            );
-            assert!(fates.iter().all(|fate| code(fate) == Some(13)));
-        }
+            fates.iter().filter(failed).count()
+        };
+        assert_eq!(failed_with_it(0), first, "{fuel}");
+        // Fewer are asked together of a policy that took long, as any does whose thread has to wait for a core.
+        let later: Vec<usize> = (1..6).map(failed_with_it).collect();
+        assert_eq!(later.iter().max(), Some(&again), "{fuel}: {later:?}");
     }
 }
 
