@@ -15,8 +15,8 @@ pub const DESCRIPTORS_PER_STAYING_SESSION: usize = 3;
 /// Descriptors that neither sessions nor connections may take: for listeners, links, policies' processes and files.
 pub const KEPT_DESCRIPTORS: usize = 56;
 
-/// Of the others, one tenant or user may have one in so many. Not four, as elsewhere: with a hard limit of 20,000, which
-/// many hosts have, a tenant still gets [`MAX_SESSIONS_PER_TENANT`].
+/// Sessions of one tenant may take one third of the other descriptors, and so may connections of one user. Not a quarter, as in other tables: many hosts have a hard
+/// limit of 20,000, and [`MAX_SESSIONS_PER_TENANT`] sessions fit into a third of that.
 pub const SHARES_OF_DESCRIPTORS: usize = 3;
 
 /// Links of one runtime to peers, accepted and dialled, but for [`MAX_STRANGERS`]. Each has a 256 KiB receive buffer, touched lazily.

@@ -5,8 +5,8 @@
     reply = stub.Reserve(ReserveRequest(customer_name="Ada", room_count=1), timeout=5)
     print(reply.reservation_id)
 
-Without a token, channels and servers have that of the environment: TOLLGATE_TOKEN, or what the file has that TOLLGATE_TOKEN_FILE names. On a command
-line, every user of the host could read it.
+A channel or server without a token takes it from the environment: the variable TOLLGATE_TOKEN, or the file that TOLLGATE_TOKEN_FILE names. Do not
+pass tokens on a command line: every user of the host can read those.
 
 Names are those that users of gRPC know. What is received is a view into shared memory: its attributes are read when they are asked for,
 `bytes` are memoryviews, and the memory is given back when nothing of it is held any more; `to_owned()` makes a message of it.
