@@ -110,7 +110,9 @@ fn fields(message: &DynamicMessage) -> Vec<(FieldDescriptor, Cow<'_, Value>)> {
     let all = message.descriptor();
     let of_message = all.fields().filter_map(|field| {
         let value = message.get_field(&field);
-        let is_set = message.has_field(&field) || is_negative_zero(&value);
+        // Only without presence: a field with presence that is not set has its default, which may be -0.0 as well.
+        let may_hide = !field.supports_presence() && is_negative_zero(&value);
+        let is_set = message.has_field(&field) || may_hide;
         is_set.then_some((field, value))
     });
     of_message.collect()

@@ -114,6 +114,28 @@ fn floats_keep_their_bits_wherever_they_are() {
     }
 }
 
+/// A field with presence that is not set stays so, although its default is -0.0.
+#[test]
+fn a_default_of_minus_zero_sets_nothing() {
+    let schema = compile("minus_zero.proto");
+    for members in [
+        "",
+        r#""s":"a""#,
+        r#""x":-0.0"#,
+        r#""d":-0.0,"f":-0.0"#,
+        r#""d":0.0,"f":0.0,"x":0.0"#,
+    ] {
+        let json = format!("{{{members}}}");
+        let back = there_and_back(&schema, "MinusZero", &json);
+        assert_eq!(back.as_deref(), Ok(&*json));
+        let members = [r#""@type":"x/MinusZero""#, members];
+        let members = members.join(",");
+        let json = format!(r#"{{"any":{{{}}}}}"#, members.trim_end_matches(','));
+        let back = there_and_back(&schema, "MinusZero", &json);
+        assert_eq!(back.as_deref(), Ok(&*json));
+    }
+}
+
 /// As `prost-reflect` writes it, where that is right.
 #[test]
 fn an_any_holds_the_wire_bytes_of_its_message() {
