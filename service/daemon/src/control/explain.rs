@@ -34,7 +34,7 @@ use crate::control::admin::{invalid, store_failed};
 use crate::control::connection;
 use crate::control::lifecycle::side_of;
 use crate::control::policies::{Live, LiveBinding, Loaded, Version, granted};
-use crate::control::replay::{readable, told};
+use crate::control::replay::{Kinds, kinds_in, readable, told};
 use crate::control::schemas::BoundSchema;
 use crate::control::turns::Turn;
 use crate::datapath::command::{Ask, Patcher};
@@ -294,6 +294,8 @@ fn interrogate(
     witnesses: Vec<Witness>,
 ) -> Result<Value, Status> {
     let program = Program::new(&schema.layout.layouts, id);
+    let kinds = kinds_in(&schema.layout.layouts, id);
+    let message: (&Program, Kinds<'_>) = (&program, &kinds);
     let (mut policies, mut outcome, mut unknown) = (Vec::new(), None, Vec::new());
     for witness in witnesses {
         let mut told_of = witness.described.clone();
@@ -305,9 +307,9 @@ fn interrogate(
             told_of["answer"] = "unasked".into();
             told_of["why"] = "the call has ended before".into();
         } else {
-            let (said, more) = witness.ask(hook, &program, &letter)?;
+            let (said, more) = witness.ask(hook, message, &letter)?;
             told_of = merged(told_of, more);
-            if let Some(why) = witness.take(said, hook, &program, &mut letter, &mut told_of)
+            if let Some(why) = witness.take(said, hook, message, &mut letter, &mut told_of)
                 && witness.decides
             {
                 let (code, message) = why;
@@ -324,7 +326,12 @@ fn interrogate(
 
 impl Witness {
     /// What it answers, what it was shown, and what that took.
-    fn ask(&self, hook: Hook, program: &Program, letter: &Letter) -> Result<(Said, Value), Status> {
+    fn ask(
+        &self,
+        hook: Hook,
+        (program, kinds): (&Program, Kinds<'_>),
+        letter: &Letter,
+    ) -> Result<(Said, Value), Status> {
         let loaded = match &self.loaded {
             Ok(loaded) => loaded,
             Err(why) => return Ok((Said::Fault(why.clone()), json!({}))),
@@ -352,7 +359,10 @@ impl Witness {
             Ok::<_, String>(len)
         });
         let entry = loaded.policy.manifest().methods().get(ask.method as usize);
-        let view = entry.map(|entry| readable(&view, entry.fields(hook), entry.metadata(hook)));
+        let view = entry.map(|entry| {
+            let names = (entry.fields(hook), entry.metadata(hook));
+            readable(&view, names, kinds)
+        });
         let (log, _dropped) = instance.take_log();
         let log: Vec<_> = log.into_iter().map(|LogLine { text, .. }| text).collect();
         let more = json!({"view": view, "fuel": instance.fuel_used(), "log": log});
@@ -374,7 +384,7 @@ impl Witness {
         &self,
         said: Said,
         hook: Hook,
-        program: &Program,
+        (program, kinds): (&Program, Kinds<'_>),
         letter: &mut Letter,
         told_of: &mut Value,
     ) -> Option<(Code, String)> {
@@ -384,7 +394,8 @@ impl Witness {
                     let manifest = self.loaded.as_ref().ok().map(|l| l.policy.manifest());
                     let entry = manifest.and_then(|m| m.methods().get(self.ask.method as usize));
                     told_of["answer"] = "change".into();
-                    told_of["why"] = entry.map(|entry| told(entry, hook, &effects)).into();
+                    let told = entry.map(|entry| told(entry, hook, &effects, kinds));
+                    told_of["why"] = told.into();
                     if self.decides {
                         *letter = changed;
                     }

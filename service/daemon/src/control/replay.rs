@@ -8,13 +8,17 @@
 //! fields for the same method; otherwise nothing is compared, and the answer says which fields differ. Instances begin without
 //! state, so versions that count calls see only those that are replayed.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use tollgate_control::{Attachment, Isolation, PolicyVersion};
 use tollgate_engine::Status;
+use tollgate_marshal::Projection;
 use tollgate_policy_host::{
     Effects, Hook, Instance, LoadError, Manifest, Method, Setup, TenantLimits, Value as FieldValue,
     Verdict,
 };
+use tollgate_schema::{Kind, Layouts, MessageId};
 use tollgate_shm_abi::messages::PolicyDiff;
 use tollgate_shm_abi::status::Code;
 
@@ -22,6 +26,7 @@ use crate::control::Control;
 use crate::control::admin::{invalid, store_failed};
 use crate::control::lifecycle::selection_of;
 use crate::control::policies::{Loaded, granted};
+use crate::control::schemas::BoundSchema;
 use crate::datapath::Command;
 use crate::datapath::command::RecordedView;
 use crate::limits::{REPLAY_INSTANCES, SHOWN_DIFFERENCES};
@@ -119,16 +124,41 @@ pub(super) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
             recorders.push((view.version, loaded));
         }
     }
-    let compared = tokio::task::spawn_blocking(move || compare(&views, &recorders, before, after));
+    let schemas: Vec<_> = {
+        let attachments = control.attachments.borrow();
+        let bound = attachments.bindings.iter();
+        let its = bound.filter(|binding| owner.tenant().is_none_or(|its| its == binding.tenant));
+        its.map(|binding| Arc::clone(&binding.schema)).collect()
+    };
+    let compared =
+        tokio::task::spawn_blocking(move || compare(&views, &recorders, &schemas, before, after));
     compared.await.unwrap_or_else(|error| {
         let text = format!("comparing the versions failed: {error}");
         Err(Status::new(Code::INTERNAL, text))
     })
 }
 
+/// The message type that an entry of a manifest judges at a hook, if the schema is known and it names one method.
+fn message_of<'s>(
+    schemas: &'s [Arc<BoundSchema>],
+    entry: &Method,
+    hook: Hook,
+) -> Option<(&'s Layouts, MessageId)> {
+    let (service, method) = entry.pattern().split_once('/')?;
+    let layout = schemas.iter().map(|schema| &schema.layout);
+    let layout = { layout }.find(|layout| layout.name == service)?;
+    let method = layout.methods.iter().find(|known| known.name == method)?;
+    let message = match hook {
+        Hook::Request => method.input,
+        Hook::Reply => method.output,
+    };
+    Some((&layout.layouts, message))
+}
+
 fn compare(
     views: &[RecordedView],
     recorders: &[(u32, Loaded)],
+    schemas: &[Arc<BoundSchema>],
     mut before: Replayed,
     mut after: Replayed,
 ) -> Result<Value, Status> {
@@ -143,8 +173,11 @@ fn compare(
         let Some(entry) = manifest.methods().get(view.method as usize) else {
             continue;
         };
-        let one = before.decide(view, entry)?;
-        let other = after.decide(view, entry)?;
+        let message = message_of(schemas, entry, view.hook);
+        let kinds = message.map(|(layouts, id)| kinds_in(layouts, id));
+        let kinds = |path: &str| kinds.as_ref().and_then(|kinds| kinds(path));
+        let one = before.decide(view, entry, &kinds)?;
+        let other = after.decide(view, entry, &kinds)?;
         replayed += 1;
         if one == other {
             continue;
@@ -153,7 +186,7 @@ fn compare(
         if changes.len() < SHOWN_DIFFERENCES {
             changes.push(json!({
                 "hook": view.hook.to_string(), "method": entry.pattern(), "before": one, "after": other,
-                "view": readable(&view.view, entry.fields(view.hook), entry.metadata(view.hook)),
+                "view": readable(&view.view, (entry.fields(view.hook), entry.metadata(view.hook)), &kinds),
             }));
         }
     }
@@ -166,7 +199,12 @@ fn compare(
 
 impl Replayed {
     /// What this version says about a view that was written for another one's entry for a method.
-    fn decide(&mut self, view: &RecordedView, shown: &Method) -> Result<String, Status> {
+    fn decide(
+        &mut self,
+        view: &RecordedView,
+        shown: &Method,
+        kinds: Kinds<'_>,
+    ) -> Result<String, Status> {
         let manifest: &Manifest = self.loaded.policy.manifest();
         let declared = manifest.methods().iter().zip(0u32..);
         let entry = declared
@@ -217,7 +255,7 @@ impl Replayed {
             Ok(Verdict::Deny { code, message }) => format!("deny {code} {message:?}"),
             Ok(Verdict::Effects(effects)) => {
                 let entry = self.loaded.policy.manifest().methods().get(index as usize);
-                entry.map_or_else(String::new, |entry| told(entry, view.hook, &effects))
+                entry.map_or_else(String::new, |entry| told(entry, view.hook, &effects, kinds))
             }
             Err(error) => format!("fault: {error}"),
         })
@@ -225,7 +263,7 @@ impl Replayed {
 }
 
 /// `change room = 3, metadata x-user removed; delay 5 us`
-pub(super) fn told(entry: &Method, hook: Hook, effects: &Effects) -> String {
+pub(super) fn told(entry: &Method, hook: Hook, effects: &Effects, kinds: Kinds<'_>) -> String {
     fn name(names: &[String], at: u32) -> &str {
         names.get(at as usize).map_or("?", String::as_str)
     }
@@ -233,7 +271,7 @@ pub(super) fn told(entry: &Method, hook: Hook, effects: &Effects) -> String {
         let path = name(entry.changes(hook), change.field);
         match &change.value {
             FieldValue::Clear => format!("{path} removed"),
-            FieldValue::Bits(bits) => format!("{path} = {}", bits.cast_signed()),
+            FieldValue::Bits(bits) => format!("{path} = {}", number(*bits, kinds(path))),
             FieldValue::Bytes(bytes) => match std::str::from_utf8(bytes) {
                 Ok(text) => format!("{path} = {text:?}"),
                 Err(_) => format!("{path} = \"{}\"", bytes.escape_ascii()),
@@ -258,6 +296,23 @@ pub(super) fn told(entry: &Method, hook: Hook, effects: &Effects) -> String {
     all.collect::<Vec<_>>().join("; ")
 }
 
+/// A field's 64 bits as a view has them, in JSON (protobuf's mapping: what is no finite number is a string).
+fn number(bits: u64, kind: Option<Kind>) -> Value {
+    let float = |value: f64| match serde_json::Number::from_f64(value) {
+        Some(number) => number.into(),
+        None if value.is_nan() => "NaN".into(),
+        None if value > 0.0 => "Infinity".into(),
+        None => "-Infinity".into(),
+    };
+    match kind {
+        Some(Kind::Bool) => (bits != 0).into(),
+        Some(Kind::U32 | Kind::U64) => bits.into(),
+        Some(Kind::F32) => float(f32::from_bits(bits as u32).into()),
+        Some(Kind::F64) => float(f64::from_bits(bits)),
+        _ => bits.cast_signed().into(),
+    }
+}
+
 /// What a view for an entry shows, in its order: paths of fields, and `metadata KEY`.
 fn all_shown(entry: &Method, hook: Hook) -> Vec<String> {
     let keys = entry.metadata(hook).iter();
@@ -265,9 +320,26 @@ fn all_shown(entry: &Method, hook: Hook) -> Vec<String> {
     entry.fields(hook).iter().cloned().chain(keys).collect()
 }
 
-/// A view by its fields' paths and metadata keys. Views have no types: what points to bytes is text if it is UTF-8, anything else a
-/// number.
-pub(super) fn readable(view: &[u8], fields: &[String], keys: &[String]) -> Value {
+/// The kind of the field at a path, as the schema declares it; `None` if the schema is unknown.
+pub(super) type Kinds<'k> = &'k dyn Fn(&str) -> Option<Kind>;
+
+/// The kinds of fields of one message type.
+pub(super) fn kinds_in(layouts: &Layouts, root: MessageId) -> impl Fn(&str) -> Option<Kind> {
+    move |path| {
+        let projection = Projection::new(layouts, root, &[path]).ok()?;
+        let (message, field) = projection.fields().first()?.place;
+        let field = layouts.get(message).fields.get(usize::from(field))?;
+        Some(field.kind)
+    }
+}
+
+/// A view by its fields' paths and metadata keys. A field of unknown kind that points to bytes of the view is shown as those, and as a signed number
+/// otherwise.
+pub(super) fn readable(
+    view: &[u8],
+    (fields, keys): (&[String], &[String]),
+    kinds: Kinds<'_>,
+) -> Value {
     let word = |at: usize| -> Option<u32> {
         let bytes = view.get(at..at + 4)?;
         Some(u32::from_le_bytes(bytes.try_into().ok()?))
@@ -281,16 +353,17 @@ pub(super) fn readable(view: &[u8], fields: &[String], keys: &[String]) -> Value
         let (Some(low), Some(high)) = (word(at + 8), word(at + 12)) else {
             continue;
         };
-        let value = u64::from(high) << 32 | u64::from(low);
-        let bytes = usize::try_from(value)
-            .ok()
-            .and_then(|begin| view.get(begin..begin.checked_add(len as usize)?));
-        let value = match bytes {
-            Some(bytes) if len > 0 => match std::str::from_utf8(bytes) {
-                Ok(text) => text.chars().take(SHOWN_TEXT).collect::<String>().into(),
-                Err(_) => format!("{len} bytes").into(),
-            },
-            _ => value.cast_signed().into(),
+        let (kind, value) = (kinds(path), u64::from(high) << 32 | u64::from(low));
+        let has_bytes = match kind {
+            Some(kind) => matches!(kind, Kind::String | Kind::Bytes),
+            None => len > 0,
+        };
+        let begin = usize::try_from(value).ok().filter(|_| has_bytes);
+        let bytes = begin.and_then(|begin| view.get(begin..begin.checked_add(len as usize)?));
+        let value = match bytes.map(std::str::from_utf8) {
+            Some(Ok(text)) => text.chars().take(SHOWN_TEXT).collect::<String>().into(),
+            Some(Err(_)) => format!("{len} bytes").into(),
+            None => number(value, kind),
         };
         shown.insert(path.clone(), value);
     }
@@ -344,10 +417,34 @@ mod tests {
         view.extend(field(1, 9, u64::MAX - 3));
         view.extend(b"Ada\xff");
         let expected = json!({"name": "Ada", "nights": -1, "raw": "1 bytes", "lie": -4});
-        assert_eq!(readable(&view, &fields, &[]), expected);
+        assert_eq!(readable(&view, (&fields, &[]), &|_| None), expected);
         for cut in 0..view.len() {
-            let _no_panic = readable(&view[..cut], &fields, &[]);
+            let _no_panic = readable(&view[..cut], (&fields, &[]), &|_| None);
         }
+    }
+
+    #[test]
+    fn a_field_of_known_kind_is_shown_as_its_value() {
+        let check = |kind: Kind, len: u32, value: u64, expected: Value| {
+            let view = [&24u32.to_le_bytes()[..], &1u32.to_le_bytes()].concat();
+            let view = [view, field(1, len, value), b"Ada".to_vec()].concat();
+            let shown = readable(&view, (&["it".to_owned()], &[]), &|_| Some(kind));
+            assert_eq!(shown, json!({ "it": expected }), "{kind:?}");
+        };
+        check(Kind::String, 0, 24, json!(""));
+        check(Kind::String, 3, 24, json!("Ada"));
+        check(Kind::Bytes, 0, 24, json!(""));
+        check(Kind::Bool, 0, 1, json!(true));
+        check(Kind::I64, 0, 24, json!(24));
+        check(Kind::I32, 0, u64::MAX, json!(-1));
+        check(Kind::U64, 0, u64::MAX, json!(u64::MAX));
+        check(Kind::F32, 0, 5f32.to_bits().into(), json!(5.0));
+        check(Kind::F64, 0, (-0.0f64).to_bits(), json!(-0.0));
+        check(Kind::F64, 0, f64::NAN.to_bits(), json!("NaN"));
+        let infinity = f64::NEG_INFINITY.to_bits();
+        check(Kind::F64, 0, infinity, json!("-Infinity"));
+        let infinity = f32::INFINITY.to_bits();
+        check(Kind::F32, 0, infinity.into(), json!("Infinity"));
     }
 
     #[test]
@@ -362,9 +459,9 @@ mod tests {
         view.extend(b"Ada");
         view.extend([1, 0, 0, 0, 0xff]);
         let expected = json!({"metadata user": ["Ada", "\\xff"], "metadata lie": []});
-        assert_eq!(readable(&view, &[], &keys), expected);
+        assert_eq!(readable(&view, (&[], &keys), &|_| None), expected);
         for cut in 0..view.len() {
-            let _no_panic = readable(&view[..cut], &[], &keys);
+            let _no_panic = readable(&view[..cut], (&[], &keys), &|_| None);
         }
     }
 }
