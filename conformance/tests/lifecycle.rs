@@ -60,6 +60,16 @@ impl Host {
         book(&self.daemon, &self.token, customer)
     }
 
+    /// Whether calls by Ada and by Mallory pass, according to `tollgate explain`.
+    #[track_caller]
+    fn is_explained(&self, pass: [bool; 2]) {
+        for (customer, passes) in ["Ada", "Mallory"].into_iter().zip(pass) {
+            let method = format!("explain --tenant acme --method {RESERVE}");
+            let told = self.ok(&format!("{method} {{\"customer_name\":\"{customer}\"}}"));
+            assert_eq!(told.ends_with("=> OK\n"), passes, "{told}");
+        }
+    }
+
     /// The one attachment of a policy, as `status --json` has it.
     fn attachment(&self, policy: &str) -> Value {
         self.daemon.attachment(policy)
@@ -134,6 +144,13 @@ fn a_version_goes_from_shadow_over_canary_into_force_and_back() {
         (1..40).contains(&denied),
         "{denied} of 40 were the canary's"
     );
+    host.is_explained([true, false]);
+
+    host.ok("policy rollback acl --tenant acme");
+    host.ok("policy upgrade acl@2 --tenant acme --mode canary=100%");
+    host.is_explained([false, true]);
+    host.ok("policy rollback acl --tenant acme");
+    host.ok("policy upgrade acl@2 --tenant acme --mode canary=50%");
     let both = ["Ada", "Mallory"].map(|who| host.book(who).code);
     assert!(both.iter().all(|code| [0, 7].contains(code)), "{both:?}");
 
@@ -154,11 +171,18 @@ fn a_version_goes_from_shadow_over_canary_into_force_and_back() {
         "attach",
         "upgrade",
         "upgrade",
+        "rollback",
+        "upgrade",
+        "rollback",
+        "upgrade",
         "promote",
         "rollback",
     ];
     assert_eq!(host.events(), steps);
-    assert!(host.ok("audit verify").starts_with("8 records, not edited"));
+    assert!(
+        host.ok("audit verify")
+            .starts_with("12 records, not edited")
+    );
 }
 
 #[test]
@@ -181,10 +205,10 @@ fn an_upgrade_that_faults_rolls_back_by_itself_and_loses_no_call() {
     host.push("--tenant acme", "spin", "p", "calls 3");
     host.ok(&format!("policy attach p@1 {AT}"));
     let shown = host.ok("policy upgrade p@2 --tenant acme");
-    let trial = "p@2 on trial (canary 100%, promoted after 60 s without a failure)";
+    let trial = "on trial (canary 100%, promoted after 60 s without a failure)";
     assert_eq!(
         shown,
-        format!("client hotel.Reservation/*: p@1 decides, {trial}\n")
+        format!("client hotel.Reservation/*: p@2 decides {trial}, instead of p@1\n")
     );
     for call in 0..8 {
         let outcome = host.book("Ada");

@@ -539,30 +539,38 @@ fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// `client hotel.Reservation/*: acl@1 decides, acl@2 on trial (canary 10%)`
+/// `client hotel.Reservation/*: acl@1 decides, acl@2 on trial (canary 10%)`, or with all calls on trial `acl@2 decides on trial (canary 100%), instead of acl@1`
 pub(crate) fn in_force(attachment: &Value) -> String {
     let name = attachment["policy"].as_str().unwrap_or("?");
-    let stable = match attachment["stable"].as_u64() {
-        Some(version) => format!("{name}@{version} decides"),
-        None => "nothing decides".to_owned(),
-    };
+    let stable = attachment["stable"].as_u64();
+    let stable = stable.map(|version| format!("{name}@{version}"));
     let candidate = &attachment["candidate"];
-    let candidate = match (candidate["version"].as_u64(), candidate["mode"].as_str()) {
+    let versions = match (candidate["version"].as_u64(), candidate["mode"].as_str()) {
         (Some(version), Some(mode)) => {
             let promoted = candidate["probation_ms"].as_u64();
             let promoted = promoted.map_or(String::new(), |ms| {
                 format!(", promoted after {} s without a failure", ms / 1_000)
             });
-            format!(", {name}@{version} on trial ({mode}{promoted})")
+            let trial = format!("on trial ({mode}{promoted})");
+            match (mode, stable) {
+                ("canary 100%", Some(stable)) => {
+                    format!("{name}@{version} decides {trial}, instead of {stable}")
+                }
+                ("canary 100%", None) => format!("{name}@{version} decides {trial}"),
+                (_, Some(stable)) => format!("{stable} decides, {name}@{version} {trial}"),
+                (_, None) => format!("nothing decides, {name}@{version} {trial}"),
+            }
         }
-        _ => String::new(),
+        _ => stable.map_or("nothing decides".to_owned(), |stable| {
+            format!("{stable} decides")
+        }),
     };
     let quarantine = match attachment["quarantine"].as_str() {
         Some(why) => format!(", QUARANTINED: {}", output::plain(why)),
         None => String::new(),
     };
     let place = attachment["place"].as_str().unwrap_or("?");
-    output::plain(&format!("{place}: {stable}{candidate}{quarantine}")).into_owned()
+    output::plain(&format!("{place}: {versions}{quarantine}")).into_owned()
 }
 
 /// `acme  acl@2  1823 bytes  sha256:5f0c…  client hotel.Reservation/Reserve`
@@ -623,14 +631,21 @@ mod tests {
 
     #[test]
     fn an_attachment_is_a_line() {
-        let attachment = json!({
+        let mut attachment = json!({
             "place": "client a.B/*", "policy": "acl", "stable": 1, "quarantine": null,
             "candidate": {"version": 2, "mode": "canary 100%", "probation_ms": 60_000},
         });
-        let trial = "acl@2 on trial (canary 100%, promoted after 60 s without a failure)";
+        let promoted = "promoted after 60 s without a failure";
         assert_eq!(
             in_force(&attachment),
-            format!("client a.B/*: acl@1 decides, {trial}")
+            format!(
+                "client a.B/*: acl@2 decides on trial (canary 100%, {promoted}), instead of acl@1"
+            )
+        );
+        attachment["candidate"]["mode"] = json!("canary 10%");
+        assert_eq!(
+            in_force(&attachment),
+            format!("client a.B/*: acl@1 decides, acl@2 on trial (canary 10%, {promoted})")
         );
         let empty = json!({"place": "client a.B/*", "policy": "acl", "candidate": null, "quarantine": "5 faults"});
         assert_eq!(

@@ -24,6 +24,13 @@ pub enum Trial {
     Canary(u8),
 }
 
+impl Trial {
+    /// Whether the candidate decides every call, and the stable none.
+    pub fn decides_all(self) -> bool {
+        matches!(self, Trial::Canary(100..))
+    }
+}
+
 impl std::fmt::Display for Trial {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -50,7 +50,7 @@ struct Witness {
     loaded: Result<Loaded, String>,
     limits: TenantLimits,
     granted: Capabilities,
-    /// Whether its answer counts.
+    /// Whether its answer counts: the stable's, or the candidate's if that decides all calls.
     decides: bool,
     /// Whether calls pass that it fails to judge.
     is_open: bool,
@@ -193,9 +193,11 @@ fn witnesses(
                 let stable = (&live.stable, step.stable, None);
                 let trial = live.attachment.slot.candidate.map(|c| c.trial);
                 let candidate = (&live.candidate, step.candidate, trial);
+                let replaced = trial.is_some_and(Trial::decides_all);
                 for (version, ask, trial) in [stable, candidate] {
                     if let (Some(version), Some(ask)) = (version, ask) {
-                        let of = (live, version, ask, trial);
+                        let decides = trial.is_some() == replaced;
+                        let of = (live, version, ask, trial, decides);
                         witnesses.push(witness(control, *side, hook, of)?);
                     }
                 }
@@ -209,7 +211,7 @@ fn witness(
     control: &Control,
     side: Side,
     hook: Hook,
-    (live, version, ask, trial): (&Live, &Version, Ask, Option<Trial>),
+    (live, version, ask, trial, decides): (&Live, &Version, Ask, Option<Trial>, bool),
 ) -> Result<Witness, Status> {
     let attachment = &live.attachment;
     let (target, options) = (&attachment.target, &attachment.options);
@@ -269,7 +271,7 @@ fn witness(
         loaded,
         limits: control.limits_for(options.cpu_us),
         granted: granted(options)? | manifest.unwrap_or_default(),
-        decides: trial.is_none(),
+        decides,
         is_open: options.on_fault == OnFault::Open,
     })
 }
