@@ -29,8 +29,11 @@ pub const MAX_STRANGERS: usize = 1_024;
 /// Of those, from one address.
 pub const MAX_STRANGERS_PER_ADDRESS: usize = MAX_STRANGERS / 2;
 
-/// How often a runtime's log hears of the end of a connection that hadn't proven itself.
-pub const STRANGERS_LOGGED_EVERY: Duration = Duration::from_secs(1);
+/// Lines of one kind that the log has per second of one tenant, or of all strangers together. More are counted.
+pub const LINES_PER_SECOND: u32 = 4;
+
+/// Kinds and culprits of such lines that are told apart. Those beyond have the lines of one, per kind.
+pub const MAX_LINE_CULPRITS: usize = 4_096;
 
 /// Dialled addresses of one runtime whose last error is remembered, for reports.
 pub const MAX_PEER_ERRORS: usize = 256;
@@ -77,9 +80,6 @@ pub const TAKES_NOTHING_FOR: Duration = Duration::from_secs(10);
 
 /// Characters of the reason for which a successor doesn't take over: with JSON's escapes it fits a packet.
 pub const REFUSAL_CHARS: usize = 4_096;
-
-/// How often the log says that applications weren't let in: anybody on the host may try. 10 s.
-pub const REFUSALS_PAUSE: Duration = Duration::from_secs(10);
 
 /// How long a runtime counts as shared after two tenants had something to do in one round.
 pub const SHARED_FOR: Duration = Duration::from_millis(10);

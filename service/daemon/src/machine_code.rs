@@ -20,6 +20,7 @@ use tollgate_jit::{Codec, CompileError, Projector};
 use tollgate_marshal::{Fault, FaultCode};
 
 use crate::limits::{COMPILE_QUEUE, COMPILE_QUEUE_PER_TENANT};
+use crate::lines::log_limited;
 
 /// What is compiled at once.
 enum Job {
@@ -329,11 +330,21 @@ impl Job {
             Ok(Ok(())) => lazy.ready.store(true, Ordering::Relaxed),
             Ok(Err(error)) => {
                 lazy.failed.store(true, Ordering::Relaxed);
-                tracing::warn!("{name} stays interpreted: {error}");
+                log_limited!(
+                    warn,
+                    "stays interpreted",
+                    "",
+                    "{name} stays interpreted: {error}"
+                );
             }
             Err(_panic) => {
                 lazy.failed.store(true, Ordering::Relaxed);
-                tracing::warn!("{name} stays interpreted: the compiler has a bug, told above");
+                log_limited!(
+                    warn,
+                    "stays interpreted",
+                    "",
+                    "{name} stays interpreted: the compiler has a bug, told above"
+                );
             }
         }
     }

@@ -10,6 +10,7 @@ use tollgate_transport_rdma::{RdmaError, RdmaLink, RdmaListener};
 use crate::control::{Control, Watched, watch};
 use crate::datapath::Command;
 use crate::limits::RDMA_ROUND;
+use crate::lines::log_limited;
 use crate::rdma::Rdma;
 
 /// Accepts while it runs. Where it can't, it tries again: a process that this one has replaced may have the port still.
@@ -81,7 +82,12 @@ async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
                 let link = Box::new(link);
                 control.send(turn, Command::AcceptByRdma { link });
             }
-            Err(error) => tracing::warn!("a peer's RDMA connection can't be accepted: {error}"),
+            Err(error) => log_limited!(
+                warn,
+                "peer not accepted",
+                "",
+                "a peer's RDMA connection can't be accepted: {error}"
+            ),
         }
     }
 }

@@ -40,9 +40,9 @@ use crate::datapath::steering::is_label;
 use crate::datapath::target::Found;
 use crate::limits::{
     ANSWER_PATIENCE, DESCRIPTORS_PER_SESSION, DESCRIPTORS_PER_STAYING_SESSION, FIRST_WORD,
-    REFUSALS_PAUSE,
 };
 use crate::targets;
+use crate::lines::log_limited;
 
 /// A watched control socket.
 pub(crate) type Socket = AsyncFd<Watched<ControlSocket>>;
@@ -475,10 +475,7 @@ async fn open_session(
             "the token belongs to no tenant of this daemon{forgotten}: `tollgate tenant add` and `tollgate tenant rotate` print one"
         );
         let pid = socket.get_ref().0.peer().map_or(0, |peer| peer.pid);
-        let mut refusals = control.refusals.borrow_mut();
-        if let Some(before) = refusals.due(Instant::now()) {
-            tracing::warn!("process {pid} isn't let in, and {before} tries since the last such line weren't: {text}");
-        }
+        log_limited!(warn, "not let in", "", "process {pid} isn't let in: {text}");
         Status::new(Code::UNAUTHENTICATED, text)
     })?;
     if !request.label.is_empty() && !is_label(&request.label) {
@@ -563,25 +560,6 @@ fn forgotten(control: &Control) -> String {
         ", which keeps no state (it runs without --state) and was started at {}: what was made before is forgotten",
         control.state_since
     )
-}
-
-/// Applications that weren't let in: the log has a line of them from time to time.
-#[derive(Default)]
-pub(crate) struct Refusals {
-    last: Option<Instant>,
-    unsaid: u64,
-}
-
-impl Refusals {
-    /// Another one: whether it is to be said, and how many weren't before.
-    fn due(&mut self, now: Instant) -> Option<u64> {
-        if self.last.is_some_and(|last| now < last + REFUSALS_PAUSE) {
-            self.unsaid += 1;
-            return None;
-        }
-        self.last = Some(now);
-        Some(std::mem::take(&mut self.unsaid))
-    }
 }
 
 /// The five descriptors as owned ones, so that an answer owns what it carries.
@@ -682,20 +660,27 @@ async fn bind(
             refused: String::new(),
         })
         .collect();
-    for (k, reason) in &bound.refused {
-        let method = &mut methods[usize::from(*k)];
-        tracing::warn!(
-            "application session {} of tenant {} can't call {}/{}: {reason}",
+    if let Some((first, reason)) = bound.refused.first() {
+        log_limited!(
+            warn,
+            "methods refused",
+            &open.tenant,
+            "application session {} of tenant {} can't call {} of the {} methods of {}, {} among them: {reason}",
             session.0,
             open.tenant,
             schema.layout.name,
-            method.name
+            methods[usize::from(*first)].name,
         );
         method.refused.clone_from(reason);
     }
+            bound.refused.len(),
+            methods.len(),
     let serving = bound.service.map(|_| bound);
     Ok((ResponseBody::Bound(Bound { methods }).into(), serving))
 }
+    }
+    for (k, reason) in &bound.refused {
+        let method = &mut methods[usize::from(*k)];
 
 /// Records a binding; if policies changed while it was being made, it gets their chains now, before anybody can call.
 async fn settle(control: &Control, binding: LiveBinding, generation: u64) -> Result<(), Status> {
@@ -791,20 +776,4 @@ async fn reach(control: &Control, tenant: &str, target: &str) -> Result<Option<F
         return Err(Status::new(Code::FAILED_PRECONDITION, text));
     }
     control.names.find(tenant, target).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn applications_that_are_not_let_in_have_a_line_from_time_to_time() {
-        let mut refusals = Refusals::default();
-        let first = Instant::now();
-        assert_eq!(refusals.due(first), Some(0));
-        assert_eq!(refusals.due(first), None);
-        assert_eq!(refusals.due(first + REFUSALS_PAUSE / 2), None);
-        assert_eq!(refusals.due(first + REFUSALS_PAUSE), Some(2));
-        assert_eq!(refusals.due(first + REFUSALS_PAUSE), None);
-    }
 }

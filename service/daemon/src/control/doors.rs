@@ -13,6 +13,7 @@ use tollgate_shm_abi::control::ControlListener;
 
 use crate::control::{Control, Watched, connection, watch};
 use crate::datapath::Command;
+use crate::lines::log_limited;
 
 /// How long nobody is accepted after somebody couldn't be: out of descriptors, say, and others may close some.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -84,7 +85,12 @@ async fn applications(control: Rc<Control>, listener: Rc<AsyncFd<Watched<Control
         match accepted {
             Ok(Ok(socket)) => connection::welcome(&control, socket),
             Ok(Err(error)) => {
-                tracing::warn!("an application's connection can't be accepted: {error}");
+                log_limited!(
+                    warn,
+                    "not accepted",
+                    "",
+                    "an application's connection can't be accepted: {error}"
+                );
                 tokio::time::sleep(PAUSE).await;
             }
             Err(_would_block) => {}
@@ -106,7 +112,12 @@ async fn peers(control: Rc<Control>, listener: Rc<TcpListener>) {
                 control.send(turn, Command::Accept { stream });
             }
             Err(error) => {
-                tracing::warn!("a peer's connection can't be accepted: {error}");
+                log_limited!(
+                    warn,
+                    "peer not accepted",
+                    "",
+                    "a peer's connection can't be accepted: {error}"
+                );
                 tokio::time::sleep(PAUSE).await;
             }
         }

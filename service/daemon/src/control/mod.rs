@@ -81,7 +81,7 @@ use tollgate_transport::{LinkConfig, PresharedKey, is_loopback};
 use crate::config::Config;
 use crate::control::admission::Admission;
 use crate::control::compile::Compilation;
-use crate::control::connection::{Connected, Refusals, Socket};
+use crate::control::connection::{Connected, Socket};
 use crate::control::doors::Doors;
 use crate::control::policies::Attachments;
 use crate::control::schemas::Schemas;
@@ -94,6 +94,7 @@ use crate::datapath::{Command, Event, Handle, Options, Placement, spawn};
 use crate::limits::{COMMAND_TIMEOUT, MAX_TENANT_ENDPOINTS, OPERATORS_THREADS, TURNS};
 use crate::rdma::Rdma;
 use crate::settings::Settings;
+use crate::lines::log_limited;
 
 /// Why a daemon doesn't start, or stops: a sentence for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -186,8 +187,6 @@ struct Control {
     began_ns: u64,
     /// When what there is of the state began to be kept, if it is in memory only.
     state_since: String,
-    /// Applications that weren't let in, of which the log knows.
-    refusals: RefCell<Refusals>,
     /// Told once another process has taken over.
     retired: Notify,
     successor: RefCell<Option<Child>>,
@@ -349,7 +348,6 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         state_since: predecessor
             .and_then(Predecessor::state_since)
             .unwrap_or_else(|| audit::rfc3339(SystemTime::now())),
-        refusals: RefCell::default(),
         retired: Notify::new(),
         successor: RefCell::default(),
         refused_upgrade: RefCell::default(),
@@ -599,7 +597,17 @@ impl Control {
                     session,
                     reason,
                 } => {
-                    tracing::warn!("session {} was ended: {reason}", session.0);
+                    let sessions = self.sessions.borrow();
+                    let connected = sessions.get(&(runtime, session));
+                    let tenant = connected.map(|at| at.tenant.clone()).unwrap_or_default();
+                    drop(sessions);
+                    log_limited!(
+                        warn,
+                        "session ended",
+                        &tenant,
+                        "session {} was ended: {reason}",
+                        session.0
+                    );
                     self.session_ended((runtime, session), reason);
                 }
                 Event::Compare {

@@ -32,6 +32,7 @@ use crate::datapath::command::{
 };
 use crate::datapath::foreign::{ForeignAsk, JsonField};
 use crate::limits::{COMPILED_POLICIES, FAULT_MEMORY, MAX_ATTACHMENTS, RELOAD_PAUSE};
+use crate::lines::log_limited;
 
 /// A version of a policy in one of an attachment's places.
 #[derive(Clone)]
@@ -273,7 +274,7 @@ impl Attachments {
         let lives = self.covering(runtime, tenant, &schema.layout.name, side);
         let methods = schema.layout.methods.iter();
         methods
-            .map(|method| self.chain_for(&lives, schema, method))
+            .map(|method| self.chain_for(tenant, &lives, schema, method))
             .collect()
     }
 
@@ -359,7 +360,7 @@ impl Attachments {
                 .zip(0u16..)
                 .filter(|(method, _)| covered(method))
             {
-                let steps = self.chain_for(&lives, &binding.schema, method)?;
+                let steps = self.chain_for(&binding.tenant, &lives, &binding.schema, method)?;
                 changed.push((binding.scope(k), steps));
             }
         }
@@ -401,6 +402,7 @@ impl Attachments {
 
     fn chain_for(
         &self,
+        tenant: &str,
         lives: &[(u32, &Live)],
         schema: &BoundSchema,
         method: &MethodLayout,
@@ -417,7 +419,13 @@ impl Attachments {
                     Party::Tenant => status,
                     // A tenant doesn't learn what the provider has there.
                     Party::ProviderPre | Party::ProviderPost => {
-                        tracing::warn!("a binding is refused: {}", status.message);
+                        log_limited!(
+                            warn,
+                            "refused by provider",
+                            tenant,
+                            "a binding is refused: {}",
+                            status.message
+                        );
                         Status::new(
                             Code::FAILED_PRECONDITION,
                             "the binding was refused by the provider",

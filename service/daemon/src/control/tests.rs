@@ -52,7 +52,6 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         program: PathBuf::new(),
         began_ns: 0,
         state_since: String::new(),
-        refusals: RefCell::default(),
         retired: Notify::new(),
         successor: RefCell::default(),
         refused_upgrade: RefCell::default(),

@@ -24,6 +24,7 @@ use crate::datapath::target::{Dial, Stage, Target};
 use crate::datapath::{Command, Event};
 use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE, MAX_DIALLED_PER_TENANT};
 use crate::limits::{RDMA_PATIENCE, RDMA_PAUSE};
+use crate::lines::log_limited;
 
 impl Runtime {
     /// Begins a round of dialling a peer that was found at these addresses, unless one is under way.
@@ -291,8 +292,14 @@ impl Runtime {
         let Some(mut port) = self.links.remove(link.0) else {
             return;
         };
-        let is_stranger = port.state.dialled.is_none() && !port.state.proven;
-        self.log_end(&port.state.address, is_stranger, reason);
+        let culprit = port.state.tenant.as_deref().unwrap_or_default();
+        log_limited!(
+            info,
+            "link ended",
+            culprit,
+            "the link with {} ended: {reason}",
+            port.state.address
+        );
         if let Some((tenant, peer)) = port.state.dialled_for() {
             self.peers.ended(tenant, peer, reason, self.now_ns);
         }

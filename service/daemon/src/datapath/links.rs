@@ -34,6 +34,7 @@ use crate::datapath::sessions::schema_differs;
 use crate::datapath::steering;
 use crate::datapath::target::{Found, Target, longer};
 use crate::limits::{FRAMES_PER_TURN, MAX_LINKS};
+use crate::lines::log_limited;
 use tollgate_transport::frame::feature_names;
 use tollgate_transport::limits::MAX_DESCRIPTION;
 #[cfg(feature = "rdma")]
@@ -117,18 +118,25 @@ impl Runtime {
     }
 
     pub(super) fn add_link(&mut self, mut port: LinkPort) -> Option<LinkId> {
+        let culprit = port.state.tenant.clone().unwrap_or_default();
+        let address = &port.state.address;
         if self.acquainted() >= MAX_LINKS {
-            tracing::warn!(
-                "the link with {} was dropped: {MAX_LINKS} links are open, which is the limit",
-                port.state.address
+            log_limited!(
+                warn,
+                "link dropped",
+                &culprit,
+                "the link with {address} was dropped: {MAX_LINKS} links are open, which is the limit"
             );
             return None;
         }
         let link = LinkId(self.links.next_key()?);
         if let Err(error) = self.watch_link(link, &mut port.io) {
-            tracing::warn!(
-                "the link with {} was dropped: it can't be watched: {error}",
-                port.state.address
+            let address = &port.state.address;
+            log_limited!(
+                warn,
+                "link dropped",
+                &culprit,
+                "the link with {address} was dropped: it can't be watched: {error}"
             );
             return None;
         }
@@ -495,14 +503,25 @@ impl Runtime {
             }
         };
         if let Err(error) = sent {
-            tracing::warn!("an answer to peer {} was lost: {error}", port.state.address);
+            let culprit = port.state.tenant.clone().unwrap_or_default();
+            let address = &port.state.address;
+            log_limited!(
+                warn,
+                "answer lost",
+                &culprit,
+                "an answer to peer {address} was lost: {error}"
+            );
         }
     }
 
     fn on_event(&mut self, link: LinkId, state: &mut LinkState, event: LinkEvent<'_>) -> After {
         match event {
             LinkEvent::Ready { name, version } => {
-                tracing::info!(
+                let culprit = state.tenant.as_deref().unwrap_or_default();
+                log_limited!(
+                    info,
+                    "link ready",
+                    culprit,
                     "the link with {} ({name}) is ready, version {version}",
                     state.address
                 );
@@ -642,7 +661,14 @@ impl Runtime {
                 After::Nothing
             }
             LinkEvent::GoAway { message, .. } => {
-                tracing::info!("peer {} is going away: {message}", state.address);
+                let culprit = state.tenant.as_deref().unwrap_or_default();
+                log_limited!(
+                    info,
+                    "peer goes",
+                    culprit,
+                    "peer {} is going away: {message}",
+                    state.address
+                );
                 After::Nothing
             }
         }

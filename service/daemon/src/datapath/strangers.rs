@@ -10,16 +10,13 @@ use std::net::{IpAddr, SocketAddr};
 use tollgate_engine::LinkId;
 
 use crate::datapath::runtime::Runtime;
-use crate::limits::{MAX_STRANGERS, MAX_STRANGERS_PER_ADDRESS, STRANGERS_LOGGED_EVERY};
+use crate::limits::{MAX_STRANGERS, MAX_STRANGERS_PER_ADDRESS};
 
 /// Those of one runtime.
 #[derive(Default)]
 pub(crate) struct Strangers {
     /// The oldest first. Some may have proven themselves, or be gone.
     waiting: VecDeque<(LinkId, IpAddr)>,
-    /// Of how many ends nothing was said since then.
-    unsaid: u64,
-    said_ns: u64,
 }
 
 impl Strangers {
@@ -40,18 +37,6 @@ impl Strangers {
             .filter(|_| self.waiting.len() >= MAX_STRANGERS);
         oldest.map(|(link, _)| *link)
     }
-
-    /// Whether the log hears of an end, and of how many more: strangers don't fill it.
-    fn is_said(&mut self, now_ns: u64) -> Option<u64> {
-        self.unsaid += 1;
-        let is_due =
-            now_ns.saturating_sub(self.said_ns) >= STRANGERS_LOGGED_EVERY.as_nanos() as u64;
-        if !is_due && self.said_ns != 0 {
-            return None;
-        }
-        self.said_ns = now_ns;
-        Some(std::mem::take(&mut self.unsaid) - 1)
-    }
 }
 
 impl Runtime {
@@ -70,20 +55,6 @@ impl Runtime {
         self.acquainted();
         if let Some(link) = self.strangers.to_go(address.ip().to_canonical()) {
             self.lose_link(link, "it hasn't proven who it is, and others want to");
-        }
-    }
-
-    /// Logs a link's end.
-    pub(super) fn log_end(&mut self, address: &str, is_stranger: bool, reason: &str) {
-        if !is_stranger {
-            return tracing::info!("the link with {address} ended: {reason}");
-        }
-        match self.strangers.is_said(self.now_ns) {
-            Some(0) => tracing::info!("the link with {address} ended: {reason}"),
-            Some(more) => tracing::info!(
-                "the link with {address} ended: {reason}. So did {more} more that hadn't proven who they are"
-            ),
-            None => {}
         }
     }
 }
@@ -112,15 +83,5 @@ mod tests {
             strangers.note(LinkId(many.into()), at(many));
         }
         assert_eq!(strangers.to_go(at(2).ip()), Some(LinkId(0)));
-    }
-
-    #[test]
-    fn the_log_hears_of_one_a_second() {
-        let mut strangers = Strangers::default();
-        let second = STRANGERS_LOGGED_EVERY.as_nanos() as u64;
-        assert_eq!(strangers.is_said(second), Some(0));
-        assert_eq!(strangers.is_said(second + 1), None);
-        assert_eq!(strangers.is_said(2 * second - 1), None);
-        assert_eq!(strangers.is_said(2 * second), Some(2));
     }
 }
