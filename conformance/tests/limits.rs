@@ -14,7 +14,7 @@ use tollgate_conformance::peer::Peer;
 use tollgate_conformance::process::{Process, program};
 use tollgate_conformance::testbed::{Daemon, SOON, Testbed, eventually, proto_file};
 use tollgate_schema::Schema;
-use tollgate_shm_abi::messages::{Empty, OpenSession, RequestBody, ResponseBody};
+use tollgate_shm_abi::messages::{OpenSession, RequestBody, ResponseBody, TenantAdd, TenantList};
 use tollgate_shm_abi::segment::ABI_VERSION;
 
 const ECHO: &str = "hotel.Echo";
@@ -123,6 +123,56 @@ fn services_and_schemas_that_a_tenant_serves_are_limited() {
         Ok(()),
         "another tenant has its own count"
     );
+}
+
+/// An answer that doesn't fit a packet of 64 KiB.
+#[test]
+fn a_long_answer_is_cut_or_an_error_and_never_silence() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let token = daemon.tenant("acme");
+    let mut wire = Wire::connect(daemon.socket());
+    for k in 0..1_100 {
+        let name = format!("t{k:04}{}", "n".repeat(59));
+        let added = wire.ask(RequestBody::TenantAdd(TenantAdd { name }), &[]);
+        assert!(matches!(added, Some((ResponseBody::TenantAdded(_), _))));
+    }
+    let listed = daemon.ok("tenant list");
+    assert_eq!(listed.lines().count(), 1_101);
+    let old = wire.ask(RequestBody::TenantList(TenantList::default()), &[]);
+    let Some((ResponseBody::Failure(failure), _)) = old else {
+        panic!("{old:?}")
+    };
+    assert_eq!(failure.code, Code::RESOURCE_EXHAUSTED.0);
+
+    let version = |field: &str| {
+        let methods: String = (0..400)
+            .map(|k| format!("rpc D{k}{}(M) returns (M);", "x".repeat(80)))
+            .collect();
+        let proto = format!(
+            "syntax = \"proto3\"; package hotel; service Echo {{ rpc A(K) returns (K); {methods} }} message M {{ {field} f = 1; }} message K {{}}"
+        );
+        let file = bed.file("long.proto", proto);
+        Schema::compile_proto(&[&file], &[file.parent().unwrap()]).unwrap()
+    };
+    let open = || Session::open(SessionOptions::new(daemon.socket(), &token)).unwrap();
+    let (server, client) = (open(), open());
+    block_on(&server, serve(&server, &version("string"))).unwrap();
+    let other = version("int64");
+    let binding = client.bind_client(other.descriptor_set(), ECHO, "");
+    let bound = block_on(&client, binding).unwrap();
+    assert!(bound.methods()[0].refused.is_none());
+    let refused = bound.methods().iter().filter(|m| m.refused.is_some());
+    assert_eq!(refused.count(), 400);
+
+    for (service, target) in [
+        ("\u{1}".repeat(20_000), String::new()),
+    ] {
+        let binding = client.bind_client(other.descriptor_set(), &service, &target);
+        let refused = block_on(&client, binding).unwrap_err();
+        assert_eq!(refused.code, Code::INVALID_ARGUMENT, "{refused}");
+        assert!(refused.message.len() < 4_096, "{}", refused.message.len());
+    }
 }
 
 #[test]
@@ -242,7 +292,7 @@ fn control_connections_are_limited() {
     let bed = Testbed::new();
     let daemon = bed.daemon("a");
     let connect = || Wire::connect(daemon.socket());
-    let is_served = |wire: &mut Wire| wire.ask(RequestBody::TenantList(Empty {}), &[]);
+    let is_served = |wire: &mut Wire| wire.ask(RequestBody::TenantList(TenantList::default()), &[]);
     let is_served =
         |wire: &mut Wire| matches!(is_served(wire), Some((ResponseBody::Tenants(_), _)));
     // They are accepted in order, so the first that isn't served is one too many. The operator's may be silent once they have asked something.

@@ -91,7 +91,7 @@ pub enum RequestBody {
     TenantAdd(TenantAdd),
     /// List the tenants.
     #[prost(message, tag = "21")]
-    TenantList(Empty),
+    TenantList(TenantList),
     /// Upload a policy.
     #[prost(message, tag = "22")]
     PolicyPush(PolicyPush),
@@ -290,7 +290,7 @@ pub enum ResponseBody {
     /// To `TenantAdd` and `TenantRotate`.
     #[prost(message, tag = "20")]
     TenantAdded(TenantAdded),
-    /// To `TenantList`.
+    /// To `TenantList`, unless the answer may be a report.
     #[prost(message, tag = "21")]
     Tenants(Tenants),
     /// To `PolicyPush`.
@@ -500,6 +500,14 @@ pub struct PolicyDelete {
     /// It is the provider's, and `tenant` means nothing.
     #[prost(bool, tag = "4")]
     pub provider: bool,
+}
+
+/// List the tenants.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct TenantList {
+    /// The answer may be a report, a list of names: [`Tenants`] don't fit a packet if they are many.
+    #[prost(bool, tag = "1")]
+    pub in_report: bool,
 }
 
 /// All tenants.

@@ -15,8 +15,8 @@ use serde_json::Value;
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 use tollgate_shm_abi::control::{self, ControlError, ControlSocket};
 use tollgate_shm_abi::messages::{
-    self, Empty, Request, RequestBody, Response, ResponseBody, TenantAdd, TenantMove, TenantRemove,
-    TenantRotate,
+    self, Empty, Request, RequestBody, Response, ResponseBody, TenantAdd, TenantList, TenantMove,
+    TenantRemove, TenantRotate,
 };
 use tollgate_shm_abi::status::Code;
 
@@ -70,10 +70,20 @@ pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure>
             });
             Ok(moved(&report(socket, body)?))
         }
-        Tenant::List => match ask(socket, RequestBody::TenantList(Empty {}), &[])? {
-            (ResponseBody::Tenants(tenants), _) => Ok(lines(&tenants.names)),
-            (other, _) => Err(unexpected(&other)),
-        },
+        Tenant::List => {
+            let request = RequestBody::TenantList(TenantList { in_report: true });
+            match ask(socket, request, &[])? {
+                (ResponseBody::Report(_), fds) => {
+                    let names = of_blob(&fds)?;
+                    let names = names.as_array().into_iter().flatten();
+                    let names: Vec<_> = names.map(flat).collect();
+                    Ok(lines(&names))
+                }
+                // A daemon that predates reports of tenants.
+                (ResponseBody::Tenants(tenants), _) => Ok(lines(&tenants.names)),
+                (other, _) => Err(unexpected(&other)),
+            }
+        }
     }
 }
 
@@ -229,12 +239,18 @@ pub(crate) fn report_within(
     fds: &[BorrowedFd<'_>],
 ) -> Result<Value, Failure> {
     let (answer, fds) = ask_within(limit, socket, body, fds)?;
-    let (ResponseBody::Report(_), Some(blob)) = (&answer, fds.first()) else {
+    let ResponseBody::Report(_) = &answer else {
         return Err(unexpected(&answer));
     };
+    of_blob(&fds)
+}
+
+/// The JSON of a report.
+fn of_blob(fds: &[OwnedFd]) -> Result<Value, Failure> {
     let wrong = |what: &dyn std::fmt::Display| {
         Failure::new(Code::INTERNAL, format_args!("the daemon's report: {what}"))
     };
+    let blob = fds.first().ok_or_else(|| wrong(&"it is missing"))?;
     let json = blob_read(blob, MAX_REPORT_BYTES).map_err(|error| wrong(&error))?;
     serde_json::from_slice(&json).map_err(|error| wrong(&error))
 }

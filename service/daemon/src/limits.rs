@@ -88,6 +88,14 @@ pub const SHARED_FOR: Duration = Duration::from_millis(10);
 pub const FRAMES_PER_TURN: usize = 256;
 
 /// Completions that wait for a place in a session's ring before its submissions are left alone. Answers to calls that
+/// Bytes of an error on the control socket, and of all warnings of an answer: either fits a packet. Longer ones are cut.
+pub const MAX_FAILURE_BYTES: usize = 16 << 10;
+/// See [`MAX_FAILURE_BYTES`].
+pub const MAX_WARNINGS_BYTES: usize = 32 << 10;
+
+/// Bytes of a service's name in a binding, as in a schema.
+pub const MAX_SERVICE_NAME: usize = tollgate_schema::limits::MAX_NAME;
+
 /// it has outstanding still find a place beyond this; they are bounded by the engine's limits.
 pub const COMPLETION_BACKLOG: usize = 4_096;
 

@@ -46,7 +46,7 @@ fn every_request_and_response_has_its_number() {
         (11, RequestBody::Bind(Bind::default())),
         (12, RequestBody::Drain(Empty {})),
         (20, RequestBody::TenantAdd(TenantAdd::default())),
-        (21, RequestBody::TenantList(Empty {})),
+        (21, RequestBody::TenantList(TenantList::default())),
         (22, RequestBody::PolicyPush(PolicyPush::default())),
         (23, RequestBody::PolicyAttach(PolicyAttach::default())),
         (24, RequestBody::PolicyDetach(PolicySelection::default())),

@@ -81,9 +81,12 @@ pub(crate) async fn handle(
         RequestBody::TenantRemove(request) => {
             report::answer(&ending::remove(control, actor, request).await?)?
         }
-        RequestBody::TenantList(_) => {
+        RequestBody::TenantList(request) => {
             let names = store.tenants().map_err(failed)?;
-            ResponseBody::Tenants(Tenants { names }).into()
+            match request.in_report {
+                true => report::answer(&names.into())?,
+                false => ResponseBody::Tenants(Tenants { names }).into(),
+            }
         }
         RequestBody::TenantMove(request) => {
             report::answer(&placing::move_tenant(control, actor, request).await?)?

@@ -22,7 +22,7 @@ use tollgate_shm_abi::descriptor::HeapSizes;
 use tollgate_shm_abi::limits::{MAX_LABEL_BYTES, MAX_MESSAGE_BYTES};
 use tollgate_shm_abi::messages::{
     Bind, Bound, BoundMethod, Done, FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS,
-    FEATURE_WAITS, Failure, OpenSession, Request, RequestBody, Response, ResponseBody, SIDE_CLIENT,
+    FEATURE_WAITS, Failure, OpenSession, Request, RequestBody, ResponseBody, SIDE_CLIENT,
     SIDE_SERVER, SessionOpened,
 };
 use tollgate_shm_abi::segment::ABI_VERSION;
@@ -33,7 +33,7 @@ use tollgate_shm_abi::text;
 use crate::control::policies::LiveBinding;
 use crate::control::schemas::{self, BoundSchema, Bringer, SetKey};
 use crate::control::turns::Turn;
-use crate::control::{Control, Watched, admin, admission, watch};
+use crate::control::{Control, Watched, admin, admission, fitting, watch};
 use crate::datapath::Command;
 use crate::datapath::command::{BindAs, BindOutcome};
 use crate::datapath::steering::is_label;
@@ -104,7 +104,7 @@ pub(super) fn welcome(control: &Rc<Control>, socket: ControlSocket) {
             tracing::debug!("a control connection was closed: {why}");
             let status = Status::new(Code::RESOURCE_EXHAUSTED, why);
             // It is told if that doesn't take waiting.
-            let _closed = socket.send(&encoded(0, failure(&status)), &[]);
+            let _closed = socket.send(&fitting::packet(0, failure(&status)), &[]);
             return;
         }
     };
@@ -353,14 +353,9 @@ async fn hung_up(socket: &Socket) {
     }
 }
 
-fn encoded(id: u64, body: ResponseBody) -> Vec<u8> {
-    let body = Some(body);
-    Response { id, body }.encode_to_vec()
-}
-
 /// Sends an answer. Whether the other end reads what it is told: one that doesn't is waited for so long only.
 async fn send(socket: &Socket, id: u64, answer: Answer) -> bool {
-    let bytes = encoded(id, answer.body);
+    let bytes = fitting::packet(id, answer.body);
     let fds: Vec<BorrowedFd<'_>> = answer.fds.iter().map(AsFd::as_fd).collect();
     // A closed connection is noticed by the next receive.
     let sent = tokio::time::timeout(ANSWER_PATIENCE, send_packet(socket, &bytes, &fds)).await;
@@ -598,9 +593,11 @@ async fn bind(
         Side::Client => BindAs::Client {
             peer: reach(control, &open.tenant, &request.target).await?,
         },
+    fitting::check_name(&request.service)?;
     };
     let (runtime, session) = open.at.get();
     let generation = control.attachments.borrow().generation;
+    fitting::check_names(&schema.layout)?;
     let chains = {
         let attachments = control.attachments.borrow();
         attachments.chains_for(runtime, &open.tenant, &schema, side)

@@ -24,6 +24,7 @@ mod console;
 mod doors;
 mod ending;
 mod explain;
+mod fitting;
 mod given;
 mod lifecycle;
 mod live;
