@@ -167,12 +167,35 @@ fn a_long_answer_is_cut_or_an_error_and_never_silence() {
 
     for (service, target) in [
         ("\u{1}".repeat(20_000), String::new()),
+        (ECHO.to_owned(), format!("{}:1", "\u{1}".repeat(20_000))),
     ] {
         let binding = client.bind_client(other.descriptor_set(), &service, &target);
         let refused = block_on(&client, binding).unwrap_err();
         assert_eq!(refused.code, Code::INVALID_ARGUMENT, "{refused}");
         assert!(refused.message.len() < 4_096, "{}", refused.message.len());
     }
+}
+
+/// One peer, however its name is spelled, is one link.
+#[test]
+fn spellings_of_a_target_share_a_link() {
+    let bed = Testbed::new();
+    let (a, b) = (bed.daemon("a"), bed.daemon("b"));
+    let hotel = proto_file("hotel.proto");
+    let schema = Schema::compile_proto(&[&hotel], &[hotel.parent().unwrap()]).unwrap();
+    let server = Session::open(SessionOptions::new(b.socket(), b.tenant("acme"))).unwrap();
+    block_on(&server, serve(&server, &schema)).unwrap();
+    let client = Session::open(SessionOptions::new(a.socket(), a.tenant("acme"))).unwrap();
+    let port = b.listen().port();
+    for host in ["localhost", "LocalHost", "localhost.", "LOCALHOST."] {
+        for zeros in ["", "0", "00"] {
+            let target = format!("{host}:{zeros}{port}");
+            let binding = client.bind_client(schema.descriptor_set(), ECHO, &target);
+            block_on(&client, binding).unwrap();
+        }
+    }
+    let status = a.status();
+    assert_eq!(status["links"].as_array().unwrap().len(), 1, "{status}");
 }
 
 #[test]

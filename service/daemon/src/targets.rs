@@ -10,6 +10,7 @@ use tollgate_shm_abi::status::Code;
 use tollgate_transport::limits::MAX_TARGET;
 
 use crate::config::Config;
+use crate::limits::MAX_HOST;
 
 /// Any host, or any port.
 const ANY: &str = "*";
@@ -60,6 +61,48 @@ fn matches(pattern: &str, target: &str) -> bool {
     };
     let same_port = || port.parse::<u16>().ok() == its_port.parse().ok();
     (host == ANY || same_host(host, its_host)) && (port == ANY || same_port())
+}
+
+/// A target in the one spelling that this daemon knows it by: the host in lower case and without a final dot, an address in its shortest form,
+/// the port as a number. Two spellings of one target are one peer, with one link per tenant.
+///
+/// # Errors
+/// A sentence that says why it isn't `host:port` of a peer.
+pub(crate) fn canonical(target: &str) -> Result<String, Status> {
+    let named = match target.len() {
+        ..=MAX_TARGET => named(target),
+        more => Err(format!("it has {more} bytes, the limit is {MAX_TARGET}")),
+    };
+    named.map_err(|why| {
+        let shown: String = target.chars().take(MAX_TARGET).collect();
+        let text = format!("target {shown:?} isn't host:port of a peer: {why}");
+        Status::new(Code::INVALID_ARGUMENT, text)
+    })
+}
+
+fn named(target: &str) -> Result<String, String> {
+    if let Ok(mut address) = target.parse::<SocketAddr>() {
+        address.set_ip(address.ip().to_canonical());
+        return Ok(address.to_string());
+    }
+    let (host, port) = target.rsplit_once(':').ok_or("it has no port")?;
+    let number = port.parse::<u16>().ok().filter(|port| *port > 0);
+    let number =
+        number.ok_or_else(|| format!("its port {port:?} isn't a number from 1 to 65535"))?;
+    if let Some(ip) = literal(host) {
+        return Ok(SocketAddr::new(ip, number).to_string());
+    }
+    let host = host.trim_end_matches('.');
+    if host.is_empty() {
+        return Err("it has no host".to_owned());
+    }
+    if host.len() > MAX_HOST {
+        return Err(format!("its host has more than {MAX_HOST} bytes"));
+    }
+    if host.contains(|c: char| c.is_control() || c.is_whitespace()) {
+        return Err("its host has characters that no name has".to_owned());
+    }
+    Ok(format!("{}:{number}", host.to_ascii_lowercase()))
 }
 
 /// Whether applications may name this target.
@@ -138,6 +181,55 @@ mod tests {
         for said in [r#""evil:1\u{1b}""#, "--peer", "[[peers]]", "--open-targets"] {
             assert!(refused.message.contains(said), "{}", refused.message);
         }
+    }
+
+    #[test]
+    fn a_target_has_one_spelling() {
+        let check = |spelled: &str, expected: &str| {
+            assert_eq!(canonical(spelled).unwrap(), expected, "{spelled}");
+            assert_eq!(canonical(expected).unwrap(), expected);
+            let mut config = Config::default();
+            let address = expected.to_owned();
+            config.peers.push(PeerConfig { address });
+            allow(&config, spelled).unwrap();
+        };
+        for spelled in [
+            "b.example:7471",
+            "B.Example:7471",
+            "b.example.:7471",
+            "b.EXAMPLE:0007471",
+            "b.example:+7471",
+        ] {
+            check(spelled, "b.example:7471");
+        }
+        check("10.0.0.1:07471", "10.0.0.1:7471");
+        check("[10.0.0.1]:7471", "10.0.0.1:7471");
+        check("[::ffff:10.0.0.1]:7471", "10.0.0.1:7471");
+        check("[0:0::1]:7471", "[::1]:7471");
+        check("[FE80:0::0001]:7471", "[fe80::1]:7471");
+        assert_eq!(canonical("[fe80::1%2]:1").unwrap(), "[fe80::1%2]:1");
+    }
+
+    #[test]
+    fn what_is_no_target_is_refused_with_why() {
+        let refused = |target: &str, why: &str| {
+            let status = canonical(target).unwrap_err();
+            assert_eq!(status.code, Code::INVALID_ARGUMENT);
+            assert!(status.message.contains(why), "{}", status.message);
+            assert!(status.message.len() < 4_096, "{}", status.message.len());
+        };
+        refused("b", "no port");
+        refused(":7471", "no host");
+        refused(".:7471", "no host");
+        refused("b:", "\"\" isn't a number");
+        refused("b:0", "1 to 65535");
+        refused("b:65536", "1 to 65535");
+        refused("b\n:1", "characters");
+        refused(&format!("{}:1", "b".repeat(254)), "253 bytes");
+        refused(&format!("{}:1", "\u{1}".repeat(60_000)), "60002 bytes");
+        refused(&format!("b:{}1", "0".repeat(60_000)), "the limit is 260");
+        canonical("b.example:7471").unwrap();
+        canonical(&format!("{}:65535", "b".repeat(253))).unwrap();
     }
 
     #[test]

@@ -762,7 +762,11 @@ pub(super) async fn intern(
 
 /// Where a client's calls go, if they may go there; none: this host.
 async fn reach(control: &Control, tenant: &str, target: &str) -> Result<Option<Found>, Status> {
-    if target.is_empty() || targets::is_own(control.listen, target) {
+    if target.is_empty() {
+        return Ok(None);
+    }
+    let target = &*targets::canonical(target)?;
+    if targets::is_own(control.listen, target) {
         return Ok(None);
     }
     targets::allow(&control.config(), target)?;

@@ -22,7 +22,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::datapath::target::{Found, Target, in_turns};
 use crate::limits::{
-    LOOKUP_TIMEOUT, LOOKUPS, LOOKUPS_PER_TENANT, MAX_HOST, NAMES_PER_TENANT, REMEMBERED_FOR,
+    LOOKUP_TIMEOUT, LOOKUPS, LOOKUPS_PER_TENANT, NAMES_PER_TENANT, REMEMBERED_FOR,
 };
 
 /// What a look-up yields: addresses, or why there are none.
@@ -95,7 +95,7 @@ impl Names {
         }
     }
 
-    /// Where the peer is that an application of a tenant names; "" is this host.
+    /// Where a peer is, by its [canonical](crate::targets::canonical) target; "" is this host.
     pub(crate) async fn find(&self, tenant: &str, target: &str) -> Result<Option<Found>, Status> {
         if target.is_empty() {
             return Ok(None);
@@ -103,7 +103,6 @@ impl Names {
         if let Ok(address) = target.parse::<SocketAddr>() {
             return Ok(Some(address.into()));
         }
-        check(target)?;
         let found = self.addresses(tenant, target, None).await;
         let addresses = found.map_err(|why| {
             let text = format!("target {target:?} can't be reached: {why}");
@@ -223,27 +222,6 @@ fn system(name: &str) -> Answer {
     Ok(addresses)
 }
 
-/// Whether that could be a peer's name at all.
-fn check(target: &str) -> Result<(), Status> {
-    let why = match target.rsplit_once(':') {
-        None => "it has no port".to_owned(),
-        Some(("", _)) => "it has no host".to_owned(),
-        Some((host, _)) if host.len() > MAX_HOST => {
-            format!("its host has more than {MAX_HOST} bytes")
-        }
-        Some((host, _)) if host.contains(|c: char| c.is_control() || c.is_whitespace()) => {
-            "its host has characters that no name has".to_owned()
-        }
-        Some((_, port)) => match port.parse::<u16>() {
-            Ok(1..) => return Ok(()),
-            _ => format!("its port {port:?} isn't a number from 1 to 65535"),
-        },
-    };
-    let shown: String = target.chars().take(MAX_HOST).collect();
-    let text = format!("target {shown:?} isn't host:port of a peer: {why}");
-    Err(Status::new(Code::INVALID_ARGUMENT, text))
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -286,24 +264,6 @@ mod tests {
         let names = Rc::new(Names::by(Arc::new(look_up), Duration::from_secs(1)));
         let tasks = tokio::task::LocalSet::new();
         tasks.block_on(&reactor, test(names, asked, answer));
-    }
-
-    #[test]
-    fn what_is_no_name_is_refused_with_why_and_never_looked_up() {
-        let refused = |target: &str, why: &str| {
-            let status = check(target).unwrap_err();
-            assert_eq!(status.code, Code::INVALID_ARGUMENT);
-            assert!(status.message.contains(why), "{}", status.message);
-        };
-        refused("b", "no port");
-        refused(":7471", "no host");
-        refused("b:", "\"\" isn't a number");
-        refused("b:0", "1 to 65535");
-        refused("b:65536", "1 to 65535");
-        refused("b\n:1", "characters");
-        refused(&format!("{}:1", "b".repeat(254)), "253 bytes");
-        check("b.example:7471").unwrap();
-        check(&format!("{}:1", "b".repeat(253))).unwrap();
     }
 
     #[test]

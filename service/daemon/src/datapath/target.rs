@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::limits::{MAX_ADDRESSES, REDIAL_PAUSE};
 
-/// A peer as an application names it: `host:port`. Two names are two peers, wherever they lead.
+/// A peer as an application names it: `host:port`, [canonical](crate::targets::canonical). Two names are two peers, wherever they lead.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     name: Arc<str>,
