@@ -82,8 +82,16 @@ impl Peer {
     /// # Panics
     /// If the daemon doesn't listen, or neither greets nor hangs up.
     pub fn try_connect(address: SocketAddr, features: u32) -> Option<Peer> {
+        Peer::try_connect_as(address, features, "impostor")
+    }
+
+    /// As [`try_connect`](Peer::try_connect), as a daemon of this name.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn try_connect_as(address: SocketAddr, features: u32, name: &str) -> Option<Peer> {
         let stream = TcpStream::connect(address).expect("the daemon listens");
-        Peer::greet(stream, features)
+        Peer::greet(stream, features, name)
     }
 
     /// Takes a dialling daemon's link.
@@ -92,15 +100,14 @@ impl Peer {
     /// If none dials.
     pub fn accept(listener: &TcpListener, features: u32) -> Peer {
         let (stream, _) = listener.accept().expect("the daemon dials");
-        Peer::greet(stream, features).expect("the daemon greets")
+        Peer::greet(stream, features, "impostor").expect("the daemon greets")
     }
 
-    fn greet(stream: TcpStream, features: u32) -> Option<Peer> {
+    fn greet(stream: TcpStream, features: u32, name: &str) -> Option<Peer> {
         stream
             .set_read_timeout(Some(SOON))
             .expect("a socket has timeouts");
         let mut peer = Peer { stream };
-        let name = b"impostor";
         let mut hello = b"TOLLGATE".to_vec();
         hello.extend([1, 0, 1, 0]);
         hello.extend(features.to_le_bytes());
@@ -108,7 +115,7 @@ impl Peer {
         hello.extend((64u64 << 20).to_le_bytes());
         hello.extend(1_000u32.to_le_bytes());
         hello.extend([0, name.len() as u8, 0, 0]);
-        hello.extend(name);
+        hello.extend(name.as_bytes());
         peer.send(&Frame {
             kind: kind::HELLO,
             payload: hello,

@@ -199,29 +199,63 @@ fn spellings_of_a_target_share_a_link() {
 }
 
 #[test]
-fn links_are_limited() {
-    /// `MAX_LINKS` of the daemon.
-    const LIMIT: usize = 1_024;
+fn links_that_peers_open_are_limited_per_peer_and_leave_room_to_dial() {
+    /// `MAX_ACCEPTED_PER_PEER`, `MAX_ACCEPTED` and `MAX_ACCEPTED_PER_PAIR` of the daemon.
+    const EACH: usize = 256;
+    const LIMIT: usize = 768;
+    const PAIR: u32 = 16;
+    many_descriptors(4 * LIMIT as u64);
     let bed = Testbed::new();
-    let daemon = bed.daemon("a");
-    let mut greeted = Vec::new();
-    // A link is greeted with a HELLO; one too many is closed instead.
-    let refused = (0..4 * LIMIT).find(|_| {
-        let link = Peer::try_connect(daemon.listen(), 0);
-        let refused = link.is_none();
-        greeted.extend(link);
-        refused
-    });
-    // The last ones may not have been heard yet when the next one came.
+    let (daemon, b) = (bed.daemon("a"), bed.daemon("b"));
+    let token = daemon.tenant("acme");
+    let goodbye = |peer: &mut Peer| {
+        let said = std::iter::from_fn(|| peer.receive());
+        said.map(|frame| frame.text()).collect::<String>()
+    };
+    let mut there = Vec::new();
+    for k in 0..PAIR {
+        let mut peer = Peer::connect(daemon.listen(), 0);
+        peer.bind(0, "acme", ECHO, [7; 32]);
+        let answer = peer.receive().unwrap().text();
+        assert!(answer.contains("serves"), "{k}: {answer}");
+        there.push(peer);
+    }
+    let mut peer = Peer::connect(daemon.listen(), 0);
+    peer.bind(0, "acme", ECHO, [7; 32]);
+    let answer = peer.receive().unwrap().text();
     assert!(
-        refused.is_some_and(|refused| (LIMIT..LIMIT + 64).contains(&refused)),
-        "links that were greeted before one was refused: {refused:?}"
+        answer.contains("one peer has 16 links for tenant acme"),
+        "{answer}"
     );
-    assert_eq!(
-        daemon.tollgate(["tenant", "add", "acme"]).code,
-        0,
-        "the daemon goes on"
+    there.push(peer);
+    while there.len() < EACH {
+        there.push(Peer::connect(daemon.listen(), 0));
+    }
+    let said = goodbye(&mut Peer::connect(daemon.listen(), 0));
+    assert!(said.contains("peer impostor has 256 links"), "{said}");
+    for name in ["second", "third"] {
+        for _ in 0..EACH {
+            there.push(Peer::try_connect_as(daemon.listen(), 0, name).unwrap());
+        }
+    }
+    // Those that were greeted last may not be ready yet.
+    eventually(SOON, || {
+        Peer::try_connect_as(daemon.listen(), 0, "fourth").is_none()
+    })
+    .expect("the table is full");
+    let problems = daemon.status()["problems"].to_string();
+    assert!(
+        problems.contains("peers have opened 768 links"),
+        "{problems}"
     );
+    let hotel = proto_file("hotel.proto");
+    let schema = Schema::compile_proto(&[&hotel], &[hotel.parent().unwrap()]).unwrap();
+    let server = Session::open(SessionOptions::new(b.socket(), b.tenant("acme"))).unwrap();
+    block_on(&server, serve(&server, &schema)).unwrap();
+    let client = Session::open(SessionOptions::new(daemon.socket(), &token)).unwrap();
+    let peer = b.listen().to_string();
+    let binding = client.bind_client(schema.descriptor_set(), ECHO, &peer);
+    block_on(&client, binding).expect("it still dials");
 }
 
 /// Has this process hold as many descriptors as it may.

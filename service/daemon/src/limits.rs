@@ -19,7 +19,7 @@ pub const KEPT_DESCRIPTORS: usize = 56;
 /// limit of 20,000, and [`MAX_SESSIONS_PER_TENANT`] sessions fit into a third of that.
 pub const SHARES_OF_DESCRIPTORS: usize = 3;
 
-/// Links of one runtime to peers, accepted and dialled, but for [`MAX_STRANGERS`]. Each has a 256 KiB receive buffer, touched lazily.
+/// Links of one runtime to peers, accepted and dialled, but for [`MAX_STRANGERS`] (see [`MAX_DIALLED`]). Each has a 256 KiB receive buffer, touched lazily.
 pub const MAX_LINKS: usize = 1_024;
 
 /// Connections that a runtime has accepted and that haven't proven who they are, beside [`MAX_LINKS`]; those that prove themselves at once may exceed that
@@ -112,7 +112,21 @@ pub const POOLED_BUFFERS: usize = 4_096;
 /// See [`POOLED_BUFFERS`].
 pub const POOLED_BUFFER_BYTES: usize = 16 << 10;
 
-/// Of those, links that one tenant's applications have had dialled. One more ends those that nobody is bound through any more, or is refused.
+/// Of [`MAX_LINKS`], those that this daemon has dialled, and those that peers have opened: each kind leaves a quarter to the other.
+pub const MAX_DIALLED: usize = MAX_LINKS / 4 * 3;
+/// See [`MAX_DIALLED`].
+pub const MAX_ACCEPTED: usize = MAX_LINKS / 4 * 3;
+/// Of those that peers have opened, one peer's: it opens one per tenant.
+pub const MAX_ACCEPTED_PER_PEER: usize = MAX_LINKS / 4;
+/// Of those, one tenant's, over all peers: each peer opens one.
+pub const MAX_ACCEPTED_PER_TENANT: usize = MAX_LINKS / 4;
+/// Of those, one tenant's of one peer. A peer needs one, and a few more while links are replaced or lost.
+pub const MAX_ACCEPTED_PER_PAIR: usize = 16;
+
+/// How long `status` shows that a link has found no room.
+pub const FULL_SHOWN: Duration = Duration::from_secs(600);
+
+/// Of [`MAX_DIALLED`], links that one tenant's applications have had dialled. One more ends those that nobody is bound through any more, or is refused.
 pub const MAX_DIALLED_PER_TENANT: usize = MAX_LINKS / 4;
 
 /// First and longest pause before a peer is dialled again, or asked again for a binding that it no longer accepts; doubled in between.

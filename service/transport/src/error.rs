@@ -195,6 +195,8 @@ impl Reason {
     pub const PROTOCOL: Reason = Reason(4);
     /// The receiver of the GOAWAY was too slow.
     pub const TIMEOUT: Reason = Reason(5);
+    /// The receiver of the GOAWAY has as many links as it may.
+    pub const EXHAUSTED: Reason = Reason(6);
 }
 
 /// Why a frame wasn't queued. Nothing changed; the caller keeps what it passed.

@@ -136,6 +136,15 @@ pub(crate) struct PeerHello {
     keyed: Option<Keyed>,
 }
 
+impl PeerHello {
+    pub(crate) fn identity(&self) -> &[u8] {
+        match &self.keyed {
+            Some(keyed) => &keyed.instance,
+            None => self.name.as_bytes(),
+        }
+    }
+}
+
 /// What a daemon with a key says besides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Keyed {

@@ -210,6 +210,11 @@ impl Link {
         self.handshake.peer().map(|peer| peer.name.as_str())
     }
 
+    /// What tells the peer from others, once its HELLO was read: its instance, or its name if it has no key. Proved as [`peer_name`](Self::peer_name) is.
+    pub fn peer_identity(&self) -> Option<&[u8]> {
+        self.handshake.peer().map(|peer| peer.identity())
+    }
+
     /// Whether bodies may travel as protobuf: both ends offer it.
     pub fn carries_protobuf(&self) -> bool {
         self.features() & u32::from(FLAG_PROTOBUF) != 0

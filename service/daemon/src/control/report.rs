@@ -222,12 +222,14 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
     let places: Vec<_> = places.map(|lives| joined.attachment(lives)).collect();
     let now_ns = now_ns();
     let peers = of_peers(report.peers.clone(), now_ns);
+    let mut wrong = of_daemon(control, &attachments);
+    wrong.extend(report.problems.iter().cloned());
     Ok(json!({
         "name": config.name,
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
         "uptime_ms": now_ns.saturating_sub(control.began_ns) / 1_000_000,
-        "problems": problems(of_daemon(control, &attachments), &places, &peers),
+        "problems": problems(wrong, &places, &peers),
         "peers": peers,
         "socket": config.socket_path(),
         "listen": control.listen.map(|address| address.to_string()),

@@ -485,6 +485,9 @@ pub(crate) struct Report {
     pub(crate) live_calls: usize,
     /// Of metrics, and of these only.
     #[serde(skip)]
+    /// Sentences for the operator.
+    #[serde(skip)]
+    pub(crate) problems: Vec<String>,
     pub(crate) measured: Vec<Measured>,
     #[serde(skip)]
     pub(crate) times: Vec<(usize, RuntimeTimes)>,
@@ -550,6 +553,7 @@ impl Report {
         self.sessions.extend(part.sessions);
         self.links.extend(part.links);
         self.peers.extend(part.peers);
+        self.problems.extend(part.problems);
         self.services.extend(part.services);
         self.policies.extend(part.policies);
         self.accounts.extend(part.accounts);

@@ -162,7 +162,7 @@ impl Runtime {
         port.state.at = Some(at);
         note(&mut port.state);
         let added = self.add_link(port);
-        added.ok_or("this daemon has too many links")?;
+        added.ok_or("this daemon has as many links as it may")?;
         Ok(())
     }
 

@@ -33,7 +33,7 @@ use crate::datapath::runtime::{Refusal, Runtime};
 use crate::datapath::sessions::schema_differs;
 use crate::datapath::steering;
 use crate::datapath::target::{Found, Target, longer};
-use crate::limits::{FRAMES_PER_TURN, MAX_LINKS};
+use crate::limits::FRAMES_PER_TURN;
 use crate::lines::log_limited;
 use tollgate_transport::frame::feature_names;
 use tollgate_transport::limits::MAX_DESCRIPTION;
@@ -103,6 +103,9 @@ impl Runtime {
         };
         if is_ready {
             self.engine.link_opened(link, credit.calls, credit.bytes);
+            if !self.stays(link) {
+                return;
+            }
         }
         let Some(bind) = bind else {
             return;
@@ -120,12 +123,13 @@ impl Runtime {
     pub(super) fn add_link(&mut self, mut port: LinkPort) -> Option<LinkId> {
         let culprit = port.state.tenant.clone().unwrap_or_default();
         let address = &port.state.address;
-        if self.acquainted() >= MAX_LINKS {
+        if let Err(why) = self.why_full(port.state.dialled.is_some()) {
+            self.note_full(&why);
             log_limited!(
                 warn,
                 "link dropped",
                 &culprit,
-                "the link with {address} was dropped: {MAX_LINKS} links are open, which is the limit"
+                "the link with {address} was dropped: {why}"
             );
             return None;
         }
@@ -339,7 +343,10 @@ impl Runtime {
             description,
         };
         match &state.tenant {
-            None => state.tenant = Some(tenant.as_str().into()),
+            None => match self.may_be_of(state, &tenant) {
+                Ok(()) => state.tenant = Some(tenant.as_str().into()),
+                Err(status) => return refused(status, String::new()),
+            },
             Some(known) if **known != *tenant => {
                 let text = format!(
                     "a link carries one tenant's calls: this one {known}'s, not {tenant}'s"
@@ -426,6 +433,9 @@ impl Runtime {
             if let Some(event) = io.link_mut().poll_event()? {
                 *worked = true;
                 let after = self.on_event(link, state, event);
+                if state.proven && state.peer.is_none() {
+                    state.peer = io.link().peer_identity().map(Into::into);
+                }
                 self.do_after(port, after);
                 if port.state.moving.is_some() {
                     break;
@@ -677,6 +687,9 @@ impl Runtime {
     /// What follows from links that became ready in this turn: everything that waits for them is bound.
     fn bind_waiting(&mut self) {
         for link in std::mem::take(&mut self.opened) {
+            if !self.stays(link) {
+                continue;
+            }
             let Some(port) = self.links.get(link.0) else {
                 continue;
             };

@@ -29,6 +29,7 @@ mod deliveries;
 mod dialling;
 pub(crate) mod durations;
 pub(crate) mod foreign;
+mod guests;
 pub(crate) mod handover;
 mod judging;
 mod links;

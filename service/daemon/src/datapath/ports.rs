@@ -427,6 +427,8 @@ pub(crate) struct LinkState {
     pub(crate) at: Option<SocketAddr>,
     /// The peer has proved who it is, or needn't.
     pub(crate) proven: bool,
+    /// Which one it is, once it has.
+    pub(crate) peer: Option<Box<[u8]>>,
     /// Why it wasn't by RDMA, if this end dialled.
     pub(crate) not_rdma: Option<Arc<str>>,
     /// Dialled by RDMA and not ready yet: when TCP has its turn.
@@ -474,6 +476,7 @@ impl LinkPort {
             dialled,
             at: None,
             proven: false,
+            peer: None,
             not_rdma: None,
             rdma_until_ns: None,
             rdma_again_ns: None,

@@ -42,6 +42,7 @@ use crate::datapath::command::{
     Report, RuntimeReport, RuntimeTimes, Scope, ServiceSchema,
 };
 use crate::datapath::durations::Durations;
+use crate::datapath::guests::Full;
 use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::peers::Peers;
 use crate::datapath::placement::{Map, Placement};
@@ -165,6 +166,8 @@ pub(crate) struct Runtime {
     /// For reports.
     pub(crate) peers: Peers,
     pub(crate) strangers: Strangers,
+    /// The last link that found no room.
+    pub(crate) full: Option<Full>,
     /// Peers that are dialled by TCP for a while.
     pub(crate) without_rdma: WithoutRdma,
     /// Links that became ready in this turn.
@@ -259,6 +262,7 @@ impl Runtime {
             dials: Vec::new(),
             peers: Peers::default(),
             strangers: Strangers::default(),
+            full: None,
             without_rdma: WithoutRdma::default(),
             opened: Vec::new(),
             policies,
@@ -1115,6 +1119,7 @@ impl Runtime {
                 .map(|(_, port)| port.report(&self.engine))
                 .collect(),
             links: links.collect(),
+            problems: self.problems(),
             peers: self.peer_reports(),
             services: services
                 .map(|(service, id)| service.report(self.engine.servers_of(ServiceId(id))))

@@ -40,19 +40,18 @@ impl Strangers {
 }
 
 impl Runtime {
-    /// How many links there are that have proven themselves, or that this end has dialled.
-    pub(super) fn acquainted(&mut self) -> usize {
+    /// Forgets those that have proven themselves, or are gone.
+    fn forget_others(&mut self) {
         let links = &self.links;
         self.strangers.waiting.retain(|(link, _)| {
             let port = links.get(link.0);
             port.is_some_and(|port| !port.io.link().is_ready())
         });
-        self.links.len() - self.strangers.waiting.len()
     }
 
     /// One more wants to connect from this address.
     pub(super) fn make_room_for_stranger(&mut self, address: SocketAddr) {
-        self.acquainted();
+        self.forget_others();
         if let Some(link) = self.strangers.to_go(address.ip().to_canonical()) {
             self.lose_link(link, "it hasn't proven who it is, and others want to");
         }

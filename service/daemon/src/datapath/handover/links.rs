@@ -293,6 +293,7 @@ impl Runtime {
             state.kept.extend(kept);
         }
         state.proven = is_ready;
+        state.peer = port.io.link().peer_identity().map(Into::into);
         state.ends = form.ends;
         if form.dialled.is_some() {
             state.not_rdma = Some("another process of this daemon has dialled it".into());
