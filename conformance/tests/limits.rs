@@ -125,6 +125,43 @@ fn services_and_schemas_that_a_tenant_serves_are_limited() {
     );
 }
 
+/// Methods of all sessions of a tenant: a process that takes over hears of each while calls stand still.
+#[test]
+fn methods_that_a_tenant_has_bound_are_limited() {
+    /// `MAX_METHODS_PER_SESSION` of the daemon, and its `MAX_METHODS_PER_TENANT`.
+    const EACH: usize = 4_096;
+    const LIMIT: usize = 65_536;
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let (token, other) = (daemon.tenant("acme"), daemon.tenant("other"));
+    let methods: String = (0..EACH)
+        .map(|k| format!("rpc M{k}(M) returns (M);"))
+        .collect();
+    let proto = format!(
+        "syntax = \"proto3\"; package hotel; service Echo {{ {methods} }} message M {{ bytes f = 1; }}"
+    );
+    let file = bed.file("many.proto", proto);
+    let schema = Schema::compile_proto(&[&file], &[file.parent().unwrap()]).unwrap();
+    let open = |token: &str| Session::open(SessionOptions::new(daemon.socket(), token)).unwrap();
+    let served = |session: &Session| block_on(session, serve(session, &schema));
+    let mut sessions = Vec::new();
+    for _ in 0..LIMIT / EACH {
+        let session = open(&token);
+        served(&session).unwrap();
+        sessions.push(session);
+    }
+    let one_more = open(&token);
+    let refused = served(&one_more).unwrap_err();
+    assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED);
+    assert!(
+        refused.message.contains("the limit of one tenant is 65536"),
+        "{refused}"
+    );
+    assert_eq!(served(&open(&other)), Ok(()), "another tenant has its own");
+    sessions.pop();
+    eventually(SOON, || served(&one_more).is_ok()).expect("one went, one comes");
+}
+
 /// An answer that doesn't fit a packet of 64 KiB.
 #[test]
 fn a_long_answer_is_cut_or_an_error_and_never_silence() {

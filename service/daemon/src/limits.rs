@@ -51,6 +51,9 @@ pub const MAX_SERVICES_PER_TENANT: usize = 256;
 pub const MAX_ATTACHMENTS: usize = 65_536;
 
 /// Chains of one runtime: one per method that policies judge, binding and direction.
+/// Of all sessions of one tenant: a process that takes over hears of each, while calls stand still.
+pub const MAX_METHODS_PER_TENANT: usize = 65_536;
+
 pub const MAX_CHAINS: usize = 65_536;
 /// Of those, one tenant's: nobody else is kept from binding by a tenant that binds again and again.
 pub const MAX_CHAINS_PER_TENANT: usize = MAX_CHAINS / 4;

@@ -30,8 +30,8 @@ use crate::datapath::ports::{Handle, SessionPort, Who};
 use crate::datapath::runtime::{Refusal, Runtime, Service};
 use crate::datapath::sending::Kept;
 use crate::limits::{
-    BYTES_PER_TURN, MAX_CALLS_PER_TENANT, MAX_METHODS_PER_SESSION, MAX_SERVICES_PER_TENANT,
-    SUBMISSIONS_PER_TURN,
+    BYTES_PER_TURN, MAX_CALLS_PER_TENANT, MAX_METHODS_PER_SESSION, MAX_METHODS_PER_TENANT,
+    MAX_SERVICES_PER_TENANT, SUBMISSIONS_PER_TURN,
 };
 use crate::machine_code::Streams;
 
@@ -104,6 +104,13 @@ impl Runtime {
         });
     }
 
+    /// Methods that the sessions of a tenant have bound or serve.
+    fn methods_of(&self, tenant: &str) -> usize {
+        let sessions = self.sessions.iter();
+        let its = sessions.filter(|(_, port)| *port.who.tenant == *tenant);
+        its.map(|(_, port)| port.handles.len()).sum()
+    }
+
     pub(crate) fn bind(
         &mut self,
         session: SessionId,
@@ -126,11 +133,21 @@ impl Runtime {
             let _asker_gone = reply.send(Err(Status::new(Code::RESOURCE_EXHAUSTED, text)));
             return;
         }
+        let tenant = Arc::clone(&port.who.tenant);
+        let of_tenant = self.methods_of(&tenant);
+        if of_tenant + schema.methods.len() > MAX_METHODS_PER_TENANT {
+            let text = format!(
+                "the applications of tenant {tenant} have bound {of_tenant} methods and want {} more, the limit of one tenant is \
+                 {MAX_METHODS_PER_TENANT}: sessions that end make room",
+                schema.methods.len()
+            );
+            let _asker_gone = reply.send(Err(Status::new(Code::RESOURCE_EXHAUSTED, text)));
+            return;
+        }
         if let Err(refusal) = self.policies.check_order(chains.iter(), &[]) {
             let _asker_gone = reply.send(Err(Status::new(Code::INTERNAL, refusal)));
             return;
         }
-        let tenant = Arc::clone(&port.who.tenant);
         match bind {
             BindAs::Server => {
                 let bound = self.bind_server(session, &tenant, schema, chains);
