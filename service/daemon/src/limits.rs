@@ -8,6 +8,13 @@ use std::time::Duration;
 pub const MAX_SESSIONS: usize = 4_096;
 /// Of those, one tenant's.
 pub const MAX_SESSIONS_PER_TENANT: usize = MAX_SESSIONS / 4;
+/// Bytes of the receive heaps of all sessions, as they announce them: 256 GiB, as many as [`MAX_SESSIONS`] have by default. A session with
+/// larger ones leaves room for fewer.
+pub const RECEIVE_HEAP_BYTES: u64 =
+    MAX_SESSIONS as u64 * tollgate_shm_abi::limits::DEFAULT_HEAP_BYTES;
+/// Of those, one tenant's.
+pub const RECEIVE_HEAP_BYTES_PER_TENANT: u64 = RECEIVE_HEAP_BYTES / 4;
+
 /// See [`MAX_SESSIONS`].
 pub const DESCRIPTORS_PER_SESSION: usize = 5;
 /// See [`MAX_SESSIONS`]: of a session whose library can't follow to another daemon.

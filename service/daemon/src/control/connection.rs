@@ -30,6 +30,7 @@ use tollgate_shm_abi::session::{SessionFds, SessionShape};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::text;
 
+use crate::control::heaps;
 use crate::control::policies::LiveBinding;
 use crate::control::schemas::{self, BoundSchema, Bringer, SetKey};
 use crate::control::turns::Turn;
@@ -61,6 +62,8 @@ struct Open {
     /// Whether its library keeps calls that overtake the answer to their bind.
     keeps_early_calls: bool,
     place: admission::Session,
+    /// Dropped with it.
+    _heap: heaps::Heap,
 }
 
 /// What others than its connection know of an open session.
@@ -127,6 +130,7 @@ pub(super) fn go_on(
     socket: ControlSocket,
     (runtime, session): (usize, SessionId),
     (tenant, token, keeps_early_calls): (String, TokenDigest, bool),
+    receive_heap_bytes: u64,
 ) -> std::io::Result<()> {
     let socket = Rc::new(watch(socket)?);
     let (ended, told) = oneshot::channel();
@@ -134,6 +138,7 @@ pub(super) fn go_on(
         at: Rc::new(Cell::new((runtime, session))),
         gate: control.gate(&tenant),
         place: control.admission.go_on(&tenant, DESCRIPTORS_PER_SESSION),
+        _heap: control.heaps.go_on(&tenant, receive_heap_bytes),
         tenant,
         token,
         keeps_early_calls,
@@ -492,6 +497,8 @@ async fn open_session(
     };
     let shape = SessionShape::for_request(wanted)
         .map_err(|error| Status::new(Code::INVALID_ARGUMENT, error.to_string()))?;
+    let heap = control.heaps.open(&tenant, shape.receive_heap_bytes);
+    let heap = heap.map_err(exhausted)?;
     let (end, session_fds) = tollgate_shm_abi::session::create(&shape).map_err(exhausted)?;
     let gate = control.gate(&tenant);
     let _stays = gate.read().await;
@@ -516,6 +523,7 @@ async fn open_session(
         token,
         keeps_early_calls: request.features & FEATURE_STREAMS != 0,
         place,
+        _heap: heap,
     };
     open.register(control, socket, ended);
     if control.why_over(&tenant, &token).is_some() {

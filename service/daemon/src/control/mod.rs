@@ -26,6 +26,7 @@ mod ending;
 mod explain;
 mod fitting;
 mod given;
+mod heaps;
 mod lifecycle;
 mod live;
 mod lives;
@@ -177,6 +178,7 @@ struct Control {
     /// Told when what waits for others is to be given up, because another process waits for it.
     hurry: Notify,
     admission: Rc<Admission>,
+    heaps: Rc<heaps::Heaps>,
     doors: Doors,
     rdma: Rdma,
     /// Why peers aren't accepted over RDMA, if they aren't.
@@ -340,6 +342,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         requests: RwLock::default(),
         hurry: Notify::new(),
         admission: Admission::new(getrlimit(Resource::Nofile).current),
+        heaps: Rc::default(),
         listen: doors.listen(),
         doors,
         rdma,

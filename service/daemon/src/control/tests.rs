@@ -45,6 +45,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         requests: tokio::sync::RwLock::default(),
         hurry: tokio::sync::Notify::new(),
         admission: super::admission::Admission::new(None),
+        heaps: std::rc::Rc::default(),
         doors: Doors::default(),
         rdma: Rdma::Unavailable("it isn't tested here".into()),
         not_listening: RefCell::default(),

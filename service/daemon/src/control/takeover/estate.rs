@@ -479,7 +479,7 @@ impl Beginning {
                 token.is_some_and(|token| {
                     let of = (left.tenant, token, left.keeps_early_calls);
                     announce(&socket, &resumed)
-                        && connection::go_on(control, socket, key, of).is_ok()
+                        && connection::go_on(control, socket, key, of, resumed.heap_bytes).is_ok()
                 })
             });
             if !went_on {
