@@ -51,6 +51,9 @@ pub const MAX_CALLS_PER_TENANT: usize = tollgate_engine::limits::MAX_CALLS / 2;
 /// Methods that one session has bound or serves, over all its bindings. Handles aren't reused.
 pub const MAX_METHODS_PER_SESSION: usize = 4_096;
 
+/// Of all sessions of one tenant: a process that takes over hears of each, while calls stand still.
+pub const MAX_METHODS_PER_TENANT: usize = 65_536;
+
 /// Services that one tenant has ever served on this host since the daemon started; each version of a schema counts.
 pub const MAX_SERVICES_PER_TENANT: usize = 256;
 
@@ -58,9 +61,6 @@ pub const MAX_SERVICES_PER_TENANT: usize = 256;
 pub const MAX_ATTACHMENTS: usize = 65_536;
 
 /// Chains of one runtime: one per method that policies judge, binding and direction.
-/// Of all sessions of one tenant: a process that takes over hears of each, while calls stand still.
-pub const MAX_METHODS_PER_TENANT: usize = 65_536;
-
 pub const MAX_CHAINS: usize = 65_536;
 /// Of those, one tenant's: nobody else is kept from binding by a tenant that binds again and again.
 pub const MAX_CHAINS_PER_TENANT: usize = MAX_CHAINS / 4;
@@ -88,6 +88,14 @@ pub const KEPT_BEFORE_SWEEP: usize = 64;
 /// A link [behind](tollgate_transport::limits::TX_BEHIND) whose peer takes nothing for so long is ended.
 pub const TAKES_NOTHING_FOR: Duration = Duration::from_secs(10);
 
+/// Bytes of an error on the control socket, and of all warnings of an answer: either fits a packet. Longer ones are cut.
+pub const MAX_FAILURE_BYTES: usize = 16 << 10;
+/// See [`MAX_FAILURE_BYTES`].
+pub const MAX_WARNINGS_BYTES: usize = 32 << 10;
+
+/// Bytes of a service's name in a binding, as in a schema.
+pub const MAX_SERVICE_NAME: usize = tollgate_schema::limits::MAX_NAME;
+
 /// Characters of the reason for which a successor doesn't take over: with JSON's escapes it fits a packet.
 pub const REFUSAL_CHARS: usize = 4_096;
 
@@ -98,14 +106,6 @@ pub const SHARED_FOR: Duration = Duration::from_millis(10);
 pub const FRAMES_PER_TURN: usize = 256;
 
 /// Completions that wait for a place in a session's ring before its submissions are left alone. Answers to calls that
-/// Bytes of an error on the control socket, and of all warnings of an answer: either fits a packet. Longer ones are cut.
-pub const MAX_FAILURE_BYTES: usize = 16 << 10;
-/// See [`MAX_FAILURE_BYTES`].
-pub const MAX_WARNINGS_BYTES: usize = 32 << 10;
-
-/// Bytes of a service's name in a binding, as in a schema.
-pub const MAX_SERVICE_NAME: usize = tollgate_schema::limits::MAX_NAME;
-
 /// it has outstanding still find a place beyond this; they are bounded by the engine's limits.
 pub const COMPLETION_BACKLOG: usize = 4_096;
 
@@ -365,7 +365,8 @@ pub const REQUESTS_GRACE: Duration = Duration::from_secs(1);
 /// How long it may then take to open the store, while nobody is accepted.
 pub const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long it may take to hear of the sessions, and then to go on with them, while calls stand still.
+/// How long calls stand still at most, until it has heard of the sessions and can go on with them. If it can't by then, they go on here once it
+/// has been killed.
 pub const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The most bytes of state, and of messages, that one runtime leaves: above what its limits let it hold. 1 GiB.

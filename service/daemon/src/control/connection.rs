@@ -42,8 +42,8 @@ use crate::datapath::target::Found;
 use crate::limits::{
     ANSWER_PATIENCE, DESCRIPTORS_PER_SESSION, DESCRIPTORS_PER_STAYING_SESSION, FIRST_WORD,
 };
-use crate::targets;
 use crate::lines::log_limited;
+use crate::targets;
 
 /// A watched control socket.
 pub(crate) type Socket = AsyncFd<Watched<ControlSocket>>;
@@ -593,19 +593,19 @@ async fn bind(
             )));
         }
     };
+    fitting::check_name(&request.service)?;
     let by = Some(open.tenant.as_str().into());
     let schema = intern(control, (&turn, &by), bytes, &request.service).await?;
     drop(turn);
+    fitting::check_names(&schema.layout)?;
     let wanted = match side {
         Side::Server => BindAs::Server,
         Side::Client => BindAs::Client {
             peer: reach(control, &open.tenant, &request.target).await?,
         },
-    fitting::check_name(&request.service)?;
     };
     let (runtime, session) = open.at.get();
     let generation = control.attachments.borrow().generation;
-    fitting::check_names(&schema.layout)?;
     let chains = {
         let attachments = control.attachments.borrow();
         attachments.chains_for(runtime, &open.tenant, &schema, side)
@@ -673,19 +673,19 @@ async fn bind(
             "application session {} of tenant {} can't call {} of the {} methods of {}, {} among them: {reason}",
             session.0,
             open.tenant,
+            bound.refused.len(),
+            methods.len(),
             schema.layout.name,
             methods[usize::from(*first)].name,
         );
-        method.refused.clone_from(reason);
-    }
-            bound.refused.len(),
-            methods.len(),
-    let serving = bound.service.map(|_| bound);
-    Ok((ResponseBody::Bound(Bound { methods }).into(), serving))
-}
     }
     for (k, reason) in &bound.refused {
         let method = &mut methods[usize::from(*k)];
+        method.refused.clone_from(reason);
+    }
+    let serving = bound.service.map(|_| bound);
+    Ok((ResponseBody::Bound(Bound { methods }).into(), serving))
+}
 
 /// Records a binding; if policies changed while it was being made, it gets their chains now, before anybody can call.
 async fn settle(control: &Control, binding: LiveBinding, generation: u64) -> Result<(), Status> {

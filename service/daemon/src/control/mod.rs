@@ -94,9 +94,9 @@ use crate::control::turns::Turn;
 use crate::datapath::command::{PolicyChange, Report};
 use crate::datapath::{Command, Event, Handle, Options, Placement, spawn};
 use crate::limits::{COMMAND_TIMEOUT, MAX_TENANT_ENDPOINTS, OPERATORS_THREADS, TURNS};
+use crate::lines::log_limited;
 use crate::rdma::Rdma;
 use crate::settings::Settings;
-use crate::lines::log_limited;
 
 /// Why a daemon doesn't start, or stops: a sentence for the operator.
 #[derive(Debug, thiserror::Error)]

@@ -264,6 +264,8 @@ pub(crate) enum Command {
     HandOver {
         /// The other process can go on with links.
         with_links: bool,
+        /// When it gives up.
+        until: std::time::Instant,
         /// Told at once; then it waits for all runtimes to stand, so that no link is on its way between two of them.
         stands: oneshot::Sender<()>,
         all_stand: mpsc::Receiver<()>,
@@ -483,11 +485,11 @@ pub(crate) struct Report {
     pub(crate) calls: CallCounters,
     pub(crate) bytes: ByteCounters,
     pub(crate) live_calls: usize,
-    /// Of metrics, and of these only.
-    #[serde(skip)]
     /// Sentences for the operator.
     #[serde(skip)]
     pub(crate) problems: Vec<String>,
+    /// Of metrics, and of these only.
+    #[serde(skip)]
     pub(crate) measured: Vec<Measured>,
     #[serde(skip)]
     pub(crate) times: Vec<(usize, RuntimeTimes)>,
@@ -551,9 +553,9 @@ impl Report {
         self.unrecorded += part.unrecorded;
         self.runtimes.extend(part.runtimes);
         self.sessions.extend(part.sessions);
+        self.problems.extend(part.problems);
         self.links.extend(part.links);
         self.peers.extend(part.peers);
-        self.problems.extend(part.problems);
         self.services.extend(part.services);
         self.policies.extend(part.policies);
         self.accounts.extend(part.accounts);

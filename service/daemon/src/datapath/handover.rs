@@ -19,6 +19,7 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tollgate_engine::slots::Slots;
 use tollgate_engine::{LinkId, SessionId};
@@ -28,6 +29,7 @@ use crate::datapath::message::Source;
 use crate::datapath::ports::Held;
 use crate::datapath::runtime::Runtime;
 use crate::datapath::sending::Kept;
+use crate::limits::HAND_OVER_TIMEOUT;
 use links::{LinksLeft, next_key};
 use state::{
     Bytes, ParkedForm, PolicyForm, State, binding_form, service_form, session_form, source_of,
@@ -88,7 +90,16 @@ struct BoundAgain {
 /// Handing over.
 impl Runtime {
     /// Everything as it is between two turns, `with_links` if the next process can go on with them; nothing is taken from here.
-    pub(crate) fn hand_over(&mut self, with_links: bool) -> Result<Estate, String> {
+    ///
+    /// # Errors
+    /// Something can't be handed over, or it takes longer than until then: the applications wait meanwhile.
+    pub(crate) fn hand_over(&mut self, with_links: bool, until: Instant) -> Result<Estate, String> {
+        let in_time = || match Instant::now() < until {
+            true => Ok(()),
+            false => Err(format!(
+                "its sessions take longer than {HAND_OVER_TIMEOUT:?} to hand over"
+            )),
+        };
         if with_links {
             self.flush_links();
         }
@@ -131,6 +142,7 @@ impl Runtime {
         let (mut sessions, mut descriptors) = (Vec::new(), Vec::new());
         let mut free: Vec<u32> = self.sessions.free().collect();
         for (key, port) in self.sessions.iter_mut() {
+            in_time()?;
             for held in &port.held {
                 if let Held::Message { message, .. } = held {
                     sources.extend(source_of(message));
@@ -171,6 +183,7 @@ impl Runtime {
             links: links.forms,
             free_links: links.free,
         };
+        in_time()?;
         Ok(Estate {
             state: serde_json::to_vec(&state).map_err(|error| error.to_string())?,
             bytes: bytes.0,

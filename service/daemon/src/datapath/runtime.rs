@@ -505,6 +505,7 @@ impl Runtime {
             }
             Command::HandOver {
                 with_links,
+                until,
                 stands,
                 all_stand,
                 reply,
@@ -515,7 +516,7 @@ impl Runtime {
                 }
                 // Links that others had found to be of a tenant of this one's: none follows.
                 self.take_commands();
-                let estate = self.hand_over(with_links);
+                let estate = self.hand_over(with_links, until);
                 let is_whole = estate.is_ok();
                 // Nothing happens here until the other process has taken over, or won't.
                 if reply.send(estate).is_ok() && is_whole && verdict.recv().is_ok() {
@@ -1118,8 +1119,8 @@ impl Runtime {
                 .iter()
                 .map(|(_, port)| port.report(&self.engine))
                 .collect(),
-            links: links.collect(),
             problems: self.problems(),
+            links: links.collect(),
             peers: self.peer_reports(),
             services: services
                 .map(|(service, id)| service.report(self.engine.servers_of(ServiceId(id))))

@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 use prost::Message as _;
 use serde::{Deserialize, Serialize};
@@ -139,8 +140,12 @@ pub(super) struct Standstill {
 }
 
 impl Standstill {
-    /// Stops every runtime between two turns.
-    pub(super) async fn of(control: &Control, with_links: bool) -> Result<Standstill, Status> {
+    /// Stops every runtime between two turns, until then at most.
+    pub(super) async fn of(
+        control: &Control,
+        with_links: bool,
+        until: Instant,
+    ) -> Result<Standstill, Status> {
         let (mut answers, mut verdicts) = (Vec::new(), Vec::new());
         let (mut standing, mut all_stand) = (Vec::new(), Vec::new());
         for runtime in 0..control.runtimes() {
@@ -152,6 +157,7 @@ impl Standstill {
             standing.push(stood);
             answers.push(control.begin(runtime, |reply| Command::HandOver {
                 with_links,
+                until,
                 stands,
                 all_stand: all,
                 reply,

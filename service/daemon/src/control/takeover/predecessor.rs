@@ -12,7 +12,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::sync::RwLockWriteGuard;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 use tollgate_control::audit::{self, Actor};
 use tollgate_engine::Status;
 use tollgate_shm_abi::control::ControlSocket;
@@ -123,6 +123,9 @@ async fn replace(
     }))
 }
 
+/// What the next process has to have done before it may serve.
+const TAKEN: &str = "taken everything over";
+
 /// Until another process serves; since when calls have stood still. An error comes with what stands still until it is dropped.
 async fn hand_over<'c>(
     control: &'c Control,
@@ -142,15 +145,21 @@ async fn hand_over<'c>(
     let turn = requests_rest(control).await;
     let turn = turn.map_err(|status| (status, None))?;
     let stood = Instant::now();
-    let datapath = Standstill::of(control, ready.links).await;
+    // One deadline for all of it: an application's calls wait for the sum.
+    let until = stood + HAND_OVER_TIMEOUT;
+    let datapath = timeout_at(until.into(), Standstill::of(control, ready.links, until));
+    let datapath = datapath.await.unwrap_or_else(|_elapsed| {
+        let text = format!("the runtimes hadn't left everything within {HAND_OVER_TIMEOUT:?}");
+        Err(Status::new(Code::DEADLINE_EXCEEDED, text))
+    });
     let mut still = Still {
         datapath: datapath.map_err(|status| (status, None))?,
         _requests: turn,
     };
     let taken = async {
         // It may not listen, either.
-        let all = timeout(
-            HAND_OVER_TIMEOUT,
+        let all = timeout_at(
+            until.into(),
             still.datapath.say(control, channel, &ready.offered),
         );
         let all = all.await.unwrap_or_else(|_elapsed| {
@@ -159,7 +168,11 @@ async fn hand_over<'c>(
             ))
         });
         all.map_err(|why| Status::new(Code::FAILED_PRECONDITION, why))?;
-        heard(channel, HAND_OVER_TIMEOUT, "taken everything over").await
+        let taken = timeout_at(until.into(), heard(channel, HAND_OVER_TIMEOUT, TAKEN));
+        taken.await.unwrap_or_else(|_elapsed| {
+            let text = format!("it hadn't {TAKEN} within {HAND_OVER_TIMEOUT:?}");
+            Err(Status::new(Code::DEADLINE_EXCEEDED, text))
+        })
     };
     match taken.await {
         Ok(Message::Taken) => {}

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -17,6 +18,7 @@ use crate::datapath::command::{Command, Handle, Method, ServiceSchema};
 use crate::datapath::handover::{Estate, Inventory};
 use crate::datapath::ports::Held;
 use crate::datapath::runtime::Runtime;
+use crate::limits::HAND_OVER_TIMEOUT;
 
 /// A runtime with a session whose one method nobody serves, and its application.
 pub(super) struct Old {
@@ -25,6 +27,11 @@ pub(super) struct Old {
     pub(super) app: AppEnd,
     schema: Arc<ServiceSchema>,
     image: Vec<u8>,
+}
+
+/// When a hand-over has to be done.
+pub(super) fn in_time() -> Instant {
+    Instant::now() + HAND_OVER_TIMEOUT
 }
 
 fn schema_of(method: Arc<Method>) -> Arc<ServiceSchema> {
@@ -107,6 +114,16 @@ pub(super) fn heard(app: &mut AppEnd, receive: u64) -> (Vec<u64>, usize) {
 }
 
 #[test]
+fn a_hand_over_that_takes_too_long_ends_and_calls_go_on() {
+    let mut old = Old::new(FEATURE_HEAPS);
+    let why = old.runtime.hand_over(true, Instant::now()).err().unwrap();
+    assert!(why.contains("longer than 2s"), "{why}");
+    old.call(1);
+    old.runtime.turn();
+    assert_eq!(heard(&mut old.app, MIN_HEAP_BYTES), (vec![1], 1));
+}
+
+#[test]
 fn what_waits_in_the_ring_and_behind_it_is_answered_by_the_next_runtime() {
     let mut old = Old::new(FEATURE_HEAPS);
     old.call(1);
@@ -120,7 +137,7 @@ fn what_waits_in_the_ring_and_behind_it_is_answered_by_the_next_runtime() {
     port.held.push_back(waits);
     // One is in the ring when the runtime stops, and one comes while it stands still.
     old.call(2);
-    let estate = old.runtime.hand_over(true).unwrap();
+    let estate = old.runtime.hand_over(true, in_time()).unwrap();
     old.call(3);
     let (mut new, _new_handle) = Runtime::idle();
     let (resumed, beginning) = new.take_over(estate, old.inventory()).unwrap();
@@ -150,7 +167,7 @@ fn what_waits_in_the_ring_and_behind_it_is_answered_by_the_next_runtime() {
 #[test]
 fn a_runtime_that_is_not_told_to_begin_touches_nothing() {
     let mut old = Old::new(FEATURE_HEAPS);
-    let estate = old.runtime.hand_over(true).unwrap();
+    let estate = old.runtime.hand_over(true, in_time()).unwrap();
     old.call(4);
     let (mut new, handle) = Runtime::idle();
     let (reply, mut answer) = oneshot::channel();
@@ -174,7 +191,7 @@ fn a_runtime_that_is_not_told_to_begin_touches_nothing() {
 fn an_application_that_cannot_follow_to_another_heap_is_not_handed_over() {
     let mut old = Old::new(0);
     let key = old.runtime.sessions.iter().next().unwrap().0;
-    let estate = old.runtime.hand_over(true).unwrap();
+    let estate = old.runtime.hand_over(true, in_time()).unwrap();
     assert!(estate.sessions.is_empty());
     let (mut new, _handle) = Runtime::idle();
     let (resumed, beginning) = new.take_over(estate, old.inventory()).unwrap();
@@ -243,7 +260,7 @@ fn what_no_runtime_can_have_left_is_refused() {
     ];
     for (sentence, change) in changes {
         let mut old = Old::new(FEATURE_HEAPS);
-        let estate = old.runtime.hand_over(true).unwrap();
+        let estate = old.runtime.hand_over(true, in_time()).unwrap();
         let mut state: Value = serde_json::from_slice(&estate.state).unwrap();
         change(&mut state);
         let estate = Estate {

@@ -10,6 +10,8 @@ use tollgate_transport::{Event, Link, LinkConfig, LinkSetup, Role};
 use crate::datapath::handover::{Estate, Inventory};
 use crate::datapath::runtime::Runtime;
 
+use super::handover::in_time;
+
 /// A daemon without a key that trusts its host.
 pub(super) fn trusting(name: &str) -> LinkConfig {
     LinkConfig {
@@ -122,7 +124,7 @@ fn the_rest_of_a_frame_reaches_the_next_runtime() {
             old.poll_wakes(Some(std::time::Duration::from_millis(1)));
             old.turn();
         }
-        let estate = old.hand_over(true).unwrap();
+        let estate = old.hand_over(true, in_time()).unwrap();
         // What comes while nobody reads isn't lost.
         peer.say(usize::MAX);
         let (mut new, _new_handle) = Runtime::idle();
@@ -146,7 +148,7 @@ fn the_old_runtime_can_go_on_with_what_it_has_left() {
     let mut peer = Peer::ready(&mut old);
     peer.bind(1);
     peer.say(50);
-    let estate = old.hand_over(true).unwrap();
+    let estate = old.hand_over(true, in_time()).unwrap();
     let (mut new, _new_handle) = Runtime::idle();
     new.take_over(estate, nothing()).unwrap();
     drop(new);
@@ -165,7 +167,7 @@ fn a_link_that_cannot_go_on_ends_alone() {
         let (mut old, _handle) = Runtime::idle();
         let (mut lost, mut kept) = (Peer::ready(&mut old), Peer::ready(&mut old));
         let key = old.links.iter().next().unwrap().0;
-        let estate = old.hand_over(with_links).unwrap();
+        let estate = old.hand_over(with_links, in_time()).unwrap();
         let estate = match with_links {
             true => changed(estate, unknown),
             false => estate,
@@ -217,7 +219,7 @@ fn links_that_no_runtime_can_have_left_are_refused() {
     for (sentence, change) in changes {
         let (mut old, _handle) = Runtime::idle();
         let mut peer = Peer::ready(&mut old);
-        let estate = changed(old.hand_over(true).unwrap(), change);
+        let estate = changed(old.hand_over(true, in_time()).unwrap(), change);
         let (mut new, _new_handle) = Runtime::idle();
         let Err(why) = new.take_over(estate, nothing()) else {
             panic!("{sentence}: taken over");
