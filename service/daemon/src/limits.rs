@@ -294,8 +294,9 @@ pub const MAX_SCHEMAS: usize = 4_096;
 /// Of those, schemas that one tenant's applications were the first to bind.
 pub const MAX_SCHEMAS_PER_TENANT: usize = MAX_SCHEMAS / 4;
 
-/// Bytes of the descriptor sets that these are in: a process that takes over gets them. 64 MiB, sixteen of the largest.
-pub const MAX_SCHEMA_BYTES_PER_TENANT: usize = 64 << 20;
+/// Bytes that these take in memory, their descriptor sets included: a process that takes over gets those. 128 MiB, some three of the largest sets, or thousands of
+/// usual ones.
+pub const MAX_SCHEMA_BYTES_PER_TENANT: usize = 128 << 20;
 
 /// Schemas of one tenant that are resolved or compared at once; further ones wait. Of each, the descriptor set is held.
 pub const TURNS_PER_TENANT: usize = 2;

@@ -756,7 +756,7 @@ pub(super) async fn intern(
     service: &str,
 ) -> Result<Arc<BoundSchema>, Status> {
     /// A larger descriptor set is resolved on a blocking thread: this one takes less than about 2 ms.
-    const PARSED_HERE: usize = 32 << 10;
+    const RESOLVED_HERE: usize = 4 << 10;
     /// A larger one is hashed there, too: this one takes about 0.3 ms.
     const HASHED_HERE: usize = 256 << 10;
     let (bytes, name) = (Arc::new(bytes), Arc::<str>::from(service));
@@ -769,13 +769,16 @@ pub(super) async fn intern(
     if let Some(known) = control.schemas.borrow_mut().known(&key) {
         return Ok(known);
     }
-    let layout = if bytes.len() <= PARSED_HERE {
+    let resolved = if bytes.len() <= RESOLVED_HERE {
         schemas::parse(&bytes, service)?
     } else {
         let bytes = Arc::clone(&bytes);
         turn.apart(move || schemas::parse(&bytes, &name)).await??
     };
-    control.schemas.borrow_mut().intern(key, layout, &bytes, by)
+    control
+        .schemas
+        .borrow_mut()
+        .intern(key, resolved, &bytes, by)
 }
 
 /// Where a client's calls go, if they may go there; none: this host.
