@@ -22,16 +22,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest, Sha256};
 
+use crate::Files;
 use crate::model::{Enum, Message, Model, Package, TypeName};
 use crate::text::Text;
-use crate::{Files, GenError};
 use message::Struct;
 use names::{Names, ident};
 
 /// The file that all headers include.
 const RUNTIME: (&str, &str) = ("tollgate_block.h", include_str!("tollgate_block.h"));
 
-pub(crate) fn generate(model: &Model) -> Result<Files, GenError> {
+pub(crate) fn generate(model: &Model) -> Files {
     let names = give_names(model);
     let mut files = BTreeMap::from([(RUNTIME.0.to_owned(), RUNTIME.1.to_owned())]);
     for package in model.wanted() {
@@ -43,11 +43,11 @@ pub(crate) fn generate(model: &Model) -> Result<Files, GenError> {
         header.emit(model);
         files.insert(file_name(&package.name), header.text.finish());
         if !package.services.is_empty() {
-            let name = file_name(&package.name).replace(".tollgate.h", ".tollgate_service.h");
+            let name = header_name(&package.name, "tollgate_service");
             files.insert(name, services_header(package, &names));
         }
     }
-    Ok(files)
+    files
 }
 
 /// Gives every item of the schema its name. What an item defines is what its writers say when they write it alone.
@@ -223,9 +223,11 @@ fn enums(package: &Package) -> impl Iterator<Item = &Enum> {
     package.enums.iter().chain(inner)
 }
 
-fn file_name(package: &str) -> String {
-    match package {
-        "" => "_.tollgate.h".to_owned(),
-        _ => format!("{package}.tollgate.h"),
-    }
+pub(crate) fn file_name(package: &str) -> String {
+    header_name(package, "tollgate")
+}
+
+fn header_name(package: &str, kind: &str) -> String {
+    let package = if package.is_empty() { "_" } else { package };
+    format!("{package}.{kind}.h")
 }

@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::GenError;
 use crate::model::{Enum, Message, Model, Package, Service, TypeName};
 use crate::names::Scope;
 
@@ -72,26 +71,14 @@ impl Class {
 }
 
 impl Names {
-    pub(crate) fn new(model: &Model) -> Result<Names, GenError> {
+    pub(crate) fn new(model: &Model) -> Names {
         let mut names = Names::default();
-        let mut modules: BTreeMap<String, &str> = BTreeMap::new();
         let mut aliases = OF_MODULES.map(str::to_owned).to_vec();
-        for package in &model.packages {
-            let module = module_name(&package.name);
-            aliases.push(module_alias(&package.name));
-            if let Some(first) = modules.insert(module.clone(), &package.name) {
-                return Err(GenError::NameClash {
-                    language: "Python",
-                    first: first.to_owned(),
-                    second: package.name.clone(),
-                    name: format!("the module {module}"),
-                });
-            }
-        }
+        aliases.extend(model.packages.iter().map(|p| module_alias(&p.name)));
         for package in &model.packages {
             names.package(package, &aliases);
         }
-        Ok(names)
+        names
     }
 
     pub(crate) fn class(&self, name: &TypeName) -> &Class {
