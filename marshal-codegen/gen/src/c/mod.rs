@@ -26,7 +26,7 @@ use crate::Files;
 use crate::model::{Enum, Message, Model, Package, TypeName};
 use crate::text::Text;
 use message::Struct;
-use names::{Names, ident};
+use names::Names;
 
 /// The file that all headers include.
 const RUNTIME: (&str, &str) = ("tollgate_block.h", include_str!("tollgate_block.h"));
@@ -58,10 +58,10 @@ fn give_names(model: &Model) -> Names {
         .flat_map(|method| [&method.input, &method.output])
         .collect();
     for package in &model.packages {
-        names.take(guard(&package.name, "TOLLGATE_H"));
-        names.take(guard(&package.name, "TOLLGATE_SERVICE_H"));
+        names.take_guard(guard(&package.name, "TOLLGATE_H"));
+        names.take_guard(guard(&package.name, "TOLLGATE_SERVICE_H"));
         if !package.services.is_empty() {
-            names.take(descriptor_set(&package.name));
+            names.give_descriptor_set(&package.name);
         }
     }
     for package in &model.packages {
@@ -156,7 +156,7 @@ impl Header<'_> {
     }
 
     fn services(&mut self, model: &Model) {
-        let set = descriptor_set(&self.package.name);
+        let set = self.names.descriptor_set(&self.package.name);
         self.text.line("");
         self.text
             .line("/* The compiled schema, a serialized google.protobuf.FileDescriptorSet. */");
@@ -164,7 +164,7 @@ impl Header<'_> {
         self.text.bytes(&model.descriptor_set);
         self.text.line("};");
         for service in &self.package.services {
-            service::emit(service, self.names, &set, &mut self.text);
+            service::emit(service, self.names, set, &mut self.text);
         }
     }
 }
@@ -191,11 +191,6 @@ fn services_header(package: &Package, names: &Names) -> String {
     }
     text.lines(["", "#endif"]);
     header.text.finish()
-}
-
-/// The array of a package's descriptor set.
-fn descriptor_set(package: &str) -> String {
-    ident(package, &[], "descriptor_set")
 }
 
 /// The macro that guards a header. Packages that look alike in capitals are told apart by a hash: a header that another one's macro

@@ -14,6 +14,8 @@ use crate::model::TypeName;
 #[derive(Default)]
 pub(crate) struct Names {
     given: BTreeMap<TypeName, String>,
+    /// By package: the array of its descriptor set.
+    descriptor_sets: BTreeMap<String, String>,
     taken: BTreeSet<String>,
 }
 
@@ -30,8 +32,8 @@ impl Names {
         let library = entries(MACROS).chain(entries(DECLARED));
         let taken = own.chain(library).chain(LOCALS.iter().copied());
         Names {
-            given: BTreeMap::new(),
             taken: taken.map(str::to_owned).collect(),
+            ..Names::default()
         }
     }
 
@@ -50,9 +52,24 @@ impl Names {
         self.given.insert(name.clone(), given);
     }
 
-    /// Takes a name that is no item's.
-    pub(crate) fn take(&mut self, name: String) {
+    /// Takes the macro that guards a header, which no two packages share.
+    pub(crate) fn take_guard(&mut self, name: String) {
         self.taken.insert(name);
+    }
+
+    /// Names the array of a package's descriptor set: `a.b` and `a_b` have one prefix.
+    pub(crate) fn give_descriptor_set(&mut self, package: &str) {
+        let name = free(
+            ident(package, &[], "descriptor_set"),
+            &[""],
+            &mut self.taken,
+        );
+        self.descriptor_sets.insert(package.to_owned(), name);
+    }
+
+    /// The array of the descriptor set of a package with services.
+    pub(crate) fn descriptor_set(&self, package: &str) -> &str {
+        &self.descriptor_sets[package]
     }
 }
 

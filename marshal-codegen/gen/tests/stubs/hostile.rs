@@ -191,6 +191,27 @@ fn every_word_is_taken_in_every_position() {
     check("packages", &as_packages());
 }
 
+/// In C, `a.b` and `a_b` have one prefix. Python refuses the pair.
+#[test]
+fn packages_of_one_prefix_share_it_in_c() {
+    let of = |package: &str| {
+        format!(
+            "syntax = \"proto2\"; package {package}; message M {{ optional int32 x = 1; message descriptor_set {{}} }} \
+             message descriptor_set {{}} enum E {{ A = 0; B = 1; }} service S {{ rpc Get (M) returns (M); }}"
+        )
+    };
+    let files = [
+        ("one.proto".to_owned(), of("a.b")),
+        ("two.proto".to_owned(), of("a_b")),
+        (
+            "three.proto".to_owned(),
+            "syntax = \"proto2\"; message a_b_M {} enum a_b_E { A = 0; } message a_b_descriptor_set {}".to_owned(),
+        ),
+    ];
+    let dir = directory("hostile-prefix");
+    c(&written(&dir, &files), &dir);
+}
+
 /// What a random schema is made of: each number chooses something, modulo what there is to choose from.
 type Choices = Vec<u16>;
 
@@ -402,14 +423,19 @@ fn names_that_meet_are_told_apart() {
 /// Writes the sources, generates stubs for all languages, and has the languages' own tools look at them.
 fn check(name: &str, files: &[(String, String)]) {
     let dir = directory(&format!("hostile-{name}"));
+    let schema = written(&dir, files);
+    rust(&schema, &dir);
+    c(&schema, &dir);
+    imported(&schema, &dir);
+}
+
+/// Writes the sources and compiles them.
+fn written(dir: &Path, files: &[(String, String)]) -> Schema {
     for (file, text) in files {
         std::fs::write(dir.join(file), text).unwrap();
     }
     let paths: Vec<PathBuf> = files.iter().map(|(file, _)| dir.join(file)).collect();
-    let schema = Schema::compile_proto(&paths, &[&dir]).unwrap();
-    rust(&schema, &dir);
-    c(&schema, &dir);
-    imported(&schema, &dir);
+    Schema::compile_proto(&paths, &[dir]).unwrap()
 }
 
 /// All packages in the modules that their names say, in one crate.
