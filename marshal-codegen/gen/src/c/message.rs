@@ -766,14 +766,15 @@ pub(crate) fn emit_enum(declared: &Enum, names: &Names, text: &mut Text) -> Vec<
     text.line(format!("typedef int32_t {name};"));
     text.line("enum {");
     let mut defined = vec![name.clone()];
-    for (value, number) in &declared.values {
-        let number = match *number {
+    for value in &declared.values {
+        let number = match value.number {
             // The literal would be a long.
             i32::MIN => "-2147483647 - 1".to_owned(),
             number => number.to_string(),
         };
-        text.line(format!("{name}_{value} = {number},"));
-        defined.push(format!("{name}_{value}"));
+        let constant = format!("{name}_{}", value.name);
+        text.line(format!("{constant} = {number},"));
+        defined.push(constant);
     }
     text.line("};");
     defined

@@ -153,9 +153,9 @@ impl Module<'_> {
         self.text.line(format!("\"\"\"`{}`.\"\"\"", declared.name));
         self.text.line("");
         let mut names = Attributes::of_enum();
-        for (value, number) in &declared.values {
-            let name = names.take(&enum_member(value));
-            self.text.line(format!("{name} = {number}"));
+        for value in &declared.values {
+            let name = names.take(&enum_member(&value.name));
+            self.text.line(format!("{name} = {}", value.number));
         }
         self.text.dedent();
     }

@@ -58,6 +58,18 @@ fn rust_takes_them() {
         names::Class::from_view(names::Class::view(Place::root(&block))),
         message
     );
+    // A value is called as in the schema, whatever Rust calls it; of two names, it is the first.
+    use names::class::Yield;
+    let called = [
+        Yield::crate_.name(),
+        Yield::name_.name(),
+        names::Fn(0).name(),
+    ];
+    assert_eq!(called, [Some("crate"), Some("name"), Some("FN_ONE")]);
+    assert_eq!(
+        format!("{:?} {:?}", Yield::crate_, names::Fn(9)),
+        "crate_ Fn(9)"
+    );
     let three = circle::b::Three {
         one: Some(circle::a::One::default()),
         ..Default::default()
