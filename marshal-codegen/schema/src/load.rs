@@ -16,9 +16,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use built_in::{BuiltIn, DESCRIPTOR};
 use protox::file::{
-    ChainFileResolver, DescriptorSetFileResolver, File, FileResolver, GoogleFileResolver,
-    IncludeFileResolver,
+    ChainFileResolver, DescriptorSetFileResolver, File, FileResolver, IncludeFileResolver,
 };
 
 use prost_reflect::prost::Message as _;
@@ -30,6 +30,7 @@ use crate::schema::one_line;
 use crate::{Schema, SchemaError, descriptor};
 
 mod aggregates;
+mod built_in;
 mod source;
 
 /// Where protobuf keeps its own files.
@@ -196,18 +197,26 @@ fn compile(
         let set = DescriptorSetFileResolver::decode(&*lowered(set, &truths)?);
         resolver.add(set.map_err(|e| failed(&e.to_string()))?);
     }
-    resolver.add(GoogleFileResolver::new());
+    resolver.add(BuiltIn::new());
     for file in files {
         check_shadow(file.as_ref(), includes)?;
     }
     let mut compiler = protox::Compiler::with_file_resolver(resolver);
     compiler.include_imports(true).include_source_info(false);
+    // What options are made of is looked up in it, also for files that don't import it. If an include has one that doesn't compile, that
+    // is for files to tell that import it.
+    let _ = compiler.open_file(DESCRIPTOR);
     let opened = compiler.open_files(files);
     opened.map_err(|e| failed(&format!("{e:?}")))?;
     let imports = compiler.files().filter(|f| f.is_import());
+    let is_wanted = files.iter().any(|file| file.as_ref().ends_with(DESCRIPTOR));
+    let set = restored(&compiler.encode_file_descriptor_set(), &truths.borrow())?;
     Ok(Compiled {
         imports: imports.map(|f| f.name().to_owned()).collect(),
-        set: restored(&compiler.encode_file_descriptor_set(), &truths.borrow())?,
+        set: match is_wanted {
+            true => set,
+            false => without_unused_descriptor(&set)?,
+        },
     })
 }
 
@@ -340,6 +349,19 @@ fn restored(set: &[u8], truths: &HashMap<String, Vec<u8>>) -> Result<Vec<u8>, Sc
     Ok(out)
 }
 
+/// The set without `descriptor.proto`, if no file imports it.
+fn without_unused_descriptor(set: &[u8]) -> Result<Vec<u8>, SchemaError> {
+    let files = descriptor::read(set)?;
+    if files.iter().any(|f| f.imports.contains(&DESCRIPTOR)) {
+        return Ok(set.to_vec());
+    }
+    let mut out = Vec::with_capacity(set.len());
+    for file in files.iter().filter(|file| file.name != DESCRIPTOR) {
+        descriptor::append_file(&mut out, file.bytes);
+    }
+    Ok(out)
+}
+
 /// One set of all files, completed by those of protobuf's own that are imported and missing.
 fn merge(sets: &[Vec<u8>], compiled: &Compiled) -> Result<Vec<u8>, SchemaError> {
     let mut merged = Vec::new();
@@ -362,7 +384,7 @@ fn merge(sets: &[Vec<u8>], compiled: &Compiled) -> Result<Vec<u8>, SchemaError> 
         add(set, &HashSet::new())?;
     }
     add(&compiled.set, &compiled.imports)?;
-    let built_in = GoogleFileResolver::new();
+    let built_in = BuiltIn::new();
     while let Some(name) = wanted.pop() {
         if !names.contains(&name)
             && let Ok(file) = built_in.open_file(&name)

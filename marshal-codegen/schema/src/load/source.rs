@@ -11,7 +11,7 @@
 //! | `edition = "2023";` | `syntax = "proto2";`, and the caller puts the edition into the descriptor |
 //! | in an edition: a field without a label; reserved names | `optional`; strings |
 //! | of edition 2024: `export`, `local`, `import option` | nothing, nothing, `import` |
-//! | features of naming and of languages | nothing: blocks don't depend on them |
+//! | features of languages: `features.(pb.cpp).string_type` | nothing: blocks don't depend on them |
 //!
 //! Everything else is the parser's to understand and to refuse: what is no `.proto` file at all goes through as it is.
 
@@ -32,15 +32,8 @@ const FEATURE_FILES: [&str; 3] = [
     "google/protobuf/java_features.proto",
 ];
 
-/// The features that the parser's `descriptor.proto` has.
-const KNOWN_FEATURES: [&str; 6] = [
-    "enum_type",
-    "field_presence",
-    "json_format",
-    "message_encoding",
-    "repeated_field_encoding",
-    "utf8_validation",
-];
+/// What these files extend features by, in the package `pb`.
+const LANGUAGES: [&str; 3] = ["cpp", "go", "java"];
 
 /// The source, rewritten; `None` if it can stay as it is. The error says what is wrong and in which line.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<Source>, String> {
@@ -323,32 +316,82 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether a feature begins here that the parser doesn't know.
+    /// The end of `pb.cpp` or the like in brackets of a kind, if it begins here.
+    fn language(&self, at: usize, [open, close]: [u8; 2]) -> Option<usize> {
+        let name = at + 1 + usize::from(self.is(at + 1, b'.'));
+        let is_language = self.is(at, open)
+            && self.text(name) == "pb"
+            && self.is(name + 1, b'.')
+            && LANGUAGES.contains(&self.text(name + 2))
+            && self.is(name + 3, close);
+        is_language.then_some(name + 4)
+    }
+
+    /// Whether a feature of a language begins here.
     fn is_left_out(&self, at: usize) -> bool {
-        let known = || KNOWN_FEATURES.contains(&self.text(at + 2));
-        self.text(at) == "features" && self.is(at + 1, b'.') && !known()
+        let is_feature = self.text(at) == "features" && self.is(at + 1, b'.');
+        is_feature && self.language(at + 2, [b'(', b')']).is_some()
     }
 
     fn option(&mut self, at: usize, end: usize) {
         if self.is_left_out(at + 1) {
             self.replace(at..end, "");
+        } else {
+            self.aggregate(at + 1, end);
         }
     }
 
-    /// Takes features that are left out from lists in brackets.
+    /// Takes features of languages from `features = { [pb.cpp] { ... } }`.
+    fn aggregate(&mut self, at: usize, end: usize) {
+        if self.text(at) != "features" || !self.is(at + 1, b'=') {
+            return;
+        }
+        let mut next = at + 2;
+        while next < end {
+            let Some(behind) = self.language(next, [b'[', b']']) else {
+                next += 1;
+                continue;
+            };
+            let value = behind + usize::from(self.is(behind, b':'));
+            let mut last = self.closed(value, end);
+            if matches!(self.kind(last), Some(Kind::Mark(b',' | b';'))) {
+                last += 1;
+            }
+            self.replace(next..last, "");
+            next = last;
+        }
+    }
+
+    /// What follows the message that opens here.
+    fn closed(&self, open: usize, end: usize) -> usize {
+        let mut depth = 0_usize;
+        for at in open..end {
+            match self.kind(at) {
+                Some(Kind::Mark(b'{' | b'<')) => depth += 1,
+                Some(Kind::Mark(b'}' | b'>')) => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            if depth == 0 {
+                return at + 1;
+            }
+        }
+        end
+    }
+
+    /// Takes features of languages from lists in brackets, each with one comma beside it.
     fn option_lists(&mut self, at: usize, end: usize) {
         let Some(open) = (at..end).find(|&i| self.is(i, b'[')) else {
             return;
         };
         let (mut depth, mut start) = (0_usize, open + 1);
-        let mut kept = Vec::new();
+        let mut items = Vec::new();
         for i in open + 1..end {
             match self.kind(i) {
                 Some(Kind::Mark(b'{' | b'[' | b'<')) => depth += 1,
                 Some(Kind::Mark(b'}' | b'>')) => depth = depth.saturating_sub(1),
                 Some(Kind::Mark(b']')) if depth > 0 => depth -= 1,
                 Some(Kind::Mark(mark @ (b',' | b']'))) if depth == 0 => {
-                    kept.push((start..i, !self.is_left_out(start)));
+                    items.push(start..i);
                     start = i + 1;
                     if mark == b']' {
                         break;
@@ -357,23 +400,23 @@ impl Reader<'_> {
                 _ => {}
             }
         }
-        if kept.iter().all(|(_, is_kept)| *is_kept) {
+        if !items.iter().any(|item| !self.is_left_out(item.start)) {
+            if !items.is_empty() {
+                self.replace(open..start, "");
+            }
             return;
         }
-        let left: Vec<String> = (kept.iter().filter(|(_, is_kept)| *is_kept))
-            .map(|(option, _)| self.source(option.clone()))
-            .collect();
-        let list = match left.is_empty() {
-            true => String::new(),
-            false => format!("[{}]", left.join(", ")),
-        };
-        self.replace(open..start, &list);
-    }
-
-    /// Tokens in one line.
-    fn source(&self, tokens: Range<usize>) -> String {
-        let words: Vec<&str> = tokens.map(|i| self.text(i)).collect();
-        words.join(" ")
+        let mut is_behind = false;
+        for item in items {
+            if !self.is_left_out(item.start) {
+                self.aggregate(item.start, item.end);
+                is_behind = true;
+            } else if is_behind {
+                self.replace(item.start - 1..item.end, "");
+            } else {
+                self.replace(item.start..item.end + 1, "");
+            }
+        }
     }
 }
 
@@ -438,7 +481,7 @@ mod tests {
         );
         check(
             b"edition = \"2024\"; import option \"o.proto\"; export message M { local enum E { A = 0; }\n\
-              M m = 1 [(o) = { a: [1, 2], b { c: 1 } }]; option (o) = { message { x: 1 } }; M n = 2 [features.x = Y]; }\n\
+              M m = 1 [(o) = { a: [1, 2], b { c: 1 } }]; option (o) = { message { x: 1 } }; M n = 2 [features.(.pb.java).x = Y]; }\n\
               service S { rpc Get(M) returns (M) { option (o) = { a: 1 }; } rpc Do(M) returns (M); }",
             Some(
                 "syntax = \"proto2\"; import  \"o.proto\";  message M {  enum E { A = 0; }\n\
@@ -446,6 +489,37 @@ mod tests {
                  service S { rpc Get(M) returns (M) { option (o) = { a: 1 }; } rpc Do(M) returns (M); }",
             ),
         );
+    }
+
+    #[test]
+    fn features_of_languages_leave_the_rest_as_it_is() {
+        let head = "edition = \"2023\"; ";
+        for (source, expected) in [
+            (
+                "double d = 1 [features.(pb.cpp).x = Y, default = 0.5];",
+                "double d = 1 [ default = 0.5];",
+            ),
+            (
+                "a.B d = 1 [(o) = 1.5e3, features.(pb.cpp).x = Y, features.(pb.go).x = Y, (p) = -.5];",
+                "a.B d = 1 [(o) = 1.5e3, (p) = -.5];",
+            ),
+            (
+                "B d = 1 [features = { [pb.cpp] { x: Y }, field_presence: EXPLICIT [pb.go]: < x: Y >; }];",
+                "B d = 1 [features = {  field_presence: EXPLICIT  }];",
+            ),
+            (
+                "B d = 1 [features.(my.own).x = 1, features.unknown = Y];",
+                "B d = 1 [features.(my.own).x = 1, features.unknown = Y];",
+            ),
+        ] {
+            let source = format!("{head}message M {{ {source} }}");
+            let expected = format!("syntax = \"proto2\"; message M {{ optional {expected} }}");
+            let rewritten = read(source.as_bytes()).unwrap().unwrap();
+            assert_eq!(rewritten.text, expected);
+        }
+        let source = format!("{head}option features={{[pb.cpp]{{string_type: VIEW}}}};");
+        let rewritten = read(source.as_bytes()).unwrap().unwrap();
+        assert_eq!(rewritten.text, "syntax = \"proto2\"; option features={};");
     }
 
     #[test]
