@@ -79,6 +79,10 @@ fn again(command: &Command, failure: Failure) -> Failure {
             format_args!("the tenant {name} is there, and its token is lost"),
             format!("tollgate tenant rotate {name}, which prints another"),
         ),
+        Command::Tenant(Tenant::Rotate { name, .. }) => failure.lost(
+            format_args!("the tenant {name} has another token, and that token is lost"),
+            format!("tollgate tenant rotate {name}, which prints another"),
+        ),
         Command::Console(_) => failure.lost(
             "the link is lost",
             "the same command, which prints another".to_owned(),
