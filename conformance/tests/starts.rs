@@ -47,6 +47,29 @@ fn what_is_at_the_sockets_path_and_no_socket_of_a_dead_daemon_stays() {
     assert!(!mistyped.exists(), "neither makes it");
 }
 
+/// The command line's and the environment's socket override the configuration's.
+#[test]
+fn up_starts_a_daemon_at_the_socket_that_was_named() {
+    let bed = Testbed::new();
+    let listed = bed.path("listed.sock");
+    let config = bed.file("up.toml", format!("name = \"a\"\nsocket = {listed:?}\n"));
+    for by_environment in [false, true] {
+        let named = bed.path(&format!("named-{by_environment}.sock"));
+        let mut command = Command::new(program("tollgate"));
+        command.env_remove("TOLLGATE_SOCKET");
+        match by_environment {
+            true => command.env("TOLLGATE_SOCKET", &named),
+            false => command.arg("--socket").arg(&named),
+        };
+        let mut daemon = command.arg("up").arg("--config").arg(&config).spawn().unwrap();
+        let listens = tollgate_conformance::testbed::eventually(SOON, || named.exists());
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+        listens.unwrap();
+        assert!(!listed.exists());
+    }
+}
+
 /// Its end doesn't remove what somebody has put there meanwhile.
 #[test]
 fn a_daemon_removes_its_own_socket_and_nothing_else() {

@@ -4,10 +4,12 @@
 //! ([`crate::admin`], [`crate::calls`], [`crate::check`], [`crate::daemon`], [`crate::policy`], [`crate::audit`], [`crate::rpc`], [`crate::stubs`], [`crate::top`], [`crate::up`]). Only [`crate::desk`]
 //! and [`crate::fleet`] define their own words. Values are parsed here, once: what leaves this file has its final type.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use tollgate_gen::Language;
 
@@ -34,8 +36,29 @@ pub(crate) struct Cli {
     #[arg(default_value = "/run/tollgate/tollgate.sock")]
     pub(crate) socket: PathBuf,
 
+    /// Whether the command line or the environment has the socket.
+    #[arg(skip)]
+    is_socket_typed: bool,
+
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// What was typed.
+    pub(crate) fn typed(words: &[impl AsRef<OsStr>]) -> Result<Cli, clap::Error> {
+        let mut command = Cli::command();
+        let matches = command.try_get_matches_from_mut(words.iter().map(AsRef::as_ref))?;
+        let parsed = Cli::from_arg_matches(&matches);
+        let mut cli = parsed.map_err(|error| error.format(&mut command))?;
+        cli.is_socket_typed = matches.value_source("socket") != Some(ValueSource::DefaultValue);
+        Ok(cli)
+    }
+
+    /// The socket, unless it is the default.
+    pub(crate) fn typed_socket(&self) -> Option<&Path> {
+        self.is_socket_typed.then_some(&*self.socket)
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -1114,8 +1137,6 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -1141,6 +1162,25 @@ mod tests {
         command.build();
         command.clone().debug_assert();
         check(&command);
+    }
+
+    #[test]
+    fn a_socket_counts_as_typed_wherever_it_is() {
+        let typed = |line: &str| {
+            let words: Vec<_> = line.split(' ').collect();
+            let cli = Cli::typed(&words).ok();
+            cli.and_then(|cli| cli.typed_socket().map(Path::to_owned))
+        };
+        let socket = Some(PathBuf::from("/run/tollgate/tollgate.sock"));
+        for line in [
+            "tollgate --socket /run/tollgate/tollgate.sock up --config F",
+            "tollgate up --config F --socket /run/tollgate/tollgate.sock",
+        ] {
+            assert_eq!(typed(line), socket, "{line}");
+        }
+        if std::env::var_os("TOLLGATE_SOCKET").is_none() {
+            assert_eq!(typed("tollgate up --config F"), None);
+        }
     }
 
     #[test]

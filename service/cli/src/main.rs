@@ -46,13 +46,14 @@ mod up;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 
 use crate::args::{Cli, Command, Policy, Tenant};
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let words: Vec<_> = std::env::args_os().collect();
+    let cli = match Cli::typed(&words) {
         Ok(cli) => cli,
         Err(error) => return explain(error),
     };
@@ -94,7 +95,7 @@ fn again(command: &Command, failure: Failure) -> Failure {
 /// Does what was asked; returns what to print.
 fn run(cli: &Cli) -> Result<String, Failure> {
     match &cli.command {
-        Command::Up(args) => up::up(args).map(|never| match never {}),
+        Command::Up(args) => up::up(cli.typed_socket(), args).map(|never| match never {}),
         Command::Tenant(command) => admin::tenant(&cli.socket, command),
         Command::Policy(command) => policy::policy(&cli.socket, command),
         Command::Audit(command) => audit::audit(&cli.socket, command),

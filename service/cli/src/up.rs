@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use tollgate_shm_abi::status::Code;
@@ -13,10 +14,14 @@ use tollgate_shm_abi::status::Code;
 use crate::args::Up;
 use crate::failure::Failure;
 
-/// Replaces this process by `tollgated --config FILE`; returns only if that fails.
-pub(crate) fn up(args: &Up) -> Result<Infallible, Failure> {
+/// Replaces this process by `tollgated --config FILE`, with the socket if one was named; returns only if that fails.
+pub(crate) fn up(socket: Option<&Path>, args: &Up) -> Result<Infallible, Failure> {
     std::fs::metadata(&args.config).map_err(|error| Failure::file(&args.config, &error))?;
-    become_daemon(&["--config".into(), args.config.clone().into_os_string()])
+    let mut words = vec!["--config".into(), args.config.clone().into_os_string()];
+    if let Some(socket) = socket {
+        words.extend(["--socket".into(), socket.to_owned().into_os_string()]);
+    }
+    become_daemon(&words)
 }
 
 /// Replaces this process by `tollgated WORDS`; returns only if that fails.
