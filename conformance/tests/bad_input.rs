@@ -412,6 +412,44 @@ fn schemas_that_differ_between_the_peers() {
     host.assert_unimpressed();
 }
 
+/// Calls that can never come aren't waited for.
+#[test]
+fn what_is_watched_is_there() {
+    let host = Host::new();
+    let _server = host.serve(&hotel(), "hotel.Reservation", "{}");
+    let words = |line: &str| host.daemon.tollgate(line.split(' '));
+    for line in [
+        "tap --for 1s --tenant acm",
+        "top --once --tenant acm",
+        "top --json --tenant acm",
+        "explain --tenant acm --method hotel.Reservation/Reserve",
+    ] {
+        let said = [r#"there is no tenant "acm"; did you mean "acme"?"#];
+        refused(&words(line), NOT_FOUND, &said);
+    }
+    for line in [
+        "tap --for 1s hotel.Reservation/Resrve",
+        "tap --for 1s --tenant acme /hotel.Reservation/Resrve",
+        "explain --tenant acme --method hotel.Reservation/Resrve",
+    ] {
+        let outcome = words(line);
+        let said = ["has no method", "CheckAvailability", r#"did you mean "Reserve"?"#];
+        assert!(!outcome.err.contains("--proto"), "{outcome}");
+        let said_at_last = outcome.err.lines().last().unwrap_or_default();
+        assert_eq!(outcome.code, NOT_FOUND, "{outcome}");
+        assert!(said.iter().all(|word| said_at_last.contains(word)), "{outcome}");
+    }
+    for line in [
+        "tap hotel.Reservation/",
+        "tap hotel.Reservation/Reserve/x",
+        "tap --count 0",
+    ] {
+        refused(&words(line), INVALID_ARGUMENT, &["tollgate tap --help"]);
+    }
+    let fine = words("tap --for 100ms --tenant acme /hotel.Reservation/Reserve");
+    assert_eq!((fine.code, &*fine.err), (0, ""), "{fine}");
+}
+
 #[test]
 fn a_daemon_that_is_not_there() {
     let bed = Testbed::new();

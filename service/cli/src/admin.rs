@@ -12,6 +12,7 @@ use std::time::Duration;
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
+use tollgate_schema::spelling::did_you_mean;
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 use tollgate_shm_abi::control::{self, ControlError, ControlSocket};
 use tollgate_shm_abi::messages::{
@@ -75,6 +76,20 @@ pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure>
             (other, _) => Err(unexpected(&other)),
         },
     }
+}
+
+/// Nothing ever comes of a tenant that isn't there.
+pub(crate) fn require_tenant(socket: &Path, tenant: &str) -> Result<(), Failure> {
+    let names = match ask(socket, RequestBody::TenantList(Empty {}), &[])? {
+        (ResponseBody::Tenants(tenants), _) => tenants.names,
+        (other, _) => return Err(unexpected(&other)),
+    };
+    if names.iter().any(|name| name == tenant) {
+        return Ok(());
+    }
+    let meant = did_you_mean(tenant, names.iter().map(String::as_str));
+    let sentence = format!("there is no tenant {tenant:?}{meant}");
+    Err(Failure::new(Code::NOT_FOUND, sentence).hint("tollgate tenant list"))
 }
 
 /// A request that is answered with a token.
