@@ -236,11 +236,7 @@ pub(crate) fn explain(socket: &Path, args: &Explain) -> Result<String, Failure> 
     }
     let fds: Vec<_> = blobs.iter().map(AsFd::as_fd).collect();
     let request = RequestBody::Explain(request);
-    let found = report_within(ANSWER_TIMEOUT, socket, request, &fds);
-    let found = found.map_err(|failure| match failure.code() {
-        Code::NOT_FOUND if args.proto.is_empty() => failure.hint("--proto FILE"),
-        _ => failure,
-    })?;
+    let found = report_within(ANSWER_TIMEOUT, socket, request, &fds)?;
     match args.json {
         true => Ok(output::json(&found)),
         false => Ok(chain(&found)),
