@@ -15,16 +15,19 @@
 //!
 //! `tollgated` follows the same table.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue};
 use tollgate::Status;
 use tollgate_shm_abi::secret::without_tokens;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::text;
 
+use crate::args::Cli;
 use crate::output;
 
 /// Standard output can't be written.
@@ -180,9 +183,9 @@ impl fmt::Display for Failure {
     }
 }
 
-impl From<clap::Error> for Failure {
-    /// Clap's first paragraph is the sentence; its usage text is a `--help` away.
-    fn from(error: clap::Error) -> Failure {
+impl Failure {
+    /// These words are no command line. Clap's first paragraph is the sentence; its usage text is a `--help` away.
+    pub(crate) fn words(error: &clap::Error, typed: &[impl AsRef<OsStr>]) -> Failure {
         let text = error.to_string();
         let paragraph = text.split("\n\n").next().unwrap_or_default();
         let words: Vec<_> = paragraph
@@ -190,19 +193,32 @@ impl From<clap::Error> for Failure {
             .split_whitespace()
             .collect();
         let meant =
-            suggestion(&error).map_or_else(String::new, |name| format!("; did you mean {name:?}?"));
+            suggestion(error).map_or_else(String::new, |name| format!("; did you mean {name:?}?"));
         let sentence = words.join(" ") + &meant;
-        Failure::input(sentence).hint(format!("{} --help", command(&error).join(" ")))
+        Failure::input(sentence).hint(format!("{} --help", command(typed).join(" ")))
     }
 }
 
-/// The command that an error is about, such as `tollgate audit`.
-pub(crate) fn command(error: &clap::Error) -> Vec<String> {
-    let text = error.to_string();
-    let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
-    let words = usage.unwrap_or("tollgate").split(' ');
-    let names = words.take_while(|word| !word.starts_with(['-', '<', '[']));
-    names.map(str::to_owned).collect()
+/// The command that was typed, such as `tollgate audit`, as far as it is one.
+pub(crate) fn command(typed: &[impl AsRef<OsStr>]) -> Vec<String> {
+    let mut command = Cli::command();
+    command.build();
+    let mut names = vec![command.get_name().to_owned()];
+    let mut words = typed.iter().skip(1).filter_map(|word| word.as_ref().to_str());
+    while let Some(word) = words.next() {
+        if let Some(option) = word.strip_prefix("--") {
+            let mut its = command.get_arguments();
+            let takes_value = its.any(|argument| {
+                argument.get_long() == Some(option) && argument.get_action().takes_values()
+            });
+            // The next word is its value, whatever that looks like.
+            takes_value.then(|| words.next());
+        } else if let Some(found) = command.find_subcommand(word).cloned() {
+            names.push(found.get_name().to_owned());
+            command = found;
+        }
+    }
+    names
 }
 
 /// What clap takes for meant: a command, an option, a value.
@@ -226,7 +242,6 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::Cli;
 
     #[test]
     fn a_failure_is_one_sentence_and_its_hint() {
@@ -279,10 +294,9 @@ mod tests {
     #[test]
     fn a_wrong_command_line_is_one_sentence_too() {
         let check = |line: &str, expected: &str| {
-            let error = Cli::try_parse_from(line.split(' '))
-                .map(|_| ())
-                .unwrap_err();
-            assert_eq!(Failure::from(error).to_string(), expected);
+            let words: Vec<_> = line.split(' ').collect();
+            let error = Cli::try_parse_from(&words).map(|_| ()).unwrap_err();
+            assert_eq!(Failure::words(&error, &words).to_string(), expected);
         };
         check(
             "tollgate policy attach acl@1 --tenant acme --side client",
@@ -292,7 +306,7 @@ mod tests {
         check(
             "tollgate call --token T --proto F Reserve",
             "tollgate: INVALID_ARGUMENT: invalid value 'Reserve' for '<SERVICE/METHOD>': \
-             a method is written package.Service/Method. Try: tollgate --help",
+             a method is written package.Service/Method. Try: tollgate call --help",
         );
         check(
             "tollgate statsu",
@@ -305,7 +319,11 @@ mod tests {
         check(
             "tollgate top --sort cpuu",
             "tollgate: INVALID_ARGUMENT: invalid value 'cpuu' for '--sort <SORT>' [possible values: cpu, rate, p99, denials]; \
-             did you mean \"cpu\"? Try: tollgate --help",
+             did you mean \"cpu\"? Try: tollgate top --help",
+        );
+        check(
+            "tollgate --socket status policy push --side audit",
+            "tollgate: INVALID_ARGUMENT: unexpected argument '--side' found. Try: tollgate policy push --help",
         );
     }
 
@@ -328,7 +346,7 @@ mod tests {
             ],
             vec!["tollgate", "policy", "upgrade", &token],
         ] {
-            let failure = Failure::from(Cli::try_parse_from(&typed).unwrap_err());
+            let failure = Failure::words(&Cli::try_parse_from(&typed).unwrap_err(), &typed);
             let shown = failure.to_string();
             assert!(
                 !shown.contains("0123") && shown.contains("tg_(hidden)"),

@@ -43,6 +43,7 @@ mod token;
 mod top;
 mod up;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
     let cli = match Cli::typed(&words) {
         Ok(cli) => cli,
-        Err(error) => return explain(error),
+        Err(error) => return explain(&error, &words),
     };
     if let Command::Policy(Policy::Desk(command)) = &cli.command {
         return desk::run(command).unwrap_or_else(|failure| failure.exit());
@@ -135,16 +136,16 @@ fn help_of(words: &[String]) -> String {
 
 /// What clap has to say: help and version are answers; help because a command is missing is a
 /// failure that shows the way; the rest is a failure of one sentence.
-fn explain(error: clap::Error) -> ExitCode {
+fn explain(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     let text = error.render();
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             ended(output::print(&text.to_string()))
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            output::tell(help_of(&failure::command(&error)).trim_end());
+            output::tell(help_of(&failure::command(typed)).trim_end());
             Failure::input("a command is missing").exit()
         }
-        _ => Failure::from(error).exit(),
+        _ => Failure::words(error, typed).exit(),
     }
 }
