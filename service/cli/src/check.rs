@@ -383,6 +383,15 @@ fn policies(status: &Value) -> Vec<Finding> {
     let mut findings = Vec::new();
     for one in all {
         let name = one["policy"].as_str().unwrap_or("?");
+        let (whose, owner) = match (one["party"].as_str(), one["owner"].as_str()) {
+            (Some("tenant"), Some(tenant)) => {
+                (format!(" of tenant {tenant}"), format!(" --tenant {tenant}"))
+            }
+            (Some(_), _) => (" of the provider".to_owned(), " --provider".to_owned()),
+            (None, _) => Default::default(),
+        };
+        let place = one["place"].as_str();
+        let at = place.map_or_else(String::new, |place| format!(" at {place}"));
         for (key, how) in [
             ("quarantine", "is quarantined"),
             ("fallback", "isn't the version that is wanted"),
@@ -391,8 +400,10 @@ fn policies(status: &Value) -> Vec<Finding> {
                 findings.push(bad(
                     Verdict::Warning,
                     "policies",
-                    format!("{name} {how}: {why}"),
-                    format!("tollgate policy show {name}; then upgrade, rollback or release it"),
+                    format!("{name}{whose} {how}{at}: {why}"),
+                    format!(
+                        "tollgate policy show {name}{owner}; then upgrade, rollback or release it"
+                    ),
                 ));
             }
         }
@@ -584,7 +595,10 @@ mod tests {
     fn what_is_wrong_with_a_daemon_is_said_with_what_to_do() {
         let status = json!({
             "version": "0.0.1", "pid": 7, "runtimes": 4,
-            "attachments": [{"policy": "acl"}, {"policy": "quota", "quarantine": "five faults"}, {"policy": "jwt", "fallback": "no key"}],
+            "attachments": [
+                {"policy": "acl"}, {"policy": "quota", "quarantine": "five faults", "owner": "acme", "party": "tenant", "place": "client a.B/*"},
+                {"policy": "jwt", "fallback": "no key", "owner": "(provider)", "party": "provider-pre", "place": "server *"},
+            ],
             "links": [{"address": "10.0.0.1:1", "state": "ready"}, {"address": "10.0.0.2:1", "state": "opening"}],
         });
         let its = |findings: Vec<Finding>| {
@@ -599,10 +613,13 @@ mod tests {
         assert_eq!(
             its(policies(&status)),
             [
-                "warning quota is quarantined: five faults",
-                "warning jwt isn't the version that is wanted: no key"
+                "warning quota of tenant acme is quarantined at client a.B/*: five faults",
+                "warning jwt of the provider isn't the version that is wanted at server *: no key"
             ]
         );
+        let fixes: Vec<_> = policies(&status).into_iter().filter_map(|f| f.fix).collect();
+        assert!(fixes[0].starts_with("tollgate policy show quota --tenant acme;"));
+        assert!(fixes[1].starts_with("tollgate policy show jwt --provider;"));
         assert_eq!(
             its(links(&status)),
             ["warning no link with 10.0.0.2:1 stands"]
