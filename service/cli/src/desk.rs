@@ -145,7 +145,7 @@ fn cases(file: &Path, protos: &Protos) -> Result<(Cases, Schema), Failure> {
     for file in &proto {
         std::fs::metadata(file).map_err(|error| Failure::file(file, &error))?;
     }
-    let schema = schema::compiled(Schema::load(&proto, &include))?;
+    let schema = schema::compiled(&proto, &include)?;
     Ok((cases, schema))
 }
 

@@ -1,7 +1,6 @@
 //! `tollgate gen`: stubs for applications, without a daemon.
 
 use tollgate_gen::GenError;
-use tollgate_schema::Schema;
 use tollgate_shm_abi::status::Code;
 
 use crate::failure::Failure;
@@ -12,7 +11,7 @@ pub(crate) fn generate(args: &args::Gen) -> Result<String, Failure> {
     for input in &args.inputs {
         std::fs::metadata(input).map_err(|error| Failure::file(input, &error))?;
     }
-    let schema = schema::compiled(Schema::load(&args.inputs, &args.include))?;
+    let schema = schema::compiled(&args.inputs, &args.include)?;
     let files = args.lang.language().generate(&schema).map_err(failure)?;
     let stale = tollgate_gen::stale(&files, &args.out).map_err(failure)?;
     let paths: Vec<_> = stale
