@@ -100,9 +100,9 @@ fn whoever_may_not_connect_is_told_so_once() {
         std::fs::read(proto_file("hotel.proto")).unwrap(),
     );
     std::fs::set_permissions(&proto, PermissionsExt::from_mode(0o644)).unwrap();
-    for (mode, words) in [
-        ("0660", "this user may not connect to"),
-        ("0666", "belongs to no tenant"),
+    for (mode, words, code) in [
+        ("0660", "this user may not connect to", 7),
+        ("0666", "belongs to no tenant", 16),
     ] {
         let options = tollgate_conformance::testbed::Options {
             config: format!("socket_mode = {mode:?}\n"),
@@ -119,8 +119,11 @@ fn whoever_may_not_connect_is_told_so_once() {
             .args(["call", "--token", "x", "--proto"])
             .arg(&proto);
         let ended = command.args(["hotel.Reservation/Reserve", "{}"]).output();
-        let said = String::from_utf8(ended.unwrap().stderr).unwrap();
+        let ended = ended.unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
         assert!(said.contains(words), "{mode}: {said}");
+        assert_eq!(ended.status.code(), Some(code), "{mode}: {said}");
+        assert!(!said.contains("tollgate up"), "{mode}: {said}");
         assert!(!said.contains("no daemon answers"), "{mode}: {said}");
     }
     let gone = bed.path("gone.sock");

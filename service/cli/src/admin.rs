@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use serde_json::Value;
 use tollgate_schema::spelling::did_you_mean;
 use tollgate_shm_abi::blob::{blob_create, blob_read};
@@ -284,7 +286,7 @@ fn ask_within(
         .to_str()
         .ok_or_else(|| Failure::input(format_args!("the socket's path {socket:?} is no text")))?;
     let connection = ControlSocket::connect(path)
-        .map_err(|errno| unreachable(&control::unreachable(&path, errno)))?;
+        .map_err(|errno| unreachable(socket, &control::unreachable(&path, errno)))?;
     let lost = |error: ControlError| {
         Failure::new(
             Code::UNAVAILABLE,
@@ -342,8 +344,11 @@ fn wait(connection: &ControlSocket, limit: Duration) -> Result<(), Failure> {
     }
 }
 
-/// No daemon could be reached, which the sentence says.
-pub(crate) fn unreachable(sentence: &str) -> Failure {
+/// No daemon could be reached, which the sentence says. One that this user may not reach needn't be started.
+pub(crate) fn unreachable(socket: &Path, sentence: &str) -> Failure {
+    if access(socket, Access::WRITE_OK) == Err(Errno::ACCESS) {
+        return Failure::new(Code::PERMISSION_DENIED, sentence);
+    }
     Failure::new(Code::UNAVAILABLE, sentence)
         .hint("tollgate up --config FILE, or another --socket PATH")
 }

@@ -372,7 +372,7 @@ fn open(cli: &Cli, token: &str, label: &str) -> Result<Session, Failure> {
     // A call isn't made twice. `serve` opens another session itself: it tells its user, and ends if its token isn't known there.
     options.reconnect = false;
     Session::open(options).map_err(|status| match status.code() {
-        Code::UNAVAILABLE => unreachable(status.message()),
+        Code::UNAVAILABLE => unreachable(&cli.socket, status.message()),
         Code::UNAUTHENTICATED => {
             ended(status).hint("tollgate tenant add NAME, which prints a token")
         }
