@@ -162,7 +162,7 @@ fn print<T: std::fmt::Display>(
 
 fn failure(error: DeskError) -> Failure {
     match error {
-        DeskError::File { .. } => Failure::new(Code::NOT_FOUND, error),
+        DeskError::File { kind, .. } => Failure::new(Failure::code_of(&kind.into()), error),
         DeskError::Internal { .. } => Failure::new(Code::INTERNAL, error),
         _ => Failure::input(error),
     }

@@ -8,7 +8,7 @@
 //! | exit status | what |
 //! |---|---|
 //! | 0 | done |
-//! | 1 | a case of `policy test` failed |
+//! | 1 | CANCELLED, such as a `tenant remove` whose question was answered with no; or a case of `policy test` failed |
 //! | 2 to 16 | a status code of gRPC's; 2 is UNKNOWN |
 //! | 74 | standard output can't be written (EX_IOERR of sysexits.h) |
 //! | 141 | whoever read standard output closed it (as a shell tells SIGPIPE); nothing is said |
@@ -107,9 +107,28 @@ impl Failure {
     /// A file can't be read.
     pub(crate) fn file(path: &std::path::Path, error: &std::io::Error) -> Failure {
         Failure::new(
-            Code::NOT_FOUND,
+            Failure::code_of(error),
             format_args!("{} can't be read: {error}", path.display()),
         )
+    }
+
+    /// What the system says of a file, as a status code.
+    pub(crate) fn code_of(error: &std::io::Error) -> Code {
+        match error.kind() {
+            ErrorKind::NotFound => Code::NOT_FOUND,
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Code::PERMISSION_DENIED,
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+                Code::RESOURCE_EXHAUSTED
+            }
+            // The path leads to something else.
+            ErrorKind::AlreadyExists
+            | ErrorKind::NotADirectory
+            | ErrorKind::IsADirectory
+            | ErrorKind::InvalidInput
+            | ErrorKind::InvalidFilename
+            | ErrorKind::InvalidData => Code::INVALID_ARGUMENT,
+            _ => Code::UNKNOWN,
+        }
     }
 
     /// What kind of failure it is.
@@ -277,6 +296,16 @@ mod tests {
         assert_eq!(exit(Code::OK), 2);
         assert_eq!(exit(Code(74)), 2);
         assert_eq!(exit(Code(256)), 2);
+    }
+
+    #[test]
+    fn a_file_that_can_not_be_used_has_the_status_that_says_why() {
+        let code = |kind: ErrorKind| Failure::file("f".as_ref(), &kind.into()).code();
+        assert_eq!(code(ErrorKind::NotFound), Code::NOT_FOUND);
+        assert_eq!(code(ErrorKind::PermissionDenied), Code::PERMISSION_DENIED);
+        assert_eq!(code(ErrorKind::StorageFull), Code::RESOURCE_EXHAUSTED);
+        assert_eq!(code(ErrorKind::NotADirectory), Code::INVALID_ARGUMENT);
+        assert_eq!(code(ErrorKind::Other), Code::UNKNOWN);
     }
 
     #[test]

@@ -29,10 +29,12 @@ pub(crate) fn generate(args: &args::Gen) -> Result<String, Failure> {
     Err(Failure::new(Code::FAILED_PRECONDITION, sentence).hint("the same command without --check"))
 }
 
-/// The schema and the command line are the user's; the disk isn't.
+/// What the system says of a file has its own status; all else is in the command line or the schema.
 fn failure(error: GenError) -> Failure {
-    match error {
-        GenError::Read { .. } | GenError::Write { .. } => Failure::new(Code::UNAVAILABLE, error),
+    match &error {
+        GenError::Read { error: its, .. } | GenError::Write { error: its, .. } => {
+            Failure::new(Failure::code_of(its), &error)
+        }
         _ => Failure::input(error),
     }
 }

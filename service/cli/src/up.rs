@@ -9,8 +9,6 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use tollgate_shm_abi::status::Code;
-
 use crate::args::Up;
 use crate::failure::Failure;
 
@@ -29,7 +27,7 @@ pub(crate) fn become_daemon(words: &[OsString]) -> Result<Infallible, Failure> {
     let daemon = beside_us().unwrap_or_else(|| "tollgated".into());
     let error = Command::new(&daemon).args(words).exec();
     let sentence = format!("{} can't be started: {error}", daemon.display());
-    Err(Failure::new(Code::NOT_FOUND, sentence)
+    Err(Failure::new(Failure::code_of(&error), sentence)
         .hint("install tollgated beside tollgate, or into a directory of PATH"))
 }
 
