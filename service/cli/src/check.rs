@@ -98,7 +98,10 @@ fn look(socket: &Path, state: Option<&Path>) -> Vec<Finding> {
     }));
     match &status {
         Err(failure) => {
-            findings.push(silent(socket, failure));
+            findings.push(match (state, failure.code()) {
+                (Some(_), Code::UNAVAILABLE) => not_started(failure),
+                _ => silent(socket, failure),
+            });
             findings.extend(state.map(|state| directory(state, &look_at(state))));
         }
         Ok(status) => {
@@ -275,6 +278,15 @@ fn silent(socket: &Path, failure: &Failure) -> Finding {
         (_, false) => "start the daemon (tollgate up --config FILE), or say --socket PATH",
     };
     bad(Verdict::Failure, "daemon", failure.sentence(), fix)
+}
+
+/// A named state directory is looked at before the first start, too.
+fn not_started(failure: &Failure) -> Finding {
+    let sentence = format!(
+        "{}; only the host and the directory are checked",
+        failure.sentence()
+    );
+    fine("daemon", sentence)
 }
 
 fn versions(status: &Value) -> Finding {
@@ -539,6 +551,7 @@ fn as_json(findings: &[Finding]) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     const LIMITS: &str = "Limit                     Soft Limit           Hard Limit           Units\n\
@@ -589,6 +602,18 @@ mod tests {
             assert!(finding.sentence.contains(words), "{finding:?}");
             assert_eq!(finding.fix.is_none(), verdict == Verdict::Ok, "{finding:?}");
         }
+    }
+
+    #[test]
+    fn no_daemon_is_a_failure_unless_a_directory_was_named() {
+        let bed = tempfile::tempdir().unwrap();
+        let of_daemon = |state| {
+            let findings = look(&bed.path().join("a.sock"), state);
+            let its = findings.into_iter().find(|one| one.area == "daemon");
+            its.map(|one| (one.verdict, one.sentence.contains("no daemon answers")))
+        };
+        assert_eq!(of_daemon(None), Some((Verdict::Failure, true)));
+        assert_eq!(of_daemon(Some(bed.path())), Some((Verdict::Ok, true)));
     }
 
     #[test]
