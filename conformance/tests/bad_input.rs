@@ -412,6 +412,19 @@ fn schemas_that_differ_between_the_peers() {
     host.assert_unimpressed();
 }
 
+#[test]
+fn a_piped_message_that_is_not_read_is_refused() {
+    let host = Host::new();
+    let socket = host.daemon.socket().display().to_string();
+    let hotel = hotel();
+    let line = ["--socket", &socket, "explain", "--tenant", "acme", "--method", RESERVE, "--proto", &hotel];
+    let explain = |last: &[&str]| run(&program("tollgate"), line.iter().chain(last), b"{}");
+    let said = ["there is no message, and standard input has something to read"];
+    refused(&explain(&[]), INVALID_ARGUMENT, &said);
+    let read = explain(&["-"]);
+    assert_eq!(read.code, 0, "{read}");
+}
+
 /// Calls that can never come aren't waited for.
 #[test]
 fn what_is_watched_is_there() {

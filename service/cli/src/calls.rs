@@ -17,7 +17,7 @@ use tollgate_shm_abi::status::Code;
 use crate::admin::{self, ANSWER_TIMEOUT, blob, flat, report, report_within};
 use crate::args::{Explain, Files, MethodName, Tap, Trace, Watched};
 use crate::failure::Failure;
-use crate::input::argument_or_stdin;
+use crate::input::{argument_or_stdin, refuse_unread};
 use crate::limits::{MAX_TREE_DEPTH, TAP_EVERY};
 use crate::policy::number;
 use crate::{metadata, output, schema};
@@ -228,6 +228,9 @@ pub(crate) fn explain(socket: &Path, args: &Explain) -> Result<String, Failure> 
         let schema = schema::load(&files)?;
         blobs.push(blob("the schema", schema.descriptor_set())?);
         request.has_schema = true;
+    }
+    if args.subject.is_none() {
+        refuse_unread("message", "- to read it, or </dev/null for the policies alone")?;
     }
     if let Some(message) = &args.subject {
         let message = argument_or_stdin(message)?;

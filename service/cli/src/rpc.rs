@@ -103,7 +103,10 @@ fn requests(method: &Method<'_>, argument: Option<&str>) -> Result<Requests, Fai
         Some("-") if method.takes_many() => return Ok(Requests::Typed),
         Some(argument) => argument_or_stdin(argument)?,
         None => {
-            input::refuse_unread()?;
+            let hint = "- to read it, or '{}' for an empty request";
+            if input::refuse_unread("request", hint)? {
+                output::tell("the request is {}: standard input isn't read without -");
+            }
             "{}".to_owned()
         }
     };
