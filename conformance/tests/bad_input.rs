@@ -413,6 +413,14 @@ fn schemas_that_differ_between_the_peers() {
 }
 
 #[test]
+fn a_token_in_the_place_of_a_service_is_not_shown() {
+    let host = Host::new();
+    let tap = host.daemon.tollgate(["tap", "--for", "1s", &host.token]);
+    assert!(tap.err.contains("tg_(hidden)"), "{tap}");
+    assert!(!tap.err.contains(&host.token), "{tap}");
+}
+
+#[test]
 fn a_piped_message_that_is_not_read_is_refused() {
     let host = Host::new();
     let socket = host.daemon.socket().display().to_string();
