@@ -356,6 +356,14 @@ fn a_peer_that_is_not_there() {
         INVALID_ARGUMENT,
         &["nonsense"],
     );
+    for (target, why) in [
+        ("[::1", "[ADDRESS]:PORT"),
+        ("http://localhost:1", "no URL"),
+        ("127.0.0.1", "it has no port"),
+    ] {
+        let said = [target, "isn't host:port of a peer", why];
+        refused(&host.call(&hotel(), target, RESERVE, "{}"), INVALID_ARGUMENT, &said);
+    }
     // A peer that accepts and says nothing: the link gives up, and says on whom.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
