@@ -11,7 +11,10 @@ use std::time::Duration;
 
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use serde_json::Value;
+use tollgate_schema::spelling::did_you_mean;
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 use tollgate_shm_abi::control::{self, ControlError, ControlSocket};
 use tollgate_shm_abi::messages::{
@@ -75,6 +78,20 @@ pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure>
             (other, _) => Err(unexpected(&other)),
         },
     }
+}
+
+/// Nothing ever comes of a tenant that isn't there.
+pub(crate) fn require_tenant(socket: &Path, tenant: &str) -> Result<(), Failure> {
+    let names = match ask(socket, RequestBody::TenantList(Empty {}), &[])? {
+        (ResponseBody::Tenants(tenants), _) => tenants.names,
+        (other, _) => return Err(unexpected(&other)),
+    };
+    if names.iter().any(|name| name == tenant) {
+        return Ok(());
+    }
+    let meant = did_you_mean(tenant, names.iter().map(String::as_str));
+    let sentence = format!("there is no tenant {tenant:?}{meant}");
+    Err(Failure::new(Code::NOT_FOUND, sentence).hint("tollgate tenant list"))
 }
 
 /// A request that is answered with a token.
@@ -269,7 +286,7 @@ fn ask_within(
         .to_str()
         .ok_or_else(|| Failure::input(format_args!("the socket's path {socket:?} is no text")))?;
     let connection = ControlSocket::connect(path)
-        .map_err(|errno| unreachable(&control::unreachable(&path, errno)))?;
+        .map_err(|errno| unreachable(socket, &control::unreachable(&path, errno)))?;
     let lost = |error: ControlError| {
         Failure::new(
             Code::UNAVAILABLE,
@@ -327,8 +344,11 @@ fn wait(connection: &ControlSocket, limit: Duration) -> Result<(), Failure> {
     }
 }
 
-/// No daemon could be reached, which the sentence says.
-pub(crate) fn unreachable(sentence: &str) -> Failure {
+/// No daemon could be reached, which the sentence says. One that this user may not reach needn't be started.
+pub(crate) fn unreachable(socket: &Path, sentence: &str) -> Failure {
+    if access(socket, Access::WRITE_OK) == Err(Errno::ACCESS) {
+        return Failure::new(Code::PERMISSION_DENIED, sentence);
+    }
     Failure::new(Code::UNAVAILABLE, sentence)
         .hint("tollgate up --config FILE, or another --socket PATH")
 }

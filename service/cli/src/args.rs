@@ -4,10 +4,12 @@
 //! ([`crate::admin`], [`crate::calls`], [`crate::check`], [`crate::daemon`], [`crate::policy`], [`crate::audit`], [`crate::rpc`], [`crate::stubs`], [`crate::top`], [`crate::up`]). Only [`crate::desk`]
 //! and [`crate::fleet`] define their own words. Values are parsed here, once: what leaves this file has its final type.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use tollgate_gen::Language;
 
@@ -34,8 +36,29 @@ pub(crate) struct Cli {
     #[arg(default_value = "/run/tollgate/tollgate.sock")]
     pub(crate) socket: PathBuf,
 
+    /// Whether the command line or the environment has the socket.
+    #[arg(skip)]
+    is_socket_typed: bool,
+
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// What was typed.
+    pub(crate) fn typed(words: &[impl AsRef<OsStr>]) -> Result<Cli, clap::Error> {
+        let mut command = Cli::command();
+        let matches = command.try_get_matches_from_mut(words.iter().map(AsRef::as_ref))?;
+        let parsed = Cli::from_arg_matches(&matches);
+        let mut cli = parsed.map_err(|error| error.format(&mut command))?;
+        cli.is_socket_typed = matches.value_source("socket") != Some(ValueSource::DefaultValue);
+        Ok(cli)
+    }
+
+    /// The socket, unless it is the default.
+    pub(crate) fn typed_socket(&self) -> Option<&Path> {
+        self.is_socket_typed.then_some(&*self.socket)
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -874,15 +897,10 @@ pub(crate) struct Explain {
 pub(crate) struct Tap {
     /// Of these calls only: a method, such as hotel.Reservation/Reserve, or a service
     #[arg(value_name = "SERVICE[/METHOD]")]
-    pub(crate) of: Option<String>,
+    pub(crate) of: Option<Watched>,
     /// Only this tenant's
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "",
-        hide_default_value = true
-    )]
-    pub(crate) tenant: String,
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tenant: Option<String>,
     /// Only those that a policy denied
     #[arg(long)]
     pub(crate) denied: bool,
@@ -890,7 +908,7 @@ pub(crate) struct Tap {
     #[arg(long)]
     pub(crate) failed: bool,
     /// End after so many
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) count: Option<u64>,
     /// End after this time, such as 10s or 5m
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
@@ -1089,6 +1107,42 @@ impl std::str::FromStr for MethodName {
     }
 }
 
+/// Whose calls are watched: a service's, or one method's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Watched {
+    pub(crate) service: String,
+    pub(crate) method: Option<String>,
+}
+
+impl std::str::FromStr for Watched {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let service = text.trim_start_matches('/');
+        if !service.is_empty() && !service.contains('/') {
+            return Ok(Watched {
+                service: service.to_owned(),
+                method: None,
+            });
+        }
+        let MethodName { service, method } = text.parse().map_err(|_| {
+            "a service is written package.Service, a method package.Service/Method".to_owned()
+        })?;
+        Ok(Watched {
+            service,
+            method: Some(method),
+        })
+    }
+}
+
+/// A number of things, of which there is one at least.
+fn positive(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(number @ 1..) => Ok(number),
+        _ => Err("it must be a whole number, 1 at least".to_owned()),
+    }
+}
+
 /// The longest time that can be typed.
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -1114,8 +1168,6 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -1144,6 +1196,25 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_counts_as_typed_wherever_it_is() {
+        let typed = |line: &str| {
+            let words: Vec<_> = line.split(' ').collect();
+            let cli = Cli::typed(&words).ok();
+            cli.and_then(|cli| cli.typed_socket().map(Path::to_owned))
+        };
+        let socket = Some(PathBuf::from("/run/tollgate/tollgate.sock"));
+        for line in [
+            "tollgate --socket /run/tollgate/tollgate.sock up --config F",
+            "tollgate up --config F --socket /run/tollgate/tollgate.sock",
+        ] {
+            assert_eq!(typed(line), socket, "{line}");
+        }
+        if std::env::var_os("TOLLGATE_SOCKET").is_none() {
+            assert_eq!(typed("tollgate up --config F"), None);
+        }
+    }
+
+    #[test]
     fn the_documented_lines_parse() {
         for line in [
             "tollgate --socket P tenant add acme",
@@ -1163,6 +1234,7 @@ mod tests {
             "tollgate explain --tenant acme --method a.B/C --side server --reply --proto a.proto -I . --metadata k=v --json {}",
             "tollgate explain 00f067aa0ba902b7",
             "tollgate tap",
+            "tollgate tap /hotel.Reservation/Reserve",
             "tollgate tap hotel.Reservation --tenant acme --denied --count 3 --for 10s --json",
             "tollgate trace",
             "tollgate trace 4bf92f3577b34da6a3ce929d0e0e4736 --json",
@@ -1231,6 +1303,10 @@ mod tests {
             "tollgate explain --tenant acme {}",
             "tollgate explain --method a.B/C {}",
             "tollgate explain 00f067aa0ba902b7 --reply",
+            "tollgate tap hotel.Reservation/",
+            "tollgate tap hotel.Reservation/Reserve/x",
+            "tollgate tap /",
+            "tollgate tap --count 0",
             "tollgate trace --last 0",
             "tollgate trace --last 1001",
             "tollgate policy attach acl@1 --service hotel.Reservation --side client",

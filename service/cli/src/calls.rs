@@ -14,30 +14,34 @@ use tollgate_schema::spelling::did_you_mean;
 use tollgate_shm_abi::messages::{self, Empty, RequestBody, SIDE_ANY, TraceShow};
 use tollgate_shm_abi::status::Code;
 
-use crate::admin::{ANSWER_TIMEOUT, blob, flat, report, report_within};
-use crate::args::{Explain, Files, MethodName, Tap, Trace};
+use crate::admin::{self, ANSWER_TIMEOUT, blob, flat, report, report_within};
+use crate::args::{Explain, Files, MethodName, Tap, Trace, Watched};
 use crate::failure::Failure;
-use crate::input::argument_or_stdin;
+use crate::input::{argument_or_stdin, refuse_unread};
 use crate::limits::{MAX_TREE_DEPTH, TAP_EVERY};
 use crate::policy::number;
 use crate::{metadata, output, schema};
 
 /// `tollgate tap`: prints until it has enough, or is interrupted.
 pub(crate) fn tap(socket: &Path, args: &Tap) -> Result<String, Failure> {
-    let (service, method) = match args.of.as_deref().unwrap_or_default().split_once('/') {
-        Some((service, method)) => (service, method),
-        None => (args.of.as_deref().unwrap_or_default(), ""),
+    let (service, method) = match &args.of {
+        Some(Watched { service, method }) => (service.clone(), method.clone().unwrap_or_default()),
+        None => Default::default(),
     };
+    if let Some(tenant) = &args.tenant {
+        admin::require_tenant(socket, tenant)?;
+    }
     let mut request = messages::Tap {
         tap: 0,
-        tenant: args.tenant.clone(),
-        service: service.to_owned(),
-        method: method.to_owned(),
+        tenant: args.tenant.clone().unwrap_or_default(),
+        service,
+        method,
         denied: args.denied,
         failed: args.failed,
     };
-    if !service.is_empty() {
-        tell_unknown(service, &report(socket, RequestBody::Status(Empty {}))?);
+    if !request.service.is_empty() {
+        let status = report(socket, RequestBody::Status(Empty {}))?;
+        tell_unknown(&request.service, &status);
     }
     let (began, mut shown) = (Instant::now(), 0);
     loop {
@@ -225,6 +229,9 @@ pub(crate) fn explain(socket: &Path, args: &Explain) -> Result<String, Failure> 
         blobs.push(blob("the schema", schema.descriptor_set())?);
         request.has_schema = true;
     }
+    if args.subject.is_none() {
+        refuse_unread("message", "- to read it, or </dev/null for the policies alone")?;
+    }
     if let Some(message) = &args.subject {
         let message = argument_or_stdin(message)?;
         blobs.push(blob("the message", message.as_bytes())?);
@@ -232,11 +239,7 @@ pub(crate) fn explain(socket: &Path, args: &Explain) -> Result<String, Failure> 
     }
     let fds: Vec<_> = blobs.iter().map(AsFd::as_fd).collect();
     let request = RequestBody::Explain(request);
-    let found = report_within(ANSWER_TIMEOUT, socket, request, &fds);
-    let found = found.map_err(|failure| match failure.code() {
-        Code::NOT_FOUND if args.proto.is_empty() => failure.hint("--proto FILE"),
-        _ => failure,
-    })?;
+    let found = report_within(ANSWER_TIMEOUT, socket, request, &fds)?;
     match args.json {
         true => Ok(output::json(&found)),
         false => Ok(chain(&found)),

@@ -139,6 +139,17 @@ fn what_is_wrong_is_told_in_the_response() {
 }
 
 #[test]
+fn help_is_an_answer_and_other_words_are_refused() {
+    for (word, is_fine) in [("--help", true), ("-h", true), ("hotel.proto", false)] {
+        let said = Command::new(PLUGIN).arg(word).output().unwrap();
+        assert_eq!(said.status.success(), is_fine, "{word}");
+        let text = if is_fine { said.stdout } else { said.stderr };
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("--tollgate_out=DIR"), "{word}: {text}");
+    }
+}
+
+#[test]
 fn what_is_no_request_is_refused() {
     let (success, out, error) = ask(b"\xff\xff");
     assert!(!success && out.is_empty());

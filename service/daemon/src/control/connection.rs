@@ -33,7 +33,7 @@ use tollgate_shm_abi::text;
 use crate::control::policies::LiveBinding;
 use crate::control::schemas::{self, BoundSchema, Bringer, SetKey};
 use crate::control::turns::Turn;
-use crate::control::{Control, Watched, admin, admission, watch};
+use crate::control::{Control, Watched, admin, admission, names, watch};
 use crate::datapath::Command;
 use crate::datapath::command::{BindAs, BindOutcome};
 use crate::datapath::steering::is_label;
@@ -786,6 +786,7 @@ async fn reach(control: &Control, tenant: &str, target: &str) -> Result<Option<F
     if target.is_empty() || targets::is_own(control.listen, target) {
         return Ok(None);
     }
+    names::check(target)?;
     targets::allow(&control.config(), target)?;
     if control.has_no_peers() {
         let text = format!(

@@ -11,7 +11,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -223,9 +223,20 @@ fn system(name: &str) -> Answer {
     Ok(addresses)
 }
 
-/// Whether that could be a peer's name at all.
-fn check(target: &str) -> Result<(), Status> {
+/// Whether that could be a peer's address or name at all.
+pub(crate) fn check(target: &str) -> Result<(), Status> {
+    let is_bracketed = |host: &str| {
+        let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        inner.is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok())
+    };
+    if target.parse().is_ok_and(|address: SocketAddr| address.port() > 0) {
+        return Ok(());
+    }
     let why = match target.rsplit_once(':') {
+        _ if target.contains('/') => "it is no URL, and has neither scheme nor path".to_owned(),
+        _ if target.parse::<Ipv6Addr>().is_ok() => {
+            format!("an IPv6 address with its port is written [{target}]:PORT")
+        }
         None => "it has no port".to_owned(),
         Some(("", _)) => "it has no host".to_owned(),
         Some((host, _)) if host.len() > MAX_HOST => {
@@ -233,6 +244,9 @@ fn check(target: &str) -> Result<(), Status> {
         }
         Some((host, _)) if host.contains(|c: char| c.is_control() || c.is_whitespace()) => {
             "its host has characters that no name has".to_owned()
+        }
+        Some((host, _)) if host.contains([':', '[', ']']) && !is_bracketed(host) => {
+            "an IPv6 address with its port is written [ADDRESS]:PORT".to_owned()
         }
         Some((_, port)) => match port.parse::<u16>() {
             Ok(1..) => return Ok(()),
@@ -301,6 +315,15 @@ mod tests {
         refused("b:0", "1 to 65535");
         refused("b:65536", "1 to 65535");
         refused("b\n:1", "characters");
+        refused("127.0.0.1", "no port");
+        refused("http://localhost:1", "no URL");
+        refused("b:1/path", "no URL");
+        refused("[::1", "[ADDRESS]:PORT");
+        refused("[b]:1", "[ADDRESS]:PORT");
+        refused("::1", "[::1]:PORT");
+        refused("fe80::1:zz:1", "[ADDRESS]:PORT");
+        check("[::1]:7471").unwrap();
+        check("127.0.0.1:7471").unwrap();
         refused(&format!("{}:1", "b".repeat(254)), "253 bytes");
         check("b.example:7471").unwrap();
         check(&format!("{}:1", "b".repeat(253))).unwrap();
