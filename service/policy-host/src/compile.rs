@@ -362,6 +362,11 @@ impl Compiler {
             Some(Signal::XCPU) => LoadError::CompileTimeout {
                 ms: self.config.timeout.as_millis(),
             },
+            // Neither the module nor the compiler can do that: see `Calls::new`.
+            Some(Signal::KILL) => LoadError::NoCompiler(
+                "it was killed by another process, or because the machine is out of memory"
+                    .to_owned(),
+            ),
             // How Rust's library ends a process whose allocation failed.
             Some(Signal::ABORT) if last_words.contains("memory allocation of") => {
                 LoadError::CompileMemory {

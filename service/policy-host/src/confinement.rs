@@ -100,9 +100,11 @@ pub(crate) fn limit_resources(own: &[(Resource, u64)]) -> Result<(), String> {
         (Resource::Stack, limits::COMPILER_STACK_BYTES),
     ];
     for &(resource, most) in common.iter().chain(own) {
+        // The kernel sends SIGXCPU at the lower limit of CPU time and SIGKILL at the upper one: SIGXCPU tells why.
+        let above = u64::from(resource == Resource::Cpu);
         let limit = Rlimit {
             current: Some(most),
-            maximum: Some(most),
+            maximum: Some(most + above),
         };
         setrlimit(resource, limit).map_err(failed("resource limits"))?;
     }
@@ -113,15 +115,18 @@ pub(crate) fn limit_resources(own: &[(Resource, u64)]) -> Result<(), String> {
 pub(crate) struct Calls(BTreeMap<i64, Vec<SeccompRule>>);
 
 impl Calls {
-    /// These whatever their arguments; reading descriptor 0; private memory that isn't executable; and signals to oneself, which is what
-    /// aborting does.
+    /// These whatever their arguments; reading descriptor 0; private memory that isn't executable; and SIGABRT to oneself, which is what
+    /// aborting does. So a process that SIGKILL has ended was killed by another process or by the kernel.
     pub(crate) fn new(always: &[c_long]) -> Result<Calls, BackendError> {
         let mut calls = Calls(always.iter().map(|&call| (call, Vec::new())).collect());
         calls.allow_for(libc::SYS_read, 0)?;
         let private = u64::from((libc::MAP_PRIVATE | libc::MAP_ANONYMOUS).cast_unsigned());
         let anonymous = SeccompCondition::new(3, Dword, MaskedEq(private), private)?;
         calls.allow(libc::SYS_mmap, vec![not_executable()?, anonymous])?;
-        calls.allow_for(libc::SYS_tgkill, getpid().as_raw_nonzero().get())?;
+        let is =
+            |at, value: i32| SeccompCondition::new(at, Dword, Eq, u64::from(value.cast_unsigned()));
+        let itself = is(0, getpid().as_raw_nonzero().get())?;
+        calls.allow(libc::SYS_tgkill, vec![itself, is(2, libc::SIGABRT)?])?;
         Ok(calls)
     }
 

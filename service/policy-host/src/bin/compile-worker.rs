@@ -70,6 +70,12 @@ fn attempt(
         "spin" => loop {
             std::hint::spin_loop();
         },
+        "kill" => {
+            let (pid, tid) = (std::process::id(), rustix::thread::gettid());
+            let tid = i64::from(tid.as_raw_nonzero().get());
+            let kill = i64::from(libc::SIGKILL);
+            system_call([libc::SYS_tgkill, pid.into(), tid, kill, 0, 0, 0]);
+        }
         "recurse" => _ = recurse(1),
         "overflow-file" => {
             let _refused = std::io::Write::write_all(&mut std::io::stdout(), &[0; 1 << 20]);
