@@ -1,8 +1,8 @@
 //! A compile worker and a policy process outside of the daemon, for this crate's tests; and one that tries what they must not do.
 //!
 //! ```text
-//!   compile-worker compile-worker PARENT MEMORY CPU   the worker, as the daemon starts it
-//!   compile-worker policy-process PARENT MEMORY SPIN  the policy process, as the daemon starts it
+//!   compile-worker compile-worker PARENT MEMORY CPU USER GROUP   the worker, as the daemon starts it
+//!   compile-worker policy-process PARENT MEMORY SPIN USER GROUP  the policy process, as the daemon starts it
 //!   compile-worker try PARENT MEMORY CPU WHAT...      confined as a worker is, then WHAT
 //!   compile-worker try-apart PARENT MEMORY 0 WHAT...  confined as a policy process is, then WHAT
 //! ```

@@ -136,7 +136,7 @@ fn resource_limits_bite() {
 #[test]
 fn a_worker_without_its_daemon_does_nothing() {
     let status = Command::new(PROGRAM)
-        .args([worker::ARGUMENT, "1", "536870912", "1"])
+        .args([worker::ARGUMENT, "1", "536870912", "1", "0", "0"])
         .output()
         .unwrap();
     assert_eq!(status.status.code(), Some(3));
