@@ -18,6 +18,7 @@ mod apart;
 mod asks;
 #[cfg(feature = "rdma")]
 mod by_rdma;
+mod child_user;
 mod compile;
 mod connection;
 mod console;
@@ -70,7 +71,9 @@ use tollgate_console::Console;
 use tollgate_control::audit::Actor;
 use tollgate_control::{Repeats, Store, StoreError, audit};
 use tollgate_engine::{SessionId, Status};
-use tollgate_policy_host::{Compiler, Host, HostConfig, Rate, daemon as confinement};
+use tollgate_policy_host::{
+    ChildUser, Compiler, CompilerConfig, Host, HostConfig, Rate, daemon as confinement,
+};
 use tollgate_provenance::TrustedKeys;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
@@ -136,6 +139,8 @@ struct Control {
     link: LinkConfig,
     store: Store,
     compilation: Compilation,
+    /// What processes become that are started, if this one is root.
+    child_user: ChildUser,
     /// Who may have signed a policy; none: nobody needs to.
     trusted: TrustedKeys,
     /// How fast this machine burns policies' fuel.
@@ -269,7 +274,12 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     }
     let settings = Settings::restored(config, &store)?;
     let config = settings.in_force();
-    let compiler = Compiler::new(host, config.compile.compiler(config.state.as_deref()))
+    let child_user = child_user::configured(&config)?;
+    let compiler = CompilerConfig {
+        user: child_user,
+        ..config.compile.compiler(config.state.as_deref())
+    };
+    let compiler = Compiler::new(host, compiler)
         .map_err(|error| failed("policies can't be compiled")(&error))?;
     let compilation = Compilation::new(compiler, config.compile.workers);
     let trusted = origin::trusted_keys(&config)?;
@@ -317,6 +327,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         link,
         store,
         compilation,
+        child_user,
         trusted,
         rate,
         runtimes: RefCell::new(runtimes),
