@@ -183,6 +183,7 @@ struct Truth {
     syntax: HashMap<String, Vec<u8>>,
     /// The names that JSON has for fields, where the compiler was told others.
     json: HashMap<String, Vec<JsonName>>,
+    has_editions: bool,
     /// Of sources that were rewritten.
     places: HashMap<String, Places>,
 }
@@ -194,6 +195,22 @@ fn compile(
     includes: &[impl AsRef<Path>],
     sets: &[Vec<u8>],
 ) -> Result<Compiled, SchemaError> {
+    for knows_features in [false, true] {
+        if let Some(compiled) = compile_with(files, includes, sets, knows_features)? {
+            return Ok(compiled);
+        }
+    }
+    unreachable!("it knows the features the second time")
+}
+
+/// `None` if there is a source of an edition, and the compiler doesn't know the features yet. Only then it is told: other sources may declare
+/// what meets the package of that file, such as a message `google`.
+fn compile_with(
+    files: &[impl AsRef<Path>],
+    includes: &[impl AsRef<Path>],
+    sets: &[Vec<u8>],
+    knows_features: bool,
+) -> Result<Option<Compiled>, SchemaError> {
     let failed = |reason: &str| SchemaError::ProtoInvalid {
         reason: one_line(reason),
     };
@@ -218,19 +235,24 @@ fn compile(
     compiler.include_imports(true).include_source_info(false);
     // What options are made of is looked up in it, also for files that don't import it. If an include has one that doesn't compile, that
     // is for files to tell that import it.
-    let _ = compiler.open_file(DESCRIPTOR);
+    if knows_features {
+        let _ = compiler.open_file(DESCRIPTOR);
+    }
     let opened = compiler.open_files(files);
+    if truths.borrow().has_editions && !knows_features {
+        return Ok(None);
+    }
     opened.map_err(|e| failed(&told(&e, &truths.borrow())))?;
     let imports = compiler.files().filter(|f| f.is_import());
     let is_wanted = files.iter().any(|file| file.as_ref().ends_with(DESCRIPTOR));
     let set = restored(&compiler.encode_file_descriptor_set(), &truths.borrow())?;
-    Ok(Compiled {
+    Ok(Some(Compiled {
         imports: imports.map(|f| f.name().to_owned()).collect(),
         set: match is_wanted {
             true => set,
             false => without_unused_descriptor(&set)?,
         },
-    })
+    }))
 }
 
 /// Sources of one directory.
@@ -251,6 +273,7 @@ impl FileResolver for Include {
         let (file, edition) = open(name, &path, Some(&self.truths))?;
         let mut truths = self.truths.borrow_mut();
         if let Some(number) = edition {
+            truths.has_editions = true;
             let truth = truth("editions", number);
             truths.syntax.insert(name.to_owned(), truth);
         }

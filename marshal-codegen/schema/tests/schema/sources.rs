@@ -450,3 +450,9 @@ fn what_is_wrong_in_an_edition_has_its_place_in_the_source() {
         insist(&refused.to_string(), &[expected]);
     }
 }
+
+#[test]
+fn a_message_may_be_called_like_protobufs_package() {
+    let source = b"syntax = \"proto3\"; message google { int32 x = 1; }";
+    compile_all(&[("a.proto", source)]).unwrap();
+}
