@@ -230,7 +230,10 @@ pub(crate) fn explain(socket: &Path, args: &Explain) -> Result<String, Failure> 
         request.has_schema = true;
     }
     if args.subject.is_none() {
-        refuse_unread("message", "- to read it, or </dev/null for the policies alone")?;
+        refuse_unread(
+            "message",
+            "- to read it, or </dev/null for the policies alone",
+        )?;
     }
     if let Some(message) = &args.subject {
         let message = argument_or_stdin(message)?;

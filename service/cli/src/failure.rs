@@ -223,7 +223,10 @@ pub(crate) fn command(typed: &[impl AsRef<OsStr>]) -> Vec<String> {
     let mut command = Cli::command();
     command.build();
     let mut names = vec![command.get_name().to_owned()];
-    let mut words = typed.iter().skip(1).filter_map(|word| word.as_ref().to_str());
+    let mut words = typed
+        .iter()
+        .skip(1)
+        .filter_map(|word| word.as_ref().to_str());
     while let Some(word) = words.next() {
         if let Some(option) = word.strip_prefix("--") {
             let mut its = command.get_arguments();
@@ -351,8 +354,8 @@ mod tests {
              did you mean \"cpu\"? Try: tollgate top --help",
         );
         check(
-            "tollgate --socket status policy push --side audit",
-            "tollgate: INVALID_ARGUMENT: unexpected argument '--side' found. Try: tollgate policy push --help",
+            "tollgate --socket status policy push --zzz audit",
+            "tollgate: INVALID_ARGUMENT: unexpected argument '--zzz' found. Try: tollgate policy push --help",
         );
     }
 
