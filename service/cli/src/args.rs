@@ -65,7 +65,7 @@ impl Cli {
 pub(crate) enum Command {
     /// Run a daemon in the foreground, from a configuration file
     Up(Up),
-    /// Add and list tenants
+    /// Add, list, move and remove tenants, and rotate their tokens
     #[command(subcommand)]
     Tenant(Tenant),
     /// Push policies, put them in force, try and compare versions
@@ -425,6 +425,7 @@ pub(crate) struct Options {
 #[command(
     after_help = "Examples: tollgate policy promote acl --tenant acme\n          \
          tollgate policy rollback acl --tenant acme --service hotel.Reservation --side client\n          \
+         tollgate policy release acl --tenant acme --service hotel.Reservation\n          \
          tollgate policy detach audit --provider --post"
 )]
 pub(crate) struct Select {
