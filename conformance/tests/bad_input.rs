@@ -362,7 +362,11 @@ fn a_peer_that_is_not_there() {
         ("127.0.0.1", "it has no port"),
     ] {
         let said = [target, "isn't host:port of a peer", why];
-        refused(&host.call(&hotel(), target, RESERVE, "{}"), INVALID_ARGUMENT, &said);
+        refused(
+            &host.call(&hotel(), target, RESERVE, "{}"),
+            INVALID_ARGUMENT,
+            &said,
+        );
     }
     // A peer that accepts and says nothing: the link gives up, and says on whom.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -433,7 +437,9 @@ fn a_piped_message_that_is_not_read_is_refused() {
     let host = Host::new();
     let socket = host.daemon.socket().display().to_string();
     let hotel = hotel();
-    let line = ["--socket", &socket, "explain", "--tenant", "acme", "--method", RESERVE, "--proto", &hotel];
+    let line = [
+        "--socket", &socket, "explain", "--tenant", "acme", "--method", RESERVE, "--proto", &hotel,
+    ];
     let explain = |last: &[&str]| run(&program("tollgate"), line.iter().chain(last), b"{}");
     let said = ["there is no message, and standard input has something to read"];
     refused(&explain(&[]), INVALID_ARGUMENT, &said);
@@ -462,11 +468,18 @@ fn what_is_watched_is_there() {
         "explain --tenant acme --method hotel.Reservation/Resrve",
     ] {
         let outcome = words(line);
-        let said = ["has no method", "CheckAvailability", r#"did you mean "Reserve"?"#];
+        let said = [
+            "has no method",
+            "CheckAvailability",
+            r#"did you mean "Reserve"?"#,
+        ];
         assert!(!outcome.err.contains("--proto"), "{outcome}");
         let said_at_last = outcome.err.lines().last().unwrap_or_default();
         assert_eq!(outcome.code, NOT_FOUND, "{outcome}");
-        assert!(said.iter().all(|word| said_at_last.contains(word)), "{outcome}");
+        assert!(
+            said.iter().all(|word| said_at_last.contains(word)),
+            "{outcome}"
+        );
     }
     for line in [
         "tap hotel.Reservation/",

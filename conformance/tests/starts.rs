@@ -61,7 +61,12 @@ fn up_starts_a_daemon_at_the_socket_that_was_named() {
             true => command.env("TOLLGATE_SOCKET", &named),
             false => command.arg("--socket").arg(&named),
         };
-        let mut daemon = command.arg("up").arg("--config").arg(&config).spawn().unwrap();
+        let mut daemon = command
+            .arg("up")
+            .arg("--config")
+            .arg(&config)
+            .spawn()
+            .unwrap();
         let listens = tollgate_conformance::testbed::eventually(SOON, || named.exists());
         daemon.kill().unwrap();
         daemon.wait().unwrap();

@@ -135,11 +135,11 @@ fn remove(socket: &Path, tenant: &str, is_sure: bool) -> Result<String, Failure>
 /// What ends with a tenant, a line each.
 fn ending(has: &Value, ends: &str) -> String {
     let items = |key: &str| has[key].as_array().map_or(&[][..], Vec::as_slice);
-    let mut text = format!(
-        "of tenant {} {ends}: {} sessions\n",
-        flat(&has["tenant"]),
-        has["sessions"]
-    );
+    let sessions = match has["sessions"].as_u64() {
+        Some(1) => "1 session".to_owned(),
+        _ => format!("{} sessions", has["sessions"]),
+    };
+    let mut text = format!("of tenant {} {ends}: {sessions}\n", flat(&has["tenant"]));
     for policy in items("policies") {
         text += &format!("  policy {}\n", flat(policy));
     }
@@ -435,6 +435,8 @@ mod tests {
             ending(&has, "would end"),
             "of tenant acme would end: 2 sessions\n  policy acl@1\n  attachment of acme's acl at client a.B/*\n"
         );
+        let one = json!({"tenant": "acme", "sessions": 1});
+        assert_eq!(ending(&one, "ended"), "of tenant acme ended: 1 session\n");
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Cli {
 pub(crate) enum Command {
     /// Run a daemon in the foreground, from a configuration file
     Up(Up),
-    /// Add and list tenants
+    /// Add, list, move and remove tenants, and rotate their tokens
     #[command(subcommand)]
     Tenant(Tenant),
     /// Push policies, put them in force, try and compare versions
@@ -192,7 +192,7 @@ pub(crate) struct TenantMove {
     /// Its name
     pub(crate) name: String,
     /// The runtime's number, from 0 on
-    #[arg(long, value_name = "N", required_unless_present = "reset")]
+    #[arg(long, value_name = "N", required_unless_present = "reset", value_parser = number)]
     pub(crate) runtime: Option<u32>,
     /// It lives where its name says, as if it had never been moved
     #[arg(long, conflicts_with = "runtime")]
@@ -405,7 +405,7 @@ pub(crate) struct Options {
     #[arg(long, value_delimiter = ',')]
     pub(crate) hooks: Option<Vec<String>>,
     /// Its CPU time per call in microseconds, 5 to 10000; at first what the daemon's configuration says
-    #[arg(long, value_name = "US")]
+    #[arg(long, value_name = "US", value_parser = number)]
     pub(crate) cpu_us: Option<u32>,
     /// Every call gets a new instance: nothing stays from one call to the next
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
@@ -414,10 +414,10 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) isolation: Option<Isolation>,
     /// How many views of judged calls the daemon keeps in memory for `policy diff`; at first 0
-    #[arg(long, value_name = "CALLS")]
+    #[arg(long, value_name = "CALLS", value_parser = number)]
     pub(crate) record: Option<u32>,
     /// Percentage points by which a canary's rate of denials and faults may be above the stable's; at first 5
-    #[arg(long, value_name = "POINTS")]
+    #[arg(long, value_name = "POINTS", value_parser = number)]
     pub(crate) max_worse: Option<u32>,
 }
 
@@ -425,6 +425,7 @@ pub(crate) struct Options {
 #[command(
     after_help = "Examples: tollgate policy promote acl --tenant acme\n          \
          tollgate policy rollback acl --tenant acme --service hotel.Reservation --side client\n          \
+         tollgate policy release acl --tenant acme --service hotel.Reservation\n          \
          tollgate policy detach audit --provider --post"
 )]
 pub(crate) struct Select {
@@ -520,7 +521,7 @@ pub(crate) struct Diff {
     #[command(flatten)]
     pub(crate) place: Place,
     /// The most calls, the newest ones
-    #[arg(long, value_name = "CALLS", default_value_t = 1_000)]
+    #[arg(long, value_name = "CALLS", default_value_t = 1_000, value_parser = number)]
     pub(crate) last: u32,
     /// Print JSON, for programs
     #[arg(long)]
@@ -621,7 +622,7 @@ pub(crate) enum Audit {
     /// Print the newest records, oldest first
     Show {
         /// The most records
-        #[arg(long, value_name = "N", default_value_t = 20)]
+        #[arg(long, value_name = "N", default_value_t = 20, value_parser = number)]
         last: u32,
         /// Print the records' own lines, which are JSON
         #[arg(long)]
@@ -929,7 +930,7 @@ pub(crate) struct Trace {
     #[arg(value_name = "ID", default_value = "", hide_default_value = true)]
     pub(crate) id: String,
     /// How many of the newest, at most 1000
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = traces)]
     pub(crate) last: u32,
     /// Print JSON, for programs
     #[arg(long)]
@@ -1107,6 +1108,18 @@ impl std::str::FromStr for MethodName {
     }
 }
 
+/// A number.
+fn number(text: &str) -> Result<u32, String> {
+    let wrong = |_| format!("it must be a whole number, {} at most", u32::MAX);
+    text.parse().map_err(wrong)
+}
+
+/// How many of the newest traces.
+fn traces(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|n| (1..=1_000).contains(n));
+    number.ok_or_else(|| "it must be a whole number from 1 to 1000".to_owned())
+}
+
 /// Whose calls are watched: a service's, or one method's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Watched {
@@ -1146,6 +1159,10 @@ fn positive(text: &str) -> Result<u64, String> {
 /// The longest time that can be typed.
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// What a time is.
+const TIME: &str =
+    "a time is a whole number and its unit, such as 500ms, 5s or 1m; at most one day";
+
 /// A time with its unit: `ms`, `s` or `m`, whole numbers, longer than zero, up to a day.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -1153,12 +1170,12 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         "ms" => 1,
         "s" => 1_000,
         "m" => 60_000,
-        _ => return Err("a time is a whole number and its unit: 500ms, 5s, 1m".to_owned()),
+        _ => return Err(TIME.to_owned()),
     };
     let number = text
         .trim_end_matches(unit)
         .parse::<u64>()
-        .map_err(|error| error.to_string())?;
+        .map_err(|_| TIME.to_owned())?;
     let time = Duration::from_millis(number.saturating_mul(unit_ms));
     if time.is_zero() || time > DAY {
         return Err("a time is longer than zero and at most one day".to_owned());

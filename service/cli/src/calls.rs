@@ -156,7 +156,22 @@ pub(crate) fn trace(socket: &Path, args: &Trace) -> Result<String, Failure> {
     Ok(text)
 }
 
+/// Traces and spans are named in hexadecimal; what begins as JSON is a message whose options were forgotten.
+fn check_id(id: &str) -> Result<(), Failure> {
+    if id.starts_with(['{', '[']) || id == "-" {
+        let sentence =
+            "a message is judged as a call of a tenant's to a method, and neither is named";
+        return Err(Failure::input(sentence).hint("--tenant NAME --method SERVICE/METHOD"));
+    }
+    if id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(());
+    }
+    let sentence = format!("{id:?} isn't a trace or a span: those are written in hexadecimal");
+    Err(Failure::input(sentence).hint("tollgate trace, which lists the newest"))
+}
+
 fn kept(socket: &Path, id: &str, last: u32) -> Result<Value, Failure> {
+    check_id(id)?;
     let request = TraceShow {
         id: id.to_owned(),
         last,
@@ -230,7 +245,10 @@ pub(crate) fn explain(socket: &Path, args: &Explain) -> Result<String, Failure> 
         request.has_schema = true;
     }
     if args.subject.is_none() {
-        refuse_unread("message", "- to read it, or </dev/null for the policies alone")?;
+        refuse_unread(
+            "message",
+            "- to read it, or </dev/null for the policies alone",
+        )?;
     }
     if let Some(message) = &args.subject {
         let message = argument_or_stdin(message)?;
@@ -416,6 +434,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_is_no_trace_is_told_from_one_that_is_not_kept() {
+        let said = |id: &str| check_id(id).map_err(|failure| failure.to_string());
+        assert_eq!(said(""), Ok(()));
+        assert_eq!(said("4BF92f3577b34da6"), Ok(()));
+        assert!(said("zz").is_err_and(|said| said.contains("hexadecimal")));
+        assert!(said("{\"d\":1}").is_err_and(|said| said.contains("--tenant NAME --method")));
+    }
 
     #[test]
     fn a_call_is_a_line() {

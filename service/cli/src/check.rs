@@ -396,9 +396,10 @@ fn policies(status: &Value) -> Vec<Finding> {
     for one in all {
         let name = one["policy"].as_str().unwrap_or("?");
         let (whose, owner) = match (one["party"].as_str(), one["owner"].as_str()) {
-            (Some("tenant"), Some(tenant)) => {
-                (format!(" of tenant {tenant}"), format!(" --tenant {tenant}"))
-            }
+            (Some("tenant"), Some(tenant)) => (
+                format!(" of tenant {tenant}"),
+                format!(" --tenant {tenant}"),
+            ),
             (Some(_), _) => (" of the provider".to_owned(), " --provider".to_owned()),
             (None, _) => Default::default(),
         };
@@ -642,7 +643,10 @@ mod tests {
                 "warning jwt of the provider isn't the version that is wanted at server *: no key"
             ]
         );
-        let fixes: Vec<_> = policies(&status).into_iter().filter_map(|f| f.fix).collect();
+        let fixes: Vec<_> = policies(&status)
+            .into_iter()
+            .filter_map(|f| f.fix)
+            .collect();
         assert!(fixes[0].starts_with("tollgate policy show quota --tenant acme;"));
         assert!(fixes[1].starts_with("tollgate policy show jwt --provider;"));
         assert_eq!(

@@ -223,7 +223,10 @@ pub(crate) fn command(typed: &[impl AsRef<OsStr>]) -> Vec<String> {
     let mut command = Cli::command();
     command.build();
     let mut names = vec![command.get_name().to_owned()];
-    let mut words = typed.iter().skip(1).filter_map(|word| word.as_ref().to_str());
+    let mut words = typed
+        .iter()
+        .skip(1)
+        .filter_map(|word| word.as_ref().to_str());
     while let Some(word) = words.next() {
         if let Some(option) = word.strip_prefix("--") {
             let mut its = command.get_arguments();
@@ -350,9 +353,26 @@ mod tests {
             "tollgate: INVALID_ARGUMENT: invalid value 'cpuu' for '--sort <SORT>' [possible values: cpu, rate, p99, denials]; \
              did you mean \"cpu\"? Try: tollgate top --help",
         );
+        for (line, why) in [
+            ("trace --last 0", "it must be a whole number from 1 to 1000"),
+            (
+                "audit show --last=-1",
+                "it must be a whole number, 4294967295 at most",
+            ),
+            (
+                "tenant move acme --runtime x",
+                "it must be a whole number, 4294967295 at most",
+            ),
+            ("tap --for 99999999999999999999s", "at most one day"),
+        ] {
+            let words: Vec<_> = std::iter::once("tollgate").chain(line.split(' ')).collect();
+            let error = Cli::try_parse_from(&words).map(|_| ()).unwrap_err();
+            let said = Failure::words(&error, &words).to_string();
+            assert!(said.contains(why) && !said.contains("type"), "{said}");
+        }
         check(
-            "tollgate --socket status policy push --side audit",
-            "tollgate: INVALID_ARGUMENT: unexpected argument '--side' found. Try: tollgate policy push --help",
+            "tollgate --socket status policy push --zzz audit",
+            "tollgate: INVALID_ARGUMENT: unexpected argument '--zzz' found. Try: tollgate policy push --help",
         );
     }
 

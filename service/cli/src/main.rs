@@ -46,8 +46,8 @@ mod up;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
 use clap::CommandFactory;
+use clap::error::ErrorKind;
 
 use crate::args::{Cli, Command, Policy, Tenant};
 use crate::failure::Failure;

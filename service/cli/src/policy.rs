@@ -309,7 +309,9 @@ fn detached(name: &str, owner: &Owner, before: &Value, after: &Value) -> String 
         all.map(|at| flat(&at["place"]) + &whose).collect()
     };
     let gone = &places(before) - &places(after);
-    let lines = gone.iter().map(|place| format!("detached {name}: {place}\n"));
+    let lines = gone
+        .iter()
+        .map(|place| format!("detached {name}: {place}\n"));
     lines.collect()
 }
 

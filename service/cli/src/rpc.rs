@@ -376,9 +376,6 @@ fn open(cli: &Cli, token: &str, label: &str) -> Result<Session, Failure> {
     options.reconnect = false;
     Session::open(options).map_err(|status| match status.code() {
         Code::UNAVAILABLE => unreachable(&cli.socket, status.message()),
-        Code::UNAUTHENTICATED => {
-            ended(status).hint("tollgate tenant add NAME, which prints a token")
-        }
         _ => ended(status),
     })
 }

@@ -38,7 +38,11 @@ pub(crate) fn compiled(files: &[PathBuf], include: &[PathBuf]) -> Result<Schema,
         let is_unlisted = reason.contains("is not in any include path");
         let is_missing = reason.contains("import ") && reason.contains("not found");
         let searched = include.is_empty() || is_unlisted;
-        let its = if searched { directories(files) } else { String::new() };
+        let its = if searched {
+            directories(files)
+        } else {
+            String::new()
+        };
         match is_unlisted {
             true => failure.hint(format!("{} beside the other -I", its.trim_start())),
             false if is_missing => {
@@ -285,9 +289,15 @@ mod tests {
             compiled(std::slice::from_ref(&file), &include).map(drop)
         };
         let missing = said(&[]).unwrap_err().to_string();
-        assert!(missing.contains(&format!("Try: -I DIR {its}, where")), "{missing}");
+        assert!(
+            missing.contains(&format!("Try: -I DIR {its}, where")),
+            "{missing}"
+        );
         let unlisted = said(&[&other]).unwrap_err().to_string();
-        assert!(unlisted.contains(&format!("Try: {its} beside")), "{unlisted}");
+        assert!(
+            unlisted.contains(&format!("Try: {its} beside")),
+            "{unlisted}"
+        );
         said(&[&other, &own]).unwrap();
     }
 

@@ -278,7 +278,8 @@ mod tests {
     #[test]
     fn a_runtime_that_has_ended_is_not_shown() {
         let point = |runtime: u64| {
-            let labels = json!({"tollgate.runtime": runtime.to_string(), "tollgate.runtime.state": "busy"});
+            let labels =
+                json!({"tollgate.runtime": runtime.to_string(), "tollgate.runtime.state": "busy"});
             json!({"labels": labels, "value": 1.0})
         };
         let family = json!({"name": "tollgate.runtime.time", "points": [point(0), point(1)]});

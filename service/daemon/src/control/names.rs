@@ -226,10 +226,15 @@ fn system(name: &str) -> Answer {
 /// Whether that could be a peer's address or name at all.
 pub(crate) fn check(target: &str) -> Result<(), Status> {
     let is_bracketed = |host: &str| {
-        let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let inner = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
         inner.is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok())
     };
-    if target.parse().is_ok_and(|address: SocketAddr| address.port() > 0) {
+    if target
+        .parse()
+        .is_ok_and(|address: SocketAddr| address.port() > 0)
+    {
         return Ok(());
     }
     let why = match target.rsplit_once(':') {

@@ -153,9 +153,8 @@ fn check(control: &Control, request: &Watched) -> Result<(), Status> {
     }
     let attachments = control.attachments.borrow();
     let bindings = attachments.bindings.iter();
-    let its = bindings.filter(|binding| {
-        is_its(&binding.tenant) && binding.schema.layout.name == request.service
-    });
+    let its = bindings
+        .filter(|binding| is_its(&binding.tenant) && binding.schema.layout.name == request.service);
     let methods = its.flat_map(|binding| &binding.schema.layout.methods);
     let names: BTreeSet<_> = methods.map(|method| method.name.as_str()).collect();
     if request.method.is_empty() || names.is_empty() || names.contains(&*request.method) {
