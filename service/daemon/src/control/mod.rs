@@ -32,6 +32,7 @@ mod lives;
 mod misfits;
 mod names;
 mod origin;
+mod own_user;
 mod placing;
 mod policies;
 mod prefetch;
