@@ -146,6 +146,20 @@ pub(crate) fn valid_name(name: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
+/// Whether a host's name is that of this host only. Every host calls itself `localhost` and the like, so a peer that means another one says that, too.
+pub fn names_one_host(host: &str) -> bool {
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    let is_loopback = |name: &str| {
+        matches!(
+            name,
+            "localhost" | "loopback" | "ip6-localhost" | "ip6-loopback"
+        )
+    };
+    let first = host.split('.').next().unwrap_or_default();
+    let last = host.rsplit('.').next().unwrap_or_default();
+    !host.is_empty() && !is_loopback(first) && !is_loopback(last)
+}
+
 /// The operator's configuration can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {

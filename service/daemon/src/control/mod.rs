@@ -80,7 +80,7 @@ use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_telemetry::limits::MAX_RECORDS;
 use tollgate_telemetry::record::Record;
-use tollgate_transport::{LinkConfig, PresharedKey, is_loopback};
+use tollgate_transport::{LinkConfig, is_loopback, names_one_host};
 
 use crate::config::Config;
 use crate::control::admission::Admission;
@@ -487,7 +487,7 @@ fn link_config(config: &Config) -> Result<LinkConfig, DaemonError> {
     link.unauthenticated_loopback = config.link.unauthenticated_loopback;
     link.only_names = !config.link.advertise.is_empty();
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = Some(host.trim().to_owned()).filter(|host| !host.is_empty());
+    let host = Some(host.trim().to_owned()).filter(|host| names_one_host(host));
     let names = host
         .into_iter()
         .chain(config.link.advertise.iter().cloned());
