@@ -26,6 +26,7 @@ mod doors;
 mod ending;
 mod explain;
 mod given;
+mod key_file;
 mod lifecycle;
 mod live;
 mod lives;
@@ -54,11 +55,9 @@ mod watching;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Child;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -493,7 +492,7 @@ fn link_config(config: &Config) -> Result<LinkConfig, DaemonError> {
         .chain(config.link.advertise.iter().cloned());
     link.names = names.collect();
     if let Some(path) = &config.psk_file {
-        link.key = Some(key_in(path)?);
+        link.key = Some(key_file::read(path)?);
     }
     match (&link.key, config.listen) {
         (None, Some(address)) if !is_loopback(&address) => Err(DaemonError(format!(
@@ -502,26 +501,6 @@ fn link_config(config: &Config) -> Result<LinkConfig, DaemonError> {
         ))),
         _ => Ok(link),
     }
-}
-
-/// A key that its owner alone can read.
-fn key_in(path: &Path) -> Result<PresharedKey, DaemonError> {
-    let doing = format!("the key in {} can't be used", path.display());
-    let failed = failed(&doing);
-    let mut secret = Vec::new();
-    let mut file = std::fs::File::open(path).map_err(|error| failed(&error))?;
-    let mode = file.metadata().map_err(|error| failed(&error))?.mode() & 0o7777;
-    if mode & 0o077 != 0 {
-        let path = path.display();
-        let why =
-            format!("others than its owner may use the file (mode {mode:04o}): chmod 600 {path}");
-        return Err(failed(&why));
-    }
-    // Of a longer one, enough to say so.
-    let most = 2 * tollgate_transport::limits::MAX_KEY as u64;
-    let read = file.by_ref().take(most).read_to_end(&mut secret);
-    read.map_err(|error| failed(&error))?;
-    PresharedKey::new(secret.trim_ascii()).map_err(|error| failed(&error))
 }
 
 fn listen_tcp(address: SocketAddr) -> Result<TcpListener, DaemonError> {
