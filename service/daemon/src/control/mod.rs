@@ -655,7 +655,8 @@ impl Control {
                     dropped,
                 } => {
                     for line in lines {
-                        tracing::info!(policy = label, "{line}");
+                        // Quoted: without quotes it could hold what looks like fields.
+                        tracing::info!(policy = label, "{:?}", line.to_string());
                     }
                     if dropped > 0 {
                         tracing::info!(policy = label, "{dropped} more lines were dropped");
