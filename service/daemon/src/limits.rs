@@ -137,6 +137,9 @@ pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(4);
 /// Names that are looked up at once, each on a thread of its own: the system's resolver can't be interrupted.
 pub const LOOKUPS: usize = 64;
 
+/// Names that are looked up beyond that, one of each tenant that has no other: as many tenants have one however many of others' names are dead.
+pub const LOOKUPS_KEPT: usize = 64;
+
 /// Of those, names of one tenant.
 pub const LOOKUPS_PER_TENANT: usize = 4;
 
