@@ -260,6 +260,49 @@ fn kept_by_the_daemon(host: &Host, kept: &Kept) {
     }
 }
 
+/// The overflow user is what a user namespace shows for every user that it doesn't map.
+#[test]
+fn in_a_user_namespace_users_that_it_does_not_map_administer_nothing() {
+    assert_root();
+    let mapped = |user: u32| {
+        let line = format!(
+            "setpriv --reuid {STRANGER} --regid {STRANGER} --clear-groups unshare --user --map-user {user} --"
+        );
+        line.split(' ').map(str::to_owned).collect::<Vec<_>>()
+    };
+    let probe = mapped(NOBODY);
+    let probe = Command::new(&probe[0])
+        .args(&probe[1..])
+        .arg("true")
+        .output();
+    if !probe.unwrap().status.success() {
+        eprintln!("SKIPPED: this system doesn't let a user make a user namespace");
+        return;
+    }
+    for (user, is_own) in [(NOBODY, false), (1_000, true)] {
+        let bed = Testbed::new();
+        std::fs::set_permissions(bed.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+        chown(bed.path(""), Some(STRANGER), None).unwrap();
+        let options = Options {
+            under: mapped(user),
+            ..Options::default()
+        };
+        let daemon = bed.daemon_with("a", &options);
+        let add = |by: u32| {
+            let mut command = Command::new("setpriv");
+            let line = format!("--reuid {by} --regid {by} --clear-groups");
+            command.args(line.split(' ')).arg(program("tollgate"));
+            command.args(["--socket", &daemon.socket().display().to_string()]);
+            command.args(["tenant", "add", &format!("t{by}")]);
+            command.output().unwrap()
+        };
+        let refused = add(NOBODY);
+        let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(words.contains("may not administer"), "{words}");
+        assert_eq!(add(STRANGER).status.success(), is_own, "{user}");
+    }
+}
+
 // ---- the unit ----
 
 fn unit(name: &str) -> PathBuf {

@@ -596,7 +596,7 @@ mod tests {
                 Verdict::Warning,
                 "about 799 applications",
             ),
-            (descriptors(Some(20_600)), Verdict::Ok, ""),
+            (descriptors(Some(23_700)), Verdict::Ok, ""),
             (descriptors(None), Verdict::Ok, ""),
         ] {
             assert_eq!(finding.verdict, verdict, "{finding:?}");

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 /// Application sessions of one daemon. Each has three segments, of which only touched pages cost memory, and takes five descriptors (three if its
-/// library can't follow to another daemon): this many need a hard limit of 20,600.
+/// library can't follow to another daemon): this many need a hard limit of 23,700.
 pub const MAX_SESSIONS: usize = 4_096;
 /// Of those, one tenant's.
 pub const MAX_SESSIONS_PER_TENANT: usize = MAX_SESSIONS / 4;
@@ -12,22 +12,32 @@ pub const MAX_SESSIONS_PER_TENANT: usize = MAX_SESSIONS / 4;
 pub const DESCRIPTORS_PER_SESSION: usize = 5;
 /// See [`MAX_SESSIONS`]: of a session whose library can't follow to another daemon.
 pub const DESCRIPTORS_PER_STAYING_SESSION: usize = 3;
-/// Descriptors that neither sessions nor connections may take: for listeners, links, policies' processes and files.
+/// Descriptors that neither sessions nor connections may take: for listeners, policies' processes and files. Peers' come on top ([`SHARE_OF_PEERS`]).
 pub const KEPT_DESCRIPTORS: usize = 56;
 
 /// Sessions of one tenant may take one third of the other descriptors, and so may connections of one user. Not a quarter, as in other tables: many hosts have a hard
 /// limit of 20,000, and [`MAX_SESSIONS_PER_TENANT`] sessions fit into a third of that.
 pub const SHARES_OF_DESCRIPTORS: usize = 3;
 
-/// Links of one runtime to peers, accepted and dialled, but for [`MAX_STRANGERS`]. Each has a 256 KiB receive buffer, touched lazily.
+/// Links and strangers of all runtimes may take one eighth of the descriptors that the process may have, and this part is reserved for them: with a
+/// hard limit of 1,024 each of them has 64 places.
+pub const SHARE_OF_PEERS: usize = 8;
+
+/// Links, and strangers, that a runtime may have however few descriptors there are.
+pub const LEAST_PEERS: usize = 4;
+
+/// Connections of peers that are accepted and that no runtime has looked at yet: each takes a descriptor.
+pub const ACCEPTED_UNSEEN: usize = 64;
+
+/// Links of one runtime to peers, accepted and dialled, but for [`MAX_STRANGERS`]; fewer where there are few descriptors ([`SHARE_OF_PEERS`]). Each has a 256 KiB receive buffer, touched lazily.
 pub const MAX_LINKS: usize = 1_024;
 
 /// Connections that a runtime has accepted and that haven't proven who they are, beside [`MAX_LINKS`]; those that prove themselves at once may exceed that
-/// by as many. A daemon dials once per tenant, all at once after a restart. A silent one takes a descriptor and some 20 KiB.
+/// by as many. Fewer where there are few descriptors. A daemon dials once per tenant, all at once after a restart. A silent one takes a descriptor and some 20 KiB.
 pub const MAX_STRANGERS: usize = 1_024;
 
-/// Of those, from one address.
-pub const MAX_STRANGERS_PER_ADDRESS: usize = MAX_STRANGERS / 2;
+/// The part of those that may come from one address.
+pub const STRANGERS_PER_ADDRESS: usize = 2;
 
 /// How often a runtime's log hears of the end of a connection that hadn't proven itself.
 pub const STRANGERS_LOGGED_EVERY: Duration = Duration::from_secs(1);
@@ -105,7 +115,9 @@ pub const POOLED_BUFFERS: usize = 4_096;
 pub const POOLED_BUFFER_BYTES: usize = 16 << 10;
 
 /// Of those, links that one tenant's applications have had dialled. One more ends those that nobody is bound through any more, or is refused.
-pub const MAX_DIALLED_PER_TENANT: usize = MAX_LINKS / 4;
+pub const MAX_DIALLED_PER_TENANT: usize = MAX_LINKS / DIALLED_PER_TENANT;
+/// The part of a runtime's links that this is, however many it may have.
+pub const DIALLED_PER_TENANT: usize = 4;
 
 /// First and longest pause before a peer is dialled again, or asked again for a binding that it no longer accepts; doubled in between.
 pub const REDIAL_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -124,6 +136,9 @@ pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Names that are looked up at once, each on a thread of its own: the system's resolver can't be interrupted.
 pub const LOOKUPS: usize = 64;
+
+/// Names that are looked up beyond that, one of each tenant that has no other: as many tenants have one however many of others' names are dead.
+pub const LOOKUPS_KEPT: usize = 64;
 
 /// Of those, names of one tenant.
 pub const LOOKUPS_PER_TENANT: usize = 4;

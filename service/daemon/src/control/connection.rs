@@ -600,6 +600,8 @@ async fn bind(
 ) -> Result<(Answer, Served), Status> {
     let invalid = |text: String| Status::new(Code::INVALID_ARGUMENT, text);
     open.place.bind().map_err(exhausted)?;
+    // Before it waits: one that waits holds no descriptor but this.
+    one_descriptor("a binding", &fds)?;
     // Only then is the set read: so many of a tenant's are held at once.
     let turn = control.turns.of(&open.tenant).await?;
     let bytes = descriptor_set("a binding", &fds)?;
@@ -737,15 +739,26 @@ impl Control {
 
 /// The one blob that `what` carries.
 pub(crate) fn descriptor_set(what: &str, fds: &[OwnedFd]) -> Result<Vec<u8>, Status> {
-    let invalid = |text: String| Status::new(Code::INVALID_ARGUMENT, text);
-    let [blob] = fds else {
-        return Err(invalid(format!(
-            "{what} carries one descriptor, its schema; this one carried {}",
-            fds.len()
-        )));
-    };
-    blob_read(blob, tollgate_schema::limits::MAX_DESCRIPTOR_SET)
-        .map_err(|error| invalid(format!("the schema can't be read: {error}")))
+    let blob = one_descriptor(what, fds)?;
+    blob_read(blob, tollgate_schema::limits::MAX_DESCRIPTOR_SET).map_err(|error| {
+        Status::new(
+            Code::INVALID_ARGUMENT,
+            format!("the schema can't be read: {error}"),
+        )
+    })
+}
+
+fn one_descriptor<'f>(what: &str, fds: &'f [OwnedFd]) -> Result<&'f OwnedFd, Status> {
+    match fds {
+        [blob] => Ok(blob),
+        _ => Err(Status::new(
+            Code::INVALID_ARGUMENT,
+            format!(
+                "{what} carries one descriptor, its schema; this one carried {}",
+                fds.len()
+            ),
+        )),
+    }
 }
 
 /// The schema's entry: found by the descriptor set's hash, or resolved. Its methods are compiled when they are called.

@@ -33,7 +33,7 @@ use crate::datapath::runtime::{Refusal, Runtime};
 use crate::datapath::sessions::schema_differs;
 use crate::datapath::steering;
 use crate::datapath::target::{Found, Target, longer};
-use crate::limits::{FRAMES_PER_TURN, MAX_LINKS};
+use crate::limits::FRAMES_PER_TURN;
 use tollgate_transport::frame::feature_names;
 use tollgate_transport::limits::MAX_DESCRIPTION;
 #[cfg(feature = "rdma")]
@@ -117,9 +117,10 @@ impl Runtime {
     }
 
     pub(super) fn add_link(&mut self, mut port: LinkPort) -> Option<LinkId> {
-        if self.acquainted() >= MAX_LINKS {
+        let most = self.options.tuning.room.links;
+        if self.acquainted() >= most {
             tracing::warn!(
-                "the link with {} was dropped: {MAX_LINKS} links are open, which is the limit",
+                "the link with {} was dropped: {most} links are open, which is the limit",
                 port.state.address
             );
             return None;
