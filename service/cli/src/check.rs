@@ -99,7 +99,7 @@ fn look(socket: &Path, state: Option<&Path>) -> Vec<Finding> {
     match &status {
         Err(failure) => {
             findings.push(match (state, failure.code()) {
-                (Some(_), Code::UNAVAILABLE) => not_started(failure),
+                (Some(_), Code::UNAVAILABLE) if !socket.exists() => not_started(failure),
                 _ => silent(socket, failure),
             });
             findings.extend(state.map(|state| directory(state, &look_at(state))));
@@ -280,7 +280,7 @@ fn silent(socket: &Path, failure: &Failure) -> Finding {
     bad(Verdict::Failure, "daemon", failure.sentence(), fix)
 }
 
-/// A named state directory is looked at before the first start, too.
+/// A named state directory is looked at before the first start, too, when there is no socket yet.
 fn not_started(failure: &Failure) -> Finding {
     let sentence = format!(
         "{}; only the host and the directory are checked",
@@ -615,6 +615,9 @@ mod tests {
         };
         assert_eq!(of_daemon(None), Some((Verdict::Failure, true)));
         assert_eq!(of_daemon(Some(bed.path())), Some((Verdict::Ok, true)));
+        // One that has died leaves its socket.
+        std::fs::write(bed.path().join("a.sock"), "").unwrap();
+        assert_eq!(of_daemon(Some(bed.path())), Some((Verdict::Failure, true)));
     }
 
     #[test]
