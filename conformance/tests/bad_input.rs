@@ -356,6 +356,18 @@ fn a_peer_that_is_not_there() {
         INVALID_ARGUMENT,
         &["nonsense"],
     );
+    for (target, why) in [
+        ("[::1", "[ADDRESS]:PORT"),
+        ("http://localhost:1", "no URL"),
+        ("127.0.0.1", "it has no port"),
+    ] {
+        let said = [target, "isn't host:port of a peer", why];
+        refused(
+            &host.call(&hotel(), target, RESERVE, "{}"),
+            INVALID_ARGUMENT,
+            &said,
+        );
+    }
     // A peer that accepts and says nothing: the link gives up, and says on whom.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
@@ -410,6 +422,74 @@ fn schemas_that_differ_between_the_peers() {
     );
     drop(_local);
     host.assert_unimpressed();
+}
+
+#[test]
+fn a_token_in_the_place_of_a_service_is_not_shown() {
+    let host = Host::new();
+    let tap = host.daemon.tollgate(["tap", "--for", "1s", &host.token]);
+    assert!(tap.err.contains("tg_(hidden)"), "{tap}");
+    assert!(!tap.err.contains(&host.token), "{tap}");
+}
+
+#[test]
+fn a_piped_message_that_is_not_read_is_refused() {
+    let host = Host::new();
+    let socket = host.daemon.socket().display().to_string();
+    let hotel = hotel();
+    let line = [
+        "--socket", &socket, "explain", "--tenant", "acme", "--method", RESERVE, "--proto", &hotel,
+    ];
+    let explain = |last: &[&str]| run(&program("tollgate"), line.iter().chain(last), b"{}");
+    let said = ["there is no message, and standard input has something to read"];
+    refused(&explain(&[]), INVALID_ARGUMENT, &said);
+    let read = explain(&["-"]);
+    assert_eq!(read.code, 0, "{read}");
+}
+
+/// Calls that can never come aren't waited for.
+#[test]
+fn what_is_watched_is_there() {
+    let host = Host::new();
+    let _server = host.serve(&hotel(), "hotel.Reservation", "{}");
+    let words = |line: &str| host.daemon.tollgate(line.split(' '));
+    for line in [
+        "tap --for 1s --tenant acm",
+        "top --once --tenant acm",
+        "top --json --tenant acm",
+        "explain --tenant acm --method hotel.Reservation/Reserve",
+    ] {
+        let said = [r#"there is no tenant "acm"; did you mean "acme"?"#];
+        refused(&words(line), NOT_FOUND, &said);
+    }
+    for line in [
+        "tap --for 1s hotel.Reservation/Resrve",
+        "tap --for 1s --tenant acme /hotel.Reservation/Resrve",
+        "explain --tenant acme --method hotel.Reservation/Resrve",
+    ] {
+        let outcome = words(line);
+        let said = [
+            "has no method",
+            "CheckAvailability",
+            r#"did you mean "Reserve"?"#,
+        ];
+        assert!(!outcome.err.contains("--proto"), "{outcome}");
+        let said_at_last = outcome.err.lines().last().unwrap_or_default();
+        assert_eq!(outcome.code, NOT_FOUND, "{outcome}");
+        assert!(
+            said.iter().all(|word| said_at_last.contains(word)),
+            "{outcome}"
+        );
+    }
+    for line in [
+        "tap hotel.Reservation/",
+        "tap hotel.Reservation/Reserve/x",
+        "tap --count 0",
+    ] {
+        refused(&words(line), INVALID_ARGUMENT, &["tollgate tap --help"]);
+    }
+    let fine = words("tap --for 100ms --tenant acme /hotel.Reservation/Reserve");
+    assert_eq!((fine.code, &*fine.err), (0, ""), "{fine}");
 }
 
 #[test]

@@ -14,10 +14,14 @@ use tollgate_conformance::bombs::largest;
 use tollgate_conformance::process::{Process, program};
 use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, proto_file, succeed};
 
-/// Nobody, whom a daemon may run as, and whom processes of root's become.
+/// What processes of a root daemon become, unless a user is configured.
+const RESERVED: u32 = tollgate_policy_host::RESERVED_ID;
+/// The user of services that have none of their own. A daemon may run as that one.
 const NOBODY: u32 = 65_534;
 /// Another user, who is nobody to the daemon.
 const STRANGER: u32 = 65_533;
+/// A user that a configuration names.
+const POLICIES: u32 = 65_532;
 
 /// What is known to be root's alone.
 const SYS_ADMIN: u64 = 1 << 21;
@@ -101,7 +105,7 @@ struct Host {
 }
 
 impl Host {
-    fn of(user: u32) -> Host {
+    fn of(user: u32, policies: Option<u32>) -> Host {
         let bed = Testbed::new();
         let left_open = bed.file(LEFT_OPEN, "secret");
         chown(left_open.parent().unwrap(), Some(user), None).unwrap();
@@ -114,6 +118,9 @@ impl Host {
         let options = Options {
             durable: true,
             under,
+            config: policies.map_or_else(String::new, |user| {
+                format!("[policies]\nuser = \"{user}\"\n")
+            }),
             ..Options::default()
         };
         let daemon = bed.daemon_with("a", &options);
@@ -170,16 +177,29 @@ fn assert_root() {
     );
 }
 
-/// As root, and as a user that has no capability and gets none.
+/// Whether a process of a user may send a process signals.
+fn may_signal(user: u32, pid: u32) -> bool {
+    let line = format!("setpriv --reuid {user} --regid {user} --clear-groups kill -0 {pid}");
+    let mut words = line.split(' ');
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words).stderr(Stdio::null());
+    command.status().unwrap().success()
+}
+
+/// As root, as root with a user for its processes, and as a user that has no capability and gets none.
 #[test]
 fn the_daemon_its_workers_and_policy_processes_have_what_they_need_and_no_more() {
     assert_root();
-    for user in [0, NOBODY] {
-        let mut host = Host::of(user);
+    for (user, configured, expected) in [
+        (0, None, RESERVED),
+        (0, Some(POLICIES), POLICIES),
+        (NOBODY, None, NOBODY),
+    ] {
+        let mut host = Host::of(user, configured);
         let kept = Kept::of(host.daemon.pid()).unwrap();
         kept_by_the_daemon(&host, &kept);
         let token = host.daemon.tenant("acme");
-        host.worker().assert_powerless(NOBODY, 2);
+        host.worker().assert_powerless(expected, 2);
         let config = host.bed.file("acl.json", r#"{"blocked": ["Mallory"]}"#);
         host.daemon
             .push("--tenant acme", "acl", "acl", Some(&config));
@@ -194,8 +214,12 @@ fn the_daemon_its_workers_and_policy_processes_have_what_they_need_and_no_more()
         assert_eq!(called.code, 0, "{called}");
         let running = host.daemon.status()["processes"]["running"].clone();
         let pid = running[0]["pid"].as_u64().expect("a process");
-        let policy = Kept::of(u32::try_from(pid).unwrap()).unwrap();
-        policy.assert_powerless(NOBODY, 3);
+        let pid = u32::try_from(pid).unwrap();
+        let policy = Kept::of(pid).unwrap();
+        policy.assert_powerless(expected, 3);
+        assert!(may_signal(expected, pid));
+        assert_eq!(may_signal(NOBODY, pid), user == NOBODY);
+        assert!(!may_signal(STRANGER, pid));
         // Three of its own, five of shared memory, of which it keeps two, and one to wait with.
         assert!(policy.descriptors.len() <= 8, "{policy:?}");
         // Whoever takes over has the same, and the filters don't pile up.
@@ -215,7 +239,7 @@ fn kept_by_the_daemon(host: &Host, kept: &Kept) {
     assert_eq!(kept.user(), user, "{kept:?}");
     let effective = kept.capabilities("CapEff");
     assert_eq!(effective & (SYS_ADMIN | SYS_PTRACE), 0, "{kept:?}");
-    // It needs that to make others nobody.
+    // It needs that to make its processes another user.
     assert_eq!(effective & SETUID != 0, user == 0, "{kept:?}");
     if user == 0 {
         let bounding = kept.capabilities("CapBnd");
@@ -233,6 +257,49 @@ fn kept_by_the_daemon(host: &Host, kept: &Kept) {
             !looked.unwrap().status.success(),
             "its own user looks into it"
         );
+    }
+}
+
+/// The overflow user is what a user namespace shows for every user that it doesn't map.
+#[test]
+fn in_a_user_namespace_users_that_it_does_not_map_administer_nothing() {
+    assert_root();
+    let mapped = |user: u32| {
+        let line = format!(
+            "setpriv --reuid {STRANGER} --regid {STRANGER} --clear-groups unshare --user --map-user {user} --"
+        );
+        line.split(' ').map(str::to_owned).collect::<Vec<_>>()
+    };
+    let probe = mapped(NOBODY);
+    let probe = Command::new(&probe[0])
+        .args(&probe[1..])
+        .arg("true")
+        .output();
+    if !probe.unwrap().status.success() {
+        eprintln!("SKIPPED: this system doesn't let a user make a user namespace");
+        return;
+    }
+    for (user, is_own) in [(NOBODY, false), (1_000, true)] {
+        let bed = Testbed::new();
+        std::fs::set_permissions(bed.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+        chown(bed.path(""), Some(STRANGER), None).unwrap();
+        let options = Options {
+            under: mapped(user),
+            ..Options::default()
+        };
+        let daemon = bed.daemon_with("a", &options);
+        let add = |by: u32| {
+            let mut command = Command::new("setpriv");
+            let line = format!("--reuid {by} --regid {by} --clear-groups");
+            command.args(line.split(' ')).arg(program("tollgate"));
+            command.args(["--socket", &daemon.socket().display().to_string()]);
+            command.args(["tenant", "add", &format!("t{by}")]);
+            command.output().unwrap()
+        };
+        let refused = add(NOBODY);
+        let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(words.contains("may not administer"), "{words}");
+        assert_eq!(add(STRANGER).status.success(), is_own, "{user}");
     }
 }
 

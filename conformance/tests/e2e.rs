@@ -352,11 +352,17 @@ fn links_need_the_same_key_on_both_sides() {
         ..Options::default()
     };
     let (one, same) = (
-        bed.daemon_with("one", &with("a shared secret, long enough")),
-        bed.daemon_with("same", &with("a shared secret, long enough")),
+        bed.daemon_with("one", &with("q4Zr1yJ0mC8vWnT5bX2kHsLdE7uPfA9gRiVoYt3xMzI=")),
+        bed.daemon_with(
+            "same",
+            &with("q4Zr1yJ0mC8vWnT5bX2kHsLdE7uPfA9gRiVoYt3xMzI="),
+        ),
     );
     let (other, none) = (
-        bed.daemon_with("other", &with("quite another secret, also long")),
+        bed.daemon_with(
+            "other",
+            &with("Tm9Qx2Lw7Vb4Ks1Zr8Jd5Hy3Gc6Fp0Uu+AeIoRnXtYk="),
+        ),
         bed.daemon("none"),
     );
     let check = |server: &Daemon, expected: i32| {

@@ -151,7 +151,7 @@ fn of_128_calls_over_a_link_each_is_handled_and_answered_once() {
 #[test]
 fn so_it_is_with_a_key_and_several_runtimes() {
     let options = Options {
-        psk: Some("a secret of sixteen bytes or more".to_owned()),
+        psk: Some("q4Zr1yJ0mC8vWnT5bX2kHsLdE7uPfA9gRiVoYt3xMzI=".to_owned()),
         cores: Some("0,1".to_owned()),
         ..Options::default()
     };

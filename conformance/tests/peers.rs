@@ -18,7 +18,7 @@ const ADA: &str = r#"{"customer_name": "Ada"}"#;
 /// A daemon of a fleet whose applications may name these.
 fn member(peers: Option<Vec<String>>) -> Options {
     Options {
-        psk: Some("a secret of sixteen bytes or more".to_owned()),
+        psk: Some("q4Zr1yJ0mC8vWnT5bX2kHsLdE7uPfA9gRiVoYt3xMzI=".to_owned()),
         peers,
         ..Options::default()
     }
@@ -238,7 +238,7 @@ fn what_protects_nothing_is_refused_at_the_start() {
             &file.display().to_string(),
         ])
     };
-    let good = "a secret of sixteen bytes or more";
+    let good = "q4Zr1yJ0mC8vWnT5bX2kHsLdE7uPfA9gRiVoYt3xMzI=";
     for mode in [0o644, 0o640, 0o604, 0o620] {
         let readable = with_key(good, mode);
         let expected = format!("(mode {mode:04o}): chmod 600 ");
@@ -248,6 +248,11 @@ fn what_protects_nothing_is_refused_at_the_start() {
         ("short", "has 5 bytes"),
         ("0000000000000000", "hardly any different bytes"),
         ("passwordpassword", "repeats a few bytes"),
+        (
+            "correct horse battery",
+            "neither hexadecimal digits nor base64",
+        ),
+        ("password1234567890", "too few bytes"),
         ("abcdefghijklmnopq", "only counts"),
     ] {
         let said = with_key(weak, 0o600);
@@ -298,6 +303,33 @@ fn eleven_hundred_silent_connections_are_in_nobodys_way() {
         links(&b).iter().all(|link| link["state"] == "ready")
     });
     gone.expect("they have a deadline");
+    drop(silent);
+}
+
+/// Where there are few descriptors, silent connections take their share of them only.
+#[test]
+fn silent_connections_leave_descriptors_to_applications_and_the_operator() {
+    /// More than twice as many want to connect.
+    const DESCRIPTORS: usize = 400;
+    let bed = Testbed::new();
+    let limit = format!("prlimit --nofile={DESCRIPTORS}:{DESCRIPTORS}");
+    let options = Options {
+        under: limit.split(' ').map(str::to_owned).collect(),
+        ..member(None)
+    };
+    let daemon = bed.daemon_with("a", &options);
+    let token = daemon.tenant("acme");
+    let mut silent: Vec<TcpStream> = Vec::new();
+    for _ in 0..1_000 {
+        silent.push(TcpStream::connect(daemon.listen()).unwrap());
+    }
+    let taken = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid()));
+    let taken = taken.unwrap().count();
+    assert!(taken < DESCRIPTORS / 2, "{taken} descriptors are taken");
+    assert!(daemon.status()["links"].is_array());
+    let _server = daemon.serve_hotel(&token, "hotel.Reservation", &["--reply", "{}"]);
+    let outcome = reserve(&daemon, &token, "");
+    assert_eq!(outcome.code, 0, "{outcome}");
     drop(silent);
 }
 

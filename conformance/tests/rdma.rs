@@ -47,7 +47,7 @@ struct Hosts {
 fn options(ip: &str, port: u16, rdma: &str) -> Options {
     let ip: IpAddr = ip.parse().unwrap();
     Options {
-        psk: Some("a secret of sixteen bytes or more".to_owned()),
+        psk: Some("q4Zr1yJ0mC8vWnT5bX2kHsLdE7uPfA9gRiVoYt3xMzI=".to_owned()),
         listen: Some(SocketAddr::new(ip, port)),
         config: format!("[rdma]\nfrom = \"{ip}\"\nunprotected = true\n{rdma}\n"),
         ..Options::default()

@@ -47,6 +47,34 @@ fn what_is_at_the_sockets_path_and_no_socket_of_a_dead_daemon_stays() {
     assert!(!mistyped.exists(), "neither makes it");
 }
 
+/// The command line's and the environment's socket override the configuration's.
+#[test]
+fn up_starts_a_daemon_at_the_socket_that_was_named() {
+    let bed = Testbed::new();
+    let listed = bed.path("listed.sock");
+    let config = bed.file("up.toml", format!("name = \"a\"\nsocket = {listed:?}\n"));
+    for by_environment in [false, true] {
+        let named = bed.path(&format!("named-{by_environment}.sock"));
+        let mut command = Command::new(program("tollgate"));
+        command.env_remove("TOLLGATE_SOCKET");
+        match by_environment {
+            true => command.env("TOLLGATE_SOCKET", &named),
+            false => command.arg("--socket").arg(&named),
+        };
+        let mut daemon = command
+            .arg("up")
+            .arg("--config")
+            .arg(&config)
+            .spawn()
+            .unwrap();
+        let listens = tollgate_conformance::testbed::eventually(SOON, || named.exists());
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+        listens.unwrap();
+        assert!(!listed.exists());
+    }
+}
+
 /// Its end doesn't remove what somebody has put there meanwhile.
 #[test]
 fn a_daemon_removes_its_own_socket_and_nothing_else() {
@@ -77,9 +105,9 @@ fn whoever_may_not_connect_is_told_so_once() {
         std::fs::read(proto_file("hotel.proto")).unwrap(),
     );
     std::fs::set_permissions(&proto, PermissionsExt::from_mode(0o644)).unwrap();
-    for (mode, words) in [
-        ("0660", "this user may not connect to"),
-        ("0666", "belongs to no tenant"),
+    for (mode, words, code) in [
+        ("0660", "this user may not connect to", 7),
+        ("0666", "belongs to no tenant", 16),
     ] {
         let options = tollgate_conformance::testbed::Options {
             config: format!("socket_mode = {mode:?}\n"),
@@ -96,8 +124,11 @@ fn whoever_may_not_connect_is_told_so_once() {
             .args(["call", "--token", "x", "--proto"])
             .arg(&proto);
         let ended = command.args(["hotel.Reservation/Reserve", "{}"]).output();
-        let said = String::from_utf8(ended.unwrap().stderr).unwrap();
+        let ended = ended.unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
         assert!(said.contains(words), "{mode}: {said}");
+        assert_eq!(ended.status.code(), Some(code), "{mode}: {said}");
+        assert!(!said.contains("tollgate up"), "{mode}: {said}");
         assert!(!said.contains("no daemon answers"), "{mode}: {said}");
     }
     let gone = bed.path("gone.sock");

@@ -24,10 +24,14 @@ use tollgate_conformance::testbed::{
     Daemon, Options, Outcome, SOON, Testbed, eventually, proto_file, run,
 };
 
-/// A service of this name, with one method over messages of this body.
-fn depot(bed: &Testbed, name: &str, method: &str, fields: &str) -> String {
+/// A service with these methods over messages of this body.
+fn depot(bed: &Testbed, name: &str, methods: &[&str], fields: &str) -> String {
+    let methods = methods.iter();
+    let methods: String = { methods }
+        .map(|method| format!("rpc {method}(P) returns (P);"))
+        .collect();
     let text = format!(
-        r#"syntax = "proto3"; package depot; message P {{ {fields} }} service S {{ rpc {method}(P) returns (P); }}"#
+        r#"syntax = "proto3"; package depot; message P {{ {fields} }} service S {{ {methods} }}"#
     );
     bed.file(name, text).display().to_string()
 }
@@ -72,8 +76,8 @@ fn a_policy_is_checked_against_what_live_applications_of_its_tenant_have_bound_o
     let daemon = bed.daemon("a");
     let (acme, zeus) = (daemon.tenant("acme"), daemon.tenant("zeus"));
     let (mine, theirs) = (
-        depot(&bed, "mine.proto", "Get", MINE),
-        depot(&bed, "theirs.proto", "Other", THEIRS),
+        depot(&bed, "mine.proto", &["Get"], MINE),
+        depot(&bed, "theirs.proto", &["Get", "Other"], THEIRS),
     );
     // Another tenant's, one of an application that has gone, one that is only prefetched.
     let _theirs = serve(&daemon, &zeus, &theirs);
@@ -136,8 +140,8 @@ fn a_schema_that_comes_later_and_does_not_fit_is_refused_and_shown_until_it_does
     let daemon = bed.daemon("a");
     let (acme, zeus) = (daemon.tenant("acme"), daemon.tenant("zeus"));
     let (mine, theirs) = (
-        depot(&bed, "mine.proto", "Get", MINE),
-        depot(&bed, "theirs.proto", "Get", THEIRS),
+        depot(&bed, "mine.proto", &["Get"], MINE),
+        depot(&bed, "theirs.proto", &["Get"], THEIRS),
     );
     let policy = push(&bed, &daemon, "--tenant acme");
     let place = "--tenant acme --service depot.S --side server";
@@ -211,8 +215,8 @@ fn a_schema_can_be_given_along_where_nobody_has_bound_one() {
     let daemon = bed.daemon("a");
     daemon.tenant("acme");
     let (mine, theirs) = (
-        depot(&bed, "mine.proto", "Get", MINE),
-        depot(&bed, "theirs.proto", "Get", THEIRS),
+        depot(&bed, "mine.proto", &["Get"], MINE),
+        depot(&bed, "theirs.proto", &["Get"], THEIRS),
     );
     let module = bed.path("reads_s.wasm").display().to_string();
     let policy = push(&bed, &daemon, "--tenant acme");
@@ -260,7 +264,7 @@ fn a_schema_can_be_given_along_where_nobody_has_bound_one() {
     refused(
         &method,
         Code::INVALID_ARGUMENT,
-        "service depot.S has no method \"Put\"",
+        "policy p@1 is for depot.S/Get, not for depot.S/Put",
     );
     assert!(attached("").err.contains("warning: nothing was checked"));
     let fits = attached(&format!("--proto {mine}"));
@@ -287,7 +291,7 @@ fn a_token_is_taken_from_a_file_from_standard_input_or_from_the_environment() {
     let bed = Testbed::new();
     let daemon = bed.daemon("a");
     let token = daemon.tenant("acme");
-    let proto = depot(&bed, "mine.proto", "Get", MINE);
+    let proto = depot(&bed, "mine.proto", &["Get"], MINE);
     let _serving = serve(&daemon, &token, &proto);
     let socket = daemon.socket().display().to_string();
     let call = |flags: &[&str], input: &str, env: &[(&str, &str)]| {

@@ -144,6 +144,7 @@ fn methods_and_policies_are_counted_as_they_were_called() {
     for words in ["tollgate top: a ", RESERVE, "acl@1", "RUNTIME"] {
         assert!(text.contains(words), "{text}");
     }
+    daemon.tenant("bank");
     let text = daemon.ok("top --interval 100ms --tenant bank");
     assert!(!text.contains(RESERVE) && !text.contains("acl@1"), "{text}");
 }

@@ -6,7 +6,7 @@
 //! ```
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -70,13 +70,14 @@ pub fn from_env() -> Result<Option<Token>, Status> {
 /// The token in a file, which has nothing else; `-` is standard input.
 ///
 /// # Errors
-/// INVALID_ARGUMENT: the file can't be read, has no token, or has more.
+/// NOT_FOUND: there is no such file. PERMISSION_DENIED: this user may not read it. INVALID_ARGUMENT: it has no token, or more than one, or can't
+/// be read.
 pub fn from_file(path: &Path) -> Result<Token, Status> {
     if path == Path::new("-") {
         return from_reader(std::io::stdin().lock(), "standard input");
     }
     let shown = path.display();
-    let unreadable = |error: std::io::Error| invalid(format!("the token file {shown}: {error}"));
+    let unreadable = |error| unreadable(&format!("the token file {shown}"), &error);
     let file = File::open(path).map_err(unreadable)?;
     let kind = file.metadata().map_err(unreadable)?;
     let token = from_reader(file, &format!("the token file {shown}"))?;
@@ -97,11 +98,20 @@ fn from_reader(reader: impl Read, what: &str) -> Result<Token, Status> {
     let mut text = String::new();
     let mut limited = reader.take(MAX_TOKEN_BYTES as u64 + 1);
     let read = limited.read_to_string(&mut text);
-    read.map_err(|error| invalid(format!("{what} can't be read: {error}")))?;
+    read.map_err(|error| unreadable(what, &error))?;
     Ok(Token {
         value: of_text(&text, what)?,
         warning: None,
     })
+}
+
+fn unreadable(what: &str, error: &std::io::Error) -> Status {
+    let code = match error.kind() {
+        ErrorKind::NotFound => Code::NOT_FOUND,
+        ErrorKind::PermissionDenied => Code::PERMISSION_DENIED,
+        _ => Code::INVALID_ARGUMENT,
+    };
+    Status::new(code, format!("{what} can't be read: {error}"))
 }
 
 /// What is found isn't shown: it may be another secret.
@@ -160,6 +170,8 @@ mod tests {
         }
         let missing = from_file(&directory.join("none")).unwrap_err();
         std::fs::remove_dir_all(&directory).unwrap();
-        assert!(missing.message.contains("none: No such file"), "{missing}");
+        assert_eq!(missing.code, Code::NOT_FOUND);
+        let said = "none can't be read: No such file";
+        assert!(missing.message.contains(said), "{missing}");
     }
 }

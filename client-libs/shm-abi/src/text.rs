@@ -9,7 +9,8 @@
 //! | control | C0, DEL, C1 |
 //! | ends a line | U+2028, U+2029, and of the controls newline, carriage return, U+0085 |
 //! | turns text round | U+061C, U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069 |
-//! | has no width | U+00AD, U+034F, U+180E, U+200B to U+200D, U+2060 to U+206F, U+FEFF, U+FFF9 to U+FFFB, U+1D173 to U+1D17A, U+E0000 to U+E007F |
+//! | has no width | U+00AD, U+034F, U+180B to U+180F, U+200B to U+200D, U+2060 to U+206F, U+FE00 to U+FE0F, U+FEFF, U+FFF9 to U+FFFB, U+1D173 to U+1D17A, U+E0000 to U+E007F, U+E0100 to U+E01EF |
+//! | is blank | U+115F, U+1160, U+3164, U+FFA0: fillers of Hangul |
 //!
 //! A backslash stays as it is: `\n` may be a newline or those two characters. JSON for programs keeps its values: there the
 //! same characters are written as JSON writes them.
@@ -99,14 +100,19 @@ fn is_obeyed(c: char) -> bool {
             '\u{ad}'
                 | '\u{34f}'
                 | '\u{61c}'
-                | '\u{180e}'
+                | '\u{115f}'..='\u{1160}'
+                | '\u{180b}'..='\u{180f}'
                 | '\u{200b}'..='\u{200f}'
                 | '\u{2028}'..='\u{202e}'
                 | '\u{2060}'..='\u{206f}'
+                | '\u{3164}'
+                | '\u{fe00}'..='\u{fe0f}'
                 | '\u{feff}'
+                | '\u{ffa0}'
                 | '\u{fff9}'..='\u{fffb}'
                 | '\u{1d173}'..='\u{1d17a}'
                 | '\u{e0000}'..='\u{e007f}'
+                | '\u{e0100}'..='\u{e01ef}'
         )
 }
 
@@ -127,6 +133,11 @@ mod tests {
             ("x\u{202e}y\u{2066}z", "x\\u{202e}y\\u{2066}z"),
             ("a\u{200b}b\u{feff}\u{ad}", "a\\u{200b}b\\u{feff}\\u{ad}"),
             ("tag\u{e0041}", "tag\\u{e0041}"),
+            ("a\u{115f}b\u{1160}", "a\\u{115f}b\\u{1160}"),
+            ("a\u{3164}b\u{ffa0}", "a\\u{3164}b\\u{ffa0}"),
+            ("a\u{180b}b\u{180f}", "a\\u{180b}b\\u{180f}"),
+            ("a\u{fe00}b\u{fe0f}", "a\\u{fe00}b\\u{fe0f}"),
+            ("a\u{e0100}b\u{e01ef}", "a\\u{e0100}b\\u{e01ef}"),
         ] {
             assert_eq!(escape(text), expected);
             let mut sink = Escaping(String::new());

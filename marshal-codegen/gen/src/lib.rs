@@ -48,8 +48,10 @@ pub enum GenError {
     Schema(#[from] SchemaError),
     /// Two packages get the same file or module.
     #[error(
-        "packages `{first}` and `{second}` would both be {name} in {language}; rename one of them, or generate each from its own \
-         files into a directory of its own"
+        "{} and {} would both be {name} in {language}; rename one of them, or generate each from its own files into a directory of its \
+         own",
+        package(first),
+        package(second)
     )]
     NameClash {
         /// The language.
@@ -96,6 +98,14 @@ pub enum GenError {
     NoOutDir,
 }
 
+/// A package in a sentence.
+fn package(name: &str) -> String {
+    match name {
+        "" => "the package without a name".to_owned(),
+        name => format!("package `{name}`"),
+    }
+}
+
 /// A language that stubs are written in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Language {
@@ -138,12 +148,44 @@ impl Language {
     }
 
     fn write(self, model: &Model) -> Result<Files, GenError> {
+        let packages = || model.packages.iter().map(|package| &*package.name);
+        let file: fn(&str) -> String = match self {
+            Language::Rust => rust::file_name,
+            Language::C => c::file_name,
+            Language::Python => python::file_name,
+        };
+        no_two(self, packages(), |name| format!("the file {}", file(name)))?;
         match self {
             Language::Rust => rust::generate(model),
-            Language::C => c::generate(model),
-            Language::Python => python::generate(model),
+            Language::C => Ok(c::generate(model)),
+            Language::Python => Ok(python::generate(model)),
         }
     }
+}
+
+/// Refuses two packages that would be called the same in a language.
+fn no_two<'p>(
+    language: Language,
+    packages: impl Iterator<Item = &'p str>,
+    called: impl Fn(&str) -> String,
+) -> Result<(), GenError> {
+    let mut met: BTreeMap<String, &str> = BTreeMap::new();
+    for second in packages {
+        let name = called(second);
+        if let Some(first) = met.insert(name.clone(), second) {
+            return Err(GenError::NameClash {
+                language: match language {
+                    Language::Rust => "Rust",
+                    Language::C => "C",
+                    Language::Python => "Python",
+                },
+                name,
+                first: first.to_owned(),
+                second: second.to_owned(),
+            });
+        }
+    }
+    Ok(())
 }
 
 impl fmt::Display for Language {

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest, Sha256};
+use tollgate_schema::prost_reflect::prost_types::EnumValueDescriptorProto;
 use tollgate_schema::prost_reflect::{
     EnumDescriptor, FieldDescriptor, Kind as ProtoKind, MessageDescriptor, ServiceDescriptor,
 };
@@ -110,8 +111,15 @@ pub(crate) enum Value {
 
 pub(crate) struct Enum {
     pub(crate) name: TypeName,
-    /// Names and numbers. Names come without the enum's own where all of them begin with it or stay apart without it.
-    pub(crate) values: Vec<(String, i32)>,
+    pub(crate) values: Vec<EnumValue>,
+}
+
+pub(crate) struct EnumValue {
+    /// Without the enum's own name where all of them begin with it or stay apart without it.
+    pub(crate) name: String,
+    /// As the schema has it.
+    pub(crate) declared: String,
+    pub(crate) number: i32,
 }
 
 pub(crate) struct Service {
@@ -322,20 +330,22 @@ impl Value {
 
 impl Enum {
     fn new(descriptor: &EnumDescriptor) -> Enum {
-        let number = |value: &tollgate_schema::prost_reflect::EnumValueDescriptor| value.number();
-        let short = |value: &tollgate_schema::prost_reflect::EnumValueDescriptor| {
-            enum_value(descriptor.name(), value.name()).to_owned()
+        // In the order of the file: of two names of one number, the first counts.
+        let values = &descriptor.enum_descriptor_proto().value;
+        let enum_name = descriptor.name();
+        let distinct: BTreeSet<_> = (values.iter())
+            .map(|value| enum_value(enum_name, value.name()))
+            .collect();
+        let is_short = distinct.len() == values.len();
+        let value = |value: &EnumValueDescriptorProto| EnumValue {
+            name: match is_short {
+                true => enum_value(enum_name, value.name()).to_owned(),
+                false => value.name().to_owned(),
+            },
+            declared: value.name().to_owned(),
+            number: value.number(),
         };
-        let values: Vec<_> = descriptor.values().collect();
-        let distinct: BTreeSet<_> = values.iter().map(short).collect();
-        let values = if distinct.len() == values.len() {
-            values.iter().map(|v| (short(v), number(v))).collect()
-        } else {
-            values
-                .iter()
-                .map(|v| (v.name().to_owned(), number(v)))
-                .collect()
-        };
+        let values = values.iter().map(value).collect();
         Enum {
             name: TypeName::of_enum(descriptor),
             values,

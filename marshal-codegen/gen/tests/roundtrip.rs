@@ -333,7 +333,7 @@ fn oneofs_and_open_enums_show_what_was_written() {
     assert_eq!(view.to_owned(), choices);
     assert_eq!(
         (everything::Mood(77).name(), everything::Mood::BLEAK.name()),
-        (None, Some("BLEAK"))
+        (None, Some("MOOD_BLEAK"))
     );
     assert_eq!(
         format!("{:?} {:?}", everything::Mood(77), everything::Mood(-7)),

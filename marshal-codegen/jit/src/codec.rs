@@ -27,8 +27,13 @@ pub struct Projector {
 impl Codec {
     /// A codec for messages of type `id`, interpreted for now.
     pub fn new(layouts: &Arc<Layouts>, id: MessageId) -> Codec {
+        Codec::of(Program::new(layouts, id))
+    }
+
+    /// A codec by a program that may share its steps with others, interpreted for now.
+    pub fn of(program: Arc<Program>) -> Codec {
         Codec {
-            program: Program::new(layouts, id),
+            program,
             compiled: OnceLock::new(),
             wire: OnceLock::new(),
         }

@@ -82,6 +82,7 @@ pub struct CompiledProjection {
 impl Compiled {
     /// Compiles a program.
     pub(crate) fn new(program: &Arc<Program>) -> Result<Compiled, CompileError> {
+        let program = &program.alone();
         let mut unit = Unit::new(steps_of(program))?;
         let root = unit.structs(program, WALK, validate::emit_walk)?;
         let code = Code::new(unit)?;
@@ -176,6 +177,7 @@ impl Compiled {
 impl CompiledWire {
     /// Compiles a program.
     pub(crate) fn new(program: &Arc<Program>) -> Result<CompiledWire, CompileError> {
+        let program = &program.alone();
         let fields: usize = program.structs().iter().map(|s| 1 + s.wire.len()).sum();
         let mut unit = Unit::new(2 * fields)?;
         let encode = unit.structs(program, ENCODE, encode::emit_encode)?;

@@ -44,7 +44,7 @@ pub fn decode(program: &Program, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), 
         }]),
         split: Vec::new(),
     };
-    let root = &program.structs()[0];
+    let root = program.root_struct();
     let at = decoder
         .append(root.size as usize, 8)
         .map_err(|code| program.fault(code))?;

@@ -23,7 +23,7 @@ pub fn encode(program: &Program, image: &[u8], out: &mut Vec<u8>) -> Result<usiz
         image,
         back: Back { at: out.len(), out },
     };
-    encoder.structure(&program.structs()[0], 0, 1)?;
+    encoder.structure(program.root_struct(), 0, 1)?;
     Ok(encoder.back.at)
 }
 

@@ -133,7 +133,7 @@ struct Walk<'p, M> {
 
 impl<M: Memory> Walk<'_, M> {
     fn root(&mut self) -> Result<(), Fault> {
-        let root = &self.program.structs()[0];
+        let root = self.program.root_struct();
         let end = self.structure(root, 0, root.size as usize, 1)?;
         if end != self.inline_len {
             return Err(self.program.fault(FaultCode::Trailing));

@@ -35,6 +35,6 @@ pub mod wire;
 pub use bytes::is_utf8;
 pub use fault::{Fault, FaultCode};
 pub use patch::{Change, NewValue, Patch, PatchError, Patched};
-pub use program::Program;
+pub use program::{Program, Programs};
 pub use projection::{ProjectError, Projection};
 pub use tollgate_schema::limits::{EXTENT_MIN, MAX_DEPTH, MAX_EXTENTS, MAX_MESSAGE};

@@ -11,7 +11,9 @@
 //!
 //! `gather` and `accept` run the same steps. They differ in one thing: what happens when a value is an extent.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+
 use tollgate_schema::{Cardinality, FieldLayout, Kind, Layouts, MessageId, MessageLayout};
 
 use crate::wire::{WireField, wire_fields};
@@ -21,8 +23,21 @@ use crate::{Fault, FaultCode, MAX_DEPTH, MAX_MESSAGE};
 #[derive(Debug)]
 pub struct Program {
     layouts: Arc<Layouts>,
-    structs: Vec<StructProgram>,
+    structs: Arc<[StructProgram]>,
+    /// Index of the root in `structs`.
+    root: usize,
+    /// `structs` are those of all layouts, indexed by [`MessageId`], and belong to other roots, too.
+    is_shared: bool,
     depth_checked: bool,
+}
+
+/// The steps of all message types of a schema: the programs made of them share them. A service with many methods over the same large messages costs
+/// as much as its messages, and not as much for each method.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    layouts: Arc<Layouts>,
+    structs: Arc<[StructProgram]>,
+    too_deep: Vec<bool>,
 }
 
 /// The steps of one struct.
@@ -141,24 +156,40 @@ pub enum Guard {
 }
 
 impl Program {
-    /// The program for messages of type `root`.
+    /// The program for messages of type `root`, with the steps of what it reaches; the root's are the first.
     pub fn new(layouts: &Arc<Layouts>, root: MessageId) -> Arc<Program> {
-        let mut reached = vec![root];
+        let mut reached = Reached::default();
+        reached.index_of(root);
         let mut structs = Vec::new();
-        while let Some(id) = reached.get(structs.len()).copied() {
-            structs.push(struct_program(layouts, id, &mut reached));
+        while let Some(id) = reached.order.get(structs.len()).copied() {
+            structs.push(struct_program(layouts, id, |id| reached.index_of(id)));
         }
-        let depth_checked = deeper_than_limit(&structs);
+        let depth_checked = deeper_than_limit(&structs)[0];
         Arc::new(Program {
             layouts: Arc::clone(layouts),
-            structs,
+            structs: structs.into(),
+            root: 0,
+            is_shared: false,
             depth_checked,
         })
     }
 
+    /// The same program with the steps of what its root reaches only, the root's first: what machine code is made of.
+    pub fn alone(self: &Arc<Self>) -> Arc<Program> {
+        match self.is_shared {
+            true => Program::new(&self.layouts, self.root()),
+            false => Arc::clone(self),
+        }
+    }
+
     /// The type of the root.
     pub fn root(&self) -> MessageId {
-        self.structs[0].id
+        self.root_struct().id
+    }
+
+    /// The steps of the root.
+    pub fn root_struct(&self) -> &StructProgram {
+        &self.structs[self.root]
     }
 
     /// The layouts that the program was made from.
@@ -166,9 +197,17 @@ impl Program {
         &self.layouts
     }
 
-    /// One program per struct type; the root's is the first.
+    /// One program per struct type: what a step's `callee` is an index of.
     pub fn structs(&self) -> &[StructProgram] {
         &self.structs
+    }
+
+    /// The steps of a message type that the root reaches.
+    pub(crate) fn struct_of(&self, id: MessageId) -> Option<&StructProgram> {
+        match self.is_shared {
+            true => self.structs.get(id.0 as usize),
+            false => self.structs.iter().find(|of| of.id == id),
+        }
     }
 
     /// Whether a message of this type can nest deeper than `MAX_DEPTH`, so that executors have to count.
@@ -181,7 +220,7 @@ impl Program {
         if image_len > MAX_MESSAGE {
             return Err(self.fault(FaultCode::TooLarge));
         }
-        if inline_len > image_len || inline_len < self.structs[0].size as usize {
+        if inline_len > image_len || inline_len < self.root_struct().size as usize {
             return Err(self.fault(FaultCode::Truncated));
         }
         Ok(())
@@ -202,6 +241,49 @@ impl Program {
     }
 }
 
+impl Programs {
+    /// The steps of all message types of these layouts. Linear in their fields.
+    pub fn new(layouts: &Arc<Layouts>) -> Programs {
+        let ids = (0u32..).map(MessageId).take(layouts.messages.len());
+        let structs: Arc<[_]> = ids
+            .map(|id| struct_program(layouts, id, |id| id.0 as usize))
+            .collect();
+        Programs {
+            layouts: Arc::clone(layouts),
+            too_deep: deeper_than_limit(&structs),
+            structs,
+        }
+    }
+
+    /// The program for messages of type `root`.
+    pub fn of(&self, root: MessageId) -> Arc<Program> {
+        let index = root.0 as usize;
+        Arc::new(Program {
+            layouts: Arc::clone(&self.layouts),
+            structs: Arc::clone(&self.structs),
+            root: index,
+            is_shared: true,
+            depth_checked: self.too_deep[index],
+        })
+    }
+}
+
+/// The message types that a root reaches, in the order in which they were met.
+#[derive(Default)]
+struct Reached {
+    order: Vec<MessageId>,
+    indices: HashMap<MessageId, usize>,
+}
+
+impl Reached {
+    fn index_of(&mut self, id: MessageId) -> usize {
+        *self.indices.entry(id).or_insert_with(|| {
+            self.order.push(id);
+            self.order.len() - 1
+        })
+    }
+}
+
 impl Guard {
     /// The guard of a field.
     pub(crate) fn of(field: &FieldLayout, message: &MessageLayout) -> Guard {
@@ -219,12 +301,17 @@ impl Guard {
     }
 }
 
-fn struct_program(layouts: &Layouts, id: MessageId, reached: &mut Vec<MessageId>) -> StructProgram {
+fn struct_program(
+    layouts: &Layouts,
+    id: MessageId,
+    mut index_of: impl FnMut(MessageId) -> usize,
+) -> StructProgram {
     let layout = layouts.get(id);
     let mut cases = Vec::new();
     let mut required = Vec::new();
     let mut bools = Vec::new();
     let mut parts = Vec::new();
+    let mut members = members_of_oneofs(layout);
     for (i, field) in layout.fields.iter().enumerate() {
         let step = |op| Step {
             field: Some(i as u16),
@@ -233,12 +320,16 @@ fn struct_program(layouts: &Layouts, id: MessageId, reached: &mut Vec<MessageId>
         if field.required {
             required.push(step(required_step(field)));
         }
+        // A oneof's case is checked once: at its first member.
         if let Cardinality::Oneof { index } = field.cardinality
-            && let Some(case) = case_step(layout, index, i)
+            && let Some(members) = members[index as usize].take()
         {
-            cases.push(step(case));
+            cases.push(step(Op::Case {
+                at: layout.oneofs[index as usize].case_offset,
+                members: members.into(),
+            }));
         }
-        match part_or_bool(layout, field, reached) {
+        match part_or_bool(layout, field, &mut index_of) {
             Some(op @ Op::Bool { .. }) => bools.push(step(op)),
             Some(op) => parts.push(step(op)),
             None => {}
@@ -258,7 +349,7 @@ fn struct_program(layouts: &Layouts, id: MessageId, reached: &mut Vec<MessageId>
         id,
         size: layout.size,
         steps,
-        wire: wire_fields(layouts, layout, |id| index_of(id, reached)),
+        wire: wire_fields(layouts, layout, index_of),
         unknown: layout.unknown,
     }
 }
@@ -277,35 +368,29 @@ fn required_step(field: &FieldLayout) -> Op {
     }
 }
 
-/// The check of a oneof's case, once: at its first member.
-fn case_step(layout: &MessageLayout, index: u32, field: usize) -> Option<Op> {
-    let belongs = |f: &&FieldLayout| f.cardinality == Cardinality::Oneof { index };
-    if layout.fields[..field].iter().any(|f| belongs(&f)) {
-        return None;
+/// The numbers of each oneof's members.
+fn members_of_oneofs(layout: &MessageLayout) -> Vec<Option<Vec<u32>>> {
+    let mut members = vec![None; layout.oneofs.len()];
+    for field in &layout.fields {
+        if let Cardinality::Oneof { index } = field.cardinality {
+            let its: &mut Vec<u32> = members[index as usize].get_or_insert_default();
+            its.push(field.number);
+        }
     }
-    let members = layout
-        .fields
-        .iter()
-        .filter(belongs)
-        .map(|f| f.number)
-        .collect();
-    Some(Op::Case {
-        at: layout.oneofs[index as usize].case_offset,
-        members,
-    })
+    members
 }
 
 fn part_or_bool(
     layout: &MessageLayout,
     field: &FieldLayout,
-    reached: &mut Vec<MessageId>,
+    mut index_of: impl FnMut(MessageId) -> usize,
 ) -> Option<Op> {
     let slot = field.offset;
     let guard = Guard::of(field, layout);
     let array = matches!(field.cardinality, Cardinality::Repeated | Cardinality::Map);
     Some(match field.kind {
         Kind::Message(id) => {
-            let callee = index_of(id, reached);
+            let callee = index_of(id);
             if array {
                 Op::Structs { slot, callee }
             } else {
@@ -334,30 +419,21 @@ fn part_or_bool(
     })
 }
 
-fn index_of(id: MessageId, reached: &mut Vec<MessageId>) -> usize {
-    reached.iter().position(|r| *r == id).unwrap_or_else(|| {
-        reached.push(id);
-        reached.len() - 1
-    })
-}
-
-/// Whether some path from the root has more than `MAX_DEPTH` structs: level by level, each type once per level.
-fn deeper_than_limit(structs: &[StructProgram]) -> bool {
-    let mut level = vec![false; structs.len()];
-    level[0] = true;
+/// Of each struct, whether some path from it has more than `MAX_DEPTH` structs: level by level, back from where paths end.
+fn deeper_than_limit(structs: &[StructProgram]) -> Vec<bool> {
+    let goes_on = |of: &StructProgram, deep: &[bool]| {
+        of.steps.iter().any(|step| match step.op {
+            Op::Struct { callee, .. } | Op::Structs { callee, .. } => deep[callee],
+            _ => false,
+        })
+    };
+    let mut deep = vec![true; structs.len()];
     for _ in 0..MAX_DEPTH {
-        let mut next = vec![false; structs.len()];
-        for (program, _) in structs.iter().zip(&level).filter(|(_, on)| **on) {
-            for step in &program.steps {
-                if let Op::Struct { callee, .. } | Op::Structs { callee, .. } = step.op {
-                    next[callee] = true;
-                }
-            }
+        let next: Vec<_> = structs.iter().map(|of| goes_on(of, &deep)).collect();
+        if next == deep {
+            break;
         }
-        if !next.contains(&true) {
-            return false;
-        }
-        level = next;
+        deep = next;
     }
-    true
+    deep
 }

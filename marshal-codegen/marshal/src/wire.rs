@@ -284,7 +284,7 @@ fn entry_is_declared(values: &[i32], entry: &[u8]) -> bool {
 
 /// Checks that `records` are whole records of which no one is a field of message type `id`.
 pub fn check_unknown(program: &Program, id: MessageId, records: &[u8]) -> Result<(), FaultCode> {
-    let of = program.structs().iter().find(|s| s.id == id);
+    let of = program.struct_of(id);
     if of.is_some_and(|of| all_unknown(of, records)) {
         Ok(())
     } else {

@@ -16,20 +16,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use built_in::{BuiltIn, DESCRIPTOR};
 use protox::file::{
-    ChainFileResolver, DescriptorSetFileResolver, File, FileResolver, GoogleFileResolver,
-    IncludeFileResolver,
+    ChainFileResolver, DescriptorSetFileResolver, File, FileResolver, IncludeFileResolver,
 };
+use source::Places;
 
 use prost_reflect::prost::Message as _;
 use prost_reflect::prost_types::FileDescriptorProto;
 
 use crate::limits::{MAX_DIRECTORY_DEPTH, MAX_FILES, MAX_SCHEMA_FILE};
-use crate::reflect::lower_names;
+use crate::reflect::{JsonName, lower_names};
 use crate::schema::one_line;
+use crate::spelling::did_you_mean;
 use crate::{Schema, SchemaError, descriptor};
 
 mod aggregates;
+mod built_in;
+mod names;
 mod source;
 
 /// Where protobuf keeps its own files.
@@ -172,14 +176,41 @@ struct Compiled {
     imports: HashSet<String>,
 }
 
-/// What files say in truth that the compiler saw as proto2: by name, the serialized fields `syntax` and `edition`.
-type Truths = Rc<RefCell<HashMap<String, Vec<u8>>>>;
+/// What the compiler isn't told of files, by name.
+#[derive(Default)]
+struct Truth {
+    /// What files say in truth that the compiler saw as proto2: the serialized fields `syntax` and `edition`.
+    syntax: HashMap<String, Vec<u8>>,
+    /// The names that JSON has for fields, where the compiler was told others.
+    json: HashMap<String, Vec<JsonName>>,
+    has_editions: bool,
+    /// Of sources that were rewritten.
+    places: HashMap<String, Places>,
+}
+
+type Truths = Rc<RefCell<Truth>>;
 
 fn compile(
     files: &[impl AsRef<Path>],
     includes: &[impl AsRef<Path>],
     sets: &[Vec<u8>],
 ) -> Result<Compiled, SchemaError> {
+    for knows_features in [false, true] {
+        if let Some(compiled) = compile_with(files, includes, sets, knows_features)? {
+            return Ok(compiled);
+        }
+    }
+    unreachable!("it knows the features the second time")
+}
+
+/// `None` if there is a source of an edition, and the compiler doesn't know the features yet. Only then it is told: other sources may declare
+/// what meets the package of that file, such as a message `google`.
+fn compile_with(
+    files: &[impl AsRef<Path>],
+    includes: &[impl AsRef<Path>],
+    sets: &[Vec<u8>],
+    knows_features: bool,
+) -> Result<Option<Compiled>, SchemaError> {
     let failed = |reason: &str| SchemaError::ProtoInvalid {
         reason: one_line(reason),
     };
@@ -196,19 +227,32 @@ fn compile(
         let set = DescriptorSetFileResolver::decode(&*lowered(set, &truths)?);
         resolver.add(set.map_err(|e| failed(&e.to_string()))?);
     }
-    resolver.add(GoogleFileResolver::new());
+    resolver.add(BuiltIn::new());
     for file in files {
         check_shadow(file.as_ref(), includes)?;
     }
     let mut compiler = protox::Compiler::with_file_resolver(resolver);
     compiler.include_imports(true).include_source_info(false);
+    // What options are made of is looked up in it, also for files that don't import it. If an include has one that doesn't compile, that
+    // is for files to tell that import it.
+    if knows_features {
+        let _ = compiler.open_file(DESCRIPTOR);
+    }
     let opened = compiler.open_files(files);
-    opened.map_err(|e| failed(&format!("{e:?}")))?;
+    if truths.borrow().has_editions && !knows_features {
+        return Ok(None);
+    }
+    opened.map_err(|e| failed(&told(&e, &truths.borrow())))?;
     let imports = compiler.files().filter(|f| f.is_import());
-    Ok(Compiled {
+    let is_wanted = files.iter().any(|file| file.as_ref().ends_with(DESCRIPTOR));
+    let set = restored(&compiler.encode_file_descriptor_set(), &truths.borrow())?;
+    Ok(Some(Compiled {
         imports: imports.map(|f| f.name().to_owned()).collect(),
-        set: restored(&compiler.encode_file_descriptor_set(), &truths.borrow())?,
-    })
+        set: match is_wanted {
+            true => set,
+            false => without_unused_descriptor(&set)?,
+        },
+    }))
 }
 
 /// Sources of one directory.
@@ -226,25 +270,33 @@ impl FileResolver for Include {
 
     fn open_file(&self, name: &str) -> Result<File, protox::Error> {
         let path = self.directory.join(name);
-        let (file, edition) = open(name, &path)?;
+        let (file, edition) = open(name, &path, Some(&self.truths))?;
+        let mut truths = self.truths.borrow_mut();
         if let Some(number) = edition {
+            truths.has_editions = true;
             let truth = truth("editions", number);
-            self.truths.borrow_mut().insert(name.to_owned(), truth);
+            truths.syntax.insert(name.to_owned(), truth);
         }
-        // The compiler tells lines only of files that stay as they are in here.
+        // The compiler tells the places of imports only of files that stay as they are in here.
         let mut descriptor = file.file_descriptor_proto().clone();
+        if let Some(refusal) = names::check(&descriptor) {
+            return Err(protox::Error::new(Refusal(refusal)));
+        }
+        let is_renamed = names::name_oneofs(&mut descriptor);
         let syntax = descriptor.syntax.clone();
-        let is_lowered = lower_names(&mut descriptor);
+        let (is_lowered, json) = lower_names(&mut descriptor);
         if is_lowered && let Some(syntax) = syntax {
             let truth = truth(&syntax, 0);
-            self.truths.borrow_mut().insert(name.to_owned(), truth);
+            truths.syntax.insert(name.to_owned(), truth);
         }
+        truths.json.insert(name.to_owned(), json);
+        drop(truths);
         let is_resolved = aggregates::resolve(&mut descriptor, |import| {
             let mut places = self.includes.iter().map(|i| i.join(import));
-            let (file, _) = open(import, &places.find(|path| path.is_file())?).ok()?;
+            let (file, _) = open(import, &places.find(|path| path.is_file())?, None).ok()?;
             Some(file.file_descriptor_proto().clone())
         });
-        Ok(if is_lowered || is_resolved {
+        Ok(if is_lowered || is_renamed || is_resolved {
             File::from_file_descriptor_proto(descriptor)
         } else {
             file
@@ -270,15 +322,25 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 /// Parses a source; answers the number of its edition, too.
-fn open(name: &str, path: &Path) -> Result<(File, Option<i32>), protox::Error> {
+fn open(
+    name: &str,
+    path: &Path,
+    truths: Option<&Truths>,
+) -> Result<(File, Option<i32>), protox::Error> {
     // Why it can't be read is the library's to say.
     let Ok(bytes) = fs::read(path) else {
         return File::open(name, path).map(|file| (file, None));
     };
-    let invalid = |reason: String| protox::Error::new(Refusal(format!("{name}, {reason}")));
+    let invalid = |reason: String| protox::Error::new(Refusal(format!("{name}:{reason}")));
     match source::read(&bytes).map_err(invalid)? {
         None => File::open(name, path).map(|file| (file, None)),
-        Some(source) => Ok((File::from_source(name, &source.text)?, source.edition)),
+        Some(source) => {
+            if let Some(truths) = truths {
+                let places = &mut truths.borrow_mut().places;
+                places.insert(name.to_owned(), source.places);
+            }
+            Ok((File::from_source(name, &source.text)?, source.edition))
+        }
     }
 }
 
@@ -319,7 +381,8 @@ fn lowered(set: &[u8], truths: &Truths) -> Result<Vec<u8>, SchemaError> {
         let mut bytes = file.bytes.to_vec();
         if file.syntax == "editions" {
             let own = truth(file.syntax, file.edition);
-            truths.borrow_mut().insert(file.name.to_owned(), own);
+            let syntax = &mut truths.borrow_mut().syntax;
+            syntax.insert(file.name.to_owned(), own);
             bytes.extend(truth("proto2", 0));
         }
         descriptor::append_file(&mut out, &bytes);
@@ -328,16 +391,65 @@ fn lowered(set: &[u8], truths: &Truths) -> Result<Vec<u8>, SchemaError> {
 }
 
 /// The set with what its files say in truth: of a field that is there twice, the last counts.
-fn restored(set: &[u8], truths: &HashMap<String, Vec<u8>>) -> Result<Vec<u8>, SchemaError> {
-    if truths.is_empty() {
+fn restored(set: &[u8], truths: &Truth) -> Result<Vec<u8>, SchemaError> {
+    let mut out = Vec::with_capacity(set.len());
+    for file in descriptor::read(set)? {
+        let syntax = truths.syntax.get(file.name).map_or(&[][..], Vec::as_slice);
+        let json = truths.json.get(file.name).map_or(&[][..], Vec::as_slice);
+        let bytes = names::restore(file.bytes, json);
+        descriptor::append_file(&mut out, &[&bytes, syntax].concat());
+    }
+    Ok(out)
+}
+
+/// The set without `descriptor.proto`, if no file imports it.
+fn without_unused_descriptor(set: &[u8]) -> Result<Vec<u8>, SchemaError> {
+    let files = descriptor::read(set)?;
+    if files.iter().any(|f| f.imports.contains(&DESCRIPTOR)) {
         return Ok(set.to_vec());
     }
     let mut out = Vec::with_capacity(set.len());
-    for file in descriptor::read(set)? {
-        let truth = truths.get(file.name).map_or(&[][..], Vec::as_slice);
-        descriptor::append_file(&mut out, &[file.bytes, truth].concat());
+    for file in files.iter().filter(|file| file.name != DESCRIPTOR) {
+        descriptor::append_file(&mut out, file.bytes);
     }
     Ok(out)
+}
+
+/// An error of the compiler's, with its place in the source.
+fn told(error: &protox::Error, truths: &Truth) -> String {
+    let mut text = format!("{error:?}");
+    text += &meant_feature(&text);
+    for (name, places) in &truths.places {
+        let Some(rest) = text.strip_prefix(&format!("{name}:")) else {
+            continue;
+        };
+        let mut parts = rest.splitn(3, ':');
+        if let (Some(Ok(line)), Some(Ok(column)), Some(rest)) = (
+            parts.next().map(str::parse),
+            parts.next().map(str::parse),
+            parts.next(),
+        ) {
+            let (line, column) = places.in_source(line, column);
+            return format!("{name}:{line}:{column}:{rest}");
+        }
+    }
+    text
+}
+
+/// What a mistyped feature or a value of one was meant to be, as a part of a sentence.
+fn meant_feature(error: &str) -> String {
+    let Some((_, quoted)) = error.split_once("'features.") else {
+        return String::new();
+    };
+    let feature = quoted.split('\'').next().unwrap_or_default();
+    let features = built_in::features();
+    if error.contains("is not defined") {
+        return did_you_mean(feature, features.iter().map(|(name, _)| &**name));
+    }
+    let found = error.rsplit("but found '").next().unwrap_or_default();
+    let values = features.iter().filter(|(name, _)| name == feature);
+    let values = values.flat_map(|(_, values)| values.iter().map(String::as_str));
+    did_you_mean(found.trim_end_matches('\''), values)
 }
 
 /// One set of all files, completed by those of protobuf's own that are imported and missing.
@@ -362,7 +474,7 @@ fn merge(sets: &[Vec<u8>], compiled: &Compiled) -> Result<Vec<u8>, SchemaError> 
         add(set, &HashSet::new())?;
     }
     add(&compiled.set, &compiled.imports)?;
-    let built_in = GoogleFileResolver::new();
+    let built_in = BuiltIn::new();
     while let Some(name) = wanted.pop() {
         if !names.contains(&name)
             && let Ok(file) = built_in.open_file(&name)

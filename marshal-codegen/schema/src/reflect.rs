@@ -63,41 +63,56 @@ fn lower_message(message: &mut DescriptorProto) {
     message.nested_type.iter_mut().for_each(lower_message);
 }
 
-/// Has the library take names of fields that protoc takes, and answers whether that changed anything. JSON knows a field by two names: if
-/// the short ones of two fields are one, as those of `foo_bar` and `fooBar` in proto2, the second keeps its own only.
-pub(crate) fn lower_names(file: &mut FileDescriptorProto) -> bool {
-    let is_proto3 = file.syntax() == "proto3";
-    let (mut is_alike, mut is_changed) = (false, false);
-    let mut waiting: Vec<&mut DescriptorProto> = file.message_type.iter_mut().collect();
-    while let Some(message) = waiting.pop() {
+/// The name that JSON has for a field, where the library was told another.
+pub(crate) struct JsonName {
+    /// The indexes of the messages around it, outermost first, and its own.
+    pub(crate) path: Vec<usize>,
+    pub(crate) name: String,
+}
+
+/// Has the library take names of fields that protoc takes. It answers whether that changed anything, and which names. JSON knows a field by
+/// two names: if the short ones of two fields are one, as those of `foo_bar` and `fooBar` in proto2, the second keeps its own only.
+pub(crate) fn lower_names(file: &mut FileDescriptorProto) -> (bool, Vec<JsonName>) {
+    let (mut is_alike, mut changed) = (false, Vec::new());
+    let messages = file.message_type.iter_mut().enumerate();
+    let mut waiting: Vec<(Vec<usize>, &mut DescriptorProto)> =
+        messages.map(|(i, m)| (vec![i], m)).collect();
+    while let Some((path, message)) = waiting.pop() {
         let mut plain = HashSet::new();
         let shown = message.field.iter().map(|f| f.name());
         is_alike |= shown.fold(false, |met, name| {
             met | !plain.insert(name.replace('_', "").to_ascii_lowercase())
         });
         // A field that JSON knows by its own name has no other.
-        let short =
-            |f: &FieldDescriptorProto| f.json_name.clone().unwrap_or_else(|| json_name(f.name()));
-        let mut fields: Vec<_> = message.field.iter_mut().collect();
-        fields.sort_by_key(|f| short(f) != f.name());
+        let mut fields: Vec<_> = message.field.iter_mut().enumerate().collect();
+        fields.sort_by_key(|(_, f)| short_name(f) != f.name());
         let mut json = HashSet::new();
-        for field in fields {
-            if !json.insert(short(field)) && !is_proto3 {
+        for (index, field) in fields {
+            let name = short_name(field);
+            if !json.insert(name.clone()) {
                 field.json_name = field.name.clone();
-                is_changed = true;
+                let path = path.iter().copied().chain([index]).collect();
+                changed.push(JsonName { path, name });
             }
         }
-        waiting.extend(&mut message.nested_type);
+        let inner = message.nested_type.iter_mut().enumerate();
+        waiting.extend(inner.map(|(i, m)| (path.iter().copied().chain([i]).collect(), m)));
     }
-    if is_proto3 && is_alike {
+    if file.syntax() == "proto3" && is_alike {
         file.syntax = None;
-        return true;
+        return (true, changed);
     }
-    is_changed
+    (!changed.is_empty(), changed)
+}
+
+/// What JSON calls a field.
+pub(crate) fn short_name(field: &FieldDescriptorProto) -> String {
+    let name = field.json_name.clone();
+    name.unwrap_or_else(|| json_name(field.name()))
 }
 
 /// protobuf's: a capital for each letter behind an underscore.
-fn json_name(name: &str) -> String {
+pub(crate) fn json_name(name: &str) -> String {
     let mut parts = name.split('_');
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {

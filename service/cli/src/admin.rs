@@ -11,7 +11,10 @@ use std::time::Duration;
 
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use serde_json::Value;
+use tollgate_schema::spelling::did_you_mean;
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 use tollgate_shm_abi::control::{self, ControlError, ControlSocket};
 use tollgate_shm_abi::messages::{
@@ -87,6 +90,20 @@ pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure>
     }
 }
 
+/// Nothing ever comes of a tenant that isn't there.
+pub(crate) fn require_tenant(socket: &Path, tenant: &str) -> Result<(), Failure> {
+    let names = match ask(socket, RequestBody::TenantList(Empty {}), &[])? {
+        (ResponseBody::Tenants(tenants), _) => tenants.names,
+        (other, _) => return Err(unexpected(&other)),
+    };
+    if names.iter().any(|name| name == tenant) {
+        return Ok(());
+    }
+    let meant = did_you_mean(tenant, names.iter().map(String::as_str));
+    let sentence = format!("there is no tenant {tenant:?}{meant}");
+    Err(Failure::new(Code::NOT_FOUND, sentence).hint("tollgate tenant list"))
+}
+
 /// A request that is answered with a token.
 fn new_token(socket: &Path, body: RequestBody) -> Result<String, Failure> {
     match ask(socket, body, &[])? {
@@ -128,11 +145,11 @@ fn remove(socket: &Path, tenant: &str, is_sure: bool) -> Result<String, Failure>
 /// What ends with a tenant, a line each.
 fn ending(has: &Value, ends: &str) -> String {
     let items = |key: &str| has[key].as_array().map_or(&[][..], Vec::as_slice);
-    let mut text = format!(
-        "of tenant {} {ends}: {} sessions\n",
-        flat(&has["tenant"]),
-        has["sessions"]
-    );
+    let sessions = match has["sessions"].as_u64() {
+        Some(1) => "1 session".to_owned(),
+        _ => format!("{} sessions", has["sessions"]),
+    };
+    let mut text = format!("of tenant {} {ends}: {sessions}\n", flat(&has["tenant"]));
     for policy in items("policies") {
         text += &format!("  policy {}\n", flat(policy));
     }
@@ -285,7 +302,7 @@ fn ask_within(
         .to_str()
         .ok_or_else(|| Failure::input(format_args!("the socket's path {socket:?} is no text")))?;
     let connection = ControlSocket::connect(path)
-        .map_err(|errno| unreachable(&control::unreachable(&path, errno)))?;
+        .map_err(|errno| unreachable(socket, &control::unreachable(&path, errno)))?;
     let lost = |error: ControlError| {
         Failure::new(
             Code::UNAVAILABLE,
@@ -343,8 +360,11 @@ fn wait(connection: &ControlSocket, limit: Duration) -> Result<(), Failure> {
     }
 }
 
-/// No daemon could be reached, which the sentence says.
-pub(crate) fn unreachable(sentence: &str) -> Failure {
+/// No daemon could be reached, which the sentence says. One that this user may not reach needn't be started.
+pub(crate) fn unreachable(socket: &Path, sentence: &str) -> Failure {
+    if access(socket, Access::WRITE_OK) == Err(Errno::ACCESS) {
+        return Failure::new(Code::PERMISSION_DENIED, sentence);
+    }
     Failure::new(Code::UNAVAILABLE, sentence)
         .hint("tollgate up --config FILE, or another --socket PATH")
 }
@@ -431,6 +451,8 @@ mod tests {
             ending(&has, "would end"),
             "of tenant acme would end: 2 sessions\n  policy acl@1\n  attachment of acme's acl at client a.B/*\n"
         );
+        let one = json!({"tenant": "acme", "sessions": 1});
+        assert_eq!(ending(&one, "ended"), "of tenant acme ended: 1 session\n");
     }
 
     #[test]

@@ -4,10 +4,12 @@
 //! ([`crate::admin`], [`crate::calls`], [`crate::check`], [`crate::daemon`], [`crate::policy`], [`crate::audit`], [`crate::rpc`], [`crate::stubs`], [`crate::top`], [`crate::up`]). Only [`crate::desk`]
 //! and [`crate::fleet`] define their own words. Values are parsed here, once: what leaves this file has its final type.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use tollgate_gen::Language;
 
@@ -34,15 +36,36 @@ pub(crate) struct Cli {
     #[arg(default_value = "/run/tollgate/tollgate.sock")]
     pub(crate) socket: PathBuf,
 
+    /// Whether the command line or the environment has the socket.
+    #[arg(skip)]
+    is_socket_typed: bool,
+
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// What was typed.
+    pub(crate) fn typed(words: &[impl AsRef<OsStr>]) -> Result<Cli, clap::Error> {
+        let mut command = Cli::command();
+        let matches = command.try_get_matches_from_mut(words.iter().map(AsRef::as_ref))?;
+        let parsed = Cli::from_arg_matches(&matches);
+        let mut cli = parsed.map_err(|error| error.format(&mut command))?;
+        cli.is_socket_typed = matches.value_source("socket") != Some(ValueSource::DefaultValue);
+        Ok(cli)
+    }
+
+    /// The socket, unless it is the default.
+    pub(crate) fn typed_socket(&self) -> Option<&Path> {
+        self.is_socket_typed.then_some(&*self.socket)
+    }
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a daemon in the foreground, from a configuration file
     Up(Up),
-    /// Add and list tenants
+    /// Add, list, move and remove tenants, and rotate their tokens
     #[command(subcommand)]
     Tenant(Tenant),
     /// Push policies, put them in force, try and compare versions
@@ -169,7 +192,7 @@ pub(crate) struct TenantMove {
     /// Its name
     pub(crate) name: String,
     /// The runtime's number, from 0 on
-    #[arg(long, value_name = "N", required_unless_present = "reset")]
+    #[arg(long, value_name = "N", required_unless_present = "reset", value_parser = number)]
     pub(crate) runtime: Option<u32>,
     /// It lives where its name says, as if it had never been moved
     #[arg(long, conflicts_with = "runtime")]
@@ -382,7 +405,7 @@ pub(crate) struct Options {
     #[arg(long, value_delimiter = ',')]
     pub(crate) hooks: Option<Vec<String>>,
     /// Its CPU time per call in microseconds, 5 to 10000; at first what the daemon's configuration says
-    #[arg(long, value_name = "US")]
+    #[arg(long, value_name = "US", value_parser = number)]
     pub(crate) cpu_us: Option<u32>,
     /// Every call gets a new instance: nothing stays from one call to the next
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
@@ -391,10 +414,10 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) isolation: Option<Isolation>,
     /// How many views of judged calls the daemon keeps in memory for `policy diff`; at first 0
-    #[arg(long, value_name = "CALLS")]
+    #[arg(long, value_name = "CALLS", value_parser = number)]
     pub(crate) record: Option<u32>,
     /// Percentage points by which a canary's rate of denials and faults may be above the stable's; at first 5
-    #[arg(long, value_name = "POINTS")]
+    #[arg(long, value_name = "POINTS", value_parser = number)]
     pub(crate) max_worse: Option<u32>,
 }
 
@@ -402,6 +425,7 @@ pub(crate) struct Options {
 #[command(
     after_help = "Examples: tollgate policy promote acl --tenant acme\n          \
          tollgate policy rollback acl --tenant acme --service hotel.Reservation --side client\n          \
+         tollgate policy release acl --tenant acme --service hotel.Reservation\n          \
          tollgate policy detach audit --provider --post"
 )]
 pub(crate) struct Select {
@@ -497,7 +521,7 @@ pub(crate) struct Diff {
     #[command(flatten)]
     pub(crate) place: Place,
     /// The most calls, the newest ones
-    #[arg(long, value_name = "CALLS", default_value_t = 1_000)]
+    #[arg(long, value_name = "CALLS", default_value_t = 1_000, value_parser = number)]
     pub(crate) last: u32,
     /// Print JSON, for programs
     #[arg(long)]
@@ -598,7 +622,7 @@ pub(crate) enum Audit {
     /// Print the newest records, oldest first
     Show {
         /// The most records
-        #[arg(long, value_name = "N", default_value_t = 20)]
+        #[arg(long, value_name = "N", default_value_t = 20, value_parser = number)]
         last: u32,
         /// Print the records' own lines, which are JSON
         #[arg(long)]
@@ -874,15 +898,10 @@ pub(crate) struct Explain {
 pub(crate) struct Tap {
     /// Of these calls only: a method, such as hotel.Reservation/Reserve, or a service
     #[arg(value_name = "SERVICE[/METHOD]")]
-    pub(crate) of: Option<String>,
+    pub(crate) of: Option<Watched>,
     /// Only this tenant's
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "",
-        hide_default_value = true
-    )]
-    pub(crate) tenant: String,
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tenant: Option<String>,
     /// Only those that a policy denied
     #[arg(long)]
     pub(crate) denied: bool,
@@ -890,7 +909,7 @@ pub(crate) struct Tap {
     #[arg(long)]
     pub(crate) failed: bool,
     /// End after so many
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) count: Option<u64>,
     /// End after this time, such as 10s or 5m
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
@@ -911,7 +930,7 @@ pub(crate) struct Trace {
     #[arg(value_name = "ID", default_value = "", hide_default_value = true)]
     pub(crate) id: String,
     /// How many of the newest, at most 1000
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = traces)]
     pub(crate) last: u32,
     /// Print JSON, for programs
     #[arg(long)]
@@ -1089,8 +1108,60 @@ impl std::str::FromStr for MethodName {
     }
 }
 
+/// A number.
+fn number(text: &str) -> Result<u32, String> {
+    let wrong = |_| format!("it must be a whole number, {} at most", u32::MAX);
+    text.parse().map_err(wrong)
+}
+
+/// How many of the newest traces.
+fn traces(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|n| (1..=1_000).contains(n));
+    number.ok_or_else(|| "it must be a whole number from 1 to 1000".to_owned())
+}
+
+/// Whose calls are watched: a service's, or one method's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Watched {
+    pub(crate) service: String,
+    pub(crate) method: Option<String>,
+}
+
+impl std::str::FromStr for Watched {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let service = text.trim_start_matches('/');
+        if !service.is_empty() && !service.contains('/') {
+            return Ok(Watched {
+                service: service.to_owned(),
+                method: None,
+            });
+        }
+        let MethodName { service, method } = text.parse().map_err(|_| {
+            "a service is written package.Service, a method package.Service/Method".to_owned()
+        })?;
+        Ok(Watched {
+            service,
+            method: Some(method),
+        })
+    }
+}
+
+/// A number of things, of which there is one at least.
+fn positive(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(number @ 1..) => Ok(number),
+        _ => Err("it must be a whole number, 1 at least".to_owned()),
+    }
+}
+
 /// The longest time that can be typed.
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What a time is.
+const TIME: &str =
+    "a time is a whole number and its unit, such as 500ms, 5s or 1m; at most one day";
 
 /// A time with its unit: `ms`, `s` or `m`, whole numbers, longer than zero, up to a day.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -1099,12 +1170,12 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         "ms" => 1,
         "s" => 1_000,
         "m" => 60_000,
-        _ => return Err("a time is a whole number and its unit: 500ms, 5s, 1m".to_owned()),
+        _ => return Err(TIME.to_owned()),
     };
     let number = text
         .trim_end_matches(unit)
         .parse::<u64>()
-        .map_err(|error| error.to_string())?;
+        .map_err(|_| TIME.to_owned())?;
     let time = Duration::from_millis(number.saturating_mul(unit_ms));
     if time.is_zero() || time > DAY {
         return Err("a time is longer than zero and at most one day".to_owned());
@@ -1114,8 +1185,6 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -1144,6 +1213,25 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_counts_as_typed_wherever_it_is() {
+        let typed = |line: &str| {
+            let words: Vec<_> = line.split(' ').collect();
+            let cli = Cli::typed(&words).ok();
+            cli.and_then(|cli| cli.typed_socket().map(Path::to_owned))
+        };
+        let socket = Some(PathBuf::from("/run/tollgate/tollgate.sock"));
+        for line in [
+            "tollgate --socket /run/tollgate/tollgate.sock up --config F",
+            "tollgate up --config F --socket /run/tollgate/tollgate.sock",
+        ] {
+            assert_eq!(typed(line), socket, "{line}");
+        }
+        if std::env::var_os("TOLLGATE_SOCKET").is_none() {
+            assert_eq!(typed("tollgate up --config F"), None);
+        }
+    }
+
+    #[test]
     fn the_documented_lines_parse() {
         for line in [
             "tollgate --socket P tenant add acme",
@@ -1163,6 +1251,7 @@ mod tests {
             "tollgate explain --tenant acme --method a.B/C --side server --reply --proto a.proto -I . --metadata k=v --json {}",
             "tollgate explain 00f067aa0ba902b7",
             "tollgate tap",
+            "tollgate tap /hotel.Reservation/Reserve",
             "tollgate tap hotel.Reservation --tenant acme --denied --count 3 --for 10s --json",
             "tollgate trace",
             "tollgate trace 4bf92f3577b34da6a3ce929d0e0e4736 --json",
@@ -1231,6 +1320,10 @@ mod tests {
             "tollgate explain --tenant acme {}",
             "tollgate explain --method a.B/C {}",
             "tollgate explain 00f067aa0ba902b7 --reply",
+            "tollgate tap hotel.Reservation/",
+            "tollgate tap hotel.Reservation/Reserve/x",
+            "tollgate tap /",
+            "tollgate tap --count 0",
             "tollgate trace --last 0",
             "tollgate trace --last 1001",
             "tollgate policy attach acl@1 --service hotel.Reservation --side client",

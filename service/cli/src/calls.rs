@@ -14,30 +14,34 @@ use tollgate_schema::spelling::did_you_mean;
 use tollgate_shm_abi::messages::{self, Empty, RequestBody, SIDE_ANY, TraceShow};
 use tollgate_shm_abi::status::Code;
 
-use crate::admin::{ANSWER_TIMEOUT, blob, flat, report, report_within};
-use crate::args::{Explain, Files, MethodName, Tap, Trace};
+use crate::admin::{self, ANSWER_TIMEOUT, blob, flat, report, report_within};
+use crate::args::{Explain, Files, MethodName, Tap, Trace, Watched};
 use crate::failure::Failure;
-use crate::input::argument_or_stdin;
+use crate::input::{argument_or_stdin, refuse_unread};
 use crate::limits::{MAX_TREE_DEPTH, TAP_EVERY};
 use crate::policy::number;
 use crate::{metadata, output, schema};
 
 /// `tollgate tap`: prints until it has enough, or is interrupted.
 pub(crate) fn tap(socket: &Path, args: &Tap) -> Result<String, Failure> {
-    let (service, method) = match args.of.as_deref().unwrap_or_default().split_once('/') {
-        Some((service, method)) => (service, method),
-        None => (args.of.as_deref().unwrap_or_default(), ""),
+    let (service, method) = match &args.of {
+        Some(Watched { service, method }) => (service.clone(), method.clone().unwrap_or_default()),
+        None => Default::default(),
     };
+    if let Some(tenant) = &args.tenant {
+        admin::require_tenant(socket, tenant)?;
+    }
     let mut request = messages::Tap {
         tap: 0,
-        tenant: args.tenant.clone(),
-        service: service.to_owned(),
-        method: method.to_owned(),
+        tenant: args.tenant.clone().unwrap_or_default(),
+        service,
+        method,
         denied: args.denied,
         failed: args.failed,
     };
-    if !service.is_empty() {
-        tell_unknown(service, &report(socket, RequestBody::Status(Empty {}))?);
+    if !request.service.is_empty() {
+        let status = report(socket, RequestBody::Status(Empty {}))?;
+        tell_unknown(&request.service, &status);
     }
     let (began, mut shown) = (Instant::now(), 0);
     loop {
@@ -152,7 +156,22 @@ pub(crate) fn trace(socket: &Path, args: &Trace) -> Result<String, Failure> {
     Ok(text)
 }
 
+/// Traces and spans are named in hexadecimal; what begins as JSON is a message whose options were forgotten.
+fn check_id(id: &str) -> Result<(), Failure> {
+    if id.starts_with(['{', '[']) || id == "-" {
+        let sentence =
+            "a message is judged as a call of a tenant's to a method, and neither is named";
+        return Err(Failure::input(sentence).hint("--tenant NAME --method SERVICE/METHOD"));
+    }
+    if id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(());
+    }
+    let sentence = format!("{id:?} isn't a trace or a span: those are written in hexadecimal");
+    Err(Failure::input(sentence).hint("tollgate trace, which lists the newest"))
+}
+
 fn kept(socket: &Path, id: &str, last: u32) -> Result<Value, Failure> {
+    check_id(id)?;
     let request = TraceShow {
         id: id.to_owned(),
         last,
@@ -225,6 +244,12 @@ pub(crate) fn explain(socket: &Path, args: &Explain) -> Result<String, Failure> 
         blobs.push(blob("the schema", schema.descriptor_set())?);
         request.has_schema = true;
     }
+    if args.subject.is_none() {
+        refuse_unread(
+            "message",
+            "- to read it, or </dev/null for the policies alone",
+        )?;
+    }
     if let Some(message) = &args.subject {
         let message = argument_or_stdin(message)?;
         blobs.push(blob("the message", message.as_bytes())?);
@@ -232,11 +257,7 @@ pub(crate) fn explain(socket: &Path, args: &Explain) -> Result<String, Failure> 
     }
     let fds: Vec<_> = blobs.iter().map(AsFd::as_fd).collect();
     let request = RequestBody::Explain(request);
-    let found = report_within(ANSWER_TIMEOUT, socket, request, &fds);
-    let found = found.map_err(|failure| match failure.code() {
-        Code::NOT_FOUND if args.proto.is_empty() => failure.hint("--proto FILE"),
-        _ => failure,
-    })?;
+    let found = report_within(ANSWER_TIMEOUT, socket, request, &fds)?;
     match args.json {
         true => Ok(output::json(&found)),
         false => Ok(chain(&found)),
@@ -413,6 +434,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_is_no_trace_is_told_from_one_that_is_not_kept() {
+        let said = |id: &str| check_id(id).map_err(|failure| failure.to_string());
+        assert_eq!(said(""), Ok(()));
+        assert_eq!(said("4BF92f3577b34da6"), Ok(()));
+        assert!(said("zz").is_err_and(|said| said.contains("hexadecimal")));
+        assert!(said("{\"d\":1}").is_err_and(|said| said.contains("--tenant NAME --method")));
+    }
 
     #[test]
     fn a_call_is_a_line() {

@@ -98,7 +98,10 @@ fn look(socket: &Path, state: Option<&Path>) -> Vec<Finding> {
     }));
     match &status {
         Err(failure) => {
-            findings.push(silent(socket, failure));
+            findings.push(match (state, failure.code()) {
+                (Some(_), Code::UNAVAILABLE) if !socket.exists() => not_started(failure),
+                _ => silent(socket, failure),
+            });
             findings.extend(state.map(|state| directory(state, &look_at(state))));
         }
         Ok(status) => {
@@ -277,6 +280,15 @@ fn silent(socket: &Path, failure: &Failure) -> Finding {
     bad(Verdict::Failure, "daemon", failure.sentence(), fix)
 }
 
+/// A named state directory is looked at before the first start, too, when there is no socket yet.
+fn not_started(failure: &Failure) -> Finding {
+    let sentence = format!(
+        "{}; only the host and the directory are checked",
+        failure.sentence()
+    );
+    fine("daemon", sentence)
+}
+
 fn versions(status: &Value) -> Finding {
     let (ours, its) = (
         env!("CARGO_PKG_VERSION"),
@@ -383,6 +395,16 @@ fn policies(status: &Value) -> Vec<Finding> {
     let mut findings = Vec::new();
     for one in all {
         let name = one["policy"].as_str().unwrap_or("?");
+        let (whose, owner) = match (one["party"].as_str(), one["owner"].as_str()) {
+            (Some("tenant"), Some(tenant)) => (
+                format!(" of tenant {tenant}"),
+                format!(" --tenant {tenant}"),
+            ),
+            (Some(_), _) => (" of the provider".to_owned(), " --provider".to_owned()),
+            (None, _) => Default::default(),
+        };
+        let place = one["place"].as_str();
+        let at = place.map_or_else(String::new, |place| format!(" at {place}"));
         for (key, how) in [
             ("quarantine", "is quarantined"),
             ("fallback", "isn't the version that is wanted"),
@@ -391,8 +413,10 @@ fn policies(status: &Value) -> Vec<Finding> {
                 findings.push(bad(
                     Verdict::Warning,
                     "policies",
-                    format!("{name} {how}: {why}"),
-                    format!("tollgate policy show {name}; then upgrade, rollback or release it"),
+                    format!("{name}{whose} {how}{at}: {why}"),
+                    format!(
+                        "tollgate policy show {name}{owner}; then upgrade, rollback or release it"
+                    ),
                 ));
             }
         }
@@ -528,6 +552,7 @@ fn as_json(findings: &[Finding]) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     const LIMITS: &str = "Limit                     Soft Limit           Hard Limit           Units\n\
@@ -571,7 +596,7 @@ mod tests {
                 Verdict::Warning,
                 "about 799 applications",
             ),
-            (descriptors(Some(20_600)), Verdict::Ok, ""),
+            (descriptors(Some(23_700)), Verdict::Ok, ""),
             (descriptors(None), Verdict::Ok, ""),
         ] {
             assert_eq!(finding.verdict, verdict, "{finding:?}");
@@ -581,10 +606,28 @@ mod tests {
     }
 
     #[test]
+    fn no_daemon_is_a_failure_unless_a_directory_was_named() {
+        let bed = tempfile::tempdir().unwrap();
+        let of_daemon = |state| {
+            let findings = look(&bed.path().join("a.sock"), state);
+            let its = findings.into_iter().find(|one| one.area == "daemon");
+            its.map(|one| (one.verdict, one.sentence.contains("no daemon answers")))
+        };
+        assert_eq!(of_daemon(None), Some((Verdict::Failure, true)));
+        assert_eq!(of_daemon(Some(bed.path())), Some((Verdict::Ok, true)));
+        // One that has died leaves its socket.
+        std::fs::write(bed.path().join("a.sock"), "").unwrap();
+        assert_eq!(of_daemon(Some(bed.path())), Some((Verdict::Failure, true)));
+    }
+
+    #[test]
     fn what_is_wrong_with_a_daemon_is_said_with_what_to_do() {
         let status = json!({
             "version": "0.0.1", "pid": 7, "runtimes": 4,
-            "attachments": [{"policy": "acl"}, {"policy": "quota", "quarantine": "five faults"}, {"policy": "jwt", "fallback": "no key"}],
+            "attachments": [
+                {"policy": "acl"}, {"policy": "quota", "quarantine": "five faults", "owner": "acme", "party": "tenant", "place": "client a.B/*"},
+                {"policy": "jwt", "fallback": "no key", "owner": "(provider)", "party": "provider-pre", "place": "server *"},
+            ],
             "links": [{"address": "10.0.0.1:1", "state": "ready"}, {"address": "10.0.0.2:1", "state": "opening"}],
         });
         let its = |findings: Vec<Finding>| {
@@ -599,10 +642,16 @@ mod tests {
         assert_eq!(
             its(policies(&status)),
             [
-                "warning quota is quarantined: five faults",
-                "warning jwt isn't the version that is wanted: no key"
+                "warning quota of tenant acme is quarantined at client a.B/*: five faults",
+                "warning jwt of the provider isn't the version that is wanted at server *: no key"
             ]
         );
+        let fixes: Vec<_> = policies(&status)
+            .into_iter()
+            .filter_map(|f| f.fix)
+            .collect();
+        assert!(fixes[0].starts_with("tollgate policy show quota --tenant acme;"));
+        assert!(fixes[1].starts_with("tollgate policy show jwt --provider;"));
         assert_eq!(
             its(links(&status)),
             ["warning no link with 10.0.0.2:1 stands"]

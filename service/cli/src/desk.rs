@@ -145,7 +145,7 @@ fn cases(file: &Path, protos: &Protos) -> Result<(Cases, Schema), Failure> {
     for file in &proto {
         std::fs::metadata(file).map_err(|error| Failure::file(file, &error))?;
     }
-    let schema = schema::compiled(Schema::load(&proto, &include))?;
+    let schema = schema::compiled(&proto, &include)?;
     Ok((cases, schema))
 }
 
@@ -162,7 +162,7 @@ fn print<T: std::fmt::Display>(
 
 fn failure(error: DeskError) -> Failure {
     match error {
-        DeskError::File { .. } => Failure::new(Code::NOT_FOUND, error),
+        DeskError::File { kind, .. } => Failure::new(Failure::code_of(&kind.into()), error),
         DeskError::Internal { .. } => Failure::new(Code::INTERNAL, error),
         _ => Failure::input(error),
     }

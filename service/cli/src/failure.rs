@@ -8,23 +8,26 @@
 //! | exit status | what |
 //! |---|---|
 //! | 0 | done |
-//! | 1 | a case of `policy test` failed |
+//! | 1 | CANCELLED, such as a `tenant remove` whose question was answered with no; or a case of `policy test` failed |
 //! | 2 to 16 | a status code of gRPC's; 2 is UNKNOWN |
 //! | 74 | standard output can't be written (EX_IOERR of sysexits.h) |
 //! | 141 | whoever read standard output closed it (as a shell tells SIGPIPE); nothing is said |
 //!
 //! `tollgated` follows the same table.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue};
 use tollgate::Status;
 use tollgate_shm_abi::secret::without_tokens;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::text;
 
+use crate::args::Cli;
 use crate::output;
 
 /// Standard output can't be written.
@@ -104,9 +107,28 @@ impl Failure {
     /// A file can't be read.
     pub(crate) fn file(path: &std::path::Path, error: &std::io::Error) -> Failure {
         Failure::new(
-            Code::NOT_FOUND,
+            Failure::code_of(error),
             format_args!("{} can't be read: {error}", path.display()),
         )
+    }
+
+    /// What the system says of a file, as a status code.
+    pub(crate) fn code_of(error: &std::io::Error) -> Code {
+        match error.kind() {
+            ErrorKind::NotFound => Code::NOT_FOUND,
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Code::PERMISSION_DENIED,
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+                Code::RESOURCE_EXHAUSTED
+            }
+            // The path leads to something else.
+            ErrorKind::AlreadyExists
+            | ErrorKind::NotADirectory
+            | ErrorKind::IsADirectory
+            | ErrorKind::InvalidInput
+            | ErrorKind::InvalidFilename
+            | ErrorKind::InvalidData => Code::INVALID_ARGUMENT,
+            _ => Code::UNKNOWN,
+        }
     }
 
     /// What kind of failure it is.
@@ -180,9 +202,9 @@ impl fmt::Display for Failure {
     }
 }
 
-impl From<clap::Error> for Failure {
-    /// Clap's first paragraph is the sentence; its usage text is a `--help` away.
-    fn from(error: clap::Error) -> Failure {
+impl Failure {
+    /// These words are no command line. Clap's first paragraph is the sentence; its usage text is a `--help` away.
+    pub(crate) fn words(error: &clap::Error, typed: &[impl AsRef<OsStr>]) -> Failure {
         let text = error.to_string();
         let paragraph = text.split("\n\n").next().unwrap_or_default();
         let words: Vec<_> = paragraph
@@ -190,19 +212,35 @@ impl From<clap::Error> for Failure {
             .split_whitespace()
             .collect();
         let meant =
-            suggestion(&error).map_or_else(String::new, |name| format!("; did you mean {name:?}?"));
+            suggestion(error).map_or_else(String::new, |name| format!("; did you mean {name:?}?"));
         let sentence = words.join(" ") + &meant;
-        Failure::input(sentence).hint(format!("{} --help", command(&error).join(" ")))
+        Failure::input(sentence).hint(format!("{} --help", command(typed).join(" ")))
     }
 }
 
-/// The command that an error is about, such as `tollgate audit`.
-pub(crate) fn command(error: &clap::Error) -> Vec<String> {
-    let text = error.to_string();
-    let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
-    let words = usage.unwrap_or("tollgate").split(' ');
-    let names = words.take_while(|word| !word.starts_with(['-', '<', '[']));
-    names.map(str::to_owned).collect()
+/// The command that was typed, such as `tollgate audit`, as far as it is one.
+pub(crate) fn command(typed: &[impl AsRef<OsStr>]) -> Vec<String> {
+    let mut command = Cli::command();
+    command.build();
+    let mut names = vec![command.get_name().to_owned()];
+    let mut words = typed
+        .iter()
+        .skip(1)
+        .filter_map(|word| word.as_ref().to_str());
+    while let Some(word) = words.next() {
+        if let Some(option) = word.strip_prefix("--") {
+            let mut its = command.get_arguments();
+            let takes_value = its.any(|argument| {
+                argument.get_long() == Some(option) && argument.get_action().takes_values()
+            });
+            // The next word is its value, whatever that looks like.
+            takes_value.then(|| words.next());
+        } else if let Some(found) = command.find_subcommand(word).cloned() {
+            names.push(found.get_name().to_owned());
+            command = found;
+        }
+    }
+    names
 }
 
 /// What clap takes for meant: a command, an option, a value.
@@ -226,7 +264,6 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::Cli;
 
     #[test]
     fn a_failure_is_one_sentence_and_its_hint() {
@@ -265,6 +302,16 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_can_not_be_used_has_the_status_that_says_why() {
+        let code = |kind: ErrorKind| Failure::file("f".as_ref(), &kind.into()).code();
+        assert_eq!(code(ErrorKind::NotFound), Code::NOT_FOUND);
+        assert_eq!(code(ErrorKind::PermissionDenied), Code::PERMISSION_DENIED);
+        assert_eq!(code(ErrorKind::StorageFull), Code::RESOURCE_EXHAUSTED);
+        assert_eq!(code(ErrorKind::NotADirectory), Code::INVALID_ARGUMENT);
+        assert_eq!(code(ErrorKind::Other), Code::UNKNOWN);
+    }
+
+    #[test]
     fn what_standard_output_does_not_take_has_its_own_exit_status() {
         let full = Failure::output(&ErrorKind::StorageFull.into());
         assert_eq!(full.status(), 74);
@@ -279,10 +326,9 @@ mod tests {
     #[test]
     fn a_wrong_command_line_is_one_sentence_too() {
         let check = |line: &str, expected: &str| {
-            let error = Cli::try_parse_from(line.split(' '))
-                .map(|_| ())
-                .unwrap_err();
-            assert_eq!(Failure::from(error).to_string(), expected);
+            let words: Vec<_> = line.split(' ').collect();
+            let error = Cli::try_parse_from(&words).map(|_| ()).unwrap_err();
+            assert_eq!(Failure::words(&error, &words).to_string(), expected);
         };
         check(
             "tollgate policy attach acl@1 --tenant acme --side client",
@@ -292,7 +338,7 @@ mod tests {
         check(
             "tollgate call --token T --proto F Reserve",
             "tollgate: INVALID_ARGUMENT: invalid value 'Reserve' for '<SERVICE/METHOD>': \
-             a method is written package.Service/Method. Try: tollgate --help",
+             a method is written package.Service/Method. Try: tollgate call --help",
         );
         check(
             "tollgate statsu",
@@ -305,7 +351,28 @@ mod tests {
         check(
             "tollgate top --sort cpuu",
             "tollgate: INVALID_ARGUMENT: invalid value 'cpuu' for '--sort <SORT>' [possible values: cpu, rate, p99, denials]; \
-             did you mean \"cpu\"? Try: tollgate --help",
+             did you mean \"cpu\"? Try: tollgate top --help",
+        );
+        for (line, why) in [
+            ("trace --last 0", "it must be a whole number from 1 to 1000"),
+            (
+                "audit show --last=-1",
+                "it must be a whole number, 4294967295 at most",
+            ),
+            (
+                "tenant move acme --runtime x",
+                "it must be a whole number, 4294967295 at most",
+            ),
+            ("tap --for 99999999999999999999s", "at most one day"),
+        ] {
+            let words: Vec<_> = std::iter::once("tollgate").chain(line.split(' ')).collect();
+            let error = Cli::try_parse_from(&words).map(|_| ()).unwrap_err();
+            let said = Failure::words(&error, &words).to_string();
+            assert!(said.contains(why) && !said.contains("type"), "{said}");
+        }
+        check(
+            "tollgate --socket status policy push --zzz audit",
+            "tollgate: INVALID_ARGUMENT: unexpected argument '--zzz' found. Try: tollgate policy push --help",
         );
     }
 
@@ -328,7 +395,7 @@ mod tests {
             ],
             vec!["tollgate", "policy", "upgrade", &token],
         ] {
-            let failure = Failure::from(Cli::try_parse_from(&typed).unwrap_err());
+            let failure = Failure::words(&Cli::try_parse_from(&typed).unwrap_err(), &typed);
             let shown = failure.to_string();
             assert!(
                 !shown.contains("0123") && shown.contains("tg_(hidden)"),

@@ -11,7 +11,6 @@ use tollgate_shm_abi::status::Code;
 
 use crate::failure::Failure;
 use crate::limits::MAX_INPUT_BYTES;
-use crate::output;
 
 /// The argument itself, or all of standard input for `-`.
 pub(crate) fn argument_or_stdin(argument: &str) -> Result<String, Failure> {
@@ -28,11 +27,12 @@ pub(crate) fn argument_or_stdin(argument: &str) -> Result<String, Failure> {
     }
 }
 
-/// Nobody pipes a request into a command that doesn't read it: what was typed as nothing isn't taken for an empty one.
-pub(crate) fn refuse_unread() -> Result<(), Failure> {
+/// Nobody pipes a message into a command that doesn't read it. `what` is the message, and `hint` says how to have it read. Answers whether
+/// something may come yet.
+pub(crate) fn refuse_unread(what: &str, hint: &str) -> Result<bool, Failure> {
     let input = io::stdin();
     if input.is_terminal() {
-        return Ok(());
+        return Ok(false);
     }
     let mut fds = [PollFd::new(&input, PollFlags::IN)];
     let at_once = Timespec {
@@ -44,14 +44,11 @@ pub(crate) fn refuse_unread() -> Result<(), Failure> {
     // /dev/null has no such number.
     match rustix::io::ioctl_fionread(&input) {
         Ok(1..) => {
-            let sentence = "there is no request, and standard input has something to read";
-            Err(Failure::input(sentence).hint("- to read it, or '{}' for an empty request"))
+            let sentence = format!("there is no {what}, and standard input has something to read");
+            Err(Failure::input(sentence).hint(hint))
         }
-        Ok(0) if !has_come && is_open => {
-            output::tell("the request is {}: standard input isn't read without -");
-            Ok(())
-        }
-        _ => Ok(()),
+        Ok(0) => Ok(!has_come && is_open),
+        _ => Ok(false),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Open files that a daemon needs with as many sessions as it takes (`MAX_SESSIONS` of the daemon's limits).
-pub(crate) const DESCRIPTORS: u64 = 20_600;
+pub(crate) const DESCRIPTORS: u64 = 23_700;
 
 /// Memory mappings per process that Linux gives unless it is told otherwise; 10,000 instances of policies and their sessions need about as many.
 pub(crate) const MAPPINGS: u64 = 65_530;

@@ -43,18 +43,20 @@ mod token;
 mod top;
 mod up;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command, Policy, Tenant};
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let words: Vec<_> = std::env::args_os().collect();
+    let cli = match Cli::typed(&words) {
         Ok(cli) => cli,
-        Err(error) => return explain(error),
+        Err(error) => return explain(&error, &words),
     };
     if let Command::Policy(Policy::Desk(command)) = &cli.command {
         return desk::run(command).unwrap_or_else(|failure| failure.exit());
@@ -79,6 +81,10 @@ fn again(command: &Command, failure: Failure) -> Failure {
             format_args!("the tenant {name} is there, and its token is lost"),
             format!("tollgate tenant rotate {name}, which prints another"),
         ),
+        Command::Tenant(Tenant::Rotate { name, .. }) => failure.lost(
+            format_args!("the tenant {name} has another token, and that token is lost"),
+            format!("tollgate tenant rotate {name}, which prints another"),
+        ),
         Command::Console(_) => failure.lost(
             "the link is lost",
             "the same command, which prints another".to_owned(),
@@ -90,7 +96,7 @@ fn again(command: &Command, failure: Failure) -> Failure {
 /// Does what was asked; returns what to print.
 fn run(cli: &Cli) -> Result<String, Failure> {
     match &cli.command {
-        Command::Up(args) => up::up(args).map(|never| match never {}),
+        Command::Up(args) => up::up(cli.typed_socket(), args).map(|never| match never {}),
         Command::Tenant(command) => admin::tenant(&cli.socket, command),
         Command::Policy(command) => policy::policy(&cli.socket, command),
         Command::Audit(command) => audit::audit(&cli.socket, command),
@@ -130,16 +136,16 @@ fn help_of(words: &[String]) -> String {
 
 /// What clap has to say: help and version are answers; help because a command is missing is a
 /// failure that shows the way; the rest is a failure of one sentence.
-fn explain(error: clap::Error) -> ExitCode {
+fn explain(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     let text = error.render();
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             ended(output::print(&text.to_string()))
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            output::tell(help_of(&failure::command(&error)).trim_end());
+            output::tell(help_of(&failure::command(typed)).trim_end());
             Failure::input("a command is missing").exit()
         }
-        _ => Failure::from(error).exit(),
+        _ => Failure::words(error, typed).exit(),
     }
 }

@@ -12,6 +12,7 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::Write;
 
+use tollgate_shm_abi::secret::without_tokens;
 use tollgate_shm_abi::text;
 
 use crate::failure::Failure;
@@ -24,16 +25,17 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     written.map_err(|error| Failure::output(&error))
 }
 
-/// Writes a line to standard error.
+/// Writes a line to standard error. A token that was typed where another word belongs isn't shown.
 pub(crate) fn tell(line: &str) {
-    let line = format!("{}\n", text::escape_lines(line));
+    let line = format!("{}\n", text::escape_lines(&without_tokens(line)));
     let _lost = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
 /// Writes a question to standard error, whose answer is typed behind it.
 pub(crate) fn prompt(question: &str) {
     let mut err = std::io::stderr().lock();
-    let shown = text::escape_lines(question);
+    let question = without_tokens(question);
+    let shown = text::escape_lines(&question);
     let _lost = err.write_all(shown.as_bytes()).and_then(|()| err.flush());
 }
 

@@ -1,5 +1,6 @@
 //! `tollgate policy …`: from what was typed to a request, and from the daemon's report to lines.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -39,9 +40,11 @@ pub(crate) fn policy(socket: &Path, command: &Policy) -> Result<String, Failure>
         Policy::Push(args) => push(socket, args),
         Policy::Attach(args) => attach(socket, args),
         Policy::Detach(args) => {
+            let before = report(socket, RequestBody::PolicyList(Empty {}))?;
             let selection = selection(&args.name, &args.place);
-            let detached = format!("detached {}: {}\n", args.name, everywhere(&args.place));
-            done(socket, RequestBody::PolicyDetach(selection), &[]).map(|()| detached)
+            done(socket, RequestBody::PolicyDetach(selection), &[])?;
+            let after = report(socket, RequestBody::PolicyList(Empty {}))?;
+            Ok(detached(&args.name, &args.place.owner, &before, &after))
         }
         Policy::Upgrade(args) => upgrade(socket, args),
         Policy::Promote(args) => step(socket, args, STEP_PROMOTE),
@@ -286,16 +289,30 @@ fn whose(owner: &Owner) -> String {
     }
 }
 
-/// The places that a selection means.
-fn everywhere(place: &Place) -> String {
-    let side = place.side.map_or("both sides", side_name);
-    let whose = whose(&place.owner);
-    match (&place.service, &place.method) {
-        (None, None) => format!("{side}, all services {whose}"),
-        (None, Some(method)) => format!("{side}, {method} of all services {whose}"),
-        (Some(service), None) => format!("{side}, {service} {whose}"),
-        (Some(service), Some(method)) => format!("{side}, {service}/{method} {whose}"),
-    }
+/// Where a policy has judged before and doesn't any more: a line each, as `attach` prints them.
+fn detached(name: &str, owner: &Owner, before: &Value, after: &Value) -> String {
+    let places = |listed: &Value| -> BTreeSet<String> {
+        let is_its = |policy: &&Value| {
+            let is_owners = match owner.provider {
+                true => policy["tenant"].is_null(),
+                false => policy["tenant"].as_str() == owner.tenant.as_deref(),
+            };
+            is_owners && policy["name"] == name
+        };
+        let its = items(&listed["policies"]).iter().filter(is_its);
+        let all = its.flat_map(|policy| items(&policy["attachments"]));
+        // Of a provider's policy a place says whose calls it judges there.
+        let whose = match owner.provider {
+            true => String::new(),
+            false => format!(" {}", whose(owner)),
+        };
+        all.map(|at| flat(&at["place"]) + &whose).collect()
+    };
+    let gone = &places(before) - &places(after);
+    let lines = gone
+        .iter()
+        .map(|place| format!("detached {name}: {place}\n"));
+    lines.collect()
 }
 
 fn mode_name(mode: Mode) -> String {
@@ -651,6 +668,29 @@ mod tests {
         assert_eq!(
             in_force(&empty),
             "client a.B/*: nothing decides, QUARANTINED: 5 faults"
+        );
+    }
+
+    #[test]
+    fn what_was_detached_is_a_line_for_each_place() {
+        let at = |place: &str| json!({"place": place});
+        let listed = |owner: Value, attachments: &[Value]| json!({"policies": [{"tenant": owner, "name": "acl", "attachments": attachments}]});
+        let owner = |tenant: Option<&str>| Owner {
+            tenant: tenant.map(str::to_owned),
+            provider: tenant.is_none(),
+        };
+        let (one, other) = (at("client a.B/*"), at("server a.B/*"));
+        let before = listed(json!("acme"), &[one.clone(), other]);
+        let after = listed(json!("acme"), &[one]);
+        assert_eq!(
+            detached("acl", &owner(Some("acme")), &before, &after),
+            "detached acl: server a.B/* of tenant acme\n"
+        );
+        assert_eq!(detached("acl", &owner(Some("evil")), &before, &after), "");
+        let before = listed(json!(null), &[at("client */* of tenant * (provider-pre)")]);
+        assert_eq!(
+            detached("acl", &owner(None), &before, &listed(json!(null), &[])),
+            "detached acl: client */* of tenant * (provider-pre)\n"
         );
     }
 

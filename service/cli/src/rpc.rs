@@ -103,7 +103,10 @@ fn requests(method: &Method<'_>, argument: Option<&str>) -> Result<Requests, Fai
         Some("-") if method.takes_many() => return Ok(Requests::Typed),
         Some(argument) => argument_or_stdin(argument)?,
         None => {
-            input::refuse_unread()?;
+            let hint = "- to read it, or '{}' for an empty request";
+            if input::refuse_unread("request", hint)? {
+                output::tell("the request is {}: standard input isn't read without -");
+            }
             "{}".to_owned()
         }
     };
@@ -372,10 +375,7 @@ fn open(cli: &Cli, token: &str, label: &str) -> Result<Session, Failure> {
     // A call isn't made twice. `serve` opens another session itself: it tells its user, and ends if its token isn't known there.
     options.reconnect = false;
     Session::open(options).map_err(|status| match status.code() {
-        Code::UNAVAILABLE => unreachable(status.message()),
-        Code::UNAUTHENTICATED => {
-            ended(status).hint("tollgate tenant add NAME, which prints a token")
-        }
+        Code::UNAVAILABLE => unreachable(&cli.socket, status.message()),
         _ => ended(status),
     })
 }

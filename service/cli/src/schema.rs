@@ -2,6 +2,9 @@
 //!
 //! It is compiled here, in the client: the daemon only ever sees the descriptor set.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
 use tollgate_schema::dynamic::{from_json, read_block, to_json, write_block};
 use tollgate_schema::prost_reflect::MessageDescriptor;
 use tollgate_schema::spelling::did_you_mean;
@@ -22,22 +25,47 @@ pub(crate) fn load(files: &args::Files) -> Result<Schema, Failure> {
     for file in &files.proto {
         std::fs::metadata(file).map_err(|error| Failure::file(file, &error))?;
     }
-    compiled(Schema::load(&files.proto, &files.include))
+    compiled(&files.proto, &files.include)
 }
 
-/// An import that isn't found is, most of the time, somewhere else.
-pub(crate) fn compiled(schema: Result<Schema, SchemaError>) -> Result<Schema, Failure> {
-    schema.map_err(|error| {
+/// An import that isn't found is, most of the time, somewhere else. With `-I`, as with protoc, the files' own directories aren't searched.
+pub(crate) fn compiled(files: &[PathBuf], include: &[PathBuf]) -> Result<Schema, Failure> {
+    Schema::load(files, include).map_err(|error| {
         let failure = Failure::input(&error);
-        match &error {
-            SchemaError::ProtoInvalid { reason }
-                if reason.contains("import ") && reason.contains("not found") =>
-            {
-                failure.hint("-I DIR, where DIR has the imported files")
+        let SchemaError::ProtoInvalid { reason } = &error else {
+            return failure;
+        };
+        let is_unlisted = reason.contains("is not in any include path");
+        let is_missing = reason.contains("import ") && reason.contains("not found");
+        let searched = include.is_empty() || is_unlisted;
+        let its = if searched {
+            directories(files)
+        } else {
+            String::new()
+        };
+        match is_unlisted {
+            true => failure.hint(format!("{} beside the other -I", its.trim_start())),
+            false if is_missing => {
+                failure.hint(format!("-I DIR{its}, where DIR has the imported files"))
             }
-            _ => failure,
+            false => failure,
         }
     })
+}
+
+/// As options: where the files are.
+fn directories(files: &[PathBuf]) -> String {
+    let parents = files.iter().map(|file| match file.is_dir() {
+        true => file.as_path(),
+        false => file.parent().unwrap_or(Path::new("")),
+    });
+    let shown: BTreeSet<_> = parents
+        .map(|parent| match parent.as_os_str().is_empty() {
+            true => " -I .".to_owned(),
+            false => format!(" -I {}", parent.display()),
+        })
+        .collect();
+    shown.into_iter().collect()
 }
 
 /// One method's two message types.
@@ -195,8 +223,6 @@ fn internal(error: tollgate_schema::DynamicError) -> Failure {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::path::{Path, PathBuf};
-
     use super::*;
 
     const RESERVATION: &str = "hotel.Reservation";
@@ -245,6 +271,34 @@ mod tests {
         assert!(without.contains("no .proto file below"), "{without}");
         let other = refused(&protos().join("hotel.proto"), "hotel.Nothing");
         assert!(other.contains("it has hotel.Reservation"), "{other}");
+    }
+
+    #[test]
+    fn where_imports_are_searched_is_hinted_so_that_it_works() {
+        let bed = tempfile::tempdir().unwrap();
+        let [own, other] = ["own", "other"].map(|name| bed.path().join(name));
+        std::fs::create_dir(&own).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        let file = own.join("a.proto");
+        let text = "syntax = \"proto3\"; import \"b.proto\"; message A { B b = 1; }";
+        std::fs::write(&file, text).unwrap();
+        std::fs::write(other.join("b.proto"), "syntax = \"proto3\"; message B {}").unwrap();
+        let its = format!("-I {}", own.display());
+        let said = |include: &[&PathBuf]| {
+            let include: Vec<_> = include.iter().map(|path| path.to_path_buf()).collect();
+            compiled(std::slice::from_ref(&file), &include).map(drop)
+        };
+        let missing = said(&[]).unwrap_err().to_string();
+        assert!(
+            missing.contains(&format!("Try: -I DIR {its}, where")),
+            "{missing}"
+        );
+        let unlisted = said(&[&other]).unwrap_err().to_string();
+        assert!(
+            unlisted.contains(&format!("Try: {its} beside")),
+            "{unlisted}"
+        );
+        said(&[&other, &own]).unwrap();
     }
 
     #[test]

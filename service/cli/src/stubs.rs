@@ -1,7 +1,6 @@
 //! `tollgate gen`: stubs for applications, without a daemon.
 
 use tollgate_gen::GenError;
-use tollgate_schema::Schema;
 use tollgate_shm_abi::status::Code;
 
 use crate::failure::Failure;
@@ -12,7 +11,7 @@ pub(crate) fn generate(args: &args::Gen) -> Result<String, Failure> {
     for input in &args.inputs {
         std::fs::metadata(input).map_err(|error| Failure::file(input, &error))?;
     }
-    let schema = schema::compiled(Schema::load(&args.inputs, &args.include))?;
+    let schema = schema::compiled(&args.inputs, &args.include)?;
     let files = args.lang.language().generate(&schema).map_err(failure)?;
     let stale = tollgate_gen::stale(&files, &args.out).map_err(failure)?;
     let paths: Vec<_> = stale
@@ -30,10 +29,12 @@ pub(crate) fn generate(args: &args::Gen) -> Result<String, Failure> {
     Err(Failure::new(Code::FAILED_PRECONDITION, sentence).hint("the same command without --check"))
 }
 
-/// The schema and the command line are the user's; the disk isn't.
+/// What the system says of a file has its own status; all else is in the command line or the schema.
 fn failure(error: GenError) -> Failure {
-    match error {
-        GenError::Read { .. } | GenError::Write { .. } => Failure::new(Code::UNAVAILABLE, error),
+    match &error {
+        GenError::Read { error: its, .. } | GenError::Write { error: its, .. } => {
+            Failure::new(Failure::code_of(its), &error)
+        }
         _ => Failure::input(error),
     }
 }

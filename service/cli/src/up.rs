@@ -6,17 +6,20 @@
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
-
-use tollgate_shm_abi::status::Code;
 
 use crate::args::Up;
 use crate::failure::Failure;
 
-/// Replaces this process by `tollgated --config FILE`; returns only if that fails.
-pub(crate) fn up(args: &Up) -> Result<Infallible, Failure> {
+/// Replaces this process by `tollgated --config FILE`, with the socket if one was named; returns only if that fails.
+pub(crate) fn up(socket: Option<&Path>, args: &Up) -> Result<Infallible, Failure> {
     std::fs::metadata(&args.config).map_err(|error| Failure::file(&args.config, &error))?;
-    become_daemon(&["--config".into(), args.config.clone().into_os_string()])
+    let mut words = vec!["--config".into(), args.config.clone().into_os_string()];
+    if let Some(socket) = socket {
+        words.extend(["--socket".into(), socket.to_owned().into_os_string()]);
+    }
+    become_daemon(&words)
 }
 
 /// Replaces this process by `tollgated WORDS`; returns only if that fails.
@@ -24,7 +27,7 @@ pub(crate) fn become_daemon(words: &[OsString]) -> Result<Infallible, Failure> {
     let daemon = beside_us().unwrap_or_else(|| "tollgated".into());
     let error = Command::new(&daemon).args(words).exec();
     let sentence = format!("{} can't be started: {error}", daemon.display());
-    Err(Failure::new(Code::NOT_FOUND, sentence)
+    Err(Failure::new(Failure::code_of(&error), sentence)
         .hint("install tollgated beside tollgate, or into a directory of PATH"))
 }
 

@@ -16,7 +16,6 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -30,8 +29,8 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tollgate_shm_abi::text;
+use tollgate_telemetry::places::{Place, Places};
 
 use crate::assets::ASSETS;
 use crate::limits::{
@@ -73,7 +72,7 @@ pub fn serve<S: Source>(
 }
 
 async fn accept<S: Source>(console: Rc<Console<S::Who>>, listener: TcpListener, source: Rc<S>) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let places = Places::new(MAX_CONNECTIONS, CONNECTION_TIMEOUT);
     loop {
         let now = Instant::now();
         let Some(end) = console.sessions.borrow_mut().next_end(now) else {
@@ -81,11 +80,10 @@ async fn accept<S: Source>(console: Rc<Console<S::Who>>, listener: TcpListener, 
             return;
         };
         tokio::select! {
-            Some((stream, place)) = next(&listener, &places) => {
+            (stream, place) = next(&listener, &places) => {
                 let (console, source) = (Rc::clone(&console), Rc::clone(&source));
                 tokio::task::spawn_local(async move {
-                    talk(stream, console, source, CONNECTION_TIMEOUT).await;
-                    drop(place);
+                    talk((stream, place), console, source, CONNECTION_TIMEOUT).await;
                 });
             }
             () = tokio::time::sleep_until(end.into()) => {}
@@ -95,14 +93,10 @@ async fn accept<S: Source>(console: Rc<Console<S::Who>>, listener: TcpListener, 
 }
 
 /// The next connection, when there is a place for it.
-async fn next(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> Option<(TcpStream, OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.ok()?;
+async fn next(listener: &TcpListener, places: &Places) -> (TcpStream, Place) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return Some((stream, place)),
+            Ok((stream, _)) => return (stream, places.take().await),
             // Out of descriptors, say: those that are being answered give theirs back.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
@@ -111,14 +105,14 @@ async fn next(
 
 /// One connection, of so long altogether.
 pub(crate) async fn talk<S: Source>(
-    stream: TcpStream,
+    (stream, place): (TcpStream, Place),
     console: Rc<Console<S::Who>>,
     source: Rc<S>,
     most: Duration,
 ) {
     let service = service_fn(|request: Request<Incoming>| async {
         let path = request.uri().path().to_owned();
-        let mut answer = answer(request, &console, &*source)
+        let mut answer = answer(request, &console, &*source, &place)
             .await
             .unwrap_or_else(|refused| refusal(&path, refused));
         for (name, value) in HEADERS {
@@ -134,13 +128,14 @@ pub(crate) async fn talk<S: Source>(
         .max_buf_size(MAX_HEAD_BYTES)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
-    let _gone_or_too_slow = tokio::time::timeout(most, connection).await;
+    place.serve(connection, most).await;
 }
 
 async fn answer<S: Source>(
     request: Request<Incoming>,
     console: &Console<S::Who>,
     source: &S,
+    place: &Place,
 ) -> Result<Answer, Refused> {
     check_site(request.headers())?;
     let path = request.uri().path().to_owned();
@@ -166,12 +161,14 @@ async fn answer<S: Source>(
         }
         (Method::GET, "/api/state") => {
             guest_of(console, request.headers())?;
+            place.deserve();
             let state = source.state().await;
             let failed = |refusal: Refusal| (StatusCode::SERVICE_UNAVAILABLE, refusal.0);
             state.map(|state| json(&state)).map_err(failed)
         }
         (Method::POST, "/api/act") => {
             let guest = guest_of(console, request.headers())?;
+            place.deserve();
             if guest.role != Role::Operator {
                 let sentence = "this session only looks: `tollgate console --operator` prints a link for one that acts";
                 return Err((StatusCode::FORBIDDEN, sentence.to_owned()));

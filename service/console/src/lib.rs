@@ -11,8 +11,8 @@
 //!
 //! Absent on purpose: cookies, since browsers send those to every port of a host, also to one that a tenant's process listens on: a session's secret is
 //! in the page's own storage, and goes with requests that it makes itself, so there is nothing that another page could have the browser do (CSRF).
-//! TLS: from elsewhere it is reached through `ssh -L`. Views for single tenants. Whoever can connect can take all connections, and have
-//! those who look wait.
+//! TLS: from elsewhere it is reached through `ssh -L`. Views for single tenants. Connections
+//! of those who weren't let in give way.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

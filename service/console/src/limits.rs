@@ -17,7 +17,7 @@ pub const SESSION_LASTS: Duration = Duration::from_secs(4 * 3_600);
 /// How long somebody stays signed in whose page asks nothing: it is hidden, or closed.
 pub const SESSION_IDLE: Duration = Duration::from_secs(15 * 60);
 
-/// Connections at once, each with one request; who comes then waits to be accepted. A browser opens six.
+/// Connections at once, each with one request. One more takes the place of the oldest that hasn't proven that somebody was let in. A browser opens six.
 pub const MAX_CONNECTIONS: usize = 32;
 
 /// How long the head of a request may take, and then its body.

@@ -295,6 +295,11 @@ pub struct Policies {
     /// Files with public keys: PEM (Ed25519, or ECDSA P-256 as cosign writes it), or in wasmsign2's format. With any, only modules
     /// that one of them has signed are accepted. Default: none.
     pub trusted_keys: Vec<PathBuf>,
+    /// User that policy processes and compile workers of a root daemon become: a name of `/etc/passwd`, or a number, which is its group's, too.
+    /// Default: 2,147,000,000, which no system allots.
+    ///
+    /// No other process may have it: processes of one user may stop and kill each other. Daemons of another user don't use it.
+    pub user: Option<String>,
 }
 
 impl Default for Policies {
@@ -309,6 +314,7 @@ impl Default for Policies {
             isolation: Isolation::None,
             process_memory_mib: 256,
             trusted_keys: Vec::new(),
+            user: None,
         }
     }
 }

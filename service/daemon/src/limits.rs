@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 /// Application sessions of one daemon. Each has three segments, of which only touched pages cost memory, and takes five descriptors (three if its
-/// library can't follow to another daemon): this many need a hard limit of 20,600.
+/// library can't follow to another daemon): this many need a hard limit of 23,700.
 pub const MAX_SESSIONS: usize = 4_096;
 /// Of those, one tenant's.
 pub const MAX_SESSIONS_PER_TENANT: usize = MAX_SESSIONS / 4;
@@ -19,22 +19,32 @@ pub const RECEIVE_HEAP_BYTES_PER_TENANT: u64 = RECEIVE_HEAP_BYTES / 4;
 pub const DESCRIPTORS_PER_SESSION: usize = 5;
 /// See [`MAX_SESSIONS`]: of a session whose library can't follow to another daemon.
 pub const DESCRIPTORS_PER_STAYING_SESSION: usize = 3;
-/// Descriptors that neither sessions nor connections may take: for listeners, links, policies' processes and files.
+/// Descriptors that neither sessions nor connections may take: for listeners, policies' processes and files. Peers' come on top ([`SHARE_OF_PEERS`]).
 pub const KEPT_DESCRIPTORS: usize = 56;
 
 /// Sessions of one tenant may take one third of the other descriptors, and so may connections of one user. Not a quarter, as in other tables: many hosts have a hard
 /// limit of 20,000, and [`MAX_SESSIONS_PER_TENANT`] sessions fit into a third of that.
 pub const SHARES_OF_DESCRIPTORS: usize = 3;
 
-/// Links of one runtime to peers, accepted and dialled, but for [`MAX_STRANGERS`] (see [`MAX_DIALLED`]). Each has a 256 KiB receive buffer, touched lazily.
+/// Links and strangers of all runtimes may take one eighth of the descriptors that the process may have, and this part is reserved for them: with a
+/// hard limit of 1,024 each of them has 64 places.
+pub const SHARE_OF_PEERS: usize = 8;
+
+/// Links, and strangers, that a runtime may have however few descriptors there are.
+pub const LEAST_PEERS: usize = 4;
+
+/// Connections of peers that are accepted and that no runtime has looked at yet: each takes a descriptor.
+pub const ACCEPTED_UNSEEN: usize = 64;
+
+/// Links of one runtime to peers, accepted and dialled (neither takes the last [`SHARE_OF_OTHERS`]), but for [`MAX_STRANGERS`]; fewer where there are few descriptors ([`SHARE_OF_PEERS`]). Each has a 256 KiB receive buffer, touched lazily.
 pub const MAX_LINKS: usize = 1_024;
 
 /// Connections that a runtime has accepted and that haven't proven who they are, beside [`MAX_LINKS`]; those that prove themselves at once may exceed that
-/// by as many. A daemon dials once per tenant, all at once after a restart. A silent one takes a descriptor and some 20 KiB.
+/// by as many. Fewer where there are few descriptors. A daemon dials once per tenant, all at once after a restart. A silent one takes a descriptor and some 20 KiB.
 pub const MAX_STRANGERS: usize = 1_024;
 
-/// Of those, from one address.
-pub const MAX_STRANGERS_PER_ADDRESS: usize = MAX_STRANGERS / 2;
+/// The part of those that may come from one address.
+pub const STRANGERS_PER_ADDRESS: usize = 2;
 
 /// Lines of one kind that the log has per second of one tenant, or of all strangers together. More are counted.
 pub const LINES_PER_SECOND: u32 = 4;
@@ -122,22 +132,20 @@ pub const POOLED_BUFFERS: usize = 4_096;
 /// See [`POOLED_BUFFERS`].
 pub const POOLED_BUFFER_BYTES: usize = 16 << 10;
 
-/// Of [`MAX_LINKS`], those that this daemon has dialled, and those that peers have opened: each kind leaves a quarter to the other.
-pub const MAX_DIALLED: usize = MAX_LINKS / 4 * 3;
-/// See [`MAX_DIALLED`].
-pub const MAX_ACCEPTED: usize = MAX_LINKS / 4 * 3;
-/// Of those that peers have opened, one peer's: it opens one per tenant.
-pub const MAX_ACCEPTED_PER_PEER: usize = MAX_LINKS / 4;
-/// Of those, one tenant's, over all peers: each peer opens one.
-pub const MAX_ACCEPTED_PER_TENANT: usize = MAX_LINKS / 4;
-/// Of those, one tenant's of one peer. A peer needs one, and a few more while links are replaced or lost.
+/// The part of a runtime's links that dialled ones leave to those that peers have opened, and those to them.
+pub const SHARE_OF_OTHERS: usize = 4;
+/// The part that one peer may have opened: it opens one link per tenant.
+pub const ACCEPTED_PER_PEER: usize = 2;
+/// The part that peers may have opened for one tenant: each peer opens one.
+pub const ACCEPTED_PER_TENANT: usize = 4;
+/// Links that one peer may have opened for one tenant. A peer needs one, and a few more while links are replaced or lost.
 pub const MAX_ACCEPTED_PER_PAIR: usize = 16;
 
 /// How long `status` shows that a link has found no room.
 pub const FULL_SHOWN: Duration = Duration::from_secs(600);
 
-/// Of [`MAX_DIALLED`], links that one tenant's applications have had dialled. One more ends those that nobody is bound through any more, or is refused.
-pub const MAX_DIALLED_PER_TENANT: usize = MAX_LINKS / 4;
+/// The part that one tenant's applications may have had dialled. One more ends those that nobody is bound through any more, or is refused.
+pub const DIALLED_PER_TENANT: usize = 4;
 
 /// First and longest pause before a peer is dialled again, or asked again for a binding that it no longer accepts; doubled in between.
 pub const REDIAL_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -156,6 +164,9 @@ pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Names that are looked up at once, each on a thread of its own: the system's resolver can't be interrupted.
 pub const LOOKUPS: usize = 64;
+
+/// Names that are looked up beyond that, one of each tenant that has no other: as many tenants have one however many of others' names are dead.
+pub const LOOKUPS_KEPT: usize = 64;
 
 /// Of those, names of one tenant.
 pub const LOOKUPS_PER_TENANT: usize = 4;
@@ -326,8 +337,9 @@ pub const MAX_SCHEMAS: usize = 4_096;
 /// Of those, schemas that one tenant's applications were the first to bind.
 pub const MAX_SCHEMAS_PER_TENANT: usize = MAX_SCHEMAS / 4;
 
-/// Bytes of the descriptor sets that these are in: a process that takes over gets them. 64 MiB, sixteen of the largest.
-pub const MAX_SCHEMA_BYTES_PER_TENANT: usize = 64 << 20;
+/// Bytes that these take in memory, their descriptor sets included: a process that takes over gets those. 128 MiB, some three of the largest sets, or thousands of
+/// usual ones.
+pub const MAX_SCHEMA_BYTES_PER_TENANT: usize = 128 << 20;
 
 /// Schemas of one tenant that are resolved or compared at once; further ones wait. Of each, the descriptor set is held.
 pub const TURNS_PER_TENANT: usize = 2;

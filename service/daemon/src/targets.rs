@@ -3,7 +3,7 @@
 //! A target is somewhere that this daemon connects to, in the name of its tenants and of its key. Left to applications, any of them could have it
 //! dial a port of its own.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use tollgate_engine::Status;
 use tollgate_shm_abi::status::Code;
@@ -81,28 +81,42 @@ pub(crate) fn canonical(target: &str) -> Result<String, Status> {
 }
 
 fn named(target: &str) -> Result<String, String> {
-    if let Ok(mut address) = target.parse::<SocketAddr>() {
+    if let Ok(mut address) = target.parse::<SocketAddr>()
+        && address.port() > 0
+    {
         address.set_ip(address.ip().to_canonical());
         return Ok(address.to_string());
     }
+    if target.contains('/') {
+        return Err("it is a URL; write the host and the port only".to_owned());
+    }
+    if target.parse::<Ipv6Addr>().is_ok() {
+        return Err(format!(
+            "an IPv6 address with its port is written [{target}]:PORT"
+        ));
+    }
     let (host, port) = target.rsplit_once(':').ok_or("it has no port")?;
-    let number = port.parse::<u16>().ok().filter(|port| *port > 0);
-    let number =
-        number.ok_or_else(|| format!("its port {port:?} isn't a number from 1 to 65535"))?;
-    if let Some(ip) = literal(host) {
-        return Ok(SocketAddr::new(ip, number).to_string());
-    }
-    let host = host.trim_end_matches('.');
-    if host.is_empty() {
-        return Err("it has no host".to_owned());
-    }
     if host.len() > MAX_HOST {
         return Err(format!("its host has more than {MAX_HOST} bytes"));
     }
     if host.contains(|c: char| c.is_control() || c.is_whitespace()) {
         return Err("its host has characters that no name has".to_owned());
     }
-    Ok(format!("{}:{number}", host.to_ascii_lowercase()))
+    let is_address = host.starts_with('[') && literal(host).is_some();
+    if host.contains([':', '[', ']']) && !is_address {
+        return Err("an IPv6 address with its port is written [ADDRESS]:PORT".to_owned());
+    }
+    let host = host.trim_end_matches('.');
+    if host.is_empty() {
+        return Err("it has no host".to_owned());
+    }
+    let number = port.parse::<u16>().ok().filter(|port| *port > 0);
+    let number =
+        number.ok_or_else(|| format!("its port {port:?} isn't a number from 1 to 65535"))?;
+    Ok(match literal(host) {
+        Some(ip) => SocketAddr::new(ip, number).to_string(),
+        None => format!("{}:{number}", host.to_ascii_lowercase()),
+    })
 }
 
 /// Whether applications may name this target.
@@ -225,6 +239,13 @@ mod tests {
         refused("b:0", "1 to 65535");
         refused("b:65536", "1 to 65535");
         refused("b\n:1", "characters");
+        refused("127.0.0.1", "no port");
+        refused("http://localhost:1", "a URL");
+        refused("b:1/path", "a URL");
+        refused("[::1", "[ADDRESS]:PORT");
+        refused("[b]:1", "[ADDRESS]:PORT");
+        refused("::1", "[::1]:PORT");
+        refused("fe80::1:zz:1", "[ADDRESS]:PORT");
         refused(&format!("{}:1", "b".repeat(254)), "253 bytes");
         refused(&format!("{}:1", "\u{1}".repeat(60_000)), "60002 bytes");
         refused(&format!("b:{}1", "0".repeat(60_000)), "the limit is 260");

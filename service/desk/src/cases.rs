@@ -227,16 +227,19 @@ fn once() -> u32 {
 impl Cases {
     /// Reads a file; the paths in it are relative to where it is.
     pub fn read(path: &Path) -> Result<Cases, DeskError> {
-        let failed = |reason: String| DeskError::File {
+        let failed = |kind, reason: String| DeskError::File {
             path: path.to_owned(),
+            kind,
             reason,
         };
-        let len = std::fs::metadata(path).map_err(|e| failed(e.to_string()))?;
+        let unreadable = |error: std::io::Error| failed(error.kind(), error.to_string());
+        let len = std::fs::metadata(path).map_err(unreadable)?;
         if len.len() > limits::FILE_BYTES {
             let (len, max) = (len.len(), limits::FILE_BYTES);
-            return Err(failed(format!("it has {len} bytes, the limit is {max}")));
+            let reason = format!("it has {len} bytes, the limit is {max}");
+            return Err(failed(std::io::ErrorKind::FileTooLarge, reason));
         }
-        let text = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
+        let text = std::fs::read_to_string(path).map_err(unreadable)?;
         let mut cases = Cases::parse(&text)?;
         let home = path.parent().unwrap_or(Path::new("."));
         for path in cases.proto.iter_mut().chain(&mut cases.include) {

@@ -12,6 +12,8 @@ pub enum DeskError {
     File {
         /// Its path.
         path: PathBuf,
+        /// What the system says, as a kind.
+        kind: std::io::ErrorKind,
         /// What the system says.
         reason: String,
     },

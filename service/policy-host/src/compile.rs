@@ -29,7 +29,7 @@ use crate::artifact::{Artifact, Key, engine_number};
 use crate::cache::{Artifacts, Found, Refusals};
 use crate::error::cut;
 use crate::worker::{self, WorkerLimits};
-use crate::{Host, LoadError, Manifest, Policy, limits};
+use crate::{ChildUser, Host, LoadError, Manifest, Policy, limits};
 
 /// How a [`Compiler`] works. Fixed for its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub struct CompilerConfig {
     pub memory_bytes: u64,
     /// Directory for compiled code. None (default): it is kept in memory, and forgotten at the end.
     pub artifacts: Option<PathBuf>,
+    /// What a worker becomes if the daemon is root.
+    pub user: ChildUser,
     /// The program that becomes a worker if its first argument is [`worker::ARGUMENT`]. Default: the running one.
     pub program: PathBuf,
 }
@@ -58,6 +60,7 @@ impl Default for CompilerConfig {
             timeout: limits::COMPILE_TIMEOUT,
             memory_bytes: limits::COMPILE_MEMORY_BYTES,
             artifacts: None,
+            user: ChildUser::default(),
             // The file that is being executed, even if another one has its name by now.
             program: PathBuf::from("/proc/self/exe"),
         }
@@ -321,6 +324,8 @@ impl Compiler {
             .arg(std::process::id().to_string())
             .arg(self.config.memory_bytes.to_string())
             .arg(self.limits().cpu_seconds.to_string())
+            .arg(self.config.user.user.to_string())
+            .arg(self.config.user.group.to_string())
             .env_clear()
             .current_dir("/")
             .stdin(module.try_clone()?)
@@ -362,6 +367,11 @@ impl Compiler {
             Some(Signal::XCPU) => LoadError::CompileTimeout {
                 ms: self.config.timeout.as_millis(),
             },
+            // Neither the module nor the compiler can do that: see `Calls::new`.
+            Some(Signal::KILL) => LoadError::NoCompiler(
+                "it was killed by another process, or because the machine is out of memory"
+                    .to_owned(),
+            ),
             // How Rust's library ends a process whose allocation failed.
             Some(Signal::ABORT) if last_words.contains("memory allocation of") => {
                 LoadError::CompileMemory {

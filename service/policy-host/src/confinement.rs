@@ -25,8 +25,65 @@ use seccompiler::{
 use crate::descriptors::close_inherited;
 use crate::limits;
 
-/// Nobody: who owns no files and may do nothing. A process that was root is this user.
+/// The user, and the group, that children of a root daemon become unless the operator names a user: 2,147,000,000. No system allots it: it is above
+/// systemd's range for containers (524,288 to 1,879,048,191) and below 2^31. So no other process has it and may send those children signals.
+pub const RESERVED_ID: u32 = 2_147_000_000;
+
+/// The user of services without a user of their own, in every namespace that maps 65,536 users. Its processes may signal each other.
 const NOBODY: u32 = 65_534;
+
+/// What a child of a root daemon becomes. Children of other daemons keep the daemon's user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChildUser {
+    /// Its user.
+    pub user: u32,
+    /// Its only group.
+    pub group: u32,
+}
+
+impl Default for ChildUser {
+    fn default() -> ChildUser {
+        ChildUser {
+            user: RESERVED_ID,
+            group: RESERVED_ID,
+        }
+    }
+}
+
+impl ChildUser {
+    /// This one if this process's user namespace has it, else the user `nobody`, whose other processes may signal the children.
+    ///
+    /// # Errors
+    /// The second.
+    pub fn in_this_namespace(self) -> Result<ChildUser, ChildUser> {
+        // A kernel without user namespaces has no such files.
+        let map = |file| std::fs::read_to_string(file).unwrap_or_else(|_| IDENTITY.to_owned());
+        let (users, groups) = (map("/proc/self/uid_map"), map("/proc/self/gid_map"));
+        match maps(&users, self.user) && maps(&groups, self.group) {
+            true => Ok(self),
+            false => Err(ChildUser {
+                user: NOBODY,
+                group: NOBODY,
+            }),
+        }
+    }
+}
+
+/// What the map of the first user namespace says: all users are themselves.
+const IDENTITY: &str = "0 0 4294967295";
+
+/// Whether a `uid_map` or `gid_map` has this user or group: lines of first inside, first outside, and how many (user_namespaces(7)).
+fn maps(map: &str, id: u32) -> bool {
+    map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u64>);
+        let (Some(Ok(first)), Some(Ok(_)), Some(Ok(count))) =
+            (numbers.next(), numbers.next(), numbers.next())
+        else {
+            return false;
+        };
+        (first..first.saturating_add(count)).contains(&u64::from(id))
+    })
+}
 
 /// Takes from this process what it has of its parent's: root's identity, all capabilities, and every descriptor but the standard ones. To be
 /// called before anything is opened and any thread is started, since each thread has its own.
@@ -36,7 +93,7 @@ const NOBODY: u32 = 65_534;
 ///
 /// # Errors
 /// Says which step the kernel refused. The process must end then.
-pub(crate) fn drop_privileges() -> Result<(), String> {
+pub(crate) fn drop_privileges(child: ChildUser) -> Result<(), String> {
     // Kernels that can't (5.8 and older) leave what somebody has left open.
     let _not_there = close_inherited();
     set_no_new_privs(true).map_err(failed("new privileges"))?;
@@ -45,7 +102,7 @@ pub(crate) fn drop_privileges() -> Result<(), String> {
         let _unknown_or_not_allowed = remove_capability_from_bounding_set(capability);
     }
     if geteuid().is_root() {
-        become_nobody()?;
+        become_user(child)?;
     }
     let _none_or_too_old = clear_ambient_capability_set();
     let had = capabilities(None).map_err(failed("capabilities"))?;
@@ -62,8 +119,8 @@ const WITHOUT_CAPABILITIES: CapabilitySets = CapabilitySets {
 };
 
 /// Groups first: a user that isn't root can't give them up.
-fn become_nobody() -> Result<(), String> {
-    let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+fn become_user(child: ChildUser) -> Result<(), String> {
+    let (user, group) = (Uid::from_raw(child.user), Gid::from_raw(child.group));
     let became = set_thread_groups(&[])
         .and_then(|()| set_thread_res_gid(group, group, group))
         .and_then(|()| set_thread_res_uid(user, user, user));
@@ -100,9 +157,11 @@ pub(crate) fn limit_resources(own: &[(Resource, u64)]) -> Result<(), String> {
         (Resource::Stack, limits::COMPILER_STACK_BYTES),
     ];
     for &(resource, most) in common.iter().chain(own) {
+        // The kernel sends SIGXCPU at the lower limit of CPU time and SIGKILL at the upper one: SIGXCPU tells why.
+        let above = u64::from(resource == Resource::Cpu);
         let limit = Rlimit {
             current: Some(most),
-            maximum: Some(most),
+            maximum: Some(most + above),
         };
         setrlimit(resource, limit).map_err(failed("resource limits"))?;
     }
@@ -113,15 +172,18 @@ pub(crate) fn limit_resources(own: &[(Resource, u64)]) -> Result<(), String> {
 pub(crate) struct Calls(BTreeMap<i64, Vec<SeccompRule>>);
 
 impl Calls {
-    /// These whatever their arguments; reading descriptor 0; private memory that isn't executable; and signals to oneself, which is what
-    /// aborting does.
+    /// These whatever their arguments; reading descriptor 0; private memory that isn't executable; and SIGABRT to oneself, which is what
+    /// aborting does. So a process that SIGKILL has ended was killed by another process or by the kernel.
     pub(crate) fn new(always: &[c_long]) -> Result<Calls, BackendError> {
         let mut calls = Calls(always.iter().map(|&call| (call, Vec::new())).collect());
         calls.allow_for(libc::SYS_read, 0)?;
         let private = u64::from((libc::MAP_PRIVATE | libc::MAP_ANONYMOUS).cast_unsigned());
         let anonymous = SeccompCondition::new(3, Dword, MaskedEq(private), private)?;
         calls.allow(libc::SYS_mmap, vec![not_executable()?, anonymous])?;
-        calls.allow_for(libc::SYS_tgkill, getpid().as_raw_nonzero().get())?;
+        let is =
+            |at, value: i32| SeccompCondition::new(at, Dword, Eq, u64::from(value.cast_unsigned()));
+        let itself = is(0, getpid().as_raw_nonzero().get())?;
+        calls.allow(libc::SYS_tgkill, vec![itself, is(2, libc::SIGABRT)?])?;
         Ok(calls)
     }
 
@@ -153,4 +215,21 @@ impl Calls {
 pub(crate) fn not_executable() -> Result<SeccompCondition, BackendError> {
     let exec = u64::from(libc::PROT_EXEC.cast_unsigned());
     SeccompCondition::new(2, Qword, MaskedEq(exec), 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_has_the_users_of_its_map() {
+        assert!(maps(IDENTITY, RESERVED_ID));
+        let container = "         0       1000          1\n         1     100000      65536\n";
+        for (id, is_there) in [(0, true), (1, true), (65_536, true), (65_537, false)] {
+            assert_eq!(maps(container, id), is_there, "{id}");
+        }
+        assert!(!maps(container, RESERVED_ID));
+        assert!(!maps("", 0));
+        assert!(!maps("0 0", 0));
+    }
 }

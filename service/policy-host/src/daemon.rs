@@ -25,7 +25,7 @@ use crate::confinement::failed;
 use crate::descriptors::keep_to_oneself;
 
 /// What a daemon that is root may need: files of other users that it is configured with, a low port, memory that a device touches, a socket for
-/// another group, and processes that are nobody's, which it makes and ends.
+/// another group, and processes of another user, which it makes and ends.
 const KEPT: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::CHOWN)

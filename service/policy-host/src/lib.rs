@@ -70,6 +70,7 @@ pub use batch::{Batch, Filling};
 pub use capabilities::{Capabilities, UnknownCapability};
 pub use compile::{Compiler, CompilerConfig, CompilerCounters};
 pub use config::{HostConfig, Setup, TenantLimits};
+pub use confinement::{ChildUser, RESERVED_ID};
 pub use cost::FUEL_PER_MICROSECOND;
 pub use error::{BatchError, Fault, JudgeError, LoadError, Misuse};
 pub use foreign::{ForeignCall, ForeignChange, ForeignInstance, ForeignVerdict, KeyChange, Shown};

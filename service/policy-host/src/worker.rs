@@ -1,13 +1,13 @@
 //! The compile worker: a process of its own that turns one module into machine code, and ends.
 //!
 //! ```text
-//!   daemon ── exec /proc/self/exe compile-worker PARENT MEMORY CPU ──▶ worker
+//!   daemon ── exec /proc/self/exe compile-worker PARENT MEMORY CPU USER GROUP ──▶ worker
 //!     0 ◀── the module     1 ──▶ machine code, or a refusal     2 ──▶ last words     (three memfds, nothing else)
 //! ```
 //!
 //! Invariant: not a byte of the module is read before the process is confined for the rest of its life. Then it can compute,
 //! get private memory up to its limit that is never executable, read descriptor 0 and write descriptors 1 and 2; any other
-//! system call kills it, also through a descriptor that it shouldn't have inherited, whose number no rule names. It is nobody where the daemon is
+//! system call kills it, also through a descriptor that it shouldn't have inherited, whose number no rule names. It is a user without other processes ([`ChildUser`]) where the daemon is
 //! root, has no capability, no descriptor but these and no environment; its directory is `/`, it yields to everybody else, and it dies with the
 //! thread that started it.
 //!
@@ -27,7 +27,9 @@ use rustix::process::{Resource, setpriority_process};
 use seccompiler::{BackendError, BpfProgram};
 use wasmtime::Engine;
 
-use crate::confinement::{self, Calls, drop_privileges, failed, limit_resources, not_executable};
+use crate::confinement::{
+    self, Calls, ChildUser, drop_privileges, failed, limit_resources, not_executable,
+};
 use crate::host::compiler_config;
 use crate::limits;
 
@@ -66,8 +68,8 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 
 fn compile(arguments: impl Iterator<Item = OsString>) -> Result<(), (u8, String)> {
     let unconfined = |text: String| (UNCONFINED, text);
-    drop_privileges().map_err(unconfined)?;
-    let (parent, limits) = parse(arguments).map_err(unconfined)?;
+    let (parent, limits, child) = parse(arguments).map_err(unconfined)?;
+    drop_privileges(child).map_err(unconfined)?;
     let engine = confine(parent, &limits).map_err(unconfined)?;
     let refused = |text: String| (REFUSED, text);
     let mut module = Vec::new();
@@ -80,19 +82,33 @@ fn compile(arguments: impl Iterator<Item = OsString>) -> Result<(), (u8, String)
     write_all(1, &code).map_err(|error| refused(format!("the code can't be written: {error}")))
 }
 
-fn parse(arguments: impl Iterator<Item = OsString>) -> Result<(i32, WorkerLimits), String> {
+fn parse(
+    arguments: impl Iterator<Item = OsString>,
+) -> Result<(i32, WorkerLimits, ChildUser), String> {
     let names = [
         "the daemon's process id",
         "the limit of memory",
         "the limit of CPU time",
+        "the user",
+        "the group",
     ];
-    let [parent, memory_bytes, cpu_seconds] = numbers(arguments, "a compile worker", names)?;
+    let [parent, memory_bytes, cpu_seconds, user, group] =
+        numbers(arguments, "a compile worker", names)?;
     let parent = i32::try_from(parent).map_err(|error| format!("process id {parent}: {error}"))?;
     let limits = WorkerLimits {
         memory_bytes,
         cpu_seconds,
     };
-    Ok((parent, limits))
+    Ok((parent, limits, child_user(user, group)?))
+}
+
+/// What a process is told that it becomes if it is root.
+pub(crate) fn child_user(user: u64, group: u64) -> Result<ChildUser, String> {
+    let id = |number: u64| u32::try_from(number).map_err(|error| format!("user {number}: {error}"));
+    Ok(ChildUser {
+        user: id(user)?,
+        group: id(group)?,
+    })
 }
 
 /// The numbers that a process of the daemon's is started with, in their order.

@@ -26,6 +26,7 @@ pub mod histogram;
 pub mod limits;
 pub mod metrics;
 pub mod otlp;
+pub mod places;
 pub mod prometheus;
 mod protobuf;
 pub mod record;

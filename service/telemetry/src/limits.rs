@@ -77,8 +77,14 @@ pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 /// Times that a request is made before its spans and lines are dropped.
 pub const MAX_TRIES: u32 = 5;
 
-/// Scrapes that are answered at once; who comes then waits to be accepted.
+/// Scrapes that are answered at once. One more takes the place of the oldest connection that hasn't sent a whole request.
 pub const MAX_SCRAPES: usize = 8;
+
+/// How long the head of a scrape's request may take.
+pub const SCRAPE_HEAD_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a scrape whose request is whole has its place to itself: some ten times as long as the answer takes.
+pub const SCRAPE_KEPT: Duration = Duration::from_millis(250);
 
 /// How long a scrape may take, its connection included.
 pub const SCRAPE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,12 +1,12 @@
 //! The endpoint that Prometheus scrapes: `GET /metrics` over HTTP, its `HEAD`, and nothing else.
 //!
-//! Who asks is a stranger: at most [`MAX_SCRAPES`] connections at once, each with one request and [`SCRAPE_TIMEOUT`] for all of it. What is shown is
+//! Who asks is a stranger: at most [`MAX_SCRAPES`] connections at once, each with one request, [`SCRAPE_HEAD_TIMEOUT`] for its head and
+//! [`SCRAPE_TIMEOUT`] for all of it. Silent connections keep no scraper out: [`Places`]. What is shown is
 //! what whoever started it gives; absent on purpose: authentication and TLS, so it listens where the operator says, which should be loopback.
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -14,11 +14,11 @@ use hyper::body::Incoming;
 use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
-use crate::limits::{MAX_SCRAPES, SCRAPE_TIMEOUT};
+use crate::limits::{MAX_SCRAPES, SCRAPE_HEAD_TIMEOUT, SCRAPE_KEPT, SCRAPE_TIMEOUT};
+use crate::places::Places;
 use crate::prometheus::Format;
 
 /// Answers scrapes with what `show` writes, for ever; `None` from it: not now. Within a tokio `LocalSet`.
@@ -27,25 +27,27 @@ where
     S: Fn(Format) -> F + 'static,
     F: Future<Output = Option<Vec<u8>>> + 'static,
 {
-    let (show, places) = (Rc::new(show), Arc::new(Semaphore::new(MAX_SCRAPES)));
+    let (show, places) = (Rc::new(show), Places::new(MAX_SCRAPES, SCRAPE_KEPT));
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            return;
-        };
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors, say: those that are being answered give theirs back.
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
         };
+        let place = places.take().await;
         let show = Rc::clone(&show);
         tokio::task::spawn_local(async move {
-            let service = service_fn(|request| answer(request, &*show));
+            let service = service_fn(|request| {
+                place.deserve();
+                answer(request, &*show)
+            });
             let mut http = hyper::server::conn::http1::Builder::new();
             let connection = http
+                .timer(TokioTimer::new())
+                .header_read_timeout(SCRAPE_HEAD_TIMEOUT)
                 .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), service);
-            let _gone_or_too_slow = tokio::time::timeout(SCRAPE_TIMEOUT, connection).await;
-            drop(place);
+            place.serve(connection, SCRAPE_TIMEOUT).await;
         });
     }
 }

@@ -34,30 +34,128 @@ impl PresharedKey {
         }
     }
 
+    /// Whatever it is: for tests, whose keys protect nothing.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn of_a_test(secret: &[u8]) -> PresharedKey {
+        PresharedKey(secret.to_vec())
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// Why a key is guessed soon, if it is. A proof can be attacked offline by whoever saw it, so a key has to be random; this finds what isn't at all.
+/// Why a key is guessed soon, if it is. A proof can be attacked offline by whoever saw it, so a key has to be random: bytes, or as text hexadecimal
+/// digits or base64. Any other text is a person's, and is guessed.
 fn weakness(secret: &[u8]) -> Option<&'static str> {
+    if let Some(why) = pattern(secret) {
+        return Some(why);
+    }
+    let text = std::str::from_utf8(secret).ok()?;
+    if text.contains(|c: char| c.is_control() && !c.is_whitespace()) {
+        return None;
+    }
+    // As `openssl rand -base64 64` breaks its lines.
+    let digits: Vec<u8> = secret
+        .iter()
+        .copied()
+        .filter(|c| !matches!(c, b'\r' | b'\n'))
+        .collect();
+    let (decoded, is_base64) = match from_hex(&digits) {
+        Some(decoded) => (decoded, false),
+        None => match from_base64(&digits) {
+            Some(decoded) => (decoded, true),
+            None => return Some("it is text, and neither hexadecimal digits nor base64"),
+        },
+    };
+    let changes = digits
+        .windows(2)
+        .filter(|pair| class(pair[0]) != class(pair[1]));
+    match () {
+        () if decoded.len() < limits::MIN_KEY => {
+            Some("as hexadecimal digits or base64 it has too few bytes")
+        }
+        () if digits.iter().all(u8::is_ascii_digit) => Some("it is a number"),
+        () if counts_for_long(&digits) => Some("it counts"),
+        // Of random base64 two of three neighbours differ so; of words hardly any.
+        () if is_base64 && changes.count() * 4 < digits.len() => Some("it consists of words"),
+        () => pattern(&decoded),
+    }
+}
+
+/// Capital, small letter, or neither.
+fn class(c: u8) -> (bool, bool) {
+    (c.is_ascii_uppercase(), c.is_ascii_lowercase())
+}
+
+/// What is wrong with bytes, whatever they mean.
+fn pattern(bytes: &[u8]) -> Option<&'static str> {
     let mut seen = [false; 256];
-    secret
+    bytes
         .iter()
         .for_each(|byte| seen[usize::from(*byte)] = true);
     let variety = seen.iter().filter(|seen| **seen).count();
-    let repeats = |period: usize| secret[period..] == secret[..secret.len() - period];
-    let step = |pair: &[u8]| pair[1].wrapping_sub(pair[0]);
-    let mut steps = secret.windows(2).map(step);
+    let repeats = |period: usize| bytes[period..] == bytes[..bytes.len() - period];
+    let mut steps = bytes.windows(2).map(step);
     let first = steps.next();
     match () {
         () if variety < limits::MIN_KEY_VARIETY => Some("it has hardly any different bytes"),
-        () if (1..limits::MIN_KEY).any(|period| 2 * period <= secret.len() && repeats(period)) => {
-            Some("it repeats a few bytes")
-        }
+        () if (1..=bytes.len() / 2).any(repeats) => Some("it repeats a few bytes"),
         () if steps.all(|step| Some(step) == first) => Some("it only counts"),
         () => None,
     }
+}
+
+fn step(pair: &[u8]) -> u8 {
+    pair[1].wrapping_sub(pair[0])
+}
+
+/// Whether so many characters in a row count up, count down or are the same: `01234567`, `hgfedcba`.
+fn counts_for_long(text: &[u8]) -> bool {
+    const STEPS: usize = 7;
+    let steps: Vec<u8> = text.windows(2).map(step).collect();
+    let is_run = |steps: &[u8]| {
+        matches!(steps[0], 0 | 1 | u8::MAX) && steps.iter().all(|step| *step == steps[0])
+    };
+    steps.windows(STEPS).any(is_run)
+}
+
+fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
+    let digit = |c: u8| char::from(c).to_digit(16);
+    let (pairs, []) = text.as_chunks::<2>() else {
+        return None;
+    };
+    let byte = |pair: &[u8; 2]| u8::try_from((digit(pair[0])? << 4) | digit(pair[1])?).ok();
+    pairs.iter().map(byte).collect()
+}
+
+/// Of either alphabet of RFC 4648, with padding or without.
+fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
+    let padding = text.iter().rev().take_while(|c| **c == b'=').count();
+    let digits = &text[..text.len() - padding];
+    if padding > 2 || (padding > 0 && text.len() % 4 != 0) || digits.len() % 4 == 1 {
+        return None;
+    }
+    let value = |c: u8| match c {
+        b'A'..=b'Z' => Some(c - b'A'),
+        b'a'..=b'z' => Some(c - b'a' + 26),
+        b'0'..=b'9' => Some(c - b'0' + 52),
+        b'+' | b'-' => Some(62),
+        b'/' | b'_' => Some(63),
+        _ => None,
+    };
+    let mut bytes = Vec::with_capacity(digits.len() * 3 / 4);
+    let (mut bits, mut have) = (0_u32, 0);
+    for &c in digits {
+        bits = (bits << 6) | u32::from(value(c)?);
+        have += 6;
+        if have >= 8 {
+            have -= 8;
+            bytes.push((bits >> have) as u8);
+            bits &= (1 << have) - 1;
+        }
+    }
+    Some(bytes)
 }
 
 /// Never prints the key.
@@ -144,6 +242,20 @@ pub(crate) fn valid_name(name: &str) -> bool {
         && name
             .bytes()
             .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+/// Whether a host's name is that of this host only. Every host calls itself `localhost` and the like, so a peer that means another one says that, too.
+pub fn names_one_host(host: &str) -> bool {
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    let is_loopback = |name: &str| {
+        matches!(
+            name,
+            "localhost" | "loopback" | "ip6-localhost" | "ip6-loopback"
+        )
+    };
+    let first = host.split('.').next().unwrap_or_default();
+    let last = host.rsplit('.').next().unwrap_or_default();
+    !host.is_empty() && !is_loopback(first) && !is_loopback(last)
 }
 
 /// The operator's configuration can't be used.

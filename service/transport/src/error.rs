@@ -69,7 +69,7 @@ pub enum LinkError {
     #[error("the peer is this daemon itself: applications of one host need no target")]
     Itself,
     #[error(
-        "the peer means to reach {target:?} at {dialled}, but its connection arrived at {arrived}: if that is another name of this daemon, list it with --advertise"
+        "the dialling daemon means to reach {target:?} at {dialled}, but its connection arrived at {arrived}: if the daemon at {arrived} has that name or address, too, list it with --advertise there"
     )]
     NotMeant {
         target: String,

@@ -27,7 +27,7 @@ use sha2::Sha256;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::config::{ConfigError, LinkConfig, PresharedKey, Role, valid_name};
+use crate::config::{ConfigError, LinkConfig, PresharedKey, Role, names_one_host, valid_name};
 use crate::error::LinkError;
 use crate::frame::{self, Kind, u16_at, u32_at, u64_at};
 use crate::limits;
@@ -544,7 +544,8 @@ impl Names {
         };
         let is_loopback = self.arrived.ip().to_canonical().is_loopback();
         let mut others = self.others.iter();
-        is_own_port && (same(host, &self.own) || is_loopback && same(host, "localhost"))
+        let is_named = same(host, &self.own) && names_one_host(host);
+        is_own_port && (is_named || is_loopback && same(host, "localhost"))
             || others.any(|name| match name.rsplit_once(':') {
                 Some((its, its_port)) if !name.ends_with(']') => {
                     port == its_port && same(host, its)

@@ -21,7 +21,7 @@ mod seal;
 pub mod testing;
 mod tx;
 
-pub use config::{ConfigError, LinkConfig, PresharedKey, Role};
+pub use config::{ConfigError, LinkConfig, PresharedKey, Role, names_one_host};
 pub use error::{Blame, LinkError, Reason, SendError};
 pub use event::{
     Body, CallHead, Came, Credit, Event, Image, Moved, Queued, StreamCredit, StreamHead,

@@ -111,7 +111,7 @@ pub fn config(name: &str) -> LinkConfig {
 /// A daemon of this name, with this key.
 pub fn keyed(name: &str, key: &str) -> LinkConfig {
     LinkConfig {
-        key: Some(PresharedKey::new(key.as_bytes()).unwrap()),
+        key: Some(PresharedKey::of_a_test(key.as_bytes())),
         ..LinkConfig::new(name)
     }
 }

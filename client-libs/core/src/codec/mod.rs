@@ -107,11 +107,11 @@ impl<B: AsRef<[u8]>> Encode for RawBlock<B> {
     }
 }
 
-/// Declares a protobuf enum: a newtype over its number with named constants, so that unknown values survive. For
-/// generated code.
+/// Declares a protobuf enum: a newtype over its number with named constants, so that unknown values survive. A constant that the schema
+/// calls otherwise says so: `RED = 1 as "COLOR_RED"`. For generated code.
 #[macro_export]
 macro_rules! open_enum {
-    ($(#[$doc:meta])* pub struct $name:ident { $($value:ident = $number:literal,)* }) => {
+    ($(#[$doc:meta])* pub struct $name:ident { $($value:ident = $number:literal $(as $declared:literal)?,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(
@@ -125,21 +125,22 @@ macro_rules! open_enum {
                 pub const $value: Self = Self($number);
             )*
 
-            /// The name of the value in the schema, if it has one.
+            /// The name of the value in the schema, such as `COLOR_RED`, if it has one; of several, the first.
             #[allow(unreachable_patterns, reason = "two names may have one number")]
             pub fn name(self) -> ::core::option::Option<&'static str> {
                 match self.0 {
-                    $($number => ::core::option::Option::Some(::core::stringify!($value)),)*
+                    $($number => ::core::option::Option::Some([$($declared,)? ::core::stringify!($value)][0]),)*
                     _ => ::core::option::Option::None,
                 }
             }
         }
 
         impl ::core::fmt::Debug for $name {
+            #[allow(unreachable_patterns, reason = "two names may have one number")]
             fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                match self.name() {
-                    ::core::option::Option::Some(name) => f.write_str(name),
-                    ::core::option::Option::None => ::core::write!(f, "{}({})", ::core::stringify!($name), self.0),
+                match self.0 {
+                    $($number => f.write_str(::core::stringify!($value)),)*
+                    number => ::core::write!(f, "{}({number})", ::core::stringify!($name)),
                 }
             }
         }

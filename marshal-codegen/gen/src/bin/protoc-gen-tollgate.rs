@@ -12,11 +12,16 @@ use std::io::{Read, Write};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if std::env::args_os().len() > 1 {
-        eprintln!(
-            "protoc-gen-tollgate: a plugin of protoc, which starts it: \
-             protoc --tollgate_out=DIR --tollgate_opt=lang=rust|c|python FILE.proto"
-        );
+    if let Some(word) = std::env::args_os().nth(1) {
+        const USAGE: &str = "protoc-gen-tollgate: a plugin of protoc, which starts it: \
+                             protoc --tollgate_out=DIR --tollgate_opt=lang=rust|c|python FILE.proto";
+        if word == "--help" || word == "-h" {
+            return match writeln!(std::io::stdout(), "{USAGE}") {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(_) => ExitCode::FAILURE,
+            };
+        }
+        eprintln!("{USAGE}");
         return ExitCode::FAILURE;
     }
     match answer() {

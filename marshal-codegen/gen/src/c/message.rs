@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use tollgate_schema::Cardinality;
 
-use crate::c::names::{Names, member};
+use crate::c::names::{Names, marked, member};
 use crate::model::{Entry, Enum, Field, Message, Oneof, TypeName, Value};
 use crate::names::Scope;
 use crate::text::Text;
@@ -30,11 +30,19 @@ pub(crate) struct Struct<'m> {
     size: u32,
     presence_words: u32,
     oneofs: &'m [Oneof],
+    /// The members of each oneof in the structs: its case and its union.
+    choices: Vec<Choice>,
     /// What is in the fixed part besides presence and cases.
     slots: Vec<Slot<'m>>,
     unknown: Option<u32>,
     /// The fields, for a message.
     fields: &'m [Field],
+}
+
+/// What a oneof's members of the structs are called.
+struct Choice {
+    case: String,
+    union: String,
 }
 
 /// A field's place in the fixed part.
@@ -43,6 +51,8 @@ struct Slot<'m> {
     name: String,
     /// What the struct's member is called.
     member: String,
+    /// What the member of the value is called that tells whether an optional field is set.
+    is_set: String,
     offset: u32,
     cardinality: Cardinality,
     value: &'m Value,
@@ -59,7 +69,7 @@ impl<'m> Struct<'m> {
             Some(Struct::of_entry(entry, &field.value, names))
         };
         let mut all: Vec<_> = message.fields.iter().filter_map(entry).collect();
-        let types: Vec<String> = message.fields.iter().map(|f| types(f, names)).collect();
+        let (slots, choices) = Slot::all(message, names);
         all.push(Struct {
             names,
             declared: &message.name,
@@ -68,11 +78,8 @@ impl<'m> Struct<'m> {
             size: message.size,
             presence_words: message.presence_words,
             oneofs: &message.oneofs,
-            slots: message
-                .fields
-                .iter()
-                .map(|f| Slot::of(f, names, &types))
-                .collect(),
+            choices,
+            slots,
             unknown: Some(message.unknown),
             fields: &message.fields,
         });
@@ -84,6 +91,7 @@ impl<'m> Struct<'m> {
             names,
             name: name.to_owned(),
             member: name.to_owned(),
+            is_set: String::new(),
             offset,
             cardinality: Cardinality::Singular,
             value,
@@ -99,6 +107,7 @@ impl<'m> Struct<'m> {
             size: entry.size,
             presence_words: 0,
             oneofs: &[],
+            choices: Vec::new(),
             slots: vec![
                 slot("key", 1, entry.key_offset, &entry.key),
                 slot("value", 2, entry.value_offset, value),
@@ -166,12 +175,8 @@ impl<'m> Struct<'m> {
                 format!("uint32_t presence_[{}]", self.presence_words),
             ));
         }
-        for oneof in self.oneofs {
-            members.push((
-                oneof.case_offset,
-                4,
-                format!("uint32_t {}_case_", oneof.name),
-            ));
+        for (oneof, choice) in self.oneofs.iter().zip(&self.choices) {
+            members.push((oneof.case_offset, 4, format!("uint32_t {}", choice.case)));
         }
         for slot in &self.slots {
             let (c_type, size) = slot.fixed_type();
@@ -213,14 +218,14 @@ impl<'m> Struct<'m> {
         for slot in self.slots.iter().filter(|s| !s.is_member()) {
             slot.emit_value(text);
         }
-        for (index, oneof) in self.oneofs.iter().enumerate() {
+        for (index, choice) in self.choices.iter().enumerate() {
             text.line("/* Oneof: the number of the member that is set, or 0. */");
-            text.line(format!("uint32_t {}_case_;", oneof.name));
+            text.line(format!("uint32_t {};", choice.case));
             text.line("union {");
             for slot in self.members(index) {
                 slot.emit_value(text);
             }
-            text.line(format!("}} {};", member(&oneof.name)));
+            text.line(format!("}} {};", choice.union));
         }
         if !self.is_entry() {
             text.line(
@@ -298,23 +303,42 @@ impl<'m> Struct<'m> {
 }
 
 impl<'m> Slot<'m> {
-    /// `types` are those of the struct's members, which no member hides.
-    fn of(field: &'m Field, names: &'m Names, types: &[String]) -> Slot<'m> {
-        let mut member = member(&field.name);
-        while types.contains(&member) {
-            member.push('_');
-        }
-        Slot {
+    /// The slots of a message, and what its oneofs' members are called. In C++ a member's name hides the type from those behind it, so no
+    /// member is called like the type of one.
+    fn all(message: &'m Message, names: &'m Names) -> (Vec<Slot<'m>>, Vec<Choice>) {
+        let types = message.fields.iter().map(|f| types(f, names));
+        let own = ["presence_", "unknown_"].map(str::to_owned);
+        let mut scope = Scope::without(types.chain(own));
+        let mut marked = |name: &str, end: &str| scope.take(marked(name, end));
+        let cases: Vec<String> = (message.oneofs.iter())
+            .map(|oneof| marked(&oneof.name, "_case_"))
+            .collect();
+        let flags: Vec<String> = (message.fields.iter())
+            .map(|field| match field.cardinality {
+                Cardinality::Optional { .. } => marked(&field.name, "_is_set_"),
+                _ => String::new(),
+            })
+            .collect();
+        let declared = message.fields.iter().map(|f| f.name.as_str());
+        let declared = declared.chain(message.oneofs.iter().map(|o| o.name.as_str()));
+        let mut members = scope.take_all(declared, member);
+        let unions = members.split_off(message.fields.len());
+        let slot = |((field, member), is_set): ((&'m Field, String), String)| Slot {
             names,
             name: field.name.clone(),
             member,
+            is_set,
             offset: field.offset,
             cardinality: field.cardinality,
             value: &field.value,
             entry: field.entry.as_ref(),
             number: field.number,
             doc: field.doc(),
-        }
+        };
+        let slots = message.fields.iter().zip(members).zip(flags).map(slot);
+        let choices = cases.into_iter().zip(unions);
+        let choices = choices.map(|(case, union)| Choice { case, union });
+        (slots.collect(), choices.collect())
     }
 
     fn is_member(&self) -> bool {
@@ -364,7 +388,7 @@ impl<'m> Slot<'m> {
             }
             (None, cardinality) => {
                 if let Cardinality::Optional { .. } = cardinality {
-                    text.line(format!("bool {}_is_set_;", self.name));
+                    text.line(format!("bool {};", self.is_set));
                 }
                 let pointer = if let Value::Message(_) = self.value {
                     "const "
@@ -386,7 +410,7 @@ impl<'m> Slot<'m> {
         match self.cardinality {
             Cardinality::Repeated | Cardinality::Map => self.emit_put_array(name, text),
             Cardinality::Optional { bit } => {
-                text.line(format!("if (m->{}_is_set_) {{", self.name));
+                text.line(format!("if (m->{}) {{", self.is_set));
                 text.line(format!(
                     "fixed.presence_[{}] |= UINT32_C(1) << {};",
                     bit / 32,
@@ -396,10 +420,10 @@ impl<'m> Slot<'m> {
                 text.line("}");
             }
             Cardinality::Oneof { index } => {
-                let oneof = &parent.oneofs[index as usize].name;
-                text.line(format!("if (m->{oneof}_case_ == {}) {{", self.number));
-                text.line(format!("fixed.{oneof}_case_ = {};", self.number));
-                self.emit_put_one(name, &format!("m->{}.{name}", member(oneof)), text);
+                let Choice { case, union } = &parent.choices[index as usize];
+                text.line(format!("if (m->{case} == {}) {{", self.number));
+                text.line(format!("fixed.{case} = {};", self.number));
+                self.emit_put_one(name, &format!("m->{union}.{name}"), text);
                 text.line("}");
             }
             Cardinality::Singular => {
@@ -485,8 +509,8 @@ struct Readers<'a, 'm> {
 impl Readers<'_, '_> {
     fn emit(&mut self) {
         let one = self.one;
-        for oneof in one.oneofs {
-            let at = format!("offsetof({}, {}_case_)", one.name, oneof.name);
+        for (oneof, choice) in one.oneofs.iter().zip(&one.choices) {
+            let at = format!("offsetof({}, {})", one.name, choice.case);
             let call = format!("tollgate_get_u32_(view.v, {at})");
             let doc = format!(
                 "Oneof {}: the number of the member that is set, or 0.",
@@ -742,14 +766,15 @@ pub(crate) fn emit_enum(declared: &Enum, names: &Names, text: &mut Text) -> Vec<
     text.line(format!("typedef int32_t {name};"));
     text.line("enum {");
     let mut defined = vec![name.clone()];
-    for (value, number) in &declared.values {
-        let number = match *number {
+    for value in &declared.values {
+        let number = match value.number {
             // The literal would be a long.
             i32::MIN => "-2147483647 - 1".to_owned(),
             number => number.to_string(),
         };
-        text.line(format!("{name}_{value} = {number},"));
-        defined.push(format!("{name}_{value}"));
+        let constant = format!("{name}_{}", value.name);
+        text.line(format!("{constant} = {number},"));
+        defined.push(constant);
     }
     text.line("};");
     defined

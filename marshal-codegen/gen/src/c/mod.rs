@@ -22,16 +22,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest, Sha256};
 
+use crate::Files;
 use crate::model::{Enum, Message, Model, Package, TypeName};
 use crate::text::Text;
-use crate::{Files, GenError};
 use message::Struct;
-use names::{Names, ident};
+use names::Names;
 
 /// The file that all headers include.
 const RUNTIME: (&str, &str) = ("tollgate_block.h", include_str!("tollgate_block.h"));
 
-pub(crate) fn generate(model: &Model) -> Result<Files, GenError> {
+pub(crate) fn generate(model: &Model) -> Files {
     let names = give_names(model);
     let mut files = BTreeMap::from([(RUNTIME.0.to_owned(), RUNTIME.1.to_owned())]);
     for package in model.wanted() {
@@ -43,11 +43,11 @@ pub(crate) fn generate(model: &Model) -> Result<Files, GenError> {
         header.emit(model);
         files.insert(file_name(&package.name), header.text.finish());
         if !package.services.is_empty() {
-            let name = file_name(&package.name).replace(".tollgate.h", ".tollgate_service.h");
+            let name = header_name(&package.name, "tollgate_service");
             files.insert(name, services_header(package, &names));
         }
     }
-    Ok(files)
+    files
 }
 
 /// Gives every item of the schema its name. What an item defines is what its writers say when they write it alone.
@@ -58,10 +58,10 @@ fn give_names(model: &Model) -> Names {
         .flat_map(|method| [&method.input, &method.output])
         .collect();
     for package in &model.packages {
-        names.take(guard(&package.name, "TOLLGATE_H"));
-        names.take(guard(&package.name, "TOLLGATE_SERVICE_H"));
+        names.take_guard(guard(&package.name, "TOLLGATE_H"));
+        names.take_guard(guard(&package.name, "TOLLGATE_SERVICE_H"));
         if !package.services.is_empty() {
-            names.take(descriptor_set(&package.name));
+            names.give_descriptor_set(&package.name);
         }
     }
     for package in &model.packages {
@@ -156,7 +156,7 @@ impl Header<'_> {
     }
 
     fn services(&mut self, model: &Model) {
-        let set = descriptor_set(&self.package.name);
+        let set = self.names.descriptor_set(&self.package.name);
         self.text.line("");
         self.text
             .line("/* The compiled schema, a serialized google.protobuf.FileDescriptorSet. */");
@@ -164,7 +164,7 @@ impl Header<'_> {
         self.text.bytes(&model.descriptor_set);
         self.text.line("};");
         for service in &self.package.services {
-            service::emit(service, self.names, &set, &mut self.text);
+            service::emit(service, self.names, set, &mut self.text);
         }
     }
 }
@@ -193,11 +193,6 @@ fn services_header(package: &Package, names: &Names) -> String {
     header.text.finish()
 }
 
-/// The array of a package's descriptor set.
-fn descriptor_set(package: &str) -> String {
-    ident(package, &[], "descriptor_set")
-}
-
 /// The macro that guards a header. Packages that look alike in capitals are told apart by a hash: a header that another one's macro
 /// keeps out is missing without a word.
 fn guard(package: &str, kind: &str) -> String {
@@ -223,9 +218,11 @@ fn enums(package: &Package) -> impl Iterator<Item = &Enum> {
     package.enums.iter().chain(inner)
 }
 
-fn file_name(package: &str) -> String {
-    match package {
-        "" => "_.tollgate.h".to_owned(),
-        _ => format!("{package}.tollgate.h"),
-    }
+pub(crate) fn file_name(package: &str) -> String {
+    header_name(package, "tollgate")
+}
+
+fn header_name(package: &str, kind: &str) -> String {
+    let package = if package.is_empty() { "_" } else { package };
+    format!("{package}.{kind}.h")
 }

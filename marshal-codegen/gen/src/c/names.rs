@@ -1,7 +1,8 @@
 //! C names: everything is prefixed by its package and by the messages around it.
 //!
 //! Names that end in an underscore are the generator's own (`presence_`, `unknown_`, `x_is_set_`). A field whose name ends in
-//! one, or that C or C++ won't have as a member, gets one more, so that no two of them meet: the generator's end in one.
+//! one, or that C or C++ won't have as a member, gets one more, so that no two of them meet: the generator's end in one. Names that C
+//! reserves by their beginning (`_Bool`, `__int128`) begin with an `x` instead.
 //!
 //! C has one name space. What an item defines, its own name and all that begin with it, is free together or not at all: where one of
 //! them is taken, the item is called with an underscore at its end. Top-level items come before nested ones.
@@ -14,6 +15,8 @@ use crate::model::TypeName;
 #[derive(Default)]
 pub(crate) struct Names {
     given: BTreeMap<TypeName, String>,
+    /// By package: the array of its descriptor set.
+    descriptor_sets: BTreeMap<String, String>,
     taken: BTreeSet<String>,
 }
 
@@ -30,8 +33,8 @@ impl Names {
         let library = entries(MACROS).chain(entries(DECLARED));
         let taken = own.chain(library).chain(LOCALS.iter().copied());
         Names {
-            given: BTreeMap::new(),
             taken: taken.map(str::to_owned).collect(),
+            ..Names::default()
         }
     }
 
@@ -50,9 +53,24 @@ impl Names {
         self.given.insert(name.clone(), given);
     }
 
-    /// Takes a name that is no item's.
-    pub(crate) fn take(&mut self, name: String) {
+    /// Takes the macro that guards a header, which no two packages share.
+    pub(crate) fn take_guard(&mut self, name: String) {
         self.taken.insert(name);
+    }
+
+    /// Names the array of a package's descriptor set: `a.b` and `a_b` have one prefix.
+    pub(crate) fn give_descriptor_set(&mut self, package: &str) {
+        let name = free(
+            ident(package, &[], "descriptor_set"),
+            &[""],
+            &mut self.taken,
+        );
+        self.descriptor_sets.insert(package.to_owned(), name);
+    }
+
+    /// The array of the descriptor set of a package with services.
+    pub(crate) fn descriptor_set(&self, package: &str) -> &str {
+        &self.descriptor_sets[package]
     }
 }
 
@@ -74,10 +92,11 @@ pub(crate) fn free<S: AsRef<str>>(
 const MACROS: &str = include_str!("macros.txt");
 /// What an item can't be called that has no prefix.
 const DECLARED: &str = include_str!("declared.txt");
-/// Parameters and variables in whose scope a type or a service is named, and what is a program's or C++'s.
+/// Parameters, variables and members in whose scope an item is named, and what is a program's or C++'s. A test takes each word that the
+/// generator writes for the name of an item.
 const LOCALS: &[&str] = &[
-    "all", "at", "client", "fixed", "handlers", "i", "index", "m", "main", "session", "status",
-    "std", "target", "view", "w",
+    "all", "at", "client", "count", "fixed", "handlers", "i", "index", "items", "key", "m", "main",
+    "session", "status", "std", "target", "value", "view", "w",
 ];
 
 /// The words of a list with comments.
@@ -212,16 +231,32 @@ pub(crate) fn ident(package: &str, outer: &[String], name: &str) -> String {
     let parts = package.split('.').filter(|part| !part.is_empty());
     let mut parts: Vec<&str> = parts.chain(outer.iter().map(String::as_str)).collect();
     parts.push(name);
-    member(&parts.join("_"))
+    let name = member(&parts.join("_"));
+    // Outside of structs, C has all names that begin with an underscore.
+    match name.starts_with('_') {
+        true => format!("x{name}"),
+        false => name,
+    }
 }
 
 /// The name of a struct's member.
 pub(crate) fn member(name: &str) -> String {
     let is_taken = || RESERVED.contains(&name) || entries(MACROS).any(|entry| entry == name);
-    if name.ends_with('_') || is_taken() {
-        format!("{name}_")
-    } else {
-        name.to_owned()
+    let end = match name.ends_with('_') || is_taken() {
+        true => "_",
+        false => "",
+    };
+    marked(name, end)
+}
+
+/// A name that the generator makes of another one, by what it puts behind it. C and C++ have all names that begin with two underscores, or
+/// with one and a capital letter: `_Bool`, `__int128`. Those begin with an `x` instead.
+pub(crate) fn marked(name: &str, end: &str) -> String {
+    let whole = format!("{name}{end}");
+    let is_reserved = |c: char| c == '_' || c.is_ascii_uppercase();
+    match whole.strip_prefix('_') {
+        Some(rest) if rest.starts_with(is_reserved) => format!("x{whole}"),
+        _ => whole,
     }
 }
 
@@ -255,6 +290,8 @@ mod tests {
             "a_b_Outer_Inner"
         );
         assert_eq!(ident("", &[], "int"), "int_");
+        assert_eq!(ident("", &[], "_exit"), "x_exit");
+        assert_eq!(ident("_p", &[], "M"), "x_p_M");
         for (name, expected) in [
             ("class", "class_"),
             ("class_", "class__"),
@@ -262,6 +299,11 @@ mod tests {
             ("x", "x"),
             ("INT32_MAX", "INT32_MAX_"),
             ("st_atime", "st_atime_"),
+            ("_x", "_x"),
+            ("_Bool", "x_Bool"),
+            ("__int128", "x__int128"),
+            ("__FILE__", "x__FILE___"),
+            ("_", "x__"),
         ] {
             assert_eq!(member(name), expected);
         }

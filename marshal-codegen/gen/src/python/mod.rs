@@ -16,9 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tollgate_schema::Cardinality;
 
+use crate::Files;
 use crate::model::{Enum, Field, Message, Model, Package, TypeName, Value};
 use crate::text::Text;
-use crate::{Files, GenError};
 use names::{Attributes, Names, enum_member, module_alias, module_name};
 
 /// The module that all others import.
@@ -27,8 +27,8 @@ const RUNTIME: (&str, &str) = ("tollgate_block.py", include_str!("tollgate_block
 /// Bytes of a descriptor set per line.
 const BYTES_PER_LINE: usize = 24;
 
-pub(crate) fn generate(model: &Model) -> Result<Files, GenError> {
-    let names = Names::new(model)?;
+pub(crate) fn generate(model: &Model) -> Files {
+    let names = Names::new(model);
     let mut files = BTreeMap::from([(RUNTIME.0.to_owned(), RUNTIME.1.to_owned())]);
     for package in model.wanted() {
         let module = Module {
@@ -37,10 +37,13 @@ pub(crate) fn generate(model: &Model) -> Result<Files, GenError> {
             hidden: BTreeSet::new(),
             text: Text::default(),
         };
-        let name = format!("{}.py", module_name(&package.name));
-        files.insert(name, module.emit(model));
+        files.insert(file_name(&package.name), module.emit(model));
     }
-    Ok(files)
+    files
+}
+
+pub(crate) fn file_name(package: &str) -> String {
+    module_name(package) + ".py"
 }
 
 /// One module under construction.
@@ -150,9 +153,9 @@ impl Module<'_> {
         self.text.line(format!("\"\"\"`{}`.\"\"\"", declared.name));
         self.text.line("");
         let mut names = Attributes::of_enum();
-        for (value, number) in &declared.values {
-            let name = names.take(&enum_member(value));
-            self.text.line(format!("{name} = {number}"));
+        for value in &declared.values {
+            let name = names.take(&enum_member(&value.name));
+            self.text.line(format!("{name} = {}", value.number));
         }
         self.text.dedent();
     }

@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::GenError;
 use crate::model::{Enum, Message, Model, Package, Service, TypeName};
 use crate::names::Scope;
 
@@ -72,26 +71,14 @@ impl Class {
 }
 
 impl Names {
-    pub(crate) fn new(model: &Model) -> Result<Names, GenError> {
+    pub(crate) fn new(model: &Model) -> Names {
         let mut names = Names::default();
-        let mut modules: BTreeMap<String, &str> = BTreeMap::new();
         let mut aliases = OF_MODULES.map(str::to_owned).to_vec();
-        for package in &model.packages {
-            let module = module_name(&package.name);
-            aliases.push(module_alias(&package.name));
-            if let Some(first) = modules.insert(module.clone(), &package.name) {
-                return Err(GenError::NameClash {
-                    language: "Python",
-                    first: first.to_owned(),
-                    second: package.name.clone(),
-                    name: format!("the module {module}"),
-                });
-            }
-        }
+        aliases.extend(model.packages.iter().map(|p| module_alias(&p.name)));
         for package in &model.packages {
             names.package(package, &aliases);
         }
-        Ok(names)
+        names
     }
 
     pub(crate) fn class(&self, name: &TypeName) -> &Class {
@@ -242,12 +229,12 @@ pub(crate) fn module_name(package: &str) -> String {
     }
 }
 
-/// How other modules name a package's module. Two underscores at the beginning would be private to a class.
+/// How other modules name a package's module. Two underscores at the beginning would be private to a class, so those of the module are
+/// at the end.
 pub(crate) fn module_alias(package: &str) -> String {
-    match package {
-        "" => "_tollgate_".to_owned(),
-        _ => format!("_{}", module_name(package)),
-    }
+    let module = module_name(package);
+    let bare = module.trim_start_matches('_');
+    format!("_{bare}{}", "_".repeat(module.len() - bare.len()))
 }
 
 /// A member of an enum. Python keeps names between underscores to itself.
@@ -259,13 +246,21 @@ pub(crate) fn enum_member(value: &str) -> String {
     }
 }
 
+/// The name of a class: of an enum, a message or a service.
 fn not_a_keyword(name: &str) -> String {
-    // The last are names that modules give to classes themselves.
-    let taken = KEYWORDS.contains(&name) || name.starts_with("__") || name.starts_with("_type_");
-    if taken {
-        format!("{}_", name.trim_start_matches('_'))
-    } else {
-        name.to_owned()
+    // Two underscores at the beginning are private to a class; of one alone, its view or a twin would have two. The last are names that
+    // modules give to classes themselves.
+    let is_taken = KEYWORDS.contains(&name)
+        || name == "_"
+        || name.starts_with("__")
+        || name.starts_with("_type_");
+    if !is_taken {
+        return name.to_owned();
+    }
+    let bare = name.trim_start_matches('_');
+    match bare.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        true => format!("{bare}_"),
+        false => format!("T{name}"),
     }
 }
 
@@ -330,6 +325,30 @@ mod tests {
             ("__", "f__"),
         ] {
             assert_eq!(names.take(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn no_name_is_private_to_a_class() {
+        for (name, expected) in [
+            ("M", "M"),
+            ("None", "None_"),
+            ("_M", "_M"),
+            ("__M", "M_"),
+            ("__1", "T__1"),
+            ("_", "T_"),
+            ("__", "T__"),
+            ("_type_M", "type_M_"),
+        ] {
+            assert_eq!(not_a_keyword(name), expected);
+        }
+        for (package, expected) in [
+            ("", "_tollgate_"),
+            ("a.b", "_a_b_tollgate"),
+            ("_a", "_a_tollgate_"),
+            ("__", "_tollgate___"),
+        ] {
+            assert_eq!(module_alias(package), expected);
         }
     }
 

@@ -58,9 +58,13 @@ impl Module<'_> {
         text.line(format!("pub struct {name} {{"));
         // Enums have a method `name`.
         let mut scope = Scope::without(["name"]);
-        let constants = scope.take_all(declared.values.iter().map(|(v, _)| v.as_str()), constant);
-        for (constant, (_, number)) in constants.iter().zip(&declared.values) {
-            text.line(format!("{constant} = {number},"));
+        let constants = scope.take_all(declared.values.iter().map(|v| v.name.as_str()), constant);
+        for (constant, value) in constants.iter().zip(&declared.values) {
+            let name = match *constant == value.declared {
+                true => String::new(),
+                false => format!(" as {:?}", value.declared),
+            };
+            text.line(format!("{constant} = {}{name},", value.number));
         }
         text.lines(["}", "}"]);
     }

@@ -39,7 +39,7 @@ fn code(package: &Package, names: &Names, descriptor_set: &[u8]) -> String {
     text.finish()
 }
 
-fn file_name(package: &str) -> String {
+pub(crate) fn file_name(package: &str) -> String {
     if package.is_empty() {
         "_.rs".to_owned()
     } else {

@@ -10,11 +10,11 @@
 //! All names of a schema are given at once, scope by scope: in a module, those of packages below it come first, then what is declared
 //! in it, then oneofs, views, modules of nested types, modules of services. Who comes late gets an underscore (see [`Scope`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::GenError;
 use crate::model::{Enum, Message, Model, Package, Service, TypeName};
 use crate::names::{Scope, words};
+use crate::{GenError, Language, no_two};
 
 /// The names of a schema's items.
 pub(crate) struct Names {
@@ -48,21 +48,14 @@ impl Names {
             messages: BTreeMap::new(),
             services: BTreeMap::new(),
         };
-        let mut modules: BTreeMap<Vec<String>, &str> = BTreeMap::new();
+        let packages = || model.packages.iter().map(|package| &*package.name);
+        no_two(Language::Rust, packages(), |name| {
+            format!("the module {}", package_modules(name).join("::"))
+        })?;
+        let modules: BTreeSet<Vec<String>> = packages().map(package_modules).collect();
         for package in &model.packages {
             let path = package_modules(&package.name);
-            if let Some(first) = modules.insert(path.clone(), &package.name) {
-                return Err(GenError::NameClash {
-                    language: "Rust",
-                    first: first.to_owned(),
-                    second: package.name.clone(),
-                    name: format!("the module {}", path.join("::")),
-                });
-            }
-        }
-        for package in &model.packages {
-            let path = package_modules(&package.name);
-            let below = modules.keys().filter(|other| other.starts_with(&path));
+            let below = modules.iter().filter(|other| other.starts_with(&path));
             let below = below.filter_map(|other| other.get(path.len()).map(|name| bare(name)));
             names.package(package, path.clone(), Scope::without(below));
         }

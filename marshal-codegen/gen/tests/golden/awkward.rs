@@ -5,8 +5,8 @@
 ::tollgate::codec::open_enum! {
     /// `awkward.fn`.
     pub struct Fn {
-        FN_ALSO_ONE = 0,
         FN_ONE = 0,
+        FN_ALSO_ONE = 0,
         TWO = 2,
         FN_TWO = 3,
     }
@@ -462,14 +462,14 @@ pub mod class {
     ::tollgate::codec::open_enum! {
         /// `awkward.class.yield`.
         pub struct Yield {
-            least = -2147483648,
             mro = 0,
-            name_ = 1,
+            name_ = 1 as "name",
             value = 2,
-            crate_ = 3,
-            __init__ = 4,
+            crate_ = 3 as "crate",
             field = 5,
             STRIDE = 6,
+            __init__ = 4,
+            least = -2147483648,
             most = 2147483647,
         }
     }

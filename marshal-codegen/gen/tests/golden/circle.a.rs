@@ -4,7 +4,7 @@
 ::tollgate::codec::open_enum! {
     /// `circle.a.Shape`.
     pub struct Shape {
-        ROUND = 0,
+        ROUND = 0 as "SHAPE_ROUND",
     }
 }
 

@@ -4,7 +4,7 @@
 ::tollgate::codec::open_enum! {
     /// `circle.b.Colour`.
     pub struct Colour {
-        RED = 0,
+        RED = 0 as "COLOUR_RED",
     }
 }
 

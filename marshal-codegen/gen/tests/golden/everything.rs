@@ -4,10 +4,10 @@
 ::tollgate::codec::open_enum! {
     /// `everything.Mood`.
     pub struct Mood {
-        BLEAK = -7,
-        UNSPECIFIED = 0,
-        CALM = 1,
-        STERN = 2,
+        UNSPECIFIED = 0 as "MOOD_UNSPECIFIED",
+        CALM = 1 as "MOOD_CALM",
+        STERN = 2 as "MOOD_STERN",
+        BLEAK = -7 as "MOOD_BLEAK",
     }
 }
 

@@ -9,10 +9,10 @@
 /* everything.Mood; may hold numbers that the schema doesn't name. */
 typedef int32_t everything_Mood;
 enum {
-    everything_Mood_BLEAK = -7,
     everything_Mood_UNSPECIFIED = 0,
     everything_Mood_CALM = 1,
     everything_Mood_STERN = 2,
+    everything_Mood_BLEAK = -7,
 };
 
 typedef int32_t everything_Mood;

@@ -24,10 +24,10 @@ else:
 class Mood(_tb.OpenEnum):
     """`everything.Mood`."""
 
-    BLEAK = -7
     UNSPECIFIED = 0
     CALM = 1
     STERN = 2
+    BLEAK = -7
 
 
 @_dataclasses.dataclass

@@ -4,9 +4,9 @@
 ::tollgate::codec::open_enum! {
     /// `legacy.Grade`.
     pub struct Grade {
-        LOW = -3,
-        ONE = 1,
-        TWO = 2,
+        ONE = 1 as "GRADE_ONE",
+        TWO = 2 as "GRADE_TWO",
+        LOW = -3 as "GRADE_LOW",
     }
 }
 

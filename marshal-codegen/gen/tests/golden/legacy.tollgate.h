@@ -9,9 +9,9 @@
 /* legacy.Grade; may hold numbers that the schema doesn't name. */
 typedef int32_t legacy_Grade;
 enum {
-    legacy_Grade_LOW = -3,
     legacy_Grade_ONE = 1,
     legacy_Grade_TWO = 2,
+    legacy_Grade_LOW = -3,
 };
 
 typedef int32_t legacy_Grade;

@@ -58,6 +58,18 @@ fn rust_takes_them() {
         names::Class::from_view(names::Class::view(Place::root(&block))),
         message
     );
+    // A value is called as in the schema, whatever Rust calls it; of two names, it is the first.
+    use names::class::Yield;
+    let called = [
+        Yield::crate_.name(),
+        Yield::name_.name(),
+        names::Fn(0).name(),
+    ];
+    assert_eq!(called, [Some("crate"), Some("name"), Some("FN_ONE")]);
+    assert_eq!(
+        format!("{:?} {:?}", Yield::crate_, names::Fn(9)),
+        "crate_ Fn(9)"
+    );
     let three = circle::b::Three {
         one: Some(circle::a::One::default()),
         ..Default::default()
@@ -77,6 +89,8 @@ fn c_and_cpp_take_them() {
         for header in files.keys().rev() {
             source += &format!("#include \"{header}\"\n");
         }
+        // In C++ the library's header calls this before main; the library isn't linked.
+        source += "void tollgate_guard_with(tollgate_guard_fn guard) { (void)guard; }\n";
         source +=
             "int main(void) { return awkward_class_yield_least == -2147483647 - 1 ? 0 : 1; }\n";
         let name = format!("{first}.c");
@@ -139,18 +153,21 @@ fn python_takes_them() {
 }
 
 #[test]
-fn packages_that_become_one_module_are_told() {
+fn packages_that_become_one_module_or_file_are_told() {
     let dir = directory("clash");
     for (file, package) in [
         ("one.proto", "a.foo_bar"),
         ("two.proto", "a.fooBar"),
         ("three.proto", "a_fooBar"),
+        ("none.proto", ""),
+        ("mark.proto", "_"),
     ] {
-        std::fs::write(
-            dir.join(file),
-            format!("syntax = \"proto3\"; package {package};"),
-        )
-        .unwrap();
+        let package = match package {
+            "" => String::new(),
+            package => format!("package {package};"),
+        };
+        let text = format!("syntax = \"proto3\"; {package}");
+        std::fs::write(dir.join(file), text).unwrap();
     }
     let check = |language: Language, files: [&str; 2], expected: &str| {
         let schema = Schema::compile_proto(&files.map(|file| dir.join(file)), &[&dir]).unwrap();
@@ -162,11 +179,19 @@ fn packages_that_become_one_module_are_told() {
     check(
         Language::Rust,
         ["one.proto", "two.proto"],
-        "packages `a.fooBar` and `a.foo_bar` would both be the module a::foo_bar in Rust",
+        "package `a.fooBar` and package `a.foo_bar` would both be the module a::foo_bar in Rust",
     );
     check(
         Language::Python,
         ["two.proto", "three.proto"],
-        "packages `a.fooBar` and `a_fooBar` would both be the module a_fooBar_tollgate in Python",
+        "package `a.fooBar` and package `a_fooBar` would both be the file a_fooBar_tollgate.py in Python",
     );
+    for (language, name) in [
+        (Language::Rust, "_.rs in Rust"),
+        (Language::C, "_.tollgate.h in C"),
+    ] {
+        let expected =
+            format!("the package without a name and package `_` would both be the file {name}");
+        check(language, ["none.proto", "mark.proto"], &expected);
+    }
 }

@@ -27,9 +27,11 @@ const WORDS: &str = "
     to_block to_parts from_block which mro name value real numerator _tb _typing _LAYOUT _VIEW index count keys items
     INT32_MAX SIZE_MAX NAN INFINITY EOF NULL errno stdin stdout linux unix EAGAIN SIGINT BUFSIZ CHAR_BIT st_atime assert offsetof
     int32_t size_t double char auto register union struct namespace template operator delete this nullptr concept requires export
+    MAP_SHARED IPC_CREAT SEM_UNDO SHM_RDONLY RLIMIT_CPU ST_RDONLY UIO_MAXIOV SYS_NMLN msg_cbytes GETALL mmap readv P_ALL P_PID
     printf exit time signal log div minor isnan main std__ nan
     tollgate tollgate_view tollgate_str tollgate_call DESCRIPTOR_SET descriptor_set client server serve handlers methods call start
     reply send open receive respond get has write read put case view_ client_ _x x_ x __ request response status channel context
+    _Bool _Complex _Static_assert _Atomic _GNU_SOURCE _exit __int128 __null __cplusplus __FILE__ __linux __linux__ ___ __a _1 __1
     message enum service oneof package option reserved stream repeated optional map google protobuf Message Service Status
 ";
 
@@ -163,9 +165,14 @@ fn as_packages() -> Vec<(String, String)> {
             continue;
         }
         let at = files.len();
+        // A service's stubs have the whole schema in them, and rustc takes much memory for that of each package.
+        let service = match at % 4 {
+            0 => "service S { rpc Get (M) returns (M.N); }",
+            _ => "",
+        };
         let text = format!(
             "syntax = \"proto2\"; package zz.{word}; message M {{ message N {{ optional M m = 1; }} optional N n = 1; }} \
-             enum E {{ A = 0; }} service S {{ rpc Get (M) returns (M.N); }}"
+             enum E {{ A = 0; }} {service}"
         );
         writeln!(used, "import \"p{at}.proto\";").unwrap();
         writeln!(
@@ -182,6 +189,33 @@ fn as_packages() -> Vec<(String, String)> {
     files
 }
 
+/// Packages that begin with underscores, beside one without a name; types that are nothing else.
+fn of_underscores() -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    let mut used = "syntax = \"proto3\";\n".to_owned();
+    let mut fields = String::new();
+    // Rust makes one module of `_x` and `x`.
+    let packages = ["__", "_x", "__y", "_Z", "__W", "_a._b"];
+    for (at, package) in packages.into_iter().enumerate() {
+        let text = format!(
+            "syntax = \"proto3\"; package {package}; enum E {{ A = 0; }} \
+             message M {{ message _ {{ ___ a = 1; __ b = 2; }} message __ {{}} enum ___ {{ V = 0; }} _ c = 1; __ d = 2; ___ e = 3; }} \
+             message _ {{ M._ a = 1; }} message __ {{ _ a = 1; }} message __1 {{ __ a = 1; E e = 2; }} \
+             service __S {{ rpc _ (_) returns (M.__); rpc __ (__1) returns (stream __); }} service ___ {{}}"
+        );
+        writeln!(used, "import \"u{at}.proto\";").unwrap();
+        files.push((format!("u{at}.proto"), text));
+        let number = 3 * at + 1;
+        let of = [".M._", ".E", ".__1"].map(|name| format!(".{package}{name}"));
+        for (i, of) in of.iter().enumerate() {
+            writeln!(fields, "{of} f{} = {};", number + i, number + i).unwrap();
+        }
+    }
+    used += &format!("message User {{ {fields} }}");
+    files.push(("user.proto".to_owned(), used));
+    files
+}
+
 #[test]
 fn every_word_is_taken_in_every_position() {
     let one = |text: String| vec![("one.proto".to_owned(), text)];
@@ -189,6 +223,91 @@ fn every_word_is_taken_in_every_position() {
     check("positions-none", &one(in_every_position("")));
     check("services", &one(as_services("hostile.services")));
     check("packages", &as_packages());
+    check("underscores", &of_underscores());
+}
+
+/// All identifiers of C that the generator writes into headers by itself: parameters, variables, members.
+fn own_words() -> BTreeSet<String> {
+    let dir = directory("hostile-probe");
+    let probe = "syntax = \"proto3\"; package probe; enum ProbeE { PROBE = 0; }
+        message ProbeM { optional int32 probe_a = 1; repeated string probe_b = 2; map<string, ProbeM> probe_c = 3;
+          oneof probe_o { ProbeM probe_d = 4; bytes probe_e = 5; ProbeE probe_f = 6; } repeated ProbeM probe_g = 7; ProbeM probe_h = 8;
+          map<int64, ProbeE> probe_i = 9; repeated ProbeE probe_j = 10; bool probe_k = 11; }
+        message ProbeNone {}
+        service ProbeS { rpc ProbeA (ProbeM) returns (ProbeM); rpc ProbeB (stream ProbeM) returns (ProbeM);
+          rpc ProbeC (ProbeM) returns (stream ProbeM); rpc ProbeD (stream ProbeM) returns (stream ProbeM); }
+        service ProbeT {}";
+    let schema = written(&dir, &[("probe.proto".to_owned(), probe.to_owned())]);
+    let mut files = Language::C.generate(&schema).unwrap();
+    files.retain(|name, _| name.starts_with("probe"));
+    let mut words = BTreeSet::new();
+    for line in files.values().flat_map(|text| text.lines()) {
+        // Comments and strings are lines of their own, or their words do no harm.
+        let is_code = !line.trim_start().starts_with(['/', '*', '#']);
+        let parts = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let is_own = |word: &&str| {
+            word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+                && !word.to_ascii_lowercase().contains("probe")
+        };
+        words.extend(parts.filter(|_| is_code).filter(is_own).map(str::to_owned));
+    }
+    words
+}
+
+#[test]
+fn items_without_a_package_are_not_called_like_the_generators_words_in_c() {
+    let words = own_words();
+    for word in ["items", "count", "key", "value", "view", "handlers"] {
+        assert!(words.contains(word), "{word} isn't in {words:?}");
+    }
+    let (mut enums, mut messages) = (Writer::new("", None), Writer::new("", None));
+    let mut services = Writer::new("", None);
+    services.line("message M {}");
+    for (i, word) in words.iter().enumerate() {
+        enums.line(format!("enum {word} {{ VALUE_{i} = 0; }}"));
+        messages.line(format!("message {word} {{}}"));
+        let uses = format!(
+            "message Uses{i} {{ optional .{word} a = 1; repeated .{word} b = 2; map<int32, .{word}> c = 3; map<string, .{word}> d = 4; \
+             oneof {word} {{ .{word} e = 5; string f = 6; }} }}"
+        );
+        enums.line(&uses);
+        messages.line(&uses);
+        messages.line(format!(
+            "service Calls{i} {{ rpc A (.{word}) returns (.{word}); rpc B (stream .{word}) returns (stream .{word}); }}"
+        ));
+        let rpc = "(M) returns (M); rpc B (stream M) returns (M); rpc C (M) returns (stream M);";
+        services.line(format!("service {word} {{ rpc A {rpc} }}"));
+    }
+    for (kind, proto) in [
+        ("enums", enums),
+        ("messages", messages),
+        ("services", services),
+    ] {
+        let dir = directory(&format!("hostile-own-{kind}"));
+        let file = ("one.proto".to_owned(), proto.text);
+        c(&written(&dir, &[file]), &dir);
+    }
+}
+
+/// In C, `a.b` and `a_b` have one prefix. Python refuses the pair.
+#[test]
+fn packages_of_one_prefix_share_it_in_c() {
+    let of = |package: &str| {
+        format!(
+            "syntax = \"proto2\"; package {package}; message M {{ optional int32 x = 1; message descriptor_set {{}} }} \
+             message descriptor_set {{}} enum E {{ A = 0; B = 1; }} service S {{ rpc Get (M) returns (M); }}"
+        )
+    };
+    let files = [
+        ("one.proto".to_owned(), of("a.b")),
+        ("two.proto".to_owned(), of("a_b")),
+        (
+            "three.proto".to_owned(),
+            "syntax = \"proto2\"; message a_b_M {} enum a_b_E { A = 0; } message a_b_descriptor_set {}".to_owned(),
+        ),
+    ];
+    let dir = directory("hostile-prefix");
+    c(&written(&dir, &files), &dir);
 }
 
 /// What a random schema is made of: each number chooses something, modulo what there is to choose from.
@@ -402,14 +521,19 @@ fn names_that_meet_are_told_apart() {
 /// Writes the sources, generates stubs for all languages, and has the languages' own tools look at them.
 fn check(name: &str, files: &[(String, String)]) {
     let dir = directory(&format!("hostile-{name}"));
+    let schema = written(&dir, files);
+    rust(&schema, &dir);
+    c(&schema, &dir);
+    imported(&schema, &dir);
+}
+
+/// Writes the sources and compiles them.
+fn written(dir: &Path, files: &[(String, String)]) -> Schema {
     for (file, text) in files {
         std::fs::write(dir.join(file), text).unwrap();
     }
     let paths: Vec<PathBuf> = files.iter().map(|(file, _)| dir.join(file)).collect();
-    let schema = Schema::compile_proto(&paths, &[&dir]).unwrap();
-    rust(&schema, &dir);
-    c(&schema, &dir);
-    imported(&schema, &dir);
+    Schema::compile_proto(&paths, &[dir]).unwrap()
 }
 
 /// All packages in the modules that their names say, in one crate.
@@ -487,13 +611,23 @@ fn c(schema: &Schema, dir: &Path) {
         "assert", "ctype", "errno", "inttypes", "limits", "locale", "math", "signal", "stdio",
         "stdlib", "string", "time",
     ];
-    const POSIX: [&str; 7] = [
+    const POSIX: [&str; 17] = [
         "fcntl",
         "netdb",
         "pthread",
+        "sys/ipc",
+        "sys/mman",
+        "sys/msg",
+        "sys/resource",
+        "sys/sem",
+        "sys/shm",
         "sys/socket",
         "sys/stat",
+        "sys/statvfs",
+        "sys/uio",
+        "sys/utsname",
         "sys/wait",
+        "termios",
         "unistd",
     ];
     let files = Language::C.generate(schema).unwrap();

@@ -129,15 +129,24 @@ fn what_is_wrong_is_told_in_the_response() {
         "other.proto is to be generated, and isn't in the request",
     );
     let twice = |r: &mut CodeGeneratorRequest| {
-        let mut again = r.proto_file[0].message_type[0].clone();
-        again.name = Some("stay".to_owned());
+        let again = r.proto_file[0].message_type[0].clone();
         r.proto_file[0].message_type.push(again);
-        r.parameter = Some("lang=rust".to_owned());
     };
     check(
         &twice,
-        "two items of package `hotel` would both be called `hotel::Stay` in Rust; rename one of them",
+        "hotel.ReserveRequest is declared in \"hotel.proto\" and again in \"hotel.proto\"",
     );
+}
+
+#[test]
+fn help_is_an_answer_and_other_words_are_refused() {
+    for (word, is_fine) in [("--help", true), ("-h", true), ("hotel.proto", false)] {
+        let said = Command::new(PLUGIN).arg(word).output().unwrap();
+        assert_eq!(said.status.success(), is_fine, "{word}");
+        let text = if is_fine { said.stdout } else { said.stderr };
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("--tollgate_out=DIR"), "{word}: {text}");
+    }
 }
 
 #[test]

@@ -1,72 +1,125 @@
-//! Names of extensions in aggregates: `[(paint) = { [colour]: "red" }]`.
+//! Values of options that protoc takes and the compiler that is built in doesn't: names of extensions in aggregates, as in
+//! `[(paint) = { [colour]: "red" }]`, lists without a colon, groups by the names of their fields, and numbers that have names.
 //!
 //! protoc looks such a name up as any other, from the message outwards that the aggregate is of; the compiler that is built in wants it
 //! whole. Here a name that is not whole becomes the extension in the file or below its imports that ends with it. Of several, the one
 //! that shares most with the file's package is taken; if that is the wrong one, the compiler says that it doesn't extend the message.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
+use prost_reflect::prost_types::field_descriptor_proto::Type;
 use prost_reflect::prost_types::{
     DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto,
     UninterpretedOption,
 };
 
-/// Makes names of extensions whole; answers whether there was one to make so. `find` gives an imported source.
+/// Changes values of options; answers whether there was one to change. `find` gives an imported source.
 pub(super) fn resolve(
     file: &mut FileDescriptorProto,
     find: impl Fn(&str) -> Option<FileDescriptorProto>,
 ) -> bool {
-    let mut is_wanted = false;
-    each_option(file, &mut |option| is_wanted |= aggregate(option).is_some());
+    let (mut is_wanted, mut is_changed) = (false, false);
+    each_option(file, &mut |option| {
+        is_wanted |= option.aggregate_value.is_some();
+        is_changed |= name_number(option);
+    });
     if !is_wanted {
-        return false;
+        return is_changed;
     }
-    let mut extensions = Vec::new();
+    let mut known = Known::default();
     let (mut met, mut waiting) = (HashSet::new(), vec![file.clone()]);
     while let Some(next) = waiting.pop() {
-        collect(&next, &mut extensions);
+        known.collect(&next);
         let imports = next.dependency.iter().filter(|i| met.insert((*i).clone()));
         waiting.extend(imports.filter_map(|import| find(import)));
     }
     let package = file.package().to_owned();
-    let mut is_changed = false;
     each_option(file, &mut |option| {
-        let Some(text) = aggregate(option) else {
-            return;
-        };
-        let whole = whole(text, &package, &extensions);
-        is_changed |= whole != text;
-        option.aggregate_value = Some(whole);
+        if let Some(text) = &option.aggregate_value {
+            let whole = whole(text, &package, &known);
+            is_changed |= whole != *text;
+            option.aggregate_value = Some(whole);
+        }
     });
     is_changed
 }
 
-/// The text of an aggregate that may name an extension. The parser has put spaces between all of its tokens.
-fn aggregate(option: &UninterpretedOption) -> Option<&str> {
-    let text = option.aggregate_value.as_deref();
-    text.filter(|text| text.contains('['))
+/// `inf` and `nan` are numbers as well as names; what the option's type takes of the two is the compiler's to know.
+fn name_number(option: &mut UninterpretedOption) -> bool {
+    let number = match option.identifier_value.as_deref() {
+        Some("inf") => f64::INFINITY,
+        Some("nan") => f64::NAN,
+        _ => return false,
+    };
+    option.double_value = Some(number);
+    true
 }
 
-/// The text with whole names: `[ a . b ]` is one, unless it is a list's, which has a colon before it.
-fn whole(text: &str, package: &str, extensions: &[String]) -> String {
+/// What files declare that aggregates name.
+#[derive(Default)]
+struct Known {
+    /// The full names of extensions.
+    extensions: Vec<String>,
+    /// The fields that are groups, and the names of their messages.
+    groups: HashMap<String, String>,
+    /// The names of all other fields.
+    fields: HashSet<String>,
+}
+
+/// The text as the compiler takes it. The parser has put spaces between all of its tokens.
+///
+/// `[ a . c ]` is the name of an extension, unless it is a list, which has a colon before it, or messages or nothing in it.
+fn whole(text: &str, package: &str, known: &Known) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(open) = outside_strings(rest, '[') {
         let (before, behind) = rest.split_at(open + 1);
-        out.push_str(before);
+        out.push_str(&groups(&before[..open], known));
         rest = behind;
         let is_list = before[..open].trim_end().ends_with(':');
+        let begins = behind.trim_start();
+        if begins.starts_with(['{', '<', ']']) && !is_list {
+            out.push_str(": ");
+        }
+        out.push('[');
         let Some(close) = behind.find(']').filter(|_| !is_list) else {
             continue;
         };
         let name: String = behind[..close].split_whitespace().collect();
-        let found = find(&name, package, extensions);
+        let found = find(&name, package, &known.extensions);
         if let Some(found) = found {
             out.push_str(found);
             rest = &behind[close..];
         }
     }
-    out + rest
+    out + &groups(rest, known)
+}
+
+/// The compiler knows a group by its message's name, protoc also by the field's.
+fn groups(text: &str, known: &Known) -> String {
+    if known.groups.is_empty() {
+        return text.to_owned();
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while !rest.is_empty() {
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let end = match rest.starts_with('"') {
+            // A string is a piece of its own.
+            true => string_end(rest),
+            false => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
+        };
+        let first = rest.chars().next().map_or(0, char::len_utf8);
+        let end = end.max(first);
+        let (piece, behind) = rest.split_at(end);
+        let is_field = behind.trim_start().starts_with(['{', '<', ':']);
+        match known.groups.get(piece) {
+            Some(group) if is_field && !known.fields.contains(piece) => out.push_str(group),
+            _ => out.push_str(piece),
+        }
+        rest = behind;
+    }
+    out
 }
 
 /// Where a character is that no string has.
@@ -85,6 +138,20 @@ fn outside_strings(text: &str, wanted: char) -> Option<usize> {
     None
 }
 
+/// Where the string ends that the text begins with.
+fn string_end(text: &str) -> usize {
+    let mut is_escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            '"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
 fn find<'e>(name: &str, package: &str, extensions: &'e [String]) -> Option<&'e str> {
     let name = name.trim_start_matches('.');
     let end = format!(".{name}");
@@ -99,26 +166,38 @@ fn find<'e>(name: &str, package: &str, extensions: &'e [String]) -> Option<&'e s
         .map(String::as_str)
 }
 
-/// The full names of the extensions that a file declares.
-fn collect(file: &FileDescriptorProto, extensions: &mut Vec<String>) {
-    let declare = |scope: &str, fields: &[FieldDescriptorProto], extensions: &mut Vec<String>| {
-        extensions.extend(fields.iter().map(|f| join(scope, f.name())));
-    };
-    declare(file.package(), &file.extension, extensions);
-    let mut waiting: Vec<(String, &DescriptorProto)> = Vec::new();
-    waiting.extend(
-        file.message_type
-            .iter()
-            .map(|m| (join(file.package(), m.name()), m)),
-    );
-    while let Some((name, message)) = waiting.pop() {
-        declare(&name, &message.extension, extensions);
+impl Known {
+    /// Adds what a file declares.
+    fn collect(&mut self, file: &FileDescriptorProto) {
+        self.declare(file.package(), &file.extension);
+        let mut waiting: Vec<(String, &DescriptorProto)> = Vec::new();
+        let inside = |scope: &str, m: &DescriptorProto| join(scope, m.name());
         waiting.extend(
-            message
-                .nested_type
+            file.message_type
                 .iter()
-                .map(|m| (join(&name, m.name()), m)),
+                .map(|m| (inside(file.package(), m), m)),
         );
+        while let Some((name, message)) = waiting.pop() {
+            self.declare(&name, &message.extension);
+            for field in &message.field {
+                match field.r#type() == Type::Group {
+                    true => {
+                        let group = field.type_name().rsplit('.').next().unwrap_or_default();
+                        let field = field.name().to_owned();
+                        self.groups.insert(field, group.to_owned());
+                    }
+                    false => {
+                        self.fields.insert(field.name().to_owned());
+                    }
+                }
+            }
+            waiting.extend(message.nested_type.iter().map(|m| (inside(&name, m), m)));
+        }
+    }
+
+    fn declare(&mut self, scope: &str, extensions: &[FieldDescriptorProto]) {
+        let names = extensions.iter().map(|f| join(scope, f.name()));
+        self.extensions.extend(names);
     }
 }
 
@@ -179,9 +258,15 @@ mod tests {
 
     #[test]
     fn names_become_whole_outside_of_strings_and_lists() {
-        let extensions = ["a.b.colour", "a.c.colour", "a.b.M.shade"].map(str::to_owned);
+        let known = Known {
+            extensions: ["a.b.colour", "a.c.colour", "a.b.M.shade"]
+                .map(str::to_owned)
+                .into(),
+            groups: [("grp".to_owned(), "Grp".to_owned())].into(),
+            fields: HashSet::new(),
+        };
         let check = |text: &str, expected: &str| {
-            assert_eq!(whole(text, "a.b", &extensions), expected);
+            assert_eq!(whole(text, "a.b", &known), expected);
         };
         check(
             "[ colour ] : \"[ colour ]\\\"[\"",
@@ -194,6 +279,14 @@ mod tests {
         check(
             "[ a . c . colour ] : 1 [ d ] : 2 [",
             "[a.c.colour] : 1 [ d ] : 2 [",
+        );
+        check(
+            "ro [ { i : 1 } , < i : 2 > ] none [ ] r : [ 1 ] [ colour ] [ { i : 1 } ]",
+            "ro : [ { i : 1 } , < i : 2 > ] none : [ ] r : [ 1 ] [a.b.colour] : [ { i : 1 } ]",
+        );
+        check(
+            "grp { s : \"grp { \\\" é\" x : grp } grp : < > é",
+            "Grp { s : \"grp { \\\" é\" x : grp } Grp : < > é",
         );
     }
 }

@@ -11,18 +11,64 @@
 //! | `edition = "2023";` | `syntax = "proto2";`, and the caller puts the edition into the descriptor |
 //! | in an edition: a field without a label; reserved names | `optional`; strings |
 //! | of edition 2024: `export`, `local`, `import option` | nothing, nothing, `import` |
-//! | features of naming and of languages | nothing: blocks don't depend on them |
+//! | features of languages: `features.(pb.cpp).string_type` | nothing: blocks don't depend on them |
 //!
 //! Everything else is the parser's to understand and to refuse: what is no `.proto` file at all goes through as it is.
 
 use std::ops::Range;
 
+use super::built_in::features;
+use crate::spelling::did_you_mean;
+
 /// A source that the parser takes.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) text: String,
+    pub(super) places: Places,
     /// Protobuf's number of the edition.
     pub(super) edition: Option<i32>,
+}
+
+/// Where in a source is what the parser finds at a place of the rewritten text.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// Where the lines of both begin.
+    source: Vec<usize>,
+    rewritten: Vec<usize>,
+    /// What was replaced by how many bytes, in order.
+    edits: Vec<(Range<usize>, usize)>,
+}
+
+impl Places {
+    /// The line and the column in the source; both count from 1.
+    pub(super) fn in_source(&self, line: usize, column: usize) -> (usize, usize) {
+        let begin = self.rewritten.get(line.saturating_sub(1));
+        let mut left = begin.map_or(usize::MAX, |begin| begin + column.saturating_sub(1));
+        let mut from = 0;
+        for (replaced, by) in &self.edits {
+            let same = replaced.start - from;
+            if left < same {
+                break;
+            }
+            left -= same;
+            from = replaced.start;
+            if left < *by {
+                left = 0;
+                break;
+            }
+            left -= by;
+            from = replaced.end;
+        }
+        let at = from.saturating_add(left);
+        let line = self.source.partition_point(|begin| *begin <= at).max(1);
+        (line, at - self.source[line - 1] + 1)
+    }
+}
+
+/// Where lines begin.
+fn lines(bytes: &[u8]) -> Vec<usize> {
+    let feeds = bytes.iter().enumerate().filter(|(_, b)| **b == b'\n');
+    [0].into_iter().chain(feeds.map(|(at, _)| at + 1)).collect()
 }
 
 /// Files of features that are left out.
@@ -32,17 +78,10 @@ const FEATURE_FILES: [&str; 3] = [
     "google/protobuf/java_features.proto",
 ];
 
-/// The features that the parser's `descriptor.proto` has.
-const KNOWN_FEATURES: [&str; 6] = [
-    "enum_type",
-    "field_presence",
-    "json_format",
-    "message_encoding",
-    "repeated_field_encoding",
-    "utf8_validation",
-];
+/// What these files extend features by, in the package `pb`.
+const LANGUAGES: [&str; 3] = ["cpp", "go", "java"];
 
-/// The source, rewritten; `None` if it can stay as it is. The error says what is wrong and in which line.
+/// The source, rewritten; `None` if it can stay as it is. The error begins with line and column.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<Source>, String> {
     const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
     let body = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
@@ -59,8 +98,20 @@ pub(super) fn read(bytes: &[u8]) -> Result<Option<Source>, String> {
     }
     // Names and punctuation are the parser's to check, in its own words.
     let text = String::from_utf8_lossy(&reader.edited()).into_owned();
+    let places = Places {
+        source: lines(body),
+        rewritten: lines(text.as_bytes()),
+        edits: std::mem::take(&mut reader.edits)
+            .into_iter()
+            .map(|(at, text)| (at, text.len()))
+            .collect(),
+    };
     let edition = reader.edition;
-    Ok(Some(Source { text, edition }))
+    Ok(Some(Source {
+        text,
+        places,
+        edition,
+    }))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,15 +150,19 @@ struct Reader<'s> {
 impl Reader<'_> {
     fn edited(&mut self) -> Vec<u8> {
         self.edits.sort_by_key(|(at, _)| (at.start, at.end));
+        let mut end = 0;
+        // What is left out already can't be replaced, too.
+        self.edits.retain(|(at, _)| {
+            let is_free = at.start >= end;
+            end = if is_free { at.end } else { end };
+            is_free
+        });
         let mut out = Vec::with_capacity(self.bytes.len());
         let mut from = 0;
         for (at, text) in &self.edits {
-            // What is left out already can't be replaced, too.
-            if at.start >= from {
-                out.extend_from_slice(&self.bytes[from..at.start]);
-                out.extend_from_slice(text.as_bytes());
-                from = at.end;
-            }
+            out.extend_from_slice(&self.bytes[from..at.start]);
+            out.extend_from_slice(text.as_bytes());
+            from = at.end;
         }
         out.extend_from_slice(&self.bytes[from..]);
         out
@@ -190,8 +245,10 @@ impl Reader<'_> {
             .tokens
             .get(token)
             .map_or(self.bytes.len(), |t| t.at.start);
-        let line = 1 + self.bytes[..at].iter().filter(|b| **b == b'\n').count();
-        format!("line {line}: {what}")
+        let before = &self.bytes[..at];
+        let line = 1 + before.iter().filter(|b| **b == b'\n').count();
+        let column = before.iter().rev().take_while(|b| **b != b'\n').count();
+        format!("{line}:{}: {what}", column + 1)
     }
 
     /// Walks over all statements, however deep they lie.
@@ -221,7 +278,7 @@ impl Reader<'_> {
         // A name may be called like a keyword, as in `message message`.
         match self.text(at) {
             "edition" if block == Block::File && self.is(at + 1, b'=') => self.edition(at, end)?,
-            "import" if block == Block::File => self.import(at, end),
+            "import" if block == Block::File => self.import(at, end)?,
             "export" | "local" if in_edition && matches!(self.text(at + 1), "message" | "enum") => {
                 self.replace(at..at + 1, "");
                 return Ok((at + 1, None));
@@ -230,7 +287,7 @@ impl Reader<'_> {
             "enum" | "service" | "oneof" | "rpc" if opens => return Ok((end, Some(Block::Other))),
             "extensions" if is_message => self.ranges(at, end),
             "reserved" if in_edition => self.reserved(at, end),
-            "option" if in_edition => self.option(at, end),
+            "option" if in_edition => self.option(at, end)?,
             "optional" | "required" if in_edition && is_message => {
                 let what = "an edition has no labels `optional` and `required`; it has features.field_presence";
                 return Err(self.error(at, what));
@@ -247,8 +304,9 @@ impl Reader<'_> {
             _ => {}
         }
         if in_edition {
-            self.option_lists(at, end);
+            self.option_lists(at, end)?;
         }
+        self.numbers(at, end);
         // What is left is a group.
         Ok((end, opens.then_some(Block::Message)))
     }
@@ -275,7 +333,10 @@ impl Reader<'_> {
 
     fn edition(&mut self, at: usize, end: usize) -> Result<(), String> {
         const EDITIONS: [(&str, i32); 2] = [("2023", 1000), ("2024", 1001)];
-        let name = self.text(at + 2).trim_matches(['"', '\'']);
+        let name: String = (at + 2..end)
+            .filter(|i| self.kind(*i) == Some(Kind::Text))
+            .map(|i| unescaped(self.text(i)))
+            .collect();
         let known = EDITIONS.into_iter().find(|(known, _)| *known == name);
         let Some((_, number)) = known else {
             let what = format!("edition {name:?} isn't known; 2023 and 2024 are");
@@ -286,14 +347,24 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn import(&mut self, at: usize, end: usize) {
+    fn import(&mut self, at: usize, end: usize) -> Result<(), String> {
         if self.text(at + 1) == "option" {
             self.replace(at + 1..at + 2, "");
         }
         let file = self.text(end.saturating_sub(2)).trim_matches(['"', '\'']);
+        let is_text = self.kind(end.saturating_sub(2)) == Some(Kind::Text);
+        let is_wrong = |part: &str| matches!(part, "" | "." | "..") || part.contains('\\');
+        let is_escaped = file.contains('\\') && !file.contains("\\\\");
+        if is_text && !is_escaped && file.split('/').any(is_wrong) {
+            let what = format!(
+                "import {file:?} is no path from an include: `.`, `..`, empty parts and backslashes are not in one"
+            );
+            return Err(self.error(end.saturating_sub(2), &what));
+        }
         if FEATURE_FILES.contains(&file) {
             self.replace(at..end, "");
         }
+        Ok(())
     }
 
     /// Options are for ranges with two ends only.
@@ -311,6 +382,36 @@ impl Reader<'_> {
         }
     }
 
+    /// Numbers of options that only a double holds.
+    fn numbers(&mut self, at: usize, end: usize) {
+        let mut is_value = self.text(at) == "option";
+        for i in at + 1..end {
+            is_value |= self.is(i, b'[');
+            let text = self.text(i);
+            if !is_value || self.kind(i) != Some(Kind::Word) {
+                continue;
+            }
+            let is_whole = text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
+            if is_whole && !text.is_empty() && text.parse::<u64>().is_err() {
+                let behind = self.tokens[i].at.end;
+                let is_point = self.is(i + 1, b'.') && self.tokens[i + 1].at.start == behind;
+                if !is_point {
+                    self.edits.push((behind..behind, ".0".to_owned()));
+                }
+            } else if i >= at + 3
+                && self.is(i - 1, b'-')
+                && self.is(i - 2, b'=')
+                && self.text(i - 3) != "default"
+            {
+                match text {
+                    "inf" => self.replace(i..i + 1, "1e999"),
+                    "nan" => self.replace(i - 1..i + 1, "nan"),
+                    _ => {}
+                }
+            }
+        }
+    }
+
     /// An edition's reserved names are written like names.
     fn reserved(&mut self, at: usize, end: usize) {
         for i in at + 1..end {
@@ -323,32 +424,105 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether a feature begins here that the parser doesn't know.
+    /// The end of `pb.cpp` or the like in brackets of a kind, if it begins here.
+    fn language(&self, at: usize, [open, close]: [u8; 2]) -> Option<usize> {
+        let name = at + 1 + usize::from(self.is(at + 1, b'.'));
+        let is_language = self.is(at, open)
+            && self.text(name) == "pb"
+            && self.is(name + 1, b'.')
+            && LANGUAGES.contains(&self.text(name + 2))
+            && self.is(name + 3, close);
+        is_language.then_some(name + 4)
+    }
+
+    /// Whether a feature of a language begins here.
     fn is_left_out(&self, at: usize) -> bool {
-        let known = || KNOWN_FEATURES.contains(&self.text(at + 2));
-        self.text(at) == "features" && self.is(at + 1, b'.') && !known()
+        let is_feature = self.text(at) == "features" && self.is(at + 1, b'.');
+        is_feature && self.language(at + 2, [b'(', b')']).is_some()
     }
 
-    fn option(&mut self, at: usize, end: usize) {
-        if self.is_left_out(at + 1) {
-            self.replace(at..end, "");
+    fn option(&mut self, at: usize, end: usize) -> Result<(), String> {
+        if !self.is_left_out(at + 1) {
+            return self.aggregate(at + 1, end);
         }
+        self.replace(at..end, "");
+        Ok(())
     }
 
-    /// Takes features that are left out from lists in brackets.
-    fn option_lists(&mut self, at: usize, end: usize) {
+    /// Takes features of languages from `features = { [pb.cpp] { ... } }`, and checks the others: the parser doesn't say what is wrong in
+    /// such braces.
+    fn aggregate(&mut self, at: usize, end: usize) -> Result<(), String> {
+        if self.text(at) != "features" || !self.is(at + 1, b'=') || !self.is(at + 2, b'{') {
+            return Ok(());
+        }
+        let known = features();
+        let mut next = at + 3;
+        while next < end {
+            if let Some(behind) = self.language(next, [b'[', b']']) {
+                let value = behind + usize::from(self.is(behind, b':'));
+                let mut last = self.closed(value, end);
+                if matches!(self.kind(last), Some(Kind::Mark(b',' | b';'))) {
+                    last += 1;
+                }
+                self.replace(next..last, "");
+                next = last;
+            } else if self.is(next, b'[') || self.is(next, b'{') || self.is(next, b'<') {
+                // What somebody else has added to features.
+                while next < end && !self.is(next, b']') && !self.is(next, b'}') {
+                    next += 1;
+                }
+                next += 1;
+            } else if self.kind(next) == Some(Kind::Word) && self.is(next + 1, b':') {
+                let (name, value) = (self.text(next), self.text(next + 2));
+                let names = known.iter().map(|(known, _)| &**known);
+                let Some((_, values)) = known.iter().find(|(known, _)| known == name) else {
+                    let what = format!("there is no feature {name:?}{}", did_you_mean(name, names));
+                    return Err(self.error(next, &what));
+                };
+                let is_number = value.starts_with(|c: char| c.is_ascii_digit());
+                if !is_number && !values.iter().any(|known| known == value) {
+                    let meant = did_you_mean(value, values.iter().map(String::as_str));
+                    let what = format!("feature {name:?} has no value {value:?}{meant}");
+                    return Err(self.error(next + 2, &what));
+                }
+                next += 3;
+            } else {
+                next += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// What follows the message that opens here.
+    fn closed(&self, open: usize, end: usize) -> usize {
+        let mut depth = 0_usize;
+        for at in open..end {
+            match self.kind(at) {
+                Some(Kind::Mark(b'{' | b'<')) => depth += 1,
+                Some(Kind::Mark(b'}' | b'>')) => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            if depth == 0 {
+                return at + 1;
+            }
+        }
+        end
+    }
+
+    /// Takes features of languages from lists in brackets, each with one comma beside it.
+    fn option_lists(&mut self, at: usize, end: usize) -> Result<(), String> {
         let Some(open) = (at..end).find(|&i| self.is(i, b'[')) else {
-            return;
+            return Ok(());
         };
         let (mut depth, mut start) = (0_usize, open + 1);
-        let mut kept = Vec::new();
+        let mut items = Vec::new();
         for i in open + 1..end {
             match self.kind(i) {
                 Some(Kind::Mark(b'{' | b'[' | b'<')) => depth += 1,
                 Some(Kind::Mark(b'}' | b'>')) => depth = depth.saturating_sub(1),
                 Some(Kind::Mark(b']')) if depth > 0 => depth -= 1,
                 Some(Kind::Mark(mark @ (b',' | b']'))) if depth == 0 => {
-                    kept.push((start..i, !self.is_left_out(start)));
+                    items.push(start..i);
                     start = i + 1;
                     if mark == b']' {
                         break;
@@ -357,24 +531,49 @@ impl Reader<'_> {
                 _ => {}
             }
         }
-        if kept.iter().all(|(_, is_kept)| *is_kept) {
-            return;
+        if !items.iter().any(|item| !self.is_left_out(item.start)) {
+            if !items.is_empty() {
+                self.replace(open..start, "");
+            }
+            return Ok(());
         }
-        let left: Vec<String> = (kept.iter().filter(|(_, is_kept)| *is_kept))
-            .map(|(option, _)| self.source(option.clone()))
-            .collect();
-        let list = match left.is_empty() {
-            true => String::new(),
-            false => format!("[{}]", left.join(", ")),
-        };
-        self.replace(open..start, &list);
+        let mut is_behind = false;
+        for item in items {
+            if !self.is_left_out(item.start) {
+                self.aggregate(item.start, item.end)?;
+                is_behind = true;
+            } else if is_behind {
+                self.replace(item.start - 1..item.end, "");
+            } else {
+                self.replace(item.start..item.end + 1, "");
+            }
+        }
+        Ok(())
     }
+}
 
-    /// Tokens in one line.
-    fn source(&self, tokens: Range<usize>) -> String {
-        let words: Vec<&str> = tokens.map(|i| self.text(i)).collect();
-        words.join(" ")
+/// What is in the quotes of a string of ASCII.
+fn unescaped(text: &str) -> String {
+    let text = text.strip_prefix(['"', '\'']).unwrap_or(text);
+    let text = text.strip_suffix(['"', '\'']).unwrap_or(text);
+    let mut parts = text.split('\\');
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (radix, digits) = match part.strip_prefix(['x', 'X']) {
+            Some(digits) => (16, digits),
+            None => (8, part),
+        };
+        let most = if radix == 16 { 2 } else { 3 };
+        let len = digits.chars().take(most).take_while(|c| c.is_digit(radix));
+        let (number, rest) = digits.split_at(len.count());
+        let escaped = u8::from_str_radix(number, radix).map(char::from);
+        match escaped {
+            Ok(escaped) => out.push(escaped),
+            Err(_) => out.push('\\'),
+        }
+        out += rest;
     }
+    out
 }
 
 /// Where a piece ends in the bytes, or all of them.
@@ -438,7 +637,7 @@ mod tests {
         );
         check(
             b"edition = \"2024\"; import option \"o.proto\"; export message M { local enum E { A = 0; }\n\
-              M m = 1 [(o) = { a: [1, 2], b { c: 1 } }]; option (o) = { message { x: 1 } }; M n = 2 [features.x = Y]; }\n\
+              M m = 1 [(o) = { a: [1, 2], b { c: 1 } }]; option (o) = { message { x: 1 } }; M n = 2 [features.(.pb.java).x = Y]; }\n\
               service S { rpc Get(M) returns (M) { option (o) = { a: 1 }; } rpc Do(M) returns (M); }",
             Some(
                 "syntax = \"proto2\"; import  \"o.proto\";  message M {  enum E { A = 0; }\n\
@@ -449,19 +648,93 @@ mod tests {
     }
 
     #[test]
-    fn what_an_edition_has_not_is_named_by_its_line() {
+    fn features_of_languages_leave_the_rest_as_it_is() {
+        let head = "edition = \"2023\"; ";
+        for (source, expected) in [
+            (
+                "double d = 1 [features.(pb.cpp).x = Y, default = 0.5];",
+                "double d = 1 [ default = 0.5];",
+            ),
+            (
+                "a.B d = 1 [(o) = 1.5e3, features.(pb.cpp).x = Y, features.(pb.go).x = Y, (p) = -.5];",
+                "a.B d = 1 [(o) = 1.5e3, (p) = -.5];",
+            ),
+            (
+                "B d = 1 [features = { [pb.cpp] { x: Y }, field_presence: EXPLICIT [pb.go]: < x: Y >; }];",
+                "B d = 1 [features = {  field_presence: EXPLICIT  }];",
+            ),
+            (
+                "B d = 1 [features.(my.own).x = 1, features.unknown = Y];",
+                "B d = 1 [features.(my.own).x = 1, features.unknown = Y];",
+            ),
+            (
+                "B d = 1 [features = { [my.own] { x: 1 } enum_type: OPEN, json_format: 1 }];",
+                "B d = 1 [features = { [my.own] { x: 1 } enum_type: OPEN, json_format: 1 }];",
+            ),
+        ] {
+            let source = format!("{head}message M {{ {source} }}");
+            let expected = format!("syntax = \"proto2\"; message M {{ optional {expected} }}");
+            let rewritten = read(source.as_bytes()).unwrap().unwrap();
+            assert_eq!(rewritten.text, expected);
+        }
+        let source = format!("{head}option features={{[pb.cpp]{{string_type: VIEW}}}};");
+        let rewritten = read(source.as_bytes()).unwrap().unwrap();
+        assert_eq!(rewritten.text, "syntax = \"proto2\"; option features={};");
+    }
+
+    #[test]
+    fn what_is_refused_is_named_by_its_place() {
         for (source, expected) in [
             (
                 "\nedition = \"2031\";",
-                "line 2: edition \"2031\" isn't known; 2023 and 2024 are",
+                "2:1: edition \"2031\" isn't known; 2023 and 2024 are",
+            ),
+            (
+                "import 'a.proto'; import \"./b.proto\";",
+                "1:26: import \"./b.proto\" is no path from an include: `.`, `..`, empty parts and backslashes are not in one",
+            ),
+            (
+                "edition = \"2023\";\noption features = { [pb.cpp] { x: Y } enum_typ: OPEN };",
+                "2:39: there is no feature \"enum_typ\"; did you mean \"enum_type\"?",
+            ),
+            (
+                "edition = \"2023\"; message M { B b = 1 [features = { enum_type: SHUT }]; }",
+                "1:64: feature \"enum_type\" has no value \"SHUT\"",
             ),
             (
                 "edition = \"2023\"; message M {\n\n optional int32 x = 1; }",
-                "line 3: an edition has no labels `optional` and `required`; it has features.field_presence",
+                "3:2: an edition has no labels `optional` and `required`; it has features.field_presence",
             ),
         ] {
             assert_eq!(read(source.as_bytes()).unwrap_err(), expected);
         }
+    }
+
+    #[test]
+    fn places_are_those_of_the_source() {
+        let source = "edition = \"2023\"; message M { A a = 1 [features.(pb.cpp).x = Y, default = 0.5];\n\
+                      B b = 2; reserved c; C c = 3; }";
+        let rewritten = read(source.as_bytes()).unwrap().unwrap();
+        let place = |text: &str, word: &str| {
+            let at = text.find(word).unwrap();
+            let line = text[..at].matches('\n').count();
+            let begin = text[..at].rfind('\n').map_or(0, |feed| feed + 1);
+            (line + 1, at - begin + 1)
+        };
+        for word in [
+            "message", "M {", "A a", "default", "0.5", "B b", "reserved", "C c", "}",
+        ] {
+            let (line, column) = place(&rewritten.text, word);
+            let found = rewritten.places.in_source(line, column);
+            assert_eq!(found, place(source, word), "{word}");
+        }
+        // What is added stands where it is added.
+        let (line, column) = place(&rewritten.text, "optional A");
+        assert_eq!(
+            rewritten.places.in_source(line, column),
+            place(source, "A a")
+        );
+        assert_eq!(rewritten.places.in_source(9, 9).0, 2);
     }
 
     #[test]

@@ -211,7 +211,7 @@ fn what_can_not_be_carried_is_refused_in_one_sentence() {
     );
     assert_eq!(
         service("edition = '2022'; message M {}"),
-        "the proto files don't compile: test.proto, line 1: edition \"2022\" isn't known; 2023 and 2024 are"
+        "the proto files don't compile: test.proto:1:1: edition \"2022\" isn't known; 2023 and 2024 are"
     );
     let missing = Schema::compile_proto(&["nowhere.proto"], &["."]).unwrap_err();
     assert!(matches!(missing, SchemaError::ProtoInvalid { .. }));

@@ -134,6 +134,12 @@ fn insist(text: &str, parts: &[&str]) {
 }
 
 #[test]
+fn an_edition_may_be_written_in_pieces() {
+    let source = b"edition = \"20\" '2\\x33'; package p; message M { int32 x = 1; }";
+    compile_all(&[("a.proto", source)]).unwrap();
+}
+
+#[test]
 fn edition_2024_hides_types_and_imports_options() {
     let source = "edition = \"2024\"; package p; import option \"o.proto\"; option features.enforce_naming_style = STYLE_LEGACY;
         export message M { local enum E { E_ZERO = 0; } E e = 1; } local message N { M m = 1; } service S { rpc Get(N) returns (M); }";
@@ -146,7 +152,7 @@ fn edition_2024_hides_types_and_imports_options() {
         .to_string();
     insist(
         &refused,
-        &["a.proto, line 2: edition \"2077\" isn't known; 2023 and 2024 are"],
+        &["a.proto:2:1: edition \"2077\" isn't known; 2023 and 2024 are"],
     );
 }
 
@@ -222,4 +228,231 @@ fn a_file_that_another_directory_has_first_is_told() {
         .to_string();
     insist(&refused, &["has the same name and is found first"]);
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn features_have_protobufs_names_and_numbers() {
+    // As `protoc` 35 writes them.
+    let numbers = [
+        ("field_presence", "EXPLICIT", 1, 1),
+        ("field_presence", "IMPLICIT", 1, 2),
+        ("field_presence", "LEGACY_REQUIRED", 1, 3),
+        ("repeated_field_encoding", "PACKED", 3, 1),
+        ("repeated_field_encoding", "EXPANDED", 3, 2),
+        ("utf8_validation", "VERIFY", 4, 2),
+        ("utf8_validation", "NONE", 4, 3),
+        ("message_encoding", "LENGTH_PREFIXED", 5, 1),
+        ("message_encoding", "DELIMITED", 5, 2),
+        ("enum_type", "OPEN", 2, 1),
+        ("enum_type", "CLOSED", 2, 2),
+        ("json_format", "ALLOW", 6, 1),
+        ("json_format", "LEGACY_BEST_EFFORT", 6, 2),
+        ("enforce_naming_style", "STYLE2024", 7, 1),
+        ("enforce_naming_style", "STYLE_LEGACY", 7, 2),
+        ("default_symbol_visibility", "EXPORT_ALL", 8, 1),
+        ("default_symbol_visibility", "EXPORT_TOP_LEVEL", 8, 2),
+        ("default_symbol_visibility", "LOCAL_ALL", 8, 3),
+        ("default_symbol_visibility", "STRICT", 8, 4),
+    ];
+    for (feature, value, field, number) in numbers {
+        let whole = format!("features = {{ {feature}: {value} }}");
+        for option in [&format!("features.{feature} = {value}"), &whole] {
+            let source = format!(
+                "edition = \"2024\"; package p; message M {{ string s = 1 [{option}, default = \"0.5\"]; double d = 2 [{option}]; }}"
+            );
+            let schema = compile_all(&[("a.proto", source.as_bytes())]).unwrap();
+            let features = [0xaa, 0x01, 2, field << 3, number];
+            let set = schema.descriptor_set();
+            let found = set.windows(features.len()).filter(|w| *w == features);
+            assert_eq!(found.count(), 2, "{option}");
+        }
+    }
+}
+
+#[test]
+fn features_that_are_not_known_are_refused_by_name() {
+    for (source, expected) in [
+        (
+            "message M { int32 x = 1 [features.feild_presence = IMPLICIT]; }",
+            "a.proto:2:26: option field 'features.feild_presence' is not defined; did you mean \"field_presence\"?",
+        ),
+        (
+            "option features.field_presence = IMPLICT;",
+            "a.proto:2:1: expected a value of type 'google.protobuf.FeatureSet.FieldPresence' for option \
+             'features.field_presence', but found 'IMPLICT'; did you mean \"IMPLICIT\"?",
+        ),
+        (
+            "option features = { enum_type: SHUT };",
+            "a.proto:2:32: feature \"enum_type\" has no value \"SHUT\"",
+        ),
+    ] {
+        let source = format!("edition = \"2023\"; package p;\n{source}");
+        let refused = compile_all(&[("a.proto", source.as_bytes())])
+            .unwrap_err()
+            .to_string();
+        insist(&refused, &[expected]);
+    }
+}
+
+#[test]
+fn features_of_languages_and_of_naming_may_be_together() {
+    let source =
+        "edition = \"2024\"; package p; import option \"google/protobuf/cpp_features.proto\";
+        option features={[pb.cpp]{string_type: VIEW} enforce_naming_style: STYLE_LEGACY};
+        message M { double d = 1 [features.(pb.cpp).string_type = VIEW, default = 0.5]; }
+        service S { rpc Get(M) returns (M); }";
+    let schema = compile_all(&[("a.proto", source.as_bytes())]).unwrap();
+    let field = schema.message("p.M").unwrap().get_field(1).unwrap();
+    assert_eq!(field.default_value().as_f64(), Some(0.5));
+}
+
+#[test]
+fn options_have_every_value_that_protoc_takes() {
+    let options = "syntax = \"proto2\"; package p; import \"google/protobuf/descriptor.proto\";
+        message Opt { optional int32 i = 1; repeated Opt ro = 2; optional group Grp = 3 { optional int32 x = 1; } optional double d = 4;
+          repeated string rs = 5; extensions 100 to max; }
+        extend Opt { repeated Opt extro = 100; }
+        extend google.protobuf.MessageOptions { optional Opt mo = 50000; optional double md = 50001; }";
+    for (option, expected) in [
+        ("(mo) = { ro [ { i: 1 }, < i: 2 > ] }", "ro:[{i:1},{i:2}]"),
+        ("(mo) = { ro [] i: 3 }", "i:3"),
+        (
+            "(mo) = { [extro] [ { i: 1 } ] rs: '[x] [ { grp {' }",
+            "[p.extro]:[{i:1}]",
+        ),
+        ("(mo) = { grp { x: 1 } }", "Grp{x:1}"),
+        ("(md) = inf", "inf"),
+        ("(md) = -inf", "-inf"),
+        ("(md) = nan", "NaN"),
+        ("(md) = -nan", "NaN"),
+        ("(mo).d = -inf", "d:-inf"),
+        ("(md) = 18446744073709551616", "18446744073709551616"),
+        (
+            "(mo) = { d: -99999999999999999999999 }",
+            "d:-99999999999999991611392",
+        ),
+    ] {
+        let source = format!(
+            "syntax = \"proto2\"; package p; import \"options.proto\"; message M {{ option {option}; }}"
+        );
+        let files = [
+            ("a.proto", source.as_bytes()),
+            ("options.proto", options.as_bytes()),
+        ];
+        let schema = compile_all(&files).unwrap_or_else(|e| panic!("{option}: {e}"));
+        let shown = schema.message("p.M").unwrap().options().to_string();
+        assert!(shown.contains(expected), "{option}: {shown}");
+    }
+    let refused = compile_all(&[(
+        "a.proto",
+        b"message M { optional int64 x = 1 [default = 99999999999999999999]; }",
+    )]);
+    refused.unwrap_err();
+}
+
+#[test]
+fn oneofs_of_optional_fields_meet_no_other_name() {
+    let source = "syntax = \"proto3\"; message M { optional int32 b = 1; oneof _b { int32 x = 2; } optional int32 a = 3; int32 _a = 4;
+        optional int32 _c = 5; optional int32 c = 6; oneof X_c { int32 y = 7; } message N { optional int32 d = 1; int32 _d = 2; } }";
+    let schema = compile_all(&[("a.proto", source.as_bytes())]).unwrap();
+    let oneofs = |message: &str| -> Vec<String> {
+        let message = schema.message(message).unwrap();
+        let oneofs = &message.descriptor_proto().oneof_decl;
+        oneofs.iter().map(|o| o.name().to_owned()).collect()
+    };
+    // As `protoc` 35 names them.
+    assert_eq!(oneofs("M"), ["_b", "X_c", "X_b", "X_a", "XX_c", "XXX_c"]);
+    assert_eq!(oneofs("M.N"), ["X_d"]);
+}
+
+#[test]
+fn names_for_json_are_protocs() {
+    let names = |source: &str| -> Vec<String> {
+        let schema = compile_all(&[("a.proto", source.as_bytes())]).unwrap();
+        // Of the set: where names meet, reflection tells them apart.
+        let set = tollgate_schema::prost_reflect::prost_types::FileDescriptorSet::decode(
+            schema.descriptor_set(),
+        );
+        let mut message = &set.unwrap().file[0].message_type[0];
+        while let Some(inner) = message.nested_type.first() {
+            message = inner;
+        }
+        let names = message.field.iter().map(|f| f.json_name().to_owned());
+        names.collect()
+    };
+    for (fields, expected) in [
+        (
+            "optional int32 id = 1 [json_name = \"x\"]; optional int32 x = 2;",
+            ["x", "x"],
+        ),
+        (
+            "optional int32 foo_bar = 1; optional int32 fooBar = 2;",
+            ["fooBar"; 2],
+        ),
+        ("optional int32 x_ = 1; optional int32 x = 2;", ["x"; 2]),
+    ] {
+        for syntax in ["syntax = \"proto2\"", "edition = \"2023\""] {
+            let fields = match syntax {
+                "edition = \"2023\"" => fields.replace("optional ", ""),
+                _ => fields.to_owned(),
+            };
+            let source =
+                format!("{syntax}; message A {{ message B {{ message C {{ {fields} }} }} }}");
+            assert_eq!(names(&source), expected, "{source}");
+        }
+    }
+    let legacy = "syntax = \"proto3\"; message M { option deprecated_legacy_json_field_conflicts = true; int32 a_b = 1; int32 aB = 2; }";
+    assert_eq!(names(legacy), ["aB", "aB"]);
+}
+
+#[test]
+fn fields_that_json_cannot_tell_apart_are_both_named() {
+    for (source, expected) in [
+        (
+            "syntax = \"proto3\"; message M {\n int32 a_b = 1; int32 aB = 2 [json_name = \"q\"]; }",
+            "a.proto:2:23: JSON has one name for the fields \"a_b\" and \"aB\": \"aB\"",
+        ),
+        (
+            "syntax = \"proto3\"; message M { message N { int32 a = 1; int32 b = 2 [json_name = \"a\"]; } }",
+            "a.proto:1:63: JSON has one name for the fields \"a\" and \"b\": \"a\"",
+        ),
+        (
+            "syntax = \"proto2\"; message M { optional int32 a = 1 [json_name = \"x\"]; optional int32 b = 2 [json_name = \"x\"]; }",
+            "a.proto:1:87: JSON has one name for the fields \"a\" and \"b\": \"x\"",
+        ),
+    ] {
+        let refused = compile_all(&[("a.proto", source.as_bytes())]).unwrap_err();
+        insist(&refused.to_string(), &[expected]);
+    }
+}
+
+#[test]
+fn what_is_wrong_in_an_edition_has_its_place_in_the_source() {
+    for (source, expected) in [
+        (
+            "edition = \"2023\"; message M { int32 a = 1; Nope b = 2; }",
+            "a.proto:1:44: name 'Nope' is not defined",
+        ),
+        (
+            "edition = \"2023\"; message M { string s = 1 [features.(pb.cpp).string_type = VIEW, default = 5]; }",
+            "a.proto:1:93: expected value to be a string",
+        ),
+        (
+            "\u{feff}edition = \"2023\"; message M {\n reserved a; int32 b 2; }",
+            "a.proto:2:22: expected '='",
+        ),
+        (
+            "edition = \"2023\"; import \"../b.proto\";",
+            "a.proto:1:26: import \"../b.proto\" is no path from an include",
+        ),
+    ] {
+        let refused = compile_all(&[("a.proto", source.as_bytes())]).unwrap_err();
+        insist(&refused.to_string(), &[expected]);
+    }
+}
+
+#[test]
+fn a_message_may_be_called_like_protobufs_package() {
+    let source = b"syntax = \"proto3\"; message google { int32 x = 1; }";
+    compile_all(&[("a.proto", source)]).unwrap();
 }

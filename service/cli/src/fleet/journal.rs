@@ -175,7 +175,7 @@ impl Journal {
         })();
         saved.map_err(|error: std::io::Error| {
             let sentence = format!("{} can't be written: {error}", path.display());
-            Failure::new(Code::UNAVAILABLE, sentence)
+            Failure::new(Failure::code_of(&error), sentence)
         })
     }
 

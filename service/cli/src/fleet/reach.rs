@@ -92,7 +92,7 @@ impl Remote {
         ssh.args(["--", &self.destination, &line.join(" ")]);
         let said = Said::by(&mut ssh).map_err(|error| {
             let sentence = format!("ssh can't be run: {error}");
-            Failure::new(Code::NOT_FOUND, sentence)
+            Failure::new(Failure::code_of(&error), sentence)
         })?;
         said.json(&self.destination)
     }

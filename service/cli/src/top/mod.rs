@@ -23,7 +23,7 @@ use std::path::Path;
 
 use tollgate_shm_abi::messages::{Empty, RequestBody};
 
-use crate::admin::report;
+use crate::admin::{report, require_tenant};
 use crate::args::Top;
 use crate::failure::Failure;
 use crate::output;
@@ -33,6 +33,9 @@ use crate::top::screen::Model;
 
 /// Shows it until somebody has seen enough; or returns what one interval came to.
 pub(crate) fn top(socket: &Path, args: &Top) -> Result<String, Failure> {
+    if let Some(tenant) = &args.tenant {
+        require_tenant(socket, tenant)?;
+    }
     let first = ask(socket)?;
     let is_seen = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     if is_seen && !args.once && !args.json {

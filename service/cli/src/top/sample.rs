@@ -129,6 +129,10 @@ impl Sample {
                 sample.add(name, point);
             }
         }
+        // Metrics keep what runtimes have counted that have ended. The others are numbered from 0 on.
+        if let Some(runtimes) = report["runtimes"].as_u64() {
+            sample.runtimes.retain(|runtime, _| *runtime < runtimes);
+        }
         sample
     }
 
@@ -269,6 +273,21 @@ mod tests {
             assert_eq!(sample.name, "?", "{report}");
             assert!(sample.runtimes.is_empty() && sample.policies.is_empty());
         }
+    }
+
+    #[test]
+    fn a_runtime_that_has_ended_is_not_shown() {
+        let point = |runtime: u64| {
+            let labels =
+                json!({"tollgate.runtime": runtime.to_string(), "tollgate.runtime.state": "busy"});
+            json!({"labels": labels, "value": 1.0})
+        };
+        let family = json!({"name": "tollgate.runtime.time", "points": [point(0), point(1)]});
+        let shown = |report: &Value| Sample::of(report).runtimes.into_keys().collect::<Vec<_>>();
+        let mut report = json!({"metrics": [family]});
+        assert_eq!(shown(&report), [0, 1], "of an older daemon");
+        report["runtimes"] = json!(1);
+        assert_eq!(shown(&report), [0]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use tollgate_shm_abi::messages::{
 use tollgate_shm_abi::status::Code;
 
 use crate::control::connection::{self, Answer};
+use crate::control::own_user::{is_own, own_user};
 use crate::control::{
     Control, console, ending, explain, given, lifecycle, live, origin, placing, prefetch, replay,
     report, settings, takeover, watching,
@@ -34,17 +35,17 @@ pub(crate) fn authorize(socket: &ControlSocket) -> Result<Actor, Status> {
         let (uid, pid) = (peer.uid, peer.pid);
         return Ok(Actor::Admin { uid, pid });
     }
-    let own = rustix::process::geteuid().as_raw();
-    let text = format!(
-        "user {} may not administer this daemon; root and user {own} may",
-        peer.uid
-    );
+    let may = match own_user() {
+        Some(own) => format!("root and user {own} may"),
+        None => "root alone may, because this daemon's user namespace shows users that it doesn't map as the daemon's own".to_owned(),
+    };
+    let text = format!("user {} may not administer this daemon; {may}", peer.uid);
     Err(Status::new(Code::PERMISSION_DENIED, text))
 }
 
-/// Root and the daemon's own user are.
+/// Root and the daemon's own user are; root alone where others look like that user ([`own_user`]).
 pub(crate) fn is_operator(user: u32) -> bool {
-    user == 0 || user == rustix::process::geteuid().as_raw()
+    user == 0 || is_own(user)
 }
 
 /// The status for what the store refuses.

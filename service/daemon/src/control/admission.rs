@@ -5,7 +5,7 @@
 //! | connections without a session | [`MAX_CONNECTIONS`] with those that have one | user that isn't the operator: [`STRANGERS_PER_USER`] | [`OPERATORS_CONNECTIONS`] |
 //! | sessions | [`MAX_SESSIONS`] | tenant: [`MAX_SESSIONS_PER_TENANT`] | needs none |
 //! | their bindings | | tenant: [`MAX_BINDINGS_PER_TENANT`] | needs none |
-//! | descriptors | as many as this process may have, less [`KEPT_DESCRIPTORS`] | user or tenant: one [share](SHARES_OF_DESCRIPTORS) | [`OPERATORS_CONNECTIONS`] |
+//! | descriptors | as many as this process may have, less [`KEPT_DESCRIPTORS`] and those of [peers](PeerRoom) | user or tenant: one [share](SHARES_OF_DESCRIPTORS) | [`OPERATORS_CONNECTIONS`] |
 //!
 //! The operator is root or the daemon's own user. Shares become smaller where this process may have few descriptors. A connection that says nothing is
 //! closed after [`FIRST_WORD`](crate::limits::FIRST_WORD).
@@ -14,6 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use crate::datapath::PeerRoom;
 use crate::limits::{
     KEPT_DESCRIPTORS, MAX_BINDINGS_PER_TENANT, MAX_CONNECTIONS, MAX_SESSIONS,
     MAX_SESSIONS_PER_TENANT, OPERATORS_CONNECTIONS, SHARES_OF_DESCRIPTORS, STRANGERS_PER_USER,
@@ -24,8 +25,10 @@ const RAISE_DESCRIPTORS: &str = "RLIMIT_NOFILE: raise systemd's LimitNOFILE, or 
 
 /// Counts places.
 pub(crate) struct Admission {
+    /// Descriptors that this process may have.
+    all: usize,
     /// Descriptors that connections and sessions may take.
-    descriptors: usize,
+    descriptors: Cell<usize>,
     taken: RefCell<Taken>,
 }
 
@@ -72,15 +75,25 @@ impl Taken {
 }
 
 impl Admission {
-    /// For a process that may have so many descriptors; `None`: any number.
-    pub(crate) fn new(descriptors: Option<u64>) -> Rc<Admission> {
+    /// For a process that may have so many descriptors; `None`: any number. Peers of its runtimes take some.
+    pub(crate) fn new(descriptors: Option<u64>, runtimes: usize) -> Rc<Admission> {
         let all = descriptors.map_or(usize::MAX, |most| {
             usize::try_from(most).unwrap_or(usize::MAX)
         });
-        Rc::new(Admission {
-            descriptors: all.saturating_sub(KEPT_DESCRIPTORS),
+        let admission = Rc::new(Admission {
+            all,
+            descriptors: Cell::new(0),
             taken: RefCell::default(),
-        })
+        });
+        admission.has_runtimes(runtimes);
+        admission
+    }
+
+    /// There are so many runtimes from now on, whose peers take descriptors.
+    pub(crate) fn has_runtimes(&self, runtimes: usize) {
+        let peers = PeerRoom::of_each(runtimes, u64::try_from(self.all).ok());
+        let kept = KEPT_DESCRIPTORS + peers.descriptors(runtimes);
+        self.descriptors.set(self.all.saturating_sub(kept));
     }
 
     /// A place for a connection of this user, or why there is none.
@@ -100,11 +113,11 @@ impl Admission {
                 taken.connections
             ));
         }
-        if taken.descriptors() + kept >= self.descriptors {
+        if taken.descriptors() + kept >= self.descriptors.get() {
             return Err(self.out_of_descriptors());
         }
         if !is_operator {
-            let most = STRANGERS_PER_USER.min(self.descriptors / SHARES_OF_DESCRIPTORS);
+            let most = STRANGERS_PER_USER.min(self.descriptors.get() / SHARES_OF_DESCRIPTORS);
             let its = taken.strangers.entry(user).or_default();
             if *its >= most {
                 return Err(format!(
@@ -149,7 +162,7 @@ impl Admission {
                 ));
             }
             let has = its.descriptors;
-            if has + descriptors > self.descriptors / SHARES_OF_DESCRIPTORS {
+            if has + descriptors > self.descriptors.get() / SHARES_OF_DESCRIPTORS {
                 return Err(format!(
                     "tenant {tenant} has {count} sessions, which take {has} descriptors: one tenant's share of those that the daemon may have \
                      ({RAISE_DESCRIPTORS})"
@@ -157,7 +170,7 @@ impl Admission {
             }
         }
         let needed = descriptors - 1 + OPERATORS_CONNECTIONS;
-        if taken.descriptors() + needed > self.descriptors {
+        if taken.descriptors() + needed > self.descriptors.get() {
             return Err(self.out_of_descriptors());
         }
         drop(taken);
@@ -181,7 +194,7 @@ impl Admission {
     }
 
     fn out_of_descriptors(&self) -> String {
-        let most = self.descriptors.saturating_add(KEPT_DESCRIPTORS);
+        let most = self.all;
         format!(
             "the daemon may have {most} descriptors, and needs the rest for its operator and its peers ({RAISE_DESCRIPTORS})"
         )
@@ -263,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_user_without_sessions_leaves_room_for_others_and_all_of_them_for_the_operator() {
-        let admission = Admission::new(None);
+        let admission = Admission::new(None, 1);
         let (first, why) = all(|| admission.connect(1_000, false));
         assert_eq!(first.len(), STRANGERS_PER_USER);
         assert!(why.contains("user 1000 has 512 connections"), "{why}");
@@ -284,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_connection_with_a_session_is_no_strangers() {
-        let admission = Admission::new(None);
+        let admission = Admission::new(None, 1);
         let (taken, _) = all(|| admission.connect(1_000, false));
         assert!(admission.connect(1_000, false).is_err());
         taken[0].has_session();
@@ -293,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_tenant_leaves_sessions_to_others() {
-        let admission = Admission::new(None);
+        let admission = Admission::new(None, 1);
         let (one, why) = all(|| admission.open("mallory", DESCRIPTORS_PER_SESSION));
         assert_eq!(one.len(), MAX_SESSIONS_PER_TENANT);
         assert!(why.contains("tenant mallory has 1024 sessions"), "{why}");
@@ -311,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_tenants_bindings_are_counted_over_its_sessions_and_end_with_them() {
-        let admission = Admission::new(None);
+        let admission = Admission::new(None, 1);
         let sessions = [
             admission.open("mallory", DESCRIPTORS_PER_SESSION).unwrap(),
             admission.open("mallory", DESCRIPTORS_PER_SESSION).unwrap(),
@@ -333,7 +346,7 @@ mod tests {
 
     #[test]
     fn where_there_are_few_descriptors_shares_are_small_and_the_operator_still_gets_in() {
-        let admission = Admission::new(Some(1_024));
+        let admission = Admission::new(Some(1_024), 1);
         let mut kept = Vec::new();
         let mut tenant = 0;
         let (sessions, why) = all(|| {
@@ -348,13 +361,37 @@ mod tests {
         assert!(sessions.len() > 50, "{}", sessions.len());
         let (operators, _) = all(|| admission.connect(0, true));
         assert!(operators.len() >= OPERATORS_CONNECTIONS - DESCRIPTORS_PER_SESSION);
-        let alone = Admission::new(Some(1_024));
+        let alone = Admission::new(Some(1_024), 1);
         let (one, why) = all(|| alone.open("mallory", DESCRIPTORS_PER_SESSION));
         assert!(why.contains("LimitNOFILE"), "{why}");
+        let peers = PeerRoom::of_each(1, Some(1_024)).descriptors(1);
         assert_eq!(
             one.len(),
-            (1_024 - KEPT_DESCRIPTORS) / 5 / SHARES_OF_DESCRIPTORS
+            (1_024 - KEPT_DESCRIPTORS - peers) / 5 / SHARES_OF_DESCRIPTORS
         );
         assert!(alone.open("acme", DESCRIPTORS_PER_SESSION).is_ok());
+    }
+
+    #[test]
+    fn peers_of_all_runtimes_kept_descriptors_and_the_rest_fit_into_what_there_is() {
+        for (most, runtimes) in [(1_024, 1), (1_024, 8), (4_096, 8), (20_000, 64)] {
+            let admission = Admission::new(Some(most), 1);
+            admission.has_runtimes(runtimes);
+            let peers = PeerRoom::of_each(runtimes, Some(most)).descriptors(runtimes);
+            let (connections, _) = all_of(&admission);
+            let taken = connections.len() + KEPT_DESCRIPTORS + peers;
+            assert!(taken <= most as usize, "{runtimes}: {taken}");
+            let (operators, _) = all(|| admission.connect(0, true));
+            assert!(operators.len() >= OPERATORS_CONNECTIONS, "{runtimes}");
+        }
+    }
+
+    /// Connections of as many users as it takes.
+    fn all_of(admission: &Rc<Admission>) -> (Vec<Connection>, String) {
+        let mut user = 1_000;
+        all(|| {
+            user += 1;
+            admission.connect(user, false)
+        })
     }
 }

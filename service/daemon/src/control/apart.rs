@@ -227,6 +227,7 @@ impl Control {
             memory_bytes: u64::from(self.config().policies.process_memory_mib) << 20,
             // One for each tenant: none of them looks for ever.
             spin: self.config().spin().min(MAX_SPIN),
+            user: self.child_user,
             ..ProcessConfig::default()
         };
         let (process, channel) = Process::start(&config).map_err(|error| {

@@ -581,6 +581,8 @@ async fn bind(
 ) -> Result<(Answer, Served), Status> {
     let invalid = |text: String| Status::new(Code::INVALID_ARGUMENT, text);
     open.place.bind().map_err(exhausted)?;
+    // Before it waits: one that waits holds no descriptor but this.
+    one_descriptor("a binding", &fds)?;
     // Only then is the set read: so many of a tenant's are held at once.
     let turn = control.turns.of(&open.tenant).await?;
     let bytes = descriptor_set("a binding", &fds)?;
@@ -727,15 +729,26 @@ impl Control {
 
 /// The one blob that `what` carries.
 pub(crate) fn descriptor_set(what: &str, fds: &[OwnedFd]) -> Result<Vec<u8>, Status> {
-    let invalid = |text: String| Status::new(Code::INVALID_ARGUMENT, text);
-    let [blob] = fds else {
-        return Err(invalid(format!(
-            "{what} carries one descriptor, its schema; this one carried {}",
-            fds.len()
-        )));
-    };
-    blob_read(blob, tollgate_schema::limits::MAX_DESCRIPTOR_SET)
-        .map_err(|error| invalid(format!("the schema can't be read: {error}")))
+    let blob = one_descriptor(what, fds)?;
+    blob_read(blob, tollgate_schema::limits::MAX_DESCRIPTOR_SET).map_err(|error| {
+        Status::new(
+            Code::INVALID_ARGUMENT,
+            format!("the schema can't be read: {error}"),
+        )
+    })
+}
+
+fn one_descriptor<'f>(what: &str, fds: &'f [OwnedFd]) -> Result<&'f OwnedFd, Status> {
+    match fds {
+        [blob] => Ok(blob),
+        _ => Err(Status::new(
+            Code::INVALID_ARGUMENT,
+            format!(
+                "{what} carries one descriptor, its schema; this one carried {}",
+                fds.len()
+            ),
+        )),
+    }
 }
 
 /// The schema's entry: found by the descriptor set's hash, or resolved. Its methods are compiled when they are called.
@@ -746,7 +759,7 @@ pub(super) async fn intern(
     service: &str,
 ) -> Result<Arc<BoundSchema>, Status> {
     /// A larger descriptor set is resolved on a blocking thread: this one takes less than about 2 ms.
-    const PARSED_HERE: usize = 32 << 10;
+    const RESOLVED_HERE: usize = 4 << 10;
     /// A larger one is hashed there, too: this one takes about 0.3 ms.
     const HASHED_HERE: usize = 256 << 10;
     let (bytes, name) = (Arc::new(bytes), Arc::<str>::from(service));
@@ -759,13 +772,16 @@ pub(super) async fn intern(
     if let Some(known) = control.schemas.borrow_mut().known(&key) {
         return Ok(known);
     }
-    let layout = if bytes.len() <= PARSED_HERE {
+    let resolved = if bytes.len() <= RESOLVED_HERE {
         schemas::parse(&bytes, service)?
     } else {
         let bytes = Arc::clone(&bytes);
         turn.apart(move || schemas::parse(&bytes, &name)).await??
     };
-    control.schemas.borrow_mut().intern(key, layout, &bytes, by)
+    control
+        .schemas
+        .borrow_mut()
+        .intern(key, resolved, &bytes, by)
 }
 
 /// Where a client's calls go, if they may go there; none: this host.

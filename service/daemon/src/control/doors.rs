@@ -4,15 +4,18 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tollgate_shm_abi::control::ControlListener;
 
 use crate::control::{Control, Watched, connection, watch};
 use crate::datapath::Command;
+use crate::limits::ACCEPTED_UNSEEN;
 use crate::lines::log_limited;
 
 /// How long nobody is accepted after somebody couldn't be: out of descriptors, say, and others may close some.
@@ -100,7 +103,11 @@ async fn applications(control: Rc<Control>, listener: Rc<AsyncFd<Watched<Control
 
 async fn peers(control: Rc<Control>, listener: Rc<TcpListener>) {
     let mut turn = 0;
+    let places = Arc::new(Semaphore::new(ACCEPTED_UNSEEN));
     loop {
+        let Ok(unseen) = Arc::clone(&places).acquire_owned().await else {
+            return;
+        };
         match listener
             .accept()
             .await
@@ -109,7 +116,7 @@ async fn peers(control: Rc<Control>, listener: Rc<TcpListener>) {
             Ok(stream) => {
                 // Which tenant it is for is known after its first BIND; the link moves then.
                 turn = (turn + 1) % control.runtimes();
-                control.send(turn, Command::Accept { stream });
+                control.send(turn, Command::Accept { stream, unseen });
             }
             Err(error) => {
                 log_limited!(

@@ -23,6 +23,7 @@ use tollgate_policy_host::{
     changed_metadata,
 };
 use tollgate_schema::dynamic::{from_json, write_block};
+use tollgate_schema::spelling::did_you_mean;
 use tollgate_schema::{MessageId, MethodLayout, Schema};
 use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::messages::{Explain, SIDE_ANY};
@@ -37,6 +38,7 @@ use crate::control::policies::{Live, LiveBinding, Loaded, Version, granted};
 use crate::control::replay::{Kinds, kinds_in, readable, told};
 use crate::control::schemas::BoundSchema;
 use crate::control::turns::Turn;
+use crate::control::watching::{no_method, no_tenant};
 use crate::datapath::command::{Ask, Patcher};
 use crate::datapath::{Unchanged, patch_change};
 use crate::limits::MAX_EXPLAINED;
@@ -99,8 +101,7 @@ pub(super) async fn explain(
     let tenants = control.store.tenants();
     let tenants = tenants.map_err(|error| store_failed(&error))?;
     if !tenants.contains(&request.tenant) {
-        let text = format!("there is no tenant {:?}", request.tenant);
-        return Err(Status::new(Code::NOT_FOUND, text));
+        return Err(no_tenant(&request.tenant, &tenants));
     }
     let schema = match request.has_schema {
         true => {
@@ -112,14 +113,8 @@ pub(super) async fn explain(
     };
     let methods = &schema.layout.methods;
     let Some(method) = methods.iter().find(|method| method.name == request.method) else {
-        let names: Vec<_> = methods.iter().map(|method| method.name.as_str()).collect();
-        let text = format!(
-            "service {} has no method {:?}; it has {}",
-            request.service,
-            request.method,
-            names.join(", ")
-        );
-        return Err(Status::new(Code::NOT_FOUND, text));
+        let names = methods.iter().map(|method| method.name.as_str());
+        return Err(no_method(&request.service, &request.method, names));
     };
     let metadata = MetadataBuf::from_bytes(request.metadata)
         .map_err(|error| invalid(format!("the metadata: {error}")))?;
@@ -164,9 +159,14 @@ fn bound(control: &Control, request: &Explain, sides: &[Side]) -> Result<Arc<Bou
     let binding = its.clone().find(of_side).or_else(|| its.next());
     let bound = binding.map(|binding| Arc::clone(&binding.schema));
     bound.ok_or_else(|| {
+        let bindings = attachments.bindings.iter();
+        let known = bindings.filter(|binding| binding.tenant == request.tenant);
+        let known = known.map(|binding| binding.schema.layout.name.as_str());
         let text = format!(
-            "no application of {} has bound {}, so its schema isn't known here: give it along",
-            request.tenant, request.service
+            "no application of {} has bound {}, so its schema isn't known here; --proto FILE gives it{}",
+            request.tenant,
+            request.service,
+            did_you_mean(&request.service, known)
         );
         Status::new(Code::NOT_FOUND, text)
     })

@@ -43,7 +43,7 @@ pub(super) async fn given(
     let schemas = control.schemas.borrow();
     let lent = parsed
         .into_iter()
-        .map(|(_, layout)| schemas.lent(layout, &set, &None));
+        .map(|(_, resolved)| schemas.lent(resolved, &set, &None));
     Ok(Some(Given(lent.collect())))
 }
 

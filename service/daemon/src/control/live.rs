@@ -31,6 +31,7 @@ pub(super) async fn report(control: &Control) -> Result<Value, Status> {
         "sessions": sessions,
         "services": services,
         "links": links,
+        "runtimes": control.runtimes(),
         "quarantined": quarantined(control),
         "metrics": families,
     }))

@@ -18,6 +18,7 @@ mod apart;
 mod asks;
 #[cfg(feature = "rdma")]
 mod by_rdma;
+mod child_user;
 mod compile;
 mod connection;
 mod console;
@@ -27,12 +28,14 @@ mod explain;
 mod fitting;
 mod given;
 mod heaps;
+mod key_file;
 mod lifecycle;
 mod live;
 mod lives;
 mod misfits;
 mod names;
 mod origin;
+mod own_user;
 mod placing;
 mod policies;
 mod prefetch;
@@ -54,11 +57,9 @@ mod watching;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Child;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -72,13 +73,15 @@ use tollgate_console::Console;
 use tollgate_control::audit::Actor;
 use tollgate_control::{Repeats, Store, StoreError, audit};
 use tollgate_engine::{SessionId, Status};
-use tollgate_policy_host::{Compiler, Host, HostConfig, Rate, daemon as confinement};
+use tollgate_policy_host::{
+    ChildUser, Compiler, CompilerConfig, Host, HostConfig, Rate, daemon as confinement,
+};
 use tollgate_provenance::TrustedKeys;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_telemetry::limits::MAX_RECORDS;
 use tollgate_telemetry::record::Record;
-use tollgate_transport::{LinkConfig, PresharedKey, is_loopback};
+use tollgate_transport::{LinkConfig, is_loopback, names_one_host};
 
 use crate::config::Config;
 use crate::control::admission::Admission;
@@ -139,6 +142,8 @@ struct Control {
     link: LinkConfig,
     store: Store,
     compilation: Compilation,
+    /// What processes become that are started, if this one is root.
+    child_user: ChildUser,
     /// Who may have signed a policy; none: nobody needs to.
     trusted: TrustedKeys,
     /// How fast this machine burns policies' fuel.
@@ -271,7 +276,12 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     }
     let settings = Settings::restored(config, &store)?;
     let config = settings.in_force();
-    let compiler = Compiler::new(host, config.compile.compiler(config.state.as_deref()))
+    let child_user = child_user::configured(&config)?;
+    let compiler = CompilerConfig {
+        user: child_user,
+        ..config.compile.compiler(config.state.as_deref())
+    };
+    let compiler = Compiler::new(host, compiler)
         .map_err(|error| failed("policies can't be compiled")(&error))?;
     let compilation = Compilation::new(compiler, config.compile.workers);
     let trusted = origin::trusted_keys(&config)?;
@@ -319,6 +329,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         link,
         store,
         compilation,
+        child_user,
         trusted,
         rate,
         runtimes: RefCell::new(runtimes),
@@ -341,7 +352,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         strangers: RefCell::default(),
         requests: RwLock::default(),
         hurry: Notify::new(),
-        admission: Admission::new(getrlimit(Resource::Nofile).current),
+        admission: Admission::new(getrlimit(Resource::Nofile).current, count),
         heaps: Rc::default(),
         listen: doors.listen(),
         doors,
@@ -477,13 +488,13 @@ fn link_config(config: &Config) -> Result<LinkConfig, DaemonError> {
     link.unauthenticated_loopback = config.link.unauthenticated_loopback;
     link.only_names = !config.link.advertise.is_empty();
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = Some(host.trim().to_owned()).filter(|host| !host.is_empty());
+    let host = Some(host.trim().to_owned()).filter(|host| names_one_host(host));
     let names = host
         .into_iter()
         .chain(config.link.advertise.iter().cloned());
     link.names = names.collect();
     if let Some(path) = &config.psk_file {
-        link.key = Some(key_in(path)?);
+        link.key = Some(key_file::read(path)?);
     }
     match (&link.key, config.listen) {
         (None, Some(address)) if !is_loopback(&address) => Err(DaemonError(format!(
@@ -492,26 +503,6 @@ fn link_config(config: &Config) -> Result<LinkConfig, DaemonError> {
         ))),
         _ => Ok(link),
     }
-}
-
-/// A key that its owner alone can read.
-fn key_in(path: &Path) -> Result<PresharedKey, DaemonError> {
-    let doing = format!("the key in {} can't be used", path.display());
-    let failed = failed(&doing);
-    let mut secret = Vec::new();
-    let mut file = std::fs::File::open(path).map_err(|error| failed(&error))?;
-    let mode = file.metadata().map_err(|error| failed(&error))?.mode() & 0o7777;
-    if mode & 0o077 != 0 {
-        let path = path.display();
-        let why =
-            format!("others than its owner may use the file (mode {mode:04o}): chmod 600 {path}");
-        return Err(failed(&why));
-    }
-    // Of a longer one, enough to say so.
-    let most = 2 * tollgate_transport::limits::MAX_KEY as u64;
-    let read = file.by_ref().take(most).read_to_end(&mut secret);
-    read.map_err(|error| failed(&error))?;
-    PresharedKey::new(secret.trim_ascii()).map_err(|error| failed(&error))
 }
 
 fn listen_tcp(address: SocketAddr) -> Result<TcpListener, DaemonError> {
@@ -676,7 +667,8 @@ impl Control {
                     dropped,
                 } => {
                     for line in lines {
-                        tracing::info!(policy = label, "{line}");
+                        // Quoted: without quotes it could hold what looks like fields.
+                        tracing::info!(policy = label, "{:?}", line.to_string());
                     }
                     if dropped > 0 {
                         tracing::info!(policy = label, "{dropped} more lines were dropped");

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The system's resolver can't be interrupted, and a dead name server holds a thread for half a minute. So a look-up has a thread of its own, which
-//! nothing else waits for, and a tenant has [`LOOKUPS_PER_TENANT`] of them. What is remembered is a tenant's own: no tenant learns from how fast
+//! nothing else waits for, and a tenant has [`LOOKUPS_PER_TENANT`] of them. When all places are taken, there are others for tenants that have none
+//! ([`LOOKUPS_KEPT`]), one for each: tenants with several dead names keep them from nobody. What is remembered is a tenant's own: no tenant learns from how fast
 //! an answer comes what another one has asked.
 
 use std::cell::RefCell;
@@ -15,14 +16,14 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 use tollgate_engine::Status;
 use tollgate_shm_abi::status::Code;
 
 use crate::datapath::target::{Found, Target, in_turns};
 use crate::limits::{
-    LOOKUP_TIMEOUT, LOOKUPS, LOOKUPS_PER_TENANT, NAMES_PER_TENANT, REMEMBERED_FOR,
+    LOOKUP_TIMEOUT, LOOKUPS, LOOKUPS_KEPT, LOOKUPS_PER_TENANT, NAMES_PER_TENANT, REMEMBERED_FOR,
 };
 
 /// What a look-up yields: addresses, or why there are none.
@@ -37,6 +38,8 @@ pub(crate) struct Names {
     patience: Duration,
     /// Places for look-ups, of all tenants.
     places: Arc<Semaphore>,
+    /// For those that have none.
+    kept: Arc<Semaphore>,
     tenants: RefCell<HashMap<String, Tenant>>,
 }
 
@@ -91,6 +94,7 @@ impl Names {
             look_up,
             patience,
             places: Arc::new(Semaphore::new(LOOKUPS)),
+            kept: Arc::new(Semaphore::new(LOOKUPS_KEPT)),
             tenants: RefCell::default(),
         }
     }
@@ -160,7 +164,7 @@ impl Names {
             return known.answer.clone();
         }
         let (tell, answer) = watch::channel(None);
-        let places = [Arc::clone(&its.places), Arc::clone(&self.places)];
+        let places = [&its.places, &self.places, &self.kept].map(Arc::clone);
         let look_up = Arc::clone(&self.look_up);
         let until = now + self.patience;
         let turn = look_up_in_turn(places, until, look_up, name.to_owned(), tell);
@@ -183,22 +187,35 @@ impl Tenant {
     }
 }
 
+/// A place of the tenant's, and one of all: of those that are kept if the tenant has no other place.
+async fn take(
+    [own, all, kept]: [Arc<Semaphore>; 3],
+) -> Result<[OwnedSemaphorePermit; 2], AcquireError> {
+    let own_place = Arc::clone(&own).acquire_owned().await?;
+    let has_others = own.available_permits() + 1 < LOOKUPS_PER_TENANT;
+    if let Ok(place) = Arc::clone(&all).try_acquire_owned() {
+        return Ok([own_place, place]);
+    }
+    let place = tokio::select! {
+        biased;
+        place = all.acquire_owned() => place?,
+        place = kept.acquire_owned(), if !has_others => place?,
+    };
+    Ok([own_place, place])
+}
+
 /// Looks a name up once there is a place for it, which is kept for as long as that takes. Gives up if there is none by the time that who
 /// has asked is told so.
 async fn look_up_in_turn(
-    places: [Arc<Semaphore>; 2],
+    places: [Arc<Semaphore>; 3],
     until: Instant,
     look_up: LookUp,
     name: String,
     tell: watch::Sender<Option<Answered>>,
 ) {
-    let mut held = Vec::with_capacity(places.len());
-    for place in places {
-        match timeout_at(until, place.acquire_owned()).await {
-            Ok(Ok(place)) => held.push(place),
-            _ => return,
-        }
-    }
+    let Ok(Ok(held)) = timeout_at(until, take(places)).await else {
+        return;
+    };
     let thread = std::thread::Builder::new().name("names".to_owned());
     // Without a thread, who has asked hears that nobody looks.
     let _no_thread = thread.spawn(move || {
@@ -286,6 +303,37 @@ mod tests {
                 let status = bind.await.unwrap().unwrap_err();
                 assert_eq!(status.code, Code::UNAVAILABLE);
             }
+        });
+    }
+
+    #[test]
+    fn tenants_that_have_all_places_keep_none_from_another() {
+        with_names("dead", async |names, asked, _answer| {
+            let tenants = LOOKUPS / LOOKUPS_PER_TENANT;
+            let mut waiting = Vec::new();
+            for k in 0..LOOKUPS {
+                let names = Rc::clone(&names);
+                let (tenant, name) = (format!("t{}", k % tenants), format!("dead{k}.test:1"));
+                let bind = async move { names.find(&tenant, &name).await };
+                waiting.push(tokio::task::spawn_local(bind));
+            }
+            while asked.load(Ordering::SeqCst) < LOOKUPS {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let soon = Duration::from_millis(500);
+            let found = tokio::time::timeout(soon, names.find("acme", "b.test:1")).await;
+            assert_eq!(found.unwrap().unwrap().unwrap().addresses.len(), 1);
+            // One that has a place waits for more, also if there are some left for others.
+            let own = Rc::clone(&names);
+            let bind = async move { own.find("globex", "dead.test:1").await };
+            waiting.push(tokio::task::spawn_local(bind));
+            while asked.load(Ordering::SeqCst) < LOOKUPS + 2 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let more = names.find("globex", "b.test:1");
+            assert!(tokio::time::timeout(soon, more).await.is_err());
+            names.find("acme", "c.test:1").await.unwrap();
+            waiting.iter().for_each(|bind| bind.abort());
         });
     }
 

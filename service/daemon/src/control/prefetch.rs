@@ -43,8 +43,8 @@ pub(crate) async fn prefetch(control: &Control, set: Vec<u8>) -> Result<Value, S
         return Err(Status::new(Code::INVALID_ARGUMENT, text));
     }
     let mut kept = Vec::with_capacity(parsed.len());
-    for (key, layout) in parsed {
-        kept.push(control.schemas.borrow_mut().keep(key, layout, &set)?);
+    for (key, resolved) in parsed {
+        kept.push(control.schemas.borrow_mut().keep(key, resolved, &set)?);
     }
     let begin = Instant::now();
     while !kept.iter().all(|schema| is_settled(schema)) && begin.elapsed() < PREFETCH_TIMEOUT {

@@ -62,6 +62,7 @@ impl Control {
         for tenant in &tenants {
             meanwhile.assign(&tenant.as_str().into(), was.home(tenant));
         }
+        self.admission.has_runtimes(before.max(after));
         let moved = async {
             self.grow(config, after).await?;
             self.placement.replace(meanwhile);
@@ -79,9 +80,11 @@ impl Control {
                 tracing::error!("tenant {tenant} can't go back: {}", status.message);
             }
             self.shrink(before, was).await?;
+            self.admission.has_runtimes(before);
             return Err(status);
         }
         self.shrink(after, shall).await?;
+        self.admission.has_runtimes(after);
         tracing::info!(
             "there are {after} runtimes instead of {before}; {} tenants have moved",
             going.len()

@@ -18,8 +18,13 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tollgate_engine::Status;
 use tollgate_jit::Codec;
+use tollgate_marshal::program::{Step, StructProgram};
+use tollgate_marshal::wire::WireField;
+use tollgate_marshal::{Program, Programs};
 use tollgate_schema::evolution::{MethodMatch, match_methods};
-use tollgate_schema::{MethodLayout, Schema, SchemaError, ServiceLayout};
+use tollgate_schema::{
+    FieldLayout, MessageLayout, MethodLayout, Schema, SchemaError, ServiceLayout,
+};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::turns::Turn;
@@ -37,6 +42,43 @@ pub(crate) struct BoundSchema {
     pub(crate) compiler: Compiler,
     /// A descriptor set that it is in.
     pub(crate) set: Arc<[u8]>,
+}
+
+/// Bytes of a message type in memory, without its fields: as a layout and as steps.
+const MESSAGE_BYTES: usize = size_of::<MessageLayout>() + size_of::<StructProgram>();
+/// Bytes of a field: as a layout, as a step, and as a protobuf record.
+const FIELD_BYTES: usize = size_of::<FieldLayout>() + size_of::<Step>() + size_of::<WireField>();
+/// Bytes of a method, with its two programs.
+const METHOD_BYTES: usize =
+    size_of::<MethodLayout>() + size_of::<Method>() + 2 * size_of::<Program>();
+
+/// A service as a descriptor set has it, with the steps that check and convert its messages. Making it takes time in proportion to the set: much time for
+/// a large one.
+#[derive(Clone, Debug)]
+pub(crate) struct Resolved {
+    pub(crate) layout: ServiceLayout,
+    programs: Programs,
+}
+
+impl Resolved {
+    fn of(layout: ServiceLayout) -> Resolved {
+        let programs = Programs::new(&layout.layouts);
+        Resolved { layout, programs }
+    }
+
+    /// Bytes that it takes in memory, about.
+    fn bytes(&self) -> usize {
+        let layout = &self.layout;
+        let messages = layout.layouts.messages.iter();
+        let of_messages = messages.map(|message| {
+            let names = message.fields.iter().map(|field| field.name.len());
+            let names: usize = message.name.len() + names.sum::<usize>();
+            MESSAGE_BYTES + message.fields.len() * FIELD_BYTES + names
+        });
+        let methods = layout.methods.iter();
+        let of_methods = methods.map(|method| METHOD_BYTES + 2 * method.name.len());
+        layout.description.len() + of_messages.sum::<usize>() + of_methods.sum::<usize>()
+    }
 }
 
 /// What an application binds: the digest of its descriptor set, and the service.
@@ -77,6 +119,8 @@ pub(crate) type Bringer = Option<Arc<str>>;
 struct Held {
     schema: Arc<BoundSchema>,
     by: Bringer,
+    /// Bytes that it takes in memory, about, its descriptor set's included.
+    bytes: usize,
 }
 
 impl Held {
@@ -120,18 +164,18 @@ impl Schemas {
         found
     }
 
-    /// The cached schema equal to `layout`, which is in `set`, or a new one; `key` leads to it from now on.
+    /// The cached schema equal to this one of `set`, or a new one; `key` leads to it from now on.
     pub(crate) fn intern(
         &mut self,
         key: SetKey,
-        layout: ServiceLayout,
+        resolved: Resolved,
         set: &[u8],
         by: &Bringer,
     ) -> Result<Arc<BoundSchema>, Status> {
-        let hash = layout.hash;
+        let hash = resolved.layout.hash;
         let schema = match self.of_hash(&hash) {
             Some(known) => known,
-            None => self.add(layout, set, by)?,
+            None => self.add(resolved, set, by)?,
         };
         self.remember(key, hash, by);
         Ok(schema)
@@ -144,19 +188,19 @@ impl Schemas {
     pub(crate) fn keep(
         &mut self,
         key: SetKey,
-        layout: ServiceLayout,
+        resolved: Resolved,
         set: &[u8],
     ) -> Result<Arc<BoundSchema>, Status> {
-        let hash = layout.hash;
+        let hash = resolved.layout.hash;
         let is_kept = self.kept.iter().any(|kept| kept.layout.hash == hash);
         if !is_kept && self.kept.len() >= MAX_PREFETCHED {
             let text = format!(
                 "{} can't be prefetched: {MAX_PREFETCHED} services are, which is the limit",
-                layout.name
+                resolved.layout.name
             );
             return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
         }
-        let schema = self.intern(key, layout, set, &None)?;
+        let schema = self.intern(key, resolved, set, &None)?;
         if !is_kept {
             self.kept.push(Arc::clone(&schema));
         }
@@ -164,19 +208,19 @@ impl Schemas {
     }
 
     /// As [`intern`](Self::intern), for a look at it: it isn't kept.
-    pub(crate) fn lent(&self, layout: ServiceLayout, set: &[u8], by: &Bringer) -> Arc<BoundSchema> {
-        let known = self.by_hash.get(&layout.hash);
+    pub(crate) fn lent(&self, resolved: Resolved, set: &[u8], by: &Bringer) -> Arc<BoundSchema> {
+        let known = self.by_hash.get(&resolved.layout.hash);
         known.map_or_else(
-            || self.make(layout, set, by),
+            || self.make(resolved, set, by),
             |held| Arc::clone(&held.schema),
         )
     }
 
-    /// How many schemas a tenant has brought, and the bytes of their descriptor sets.
+    /// How many schemas a tenant has brought, and the bytes that they take.
     fn of(&self, by: &Bringer) -> (usize, usize) {
         let its = self.by_hash.values().filter(|held| held.by == *by);
         its.fold((0, 0), |(count, bytes), held| {
-            (count + 1, bytes + held.schema.set.len())
+            (count + 1, bytes + held.bytes)
         })
     }
 
@@ -185,7 +229,7 @@ impl Schemas {
         count < MAX_SCHEMAS_PER_TENANT && bytes + more <= MAX_SCHEMA_BYTES_PER_TENANT
     }
 
-    /// Makes room for a schema that a tenant brings, in a descriptor set of so many bytes.
+    /// Makes room for a schema of so many bytes that a tenant brings.
     fn make_room(&mut self, by: &Bringer, more: usize) -> Result<(), Status> {
         let full = |text| Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
         if let Some(tenant) = by {
@@ -196,7 +240,7 @@ impl Schemas {
             if !self.has_room(by, more) {
                 let (count, bytes) = self.of(by);
                 return full(format!(
-                    "tenant {tenant} has {count} schemas in use, in descriptor sets of {bytes} bytes; one tenant may have \
+                    "tenant {tenant} has {count} schemas in use, of {bytes} bytes, and this one has {more}; one tenant may have \
                      {MAX_SCHEMAS_PER_TENANT}, of {MAX_SCHEMA_BYTES_PER_TENANT} bytes"
                 ));
             }
@@ -214,26 +258,29 @@ impl Schemas {
 
     fn add(
         &mut self,
-        layout: ServiceLayout,
+        resolved: Resolved,
         set: &[u8],
         by: &Bringer,
     ) -> Result<Arc<BoundSchema>, Status> {
-        self.make_room(by, set.len())?;
-        let schema = self.make(layout, set, by);
+        let bytes = resolved.bytes() + set.len();
+        self.make_room(by, bytes)?;
+        let schema = self.make(resolved, set, by);
         let held = Held {
             schema: Arc::clone(&schema),
             by: by.clone(),
+            bytes,
         };
         self.by_hash.insert(schema.layout.hash, held);
         Ok(schema)
     }
 
-    fn make(&self, layout: ServiceLayout, set: &[u8], by: &Bringer) -> Arc<BoundSchema> {
+    fn make(&self, resolved: Resolved, set: &[u8], by: &Bringer) -> Arc<BoundSchema> {
+        let Resolved { layout, programs } = resolved;
         let compiler = self.compiler.of(by);
         let method = |method: &MethodLayout| {
             let name = format!("{}/{}", layout.name, method.name);
-            let request = Codec::new(&layout.layouts, method.input);
-            let reply = Codec::new(&layout.layouts, method.output);
+            let request = Codec::of(programs.of(method.input));
+            let reply = Codec::of(programs.of(method.output));
             let streams = Streams {
                 requests: method.client_streaming,
                 responses: method.server_streaming,
@@ -295,21 +342,22 @@ fn refused(error: SchemaError) -> Status {
 }
 
 /// Every service of a descriptor set.
-pub(crate) fn parse_all(descriptor_set: &[u8]) -> Result<Vec<(SetKey, ServiceLayout)>, Status> {
+pub(crate) fn parse_all(descriptor_set: &[u8]) -> Result<Vec<(SetKey, Resolved)>, Status> {
     let schema = Schema::from_descriptor_set(descriptor_set).map_err(refused)?;
     let digest = Sha256::digest(descriptor_set).into();
     let parsed = schema.services().map(|service| {
         let layout = schema.service(service).map_err(refused)?;
         let service = service.to_owned();
-        Ok((SetKey { digest, service }, layout))
+        Ok((SetKey { digest, service }, Resolved::of(layout)))
     });
     parsed.collect()
 }
 
 /// Parses what an application sent.
-pub(crate) fn parse(descriptor_set: &[u8], service: &str) -> Result<ServiceLayout, Status> {
+pub(crate) fn parse(descriptor_set: &[u8], service: &str) -> Result<Resolved, Status> {
     let schema = Schema::from_descriptor_set(descriptor_set).map_err(refused)?;
-    schema.service(service).map_err(refused)
+    let layout = schema.service(service).map_err(refused)?;
+    Ok(Resolved::of(layout))
 }
 
 /// What each method of `ours` finds in a schema with the description `theirs`, which may be anything. Linear in both, up to
@@ -403,6 +451,30 @@ mod tests {
         assert_eq!(schemas.counters().known_sets, 2);
     }
 
+    /// However many methods share large messages, the messages cost once.
+    #[test]
+    fn methods_share_the_steps_of_their_messages() {
+        let proto = |methods: usize| {
+            let messages = (0..200).map(|k| {
+                let next = (k + 1) % 200;
+                format!("message M{k} {{ M{next} next = 1; string name = 2; }}")
+            });
+            let methods = (0..methods).map(|k| format!("rpc Do{k}(M{0}) returns (M{0});", k % 200));
+            let (messages, methods): (String, String) = (messages.collect(), methods.collect());
+            format!(r#"syntax = "proto3"; package p; {messages} service S {{ {methods} }}"#)
+        };
+        let mut schemas = schemas();
+        let schema = bind(&mut schemas, &set(&proto(300)), "p.S");
+        let structs = |k: usize| schema.service.methods[k].request.program().structs();
+        assert_eq!(structs(0).len(), 200);
+        assert!(std::ptr::eq(structs(0), structs(299)));
+        let of = |k: usize| schema.service.methods[k].request.program().root();
+        assert_eq!(schema.layout.layouts.get(of(7)).name, "p.M7");
+        let bytes = |methods| parse(&set(&proto(methods)), "p.S").unwrap().bytes();
+        let (one, many) = (bytes(1), bytes(300));
+        assert!(many < 2 * one + 300 * METHOD_BYTES, "{one} {many}");
+    }
+
     /// The tables serve every tenant: nothing that one put into its files beside the layout reaches them.
     #[test]
     fn what_is_cached_is_the_layout_and_nothing_else_of_the_files() {
@@ -439,16 +511,16 @@ mod tests {
         let set = set(&proto("name"));
         let parsed = parse_all(&set).unwrap();
         assert_eq!(parsed.len(), 2);
-        for (key, layout) in parsed.clone().into_iter().chain(parsed.clone()) {
-            schemas.keep(key, layout, &set).unwrap();
+        for (key, resolved) in parsed.clone().into_iter().chain(parsed.clone()) {
+            schemas.keep(key, resolved, &set).unwrap();
         }
         assert_eq!(schemas.counters().prefetched, 2, "once each");
         assert!(schemas.known(&SetKey::new(&set, "p.T")).is_some());
         let (key, template) = parsed[0].clone();
         for k in 2..=MAX_PREFETCHED as u64 {
-            let mut layout = template.clone();
-            layout.hash[..8].copy_from_slice(&k.to_le_bytes());
-            let kept = schemas.keep(key.clone(), layout, &set);
+            let mut other = template.clone();
+            other.layout.hash[..8].copy_from_slice(&k.to_le_bytes());
+            let kept = schemas.keep(key.clone(), other, &set);
             assert_eq!(kept.is_ok(), k < MAX_PREFETCHED as u64, "{k}");
         }
         assert!(
@@ -463,12 +535,12 @@ mod tests {
         let used = bind(&mut schemas, &set(&proto("used")), "p.S");
         let idle = set(&proto("idle"));
         drop(bind(&mut schemas, &idle, "p.S"));
-        let template = used.layout.clone();
+        let template = Resolved::of(used.layout.clone());
         for k in 2..MAX_SCHEMAS as u64 {
-            let mut layout = template.clone();
-            layout.hash[..8].copy_from_slice(&k.to_le_bytes());
+            let mut other = template.clone();
+            other.layout.hash[..8].copy_from_slice(&k.to_le_bytes());
             let key = SetKey::new(&k.to_le_bytes(), "p.S");
-            schemas.intern(key, layout, &[], &None).unwrap();
+            schemas.intern(key, other, &[], &None).unwrap();
         }
         assert_eq!(schemas.counters().held, MAX_SCHEMAS);
         let more = bind(&mut schemas, &set(&proto("more")), "p.S");
@@ -485,7 +557,7 @@ mod tests {
         let mut kept = Vec::new();
         let mut bring = |by: &Bringer, k: u64| {
             let mut layout = layout.clone();
-            layout.hash[..8].copy_from_slice(&k.to_le_bytes());
+            layout.layout.hash[..8].copy_from_slice(&k.to_le_bytes());
             let key = SetKey::new(&k.to_le_bytes(), "p.S");
             let brought = schemas.intern(key, layout, &[], by);
             let counters = schemas.counters();
@@ -511,7 +583,7 @@ mod tests {
             kept.truncate(1);
             let key = SetKey::new(&k.to_le_bytes(), "p.S");
             let mut layout = layout.clone();
-            layout.hash[..8].copy_from_slice(&k.to_le_bytes());
+            layout.layout.hash[..8].copy_from_slice(&k.to_le_bytes());
             schemas.intern(key, layout, &[], &mallory).unwrap();
         }
         let first = SetKey::new(&0u64.to_le_bytes(), "p.S");
@@ -525,17 +597,18 @@ mod tests {
         let mut bring = |by: &Bringer, bytes: usize| {
             let mut layout = layout.clone();
             hash[0] += 1;
-            layout.hash = hash;
+            layout.layout.hash = hash;
             let key = SetKey::new(&hash, "p.S");
             let brought = schemas.intern(key, layout, &vec![0; bytes], by);
             brought.map(|schema| kept.push(schema))
         };
+        let small = 64 << 10;
         for _ in 0..2 {
-            bring(&mallory, MAX_SCHEMA_BYTES_PER_TENANT / 2).unwrap();
+            bring(&mallory, MAX_SCHEMA_BYTES_PER_TENANT / 2 - small).unwrap();
         }
-        let refused = bring(&mallory, 1).unwrap_err();
+        let refused = bring(&mallory, 2 * small).unwrap_err();
         assert!(
-            refused.message.contains("67108864 bytes"),
+            refused.message.contains("134217728 bytes"),
             "{}",
             refused.message
         );

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use rustix::process::{Resource, getrlimit};
 use rustix::thread::CpuSet;
 use serde_json::{Value, json};
 use tollgate_control::audit::{Actor, Event};
@@ -16,7 +17,7 @@ use crate::config::Config;
 use crate::control::admin::{invalid, store_failed};
 use crate::control::{Control, DaemonError, failed};
 use crate::datapath::command::CpuLimit;
-use crate::datapath::{Command, Tuning, Watch};
+use crate::datapath::{Command, PeerRoom, Tuning, Watch};
 use crate::limits::MAX_CORE;
 use crate::settings::{Change, Settings};
 
@@ -158,6 +159,7 @@ pub(super) fn tuning(config: &Config, runtime: usize, link: LinkConfig) -> Tunin
             window_bytes: config.link.window_bytes,
             ..link
         },
+        room: PeerRoom::of_each(config.runtimes(), getrlimit(Resource::Nofile).current),
         cpu_share_percent: config.policies.cpu_share_percent,
         telemetry: Watch {
             durations: config.telemetry.durations,

@@ -1,35 +1,60 @@
 //! Whether a state directory can be trusted. Whoever can write to it decides who the tenants are and which policies hold, so it has to be this
-//! user's alone: it is refused at the start if it isn't, rather than used or silently repaired. One that doesn't exist is made by the store.
+//! user's alone, and so have its files: it is refused at the start if it isn't, rather than used or silently repaired. One that doesn't exist is made by the store.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use crate::control::DaemonError;
+use crate::control::own_user::is_own;
 
 /// The right to write, of everybody but the owner.
 const OTHERS_WRITE: u32 = 0o022;
 
 /// # Errors
-/// Others than this user and root can write there; the sentence says what to do.
+/// Others than this user and root can write there, or to a file of it; or a file is none. The sentence says what to do.
 pub(crate) fn check(state: &Path) -> Result<(), DaemonError> {
     // What can't be looked at can't be opened, either: the store says why.
     let Ok(there) = std::fs::metadata(state) else {
         return Ok(());
     };
-    let own = rustix::process::geteuid().as_raw();
-    match refusal(there.mode() & 0o7777, there.uid(), own) {
-        Some(why) => Err(DaemonError(format!(
-            "the state directory {} isn't safe: {why}",
-            state.display()
-        ))),
-        None => Ok(()),
+    let unsafe_because = |why: String| {
+        let shown = state.display();
+        DaemonError(format!("the state directory {shown} isn't safe: {why}"))
+    };
+    let its_owner = |owner: u32| is_own(owner) || owner == 0;
+    if let Some(why) = refusal(there.mode() & 0o7777, there.uid(), its_owner) {
+        return Err(unsafe_because(why));
     }
+    for entry in std::fs::read_dir(state).into_iter().flatten().flatten() {
+        // One that has gone meanwhile, or whose link leads nowhere.
+        let Ok(there) = std::fs::metadata(entry.path()) else {
+            continue;
+        };
+        let kind = there.file_type();
+        // The control socket has a mode of its own.
+        if kind.is_socket() {
+            continue;
+        }
+        let shown = entry.path().display().to_string();
+        if !kind.is_file() && !kind.is_dir() {
+            let why = format!("{shown} isn't a regular file; remove it");
+            return Err(unsafe_because(why));
+        }
+        let (mode, owner) = (there.mode() & 0o7777, there.uid());
+        if mode & OTHERS_WRITE != 0 || !its_owner(owner) {
+            return Err(unsafe_because(format!(
+                "others may write {shown} (mode {mode:04o}, user {owner}) and so change tenants and policies; look whether they did, then chown it \
+                 to the daemon's user and chmod go-w it"
+            )));
+        }
+    }
+    Ok(())
 }
 
-fn refusal(mode: u32, owner: u32, own: u32) -> Option<String> {
-    if owner != own && owner != 0 {
+fn refusal(mode: u32, owner: u32, is_owner: impl Fn(u32) -> bool) -> Option<String> {
+    if !is_owner(owner) {
         return Some(format!(
-            "it belongs to user {owner}, who can change what it holds, and this daemon is user {own}; run the daemon as that user, or chown it"
+            "it belongs to user {owner}, who can change what it holds; run the daemon as that user, or chown it"
         ));
     }
     (mode & OTHERS_WRITE != 0).then(|| {
@@ -41,6 +66,10 @@ fn refusal(mode: u32, owner: u32, own: u32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -54,8 +83,26 @@ mod tests {
             (0o1777, 7, false),
             (0o700, 8, false),
         ] {
-            let refused = refusal(mode, owner, 7);
+            let refused = refusal(mode, owner, |user| user == 7 || user == 0);
             assert_eq!(refused.is_none(), fine, "{mode:o} of {owner}: {refused:?}");
         }
+    }
+
+    #[test]
+    fn so_are_its_files_which_are_files() {
+        let state = tempfile::tempdir().unwrap();
+        let file = state.path().join("store");
+        std::fs::write(&file, "").unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(state.path().join("a.sock")).unwrap();
+        for (mode, fine) in [(0o600, true), (0o644, true), (0o666, false), (0o620, false)] {
+            std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+            let checked = check(state.path());
+            assert_eq!(checked.is_ok(), fine, "{mode:o}: {checked:?}");
+        }
+        std::fs::remove_file(&file).unwrap();
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let why = check(state.path()).unwrap_err().to_string();
+        assert!(why.contains("isn't a regular file"), "{why}");
     }
 }

@@ -181,7 +181,8 @@ fn log(line: &Line) {
         status = line.outcome.code,
         policy = line.policy,
         withheld = line.withheld,
-        "a call failed: {}",
+        // Quoted: without quotes it could hold what looks like fields.
+        "a call failed: {:?}",
         line.outcome.message
     );
 }

@@ -5,8 +5,6 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use tollgate_policy_host::CompilerConfig;
-
 use super::*;
 use crate::datapath::Runtime;
 
@@ -22,6 +20,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         link: LinkConfig::new("t"),
         store: Store::in_memory().unwrap(),
         compilation: Compilation::new(compiler.unwrap(), 1),
+        child_user: ChildUser::default(),
         trusted: TrustedKeys::default(),
         rate: Rate::default(),
         runtimes: RefCell::new(vec![handle]),
@@ -44,7 +43,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         strangers: RefCell::default(),
         requests: tokio::sync::RwLock::default(),
         hurry: tokio::sync::Notify::new(),
-        admission: super::admission::Admission::new(None),
+        admission: super::admission::Admission::new(None, 1),
         heaps: std::rc::Rc::default(),
         doors: Doors::default(),
         rdma: Rdma::Unavailable("it isn't tested here".into()),

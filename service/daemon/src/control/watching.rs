@@ -11,7 +11,7 @@
 //!
 //! Absent on purpose: messages' fields, which a runtime doesn't have any more when a call ends.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use tollgate_control::audit::rfc3339;
 use tollgate_engine::Status;
+use tollgate_schema::spelling::did_you_mean;
 use tollgate_shm_abi::messages::{Tap as Watched, TraceShow};
 use tollgate_shm_abi::status::Code;
 use tollgate_telemetry::prometheus::Now;
@@ -28,7 +29,7 @@ use tollgate_telemetry::record::{
 use tollgate_telemetry::w3c::TraceId;
 
 use crate::control::Control;
-use crate::control::admin::invalid;
+use crate::control::admin::{invalid, store_failed};
 use crate::control::telemetry::now;
 use crate::datapath::{Command, Tap};
 use crate::limits::{MAX_SHOWN_TRACES, MAX_TAPPED, MAX_TAPS, TAP_PATIENCE};
@@ -119,6 +120,7 @@ fn open(control: &Control, request: Watched) -> Result<u64, Status> {
         true => String::new(),
         false => format!("{}/{}", request.service, request.method),
     };
+    check(control, &request)?;
     let mut taps = control.taps.borrow_mut();
     if taps.open.len() >= MAX_TAPS {
         let text = format!("{MAX_TAPS} watch calls already, which is the limit");
@@ -139,6 +141,46 @@ fn open(control: &Control, request: Watched) -> Result<u64, Status> {
     };
     taps.open.insert(id, open);
     Ok(id)
+}
+
+/// Calls of a tenant that isn't there never come, nor do those of a method that no version of its service has.
+fn check(control: &Control, request: &Watched) -> Result<(), Status> {
+    let is_its = |tenant: &str| request.tenant.is_empty() || tenant == request.tenant;
+    let tenants = control.store.tenants();
+    let tenants = tenants.map_err(|error| store_failed(&error))?;
+    if !tenants.iter().any(|tenant| is_its(tenant)) && !request.tenant.is_empty() {
+        return Err(no_tenant(&request.tenant, &tenants));
+    }
+    let attachments = control.attachments.borrow();
+    let bindings = attachments.bindings.iter();
+    let its = bindings
+        .filter(|binding| is_its(&binding.tenant) && binding.schema.layout.name == request.service);
+    let methods = its.flat_map(|binding| &binding.schema.layout.methods);
+    let names: BTreeSet<_> = methods.map(|method| method.name.as_str()).collect();
+    if request.method.is_empty() || names.is_empty() || names.contains(&*request.method) {
+        return Ok(());
+    }
+    Err(no_method(&request.service, &request.method, names))
+}
+
+/// A tenant that somebody asks about and that isn't there.
+pub(super) fn no_tenant(tenant: &str, tenants: &[String]) -> Status {
+    let meant = did_you_mean(tenant, tenants.iter().map(String::as_str));
+    let text = format!("there is no tenant {tenant:?}{meant}");
+    Status::new(Code::NOT_FOUND, text)
+}
+
+/// A method that somebody asks about and that its service doesn't have.
+pub(super) fn no_method<'n>(
+    service: &str,
+    method: &str,
+    names: impl IntoIterator<Item = &'n str>,
+) -> Status {
+    let names: Vec<_> = names.into_iter().collect();
+    let meant = did_you_mean(method, names.iter().copied());
+    let names = names.join(", ");
+    let text = format!("service {service} has no method {method:?}; it has {names}{meant}");
+    Status::new(Code::NOT_FOUND, text)
 }
 
 /// Who hasn't asked for a while doesn't watch any more.

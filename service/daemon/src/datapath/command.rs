@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 
 use serde::Serialize;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tollgate_engine::chain::{OnFault, Party, Trial};
 use tollgate_engine::{ServiceId, SessionId, Status};
 use tollgate_marshal::Patch;
@@ -316,6 +316,8 @@ pub(crate) enum Command {
     /// A peer connected.
     Accept {
         stream: TcpStream,
+        /// Its place among those that no runtime has looked at.
+        unseen: OwnedSemaphorePermit,
     },
     /// One connected by RDMA.
     #[cfg(feature = "rdma")]

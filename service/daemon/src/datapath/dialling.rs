@@ -22,7 +22,7 @@ use crate::datapath::ports::{LinkPort, LinkState};
 use crate::datapath::runtime::Runtime;
 use crate::datapath::target::{Dial, Stage, Target};
 use crate::datapath::{Command, Event};
-use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE, MAX_DIALLED_PER_TENANT};
+use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE};
 use crate::limits::{RDMA_PATIENCE, RDMA_PAUSE};
 use crate::lines::log_limited;
 
@@ -174,7 +174,7 @@ impl Runtime {
                 port.state.dialled.is_some() && port.state.tenant.as_deref() == Some(tenant)
             });
             let its: Vec<_> = its.map(|(key, _)| LinkId(key)).collect();
-            if its.len() < MAX_DIALLED_PER_TENANT {
+            if its.len() < self.options.tuning.room.dialled_per_tenant() {
                 return Ok(());
             }
             if is_last {

@@ -1,12 +1,13 @@
 //! Links that peers have opened: their shares of a runtime's table.
 //!
 //! ```text
-//!   MAX_LINKS ── dialled: at most MAX_DIALLED, one tenant's MAX_DIALLED_PER_TENANT
-//!            └── accepted: at most MAX_ACCEPTED, one peer's MAX_ACCEPTED_PER_PEER ── ended with a GOAWAY that says so
-//!                          └── once a BIND names the tenant: MAX_ACCEPTED_PER_TENANT, of one peer MAX_ACCEPTED_PER_PAIR ── the BIND is refused
+//!   all ── dialled: at most three quarters, one tenant's a quarter
+//!     └─── accepted: at most three quarters, one peer's a half ── ended with a GOAWAY that says so
+//!            └── once a BIND names the tenant: a quarter, of one peer MAX_ACCEPTED_PER_PAIR ── the BIND is refused
 //! ```
 //!
-//! A peer is known by what its handshake proves: the instance, or the name where there is no key.
+//! Both kinds together fill the table and no more, so each finds a quarter whatever the other takes. [`PeerRoom`](super::strangers::PeerRoom) has the numbers. A peer
+//! is known by what its handshake proves: the instance, or the name where there is no key.
 
 use tollgate_engine::{LinkId, Status};
 use tollgate_shm_abi::status::Code;
@@ -14,10 +15,7 @@ use tollgate_transport::Reason;
 
 use crate::datapath::ports::{LinkPort, LinkState};
 use crate::datapath::runtime::Runtime;
-use crate::limits::{
-    FULL_SHOWN, MAX_ACCEPTED, MAX_ACCEPTED_PER_PAIR, MAX_ACCEPTED_PER_PEER,
-    MAX_ACCEPTED_PER_TENANT, MAX_DIALLED,
-};
+use crate::limits::FULL_SHOWN;
 use crate::lines::log_limited;
 
 /// The last link that found no room, for reports.
@@ -29,24 +27,33 @@ pub(crate) struct Full {
 impl Runtime {
     /// Why the table has no room for one more link of its kind.
     pub(super) fn why_full(&self, is_dialled: bool) -> Result<(), String> {
-        let links = self.links.iter();
-        let (there, limit, whose) = match is_dialled {
-            true => {
-                let dialled = links.filter(|(_, port)| port.state.dialled.is_some());
-                (dialled.count(), MAX_DIALLED, "this daemon has dialled")
-            }
-            false => {
-                let accepted = links.filter(|(_, port)| port.state.is_guests());
-                (accepted.count(), MAX_ACCEPTED, "peers have opened")
-            }
+        let count = |counts: &dyn Fn(&LinkState) -> bool| {
+            let links = self.links.iter();
+            links.filter(|(_, port)| counts(&port.state)).count()
         };
-        match there < limit {
-            true => Ok(()),
-            false => Err(format!(
-                "{whose} {there} links of runtime {}, which is the limit",
-                self.options.index
-            )),
+        let dialled = count(&|state| state.dialled.is_some());
+        let accepted = count(&LinkState::is_guests);
+        self.has_room(is_dialled, dialled, accepted)
+    }
+
+    fn has_room(&self, is_dialled: bool, dialled: usize, accepted: usize) -> Result<(), String> {
+        let (runtime, room) = (self.options.index, self.options.tuning.room);
+        let (there, whose) = match is_dialled {
+            true => (dialled, "this daemon has dialled"),
+            false => (accepted, "peers have opened"),
+        };
+        if there >= room.of_one_kind() {
+            return Err(format!(
+                "{whose} {there} links of runtime {runtime}, which is the limit"
+            ));
         }
+        let all = dialled + accepted;
+        if all >= room.links {
+            return Err(format!(
+                "runtime {runtime} has {all} links, which is the limit"
+            ));
+        }
+        Ok(())
     }
 
     /// A link that a peer has opened is ready: ends it if it is one too many. Whether it stays.
@@ -54,23 +61,21 @@ impl Runtime {
         let Some(port) = self.links.get(link.0).filter(|port| port.state.is_guests()) else {
             return true;
         };
-        let links = self.links.iter();
-        let others = links.filter(|(key, port)| LinkId(*key) != link && port.state.is_guests());
-        let of_peer = |other: &LinkPort| other.state.peer == port.state.peer;
-        let (mut all, mut its) = (0, 0);
-        for (_, other) in others {
-            all += 1;
-            its += usize::from(of_peer(other));
+        let (mut dialled, mut accepted, mut its) = (0, 0, 0);
+        for (_, other) in self.links.iter().filter(|(key, _)| *key != link.0) {
+            dialled += usize::from(other.state.dialled.is_some());
+            accepted += usize::from(other.state.is_guests());
+            let is_its = other.state.is_guests() && other.state.peer == port.state.peer;
+            its += usize::from(is_its);
         }
-        let why = if its >= MAX_ACCEPTED_PER_PEER {
+        let why = if its >= self.options.tuning.room.accepted_per_peer() {
             let name = port.io.link().peer_name().unwrap_or("without a name");
             format!(
                 "peer {name} has {its} links to runtime {}, which is the limit",
                 self.options.index
             )
-        } else if all >= MAX_ACCEPTED {
-            let runtime = self.options.index;
-            format!("peers have opened {all} links of runtime {runtime}, which is the limit")
+        } else if let Err(why) = self.has_room(false, dialled, accepted) {
+            why
         } else {
             return true;
         };
@@ -94,9 +99,10 @@ impl Runtime {
             all += 1;
             of_peer += usize::from(other.state.peer == state.peer);
         }
-        let whose = if of_peer >= MAX_ACCEPTED_PER_PAIR {
+        let room = self.options.tuning.room;
+        let whose = if of_peer >= room.accepted_per_pair() {
             format!("one peer has {of_peer} links for tenant {tenant}")
-        } else if all >= MAX_ACCEPTED_PER_TENANT {
+        } else if all >= room.accepted_per_tenant() {
             format!("peers have {all} links for tenant {tenant}")
         } else {
             return Ok(());

@@ -67,4 +67,5 @@ pub(crate) use question::{Unchanged, patch_change};
 #[cfg(test)]
 pub(crate) use runtime::Runtime;
 pub(crate) use runtime::{Options, Tuning, Watch, spawn};
+pub(crate) use strangers::PeerRoom;
 pub(crate) use traces::Tap;

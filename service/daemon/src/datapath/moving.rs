@@ -38,7 +38,6 @@ use crate::datapath::runtime::{Runtime, Service};
 use crate::datapath::sending::Kept;
 use crate::datapath::target::Dial;
 use crate::datapath::traces::Traced;
-use crate::limits::MAX_LINKS;
 
 /// A binding that no runtime has: what a bind id of one that is gone stands for.
 pub(super) const NO_BINDING: u32 = u32::MAX;
@@ -266,9 +265,9 @@ impl Runtime {
             return Some(why.to_string());
         }
         let (here, more) = (self.links.len(), moving.links.len());
-        if here + more > MAX_LINKS {
-            let text =
-                format!("{here} links are open there, and {more} more would exceed {MAX_LINKS}");
+        let most = self.options.tuning.room.links;
+        if here + more > most {
+            let text = format!("{here} links are open there, and {more} more would exceed {most}");
             return Some(text);
         }
         self.policies

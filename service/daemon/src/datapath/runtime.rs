@@ -51,7 +51,7 @@ use crate::datapath::pool::Pool;
 use crate::datapath::ports::{LinkPort, RemoteBinding, SessionPort, Who};
 use crate::datapath::question::Question;
 use crate::datapath::shares::Shares;
-use crate::datapath::strangers::Strangers;
+use crate::datapath::strangers::{PeerRoom, Strangers};
 use crate::datapath::target::Dial;
 use crate::datapath::traces::{Tap, Traces};
 use crate::limits::JUDGED_AT_ONCE;
@@ -82,6 +82,8 @@ pub(crate) struct Tuning {
     pub(crate) wait_target: Option<Duration>,
     /// What links are made with. Of those that are there, the window changes.
     pub(crate) link: LinkConfig,
+    /// How many peers it may have. Of those that are there, none goes.
+    pub(crate) room: PeerRoom,
     /// What the policies of one tenant may use, in percent of a core.
     pub(crate) cpu_share_percent: u8,
     pub(crate) telemetry: Watch,
@@ -310,6 +312,7 @@ impl Runtime {
                     unauthenticated_loopback: true,
                     ..LinkConfig::new("t")
                 },
+                room: PeerRoom::of_each(1, None),
                 cpu_share_percent: 100,
                 telemetry: Watch {
                     durations: true,
@@ -579,7 +582,10 @@ impl Runtime {
                 }
                 let _asker_gone = done.send(());
             }
-            Command::Accept { stream } => self.accept(stream),
+            Command::Accept { stream, unseen } => {
+                self.accept(stream);
+                drop(unseen);
+            }
             #[cfg(feature = "rdma")]
             Command::AcceptByRdma { link } => self.accept_by_rdma(link),
             Command::Adopt { port, bind } => self.adopt(port, bind),

@@ -24,7 +24,7 @@ use crate::apart::channel::{Channel, Seat};
 use crate::apart::seats::ARGUMENT;
 use crate::apart::wire::{SeatId, SeatReply, SeatRequest, receive, send};
 use crate::error::cut;
-use crate::{Capabilities, LoadError, Policy, TenantLimits, limits};
+use crate::{Capabilities, ChildUser, LoadError, Policy, TenantLimits, limits};
 
 /// How a policy process is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub struct ProcessConfig {
     pub memory_bytes: u64,
     /// How long it looks for orders before it sleeps. Default 50 us. Longer answers sooner and burns more.
     pub spin: Duration,
+    /// What it becomes if the daemon is root.
+    pub user: ChildUser,
     /// The program that becomes a policy process if its first argument is [`ARGUMENT`]. Default: the running one.
     pub program: PathBuf,
 }
@@ -42,6 +44,7 @@ impl Default for ProcessConfig {
         ProcessConfig {
             memory_bytes: limits::APART_MEMORY_BYTES,
             spin: Duration::from_micros(50),
+            user: ChildUser::default(),
             // The file that is being executed, even if another one has its name by now.
             program: PathBuf::from("/proc/self/exe"),
         }
@@ -114,6 +117,8 @@ impl Process {
             .arg(std::process::id().to_string())
             .arg(config.memory_bytes.to_string())
             .arg(config.spin.as_micros().to_string())
+            .arg(config.user.user.to_string())
+            .arg(config.user.group.to_string())
             .env_clear()
             .current_dir("/")
             .stdin(OwnedFd::from(theirs))

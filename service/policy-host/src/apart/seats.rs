@@ -52,16 +52,18 @@ fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
     // Should the machine run out of memory, this goes first. Where that can't be said, the kernel's own choice stands. Said before it is
     // another user that nobody may look into, since its files in /proc are root's then.
     let _unsaid = std::fs::write("/proc/self/oom_score_adj", "1000");
-    drop_privileges()?;
-    let [parent, memory_bytes, spin_us] = worker::numbers(
+    let [parent, memory_bytes, spin_us, user, group] = worker::numbers(
         arguments,
         "a policy process",
         [
             "the daemon's process id",
             "the limit of memory",
             "the time to spin",
+            "the user",
+            "the group",
         ],
     )?;
+    drop_privileges(worker::child_user(user, group)?)?;
     let parent = i32::try_from(parent).map_err(|error| format!("process id {parent}: {error}"))?;
     let socket = Socket(io::stdin());
     let fds = receive_fds(&socket).map_err(|error| format!("no shared memory: {error}"))?;

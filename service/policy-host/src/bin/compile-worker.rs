@@ -1,8 +1,8 @@
 //! A compile worker and a policy process outside of the daemon, for this crate's tests; and one that tries what they must not do.
 //!
 //! ```text
-//!   compile-worker compile-worker PARENT MEMORY CPU   the worker, as the daemon starts it
-//!   compile-worker policy-process PARENT MEMORY SPIN  the policy process, as the daemon starts it
+//!   compile-worker compile-worker PARENT MEMORY CPU USER GROUP   the worker, as the daemon starts it
+//!   compile-worker policy-process PARENT MEMORY SPIN USER GROUP  the policy process, as the daemon starts it
 //!   compile-worker try PARENT MEMORY CPU WHAT...      confined as a worker is, then WHAT
 //!   compile-worker try-apart PARENT MEMORY 0 WHAT...  confined as a policy process is, then WHAT
 //! ```
@@ -70,6 +70,12 @@ fn attempt(
         "spin" => loop {
             std::hint::spin_loop();
         },
+        "kill" => {
+            let (pid, tid) = (std::process::id(), rustix::thread::gettid());
+            let tid = i64::from(tid.as_raw_nonzero().get());
+            let kill = i64::from(libc::SIGKILL);
+            system_call([libc::SYS_tgkill, pid.into(), tid, kill, 0, 0, 0]);
+        }
         "recurse" => _ = recurse(1),
         "overflow-file" => {
             let _refused = std::io::Write::write_all(&mut std::io::stdout(), &[0; 1 << 20]);

@@ -1,7 +1,7 @@
 //! A policy process that has been taken over: it does what the daemon must survive. For this crate's tests, never installed.
 //!
 //! ```text
-//!   fake-process WHAT policy-process PARENT MEMORY SPIN
+//!   fake-process WHAT policy-process PARENT MEMORY SPIN USER GROUP
 //! ```
 //!
 //! It says that it is ready, gives every policy a seat without looking at it, and then answers each order as WHAT says. The bytes are

@@ -106,6 +106,7 @@ fn listed_system_calls_are_bound_to_their_arguments() {
     for (what, number, arguments) in cases {
         check_killed(what, system_call(number, arguments), Signal::SYS);
     }
+    check_killed("SIGKILL to itself", attempt(&["kill"]), Signal::SYS);
     for (what, number, arguments) in [
         ("read from 0", libc::SYS_read, [0; 6]),
         (
@@ -121,8 +122,7 @@ fn listed_system_calls_are_bound_to_their_arguments() {
 #[test]
 fn resource_limits_bite() {
     check_killed("1 GiB of 512 MiB", attempt(&["allocate"]), Signal::ABORT);
-    // Where the soft limit is the hard limit, the kernel doesn't ask first.
-    check_killed("endless loop", attempt(&["spin"]), Signal::KILL);
+    check_killed("endless loop", attempt(&["spin"]), Signal::XCPU);
     check_killed("endless recursion", attempt(&["recurse"]), Signal::ABORT);
     let file = File::from(memfd_create("artifact", MemfdFlags::CLOEXEC).unwrap());
     let status = attempt_to(file.try_clone().unwrap().into(), &["overflow-file"]);
@@ -136,7 +136,7 @@ fn resource_limits_bite() {
 #[test]
 fn a_worker_without_its_daemon_does_nothing() {
     let status = Command::new(PROGRAM)
-        .args([worker::ARGUMENT, "1", "536870912", "1"])
+        .args([worker::ARGUMENT, "1", "536870912", "1", "0", "0"])
         .output()
         .unwrap();
     assert_eq!(status.status.code(), Some(3));

@@ -496,12 +496,56 @@ fn keys_that_are_guessed_first_are_refused() {
     refused(b"tollgate-tollgate-tollgate", "repeats a few bytes");
     refused(b"0123456789:;<=>?", "only counts");
     refused(b"ponmlkjihgfedcba", "only counts");
+    for words in [
+        "correct horse battery",
+        "a secret of sixteen bytes or more",
+        "{\"blocked\": [\"Ada\"]}",
+        "-----BEGIN PRIVATE KEY-----",
+        "p\u{e4}sswort, nicht zu erraten",
+        "supersecretfleetkeyno",
+        "correcthorsebatterystaple",
+    ] {
+        refused(words.as_bytes(), "neither hexadecimal digits nor base64");
+    }
+    for short in [
+        "password1234567890",
+        "0123456789abcdef",
+        "qwertyuiopasdfgh",
+        "supersecretfleetkey",
+        "9f86d081884c7d65",
+    ] {
+        refused(short.as_bytes(), "too few bytes");
+    }
+    refused(b"thisisaverylongpassword", "words");
+    refused(b"Supersecretfleetkeyofours1", "words");
+    refused(b"0f1e2d3c4b5a69788796a5b4c3d2e1f0", "only counts");
+    refused(b"31415926535897932384626433832795", "number");
+    refused(b"0123456789abcdef0123456789abcdef", "repeats");
+    refused(b"deadbeefcafebabedeadbeefcafebabe", "repeats");
+    refused(b"0123456789abcdef9f86d081884c7d65", "counts");
+    refused(
+        b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
+        "counts",
+    );
     for good in [
-        &b"correct horse battery"[..],
-        b"a secret of sixteen bytes or more",
-        b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x10",
-        b"0f1e2d3c4b5a69788796a5b4c3d2e1f0",
+        &b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x10"[..],
+        b"0f1e2d3c4b5a69788796a5b4c3d2e1f1",
+        b"9F86D081884C7D659A2FEAA0C55AD015",
+        // Of either alphabet, with padding and without, and in two lines.
+        b"q4Zr1yJ0mC8vWnT5bX2kHsLdE7uPfA9gRiVoYt3xMzI=",
+        b"q4Zr1yJ0mC8vWnT5bX2kHg==",
+        b"q4Zr1yJ0mC8vWnT5bX2kHg",
+        b"q4Zr1yJ0mC8vWnT5-X2k_sLdE7uPfA9g",
+        b"q4Zr1yJ0mC8vWnT5bX2kHsLdE7uPfA9gRiVoYt3xMzIq4Zr2yJ1mD8wWnT5bX2k\nHsLdE7uPfA9g=",
     ] {
         PresharedKey::new(good).unwrap();
+    }
+    // No random key is refused.
+    for _ in 0..10_000 {
+        let mut random = [0; 32];
+        getrandom::fill(&mut random).unwrap();
+        PresharedKey::new(&random).unwrap();
+        let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        PresharedKey::new(hex.as_bytes()).unwrap();
     }
 }

@@ -474,3 +474,22 @@ fn configurations_that_are_refused() {
         "Some(PresharedKey(..))"
     );
 }
+
+#[test]
+fn names_that_every_host_has_are_not_this_hosts() {
+    for every in [
+        "localhost",
+        "LOCALHOST.",
+        "localhost.localdomain",
+        "localhost4.localhost",
+        "a.localhost",
+        "ip6-localhost",
+        "ip6-loopback",
+        "",
+    ] {
+        assert!(!crate::config::names_one_host(every), "{every}");
+    }
+    for one in ["a", "node-a.example", "localhosts", "my-localhost.example"] {
+        assert!(crate::config::names_one_host(one), "{one}");
+    }
+}

@@ -97,12 +97,14 @@ impl Control {
                     ..Default::default()
                 };
                 if let Err(status) = self.apply(live.runtime, change).await {
-                    tracing::warn!(policy = label, "stays out of order: {}", status.message);
+                    tracing::warn!(policy = label, "stays out of order: {:?}", status.message);
                 }
             }
             // Its process died as it was made: a fault as any other.
             Err(status) if status.code == Code::UNAVAILABLE => return Some(status.message.into()),
-            Err(status) => tracing::warn!(policy = label, "stays out of order: {}", status.message),
+            Err(status) => {
+                tracing::warn!(policy = label, "stays out of order: {:?}", status.message)
+            }
         }
         None
     }

@@ -14,8 +14,9 @@ use super::links::trusting;
 use super::turns::open_with;
 use crate::datapath::command::{Asker, BindOutcome, ServiceSchema};
 use crate::datapath::runtime::Runtime;
+use crate::datapath::strangers::PeerRoom;
 use crate::datapath::target::{Found, Stage, Target};
-use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE, MAX_DIALLED_PER_TENANT, REDIAL_PAUSE};
+use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE, REDIAL_PAUSE};
 
 type Answer = oneshot::Receiver<Result<BindOutcome, tollgate_engine::Status>>;
 
@@ -264,6 +265,7 @@ fn a_bind_that_a_peer_refuses_for_now_is_asked_for_again_after_pauses_that_doubl
 
 #[test]
 fn a_tenants_dialled_links_are_limited_and_those_that_nobody_needs_make_room() {
+    let most = PeerRoom::of_each(1, None).dialled_per_tenant();
     let (mut runtime, sessions) = with_sessions(&["mallory", "acme"]);
     let (_listener, address) = listener();
     let found = |k: usize| Found {
@@ -271,29 +273,19 @@ fn a_tenants_dialled_links_are_limited_and_those_that_nobody_needs_make_room() {
         addresses: vec![address],
     };
     let mut answers = Vec::new();
-    for k in 0..MAX_DIALLED_PER_TENANT {
+    for k in 0..most {
         answers.push(bind(&mut runtime, sessions[0], "mallory", found(k)));
     }
-    assert_eq!(runtime.links.len(), MAX_DIALLED_PER_TENANT);
-    let mut refused = bind(
-        &mut runtime,
-        sessions[0],
-        "mallory",
-        found(MAX_DIALLED_PER_TENANT),
-    );
+    assert_eq!(runtime.links.len(), most);
+    let mut refused = bind(&mut runtime, sessions[0], "mallory", found(most));
     let why = refused.try_recv().unwrap().err().unwrap().message;
     assert!(
         why.contains("tenant mallory has 256 links to peers"),
         "{why}"
     );
     answers.push(bind(&mut runtime, sessions[1], "acme", found(0)));
-    assert_eq!(runtime.links.len(), MAX_DIALLED_PER_TENANT + 1);
+    assert_eq!(runtime.links.len(), most + 1);
     runtime.drop_bindings_of(sessions[0]);
-    answers.push(bind(
-        &mut runtime,
-        sessions[0],
-        "mallory",
-        found(MAX_DIALLED_PER_TENANT),
-    ));
+    answers.push(bind(&mut runtime, sessions[0], "mallory", found(most)));
     assert_eq!(runtime.links.len(), 2, "the one, and acme's");
 }

@@ -1,0 +1,91 @@
+//! The user that policy processes and compile workers become whose daemon is root.
+//!
+//! Invariant: no other process of the host has it, because processes of one user may stop and kill each other. So it is never `nobody`, unless the
+//! daemon's user namespace has no other user, and the log says so then.
+
+use rustix::process::geteuid;
+use tollgate_policy_host::ChildUser;
+
+use crate::config::Config;
+use crate::control::DaemonError;
+
+/// Where the users of this host are.
+const USERS: &str = "/etc/passwd";
+
+/// The user of services that have none of their own.
+const NOBODY: u32 = 65_534;
+
+/// What is configured, or what no system allots.
+///
+/// # Errors
+/// There is no such user, or it has other processes.
+pub(crate) fn configured(config: &Config) -> Result<ChildUser, DaemonError> {
+    let wanted = match config.policies.user.as_deref() {
+        None => ChildUser::default(),
+        Some(name) => {
+            let users = std::fs::read_to_string(USERS).unwrap_or_default();
+            named(&users, name)
+                .map_err(|why| DaemonError(format!("policies.user = {name:?}: {why}")))?
+        }
+    };
+    if !geteuid().is_root() {
+        return Ok(wanted);
+    }
+    Ok(wanted.in_this_namespace().unwrap_or_else(|nobody| {
+        tracing::warn!(
+            "policy processes and compile workers are user {}, because this user namespace has no user {}: other processes of that user can \
+             kill them. Map that user, or name one with policies.user",
+            nobody.user,
+            wanted.user
+        );
+        nobody
+    }))
+}
+
+/// A user, by its name or its number.
+fn named(users: &str, name: &str) -> Result<ChildUser, String> {
+    let mut lines = users.lines().map(|line| line.split(':'));
+    let found = lines.find_map(|mut fields| {
+        let is_it = fields.next() == Some(name);
+        let mut ids = fields.skip(1).map(|id| id.parse().ok());
+        is_it.then(|| Some((ids.next()??, ids.next()??))).flatten()
+    });
+    let by_number = || name.parse().ok().map(|id: u32| (id, id));
+    let (user, group) = found
+        .or_else(by_number)
+        .ok_or_else(|| format!("{USERS} has no such user; make it, or give its number"))?;
+    match user {
+        0 => Err("policies must not run as root".to_owned()),
+        NOBODY | u32::MAX => {
+            Err("this user has other processes, which could kill those of policies".to_owned())
+        }
+        _ => Ok(ChildUser { user, group }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_user_is_named_or_numbered_and_neither_root_nor_nobody() {
+        let users = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\ntollgate-policies:x:998:997::/:/bin/false\nbroken:x\n";
+        let id = |user, group| ChildUser { user, group };
+        assert_eq!(named(users, "tollgate-policies"), Ok(id(998, 997)));
+        assert_eq!(named(users, "4711"), Ok(id(4_711, 4_711)));
+        for (name, why) in [
+            ("root", "root"),
+            ("0", "root"),
+            ("nobody", "other processes"),
+            ("65534", "other processes"),
+            ("4294967295", "other processes"),
+            ("broken", "no such user"),
+            ("mallory", "no such user"),
+            ("", "no such user"),
+        ] {
+            let refused = named(users, name).unwrap_err();
+            assert!(refused.contains(why), "{name}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! This process's user, as others' are compared with it.
+//!
+//! A user namespace shows users that it doesn't map as one: the overflow user, usually 65534 (user_namespaces(7)). So a daemon that is this user there
+//! can't tell itself from them. It is nobody's then: root's alone.
+
+use std::sync::OnceLock;
+
+use rustix::process::geteuid;
+
+/// The user that unmapped ones are shown as, if the kernel doesn't say.
+const OVERFLOW: u32 = 65_534;
+
+/// This process's user, unless others look like it.
+pub(crate) fn own_user() -> Option<u32> {
+    static OWN: OnceLock<Option<u32>> = OnceLock::new();
+    *OWN.get_or_init(|| {
+        let map = std::fs::read_to_string("/proc/self/uid_map").ok();
+        let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+        let overflow = overflow.and_then(|text| text.trim().parse().ok());
+        told_apart(
+            geteuid().as_raw(),
+            overflow.unwrap_or(OVERFLOW),
+            map.as_deref(),
+        )
+    })
+}
+
+/// Whether that is this user.
+pub(crate) fn is_own(user: u32) -> bool {
+    own_user() == Some(user)
+}
+
+/// `map` is `None` where the kernel has no user namespaces.
+fn told_apart(own: u32, overflow: u32, map: Option<&str>) -> Option<u32> {
+    let is_identity = map.is_none_or(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
+    (own != overflow || is_identity).then_some(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_overflow_user_is_its_own_only_where_every_user_is_mapped() {
+        let identity = "         0          0 4294967295\n";
+        let one = "     65534       4000          1\n";
+        let many = "         0     100000      65536\n";
+        for (own, map, expected) in [
+            (65_534, Some(identity), Some(65_534)),
+            (65_534, None, Some(65_534)),
+            (65_534, Some(one), None),
+            (65_534, Some(many), None),
+            (65_534, Some("0 100000 4294967295\n"), None),
+            (65_534, Some(""), None),
+            (1_000, Some(many), Some(1_000)),
+            (0, Some(many), Some(0)),
+        ] {
+            assert_eq!(told_apart(own, 65_534, map), expected, "{own} {map:?}");
+        }
+        assert_eq!(told_apart(4_711, 4_711, Some(many)), None);
+        assert_eq!(told_apart(65_534, 4_711, Some(many)), Some(65_534));
+    }
+}
