@@ -358,7 +358,7 @@ fn a_peer_that_is_not_there() {
     );
     for (target, why) in [
         ("[::1", "[ADDRESS]:PORT"),
-        ("http://localhost:1", "no URL"),
+        ("http://localhost:1", "a URL"),
         ("127.0.0.1", "it has no port"),
     ] {
         let said = [target, "isn't host:port of a peer", why];
