@@ -73,29 +73,27 @@ pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure>
             });
             Ok(moved(&report(socket, body)?))
         }
-        Tenant::List => {
-            let request = RequestBody::TenantList(TenantList { in_report: true });
-            match ask(socket, request, &[])? {
-                (ResponseBody::Report(_), fds) => {
-                    let names = of_blob(&fds)?;
-                    let names = names.as_array().into_iter().flatten();
-                    let names: Vec<_> = names.map(flat).collect();
-                    Ok(lines(&names))
-                }
-                // A daemon that predates reports of tenants.
-                (ResponseBody::Tenants(tenants), _) => Ok(lines(&tenants.names)),
-                (other, _) => Err(unexpected(&other)),
-            }
+        Tenant::List => Ok(lines(&tenants(socket)?)),
+    }
+}
+
+/// The names of all tenants, sorted.
+fn tenants(socket: &Path) -> Result<Vec<String>, Failure> {
+    let request = RequestBody::TenantList(TenantList { in_report: true });
+    match ask(socket, request, &[])? {
+        (ResponseBody::Report(_), fds) => {
+            let names = of_blob(&fds)?;
+            Ok(names.as_array().into_iter().flatten().map(flat).collect())
         }
+        // A daemon that predates reports of tenants.
+        (ResponseBody::Tenants(tenants), _) => Ok(tenants.names),
+        (other, _) => Err(unexpected(&other)),
     }
 }
 
 /// Nothing ever comes of a tenant that isn't there.
 pub(crate) fn require_tenant(socket: &Path, tenant: &str) -> Result<(), Failure> {
-    let names = match ask(socket, RequestBody::TenantList(Empty {}), &[])? {
-        (ResponseBody::Tenants(tenants), _) => tenants.names,
-        (other, _) => return Err(unexpected(&other)),
-    };
+    let names = tenants(socket)?;
     if names.iter().any(|name| name == tenant) {
         return Ok(());
     }

@@ -133,7 +133,7 @@ fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
 fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
     let padding = text.iter().rev().take_while(|c| **c == b'=').count();
     let digits = &text[..text.len() - padding];
-    if padding > 2 || (padding > 0 && text.len() % 4 != 0) || digits.len() % 4 == 1 {
+    if padding > 2 || (padding > 0 && !text.len().is_multiple_of(4)) || digits.len() % 4 == 1 {
         return None;
     }
     let value = |c: u8| match c {

@@ -13,7 +13,7 @@ use tollgate_engine::{LinkId, Status};
 use tollgate_shm_abi::status::Code;
 use tollgate_transport::Reason;
 
-use crate::datapath::ports::{LinkPort, LinkState};
+use crate::datapath::ports::LinkState;
 use crate::datapath::runtime::Runtime;
 use crate::limits::FULL_SHOWN;
 use crate::lines::log_limited;
