@@ -89,7 +89,12 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     // What leaves the host about calls: it knows neither the daemon nor the engine.
     ("tollgate-telemetry", &["tollgate-shm-abi"], &[]),
     // What is shown in a browser: it knows pages and who may see them, and nothing of what they show but how text is escaped.
-    ("tollgate-console", &["tollgate-shm-abi"], &[]),
+    // Both answer HTTP, and have the same places for connections.
+    (
+        "tollgate-console",
+        &["tollgate-shm-abi", "tollgate-telemetry"],
+        &[],
+    ),
     // Where modules come from: bytes and signatures; and the network.
     ("tollgate-provenance", &[], &[]),
     ("tollgate-registry", &["tollgate-provenance"], &[]),

@@ -221,9 +221,8 @@ fn a_schema_can_be_given_along_where_nobody_has_bound_one() {
     let module = bed.path("reads_s.wasm").display().to_string();
     let policy = push(&bed, &daemon, "--tenant acme");
     let pushed = |flags: &str| {
-        daemon.run(&format!(
-            "policy push {module} --tenant acme --name p {flags}"
-        ))
+        let line = format!("policy push {module} --tenant acme --name p {flags}");
+        daemon.run(line.trim_end())
     };
     let why = "policy p doesn't fit the schema of depot.S/Get: field \"s\": message depot.P has no field \"s\"";
     refused(
@@ -247,7 +246,10 @@ fn a_schema_can_be_given_along_where_nobody_has_bound_one() {
     assert_eq!(pushed(&format!("--proto {mine}")).err, "");
 
     let at = "--tenant acme --service depot.S --side client";
-    let attached = |flags: &str| daemon.run(&format!("policy attach {policy} {at} {flags}"));
+    let attached = |flags: &str| {
+        let line = format!("policy attach {policy} {at} {flags}");
+        daemon.run(line.trim_end())
+    };
     let why = "policy p@1 doesn't fit the schema of depot.S/Get: field \"s\": message depot.P has no field \"s\"";
     refused(
         &attached(&format!("--proto {theirs}")),
@@ -266,13 +268,14 @@ fn a_schema_can_be_given_along_where_nobody_has_bound_one() {
         Code::INVALID_ARGUMENT,
         "policy p@1 is for depot.S/Get, not for depot.S/Put",
     );
-    assert!(attached("").err.contains("warning: nothing was checked"));
+    let unchecked = attached("");
+    let why = "warning: nothing was checked";
+    assert!(unchecked.err.contains(why), "{unchecked}");
     let fits = attached(&format!("--proto {mine}"));
     assert_eq!((fits.code, fits.err.as_str()), (0, ""));
     let upgrade = |flags: &str| {
-        daemon.run(&format!(
-            "policy upgrade p@3 --tenant acme --mode enforce {flags}"
-        ))
+        let line = format!("policy upgrade p@3 --tenant acme --mode enforce {flags}");
+        daemon.run(line.trim_end())
     };
     let refusal = upgrade(&format!("--proto {theirs}"));
     refused(

@@ -101,10 +101,10 @@ fn what_is_wrong_is_one_sentence() {
     check(&["--lang", "c", "lost.proto"], &out, 5, &[], lost);
     std::fs::write(&out, "a file").unwrap();
     let output = tollgate(&["--lang", "c", "hotel.proto"], &out);
-    assert_eq!(output.status.code(), Some(14));
+    assert_eq!(output.status.code(), Some(3));
     assert!(
         String::from_utf8(output.stderr)
             .unwrap()
-            .starts_with("tollgate: UNAVAILABLE: can't read")
+            .starts_with("tollgate: INVALID_ARGUMENT: can't read")
     );
 }
