@@ -18,7 +18,7 @@
 //! - [`readme`] reads what users are told to write.
 //! - [`counting`] counts what reaches a server.
 //! - [`browser`] is a headless one; [`terminal`] is a terminal, and [`screen`] what is to be seen in it.
-//! - [`source`] reads Rust source for the repository's checks of itself (`tests/structure.rs`).
+//! - [`source`] reads Rust source for the repository's checks of itself (`tests/structure.rs`), and [`modules`] which files use which.
 //!
 //! Nothing here is part of the product: no crate of the datapath depends on this one.
 
@@ -46,6 +46,7 @@ pub mod counting;
 pub mod hostile;
 pub mod hosts;
 pub mod module;
+pub mod modules;
 pub mod peer;
 pub mod process;
 pub mod readme;

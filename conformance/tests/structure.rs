@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use tollgate_conformance::modules::Modules;
 use tollgate_conformance::source::{code_only, lines_with_word};
 
 /// Who may import whom: crate, what its code uses, what only its tests, examples and build
@@ -377,6 +378,31 @@ fn crates_import_what_the_table_says() {
             }
         }
     }
+    report(&findings);
+}
+
+/// A reader can take the files of every crate in one order, each after all that it builds on. What
+/// counts as use is written in `tollgate_conformance::modules`.
+#[test]
+fn no_modules_use_each_other() {
+    let mut findings = Vec::new();
+    let mut uses = 0;
+    for (name, member) in workspace() {
+        for root in &member.roots {
+            let modules = Modules::read(root);
+            uses += modules.edges().values().map(BTreeMap::len).sum::<usize>();
+            for circle in modules.circles() {
+                findings.push(format!(
+                    "{name}: {} files use each other",
+                    circle.members.len()
+                ));
+                findings.extend(circle.way.iter().map(|(file, line, used)| {
+                    format!("    {}:{line} uses {used}", relative(file))
+                }));
+            }
+        }
+    }
+    assert!(uses > 500, "only {uses} uses were found");
     report(&findings);
 }
 
