@@ -1,8 +1,12 @@
-//! Peers that read more slowly than they are answered: they hold up their own answers, and nobody else's.
+//! Peers that read more slowly than they are answered: they hold up their own answers, and nobody
+//! else's. So does whatever reads the daemon's log.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use std::fs::OpenOptions;
 use std::future::poll_fn;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
@@ -11,9 +15,10 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use futures_util::future::join_all;
+use rustix::fs::{CWD, Mode, mkfifoat};
 use tollgate::{Code, Session, SessionOptions, block_on};
 use tollgate_conformance::peer::{END, Frame, Peer, kind};
-use tollgate_conformance::testbed::{Daemon, SOON, Testbed, eventually};
+use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually};
 use tollgate_conformance::traffic::{echo_block, hotel};
 use tollgate_schema::Schema;
 
@@ -256,4 +261,49 @@ fn a_peer_that_takes_nothing_loses_its_link() {
     assert!(block_on(&session, call).is_ok());
     let got = std::iter::from_fn(|| peer.receive()).count() as u64;
     assert!(got < CALLS, "{got} answers");
+}
+
+/// A standard error that blocks costs lines of the log, and no call.
+#[test]
+fn a_log_that_nobody_reads_stops_no_call() {
+    let bed = Testbed::new();
+    let path = bed.path("log");
+    mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
+    let mut log = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+        .open(&path)
+        .unwrap();
+    let page = [b'\n'; 4096];
+    while log.write(&page).is_ok() {}
+    while log.write(b"\n").is_ok() {}
+
+    let script = format!("exec \"$@\" 2>{}", path.display());
+    let daemon = bed.daemon_with(
+        "a",
+        &Options {
+            under: ["env", "TOLLGATE_LOG=info", "sh", "-c", &script, "sh"]
+                .map(String::from)
+                .to_vec(),
+            ..Options::default()
+        },
+    );
+    let token = daemon.tenant("acme");
+    let _server = daemon.serve_hotel(&token, ECHO, &["--echo"]);
+    for _ in 0..20 {
+        let outcome = daemon.call_hotel(&token, "", "hotel.Echo/Echo", "{}");
+        assert_eq!(outcome.code, 0, "{outcome}");
+    }
+    daemon.status();
+
+    let mut read = String::new();
+    let goes_on = eventually(SOON, || {
+        let mut bytes = [0; 4096];
+        if let Ok(len) = log.read(&mut bytes) {
+            read.push_str(&String::from_utf8_lossy(&bytes[..len]));
+        }
+        read.contains("INFO")
+    });
+    assert!(goes_on.is_ok(), "the log says {:?}", read.trim());
 }

@@ -49,6 +49,10 @@ pub const STRANGERS_PER_ADDRESS: usize = 2;
 /// Lines of one kind that the log has per second of one tenant, or of all strangers together. More are counted.
 pub const LINES_PER_SECOND: u32 = 4;
 
+/// Log lines that wait for standard error, of at most a few kilobytes each. Further lines are
+/// dropped and counted (`tollgate.log.dropped`).
+pub const MAX_LOG_LINES: usize = 4_096;
+
 /// Kinds and culprits of such lines that are told apart. Those beyond have the lines of one, per kind.
 pub const MAX_LINE_CULPRITS: usize = 4_096;
 

@@ -216,7 +216,7 @@ fn main() -> ExitCode {
     if let Some(instead) = arguments.instead.take() {
         return instead.run();
     }
-    output::log();
+    let log = output::log();
     let takes_over = arguments.take_over;
     let (code, sentence) = match arguments.into_config() {
         Err(error) => {
@@ -238,6 +238,8 @@ fn main() -> ExitCode {
             }
         },
     };
+    // The log's lines come before the last word.
+    drop(log);
     output::tell(&format!("tollgated: {code}: {sentence}"));
     exit(code)
 }

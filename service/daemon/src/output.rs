@@ -3,31 +3,67 @@
 //! What others chose is escaped here, once for all places that log: a tenant's text in a field makes no second line, and
 //! a terminal doesn't obey it. A standard error that takes nothing (a full disk, a closed pipe) costs the log and nothing
 //! else: `println!` and `eprintln!` would panic, so this crate denies them.
+//!
+//! Log lines pass through a bounded queue to a thread that writes them. A standard error that
+//! blocks (a pipe that nobody reads) therefore stops no call: the queue fills, further lines are
+//! dropped, and [`dropped_lines`] counts them.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write as _};
+use std::sync::OnceLock;
 
 use tollgate_shm_abi::text;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{DefaultFields, Writer};
 
+use crate::limits::MAX_LOG_LINES;
+
 /// What is logged by default. What TLS has to say is in the errors of who uses it, which say it once.
 const LOGGED: &str =
     "warn,tollgate_daemon=info,tollgate_telemetry=info,rustls=off,rustls_platform_verifier=off";
 
-/// Begins the log, on standard error; TOLLGATE_LOG is its filter.
-pub fn log() {
+/// Counts the lines that the log's queue had no room for.
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+
+/// The running log. When it is dropped, the lines in its queue are written; a standard error that
+/// blocks delays that by at most 1.1 s.
+#[must_use = "the log ends when this is dropped"]
+pub struct Log {
+    _writer: WorkerGuard,
+}
+
+/// Starts the log, on standard error; TOLLGATE_LOG is its filter.
+pub fn log() -> Log {
     let filter = EnvFilter::try_from_env("TOLLGATE_LOG");
+    let (queue, writer) = queue(io::stderr());
+    DROPPED.get_or_init(|| queue.error_counter());
     tracing_subscriber::fmt()
         .with_env_filter(filter.unwrap_or_else(|_| LOGGED.into()))
-        .with_writer(io::stderr)
+        .with_writer(queue)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)
         .fmt_fields(Escaped)
         .log_internal_errors(false)
         .init();
+    Log { _writer: writer }
+}
+
+/// The queue in front of what lines are written to, and the thread that writes them.
+fn queue(output: impl io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
+    NonBlockingBuilder::default()
+        .buffered_lines_limit(MAX_LOG_LINES)
+        .lossy(true)
+        .thread_name("log")
+        .finish(output)
+}
+
+/// The log lines that were dropped since the start because standard error didn't take them.
+pub fn dropped_lines() -> u64 {
+    let dropped = DROPPED.get().map_or(0, ErrorCounter::dropped_lines);
+    u64::try_from(dropped).unwrap_or(u64::MAX)
 }
 
 /// Prints to standard output.
@@ -62,9 +98,39 @@ impl<'writer> FormatFields<'writer> for Escaped {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{self, Receiver};
     use std::sync::{Arc, Mutex};
 
     use super::*;
+
+    /// Takes nothing until it is told to.
+    struct Blocked(Receiver<()>);
+
+    impl io::Write for Blocked {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _open = self.0.recv();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_beyond_the_queue_are_dropped_and_counted() {
+        let (open, blocked) = mpsc::channel();
+        let (mut queue, writer) = queue(Blocked(blocked));
+        let surplus = 10;
+        for _ in 0..MAX_LOG_LINES + surplus {
+            queue.write_all(b"line\n").unwrap();
+        }
+        // The writer may hold one line.
+        let dropped = queue.error_counter().dropped_lines();
+        assert!((surplus - 1..=surplus).contains(&dropped), "{dropped}");
+        drop(open);
+        drop(writer);
+    }
 
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);

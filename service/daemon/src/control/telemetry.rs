@@ -560,5 +560,11 @@ fn of_records(report: &Report) -> Vec<Family> {
             "Spans and lines that were dropped on the way to the control plane.",
             report.unrecorded,
         ),
+        count(
+            "tollgate.log.dropped",
+            "{line}",
+            "Log lines that were dropped because standard error was too slow.",
+            crate::output::dropped_lines(),
+        ),
     ]
 }
