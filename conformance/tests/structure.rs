@@ -260,6 +260,19 @@ const PURE: &[(&str, &[&str])] = &[
     ("tollgate-marshal", &["thiserror"]),
 ];
 
+/// Dependencies that no file of the crate names, with the reason.
+const UNNAMED: &[(&str, &str)] = &[
+    // Its tests include a file of tollgate-core's.
+    ("tollgate-examples", "prost"),
+    ("tollgate-examples", "rustix"),
+    ("tollgate-examples", "tollgate-core"),
+    // What tonic-prost-build generates names them.
+    ("tollgate-benches", "prost"),
+    ("tollgate-benches", "tonic-prost"),
+    ("tollgate-hotel", "prost"),
+    ("tollgate-hotel", "tonic-prost"),
+];
+
 /// What a pure crate's code may not name.
 const IMPURE_WORDS: &[&str] = &[
     "net",
@@ -580,6 +593,30 @@ fn every_dependency_says_why() {
     report(&findings);
 }
 
+#[test]
+fn every_dependency_is_used() {
+    let mut findings = Vec::new();
+    for (name, member) in workspace() {
+        let sources: Vec<String> = rust_files(&member.directory)
+            .iter()
+            .filter(|file| nearest_manifest(file) == member.directory)
+            .map(|file| std::fs::read_to_string(file).unwrap())
+            .collect();
+        for dependency in member.code.union(&member.tests) {
+            let word = dependency.replace('-', "_");
+            let used = sources
+                .iter()
+                .any(|source| !lines_with_word(source, &word).is_empty());
+            if !used && !UNNAMED.contains(&(name.as_str(), dependency.as_str())) {
+                findings.push(format!(
+                    "{name} depends on {dependency}, which none of its files names"
+                ));
+            }
+        }
+    }
+    report(&findings);
+}
+
 /// What the checks need to know of one crate of the workspace.
 struct Member {
     directory: PathBuf,
@@ -654,6 +691,15 @@ fn relative(file: &Path) -> String {
         .unwrap_or(file)
         .display()
         .to_string()
+}
+
+/// The directory of the crate that a file is part of.
+fn nearest_manifest(file: &Path) -> PathBuf {
+    let mut above = file.ancestors().skip(1);
+    above
+        .find(|directory| directory.join("Cargo.toml").exists())
+        .unwrap()
+        .to_owned()
 }
 
 fn rust_files(directory: &Path) -> Vec<PathBuf> {
