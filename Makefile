@@ -7,13 +7,18 @@
 # toolchain named in rust-toolchain.toml, the guests' target, Miri) is installed
 # through rustup when a target needs it, and said aloud.
 
-.PHONY: help demo test conformance fuzz bench fmt clean
+CRATE =
+
+.PHONY: help demo quick test conformance fuzz bench fmt clean
 
 help: ## list the targets (default)
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## build, start two hosts, and show calls and tenants' policies at work (ends by itself)
 	@.ci/demo
+
+quick: ## check what the change concerns: format, lints, unit tests; CRATE=NAME for one crate
+	@.ci/quick $(CRATE)
 
 test: ## everything that CI runs: format, lints, model checks, Miri, tests, benches' smoke runs
 	@.ci/test
