@@ -130,6 +130,23 @@ quietly() {
     return "$status"
 }
 
+# python_tool NAME PACKAGE: installs a program's package (`NAME==VERSION`) through pip into a virtual environment of its own
+# below the target directory, and prints the program's path. `NAME` is the program.
+python_tool() {
+    local name=$1 package=$2 venv
+    need python3 "install Python 3.9 or newer (Debian: apt-get install python3 python3-venv)"
+    venv=${CARGO_TARGET_DIR:-target}/$name
+    mkdir -p "$venv"
+    venv=$(cd "$venv" && pwd)
+    if [ "$(cat "$venv/installed" 2>/dev/null)" != "$package" ]; then
+        say "installing $package through pip" >&2
+        python3 -m venv "$venv" && quietly "$venv/bin/pip" install --quiet "$package" ||
+            die "pip could not install $package; is the network reachable?"
+        echo "$package" >"$venv/installed"
+    fi
+    echo "$venv/bin/$name"
+}
+
 # fresh OUTPUT SOURCE..: whether an output is there that no source is newer than.
 fresh() {
     local output=$1 source

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenants_heap_of_modules_does_not_stand_in_anothers_way() {
+    fn a_tenants_heap_of_modules_leaves_other_tenants_room() {
         let directory = tempfile::tempdir().unwrap();
         let names = ["a", "b", "c", "d", "e"];
         let mut pushes: Vec<_> = names.iter().map(|name| ("mallory", *name)).collect();

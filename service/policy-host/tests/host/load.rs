@@ -25,7 +25,7 @@ fn the_default_parts_are_fine() {
 }
 
 #[test]
-fn the_repositorys_policies_load() {
+fn policies_of_the_catalogue_load() {
     for name in ["null", "acl", "spin"] {
         assert_eq!(guest(name).manifest().name(), name);
     }
