@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -114,6 +115,32 @@ fn commands(token: &str) -> Vec<Vec<String>> {
             .collect()
     })
     .collect()
+}
+
+/// `tollgate tenant add late >&-`: the runtime opens `/dev/null` in the place of what was closed.
+#[test]
+fn a_closed_standard_output_makes_no_tenant() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let add = |redirection: &str| {
+        let line = format!(
+            "exec {} --socket {} tenant add late {redirection}",
+            program("tollgate").display(),
+            daemon.socket().display()
+        );
+        run(Path::new("sh"), ["-c", &line], b"")
+    };
+    let closed = add(">&-");
+    assert_eq!(closed.code, UNWRITTEN, "{closed}");
+    assert!(
+        closed.err.contains("standard output can't be written"),
+        "{closed}"
+    );
+    assert_eq!(daemon.ok("tenant list"), "");
+    // The user's choice.
+    let discarded = add(">/dev/null");
+    assert_eq!(discarded.code, 0, "{discarded}");
+    assert_eq!(daemon.ok("tenant list"), "late\n");
 }
 
 #[test]

@@ -102,8 +102,9 @@ pub(crate) fn require_tenant(socket: &Path, tenant: &str) -> Result<(), Failure>
     Err(Failure::new(Code::NOT_FOUND, sentence).hint("tollgate tenant list"))
 }
 
-/// A request that is answered with a token.
+/// A request that is answered with a token. It isn't sent if the token couldn't be shown.
 fn new_token(socket: &Path, body: RequestBody) -> Result<String, Failure> {
+    output::require_open()?;
     match ask(socket, body, &[])? {
         (ResponseBody::TenantAdded(added), _) => Ok(format!("{}\n", added.token)),
         (other, _) => Err(unexpected(&other)),

@@ -12,6 +12,8 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::Write;
 
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, makedev};
+use rustix::io::Errno;
 use tollgate_shm_abi::secret::without_tokens;
 use tollgate_shm_abi::text;
 
@@ -23,6 +25,22 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
     written.map_err(|error| Failure::output(&error))
+}
+
+/// Fails if standard output was closed when the program started. Rust's runtime then opens
+/// `/dev/null` in its place for reading and writing, so that writing would lose everything without an
+/// error; `>/dev/null` opens it for writing only. For what is shown once.
+pub(crate) fn require_open() -> Result<(), Failure> {
+    let out = std::io::stdout();
+    let (Ok(stat), Ok(flags)) = (fstat(&out), fcntl_getfl(&out)) else {
+        return Ok(());
+    };
+    let is_null = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
+        && stat.st_rdev == makedev(1, 3);
+    if is_null && flags.contains(OFlags::RDWR) {
+        return Err(Failure::output(&Errno::BADF.into()));
+    }
+    Ok(())
 }
 
 /// Writes a line to standard error. A token that was typed where another word belongs isn't shown.
