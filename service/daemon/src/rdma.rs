@@ -26,7 +26,8 @@ use {
 };
 
 use crate::config::RdmaConfig;
-use crate::datapath::{Carrier, PolledReport};
+use crate::datapath::Carrier;
+use crate::datapath::report::PolledReport;
 use crate::limits::{RDMA_PAUSE, WITHOUT_RDMA};
 
 /// Whether links may go over RDMA.
@@ -237,7 +238,7 @@ pub(crate) struct WithoutRdma(HashMap<SocketAddr, (u64, Arc<str>)>);
 
 impl WithoutRdma {
     /// Of more than [`WITHOUT_RDMA`], those beyond are tried again.
-    pub(crate) fn note(&mut self, peer: SocketAddr, why: Arc<str>, now_ns: u64) {
+    pub(super) fn note(&mut self, peer: SocketAddr, why: Arc<str>, now_ns: u64) {
         self.0.retain(|_, (until_ns, _)| *until_ns > now_ns);
         if self.0.len() < WITHOUT_RDMA {
             let until_ns = now_ns + RDMA_PAUSE.as_nanos() as u64;

@@ -201,7 +201,7 @@ impl Setting {
         }
     }
 
-    fn refuse(&self, value: String) -> ConfigError {
+    pub(super) fn refuse(&self, value: String) -> ConfigError {
         ConfigError::OutOfRange {
             setting: self.key,
             value,

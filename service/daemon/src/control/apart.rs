@@ -26,7 +26,8 @@ use crate::control::admin::invalid;
 use crate::control::lifecycle::Seats;
 use crate::control::policies::{Loaded, Version, granted};
 use crate::datapath::Command;
-use crate::datapath::command::{Apart, How, ProcessId};
+use crate::datapath::ids::ProcessId;
+use crate::datapath::plan::{Apart, How};
 use crate::limits::{MAX_SPIN, PROCESS_OVERHEAD_BYTES};
 
 /// How often processes are looked at.

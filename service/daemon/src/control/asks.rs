@@ -13,7 +13,7 @@ use tollgate_engine::Status;
 use tollgate_policy_host::Hook;
 
 use crate::control::policies::{Loaded, Version};
-use crate::datapath::command::Ask;
+use crate::datapath::plan::Ask;
 use crate::limits::{KEPT_ASKS, KEPT_ASKS_PER_OWNER};
 
 /// What it was worked out from. A version's module and configuration are compared too: a tenant that was removed and came back

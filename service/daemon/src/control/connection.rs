@@ -36,7 +36,7 @@ use crate::control::schemas::{self, BoundSchema, Bringer, SetKey};
 use crate::control::turns::Turn;
 use crate::control::{Control, Watched, admin, admission, fitting, watch};
 use crate::datapath::Command;
-use crate::datapath::command::{BindAs, BindOutcome};
+use crate::datapath::binds::{BindAs, BindOutcome};
 use crate::datapath::steering::is_label;
 use crate::datapath::target::Found;
 use crate::limits::{
@@ -399,7 +399,7 @@ pub(crate) fn failure(status: &Status) -> ResponseBody {
     })
 }
 
-type Served = Option<crate::datapath::command::Bound>;
+type Served = Option<crate::datapath::binds::Bound>;
 
 async fn handle(
     control: &Rc<Control>,
@@ -709,7 +709,7 @@ async fn settle(control: &Control, binding: LiveBinding, generation: u64) -> Res
     control
         .apply(
             runtime,
-            crate::datapath::command::PolicyChange {
+            crate::datapath::plan::PolicyChange {
                 chains,
                 ..Default::default()
             },

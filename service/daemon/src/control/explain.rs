@@ -39,7 +39,7 @@ use crate::control::replay::{Kinds, kinds_in, readable, told};
 use crate::control::schemas::BoundSchema;
 use crate::control::turns::Turn;
 use crate::control::watching::{no_method, no_tenant};
-use crate::datapath::command::{Ask, Patcher};
+use crate::datapath::plan::{Ask, Patcher};
 use crate::datapath::{Unchanged, patch_change};
 use crate::limits::MAX_EXPLAINED;
 

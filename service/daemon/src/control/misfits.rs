@@ -31,7 +31,7 @@ pub(crate) struct Misfits(VecDeque<Misfit>);
 
 impl Misfits {
     /// A binding was refused.
-    pub(crate) fn note(
+    pub(super) fn note(
         &mut self,
         tenant: &str,
         schema: &Arc<BoundSchema>,

@@ -29,8 +29,9 @@ use tollgate_shm_abi::status::Code;
 
 use crate::control::admin::{invalid, store_failed};
 use crate::control::{Control, DaemonError, failed};
-use crate::datapath::moving::{Move, Moved};
-use crate::datapath::placement::{Map, next_birth};
+use crate::datapath::command::Map;
+use crate::datapath::migration::{Move, Moved};
+use crate::datapath::placement::next_birth;
 use crate::datapath::{Command, Placement};
 use crate::limits::{MAX_SESSIONS, MOVE_PATIENCE};
 

@@ -27,12 +27,11 @@ use crate::control::asks::Asks;
 use crate::control::lives::Lives;
 use crate::control::misfits::{Misfit, Misfits};
 use crate::control::schemas::BoundSchema;
-use crate::datapath::command::{
-    Ask, Installed, LazyProjector, MethodSteps, Patcher, Place, Scope, Step,
-};
-use crate::datapath::foreign::{ForeignAsk, JsonField};
+use crate::datapath::plan::{Ask, Installed, MethodSteps, Patcher, Place, Scope, Step};
+use crate::datapath::plan::{ForeignAsk, JsonField};
 use crate::limits::{COMPILED_POLICIES, FAULT_MEMORY, MAX_ATTACHMENTS, RELOAD_PAUSE};
 use crate::lines::log_limited;
+use crate::machine_code::LazyProjector;
 
 /// A version of a policy in one of an attachment's places.
 #[derive(Clone)]

@@ -28,7 +28,7 @@ use crate::control::lifecycle::selection_of;
 use crate::control::policies::{Loaded, granted};
 use crate::control::schemas::BoundSchema;
 use crate::datapath::Command;
-use crate::datapath::command::RecordedView;
+use crate::datapath::counts::RecordedView;
 use crate::limits::{REPLAY_INSTANCES, SHOWN_DIFFERENCES};
 
 /// The longest text of a view that is shown, in characters.

@@ -19,8 +19,9 @@ use crate::control::admin::{invalid, store_failed};
 use crate::control::connection::Answer;
 use crate::control::policies::{Attachments, Live};
 use crate::datapath::Command;
-use crate::datapath::command::{Counts, PeerReport, PolicyReport, Report};
+use crate::datapath::counts::{Counts, PolicyReport};
 use crate::datapath::metrics::NamedMetrics;
+use crate::datapath::report::{PeerReport, Report};
 use crate::verify_audit::sentence;
 
 /// A report as an answer.

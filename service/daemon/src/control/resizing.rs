@@ -17,8 +17,9 @@ use crate::control::admin::store_failed;
 use crate::control::policies::{Faults, Live, Version};
 use crate::control::report::internal;
 use crate::control::{Control, start_runtime};
-use crate::datapath::command::{How, Place, PolicyChange, Report, Running};
-use crate::datapath::placement::Map;
+use crate::datapath::command::Map;
+use crate::datapath::plan::{How, Place, PolicyChange, Running};
+use crate::datapath::report::Report;
 use crate::datapath::{Command, Placement};
 
 impl Control {

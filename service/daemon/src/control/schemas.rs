@@ -28,11 +28,12 @@ use tollgate_schema::{
 use tollgate_shm_abi::status::Code;
 
 use crate::control::turns::Turn;
-use crate::datapath::command::{Method, ServiceSchema};
+use crate::datapath::binds::ServiceSchema;
 use crate::limits::{
     MAX_KNOWN_SETS, MAX_KNOWN_SETS_PER_TENANT, MAX_PREFETCHED, MAX_SCHEMA_BYTES_PER_TENANT,
     MAX_SCHEMAS, MAX_SCHEMAS_PER_TENANT,
 };
+use crate::machine_code::Method;
 use crate::machine_code::{Compiler, Streams};
 
 /// A service's schema with what chains need to know of it.
@@ -185,7 +186,7 @@ impl Schemas {
     ///
     /// # Errors
     /// [`MAX_PREFETCHED`] are kept, or no further schema has room.
-    pub(crate) fn keep(
+    pub(super) fn keep(
         &mut self,
         key: SetKey,
         resolved: Resolved,

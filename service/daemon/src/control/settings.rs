@@ -16,7 +16,7 @@ use tollgate_transport::LinkConfig;
 use crate::config::Config;
 use crate::control::admin::{invalid, store_failed};
 use crate::control::{Control, DaemonError, failed};
-use crate::datapath::command::CpuLimit;
+use crate::datapath::plan::CpuLimit;
 use crate::datapath::{Command, PeerRoom, Tuning, Watch};
 use crate::limits::MAX_CORE;
 use crate::settings::{Change, Settings};

@@ -33,8 +33,9 @@ use tollgate_telemetry::scrape;
 
 use crate::control::{Control, DaemonError, failed, watching};
 use crate::datapath::Command;
-use crate::datapath::command::{Counts, Report, decision};
+use crate::datapath::counts::{Counts, decision};
 use crate::datapath::durations::{Kind as Measured, MeasuredOf, is_error};
+use crate::datapath::report::Report;
 
 type Labels = Vec<(&'static str, Cow<'static, str>)>;
 

@@ -10,13 +10,10 @@ use tollgate_engine::Status;
 use tollgate_engine::chain::Account;
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::command::{AccountReport, Event};
-use crate::datapath::parked::Funds;
+use crate::datapath::command::Event;
+use crate::datapath::counts::AccountReport;
+use crate::datapath::ids::AccountId;
 use crate::limits::LOG_LINES_PER_SECOND;
-
-/// Names one account of a runtime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AccountId(u32);
 
 #[derive(Clone)]
 struct Entry {
@@ -189,6 +186,14 @@ impl Accounts {
         let here = self.entries.iter().filter(|entry| entry.is_here);
         here.map(report).collect()
     }
+}
+
+/// What an account says about a blocked lane.
+pub(crate) enum Funds {
+    /// It may spend.
+    There,
+    /// It may at this time, if nothing more is charged.
+    At(u64),
 }
 
 #[cfg(test)]

@@ -16,44 +16,24 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tollgate_engine::Status;
 use tollgate_engine::chain::Which;
-use tollgate_policy_host::apart::{
-    Channel, Judgement, Order, Outcome, PostError, Seat, SeatId, Ticket,
-};
-use tollgate_policy_host::{JudgeError, LogLine, MetricChange, Policy, limits::APART_CALLS};
+use tollgate_policy_host::apart::{Channel, Judgement, Order, Outcome, PostError, SeatId, Ticket};
+use tollgate_policy_host::limits::APART_CALLS;
+use tollgate_policy_host::{JudgeError, LogLine, MetricChange};
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::command::{Ask, CpuLimit, Step};
-use crate::datapath::parked::Why;
+use crate::datapath::ids::{ProcessId, Why};
+use crate::datapath::plan::{Apart, Ask, Step};
 use crate::datapath::question::{Asking, BatchSize, Question, Said, Unable};
 use crate::limits::ORDERS_UNDER_WAY;
 
 /// How often a runtime that doesn't sleep looks whether processes live that owe answers. 1 ms.
 const LOOK_NS: u64 = 1_000_000;
 
-/// Names a process; the control plane chooses it, and never twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ProcessId(pub(crate) u32);
-
 /// A seat in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SeatAt {
     pub(super) process: ProcessId,
     pub(super) seat: SeatId,
-}
-
-/// A version that runs in its tenant's process.
-pub(crate) struct Apart {
-    pub(crate) process: ProcessId,
-    pub(crate) seat: Seat,
-    pub(crate) policy: Policy,
-    /// What judging one call may use; making an instance for it comes on top.
-    pub(crate) cpu: CpuLimit,
-    /// How long that may take, if each call gets an instance of its own.
-    pub(crate) setup_ns: u64,
-    /// How long saving and restoring a state may take together.
-    pub(crate) handover_ns: u64,
-    /// Whether each call gets an instance of its own.
-    pub(crate) fresh: bool,
 }
 
 /// On whose behalf a version is asked.

@@ -17,13 +17,14 @@ use tollgate_shm_abi::io::retransmits;
 use tollgate_transport::{
     BodyOutcome, FlushOutcome, FrozenLink, Link, LinkError, ReadOutcome, TcpLink, Token,
 };
+
 #[cfg(feature = "rdma")]
 use {tollgate_transport::LinkIo, tollgate_transport_rdma::RdmaLink};
 
-use crate::datapath::ports::Landing;
-use crate::rdma::Polled;
+use crate::datapath::landing::Landing;
 #[cfg(feature = "rdma")]
-use crate::{datapath::ports::Place, limits::FAREWELL};
+use crate::datapath::landing::Place;
+use crate::rdma::Polled;
 
 /// A link and its connection.
 #[cfg_attr(

@@ -27,12 +27,15 @@ use tollgate_shm_abi::status::Code;
 use tollgate_telemetry::record::event;
 use tollgate_transport::{CallHead, metadata_room};
 
-use crate::datapath::command::{Bound, Event, Method, MethodSteps, ServiceSchema};
+use crate::datapath::binds::{Bound, ServiceSchema};
+use crate::datapath::command::Event;
 use crate::datapath::links::{After, invalid};
 use crate::datapath::message::{Body, Message};
+use crate::datapath::plan::MethodSteps;
 use crate::datapath::ports::{Answer, Comparing, LinkState};
 use crate::datapath::runtime::Runtime;
 use crate::datapath::sessions::{lacks_method, schema_differs};
+use crate::machine_code::Method;
 
 /// Rewriting messages.
 impl Runtime {

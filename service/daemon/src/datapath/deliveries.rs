@@ -21,12 +21,12 @@ use tollgate_shm_abi::descriptor::{Completion, Image, Part};
 use tollgate_shm_abi::heap::Block;
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::command::Method;
 use crate::datapath::message::{Body, Message, copy_image};
 use crate::datapath::ports::{Delivery, Held, Placed, SessionPort};
 use crate::datapath::runtime::Runtime;
 use crate::datapath::streams::without_responses;
 use crate::limits::HELD_BYTES;
+use crate::machine_code::Method;
 
 /// Why a message isn't placed.
 enum Unplaced {

@@ -17,13 +17,12 @@ use tollgate_shm_abi::status::Code;
 use tollgate_transport::TcpLink;
 
 use crate::datapath::carrier::Carrier;
-use crate::datapath::command::PeerReport;
 use crate::datapath::ports::{LinkPort, LinkState};
+use crate::datapath::report::PeerReport;
 use crate::datapath::runtime::Runtime;
 use crate::datapath::target::{Dial, Stage, Target};
 use crate::datapath::{Command, Event};
-use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE};
-use crate::limits::{RDMA_PATIENCE, RDMA_PAUSE};
+use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE, RDMA_PATIENCE, RDMA_PAUSE};
 use crate::lines::log_limited;
 
 impl Runtime {

@@ -10,14 +10,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tollgate_engine::fair::FlowId;
-use tollgate_engine::{Ended, Origin};
 use tollgate_shm_abi::status::Code;
 use tollgate_telemetry::histogram::{Exemplar, Histogram};
 use tollgate_telemetry::limits::{MAX_SERIES, MAX_SERIES_PER_TENANT};
 use tollgate_telemetry::record::Side;
-use tollgate_telemetry::w3c::{SpanId, TraceId};
 
-use crate::datapath::runtime::Runtime;
 use crate::machine_code::Method;
 
 /// What was measured.
@@ -119,7 +116,7 @@ pub(crate) struct MeasuredOf {
 impl Durations {
     /// How long one call took, and its span if it has one.
     #[inline]
-    fn note(
+    pub(super) fn note(
         &mut self,
         whose: (FlowId, &Arc<str>),
         method: Option<&Arc<Method>>,
@@ -133,7 +130,7 @@ impl Durations {
     }
 
     #[inline]
-    fn record(
+    pub(super) fn record(
         &mut self,
         (flow, tenant): (FlowId, &Arc<str>),
         method: Option<&Arc<Method>>,
@@ -220,81 +217,6 @@ impl Durations {
             durations: durations.clone(),
         });
         own.chain(others).collect()
-    }
-}
-
-impl Runtime {
-    /// A call has ended with this status; the spans are those of its client's and its server's side, if it has any.
-    // One place in the code, so that what it takes can be counted (conformance/tests/telemetry_cost.rs).
-    #[inline(never)]
-    pub(super) fn measure(
-        &mut self,
-        origin: Origin,
-        ended: &Ended,
-        code: Code,
-        [client, server]: [Option<(TraceId, SpanId)>; 2],
-    ) {
-        if !self.options.tuning.telemetry.durations {
-            return;
-        }
-        let at_ns = self.now_ns;
-        let since = |then_ns: u64| match then_ns {
-            0 => 0,
-            then_ns => at_ns.saturating_sub(then_ns),
-        };
-        let exemplar = |(trace, span): (TraceId, SpanId), took_ns| Exemplar {
-            trace,
-            span,
-            took_ns,
-            at_ns,
-        };
-        let served = ended.served.and_then(|(service, method)| {
-            let service = self.services.get(service.0 as usize)?;
-            let method = service.schema.methods.get(usize::from(method))?;
-            Some((&service.tenant, method))
-        });
-        match origin {
-            Origin::Session { session, .. } => {
-                let Some(port) = self.sessions.get(session.0) else {
-                    return;
-                };
-                let called = port.handles.get(ended.handle as usize);
-                let called = called.filter(|_| ended.began_ns > 0);
-                let whose = (port.flow, &port.who.tenant);
-                let method = called.map(|called| &called.method);
-                let took_ns = since(ended.began_ns);
-                let what = (Kind::Client, code);
-                let span = client.map(|span| exemplar(span, took_ns));
-                self.durations.note(whose, method, what, (took_ns, span));
-                if let Some((_, method)) = served.filter(|_| ended.delivered_ns > 0) {
-                    let took_ns = since(ended.delivered_ns);
-                    let what = (Kind::Server, code);
-                    let span = server.map(|span| exemplar(span, took_ns));
-                    self.durations
-                        .note(whose, Some(method), what, (took_ns, span));
-                }
-            }
-            Origin::Link { link, .. } => {
-                let Some(port) = self.links.get(link.0) else {
-                    return;
-                };
-                let method = served.map(|(_, method)| method);
-                let tenant = served.map(|(tenant, _)| tenant);
-                let Some(tenant) = tenant.or(port.state.tenant.as_ref()) else {
-                    return;
-                };
-                let whose = (port.state.flow, tenant);
-                let took_ns = since(ended.began_ns);
-                let what = (Kind::Server, code);
-                let span = server.map(|span| exemplar(span, took_ns));
-                self.durations.note(whose, method, what, (took_ns, span));
-                if ended.delivered_ns > 0 {
-                    let waited_ns = ended.delivered_ns.saturating_sub(ended.began_ns);
-                    let what = (Kind::Waited, Code::OK);
-                    self.durations.record(whose, method, what, waited_ns);
-                }
-            }
-        }
     }
 }
 

@@ -15,38 +15,16 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use tollgate_jit::Codec;
 use tollgate_policy_host::foreign::{Body as Grant, Foreign, covers};
-use tollgate_policy_host::{
-    ForeignCall, ForeignChange, Hook, Shown, changed_keys, limits::FOREIGN_BODY_BYTES,
-};
+use tollgate_policy_host::limits::FOREIGN_BODY_BYTES;
+use tollgate_policy_host::{ForeignCall, ForeignChange, Hook, Shown, changed_keys};
 use tollgate_schema::Kind;
 use tollgate_shm_abi::metadata::Metadata;
 
-use crate::datapath::command::{LazyProjector, Method};
 use crate::datapath::message::{Body, Message};
+use crate::datapath::plan::{ForeignAsk, JsonField};
 use crate::datapath::pool::Pool;
 use crate::datapath::question::{Question, Unchanged};
-
-/// What a foreign module is shown of a method's messages at one hook.
-pub(crate) struct ForeignAsk {
-    pub(crate) hook: Hook,
-    /// Its programs, and its name.
-    pub(crate) method: Arc<Method>,
-    /// The keys of the metadata that it reads and changes.
-    pub(crate) description: Foreign,
-    /// Those of them that are granted; `None`: all.
-    pub(crate) keys: Option<Vec<String>>,
-    /// What it may do with the whole message.
-    pub(crate) body: Grant,
-    /// The fields that it is shown, in the order of the projector's.
-    pub(crate) fields: Vec<JsonField>,
-}
-
-/// A field as it becomes JSON.
-pub(crate) struct JsonField {
-    /// The names on its path.
-    pub(crate) path: Vec<String>,
-    pub(crate) kind: Kind,
-}
+use crate::machine_code::LazyProjector;
 
 /// Why a message can't be shown.
 #[derive(Debug)]

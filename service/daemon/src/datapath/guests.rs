@@ -9,20 +9,17 @@
 //! Both kinds together fill the table and no more, so each finds a quarter whatever the other takes. [`PeerRoom`](super::strangers::PeerRoom) has the numbers. A peer
 //! is known by what its handshake proves: the instance, or the name where there is no key.
 
+use std::net::SocketAddr;
+
 use tollgate_engine::{LinkId, Status};
 use tollgate_shm_abi::status::Code;
 use tollgate_transport::Reason;
 
+use crate::datapath::peers::Full;
 use crate::datapath::ports::LinkState;
 use crate::datapath::runtime::Runtime;
 use crate::limits::FULL_SHOWN;
 use crate::lines::log_limited;
-
-/// The last link that found no room, for reports.
-pub(crate) struct Full {
-    why: String,
-    at_ns: u64,
-}
 
 impl Runtime {
     /// Why the table has no room for one more link of its kind.
@@ -137,6 +134,27 @@ impl Runtime {
         lately
             .map(|full| format!("a link found no room: {}", full.why))
             .collect()
+    }
+}
+
+/// Connections that have not proven themselves yet.
+impl Runtime {
+    /// Forgets those that have proven themselves, or are gone.
+    fn forget_others(&mut self) {
+        let links = &self.links;
+        self.strangers.waiting.retain(|(link, _)| {
+            let port = links.get(link.0);
+            port.is_some_and(|port| !port.io.link().is_ready())
+        });
+    }
+
+    /// One more wants to connect from this address.
+    pub(super) fn make_room_for_stranger(&mut self, address: SocketAddr) {
+        self.forget_others();
+        let room = self.options.tuning.room;
+        if let Some(link) = self.strangers.to_go(address.ip().to_canonical(), room) {
+            self.lose_link(link, "it hasn't proven who it is, and others want to");
+        }
     }
 }
 

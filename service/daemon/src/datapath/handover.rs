@@ -16,59 +16,28 @@
 //!
 //! The form is in `state.rs`, going on with it in `taking.rs`; both of links in `links.rs`, of traces in `traced.rs`.
 
-use std::collections::HashMap;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::Instant;
 
-use tollgate_engine::slots::Slots;
-use tollgate_engine::{LinkId, SessionId};
-
-use crate::datapath::command::{MethodSteps, Scope, ServiceSchema};
-use crate::datapath::message::Source;
-use crate::datapath::ports::Held;
-use crate::datapath::runtime::Runtime;
-use crate::datapath::sending::Kept;
-use crate::limits::HAND_OVER_TIMEOUT;
 use links::{LinksLeft, next_key};
 use state::{
     Bytes, ParkedForm, PolicyForm, State, binding_form, service_form, session_form, source_of,
 };
+use tollgate_engine::slots::Slots;
+use tollgate_engine::{LinkId, SessionId};
 use traced::traced_forms;
 
+use crate::datapath::handover::estate::Estate;
+use crate::datapath::message::Source;
+use crate::datapath::ports::{Held, Kept};
+use crate::datapath::runtime::Runtime;
+use crate::limits::HAND_OVER_TIMEOUT;
+
+pub(crate) mod estate;
+mod link_forms;
 mod links;
 mod state;
 mod taking;
 mod traced;
-
-/// What a runtime leaves to the one that takes over.
-pub(crate) struct Estate {
-    /// A [`State`] in JSON.
-    pub(crate) state: Vec<u8>,
-    /// The messages that it refers to.
-    pub(crate) bytes: Vec<u8>,
-    /// Of each session that is handed over: rings, send heap, doorbell and wake.
-    pub(crate) sessions: Vec<(SessionId, Vec<OwnedFd>)>,
-    /// The sockets of its links.
-    pub(crate) links: Vec<(LinkId, OwnedFd)>,
-}
-
-/// A session that goes on: its application maps the next receive heap by this descriptor, and so many bytes of it.
-pub(crate) struct Resumed {
-    pub(crate) session: SessionId,
-    pub(crate) heap: OwnedFd,
-    pub(crate) heap_bytes: u64,
-}
-
-/// What the control plane of the new process has of what an [`Estate`] names.
-pub(crate) struct Inventory {
-    /// By hash.
-    pub(crate) schemas: Arc<HashMap<[u8; 32], Arc<ServiceSchema>>>,
-    /// Of the bindings of its sessions.
-    pub(crate) chains: Vec<(Scope, MethodSteps)>,
-    /// Attachments, by what they were called in the old process.
-    pub(crate) policies: Arc<HashMap<u32, u32>>,
-}
 
 /// What becomes visible once the new runtime begins.
 #[derive(Default)]
@@ -213,7 +182,7 @@ impl Runtime {
 
     /// Another process goes on: this one does nothing any more that anybody could see. What is queued on links refers to memory that
     /// isn't this one's any more, or is sent by the other one, so nothing of it is sent.
-    pub(crate) fn leave(&mut self) {
+    pub(super) fn leave(&mut self) {
         self.sessions = Slots::default();
         self.links = Slots::default();
         self.bindings = Slots::default();

@@ -6,7 +6,8 @@
 use tollgate_engine::{CallKey, ChainId, Stage, Verdict};
 use tollgate_shm_abi::wait::now_ns;
 
-use crate::datapath::parked::{Position, Why};
+use crate::datapath::ids::Why;
+use crate::datapath::parked::Position;
 use crate::datapath::question::Question;
 use crate::datapath::runtime::Runtime;
 use crate::limits::JUDGING_SLICE;

@@ -15,28 +15,31 @@ use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::stream::Credit as StreamCredit;
 use tollgate_telemetry::record::event;
+use tollgate_transport::frame::feature_names;
+use tollgate_transport::limits::MAX_DESCRIPTION;
 use tollgate_transport::{
     Body as WireBody, BodyOutcome, CallHead, Came, Event as LinkEvent, LinkConfig, LinkError,
     ReadOutcome, SendError, TcpLink, metadata_room,
 };
 
+use crate::datapath::binds::{Asker, BindOutcome, Bound, PendingBind, ServiceSchema};
 use crate::datapath::carrier::Carrier;
-use crate::datapath::command::{
-    Asker, BindOutcome, Bound, Command, LinkReport, Method, MethodSteps, PendingBind, ServiceSchema,
-};
-use crate::datapath::message::{Body, Message};
+use crate::datapath::command::Command;
+use crate::datapath::landing::{Landing, Place};
+use crate::datapath::message::Message;
+use crate::datapath::plan::MethodSteps;
 use crate::datapath::ports::{
-    Answer, FurtherRequest, Landing, LargeBody, LargeKind, LinkPort, LinkState, Outbound, Place,
-    RemoteBinding,
+    Answer, FurtherRequest, LargeBody, LargeKind, LinkPort, LinkState, Outbound, RemoteBinding,
 };
+use crate::datapath::report::LinkReport;
 use crate::datapath::runtime::{Refusal, Runtime};
 use crate::datapath::sessions::schema_differs;
 use crate::datapath::steering;
 use crate::datapath::target::{Found, Target, longer};
 use crate::limits::FRAMES_PER_TURN;
 use crate::lines::log_limited;
-use tollgate_transport::frame::feature_names;
-use tollgate_transport::limits::MAX_DESCRIPTION;
+use crate::machine_code::Method;
+
 #[cfg(feature = "rdma")]
 use tollgate_transport_rdma::RdmaLink;
 
@@ -1060,61 +1063,6 @@ pub(crate) fn invalid(method: &Method, explained: &str, is_request: bool) -> Sta
         code,
         format!("a message of {} isn't valid: {explained}", method.name),
     )
-}
-
-impl Landing {
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        match &mut self.place {
-            Place::Heap { block, .. } => &mut block[..self.len],
-            Place::Private(bytes) => &mut bytes[..self.len],
-            #[cfg(feature = "rdma")]
-            Place::Lent { .. } => &mut [],
-        }
-    }
-
-    pub(super) fn bytes(&self) -> &[u8] {
-        match &self.place {
-            Place::Heap { block, .. } => &block[..self.len],
-            Place::Private(bytes) => &bytes[..self.len],
-            #[cfg(feature = "rdma")]
-            Place::Lent { .. } => &[],
-        }
-    }
-
-    /// The session in whose heap it is.
-    pub(super) fn session_mut(&mut self) -> Option<&mut SessionId> {
-        match &mut self.place {
-            Place::Heap { session, .. } => Some(session),
-            Place::Private(_) => None,
-            #[cfg(feature = "rdma")]
-            Place::Lent { session } => Some(session),
-        }
-    }
-
-    /// The message, once validated.
-    pub(super) fn into_message(self) -> Message {
-        let body = match self.place {
-            Place::Heap { session, block } => Body::Landed { session, block },
-            Place::Private(bytes) => Body::Private {
-                bytes,
-                accepted: true,
-                extents: Vec::new(),
-            },
-            #[cfg(feature = "rdma")]
-            Place::Lent { .. } => Body::Private {
-                bytes: Vec::new(),
-                accepted: false,
-                extents: Vec::new(),
-            },
-        };
-        Message {
-            body,
-            inline_len: self.inline_len,
-            total_len: self.len as u32,
-            metadata: self.metadata,
-            bare: false,
-        }
-    }
 }
 
 impl LinkPort {

@@ -24,74 +24,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
-use tollgate_engine::{LinkId, Origin, Parcel, Renamed, ServiceId, SessionId, Wanted};
+use tollgate_engine::{LinkId, Origin, Renamed, ServiceId, SessionId, Wanted};
 use tollgate_shm_abi::wait::now_ns;
 
-use crate::datapath::command::Command;
+use crate::datapath::command::{Command, Map};
 use crate::datapath::message::{Body, Message, Source};
+use crate::datapath::migration::{Move, Moved, Moving, NO_BINDING};
 use crate::datapath::past;
-use crate::datapath::placement::Map;
-use crate::datapath::policies;
-use crate::datapath::ports::{Held, LinkPort, Outbound, RemoteBinding, SessionPort};
-use crate::datapath::runtime::{Runtime, Service};
-use crate::datapath::sending::Kept;
-use crate::datapath::target::Dial;
-use crate::datapath::traces::Traced;
-
-/// A binding that no runtime has: what a bind id of one that is gone stands for.
-pub(super) const NO_BINDING: u32 = u32::MAX;
+use crate::datapath::ports::{Held, Kept, LinkPort, Outbound, Service, SessionPort};
+use crate::datapath::runtime::Runtime;
 
 /// A session that no runtime has: whose memory it was has ended, and an old name may be somebody else's here.
 const NO_SESSION: SessionId = SessionId(u32::MAX);
-
-/// What became of a move, and what the tenant's things are called now.
-#[derive(Debug)]
-pub(crate) struct Moved {
-    /// Where it lives now.
-    pub(crate) runtime: usize,
-    /// Why that is where it has lived before.
-    pub(crate) refused: Option<String>,
-    pub(crate) sessions: HashMap<SessionId, SessionId>,
-    pub(crate) services: HashMap<ServiceId, ServiceId>,
-    pub(crate) links: usize,
-    /// Calls that were in flight.
-    pub(crate) calls: usize,
-    /// How long it stood still.
-    pub(crate) still_ns: u64,
-}
-
-/// Who wants a tenant to move, and what the control plane knows of it.
-pub(crate) struct Move {
-    pub(crate) tenant: Arc<str>,
-    pub(crate) to: usize,
-    /// Its own attachments.
-    pub(crate) attachments: Vec<u32>,
-    /// Of those that each runtime has, what the old runtime's are in the new one.
-    pub(crate) same: HashMap<u32, u32>,
-    /// `None`: it has no sessions, and nobody waits.
-    pub(crate) reply: Option<oneshot::Sender<Result<Moved, String>>>,
-}
-
-/// A tenant between two runtimes.
-pub(crate) struct Moving {
-    order: Move,
-    from: usize,
-    /// It comes back, because of this.
-    refused: Option<String>,
-    began_ns: u64,
-    engine: Parcel<Box<Message>>,
-    #[allow(clippy::vec_box, reason = "the boxes are what moves")]
-    sessions: Vec<Box<SessionPort>>,
-    links: Vec<(LinkId, Box<LinkPort>, bool)>,
-    services: Vec<(ServiceId, Service)>,
-    bindings: Vec<(u32, RemoteBinding)>,
-    dials: Vec<Dial>,
-    sending: Vec<(u64, Source)>,
-    #[allow(clippy::vec_box, reason = "the boxes are what moves")]
-    traced: Vec<(Origin, Box<Traced>)>,
-    policies: policies::Moving,
-}
 
 /// Leaving.
 impl Runtime {
@@ -485,16 +429,6 @@ impl Runtime {
                     self.send_bind(link, key);
                 }
             }
-        }
-    }
-}
-
-impl Move {
-    /// It stays where it is.
-    fn refuse(self, why: String) {
-        match self.reply {
-            Some(reply) => drop(reply.send(Err(why))),
-            None => tracing::error!("a link of tenant {} is astray: {why}", self.tenant),
         }
     }
 }

@@ -22,7 +22,8 @@ use tollgate_engine::slots::Slots;
 use tollgate_engine::{CallKey, ChainId, Stage, Status};
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::account::AccountId;
+use crate::datapath::account::Funds;
+use crate::datapath::ids::{AccountId, Why};
 use crate::datapath::question::Question;
 use crate::limits::{
     PARKED_BYTES_PER_TENANT, PARKED_CALLS, PARKED_CALLS_PER_TENANT, THROTTLED_WAIT,
@@ -36,34 +37,6 @@ pub(crate) struct Position {
     pub(crate) chain: Option<ChainId>,
     /// The step to be asked next.
     pub(crate) step: usize,
-}
-
-/// Why a call stops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// Others have their turn.
-    Turn,
-    /// A policy delays it.
-    Until { at_ns: u64 },
-    /// The account of its tenant is overdrawn. The step is asked once it isn't.
-    Account(AccountId),
-    /// It is the `index`th of what a process was asked under `ticket`. The step is settled when the answer is there, and the call
-    /// goes on behind it.
-    Process { ticket: u64, index: u32 },
-    /// A process is behind. The step is asked once it has answered `ticket`.
-    Busy { ticket: u64 },
-}
-
-impl Why {
-    /// What it waits for, in a word.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Why::Turn => "turn",
-            Why::Until { .. } => "delay",
-            Why::Account(_) => "cpu share",
-            Why::Process { .. } | Why::Busy { .. } => "process",
-        }
-    }
 }
 
 /// The calls of one tenant, as far as they wait for judging.
@@ -135,14 +108,6 @@ pub(crate) struct Waiting<'p> {
     pub(crate) tenant: &'p Arc<str>,
     /// A policy delays it until then.
     pub(crate) until_ns: Option<u64>,
-}
-
-/// What an account says about a blocked lane.
-pub(crate) enum Funds {
-    /// It may spend.
-    There,
-    /// It may at this time, if nothing more is charged.
-    At(u64),
 }
 
 /// All parked calls of one runtime.

@@ -105,3 +105,9 @@ mod tests {
         assert!(peers.last_error("acme", &peer(1)).is_some());
     }
 }
+
+/// The last link that found no room, for reports.
+pub(crate) struct Full {
+    pub(super) why: String,
+    pub(super) at_ns: u64,
+}

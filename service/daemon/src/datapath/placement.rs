@@ -10,8 +10,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tollgate_engine::Birth;
 
-use crate::datapath::command::Handle;
-
 /// Which tenant lives where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Placement {
@@ -65,13 +63,6 @@ pub(crate) fn next_birth() -> Option<Birth> {
 /// Another process' engine has had this one.
 pub(crate) fn note_birth(birth: Birth) {
     BIRTHS.fetch_max(birth.number() + 1, Ordering::Relaxed);
-}
-
-/// A placement, and how the runtimes that it speaks of are reached.
-#[derive(Clone)]
-pub(crate) struct Map {
-    pub(crate) placement: Placement,
-    pub(crate) runtimes: Vec<Handle>,
 }
 
 #[cfg(test)]

@@ -19,13 +19,13 @@ use tollgate_shm_abi::wait::now_ns;
 
 use crate::datapath::account::{self, Accounts};
 use crate::datapath::apart::{Answered, Asker, Line, Processes, Purpose, SeatAt};
-use crate::datapath::command::{
-    AccountReport, Apart, CpuLimit, Event, Installed, MethodSteps, PolicyChange, PolicyReport,
-    ProcessId, RecordedView, Scope, Step,
-};
+use crate::datapath::command::Event;
+use crate::datapath::counts::{AccountReport, PolicyReport, RecordedView};
+use crate::datapath::ids::{ProcessId, Why};
 use crate::datapath::message::Message;
-use crate::datapath::parked::{LaneId, Parked, ParkedCalls, Position, Waiting, Why};
+use crate::datapath::parked::{LaneId, Parked, ParkedCalls, Position, Waiting};
 use crate::datapath::past;
+use crate::datapath::plan::{Apart, CpuLimit, Installed, MethodSteps, PolicyChange, Scope, Step};
 use crate::datapath::pool::Pool;
 use crate::datapath::question::{Asking, FuelTime, Meter, Question, Said, Stop};
 use crate::datapath::slot::{SavedState, Slot};

@@ -7,24 +7,28 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tollgate_engine::fair::FlowId;
-use tollgate_engine::{CallKey, LinkId, ServiceId, SessionId, Status};
+use tollgate_engine::{CallKey, Direction, Encoding, LinkId, ServiceId, SessionId, Status};
 use tollgate_shm_abi::Misbehaved;
-use tollgate_shm_abi::descriptor::{Completion, Entry, Epilogue, HeapSizes, Image, Offsets, Part};
+use tollgate_shm_abi::descriptor::{
+    BlockRef, Completion, Entry, Epilogue, HeapSizes, Image, Offsets, Part,
+};
 use tollgate_shm_abi::heap::Block;
 use tollgate_shm_abi::limits::{MAX_OFFSETS, MAX_STATUS_TEXT_BYTES};
 use tollgate_shm_abi::ring::PushError;
 use tollgate_shm_abi::session::DaemonEnd;
+use tollgate_shm_abi::stream::Credit;
 use tollgate_transport::CallHead;
 
+use crate::datapath::binds::{Asker, PendingBind, ServiceSchema};
 use crate::datapath::carrier::Carrier;
-use crate::datapath::command::{Asker, Method, PendingBind, ServiceSchema};
+use crate::datapath::landing::Landing;
 use crate::datapath::message::Message;
-use crate::datapath::sending::Kept;
 use crate::datapath::target::Target;
 use crate::limits::{
     COMPLETION_BACKLOG, KEPT_BEFORE_SWEEP, RECLAIMS_HELD_NS, WAIT_ASKED_EVERY_CALLS,
     WAIT_ASKED_EVERY_NS,
 };
+use crate::machine_code::Method;
 
 /// A method handle of an application.
 pub(crate) struct Handle {
@@ -318,27 +322,6 @@ pub(crate) enum Held {
     End { call: CallKey },
 }
 
-/// A body from a peer, and where its bytes go.
-pub(crate) struct Landing {
-    pub(crate) place: Place,
-    pub(crate) inline_len: u32,
-    /// Of the whole image.
-    pub(crate) len: usize,
-    /// What came beside it: a checked block, or empty.
-    pub(crate) metadata: Vec<u8>,
-}
-
-/// Where the bytes of a body go.
-pub(crate) enum Place {
-    /// Straight into the receive heap of the session that will get it.
-    Heap { session: SessionId, block: Block },
-    /// Private memory: a chain reads it first.
-    Private(Vec<u8>),
-    /// As `Heap`, and the link has the block until all of the body is there.
-    #[cfg(feature = "rdma")]
-    Lent { session: SessionId },
-}
-
 /// A large body that is being read.
 pub(crate) struct LargeBody {
     pub(crate) what: LargeKind,
@@ -497,4 +480,38 @@ impl LinkPort {
         };
         Self { io, state }
     }
+}
+
+/// An answer that waits until its link has room.
+pub(crate) enum Kept {
+    /// Its application has it still.
+    PutOff {
+        session: SessionId,
+        call: CallKey,
+        block: BlockRef,
+    },
+    Reply {
+        call: u64,
+        encoding: Encoding,
+        request_bytes: u64,
+        message: Box<Message>,
+    },
+    Status {
+        call: u64,
+        request_bytes: u64,
+        status: Status,
+    },
+    /// What a stream's reader has consumed.
+    Credit {
+        call: u64,
+        of: Direction,
+        credit: Credit,
+    },
+}
+
+/// A service of this host.
+#[derive(Clone)]
+pub(crate) struct Service {
+    pub(crate) tenant: Arc<str>,
+    pub(crate) schema: Arc<ServiceSchema>,
 }

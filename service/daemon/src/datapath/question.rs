@@ -5,21 +5,21 @@ use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::{CallKey, Status};
 use tollgate_marshal::{Change, Fault, NewValue, PatchError};
+use tollgate_policy_host::limits::VIEW_BYTES;
 use tollgate_policy_host::{
     Effects, FieldChange, ForeignChange, Hook, Rate, Value, Verdict, changed_metadata,
-    limits::VIEW_BYTES,
 };
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf, MetadataError};
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::account::{AccountId, Accounts};
+use crate::datapath::account::Accounts;
 use crate::datapath::apart::Processes;
-use crate::datapath::command::{Ask, Event, Patcher};
+use crate::datapath::command::Event;
+use crate::datapath::ids::{AccountId, NamedPolicy, Why};
 use crate::datapath::message::{Body, Message, Source};
-use crate::datapath::parked::Why;
+use crate::datapath::plan::{Ask, Patcher};
 use crate::datapath::pool::Pool;
 use crate::datapath::stopwatch::Stopwatch;
-use crate::datapath::traces::NamedPolicy;
 
 /// A call that a chain is asked about.
 pub(crate) struct Question {

@@ -33,27 +33,27 @@ use tollgate_shm_abi::messages::{FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAM
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::{For, Patience, Step, now_ns};
 use tollgate_telemetry::record::{Record, event};
-use tollgate_telemetry::sampling::Sampler;
-use tollgate_transport::{CallHead, LinkConfig};
+use tollgate_transport::CallHead;
 
-use crate::config::{Scheduling, Waiting};
-use crate::datapath::command::{
-    ByteCounters, CallCounters, Command, Doing, Event, Handle, LinkBytes, PolicyChange, ProcessId,
-    Report, RuntimeReport, RuntimeTimes, Scope, ServiceSchema,
-};
+use crate::datapath::command::{Command, Event, Handle, Map};
 use crate::datapath::durations::Durations;
-use crate::datapath::guests::Full;
+use crate::datapath::ids::ProcessId;
 use crate::datapath::message::{Body, Message, Source};
-use crate::datapath::peers::Peers;
-use crate::datapath::placement::{Map, Placement};
+use crate::datapath::peers::{Full, Peers};
+use crate::datapath::placement::Placement;
+use crate::datapath::plan::{PolicyChange, Scope};
 use crate::datapath::policies::Policies;
 use crate::datapath::pool::Pool;
-use crate::datapath::ports::{LinkPort, RemoteBinding, SessionPort, Who};
+use crate::datapath::ports::{LinkPort, RemoteBinding, Service, SessionPort, Who};
 use crate::datapath::question::Question;
+use crate::datapath::report::{
+    ByteCounters, CallCounters, Doing, LinkBytes, Report, RuntimeReport, RuntimeTimes,
+};
 use crate::datapath::shares::Shares;
-use crate::datapath::strangers::{PeerRoom, Strangers};
+use crate::datapath::strangers::Strangers;
 use crate::datapath::target::Dial;
-use crate::datapath::traces::{Tap, Traces};
+use crate::datapath::traces::Traces;
+use crate::datapath::tuning::Tuning;
 use crate::limits::JUDGED_AT_ONCE;
 use crate::rdma::{Polled, Rdma, WithoutRdma};
 
@@ -70,61 +70,6 @@ pub(crate) struct Options {
     pub(crate) records: SyncSender<Record>,
 }
 
-/// What of that can change between two calls.
-#[derive(Clone)]
-pub(crate) struct Tuning {
-    /// Where its thread runs; `None`: wherever the kernel puts it.
-    pub(crate) core: Option<usize>,
-    pub(crate) waiting: Waiting,
-    pub(crate) spin_us: u64,
-    pub(crate) scheduling: Scheduling,
-    /// How long calls may wait in front of a server.
-    pub(crate) wait_target: Option<Duration>,
-    /// What links are made with. Of those that are there, the window changes.
-    pub(crate) link: LinkConfig,
-    /// How many peers it may have. Of those that are there, none goes.
-    pub(crate) room: PeerRoom,
-    /// What the policies of one tenant may use, in percent of a core.
-    pub(crate) cpu_share_percent: u8,
-    pub(crate) telemetry: Watch,
-}
-
-/// What is to be known of calls.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Watch {
-    /// How long they take.
-    pub(crate) durations: bool,
-    /// Whether spans are made of calls, and of which: somebody gets them, or they are kept.
-    pub(crate) traces: bool,
-    pub(crate) sampler: Sampler,
-    /// Whether somebody gets them.
-    pub(crate) told: bool,
-    /// How many of the newest are kept.
-    pub(crate) kept_spans: usize,
-    /// Which calls are watched as they end.
-    pub(crate) taps: Arc<[Tap]>,
-    /// Whether those that fail leave a line.
-    pub(crate) lines: bool,
-}
-
-impl Watch {
-    /// Whether anybody watches calls as they end.
-    #[inline]
-    pub(crate) fn is_tapped(&self) -> bool {
-        !self.taps.is_empty()
-    }
-}
-
-impl Tuning {
-    fn patience(&self) -> Patience {
-        Patience::new(self.waiting.budget(self.spin_us))
-    }
-
-    fn wait_target_ns(&self) -> Option<u64> {
-        self.wait_target.map(|target| target.as_nanos() as u64)
-    }
-}
-
 /// What epoll reports by: the kind above, the key below.
 const WAKE_COMMAND: u64 = 0;
 const WAKE_SESSION: u64 = 1 << 32;
@@ -134,13 +79,6 @@ const WAKE_POLLER: u64 = 4 << 32;
 
 /// Wake-ups taken from epoll at once; more are reported the next time.
 const EPOLL_BATCH: usize = 64;
-
-/// A service of this host.
-#[derive(Clone)]
-pub(crate) struct Service {
-    pub(crate) tenant: Arc<str>,
-    pub(crate) schema: Arc<ServiceSchema>,
-}
 
 /// Tokens of blocks that links send from are told apart in the whole process: they move with their links.
 fn first_token(birth: Birth) -> u64 {
@@ -299,6 +237,13 @@ impl Runtime {
     /// One of several that a test runs.
     #[cfg(test)]
     pub(crate) fn idle_at(index: usize) -> (Runtime, Handle) {
+        use tollgate_telemetry::sampling::Sampler;
+        use tollgate_transport::LinkConfig;
+
+        use crate::config::{Scheduling, Waiting};
+        use crate::datapath::peer_room::PeerRoom;
+        use crate::datapath::tuning::Watch;
+
         let options = Options {
             index,
             birth: Birth::new(index as u32).expect("there are few"),

@@ -14,47 +14,18 @@
 //! others' calls. What its answers hold is the server's own heap; what is kept here is one entry per call that the peer has
 //! unanswered, so its window bounds it. One that takes nothing for [`TAKES_NOTHING_FOR`] loses its link.
 
-use tollgate_engine::{CallKey, Direction, Encoding, LinkId, SessionId, Status};
-use tollgate_shm_abi::descriptor::BlockRef;
+use tollgate_engine::{CallKey, Encoding, LinkId, Status};
 use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::status::Code;
-use tollgate_shm_abi::stream::Credit;
 use tollgate_transport::{CallHead, Image, Link, Queued, SendError, Token};
 
 use crate::datapath::message::{Body, Message};
-use crate::datapath::ports::LinkPort;
+use crate::datapath::ports::{Kept, LinkPort};
 use crate::datapath::runtime::Runtime;
 use crate::limits::{
     BYTES_PER_SHARED_TURN, KEPT_BEFORE_SWEEP, RDMA_PATIENCE, SUBMISSIONS_PER_TURN,
     TAKES_NOTHING_FOR,
 };
-
-/// An answer that waits until its link has room.
-pub(crate) enum Kept {
-    /// Its application has it still.
-    PutOff {
-        session: SessionId,
-        call: CallKey,
-        block: BlockRef,
-    },
-    Reply {
-        call: u64,
-        encoding: Encoding,
-        request_bytes: u64,
-        message: Box<Message>,
-    },
-    Status {
-        call: u64,
-        request_bytes: u64,
-        status: Status,
-    },
-    /// What a stream's reader has consumed.
-    Credit {
-        call: u64,
-        of: Direction,
-        credit: Credit,
-    },
-}
 
 /// What a flush of a link has done.
 pub(crate) struct Flushed {
@@ -292,7 +263,7 @@ impl Runtime {
     }
 
     /// Keeps an answer until its link has room.
-    pub(crate) fn keep(&mut self, link: LinkId, answer: Kept) {
+    pub(super) fn keep(&mut self, link: LinkId, answer: Kept) {
         let Some(mut port) = self.links.take(link.0) else {
             // The call has ended with its link.
             return self.drop_answer(answer);

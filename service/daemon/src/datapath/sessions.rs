@@ -21,19 +21,18 @@ use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_shm_abi::status::Code;
 use tollgate_telemetry::record::event;
 
-use crate::datapath::command::{
-    Asker, BindAs, BindOutcome, Bound, Event, Method, MethodSteps, Scope, ServiceReport,
-    ServiceSchema, SessionReport,
-};
+use crate::datapath::binds::{Asker, BindAs, BindOutcome, Bound, ServiceSchema};
+use crate::datapath::command::Event;
 use crate::datapath::message::{Body, Message, Source, image_layout};
-use crate::datapath::ports::{Handle, SessionPort, Who};
-use crate::datapath::runtime::{Refusal, Runtime, Service};
-use crate::datapath::sending::Kept;
+use crate::datapath::plan::{MethodSteps, Scope};
+use crate::datapath::ports::{Handle, Kept, Service, SessionPort, Who};
+use crate::datapath::report::{ServiceReport, SessionReport};
+use crate::datapath::runtime::{Refusal, Runtime};
 use crate::limits::{
     BYTES_PER_TURN, MAX_CALLS_PER_TENANT, MAX_METHODS_PER_SESSION, MAX_METHODS_PER_TENANT,
     MAX_SERVICES_PER_TENANT, SUBMISSIONS_PER_TURN,
 };
-use crate::machine_code::Streams;
+use crate::machine_code::{Method, Streams};
 
 /// What a correct client library can't have done: why the session ends.
 pub(crate) struct Broken(pub(crate) String);
@@ -268,7 +267,7 @@ impl Runtime {
             .into_iter()
             .zip(0u16..)
             .map(|(steps, method)| (Scope::Server { service, method }, steps));
-        let change = crate::datapath::command::PolicyChange {
+        let change = crate::datapath::plan::PolicyChange {
             chains: change.collect(),
             ..Default::default()
         };

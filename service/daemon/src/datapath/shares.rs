@@ -12,7 +12,7 @@ use tollgate_engine::fair::{FlowId, Schedule};
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::config::Scheduling;
-use crate::datapath::command::ShareReport;
+use crate::datapath::report::ShareReport;
 use crate::limits::{BYTES_PER_LOOK, BYTES_PER_SHARED_TURN, SHARED_FOR};
 
 /// Idle ports whose being looked at may be taken for the cost of the next turn: some 50 ns.

@@ -20,19 +20,20 @@ use tollgate_engine::chain::{Meaning, OnFault, Outcome, Party, Trial, Which, dec
 use tollgate_policy_host::Hook;
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::account::{AccountId, Accounts};
+use crate::datapath::account::Accounts;
 use crate::datapath::apart::{Asker, Processes, SeatAt, Words};
-use crate::datapath::command::decision::{ALLOWED, CHANGED, DENIED, REFUSED, UNJUDGED};
-use crate::datapath::command::{
-    Apart, Ask, Counts, CpuLimit, Event, How, Installed, Place, PolicyReport, ProcessId,
-    RecordedView, ReportedPlace, Running, Step,
-};
+use crate::datapath::command::Event;
+use crate::datapath::counts::decision::{ALLOWED, CHANGED, DENIED, REFUSED, UNJUDGED};
+use crate::datapath::counts::{Counts, PolicyReport, RecordedView, ReportedPlace};
+use crate::datapath::ids::AccountId;
+use crate::datapath::ids::NamedPolicy;
+use crate::datapath::ids::ProcessId;
+use crate::datapath::ids::Why;
 use crate::datapath::metrics::NamedMetrics;
-use crate::datapath::parked::Why;
 use crate::datapath::past::{Past, Serial};
+use crate::datapath::plan::{Apart, Ask, CpuLimit, How, Installed, Place, Running, Step};
 use crate::datapath::question::{Asking, Meter, Question, Said, Unable, Unchanged};
 use crate::datapath::recorder::Recorder;
-use crate::datapath::traces::NamedPolicy;
 use crate::datapath::version::{HandOver, Version};
 use crate::limits::RETIRED_VERSIONS;
 

@@ -18,13 +18,14 @@ use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::stream::Credit;
 use tollgate_transport::{CallHead, Came, SendError, StreamCredit, StreamHead, metadata_room};
 
-use crate::datapath::command::Method;
+use crate::datapath::landing::Landing;
 use crate::datapath::links::{After, invalid, parts_of};
 use crate::datapath::message::Message;
-use crate::datapath::ports::{Answer, FurtherRequest, Landing, LargeBody, LargeKind};
+use crate::datapath::ports::{Answer, FurtherRequest, Kept, LargeBody, LargeKind};
 use crate::datapath::runtime::Runtime;
-use crate::datapath::sending::{Kept, send_code};
+use crate::datapath::sending::send_code;
 use crate::datapath::sessions::Broken;
+use crate::machine_code::Method;
 
 /// From an application.
 impl Runtime {

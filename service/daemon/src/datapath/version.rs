@@ -6,20 +6,20 @@
 
 use tollgate_engine::Status;
 use tollgate_engine::chain::{Pace, Tally};
+use tollgate_policy_host::limits::LOG_LINES;
 use tollgate_policy_host::{
     Batch, BatchError, Fault, Filling, ForeignInstance, ForeignVerdict, Hook, Instance, JudgeError,
-    LoadError, LogLine, Manifest, Metrics, Policy, limits::LOG_LINES,
+    LoadError, LogLine, Manifest, Metrics, Policy,
 };
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::account::AccountId;
 use crate::datapath::apart::{Asker, Posting, Processes, SeatAt, Words};
-use crate::datapath::command::{
-    Apart, Ask, Counts, CpuLimit, How, ProcessId, Recipe, RecordedView, Running,
-};
+use crate::datapath::counts::{Counts, RecordedView};
 use crate::datapath::foreign::Unreadable;
+use crate::datapath::ids::{AccountId, ProcessId};
 use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::past::{Serial, is_before};
+use crate::datapath::plan::{Apart, Ask, CpuLimit, How, Recipe, Running};
 use crate::datapath::question::{Asking, BatchSize, FuelTime, Meter, Question, Said, Unable};
 use crate::datapath::recorder::Recorder;
 use crate::limits::{BATCH_BOUND, BATCH_BOUND_AFTER_FAULT, BATCH_TARGET, JUDGED_AT_ONCE};

@@ -23,7 +23,7 @@ use crate::control::policies::{
     Attachments, Faults, Live, Loaded, Version, check_grants, check_relevant, granted,
 };
 use crate::control::schemas::BoundSchema;
-use crate::datapath::command::{How, Place, Recipe, Running};
+use crate::datapath::plan::{How, Place, Recipe, Running};
 use crate::limits::QUICK_SETUP;
 
 impl Control {

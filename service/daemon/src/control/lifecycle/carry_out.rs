@@ -12,7 +12,7 @@ use tollgate_engine::Status;
 use crate::control::Control;
 use crate::control::lifecycle::{Next, Plan, Seats, Told, refused};
 use crate::control::policies::{Faults, Live, Version};
-use crate::datapath::command::{How, Place, PolicyChange, Running};
+use crate::datapath::plan::{How, Place, PolicyChange, Running};
 
 impl Control {
     /// All of the plans, or nothing of them.

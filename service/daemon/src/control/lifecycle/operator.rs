@@ -24,7 +24,7 @@ use crate::control::lifecycle::words::{merge, party_of, selection_of, side_of, t
 use crate::control::lifecycle::{Next, Plan, Seats, Told, details_of, refused};
 use crate::control::policies::Version;
 use crate::control::schemas::BoundSchema;
-use crate::datapath::command::PolicyChange;
+use crate::datapath::plan::PolicyChange;
 
 /// Puts a version in force, or on trial where nothing decides.
 pub(in crate::control) async fn attach(

@@ -13,7 +13,7 @@ use tollgate_engine::Status;
 use crate::control::lifecycle::{details_of, refused};
 use crate::control::policies::{Faults, Live, Version};
 use crate::control::{Control, DaemonError};
-use crate::datapath::command::{How, Place, PolicyChange, Running};
+use crate::datapath::plan::{How, Place, PolicyChange, Running};
 
 impl Control {
     /// Puts the stored attachments in force. What can't be loaded is replaced by the version before it, or refuses its calls.

@@ -26,8 +26,9 @@ use crate::control::report::internal;
 use crate::control::turns::Turn;
 use crate::control::{Control, connection};
 use crate::datapath::Command;
-use crate::datapath::command::{MethodSteps, Scope, ServiceSchema};
-use crate::datapath::handover::{Estate, Inventory, Resumed};
+use crate::datapath::binds::ServiceSchema;
+use crate::datapath::handover::estate::{Estate, Inventory, Resumed};
+use crate::datapath::plan::{MethodSteps, Scope};
 use crate::limits::ESTATE_BYTES;
 
 /// A session, with descriptors: its control socket, rings, send heap, doorbell and wake.

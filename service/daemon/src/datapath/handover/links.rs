@@ -6,129 +6,27 @@
 //! can't change its process.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use tollgate_engine::slots::Slots;
-use tollgate_engine::{CallKey, Direction, Encoding, LinkId, ServiceId, SessionId};
+use tollgate_engine::{Direction, Encoding, LinkId};
 use tollgate_shm_abi::descriptor::BlockRef;
 use tollgate_shm_abi::stream::Credit;
-use tollgate_transport::{CallHead, FrozenLink, TcpLink};
+use tollgate_transport::TcpLink;
 
-use super::state::{Bytes, MessageForm, StatusForm, name_of, named, source_of};
+use super::state::{Bytes, name_of, named, source_of};
 use crate::datapath::carrier::Carrier;
+use crate::datapath::handover::link_forms::{
+    KeptForm, LargeForm, LinkForm, OutboundForm, WhatForm,
+};
+use crate::datapath::landing::{Landing, Place};
 use crate::datapath::message::Source;
-use crate::datapath::moving::NO_BINDING;
+use crate::datapath::migration::NO_BINDING;
 use crate::datapath::ports::{
-    Answer, FurtherRequest, Landing, LargeBody, LargeKind, LinkPort, Outbound, Place,
+    Answer, FurtherRequest, Kept, LargeBody, LargeKind, LinkPort, Outbound,
 };
 use crate::datapath::runtime::Runtime;
-use crate::datapath::sending::Kept;
-
-#[derive(Serialize, Deserialize)]
-pub(super) struct LinkForm {
-    id: LinkId,
-    link: FrozenLink,
-    address: String,
-    dialled: Option<SocketAddr>,
-    /// What applications call that peer, if that isn't its address.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-    tenant: Option<String>,
-    /// What the peer's binds mean.
-    inbound: Vec<(u32, ServiceId)>,
-    /// By bind id.
-    outbound: Vec<OutboundForm>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    large: Option<LargeForm>,
-    /// Answers that wait for room, in order.
-    kept: Vec<KeptForm>,
-    /// The peer sends no more.
-    ends: bool,
-    /// So much waits to leave that what can wait does.
-    behind: bool,
-}
-
-#[derive(Serialize, Deserialize)]
-struct OutboundForm {
-    /// The place of its binding among those that are handed over; none: it is gone.
-    binding: Option<usize>,
-    unanswered: u32,
-}
-
-/// A large body, as far as it has come: so many bytes, and its metadata behind.
-#[derive(Serialize, Deserialize)]
-struct LargeForm {
-    at: usize,
-    filled: usize,
-    metadata: usize,
-    inline_len: u32,
-    len: usize,
-    what: WhatForm,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum WhatForm {
-    Call(#[serde(with = "CallHeadForm")] CallHead),
-    Request {
-        call: u64,
-        more: bool,
-        protobuf: bool,
-        charge: u32,
-    },
-    Answer {
-        call: CallKey,
-        protobuf: bool,
-        /// None: it is the reply.
-        charge: Option<u32>,
-    },
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "CallHead")]
-struct CallHeadForm {
-    call: u64,
-    bind: u32,
-    method: u16,
-    deadline_us: u64,
-    protobuf: bool,
-    more: bool,
-    bare: bool,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum KeptForm {
-    /// Its application has it still: where it lies in the send heap.
-    PutOff {
-        session: SessionId,
-        call: CallKey,
-        offset: u64,
-        len: u32,
-        extents: u16,
-        metadata: u32,
-    },
-    Reply {
-        call: u64,
-        protobuf: bool,
-        request_bytes: u64,
-        message: MessageForm,
-    },
-    Status {
-        call: u64,
-        request_bytes: u64,
-        status: StatusForm,
-    },
-    Credit {
-        call: u64,
-        of_requests: bool,
-        messages: u32,
-        bytes: u32,
-    },
-}
 
 /// What a runtime leaves of its links.
 #[derive(Default)]

@@ -10,11 +10,10 @@ use tollgate_engine::{CallKey, ChainId, Frozen, SessionId, Stage, Status, Unport
 use tollgate_shm_abi::session::{Standing, receive_heap_may_follow};
 use tollgate_shm_abi::status::Code;
 
-use super::links::LinkForm;
 use super::traced::TracedForm;
+use crate::datapath::handover::link_forms::LinkForm;
 use crate::datapath::message::{Body, Message, Source, copy_image};
-use crate::datapath::ports::{Delivery, Held, RemoteBinding, SessionPort};
-use crate::datapath::runtime::Service;
+use crate::datapath::ports::{Delivery, Held, RemoteBinding, Service, SessionPort};
 use crate::datapath::target::Target;
 
 #[derive(Serialize, Deserialize)]

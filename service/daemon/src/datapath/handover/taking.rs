@@ -14,14 +14,17 @@ use tollgate_shm_abi::status::Code;
 
 use super::state::{BindingForm, HeldForm, MessageForm, ParkedForm, SessionForm, State, named};
 use super::traced::TracedForm;
-use super::{Beginning, BoundAgain, Estate, Inventory, Resumed};
-use crate::datapath::command::{MethodSteps, PolicyChange, Scope, ServiceSchema};
+use super::{Beginning, BoundAgain};
+use crate::datapath::binds::ServiceSchema;
+use crate::datapath::handover::estate::{Estate, Inventory, Resumed};
+use crate::datapath::ids::Why;
 use crate::datapath::message::Source;
-use crate::datapath::parked::{Position, Why};
+use crate::datapath::parked::Position;
 use crate::datapath::placement::note_birth;
-use crate::datapath::ports::{Held, RemoteBinding, SessionPort, Who};
+use crate::datapath::plan::{MethodSteps, PolicyChange, Scope};
+use crate::datapath::ports::{Held, RemoteBinding, Service, SessionPort, Who};
 use crate::datapath::question::{Question, Steered};
-use crate::datapath::runtime::{Runtime, Service};
+use crate::datapath::runtime::Runtime;
 use crate::datapath::slot::SavedState;
 use crate::datapath::target::Target;
 

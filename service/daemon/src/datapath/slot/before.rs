@@ -5,8 +5,8 @@ use tollgate_engine::chain::Which;
 
 use super::{Judge, Slot};
 use crate::datapath::apart::Asker;
-use crate::datapath::command::{How, Installed, Place, Step};
 use crate::datapath::past::{Regime, Serial};
+use crate::datapath::plan::{How, Installed, Place, Step};
 use crate::datapath::question::{Asking, Question};
 use crate::datapath::version::Version;
 

@@ -12,9 +12,9 @@ use tollgate_transport::{Event, TcpLink};
 
 use super::links::trusting;
 use super::turns::open_with;
-use crate::datapath::command::{Asker, BindOutcome, ServiceSchema};
+use crate::datapath::binds::{Asker, BindOutcome, ServiceSchema};
+use crate::datapath::peer_room::PeerRoom;
 use crate::datapath::runtime::Runtime;
-use crate::datapath::strangers::PeerRoom;
 use crate::datapath::target::{Found, Stage, Target};
 use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE, REDIAL_PAUSE};
 

@@ -14,11 +14,13 @@ use tollgate_shm_abi::session::AppEnd;
 use tollgate_shm_abi::status::Code;
 
 use super::turns::{large_method, open_with};
-use crate::datapath::command::{Command, Handle, Method, ServiceSchema};
-use crate::datapath::handover::{Estate, Inventory};
+use crate::datapath::binds::ServiceSchema;
+use crate::datapath::command::{Command, Handle};
+use crate::datapath::handover::estate::{Estate, Inventory};
 use crate::datapath::ports::Held;
 use crate::datapath::runtime::Runtime;
 use crate::limits::HAND_OVER_TIMEOUT;
+use crate::machine_code::Method;
 
 /// A runtime with a session whose one method nobody serves, and its application.
 pub(super) struct Old {

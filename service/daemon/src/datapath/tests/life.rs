@@ -11,7 +11,9 @@ use super::puppet::{
     ALL, Act, CANT_RESTORE, CANT_SAVE, Fate, Rig, SAVES_ALL, code, fresh, heir, installed, kept,
     put, read_view, ticking, with_fuel,
 };
-use crate::datapath::command::{Event, How, Installed, Place, PolicyChange, ReportedPlace, Step};
+use crate::datapath::command::Event;
+use crate::datapath::counts::ReportedPlace;
+use crate::datapath::plan::{How, Installed, Place, PolicyChange, Step};
 use crate::limits::{MAX_CHAINS, MAX_CHAINS_PER_TENANT};
 
 fn passed(n: u64) -> Fate {

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tollgate_transport::{Event, Link, LinkConfig, LinkSetup, Role};
 
-use crate::datapath::handover::{Estate, Inventory};
-use crate::datapath::runtime::Runtime;
-
 use super::handover::in_time;
+use crate::datapath::handover::estate::{Estate, Inventory};
+use crate::datapath::runtime::Runtime;
 
 /// A daemon without a key that trusts its host.
 pub(super) fn trusting(name: &str) -> LinkConfig {

@@ -10,9 +10,11 @@ use tollgate_shm_abi::limits::MIN_HEAP_BYTES;
 
 use super::handover::{Old, heard};
 use super::puppet::{Act, Fate, Rig, installed, kept, put};
-use crate::datapath::command::{Command, Handle, Installed, ReportedPlace};
-use crate::datapath::moving::{Move, Moved};
-use crate::datapath::placement::{Map, Placement};
+use crate::datapath::command::{Command, Handle, Map};
+use crate::datapath::counts::ReportedPlace;
+use crate::datapath::migration::{Move, Moved};
+use crate::datapath::placement::Placement;
+use crate::datapath::plan::Installed;
 use crate::datapath::runtime::Runtime;
 
 /// Two runtimes, the first one with tenant `t` and its application, whose calls nobody serves.

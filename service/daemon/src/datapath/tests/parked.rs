@@ -6,9 +6,12 @@ use tollgate_policy_host::Hook;
 use tollgate_shm_abi::wait::now_ns;
 
 use super::puppet::{Act, Fate, Rig, installed, kept, put};
-use crate::datapath::command::{Installed, ReportedPlace};
+use crate::datapath::account::Funds;
+use crate::datapath::counts::ReportedPlace;
+use crate::datapath::ids::Why;
 use crate::datapath::message::Message;
-use crate::datapath::parked::{Funds, LaneId, Parked, Position, Why};
+use crate::datapath::parked::{LaneId, Parked, Position};
+use crate::datapath::plan::Installed;
 use crate::datapath::question::Question;
 use crate::limits::{
     PARKED_BYTES_PER_TENANT, PARKED_CALLS, PARKED_CALLS_PER_TENANT, THROTTLED_WAIT,

@@ -2,16 +2,14 @@
 
 use std::collections::HashMap;
 
-use tollgate_engine::CallKey;
-use tollgate_engine::ChainId;
 use tollgate_engine::chain::{Trial, Which, decider};
+use tollgate_engine::{CallKey, ChainId};
 use tollgate_policy_host::Hook;
 use tollgate_shm_abi::wait::now_ns;
 
 use super::puppet::*;
-use crate::datapath::command::{
-    Ask, Installed, MethodSteps, Place, PolicyChange, ReportedPlace, Scope, Step,
-};
+use crate::datapath::counts::ReportedPlace;
+use crate::datapath::plan::{Ask, Installed, MethodSteps, Place, PolicyChange, Scope, Step};
 use crate::limits::PAST_CHANGES;
 
 /// One attachment, 0, and the reply's chain of the only method.

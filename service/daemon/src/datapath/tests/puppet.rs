@@ -14,20 +14,22 @@ use tollgate_policy_host::{
 use tollgate_schema::{Layouts, MessageId};
 use tollgate_shm_abi::wait::now_ns;
 
-use crate::datapath::account::{AccountId, Accounts};
-use crate::datapath::command::{
-    Ask, Event, How, Installed, LazyProjector, MethodSteps, Patcher, Place, PolicyChange,
-    PolicyReport, Recipe, ReportedPlace, Running, Scope, Step,
-};
+use crate::datapath::account::Accounts;
+use crate::datapath::command::Event;
+use crate::datapath::counts::{PolicyReport, ReportedPlace};
+use crate::datapath::ids::AccountId;
 use crate::datapath::message::{Body, Message};
 use crate::datapath::parked::Position;
+use crate::datapath::plan::{
+    Ask, How, Installed, MethodSteps, Patcher, Place, PolicyChange, Recipe, Running, Scope, Step,
+};
 use crate::datapath::policies::Policies;
 use crate::datapath::pool::Pool;
 use crate::datapath::question::Question;
 use crate::datapath::slot::SavedState;
 use crate::datapath::stopwatch::thread_ns;
-use crate::machine_code::Compiler;
 use crate::machine_code::tests::layout_of;
+use crate::machine_code::{Compiler, LazyProjector};
 
 /// What a puppet does with each call that it is asked about; the second byte of its configuration is `k`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

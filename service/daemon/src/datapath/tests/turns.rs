@@ -19,8 +19,8 @@ use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport::{Event, TcpLink};
 
 use super::links::trusting;
-
-use crate::datapath::command::{Command, Handle, Method, ServiceSchema};
+use crate::datapath::binds::ServiceSchema;
+use crate::datapath::command::{Command, Handle};
 use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::runtime::Runtime;
 use crate::limits::{
@@ -28,7 +28,7 @@ use crate::limits::{
     SUBMISSIONS_PER_TURN,
 };
 use crate::machine_code::tests::layout_of;
-use crate::machine_code::{Compiler, Streams};
+use crate::machine_code::{Compiler, Method, Streams};
 
 const HEAPS: HeapSizes = HeapSizes {
     send: 1 << 20,

@@ -1,0 +1,64 @@
+//! Bindings as the control plane and a runtime speak of them: what an application binds, and what comes of it.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tollgate_engine::{ServiceId, Status};
+use tollgate_schema::evolution::MethodMatch;
+
+use crate::datapath::target::Found;
+use crate::machine_code::Method;
+
+/// A service as one application knows it: shared by all that bind the same schema.
+pub(crate) struct ServiceSchema {
+    pub(crate) name: String,
+    /// What peers compare.
+    pub(crate) hash: [u8; 32],
+    /// What they are shown when hashes differ.
+    pub(crate) description: String,
+    pub(crate) methods: Vec<Arc<Method>>,
+}
+
+/// What an application binds.
+pub(crate) enum BindAs {
+    /// It calls the service: on this host, or at a peer.
+    Client { peer: Option<Found> },
+    /// It calls a service of this host whose schema is another one: what came of comparing them.
+    Across {
+        service: ServiceId,
+        matches: Vec<MethodMatch>,
+    },
+    /// It serves it.
+    Server,
+}
+
+/// What binding yields.
+#[derive(Clone, Debug)]
+pub(crate) struct Bound {
+    pub(crate) first_handle: u32,
+    /// For servers: what [`Command::Serve`] starts, and server-side chains are for.
+    pub(crate) service: Option<ServiceId>,
+    /// Methods that can't be called because the schemas are incompatible there, and why.
+    pub(crate) refused: Vec<(u16, String)>,
+}
+
+/// What becomes of a [`Command::Bind`].
+pub(crate) enum BindOutcome {
+    Bound(Bound),
+    /// A service of this host has the name and another schema: bind again as [`BindAs::Across`].
+    Differs {
+        service: ServiceId,
+        served: Arc<ServiceSchema>,
+    },
+}
+
+/// Who asked for a binding.
+pub(crate) type Asker = oneshot::Sender<Result<BindOutcome, Status>>;
+
+/// A BIND that a peer sent.
+pub(crate) struct PendingBind {
+    pub(crate) bind: u32,
+    pub(crate) tenant: String,
+    pub(crate) service: String,
+    pub(crate) hash: [u8; 32],
+}

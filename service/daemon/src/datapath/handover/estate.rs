@@ -1,0 +1,39 @@
+//! What a runtime leaves to the one of another process that takes over, and what that one has.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use tollgate_engine::{LinkId, SessionId};
+
+use crate::datapath::binds::ServiceSchema;
+use crate::datapath::plan::{MethodSteps, Scope};
+
+/// What a runtime leaves to the one that takes over.
+pub(crate) struct Estate {
+    /// A [`State`] in JSON.
+    pub(crate) state: Vec<u8>,
+    /// The messages that it refers to.
+    pub(crate) bytes: Vec<u8>,
+    /// Of each session that is handed over: rings, send heap, doorbell and wake.
+    pub(crate) sessions: Vec<(SessionId, Vec<OwnedFd>)>,
+    /// The sockets of its links.
+    pub(crate) links: Vec<(LinkId, OwnedFd)>,
+}
+
+/// A session that goes on: its application maps the next receive heap by this descriptor, and so many bytes of it.
+pub(crate) struct Resumed {
+    pub(crate) session: SessionId,
+    pub(crate) heap: OwnedFd,
+    pub(crate) heap_bytes: u64,
+}
+
+/// What the control plane of the new process has of what an [`Estate`] names.
+pub(crate) struct Inventory {
+    /// By hash.
+    pub(crate) schemas: Arc<HashMap<[u8; 32], Arc<ServiceSchema>>>,
+    /// Of the bindings of its sessions.
+    pub(crate) chains: Vec<(Scope, MethodSteps)>,
+    /// Attachments, by what they were called in the old process.
+    pub(crate) policies: Arc<HashMap<u32, u32>>,
+}

@@ -1,0 +1,240 @@
+//! What policies are to do: attachments with their versions, and the chains that calls pass through.
+//! The control plane makes these plans, and [`Policies`](super::policies::Policies) carries them out.
+
+use std::sync::Arc;
+
+use tollgate_engine::chain::{OnFault, Party, Trial};
+use tollgate_engine::{ServiceId, SessionId};
+use tollgate_marshal::Patch;
+use tollgate_policy_host::apart::Seat;
+use tollgate_policy_host::foreign::{Body as Grant, Foreign};
+use tollgate_policy_host::{
+    Capabilities, ForeignInstance, Hook, Instance, LoadError, Policy, Setup, SharedState,
+    ShownKeys, TenantLimits,
+};
+use tollgate_schema::{Kind, Layouts};
+
+use crate::datapath::ids::ProcessId;
+use crate::machine_code::{LazyProjector, Method};
+
+/// One attachment in a chain, prepared for one method. A version that has nothing to say about the method isn't asked: the call
+/// passes it.
+#[derive(Clone)]
+pub(crate) struct Step {
+    /// The attachment's [`Installed::id`].
+    pub(crate) policy: u32,
+    pub(crate) stable: Option<Ask>,
+    pub(crate) candidate: Option<Ask>,
+    /// Of versions that aren't in force any more, and judge the replies to what they have judged.
+    pub(crate) before: Vec<Ask>,
+}
+
+impl Step {
+    pub(crate) fn new(policy: u32, stable: Option<Ask>, candidate: Option<Ask>) -> Self {
+        Self {
+            policy,
+            stable,
+            candidate,
+            before: Vec::new(),
+        }
+    }
+
+    /// What a version is shown, wherever it is.
+    pub(crate) fn ask_of(&self, version: u32) -> Option<&Ask> {
+        let there = [&self.stable, &self.candidate].into_iter().flatten();
+        let mut all = there.chain(&self.before);
+        all.find(|ask| ask.version == version)
+    }
+}
+
+/// What one version is shown of a message.
+#[derive(Clone)]
+pub(crate) struct Ask {
+    /// Which.
+    pub(crate) version: u32,
+    /// The method's index in the version's manifest.
+    pub(crate) method: u32,
+    pub(crate) projector: Arc<LazyProjector>,
+    /// The metadata that follows in its view.
+    pub(crate) shown: Arc<ShownKeys>,
+    /// What it may change; `None`: nothing.
+    pub(crate) patch: Option<Arc<Patcher>>,
+    /// What it is shown instead of a view, if it was made for another host.
+    pub(crate) foreign: Option<Arc<ForeignAsk>>,
+}
+
+/// The fields and the metadata that a version may change of a message.
+pub(crate) struct Patcher {
+    pub(crate) patch: Patch,
+    /// The metadata's keys.
+    pub(crate) keys: Vec<String>,
+    /// Those that the patch was made with.
+    pub(crate) layouts: Arc<Layouts>,
+}
+
+/// The chains of one method on one side; empty: none.
+#[derive(Clone, Default)]
+pub(crate) struct MethodSteps {
+    pub(crate) request: Vec<Step>,
+    pub(crate) reply: Vec<Step>,
+}
+
+/// Which calls a chain is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Calls of one application's method handle.
+    Client { session: SessionId, handle: u32 },
+    /// Calls to a service of this host.
+    Server { service: ServiceId, method: u16 },
+}
+
+/// An attachment's place in a runtime: what is in force, and what is on trial.
+pub(crate) struct Installed {
+    /// Chosen by the control plane.
+    pub(crate) id: u32,
+    /// `acl of tenant acme`.
+    pub(crate) label: String,
+    pub(crate) party: Party,
+    /// The tenant that pays for its judgements; empty: the provider, who doesn't.
+    pub(crate) account: Arc<str>,
+    pub(crate) on_fault: OnFault,
+    /// Percentage points by which a canary may err more often than the stable.
+    pub(crate) max_worse: u8,
+    pub(crate) stable: Place,
+    pub(crate) candidate: Place,
+    pub(crate) trial: Option<Trial>,
+    /// How many of the last views to keep for [`Command::Recorded`]; 0: none.
+    pub(crate) record: u32,
+}
+
+/// What becomes of one of the two places.
+pub(crate) enum Place {
+    /// It stays as it is; empty, in a new attachment.
+    Keep,
+    Empty,
+    Put(Running),
+    /// For the stable's: what is on trial moves here as it is, and its own place is free.
+    FromCandidate,
+}
+
+/// A version that is to run.
+pub(crate) struct Running {
+    pub(crate) version: u32,
+    pub(crate) how: How,
+    /// It goes on from the state of the stable that is there now.
+    pub(crate) inherit: bool,
+}
+
+/// How a version runs.
+pub(crate) enum How {
+    /// One instance for all calls.
+    Kept(Box<Instance>),
+    /// One instance of a foreign module for all calls.
+    Foreign(Box<ForeignInstance>),
+    /// A new instance for every call.
+    Fresh(Box<Recipe>),
+    /// In a process of its tenant's.
+    Apart(Box<Apart>),
+    /// Not at all, and why: its calls fare as [`Installed::on_fault`] says.
+    Broken(String),
+}
+
+/// What judging one call may use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CpuLimit {
+    pub(crate) fuel_per_call: u64,
+    /// How long a process may take for it, at most.
+    pub(crate) apart_ns: u64,
+}
+
+impl How {
+    /// Changes what judging one call may use.
+    pub(crate) fn limit_cpu(&mut self, limit: CpuLimit) {
+        match self {
+            How::Kept(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
+            How::Foreign(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
+            How::Fresh(recipe) => recipe.limits.fuel_per_call = limit.fuel_per_call,
+            How::Apart(apart) => apart.cpu = limit,
+            How::Broken(_) => {}
+        }
+    }
+}
+
+/// What makes an instance.
+pub(crate) struct Recipe {
+    pub(crate) policy: Policy,
+    pub(crate) limits: TenantLimits,
+    pub(crate) config: Option<Arc<[u8]>>,
+    pub(crate) granted: Capabilities,
+    pub(crate) state: Option<SharedState>,
+}
+
+impl Recipe {
+    /// A new instance. Runs the guest's set-up.
+    pub(crate) fn instantiate(&self) -> Result<Instance, LoadError> {
+        self.policy.instantiate(&self.setup())
+    }
+
+    /// A new instance of a foreign module. Runs the guest's set-up.
+    pub(crate) fn instantiate_foreign(&self) -> Result<ForeignInstance, LoadError> {
+        self.policy.instantiate_foreign(&self.setup())
+    }
+
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.policy.manifest().foreign().is_some()
+    }
+
+    fn setup(&self) -> Setup<'_> {
+        Setup {
+            limits: &self.limits,
+            config: self.config.as_deref(),
+            granted: self.granted,
+            state: self.state.as_ref(),
+        }
+    }
+}
+
+/// A change of policies, applied as a whole between two calls.
+#[derive(Default)]
+pub(crate) struct PolicyChange {
+    pub(crate) install: Vec<Installed>,
+    pub(crate) chains: Vec<(Scope, MethodSteps)>,
+    pub(crate) remove: Vec<u32>,
+}
+
+/// A version that runs in its tenant's process.
+pub(crate) struct Apart {
+    pub(crate) process: ProcessId,
+    pub(crate) seat: Seat,
+    pub(crate) policy: Policy,
+    /// What judging one call may use; making an instance for it comes on top.
+    pub(crate) cpu: CpuLimit,
+    /// How long that may take, if each call gets an instance of its own.
+    pub(crate) setup_ns: u64,
+    /// How long saving and restoring a state may take together.
+    pub(crate) handover_ns: u64,
+    /// Whether each call gets an instance of its own.
+    pub(crate) fresh: bool,
+}
+
+/// What a foreign module is shown of a method's messages at one hook.
+pub(crate) struct ForeignAsk {
+    pub(crate) hook: Hook,
+    /// Its programs, and its name.
+    pub(crate) method: Arc<Method>,
+    /// The keys of the metadata that it reads and changes.
+    pub(crate) description: Foreign,
+    /// Those of them that are granted; `None`: all.
+    pub(crate) keys: Option<Vec<String>>,
+    /// What it may do with the whole message.
+    pub(crate) body: Grant,
+    /// The fields that it is shown, in the order of the projector's.
+    pub(crate) fields: Vec<JsonField>,
+}
+
+/// A field as it becomes JSON.
+pub(crate) struct JsonField {
+    /// The names on its path.
+    pub(crate) path: Vec<String>,
+    pub(crate) kind: Kind,
+}
