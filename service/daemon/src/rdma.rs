@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tollgate_transport::LinkConfig;
+
 #[cfg(feature = "rdma")]
 use {
     crate::limits::{POOL_LINKS, POOLS},
@@ -26,7 +26,6 @@ use {
 };
 
 use crate::config::RdmaConfig;
-use crate::datapath::Carrier;
 use crate::datapath::report::PolledReport;
 use crate::limits::{RDMA_PAUSE, WITHOUT_RDMA};
 
@@ -76,31 +75,6 @@ impl Rdma {
             Rdma::Unavailable(why) => Some(why),
             #[cfg(feature = "rdma")]
             Rdma::Ready { .. } => None,
-        }
-    }
-
-    /// A link that begins to connect, of a runtime's poller, or why it can't be by RDMA.
-    #[cfg_attr(
-        not(feature = "rdma"),
-        allow(unused_variables, reason = "nobody is dialled")
-    )]
-    pub(crate) fn dial(
-        &self,
-        polled: &Polled,
-        (peer, target): (SocketAddr, &str),
-        config: &LinkConfig,
-        now_ns: u64,
-    ) -> Result<Carrier, Arc<str>> {
-        match self {
-            Rdma::Unavailable(why) => Err(Arc::clone(why)),
-            #[cfg(feature = "rdma")]
-            Rdma::Ready { options, .. } => {
-                let door = polled.door().ok_or("this runtime has no poller")?;
-                let config = &self.link_config(config);
-                let link = RdmaLink::dial_at(door, (peer, target), options, config, now_ns);
-                let link = link.map_err(|error| error.to_string())?;
-                Ok(Carrier::Rdma(Box::new(link)))
-            }
         }
     }
 
@@ -201,22 +175,15 @@ impl Polled {
 
     /// Looks at the devices, once, whatever the number of links, and marks those of these links that have something to say. A ring that the peer writes is
     /// looked at by its link alone, in every turn; and if a device has failed, each link says so itself.
-    #[cfg_attr(
-        not(feature = "rdma"),
-        allow(unused_variables, reason = "all is told by epoll")
-    )]
-    pub(crate) fn mark<'a>(&mut self, links: impl Iterator<Item = (&'a Carrier, &'a mut bool)>) {
-        #[cfg(feature = "rdma")]
+    #[cfg(feature = "rdma")]
+    pub(crate) fn mark<'a>(&mut self, links: impl Iterator<Item = (&'a RdmaLink, &'a mut bool)>) {
         if let Some(poller) = &mut self.poller {
             self.named.clear();
             let has_failed = poller.poll(&mut self.named).is_err();
             self.named.sort_unstable();
-            for (io, readable) in links {
-                if let Carrier::Rdma(link) = io {
-                    let is_named = |id| self.named.binary_search(&id).is_ok();
-                    *readable |=
-                        has_failed || link.is_one_sided() || link.id().is_some_and(is_named);
-                }
+            for (link, readable) in links {
+                let is_named = |id| self.named.binary_search(&id).is_ok();
+                *readable |= has_failed || link.is_one_sided() || link.id().is_some_and(is_named);
             }
         }
     }

@@ -12,6 +12,7 @@
 //! One tokio thread; what takes long (compiling, configuring a policy) runs on its blocking threads. Nothing here is ever
 //! waited for by the datapath.
 
+use crate::datapath::events::PolicyEvent;
 mod admin;
 mod admission;
 mod apart;
@@ -640,40 +641,46 @@ impl Control {
                         control.send(home, found);
                     });
                 }
-                Event::PolicyFaulted {
-                    id,
-                    version,
-                    reason,
-                } => {
-                    tokio::task::spawn_local(Rc::clone(&self).faulted(id, version, reason));
+                Event::Policies(event) => self.policy_event(event),
+            }
+        }
+    }
+
+    fn policy_event(self: &Rc<Self>, event: PolicyEvent) {
+        match event {
+            PolicyEvent::Faulted {
+                id,
+                version,
+                reason,
+            } => {
+                tokio::task::spawn_local(Rc::clone(self).faulted(id, version, reason));
+            }
+            PolicyEvent::CandidateFailed {
+                id,
+                version,
+                reason,
+            } => {
+                tokio::task::spawn_local(Rc::clone(self).trial_failed(id, version, reason));
+            }
+            PolicyEvent::ProcessEnded { id, reason } => self.process_ended(id, &reason),
+            PolicyEvent::Throttled { tenant, refused } => {
+                tracing::warn!(
+                    "{refused} calls of tenant {tenant} were refused: its policies have used up their CPU share"
+                );
+                let details = serde_json::json!({"tenant": &*tenant, "refused": refused});
+                self.happened(audit::Event::Throttled, &tenant, details);
+            }
+            PolicyEvent::Logged {
+                label,
+                lines,
+                dropped,
+            } => {
+                for line in lines {
+                    // Quoted: without quotes it could hold what looks like fields.
+                    tracing::info!(policy = label, "{:?}", line.to_string());
                 }
-                Event::CandidateFailed {
-                    id,
-                    version,
-                    reason,
-                } => {
-                    tokio::task::spawn_local(Rc::clone(&self).trial_failed(id, version, reason));
-                }
-                Event::ProcessEnded { id, reason } => self.process_ended(id, &reason),
-                Event::Throttled { tenant, refused } => {
-                    tracing::warn!(
-                        "{refused} calls of tenant {tenant} were refused: its policies have used up their CPU share"
-                    );
-                    let details = serde_json::json!({"tenant": &*tenant, "refused": refused});
-                    self.happened(audit::Event::Throttled, &tenant, details);
-                }
-                Event::PolicyLogged {
-                    label,
-                    lines,
-                    dropped,
-                } => {
-                    for line in lines {
-                        // Quoted: without quotes it could hold what looks like fields.
-                        tracing::info!(policy = label, "{:?}", line.to_string());
-                    }
-                    if dropped > 0 {
-                        tracing::info!(policy = label, "{dropped} more lines were dropped");
-                    }
+                if dropped > 0 {
+                    tracing::info!(policy = label, "{dropped} more lines were dropped");
                 }
             }
         }

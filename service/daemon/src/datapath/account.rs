@@ -5,13 +5,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::Status;
 use tollgate_engine::chain::Account;
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::command::Event;
 use crate::datapath::counts::AccountReport;
+use crate::datapath::events::PolicyEvent;
 use crate::datapath::ids::AccountId;
 use crate::limits::LOG_LINES_PER_SECOND;
 
@@ -166,9 +165,9 @@ impl Accounts {
     }
 
     /// Tells the control plane of the calls refused since the last time.
-    pub(crate) fn tell(&mut self, events: &UnboundedSender<Event>) {
+    pub(crate) fn tell(&mut self, events: &mut Vec<PolicyEvent>) {
         for entry in self.entries.iter_mut().filter(|entry| entry.untold > 0) {
-            let _control_ended = events.send(Event::Throttled {
+            events.push(PolicyEvent::Throttled {
                 tenant: Arc::clone(&entry.tenant),
                 refused: std::mem::take(&mut entry.untold),
             });

@@ -18,12 +18,13 @@ use tollgate_engine::Status;
 use tollgate_engine::chain::Which;
 use tollgate_policy_host::apart::{Channel, Judgement, Order, Outcome, PostError, SeatId, Ticket};
 use tollgate_policy_host::limits::APART_CALLS;
-use tollgate_policy_host::{JudgeError, LogLine, MetricChange};
+use tollgate_policy_host::{Hook, JudgeError, LogLine, MetricChange};
 use tollgate_shm_abi::status::Code;
 
 use crate::datapath::ids::{ProcessId, Why};
+use crate::datapath::message::Pool;
 use crate::datapath::plan::{Apart, Ask, Step};
-use crate::datapath::question::{Asking, BatchSize, Question, Said, Unable};
+use crate::datapath::question::{BatchSize, Question, Said, Unable};
 use crate::limits::ORDERS_UNDER_WAY;
 
 /// How often a runtime that doesn't sleep looks whether processes live that owe answers. 1 ms.
@@ -118,6 +119,10 @@ pub(super) struct Processes {
 pub(super) struct Posting<'a> {
     pub(super) ask: &'a Ask,
     pub(super) asker: Asker<'a>,
+    pub(super) hook: Hook,
+    pub(super) now_ns: u64,
+    /// What the policies' clock shows.
+    pub(super) time_ms: u64,
 }
 
 impl Processes {
@@ -360,59 +365,55 @@ impl Apart {
         }
     }
 
-    /// Orders a judgement of all that is wanted, in batches. Those under way stop; the others are told why not.
+    /// Orders a judgement of all that is wanted, in batches. Those under way stop; the others are told why not. Whether some have stopped.
     pub(super) fn ask(
         &self,
         posting: &Posting<'_>,
-        asking: &mut Asking,
+        processes: &mut Processes,
+        pool: &mut Pool,
         questions: &mut [Question],
-    ) {
+    ) -> bool {
+        let mut has_stopped = false;
         let mut rest = questions;
         while !rest.is_empty() {
             let size = BatchSize::of_first(rest, posting.ask, APART_CALLS);
             let (batch, later) = rest.split_at_mut(size.len);
             rest = later;
             if size.wanted > 0 {
-                self.ask_batch(posting, asking, batch, size);
+                has_stopped |= self.ask_batch(posting, processes, pool, (batch, size));
             }
         }
+        has_stopped
     }
 
     fn ask_batch(
         &self,
         posting: &Posting<'_>,
-        asking: &mut Asking,
-        questions: &mut [Question],
-        size: BatchSize,
-    ) {
-        let Asking {
-            hook,
-            pool,
-            processes,
-            meter,
-            has_stopped,
-            ..
-        } = asking;
+        processes: &mut Processes,
+        pool: &mut Pool,
+        (questions, size): (&mut [Question], BatchSize),
+    ) -> bool {
         let ticket = processes.next_ticket;
         let Some(line) = processes.lines.get_mut(&self.process) else {
-            return unasked(questions, &PostError::Ended(String::new()), None);
+            unasked(questions, &PostError::Ended(String::new()), None);
+            return false;
         };
         // A shadow holds nobody up.
         let frees = (!posting.asker.is_heard).then(|| line.frees()).flatten();
         if line.under_way.len() >= ORDERS_UNDER_WAY {
-            *has_stopped |= frees.is_some();
-            return unasked(questions, &PostError::Busy, frees);
+            unasked(questions, &PostError::Busy, frees);
+            return frees.is_some();
         }
-        let at = (meter.watch.now_ns(), meter.time_ms);
+        let at = (posting.now_ns, posting.time_ms);
         let order = order(self, at, self.call_ns().saturating_mul(size.wanted as u64));
-        let begun = line
-            .channel
-            .judgement(order, &self.policy, *hook, size.wanted, size.bytes);
+        let begun =
+            line.channel
+                .judgement(order, &self.policy, posting.hook, size.wanted, size.bytes);
         let mut judgement = match begun {
             Ok(judgement) => judgement,
             Err(error) => {
-                *has_stopped |= frees.is_some();
-                return unasked(questions, &error, frees);
+                unasked(questions, &error, frees);
+                return frees.is_some();
             }
         };
         for question in questions.iter_mut().filter(|question| question.is_wanted()) {
@@ -431,7 +432,7 @@ impl Apart {
             };
         }
         if judgement.is_empty() {
-            return;
+            return false;
         }
         if let Err(error) = judgement.post() {
             for question in questions.iter_mut() {
@@ -440,8 +441,8 @@ impl Apart {
                     question.said = Said::Wanted;
                 }
             }
-            *has_stopped |= frees.is_some();
-            return unasked(questions, &error, frees);
+            unasked(questions, &error, frees);
+            return frees.is_some();
         }
         let Asker {
             slot,
@@ -459,7 +460,7 @@ impl Apart {
         };
         line.under_way.push_back((ticket, purpose));
         processes.next_ticket += 1;
-        *has_stopped = true;
+        true
     }
 }
 

@@ -10,13 +10,15 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
-use serde::Serialize;
 use tollgate_shm_abi::io::retransmits;
 use tollgate_transport::{
-    BodyOutcome, FlushOutcome, FrozenLink, Link, LinkError, ReadOutcome, TcpLink, Token,
+    BodyOutcome, FlushOutcome, FrozenLink, Link, LinkConfig, LinkError, ReadOutcome, TcpLink, Token,
 };
+
+use crate::datapath::report::Carriage;
 
 #[cfg(feature = "rdma")]
 use {tollgate_transport::LinkIo, tollgate_transport_rdma::RdmaLink};
@@ -24,7 +26,7 @@ use {tollgate_transport::LinkIo, tollgate_transport_rdma::RdmaLink};
 use crate::datapath::landing::Landing;
 #[cfg(feature = "rdma")]
 use crate::datapath::landing::Place;
-use crate::rdma::Polled;
+use crate::rdma::{Polled, Rdma};
 
 /// A link and its connection.
 #[cfg_attr(
@@ -37,34 +39,41 @@ pub(crate) enum Carrier {
     Rdma(Box<RdmaLink>),
 }
 
-/// How a link is carried, for operators.
-#[derive(Clone, Debug, Serialize)]
-#[serde(tag = "transport", rename_all = "kebab-case")]
-pub(crate) enum Carriage {
-    Tcp {
-        /// Why not by RDMA, if this end dialled.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        not_rdma: Option<String>,
-    },
-    #[cfg(feature = "rdma")]
-    Rdma {
-        /// Once it is known.
-        device: Option<String>,
-        /// Whether the peer writes into a ring of this end's.
-        one_sided: bool,
-        /// Why messages are copied that could be sent from where they lie, if some are.
-        copies_because: Option<String>,
-        work_requests: u64,
-        doorbells: u64,
-        completions: u64,
-        registrations: u64,
-        bytes_copied: u64,
-        bytes_in_place: u64,
-        system_calls: u64,
-    },
-}
-
 impl Carrier {
+    /// A link over RDMA that begins to connect, of a runtime's poller, or why it can't be by RDMA.
+    #[cfg_attr(
+        not(feature = "rdma"),
+        allow(unused_variables, reason = "nobody is dialled")
+    )]
+    pub(crate) fn dial_by_rdma(
+        rdma: &Rdma,
+        polled: &Polled,
+        (peer, target): (SocketAddr, &str),
+        config: &LinkConfig,
+        now_ns: u64,
+    ) -> Result<Carrier, Arc<str>> {
+        match rdma {
+            Rdma::Unavailable(why) => Err(Arc::clone(why)),
+            #[cfg(feature = "rdma")]
+            Rdma::Ready { options, .. } => {
+                let door = polled.door().ok_or("this runtime has no poller")?;
+                let config = &rdma.link_config(config);
+                let link = RdmaLink::dial_at(door, (peer, target), options, config, now_ns);
+                let link = link.map_err(|error| error.to_string())?;
+                Ok(Carrier::Rdma(Box::new(link)))
+            }
+        }
+    }
+
+    /// The link, if it goes over RDMA.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn by_rdma(&self) -> Option<&RdmaLink> {
+        match self {
+            Carrier::Rdma(link) => Some(link),
+            Carrier::Tcp(_) => None,
+        }
+    }
+
     /// The protocol, to be looked at.
     pub(crate) fn link(&self) -> &Link {
         match self {

@@ -19,6 +19,7 @@ use tollgate_transport_rdma::Door;
 
 use crate::datapath::binds::{Asker, BindAs, Bound, PendingBind, ServiceSchema};
 use crate::datapath::counts::RecordedView;
+use crate::datapath::events::PolicyEvent;
 use crate::datapath::handover::estate::{Estate, Inventory, Resumed};
 use crate::datapath::ids::ProcessId;
 use crate::datapath::migration::{Move, Moving};
@@ -195,28 +196,8 @@ pub(crate) enum Event {
     },
     /// A peer is to be dialled again, which may have moved: look its name up, and say so with [`Command::Found`].
     LookUp { tenant: Arc<str>, peer: Target },
-    /// The version in force failed and is out of order: it wants a fresh instance.
-    PolicyFaulted {
-        id: u32,
-        version: u32,
-        reason: String,
-    },
-    /// The version on trial failed, or errs more often than the stable: it is gone from its place.
-    CandidateFailed {
-        id: u32,
-        version: u32,
-        reason: String,
-    },
-    /// A policy process is gone, with all its seats.
-    ProcessEnded { id: ProcessId, reason: String },
-    /// Calls were refused because their tenant's policies had used up their share. At most once a second per tenant.
-    Throttled { tenant: Arc<str>, refused: u64 },
-    /// Lines that a policy logged.
-    PolicyLogged {
-        label: String,
-        lines: Vec<String>,
-        dropped: u64,
-    },
+    /// Something has happened to its policies.
+    Policies(PolicyEvent),
 }
 
 /// How the control plane reaches one runtime.

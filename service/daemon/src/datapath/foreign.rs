@@ -20,9 +20,8 @@ use tollgate_policy_host::{ForeignCall, ForeignChange, Hook, Shown, changed_keys
 use tollgate_schema::Kind;
 use tollgate_shm_abi::metadata::Metadata;
 
-use crate::datapath::message::{Body, Message};
+use crate::datapath::message::{Body, Message, Pool};
 use crate::datapath::plan::{ForeignAsk, JsonField};
-use crate::datapath::pool::Pool;
 use crate::datapath::question::{Question, Unchanged};
 use crate::machine_code::LazyProjector;
 

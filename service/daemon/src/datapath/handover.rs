@@ -19,9 +19,8 @@
 use std::time::Instant;
 
 use links::{LinksLeft, next_key};
-use state::{
-    Bytes, ParkedForm, PolicyForm, State, binding_form, service_form, session_form, source_of,
-};
+use message_forms::Bytes;
+use state::{ParkedForm, PolicyForm, State, binding_form, service_form, session_form, source_of};
 use tollgate_engine::slots::Slots;
 use tollgate_engine::{LinkId, SessionId};
 use traced::traced_forms;
@@ -35,6 +34,7 @@ use crate::limits::HAND_OVER_TIMEOUT;
 pub(crate) mod estate;
 mod link_forms;
 mod links;
+mod message_forms;
 mod state;
 mod taking;
 mod traced;
@@ -131,7 +131,8 @@ impl Runtime {
             descriptors.push((SessionId(key), lent));
             sessions.push(session_form(port, &mut bytes));
         }
-        let policies = self.policies.save(&self.events).into_iter();
+        let policies = self.policies.save().into_iter();
+        self.pass_on_events();
         let policies = policies.map(|saved| PolicyForm {
             id: saved.id,
             version: saved.version,

@@ -35,13 +35,9 @@ impl Runtime {
                 ..Question::new(call, message)
             });
         }
-        self.policies.judge(
-            position,
-            false,
-            &mut questions,
-            &mut self.pool,
-            &self.events,
-        );
+        self.policies
+            .judge(position, false, &mut questions, &mut self.pool);
+        self.pass_on_events();
         self.settle_all(position, &mut questions);
         self.questions = questions;
     }
@@ -62,7 +58,8 @@ impl Runtime {
         while let Some(position) = self.policies.next_parked(&mut questions) {
             worked = true;
             self.policies
-                .judge(position, true, &mut questions, &mut self.pool, &self.events);
+                .judge(position, true, &mut questions, &mut self.pool);
+            self.pass_on_events();
             self.settle_all(position, &mut questions);
             if now_ns() - began_ns > slice_ns {
                 break;
@@ -77,20 +74,13 @@ impl Runtime {
     pub(crate) fn turn_processes(&mut self) -> bool {
         let mut questions = std::mem::take(&mut self.questions);
         let mut worked = self.policies.processes().expire(self.now_ns);
-        while let Some(position) =
-            self.policies
-                .next_answered(&mut questions, &mut self.pool, &self.events)
-        {
+        while let Some(position) = self.policies.next_answered(&mut questions, &mut self.pool) {
             worked = true;
             // Those behind have stopped again, at the same step.
             let open = questions.partition_point(|question| question.stop.is_none());
-            self.policies.judge(
-                position,
-                true,
-                &mut questions[..open],
-                &mut self.pool,
-                &self.events,
-            );
+            self.policies
+                .judge(position, true, &mut questions[..open], &mut self.pool);
+            self.pass_on_events();
             self.settle_all(position, &mut questions);
         }
         self.questions = questions;

@@ -21,7 +21,10 @@ use tollgate_shm_abi::io::Part;
 use tollgate_shm_abi::metadata::Metadata;
 use tollgate_transport::{Image as WireImage, metadata_room};
 
-use crate::datapath::pool::Pool;
+use crate::datapath::pool;
+
+/// The free buffers and boxes of one runtime.
+pub(crate) type Pool = pool::Pool<Message>;
 
 /// Where a message's bytes are.
 pub(crate) enum Body {

@@ -22,6 +22,7 @@
 
 mod account;
 mod apart;
+mod asking;
 pub(crate) mod binds;
 mod carrier;
 pub(crate) mod command;
@@ -30,6 +31,7 @@ mod crossing;
 mod deliveries;
 mod dialling;
 pub(crate) mod durations;
+pub(crate) mod events;
 pub(crate) mod foreign;
 mod guests;
 pub(crate) mod handover;
@@ -70,7 +72,6 @@ mod traces;
 pub(crate) mod tuning;
 mod version;
 
-pub(crate) use carrier::Carrier;
 pub(crate) use command::{Command, Event, Handle};
 pub(crate) use peer_room::PeerRoom;
 pub(crate) use placement::Placement;

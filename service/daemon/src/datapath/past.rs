@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_engine::CallKey;
 use tollgate_engine::chain::{Trial, Which, decider};
 
-use crate::datapath::version::Version;
 use crate::limits::PAST_CHANGES;
 
 /// Of all runtimes of the process, so that what moves from one to another keeps its meaning. 0 is none.
@@ -65,18 +64,27 @@ impl Regime {
     }
 }
 
-/// What was in force until when, of one attachment.
-#[derive(Default)]
-pub(super) struct Past {
+/// What was in force until when, of one attachment whose versions are `V`.
+pub(super) struct Past<V> {
     /// Each with the era that it ended with, the oldest first.
     regimes: VecDeque<(u32, Regime)>,
     /// Those that are in no place any more.
-    pub(super) kept: Vec<Version>,
+    kept: Vec<(Serial, V)>,
     /// Before this one nothing is known.
     known_from: Option<u32>,
 }
 
-impl Past {
+impl<V> Default for Past<V> {
+    fn default() -> Self {
+        Self {
+            regimes: VecDeque::new(),
+            kept: Vec::new(),
+            known_from: None,
+        }
+    }
+}
+
+impl<V> Past<V> {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.regimes.is_empty()
@@ -111,18 +119,29 @@ impl Past {
             self.regimes.pop_front();
         }
         let regimes = &self.regimes;
-        let is_known = |version: &Version| regimes.iter().any(|(_, then)| then.has(version.serial));
-        self.kept.retain(is_known);
+        let is_known = |serial: Serial| regimes.iter().any(|(_, then)| then.has(serial));
+        self.kept.retain(|(serial, _)| is_known(*serial));
     }
 
-    /// A version that is in no place; it is to be [put back](Self::put_back) if it is still sound.
-    pub(super) fn take(&mut self, serial: Serial) -> Option<Version> {
-        let at = self.kept.iter().position(|kept| kept.serial == serial)?;
-        Some(self.kept.swap_remove(at))
+    /// Keeps a version that is in no place any more.
+    pub(super) fn keep(&mut self, serial: Serial, version: V) {
+        self.kept.push((serial, version));
     }
 
-    pub(super) fn put_back(&mut self, version: Version) {
-        self.kept.push(version);
+    /// The versions that are kept.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &V> {
+        self.kept.iter().map(|(_, version)| version)
+    }
+
+    /// See [`kept`](Self::kept).
+    pub(super) fn kept_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.kept.iter_mut().map(|(_, version)| version)
+    }
+
+    /// A version that is in no place; it is to be [kept](Self::keep) again if it is still sound.
+    pub(super) fn take(&mut self, serial: Serial) -> Option<V> {
+        let at = self.kept.iter().position(|(its, _)| *its == serial)?;
+        Some(self.kept.swap_remove(at).1)
     }
 }
 
@@ -140,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_reply_is_the_affair_of_who_decided_when_its_request_was_judged() {
-        let mut past = Past::default();
+        let mut past = Past::<()>::default();
         past.note(4, only(1));
         let trial = Some(Trial::Canary(50));
         past.note(
@@ -167,8 +186,8 @@ mod tests {
 
     #[test]
     fn what_no_call_is_left_of_is_forgotten_and_so_is_what_is_too_much() {
-        let mut past = Past::default();
-        let eras = |past: &Past| past.regimes.iter().map(|(era, _)| *era).collect::<Vec<_>>();
+        let mut past = Past::<()>::default();
+        let eras = |past: &Past<()>| past.regimes.iter().map(|(era, _)| *era).collect::<Vec<_>>();
         for era in [3, 5, 7] {
             past.note(era, only(era));
         }
@@ -191,10 +210,10 @@ mod tests {
 
     #[test]
     fn eras_go_around() {
-        let mut past = Past::default();
+        let mut past = Past::<()>::default();
         past.note(u32::MAX, only(1));
         past.note(2, only(2));
-        let at = |past: &Past, era| past.decider(era, CallKey::from_wire(0), 0);
+        let at = |past: &Past<()>, era| past.decider(era, CallKey::from_wire(0), 0);
         let eras = [u32::MAX - 1, u32::MAX, 1, 2];
         assert_eq!(
             eras.map(|era| at(&past, era)),

@@ -7,7 +7,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tollgate_engine::chain::{Pace, Party, is_ordered};
 use tollgate_engine::slots::Slots;
@@ -19,15 +18,15 @@ use tollgate_shm_abi::wait::now_ns;
 
 use crate::datapath::account::{self, Accounts};
 use crate::datapath::apart::{Answered, Asker, Line, Processes, Purpose, SeatAt};
-use crate::datapath::command::Event;
+use crate::datapath::asking::{Asking, FuelTime, Meter};
 use crate::datapath::counts::{AccountReport, PolicyReport, RecordedView};
+use crate::datapath::events::PolicyEvent;
 use crate::datapath::ids::{ProcessId, Why};
-use crate::datapath::message::Message;
+use crate::datapath::message::{Message, Pool};
 use crate::datapath::parked::{LaneId, Parked, ParkedCalls, Position, Waiting};
 use crate::datapath::past;
 use crate::datapath::plan::{Apart, CpuLimit, Installed, MethodSteps, PolicyChange, Scope, Step};
-use crate::datapath::pool::Pool;
-use crate::datapath::question::{Asking, FuelTime, Meter, Question, Said, Stop};
+use crate::datapath::question::{Question, Said, Stop};
 use crate::datapath::slot::{SavedState, Slot};
 use crate::datapath::stopwatch::{self, Stopwatch};
 use crate::limits::{
@@ -56,6 +55,8 @@ pub(crate) struct Policies {
     /// What runs in processes of the tenants' own.
     processes: Processes,
     accounts: Accounts,
+    /// What the control plane is to be told.
+    events: Vec<PolicyEvent>,
     fuel_time: FuelTime,
     clock: CoarseClock,
     /// Judging at a stretch.
@@ -167,6 +168,7 @@ impl Policies {
             parked: Parked::default(),
             processes: Processes::default(),
             accounts: Accounts::new(cpu_share_percent),
+            events: Vec::new(),
             fuel_time: FuelTime::new(rate),
             clock,
             slice_ns: SLICE_NS,
@@ -192,13 +194,18 @@ impl Policies {
         }
     }
 
+    /// What has happened since the last time.
+    #[inline]
+    pub(crate) fn take_events(&mut self) -> Vec<PolicyEvent> {
+        std::mem::take(&mut self.events)
+    }
+
     /// Applies a change as a whole, or says why not. Called between two calls, so each call meets one version. A parked call goes on in
     /// the new chain, behind the policies that have judged it: none judges it twice, none that is in force then is missed.
     pub(crate) fn apply(
         &mut self,
         mut change: PolicyChange,
         engine: &mut Engine<Box<Message>>,
-        events: &UnboundedSender<Event>,
         tenant_of: impl Fn(&Scope) -> Arc<str>,
     ) -> Result<(), String> {
         for installed in &change.install {
@@ -210,10 +217,10 @@ impl Policies {
         let chains = change.chains.iter().map(|(_, steps)| steps);
         self.check_order(chains, &change.install)?;
         self.check_room(&change.chains, engine, &tenant_of)?;
-        self.hand_over(&mut change.install, events)?;
+        self.hand_over(&mut change.install)?;
         // From here on nothing fails.
         if !change.install.is_empty() {
-            self.begin_era(change.install, engine, events);
+            self.begin_era(change.install, engine);
         }
         for (scope, mut steps) in change.chains {
             let Some(place) = chains_of(engine, &scope) else {
@@ -287,16 +294,17 @@ impl Policies {
     }
 
     /// Gives new versions the state of those in force. A policy that can't save or restore refuses the whole change.
-    fn hand_over(
-        &mut self,
-        install: &mut [Installed],
-        events: &UnboundedSender<Event>,
-    ) -> Result<(), String> {
+    fn hand_over(&mut self, install: &mut [Installed]) -> Result<(), String> {
         for installed in install {
             let Some(slot) = self.installed.get_mut(installed.id) else {
                 continue;
             };
-            let mut meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
+            let mut meter = meter(
+                &self.clock,
+                self.fuel_time,
+                &mut self.accounts,
+                &mut self.events,
+            );
             meter.watch.expect(stopwatch::LONG_NS);
             // What is refused has run, too, and may have logged why.
             slot.note_run(&mut self.ran);
@@ -306,19 +314,14 @@ impl Policies {
     }
 
     /// Puts versions in place. What was judged before was judged in another era.
-    fn begin_era(
-        &mut self,
-        install: Vec<Installed>,
-        engine: &mut Engine<Box<Message>>,
-        events: &UnboundedSender<Event>,
-    ) {
+    fn begin_era(&mut self, install: Vec<Installed>, engine: &mut Engine<Box<Message>>) {
         let era = past::next_era();
         engine.set_era(era);
         self.parked.split();
         let mut is_long = false;
         for installed in install {
             let id = installed.id;
-            self.install(installed, era, events);
+            self.install(installed, era);
             if let Some(slot) = self.installed.get(id).filter(|slot| slot.has_past()) {
                 is_long |= slot.has_long_past();
                 self.past_due_ns.get_or_insert(now_ns() + PAST_PERIOD_NS);
@@ -361,7 +364,7 @@ impl Policies {
         }
     }
 
-    fn install(&mut self, installed: Installed, era: u32, events: &UnboundedSender<Event>) {
+    fn install(&mut self, installed: Installed, era: u32) {
         let account = self.accounts.of(&installed.account, now_ns());
         let id = installed.id;
         match self.installed.get_mut(id) {
@@ -371,8 +374,13 @@ impl Policies {
                 .insert_at(id, Slot::new(installed, account, era)),
         }
         if let Some(slot) = self.installed.get_mut(id) {
-            let meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
-            slot.check_processes(&self.processes, &meter);
+            let mut meter = meter(
+                &self.clock,
+                self.fuel_time,
+                &mut self.accounts,
+                &mut self.events,
+            );
+            slot.check_processes(&self.processes, &mut meter);
             slot.note_run(&mut self.ran);
         }
         // When the new versions are to tick is found out the next time.
@@ -562,7 +570,6 @@ impl Policies {
         is_resumed: bool,
         questions: &mut [Question],
         pool: &mut Pool,
-        events: &UnboundedSender<Event>,
     ) {
         let hook = hook_of(position.stage);
         // What has no chain any more has nobody left to ask.
@@ -572,7 +579,12 @@ impl Policies {
         let Some(chain) = self.chains.get_mut(id) else {
             return refuse(questions, &format!("the daemon lost chain {id}"));
         };
-        let mut meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
+        let mut meter = meter(
+            &self.clock,
+            self.fuel_time,
+            &mut self.accounts,
+            &mut self.events,
+        );
         let began_ns = meter.watch.now_ns();
         meter.watch.expect(chain.pace.ns() * questions.len() as u64);
         let mut asking = Asking {
@@ -631,8 +643,13 @@ impl Policies {
     }
 
     /// The states of all versions, for another process.
-    pub(crate) fn save(&mut self, events: &UnboundedSender<Event>) -> Vec<SavedState> {
-        let mut meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
+    pub(crate) fn save(&mut self) -> Vec<SavedState> {
+        let mut meter = meter(
+            &self.clock,
+            self.fuel_time,
+            &mut self.accounts,
+            &mut self.events,
+        );
         let slots = self.installed.iter_mut();
         slots.flat_map(|(_, slot)| slot.save(&mut meter)).collect()
     }
@@ -695,24 +712,19 @@ impl Policies {
 
     /// Lets policies tick that are due, tells the control plane now and then what they logged and who was throttled, and drops
     /// versions that are done.
-    pub(crate) fn tend(
-        &mut self,
-        now_ns: u64,
-        engine: &Engine<Box<Message>>,
-        events: &UnboundedSender<Event>,
-    ) {
+    pub(crate) fn tend(&mut self, now_ns: u64, engine: &Engine<Box<Message>>) {
         while let Some(&(due_ns, id)) = self.ticks.first()
             && due_ns <= now_ns
         {
             self.ticks.pop_first();
-            self.tick(now_ns, id, events);
+            self.tick(now_ns, id);
         }
         if now_ns >= self.logs_due_ns {
             self.logs_due_ns = now_ns + LOG_PERIOD_NS;
             self.clock.set(now_ns);
             for id in self.ran.drain(..) {
                 if let Some(slot) = self.installed.get_mut(id) {
-                    slot.tell_logs(now_ns, &mut self.accounts, events);
+                    slot.tell_logs(now_ns, &mut self.accounts, &mut self.events);
                 }
             }
         }
@@ -721,16 +733,21 @@ impl Policies {
         }
         if now_ns >= self.throttled_due_ns {
             self.throttled_due_ns = now_ns + THROTTLED_PERIOD_NS;
-            self.accounts.tell(events);
+            self.accounts.tell(&mut self.events);
         }
     }
 
     /// Lets the versions of a slot tick that are due, and notes when it ticks next.
-    fn tick(&mut self, now_ns: u64, id: u32, events: &UnboundedSender<Event>) {
+    fn tick(&mut self, now_ns: u64, id: u32) {
         let Some(slot) = self.installed.get_mut(id) else {
             return;
         };
-        let mut meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
+        let mut meter = meter(
+            &self.clock,
+            self.fuel_time,
+            &mut self.accounts,
+            &mut self.events,
+        );
         meter.watch.expect(stopwatch::LONG_NS);
         let due_ns = slot.tick(now_ns, &mut meter, &mut self.processes);
         slot.note_run(&mut self.ran);
@@ -807,11 +824,15 @@ impl Policies {
         id: u32,
         heir: (Box<Apart>, u32),
         done: oneshot::Sender<Result<(), String>>,
-        events: &UnboundedSender<Event>,
     ) {
-        let meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
+        let mut meter = meter(
+            &self.clock,
+            self.fuel_time,
+            &mut self.accounts,
+            &mut self.events,
+        );
         match self.installed.get_mut(id) {
-            Some(slot) => slot.rehearse(heir, done, &meter, &mut self.processes),
+            Some(slot) => slot.rehearse(heir, done, &mut meter, &mut self.processes),
             None => {
                 let _asker_gone = done.send(Ok(()));
             }
@@ -824,19 +845,23 @@ impl Policies {
         &mut self,
         questions: &mut Vec<Question>,
         pool: &mut Pool,
-        events: &UnboundedSender<Event>,
     ) -> Option<Position> {
         while let Some(answered) = self.processes.next(now_ns()) {
-            if let Some(position) = self.answered(answered, questions, pool, events) {
+            if let Some(position) = self.answered(answered, questions, pool) {
                 return Some(position);
             }
         }
         while let Some((id, reason)) = self.processes.next_ended() {
-            let meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
+            let mut meter = meter(
+                &self.clock,
+                self.fuel_time,
+                &mut self.accounts,
+                &mut self.events,
+            );
             for (_, slot) in self.installed.iter_mut() {
-                slot.process_ended(id, &reason, &meter);
+                slot.process_ended(id, &reason, &mut meter);
             }
-            let _control_ended = events.send(Event::ProcessEnded { id, reason });
+            self.events.push(PolicyEvent::ProcessEnded { id, reason });
         }
         None
     }
@@ -846,7 +871,6 @@ impl Policies {
         answered: Answered,
         questions: &mut Vec<Question>,
         pool: &mut Pool,
-        events: &UnboundedSender<Event>,
     ) -> Option<Position> {
         let Answered {
             ticket,
@@ -855,7 +879,12 @@ impl Policies {
             outcome,
             said,
         } = answered;
-        let meter = meter(&self.clock, self.fuel_time, &mut self.accounts, events);
+        let mut meter = meter(
+            &self.clock,
+            self.fuel_time,
+            &mut self.accounts,
+            &mut self.events,
+        );
         let (id, number) = match &purpose {
             Purpose::Judge { slot, version, .. } | Purpose::Tick { slot, version } => {
                 (*slot, *version)
@@ -915,7 +944,7 @@ impl Policies {
             }
             Purpose::Tick { .. } => {
                 if let (Some(slot), Outcome::Failed(reason)) = (slot, &outcome) {
-                    slot.seat_failed(from, reason, &meter);
+                    slot.seat_failed(from, reason, &mut meter);
                 }
                 None
             }
@@ -930,7 +959,7 @@ impl Policies {
                     }
                 };
                 if let (Some(slot), Outcome::Failed(reason)) = (slot, &outcome) {
-                    slot.seat_failed(from, reason, &meter);
+                    slot.seat_failed(from, reason, &mut meter);
                 }
                 let _asker_gone = done.send(could);
                 None
@@ -939,15 +968,15 @@ impl Policies {
                 let heir = SeatAt { seat: heir, ..from };
                 match (slot, &outcome) {
                     (Some(slot), Outcome::Failed(reason)) => {
-                        slot.seat_failed(from, reason, &meter);
+                        slot.seat_failed(from, reason, &mut meter);
                         let text = format!("version {number} can't save its state: {reason}");
-                        slot.seat_failed(heir, &text, &meter);
+                        slot.seat_failed(heir, &text, &mut meter);
                     }
                     (Some(slot), Outcome::HeirFailed(reason)) => {
                         let text = format!(
                             "version {to} can't go on from the state of version {number}: {reason}"
                         );
-                        slot.seat_failed(heir, &text, &meter);
+                        slot.seat_failed(heir, &text, &mut meter);
                     }
                     _ => {}
                 }
@@ -969,7 +998,7 @@ fn meter<'a>(
     clock: &CoarseClock,
     fuel_time: FuelTime,
     accounts: &'a mut Accounts,
-    events: &'a UnboundedSender<Event>,
+    events: &'a mut Vec<PolicyEvent>,
 ) -> Meter<'a> {
     let watch = Stopwatch::start();
     Meter {

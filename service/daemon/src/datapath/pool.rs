@@ -1,18 +1,17 @@
 //! Private message buffers, and messages' own boxes, reused: the datapath allocates nothing in the steady state.
 
-use crate::datapath::message::Message;
 use crate::limits::{POOLED_BUFFER_BYTES, POOLED_BUFFERS};
 
-/// Free buffers of one runtime.
-pub(crate) struct Pool {
+/// Free buffers of one runtime, and free boxes of its messages `M`.
+pub(crate) struct Pool<M> {
     free: Vec<Vec<u8>>,
     #[allow(clippy::vec_box, reason = "the boxes are what is kept")]
-    boxes: Vec<Box<Message>>,
+    boxes: Vec<Box<M>>,
     /// Bytes of send heaps that were copied into buffers for policies, until they are counted.
     pub(crate) copied: u64,
 }
 
-impl Pool {
+impl<M: Default> Pool<M> {
     pub(crate) fn new() -> Self {
         Self {
             free: Vec::with_capacity(POOLED_BUFFERS),
@@ -44,7 +43,7 @@ impl Pool {
 
     /// A message as it goes through the engine and the chains, which move it several times.
     #[inline]
-    pub(crate) fn boxed(&mut self, message: Message) -> Box<Message> {
+    pub(crate) fn boxed(&mut self, message: M) -> Box<M> {
         match self.boxes.pop() {
             Some(mut place) => {
                 // What is there is empty, so nothing is lost.
@@ -57,7 +56,7 @@ impl Pool {
 
     /// A message that has arrived.
     #[inline]
-    pub(crate) fn unboxed(&mut self, mut place: Box<Message>) -> Message {
+    pub(crate) fn unboxed(&mut self, mut place: Box<M>) -> M {
         let message = std::mem::take(&mut *place);
         if self.boxes.len() < POOLED_BUFFERS {
             self.boxes.push(place);
@@ -69,10 +68,11 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::datapath::message::Message;
 
     #[test]
     fn buffers_come_back_up_to_the_limits() {
-        let mut pool = Pool::new();
+        let mut pool = Pool::<Message>::new();
         let buffer = pool.take(100);
         let at = buffer.as_ptr();
         pool.give(buffer);

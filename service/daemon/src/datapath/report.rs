@@ -7,7 +7,6 @@ use serde::Serialize;
 use tollgate_transport::Moved;
 
 use crate::config::{Scheduling, Waiting};
-use crate::datapath::carrier::Carriage;
 use crate::datapath::counts::{AccountReport, PolicyReport};
 use crate::datapath::durations::Measured;
 
@@ -296,4 +295,31 @@ impl Report {
             same
         });
     }
+}
+
+/// How a link is carried, for operators.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "transport", rename_all = "kebab-case")]
+pub(crate) enum Carriage {
+    Tcp {
+        /// Why not by RDMA, if this end dialled.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        not_rdma: Option<String>,
+    },
+    #[cfg(feature = "rdma")]
+    Rdma {
+        /// Once it is known.
+        device: Option<String>,
+        /// Whether the peer writes into a ring of this end's.
+        one_sided: bool,
+        /// Why messages are copied that could be sent from where they lie, if some are.
+        copies_because: Option<String>,
+        work_requests: u64,
+        doorbells: u64,
+        completions: u64,
+        registrations: u64,
+        bytes_copied: u64,
+        bytes_in_place: u64,
+        system_calls: u64,
+    },
 }

@@ -38,12 +38,11 @@ use tollgate_transport::CallHead;
 use crate::datapath::command::{Command, Event, Handle, Map};
 use crate::datapath::durations::Durations;
 use crate::datapath::ids::ProcessId;
-use crate::datapath::message::{Body, Message, Source};
+use crate::datapath::message::{Body, Message, Pool, Source};
 use crate::datapath::peers::{Full, Peers};
 use crate::datapath::placement::Placement;
 use crate::datapath::plan::{PolicyChange, Scope};
 use crate::datapath::policies::Policies;
-use crate::datapath::pool::Pool;
 use crate::datapath::ports::{LinkPort, RemoteBinding, Service, SessionPort, Who};
 use crate::datapath::question::Question;
 use crate::datapath::report::{
@@ -405,10 +404,12 @@ impl Runtime {
 
     /// Finds the links over RDMA that have something to say. All links have to be in their places: one that isn't wouldn't be told.
     fn ask_poller(&mut self) {
-        self.polled.mark(self.links.iter_mut().map(|(_, port)| {
-            let LinkPort { io, state } = &mut **port;
-            (&*io, &mut state.readable)
-        }));
+        #[cfg(feature = "rdma")]
+        self.polled
+            .mark(self.links.iter_mut().filter_map(|(_, port)| {
+                let LinkPort { io, state } = &mut **port;
+                Some((io.by_rdma()?, &mut state.readable))
+            }));
     }
 
     fn take_commands(&mut self) -> bool {
@@ -555,9 +556,10 @@ impl Runtime {
                 version,
                 heir,
                 done,
-            } => self
-                .policies
-                .rehearse(id, (heir, version), done, &self.events),
+            } => {
+                self.policies.rehearse(id, (heir, version), done);
+                self.pass_on_events();
+            }
             Command::Policies { change, done } => {
                 let applied = self.apply(change);
                 let _asker_gone = done.send(applied);
@@ -614,8 +616,17 @@ impl Runtime {
         };
         // A scope that is gone has no chains to change.
         let tenant_of = |scope: &Scope| tenant_of(scope).map_or_else(|| "".into(), Arc::clone);
-        self.policies
-            .apply(change, &mut self.engine, &self.events, tenant_of)
+        let applied = self.policies.apply(change, &mut self.engine, tenant_of);
+        self.pass_on_events();
+        applied
+    }
+
+    /// Tells the control plane what has happened to policies.
+    #[inline]
+    pub(super) fn pass_on_events(&mut self) {
+        for event in self.policies.take_events() {
+            let _control_ended = self.events.send(Event::Policies(event));
+        }
     }
 
     /// Deadlines, links' timers and redials. Whether something was due.
@@ -650,7 +661,8 @@ impl Runtime {
                 worked |= self.end_replaced(LinkId(key));
             }
         }
-        self.policies.tend(self.now_ns, &self.engine, &self.events);
+        self.policies.tend(self.now_ns, &self.engine);
+        self.pass_on_events();
         worked | self.retry_due()
     }
 

@@ -271,11 +271,11 @@ impl Runtime {
             chains: change.collect(),
             ..Default::default()
         };
-        self.policies
-            .apply(change, &mut self.engine, &self.events, |_| {
-                Arc::clone(tenant)
-            })
-            .map_err(|refusal| Status::new(Code::RESOURCE_EXHAUSTED, refusal))?;
+        let applied = self
+            .policies
+            .apply(change, &mut self.engine, |_| Arc::clone(tenant));
+        self.pass_on_events();
+        applied.map_err(|refusal| Status::new(Code::RESOURCE_EXHAUSTED, refusal))?;
         let not_callable = Status::new(
             Code::UNIMPLEMENTED,
             "the application serves this method, it hasn't bound it to call it",

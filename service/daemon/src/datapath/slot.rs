@@ -11,9 +11,10 @@
 //! [`Counts`]' first five. While its account is overdrawn nobody is asked; a step that was begun is asked to its end. What a caller
 //! is told of a provider's policy that failed names nothing.
 
+use crate::datapath::events::PolicyEvent;
+
 mod before;
 
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tollgate_engine::Status;
 use tollgate_engine::chain::{Meaning, OnFault, Outcome, Party, Trial, Which, decider, meaning};
@@ -22,7 +23,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::datapath::account::Accounts;
 use crate::datapath::apart::{Asker, Processes, SeatAt, Words};
-use crate::datapath::command::Event;
+use crate::datapath::asking::{Asking, Meter};
 use crate::datapath::counts::decision::{ALLOWED, CHANGED, DENIED, REFUSED, UNJUDGED};
 use crate::datapath::counts::{Counts, PolicyReport, RecordedView, ReportedPlace};
 use crate::datapath::ids::AccountId;
@@ -32,7 +33,7 @@ use crate::datapath::ids::Why;
 use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::past::{Past, Serial};
 use crate::datapath::plan::{Apart, Ask, CpuLimit, How, Installed, Place, Running, Step};
-use crate::datapath::question::{Asking, Meter, Question, Said, Unable, Unchanged};
+use crate::datapath::question::{Question, Said, Unable, Unchanged};
 use crate::datapath::recorder::Recorder;
 use crate::datapath::version::{HandOver, Version};
 use crate::limits::RETIRED_VERSIONS;
@@ -57,7 +58,7 @@ pub(super) struct Slot {
     last_words: Vec<(u32, Vec<String>, u64)>,
     recorder: Option<Box<Recorder>>,
     serials: Serial,
-    past: Past,
+    past: Past<Version>,
     /// It is in the list of those that have run.
     has_run: bool,
     /// When one of its versions ticks next, as its runtime has noted it.
@@ -219,7 +220,7 @@ impl Slot {
         &self,
         heir: (Box<Apart>, u32),
         done: oneshot::Sender<Result<(), String>>,
-        meter: &Meter,
+        meter: &mut Meter,
         processes: &mut Processes,
     ) {
         let at = (meter.watch.now_ns(), meter.time_ms);
@@ -303,7 +304,7 @@ impl Slot {
     /// Changes what judging one call may use.
     pub(super) fn limit_cpu(&mut self, limit: CpuLimit) {
         let there = self.stable.iter_mut().chain(&mut self.candidate);
-        for version in there.chain(&mut self.past.kept) {
+        for version in there.chain(self.past.kept_mut()) {
             version.limit_cpu(limit);
         }
     }
@@ -333,7 +334,7 @@ impl Slot {
         {
             // They are counted as those of one that is gone.
             version.counts = Counts::default();
-            self.past.kept.push(version);
+            self.past.keep(version.serial, version);
         }
     }
 
@@ -420,7 +421,7 @@ impl Slot {
                 stable.tally.errors(),
                 stable.tally.judged()
             );
-            self.drop_candidate(reason, &asking.meter);
+            self.drop_candidate(reason, &mut asking.meter);
         }
     }
 
@@ -447,7 +448,7 @@ impl Slot {
         let number = version.number;
         self.note_heard(number, asking.meter.watch.now_ns(), questions);
         if let Some(reason) = failed {
-            self.drop_candidate(reason, &asking.meter);
+            self.drop_candidate(reason, &mut asking.meter);
         }
     }
 
@@ -523,7 +524,7 @@ impl Slot {
             }
         };
         if let Some(reason) = failed {
-            self.failed(which, reason, &asking.meter);
+            self.failed(which, reason, &mut asking.meter);
             // Its words cost time as well.
             asking.meter.charge(account, 0);
         }
@@ -741,11 +742,11 @@ impl Slot {
                 .as_ref()
                 .and_then(|ask| self.settle((Judge::Of(which), number), ask, asking, questions));
             if let (Some(reason), Some(its)) = (unfit, self.place_of(|v| v.number == number)) {
-                self.failed(its, reason, &asking.meter);
+                self.failed(its, reason, &mut asking.meter);
             }
         }
         if let Some((its, reason)) = failed {
-            self.failed(its, reason, &asking.meter);
+            self.failed(its, reason, &mut asking.meter);
         }
         // What a shadow was asked about is the stable's to decide, and so is what a candidate couldn't judge.
         if is_heard || which == Which::Candidate {
@@ -754,12 +755,12 @@ impl Slot {
     }
 
     /// A version failed in its process, at something else than a judgement.
-    pub(super) fn seat_failed(&mut self, at: SeatAt, reason: &str, meter: &Meter) {
+    pub(super) fn seat_failed(&mut self, at: SeatAt, reason: &str, meter: &mut Meter) {
         self.fail_those(reason, meter, |version| version.sits_at(at));
     }
 
     /// Whether the processes are there that its versions were given seats in: they may have ended before this was known here.
-    pub(super) fn check_processes(&mut self, processes: &Processes, meter: &Meter) {
+    pub(super) fn check_processes(&mut self, processes: &Processes, meter: &mut Meter) {
         let is_gone = |id: ProcessId| !processes.has(id);
         self.fail_those(
             "the tenant's policy process ended before it was asked",
@@ -769,11 +770,11 @@ impl Slot {
     }
 
     /// The process of some of its versions is gone.
-    pub(super) fn process_ended(&mut self, id: ProcessId, reason: &str, meter: &Meter) {
+    pub(super) fn process_ended(&mut self, id: ProcessId, reason: &str, meter: &mut Meter) {
         self.fail_those(reason, meter, |version| version.is_in(id));
     }
 
-    fn fail_those(&mut self, reason: &str, meter: &Meter, those: impl Fn(&Version) -> bool) {
+    fn fail_those(&mut self, reason: &str, meter: &mut Meter, those: impl Fn(&Version) -> bool) {
         for which in [Which::Candidate, Which::Stable] {
             let version = self.place(which).as_mut();
             if let Some(version) = version.filter(|version| those(version)) {
@@ -886,17 +887,17 @@ impl Slot {
     }
 
     #[cold]
-    fn failed(&mut self, which: Which, reason: String, meter: &Meter) {
+    fn failed(&mut self, which: Which, reason: String, meter: &mut Meter) {
         match which {
             Which::Candidate => self.drop_candidate(reason, meter),
             Which::Stable => self.stable_failed(reason, meter),
         }
     }
 
-    fn stable_failed(&self, reason: String, meter: &Meter) {
+    fn stable_failed(&self, reason: String, meter: &mut Meter) {
         let version = self.number(Which::Stable);
         let id = self.id;
-        let _control_ended = meter.events.send(Event::PolicyFaulted {
+        meter.events.push(PolicyEvent::Faulted {
             id,
             version,
             reason,
@@ -905,12 +906,12 @@ impl Slot {
 
     /// Ends the trial.
     #[cold]
-    fn drop_candidate(&mut self, reason: String, meter: &Meter) {
+    fn drop_candidate(&mut self, reason: String, meter: &mut Meter) {
         let version = self.number(Which::Candidate);
         drop(self.retire(Which::Candidate));
         self.trial = None;
         let id = self.id;
-        let _control_ended = meter.events.send(Event::CandidateFailed {
+        meter.events.push(PolicyEvent::CandidateFailed {
             id,
             version,
             reason,
@@ -931,11 +932,11 @@ impl Slot {
         &mut self,
         now_ns: u64,
         accounts: &mut Accounts,
-        events: &UnboundedSender<Event>,
+        events: &mut Vec<PolicyEvent>,
     ) {
         self.has_run = false;
         let mut logs = std::mem::take(&mut self.last_words);
-        for version in &mut self.past.kept {
+        for version in self.past.kept_mut() {
             let number = version.number;
             logs.extend(
                 version
@@ -958,7 +959,7 @@ impl Slot {
                 counts.logged += kept as u64;
                 counts.log_dropped += dropped;
             }
-            let _control_ended = events.send(Event::PolicyLogged {
+            events.push(PolicyEvent::Logged {
                 label: self.name(number),
                 lines,
                 dropped,

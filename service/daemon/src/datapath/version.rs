@@ -14,13 +14,14 @@ use tollgate_policy_host::{
 use tollgate_shm_abi::status::Code;
 
 use crate::datapath::apart::{Asker, Posting, Processes, SeatAt, Words};
+use crate::datapath::asking::{Asking, FuelTime, Meter};
 use crate::datapath::counts::{Counts, RecordedView};
 use crate::datapath::foreign::Unreadable;
 use crate::datapath::ids::{AccountId, ProcessId};
 use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::past::{Serial, is_before};
 use crate::datapath::plan::{Apart, Ask, CpuLimit, How, Recipe, Running};
-use crate::datapath::question::{Asking, BatchSize, FuelTime, Meter, Question, Said, Unable};
+use crate::datapath::question::{BatchSize, Question, Said, Unable};
 use crate::datapath::recorder::Recorder;
 use crate::limits::{BATCH_BOUND, BATCH_BOUND_AFTER_FAULT, BATCH_TARGET, JUDGED_AT_ONCE};
 
@@ -297,8 +298,15 @@ impl Version {
         questions: &mut [Question],
     ) -> Option<String> {
         if let Body::Apart(apart) = &self.body {
-            let posting = Posting { ask, asker };
-            apart.ask(&posting, asking, questions);
+            let posting = Posting {
+                ask,
+                asker,
+                hook: asking.hook,
+                now_ns: asking.meter.watch.now_ns(),
+                time_ms: asking.meter.time_ms,
+            };
+            let has_stopped = apart.ask(&posting, asking.processes, asking.pool, questions);
+            asking.has_stopped |= has_stopped;
             return None;
         }
         let mut failed = None;

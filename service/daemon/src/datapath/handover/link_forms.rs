@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_engine::{CallKey, LinkId, ServiceId, SessionId};
 use tollgate_transport::{CallHead, FrozenLink};
 
-use crate::datapath::handover::state::{MessageForm, StatusForm};
+use crate::datapath::handover::message_forms::{MessageForm, StatusForm};
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct LinkForm {

@@ -15,11 +15,12 @@ use tollgate_shm_abi::descriptor::BlockRef;
 use tollgate_shm_abi::stream::Credit;
 use tollgate_transport::TcpLink;
 
-use super::state::{Bytes, name_of, named, source_of};
+use super::state::{name_of, named, source_of};
 use crate::datapath::carrier::Carrier;
 use crate::datapath::handover::link_forms::{
     KeptForm, LargeForm, LinkForm, OutboundForm, WhatForm,
 };
+use crate::datapath::handover::message_forms::Bytes;
 use crate::datapath::landing::{Landing, Place};
 use crate::datapath::message::Source;
 use crate::datapath::migration::NO_BINDING;

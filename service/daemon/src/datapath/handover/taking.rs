@@ -12,11 +12,12 @@ use tollgate_shm_abi::descriptor::Entry;
 use tollgate_shm_abi::session::{SessionShape, Standing, resume as resume_session};
 use tollgate_shm_abi::status::Code;
 
-use super::state::{BindingForm, HeldForm, MessageForm, ParkedForm, SessionForm, State, named};
+use super::state::{BindingForm, HeldForm, ParkedForm, SessionForm, State, named};
 use super::traced::TracedForm;
 use super::{Beginning, BoundAgain};
 use crate::datapath::binds::ServiceSchema;
 use crate::datapath::handover::estate::{Estate, Inventory, Resumed};
+use crate::datapath::handover::message_forms::MessageForm;
 use crate::datapath::ids::Why;
 use crate::datapath::message::Source;
 use crate::datapath::parked::Position;
@@ -142,8 +143,9 @@ impl Runtime {
                 service.map_or_else(|| "".into(), |service| Arc::clone(&service.tenant))
             }
         };
-        self.policies
-            .apply(change, &mut self.engine, &self.events, tenant_of)
+        let applied = self.policies.apply(change, &mut self.engine, tenant_of);
+        self.pass_on_events();
+        applied
     }
 
     fn resume(

@@ -5,9 +5,10 @@ use tollgate_engine::chain::Which;
 
 use super::{Judge, Slot};
 use crate::datapath::apart::Asker;
+use crate::datapath::asking::Asking;
 use crate::datapath::past::{Regime, Serial};
 use crate::datapath::plan::{How, Installed, Place, Step};
-use crate::datapath::question::{Asking, Question};
+use crate::datapath::question::Question;
 use crate::datapath::version::Version;
 
 impl Slot {
@@ -57,7 +58,7 @@ impl Slot {
 
     /// Whether a version that is in no place any more has replies to judge.
     pub(in crate::datapath) fn keeps(&self, version: u32) -> bool {
-        let mut kept = self.past.kept.iter();
+        let mut kept = self.past.kept();
         kept.any(|kept| kept.number == version)
     }
 
@@ -122,7 +123,7 @@ impl Slot {
         let Some(ask) = step.ask_of(number) else {
             // It has nothing to say about this method.
             self.pass(questions);
-            return self.past.put_back(version);
+            return self.past.keep(version.serial, version);
         };
         let asker = Asker {
             slot: self.id,
@@ -140,7 +141,7 @@ impl Slot {
             counts.add(&std::mem::take(&mut version.counts));
         }
         if failed.or(unfit).is_none() {
-            return self.past.put_back(version);
+            return self.past.keep(version.serial, version);
         }
         self.note_last_words(&mut version);
         asking.meter.charge(self.account, 0);

@@ -9,8 +9,8 @@ use tollgate_engine::chain::{OnFault, Party, Trial, in_canary};
 use tollgate_policy_host::Hook;
 
 use super::puppet::{Act, Fate, Rig, installed, kept, put, read_view};
-use crate::datapath::command::Event;
 use crate::datapath::counts::ReportedPlace;
+use crate::datapath::events::PolicyEvent;
 use crate::datapath::plan::Installed;
 
 /// What stands at one step.
@@ -256,8 +256,8 @@ fn run(rig: &mut Rig, steps: &[(usize, Party)]) {
     let (mut faults, mut ended) = (0, 0);
     for event in rig.events() {
         match event {
-            Event::PolicyFaulted { .. } => faults += 1,
-            Event::CandidateFailed { .. } => ended += 1,
+            PolicyEvent::Faulted { .. } => faults += 1,
+            PolicyEvent::CandidateFailed { .. } => ended += 1,
             _ => {}
         }
     }

@@ -11,8 +11,8 @@ use super::puppet::{
     ALL, Act, CANT_RESTORE, CANT_SAVE, Fate, Rig, SAVES_ALL, code, fresh, heir, installed, kept,
     put, read_view, ticking, with_fuel,
 };
-use crate::datapath::command::Event;
 use crate::datapath::counts::ReportedPlace;
+use crate::datapath::events::PolicyEvent;
 use crate::datapath::plan::{How, Installed, Place, PolicyChange, Step};
 use crate::limits::{MAX_CHAINS, MAX_CHAINS_PER_TENANT};
 
@@ -182,7 +182,7 @@ fn what_versions_would_go_on_with_goes_to_another_process() {
     assert_eq!(versions, [(0, 1), (0, 2)]);
     let events = old.events();
     assert!(
-        matches!(events[..], [Event::PolicyFaulted { id: 1, .. }]),
+        matches!(events[..], [PolicyEvent::Faulted { id: 1, .. }]),
         "a fault as any other"
     );
     assert_eq!(next(&mut old, chain), 3, "nothing was taken");
@@ -225,7 +225,7 @@ fn a_version_that_cant_save_is_out_of_order_and_can_be_replaced() {
     assert!(error.contains("p0@1 of tenant t can't save"), "{error}");
     let events = rig.events();
     assert!(
-        matches!(events[..], [Event::PolicyFaulted { version: 1, .. }]),
+        matches!(events[..], [PolicyEvent::Faulted { version: 1, .. }]),
         "a fault as any other"
     );
     rig.apply(vec![upgrade()])
@@ -288,7 +288,7 @@ fn a_candidate_that_denies_more_is_dropped_and_its_calls_are_judged_as_before() 
     assert!((200..250).contains(&denied), "after {denied} denials");
     let events = rig.events();
     let [
-        Event::CandidateFailed {
+        PolicyEvent::CandidateFailed {
             id: 0,
             version: 2,
             reason,
@@ -435,7 +435,7 @@ fn calls_of_a_tenant_that_has_used_up_its_share_wait_then_are_refused_and_others
     assert_eq!(counts.cpu_ns, spent);
     rig.tend(u64::MAX / 2);
     let [
-        Event::Throttled {
+        PolicyEvent::Throttled {
             tenant,
             refused: told,
         },
@@ -554,7 +554,7 @@ fn ticks_come_when_they_are_due_and_a_tick_that_fails_is_a_fault() {
     rig.tend(start + second / 10);
     let events = rig.events();
     assert!(
-        matches!(events[..], [Event::PolicyFaulted { id: 1, .. }]),
+        matches!(events[..], [PolicyEvent::Faulted { id: 1, .. }]),
         "{} events",
         events.len()
     );

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tollgate_engine::chain::{OnFault, Party, Trial};
 use tollgate_engine::{CallKey, ChainId, Engine, ServiceId, Stage, Status};
 use tollgate_jit::{Codec, Projector};
@@ -15,16 +14,15 @@ use tollgate_schema::{Layouts, MessageId};
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::datapath::account::Accounts;
-use crate::datapath::command::Event;
 use crate::datapath::counts::{PolicyReport, ReportedPlace};
+use crate::datapath::events::PolicyEvent;
 use crate::datapath::ids::AccountId;
-use crate::datapath::message::{Body, Message};
+use crate::datapath::message::{Body, Message, Pool};
 use crate::datapath::parked::Position;
 use crate::datapath::plan::{
     Ask, How, Installed, MethodSteps, Patcher, Place, PolicyChange, Recipe, Running, Scope, Step,
 };
 use crate::datapath::policies::Policies;
-use crate::datapath::pool::Pool;
 use crate::datapath::question::Question;
 use crate::datapath::slot::SavedState;
 use crate::datapath::stopwatch::thread_ns;
@@ -350,8 +348,6 @@ pub(super) struct Rig {
     engine: Engine<Box<Message>>,
     service: Option<ServiceId>,
     pool: Pool,
-    sender: UnboundedSender<Event>,
-    pub(super) events: UnboundedReceiver<Event>,
     /// What judging had of the core, by the thread's clock.
     pub(super) core_ns: u64,
     /// What became of calls that were posted, by key.
@@ -383,15 +379,12 @@ impl Rig {
     }
 
     pub(super) fn with_share(percent: u8) -> Self {
-        let (sender, events) = unbounded_channel();
         Self {
             world: World::new(),
             policies: Policies::new(percent, Rate::default()),
             engine: Engine::new(),
             service: None,
             pool: Pool::new(),
-            sender,
-            events,
             core_ns: 0,
             fates: HashMap::new(),
             judged_in: 0,
@@ -410,12 +403,12 @@ impl Rig {
     /// Any change, of tenant `t`.
     pub(super) fn change(&mut self, change: PolicyChange) -> Result<(), String> {
         self.policies
-            .apply(change, &mut self.engine, &self.sender, |_| "t".into())
+            .apply(change, &mut self.engine, |_| "t".into())
     }
 
     /// What another process goes on with.
     pub(super) fn save(&mut self) -> Vec<SavedState> {
-        self.policies.save(&self.sender)
+        self.policies.save()
     }
 
     pub(super) fn remove(&mut self, remove: Vec<u32>) {
@@ -424,7 +417,7 @@ impl Rig {
             ..Default::default()
         };
         self.policies
-            .apply(change, &mut self.engine, &self.sender, |_| "t".into())
+            .apply(change, &mut self.engine, |_| "t".into())
             .unwrap();
     }
 
@@ -481,7 +474,7 @@ impl Rig {
             ..Default::default()
         };
         self.policies
-            .apply(change, &mut self.engine, &self.sender, |_| "t".into())
+            .apply(change, &mut self.engine, |_| "t".into())
             .unwrap();
         let Scope::Server { service, method } = *scope else {
             panic!("a service's chain");
@@ -552,11 +545,11 @@ impl Rig {
     }
 
     fn ask(&mut self, position: Position, is_resumed: bool, mut questions: Vec<Question>) {
-        let (pool, sender) = (&mut self.pool, &self.sender);
+        let pool = &mut self.pool;
         // Looking at the clock takes time as well, which is nobody's.
         let (first_ns, before_ns) = (thread_ns(), thread_ns());
         self.policies
-            .judge(position, is_resumed, &mut questions, pool, sender);
+            .judge(position, is_resumed, &mut questions, pool);
         let looking_ns = before_ns - first_ns;
         self.core_ns += (thread_ns() - before_ns).saturating_sub(looking_ns);
         let stopped = questions.partition_point(|question| question.stop.is_none());
@@ -645,11 +638,11 @@ impl Rig {
     }
 
     pub(super) fn tend(&mut self, now_ns: u64) {
-        self.policies.tend(now_ns, &self.engine, &self.sender);
+        self.policies.tend(now_ns, &self.engine);
     }
 
-    pub(super) fn events(&mut self) -> Vec<Event> {
-        std::iter::from_fn(|| self.events.try_recv().ok()).collect()
+    pub(super) fn events(&mut self) -> Vec<PolicyEvent> {
+        self.policies.take_events()
     }
 
     /// All of the memory of an attachment's stable, which is a puppet that [`SAVES_ALL`].

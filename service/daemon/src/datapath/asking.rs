@@ -1,0 +1,102 @@
+//! What judging needs besides the policies: buffers, processes, accounts and clocks.
+
+use tollgate_policy_host::{Hook, Rate};
+
+use crate::datapath::account::Accounts;
+use crate::datapath::apart::Processes;
+use crate::datapath::events::PolicyEvent;
+use crate::datapath::ids::{AccountId, Why};
+use crate::datapath::message::Pool;
+use crate::datapath::question::Question;
+use crate::datapath::stopwatch::Stopwatch;
+
+/// The time that fuel stands for, without a division.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FuelTime {
+    /// Nanoseconds per unit, times 2^20.
+    scaled: u64,
+}
+
+impl FuelTime {
+    pub(super) fn new(rate: Rate) -> Self {
+        let units = rate.units_per_microsecond();
+        Self {
+            scaled: (1000 << 20) / units,
+        }
+    }
+
+    #[inline]
+    pub(super) fn ns(self, fuel: u64) -> u64 {
+        // A batch's fuel is below 2^32: 8 x 10 ms.
+        fuel.saturating_mul(self.scaled) >> 20
+    }
+}
+
+/// What judging needs besides the policies.
+pub(super) struct Asking<'a> {
+    pub(super) hook: Hook,
+    pub(super) pool: &'a mut Pool,
+    pub(super) processes: &'a mut Processes,
+    /// Some question has been told to [`Question::stop`].
+    pub(super) has_stopped: bool,
+    /// Calls of this tenant wait for their account: who comes later waits behind them.
+    pub(super) is_queued: bool,
+    pub(super) meter: Meter<'a>,
+}
+
+impl Asking<'_> {
+    /// A policy delays a call.
+    #[cold]
+    pub(super) fn delay(&mut self, question: &mut Question, delay_us: u32) {
+        let at_ns = self.meter.watch.now_ns() + u64::from(delay_us) * 1000;
+        question.stop(Why::Until { at_ns });
+        self.has_stopped = true;
+    }
+}
+
+/// Who pays for what is run, and how much.
+pub(super) struct Meter<'a> {
+    pub(super) watch: Stopwatch,
+    /// What the policies' clock shows.
+    pub(super) time_ms: u64,
+    pub(super) fuel_time: FuelTime,
+    pub(super) accounts: &'a mut Accounts,
+    pub(super) events: &'a mut Vec<PolicyEvent>,
+}
+
+impl Meter<'_> {
+    #[inline]
+    pub(super) fn may_spend(&mut self, account: Option<AccountId>) -> bool {
+        let now_ns = self.watch.now_ns();
+        account.is_none_or(|id| self.accounts.may_spend(id, now_ns))
+    }
+
+    /// What was run since the last look at the clock is over, and has used so much fuel. Returns what it cost.
+    #[inline]
+    pub(super) fn charge(&mut self, account: Option<AccountId>, fuel: u64) -> u64 {
+        let cost_ns = self.watch.stop(self.fuel_time.ns(fuel));
+        if let Some(id) = account {
+            self.accounts.charge(id, cost_ns);
+        }
+        cost_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fuel_stands_for_time_to_a_thousandth() {
+        for units in [1, 7, 350, 3_499, 3_500] {
+            let rate = Rate::new(units);
+            let time = FuelTime::new(rate);
+            for fuel in [0, 100, 350_000, 280_000_000] {
+                let exact = rate.time(fuel).as_nanos() as u64;
+                let off = exact.abs_diff(time.ns(fuel));
+                assert!(off <= 1 + exact / 1000, "{fuel} at {units}: off by {off}");
+            }
+        }
+        assert_eq!(FuelTime::new(Rate::default()).ns(350_000) / 1000, 99);
+    }
+}
