@@ -217,6 +217,12 @@ const SERVICE_SIDE: &[&str] = &[
 ];
 const SHARED: &[&str] = &["tollgate-shm-abi"];
 
+/// Crates with files that use each other, and how many such files there are. The table is exact: it
+/// only ever gets shorter.
+const CIRCLES: &[(&str, usize)] = &[
+    ("@@", 0),
+];
+
 /// Dependencies that a crate exists to fence: each is named by these crates' code and by no other.
 /// An entry that ends in `*` stands for a family.
 const FENCED: &[(&str, &[&str])] = &[
@@ -395,24 +401,36 @@ fn crates_import_what_the_table_says() {
 }
 
 /// A reader can take the files of every crate in one order, each after all that it builds on. What
-/// counts as use is written in `tollgate_conformance::modules`.
+/// counts as use is written in `tollgate_conformance::modules`. [`CIRCLES`] has the files that are
+/// still to be untangled.
 #[test]
 fn no_modules_use_each_other() {
     let mut findings = Vec::new();
     let mut uses = 0;
     for (name, member) in workspace() {
-        for root in &member.roots {
-            let modules = Modules::read(root);
-            uses += modules.edges().values().map(BTreeMap::len).sum::<usize>();
-            for circle in modules.circles() {
-                findings.push(format!(
-                    "{name}: {} files use each other",
-                    circle.members.len()
-                ));
-                findings.extend(circle.way.iter().map(|(file, line, used)| {
-                    format!("    {}:{line} uses {used}", relative(file))
-                }));
-            }
+        let circles: Vec<_> = member
+            .roots
+            .iter()
+            .flat_map(|root| {
+                let modules = Modules::read(root);
+                uses += modules.edges().values().map(BTreeMap::len).sum::<usize>();
+                modules.circles()
+            })
+            .collect();
+        let files = circles.iter().map(|circle| circle.members.len()).sum();
+        let known = CIRCLES.iter().find(|(known, _)| *known == name);
+        let known = known.map_or(0, |(_, files)| *files);
+        if files == known {
+            continue;
+        }
+        findings.push(format!(
+            "{name}: {files} files use each other, and the table says {known}"
+        ));
+        for circle in circles {
+            findings.extend(circle.way.iter().map(|(file, line, used)| {
+                format!("    {}:{line} uses {used}", relative(file))
+            }));
+            findings.push(String::new());
         }
     }
     assert!(uses > 500, "only {uses} uses were found");

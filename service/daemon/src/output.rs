@@ -98,6 +98,7 @@ impl<'writer> FormatFields<'writer> for Escaped {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use std::sync::mpsc::{self, Receiver};
     use std::sync::{Arc, Mutex};
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use prost::Message as _;
 use tollgate_control::audit::Actor;
-use tollgate_control::{Cause, Isolation, Owner, PolicyVersion, StoreError, Token};
+use tollgate_control::{Isolation, Owner, PolicyVersion, StoreError, Token};
 use tollgate_engine::Status;
 use tollgate_policy_host::{Capabilities, Policy, Setup, foreign, limits as policy_limits};
 use tollgate_shm_abi::blob::blob_read;
@@ -18,11 +18,13 @@ use tollgate_shm_abi::messages::{
 };
 use tollgate_shm_abi::status::Code;
 
-use crate::control::connection::{self, Answer};
+use crate::control::answers::Answer;
 use crate::control::own_user::{is_own, own_user};
+use crate::control::refusals::{invalid, store_failed};
+use crate::control::state::Control;
 use crate::control::{
-    Control, console, ending, explain, given, lifecycle, live, origin, placing, prefetch, replay,
-    report, settings, takeover, watching,
+    console, descriptor_sets, ending, explain, given, lifecycle, live, origin, placing, prefetch,
+    replay, report, settings, takeover, watching,
 };
 use crate::limits::PROOF_BYTES;
 
@@ -46,20 +48,6 @@ pub(crate) fn authorize(socket: &ControlSocket) -> Result<Actor, Status> {
 /// Root and the daemon's own user are; root alone where others look like that user ([`own_user`]).
 pub(crate) fn is_operator(user: u32) -> bool {
     user == 0 || is_own(user)
-}
-
-/// The status for what the store refuses.
-pub(crate) fn store_failed(error: &StoreError) -> Status {
-    let code = match error.cause() {
-        Cause::Invalid => Code::INVALID_ARGUMENT,
-        Cause::Exists => Code::ALREADY_EXISTS,
-        Cause::Missing => Code::NOT_FOUND,
-        Cause::State => Code::FAILED_PRECONDITION,
-        Cause::Limit => Code::RESOURCE_EXHAUSTED,
-        Cause::Away => Code::UNAVAILABLE,
-        Cause::Broken => Code::INTERNAL,
-    };
-    Status::new(code, error.to_string())
 }
 
 /// Carries out one administrative request.
@@ -127,7 +115,7 @@ pub(crate) async fn handle(
         RequestBody::AuditShow(request) => report::answer(&report::audit(control, request.last)?)?,
         RequestBody::AuditVerify(_) => report::answer(&report::verify(control).await?)?,
         RequestBody::Prefetch(_) => {
-            let set = connection::descriptor_set("a prefetch", &fds)?;
+            let set = descriptor_sets::descriptor_set("a prefetch", &fds)?;
             report::answer(&prefetch::prefetch(control, set).await?)?
         }
         RequestBody::Settings(_) => report::answer(&settings::show(control))?,
@@ -156,10 +144,6 @@ pub(crate) async fn handle(
 fn token_of(token: &Token) -> Answer {
     let token = token.reveal().to_owned();
     ResponseBody::TenantAdded(TenantAdded { token }).into()
-}
-
-pub(super) fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Status {
-    Status::new(Code::INVALID_ARGUMENT, text)
 }
 
 async fn push(

@@ -76,7 +76,7 @@ impl Taken {
 
 impl Admission {
     /// For a process that may have so many descriptors; `None`: any number. Peers of its runtimes take some.
-    pub(crate) fn new(descriptors: Option<u64>, runtimes: usize) -> Rc<Admission> {
+    pub(super) fn new(descriptors: Option<u64>, runtimes: usize) -> Rc<Admission> {
         let all = descriptors.map_or(usize::MAX, |most| {
             usize::try_from(most).unwrap_or(usize::MAX)
         });

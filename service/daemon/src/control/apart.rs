@@ -8,7 +8,7 @@
 //!
 //! Invariant: a process is started by the control plane's own thread, because the kernel ends it with the thread that started it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +21,11 @@ use tollgate_policy_host::limits::APART_STALL;
 use tollgate_policy_host::{Policy, TenantLimits};
 use tollgate_shm_abi::status::Code;
 
-use crate::control::Control;
-use crate::control::admin::invalid;
 use crate::control::lifecycle::Seats;
-use crate::control::policies::{Loaded, Version, granted};
+use crate::control::model::{Loaded, Version};
+use crate::control::policies::granted;
+use crate::control::refusals::invalid;
+use crate::control::state::Control;
 use crate::datapath::Command;
 use crate::datapath::ids::ProcessId;
 use crate::datapath::plan::{Apart, How};
@@ -32,31 +33,6 @@ use crate::limits::{MAX_SPIN, PROCESS_OVERHEAD_BYTES};
 
 /// How often processes are looked at.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// All policy processes.
-#[derive(Default)]
-pub(crate) struct Processes {
-    by_tenant: HashMap<String, (ProcessId, Arc<Process>)>,
-    /// Seats of a tenant are taken one at a time. An entry is here while somebody takes one or waits for it.
-    turns: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
-    next: u32,
-    started: u64,
-    ended: u64,
-}
-
-impl Processes {
-    /// For `status`.
-    pub(crate) fn report(&self) -> serde_json::Value {
-        let processes = self.by_tenant.iter().map(|(tenant, (_, process))| {
-            serde_json::json!({
-                "tenant": tenant, "pid": process.pid(), "seats": process.seats(),
-                "resident_bytes": process.resident_bytes(),
-            })
-        });
-        let processes: Vec<_> = processes.collect();
-        serde_json::json!({"running": processes, "started": self.started, "ended": self.ended})
-    }
-}
 
 impl Control {
     /// Where an attachment's instances run: what it says itself, or what the daemon's configuration says about tenants.

@@ -12,7 +12,7 @@ use tollgate_control::{Attachment, Owner};
 use tollgate_engine::Status;
 use tollgate_policy_host::Hook;
 
-use crate::control::policies::{Loaded, Version};
+use crate::control::model::{Loaded, Version};
 use crate::datapath::plan::Ask;
 use crate::limits::{KEPT_ASKS, KEPT_ASKS_PER_OWNER};
 
@@ -31,7 +31,12 @@ struct Key {
 }
 
 impl Key {
-    fn new(attachment: &Attachment, version: u32, loaded: &Loaded, schema: &[u8; 32]) -> Key {
+    pub(super) fn new(
+        attachment: &Attachment,
+        version: u32,
+        loaded: &Loaded,
+        schema: &[u8; 32],
+    ) -> Key {
         let options = &attachment.options;
         Key {
             schema: *schema,

@@ -7,7 +7,8 @@ use tokio::io::unix::AsyncFd;
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport_rdma::{RdmaError, RdmaLink, RdmaListener};
 
-use crate::control::{Control, Watched, watch};
+use crate::control::reactor::{Watched, watch};
+use crate::control::state::Control;
 use crate::datapath::Command;
 use crate::limits::RDMA_ROUND;
 use crate::lines::log_limited;

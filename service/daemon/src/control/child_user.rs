@@ -7,7 +7,7 @@ use rustix::process::geteuid;
 use tollgate_policy_host::ChildUser;
 
 use crate::config::Config;
-use crate::control::DaemonError;
+use crate::control::error::DaemonError;
 
 /// Where the users of this host are.
 const USERS: &str = "/etc/passwd";

@@ -36,7 +36,7 @@ struct Place {
 }
 
 impl Compilation {
-    pub(crate) fn new(compiler: Compiler, workers: usize) -> Compilation {
+    pub(super) fn new(compiler: Compiler, workers: usize) -> Compilation {
         Compilation {
             compiler: Arc::new(compiler),
             workers: Arc::new(Semaphore::new(workers)),

@@ -11,30 +11,31 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use prost::Message as _;
-use tokio::io::Interest;
-use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
-use tokio::sync::{RwLock, RwLockReadGuard, oneshot};
+use tokio::sync::{RwLock, oneshot};
 use tollgate_control::{Side, TokenDigest};
 use tollgate_engine::{SessionId, Status};
-use tollgate_shm_abi::blob::blob_read;
-use tollgate_shm_abi::control::{ControlError, ControlSocket, Packet};
+use tollgate_shm_abi::control::{ControlSocket, Packet};
 use tollgate_shm_abi::descriptor::HeapSizes;
 use tollgate_shm_abi::limits::{MAX_LABEL_BYTES, MAX_MESSAGE_BYTES};
 use tollgate_shm_abi::messages::{
     Bind, Bound, BoundMethod, Done, FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS,
-    FEATURE_WAITS, Failure, OpenSession, Request, RequestBody, ResponseBody, SIDE_CLIENT,
-    SIDE_SERVER, SessionOpened,
+    FEATURE_WAITS, OpenSession, Request, RequestBody, ResponseBody, SIDE_CLIENT, SIDE_SERVER,
+    SessionOpened,
 };
 use tollgate_shm_abi::segment::ABI_VERSION;
 use tollgate_shm_abi::session::{SessionFds, SessionShape};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::text;
 
-use crate::control::heaps;
-use crate::control::policies::LiveBinding;
-use crate::control::schemas::{self, BoundSchema, Bringer, SetKey};
-use crate::control::turns::Turn;
-use crate::control::{Control, Watched, admin, admission, fitting, watch};
+use crate::control::answers::{Answer, failure};
+use crate::control::descriptor_sets::{descriptor_set, intern, one_descriptor};
+use crate::control::model::LiveBinding;
+use crate::control::packets::{Socket, hung_up, receive_in, send_packet};
+use crate::control::reactor::watch;
+use crate::control::schemas::{self, BoundSchema};
+use crate::control::sessions::{At, Connected};
+use crate::control::state::Control;
+use crate::control::{admin, admission, fitting, heaps, refusals};
 use crate::datapath::Command;
 use crate::datapath::binds::{BindAs, BindOutcome};
 use crate::datapath::steering::is_label;
@@ -45,14 +46,8 @@ use crate::limits::{
 use crate::lines::log_limited;
 use crate::targets;
 
-/// A watched control socket.
-pub(crate) type Socket = AsyncFd<Watched<ControlSocket>>;
-
-/// Where a session is: its runtime, and what it is called there. It may move between two requests of its application's.
-pub(crate) type At = Rc<Cell<(usize, SessionId)>>;
-
 /// The one session of a connection.
-struct Open {
+pub(super) struct Open {
     at: At,
     tenant: String,
     /// What it was opened with.
@@ -64,39 +59,6 @@ struct Open {
     place: admission::Session,
     /// Dropped with it.
     _heap: heaps::Heap,
-}
-
-/// What others than its connection know of an open session.
-pub(crate) struct Connected {
-    /// Told when the runtime has ended it.
-    ended: oneshot::Sender<Status>,
-    pub(super) at: At,
-    pub(super) socket: Rc<Socket>,
-    pub(super) tenant: String,
-    pub(super) token: TokenDigest,
-    pub(super) keeps_early_calls: bool,
-}
-
-impl Connected {
-    /// The session has ended: its application is told this.
-    pub(super) fn end(self, why: Status) {
-        let _connection_gone = self.ended.send(why);
-    }
-}
-
-/// An answer, with the descriptors that go along.
-pub(crate) struct Answer {
-    pub(crate) body: ResponseBody,
-    pub(crate) fds: Vec<OwnedFd>,
-}
-
-impl From<ResponseBody> for Answer {
-    fn from(body: ResponseBody) -> Self {
-        Answer {
-            body,
-            fds: Vec::new(),
-        }
-    }
 }
 
 /// Serves a connection until it closes.
@@ -172,7 +134,7 @@ struct Stranger<'c> {
 }
 
 impl<'c> Stranger<'c> {
-    fn new(control: &'c Control, socket: &Rc<Socket>) -> Stranger<'c> {
+    pub(super) fn new(control: &'c Control, socket: &Rc<Socket>) -> Stranger<'c> {
         let mut strangers = control.strangers.borrow_mut();
         strangers.insert(socket.as_raw_fd(), Rc::clone(socket));
         let socket = socket.as_raw_fd();
@@ -315,49 +277,6 @@ async fn talk(
     }
 }
 
-/// The next packet.
-pub(super) async fn receive(socket: &Socket) -> Option<Packet> {
-    let free = RwLock::new(());
-    let (packet, _turn) = receive_in(socket, &free).await?;
-    Some(packet)
-}
-
-/// The next packet, once it is its turn: while the lock is written, packets stay where they are.
-async fn receive_in<'t>(
-    socket: &Socket,
-    turns: &'t RwLock<()>,
-) -> Option<(Packet, RwLockReadGuard<'t, ()>)> {
-    let mut ready: Option<AsyncFdReadyGuard<'_, _>> = None;
-    loop {
-        let turn = turns.read().await;
-        // First look, then wait: `hung_up` may have taken the readiness of a packet that is here.
-        match socket.get_ref().0.recv() {
-            Ok(packet) => return Some((packet?, turn)),
-            Err(error) if error.is_would_block() => {
-                drop(turn);
-                if let Some(stale) = &mut ready {
-                    AsyncFdReadyGuard::clear_ready(stale);
-                }
-                ready = Some(socket.readable().await.ok()?);
-            }
-            Err(error) => {
-                tracing::debug!("a control connection broke: {error}");
-                return None;
-            }
-        }
-    }
-}
-
-/// Resolves once the other end is closed, so that a dead application doesn't keep its memory while a request of its waits.
-async fn hung_up(socket: &Socket) {
-    while let Ok(mut ready) = socket.ready(Interest::READABLE).await {
-        if ready.ready().is_read_closed() {
-            return;
-        }
-        ready.clear_ready();
-    }
-}
-
 /// Sends an answer. Whether the other end reads what it is told: one that doesn't is waited for so long only.
 async fn send(socket: &Socket, id: u64, answer: Answer) -> bool {
     let bytes = fitting::packet(id, answer.body);
@@ -374,29 +293,6 @@ async fn send_unless_hurried(control: &Control, socket: &Socket, id: u64, answer
         reads = send(socket, id, answer) => reads,
         () = control.hurry.notified() => false,
     }
-}
-
-pub(super) async fn send_packet(
-    socket: &Socket,
-    bytes: &[u8],
-    fds: &[BorrowedFd<'_>],
-) -> Result<(), ControlError> {
-    loop {
-        match socket.get_ref().0.send(bytes, fds) {
-            Err(error) if error.is_would_block() => match socket.writable().await {
-                Ok(mut ready) => ready.clear_ready(),
-                Err(_) => return Err(error),
-            },
-            sent => return sent,
-        }
-    }
-}
-
-pub(crate) fn failure(status: &Status) -> ResponseBody {
-    ResponseBody::Failure(Failure {
-        code: status.code.0,
-        message: status.message.clone().into_owned(),
-    })
 }
 
 type Served = Option<crate::datapath::binds::Bound>;
@@ -468,7 +364,7 @@ async fn open_session(
     let found = control
         .store
         .tenant_of(&token)
-        .map_err(|error| admin::store_failed(&error))?;
+        .map_err(|error| refusals::store_failed(&error))?;
     let tenant = found.ok_or_else(|| {
         let forgotten = forgotten(control);
         let text = format!(
@@ -725,63 +621,6 @@ impl Control {
             .misfits
             .note(tenant, schema, side, Instant::now());
     }
-}
-
-/// The one blob that `what` carries.
-pub(crate) fn descriptor_set(what: &str, fds: &[OwnedFd]) -> Result<Vec<u8>, Status> {
-    let blob = one_descriptor(what, fds)?;
-    blob_read(blob, tollgate_schema::limits::MAX_DESCRIPTOR_SET).map_err(|error| {
-        Status::new(
-            Code::INVALID_ARGUMENT,
-            format!("the schema can't be read: {error}"),
-        )
-    })
-}
-
-fn one_descriptor<'f>(what: &str, fds: &'f [OwnedFd]) -> Result<&'f OwnedFd, Status> {
-    match fds {
-        [blob] => Ok(blob),
-        _ => Err(Status::new(
-            Code::INVALID_ARGUMENT,
-            format!(
-                "{what} carries one descriptor, its schema; this one carried {}",
-                fds.len()
-            ),
-        )),
-    }
-}
-
-/// The schema's entry: found by the descriptor set's hash, or resolved. Its methods are compiled when they are called.
-pub(super) async fn intern(
-    control: &Control,
-    (turn, by): (&Turn, &Bringer),
-    bytes: Vec<u8>,
-    service: &str,
-) -> Result<Arc<BoundSchema>, Status> {
-    /// A larger descriptor set is resolved on a blocking thread: this one takes less than about 2 ms.
-    const RESOLVED_HERE: usize = 4 << 10;
-    /// A larger one is hashed there, too: this one takes about 0.3 ms.
-    const HASHED_HERE: usize = 256 << 10;
-    let (bytes, name) = (Arc::new(bytes), Arc::<str>::from(service));
-    let key = if bytes.len() <= HASHED_HERE {
-        SetKey::new(&bytes, service)
-    } else {
-        let (bytes, name) = (Arc::clone(&bytes), Arc::clone(&name));
-        turn.apart(move || SetKey::new(&bytes, &name)).await?
-    };
-    if let Some(known) = control.schemas.borrow_mut().known(&key) {
-        return Ok(known);
-    }
-    let resolved = if bytes.len() <= RESOLVED_HERE {
-        schemas::parse(&bytes, service)?
-    } else {
-        let bytes = Arc::clone(&bytes);
-        turn.apart(move || schemas::parse(&bytes, &name)).await??
-    };
-    control
-        .schemas
-        .borrow_mut()
-        .intern(key, resolved, &bytes, by)
 }
 
 /// Where a client's calls go, if they may go there; none: this host.

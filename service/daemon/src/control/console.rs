@@ -18,7 +18,8 @@ use tollgate_shm_abi::messages::{
 };
 use tollgate_shm_abi::status::Code;
 
-use crate::control::{Control, lifecycle, live, report, watching};
+use crate::control::state::Control;
+use crate::control::{lifecycle, live, report, watching};
 use crate::limits::{CONSOLE_DENIALS, CONSOLE_RECORDS};
 
 /// `tollgate console`: a link, and somebody who listens there.

@@ -1,8 +1,5 @@
 //! Where applications and peers come in.
 
-use std::cell::RefCell;
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +10,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tollgate_shm_abi::control::ControlListener;
 
-use crate::control::{Control, Watched, connection, watch};
+use crate::control::connection;
+use crate::control::reactor::Watched;
+use crate::control::state::Control;
 use crate::datapath::Command;
 use crate::limits::ACCEPTED_UNSEEN;
 use crate::lines::log_limited;
@@ -21,61 +20,31 @@ use crate::lines::log_limited;
 /// How long nobody is accepted after somebody couldn't be: out of descriptors, say, and others may close some.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The listeners, and who accepts from them while they are open. While they are shut, whoever connects waits.
-#[derive(Default)]
-pub(crate) struct Doors {
-    applications: Option<Rc<AsyncFd<Watched<ControlListener>>>>,
-    peers: Option<Rc<TcpListener>>,
-    accepting: RefCell<Vec<JoinHandle<()>>>,
+/// Opens the listeners of `control`.
+pub(super) fn open(control: &Rc<Control>) {
+    let control_of = Rc::downgrade(control);
+    control
+        .doors
+        .open_with(move || control_of.upgrade().map_or_else(Vec::new, |of| accept(&of)));
 }
 
-impl Doors {
-    pub(crate) fn new(
-        applications: ControlListener,
-        peers: Option<std::net::TcpListener>,
-    ) -> std::io::Result<Doors> {
-        Ok(Doors {
-            applications: Some(Rc::new(watch(applications)?)),
-            peers: peers.map(TcpListener::from_std).transpose()?.map(Rc::new),
-            accepting: RefCell::default(),
-        })
+/// Starts those who accept.
+fn accept(control: &Rc<Control>) -> Vec<JoinHandle<()>> {
+    let mut accepting = Vec::new();
+    if let Some(listener) = &control.doors.applications {
+        let accept = applications(Rc::clone(control), Rc::clone(listener));
+        accepting.push(tokio::task::spawn_local(accept));
     }
-
-    /// Where peers come in.
-    pub(crate) fn listen(&self) -> Option<SocketAddr> {
-        self.peers.as_ref()?.local_addr().ok()
-    }
-
-    pub(crate) fn open(&self, control: &Rc<Control>) {
-        let mut accepting = self.accepting.borrow_mut();
-        if let Some(listener) = &self.applications {
-            let accept = applications(Rc::clone(control), Rc::clone(listener));
+    if let Some(listener) = &control.doors.peers {
+        let accept = peers(Rc::clone(control), Rc::clone(listener));
+        accepting.push(tokio::task::spawn_local(accept));
+        #[cfg(feature = "rdma")]
+        if let Ok(address) = listener.local_addr() {
+            let accept = crate::control::by_rdma::peers(Rc::clone(control), address);
             accepting.push(tokio::task::spawn_local(accept));
         }
-        if let Some(listener) = &self.peers {
-            let accept = peers(Rc::clone(control), Rc::clone(listener));
-            accepting.push(tokio::task::spawn_local(accept));
-            #[cfg(feature = "rdma")]
-            if let Ok(address) = listener.local_addr() {
-                let accept = crate::control::by_rdma::peers(Rc::clone(control), address);
-                accepting.push(tokio::task::spawn_local(accept));
-            }
-        }
     }
-
-    pub(crate) fn shut(&self) {
-        for accepting in self.accepting.borrow_mut().drain(..) {
-            accepting.abort();
-        }
-    }
-
-    /// Both, for another process: applications', and peers' if there is one.
-    pub(crate) fn descriptors(&self) -> std::io::Result<Vec<OwnedFd>> {
-        let applications = self.applications.iter().map(|at| at.get_ref().0.as_fd());
-        let peers = self.peers.iter().map(|at| at.as_fd());
-        let all = applications.chain(peers);
-        all.map(|fd| fd.try_clone_to_owned()).collect()
-    }
+    accepting
 }
 
 async fn applications(control: Rc<Control>, listener: Rc<AsyncFd<Watched<ControlListener>>>) {

@@ -17,9 +17,9 @@ use tollgate_engine::Status;
 use tollgate_shm_abi::messages::{PolicyDelete, TenantRemove, TenantRotate};
 use tollgate_shm_abi::status::Code;
 
-use crate::control::Control;
-use crate::control::admin::store_failed;
 use crate::control::lifecycle;
+use crate::control::refusals::store_failed;
+use crate::control::state::Control;
 use crate::datapath::Command;
 
 /// Gives a tenant another token. Without grace the sessions of the one before end at once; with it, when its time is over.

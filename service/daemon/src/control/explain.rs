@@ -30,13 +30,14 @@ use tollgate_shm_abi::messages::{Explain, SIDE_ANY};
 use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::status::Code;
 
-use crate::control::Control;
-use crate::control::admin::{invalid, store_failed};
-use crate::control::connection;
+use crate::control::descriptor_sets;
 use crate::control::lifecycle::side_of;
-use crate::control::policies::{Live, LiveBinding, Loaded, Version, granted};
+use crate::control::model::{Live, LiveBinding, Loaded, Version};
+use crate::control::policies::granted;
+use crate::control::refusals::{invalid, store_failed};
 use crate::control::replay::{Kinds, kinds_in, readable, told};
 use crate::control::schemas::BoundSchema;
+use crate::control::state::Control;
 use crate::control::turns::Turn;
 use crate::control::watching::{no_method, no_tenant};
 use crate::datapath::plan::{Ask, Patcher};
@@ -105,9 +106,9 @@ pub(super) async fn explain(
     }
     let schema = match request.has_schema {
         true => {
-            let set = connection::descriptor_set("a question", &fds[..1])?;
+            let set = descriptor_sets::descriptor_set("a question", &fds[..1])?;
             let operators = (&Turn::operators(), &None);
-            connection::intern(control, operators, set, &request.service).await?
+            descriptor_sets::intern(control, operators, set, &request.service).await?
         }
         false => bound(control, &request, &sides)?,
     };
@@ -328,7 +329,7 @@ fn interrogate(
 
 impl Witness {
     /// What it answers, what it was shown, and what that took.
-    fn ask(
+    pub(super) fn ask(
         &self,
         hook: Hook,
         (program, kinds): (&Program, Kinds<'_>),

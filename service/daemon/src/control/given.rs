@@ -8,11 +8,11 @@ use tollgate_control::ALL;
 use tollgate_engine::Status;
 use tollgate_policy_host::Policy;
 
-use crate::control::Control;
-use crate::control::admin::invalid;
-use crate::control::connection::descriptor_set;
+use crate::control::descriptor_sets::descriptor_set;
 use crate::control::policies::check_fields;
+use crate::control::refusals::invalid;
 use crate::control::schemas::{self, BoundSchema};
+use crate::control::state::Control;
 use crate::control::turns::Turn;
 
 /// Every service of it; there is one at least.

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use tollgate_transport::PresharedKey;
 
+use crate::control::error::{DaemonError, failed};
 use crate::control::own_user::is_own;
-use crate::control::{DaemonError, failed};
 
 /// In a directory: others can't remove or replace files of this user's.
 const STICKY: u32 = 0o1000;
@@ -19,7 +19,7 @@ const STICKY: u32 = 0o1000;
 ///
 /// # Errors
 /// A sentence that says what to do.
-pub(crate) fn read(path: &Path) -> Result<PresharedKey, DaemonError> {
+pub(super) fn read(path: &Path) -> Result<PresharedKey, DaemonError> {
     let doing = format!("the key in {} can't be used", path.display());
     let failed = failed(&doing);
     let mut secret = Vec::new();

@@ -12,7 +12,8 @@ use tollgate_shm_abi::wait::now_ns;
 use tollgate_telemetry::histogram::{Histogram, SCALE};
 use tollgate_telemetry::metrics::{Family, Point, Value as Number};
 
-use crate::control::{Control, telemetry};
+use crate::control::state::Control;
+use crate::control::telemetry;
 
 /// All metrics, and how much of what there is.
 pub(super) async fn report(control: &Control) -> Result<Value, Status> {

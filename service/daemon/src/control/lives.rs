@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tollgate_control::{ALL, Target};
 use tollgate_engine::slots::Slots;
 
-use crate::control::policies::Live;
+use crate::control::model::Live;
 
 /// All of them, by id.
 #[derive(Default)]

@@ -8,7 +8,7 @@ use tollgate_shm_abi::messages::PolicyProof;
 use tollgate_shm_abi::status::Code;
 
 use crate::config::Config;
-use crate::control::{DaemonError, failed};
+use crate::control::error::{DaemonError, failed};
 use crate::limits::SIGNATURES;
 
 /// Reads the keys that the configuration names.

@@ -14,24 +14,23 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use std::sync::Arc;
 use tokio::sync::{OwnedRwLockWriteGuard, RwLock, oneshot};
 use tokio::time::timeout;
 use tollgate_control::audit::Actor;
 use tollgate_control::{ALL, Owner, Store};
-use tollgate_engine::limits::MAX_BIRTHS;
-use tollgate_engine::{Birth, Status};
+use tollgate_engine::Status;
 use tollgate_shm_abi::messages::TenantMove;
 use tollgate_shm_abi::status::Code;
 
-use crate::control::admin::{invalid, store_failed};
-use crate::control::{Control, DaemonError, failed};
+use crate::control::error::{DaemonError, failed};
+use crate::control::refusals::{invalid, store_failed};
+use crate::control::state::Control;
 use crate::datapath::command::Map;
 use crate::datapath::migration::{Move, Moved};
-use crate::datapath::placement::next_birth;
 use crate::datapath::{Command, Placement};
 use crate::limits::{MAX_SESSIONS, MOVE_PATIENCE};
 
@@ -50,15 +49,6 @@ pub(super) fn restored(store: &Store, runtimes: usize) -> Result<Placement, Daem
         placement.assign(&tenant.into(), runtime);
     }
     Ok(placement)
-}
-
-/// The next engine's birth.
-pub(super) fn birth() -> Result<Birth, DaemonError> {
-    next_birth().ok_or_else(|| {
-        DaemonError(format!(
-            "{MAX_BIRTHS} runtimes have been started since this daemon was, upgrades included: restart it"
-        ))
-    })
 }
 
 /// `tollgate tenant move`. Tells where the tenant lives, and what it took.

@@ -9,9 +9,10 @@ use tokio::time::Instant;
 use tollgate_engine::Status;
 use tollgate_shm_abi::status::Code;
 
+use crate::control::error::{DaemonError, failed};
 use crate::control::schemas::{self, BoundSchema};
+use crate::control::state::Control;
 use crate::control::turns::Turn;
-use crate::control::{Control, DaemonError, failed};
 use crate::limits::PREFETCH_TIMEOUT;
 
 /// How often a look is taken at what has been compiled.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::Value;
 use tollgate_control::audit::{Actor, Event};
 
-use crate::control::Control;
+use crate::control::state::Control;
 use crate::limits::{AUDIT_FLUSH, STATE_RETRY};
 
 impl Control {

@@ -22,11 +22,12 @@ use tollgate_schema::{Kind, Layouts, MessageId};
 use tollgate_shm_abi::messages::PolicyDiff;
 use tollgate_shm_abi::status::Code;
 
-use crate::control::Control;
-use crate::control::admin::{invalid, store_failed};
 use crate::control::lifecycle::selection_of;
-use crate::control::policies::{Loaded, granted};
+use crate::control::model::Loaded;
+use crate::control::policies::granted;
+use crate::control::refusals::{invalid, store_failed};
 use crate::control::schemas::BoundSchema;
+use crate::control::state::Control;
 use crate::datapath::Command;
 use crate::datapath::counts::RecordedView;
 use crate::limits::{REPLAY_INSTANCES, SHOWN_DIFFERENCES};

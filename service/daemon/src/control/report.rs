@@ -14,10 +14,11 @@ use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport::frame::{self, feature_names};
 
-use crate::control::Control;
-use crate::control::admin::{invalid, store_failed};
-use crate::control::connection::Answer;
-use crate::control::policies::{Attachments, Live};
+use crate::control::answers::Answer;
+use crate::control::model::Live;
+use crate::control::policies::Attachments;
+use crate::control::refusals::{internal, invalid, store_failed};
+use crate::control::state::Control;
 use crate::datapath::Command;
 use crate::datapath::counts::{Counts, PolicyReport};
 use crate::datapath::metrics::NamedMetrics;
@@ -32,10 +33,6 @@ pub(super) fn answer(report: &Value) -> Result<Answer, Status> {
         body: ResponseBody::Report(Blob {}),
         fds: vec![blob],
     })
-}
-
-pub(super) fn internal(error: impl std::fmt::Display) -> Status {
-    Status::new(Code::INTERNAL, error.to_string())
 }
 
 /// The attachments that a change was about.
@@ -100,7 +97,7 @@ struct Joined<'a> {
 }
 
 impl<'a> Joined<'a> {
-    fn new(
+    pub(super) fn new(
         control: &'a Control,
         lives: impl Iterator<Item = (u32, &'a Live)>,
         report: &'a Report,

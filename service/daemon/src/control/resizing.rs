@@ -13,10 +13,10 @@ use tollgate_engine::Status;
 use tollgate_shm_abi::status::Code;
 
 use crate::config::Config;
-use crate::control::admin::store_failed;
-use crate::control::policies::{Faults, Live, Version};
-use crate::control::report::internal;
-use crate::control::{Control, start_runtime};
+use crate::control::model::{Faults, Live, Version};
+use crate::control::refusals::{internal, store_failed};
+use crate::control::runtimes::start_runtime;
+use crate::control::state::Control;
 use crate::datapath::command::Map;
 use crate::datapath::plan::{How, Place, PolicyChange, Running};
 use crate::datapath::report::Report;

@@ -33,8 +33,7 @@ use crate::limits::{
     MAX_KNOWN_SETS, MAX_KNOWN_SETS_PER_TENANT, MAX_PREFETCHED, MAX_SCHEMA_BYTES_PER_TENANT,
     MAX_SCHEMAS, MAX_SCHEMAS_PER_TENANT,
 };
-use crate::machine_code::Method;
-use crate::machine_code::{Compiler, Streams};
+use crate::machine_code::{Compiler, Method, Streams};
 
 /// A service's schema with what chains need to know of it.
 pub(crate) struct BoundSchema {
@@ -91,7 +90,7 @@ pub(crate) struct SetKey {
 
 impl SetKey {
     /// Takes about 1 ms per MiB.
-    pub(crate) fn new(descriptor_set: &[u8], service: &str) -> Self {
+    pub(super) fn new(descriptor_set: &[u8], service: &str) -> Self {
         Self {
             digest: Sha256::digest(descriptor_set).into(),
             service: service.to_owned(),
@@ -143,7 +142,7 @@ pub(crate) struct Schemas {
 }
 
 impl Schemas {
-    pub(crate) fn new(compiler: Compiler) -> Self {
+    pub(super) fn new(compiler: Compiler) -> Self {
         Self {
             compiler,
             by_hash: HashMap::new(),

@@ -5,19 +5,19 @@
 
 use std::sync::Arc;
 
-use rustix::process::{Resource, getrlimit};
 use rustix::thread::CpuSet;
 use serde_json::{Value, json};
 use tollgate_control::audit::{Actor, Event};
 use tollgate_engine::Status;
 use tollgate_shm_abi::messages::SettingsChange;
-use tollgate_transport::LinkConfig;
 
 use crate::config::Config;
-use crate::control::admin::{invalid, store_failed};
-use crate::control::{Control, DaemonError, failed};
+use crate::control::error::{DaemonError, failed};
+use crate::control::refusals::{invalid, store_failed};
+use crate::control::runtimes::tuning;
+use crate::control::state::Control;
+use crate::datapath::Command;
 use crate::datapath::plan::CpuLimit;
-use crate::datapath::{Command, PeerRoom, Tuning, Watch};
 use crate::limits::MAX_CORE;
 use crate::settings::{Change, Settings};
 
@@ -143,32 +143,5 @@ impl Control {
             fuel_per_call,
             apart_ns: self.apart_ns(fuel_per_call),
         }
-    }
-}
-
-/// How a runtime works by a configuration, while nobody watches calls.
-pub(super) fn tuning(config: &Config, runtime: usize, link: LinkConfig) -> Tuning {
-    Tuning {
-        core: config.cores.get(runtime).copied(),
-        waiting: config.waiting,
-        spin_us: config.spin_us,
-        scheduling: config.scheduling,
-        wait_target: config.wait_target(),
-        link: LinkConfig {
-            window_calls: config.link.window_calls,
-            window_bytes: config.link.window_bytes,
-            ..link
-        },
-        room: PeerRoom::of_each(config.runtimes(), getrlimit(Resource::Nofile).current),
-        cpu_share_percent: config.policies.cpu_share_percent,
-        telemetry: Watch {
-            durations: config.telemetry.durations,
-            traces: config.telemetry.is_told() || config.telemetry.kept_spans > 0,
-            sampler: config.telemetry.sampler(),
-            told: config.telemetry.is_told(),
-            kept_spans: config.telemetry.kept_spans as usize,
-            taps: Arc::default(),
-            lines: config.telemetry.is_told() || config.telemetry.log_failures,
-        },
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use tollgate_shm_abi::control::{ControlListener, ListenError};
 
 use crate::config::Config;
-use crate::control::{DaemonError, failed};
+use crate::control::error::{DaemonError, failed};
 
 /// Where the groups of this host are.
 const GROUPS: &str = "/etc/group";
@@ -44,7 +44,7 @@ impl Access {
     }
 
     /// Puts it in force for a socket that is this daemon's.
-    fn apply(&self, path: &Path) -> Result<(), String> {
+    pub(super) fn apply(&self, path: &Path) -> Result<(), String> {
         if let Some(group) = self.group {
             let changed = lchown(path, None, Some(group));
             changed.map_err(|error| {
@@ -168,7 +168,7 @@ impl From<ListenError> for NotListening {
 mod tests {
     use super::*;
 
-    fn config(socket: Option<&Path>) -> Config {
+    pub(super) fn config(socket: Option<&Path>) -> Config {
         Config {
             socket: socket.map(Path::to_owned),
             ..Config::default()

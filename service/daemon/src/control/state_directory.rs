@@ -4,7 +4,7 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use crate::control::DaemonError;
+use crate::control::error::DaemonError;
 use crate::control::own_user::is_own;
 
 /// The right to write, of everybody but the owner.

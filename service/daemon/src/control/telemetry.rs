@@ -17,87 +17,27 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tollgate_engine::Status;
-use tollgate_shm_abi::wait::now_ns;
-use tollgate_telemetry::export::{Counts as Exports, Exporter, Fate};
+use tollgate_telemetry::export::{Counts as Exports, Fate};
 use tollgate_telemetry::histogram::{Histogram, seconds};
 use tollgate_telemetry::limits::{COLLECT_EVERY, MAX_RECORDS};
 use tollgate_telemetry::metrics::{Family, Kind, Metrics, OVERFLOW, Value};
-use tollgate_telemetry::otlp::Daemon;
-use tollgate_telemetry::prometheus::{Format, Now, write};
+use tollgate_telemetry::prometheus::{Format, write};
 use tollgate_telemetry::record::{DECISION, Line, Record, Side};
 use tollgate_telemetry::scrape;
 
-use crate::control::{Control, DaemonError, failed, watching};
+use crate::control::exporters::{Exporters, now};
+use crate::control::state::Control;
+use crate::control::watching;
 use crate::datapath::Command;
 use crate::datapath::counts::{Counts, decision};
 use crate::datapath::durations::{Kind as Measured, MeasuredOf, is_error};
 use crate::datapath::report::Report;
 
 type Labels = Vec<(&'static str, Cow<'static, str>)>;
-
-/// Who gets what, but for who scrapes.
-#[derive(Default)]
-pub(super) struct Exporters(Vec<(Option<String>, Exporter)>);
-
-impl Exporters {
-    /// Within the control plane's reactor.
-    pub(super) fn start(control: &Control) -> Result<Exporters, DaemonError> {
-        let config = control.config();
-        let cant = failed("telemetry can't be exported");
-        let endpoints = config.telemetry.endpoints().map_err(|error| cant(&error))?;
-        let daemon = Daemon {
-            name: config.name.clone(),
-            version: env!("CARGO_PKG_VERSION"),
-            started_unix_ns: now().unix_ns,
-        };
-        let mut exporters = Vec::new();
-        for (tenant, endpoint) in endpoints {
-            if endpoint.shows_headers() {
-                let url = endpoint.url();
-                tracing::warn!("{url} gets its headers in the clear: https hides them");
-            }
-            let exporter = Exporter::start(endpoint, daemon.clone());
-            let exporter = exporter.map_err(|error| cant(&error))?;
-            exporters.push((tenant.map(str::to_owned), exporter));
-        }
-        Ok(Exporters(exporters))
-    }
-
-    fn push(&self, record: Record, now: Now) {
-        let whose = Arc::clone(record.tenant());
-        let own = self.0.iter().filter(|(tenant, _)| tenant.is_some());
-        for (_, exporter) in own.filter(|(tenant, _)| tenant.as_deref() == Some(&*whose)) {
-            exporter.push(record.clone().for_tenant(), now);
-        }
-        let everything = self.0.iter().find(|(tenant, _)| tenant.is_none());
-        if let Some((_, exporter)) = everything {
-            exporter.push(record, now);
-        }
-    }
-
-    fn snapshot(&self, metrics: &Metrics, now: Now) {
-        for (tenant, exporter) in &self.0 {
-            let seen = match tenant {
-                Some(tenant) => metrics.of_tenant(tenant),
-                None => metrics.clone(),
-            };
-            exporter.snapshot(seen, now);
-        }
-    }
-}
-
-/// What the clocks say.
-pub(super) fn now() -> Now {
-    let unix = SystemTime::now().duration_since(UNIX_EPOCH);
-    Now {
-        unix_ns: unix.map_or(0, |unix| unix.as_nanos() as u64),
-        monotonic_ns: now_ns(),
-    }
-}
 
 /// How long before an address is tried again that another process still listens on: the one that this one has taken over from, say.
 const LISTEN_AGAIN: Duration = Duration::from_millis(200);

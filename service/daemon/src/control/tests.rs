@@ -1,12 +1,30 @@
 //! A control plane with a runtime that nobody runs.
-
 #![allow(clippy::unwrap_used)]
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Instant;
 
-use super::*;
+use tokio::sync::{Notify, mpsc};
+use tollgate_control::Store;
+use tollgate_policy_host::{ChildUser, Compiler, CompilerConfig, Host, HostConfig, Rate};
+use tollgate_provenance::TrustedKeys;
+use tollgate_shm_abi::status::Code;
+use tollgate_transport::LinkConfig;
+
+use crate::config::Config;
+use crate::control::compile::Compilation;
+use crate::control::listeners::Doors;
+use crate::control::schemas::Schemas;
+use crate::control::state::Control;
 use crate::datapath::Runtime;
+use crate::datapath::placement::Placement;
+use crate::datapath::plan::PolicyChange;
+use crate::limits::COMMAND_TIMEOUT;
+use crate::rdma::Rdma;
+use crate::settings::Settings;
 
 /// What it sends stays with the runtime.
 pub(super) fn control() -> (Rc<Control>, Runtime) {

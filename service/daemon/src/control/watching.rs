@@ -11,80 +11,25 @@
 //!
 //! Absent on purpose: messages' fields, which a runtime doesn't have any more when a call ends.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::Instant;
-use tollgate_control::audit::rfc3339;
 use tollgate_engine::Status;
 use tollgate_schema::spelling::did_you_mean;
 use tollgate_shm_abi::messages::{Tap as Watched, TraceShow};
 use tollgate_shm_abi::status::Code;
 use tollgate_telemetry::prometheus::Now;
-use tollgate_telemetry::record::{
-    Attribute, Attributes, Event, POLICY, PROVIDERS_POLICY, Record, Side, Span,
-};
+use tollgate_telemetry::record::{Side, Span};
 use tollgate_telemetry::w3c::TraceId;
 
-use crate::control::Control;
-use crate::control::admin::{invalid, store_failed};
-use crate::control::telemetry::now;
+use crate::control::exporters::now;
+use crate::control::refusals::{invalid, store_failed};
+use crate::control::state::Control;
+use crate::control::taps::{Open, denied_by, told};
 use crate::datapath::{Command, Tap};
-use crate::limits::{MAX_SHOWN_TRACES, MAX_TAPPED, MAX_TAPS, TAP_PATIENCE};
-
-/// Everybody who watches.
-#[derive(Default)]
-pub(super) struct Taps {
-    open: BTreeMap<u64, Open>,
-    opened: u64,
-}
-
-struct Open {
-    tap: Tap,
-    seen: VecDeque<Value>,
-    /// Calls that runtimes had too many of, or that there was no room for here.
-    missed: u64,
-    asked: Instant,
-}
-
-impl Taps {
-    /// Whether anybody watches.
-    pub(super) fn any(&self) -> bool {
-        !self.open.is_empty()
-    }
-
-    /// What runtimes are told.
-    pub(super) fn in_force(&self) -> Arc<[Tap]> {
-        self.open.values().map(|open| open.tap.clone()).collect()
-    }
-
-    /// A call has ended.
-    pub(super) fn note(&mut self, record: &Record, now: Now) {
-        if self.open.is_empty() {
-            return;
-        }
-        let (span, withheld, is_traced) = match record {
-            Record::Span(span) => (&**span, 0, true),
-            Record::Tapped(tapped) => (&tapped.span, tapped.withheld, false),
-            Record::Line(_) => return,
-        };
-        let is_denied = denied_by(&span.attributes).is_some();
-        for open in self.open.values_mut() {
-            // Whose they were isn't known: everybody has missed them.
-            open.missed += withheld;
-            let code = span.outcome.code;
-            if !open.tap.takes(&span.tenant, &span.method, code, is_denied) {
-                continue;
-            }
-            match open.seen.len() < MAX_TAPPED {
-                true => open.seen.push_back(told(span, is_traced, now)),
-                false => open.missed += 1,
-            }
-        }
-    }
-}
+use crate::limits::{MAX_SHOWN_TRACES, MAX_TAPS, TAP_PATIENCE};
 
 /// Begins to watch, or goes on.
 pub(super) async fn tap(control: &Control, request: Watched) -> Result<Value, Status> {
@@ -269,49 +214,4 @@ fn newest(spans: &[Arc<Span>], most: usize, now: Now) -> Vec<Value> {
         line
     };
     newest.map(line).collect()
-}
-
-/// The policy that denied a call, and whether it is the provider's.
-fn denied_by(attributes: &Attributes) -> Option<(Value, bool)> {
-    let mut attributes = attributes.iter();
-    attributes.find_map(|(key, value)| match *key {
-        POLICY => Some((plain(value), false)),
-        PROVIDERS_POLICY => Some((plain(value), true)),
-        _ => None,
-    })
-}
-
-fn plain(attribute: &Attribute) -> Value {
-    match attribute {
-        Attribute::Text(text) => text.as_ref().into(),
-        Attribute::Number(number) => (*number).into(),
-    }
-}
-
-/// One side of a call. Only of one that is traced others know the trace.
-fn told(span: &Span, is_traced: bool, now: Now) -> Value {
-    let event = |event: &Event| {
-        let more = event.attributes.iter();
-        let more = more.map(|(key, value)| ((*key).to_owned(), plain(value)));
-        json!({
-            "name": event.name, "after_us": event.at_ns.saturating_sub(span.began_ns) / 1_000,
-            "attributes": more.collect::<Map<_, _>>(),
-        })
-    };
-    let (policy, is_providers) = denied_by(&span.attributes).unzip();
-    let mut attributes = span.attributes.iter();
-    let peer = attributes.find(|(key, _)| *key == "network.peer.address");
-    json!({
-        "tenant": &*span.tenant, "method": span.method,
-        "side": match span.side { Side::Client => "client", Side::Server => "server" },
-        "status": span.outcome.code, "message": span.outcome.message,
-        "denied_by": policy, "providers": is_providers, "peer": peer.map(|(_, peer)| plain(peer)),
-        "began": rfc3339(UNIX_EPOCH + Duration::from_nanos(now.unix_of(span.began_ns))),
-        "took_us": span.ended_ns.saturating_sub(span.began_ns) / 1_000,
-        "trace": is_traced.then(|| span.trace.to_string()),
-        "span": is_traced.then(|| span.span.to_string()),
-        "parent": span.parent.map(|parent| parent.to_string()),
-        "events": span.events.iter().map(event).collect::<Vec<_>>(),
-        "dropped_events": span.dropped_events,
-    })
 }

@@ -72,11 +72,11 @@ mod traces;
 pub(crate) mod tuning;
 mod version;
 
-pub(crate) use command::{Command, Event, Handle};
+pub(crate) use command::{Command, Event};
 pub(crate) use peer_room::PeerRoom;
 pub(crate) use placement::Placement;
 pub(crate) use question::{Unchanged, patch_change};
 #[cfg(test)]
 pub(crate) use runtime::Runtime;
 pub(crate) use runtime::{Options, spawn};
-pub(crate) use tuning::{Tap, Tuning, Watch};
+pub(crate) use tuning::Tap;

@@ -68,6 +68,12 @@ impl Peers {
     }
 }
 
+/// The last link that found no room, for reports.
+pub(crate) struct Full {
+    pub(super) why: String,
+    pub(super) at_ns: u64,
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -104,10 +110,4 @@ mod tests {
         assert_eq!(peers.last_error("acme", &peer(0)), None);
         assert!(peers.last_error("acme", &peer(1)).is_some());
     }
-}
-
-/// The last link that found no room, for reports.
-pub(crate) struct Full {
-    pub(super) why: String,
-    pub(super) at_ns: u64,
 }

@@ -15,14 +15,13 @@ use tollgate_policy_host::{
 };
 use tollgate_shm_abi::status::Code;
 
-use crate::control::Control;
-use crate::control::admin::invalid;
 use crate::control::apart::check_isolation;
 use crate::control::lifecycle::{Next, Plan, Seats, refused};
-use crate::control::policies::{
-    Attachments, Faults, Live, Loaded, Version, check_grants, check_relevant, granted,
-};
+use crate::control::model::{Faults, Live, Loaded, Version};
+use crate::control::policies::{Attachments, check_grants, check_relevant, granted};
+use crate::control::refusals::invalid;
 use crate::control::schemas::BoundSchema;
+use crate::control::state::Control;
 use crate::datapath::plan::{How, Place, Recipe, Running};
 use crate::limits::QUICK_SETUP;
 

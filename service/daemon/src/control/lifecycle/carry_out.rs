@@ -9,9 +9,9 @@ use std::rc::Rc;
 use tollgate_control::{ALL, Target};
 use tollgate_engine::Status;
 
-use crate::control::Control;
 use crate::control::lifecycle::{Next, Plan, Seats, Told, refused};
-use crate::control::policies::{Faults, Live, Version};
+use crate::control::model::{Faults, Live, Version};
+use crate::control::state::Control;
 use crate::datapath::plan::{How, Place, PolicyChange, Running};
 
 impl Control {

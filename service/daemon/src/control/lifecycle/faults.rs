@@ -8,9 +8,9 @@ use tollgate_control::OnFault;
 use tollgate_control::audit::{Actor, Event};
 use tollgate_shm_abi::status::Code;
 
-use crate::control::Control;
 use crate::control::lifecycle::{Next, Seats};
-use crate::control::policies::Live;
+use crate::control::model::Live;
+use crate::control::state::Control;
 use crate::datapath::plan::{Place, PolicyChange};
 
 impl Control {

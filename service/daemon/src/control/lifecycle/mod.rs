@@ -32,7 +32,7 @@ use tollgate_control::audit::{Actor, Event};
 use tollgate_control::{Attachment, StoreError};
 use tollgate_engine::Status;
 
-use crate::control::admin::store_failed;
+use crate::control::refusals::store_failed;
 use crate::datapath::plan::How;
 
 pub(super) use operator::{attach, detach, end_attachments, step, upgrade};

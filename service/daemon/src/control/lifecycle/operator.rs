@@ -17,13 +17,13 @@ use tollgate_shm_abi::messages::{
     STEP_RELEASE, STEP_ROLLBACK,
 };
 
-use crate::control::Control;
-use crate::control::admin::{invalid, store_failed};
 use crate::control::given::given;
 use crate::control::lifecycle::words::{merge, party_of, selection_of, side_of, trial_of};
 use crate::control::lifecycle::{Next, Plan, Seats, Told, details_of, refused};
-use crate::control::policies::Version;
+use crate::control::model::Version;
+use crate::control::refusals::{invalid, store_failed};
 use crate::control::schemas::BoundSchema;
+use crate::control::state::Control;
 use crate::datapath::plan::PolicyChange;
 
 /// Puts a version in force, or on trial where nothing decides.

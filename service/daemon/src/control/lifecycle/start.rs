@@ -10,9 +10,10 @@ use tollgate_control::Attachment;
 use tollgate_control::audit::{Actor, Event};
 use tollgate_engine::Status;
 
+use crate::control::error::DaemonError;
 use crate::control::lifecycle::{details_of, refused};
-use crate::control::policies::{Faults, Live, Version};
-use crate::control::{Control, DaemonError};
+use crate::control::model::{Faults, Live, Version};
+use crate::control::state::Control;
 use crate::datapath::plan::{How, Place, PolicyChange, Running};
 
 impl Control {

@@ -6,7 +6,7 @@ use tollgate_control::{Owner, Party, Side, Target};
 use tollgate_shm_abi::status::Code;
 
 use super::*;
-use crate::control::policies::{Faults, Live};
+use crate::control::model::{Faults, Live};
 use crate::control::tests::{control, wait};
 use crate::limits::MAX_ATTACHMENTS;
 

@@ -7,8 +7,8 @@ use serde_json::json;
 use tollgate_control::audit::{Actor, Event};
 use tollgate_control::{Attachment, Candidate};
 
-use crate::control::Control;
 use crate::control::lifecycle::{Next, Plan, Seats, Told};
+use crate::control::state::Control;
 
 impl Control {
     /// A runtime has ended a trial: so it is ended everywhere, and in the store.

@@ -9,7 +9,7 @@ use tollgate_shm_abi::messages::{
     PolicyOptions, PolicySelection, SIDE_ANY, SIDE_CLIENT, SIDE_SERVER,
 };
 
-use crate::control::admin::invalid;
+use crate::control::refusals::invalid;
 
 /// Whose policies a selection is about, and which of their attachments.
 pub(in crate::control) fn selection_of(

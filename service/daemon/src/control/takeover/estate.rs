@@ -5,84 +5,57 @@
 //!   Stranger (control socket): a connection that has asked nothing yet ─▶    All (inventory, schemas that weren't offered) ─▶
 //! ```
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::time::Instant;
 
-use prost::Message as _;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
-use tollgate_control::{Owner, TokenDigest};
-use tollgate_engine::{LinkId, ServiceId, SessionId, Status};
+use tollgate_control::Owner;
+use tollgate_engine::{ServiceId, SessionId, Status};
 use tollgate_shm_abi::blob::{blob_create, blob_read};
-use tollgate_shm_abi::control::ControlSocket;
-use tollgate_shm_abi::messages::{ReceiveHeap, Response, ResponseBody};
 
-use super::{Channel, Message, borrowed};
-use crate::control::policies::LiveBinding;
-use crate::control::report::internal;
-use crate::control::turns::Turn;
-use crate::control::{Control, connection};
+use crate::control::refusals::internal;
+use crate::control::state::Control;
+use crate::control::takeover::protocol::{Channel, LinkLeft, Message, SessionLeft, borrowed};
 use crate::datapath::Command;
-use crate::datapath::binds::ServiceSchema;
-use crate::datapath::handover::estate::{Estate, Inventory, Resumed};
-use crate::datapath::plan::{MethodSteps, Scope};
+use crate::datapath::handover::estate::Estate;
 use crate::limits::ESTATE_BYTES;
 
-/// A session, with descriptors: its control socket, rings, send heap, doorbell and wake.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct SessionLeft {
-    runtime: usize,
-    session: SessionId,
-    tenant: String,
-    /// What it was opened with. A daemon from before tokens could be rotated doesn't say.
-    #[serde(default)]
-    token: Option<TokenDigest>,
-    keeps_early_calls: bool,
-}
-
-/// A link, with a descriptor.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct LinkLeft {
-    runtime: usize,
-    link: LinkId,
-}
-
 #[derive(Serialize, Deserialize)]
-struct BindingLeft {
-    runtime: usize,
-    session: SessionId,
-    tenant: String,
-    schema: [u8; 32],
-    first_handle: u32,
-    service: Option<ServiceId>,
+pub(in crate::control) struct BindingLeft {
+    pub(in crate::control) runtime: usize,
+    pub(in crate::control) session: SessionId,
+    pub(in crate::control) tenant: String,
+    pub(in crate::control) schema: [u8; 32],
+    pub(in crate::control) first_handle: u32,
+    pub(in crate::control) service: Option<ServiceId>,
 }
 
 /// What the control plane knows that what runtimes leave refers to.
 #[derive(Serialize, Deserialize)]
-struct InventoryLeft {
-    bindings: Vec<BindingLeft>,
+pub(in crate::control) struct InventoryLeft {
+    pub(in crate::control) bindings: Vec<BindingLeft>,
     /// What attachments are called.
-    attachments: Vec<(u32, Attached)>,
+    pub(in crate::control) attachments: Vec<(u32, Attached)>,
     #[serde(default)]
-    shared: Vec<SharedLeft>,
+    pub(in crate::control) shared: Vec<SharedLeft>,
 }
 
 /// What the instances of a policy share.
 #[derive(Serialize, Deserialize)]
-struct SharedLeft {
+pub(super) struct SharedLeft {
     /// None: it is the provider's.
-    tenant: Option<String>,
-    policy: String,
+    pub(in crate::control) tenant: Option<String>,
+    pub(in crate::control) policy: String,
     /// Keys and values.
-    entries: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(in crate::control) entries: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Where a policy is attached: there is one in each runtime.
 #[derive(PartialEq, Eq, Hash, Serialize, Deserialize)]
-struct Attached {
+pub(super) struct Attached {
     runtime: usize,
     party: String,
     tenant: String,
@@ -93,7 +66,7 @@ struct Attached {
 }
 
 /// A service's name, and a descriptor set that it is in.
-type Set = (String, Vec<u8>);
+pub(super) type Set = (String, Vec<u8>);
 
 /// The schemas in memory but for some, as a blob; and their hashes.
 pub(super) fn schemas(
@@ -113,23 +86,12 @@ pub(super) fn schemas(
     Ok((blob(&sets)?, hashes))
 }
 
-/// Learns what [`schemas`] says.
-pub(super) async fn learn(control: &Control, schemas: &OwnedFd) -> Result<(), String> {
-    // Whoever brought them, they are there.
-    let operators = (&Turn::operators(), &None);
-    for (service, set) in read::<Vec<Set>>(schemas)? {
-        let interned = connection::intern(control, operators, set, &service).await;
-        interned.map_err(|status| format!("{service}: {}", status.message))?;
-    }
-    Ok(())
-}
-
 fn blob(value: &impl Serialize) -> Result<OwnedFd, Status> {
     let json = serde_json::to_vec(value).map_err(internal)?;
     blob_create(&json).map_err(internal)
 }
 
-fn read<T: for<'de> Deserialize<'de>>(blob: &OwnedFd) -> Result<T, String> {
+pub(super) fn read<T: for<'de> Deserialize<'de>>(blob: &OwnedFd) -> Result<T, String> {
     let json = blob_read(blob, ESTATE_BYTES).map_err(|error| error.to_string())?;
     serde_json::from_slice(&json).map_err(|error| format!("it said something else: {error}"))
 }
@@ -179,7 +141,7 @@ impl Standstill {
     }
 
     /// Says what there is.
-    pub(super) async fn say(
+    pub(in crate::control) async fn say(
         &mut self,
         control: &Control,
         channel: &Channel,
@@ -269,7 +231,7 @@ fn bindings(control: &Control) -> Vec<BindingLeft> {
     left.collect()
 }
 
-fn attached(control: &Control) -> Vec<(u32, Attached)> {
+pub(in crate::control) fn attached(control: &Control) -> Vec<(u32, Attached)> {
     let attachments = control.attachments.borrow();
     let all = attachments.live.iter().map(|(id, live)| {
         let target = &live.attachment.target;
@@ -301,216 +263,4 @@ fn shared(control: &Control) -> Vec<SharedLeft> {
         }
     });
     shared.collect()
-}
-
-/// What the successor has heard of.
-#[derive(Default)]
-pub(super) struct Heard {
-    estates: HashMap<usize, Estate>,
-    sessions: Vec<(SessionLeft, OwnedFd)>,
-    strangers: Vec<OwnedFd>,
-}
-
-/// What is to be done once the predecessor does nothing any more.
-pub(super) struct Beginning {
-    begins: Vec<mpsc::Sender<()>>,
-    resumed: Vec<(usize, Resumed)>,
-    sessions: Vec<(SessionLeft, OwnedFd)>,
-    strangers: Vec<OwnedFd>,
-}
-
-impl Heard {
-    /// Takes a message; `true` once it was the last.
-    pub(super) fn note(
-        &mut self,
-        message: Message,
-        fds: &mut Vec<OwnedFd>,
-    ) -> Result<bool, String> {
-        let lacks = || "it said something without its descriptors".to_owned();
-        match message {
-            Message::Runtime { index } => {
-                let [state, bytes] = &fds[..] else {
-                    return Err(lacks());
-                };
-                let read = |fd| blob_read(fd, ESTATE_BYTES).map_err(|error| error.to_string());
-                let estate = Estate {
-                    state: read(state)?,
-                    bytes: read(bytes)?,
-                    sessions: Vec::new(),
-                    links: Vec::new(),
-                };
-                self.estates.insert(index, estate);
-            }
-            Message::Session(left) => {
-                let mut fds = fds.drain(..);
-                let socket = fds.next().ok_or_else(lacks)?;
-                let estate = self.estates.get_mut(&left.runtime);
-                let estate = estate.ok_or("a session came before its runtime")?;
-                estate.sessions.push((left.session, fds.collect()));
-                self.sessions.push((left, socket));
-            }
-            Message::Link(left) => {
-                let socket = fds.pop().ok_or_else(lacks)?;
-                let estate = self.estates.get_mut(&left.runtime);
-                let estate = estate.ok_or("a link came before its runtime")?;
-                estate.links.push((left.link, socket));
-            }
-            Message::Stranger => self.strangers.append(fds),
-            Message::All => return Ok(true),
-            _ => return Err("it said something else".to_owned()),
-        }
-        Ok(false)
-    }
-
-    /// Has every runtime go on from where it was left, as far as nobody sees it.
-    pub(super) async fn take_over(
-        mut self,
-        control: &Control,
-        fds: &[OwnedFd],
-    ) -> Result<Beginning, String> {
-        let [inventory, schemas] = fds else {
-            return Err("it said something without its descriptors".to_owned());
-        };
-        learn(control, schemas).await?;
-        let inventory: InventoryLeft = read(inventory)?;
-        let mut chains = live(control, inventory.bindings, &self.sessions)?;
-        let here: HashMap<_, _> = attached(control)
-            .into_iter()
-            .map(|(id, at)| (at, id))
-            .collect();
-        let policies = inventory.attachments.into_iter();
-        let policies = policies.filter_map(|(id, at)| Some((id, *here.get(&at)?)));
-        let policies: Arc<HashMap<_, _>> = Arc::new(policies.collect());
-        for left in inventory.shared {
-            let owner = left.tenant.map_or(Owner::Provider, Owner::Tenant);
-            let mut attachments = control.attachments.borrow_mut();
-            attachments
-                .state_of(owner, &left.policy)
-                .fill(&left.entries);
-        }
-        let schemas = Arc::new(by_hash(control));
-        let (mut answers, mut begins) = (Vec::new(), Vec::new());
-        for runtime in 0..control.runtimes() {
-            let Some(estate) = self.estates.remove(&runtime) else {
-                return Err(format!("it left no runtime {runtime}"));
-            };
-            let (sender, its) = mpsc::channel();
-            begins.push(sender);
-            let inventory = Inventory {
-                schemas: Arc::clone(&schemas),
-                chains: chains.remove(&runtime).unwrap_or_default(),
-                policies: Arc::clone(&policies),
-            };
-            answers.push(control.begin(runtime, |reply| Command::TakeOver {
-                estate: Box::new(estate),
-                inventory,
-                reply,
-                begins: its,
-            }));
-        }
-        let mut resumed = Vec::new();
-        for (runtime, answer) in answers.into_iter().enumerate() {
-            let answer = control.answered(answer).await;
-            let its = answer.map_err(|status| status.message.into_owned())??;
-            resumed.extend(its.into_iter().map(|resumed| (runtime, resumed)));
-        }
-        Ok(Beginning {
-            begins,
-            resumed,
-            sessions: self.sessions,
-            strangers: self.strangers,
-        })
-    }
-}
-
-fn by_hash(control: &Control) -> HashMap<[u8; 32], Arc<ServiceSchema>> {
-    let schemas = control.schemas.borrow();
-    let all = schemas.all();
-    all.map(|schema| (schema.layout.hash, Arc::clone(&schema.service)))
-        .collect()
-}
-
-/// Puts the bindings of the sessions that are handed over in place; their chains, by runtime.
-fn live(
-    control: &Control,
-    bindings: Vec<BindingLeft>,
-    sessions: &[(SessionLeft, OwnedFd)],
-) -> Result<HashMap<usize, Vec<(Scope, MethodSteps)>>, String> {
-    let there: HashSet<_> = sessions
-        .iter()
-        .map(|(left, _)| (left.runtime, left.session))
-        .collect();
-    let mut chains: HashMap<usize, Vec<_>> = HashMap::new();
-    let mut attachments = control.attachments.borrow_mut();
-    for left in bindings {
-        if !there.contains(&(left.runtime, left.session)) {
-            continue;
-        }
-        let schema = control.schemas.borrow().of_hash(&left.schema);
-        let schema = schema.ok_or("it left a binding without its schema")?;
-        let binding = LiveBinding {
-            runtime: left.runtime,
-            session: left.session,
-            tenant: left.tenant,
-            schema,
-            first_handle: left.first_handle,
-            service: left.service,
-        };
-        let its = attachments.rebound(&binding);
-        let its = its.map_err(|status| status.message.into_owned())?;
-        chains.entry(binding.runtime).or_default().extend(its);
-        attachments.bindings.push(binding);
-    }
-    Ok(chains)
-}
-
-impl Beginning {
-    /// The predecessor does nothing any more: applications are told where the next receive heap is, and served.
-    pub(super) fn begin(self, control: &Rc<Control>) {
-        let mut sockets: HashMap<_, _> = self
-            .sessions
-            .into_iter()
-            .map(|(left, socket)| {
-                (
-                    (left.runtime, left.session),
-                    (left, ControlSocket::from(socket)),
-                )
-            })
-            .collect();
-        for (runtime, resumed) in self.resumed {
-            let key = (runtime, resumed.session);
-            let went_on = sockets.remove(&key).is_some_and(|(left, socket)| {
-                // Where tokens can't be rotated, a session has the one that there is.
-                let now = || control.store.token_of(&left.tenant).ok().flatten();
-                let token = left.token.or_else(now);
-                token.is_some_and(|token| {
-                    let of = (left.tenant, token, left.keeps_early_calls);
-                    announce(&socket, &resumed)
-                        && connection::go_on(control, socket, key, of, resumed.heap_bytes).is_ok()
-                })
-            });
-            if !went_on {
-                let session = resumed.session;
-                tracing::warn!("session {} can't be gone on with, and was ended", session.0);
-                control.send(runtime, Command::CloseSession { session });
-            }
-        }
-        for socket in self.strangers {
-            connection::welcome(control, ControlSocket::from(socket));
-        }
-        for begins in self.begins {
-            let _runtime_ended = begins.send(());
-        }
-    }
-}
-
-/// Tells an application of its next receive heap. One that doesn't read what it is told is not waited for.
-fn announce(socket: &ControlSocket, resumed: &Resumed) -> bool {
-    let bytes = resumed.heap_bytes;
-    let body = Some(ResponseBody::ReceiveHeap(ReceiveHeap { bytes }));
-    let response = Response { id: 0, body };
-    let fds = std::slice::from_ref(&resumed.heap);
-    socket
-        .send(&response.encode_to_vec(), &borrowed(fds))
-        .is_ok()
 }

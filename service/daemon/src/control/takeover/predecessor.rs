@@ -20,10 +20,11 @@ use tollgate_shm_abi::messages;
 use tollgate_shm_abi::status::Code;
 
 use super::estate::{self, Standstill};
-use super::{ARGUMENT, Channel, FORMAT, Message, Offer, borrowed};
-use crate::control::admin::{invalid, store_failed};
-use crate::control::report::internal;
-use crate::control::{Control, DaemonError, failed, supervisor};
+use crate::control::error::{DaemonError, failed};
+use crate::control::refusals::{internal, invalid, store_failed};
+use crate::control::state::Control;
+use crate::control::supervisor;
+use crate::control::takeover::protocol::{ARGUMENT, Channel, FORMAT, Message, Offer, borrowed};
 use crate::limits::{
     HAND_OVER_TIMEOUT, MAX_UPGRADE_TIMEOUT, REQUESTS_GRACE, TAKE_OVER_TIMEOUT, UPGRADE_TIMEOUT,
 };
@@ -261,7 +262,7 @@ impl Control {
     /// Goes on after all.
     fn resume(self: &Rc<Control>) -> Result<(), Status> {
         let resumed = self.store.resume(self.config().state.as_deref());
-        self.doors.open(self);
+        self.doors.open();
         resumed.map(drop).map_err(|error| {
             tracing::error!(
                 "the store can't be opened again after a failed upgrade, so nothing can be changed: {error}"

@@ -12,10 +12,12 @@ use tollgate_control::Store;
 use tollgate_control::audit::{Actor, Event};
 use tollgate_shm_abi::control::{ControlListener, ControlSocket};
 
-use super::estate::{self, Beginning, Heard};
-use super::{ARGUMENT, Channel, FORMAT, Message, Offer};
 use crate::config::Config;
-use crate::control::{Control, DaemonError, failed};
+use crate::control::doors;
+use crate::control::error::{DaemonError, failed};
+use crate::control::state::Control;
+use crate::control::takeover::protocol::{ARGUMENT, Channel, FORMAT, Message, Offer};
+use crate::control::takeover::taking::{Beginning, Heard, learn};
 use crate::limits::{
     MAX_RUNTIMES, MAX_UPGRADE_TIMEOUT, OFFER_TIMEOUT, REFUSAL_CHARS, TAKE_OVER_TIMEOUT,
 };
@@ -52,7 +54,7 @@ impl Predecessor {
     }
 
     /// How many runtimes it has: as many go on, until they are as many as is configured.
-    pub(crate) fn runtimes(&self) -> usize {
+    pub(in crate::control) fn runtimes(&self) -> usize {
         let offered = self.offer.get().map_or(1, |offer| offer.runtimes);
         offered.clamp(1, MAX_RUNTIMES)
     }
@@ -121,7 +123,7 @@ impl Predecessor {
         }
         let lost = |what: &str| DaemonError(format!("the daemon that ran {what}"));
         if let Some(schemas) = self.schemas.get() {
-            let learnt = estate::learn(control, schemas).await;
+            let learnt = learn(control, schemas).await;
             learnt.map_err(|why| failed("a schema can't be taken over")(&why))?;
         }
         let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -154,7 +156,7 @@ impl Predecessor {
             _ => return Err(lost("didn't let go")),
         }
         beginning.begin(control);
-        control.doors.open(control);
+        doors::open(control);
         // Should it have ended just now, this one serves all the same.
         let _said = self.channel.say(&Message::Serving, &[]).await;
         self.record(control);

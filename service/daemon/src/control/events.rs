@@ -1,0 +1,139 @@
+//! What runtimes tell of: sessions that have ended, peers to look up, and what has happened to policies.
+
+use std::rc::Rc;
+
+use tokio::sync::mpsc;
+use tollgate_control::audit;
+use tollgate_engine::{SessionId, Status};
+use tollgate_shm_abi::status::Code;
+
+use crate::control::error::{DaemonError, failed};
+use crate::control::schemas;
+use crate::control::state::Control;
+use crate::control::turns::Turn;
+use crate::datapath::command::{Command, Event};
+use crate::datapath::events::PolicyEvent;
+use crate::lines::log_limited;
+
+impl Control {
+    pub(super) async fn follow_events(self: Rc<Self>, mut inbox: mpsc::UnboundedReceiver<Event>) {
+        while let Some(event) = inbox.recv().await {
+            match event {
+                Event::SessionEnded {
+                    runtime,
+                    session,
+                    reason,
+                } => {
+                    let sessions = self.sessions.borrow();
+                    let connected = sessions.get(&(runtime, session));
+                    let tenant = connected.map(|at| at.tenant.clone()).unwrap_or_default();
+                    drop(sessions);
+                    log_limited!(
+                        warn,
+                        "session ended",
+                        &tenant,
+                        "session {} was ended: {reason}",
+                        session.0
+                    );
+                    self.session_ended((runtime, session), reason);
+                }
+                Event::Compare {
+                    runtime,
+                    ticket,
+                    binding,
+                    tenant,
+                    ours,
+                    theirs,
+                } => {
+                    let control = Rc::clone(&self);
+                    tokio::task::spawn_local(async move {
+                        let turn = control.turns.of(&tenant).await;
+                        let turn = turn.unwrap_or_else(|_ending| Turn::operators());
+                        let matches = schemas::compare(&turn, &ours, theirs).await;
+                        let compared = Command::Compared {
+                            ticket,
+                            binding,
+                            matches,
+                        };
+                        control.send(runtime, compared);
+                    });
+                }
+                Event::LookUp { tenant, peer } => {
+                    let control = Rc::clone(&self);
+                    tokio::task::spawn_local(async move {
+                        let found = control.names.find_again(&tenant, &peer).await;
+                        let home = control.runtime_of(&tenant);
+                        let found = Command::Found {
+                            tenant,
+                            peer,
+                            found,
+                        };
+                        control.send(home, found);
+                    });
+                }
+                Event::Policies(event) => self.policy_event(event),
+            }
+        }
+    }
+
+    fn policy_event(self: &Rc<Self>, event: PolicyEvent) {
+        match event {
+            PolicyEvent::Faulted {
+                id,
+                version,
+                reason,
+            } => {
+                tokio::task::spawn_local(Rc::clone(self).faulted(id, version, reason));
+            }
+            PolicyEvent::CandidateFailed {
+                id,
+                version,
+                reason,
+            } => {
+                tokio::task::spawn_local(Rc::clone(self).trial_failed(id, version, reason));
+            }
+            PolicyEvent::ProcessEnded { id, reason } => self.process_ended(id, &reason),
+            PolicyEvent::Throttled { tenant, refused } => {
+                tracing::warn!(
+                    "{refused} calls of tenant {tenant} were refused: its policies have used up their CPU share"
+                );
+                let details = serde_json::json!({"tenant": &*tenant, "refused": refused});
+                self.happened(audit::Event::Throttled, &tenant, details);
+            }
+            PolicyEvent::Logged {
+                label,
+                lines,
+                dropped,
+            } => {
+                for line in lines {
+                    // Quoted: without quotes it could hold what looks like fields.
+                    tracing::info!(policy = label, "{:?}", line.to_string());
+                }
+                if dropped > 0 {
+                    tracing::info!(policy = label, "{dropped} more lines were dropped");
+                }
+            }
+        }
+    }
+
+    pub(super) fn session_ended(&self, at: (usize, SessionId), reason: String) {
+        let connected = self.sessions.borrow_mut().remove(&at);
+        match (connected, &mut *self.ended_early.borrow_mut()) {
+            (Some(connection), _) => {
+                let text = format!("the session was ended: {reason}");
+                connection.end(Status::new(Code::FAILED_PRECONDITION, text));
+            }
+            (None, Some(early)) => early.push((at, reason)),
+            (None, None) => {}
+        }
+    }
+
+    /// Who doesn't answer now would be found by the first application.
+    pub(super) async fn each_runtime_answers(&self) -> Result<(), DaemonError> {
+        for runtime in 0..self.runtimes() {
+            let answer = self.ask(runtime, |reply| Command::Report { reply }).await;
+            answer.map_err(|status| failed("a runtime doesn't work")(&status.message))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,33 @@
+//! The policy processes of all tenants.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tollgate_policy_host::apart::Process;
+
+use crate::datapath::ids::ProcessId;
+
+/// All policy processes.
+#[derive(Default)]
+pub(super) struct Processes {
+    pub(super) by_tenant: HashMap<String, (ProcessId, Arc<Process>)>,
+    /// Seats of a tenant are taken one at a time. An entry is here while somebody takes one or waits for it.
+    pub(super) turns: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
+    pub(super) next: u32,
+    pub(super) started: u64,
+    pub(super) ended: u64,
+}
+
+impl Processes {
+    /// For `status`.
+    pub(crate) fn report(&self) -> serde_json::Value {
+        let processes = self.by_tenant.iter().map(|(tenant, (_, process))| {
+            serde_json::json!({
+                "tenant": tenant, "pid": process.pid(), "seats": process.seats(),
+                "resident_bytes": process.resident_bytes(),
+            })
+        });
+        let processes: Vec<_> = processes.collect();
+        serde_json::json!({"running": processes, "started": self.started, "ended": self.ended})
+    }
+}

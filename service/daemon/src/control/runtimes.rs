@@ -1,0 +1,91 @@
+//! Runtimes are started here.
+
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use rustix::process::{Resource, getrlimit};
+use tokio::sync::mpsc::UnboundedSender;
+use tollgate_engine::Birth;
+use tollgate_engine::limits::MAX_BIRTHS;
+use tollgate_policy_host::Rate;
+use tollgate_telemetry::record::Record;
+use tollgate_transport::LinkConfig;
+
+use crate::config::Config;
+use crate::control::error::{DaemonError, failed};
+use crate::control::state::Threads;
+use crate::datapath::command::{Event, Handle};
+use crate::datapath::peer_room::PeerRoom;
+use crate::datapath::placement::next_birth;
+use crate::datapath::tuning::{Tuning, Watch};
+use crate::datapath::{Options, spawn};
+use crate::rdma::Rdma;
+
+pub(super) fn start_runtimes(
+    config: &Config,
+    (rate, count): (Rate, usize),
+    links: (&LinkConfig, &Rdma),
+    told: (&UnboundedSender<Event>, &SyncSender<Record>),
+) -> Result<(Vec<Handle>, Threads), DaemonError> {
+    let (mut handles, mut threads) = (Vec::new(), Vec::new());
+    for index in 0..count {
+        let (handle, thread) = start_runtime(config, (rate, index), links, told)?;
+        handles.push(handle);
+        threads.push(thread);
+    }
+    Ok((handles, threads))
+}
+
+pub(super) fn start_runtime(
+    config: &Config,
+    (rate, index): (Rate, usize),
+    (link, rdma): (&LinkConfig, &Rdma),
+    (events, records): (&UnboundedSender<Event>, &SyncSender<Record>),
+) -> Result<(Handle, std::thread::JoinHandle<()>), DaemonError> {
+    let options = Options {
+        index,
+        birth: birth()?,
+        tuning: tuning(config, index, link.clone()),
+        rate,
+        rdma: rdma.clone(),
+        records: records.clone(),
+    };
+    let started = spawn(options, events.clone());
+    started.map_err(|error| failed("a runtime can't start")(&error))
+}
+
+/// How a runtime works by a configuration, while nobody watches calls.
+pub(super) fn tuning(config: &Config, runtime: usize, link: LinkConfig) -> Tuning {
+    Tuning {
+        core: config.cores.get(runtime).copied(),
+        waiting: config.waiting,
+        spin_us: config.spin_us,
+        scheduling: config.scheduling,
+        wait_target: config.wait_target(),
+        link: LinkConfig {
+            window_calls: config.link.window_calls,
+            window_bytes: config.link.window_bytes,
+            ..link
+        },
+        room: PeerRoom::of_each(config.runtimes(), getrlimit(Resource::Nofile).current),
+        cpu_share_percent: config.policies.cpu_share_percent,
+        telemetry: Watch {
+            durations: config.telemetry.durations,
+            traces: config.telemetry.is_told() || config.telemetry.kept_spans > 0,
+            sampler: config.telemetry.sampler(),
+            told: config.telemetry.is_told(),
+            kept_spans: config.telemetry.kept_spans as usize,
+            taps: Arc::default(),
+            lines: config.telemetry.is_told() || config.telemetry.log_failures,
+        },
+    }
+}
+
+/// The next engine's birth.
+pub(super) fn birth() -> Result<Birth, DaemonError> {
+    next_birth().ok_or_else(|| {
+        DaemonError(format!(
+            "{MAX_BIRTHS} runtimes have been started since this daemon was, upgrades included: restart it"
+        ))
+    })
+}

@@ -1,0 +1,354 @@
+//! The start of a daemon, and its end.
+
+use std::cell::RefCell;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::time::SystemTime;
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::sync::{Notify, RwLock, mpsc};
+use tollgate_control::{Store, StoreError, audit};
+use tollgate_policy_host::{Compiler, CompilerConfig, Host, HostConfig, daemon as confinement};
+use tollgate_shm_abi::wait::now_ns;
+use tollgate_telemetry::limits::MAX_RECORDS;
+use tollgate_transport::{LinkConfig, is_loopback, names_one_host};
+
+use crate::config::Config;
+use crate::control::admission::Admission;
+use crate::control::compile::Compilation;
+use crate::control::error::{DaemonError, confined, failed};
+use crate::control::listeners::Doors;
+use crate::control::runtimes::start_runtimes;
+use crate::control::schemas::Schemas;
+use crate::control::socket_file::{Access, SocketFile};
+use crate::control::state::Control;
+use crate::control::takeover::Predecessor;
+use crate::control::{
+    child_user, doors, exporters, key_file, names, origin, placing, prefetch, state_directory,
+    supervisor, takeover, telemetry, turns,
+};
+use crate::datapath::command::Command;
+use crate::limits::{MAX_TENANT_ENDPOINTS, OPERATORS_THREADS, TURNS};
+use crate::rdma::Rdma;
+use crate::settings::Settings;
+
+/// As many descriptors as this process may have: a session takes five, and who starts a daemon often leaves it 1,024 in all.
+fn raise_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Then it stays as it is, and what finds none is refused.
+    let _as_it_was = setrlimit(Resource::Nofile, limit);
+}
+
+/// Runs a daemon until SIGINT or SIGTERM, or until another process has taken over. Prints one line to standard output once it
+/// serves. If it is to take over itself, from whom is at the other end of standard input.
+pub fn run(config: Config, takes_over: bool) -> Result<(), DaemonError> {
+    raise_descriptors();
+    confinement::give_up_privileges().map_err(confined)?;
+    let reactor = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        // Each worker has one that waits for it, and each exporter one that looks its endpoint up: where no name server answers, all of them wait.
+        .max_blocking_threads(
+            TURNS + OPERATORS_THREADS + config.compile.workers + 1 + MAX_TENANT_ENDPOINTS,
+        )
+        .build()
+        .map_err(|error| failed("the control plane can't start")(&error))?;
+    tokio::task::LocalSet::new().block_on(&reactor, async {
+        if !takes_over {
+            return serve(config, None).await;
+        }
+        let predecessor = Predecessor::on_stdin()?;
+        let served = serve(config, Some(&predecessor)).await;
+        if let Err(error) = &served {
+            predecessor.refuse(error).await;
+        }
+        served
+    })
+}
+
+async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), DaemonError> {
+    let program = std::env::current_exe();
+    let program = program.map_err(|error| failed("this program has no path")(&error))?;
+    let (opening, listeners) = match predecessor {
+        Some(predecessor) => {
+            let estate = predecessor.estate(&config).await?;
+            if !predecessor.is_filtered() {
+                forbid_system_calls();
+            }
+            let listeners = (estate.applications, estate.peers);
+            (Opening::Done(Box::new(estate.store)), Some(listeners))
+        }
+        None => {
+            forbid_system_calls();
+            (Opening::begin(&config)?, None)
+        }
+    };
+    let host = HostConfig {
+        instances: config.policies.instances,
+        ..HostConfig::default()
+    };
+    let host = Host::new(host).map_err(|error| failed("the policy host can't start")(&error))?;
+    confinement::hide().map_err(confined)?;
+    let rate = host.calibrated();
+    let store = opening.end()?;
+    if let Some(sentence) = store.restored() {
+        tracing::error!("{sentence}");
+    }
+    let settings = Settings::restored(config, &store)?;
+    let config = settings.in_force();
+    let child_user = child_user::configured(&config)?;
+    let compiler = CompilerConfig {
+        user: child_user,
+        ..config.compile.compiler(config.state.as_deref())
+    };
+    let compiler = Compiler::new(host, compiler)
+        .map_err(|error| failed("policies can't be compiled")(&error))?;
+    let compilation = Compilation::new(compiler, config.compile.workers);
+    let trusted = origin::trusted_keys(&config)?;
+    let link = link_config(&config)?;
+    if link.key.is_none() && !link.unauthenticated_loopback {
+        let wanted =
+            config.listen.is_some() || !config.peers.is_empty() || config.link.open_targets;
+        if wanted {
+            tracing::warn!(
+                "without a key this daemon has no peers: it refuses who connects, and dials nobody. --psk-file names a key that all daemons have"
+            );
+        }
+    }
+    let rdma = Rdma::open(&config.rdma);
+    if let Some(why) = rdma.unavailable() {
+        tracing::info!("links are carried by TCP: {why}");
+    }
+    let access = Access::configured(&config)?;
+    let (applications, peers, socket) = match listeners {
+        Some((applications, peers)) => {
+            let socket = SocketFile::at(config.socket_path());
+            (applications, peers, socket)
+        }
+        None => {
+            let (applications, socket) = SocketFile::listen(&config, &access)?;
+            (applications, None, socket)
+        }
+    };
+    let peers = match (peers, config.listen) {
+        (None, Some(address)) => Some(listen_tcp(address)?),
+        (peers, _) => peers,
+    };
+    let doors = Doors::new(applications, peers);
+    let doors = doors.map_err(|error| failed("the listeners can't be watched")(&error))?;
+    let (events, inbox) = mpsc::unbounded_channel();
+    let (records, left) = std::sync::mpsc::sync_channel(MAX_RECORDS);
+    let compiler = crate::machine_code::start()
+        .map_err(|error| failed("the compile thread can't start")(&error))?;
+    let count = predecessor.map_or(config.runtimes(), Predecessor::runtimes);
+    let told = (&events, &records);
+    let (runtimes, threads) = start_runtimes(&config, (rate, count), (&link, &rdma), told)?;
+    let placement = placing::restored(&store, runtimes.len())?;
+    let control = Rc::new(Control {
+        settings: RefCell::new(settings),
+        link,
+        store,
+        compilation,
+        child_user,
+        trusted,
+        rate,
+        runtimes: RefCell::new(runtimes),
+        threads: RefCell::new(threads),
+        events,
+        counted_before: RefCell::default(),
+        placement: RefCell::new(placement),
+        gates: RefCell::default(),
+        ended_early: RefCell::default(),
+        pauses: RefCell::default(),
+        schemas: RefCell::new(Schemas::new(compiler)),
+        names: names::Names::default(),
+        turns: turns::Turns::default(),
+        attachments: RefCell::default(),
+        rotated: Notify::new(),
+        processes: RefCell::default(),
+        changing: tokio::sync::Mutex::new(()),
+        repeats: RefCell::default(),
+        sessions: RefCell::default(),
+        strangers: RefCell::default(),
+        requests: RwLock::default(),
+        hurry: Notify::new(),
+        admission: Admission::new(getrlimit(Resource::Nofile).current, count),
+        heaps: Rc::default(),
+        listen: doors.listen(),
+        doors,
+        rdma,
+        not_listening: RefCell::default(),
+        program,
+        began_ns: now_ns(),
+        state_since: predecessor
+            .and_then(Predecessor::state_since)
+            .unwrap_or_else(|| audit::rfc3339(SystemTime::now())),
+        retired: Notify::new(),
+        successor: RefCell::default(),
+        refused_upgrade: RefCell::default(),
+        exporters: RefCell::default(),
+        taps: RefCell::default(),
+        tapped: Notify::new(),
+        console: Rc::default(),
+        records,
+    });
+    let exporters = exporters::Exporters::start(&control.config())?;
+    control.exporters.replace(exporters);
+    control
+        .tell_placement()
+        .await
+        .map_err(|status| failed("a runtime doesn't work")(&status.message))?;
+    control.restore().await?;
+    prefetch::configured(&control).await?;
+    control.each_runtime_answers().await?;
+    tokio::task::spawn_local(Rc::clone(&control).follow_events(inbox));
+    tokio::task::spawn_local(Rc::clone(&control).follow_repeats());
+    tokio::task::spawn_local(Rc::clone(&control).follow_processes());
+    tokio::task::spawn_local(Rc::clone(&control).follow_tokens());
+    #[cfg(feature = "rdma")]
+    tokio::task::spawn_local(by_rdma::sweep(Rc::clone(&control)));
+    tokio::task::spawn_local(telemetry::follow_scrapes(Rc::clone(&control)));
+    tokio::task::spawn_local(telemetry::follow_metrics(Rc::clone(&control)));
+    tokio::task::spawn_local(telemetry::follow_records(Rc::clone(&control), left));
+    takeover::follow_signals(Rc::clone(&control)).await?;
+    match predecessor {
+        Some(predecessor) => {
+            predecessor.take_over(&control).await?;
+            socket.admit(&access);
+            control.resize_as_configured().await;
+        }
+        None => doors::open(&control),
+    }
+    if control.state_is_in_memory() {
+        tracing::warn!(
+            "there is no state directory (--state): tenants, policies and attachments are in memory only and end with the daemon"
+        );
+    }
+    let shown = control
+        .listen
+        .map_or_else(|| "none".to_owned(), |at| at.to_string());
+    let ready = format!(
+        "tollgated {} ready socket={} listen={shown}\n",
+        config.name,
+        config.socket_path().display()
+    );
+    if let Err(error) = crate::output::print(&ready) {
+        tracing::warn!(%error, "standard output can't be written");
+    }
+    if predecessor.is_none_or(|before| !before.tells_supervisor()) {
+        supervisor::serves();
+    }
+    let is_replaced = until_told_to_stop(&control).await?;
+    if !is_replaced {
+        supervisor::stops();
+    }
+    control.compilation.stop();
+    for runtime in &*control.runtimes.borrow() {
+        runtime.send(Command::Stop);
+    }
+    for thread in control.threads.take() {
+        if thread.join().is_err() {
+            return Err(DaemonError(
+                "a runtime panicked; this is a bug of the daemon".to_owned(),
+            ));
+        }
+    }
+    if !is_replaced {
+        socket.remove();
+    }
+    match control.successor.take() {
+        Some(successor) if std::process::id() == 1 => takeover::stand_in(successor).await,
+        _ => Ok(()),
+    }
+}
+
+fn forbid_system_calls() {
+    if let Err(why) = confinement::forbid_system_calls() {
+        tracing::warn!("this daemon's system calls can't be confined: {why}");
+    }
+}
+
+/// The store, or a thread that opens it: that waits for the disk while the policy host is started, which takes the processor.
+enum Opening {
+    Done(Box<Store>),
+    Begun(std::thread::JoinHandle<Result<Store, StoreError>>),
+}
+
+impl Opening {
+    pub(super) fn begin(config: &Config) -> Result<Opening, DaemonError> {
+        let state = config.state.clone();
+        if let Some(directory) = &state {
+            state_directory::check(directory)?;
+        }
+        let open = move || match state {
+            Some(directory) => Store::open(&directory),
+            None => Store::in_memory(),
+        };
+        let thread = std::thread::Builder::new().name("store".to_owned());
+        let begun = thread.spawn(open);
+        let begun = begun.map_err(|error| failed("the store can't be opened")(&error))?;
+        Ok(Opening::Begun(begun))
+    }
+
+    fn end(self) -> Result<Store, DaemonError> {
+        let thread = match self {
+            Opening::Done(store) => return Ok(*store),
+            Opening::Begun(thread) => thread,
+        };
+        let opened = thread.join();
+        let opened = opened.map_err(|_| {
+            DaemonError("opening the store panicked; this is a bug of the daemon".to_owned())
+        })?;
+        opened.map_err(|error| failed("the store can't be opened")(&error))
+    }
+}
+
+fn link_config(config: &Config) -> Result<LinkConfig, DaemonError> {
+    let mut link = LinkConfig::new(&config.name);
+    link.unauthenticated_loopback = config.link.unauthenticated_loopback;
+    link.only_names = !config.link.advertise.is_empty();
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = Some(host.trim().to_owned()).filter(|host| names_one_host(host));
+    let names = host
+        .into_iter()
+        .chain(config.link.advertise.iter().cloned());
+    link.names = names.collect();
+    if let Some(path) = &config.psk_file {
+        link.key = Some(key_file::read(path)?);
+    }
+    match (&link.key, config.listen) {
+        (None, Some(address)) if !is_loopback(&address) => Err(DaemonError(format!(
+            "listening for peers on {address} takes a key, because whoever reaches a daemon without one may speak for any tenant: \
+             write one with `openssl rand -base64 32` into a file for --psk-file, the same for all daemons, or listen on 127.0.0.1"
+        ))),
+        _ => Ok(link),
+    }
+}
+
+fn listen_tcp(address: SocketAddr) -> Result<TcpListener, DaemonError> {
+    let listener = TcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    listener.map_err(|error| failed(&format!("can't listen for peers on {address}"))(&error))
+}
+
+/// Whether another process has taken over.
+async fn until_told_to_stop(control: &Control) -> Result<bool, DaemonError> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let watch = |kind| signal(kind).map_err(|error| failed("signals can't be watched")(&error));
+    let (mut interrupt, mut terminate) = (
+        watch(SignalKind::interrupt())?,
+        watch(SignalKind::terminate())?,
+    );
+    tokio::select! {
+        _ = interrupt.recv() => {},
+        _ = terminate.recv() => {},
+        () = control.retired.notified() => return Ok(true),
+    }
+    // Not while runtimes wait to hear who goes on.
+    tokio::select! {
+        _nobody_takes_over = control.requests.read() => Ok(false),
+        () = control.retired.notified() => Ok(true),
+    }
+}

@@ -1,0 +1,247 @@
+//! The estate as the process has it that takes over.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::{Arc, mpsc};
+
+use prost::Message as _;
+use tollgate_control::Owner;
+use tollgate_shm_abi::blob::blob_read;
+use tollgate_shm_abi::control::ControlSocket;
+use tollgate_shm_abi::messages::{ReceiveHeap, Response, ResponseBody};
+
+use crate::control::model::LiveBinding;
+use crate::control::state::Control;
+use crate::control::takeover::estate::{BindingLeft, InventoryLeft, Set, attached, read};
+use crate::control::takeover::protocol::{Message, SessionLeft, borrowed};
+use crate::control::turns::Turn;
+use crate::control::{connection, descriptor_sets};
+use crate::datapath::binds::ServiceSchema;
+use crate::datapath::command::Command;
+use crate::datapath::handover::estate::{Estate, Inventory, Resumed};
+use crate::datapath::plan::{MethodSteps, Scope};
+use crate::limits::ESTATE_BYTES;
+
+/// Learns what [`schemas`] says.
+pub(super) async fn learn(control: &Control, schemas: &OwnedFd) -> Result<(), String> {
+    // Whoever brought them, they are there.
+    let operators = (&Turn::operators(), &None);
+    for (service, set) in read::<Vec<Set>>(schemas)? {
+        let interned = descriptor_sets::intern(control, operators, set, &service).await;
+        interned.map_err(|status| format!("{service}: {}", status.message))?;
+    }
+    Ok(())
+}
+
+/// What the successor has heard of.
+#[derive(Default)]
+pub(super) struct Heard {
+    estates: HashMap<usize, Estate>,
+    sessions: Vec<(SessionLeft, OwnedFd)>,
+    strangers: Vec<OwnedFd>,
+}
+
+/// What is to be done once the predecessor does nothing any more.
+pub(super) struct Beginning {
+    begins: Vec<mpsc::Sender<()>>,
+    resumed: Vec<(usize, Resumed)>,
+    sessions: Vec<(SessionLeft, OwnedFd)>,
+    strangers: Vec<OwnedFd>,
+}
+
+impl Heard {
+    /// Takes a message; `true` once it was the last.
+    pub(super) fn note(
+        &mut self,
+        message: Message,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<bool, String> {
+        let lacks = || "it said something without its descriptors".to_owned();
+        match message {
+            Message::Runtime { index } => {
+                let [state, bytes] = &fds[..] else {
+                    return Err(lacks());
+                };
+                let read = |fd| blob_read(fd, ESTATE_BYTES).map_err(|error| error.to_string());
+                let estate = Estate {
+                    state: read(state)?,
+                    bytes: read(bytes)?,
+                    sessions: Vec::new(),
+                    links: Vec::new(),
+                };
+                self.estates.insert(index, estate);
+            }
+            Message::Session(left) => {
+                let mut fds = fds.drain(..);
+                let socket = fds.next().ok_or_else(lacks)?;
+                let estate = self.estates.get_mut(&left.runtime);
+                let estate = estate.ok_or("a session came before its runtime")?;
+                estate.sessions.push((left.session, fds.collect()));
+                self.sessions.push((left, socket));
+            }
+            Message::Link(left) => {
+                let socket = fds.pop().ok_or_else(lacks)?;
+                let estate = self.estates.get_mut(&left.runtime);
+                let estate = estate.ok_or("a link came before its runtime")?;
+                estate.links.push((left.link, socket));
+            }
+            Message::Stranger => self.strangers.append(fds),
+            Message::All => return Ok(true),
+            _ => return Err("it said something else".to_owned()),
+        }
+        Ok(false)
+    }
+
+    /// Has every runtime go on from where it was left, as far as nobody sees it.
+    pub(super) async fn take_over(
+        mut self,
+        control: &Control,
+        fds: &[OwnedFd],
+    ) -> Result<Beginning, String> {
+        let [inventory, schemas] = fds else {
+            return Err("it said something without its descriptors".to_owned());
+        };
+        learn(control, schemas).await?;
+        let inventory: InventoryLeft = read(inventory)?;
+        let mut chains = live(control, inventory.bindings, &self.sessions)?;
+        let here: HashMap<_, _> = attached(control)
+            .into_iter()
+            .map(|(id, at)| (at, id))
+            .collect();
+        let policies = inventory.attachments.into_iter();
+        let policies = policies.filter_map(|(id, at)| Some((id, *here.get(&at)?)));
+        let policies: Arc<HashMap<_, _>> = Arc::new(policies.collect());
+        for left in inventory.shared {
+            let owner = left.tenant.map_or(Owner::Provider, Owner::Tenant);
+            let mut attachments = control.attachments.borrow_mut();
+            attachments
+                .state_of(owner, &left.policy)
+                .fill(&left.entries);
+        }
+        let schemas = Arc::new(by_hash(control));
+        let (mut answers, mut begins) = (Vec::new(), Vec::new());
+        for runtime in 0..control.runtimes() {
+            let Some(estate) = self.estates.remove(&runtime) else {
+                return Err(format!("it left no runtime {runtime}"));
+            };
+            let (sender, its) = mpsc::channel();
+            begins.push(sender);
+            let inventory = Inventory {
+                schemas: Arc::clone(&schemas),
+                chains: chains.remove(&runtime).unwrap_or_default(),
+                policies: Arc::clone(&policies),
+            };
+            answers.push(control.begin(runtime, |reply| Command::TakeOver {
+                estate: Box::new(estate),
+                inventory,
+                reply,
+                begins: its,
+            }));
+        }
+        let mut resumed = Vec::new();
+        for (runtime, answer) in answers.into_iter().enumerate() {
+            let answer = control.answered(answer).await;
+            let its = answer.map_err(|status| status.message.into_owned())??;
+            resumed.extend(its.into_iter().map(|resumed| (runtime, resumed)));
+        }
+        Ok(Beginning {
+            begins,
+            resumed,
+            sessions: self.sessions,
+            strangers: self.strangers,
+        })
+    }
+}
+
+fn by_hash(control: &Control) -> HashMap<[u8; 32], Arc<ServiceSchema>> {
+    let schemas = control.schemas.borrow();
+    let all = schemas.all();
+    all.map(|schema| (schema.layout.hash, Arc::clone(&schema.service)))
+        .collect()
+}
+
+/// Puts the bindings of the sessions that are handed over in place; their chains, by runtime.
+fn live(
+    control: &Control,
+    bindings: Vec<BindingLeft>,
+    sessions: &[(SessionLeft, OwnedFd)],
+) -> Result<HashMap<usize, Vec<(Scope, MethodSteps)>>, String> {
+    let there: HashSet<_> = sessions
+        .iter()
+        .map(|(left, _)| (left.runtime, left.session))
+        .collect();
+    let mut chains: HashMap<usize, Vec<_>> = HashMap::new();
+    let mut attachments = control.attachments.borrow_mut();
+    for left in bindings {
+        if !there.contains(&(left.runtime, left.session)) {
+            continue;
+        }
+        let schema = control.schemas.borrow().of_hash(&left.schema);
+        let schema = schema.ok_or("it left a binding without its schema")?;
+        let binding = LiveBinding {
+            runtime: left.runtime,
+            session: left.session,
+            tenant: left.tenant,
+            schema,
+            first_handle: left.first_handle,
+            service: left.service,
+        };
+        let its = attachments.rebound(&binding);
+        let its = its.map_err(|status| status.message.into_owned())?;
+        chains.entry(binding.runtime).or_default().extend(its);
+        attachments.bindings.push(binding);
+    }
+    Ok(chains)
+}
+
+impl Beginning {
+    /// The predecessor does nothing any more: applications are told where the next receive heap is, and served.
+    pub(in crate::control) fn begin(self, control: &Rc<Control>) {
+        let mut sockets: HashMap<_, _> = self
+            .sessions
+            .into_iter()
+            .map(|(left, socket)| {
+                (
+                    (left.runtime, left.session),
+                    (left, ControlSocket::from(socket)),
+                )
+            })
+            .collect();
+        for (runtime, resumed) in self.resumed {
+            let key = (runtime, resumed.session);
+            let went_on = sockets.remove(&key).is_some_and(|(left, socket)| {
+                // Where tokens can't be rotated, a session has the one that there is.
+                let now = || control.store.token_of(&left.tenant).ok().flatten();
+                let token = left.token.or_else(now);
+                token.is_some_and(|token| {
+                    let of = (left.tenant, token, left.keeps_early_calls);
+                    announce(&socket, &resumed)
+                        && connection::go_on(control, socket, key, of, resumed.heap_bytes).is_ok()
+                })
+            });
+            if !went_on {
+                let session = resumed.session;
+                tracing::warn!("session {} can't be gone on with, and was ended", session.0);
+                control.send(runtime, Command::CloseSession { session });
+            }
+        }
+        for socket in self.strangers {
+            connection::welcome(control, ControlSocket::from(socket));
+        }
+        for begins in self.begins {
+            let _runtime_ended = begins.send(());
+        }
+    }
+}
+
+/// Tells an application of its next receive heap. One that doesn't read what it is told is not waited for.
+fn announce(socket: &ControlSocket, resumed: &Resumed) -> bool {
+    let bytes = resumed.heap_bytes;
+    let body = Some(ResponseBody::ReceiveHeap(ReceiveHeap { bytes }));
+    let response = Response { id: 0, body };
+    let fds = std::slice::from_ref(&resumed.heap);
+    socket
+        .send(&response.encode_to_vec(), &borrowed(fds))
+        .is_ok()
+}
