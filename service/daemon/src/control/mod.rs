@@ -16,7 +16,7 @@
 mod admin;
 mod admission;
 mod answers;
-pub(super) mod apart;
+mod apart;
 mod asks;
 #[cfg(feature = "rdma")]
 mod by_rdma;
