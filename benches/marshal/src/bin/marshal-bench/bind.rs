@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tollgate_jit::Codec;
 use tollgate_schema::Schema;
 
-use crate::Effort;
+use crate::effort::Effort;
 use crate::schemas::{Candidate, Size, candidate};
 
 /// The argument of a process that binds one schema from its standard input.

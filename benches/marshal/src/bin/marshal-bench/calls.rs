@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 use tollgate_bench_marshal::{Contender, contenders};
 
-use crate::Effort;
+use crate::effort::Effort;
 
 /// One contender's nanoseconds per call, by repetition.
 pub(crate) struct Calls {

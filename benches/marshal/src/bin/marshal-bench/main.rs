@@ -10,6 +10,7 @@
 
 mod bind;
 mod calls;
+mod effort;
 mod report;
 mod schemas;
 
@@ -18,29 +19,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tollgate_bench_marshal::exit;
 
-/// How much is measured.
-#[derive(Clone, Copy)]
-struct Effort {
-    /// Schemas of each kind.
-    schemas: usize,
-    /// Repetitions over all contenders.
-    repetitions: usize,
-    /// Length of one sample.
-    sample_us: u64,
-}
-
-const FULL: Effort = Effort {
-    schemas: 200,
-    repetitions: 11,
-    sample_us: 2_000,
-};
-
-/// Does it work?
-const SMOKE: Effort = Effort {
-    schemas: 2,
-    repetitions: 1,
-    sample_us: 50,
-};
+use effort::{FULL, SMOKE};
 
 fn main() -> ExitCode {
     exit(match Args::parse(std::env::args().skip(1)) {

@@ -3,7 +3,8 @@
 use tollgate_bench_sandbox::guests::Guests;
 use tollgate_bench_sandbox::judging::{Job, Part, jobs};
 
-use crate::{Clock, Effort};
+use crate::clock::Clock;
+use crate::effort::Effort;
 
 /// One job's nanoseconds per call, by repetition.
 pub(crate) struct Calls {

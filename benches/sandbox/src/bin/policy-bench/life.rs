@@ -6,7 +6,8 @@ use tollgate_bench_sandbox::guests::{Guests, TRAP};
 use tollgate_bench_sandbox::judging::view_of;
 use tollgate_policy_host::{Hook, Instance, Policy, SharedState, StateLimits};
 
-use crate::{Clock, Effort};
+use crate::clock::Clock;
+use crate::effort::Effort;
 
 /// What was found.
 pub(crate) struct Life {

@@ -8,44 +8,18 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+mod clock;
+mod effort;
 mod life;
 mod report;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use tollgate_bench_marshal::exit;
 
-/// How much is measured.
-#[derive(Clone, Copy)]
-struct Effort {
-    /// Repetitions over everything.
-    repetitions: usize,
-    /// Length of one sample of calls.
-    sample: Duration,
-    /// Instances alive at once.
-    instances: u32,
-    /// Lives, one after the other, in one sample.
-    lives: u32,
-}
-
-const FULL: Effort = Effort {
-    repetitions: 11,
-    sample: Duration::from_millis(2),
-    instances: 10_000,
-    lives: 2_000,
-};
-
-/// Does it work?
-const SMOKE: Effort = Effort {
-    repetitions: 1,
-    sample: Duration::from_micros(50),
-    instances: 200,
-    lives: 20,
-};
+use effort::{FULL, SMOKE};
 
 fn main() -> ExitCode {
     exit(Args::parse(std::env::args().skip(1)).and_then(|args| bench(&args)))
@@ -99,26 +73,4 @@ fn count() -> Option<Value> {
     }
     let mut counted: Value = serde_json::from_slice(&counted.stdout).ok()?;
     Some(counted["instructions_per_call"].take())
-}
-
-/// CPU time of this thread: what others do on the machine doesn't count.
-struct Clock(Duration);
-
-impl Clock {
-    fn start() -> Clock {
-        let now = clock_gettime(ClockId::ThreadCPUTime);
-        Clock(Duration::new(
-            now.tv_sec.cast_unsigned(),
-            now.tv_nsec as u32,
-        ))
-    }
-
-    fn elapsed(&self) -> Duration {
-        Clock::start().0.saturating_sub(self.0)
-    }
-
-    /// Nanoseconds for each of so many.
-    fn ns_each(&self, count: u32) -> f64 {
-        self.elapsed().as_secs_f64() * 1e9 / f64::from(count)
-    }
 }

@@ -1,0 +1,25 @@
+//! How much is measured: in full, or only whether it works.
+
+/// How much is measured.
+#[derive(Clone, Copy)]
+pub(crate) struct Effort {
+    /// Schemas of each kind.
+    pub(crate) schemas: usize,
+    /// Repetitions over all contenders.
+    pub(crate) repetitions: usize,
+    /// Length of one sample.
+    pub(crate) sample_us: u64,
+}
+
+pub(crate) const FULL: Effort = Effort {
+    schemas: 200,
+    repetitions: 11,
+    sample_us: 2_000,
+};
+
+/// Does it work?
+pub(crate) const SMOKE: Effort = Effort {
+    schemas: 2,
+    repetitions: 1,
+    sample_us: 50,
+};
