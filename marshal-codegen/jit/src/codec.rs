@@ -4,7 +4,8 @@ use std::sync::{Arc, OnceLock};
 use tollgate_marshal::{Fault, MAX_EXTENTS, Program, ProjectError, Projection, interpreter};
 use tollgate_schema::{Layouts, MessageId};
 
-use crate::{CompileError, Compiled, CompiledProjection, CompiledWire};
+use crate::error::CompileError;
+use crate::machine::{Compiled, CompiledProjection, CompiledWire};
 
 /// `gather`, `accept`, `encode` and `decode` of one message type.
 ///

@@ -5,7 +5,7 @@
 
 use tollgate_marshal::{Program, Projection};
 
-use crate::CompileError;
+use crate::error::CompileError;
 use crate::machine::{DECODE, ENCODE, VIEW, WALK};
 use crate::unit::Unit;
 use crate::{decode, encode, validate, view};

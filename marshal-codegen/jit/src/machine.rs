@@ -15,9 +15,10 @@ use tollgate_marshal::limits::MAX_VIEW;
 use tollgate_marshal::program::{Op, Program};
 use tollgate_marshal::{Fault, FaultCode, MAX_EXTENTS, MAX_MESSAGE, Projection, interpreter};
 
+use crate::error::CompileError;
 use crate::helpers::{Context, DecodeContext, Extents};
 use crate::unit::{Shape, Unit};
-use crate::{CompileError, decode, encode, validate, view};
+use crate::{decode, encode, validate, view};
 
 pub(crate) const WALK: Shape = Shape {
     params: validate::PARAMS,

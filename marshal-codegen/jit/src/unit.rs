@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 use tollgate_marshal::program::Program;
 
-use crate::CompileError;
 use crate::emit::{Emit, HELPERS, Helper};
+use crate::error::CompileError;
 use crate::helpers;
 use crate::limits::{CODE_BYTES_PER_STEP, MAX_STEPS};
 
