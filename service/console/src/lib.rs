@@ -18,6 +18,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod assets;
+mod error;
 mod http;
 pub mod limits;
 mod secret;
@@ -34,19 +35,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use crate::limits::{MAX_INVITATIONS, MAX_SESSIONS};
 use crate::sessions::{Guest, Sessions};
 
+pub use crate::error::ConsoleError;
 pub use crate::http::serve;
-
-/// What somebody who was let in may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Look.
-    Viewer,
-    /// Look, and change policies.
-    Operator,
-}
+pub use crate::sessions::Role;
 
 /// What the console shows and does.
 pub trait Source: 'static {
@@ -96,29 +89,6 @@ pub enum Step {
     Release,
     /// It judges no more.
     Detach,
-}
-
-/// Why somebody isn't let in.
-#[derive(Debug, thiserror::Error)]
-pub enum ConsoleError {
-    /// Asked for by whoever administers.
-    #[error(
-        "{MAX_INVITATIONS} links to the console wait to be followed, which is the limit: each is good for a minute"
-    )]
-    Invitations,
-    /// A good link, and no place.
-    #[error(
-        "{MAX_SESSIONS} people are signed in to the console, which is the limit: one of them has to sign out"
-    )]
-    Sessions,
-    /// A stranger, a link that was followed before, or one that is older than a minute.
-    #[error(
-        "this link is over: each works once, and for a minute; `tollgate console` prints another"
-    )]
-    Uninvited,
-    /// The kernel has none.
-    #[error("there is no randomness for a secret: {0}")]
-    Random(String),
 }
 
 /// Who may look, and where.

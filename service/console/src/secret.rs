@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use crate::ConsoleError;
+use crate::error::ConsoleError;
 
 const BYTES: usize = 32;
 

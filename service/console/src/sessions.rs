@@ -8,9 +8,18 @@
 
 use std::time::Instant;
 
+use crate::error::ConsoleError;
 use crate::limits::{INVITATION_LASTS, MAX_INVITATIONS, MAX_SESSIONS, SESSION_IDLE, SESSION_LASTS};
 use crate::secret::Secret;
-use crate::{ConsoleError, Role};
+
+/// What somebody who was let in may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Look.
+    Viewer,
+    /// Look, and change policies.
+    Operator,
+}
 
 /// Who was let in, by whose word.
 #[derive(Clone, Debug, PartialEq, Eq)]
