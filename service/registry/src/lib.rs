@@ -16,26 +16,27 @@
 
 #![forbid(unsafe_code)]
 
+mod error;
+mod http;
 pub mod token;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use docker_credential::{CredentialRetrievalError, DockerCredential};
 use oci_client::client::{ClientConfig, ClientProtocol};
-use oci_client::errors::OciDistributionError;
 use oci_client::secrets::RegistryAuth;
 use oci_client::{Client, Reference};
 use serde::Deserialize;
-use tollgate_provenance::{Image, ImageError, Layout, limits as provenance};
+use tollgate_provenance::{Image, Layout, limits as provenance};
+
+use crate::error::failed;
+use crate::http::{USER_AGENT, is_this_host};
+
+pub use crate::error::FetchError;
+pub use crate::http::TIMEOUT;
 
 /// What a reference begins with, to be told from a file's path.
 pub const SCHEME: &str = "oci://";
-
-/// The longest that a fetch may take as a whole.
-pub const TIMEOUT: Duration = Duration::from_secs(60);
-
-const USER_AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
 
 /// Signatures of one image that are fetched; further ones are left alone.
 pub const SIGNATURES: usize = 8;
@@ -76,77 +77,6 @@ pub struct ImageSignature {
     pub payload: Vec<u8>,
     /// The signature in base64.
     pub signature: Vec<u8>,
-}
-
-/// Why there is no module. Each names the image.
-#[derive(Debug, thiserror::Error)]
-pub enum FetchError {
-    /// The reference is none.
-    #[error(
-        "{text:?} is no reference to an image ({reason}); write oci://HOST/NAME:TAG or oci://HOST/NAME@sha256:DIGEST"
-    )]
-    Reference {
-        /// What was given.
-        text: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The registry refused.
-    #[error("{image} needs a login: run `docker login {registry}` first ({reason})")]
-    Unauthorized {
-        /// The image.
-        image: String,
-        /// Its registry.
-        registry: String,
-        /// What it said.
-        reason: String,
-    },
-    /// There is no such image.
-    #[error("{image} doesn't exist, or isn't shown without a login")]
-    NotFound {
-        /// The image.
-        image: String,
-    },
-    /// The stored credentials can't be used.
-    #[error("the credentials for {registry} can't be used: {reason}")]
-    Credentials {
-        /// The registry.
-        registry: String,
-        /// Why.
-        reason: String,
-    },
-    /// The registry can't be reached or talks nonsense.
-    #[error("{image} can't be fetched: {reason}")]
-    Registry {
-        /// The image.
-        image: String,
-        /// What happened.
-        reason: String,
-    },
-    /// It took too long.
-    #[error("{image} wasn't fetched within {} s", TIMEOUT.as_secs())]
-    Timeout {
-        /// The image.
-        image: String,
-    },
-    /// An index of several images, none of them for Wasm.
-    #[error(
-        "{image} is an index of {count} images, none of architecture wasm; name one by its digest"
-    )]
-    Index {
-        /// The index.
-        image: String,
-        /// Images in it.
-        count: usize,
-    },
-    /// The image has no module.
-    #[error("{image}: {error}")]
-    Image {
-        /// The image.
-        image: String,
-        /// Why not.
-        error: ImageError,
-    },
 }
 
 /// Fetches the module of an image. Blocks; not for a reactor's thread.
@@ -369,19 +299,6 @@ fn chosen_of_index(manifest: &[u8], image: &Reference) -> Result<Option<String>,
     }
 }
 
-/// `host` or `host:port` of a loopback address.
-fn is_this_host(registry: &str) -> bool {
-    let host = match registry.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,
-        _ => registry,
-    };
-    let address = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost"
-        || address
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|address| address.is_loopback())
-}
-
 fn credentials(registry: &str) -> Result<Option<DockerCredential>, FetchError> {
     use CredentialRetrievalError::{ConfigNotFound, ConfigReadError, NoCredentialConfigured};
     match docker_credential::get_credential(registry) {
@@ -401,64 +318,6 @@ fn login_file() -> Option<PathBuf> {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".docker"));
     let directory = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
     Some(directory.or_else(home)?.join("config.json"))
-}
-
-fn failed(image: &Reference, error: OciDistributionError) -> FetchError {
-    let name = image.whole();
-    match error {
-        OciDistributionError::ImageManifestNotFoundError(_)
-        | OciDistributionError::ServerError { code: 404, .. } => {
-            FetchError::NotFound { image: name }
-        }
-        OciDistributionError::RegistryError { ref envelope, .. }
-            if envelope.errors.iter().any(|error| {
-                use oci_client::errors::OciErrorCode::{ManifestUnknown, NameUnknown, NotFound};
-                matches!(error.code, ManifestUnknown | NameUnknown | NotFound)
-            }) =>
-        {
-            FetchError::NotFound { image: name }
-        }
-        ref refused if is_unauthorized(refused) => FetchError::Unauthorized {
-            image: name,
-            registry: image.resolve_registry().to_owned(),
-            reason: refused.to_string(),
-        },
-        error => FetchError::Registry {
-            image: name,
-            reason: with_sources(&error),
-        },
-    }
-}
-
-/// Whether it is who asks that the registry doesn't like: 401 and 403, as registries say them.
-fn is_unauthorized(error: &OciDistributionError) -> bool {
-    use oci_client::errors::OciErrorCode::{Denied, Unauthorized};
-    match error {
-        OciDistributionError::AuthenticationFailure(_)
-        | OciDistributionError::UnauthorizedError { .. }
-        | OciDistributionError::ServerError {
-            code: 401 | 403, ..
-        } => true,
-        OciDistributionError::RegistryError { envelope, .. } => {
-            let mut codes = envelope.errors.iter().map(|error| &error.code);
-            codes.any(|code| matches!(code, Denied | Unauthorized))
-        }
-        _ => false,
-    }
-}
-
-/// An error and what caused it, in one line.
-fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// Takes a layer's bytes, up to the limit.

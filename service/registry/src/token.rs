@@ -15,7 +15,8 @@ use reqwest::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use reqwest::{Client, Url};
 use serde::Deserialize;
 
-use crate::{FetchError, TIMEOUT, USER_AGENT, is_this_host, with_sources};
+use crate::error::{FetchError, with_sources};
+use crate::http::{TIMEOUT, USER_AGENT, is_this_host};
 
 /// Bytes of a realm's answer that are read. Tokens are some KiB.
 pub const ANSWER_BYTES: usize = 64 << 10;
