@@ -8,7 +8,6 @@
 mod options;
 mod serve;
 
-use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +27,7 @@ use tollgate_hotel::services::user::Users;
 use tonic::service::Routes;
 
 use options::{Command, Frontend, Kind, Loading, Program, Searching, Table};
+use serve::Done;
 
 /// Threads for handlers that look into a store, or ask memcached.
 const WORKERS: usize = 8;
@@ -61,9 +61,6 @@ macro_rules! serves {
         }
     }};
 }
-
-/// Any error, as its sentence.
-type Done = Result<(), Box<dyn Error + Send + Sync>>;
 
 fn main() -> ExitCode {
     match run(Program::parse().command) {

@@ -1,5 +1,6 @@
 //! Serving: until SIGTERM or SIGINT, and then what came is still answered.
 
+use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
 
@@ -16,8 +17,10 @@ use tollgate_hotel::frontend;
 use tonic::service::Routes;
 use tonic::transport::server::TcpIncoming;
 
-use crate::Done;
 use crate::options::Rpc;
+
+/// Any error, as its sentence.
+pub(crate) type Done = Result<(), Box<dyn Error + Send + Sync>>;
 
 /// Serves over Tollgate, on the thread that carries the calls.
 pub(crate) fn tollgate<S: Service>(
