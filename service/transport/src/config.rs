@@ -1,6 +1,7 @@
 //! What a link is told before it starts: who it is, what it shares, what it grants.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::limits;
@@ -308,4 +309,21 @@ pub enum ConfigError {
         /// The configured value.
         bytes: u64,
     },
+}
+
+/// What one link needs beyond its daemon's [`LinkConfig`].
+#[derive(Clone, Debug)]
+pub struct LinkSetup {
+    /// Which end this is.
+    pub role: Role,
+    /// Whether the peer's address is a loopback address.
+    pub loopback: bool,
+    /// Whom the initiator means to reach: `host:port`, as the operator or an application has named it. Of a responder: nothing.
+    pub target: String,
+    /// What the initiator has dialled, or where the connection arrived at the responder.
+    pub address: SocketAddr,
+    /// 32 random bytes, fresh for every link.
+    pub nonce: [u8; 32],
+    /// Now, on any monotonic clock, ns; the same clock as [`Link::tick`](crate::Link::tick).
+    pub now_ns: u64,
 }

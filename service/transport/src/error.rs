@@ -254,3 +254,8 @@ pub enum SendError {
     #[error("the link has ended")]
     Ended,
 }
+
+/// The longest prefix of whole characters within [`limits::MAX_TEXT`] bytes.
+pub(crate) fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(limits::MAX_TEXT)]
+}

@@ -27,11 +27,12 @@ use sha2::Sha256;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::config::{ConfigError, LinkConfig, PresharedKey, Role, names_one_host, valid_name};
+use crate::config::{
+    ConfigError, LinkConfig, LinkSetup, PresharedKey, Role, names_one_host, valid_name,
+};
 use crate::error::LinkError;
 use crate::frame::{self, Kind, u16_at, u32_at, u64_at};
 use crate::limits;
-use crate::proto::LinkSetup;
 use crate::seal::Seal;
 
 /// Bytes of a HELLO before the name.

@@ -15,10 +15,11 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use crate::Part;
+use crate::config::LinkSetup;
 use crate::config::{ConfigError, LinkConfig, Role};
 use crate::error::LinkError;
 use crate::limits;
-use crate::proto::{FrozenLink, Link, LinkSetup, Unportable};
+use crate::proto::{FrozenLink, Link, Unportable};
 use crate::tx::Token;
 use tollgate_shm_abi::io::send_parts;
 

@@ -21,7 +21,7 @@ mod seal;
 pub mod testing;
 mod tx;
 
-pub use config::{ConfigError, LinkConfig, PresharedKey, Role, names_one_host};
+pub use config::{ConfigError, LinkConfig, LinkSetup, PresharedKey, Role, names_one_host};
 pub use error::{Blame, LinkError, Reason, SendError};
 pub use event::{
     Body, CallHead, Came, Credit, Event, Image, Moved, Queued, StreamCredit, StreamHead,
@@ -29,7 +29,7 @@ pub use event::{
 pub use frame::metadata_room;
 pub use io::{BodyOutcome, FlushOutcome, LinkIo, OpenError, ReadOutcome, TcpLink, is_loopback};
 pub use marshal::DeviceMemory;
-pub use proto::{FrozenLink, Link, LinkSetup, Unportable};
+pub use proto::{FrozenLink, Link, Unportable};
 pub use tollgate_shm_abi::heap::Span;
 pub use tollgate_shm_abi::io::Part;
 pub use tx::Token;

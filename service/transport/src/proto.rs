@@ -24,11 +24,9 @@ mod frozen;
 mod receive;
 mod send;
 
-use std::net::SocketAddr;
-
 use crate::Part;
-use crate::config::{ConfigError, LinkConfig, Role};
-use crate::error::LinkError;
+use crate::config::{ConfigError, LinkConfig, LinkSetup};
+use crate::error::{LinkError, cut};
 use crate::event::{Credit, Event, Moved};
 use crate::frame::{FEATURE_STREAMS, FLAG_METADATA, FLAG_PROTOBUF, Header, Kind};
 use crate::handshake::{Handshake, State};
@@ -38,24 +36,6 @@ use crate::rx::Rx;
 use crate::seal::{Cover, Seal, TAG};
 use crate::tx::{Token, Tx};
 pub use frozen::{FrozenLink, Unportable};
-use send::cut;
-
-/// What one link needs beyond its daemon's [`LinkConfig`].
-#[derive(Clone, Debug)]
-pub struct LinkSetup {
-    /// Which end this is.
-    pub role: Role,
-    /// Whether the peer's address is a loopback address.
-    pub loopback: bool,
-    /// Whom the initiator means to reach: `host:port`, as the operator or an application has named it. Of a responder: nothing.
-    pub target: String,
-    /// What the initiator has dialled, or where the connection arrived at the responder.
-    pub address: SocketAddr,
-    /// 32 random bytes, fresh for every link.
-    pub nonce: [u8; 32],
-    /// Now, on any monotonic clock, ns; the same clock as [`Link::tick`].
-    pub now_ns: u64,
-}
 
 /// One end of a connection between daemons; see the file's documentation.
 pub struct Link {

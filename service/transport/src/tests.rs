@@ -16,12 +16,13 @@ mod wire;
 
 use tollgate_shm_abi::metadata::Metadata;
 
+use crate::config::LinkSetup;
 use crate::config::{LinkConfig, PresharedKey, Role};
 use crate::error::LinkError;
 use crate::event::{Body, CallHead, Event, Image};
 use crate::frame::{Header, Kind, u32_at};
 use crate::limits;
-use crate::proto::{Link, LinkSetup};
+use crate::proto::Link;
 use crate::testing::*;
 use crate::tx::Token;
 

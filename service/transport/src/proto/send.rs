@@ -7,7 +7,7 @@ use super::Link;
 use crate::Part;
 use crate::Span;
 use crate::config::{ConfigError, check_window};
-use crate::error::{Reason, SendError};
+use crate::error::{Reason, SendError, cut};
 use crate::event::{CallHead, Credit, Image, Queued, StreamCredit, StreamHead, part_len};
 use crate::frame::{
     BIND_FIXED, FEATURE_RETRY, FLAG_BARE, FLAG_METADATA, FLAG_PROTOBUF, Header, Kind, metadata_room,
@@ -589,9 +589,4 @@ fn text_len(field: &'static str, text: &str, limit: usize) -> Result<u16, SendEr
         .ok()
         .filter(|len| usize::from(*len) <= limit)
         .ok_or(error)
-}
-
-/// The longest prefix of whole characters within [`limits::MAX_TEXT`] bytes.
-pub(super) fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(limits::MAX_TEXT)]
 }

@@ -7,10 +7,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tollgate_shm_abi::metadata::Metadata;
 
 use super::*;
+use crate::config::LinkSetup;
 use crate::config::Role;
 use crate::error::{Blame, LinkError};
 use crate::io::{BodyOutcome, FlushOutcome, ReadOutcome};
-use crate::proto::LinkSetup;
 use crate::{Part, limits};
 
 /// How long a test waits for what has to come.
