@@ -220,7 +220,21 @@ const SHARED: &[&str] = &["tollgate-shm-abi"];
 /// Crates with files that use each other, and how many such files there are. The table is exact: it
 /// only ever gets shorter.
 const CIRCLES: &[(&str, usize)] = &[
-    ("@@", 0),
+    ("tollgate-core", 14),
+    ("tollgate-marshal", 2),
+    ("tollgate-schema", 11),
+    ("tollgate-policy-host", 33),
+    ("tollgate-gen", 13),
+    ("tollgate-c", 4),
+    ("tollgate-python", 4),
+    ("tollgate-engine", 4),
+    ("tollgate-transport-rdma", 12),
+    ("tollgate-control", 4),
+    ("tollgate-telemetry", 2),
+    ("tollgate-daemon", 3),
+    ("tollgate-cli", 22),
+    ("tollgate-policy", 2),
+    ("tollgate-benches", 12),
 ];
 
 /// Dependencies that a crate exists to fence: each is named by these crates' code and by no other.
@@ -427,9 +441,12 @@ fn no_modules_use_each_other() {
             "{name}: {files} files use each other, and the table says {known}"
         ));
         for circle in circles {
-            findings.extend(circle.way.iter().map(|(file, line, used)| {
-                format!("    {}:{line} uses {used}", relative(file))
-            }));
+            findings.extend(
+                circle
+                    .way
+                    .iter()
+                    .map(|(file, line, used)| format!("    {}:{line} uses {used}", relative(file))),
+            );
             findings.push(String::new());
         }
     }
