@@ -1,4 +1,5 @@
-// Elements from what others named: text is put in as text, and never as markup; and what nobody would see of it, or what turns it round, is escaped.
+// Builds elements from names that strangers chose. Text is inserted as text, never as markup.
+// Invisible and bidirectional characters are escaped.
 
 const SVG = 'http://www.w3.org/2000/svg';
 
@@ -21,7 +22,8 @@ export const el = (name, attributes = {}, ...children) => make(document.createEl
 export const svg = (name, attributes = {}, ...children) => make(document.createElementNS(SVG, name), attributes, children);
 export const at = (id) => document.getElementById(id);
 
-// Makes what is there as it shall be, and keeps what is the same: a button that is being clicked, what is focused, selected, scrolled or open.
+// Updates an element's children in place. Unchanged nodes stay, and with them a button that is being
+// clicked, the focus, the selection, scroll positions and open details.
 export function fill(place, ...children) {
   become(place, el('div', {}, ...children));
 }
@@ -35,7 +37,7 @@ function become(place, wanted) {
     else if (have.nodeType === Node.TEXT_NODE) {
       if (have.data !== want.data) have.data = want.data;
     } else {
-      // Whether details are open is whoever looks' to say.
+      // The user decides whether details are open.
       for (const { name } of [...have.attributes]) if (name !== 'open' && !want.hasAttribute(name)) have.removeAttribute(name);
       for (const { name, value } of want.attributes) if (have.getAttribute(name) !== value) have.setAttribute(name, value);
       have.onclick = want.onclick;

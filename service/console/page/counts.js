@@ -1,4 +1,5 @@
-// Rates and percentiles of what was between two states: counters and histograms only grow, and begin anew with another process.
+// Rates and percentiles of the interval between two states. Counters and histograms only grow, and
+// restart at zero with a new process.
 
 const families = (state) => state.metrics.metrics;
 
@@ -31,7 +32,8 @@ function callsOf(state) {
 
 const less = (now, before) => (now >= before ? now - before : now);
 
-// Octaves of durations and their counts in the interval, shortest first. No time at all is 2 to the power of -Infinity.
+// Octaves of durations and their counts in the interval, shortest first. A duration of zero is
+// 2 to the power of -Infinity.
 function between(now, before) {
   const found = [];
   for (const [octave, n] of now) {
@@ -41,7 +43,7 @@ function between(now, before) {
   return found.sort(([a], [b]) => a - b);
 }
 
-// In seconds: the geometric middle of the bucket that has it.
+// A quantile in seconds: the geometric middle of the bucket that contains it.
 export function quantile(buckets, q) {
   const all = buckets.reduce((sum, [, n]) => sum + n, 0);
   if (!all) return null;
@@ -53,7 +55,7 @@ export function quantile(buckets, q) {
   return null;
 }
 
-// What was between two states; rates are null if there is no state before.
+// The difference between two states. Rates are null if there is no earlier state.
 export function view(state, before) {
   const { pid, began_ns, now_ns } = state.metrics;
   const isSame = before?.metrics.pid === pid && before?.metrics.began_ns === began_ns && before.metrics.now_ns < now_ns;
@@ -72,7 +74,7 @@ export function view(state, before) {
   return { state, seconds, methods, versions: versions(state, isSame ? before : null, seconds) };
 }
 
-// What each version of a policy has said where it is attached, by place.
+// The decisions of each version of a policy, per attachment and place.
 function versions(state, before, seconds) {
   const key = (attachment, version) => JSON.stringify([attachment.owner, attachment.policy, attachment.place, version.version, version.place]);
   const earlier = new Map();

@@ -1,4 +1,5 @@
-// What the daemon is asked. Its secret is in this tab's own storage: no other site, no other port and no other tab has it.
+// Requests to the daemon. The session's secret is in this tab's own storage, which no other site,
+// port or tab can read.
 
 const KEY = 'tollgate-session';
 
@@ -16,7 +17,8 @@ export const isOperator = () => session()?.operator === true;
 export const isSignedIn = () => session() !== null;
 export const forget = () => sessionStorage.removeItem(KEY);
 
-// Follows a link: its secret is behind the #, which browsers send to nobody, and is taken out of the history.
+// Signs in with a link. The link's secret follows the #, so browsers never send it; it is removed
+// from the history.
 export async function enter() {
   const secret = location.hash.slice(1);
   if (!/^[0-9a-f]{64}$/.test(secret)) return;

@@ -1,4 +1,5 @@
-// How long calls took, as a heat map: time to the right, durations upwards, and darker where there were more.
+// Durations of calls as a heat map: time runs to the right, durations run upwards, and a darker cell
+// has more calls.
 
 import { duration, whole } from './counts.js';
 import { at, el, svg, table } from './build.js';
@@ -7,7 +8,7 @@ const COLUMNS = 90;
 const [LOW, HIGH] = [-20, 2];
 const [CELL_W, CELL_H, LEFT] = [11, 12, 62];
 
-// Per series, the newest last: what each interval had, by octaves of durations.
+// Per series: the calls of each interval by octave of duration, newest interval last.
 const kept = new Map();
 
 export function remember({ methods, seconds }) {
@@ -29,7 +30,7 @@ export function remember({ methods, seconds }) {
   for (const key of kept.keys()) if (!still.has(key)) kept.delete(key);
 }
 
-// The choices, without moving what is chosen.
+// Updates the choices and keeps the selected one.
 export function choose({ methods }) {
   const select = at('series');
   const keys = methods.map((one) => one.key).sort();
@@ -51,8 +52,8 @@ export function heat(key) {
   const sums = new Map(rows.map((row) => [row, columns.reduce((sum, one) => sum + (one.get(row) ?? 0), 0)]));
   const most = Math.max(1, ...columns.flatMap((one) => [...one.values()]));
   const used = rows.filter((row) => sums.get(row));
-  if (!used.length) return [el('p', { class: 'soft' }, 'No calls while this page was looking.')];
-  // What has calls, and one more on either side.
+  if (!used.length) return [el('p', { class: 'soft' }, 'No calls since this page was opened.')];
+  // Rows with calls, and one more on either side.
   const shown = rows.filter((row) => row <= used[0] + 1 && row >= used[used.length - 1] - 1);
   const [width, height] = [LEFT + COLUMNS * CELL_W, shown.length * CELL_H + 20];
   const picture = svg('svg', { viewBox: `0 0 ${width} ${height}`, width, height, 'aria-hidden': 'true' });
@@ -70,10 +71,10 @@ export function heat(key) {
   picture.append(svg('text', { class: 'soft', x: LEFT, y: height - 4 }, `${COLUMNS} intervals ago`), svg('text', { class: 'soft', x: width, y: height - 4, 'text-anchor': 'end' }, 'now'));
   const all = [...sums.values()].reduce((sum, n) => sum + n, 0);
   const lines = used.map((row) => [span(row), whole(sums.get(row)), `${((100 * sums.get(row)) / all).toFixed(1)} %`]);
-  const words = table('Calls by duration, while this page was looking', [['Duration', 'short'], ['Calls', 'number'], ['Share', 'number']], lines, '');
+  const words = table('Calls by duration, in the intervals shown', [['Duration', 'short'], ['Calls', 'number'], ['Share', 'number']], lines, '');
   return [
-    el('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Heat map of durations, which the table below has in words', 'data-key': 'heat' }, picture),
-    el('p', { class: 'soft' }, `The strongest colour is ${whole(most)} calls in an interval.`),
+    el('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Heat map of durations; the table below has the same data', 'data-key': 'heat' }, picture),
+    el('p', { class: 'soft' }, `The strongest colour stands for ${whole(most)} calls in one interval.`),
     el('details', { 'data-key': 'heat-table' }, el('summary', { 'data-key': 'heat-summary' }, 'As a table'), words),
   ];
 }

@@ -1,4 +1,4 @@
-// Who was denied what, and what was done to the daemon.
+// Lists of denied calls and of the audit trail.
 
 import { percent, perSecond, whole } from './counts.js';
 import { el, table } from './build.js';
@@ -14,9 +14,9 @@ export function denials({ state, methods, versions }) {
     time(one.began), one.tenant, el('code', {}, one.method), one.denied_by, one.status, one.message, el('code', {}, one.trace),
   ]);
   return [
-    table('By policy, since the daemon began', [['Policy', 'short'], ['Owner', 'short'], ['Where'], ['Denied', 'number'], ['Now', 'number'], ['Of its calls', 'number'], ['Would deny', 'number'], ['Out of order', 'number']], byPolicy, 'No policy has denied anything.'),
-    table('By status: calls made here that didn’t succeed, since the daemon began', [['Method'], ['Tenant'], ['Status'], ['Calls', 'number'], ['Of all', 'number']], byStatus, 'All calls have succeeded.'),
-    table('The newest, of those that the daemon keeps (telemetry.kept_spans); tollgate explain TRACE says more', [['Time (UTC)', 'short'], ['Tenant', 'short'], ['Method'], ['Policy', 'short'], ['Status', 'short'], ['Why'], ['Trace', 'short']], newest, 'No denied call is kept.'),
+    table('By policy, since the daemon started', [['Policy', 'short'], ['Owner', 'short'], ['Where'], ['Denied', 'number'], ['Now', 'number'], ['Of its calls', 'number'], ['Would deny', 'number'], ['Out of order', 'number']], byPolicy, 'No policy has denied anything.'),
+    table('By status: calls made here that didn’t succeed, since the daemon started', [['Method'], ['Tenant'], ['Status'], ['Calls', 'number'], ['Of all', 'number']], byStatus, 'All calls have succeeded.'),
+    table('The newest denied calls that the daemon keeps (telemetry.kept_spans); for details, run tollgate explain TRACE', [['Time (UTC)', 'short'], ['Tenant', 'short'], ['Method'], ['Policy', 'short'], ['Status', 'short'], ['Why'], ['Trace', 'short']], newest, 'No denied call is kept.'),
   ];
 }
 
@@ -31,14 +31,14 @@ export function records({ state }) {
     }
   }).reverse();
   return [
-    kept ? el('p', { class: 'notice' }, `Kept in memory only, the newest ${whole(kept)}: the daemon has no state directory.`) : null,
-    table('The newest records', [['No.', 'number'], ['Time (UTC)', 'short'], ['By', 'short'], ['What', 'short'], ['Details']], rows, 'Nothing was done yet.'),
+    kept ? el('p', { class: 'notice' }, `The daemon has no state directory: it keeps the newest ${whole(kept)} records, in memory only.`) : null,
+    table('The newest records', [['No.', 'number'], ['Time (UTC)', 'short'], ['By', 'short'], ['What', 'short'], ['Details']], rows, 'No records yet.'),
   ].filter((one) => one !== null);
 }
 
 const time = (when) => el('time', { datetime: when }, when.replace('T', ' ').slice(0, 19));
 
-// Without what is nothing.
+// Details without empty values.
 function brief(details) {
   const one = (value) => (value !== null && typeof value === 'object' ? `{${brief(value)}}` : String(value));
   return Object.entries(details).filter(([, value]) => value !== null && value !== '').map(([name, value]) => `${name}: ${one(value)}`).join(', ');

@@ -1,4 +1,4 @@
-// The page: signs in, asks for the state while it is seen, and shows it.
+// The page: signs in, polls the state while the page is visible, and shows it.
 
 import * as daemon from './daemon.js';
 import { many, view } from './counts.js';
@@ -13,7 +13,7 @@ const EVERY_MS = 1000;
 let before = null;
 let shown = null;
 let timer = null;
-// Whether the daemon's last answer was one.
+// Whether the daemon answered the last request.
 let answers = true;
 
 function news(said) {
@@ -21,7 +21,7 @@ function news(said) {
   if (at('news').textContent !== text) at('news').textContent = text;
 }
 
-// Nobody is signed in; why not.
+// Shows that nobody is signed in, and why.
 function close(text) {
   daemon.forget();
   [before, shown] = [null, null];
@@ -67,16 +67,16 @@ async function look() {
   } catch (error) {
     if (error.status === 401) return close(error.message);
     answers = false;
-    news(`What is shown is old: ${error.status ? error.message : 'the daemon doesn’t answer'}. Trying again.`);
+    news(`The values shown are out of date: ${error.status ? error.message : 'the daemon doesn’t answer'}. Retrying.`);
   }
   timer = setTimeout(look, EVERY_MS);
 }
 
-// Asks whoever clicked, then the daemon.
+// Asks the user for confirmation, then sends the action to the daemon.
 function confirm(title, text, yes, action) {
   const dialog = at('ask');
   at('ask-title').textContent = plain(title);
-  at('ask-text').textContent = `${plain(text)} It is recorded in the audit trail as done by you.`;
+  at('ask-text').textContent = `${plain(text)} The audit trail records this action under your name.`;
   at('ask-yes').textContent = yes;
   at('ask-yes').onclick = async () => {
     dialog.close();
@@ -98,7 +98,7 @@ at('leave').onclick = async () => {
     await daemon.leave();
     close('You have signed out.');
   } catch (error) {
-    close(`You have left; the daemon didn’t hear it: ${error.message}`);
+    close(`You have signed out here, but the daemon was not told: ${error.message}`);
   }
 };
 at('series').onchange = () => shown && fill(at('heat'), ...heat(at('series').value));

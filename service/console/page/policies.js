@@ -1,4 +1,4 @@
-// Policies where they are attached, the two versions of a trial side by side, and what an operator may do.
+// Attached policies, the two versions of a trial side by side, and the actions of an operator.
 
 import { duration, percent, perSecond, whole } from './counts.js';
 import { el, table } from './build.js';
@@ -7,7 +7,7 @@ const STEPS = {
   promote: ['Promote', (a) => `${a.policy}@${a.candidate.version} decides from now on, instead of @${a.stable ?? '-'}.`],
   rollback: ['Roll back', (a) => (a.candidate ? `The trial of ${a.policy}@${a.candidate.version} ends, and @${a.stable ?? '-'} decides alone.` : `${a.policy}@${a.previous} decides again, instead of @${a.stable}.`)],
   release: ['Release', (a) => `${a.policy}@${a.stable ?? '-'} leaves its quarantine.`],
-  detach: ['Detach', (a) => `${a.policy} judges no more at ${a.place}.`],
+  detach: ['Detach', (a) => `${a.policy} no longer evaluates calls at ${a.place}.`],
 };
 
 function steps(attachment) {
@@ -22,7 +22,7 @@ function mode(attachment) {
   const { candidate, stable, previous, quarantine, fallback } = attachment;
   const words = [stable ? `@${stable} enforces` : 'nothing enforces'];
   if (candidate) words.push(`@${candidate.version} on trial: ${candidate.mode}`);
-  if (previous) words.push(`before: @${previous}`);
+  if (previous) words.push(`previous: @${previous}`);
   if (quarantine) words.push('QUARANTINED');
   if (fallback) words.push('FALLEN BACK');
   return words.join('; ');
@@ -54,10 +54,10 @@ export function attachments({ state, versions }, ask) {
     }
     return cells;
   });
-  return table('Policies where they are attached; calls and CPU of the last interval, the others since the daemon began', columns, rows, 'No policy is attached.');
+  return table('Attached policies; calls and CPU in the last interval, other columns since the daemon started', columns, rows, 'No policy is attached.');
 }
 
-// For each trial, what both versions have said.
+// For each trial, the decisions of both versions.
 export function canaries({ state, versions }) {
   const trials = state.status.attachments.filter((one) => one.candidate);
   return trials.flatMap((one) => {
@@ -72,6 +72,6 @@ export function canaries({ state, versions }) {
     ];
     const title = `Trial of ${one.policy} at ${one.place}`;
     const columns = [[''], [`Stable @${one.stable ?? '-'}`, 'number'], [`Candidate @${one.candidate.version}, ${one.candidate.mode}`, 'number']];
-    return [el('h3', {}, title), table(`${title}: both versions, since the daemon began`, columns, rows, '')];
+    return [el('h3', {}, title), table(`${title}: both versions, since the daemon started`, columns, rows, '')];
   });
 }

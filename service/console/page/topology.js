@@ -1,4 +1,5 @@
-// Who calls whom through this daemon: tenants with their applications, the methods that they call, and where those are served.
+// The topology of calls through this daemon: tenants with their applications, the methods that they
+// call, and the places that serve them.
 
 import { duration, many, perSecond, percent, whole } from './counts.js';
 import { el, svg, table } from './build.js';
@@ -30,7 +31,7 @@ export function topology({ state, methods }) {
   const calls = methods.filter((one) => one.side === 'client').slice(0, MOST);
   const serviceOf = (method) => method.slice(0, method.lastIndexOf('/'));
   const tenants = status.tenants.filter((name) => calls.some((one) => one.tenant === name) || status.sessions.some((one) => one.tenant === name)).slice(0, MOST);
-  // Where calls may go: to this host's servers, and over each tenant's link.
+  // Possible destinations of calls: this host's servers, and each tenant's links.
   const places = [];
   if (status.services.length) places.push({ first: 'this host', second: many(status.services.length, 'service'), takes: (one) => status.services.some((s) => s.tenant === one.tenant && s.service === serviceOf(one.method)) });
   for (const link of status.links.slice(0, MOST)) {
@@ -51,8 +52,8 @@ export function topology({ state, methods }) {
   }
   for (const [one, y] of middle) picture.append(box(330, y, 430, one.method, `${perSecond(one.rate)}, p99 ${duration(one.p99)}, errors ${percent(one.errorRate, one.rate)}`));
   for (const [place, y] of right) picture.append(box(860, y, 220, place.first, place.second));
-  const note = 'Applications, what they call, and where it may be served; lines are as thick as calls are many. Durations don’t say which server answered, so where both would do, this host’s is drawn.';
-  return [el('div', { class: 'scroll wide', tabindex: 0, role: 'region', 'aria-label': 'Topology, which the table below has in words', 'data-key': 'topology' }, picture), el('p', { class: 'soft' }, note)];
+  const note = 'Applications, the methods that they call, and the places that may serve them. A thicker line means more calls. Durations don’t say which server answered; if this host and a peer both serve a method, the line goes to this host.';
+  return [el('div', { class: 'scroll wide', tabindex: 0, role: 'region', 'aria-label': 'Topology; the table below has the same data', 'data-key': 'topology' }, picture), el('p', { class: 'soft' }, note)];
 }
 
 export function methodTable({ methods }) {
@@ -61,5 +62,5 @@ export function methodTable({ methods }) {
     el('code', {}, one.method), one.tenant ?? '(several)', one.side === 'client' ? 'made here' : 'served here', perSecond(one.rate),
     percent(one.errorRate, one.rate), duration(one.p50), duration(one.p99), whole(one.count),
   ]);
-  return table('Methods, in the last interval', columns, rows, 'Nobody has called anything yet.');
+  return table('Methods, in the last interval', columns, rows, 'No calls yet.');
 }
