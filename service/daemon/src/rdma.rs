@@ -14,12 +14,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use serde_json::Value;
-
 #[cfg(feature = "rdma")]
 use {
     crate::limits::{POOL_LINKS, POOLS},
     rustix::event::epoll,
     serde_json::json,
+    tollgate_transport::LinkConfig,
     tollgate_transport_rdma::{
         DeviceInfo, Door, LinkId, Poller, PollerOptions, RdmaLink, RdmaOptions, Uses,
     },

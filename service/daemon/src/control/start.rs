@@ -206,7 +206,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     tokio::task::spawn_local(Rc::clone(&control).follow_processes());
     tokio::task::spawn_local(Rc::clone(&control).follow_tokens());
     #[cfg(feature = "rdma")]
-    tokio::task::spawn_local(by_rdma::sweep(Rc::clone(&control)));
+    tokio::task::spawn_local(crate::control::by_rdma::sweep(Rc::clone(&control)));
     tokio::task::spawn_local(telemetry::follow_scrapes(Rc::clone(&control)));
     tokio::task::spawn_local(telemetry::follow_metrics(Rc::clone(&control)));
     tokio::task::spawn_local(telemetry::follow_records(Rc::clone(&control), left));

@@ -18,15 +18,14 @@ use tollgate_transport::{
     BodyOutcome, FlushOutcome, FrozenLink, Link, LinkConfig, LinkError, ReadOutcome, TcpLink, Token,
 };
 
-use crate::datapath::report::Carriage;
-
 #[cfg(feature = "rdma")]
 use {tollgate_transport::LinkIo, tollgate_transport_rdma::RdmaLink};
 
 use crate::datapath::landing::Landing;
-#[cfg(feature = "rdma")]
-use crate::datapath::landing::Place;
+use crate::datapath::report::Carriage;
 use crate::rdma::{Polled, Rdma};
+#[cfg(feature = "rdma")]
+use crate::{datapath::landing::Place, limits::FAREWELL};
 
 /// A link and its connection.
 #[cfg_attr(
