@@ -147,6 +147,21 @@ python_tool() {
     echo "$venv/bin/$name"
 }
 
+# rust_tool NAME VERSION: builds a program from crates.io, once per version, and prints its path. It is kept outside of the tree,
+# below the user's cache directory, so that another checkout finds it.
+rust_tool() {
+    local name=$1 version=$2 place
+    place=${XDG_CACHE_HOME:-$HOME/.cache}/tollgate/$name-$version
+    if [ ! -x "$place/bin/$name" ]; then
+        say "building $name $version; a minute or two, once" >&2
+        # In directories of its own: the workspace's would build it with other settings.
+        CARGO_TARGET_DIR=$place/build quietly cargo install --quiet --locked --debug --root "$place" --version "$version" "$name" >&2 ||
+            die "cargo could not build $name $version; is the network reachable?"
+        rm -rf "$place/build"
+    fi
+    echo "$place/bin/$name"
+}
+
 # fresh OUTPUT SOURCE..: whether an output is there that no source is newer than.
 fresh() {
     local output=$1 source

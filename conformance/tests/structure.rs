@@ -431,7 +431,7 @@ fn no_modules_use_each_other() {
                 modules.circles()
             })
             .collect();
-        let files = circles.iter().map(|circle| circle.members.len()).sum();
+        let files: usize = circles.iter().map(|circle| circle.members.len()).sum();
         let known = CIRCLES.iter().find(|(known, _)| *known == name);
         let known = known.map_or(0, |(_, files)| *files);
         if files == known {
