@@ -606,6 +606,7 @@ fn path_at(tokens: &Tokens, mut at: usize) -> (Vec<String>, usize) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     /// What the files of a crate, `(path, source)` with `lib.rs` first, have in circles: each
