@@ -18,10 +18,13 @@ fn policy(name: &str) -> PathBuf {
     path
 }
 
-/// A file of cases in a directory of its own, beside the schema that it names.
+/// A file of cases in a directory of its own, beside the schema that it names. Tests run side by side: a schema that
+/// they shared would be empty for one test while another copies it.
 fn cases(name: &str, text: &str) -> PathBuf {
     let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/proto");
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("desk");
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join("desk")
+        .join(name);
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::copy(protos.join("hotel.proto"), dir.join("hotel.proto")).unwrap();
     let path = dir.join(format!("{name}.json"));
