@@ -5,6 +5,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `on_demand` | asks for machine code when it is first used; the queue of the compile thread |
 //! | `codec` | what the daemon holds: interprets at once, runs machine code as soon as it's compiled |
 //! | `validate` | emits one function per struct type that walks a block; serves `gather` and `accept` |
 //! | `encode`, `decode` | emit one function per struct type that writes, or reads, its protobuf records |
@@ -34,6 +35,7 @@ pub mod limits;
 pub mod listing;
 #[allow(unsafe_code, reason = "running what was emitted; argued there")]
 mod machine;
+pub mod on_demand;
 mod unit;
 mod validate;
 mod view;

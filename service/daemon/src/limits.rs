@@ -397,12 +397,6 @@ pub const MAX_KNOWN_SETS: usize = 4_096;
 /// Of those, sets that one tenant has bound.
 pub const MAX_KNOWN_SETS_PER_TENANT: usize = MAX_KNOWN_SETS / 4;
 
-/// Methods and projections that wait for the compile thread; what finds no place is asked for again by its next call. At
-/// about 1 ms each, a full queue is a second's work.
-pub const COMPILE_QUEUE: usize = 1_024;
-/// Of those, methods of schemas that one tenant has brought. Tenants take turns, so nobody waits for another's queue.
-pub const COMPILE_QUEUE_PER_TENANT: usize = COMPILE_QUEUE / 4;
-
 /// Control connections at once; further ones are told so and closed.
 pub const MAX_CONNECTIONS: usize = 8_192;
 /// Of those, for the operator alone: root and the daemon's own user.

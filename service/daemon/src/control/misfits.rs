@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
     use crate::control::schemas::{Schemas, SetKey, parse};
-    use crate::machine_code::Compiler;
+    use tollgate_jit::on_demand::Compiler;
 
     fn schema(field: &str) -> Arc<BoundSchema> {
         let proto = format!(
@@ -92,7 +92,7 @@ mod tests {
         let schema = tollgate_schema::Schema::compile_proto(&[&file], &[directory.path()]).unwrap();
         let set = schema.descriptor_set();
         let layout = parse(set, "p.S").unwrap();
-        let mut schemas = Schemas::new(Compiler::idle(1).0);
+        let mut schemas = Schemas::new(tollgate_jit::on_demand::queue(1).0);
         schemas
             .intern(SetKey::new(set, "p.S"), layout, set, &None)
             .unwrap()

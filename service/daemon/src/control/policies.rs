@@ -30,7 +30,7 @@ use crate::control::schemas::BoundSchema;
 use crate::datapath::plan::{Ask, ForeignAsk, JsonField, MethodSteps, Patcher, Scope, Step};
 use crate::limits::{COMPILED_POLICIES, MAX_ATTACHMENTS};
 use crate::lines::log_limited;
-use crate::machine_code::LazyProjector;
+use tollgate_jit::on_demand::LazyProjector;
 
 /// All attachments in force, and the bindings that they apply to.
 #[derive(Default)]

@@ -1,5 +1,5 @@
 //! Schemas that applications have bound: resolved once per descriptor set, shared by hash, compiled method by method when they
-//! are called (see [`crate::machine_code`]).
+//! are called (see [`tollgate_jit::on_demand`]).
 //!
 //! ```text
 //!   (descriptor set's SHA-256, service) ──▶ service's hash ──▶ layouts, programs, machine code
@@ -33,7 +33,7 @@ use crate::limits::{
     MAX_KNOWN_SETS, MAX_KNOWN_SETS_PER_TENANT, MAX_PREFETCHED, MAX_SCHEMA_BYTES_PER_TENANT,
     MAX_SCHEMAS, MAX_SCHEMAS_PER_TENANT,
 };
-use crate::machine_code::{Compiler, Method, Streams};
+use tollgate_jit::on_demand::{Compiler, Method, Streams};
 
 /// A service's schema with what chains need to know of it.
 pub(crate) struct BoundSchema {
@@ -285,7 +285,7 @@ impl Schemas {
                 requests: method.client_streaming,
                 responses: method.server_streaming,
             };
-            Arc::new(Method::new(name, (request, reply), streams, &compiler))
+            Arc::new(Method::new(name, request, reply, streams, &compiler))
         };
         let service = Arc::new(ServiceSchema {
             name: layout.name.clone(),
@@ -408,7 +408,7 @@ mod tests {
     }
 
     fn schemas() -> Schemas {
-        Schemas::new(Compiler::idle(1).0)
+        Schemas::new(tollgate_jit::on_demand::queue(1).0)
     }
 
     /// What the control plane does about a binding.

@@ -7,7 +7,7 @@ use tollgate_engine::{ServiceId, Status};
 use tollgate_schema::evolution::MethodMatch;
 
 use crate::datapath::target::Found;
-use crate::machine_code::Method;
+use tollgate_jit::on_demand::Method;
 
 /// A service as one application knows it: shared by all that bind the same schema.
 pub(crate) struct ServiceSchema {

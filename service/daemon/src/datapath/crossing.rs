@@ -35,7 +35,7 @@ use crate::datapath::plan::MethodSteps;
 use crate::datapath::ports::{Answer, Comparing, LinkState};
 use crate::datapath::runtime::Runtime;
 use crate::datapath::sessions::{lacks_method, schema_differs};
-use crate::machine_code::Method;
+use tollgate_jit::on_demand::Method;
 
 /// Rewriting messages.
 impl Runtime {

@@ -26,7 +26,7 @@ use crate::datapath::ports::{Delivery, Held, Placed, SessionPort};
 use crate::datapath::runtime::Runtime;
 use crate::datapath::streams::without_responses;
 use crate::limits::HELD_BYTES;
-use crate::machine_code::Method;
+use tollgate_jit::on_demand::Method;
 
 /// Why a message isn't placed.
 enum Unplaced {

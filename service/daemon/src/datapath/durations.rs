@@ -15,7 +15,7 @@ use tollgate_telemetry::histogram::{Exemplar, Histogram};
 use tollgate_telemetry::limits::{MAX_SERIES, MAX_SERIES_PER_TENANT};
 use tollgate_telemetry::record::Side;
 
-use crate::machine_code::Method;
+use tollgate_jit::on_demand::Method;
 
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

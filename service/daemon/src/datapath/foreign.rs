@@ -23,7 +23,7 @@ use tollgate_shm_abi::metadata::Metadata;
 use crate::datapath::message::{Body, Message, Pool};
 use crate::datapath::plan::{ForeignAsk, JsonField};
 use crate::datapath::question::{Question, Unchanged};
-use crate::machine_code::LazyProjector;
+use tollgate_jit::on_demand::LazyProjector;
 
 /// Why a message can't be shown.
 #[derive(Debug)]

@@ -38,7 +38,7 @@ use crate::datapath::steering;
 use crate::datapath::target::{Found, Target, longer};
 use crate::limits::FRAMES_PER_TURN;
 use crate::lines::log_limited;
-use crate::machine_code::Method;
+use tollgate_jit::on_demand::Method;
 
 #[cfg(feature = "rdma")]
 use tollgate_transport_rdma::RdmaLink;

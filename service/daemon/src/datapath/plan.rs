@@ -15,7 +15,7 @@ use tollgate_policy_host::{
 use tollgate_schema::{Kind, Layouts};
 
 use crate::datapath::ids::ProcessId;
-use crate::machine_code::{LazyProjector, Method};
+use tollgate_jit::on_demand::{LazyProjector, Method};
 
 /// One attachment in a chain, prepared for one method. A version that has nothing to say about the method isn't asked: the call
 /// passes it.

@@ -28,7 +28,7 @@ use crate::limits::{
     COMPLETION_BACKLOG, KEPT_BEFORE_SWEEP, RECLAIMS_HELD_NS, WAIT_ASKED_EVERY_CALLS,
     WAIT_ASKED_EVERY_NS,
 };
-use crate::machine_code::Method;
+use tollgate_jit::on_demand::Method;
 
 /// A method handle of an application.
 pub(crate) struct Handle {

@@ -32,7 +32,7 @@ use crate::limits::{
     BYTES_PER_TURN, MAX_CALLS_PER_TENANT, MAX_METHODS_PER_SESSION, MAX_METHODS_PER_TENANT,
     MAX_SERVICES_PER_TENANT, SUBMISSIONS_PER_TURN,
 };
-use crate::machine_code::{Method, Streams};
+use tollgate_jit::on_demand::{Method, Streams};
 
 /// What a correct client library can't have done: why the session ends.
 pub(crate) struct Broken(pub(crate) String);

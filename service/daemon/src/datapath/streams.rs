@@ -25,7 +25,7 @@ use crate::datapath::ports::{Answer, FurtherRequest, Kept, LargeBody, LargeKind}
 use crate::datapath::runtime::Runtime;
 use crate::datapath::sending::send_code;
 use crate::datapath::sessions::Broken;
-use crate::machine_code::Method;
+use tollgate_jit::on_demand::Method;
 
 /// From an application.
 impl Runtime {

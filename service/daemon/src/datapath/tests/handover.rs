@@ -20,7 +20,7 @@ use crate::datapath::handover::estate::{Estate, Inventory};
 use crate::datapath::ports::Held;
 use crate::datapath::runtime::Runtime;
 use crate::limits::HAND_OVER_TIMEOUT;
-use crate::machine_code::Method;
+use tollgate_jit::on_demand::Method;
 
 /// A runtime with a session whose one method nobody serves, and its application.
 pub(super) struct Old {

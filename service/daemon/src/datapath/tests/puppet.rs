@@ -13,6 +13,7 @@ use tollgate_policy_host::{
 use tollgate_schema::{Layouts, MessageId};
 use tollgate_shm_abi::wait::now_ns;
 
+use super::layout_of;
 use crate::datapath::account::Accounts;
 use crate::datapath::counts::{PolicyReport, ReportedPlace};
 use crate::datapath::events::PolicyEvent;
@@ -26,8 +27,7 @@ use crate::datapath::policies::Policies;
 use crate::datapath::question::Question;
 use crate::datapath::slot::SavedState;
 use crate::datapath::stopwatch::thread_ns;
-use crate::machine_code::tests::layout_of;
-use crate::machine_code::{Compiler, LazyProjector};
+use tollgate_jit::on_demand::{Compiler, LazyProjector, queue};
 
 /// What a puppet does with each call that it is asked about; the second byte of its configuration is `k`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,7 +274,7 @@ impl World {
             layouts,
             root,
             codec,
-            compiler: Compiler::idle(1).0,
+            compiler: queue(1).0,
         }
     }
 

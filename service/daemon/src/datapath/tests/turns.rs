@@ -18,6 +18,7 @@ use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport::{Event, TcpLink};
 
+use super::layout_of;
 use super::links::trusting;
 use crate::datapath::binds::ServiceSchema;
 use crate::datapath::command::{Command, Handle};
@@ -27,8 +28,7 @@ use crate::limits::{
     BYTES_PER_LOOK, FRAMES_PER_TURN, MAX_CALLS_PER_TENANT, RECLAIMS_HELD_NS, REDIAL_PAUSE,
     SUBMISSIONS_PER_TURN,
 };
-use crate::machine_code::tests::layout_of;
-use crate::machine_code::{Compiler, Method, Streams};
+use tollgate_jit::on_demand::{Method, Streams, queue};
 
 const HEAPS: HeapSizes = HeapSizes {
     send: 1 << 20,
@@ -270,9 +270,10 @@ pub(super) fn large_method() -> (Arc<Method>, Vec<u8>) {
     codec().decode(&protobuf, &mut image).unwrap();
     let method = Method::new(
         "t.S/M".to_owned(),
-        (codec(), codec()),
+        codec(),
+        codec(),
         Streams::default(),
-        &Compiler::idle(1).0,
+        &queue(1).0,
     );
     (Arc::new(method), image)
 }
