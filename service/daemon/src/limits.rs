@@ -74,11 +74,6 @@ pub const MAX_SERVICES_PER_TENANT: usize = 256;
 /// Attachments in force, over all tenants, those that concern every tenant once per runtime; the store limits each owner's.
 pub const MAX_ATTACHMENTS: usize = 65_536;
 
-/// Chains of one runtime: one per method that policies judge, binding and direction.
-pub const MAX_CHAINS: usize = 65_536;
-/// Of those, one tenant's: nobody else is kept from binding by a tenant that binds again and again.
-pub const MAX_CHAINS_PER_TENANT: usize = MAX_CHAINS / 4;
-
 /// Submissions taken from one session before the next one's turn: keeps one busy ring from delaying the others by
 /// more than about 50 us.
 pub const SUBMISSIONS_PER_TURN: usize = 64;
@@ -130,11 +125,6 @@ pub const HELD_BYTES: u64 = 64 << 20;
 /// How long blocks are held back that are to be given back to an application which sleeps, if there is nothing else to wake it for: 1 ms. A
 /// runtime that is about to sleep holds nothing back.
 pub const RECLAIMS_HELD_NS: u64 = 1_000_000;
-
-/// Private message buffers kept for reuse by one runtime, and the largest that is kept: 4,096 of at most 16 KiB. As many boxes of messages.
-pub const POOLED_BUFFERS: usize = 4_096;
-/// See [`POOLED_BUFFERS`].
-pub const POOLED_BUFFER_BYTES: usize = 16 << 10;
 
 /// The part of a runtime's links that dialled ones leave to those that peers have opened, and those to them.
 pub const SHARE_OF_OTHERS: usize = 4;
@@ -247,63 +237,14 @@ pub const MAX_EXPLAINED: usize = 4 << 20;
 /// Fresh instances that a comparison of two versions makes at most, one per fault.
 pub const REPLAY_INSTANCES: usize = 100;
 
-/// Versions that are no longer in an attachment's place and whose counts are still reported.
-pub const RETIRED_VERSIONS: usize = 8;
-
-/// Views that one attachment keeps for comparing versions, and their bytes. A runtime keeps none unless told to.
-pub const RECORDED_CALLS: usize = 10_000;
-/// See [`RECORDED_CALLS`]. 4 MiB.
-pub const RECORDED_BYTES: usize = 4 << 20;
-
 /// A command from the control plane that a runtime has not answered in this time is reported as an error.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a tenant that is to move is waited for while the control plane serves its applications: longer than a binding waits for a peer.
 pub const MOVE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Calls of one runtime that have stopped on their way through a chain: delayed, waiting for their tenant's turn or account, or for a
-/// process. One more is refused. An entry is some 300 bytes besides its message.
-pub const PARKED_CALLS: usize = 16_384;
-
-/// Of those, calls of one tenant.
-pub const PARKED_CALLS_PER_TENANT: usize = 4_096;
-
-/// Bytes of the messages of one tenant's parked calls; a single larger message may be parked alone.
-pub const PARKED_BYTES_PER_TENANT: u64 = 64 << 20;
-
-/// Orders of judgements, of up to eight calls each, that are under way to one policy process: calls beyond them wait, and are ordered
-/// together.
-pub const ORDERS_UNDER_WAY: usize = 16;
-
 /// What a policy process may keep resident beyond its limit of writable memory: its program, and what it shares with the daemon. 64 MiB.
 pub const PROCESS_OVERHEAD_BYTES: u64 = 64 << 20;
-
-/// How long a call waits for its tenant's account to be filled up before it is refused. A call refused at once comes back at once.
-pub const THROTTLED_WAIT: Duration = Duration::from_millis(100);
-
-/// Judging at a stretch: a chain that isn't done by then goes on when its tenant has its next turn, and in one turn of the runtime so much
-/// of what waits is judged. Nobody waits longer for others' policies, but for the one that is running.
-pub const JUDGING_SLICE: Duration = Duration::from_micros(50);
-
-/// Calls that a policy is asked about at once, at most. A batch costs less per call: what it costs whatever its size is some three
-/// calls' worth.
-pub const JUDGED_AT_ONCE: usize = 32;
-
-/// What a batch should take at most, if the policy's pace lets it.
-pub const BATCH_TARGET: Duration = Duration::from_micros(50);
-
-/// What a batch may take at most: one that loops burns the bounds of all its calls before it is stopped. That is 32 calls by default.
-pub const BATCH_BOUND: Duration = Duration::from_micros(3_200);
-
-/// As [`BATCH_BOUND`], for who has failed before. Eight calls by default.
-pub const BATCH_BOUND_AFTER_FAULT: Duration = Duration::from_micros(800);
-
-/// A chain that has taken this long per call lately waits for its tenant's turn from the beginning.
-pub const SLOW_CHAIN: Duration = Duration::from_micros(10);
-
-/// Lines per second that the policies of one tenant may log, and as many at once; the provider's together as well. More are dropped and
-/// counted. Each is at most 512 bytes.
-pub const LOG_LINES_PER_SECOND: u32 = 200;
 
 /// Policies' modules that wait for a compile worker or are being compiled, of one tenant and of all. Each holds its bytes, at
 /// most 1 MiB.
@@ -331,10 +272,6 @@ pub const KEPT_ASKS_PER_OWNER: usize = KEPT_ASKS / 4;
 
 /// What an instance's set-up may take of the thread that all administration is done on; one that takes longer is made on another. 50 us.
 pub const QUICK_SETUP: Duration = Duration::from_micros(50);
-
-/// Changes of an attachment's versions after which the replies to earlier requests are still judged by the versions that judged those. Of
-/// what is longer ago they are judged by the versions in force.
-pub const PAST_CHANGES: usize = 64;
 
 /// Schemas of services held in memory. One that nobody uses any more is forgotten when the table is full, or its tenant's share of it.
 pub const MAX_SCHEMAS: usize = 4_096;

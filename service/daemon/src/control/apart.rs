@@ -27,9 +27,9 @@ use crate::control::policies::granted;
 use crate::control::refusals::invalid;
 use crate::control::state::Control;
 use crate::datapath::Command;
-use crate::datapath::ids::ProcessId;
-use crate::datapath::plan::{Apart, How};
 use crate::limits::{MAX_SPIN, PROCESS_OVERHEAD_BYTES};
+use tollgate_policy_chain::ids::ProcessId;
+use tollgate_policy_chain::plan::{Apart, How};
 
 /// How often processes are looked at.
 const LOOK: Duration = Duration::from_millis(200);

@@ -13,8 +13,8 @@ use tollgate_engine::Status;
 use tollgate_policy_host::Hook;
 
 use crate::control::model::{Loaded, Version};
-use crate::datapath::plan::Ask;
 use crate::limits::{KEPT_ASKS, KEPT_ASKS_PER_OWNER};
+use tollgate_policy_chain::plan::Ask;
 
 /// What it was worked out from. A version's module and configuration are compared too: a tenant that was removed and came back
 /// numbers its versions from the beginning.

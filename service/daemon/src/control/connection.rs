@@ -605,7 +605,7 @@ async fn settle(control: &Control, binding: LiveBinding, generation: u64) -> Res
     control
         .apply(
             runtime,
-            crate::datapath::plan::PolicyChange {
+            tollgate_policy_chain::plan::PolicyChange {
                 chains,
                 ..Default::default()
             },

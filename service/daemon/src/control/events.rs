@@ -12,8 +12,8 @@ use crate::control::schemas;
 use crate::control::state::Control;
 use crate::control::turns::Turn;
 use crate::datapath::command::{Command, Event};
-use crate::datapath::events::PolicyEvent;
 use crate::lines::log_limited;
+use tollgate_policy_chain::events::PolicyEvent;
 
 impl Control {
     pub(super) async fn follow_events(self: Rc<Self>, mut inbox: mpsc::UnboundedReceiver<Event>) {

@@ -40,9 +40,9 @@ use crate::control::schemas::BoundSchema;
 use crate::control::state::Control;
 use crate::control::turns::Turn;
 use crate::control::watching::{no_method, no_tenant};
-use crate::datapath::plan::{Ask, Patcher};
-use crate::datapath::{Unchanged, patch_change};
 use crate::limits::MAX_EXPLAINED;
+use tollgate_policy_chain::plan::{Ask, Patcher};
+use tollgate_policy_chain::question::{Unchanged, patch_change};
 
 /// A version that would be asked, with all that asking it takes.
 struct Witness {

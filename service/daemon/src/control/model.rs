@@ -9,8 +9,8 @@ use tollgate_engine::{ServiceId, SessionId, chain};
 use tollgate_policy_host::Policy;
 
 use crate::control::schemas::BoundSchema;
-use crate::datapath::plan::{Installed, Place, Scope};
 use crate::limits::{FAULT_MEMORY, RELOAD_PAUSE};
+use tollgate_policy_chain::plan::{Installed, Place, Scope};
 
 /// A version of a policy in one of an attachment's places.
 #[derive(Clone)]

@@ -27,10 +27,10 @@ use crate::control::lives::Lives;
 use crate::control::misfits::{Misfit, Misfits};
 use crate::control::model::{Live, LiveBinding, Loaded, Version};
 use crate::control::schemas::BoundSchema;
-use crate::datapath::plan::{Ask, ForeignAsk, JsonField, MethodSteps, Patcher, Scope, Step};
 use crate::limits::{COMPILED_POLICIES, MAX_ATTACHMENTS};
 use crate::lines::log_limited;
 use tollgate_jit::on_demand::LazyProjector;
+use tollgate_policy_chain::plan::{Ask, ForeignAsk, JsonField, MethodSteps, Patcher, Scope, Step};
 
 /// All attachments in force, and the bindings that they apply to.
 #[derive(Default)]

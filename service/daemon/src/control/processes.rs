@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tollgate_policy_host::apart::Process;
 
-use crate::datapath::ids::ProcessId;
+use tollgate_policy_chain::ids::ProcessId;
 
 /// All policy processes.
 #[derive(Default)]

@@ -20,10 +20,10 @@ use crate::control::policies::Attachments;
 use crate::control::refusals::{internal, invalid, store_failed};
 use crate::control::state::Control;
 use crate::datapath::Command;
-use crate::datapath::counts::{Counts, PolicyReport};
-use crate::datapath::metrics::NamedMetrics;
 use crate::datapath::report::{PeerReport, Report};
 use crate::verify_audit::sentence;
+use tollgate_policy_chain::counts::{Counts, PolicyReport};
+use tollgate_policy_chain::metrics::NamedMetrics;
 
 /// A report as an answer.
 pub(super) fn answer(report: &Value) -> Result<Answer, Status> {

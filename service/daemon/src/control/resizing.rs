@@ -18,9 +18,9 @@ use crate::control::refusals::{internal, store_failed};
 use crate::control::runtimes::start_runtime;
 use crate::control::state::Control;
 use crate::datapath::command::Map;
-use crate::datapath::plan::{How, Place, PolicyChange, Running};
 use crate::datapath::report::Report;
 use crate::datapath::{Command, Placement};
+use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
 
 impl Control {
     /// After another process' runtimes have been taken over: as many as is configured.

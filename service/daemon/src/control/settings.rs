@@ -17,9 +17,9 @@ use crate::control::refusals::{invalid, store_failed};
 use crate::control::runtimes::tuning;
 use crate::control::state::Control;
 use crate::datapath::Command;
-use crate::datapath::plan::CpuLimit;
 use crate::limits::MAX_CORE;
 use crate::settings::{Change, Settings};
+use tollgate_policy_chain::plan::CpuLimit;
 
 impl Settings {
     /// Those of a daemon that starts. What was set and can't be used is warned of.

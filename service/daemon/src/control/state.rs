@@ -37,11 +37,11 @@ use crate::control::taps::Taps;
 use crate::control::{heaps, names, refusals, turns};
 use crate::datapath::command::{Command, Event, Handle};
 use crate::datapath::placement::Placement;
-use crate::datapath::plan::PolicyChange;
 use crate::datapath::report::Report;
 use crate::limits::COMMAND_TIMEOUT;
 use crate::rdma::Rdma;
 use crate::settings::Settings;
+use tollgate_policy_chain::plan::PolicyChange;
 
 /// A session that the control plane doesn't know by that name, and why it has ended.
 type EndedEarly = ((usize, SessionId), String);

@@ -33,9 +33,9 @@ use crate::control::exporters::{Exporters, now};
 use crate::control::state::Control;
 use crate::control::watching;
 use crate::datapath::Command;
-use crate::datapath::counts::{Counts, decision};
 use crate::datapath::durations::{Kind as Measured, MeasuredOf, is_error};
 use crate::datapath::report::Report;
+use tollgate_policy_chain::counts::{Counts, decision};
 
 type Labels = Vec<(&'static str, Cow<'static, str>)>;
 

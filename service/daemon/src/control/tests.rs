@@ -21,10 +21,10 @@ use crate::control::schemas::Schemas;
 use crate::control::state::Control;
 use crate::datapath::Runtime;
 use crate::datapath::placement::Placement;
-use crate::datapath::plan::PolicyChange;
 use crate::limits::COMMAND_TIMEOUT;
 use crate::rdma::Rdma;
 use crate::settings::Settings;
+use tollgate_policy_chain::plan::PolicyChange;
 
 /// What it sends stays with the runtime.
 pub(super) fn control() -> (Rc<Control>, Runtime) {

@@ -18,17 +18,17 @@ use tollgate_telemetry::record::Span;
 use tollgate_transport_rdma::Door;
 
 use crate::datapath::binds::{Asker, BindAs, Bound, PendingBind, ServiceSchema};
-use crate::datapath::counts::RecordedView;
-use crate::datapath::events::PolicyEvent;
 use crate::datapath::handover::estate::{Estate, Inventory, Resumed};
-use crate::datapath::ids::ProcessId;
 use crate::datapath::migration::{Move, Moving};
 use crate::datapath::placement::Placement;
-use crate::datapath::plan::{Apart, CpuLimit, MethodSteps, PolicyChange};
 use crate::datapath::ports::LinkPort;
 use crate::datapath::report::Report;
 use crate::datapath::target::Target;
 use crate::datapath::tuning::Tuning;
+use tollgate_policy_chain::counts::RecordedView;
+use tollgate_policy_chain::events::PolicyEvent;
+use tollgate_policy_chain::ids::ProcessId;
+use tollgate_policy_chain::plan::{Apart, CpuLimit, MethodSteps, PolicyChange};
 
 /// From the control plane to a runtime.
 pub(crate) enum Command {

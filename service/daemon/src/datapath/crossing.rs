@@ -30,12 +30,13 @@ use tollgate_transport::{CallHead, metadata_room};
 use crate::datapath::binds::{Bound, ServiceSchema};
 use crate::datapath::command::Event;
 use crate::datapath::links::{After, invalid};
-use crate::datapath::message::{Body, Message};
-use crate::datapath::plan::MethodSteps;
 use crate::datapath::ports::{Answer, Comparing, LinkState};
 use crate::datapath::runtime::Runtime;
 use crate::datapath::sessions::{lacks_method, schema_differs};
+use crate::datapath::wire::credit_bytes;
 use tollgate_jit::on_demand::Method;
+use tollgate_policy_chain::message::{Body, Message};
+use tollgate_policy_chain::plan::MethodSteps;
 
 /// Rewriting messages.
 impl Runtime {
@@ -54,7 +55,7 @@ impl Runtime {
                     false => "reply",
                 };
                 self.trace_marshalled(call, event::CONVERTED, (what, message.message_len()));
-                let bytes = message.credit_bytes();
+                let bytes = credit_bytes(&message);
                 let message = self.pool.boxed(message);
                 self.engine.converted(call, bytes, message);
             }

@@ -21,12 +21,12 @@ use tollgate_shm_abi::descriptor::{Completion, Image, Part};
 use tollgate_shm_abi::heap::Block;
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::message::{Body, Message, copy_image};
 use crate::datapath::ports::{Delivery, Held, Placed, SessionPort};
 use crate::datapath::runtime::Runtime;
 use crate::datapath::streams::without_responses;
 use crate::limits::HELD_BYTES;
 use tollgate_jit::on_demand::Method;
+use tollgate_policy_chain::message::{Body, Message, copy_image};
 
 /// Why a message isn't placed.
 enum Unplaced {

@@ -26,10 +26,10 @@ use tollgate_engine::{LinkId, SessionId};
 use traced::traced_forms;
 
 use crate::datapath::handover::estate::Estate;
-use crate::datapath::message::Source;
 use crate::datapath::ports::{Held, Kept};
 use crate::datapath::runtime::Runtime;
 use crate::limits::HAND_OVER_TIMEOUT;
+use tollgate_policy_chain::message::Source;
 
 pub(crate) mod estate;
 mod link_forms;

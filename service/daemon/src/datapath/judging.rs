@@ -6,11 +6,12 @@
 use tollgate_engine::{CallKey, ChainId, Stage, Verdict};
 use tollgate_shm_abi::wait::now_ns;
 
-use crate::datapath::ids::Why;
-use crate::datapath::parked::Position;
-use crate::datapath::question::Question;
 use crate::datapath::runtime::Runtime;
-use crate::limits::JUDGING_SLICE;
+use crate::datapath::wire::credit_bytes;
+use tollgate_policy_chain::ids::Why;
+use tollgate_policy_chain::limits::JUDGING_SLICE;
+use tollgate_policy_chain::parked::Position;
+use tollgate_policy_chain::question::Question;
 
 impl Runtime {
     /// Asks a chain about a question, and about those behind it that are for the same chain.
@@ -123,7 +124,7 @@ impl Runtime {
             self.reclaim(source);
         }
         if std::mem::take(&mut question.changed) {
-            let bytes = question.message.credit_bytes();
+            let bytes = credit_bytes(&question.message);
             self.engine.resized(question.call, bytes);
         }
     }

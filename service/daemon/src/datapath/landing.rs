@@ -4,7 +4,7 @@
 use tollgate_engine::SessionId;
 use tollgate_shm_abi::heap::Block;
 
-use crate::datapath::message::{Body, Message};
+use tollgate_policy_chain::message::{Body, Message};
 
 /// A body from a peer, and where its bytes go.
 pub(crate) struct Landing {

@@ -26,8 +26,6 @@ use crate::datapath::binds::{Asker, BindOutcome, Bound, PendingBind, ServiceSche
 use crate::datapath::carrier::Carrier;
 use crate::datapath::command::Command;
 use crate::datapath::landing::{Landing, Place};
-use crate::datapath::message::Message;
-use crate::datapath::plan::MethodSteps;
 use crate::datapath::ports::{
     Answer, FurtherRequest, LargeBody, LargeKind, LinkPort, LinkState, Outbound, RemoteBinding,
 };
@@ -39,6 +37,8 @@ use crate::datapath::target::{Found, Target, longer};
 use crate::limits::FRAMES_PER_TURN;
 use crate::lines::log_limited;
 use tollgate_jit::on_demand::Method;
+use tollgate_policy_chain::message::Message;
+use tollgate_policy_chain::plan::MethodSteps;
 
 #[cfg(feature = "rdma")]
 use tollgate_transport_rdma::RdmaLink;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tollgate_engine::{LinkId, Origin, Parcel, ServiceId, SessionId};
 
-use crate::datapath::message::{Message, Source};
-use crate::datapath::policies;
 use crate::datapath::ports::{LinkPort, RemoteBinding, Service, SessionPort};
 use crate::datapath::target::Dial;
 use crate::datapath::traces::Traced;
+use tollgate_policy_chain::message::{Message, Source};
+use tollgate_policy_chain::policies;
 
 /// A binding that no runtime has: what a bind id of one that is gone stands for.
 pub(super) const NO_BINDING: u32 = u32::MAX;

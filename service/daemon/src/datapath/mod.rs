@@ -20,49 +20,31 @@
 //! the runtime that the [`Placement`] names, so no call ever crosses threads. A tenant can [move](moving) to another one, whole. Absent on
 //! purpose: locks, async, and waiting for the control plane.
 
-mod account;
-mod apart;
-mod asking;
 pub(crate) mod binds;
 mod carrier;
 pub(crate) mod command;
-pub(crate) mod counts;
 mod crossing;
 mod deliveries;
 mod dialling;
 pub(crate) mod durations;
-pub(crate) mod events;
-pub(crate) mod foreign;
 mod guests;
 pub(crate) mod handover;
-pub(crate) mod ids;
 mod judging;
 mod landing;
 mod links;
-mod message;
-pub(crate) mod metrics;
 pub(crate) mod migration;
 mod moving;
-mod parked;
-mod past;
 pub(crate) mod peer_room;
 mod peers;
 pub(crate) mod placement;
-pub(crate) mod plan;
-mod policies;
-mod pool;
 mod ports;
-mod question;
 mod record;
-mod recorder;
 pub(crate) mod report;
 mod runtime;
 mod sending;
 mod sessions;
 mod shares;
-mod slot;
 pub(crate) mod steering;
-mod stopwatch;
 mod strangers;
 mod streams;
 pub(crate) mod target;
@@ -70,12 +52,11 @@ pub(crate) mod target;
 mod tests;
 mod traces;
 pub(crate) mod tuning;
-mod version;
+mod wire;
 
 pub(crate) use command::{Command, Event};
 pub(crate) use peer_room::PeerRoom;
 pub(crate) use placement::Placement;
-pub(crate) use question::{Unchanged, patch_change};
 #[cfg(test)]
 pub(crate) use runtime::Runtime;
 pub(crate) use runtime::{Options, spawn};

@@ -28,11 +28,11 @@ use tollgate_engine::{LinkId, Origin, Renamed, ServiceId, SessionId, Wanted};
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::datapath::command::{Command, Map};
-use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::migration::{Move, Moved, Moving, NO_BINDING};
-use crate::datapath::past;
 use crate::datapath::ports::{Held, Kept, LinkPort, Outbound, Service, SessionPort};
 use crate::datapath::runtime::Runtime;
+use tollgate_policy_chain::message::{Body, Message, Source};
+use tollgate_policy_chain::past;
 
 /// A session that no runtime has: whose memory it was has ended, and an old name may be somebody else's here.
 const NO_SESSION: SessionId = SessionId(u32::MAX);

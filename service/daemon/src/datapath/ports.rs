@@ -22,13 +22,13 @@ use tollgate_transport::CallHead;
 use crate::datapath::binds::{Asker, PendingBind, ServiceSchema};
 use crate::datapath::carrier::Carrier;
 use crate::datapath::landing::Landing;
-use crate::datapath::message::Message;
 use crate::datapath::target::Target;
 use crate::limits::{
     COMPLETION_BACKLOG, KEPT_BEFORE_SWEEP, RECLAIMS_HELD_NS, WAIT_ASKED_EVERY_CALLS,
     WAIT_ASKED_EVERY_NS,
 };
 use tollgate_jit::on_demand::Method;
+use tollgate_policy_chain::message::Message;
 
 /// A method handle of an application.
 pub(crate) struct Handle {

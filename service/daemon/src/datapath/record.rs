@@ -16,15 +16,15 @@ use tollgate_telemetry::record::{
 use tollgate_telemetry::w3c::{Context, SpanId, TRACEPARENT, TraceId};
 
 use crate::datapath::durations::{Kind, is_error};
-use crate::datapath::ids::NamedPolicy;
-use crate::datapath::message::Message;
-use crate::datapath::question::Notes;
 use crate::datapath::runtime::Runtime;
 use crate::datapath::traces::{
     Toss, Traced, attributes_of, context_of, policy_key, set_parent, stage_name,
 };
 use crate::datapath::tuning::Tap;
 use crate::limits::TRACES_SWEPT_EVERY_NS;
+use tollgate_policy_chain::ids::NamedPolicy;
+use tollgate_policy_chain::message::Message;
+use tollgate_policy_chain::question::Notes;
 
 /// A trace begins, or goes on.
 impl Runtime {

@@ -7,8 +7,8 @@ use serde::Serialize;
 use tollgate_transport::Moved;
 
 use crate::config::{Scheduling, Waiting};
-use crate::datapath::counts::{AccountReport, PolicyReport};
 use crate::datapath::durations::Measured;
+use tollgate_policy_chain::counts::{AccountReport, PolicyReport};
 
 /// A runtime's part of `status --json`.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -37,14 +37,9 @@ use tollgate_transport::CallHead;
 
 use crate::datapath::command::{Command, Event, Handle, Map};
 use crate::datapath::durations::Durations;
-use crate::datapath::ids::ProcessId;
-use crate::datapath::message::{Body, Message, Pool, Source};
 use crate::datapath::peers::{Full, Peers};
 use crate::datapath::placement::Placement;
-use crate::datapath::plan::{PolicyChange, Scope};
-use crate::datapath::policies::Policies;
 use crate::datapath::ports::{LinkPort, RemoteBinding, Service, SessionPort, Who};
-use crate::datapath::question::Question;
 use crate::datapath::report::{
     ByteCounters, CallCounters, Doing, LinkBytes, Report, RuntimeReport, RuntimeTimes,
 };
@@ -53,8 +48,13 @@ use crate::datapath::strangers::Strangers;
 use crate::datapath::target::Dial;
 use crate::datapath::traces::Traces;
 use crate::datapath::tuning::Tuning;
-use crate::limits::JUDGED_AT_ONCE;
 use crate::rdma::{Polled, Rdma, WithoutRdma};
+use tollgate_policy_chain::ids::ProcessId;
+use tollgate_policy_chain::limits::JUDGED_AT_ONCE;
+use tollgate_policy_chain::message::{Body, Message, Pool, Source};
+use tollgate_policy_chain::plan::{PolicyChange, Scope};
+use tollgate_policy_chain::policies::Policies;
+use tollgate_policy_chain::question::Question;
 
 /// How one runtime is set up.
 pub(crate) struct Options {
@@ -557,6 +557,7 @@ impl Runtime {
                 heir,
                 done,
             } => {
+                let done = Box::new(|could| drop(done.send(could)));
                 self.policies.rehearse(id, (heir, version), done);
                 self.pass_on_events();
             }

@@ -19,13 +19,14 @@ use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::status::Code;
 use tollgate_transport::{CallHead, Image, Link, Queued, SendError, Token};
 
-use crate::datapath::message::{Body, Message};
 use crate::datapath::ports::{Kept, LinkPort};
 use crate::datapath::runtime::Runtime;
+use crate::datapath::wire::on_wire;
 use crate::limits::{
     BYTES_PER_SHARED_TURN, KEPT_BEFORE_SWEEP, RDMA_PATIENCE, SUBMISSIONS_PER_TURN,
     TAKES_NOTHING_FOR,
 };
+use tollgate_policy_chain::message::{Body, Message};
 
 /// What a flush of a link has done.
 pub(crate) struct Flushed {
@@ -187,7 +188,9 @@ impl Runtime {
         let token = self.next_token;
         let port = self.links.get_mut(link.0);
         let queued = port.and_then(|port| {
-            message.on_wire(|image| send(port.io.link_mut(), image, Token(token)))
+            on_wire(&message, |image| {
+                send(port.io.link_mut(), image, Token(token))
+            })
         });
         let queued = queued.unwrap_or(Err(SendError::Ended));
         if let (Ok(Queued::Held), Body::Gathered { source, .. }) = (&queued, &message.body) {

@@ -23,16 +23,17 @@ use tollgate_telemetry::record::event;
 
 use crate::datapath::binds::{Asker, BindAs, BindOutcome, Bound, ServiceSchema};
 use crate::datapath::command::Event;
-use crate::datapath::message::{Body, Message, Source, image_layout};
-use crate::datapath::plan::{MethodSteps, Scope};
 use crate::datapath::ports::{Handle, Kept, Service, SessionPort, Who};
 use crate::datapath::report::{ServiceReport, SessionReport};
 use crate::datapath::runtime::{Refusal, Runtime};
+use crate::datapath::wire::credit_bytes;
 use crate::limits::{
     BYTES_PER_TURN, MAX_CALLS_PER_TENANT, MAX_METHODS_PER_SESSION, MAX_METHODS_PER_TENANT,
     MAX_SERVICES_PER_TENANT, SUBMISSIONS_PER_TURN,
 };
 use tollgate_jit::on_demand::{Method, Streams};
+use tollgate_policy_chain::message::{Body, Message, Source, image_layout};
+use tollgate_policy_chain::plan::{MethodSteps, Scope};
 
 /// What a correct client library can't have done: why the session ends.
 pub(crate) struct Broken(pub(crate) String);
@@ -267,7 +268,7 @@ impl Runtime {
             .into_iter()
             .zip(0u16..)
             .map(|(steps, method)| (Scope::Server { service, method }, steps));
-        let change = crate::datapath::plan::PolicyChange {
+        let change = tollgate_policy_chain::plan::PolicyChange {
             chains: change.collect(),
             ..Default::default()
         };
@@ -501,7 +502,7 @@ impl Runtime {
         match gathered? {
             Ok(mut message) => {
                 self.trace_posted((session, handle), origin, toss, &mut message);
-                let bytes = message.credit_bytes();
+                let bytes = credit_bytes(&message);
                 let message = self.pool.boxed(message);
                 self.engine.submit(
                     self.now_ns,

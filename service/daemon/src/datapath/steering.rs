@@ -16,9 +16,10 @@ use tollgate_shm_abi::limits::MAX_LABEL_BYTES;
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf, MetadataError, is_reserved};
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::message::Message;
-use crate::datapath::question::Steered;
 use crate::datapath::runtime::Runtime;
+use crate::datapath::wire::credit_bytes;
+use tollgate_policy_chain::message::Message;
+use tollgate_policy_chain::question::Steered;
 
 /// The priority, one digit.
 const PRIORITY: &str = "tollgate-priority";
@@ -93,7 +94,7 @@ impl Runtime {
         })?;
         self.pool
             .give(std::mem::replace(&mut message.metadata, metadata));
-        self.engine.resized(call, message.credit_bytes());
+        self.engine.resized(call, credit_bytes(message));
         Ok(())
     }
 }

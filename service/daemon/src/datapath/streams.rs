@@ -20,12 +20,12 @@ use tollgate_transport::{CallHead, Came, SendError, StreamCredit, StreamHead, me
 
 use crate::datapath::landing::Landing;
 use crate::datapath::links::{After, invalid, parts_of};
-use crate::datapath::message::Message;
 use crate::datapath::ports::{Answer, FurtherRequest, Kept, LargeBody, LargeKind};
 use crate::datapath::runtime::Runtime;
 use crate::datapath::sending::send_code;
 use crate::datapath::sessions::Broken;
 use tollgate_jit::on_demand::Method;
+use tollgate_policy_chain::message::Message;
 
 /// From an application.
 impl Runtime {

@@ -35,7 +35,7 @@ use tollgate_telemetry::record::{
 use tollgate_telemetry::sampling::{Dice, Sampling};
 use tollgate_telemetry::w3c::{Context, SpanId, TRACEPARENT, TRACESTATE, TraceId, replace_parent};
 
-use crate::datapath::ids::NamedPolicy;
+use tollgate_policy_chain::ids::NamedPolicy;
 
 /// A call with a context, while it lives.
 pub(super) struct Traced {

@@ -22,8 +22,8 @@ use crate::control::policies::{Attachments, check_grants, check_relevant, grante
 use crate::control::refusals::invalid;
 use crate::control::schemas::BoundSchema;
 use crate::control::state::Control;
-use crate::datapath::plan::{How, Place, Recipe, Running};
 use crate::limits::QUICK_SETUP;
+use tollgate_policy_chain::plan::{How, Place, Recipe, Running};
 
 impl Control {
     /// A stored version, compiled.

@@ -12,7 +12,7 @@ use tollgate_engine::Status;
 use crate::control::lifecycle::{Next, Plan, Seats, Told, refused};
 use crate::control::model::{Faults, Live, Version};
 use crate::control::state::Control;
-use crate::datapath::plan::{How, Place, PolicyChange, Running};
+use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
 
 impl Control {
     /// All of the plans, or nothing of them.

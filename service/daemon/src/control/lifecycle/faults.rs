@@ -11,7 +11,7 @@ use tollgate_shm_abi::status::Code;
 use crate::control::lifecycle::{Next, Seats};
 use crate::control::model::Live;
 use crate::control::state::Control;
-use crate::datapath::plan::{Place, PolicyChange};
+use tollgate_policy_chain::plan::{Place, PolicyChange};
 
 impl Control {
     /// The stable failed: a fresh instance after a pause, unless it stays closed or has failed too often.

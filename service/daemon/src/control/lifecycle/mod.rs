@@ -33,7 +33,7 @@ use tollgate_control::{Attachment, StoreError};
 use tollgate_engine::Status;
 
 use crate::control::refusals::store_failed;
-use crate::datapath::plan::How;
+use tollgate_policy_chain::plan::How;
 
 pub(super) use operator::{attach, detach, end_attachments, step, upgrade};
 pub(super) use words::{selection_of, side_of};

@@ -24,7 +24,7 @@ use crate::control::model::Version;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::schemas::BoundSchema;
 use crate::control::state::Control;
-use crate::datapath::plan::PolicyChange;
+use tollgate_policy_chain::plan::PolicyChange;
 
 /// Puts a version in force, or on trial where nothing decides.
 pub(in crate::control) async fn attach(

@@ -14,7 +14,7 @@ use crate::control::error::DaemonError;
 use crate::control::lifecycle::{details_of, refused};
 use crate::control::model::{Faults, Live, Version};
 use crate::control::state::Control;
-use crate::datapath::plan::{How, Place, PolicyChange, Running};
+use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
 
 impl Control {
     /// Puts the stored attachments in force. What can't be loaded is replaced by the version before it, or refuses its calls.

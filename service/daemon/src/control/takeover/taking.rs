@@ -20,8 +20,8 @@ use crate::control::{connection, descriptor_sets};
 use crate::datapath::binds::ServiceSchema;
 use crate::datapath::command::Command;
 use crate::datapath::handover::estate::{Estate, Inventory, Resumed};
-use crate::datapath::plan::{MethodSteps, Scope};
 use crate::limits::ESTATE_BYTES;
+use tollgate_policy_chain::plan::{MethodSteps, Scope};
 
 /// Learns what [`schemas`] says.
 pub(super) async fn learn(control: &Control, schemas: &OwnedFd) -> Result<(), String> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tollgate_engine::{LinkId, SessionId};
 
 use crate::datapath::binds::ServiceSchema;
-use crate::datapath::plan::{MethodSteps, Scope};
+use tollgate_policy_chain::plan::{MethodSteps, Scope};
 
 /// What a runtime leaves to the one that takes over.
 pub(crate) struct Estate {

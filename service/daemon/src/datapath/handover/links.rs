@@ -22,12 +22,12 @@ use crate::datapath::handover::link_forms::{
 };
 use crate::datapath::handover::message_forms::Bytes;
 use crate::datapath::landing::{Landing, Place};
-use crate::datapath::message::Source;
 use crate::datapath::migration::NO_BINDING;
 use crate::datapath::ports::{
     Answer, FurtherRequest, Kept, LargeBody, LargeKind, LinkPort, Outbound,
 };
 use crate::datapath::runtime::Runtime;
+use tollgate_policy_chain::message::Source;
 
 /// What a runtime leaves of its links.
 #[derive(Default)]

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_engine::{Status, Unportable};
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::message::{Body, Message, copy_image};
+use tollgate_policy_chain::message::{Body, Message, copy_image};
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct StatusForm {

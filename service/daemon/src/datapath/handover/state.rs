@@ -12,9 +12,9 @@ use tollgate_shm_abi::session::{Standing, receive_heap_may_follow};
 use super::traced::TracedForm;
 use crate::datapath::handover::link_forms::LinkForm;
 use crate::datapath::handover::message_forms::{Bytes, MessageForm, StatusForm};
-use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::ports::{Delivery, Held, RemoteBinding, Service, SessionPort};
 use crate::datapath::target::Target;
+use tollgate_policy_chain::message::{Body, Message, Source};
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct State {

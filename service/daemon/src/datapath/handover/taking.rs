@@ -18,16 +18,16 @@ use super::{Beginning, BoundAgain};
 use crate::datapath::binds::ServiceSchema;
 use crate::datapath::handover::estate::{Estate, Inventory, Resumed};
 use crate::datapath::handover::message_forms::MessageForm;
-use crate::datapath::ids::Why;
-use crate::datapath::message::Source;
-use crate::datapath::parked::Position;
 use crate::datapath::placement::note_birth;
-use crate::datapath::plan::{MethodSteps, PolicyChange, Scope};
 use crate::datapath::ports::{Held, RemoteBinding, Service, SessionPort, Who};
-use crate::datapath::question::{Question, Steered};
 use crate::datapath::runtime::Runtime;
-use crate::datapath::slot::SavedState;
 use crate::datapath::target::Target;
+use tollgate_policy_chain::ids::Why;
+use tollgate_policy_chain::message::Source;
+use tollgate_policy_chain::parked::Position;
+use tollgate_policy_chain::plan::{MethodSteps, PolicyChange, Scope};
+use tollgate_policy_chain::question::{Question, Steered};
+use tollgate_policy_chain::slot::SavedState;
 
 /// What links that can't be gone on with, and their calls, end with.
 const LINK_LOST: &str = "this daemon was upgraded, and the link is made anew";

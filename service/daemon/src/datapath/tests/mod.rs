@@ -1,17 +1,12 @@
-//! Policies on a runtime without its rings and links: real modules, real messages, every chain. And rings and links without policies
-//! (`turns.rs`), also in another process (`handover.rs`).
+//! A runtime's rings and links without policies (`turns.rs`), also in another process
+//! (`handover.rs`). Tests of policies are those of `tollgate-policy-chain`.
 
 #![allow(clippy::unwrap_used)]
 
-mod chains;
 mod dials;
 mod handover;
-mod life;
 mod links;
 mod moving;
-mod parked;
-mod past;
-mod puppet;
 mod turns;
 
 use std::sync::Arc;

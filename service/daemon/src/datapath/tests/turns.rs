@@ -22,13 +22,13 @@ use super::layout_of;
 use super::links::trusting;
 use crate::datapath::binds::ServiceSchema;
 use crate::datapath::command::{Command, Handle};
-use crate::datapath::message::{Body, Message, Source};
 use crate::datapath::runtime::Runtime;
 use crate::limits::{
     BYTES_PER_LOOK, FRAMES_PER_TURN, MAX_CALLS_PER_TENANT, RECLAIMS_HELD_NS, REDIAL_PAUSE,
     SUBMISSIONS_PER_TURN,
 };
 use tollgate_jit::on_demand::{Method, Streams, queue};
+use tollgate_policy_chain::message::{Body, Message, Source};
 
 const HEAPS: HeapSizes = HeapSizes {
     send: 1 << 20,

@@ -13,31 +13,31 @@ use tollgate_policy_host::{
 };
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::apart::{Asker, Posting, Processes, SeatAt, Words};
-use crate::datapath::asking::{Asking, FuelTime, Meter};
-use crate::datapath::counts::{Counts, RecordedView};
-use crate::datapath::foreign::Unreadable;
-use crate::datapath::ids::{AccountId, ProcessId};
-use crate::datapath::metrics::NamedMetrics;
-use crate::datapath::past::{Serial, is_before};
-use crate::datapath::plan::{Apart, Ask, CpuLimit, How, Recipe, Running};
-use crate::datapath::question::{BatchSize, Question, Said, Unable};
-use crate::datapath::recorder::Recorder;
+use crate::apart::{Asker, Posting, Processes, SeatAt, Words};
+use crate::asking::{Asking, FuelTime, Meter};
+use crate::counts::{Counts, RecordedView};
+use crate::foreign::Unreadable;
+use crate::ids::{AccountId, ProcessId};
 use crate::limits::{BATCH_BOUND, BATCH_BOUND_AFTER_FAULT, BATCH_TARGET, JUDGED_AT_ONCE};
+use crate::metrics::NamedMetrics;
+use crate::past::{Serial, is_before};
+use crate::plan::{Apart, Ask, CpuLimit, How, Recipe, Running};
+use crate::question::{BatchSize, Question, Said, Unable};
+use crate::recorder::Recorder;
 
 const BATCH_NS: u64 = BATCH_TARGET.as_nanos() as u64;
 
 /// A version in one of an attachment's places.
-pub(super) struct Version {
-    pub(super) number: u32,
-    pub(super) serial: Serial,
+pub(crate) struct Version {
+    pub(crate) number: u32,
+    pub(crate) serial: Serial,
     /// In which era it gave its state to another one.
-    pub(super) gave_in: Option<u32>,
+    pub(crate) gave_in: Option<u32>,
     body: Body,
-    pub(super) counts: Counts,
-    pub(super) tally: Tally,
+    pub(crate) counts: Counts,
+    pub(crate) tally: Tally,
     /// Why it is down, or was.
-    pub(super) last_fault: Option<String>,
+    pub(crate) last_fault: Option<String>,
     tick_due_ns: Option<u64>,
     /// What a call costs.
     pace: Pace,
@@ -92,7 +92,7 @@ impl Body {
 }
 
 impl Version {
-    pub(super) fn new(running: Running, serial: Serial, counts: Counts) -> Self {
+    pub(crate) fn new(running: Running, serial: Serial, counts: Counts) -> Self {
         let mut version = Self {
             number: running.version,
             serial,
@@ -113,7 +113,7 @@ impl Version {
     }
 
     /// Goes on with another instance of the same version.
-    pub(super) fn run(&mut self, how: How) {
+    pub(crate) fn run(&mut self, how: How) {
         self.bury();
         self.most = 0;
         match &how {
@@ -144,32 +144,32 @@ impl Version {
     }
 
     /// Whether there is something that it would hand over.
-    pub(super) fn has_state(&self) -> bool {
+    pub(crate) fn has_state(&self) -> bool {
         let manifest = self.manifest();
         manifest.is_some_and(|manifest| manifest.state_version().is_some())
     }
 
     /// Whether it has replies to judge when it is in no place any more.
-    pub(super) fn judges_replies(&self) -> bool {
+    pub(crate) fn judges_replies(&self) -> bool {
         let manifest = self.manifest();
         manifest.is_some_and(|manifest| manifest.hooks().contains(&Hook::Reply))
     }
 
     /// Whether the reply to a request that it judged in `era` is still its own to judge.
-    pub(super) fn may_judge_reply(&self, era: u32) -> bool {
+    pub(crate) fn may_judge_reply(&self, era: u32) -> bool {
         let keeps_state = self.gave_in.is_none_or(|gave| !is_before(era, gave));
         let is_stateless = |manifest: &Manifest| manifest.has_stateless_replies();
         self.is_alive() && (keeps_state || self.manifest().is_some_and(is_stateless))
     }
 
     /// Changes what judging one call may use.
-    pub(super) fn limit_cpu(&mut self, limit: CpuLimit) {
+    pub(crate) fn limit_cpu(&mut self, limit: CpuLimit) {
         self.body.limit_cpu(limit);
         self.most = 0;
     }
 
     /// It failed.
-    pub(super) fn fail(&mut self, reason: &str) {
+    pub(crate) fn fail(&mut self, reason: &str) {
         self.bury();
         self.body = Body::Down;
         self.counts.faults += 1;
@@ -185,7 +185,7 @@ impl Version {
     }
 
     /// Bytes of its instance's linear memory.
-    pub(super) fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         match &self.body {
             Body::Kept(instance) => instance.memory_bytes() as u64,
             Body::Foreign(instance) => instance.memory_bytes() as u64,
@@ -194,7 +194,7 @@ impl Version {
     }
 
     /// What it has counted and measured.
-    pub(super) fn metrics(&self) -> NamedMetrics {
+    pub(crate) fn metrics(&self) -> NamedMetrics {
         let Some(policy) = &self.policy else {
             return NamedMetrics::default();
         };
@@ -215,7 +215,7 @@ impl Version {
     }
 
     /// Counts what came of asking it, and how often it failed meanwhile.
-    pub(super) fn count(&mut self, counts: &Counts, failures: u32) {
+    pub(crate) fn count(&mut self, counts: &Counts, failures: u32) {
         let judged = (counts.allowed + counts.denied + counts.changed) as u32;
         self.counts.add(counts);
         self.tally
@@ -223,19 +223,19 @@ impl Version {
     }
 
     #[cfg(test)]
-    pub(super) fn instance(&mut self) -> Option<&mut Instance> {
+    pub(crate) fn instance(&mut self) -> Option<&mut Instance> {
         match &mut self.body {
             Body::Kept(instance) => Some(instance),
             Body::Foreign(_) | Body::Fresh(_) | Body::Apart(_) | Body::Down => None,
         }
     }
 
-    pub(super) fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         !matches!(self.body, Body::Down)
     }
 
     /// The lines it has logged, and how many more were dropped.
-    pub(super) fn take_log(&mut self) -> Option<(Vec<String>, u64)> {
+    pub(crate) fn take_log(&mut self) -> Option<(Vec<String>, u64)> {
         self.collect_log();
         let Log { lines, dropped } = std::mem::take(&mut self.log);
         (!lines.is_empty() || dropped > 0).then_some((lines, dropped))
@@ -257,16 +257,16 @@ impl Version {
     }
 
     /// Runs in this process.
-    pub(super) fn is_in(&self, process: ProcessId) -> bool {
+    pub(crate) fn is_in(&self, process: ProcessId) -> bool {
         self.process() == Some(process)
     }
 
     /// The process that it runs in.
-    pub(super) fn process(&self) -> Option<ProcessId> {
+    pub(crate) fn process(&self) -> Option<ProcessId> {
         self.apart().map(|apart| apart.process)
     }
 
-    pub(super) fn apart(&self) -> Option<&Apart> {
+    pub(crate) fn apart(&self) -> Option<&Apart> {
         match &self.body {
             Body::Apart(apart) => Some(apart),
             _ => None,
@@ -274,12 +274,12 @@ impl Version {
     }
 
     /// Has this seat, and no later one.
-    pub(super) fn sits_at(&self, place: SeatAt) -> bool {
+    pub(crate) fn sits_at(&self, place: SeatAt) -> bool {
         self.apart().is_some_and(|apart| apart.place() == place)
     }
 
     /// A process has been at work for it.
-    pub(super) fn note_answer(&mut self, said: Words) {
+    pub(crate) fn note_answer(&mut self, said: Words) {
         self.counts.cpu_ns += said.cost_ns;
         self.log.take(said.log);
         if let Some(policy) = &self.policy {
@@ -289,7 +289,7 @@ impl Version {
 
     /// Asks about all questions that are wanted, in batches whose views fit one view's limit together. Afterwards none is wanted
     /// any more; those that a process is asked about have stopped. Returns how it failed.
-    pub(super) fn ask_all(
+    pub(crate) fn ask_all(
         &mut self,
         (ask, asker): (&Ask, Asker<'_>),
         account: Option<AccountId>,
@@ -390,7 +390,7 @@ impl Version {
     }
 
     /// Runs what the policy does from time to time, if it is time and its account can pay. Returns how it failed.
-    pub(super) fn tick_if_due(
+    pub(crate) fn tick_if_due(
         &mut self,
         slot: u32,
         now_ns: u64,
@@ -436,13 +436,13 @@ impl Version {
     }
 
     /// When it ticks next.
-    pub(super) fn tick_due_ns(&self) -> Option<u64> {
+    pub(crate) fn tick_due_ns(&self) -> Option<u64> {
         self.tick_due_ns
     }
 
     /// Gives `heir` the state that this version would go on with. The error ends the heir; a fault of this version's own is a fault
     /// as any other, and told besides.
-    pub(super) fn hand_over(
+    pub(crate) fn hand_over(
         &mut self,
         heir: &mut Instance,
         account: Option<AccountId>,
@@ -462,7 +462,7 @@ impl Version {
     }
 
     /// Its state, and the format that it has; none if nothing is kept here, or nothing is left. The error is a fault as any other.
-    pub(super) fn save(
+    pub(crate) fn save(
         &mut self,
         account: Option<AccountId>,
         meter: &mut Meter,
@@ -484,7 +484,7 @@ impl Version {
     }
 
     /// Goes on from a state that another process has saved.
-    pub(super) fn restore(&mut self, format: u32, saved: &[u8]) -> Result<(), String> {
+    pub(crate) fn restore(&mut self, format: u32, saved: &[u8]) -> Result<(), String> {
         match &mut self.body {
             Body::Kept(instance) => instance
                 .restore(format, saved)
@@ -508,7 +508,7 @@ fn hands_nothing(from: &Policy, to: &Policy) -> Result<(), HandOver> {
 
 impl Version {
     /// Orders that `heir` goes on from the state of this version. Whether that worked is known later: then the heir fails.
-    pub(super) fn hand_over_apart(
+    pub(crate) fn hand_over_apart(
         &self,
         heir: (&Apart, u32),
         slot: u32,
@@ -530,7 +530,7 @@ impl Version {
 }
 
 /// Why state wasn't handed over.
-pub(super) enum HandOver {
+pub(crate) enum HandOver {
     /// The version in force failed.
     Save(String),
     /// The new one did, or refused.

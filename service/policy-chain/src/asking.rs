@@ -2,23 +2,23 @@
 
 use tollgate_policy_host::{Hook, Rate};
 
-use crate::datapath::account::Accounts;
-use crate::datapath::apart::Processes;
-use crate::datapath::events::PolicyEvent;
-use crate::datapath::ids::{AccountId, Why};
-use crate::datapath::message::Pool;
-use crate::datapath::question::Question;
-use crate::datapath::stopwatch::Stopwatch;
+use crate::account::Accounts;
+use crate::apart::Processes;
+use crate::events::PolicyEvent;
+use crate::ids::{AccountId, Why};
+use crate::message::Pool;
+use crate::question::Question;
+use crate::stopwatch::Stopwatch;
 
 /// The time that fuel stands for, without a division.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FuelTime {
+pub(crate) struct FuelTime {
     /// Nanoseconds per unit, times 2^20.
     scaled: u64,
 }
 
 impl FuelTime {
-    pub(super) fn new(rate: Rate) -> Self {
+    pub(crate) fn new(rate: Rate) -> Self {
         let units = rate.units_per_microsecond();
         Self {
             scaled: (1000 << 20) / units,
@@ -26,28 +26,28 @@ impl FuelTime {
     }
 
     #[inline]
-    pub(super) fn ns(self, fuel: u64) -> u64 {
+    pub(crate) fn ns(self, fuel: u64) -> u64 {
         // A batch's fuel is below 2^32: 8 x 10 ms.
         fuel.saturating_mul(self.scaled) >> 20
     }
 }
 
 /// What judging needs besides the policies.
-pub(super) struct Asking<'a> {
-    pub(super) hook: Hook,
-    pub(super) pool: &'a mut Pool,
-    pub(super) processes: &'a mut Processes,
+pub(crate) struct Asking<'a> {
+    pub(crate) hook: Hook,
+    pub(crate) pool: &'a mut Pool,
+    pub(crate) processes: &'a mut Processes,
     /// Some question has been told to [`Question::stop`].
-    pub(super) has_stopped: bool,
+    pub(crate) has_stopped: bool,
     /// Calls of this tenant wait for their account: who comes later waits behind them.
-    pub(super) is_queued: bool,
-    pub(super) meter: Meter<'a>,
+    pub(crate) is_queued: bool,
+    pub(crate) meter: Meter<'a>,
 }
 
 impl Asking<'_> {
     /// A policy delays a call.
     #[cold]
-    pub(super) fn delay(&mut self, question: &mut Question, delay_us: u32) {
+    pub(crate) fn delay(&mut self, question: &mut Question, delay_us: u32) {
         let at_ns = self.meter.watch.now_ns() + u64::from(delay_us) * 1000;
         question.stop(Why::Until { at_ns });
         self.has_stopped = true;
@@ -55,25 +55,25 @@ impl Asking<'_> {
 }
 
 /// Who pays for what is run, and how much.
-pub(super) struct Meter<'a> {
-    pub(super) watch: Stopwatch,
+pub(crate) struct Meter<'a> {
+    pub(crate) watch: Stopwatch,
     /// What the policies' clock shows.
-    pub(super) time_ms: u64,
-    pub(super) fuel_time: FuelTime,
-    pub(super) accounts: &'a mut Accounts,
-    pub(super) events: &'a mut Vec<PolicyEvent>,
+    pub(crate) time_ms: u64,
+    pub(crate) fuel_time: FuelTime,
+    pub(crate) accounts: &'a mut Accounts,
+    pub(crate) events: &'a mut Vec<PolicyEvent>,
 }
 
 impl Meter<'_> {
     #[inline]
-    pub(super) fn may_spend(&mut self, account: Option<AccountId>) -> bool {
+    pub(crate) fn may_spend(&mut self, account: Option<AccountId>) -> bool {
         let now_ns = self.watch.now_ns();
         account.is_none_or(|id| self.accounts.may_spend(id, now_ns))
     }
 
     /// What was run since the last look at the clock is over, and has used so much fuel. Returns what it cost.
     #[inline]
-    pub(super) fn charge(&mut self, account: Option<AccountId>, fuel: u64) -> u64 {
+    pub(crate) fn charge(&mut self, account: Option<AccountId>, fuel: u64) -> u64 {
         let cost_ns = self.watch.stop(self.fuel_time.ns(fuel));
         if let Some(id) = account {
             self.accounts.charge(id, cost_ns);

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::datapath::ids::ProcessId;
+use crate::ids::ProcessId;
 
 /// Something that has happened to policies of a runtime.
 #[derive(Debug)]
-pub(crate) enum PolicyEvent {
+pub enum PolicyEvent {
     /// The version in force failed and is out of order: it wants a fresh instance.
     Faulted {
         id: u32,

@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tollgate_engine::Status;
 use tollgate_engine::chain::Which;
 use tollgate_policy_host::apart::{Channel, Judgement, Order, Outcome, PostError, SeatId, Ticket};
@@ -21,37 +20,41 @@ use tollgate_policy_host::limits::APART_CALLS;
 use tollgate_policy_host::{Hook, JudgeError, LogLine, MetricChange};
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::ids::{ProcessId, Why};
-use crate::datapath::message::Pool;
-use crate::datapath::plan::{Apart, Ask, Step};
-use crate::datapath::question::{BatchSize, Question, Said, Unable};
+use crate::ids::{ProcessId, Why};
 use crate::limits::ORDERS_UNDER_WAY;
+use crate::message::Pool;
+use crate::plan::{Apart, Ask, Step};
+use crate::question::{BatchSize, Question, Said, Unable};
 
 /// How often a runtime that doesn't sleep looks whether processes live that owe answers. 1 ms.
 const LOOK_NS: u64 = 1_000_000;
 
 /// A seat in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SeatAt {
-    pub(super) process: ProcessId,
-    pub(super) seat: SeatId,
+pub(crate) struct SeatAt {
+    pub(crate) process: ProcessId,
+    pub(crate) seat: SeatId,
 }
 
 /// On whose behalf a version is asked.
 #[derive(Clone, Copy)]
-pub(super) struct Asker<'a> {
+pub(crate) struct Asker<'a> {
     /// The attachment.
-    pub(super) slot: u32,
-    pub(super) version: u32,
+    pub(crate) slot: u32,
+    pub(crate) version: u32,
     /// The place that it had when it was asked.
-    pub(super) which: Which,
+    pub(crate) which: Which,
     /// It is a shadow, which decides nothing.
-    pub(super) is_heard: bool,
-    pub(super) step: &'a Step,
+    pub(crate) is_heard: bool,
+    pub(crate) step: &'a Step,
 }
 
+/// Takes what came of a rehearsal: whether the state could be handed over. Dropped without an
+/// answer if the process ends first.
+pub type Rehearsed = Box<dyn FnOnce(Result<(), String>) + Send>;
+
 /// What an order was for.
-pub(super) enum Purpose {
+pub(crate) enum Purpose {
     Judge {
         slot: u32,
         version: u32,
@@ -75,29 +78,29 @@ pub(super) enum Purpose {
         to: u32,
         /// Its seat is kept until it has answered.
         _heir: Box<Apart>,
-        done: oneshot::Sender<Result<(), String>>,
+        done: Rehearsed,
     },
 }
 
 /// An order that has been answered.
-pub(super) struct Answered {
-    pub(super) ticket: u64,
-    pub(super) from: SeatAt,
-    pub(super) purpose: Purpose,
-    pub(super) outcome: Outcome,
+pub(crate) struct Answered {
+    pub(crate) ticket: u64,
+    pub(crate) from: SeatAt,
+    pub(crate) purpose: Purpose,
+    pub(crate) outcome: Outcome,
     /// What it logged and counted.
-    pub(super) said: Words,
+    pub(crate) said: Words,
 }
 
 /// What a version left behind at work.
-pub(super) struct Words {
-    pub(super) cost_ns: u64,
-    pub(super) log: (Vec<LogLine>, u64),
-    pub(super) metrics: Vec<MetricChange>,
+pub(crate) struct Words {
+    pub(crate) cost_ns: u64,
+    pub(crate) log: (Vec<LogLine>, u64),
+    pub(crate) metrics: Vec<MetricChange>,
 }
 
 /// The line to one process.
-pub(super) struct Line {
+pub(crate) struct Line {
     /// Whose process it is.
     tenant: Arc<str>,
     channel: Channel,
@@ -108,7 +111,7 @@ pub(super) struct Line {
 
 /// All processes that this runtime's tenants have.
 #[derive(Default)]
-pub(super) struct Processes {
+pub struct Processes {
     lines: BTreeMap<ProcessId, Line>,
     next_ticket: u64,
     /// When a busy runtime looks whether they live.
@@ -116,17 +119,17 @@ pub(super) struct Processes {
 }
 
 /// How a version that runs apart is asked.
-pub(super) struct Posting<'a> {
-    pub(super) ask: &'a Ask,
-    pub(super) asker: Asker<'a>,
-    pub(super) hook: Hook,
-    pub(super) now_ns: u64,
+pub(crate) struct Posting<'a> {
+    pub(crate) ask: &'a Ask,
+    pub(crate) asker: Asker<'a>,
+    pub(crate) hook: Hook,
+    pub(crate) now_ns: u64,
     /// What the policies' clock shows.
-    pub(super) time_ms: u64,
+    pub(crate) time_ms: u64,
 }
 
 impl Processes {
-    pub(super) fn open(&mut self, id: ProcessId, tenant: Arc<str>, channel: Channel) {
+    pub fn open(&mut self, id: ProcessId, tenant: Arc<str>, channel: Channel) {
         let line = Line {
             tenant,
             channel,
@@ -137,7 +140,7 @@ impl Processes {
     }
 
     /// The lines to a tenant's processes, which aren't here any more.
-    pub(super) fn part(&mut self, tenant: &str) -> Vec<(ProcessId, Line)> {
+    pub(crate) fn part(&mut self, tenant: &str) -> Vec<(ProcessId, Line)> {
         let its = self
             .lines
             .iter()
@@ -150,7 +153,7 @@ impl Processes {
     }
 
     /// Goes on with lines that another runtime had. Returns what their orders are called here.
-    pub(super) fn absorb(
+    pub(crate) fn absorb(
         &mut self,
         lines: Vec<(ProcessId, Line)>,
         epoll: &Arc<OwnedFd>,
@@ -173,7 +176,7 @@ impl Processes {
     }
 
     /// The next answer of any process.
-    pub(super) fn next(&mut self, now_ns: u64) -> Option<Answered> {
+    pub(crate) fn next(&mut self, now_ns: u64) -> Option<Answered> {
         for (&process, line) in &mut self.lines {
             if !line.channel.has_news() {
                 continue;
@@ -201,7 +204,7 @@ impl Processes {
     }
 
     /// A process that has ended, and why, once everything that was under way has been answered.
-    pub(super) fn next_ended(&mut self) -> Option<(ProcessId, String)> {
+    pub(crate) fn next_ended(&mut self) -> Option<(ProcessId, String)> {
         let ended = self.lines.iter().find_map(|(id, line)| {
             let why = line.channel.has_ended()?;
             line.under_way.is_empty().then(|| (*id, why.to_owned()))
@@ -211,14 +214,14 @@ impl Processes {
     }
 
     /// The kernel has something to say about a process.
-    pub(super) fn look_after(&mut self, id: ProcessId) {
+    pub fn look_after(&mut self, id: ProcessId) {
         if let Some(line) = self.lines.get_mut(&id) {
             line.channel.look_after();
         }
     }
 
     /// Gives up those that are behind. Whether there were any.
-    pub(super) fn expire(&mut self, now_ns: u64) -> bool {
+    pub fn expire(&mut self, now_ns: u64) -> bool {
         if self.lines.is_empty() {
             return false;
         }
@@ -238,38 +241,38 @@ impl Processes {
     }
 
     /// Whether a process is there to be asked.
-    pub(super) fn has(&self, process: ProcessId) -> bool {
+    pub(crate) fn has(&self, process: ProcessId) -> bool {
         self.lines.contains_key(&process)
     }
 
     /// Wakes those that something was posted to.
     #[inline]
-    pub(super) fn flush(&mut self) {
+    pub fn flush(&mut self) {
         for line in self.lines.values_mut() {
             line.channel.flush();
         }
     }
 
     /// Says to all that the runtime is going to sleep; `false`: one has an answer.
-    pub(super) fn announce_sleep(&mut self) -> bool {
+    pub fn announce_sleep(&mut self) -> bool {
         let lines = self.lines.values_mut();
         lines.fold(true, |all, line| line.channel.announce_sleep() & all)
     }
 
-    pub(super) fn cancel_sleep(&mut self) {
+    pub fn cancel_sleep(&mut self) {
         for line in self.lines.values_mut() {
             line.channel.cancel_sleep();
         }
     }
 
     /// When [`expire`](Self::expire) has something to do.
-    pub(super) fn next_due_ns(&self) -> Option<u64> {
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
         let lines = self.lines.values();
         lines.filter_map(|line| line.channel.next_due_ns()).min()
     }
 
     /// Has a version tick.
-    pub(super) fn tick(&mut self, apart: &Apart, slot: u32, version: u32, at: (u64, u64)) {
+    pub(crate) fn tick(&mut self, apart: &Apart, slot: u32, version: u32, at: (u64, u64)) {
         let purpose = Purpose::Tick { slot, version };
         let order = order(apart, at, apart.call_ns());
         // What can't tick now ticks the next time.
@@ -277,7 +280,7 @@ impl Processes {
     }
 
     /// Has `heir` go on from the state of a version.
-    pub(super) fn hand_over(
+    pub(crate) fn hand_over(
         &mut self,
         (apart, from): (&Apart, u32),
         (heir, to): (&Apart, u32),
@@ -299,13 +302,13 @@ impl Processes {
     }
 
     /// Has `heir` show that it could go on from the state of a version.
-    pub(super) fn rehearse(
+    pub(crate) fn rehearse(
         &mut self,
         (apart, from): (&Apart, u32),
         (heir, to): (Box<Apart>, u32),
         slot: u32,
         at: (u64, u64),
-        done: oneshot::Sender<Result<(), String>>,
+        done: Rehearsed,
     ) {
         let format = apart.policy.manifest().state_version().unwrap_or(0);
         let order = order(apart, at, apart.handover_ns + heir.handover_ns);
@@ -313,8 +316,7 @@ impl Processes {
             return;
         };
         if let Err(error) = line.channel.hand_over(order, &heir.seat, format) {
-            let _asker_gone = done.send(Err(error.to_string()));
-            return;
+            return done(Err(error.to_string()));
         }
         let purpose = Purpose::Rehearse {
             slot,
@@ -358,7 +360,7 @@ impl Apart {
         self.cpu.apart_ns.saturating_add(self.setup_ns)
     }
 
-    pub(super) fn place(&self) -> SeatAt {
+    pub(crate) fn place(&self) -> SeatAt {
         SeatAt {
             process: self.process,
             seat: self.seat.id(),
@@ -366,7 +368,7 @@ impl Apart {
     }
 
     /// Orders a judgement of all that is wanted, in batches. Those under way stop; the others are told why not. Whether some have stopped.
-    pub(super) fn ask(
+    pub(crate) fn ask(
         &self,
         posting: &Posting<'_>,
         processes: &mut Processes,

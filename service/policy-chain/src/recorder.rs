@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use crate::datapath::counts::RecordedView;
+use crate::counts::RecordedView;
 use crate::limits::{RECORDED_BYTES, RECORDED_CALLS};
 
 /// A ring of views, the oldest first.
@@ -27,7 +27,7 @@ impl Recorder {
         })
     }
 
-    pub(super) fn keep(&mut self, view: RecordedView) {
+    pub(crate) fn keep(&mut self, view: RecordedView) {
         if view.view.len() > RECORDED_BYTES {
             return;
         }

@@ -9,9 +9,9 @@ use tollgate_engine::Status;
 use tollgate_engine::chain::Account;
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::counts::AccountReport;
-use crate::datapath::events::PolicyEvent;
-use crate::datapath::ids::AccountId;
+use crate::counts::AccountReport;
+use crate::events::PolicyEvent;
+use crate::ids::AccountId;
 use crate::limits::LOG_LINES_PER_SECOND;
 
 #[derive(Clone)]

@@ -11,10 +11,10 @@ use super::puppet::{
     ALL, Act, CANT_RESTORE, CANT_SAVE, Fate, Rig, SAVES_ALL, code, fresh, heir, installed, kept,
     put, read_view, ticking, with_fuel,
 };
-use crate::datapath::counts::ReportedPlace;
-use crate::datapath::events::PolicyEvent;
-use crate::datapath::plan::{How, Installed, Place, PolicyChange, Step};
+use crate::counts::ReportedPlace;
+use crate::events::PolicyEvent;
 use crate::limits::{MAX_CHAINS, MAX_CHAINS_PER_TENANT};
+use crate::plan::{How, Installed, Place, PolicyChange, Step};
 
 fn passed(n: u64) -> Fate {
     Fate::Passed(n, "as it was".to_owned())

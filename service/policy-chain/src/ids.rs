@@ -2,24 +2,24 @@
 
 /// Names one account of a runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AccountId(pub(super) u32);
+pub(crate) struct AccountId(pub u32);
 
 /// Names a process; the control plane chooses it, and never twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ProcessId(pub(crate) u32);
+pub struct ProcessId(pub u32);
 
 /// A policy that has denied a call, or said something else about it.
 #[derive(Debug)]
-pub(crate) struct NamedPolicy {
+pub struct NamedPolicy {
     /// With its version: `acl@4`.
-    pub(crate) policy: String,
+    pub policy: String,
     /// The provider's: nothing that the tenant is told.
-    pub(crate) is_provider: bool,
+    pub is_provider: bool,
 }
 
 /// Why a call stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub enum Why {
     /// Others have their turn.
     Turn,
     /// A policy delays it.
@@ -35,7 +35,7 @@ pub(crate) enum Why {
 
 impl Why {
     /// What it waits for, in a word.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Why::Turn => "turn",
             Why::Until { .. } => "delay",

@@ -8,9 +8,9 @@ use tollgate_policy_host::Hook;
 use tollgate_shm_abi::wait::now_ns;
 
 use super::puppet::*;
-use crate::datapath::counts::ReportedPlace;
-use crate::datapath::plan::{Ask, Installed, MethodSteps, Place, PolicyChange, Scope, Step};
+use crate::counts::ReportedPlace;
 use crate::limits::PAST_CHANGES;
+use crate::plan::{Ask, Installed, MethodSteps, Place, PolicyChange, Scope, Step};
 
 /// One attachment, 0, and the reply's chain of the only method.
 struct Play {

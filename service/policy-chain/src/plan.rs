@@ -14,23 +14,23 @@ use tollgate_policy_host::{
 };
 use tollgate_schema::{Kind, Layouts};
 
-use crate::datapath::ids::ProcessId;
+use crate::ids::ProcessId;
 use tollgate_jit::on_demand::{LazyProjector, Method};
 
 /// One attachment in a chain, prepared for one method. A version that has nothing to say about the method isn't asked: the call
 /// passes it.
 #[derive(Clone)]
-pub(crate) struct Step {
+pub struct Step {
     /// The attachment's [`Installed::id`].
     pub(crate) policy: u32,
-    pub(crate) stable: Option<Ask>,
-    pub(crate) candidate: Option<Ask>,
+    pub stable: Option<Ask>,
+    pub candidate: Option<Ask>,
     /// Of versions that aren't in force any more, and judge the replies to what they have judged.
     pub(crate) before: Vec<Ask>,
 }
 
 impl Step {
-    pub(crate) fn new(policy: u32, stable: Option<Ask>, candidate: Option<Ask>) -> Self {
+    pub fn new(policy: u32, stable: Option<Ask>, candidate: Option<Ask>) -> Self {
         Self {
             policy,
             stable,
@@ -49,39 +49,39 @@ impl Step {
 
 /// What one version is shown of a message.
 #[derive(Clone)]
-pub(crate) struct Ask {
+pub struct Ask {
     /// Which.
-    pub(crate) version: u32,
+    pub version: u32,
     /// The method's index in the version's manifest.
-    pub(crate) method: u32,
-    pub(crate) projector: Arc<LazyProjector>,
+    pub method: u32,
+    pub projector: Arc<LazyProjector>,
     /// The metadata that follows in its view.
-    pub(crate) shown: Arc<ShownKeys>,
+    pub shown: Arc<ShownKeys>,
     /// What it may change; `None`: nothing.
-    pub(crate) patch: Option<Arc<Patcher>>,
+    pub patch: Option<Arc<Patcher>>,
     /// What it is shown instead of a view, if it was made for another host.
-    pub(crate) foreign: Option<Arc<ForeignAsk>>,
+    pub foreign: Option<Arc<ForeignAsk>>,
 }
 
 /// The fields and the metadata that a version may change of a message.
-pub(crate) struct Patcher {
-    pub(crate) patch: Patch,
+pub struct Patcher {
+    pub patch: Patch,
     /// The metadata's keys.
-    pub(crate) keys: Vec<String>,
+    pub keys: Vec<String>,
     /// Those that the patch was made with.
-    pub(crate) layouts: Arc<Layouts>,
+    pub layouts: Arc<Layouts>,
 }
 
 /// The chains of one method on one side; empty: none.
 #[derive(Clone, Default)]
-pub(crate) struct MethodSteps {
-    pub(crate) request: Vec<Step>,
-    pub(crate) reply: Vec<Step>,
+pub struct MethodSteps {
+    pub request: Vec<Step>,
+    pub reply: Vec<Step>,
 }
 
 /// Which calls a chain is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Scope {
+pub enum Scope {
     /// Calls of one application's method handle.
     Client { session: SessionId, handle: u32 },
     /// Calls to a service of this host.
@@ -89,26 +89,26 @@ pub(crate) enum Scope {
 }
 
 /// An attachment's place in a runtime: what is in force, and what is on trial.
-pub(crate) struct Installed {
+pub struct Installed {
     /// Chosen by the control plane.
-    pub(crate) id: u32,
+    pub id: u32,
     /// `acl of tenant acme`.
-    pub(crate) label: String,
-    pub(crate) party: Party,
+    pub label: String,
+    pub party: Party,
     /// The tenant that pays for its judgements; empty: the provider, who doesn't.
-    pub(crate) account: Arc<str>,
-    pub(crate) on_fault: OnFault,
+    pub account: Arc<str>,
+    pub on_fault: OnFault,
     /// Percentage points by which a canary may err more often than the stable.
-    pub(crate) max_worse: u8,
-    pub(crate) stable: Place,
-    pub(crate) candidate: Place,
-    pub(crate) trial: Option<Trial>,
+    pub max_worse: u8,
+    pub stable: Place,
+    pub candidate: Place,
+    pub trial: Option<Trial>,
     /// How many of the last views to keep for [`Command::Recorded`]; 0: none.
-    pub(crate) record: u32,
+    pub record: u32,
 }
 
 /// What becomes of one of the two places.
-pub(crate) enum Place {
+pub enum Place {
     /// It stays as it is; empty, in a new attachment.
     Keep,
     Empty,
@@ -118,15 +118,15 @@ pub(crate) enum Place {
 }
 
 /// A version that is to run.
-pub(crate) struct Running {
-    pub(crate) version: u32,
-    pub(crate) how: How,
+pub struct Running {
+    pub version: u32,
+    pub how: How,
     /// It goes on from the state of the stable that is there now.
-    pub(crate) inherit: bool,
+    pub inherit: bool,
 }
 
 /// How a version runs.
-pub(crate) enum How {
+pub enum How {
     /// One instance for all calls.
     Kept(Box<Instance>),
     /// One instance of a foreign module for all calls.
@@ -141,15 +141,15 @@ pub(crate) enum How {
 
 /// What judging one call may use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CpuLimit {
-    pub(crate) fuel_per_call: u64,
+pub struct CpuLimit {
+    pub fuel_per_call: u64,
     /// How long a process may take for it, at most.
-    pub(crate) apart_ns: u64,
+    pub apart_ns: u64,
 }
 
 impl How {
     /// Changes what judging one call may use.
-    pub(crate) fn limit_cpu(&mut self, limit: CpuLimit) {
+    pub fn limit_cpu(&mut self, limit: CpuLimit) {
         match self {
             How::Kept(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
             How::Foreign(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
@@ -161,26 +161,26 @@ impl How {
 }
 
 /// What makes an instance.
-pub(crate) struct Recipe {
-    pub(crate) policy: Policy,
-    pub(crate) limits: TenantLimits,
-    pub(crate) config: Option<Arc<[u8]>>,
-    pub(crate) granted: Capabilities,
-    pub(crate) state: Option<SharedState>,
+pub struct Recipe {
+    pub policy: Policy,
+    pub limits: TenantLimits,
+    pub config: Option<Arc<[u8]>>,
+    pub granted: Capabilities,
+    pub state: Option<SharedState>,
 }
 
 impl Recipe {
     /// A new instance. Runs the guest's set-up.
-    pub(crate) fn instantiate(&self) -> Result<Instance, LoadError> {
+    pub fn instantiate(&self) -> Result<Instance, LoadError> {
         self.policy.instantiate(&self.setup())
     }
 
     /// A new instance of a foreign module. Runs the guest's set-up.
-    pub(crate) fn instantiate_foreign(&self) -> Result<ForeignInstance, LoadError> {
+    pub fn instantiate_foreign(&self) -> Result<ForeignInstance, LoadError> {
         self.policy.instantiate_foreign(&self.setup())
     }
 
-    pub(crate) fn is_foreign(&self) -> bool {
+    pub fn is_foreign(&self) -> bool {
         self.policy.manifest().foreign().is_some()
     }
 
@@ -196,45 +196,45 @@ impl Recipe {
 
 /// A change of policies, applied as a whole between two calls.
 #[derive(Default)]
-pub(crate) struct PolicyChange {
-    pub(crate) install: Vec<Installed>,
-    pub(crate) chains: Vec<(Scope, MethodSteps)>,
-    pub(crate) remove: Vec<u32>,
+pub struct PolicyChange {
+    pub install: Vec<Installed>,
+    pub chains: Vec<(Scope, MethodSteps)>,
+    pub remove: Vec<u32>,
 }
 
 /// A version that runs in its tenant's process.
-pub(crate) struct Apart {
-    pub(crate) process: ProcessId,
-    pub(crate) seat: Seat,
-    pub(crate) policy: Policy,
+pub struct Apart {
+    pub process: ProcessId,
+    pub seat: Seat,
+    pub policy: Policy,
     /// What judging one call may use; making an instance for it comes on top.
-    pub(crate) cpu: CpuLimit,
+    pub cpu: CpuLimit,
     /// How long that may take, if each call gets an instance of its own.
-    pub(crate) setup_ns: u64,
+    pub setup_ns: u64,
     /// How long saving and restoring a state may take together.
-    pub(crate) handover_ns: u64,
+    pub handover_ns: u64,
     /// Whether each call gets an instance of its own.
-    pub(crate) fresh: bool,
+    pub fresh: bool,
 }
 
 /// What a foreign module is shown of a method's messages at one hook.
-pub(crate) struct ForeignAsk {
-    pub(crate) hook: Hook,
+pub struct ForeignAsk {
+    pub hook: Hook,
     /// Its programs, and its name.
-    pub(crate) method: Arc<Method>,
+    pub method: Arc<Method>,
     /// The keys of the metadata that it reads and changes.
-    pub(crate) description: Foreign,
+    pub description: Foreign,
     /// Those of them that are granted; `None`: all.
-    pub(crate) keys: Option<Vec<String>>,
+    pub keys: Option<Vec<String>>,
     /// What it may do with the whole message.
-    pub(crate) body: Grant,
+    pub body: Grant,
     /// The fields that it is shown, in the order of the projector's.
-    pub(crate) fields: Vec<JsonField>,
+    pub fields: Vec<JsonField>,
 }
 
 /// A field as it becomes JSON.
-pub(crate) struct JsonField {
+pub struct JsonField {
     /// The names on its path.
-    pub(crate) path: Vec<String>,
-    pub(crate) kind: Kind,
+    pub path: Vec<String>,
+    pub kind: Kind,
 }

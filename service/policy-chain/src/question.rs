@@ -9,58 +9,58 @@ use tollgate_policy_host::{Effects, FieldChange, ForeignChange, Value, Verdict, 
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf, MetadataError};
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::ids::{NamedPolicy, Why};
-use crate::datapath::message::{Body, Message, Pool, Source};
-use crate::datapath::plan::{Ask, Patcher};
+use crate::ids::{NamedPolicy, Why};
+use crate::message::{Body, Message, Pool, Source};
+use crate::plan::{Ask, Patcher};
 
 /// A call that a chain is asked about.
-pub(crate) struct Question {
-    pub(crate) call: CallKey,
-    pub(crate) message: Box<Message>,
+pub struct Question {
+    pub call: CallKey,
+    pub message: Box<Message>,
     /// `None` while nobody has denied it.
-    pub(crate) denied: Option<Box<Status>>,
+    pub denied: Option<Box<Status>>,
     /// Which policy has, with its version; nobody if it was for want of one.
-    pub(super) denied_by: Option<Box<NamedPolicy>>,
+    pub denied_by: Option<Box<NamedPolicy>>,
     /// The block that came free when the message was made private.
-    pub(crate) freed: Option<Source>,
+    pub freed: Option<Source>,
     /// A policy has changed the message.
-    pub(crate) changed: bool,
+    pub changed: bool,
     /// It goes no further now.
-    pub(crate) stop: Option<Stop>,
+    pub stop: Option<Stop>,
     /// About a reply: the era in which its request was judged; 0: that isn't known, or wasn't in one.
-    pub(crate) judged_in: u32,
+    pub judged_in: u32,
     /// About a request: policies changed after some of its chain had judged it.
-    pub(crate) is_split: bool,
+    pub is_split: bool,
     /// The version that judged its request has judged it, so that the one in force doesn't.
-    pub(super) is_settled: bool,
+    pub is_settled: bool,
     /// Since when it has waited for its turn or its account, in this chain; 0: it hasn't.
-    pub(crate) waits_since_ns: u64,
+    pub waits_since_ns: u64,
     /// What policies chose of its way.
-    pub(crate) steered: Option<Box<Steered>>,
-    pub(super) said: Said,
+    pub steered: Option<Box<Steered>>,
+    pub said: Said,
     /// What a shadow said, until the stable has spoken.
-    pub(super) shadow: Option<Said>,
+    pub shadow: Option<Said>,
     /// Of a call that is traced.
-    pub(super) notes: Option<Box<Notes>>,
+    pub notes: Option<Box<Notes>>,
 }
 
 /// What policies have said of a call that is traced, until its trace is told of it.
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
-    pub(super) said: Vec<Note>,
+pub struct Notes {
+    pub said: Vec<Note>,
     /// What asking about it has cost that isn't said yet: its part of its batches.
     cost_ns: u64,
 }
 
 /// What one version has said.
 #[derive(Debug)]
-pub(super) struct Note {
-    pub(super) by: NamedPolicy,
-    pub(super) decision: &'static str,
+pub struct Note {
+    pub by: NamedPolicy,
+    pub decision: &'static str,
     /// As what it was asked, if on trial.
-    pub(super) trial: Option<&'static str>,
-    pub(super) cost_ns: u64,
-    pub(super) at_ns: u64,
+    pub trial: Option<&'static str>,
+    pub cost_ns: u64,
+    pub at_ns: u64,
 }
 
 // Many of them are walked through several times; what is large and rare is in boxes.
@@ -68,22 +68,22 @@ const _: () = assert!(size_of::<Question>() <= 144);
 
 /// The last that a policy chose of each.
 #[derive(Debug, Default)]
-pub(crate) struct Steered {
-    pub(crate) priority: Option<u8>,
-    pub(crate) route: Option<Arc<str>>,
+pub struct Steered {
+    pub priority: Option<u8>,
+    pub route: Option<Arc<str>>,
 }
 
 /// Where a call stops, and why.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stop {
-    pub(crate) why: Why,
+pub struct Stop {
+    pub why: Why,
     /// The step that it goes on with.
     pub(crate) step: usize,
 }
 
 /// What came of asking one version about one call.
 #[derive(Debug, Default)]
-pub(super) enum Said {
+pub(crate) enum Said {
     /// It isn't asked.
     #[default]
     Nothing,
@@ -109,7 +109,7 @@ pub(super) enum Said {
 
 /// Why a version can't have its say.
 #[derive(Debug)]
-pub(super) enum Unable {
+pub(crate) enum Unable {
     /// The message has a part that is wrong, so it can't be shown.
     Unreadable(String),
     /// The host has no room for another instance.
@@ -120,7 +120,7 @@ pub(super) enum Unable {
 
 impl Said {
     #[inline]
-    pub(super) fn of(verdict: Verdict) -> Self {
+    pub(crate) fn of(verdict: Verdict) -> Self {
         match verdict {
             Verdict::Allow => Said::Allow,
             Verdict::Deny { code, message } => Said::deny(Status::new(Code(code), message)),
@@ -129,17 +129,17 @@ impl Said {
     }
 
     #[cold]
-    pub(super) fn deny(status: Status) -> Self {
+    pub(crate) fn deny(status: Status) -> Self {
         Said::Deny(Box::new(status))
     }
 
     #[cold]
-    pub(super) fn unable(why: Unable) -> Self {
+    pub(crate) fn unable(why: Unable) -> Self {
         Said::Unable(Box::new(why))
     }
 
     /// It judged.
-    pub(super) fn is_verdict(&self) -> bool {
+    pub(crate) fn is_verdict(&self) -> bool {
         matches!(
             self,
             Said::Allow | Said::Deny(_) | Said::Effects(_) | Said::Replace(_)
@@ -149,7 +149,7 @@ impl Said {
 
 impl Question {
     #[inline]
-    pub(crate) fn new(call: CallKey, message: Box<Message>) -> Self {
+    pub fn new(call: CallKey, message: Box<Message>) -> Self {
         Self {
             call,
             message,
@@ -171,18 +171,18 @@ impl Question {
 
     /// Nobody asks about it any more.
     #[cold]
-    pub(crate) fn deny(&mut self, status: Status) {
+    pub fn deny(&mut self, status: Status) {
         self.denied = Some(Box::new(status));
     }
 
     /// It is to stop once the step that is being asked has had its say; whoever walks the chain knows where it goes on.
-    pub(super) fn stop(&mut self, why: Why) {
+    pub(crate) fn stop(&mut self, why: Why) {
         self.stop = Some(Stop { why, step: 0 });
     }
 
     /// The next version is to be asked about it, unless it has been denied.
     #[inline]
-    pub(super) fn want(&mut self) {
+    pub(crate) fn want(&mut self) {
         if self.denied.is_none() && !self.is_settled && !matches!(self.said, Said::Asked) {
             self.say(Said::Wanted);
         }
@@ -190,7 +190,7 @@ impl Question {
 
     /// As `self.said = said`, which would call a function to drop what owns nothing, too: three times per call and policy.
     #[inline]
-    pub(super) fn say(&mut self, said: Said) {
+    pub(crate) fn say(&mut self, said: Said) {
         match self.said {
             Said::Nothing | Said::Wanted | Said::Allow => {
                 std::mem::forget(std::mem::replace(&mut self.said, said));
@@ -201,7 +201,7 @@ impl Question {
 
     /// Asking a version about it has cost so much.
     #[inline]
-    pub(super) fn note_cost(&mut self, cost_ns: u64) {
+    pub(crate) fn note_cost(&mut self, cost_ns: u64) {
         if let Some(notes) = &mut self.notes
             && !matches!(self.said, Said::Nothing | Said::Wanted | Said::Asked)
         {
@@ -211,7 +211,7 @@ impl Question {
 
     /// A version has had its say.
     #[inline]
-    pub(super) fn note(
+    pub(crate) fn note(
         &mut self,
         by: impl FnOnce() -> NamedPolicy,
         decision: &'static str,
@@ -230,18 +230,18 @@ impl Question {
     }
 
     /// It was to be asked, and wasn't: as before the step.
-    pub(super) fn unasked(&mut self) {
+    pub(crate) fn unasked(&mut self) {
         self.said = Said::Nothing;
     }
 
     #[inline]
-    pub(super) fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         matches!(self.said, Said::Wanted)
     }
 
     /// Room that the view of the fields and the metadata can take at most.
     #[inline]
-    pub(super) fn view_max(&self, ask: &Ask) -> usize {
+    pub(crate) fn view_max(&self, ask: &Ask) -> usize {
         let fields = ask.projector.fixed_len() + self.message.judged().0.len();
         if ask.shown.is_empty() {
             return fields.min(VIEW_BYTES);
@@ -251,7 +251,7 @@ impl Question {
 
     /// Writes what `ask` shows of the call. Returns its length.
     #[inline]
-    pub(super) fn write_view(&self, ask: &Ask, view: &mut [u8]) -> Result<usize, Fault> {
+    pub(crate) fn write_view(&self, ask: &Ask, view: &mut [u8]) -> Result<usize, Fault> {
         let (image, extents) = self.message.judged();
         let len = ask.projector.project(image, extents, view)?;
         if ask.shown.is_empty() {
@@ -262,18 +262,18 @@ impl Question {
     }
 
     /// What travels beside the message: a private copy.
-    pub(super) fn metadata(&self) -> Metadata<'_> {
+    pub(crate) fn metadata(&self) -> Metadata<'_> {
         Metadata::of_checked(&self.message.metadata)
     }
 
-    pub(super) fn set_metadata(&mut self, metadata: MetadataBuf, pool: &mut Pool) {
+    pub(crate) fn set_metadata(&mut self, metadata: MetadataBuf, pool: &mut Pool) {
         let before = std::mem::replace(&mut self.message.metadata, metadata.into_bytes());
         pool.give(before);
         self.changed = true;
     }
 
     /// Makes the message private, so that all of it can be shown.
-    pub(super) fn make_private(&mut self, pool: &mut Pool) {
+    pub(crate) fn make_private(&mut self, pool: &mut Pool) {
         let bytes = self.message.total_len;
         if let Some(source) = self.message.make_private(pool) {
             self.freed = Some(source);
@@ -283,7 +283,7 @@ impl Question {
 
     /// Makes a policy's changes to the message and its metadata, all of them or none: what later policies are shown, and what is
     /// sent. What it says of the call's way is carried out once the chain has allowed it.
-    pub(super) fn change(
+    pub(crate) fn change(
         &mut self,
         patcher: Option<&Patcher>,
         effects: &Effects,
@@ -356,18 +356,18 @@ impl Question {
 
 /// Questions that a version is asked about together.
 #[derive(Clone, Copy)]
-pub(super) struct BatchSize {
+pub(crate) struct BatchSize {
     /// Questions, of which some may be asked about by nobody.
-    pub(super) len: usize,
-    pub(super) wanted: usize,
+    pub(crate) len: usize,
+    pub(crate) wanted: usize,
     /// What the views of those that are wanted take together, at most.
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 impl BatchSize {
     /// The first of `questions`: at most `most` that are wanted, whose views fit one view's limit together.
     #[inline]
-    pub(super) fn of_first(questions: &[Question], ask: &Ask, most: usize) -> Self {
+    pub(crate) fn of_first(questions: &[Question], ask: &Ask, most: usize) -> Self {
         let (mut wanted, mut bytes) = (0, 0);
         for (at, question) in questions.iter().enumerate() {
             if !question.is_wanted() {
@@ -393,7 +393,7 @@ impl BatchSize {
 
 /// Why a change wasn't made.
 #[derive(Debug)]
-pub(crate) enum Unchanged {
+pub enum Unchanged {
     /// It can't be made: the policy's fault.
     Policy(String),
     /// With what the caller sent it would be more metadata than a call may have: whose fault that is nobody can say.
@@ -405,14 +405,14 @@ pub(crate) enum Unchanged {
 }
 
 impl Unchanged {
-    pub(crate) fn of_patch(error: PatchError) -> Unchanged {
+    pub fn of_patch(error: PatchError) -> Unchanged {
         match error {
             PatchError::Malformed(_) => Unchanged::Malformed(error.to_string()),
             _ => Unchanged::Policy(error.to_string()),
         }
     }
 
-    pub(crate) fn of_metadata(error: MetadataError) -> Unchanged {
+    pub fn of_metadata(error: MetadataError) -> Unchanged {
         match error {
             MetadataError::TooLong { .. } | MetadataError::PairCount { .. } => {
                 Unchanged::NoRoom(error.to_string())
@@ -422,7 +422,7 @@ impl Unchanged {
     }
 }
 
-pub(crate) fn patch_change(change: &FieldChange) -> Change<'_> {
+pub fn patch_change(change: &FieldChange) -> Change<'_> {
     let value = match &change.value {
         Value::Clear => NewValue::Clear,
         Value::Bits(bits) => NewValue::Bits(*bits),

@@ -11,38 +11,37 @@
 //! [`Counts`]' first five. While its account is overdrawn nobody is asked; a step that was begun is asked to its end. What a caller
 //! is told of a provider's policy that failed names nothing.
 
-use crate::datapath::events::PolicyEvent;
+use crate::events::PolicyEvent;
 
 mod before;
 
-use tokio::sync::oneshot;
 use tollgate_engine::Status;
 use tollgate_engine::chain::{Meaning, OnFault, Outcome, Party, Trial, Which, decider, meaning};
 use tollgate_policy_host::Hook;
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::account::Accounts;
-use crate::datapath::apart::{Asker, Processes, SeatAt, Words};
-use crate::datapath::asking::{Asking, Meter};
-use crate::datapath::counts::decision::{ALLOWED, CHANGED, DENIED, REFUSED, UNJUDGED};
-use crate::datapath::counts::{Counts, PolicyReport, RecordedView, ReportedPlace};
-use crate::datapath::ids::AccountId;
-use crate::datapath::ids::NamedPolicy;
-use crate::datapath::ids::ProcessId;
-use crate::datapath::ids::Why;
-use crate::datapath::metrics::NamedMetrics;
-use crate::datapath::past::{Past, Serial};
-use crate::datapath::plan::{Apart, Ask, CpuLimit, How, Installed, Place, Running, Step};
-use crate::datapath::question::{Question, Said, Unable, Unchanged};
-use crate::datapath::recorder::Recorder;
-use crate::datapath::version::{HandOver, Version};
+use crate::account::Accounts;
+use crate::apart::{Asker, Processes, Rehearsed, SeatAt, Words};
+use crate::asking::{Asking, Meter};
+use crate::counts::decision::{ALLOWED, CHANGED, DENIED, REFUSED, UNJUDGED};
+use crate::counts::{Counts, PolicyReport, RecordedView, ReportedPlace};
+use crate::ids::AccountId;
+use crate::ids::NamedPolicy;
+use crate::ids::ProcessId;
+use crate::ids::Why;
 use crate::limits::RETIRED_VERSIONS;
+use crate::metrics::NamedMetrics;
+use crate::past::{Past, Serial};
+use crate::plan::{Apart, Ask, CpuLimit, How, Installed, Place, Running, Step};
+use crate::question::{Question, Said, Unable, Unchanged};
+use crate::recorder::Recorder;
+use crate::version::{HandOver, Version};
 
 /// What a caller is told of a provider's policy that failed.
 const BY_PROVIDER: &str = "the call was refused by the provider";
 
 /// An attachment in a runtime.
-pub(super) struct Slot {
+pub(crate) struct Slot {
     id: u32,
     label: String,
     party: Party,
@@ -62,7 +61,7 @@ pub(super) struct Slot {
     /// It is in the list of those that have run.
     has_run: bool,
     /// When one of its versions ticks next, as its runtime has noted it.
-    pub(super) tick_due_ns: Option<u64>,
+    pub(crate) tick_due_ns: Option<u64>,
 }
 
 /// Who judges: what is in a place, or what was in one when the request was judged.
@@ -83,18 +82,18 @@ impl Judge {
 }
 
 /// What a version would go on with in another process.
-pub(crate) struct SavedState {
+pub struct SavedState {
     /// Its attachment's.
-    pub(crate) id: u32,
-    pub(crate) version: u32,
+    pub id: u32,
+    pub version: u32,
     /// As its manifest numbers the formats of its state.
-    pub(crate) format: u32,
-    pub(crate) bytes: Vec<u8>,
+    pub format: u32,
+    pub bytes: Vec<u8>,
 }
 
 /// Being put in place.
 impl Slot {
-    pub(super) fn new(installed: Installed, account: Option<AccountId>, era: u32) -> Self {
+    pub(crate) fn new(installed: Installed, account: Option<AccountId>, era: u32) -> Self {
         let mut slot = Self {
             id: installed.id,
             label: String::new(),
@@ -118,7 +117,7 @@ impl Slot {
     }
 
     /// Why the places can't be changed like that.
-    pub(super) fn refusal_of(slot: Option<&Slot>, installed: &Installed) -> Option<String> {
+    pub(crate) fn refusal_of(slot: Option<&Slot>, installed: &Installed) -> Option<String> {
         let candidate = slot.and_then(|slot| slot.candidate.as_ref());
         match (&installed.stable, &installed.candidate, candidate) {
             (Place::FromCandidate, _, None) => Some(format!(
@@ -135,7 +134,7 @@ impl Slot {
 
     /// Gives the versions that are to come the state of the one in force. Nothing changes here, unless that one fails as it
     /// saves: then it is out of order as after any fault.
-    pub(super) fn hand_over(
+    pub(crate) fn hand_over(
         &mut self,
         installed: &mut Installed,
         meter: &mut Meter,
@@ -176,7 +175,7 @@ impl Slot {
     }
 
     /// The states of its versions, for another process. One that can't save its own is out of order, as after any fault.
-    pub(super) fn save(&mut self, meter: &mut Meter) -> Vec<SavedState> {
+    pub(crate) fn save(&mut self, meter: &mut Meter) -> Vec<SavedState> {
         let (id, account) = (self.id, self.account);
         let mut states = Vec::new();
         for which in [Which::Stable, Which::Candidate] {
@@ -199,27 +198,27 @@ impl Slot {
     }
 
     /// Has a version go on from the state that it had in another process.
-    pub(super) fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
+    pub(crate) fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
         let mut versions = self.stable.iter_mut().chain(&mut self.candidate);
         let its = versions.find(|version| version.number == saved.version);
         let restored = its.map_or(Ok(()), |its| its.restore(saved.format, &saved.bytes));
         restored.map_err(|why| self.cannot_restore(saved.version, saved.version, &why))
     }
 
-    pub(super) fn cannot_save(&self, from: u32, why: &str) -> String {
+    pub(crate) fn cannot_save(&self, from: u32, why: &str) -> String {
         format!("policy {} can't save its state: {why}", self.name(from))
     }
 
-    pub(super) fn cannot_restore(&self, to: u32, from: u32, why: &str) -> String {
+    pub(crate) fn cannot_restore(&self, to: u32, from: u32, why: &str) -> String {
         let (to, from) = (self.name(to), self.name(from));
         format!("policy {to} can't go on from the state of {from}: {why}")
     }
 
     /// Asks the version in force whether it could hand its state over to `heir`, which is in a process.
-    pub(super) fn rehearse(
+    pub(crate) fn rehearse(
         &self,
         heir: (Box<Apart>, u32),
-        done: oneshot::Sender<Result<(), String>>,
+        done: Rehearsed,
         meter: &mut Meter,
         processes: &mut Processes,
     ) {
@@ -233,13 +232,13 @@ impl Slot {
                 processes.rehearse(from, heir, self.id, at, done);
             }
             _ => {
-                let _asker_gone = done.send(Ok(()));
+                done(Ok(()));
             }
         }
     }
 
     /// Lets its versions tick if they are due; when one is due next.
-    pub(super) fn tick(
+    pub(crate) fn tick(
         &mut self,
         now_ns: u64,
         meter: &mut Meter,
@@ -261,7 +260,7 @@ impl Slot {
     }
 
     /// Changes the places, with which `era` begins. The caller has asked [`refusal_of`](Self::refusal_of) before.
-    pub(super) fn install(&mut self, installed: Installed, account: Option<AccountId>, era: u32) {
+    pub(crate) fn install(&mut self, installed: Installed, account: Option<AccountId>, era: u32) {
         let before = self.regime();
         self.note_heirs(&installed, era);
         self.label = installed.label;
@@ -296,13 +295,13 @@ impl Slot {
     }
 
     /// It is in another runtime, where its account has another name and nobody knows that it has run.
-    pub(super) fn moved(&mut self, account: Option<AccountId>) {
+    pub(crate) fn moved(&mut self, account: Option<AccountId>) {
         self.account = account;
         self.has_run = false;
     }
 
     /// Changes what judging one call may use.
-    pub(super) fn limit_cpu(&mut self, limit: CpuLimit) {
+    pub(crate) fn limit_cpu(&mut self, limit: CpuLimit) {
         let there = self.stable.iter_mut().chain(&mut self.candidate);
         for version in there.chain(self.past.kept_mut()) {
             version.limit_cpu(limit);
@@ -367,13 +366,13 @@ impl Slot {
 
 /// Judging.
 impl Slot {
-    pub(super) fn party(&self) -> Party {
+    pub(crate) fn party(&self) -> Party {
         self.party
     }
 
     /// Asks about all questions that are open; each passes, maybe changed, or is denied.
     #[inline]
-    pub(super) fn judge(&mut self, step: &Step, asking: &mut Asking, questions: &mut [Question]) {
+    pub(crate) fn judge(&mut self, step: &Step, asking: &mut Asking, questions: &mut [Question]) {
         if let Some(account) = self.account
             && (asking.is_queued || !asking.meter.may_spend(self.account))
         {
@@ -710,7 +709,7 @@ impl Slot {
 /// What processes answer.
 impl Slot {
     /// Goes on with calls about which a version's process has been asked: what each was told is in its question.
-    pub(super) fn answered(
+    pub(crate) fn answered(
         &mut self,
         (from, fault): (SeatAt, Option<String>),
         asker: Asker<'_>,
@@ -755,12 +754,12 @@ impl Slot {
     }
 
     /// A version failed in its process, at something else than a judgement.
-    pub(super) fn seat_failed(&mut self, at: SeatAt, reason: &str, meter: &mut Meter) {
+    pub(crate) fn seat_failed(&mut self, at: SeatAt, reason: &str, meter: &mut Meter) {
         self.fail_those(reason, meter, |version| version.sits_at(at));
     }
 
     /// Whether the processes are there that its versions were given seats in: they may have ended before this was known here.
-    pub(super) fn check_processes(&mut self, processes: &Processes, meter: &mut Meter) {
+    pub(crate) fn check_processes(&mut self, processes: &Processes, meter: &mut Meter) {
         let is_gone = |id: ProcessId| !processes.has(id);
         self.fail_those(
             "the tenant's policy process ended before it was asked",
@@ -770,7 +769,7 @@ impl Slot {
     }
 
     /// The process of some of its versions is gone.
-    pub(super) fn process_ended(&mut self, id: ProcessId, reason: &str, meter: &mut Meter) {
+    pub(crate) fn process_ended(&mut self, id: ProcessId, reason: &str, meter: &mut Meter) {
         self.fail_those(reason, meter, |version| version.is_in(id));
     }
 
@@ -784,12 +783,12 @@ impl Slot {
         }
     }
 
-    pub(super) fn account(&self) -> Option<AccountId> {
+    pub(crate) fn account(&self) -> Option<AccountId> {
         self.account
     }
 
     /// A process has been at work for a version.
-    pub(super) fn note_answer(&mut self, number: u32, said: Words) {
+    pub(crate) fn note_answer(&mut self, number: u32, said: Words) {
         if let Some(version) = self.numbered(number) {
             version.note_answer(said);
         } else if let Some(counts) = self.counts_of(number) {
@@ -920,7 +919,7 @@ impl Slot {
 
     /// Enters it into the list of those that have run, unless it is there.
     #[inline]
-    pub(super) fn note_run(&mut self, ran: &mut Vec<u32>) {
+    pub(crate) fn note_run(&mut self, ran: &mut Vec<u32>) {
         if !self.has_run {
             self.has_run = true;
             ran.push(self.id);
@@ -928,7 +927,7 @@ impl Slot {
     }
 
     /// Hands the lines that its versions logged to the control plane, as many as its owner may log.
-    pub(super) fn tell_logs(
+    pub(crate) fn tell_logs(
         &mut self,
         now_ns: u64,
         accounts: &mut Accounts,
@@ -980,18 +979,18 @@ impl Slot {
     }
 
     #[cfg(test)]
-    pub(super) fn instance(&mut self) -> Option<&mut tollgate_policy_host::Instance> {
+    pub(crate) fn instance(&mut self) -> Option<&mut tollgate_policy_host::Instance> {
         self.stable.as_mut()?.instance()
     }
 
-    pub(super) fn recorded(&self) -> Vec<RecordedView> {
+    pub(crate) fn recorded(&self) -> Vec<RecordedView> {
         self.recorder
             .as_ref()
             .map(|recorder| recorder.views())
             .unwrap_or_default()
     }
 
-    pub(super) fn report(&self) -> impl Iterator<Item = PolicyReport> {
+    pub(crate) fn report(&self) -> impl Iterator<Item = PolicyReport> {
         let there = [
             (ReportedPlace::Stable, &self.stable),
             (ReportedPlace::Candidate, &self.candidate),

@@ -19,7 +19,7 @@ use tollgate_engine::chain::unexpected_cost_ns;
 use tollgate_shm_abi::wait::now_ns;
 
 /// From here on the thread's clock is worth its system call. 16 us.
-pub(super) const LONG_NS: u64 = 16_000;
+pub(crate) const LONG_NS: u64 = 16_000;
 
 /// What the thread's clock showed.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ struct Look {
 
 /// Measures one judgement after the other.
 #[derive(Debug)]
-pub(super) struct Stopwatch {
+pub(crate) struct Stopwatch {
     /// The wall's clock when the last one ended.
     now_ns: u64,
     look: Option<Look>,
@@ -40,13 +40,13 @@ pub(super) struct Stopwatch {
 }
 
 /// What the calling thread has had of its core.
-pub(super) fn thread_ns() -> u64 {
+pub(crate) fn thread_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 impl Stopwatch {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self {
             now_ns: now_ns(),
             look: None,
@@ -56,19 +56,19 @@ impl Stopwatch {
 
     /// When the last judgement ended.
     #[inline]
-    pub(super) fn now_ns(&self) -> u64 {
+    pub(crate) fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
     /// What all judgements since the start have cost.
     #[inline]
-    pub(super) fn total_ns(&self) -> u64 {
+    pub(crate) fn total_ns(&self) -> u64 {
         self.total_ns
     }
 
     /// The next judgement is expected to take so long.
     #[inline]
-    pub(super) fn expect(&mut self, ns: u64) {
+    pub(crate) fn expect(&mut self, ns: u64) {
         if ns >= LONG_NS && self.look.is_none() {
             self.look_now();
         }
@@ -87,7 +87,7 @@ impl Stopwatch {
 
     /// A judgement is over whose fuel stands for `fuel_ns`. Returns what it costs.
     #[inline]
-    pub(super) fn stop(&mut self, fuel_ns: u64) -> u64 {
+    pub(crate) fn stop(&mut self, fuel_ns: u64) -> u64 {
         let now = now_ns();
         let wall_ns = now.saturating_sub(std::mem::replace(&mut self.now_ns, now));
         let cost_ns = if wall_ns >= LONG_NS {

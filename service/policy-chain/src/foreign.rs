@@ -20,14 +20,14 @@ use tollgate_policy_host::{ForeignCall, ForeignChange, Hook, Shown, changed_keys
 use tollgate_schema::Kind;
 use tollgate_shm_abi::metadata::Metadata;
 
-use crate::datapath::message::{Body, Message, Pool};
-use crate::datapath::plan::{ForeignAsk, JsonField};
-use crate::datapath::question::{Question, Unchanged};
+use crate::message::{Body, Message, Pool};
+use crate::plan::{ForeignAsk, JsonField};
+use crate::question::{Question, Unchanged};
 use tollgate_jit::on_demand::LazyProjector;
 
 /// Why a message can't be shown.
 #[derive(Debug)]
-pub(super) enum Unreadable {
+pub(crate) enum Unreadable {
     /// It is longer than foreign modules are shown.
     TooLong,
     /// The sender's message has a part that is wrong.
@@ -35,14 +35,14 @@ pub(super) enum Unreadable {
 }
 
 /// What was made of a message to be shown.
-pub(super) enum Made {
+pub(crate) enum Made {
     Nothing,
     Protobuf { bytes: Vec<u8>, start: usize },
     Json(String),
 }
 
 impl Made {
-    pub(super) fn shown(&self) -> Shown<'_> {
+    pub(crate) fn shown(&self) -> Shown<'_> {
         match self {
             Made::Nothing => Shown::Nothing,
             Made::Protobuf { bytes, start } => Shown::Protobuf(&bytes[*start..]),
@@ -50,7 +50,7 @@ impl Made {
         }
     }
 
-    pub(super) fn give_back(self, pool: &mut Pool) {
+    pub(crate) fn give_back(self, pool: &mut Pool) {
         if let Made::Protobuf { bytes, .. } = self {
             pool.give(bytes);
         }
@@ -66,12 +66,12 @@ impl ForeignAsk {
     }
 
     /// Whether it sees anything of the message itself.
-    pub(super) fn shows_message(&self) -> bool {
+    pub(crate) fn shows_message(&self) -> bool {
         self.body != Grant::None || !self.fields.is_empty()
     }
 
     /// The pairs of the metadata that it sees.
-    pub(super) fn metadata<'m>(&self, metadata: Metadata<'m>) -> Vec<(&'m str, &'m [u8])> {
+    pub(crate) fn metadata<'m>(&self, metadata: Metadata<'m>) -> Vec<(&'m str, &'m [u8])> {
         granted_pairs(&self.description, self.hook, self.keys.as_deref(), metadata)
     }
 
@@ -80,7 +80,7 @@ impl ForeignAsk {
     }
 
     /// What the module sees of a message, which is private.
-    pub(super) fn make(
+    pub(crate) fn make(
         &self,
         projector: &Arc<LazyProjector>,
         message: &Message,
@@ -159,7 +159,7 @@ impl ForeignAsk {
     }
 
     /// The call as the module sees it.
-    pub(super) fn call<'a>(
+    pub(crate) fn call<'a>(
         &'a self,
         question: &Question,
         metadata: &'a [(&'a str, &'a [u8])],
@@ -188,7 +188,7 @@ fn granted_pairs<'m>(
 
 impl Question {
     /// Makes a foreign module's changes to the message: what later policies are shown, and what is sent.
-    pub(super) fn replace(
+    pub(crate) fn replace(
         &mut self,
         ask: Option<&ForeignAsk>,
         change: &ForeignChange,

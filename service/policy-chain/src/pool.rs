@@ -3,16 +3,16 @@
 use crate::limits::{POOLED_BUFFER_BYTES, POOLED_BUFFERS};
 
 /// Free buffers of one runtime, and free boxes of its messages `M`.
-pub(crate) struct Pool<M> {
+pub struct Pool<M> {
     free: Vec<Vec<u8>>,
     #[allow(clippy::vec_box, reason = "the boxes are what is kept")]
     boxes: Vec<Box<M>>,
     /// Bytes of send heaps that were copied into buffers for policies, until they are counted.
-    pub(crate) copied: u64,
+    pub copied: u64,
 }
 
 impl<M: Default> Pool<M> {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             free: Vec::with_capacity(POOLED_BUFFERS),
             boxes: Vec::new(),
@@ -21,7 +21,7 @@ impl<M: Default> Pool<M> {
     }
 
     /// A buffer of exactly `len` bytes, of unspecified content.
-    pub(crate) fn take(&mut self, len: usize) -> Vec<u8> {
+    pub fn take(&mut self, len: usize) -> Vec<u8> {
         let mut buffer = if len <= POOLED_BUFFER_BYTES {
             self.free.pop().unwrap_or_default()
         } else {
@@ -32,7 +32,7 @@ impl<M: Default> Pool<M> {
     }
 
     /// Takes a buffer back; too large or too many are freed.
-    pub(crate) fn give(&mut self, buffer: Vec<u8>) {
+    pub fn give(&mut self, buffer: Vec<u8>) {
         if buffer.capacity() != 0
             && buffer.capacity() <= 2 * POOLED_BUFFER_BYTES
             && self.free.len() < POOLED_BUFFERS
@@ -43,7 +43,7 @@ impl<M: Default> Pool<M> {
 
     /// A message as it goes through the engine and the chains, which move it several times.
     #[inline]
-    pub(crate) fn boxed(&mut self, message: M) -> Box<M> {
+    pub fn boxed(&mut self, message: M) -> Box<M> {
         match self.boxes.pop() {
             Some(mut place) => {
                 // What is there is empty, so nothing is lost.
@@ -56,7 +56,7 @@ impl<M: Default> Pool<M> {
 
     /// A message that has arrived.
     #[inline]
-    pub(crate) fn unboxed(&mut self, mut place: Box<M>) -> M {
+    pub fn unboxed(&mut self, mut place: Box<M>) -> M {
         let message = std::mem::take(&mut *place);
         if self.boxes.len() < POOLED_BUFFERS {
             self.boxes.push(place);
@@ -68,7 +68,7 @@ impl<M: Default> Pool<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datapath::message::Message;
+    use crate::message::Message;
 
     #[test]
     fn buffers_come_back_up_to_the_limits() {

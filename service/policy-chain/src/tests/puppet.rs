@@ -14,19 +14,19 @@ use tollgate_schema::{Layouts, MessageId};
 use tollgate_shm_abi::wait::now_ns;
 
 use super::layout_of;
-use crate::datapath::account::Accounts;
-use crate::datapath::counts::{PolicyReport, ReportedPlace};
-use crate::datapath::events::PolicyEvent;
-use crate::datapath::ids::AccountId;
-use crate::datapath::message::{Body, Message, Pool};
-use crate::datapath::parked::Position;
-use crate::datapath::plan::{
+use crate::account::Accounts;
+use crate::counts::{PolicyReport, ReportedPlace};
+use crate::events::PolicyEvent;
+use crate::ids::AccountId;
+use crate::message::{Body, Message, Pool};
+use crate::parked::Position;
+use crate::plan::{
     Ask, How, Installed, MethodSteps, Patcher, Place, PolicyChange, Recipe, Running, Scope, Step,
 };
-use crate::datapath::policies::Policies;
-use crate::datapath::question::Question;
-use crate::datapath::slot::SavedState;
-use crate::datapath::stopwatch::thread_ns;
+use crate::policies::Policies;
+use crate::question::Question;
+use crate::slot::SavedState;
+use crate::stopwatch::thread_ns;
 use tollgate_jit::on_demand::{Compiler, LazyProjector, queue};
 
 /// What a puppet does with each call that it is asked about; the second byte of its configuration is `k`.

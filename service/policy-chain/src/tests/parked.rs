@@ -6,16 +6,16 @@ use tollgate_policy_host::Hook;
 use tollgate_shm_abi::wait::now_ns;
 
 use super::puppet::{Act, Fate, Rig, installed, kept, put};
-use crate::datapath::account::Funds;
-use crate::datapath::counts::ReportedPlace;
-use crate::datapath::ids::Why;
-use crate::datapath::message::Message;
-use crate::datapath::parked::{LaneId, Parked, Position};
-use crate::datapath::plan::Installed;
-use crate::datapath::question::Question;
+use crate::account::Funds;
+use crate::counts::ReportedPlace;
+use crate::ids::Why;
 use crate::limits::{
     PARKED_BYTES_PER_TENANT, PARKED_CALLS, PARKED_CALLS_PER_TENANT, THROTTLED_WAIT,
 };
+use crate::message::Message;
+use crate::parked::{LaneId, Parked, Position};
+use crate::plan::Installed;
+use crate::question::Question;
 
 fn question(call: u64, bytes: u32) -> Question {
     let mut message = Message::accepted(Vec::new(), 0);

@@ -9,9 +9,9 @@ use tollgate_engine::chain::{OnFault, Party, Trial, in_canary};
 use tollgate_policy_host::Hook;
 
 use super::puppet::{Act, Fate, Rig, installed, kept, put, read_view};
-use crate::datapath::counts::ReportedPlace;
-use crate::datapath::events::PolicyEvent;
-use crate::datapath::plan::Installed;
+use crate::counts::ReportedPlace;
+use crate::events::PolicyEvent;
+use crate::plan::Installed;
 
 /// What stands at one step.
 #[derive(Clone, Copy, Debug)]
@@ -384,8 +384,8 @@ fn a_chain_out_of_order_is_refused() {
     rig.apply(vec![of(0, Party::Tenant), of(1, Party::ProviderPre)])
         .unwrap();
     let ask = rig.world.ask([true, true]);
-    let step = |policy| crate::datapath::plan::Step::new(policy, Some(ask.clone()), None);
-    let steps = |ids: [u32; 2]| crate::datapath::plan::MethodSteps {
+    let step = |policy| crate::plan::Step::new(policy, Some(ask.clone()), None);
+    let steps = |ids: [u32; 2]| crate::plan::MethodSteps {
         request: Vec::new(),
         reply: ids.map(step).to_vec(),
     };

@@ -22,12 +22,12 @@ use crate::limits::PAST_CHANGES;
 static ERA: AtomicU32 = AtomicU32::new(1);
 
 /// The era that is now.
-pub(crate) fn era() -> u32 {
+pub fn era() -> u32 {
     ERA.load(Ordering::Relaxed)
 }
 
 /// Another era begins.
-pub(super) fn next_era() -> u32 {
+pub(crate) fn next_era() -> u32 {
     match ERA.fetch_add(1, Ordering::Relaxed).wrapping_add(1) {
         0 => next_era(),
         era => era,
@@ -35,24 +35,24 @@ pub(super) fn next_era() -> u32 {
 }
 
 /// Eras count up, and around: none is known for so long that it could be mistaken.
-pub(super) fn is_before(a: u32, b: u32) -> bool {
+pub(crate) fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
 /// Names what is put into a place, once.
-pub(super) type Serial = u32;
+pub(crate) type Serial = u32;
 
 /// The versions in force, and who decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Regime {
-    pub(super) stable: Option<Serial>,
-    pub(super) candidate: Option<Serial>,
-    pub(super) trial: Option<Trial>,
+pub(crate) struct Regime {
+    pub(crate) stable: Option<Serial>,
+    pub(crate) candidate: Option<Serial>,
+    pub(crate) trial: Option<Trial>,
 }
 
 impl Regime {
     /// Who decides about a call.
-    pub(super) fn decider(&self, call: CallKey, salt: u32) -> Option<Serial> {
+    pub(crate) fn decider(&self, call: CallKey, salt: u32) -> Option<Serial> {
         match decider(self.trial, call, salt) {
             Which::Stable => self.stable,
             Which::Candidate => self.candidate,
@@ -65,7 +65,7 @@ impl Regime {
 }
 
 /// What was in force until when, of one attachment whose versions are `V`.
-pub(super) struct Past<V> {
+pub(crate) struct Past<V> {
     /// Each with the era that it ended with, the oldest first.
     regimes: VecDeque<(u32, Regime)>,
     /// Those that are in no place any more.
@@ -86,22 +86,22 @@ impl<V> Default for Past<V> {
 
 impl<V> Past<V> {
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.regimes.is_empty()
     }
 
     /// There is more of it than shall be kept.
-    pub(super) fn is_long(&self) -> bool {
+    pub(crate) fn is_long(&self) -> bool {
         self.regimes.len() > PAST_CHANGES
     }
 
     /// A regime ends with the era before this one.
-    pub(super) fn note(&mut self, era: u32, ended: Regime) {
+    pub(crate) fn note(&mut self, era: u32, ended: Regime) {
         self.regimes.push_back((era, ended));
     }
 
     /// Who decided about a call whose request was judged in `era`, if that was somebody else's regime than today's.
-    pub(super) fn decider(&self, era: u32, call: CallKey, salt: u32) -> Option<Serial> {
+    pub(crate) fn decider(&self, era: u32, call: CallKey, salt: u32) -> Option<Serial> {
         if self.known_from.is_some_and(|from| is_before(era, from)) {
             return None;
         }
@@ -111,7 +111,7 @@ impl<V> Past<V> {
     }
 
     /// Forgets what no call is left of; `oldest` is the oldest era of those that are. What is too long ago is forgotten anyway.
-    pub(super) fn forget(&mut self, oldest: Option<u32>) {
+    pub(crate) fn forget(&mut self, oldest: Option<u32>) {
         while let Some((until, _)) = self.regimes.front()
             && (self.is_long() || oldest.is_none_or(|oldest| !is_before(oldest, *until)))
         {
@@ -124,22 +124,22 @@ impl<V> Past<V> {
     }
 
     /// Keeps a version that is in no place any more.
-    pub(super) fn keep(&mut self, serial: Serial, version: V) {
+    pub(crate) fn keep(&mut self, serial: Serial, version: V) {
         self.kept.push((serial, version));
     }
 
     /// The versions that are kept.
-    pub(super) fn kept(&self) -> impl Iterator<Item = &V> {
+    pub(crate) fn kept(&self) -> impl Iterator<Item = &V> {
         self.kept.iter().map(|(_, version)| version)
     }
 
     /// See [`kept`](Self::kept).
-    pub(super) fn kept_mut(&mut self) -> impl Iterator<Item = &mut V> {
+    pub(crate) fn kept_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.kept.iter_mut().map(|(_, version)| version)
     }
 
     /// A version that is in no place; it is to be [kept](Self::keep) again if it is still sound.
-    pub(super) fn take(&mut self, serial: Serial) -> Option<V> {
+    pub(crate) fn take(&mut self, serial: Serial) -> Option<V> {
         let at = self.kept.iter().position(|(its, _)| *its == serial)?;
         Some(self.kept.swap_remove(at).1)
     }

@@ -7,7 +7,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tollgate_engine::chain::{Pace, Party, is_ordered};
 use tollgate_engine::slots::Slots;
 use tollgate_engine::{CallKey, ChainId, Engine, MethodChains, Stage, Status};
@@ -16,22 +15,22 @@ use tollgate_policy_host::{Hook, Rate};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 
-use crate::datapath::account::{self, Accounts};
-use crate::datapath::apart::{Answered, Asker, Line, Processes, Purpose, SeatAt};
-use crate::datapath::asking::{Asking, FuelTime, Meter};
-use crate::datapath::counts::{AccountReport, PolicyReport, RecordedView};
-use crate::datapath::events::PolicyEvent;
-use crate::datapath::ids::{ProcessId, Why};
-use crate::datapath::message::{Message, Pool};
-use crate::datapath::parked::{LaneId, Parked, ParkedCalls, Position, Waiting};
-use crate::datapath::past;
-use crate::datapath::plan::{Apart, CpuLimit, Installed, MethodSteps, PolicyChange, Scope, Step};
-use crate::datapath::question::{Question, Said, Stop};
-use crate::datapath::slot::{SavedState, Slot};
-use crate::datapath::stopwatch::{self, Stopwatch};
+use crate::account::{self, Accounts};
+use crate::apart::{Answered, Asker, Line, Processes, Purpose, Rehearsed, SeatAt};
+use crate::asking::{Asking, FuelTime, Meter};
+use crate::counts::{AccountReport, PolicyReport, RecordedView};
+use crate::events::PolicyEvent;
+use crate::ids::{ProcessId, Why};
 use crate::limits::{
     JUDGED_AT_ONCE, JUDGING_SLICE, MAX_CHAINS, MAX_CHAINS_PER_TENANT, PARKED_CALLS, SLOW_CHAIN,
 };
+use crate::message::{Message, Pool};
+use crate::parked::{LaneId, Parked, ParkedCalls, Position, Waiting};
+use crate::past;
+use crate::plan::{Apart, CpuLimit, Installed, MethodSteps, PolicyChange, Scope, Step};
+use crate::question::{Question, Said, Stop};
+use crate::slot::{SavedState, Slot};
+use crate::stopwatch::{self, Stopwatch};
 
 const SLOW_NS: u64 = SLOW_CHAIN.as_nanos() as u64;
 const SLICE_NS: u64 = JUDGING_SLICE.as_nanos() as u64;
@@ -46,7 +45,7 @@ const THROTTLED_PERIOD_NS: u64 = 1_000_000_000;
 const PAST_PERIOD_NS: u64 = 1_000_000_000;
 
 /// All chains and attachments of one runtime.
-pub(crate) struct Policies {
+pub struct Policies {
     installed: Slots<Slot>,
     chains: Slots<Chain>,
     counts: ChainCounts,
@@ -83,7 +82,7 @@ struct Chain {
 }
 
 /// Policies and chains of a tenant's, on their way to another runtime, with the calls that wait there.
-pub(crate) struct Moving {
+pub struct Moving {
     slots: Vec<(u32, Slot)>,
     /// When each of those ticks next.
     ticks: Vec<Option<u64>>,
@@ -95,7 +94,7 @@ pub(crate) struct Moving {
 
 impl Moving {
     /// The calls that wait for it.
-    pub(crate) fn questions(&mut self) -> impl Iterator<Item = &mut Question> {
+    pub fn questions(&mut self) -> impl Iterator<Item = &mut Question> {
         self.parked.questions()
     }
 }
@@ -158,7 +157,7 @@ impl CoarseClock {
 
 impl Policies {
     /// A tenant's policies may use so much of a core; fuel stands for time at `rate`.
-    pub(crate) fn new(cpu_share_percent: u8, rate: Rate) -> Self {
+    pub fn new(cpu_share_percent: u8, rate: Rate) -> Self {
         let mut clock = CoarseClock::default();
         clock.set(now_ns());
         Self {
@@ -181,12 +180,12 @@ impl Policies {
     }
 
     /// The policies of each tenant may use another share of a core.
-    pub(crate) fn set_cpu_share(&mut self, percent: u8, now_ns: u64) {
+    pub fn set_cpu_share(&mut self, percent: u8, now_ns: u64) {
         self.accounts.set_share(percent, now_ns);
     }
 
     /// Changes what judging one call may use, for the policies of these attachments.
-    pub(crate) fn limit_cpu(&mut self, of: &[u32], limit: CpuLimit) {
+    pub fn limit_cpu(&mut self, of: &[u32], limit: CpuLimit) {
         for id in of {
             if let Some(slot) = self.installed.get_mut(*id) {
                 slot.limit_cpu(limit);
@@ -196,13 +195,13 @@ impl Policies {
 
     /// What has happened since the last time.
     #[inline]
-    pub(crate) fn take_events(&mut self) -> Vec<PolicyEvent> {
+    pub fn take_events(&mut self) -> Vec<PolicyEvent> {
         std::mem::take(&mut self.events)
     }
 
     /// Applies a change as a whole, or says why not. Called between two calls, so each call meets one version. A parked call goes on in
     /// the new chain, behind the policies that have judged it: none judges it twice, none that is in force then is missed.
-    pub(crate) fn apply(
+    pub fn apply(
         &mut self,
         mut change: PolicyChange,
         engine: &mut Engine<Box<Message>>,
@@ -239,7 +238,7 @@ impl Policies {
     }
 
     /// Whether chains stand in the order of their parties, once `install` is in place.
-    pub(crate) fn check_order<'s>(
+    pub fn check_order<'s>(
         &self,
         chains: impl Iterator<Item = &'s MethodSteps>,
         install: &[Installed],
@@ -391,7 +390,7 @@ impl Policies {
     ///
     /// # Errors
     /// There is no room for all of them: none is made, and the methods mustn't be callable.
-    pub(crate) fn make_chains(
+    pub fn make_chains(
         &mut self,
         tenant: &Arc<str>,
         methods: Vec<MethodSteps>,
@@ -448,7 +447,7 @@ impl Policies {
     }
 
     /// Frees the chains of a scope that is gone, or whose policies all are.
-    pub(crate) fn drop_chains(&mut self, chains: MethodChains) {
+    pub fn drop_chains(&mut self, chains: MethodChains) {
         for chain in [chains.request, chains.reply].into_iter().flatten() {
             if let Some(gone) = self.chains.remove(chain.0) {
                 self.counts.remove(gone.lane);
@@ -458,7 +457,7 @@ impl Policies {
     }
 
     /// Takes along what a tenant has: its own attachments, and these chains of its methods.
-    pub(crate) fn part(
+    pub fn part(
         &mut self,
         tenant: &str,
         attachments: &[u32],
@@ -492,7 +491,7 @@ impl Policies {
     }
 
     /// Why there is no room for what another runtime has parted with, if there is none.
-    pub(crate) fn refusal_of(&mut self, tenant: &Arc<str>, moving: &Moving) -> Option<String> {
+    pub fn refusal_of(&mut self, tenant: &Arc<str>, moving: &Moving) -> Option<String> {
         let lane = self.parked.lane_of(tenant);
         let more = moving.chains.len();
         if let Some(refusal) = self.counts.refusal(lane, tenant, more, more) {
@@ -508,7 +507,7 @@ impl Policies {
 
     /// Goes on with what another runtime has parted with. `same` has, of attachments that each runtime has its own of, what those of there
     /// are here. Returns what the chains are called here.
-    pub(crate) fn absorb(
+    pub fn absorb(
         &mut self,
         tenant: &Arc<str>,
         moving: Moving,
@@ -550,7 +549,7 @@ impl Policies {
     /// Whether a call for this chain waits for its tenant's turn before it is judged: because the chain is slow, or because calls
     /// wait that came earlier and cost the same account.
     #[inline]
-    pub(crate) fn must_wait(&self, chain: ChainId) -> bool {
+    pub fn must_wait(&self, chain: ChainId) -> bool {
         self.chains.get(chain.0).is_some_and(|chain| {
             chain.pace.ns() > SLOW_NS || (chain.is_charged && self.parked.is_queued(chain.lane))
         })
@@ -558,13 +557,13 @@ impl Policies {
 
     /// How many calls of a chain are judged together: as many as fit into a slice.
     #[inline]
-    pub(crate) fn at_once(&self, chain: ChainId) -> usize {
+    pub fn at_once(&self, chain: ChainId) -> usize {
         at_once(&self.chains, self.slice_ns, chain)
     }
 
     /// Asks the chain's policies in order about the questions, several at once, from `position` on. Each that is denied gets its
     /// status; those that go no further now are behind the others, and say where they stop.
-    pub(crate) fn judge(
+    pub fn judge(
         &mut self,
         position: Position,
         is_resumed: bool,
@@ -624,7 +623,7 @@ impl Policies {
     /// # Errors
     /// There is no room: the call is to be refused.
     #[allow(clippy::result_large_err)]
-    pub(crate) fn park(
+    pub fn park(
         &mut self,
         position: Position,
         stop: Option<Stop>,
@@ -643,7 +642,7 @@ impl Policies {
     }
 
     /// The states of all versions, for another process.
-    pub(crate) fn save(&mut self) -> Vec<SavedState> {
+    pub fn save(&mut self) -> Vec<SavedState> {
         let mut meter = meter(
             &self.clock,
             self.fuel_time,
@@ -655,18 +654,18 @@ impl Policies {
     }
 
     /// Has a version go on from what it was in another process; one that isn't here is left out.
-    pub(crate) fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
+    pub fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
         let slot = self.installed.get_mut(saved.id);
         slot.map_or(Ok(()), |slot| slot.restore(saved))
     }
 
     /// Every parked call, in the order of its queue.
-    pub(crate) fn parked_calls(&self) -> Vec<Waiting<'_>> {
+    pub fn parked_calls(&self) -> Vec<Waiting<'_>> {
         self.parked.all()
     }
 
     /// Parks a call that another process had parked, behind those that are.
-    pub(crate) fn park_again(
+    pub fn park_again(
         &mut self,
         tenant: &Arc<str>,
         position: Position,
@@ -682,12 +681,12 @@ impl Policies {
     }
 
     /// A call has ended: what of it is parked.
-    pub(crate) fn recall(&mut self, call: CallKey) -> Option<Question> {
+    pub fn recall(&mut self, call: CallKey) -> Option<Question> {
         self.parked.recall(call)
     }
 
     /// Moves on the parked calls that it is time for, and refuses those in `refused` whose account has stayed overdrawn.
-    pub(crate) fn wake(&mut self, now_ns: u64, refused: &mut Vec<Question>) {
+    pub fn wake(&mut self, now_ns: u64, refused: &mut Vec<Question>) {
         let mut unfunded = Vec::new();
         let accounts = &mut self.accounts;
         let funds = |account| accounts.funds(account, now_ns);
@@ -699,20 +698,20 @@ impl Policies {
     }
 
     /// Some calls whose turn it is, all at one position.
-    pub(crate) fn next_parked(&mut self, questions: &mut Vec<Question>) -> Option<Position> {
+    pub fn next_parked(&mut self, questions: &mut Vec<Question>) -> Option<Position> {
         let most = |chain| at_once(&self.chains, self.slice_ns, chain);
         let (_, position) = self.parked.next(most, questions)?;
         Some(position)
     }
 
     /// Calls that are parked.
-    pub(crate) fn parked(&self) -> usize {
+    pub fn parked(&self) -> usize {
         self.parked.len()
     }
 
     /// Lets policies tick that are due, tells the control plane now and then what they logged and who was throttled, and drops
     /// versions that are done.
-    pub(crate) fn tend(&mut self, now_ns: u64, engine: &Engine<Box<Message>>) {
+    pub fn tend(&mut self, now_ns: u64, engine: &Engine<Box<Message>>) {
         while let Some(&(due_ns, id)) = self.ticks.first()
             && due_ns <= now_ns
         {
@@ -766,7 +765,7 @@ impl Policies {
     }
 
     /// When [`tend`](Self::tend) has something to do even if nobody calls.
-    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+    pub fn next_due_ns(&self) -> Option<u64> {
         let parked = self.parked.next_due_ns();
         let logs = (!self.ran.is_empty()).then_some(self.logs_due_ns);
         let ticks = self.ticks.first().map(|(due_ns, _)| *due_ns);
@@ -775,56 +774,44 @@ impl Policies {
         due.into_iter().flatten().min()
     }
 
-    pub(crate) fn recorded(&self, id: u32) -> Vec<RecordedView> {
+    pub fn recorded(&self, id: u32) -> Vec<RecordedView> {
         self.installed
             .get(id)
             .map(Slot::recorded)
             .unwrap_or_default()
     }
 
-    /// A tenant has as many chains and one more.
-    #[cfg(test)]
-    pub(super) fn fill_chains(&mut self, tenant: &str) {
-        let lane = self.parked.lane_of(&tenant.into());
-        (0..=MAX_CHAINS_PER_TENANT).for_each(|_| self.counts.add(lane));
-    }
-
     /// Judges whole chains, however long they take: for tests that count who was asked together.
     #[cfg(test)]
-    pub(super) fn judge_at_a_stretch(&mut self) {
+    pub(crate) fn judge_at_a_stretch(&mut self) {
         self.slice_ns = u64::MAX;
     }
 
     #[cfg(test)]
-    pub(super) fn instance_of(&mut self, id: u32) -> Option<&mut tollgate_policy_host::Instance> {
+    pub(crate) fn instance_of(&mut self, id: u32) -> Option<&mut tollgate_policy_host::Instance> {
         self.installed.get_mut(id)?.instance()
     }
 
-    pub(crate) fn report(&self) -> Vec<PolicyReport> {
+    pub fn report(&self) -> Vec<PolicyReport> {
         self.installed
             .iter()
             .flat_map(|(_, slot)| slot.report())
             .collect()
     }
 
-    pub(crate) fn report_accounts(&self) -> Vec<AccountReport> {
+    pub fn report_accounts(&self) -> Vec<AccountReport> {
         self.accounts.report(|tenant| self.parked.calls_of(tenant))
     }
 }
 
 /// Policies in processes of the tenants' own.
 impl Policies {
-    pub(super) fn processes(&mut self) -> &mut Processes {
+    pub fn processes(&mut self) -> &mut Processes {
         &mut self.processes
     }
 
     /// Asks the version in force whether it could hand its state over to `heir`.
-    pub(crate) fn rehearse(
-        &mut self,
-        id: u32,
-        heir: (Box<Apart>, u32),
-        done: oneshot::Sender<Result<(), String>>,
-    ) {
+    pub fn rehearse(&mut self, id: u32, heir: (Box<Apart>, u32), done: Rehearsed) {
         let mut meter = meter(
             &self.clock,
             self.fuel_time,
@@ -834,14 +821,14 @@ impl Policies {
         match self.installed.get_mut(id) {
             Some(slot) => slot.rehearse(heir, done, &mut meter, &mut self.processes),
             None => {
-                let _asker_gone = done.send(Ok(()));
+                done(Ok(()));
             }
         }
     }
 
     /// Carries out what processes have answered, until there are calls that go on: those in `questions`, of which the ones that stop
     /// again are the last, from the position on.
-    pub(crate) fn next_answered(
+    pub fn next_answered(
         &mut self,
         questions: &mut Vec<Question>,
         pool: &mut Pool,
@@ -961,7 +948,7 @@ impl Policies {
                 if let (Some(slot), Outcome::Failed(reason)) = (slot, &outcome) {
                     slot.seat_failed(from, reason, &mut meter);
                 }
-                let _asker_gone = done.send(could);
+                done(could);
                 None
             }
             Purpose::HandOver { to, heir, .. } => {

@@ -10,7 +10,7 @@ use tollgate_policy_host::{Manifest, Metrics};
 
 /// One version's metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct NamedMetrics {
+pub struct NamedMetrics {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     counters: BTreeMap<String, u64>,
     /// Those that were set; of several runtimes, any one's.
@@ -55,7 +55,7 @@ impl NamedMetrics {
     }
 
     /// Adds another runtime's.
-    pub(crate) fn absorb(&mut self, more: &NamedMetrics) {
+    pub fn absorb(&mut self, more: &NamedMetrics) {
         for (name, value) in &more.counters {
             let sum = self.counters.entry(name.clone()).or_default();
             *sum = sum.wrapping_add(*value);

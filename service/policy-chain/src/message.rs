@@ -15,19 +15,16 @@
 //! the receiving daemon validates its own copy of them.
 
 use tollgate_engine::SessionId;
-use tollgate_marshal::{MAX_EXTENTS, Patched};
+use tollgate_marshal::Patched;
 use tollgate_shm_abi::heap::{Block, Span};
-use tollgate_shm_abi::io::Part;
-use tollgate_shm_abi::metadata::Metadata;
-use tollgate_transport::{Image as WireImage, metadata_room};
 
-use crate::datapath::pool;
+use crate::pool;
 
 /// The free buffers and boxes of one runtime.
-pub(crate) type Pool = pool::Pool<Message>;
+pub type Pool = pool::Pool<Message>;
 
 /// Where a message's bytes are.
-pub(crate) enum Body {
+pub enum Body {
     /// A private copy of the image.
     Private {
         bytes: Vec<u8>,
@@ -50,21 +47,21 @@ pub(crate) enum Body {
 
 /// The block of a send heap that a message was posted in: given back (RECLAIM) once nobody reads it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Source {
-    pub(crate) session: SessionId,
-    pub(crate) offset: u64,
+pub struct Source {
+    pub session: SessionId,
+    pub offset: u64,
 }
 
 /// A message. It owns a pooled buffer, a block or both, so it ends in the runtime's `discard` or in a heap, never in `drop`.
-pub(crate) struct Message {
-    pub(crate) body: Body,
-    pub(crate) inline_len: u32,
+pub struct Message {
+    pub body: Body,
+    pub inline_len: u32,
     /// Length of the image.
-    pub(crate) total_len: u32,
+    pub total_len: u32,
     /// A checked block of metadata; empty for none. From the pool.
-    pub(crate) metadata: Vec<u8>,
+    pub metadata: Vec<u8>,
     /// Only the metadata is there. The body is what chains are shown: a message without any field.
-    pub(crate) bare: bool,
+    pub bare: bool,
 }
 
 impl Default for Message {
@@ -76,7 +73,7 @@ impl Default for Message {
 
 impl Message {
     /// An image that is private and valid.
-    pub(crate) fn accepted(bytes: Vec<u8>, inline_len: u32) -> Self {
+    pub fn accepted(bytes: Vec<u8>, inline_len: u32) -> Self {
         let total_len = bytes.len() as u32;
         let body = Body::Private {
             bytes,
@@ -109,19 +106,14 @@ impl Message {
         }
     }
 
-    /// What it takes of a link's credit.
-    pub(crate) fn credit_bytes(&self) -> u64 {
-        u64::from(self.message_len()) + metadata_room(self.metadata.len()) as u64
-    }
-
     /// Bytes of the image that is sent.
-    pub(crate) fn message_len(&self) -> u32 {
+    pub fn message_len(&self) -> u32 {
         if self.bare { 0 } else { self.total_len }
     }
 
     /// What a chain may be shown: bytes that nobody else can change, and where the extents among them begin. Of a
     /// `Gathered` message that is the inline part: a chain that reads an extent makes it private first.
-    pub(crate) fn judged(&self) -> (&[u8], &[u32]) {
+    pub fn judged(&self) -> (&[u8], &[u32]) {
         match &self.body {
             Body::Private { bytes, extents, .. } => (bytes, extents),
             Body::Gathered { inline, .. } => (inline, &[]),
@@ -132,41 +124,8 @@ impl Message {
         }
     }
 
-    /// Sends the message as a link does; `None` if it lies in a receive heap, from where nothing leaves. The table of parts is made
-    /// for those that have them: it takes longer than a small message does.
-    #[inline]
-    pub(crate) fn on_wire<R>(&self, send: impl FnOnce(&WireImage<'_>) -> R) -> Option<R> {
-        let mut parts;
-        let (inline, extents): (&[u8], &[Part<'_>]) = match &self.body {
-            _ if self.bare => (&[], &[]),
-            Body::Private { bytes, extents, .. } => match extents.first() {
-                None => (bytes, &[]),
-                // An image's extents are contiguous, padding included: one part.
-                Some(&first) => {
-                    let (inline, all) = (self.inline_len as usize, first as usize);
-                    (&bytes[..inline], &[Part::Private(&bytes[all..])])
-                }
-            },
-            Body::Gathered { inline, spans, .. } => {
-                parts = [Part::Private(&[]); MAX_EXTENTS];
-                for (part, span) in parts.iter_mut().zip(spans) {
-                    *part = Part::Shared { span, at: 0 };
-                }
-                (inline, &parts[..spans.len()])
-            }
-            Body::Encoded { bytes, start } => (&bytes[*start..], &[]),
-            Body::Landed { .. } => return None,
-        };
-        let metadata = Metadata::of_checked(&self.metadata);
-        Some(send(&WireImage {
-            inline,
-            extents,
-            metadata,
-        }))
-    }
-
     /// Makes the image private, so that a chain can judge exactly what will be sent. Returns the block that is free by that.
-    pub(crate) fn make_private(&mut self, pool: &mut Pool) -> Option<Source> {
+    pub fn make_private(&mut self, pool: &mut Pool) -> Option<Source> {
         let Body::Gathered {
             inline,
             spans,
@@ -198,10 +157,7 @@ impl Message {
 }
 
 /// Where each extent of an image begins, and the image's length.
-pub(crate) fn image_layout(
-    inline_len: usize,
-    lens: impl Iterator<Item = usize>,
-) -> (Vec<u32>, u64) {
+pub fn image_layout(inline_len: usize, lens: impl Iterator<Item = usize>) -> (Vec<u32>, u64) {
     let mut end = inline_len as u64;
     let mut offsets = Vec::new();
     for len in lens {
@@ -213,7 +169,7 @@ pub(crate) fn image_layout(
 }
 
 /// Writes an image from its inline part and extents; returns where the extents begin.
-pub(crate) fn copy_image(inline: &[u8], spans: &[Span], image: &mut [u8]) -> Vec<u32> {
+pub fn copy_image(inline: &[u8], spans: &[Span], image: &mut [u8]) -> Vec<u32> {
     let (offsets, _) = image_layout(inline.len(), spans.iter().map(Span::len));
     image[..inline.len()].copy_from_slice(inline);
     let mut end = inline.len();
@@ -225,90 +181,4 @@ pub(crate) fn copy_image(inline: &[u8], spans: &[Span], image: &mut [u8]) -> Vec
         end = at + span.len();
     }
     offsets
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape, create};
-
-    /// A message whose extents lie in a send heap, as an application posts it.
-    fn gathered() -> Message {
-        let shape = SessionShape::default();
-        let (daemon, fds) = create(&shape).unwrap();
-        let fds = fds
-            .as_array()
-            .iter()
-            .map(|fd| fd.try_clone_to_owned().unwrap())
-            .collect();
-        let mut app = AppEnd::attach(&shape, SessionFds::from_packet(fds).unwrap()).unwrap();
-        let mut block = app.send_heap.alloc(32).unwrap();
-        block[..13].copy_from_slice(b"first--second");
-        let offset = app.send_heap.commit(block);
-        let span = |at, len| daemon.send_heap.span(offset + at, len).unwrap();
-        let spans = vec![span(0, 5), span(7, 6)];
-        let source = Source {
-            session: SessionId(1),
-            offset,
-        };
-        let body = Body::Gathered {
-            inline: b"inline part".to_vec(),
-            spans,
-            source,
-        };
-        Message {
-            body,
-            inline_len: 11,
-            total_len: 30,
-            metadata: Vec::new(),
-            bare: false,
-        }
-    }
-
-    #[test]
-    fn an_image_is_inline_part_and_padded_extents() {
-        let mut message = gathered();
-        assert_eq!(
-            message.judged().0,
-            b"inline part",
-            "only the private part is shown"
-        );
-        let freed = message.make_private(&mut Pool::new()).unwrap();
-        assert_eq!(freed.session, SessionId(1));
-        let want = b"inline part\0\0\0\0\0first\0\0\0second";
-        assert_eq!(message.judged(), (&want[..], &[16, 24][..]));
-        assert_eq!(
-            message.make_private(&mut Pool::new()),
-            None,
-            "it is private already"
-        );
-    }
-
-    #[test]
-    fn the_wire_carries_the_same_bytes_however_they_are_held() {
-        let bytes_of = |message: &Message| {
-            let sent = message.on_wire(|image| {
-                let mut bytes = image.inline.to_vec();
-                for part in image.extents {
-                    bytes.resize(bytes.len().next_multiple_of(8), 0);
-                    match part {
-                        Part::Private(extent) => bytes.extend_from_slice(extent),
-                        Part::Shared { span, .. } => {
-                            let at = bytes.len();
-                            bytes.resize(at + span.len(), 0);
-                            span.copy_to(&mut bytes[at..]).unwrap();
-                        }
-                    }
-                }
-                bytes
-            });
-            sent.unwrap()
-        };
-        let mut message = gathered();
-        let shared = bytes_of(&message);
-        message.make_private(&mut Pool::new());
-        assert_eq!(bytes_of(&message), shared);
-        assert_eq!(shared.len(), 30);
-    }
 }

@@ -22,21 +22,21 @@ use tollgate_engine::slots::Slots;
 use tollgate_engine::{CallKey, ChainId, Stage, Status};
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::account::Funds;
-use crate::datapath::ids::{AccountId, Why};
-use crate::datapath::question::Question;
+use crate::account::Funds;
+use crate::ids::{AccountId, Why};
 use crate::limits::{
     PARKED_BYTES_PER_TENANT, PARKED_CALLS, PARKED_CALLS_PER_TENANT, THROTTLED_WAIT,
 };
+use crate::question::Question;
 
 /// Where in a chain a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Position {
-    pub(crate) stage: Stage,
+pub struct Position {
+    pub stage: Stage,
     /// `None`: the chain is gone, and nobody is left to be asked.
-    pub(crate) chain: Option<ChainId>,
+    pub chain: Option<ChainId>,
     /// The step to be asked next.
-    pub(crate) step: usize,
+    pub step: usize,
 }
 
 /// The calls of one tenant, as far as they wait for judging.
@@ -102,12 +102,12 @@ impl ParkedCalls {
 }
 
 /// A parked call, seen from outside.
-pub(crate) struct Waiting<'p> {
-    pub(crate) question: &'p Question,
-    pub(crate) position: Position,
-    pub(crate) tenant: &'p Arc<str>,
+pub struct Waiting<'p> {
+    pub question: &'p Question,
+    pub position: Position,
+    pub tenant: &'p Arc<str>,
     /// A policy delays it until then.
-    pub(crate) until_ns: Option<u64>,
+    pub until_ns: Option<u64>,
 }
 
 /// All parked calls of one runtime.

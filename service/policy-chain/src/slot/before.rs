@@ -1,15 +1,15 @@
 //! Replies whose requests were judged before the attachment's versions changed: by the versions that judged those, as
-//! [`past`](crate::datapath::past) knows them.
+//! [`past`](crate::past) knows them.
 
 use tollgate_engine::chain::Which;
 
 use super::{Judge, Slot};
-use crate::datapath::apart::Asker;
-use crate::datapath::asking::Asking;
-use crate::datapath::past::{Regime, Serial};
-use crate::datapath::plan::{How, Installed, Place, Step};
-use crate::datapath::question::Question;
-use crate::datapath::version::Version;
+use crate::apart::Asker;
+use crate::asking::Asking;
+use crate::past::{Regime, Serial};
+use crate::plan::{How, Installed, Place, Step};
+use crate::question::Question;
+use crate::version::Version;
 
 impl Slot {
     /// Notes whether the stable has given its state away, or has all of its own again.
@@ -42,22 +42,22 @@ impl Slot {
     }
 
     /// Whether requests were judged here before its versions changed.
-    pub(in crate::datapath) fn has_past(&self) -> bool {
+    pub(crate) fn has_past(&self) -> bool {
         !self.past.is_empty()
     }
 
     /// Whether more is known of that than shall be.
-    pub(in crate::datapath) fn has_long_past(&self) -> bool {
+    pub(crate) fn has_long_past(&self) -> bool {
         self.past.is_long()
     }
 
     /// Forgets what no call is left of, if the oldest is of this era.
-    pub(in crate::datapath) fn forget_past(&mut self, oldest: Option<u32>) {
+    pub(crate) fn forget_past(&mut self, oldest: Option<u32>) {
         self.past.forget(oldest);
     }
 
     /// Whether a version that is in no place any more has replies to judge.
-    pub(in crate::datapath) fn keeps(&self, version: u32) -> bool {
+    pub(crate) fn keeps(&self, version: u32) -> bool {
         let mut kept = self.past.kept();
         kept.any(|kept| kept.number == version)
     }

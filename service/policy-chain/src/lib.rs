@@ -1,0 +1,35 @@
+//! Evaluates policies for calls: chains, the versions in their places, and the accounts that pay.
+//!
+//! ```text
+//!   plan ── apply ──▶ Policies ── judge ──▶ a call passes, is changed, denied, or parked
+//!                      │      │
+//!                   chains   slots: who decides ──▶ versions: an instance is asked, or a process
+//! ```
+//!
+//! Pure of I/O: no socket, no async, no thread. Its runtime drives it (`tollgate-daemon`'s datapath),
+//! tells it the time, and passes on the [events](events::PolicyEvent) that it gathers.
+
+#![forbid(unsafe_code)]
+
+pub mod account;
+pub mod apart;
+pub mod asking;
+pub mod counts;
+pub mod events;
+pub mod foreign;
+pub mod ids;
+pub mod limits;
+pub mod message;
+pub mod metrics;
+pub mod parked;
+pub mod past;
+pub mod plan;
+pub mod policies;
+pub mod pool;
+pub mod question;
+pub mod recorder;
+pub mod slot;
+pub mod stopwatch;
+#[cfg(test)]
+mod tests;
+pub mod version;
