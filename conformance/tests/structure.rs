@@ -86,6 +86,19 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ),
     // Rings, heaps and waiting: a policy process and the daemon trust each other no more than an application and the daemon do.
     ("tollgate-policy-host", &["tollgate-shm-abi"], &[]),
+    // What evaluates policies for a call: the engine's decisions, the sandbox, views and patches of messages.
+    (
+        "tollgate-policy-chain",
+        &[
+            "tollgate-engine",
+            "tollgate-jit",
+            "tollgate-marshal",
+            "tollgate-policy-host",
+            "tollgate-schema",
+            "tollgate-shm-abi",
+        ],
+        &[],
+    ),
     ("tollgate-control", &[], &[]),
     // What leaves the host about calls: it knows neither the daemon nor the engine.
     ("tollgate-telemetry", &["tollgate-shm-abi"], &[]),
@@ -107,6 +120,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
             "tollgate-engine",
             "tollgate-jit",
             "tollgate-marshal",
+            "tollgate-policy-chain",
             "tollgate-policy-host",
             "tollgate-provenance",
             "tollgate-schema",
@@ -207,6 +221,7 @@ const SERVICE_SIDE: &[&str] = &[
     "tollgate-transport",
     "tollgate-transport-rdma",
     "tollgate-policy-host",
+    "tollgate-policy-chain",
     "tollgate-control",
     "tollgate-telemetry",
     "tollgate-console",
@@ -274,10 +289,16 @@ const FENCED: &[(&str, &[&str])] = &[
 ];
 
 /// The crates whose decisions are pure (no socket, clock, thread, file or telemetry in their
-/// code), with all that they may use from outside.
-const PURE: &[(&str, &[&str])] = &[
-    ("tollgate-engine", &["foldhash", "serde"]),
-    ("tollgate-marshal", &["thiserror"]),
+/// code), with all that they may use from outside, and the [`IMPURE_WORDS`] that they may say.
+const PURE: &[(&str, &[&str], &[&str])] = &[
+    ("tollgate-engine", &["foldhash", "serde"], &[]),
+    ("tollgate-marshal", &["thiserror"], &[]),
+    // What an evaluation costs is measured, and a policy may ask for the time. `process` is a field.
+    (
+        "tollgate-policy-chain",
+        &["rustix", "serde", "serde_json"],
+        &["SystemTime", "process", "rustix"],
+    ),
 ];
 
 /// Dependencies that no file of the crate names, with the reason.
@@ -517,16 +538,18 @@ fn heavy_dependencies_stay_behind_their_fence() {
 fn pure_crates_know_no_socket_clock_or_thread() {
     let actual = workspace();
     let mut findings = Vec::new();
-    for (name, allowed) in PURE {
+    for (name, allowed, said) in PURE {
         let member = &actual[*name];
         let surplus = member
             .code
             .iter()
             .filter(|used| !actual.contains_key(*used) && !allowed.contains(&used.as_str()));
         findings.extend(surplus.map(|used| format!("{name} is pure and may not use {used}")));
-        for file in rust_files(&member.directory.join("src")) {
+        let is_test = |file: &PathBuf| file.components().any(|part| part.as_os_str() == "tests");
+        let files = rust_files(&member.directory.join("src")).into_iter();
+        for file in files.filter(|file| !is_test(file)) {
             let code = code_only(&std::fs::read_to_string(&file).unwrap());
-            for word in IMPURE_WORDS {
+            for word in IMPURE_WORDS.iter().filter(|word| !said.contains(word)) {
                 let lines = lines_with_word(&code, word);
                 findings.extend(
                     lines

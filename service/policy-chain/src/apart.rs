@@ -129,6 +129,7 @@ pub(crate) struct Posting<'a> {
 }
 
 impl Processes {
+    /// Begins a line to a process of `tenant`.
     pub fn open(&mut self, id: ProcessId, tenant: Arc<str>, channel: Channel) {
         let line = Line {
             tenant,
@@ -259,6 +260,7 @@ impl Processes {
         lines.fold(true, |all, line| line.channel.announce_sleep() & all)
     }
 
+    /// The runtime doesn't sleep after all.
     pub fn cancel_sleep(&mut self) {
         for line in self.lines.values_mut() {
             line.channel.cancel_sleep();

@@ -9,24 +9,43 @@ use crate::ids::ProcessId;
 pub enum PolicyEvent {
     /// The version in force failed and is out of order: it wants a fresh instance.
     Faulted {
+        /// The attachment.
         id: u32,
+        /// Its version.
         version: u32,
+        /// What failed.
         reason: String,
     },
     /// The version on trial failed, or errs more often than the stable: it is gone from its place.
     CandidateFailed {
+        /// The attachment.
         id: u32,
+        /// Its version.
         version: u32,
+        /// What failed.
         reason: String,
     },
     /// A policy process is gone, with all its seats.
-    ProcessEnded { id: ProcessId, reason: String },
+    ProcessEnded {
+        /// The process.
+        id: ProcessId,
+        /// Why it ended.
+        reason: String,
+    },
     /// Calls were refused because their tenant's policies had used up their share. At most once a second per tenant.
-    Throttled { tenant: Arc<str>, refused: u64 },
+    Throttled {
+        /// The tenant.
+        tenant: Arc<str>,
+        /// Calls refused since the last event.
+        refused: u64,
+    },
     /// Lines that a policy logged.
     Logged {
+        /// The attachment and the version, as a log line names them.
         label: String,
+        /// What the policy logged.
         lines: Vec<String>,
+        /// Lines dropped beyond those.
         dropped: u64,
     },
 }

@@ -2,7 +2,7 @@
 
 /// Names one account of a runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AccountId(pub u32);
+pub struct AccountId(pub u32);
 
 /// Names a process; the control plane chooses it, and never twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,14 +23,25 @@ pub enum Why {
     /// Others have their turn.
     Turn,
     /// A policy delays it.
-    Until { at_ns: u64 },
+    Until {
+        /// When it goes on, by the monotonic clock, in ns.
+        at_ns: u64,
+    },
     /// The account of its tenant is overdrawn. The step is asked once it isn't.
     Account(AccountId),
     /// It is the `index`th of what a process was asked under `ticket`. The step is settled when the answer is there, and the call
     /// goes on behind it.
-    Process { ticket: u64, index: u32 },
+    Process {
+        /// The order.
+        ticket: u64,
+        /// The call's place in the order.
+        index: u32,
+    },
     /// A process is behind. The step is asked once it has answered `ticket`.
-    Busy { ticket: u64 },
+    Busy {
+        /// The order that must be answered first.
+        ticket: u64,
+    },
 }
 
 impl Why {

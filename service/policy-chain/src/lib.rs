@@ -11,12 +11,12 @@
 
 #![forbid(unsafe_code)]
 
-pub mod account;
+mod account;
 pub mod apart;
-pub mod asking;
+mod asking;
 pub mod counts;
 pub mod events;
-pub mod foreign;
+mod foreign;
 pub mod ids;
 pub mod limits;
 pub mod message;
@@ -27,9 +27,9 @@ pub mod plan;
 pub mod policies;
 pub mod pool;
 pub mod question;
-pub mod recorder;
+mod recorder;
 pub mod slot;
-pub mod stopwatch;
+mod stopwatch;
 #[cfg(test)]
 mod tests;
-pub mod version;
+mod version;

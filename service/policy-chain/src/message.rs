@@ -27,34 +27,53 @@ pub type Pool = pool::Pool<Message>;
 pub enum Body {
     /// A private copy of the image.
     Private {
+        /// The image.
         bytes: Vec<u8>,
         /// Extent slots have been patched to final offsets (by `accept`). Otherwise they still name extents, which begin at
         /// `extents`.
         accepted: bool,
+        /// Where each extent begins in `bytes`.
         extents: Vec<u32>,
     },
     /// The inline part is a private copy, the extents are the application's memory.
     Gathered {
+        /// The inline part of the image.
         inline: Vec<u8>,
+        /// The extents, in the sender's heap.
         spans: Vec<Span>,
+        /// The block that the extents lie in.
         source: Source,
     },
     /// In a receive heap, validated.
-    Landed { session: SessionId, block: Block },
+    Landed {
+        /// The session that the heap belongs to.
+        session: SessionId,
+        /// The block of the heap.
+        block: Block,
+    },
     /// Protobuf, from `start` on; the inline length is 0. It goes to a link, and nowhere else.
-    Encoded { bytes: Vec<u8>, start: usize },
+    Encoded {
+        /// Holds the encoding.
+        bytes: Vec<u8>,
+        /// Where the encoding begins in `bytes`.
+        start: usize,
+    },
 }
 
 /// The block of a send heap that a message was posted in: given back (RECLAIM) once nobody reads it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
+    /// The session that posted the block.
     pub session: SessionId,
+    /// Where the block begins in the send heap, in bytes.
     pub offset: u64,
 }
 
 /// A message. It owns a pooled buffer, a block or both, so it ends in the runtime's `discard` or in a heap, never in `drop`.
 pub struct Message {
+    /// Where the bytes are.
     pub body: Body,
+    /// Length of the inline part of the image, in bytes.
     pub inline_len: u32,
     /// Length of the image.
     pub total_len: u32,
@@ -73,6 +92,7 @@ impl Default for Message {
 
 impl Message {
     /// An image that is private and valid.
+    #[inline]
     pub fn accepted(bytes: Vec<u8>, inline_len: u32) -> Self {
         let total_len = bytes.len() as u32;
         let body = Body::Private {
@@ -107,12 +127,14 @@ impl Message {
     }
 
     /// Bytes of the image that is sent.
+    #[inline]
     pub fn message_len(&self) -> u32 {
         if self.bare { 0 } else { self.total_len }
     }
 
     /// What a chain may be shown: bytes that nobody else can change, and where the extents among them begin. Of a
     /// `Gathered` message that is the inline part: a chain that reads an extent makes it private first.
+    #[inline]
     pub fn judged(&self) -> (&[u8], &[u32]) {
         match &self.body {
             Body::Private { bytes, extents, .. } => (bytes, extents),

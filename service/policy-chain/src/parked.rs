@@ -32,6 +32,7 @@ use crate::question::Question;
 /// Where in a chain a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
+    /// Which of the four chains of a call it is.
     pub stage: Stage,
     /// `None`: the chain is gone, and nobody is left to be asked.
     pub chain: Option<ChainId>,
@@ -103,8 +104,11 @@ impl ParkedCalls {
 
 /// A parked call, seen from outside.
 pub struct Waiting<'p> {
+    /// The call.
     pub question: &'p Question,
+    /// Where it goes on.
     pub position: Position,
+    /// The tenant whose call it is.
     pub tenant: &'p Arc<str>,
     /// A policy delays it until then.
     pub until_ns: Option<u64>,

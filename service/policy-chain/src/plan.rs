@@ -23,13 +23,16 @@ use tollgate_jit::on_demand::{LazyProjector, Method};
 pub struct Step {
     /// The attachment's [`Installed::id`].
     pub(crate) policy: u32,
+    /// What the version in force is shown; `None`: it isn't asked.
     pub stable: Option<Ask>,
+    /// What the version on trial is shown; `None`: it isn't asked.
     pub candidate: Option<Ask>,
     /// Of versions that aren't in force any more, and judge the replies to what they have judged.
     pub(crate) before: Vec<Ask>,
 }
 
 impl Step {
+    /// A step that asks only the versions in the two places.
     pub fn new(policy: u32, stable: Option<Ask>, candidate: Option<Ask>) -> Self {
         Self {
             policy,
@@ -54,6 +57,7 @@ pub struct Ask {
     pub version: u32,
     /// The method's index in the version's manifest.
     pub method: u32,
+    /// Writes the view.
     pub projector: Arc<LazyProjector>,
     /// The metadata that follows in its view.
     pub shown: Arc<ShownKeys>,
@@ -65,6 +69,7 @@ pub struct Ask {
 
 /// The fields and the metadata that a version may change of a message.
 pub struct Patcher {
+    /// Writes the changes into an image.
     pub patch: Patch,
     /// The metadata's keys.
     pub keys: Vec<String>,
@@ -75,7 +80,9 @@ pub struct Patcher {
 /// The chains of one method on one side; empty: none.
 #[derive(Clone, Default)]
 pub struct MethodSteps {
+    /// Of requests.
     pub request: Vec<Step>,
+    /// Of replies.
     pub reply: Vec<Step>,
 }
 
@@ -83,9 +90,19 @@ pub struct MethodSteps {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Calls of one application's method handle.
-    Client { session: SessionId, handle: u32 },
+    Client {
+        /// The application's session.
+        session: SessionId,
+        /// The method's handle in that session.
+        handle: u32,
+    },
     /// Calls to a service of this host.
-    Server { service: ServiceId, method: u16 },
+    Server {
+        /// The service.
+        service: ServiceId,
+        /// The method's index in the service.
+        method: u16,
+    },
 }
 
 /// An attachment's place in a runtime: what is in force, and what is on trial.
@@ -94,14 +111,19 @@ pub struct Installed {
     pub id: u32,
     /// `acl of tenant acme`.
     pub label: String,
+    /// Whose policy it is, and so where it stands in a chain.
     pub party: Party,
     /// The tenant that pays for its judgements; empty: the provider, who doesn't.
     pub account: Arc<str>,
+    /// What becomes of a call that the policy fails to judge.
     pub on_fault: OnFault,
     /// Percentage points by which a canary may err more often than the stable.
     pub max_worse: u8,
+    /// The place of the version in force.
     pub stable: Place,
+    /// The place of the version on trial.
     pub candidate: Place,
+    /// How the candidate is tried; `None`: there is no trial.
     pub trial: Option<Trial>,
     /// How many of the last views to keep for [`Command::Recorded`]; 0: none.
     pub record: u32,
@@ -111,7 +133,9 @@ pub struct Installed {
 pub enum Place {
     /// It stays as it is; empty, in a new attachment.
     Keep,
+    /// No version is there.
     Empty,
+    /// This version is there.
     Put(Running),
     /// For the stable's: what is on trial moves here as it is, and its own place is free.
     FromCandidate,
@@ -119,7 +143,9 @@ pub enum Place {
 
 /// A version that is to run.
 pub struct Running {
+    /// The version's number.
     pub version: u32,
+    /// How it runs.
     pub how: How,
     /// It goes on from the state of the stable that is there now.
     pub inherit: bool,
@@ -142,6 +168,7 @@ pub enum How {
 /// What judging one call may use.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuLimit {
+    /// Fuel of one call.
     pub fuel_per_call: u64,
     /// How long a process may take for it, at most.
     pub apart_ns: u64,
@@ -162,10 +189,15 @@ impl How {
 
 /// What makes an instance.
 pub struct Recipe {
+    /// The compiled module.
     pub policy: Policy,
+    /// Limits of its tenant.
     pub limits: TenantLimits,
+    /// The configuration that the guest is given.
     pub config: Option<Arc<[u8]>>,
+    /// What it may do.
     pub granted: Capabilities,
+    /// State that its instances share.
     pub state: Option<SharedState>,
 }
 
@@ -180,6 +212,7 @@ impl Recipe {
         self.policy.instantiate_foreign(&self.setup())
     }
 
+    /// Whether the module was made for another host.
     pub fn is_foreign(&self) -> bool {
         self.policy.manifest().foreign().is_some()
     }
@@ -197,15 +230,21 @@ impl Recipe {
 /// A change of policies, applied as a whole between two calls.
 #[derive(Default)]
 pub struct PolicyChange {
+    /// Attachments that are new or change.
     pub install: Vec<Installed>,
+    /// Chains that are new or change.
     pub chains: Vec<(Scope, MethodSteps)>,
+    /// Attachments that are removed.
     pub remove: Vec<u32>,
 }
 
 /// A version that runs in its tenant's process.
 pub struct Apart {
+    /// The process.
     pub process: ProcessId,
+    /// The instance's place in that process.
     pub seat: Seat,
+    /// The compiled module.
     pub policy: Policy,
     /// What judging one call may use; making an instance for it comes on top.
     pub cpu: CpuLimit,
@@ -219,6 +258,7 @@ pub struct Apart {
 
 /// What a foreign module is shown of a method's messages at one hook.
 pub struct ForeignAsk {
+    /// Whether requests or replies are shown.
     pub hook: Hook,
     /// Its programs, and its name.
     pub method: Arc<Method>,
@@ -236,5 +276,6 @@ pub struct ForeignAsk {
 pub struct JsonField {
     /// The names on its path.
     pub path: Vec<String>,
+    /// The type of the field.
     pub kind: Kind,
 }

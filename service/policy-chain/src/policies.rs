@@ -705,6 +705,7 @@ impl Policies {
     }
 
     /// Calls that are parked.
+    #[inline]
     pub fn parked(&self) -> usize {
         self.parked.len()
     }
@@ -774,6 +775,7 @@ impl Policies {
         due.into_iter().flatten().min()
     }
 
+    /// The last views that an attachment was shown.
     pub fn recorded(&self, id: u32) -> Vec<RecordedView> {
         self.installed
             .get(id)
@@ -792,6 +794,7 @@ impl Policies {
         self.installed.get_mut(id)?.instance()
     }
 
+    /// What each version has done.
     pub fn report(&self) -> Vec<PolicyReport> {
         self.installed
             .iter()
@@ -799,6 +802,7 @@ impl Policies {
             .collect()
     }
 
+    /// What each tenant's policies have used.
     pub fn report_accounts(&self) -> Vec<AccountReport> {
         self.accounts.report(|tenant| self.parked.calls_of(tenant))
     }
@@ -806,6 +810,7 @@ impl Policies {
 
 /// Policies in processes of the tenants' own.
 impl Policies {
+    /// The processes of the tenants.
     pub fn processes(&mut self) -> &mut Processes {
         &mut self.processes
     }

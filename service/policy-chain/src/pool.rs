@@ -12,6 +12,7 @@ pub struct Pool<M> {
 }
 
 impl<M: Default> Pool<M> {
+    /// An empty pool.
     pub fn new() -> Self {
         Self {
             free: Vec::with_capacity(POOLED_BUFFERS),

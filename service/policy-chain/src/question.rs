@@ -15,7 +15,9 @@ use crate::plan::{Ask, Patcher};
 
 /// A call that a chain is asked about.
 pub struct Question {
+    /// The call.
     pub call: CallKey,
+    /// Its request or reply.
     pub message: Box<Message>,
     /// `None` while nobody has denied it.
     pub denied: Option<Box<Status>>,
@@ -37,9 +39,9 @@ pub struct Question {
     pub waits_since_ns: u64,
     /// What policies chose of its way.
     pub steered: Option<Box<Steered>>,
-    pub said: Said,
+    pub(crate) said: Said,
     /// What a shadow said, until the stable has spoken.
-    pub shadow: Option<Said>,
+    pub(crate) shadow: Option<Said>,
     /// Of a call that is traced.
     pub notes: Option<Box<Notes>>,
 }
@@ -47,6 +49,7 @@ pub struct Question {
 /// What policies have said of a call that is traced, until its trace is told of it.
 #[derive(Debug, Default)]
 pub struct Notes {
+    /// What each version said, in order.
     pub said: Vec<Note>,
     /// What asking about it has cost that isn't said yet: its part of its batches.
     cost_ns: u64,
@@ -55,11 +58,15 @@ pub struct Notes {
 /// What one version has said.
 #[derive(Debug)]
 pub struct Note {
+    /// The policy.
     pub by: NamedPolicy,
+    /// One of [`decision`](crate::counts::decision).
     pub decision: &'static str,
     /// As what it was asked, if on trial.
     pub trial: Option<&'static str>,
+    /// What asking it cost, in ns.
     pub cost_ns: u64,
+    /// When it was said, by the monotonic clock, in ns.
     pub at_ns: u64,
 }
 
@@ -69,13 +76,16 @@ const _: () = assert!(size_of::<Question>() <= 144);
 /// The last that a policy chose of each.
 #[derive(Debug, Default)]
 pub struct Steered {
+    /// The priority, if a policy chose one.
     pub priority: Option<u8>,
+    /// The label of the route, if a policy chose one.
     pub route: Option<Arc<str>>,
 }
 
 /// Where a call stops, and why.
 #[derive(Clone, Copy, Debug)]
 pub struct Stop {
+    /// Why.
     pub why: Why,
     /// The step that it goes on with.
     pub(crate) step: usize,
@@ -148,6 +158,7 @@ impl Said {
 }
 
 impl Question {
+    /// A call that no version has been asked about yet.
     #[inline]
     pub fn new(call: CallKey, message: Box<Message>) -> Self {
         Self {
@@ -405,6 +416,7 @@ pub enum Unchanged {
 }
 
 impl Unchanged {
+    /// A patch that couldn't be made.
     pub fn of_patch(error: PatchError) -> Unchanged {
         match error {
             PatchError::Malformed(_) => Unchanged::Malformed(error.to_string()),
@@ -412,6 +424,7 @@ impl Unchanged {
         }
     }
 
+    /// Metadata that couldn't be changed.
     pub fn of_metadata(error: MetadataError) -> Unchanged {
         match error {
             MetadataError::TooLong { .. } | MetadataError::PairCount { .. } => {
@@ -422,6 +435,7 @@ impl Unchanged {
     }
 }
 
+/// A change as the patch takes it.
 pub fn patch_change(change: &FieldChange) -> Change<'_> {
     let value = match &change.value {
         Value::Clear => NewValue::Clear,

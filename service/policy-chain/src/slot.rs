@@ -85,9 +85,11 @@ impl Judge {
 pub struct SavedState {
     /// Its attachment's.
     pub id: u32,
+    /// The version's number.
     pub version: u32,
     /// As its manifest numbers the formats of its state.
     pub format: u32,
+    /// The state.
     pub bytes: Vec<u8>,
 }
 

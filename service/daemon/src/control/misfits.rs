@@ -80,7 +80,6 @@ mod tests {
 
     use super::*;
     use crate::control::schemas::{Schemas, SetKey, parse};
-    use tollgate_jit::on_demand::Compiler;
 
     fn schema(field: &str) -> Arc<BoundSchema> {
         let proto = format!(

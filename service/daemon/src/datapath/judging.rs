@@ -30,11 +30,10 @@ impl Runtime {
         while questions.len() < most
             && let Some((call, judged_in, message)) = self.engine.poll_same_judge(stage, chain)
         {
-            questions.push(Question {
-                judged_in,
-                notes: self.notes_of(call),
-                ..Question::new(call, message)
-            });
+            let mut question = Question::new(call, message);
+            question.judged_in = judged_in;
+            question.notes = self.notes_of(call);
+            questions.push(question);
         }
         self.policies
             .judge(position, false, &mut questions, &mut self.pool);

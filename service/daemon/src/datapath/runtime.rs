@@ -678,11 +678,9 @@ impl Runtime {
                     judged_in,
                     message,
                 } => {
-                    let question = Question {
-                        judged_in,
-                        notes: self.notes_of(call),
-                        ..Question::new(call, message)
-                    };
+                    let mut question = Question::new(call, message);
+                    question.judged_in = judged_in;
+                    question.notes = self.notes_of(call);
                     self.judge(question, stage, chain);
                 }
                 Output::Recall { call } => self.recall(call),
