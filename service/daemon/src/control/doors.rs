@@ -85,7 +85,13 @@ async fn peers(control: Rc<Control>, listener: Rc<TcpListener>) {
             Ok(stream) => {
                 // Which tenant it is for is known after its first BIND; the link moves then.
                 turn = (turn + 1) % control.runtimes();
-                control.send(turn, Command::Accept { stream, unseen });
+                control.send(
+                    turn,
+                    Command::Accept {
+                        stream,
+                        unseen: Box::new(unseen),
+                    },
+                );
             }
             Err(error) => {
                 log_limited!(

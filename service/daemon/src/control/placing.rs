@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::{OwnedRwLockWriteGuard, RwLock, oneshot};
+use tokio::sync::{OwnedRwLockWriteGuard, RwLock};
 use tokio::time::timeout;
 use tollgate_control::audit::Actor;
 use tollgate_control::{ALL, Owner, Store};
@@ -130,7 +130,7 @@ impl Control {
     /// Has a tenant live elsewhere; its gate is shut. An error says why it is where it was.
     pub(super) async fn relocate(&self, tenant: &str, to: usize) -> Result<Moved, Status> {
         let from = self.runtime_of(tenant);
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = crate::control::state::reply();
         let order = Box::new(Move {
             tenant: tenant.into(),
             to,

@@ -202,7 +202,7 @@ impl Control {
             runtimes: self.runtimes.borrow().clone(),
         };
         for (handle, index) in gone.iter().zip(count..) {
-            let (reply, counted) = tokio::sync::oneshot::channel();
+            let (reply, counted) = crate::control::state::reply();
             let map = Box::new(map.clone());
             handle.send(Command::Retire { map, reply });
             let counted = self.answered(counted).await?;

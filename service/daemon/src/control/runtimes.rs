@@ -17,6 +17,7 @@ use crate::control::state::Threads;
 use crate::datapath::command::{Event, Handle};
 use crate::datapath::peer_room::PeerRoom;
 use crate::datapath::placement::next_birth;
+use crate::datapath::reply::Events;
 use crate::datapath::tuning::{Tuning, Watch};
 use crate::datapath::{Options, spawn};
 use crate::rdma::Rdma;
@@ -50,7 +51,11 @@ pub(super) fn start_runtime(
         rdma: rdma.clone(),
         records: records.clone(),
     };
-    let started = spawn(options, events.clone());
+    let told = events.clone();
+    let tell = Events::new(move |event| {
+        let _control_ended = told.send(event);
+    });
+    let started = spawn(options, tell);
     started.map_err(|error| failed("a runtime can't start")(&error))
 }
 

@@ -37,6 +37,7 @@ use crate::control::taps::Taps;
 use crate::control::{heaps, names, refusals, turns};
 use crate::datapath::command::{Command, Event, Handle};
 use crate::datapath::placement::Placement;
+use crate::datapath::reply::Reply;
 use crate::datapath::report::Report;
 use crate::limits::COMMAND_TIMEOUT;
 use crate::rdma::Rdma;
@@ -159,21 +160,21 @@ impl Control {
     }
 
     /// Sends a command that is answered, and waits for the answer.
-    pub(super) async fn ask<T>(
+    pub(super) async fn ask<T: Send + 'static>(
         &self,
         runtime: usize,
-        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+        command: impl FnOnce(Reply<T>) -> Command,
     ) -> Result<T, Status> {
         self.answered(self.begin(runtime, command)).await
     }
 
     /// Sends a command that is answered.
-    pub(super) fn begin<T>(
+    pub(super) fn begin<T: Send + 'static>(
         &self,
         runtime: usize,
-        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+        command: impl FnOnce(Reply<T>) -> Command,
     ) -> oneshot::Receiver<T> {
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = reply();
         self.send(runtime, command(reply));
         answer
     }
@@ -210,4 +211,10 @@ impl Control {
             .await?
             .map_err(|refusal| Status::new(Code::FAILED_PRECONDITION, refusal))
     }
+}
+
+/// What a command is answered through, and where its answer comes.
+pub(super) fn reply<T: Send + 'static>() -> (Reply<T>, oneshot::Receiver<T>) {
+    let (sender, answer) = oneshot::channel();
+    (Reply::new(|told| sender.send(told)), answer)
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tollgate_engine::{ServiceId, Status};
 use tollgate_schema::evolution::MethodMatch;
 
+use crate::datapath::reply::Reply;
 use crate::datapath::target::Found;
 use tollgate_jit::on_demand::Method;
 
@@ -53,7 +53,7 @@ pub(crate) enum BindOutcome {
 }
 
 /// Who asked for a binding.
-pub(crate) type Asker = oneshot::Sender<Result<BindOutcome, Status>>;
+pub(crate) type Asker = Reply<Result<BindOutcome, Status>>;
 
 /// A BIND that a peer sent.
 pub(crate) struct PendingBind {

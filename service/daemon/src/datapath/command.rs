@@ -7,7 +7,6 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tollgate_engine::{SessionId, Status};
 use tollgate_policy_host::apart::Channel;
 use tollgate_schema::evolution::MethodMatch;
@@ -22,6 +21,7 @@ use crate::datapath::handover::estate::{Estate, Inventory, Resumed};
 use crate::datapath::migration::{Move, Moving};
 use crate::datapath::placement::Placement;
 use crate::datapath::ports::LinkPort;
+use crate::datapath::reply::Reply;
 use crate::datapath::report::Report;
 use crate::datapath::target::Target;
 use crate::datapath::tuning::Tuning;
@@ -41,7 +41,7 @@ pub(crate) enum Command {
         features: u32,
         /// Under which it serves; empty for none.
         label: String,
-        reply: oneshot::Sender<Result<SessionId, Status>>,
+        reply: Reply<Result<SessionId, Status>>,
     },
     /// Another process is to go on with everything: the runtime does nothing until it hears that one does, or won't (the sender is
     /// dropped).
@@ -51,22 +51,22 @@ pub(crate) enum Command {
         /// When it gives up.
         until: std::time::Instant,
         /// Told at once; then it waits for all runtimes to stand, so that no link is on its way between two of them.
-        stands: oneshot::Sender<()>,
+        stands: Reply<()>,
         all_stand: mpsc::Receiver<()>,
-        reply: oneshot::Sender<Result<Estate, String>>,
+        reply: Reply<Result<Estate, String>>,
         verdict: mpsc::Receiver<()>,
     },
     /// Go on with what another process leaves, once it has ended.
     TakeOver {
         estate: Box<Estate>,
         inventory: Inventory,
-        reply: oneshot::Sender<Result<Vec<Resumed>, String>>,
+        reply: Reply<Result<Vec<Resumed>, String>>,
         begins: mpsc::Receiver<()>,
     },
     /// A session is given no further calls.
     Drain {
         session: SessionId,
-        reply: oneshot::Sender<()>,
+        reply: Reply<()>,
     },
     CloseSession {
         session: SessionId,
@@ -95,13 +95,13 @@ pub(crate) enum Command {
     Serve {
         session: SessionId,
         bound: Bound,
-        done: oneshot::Sender<()>,
+        done: Reply<()>,
     },
     /// A peer connected.
     Accept {
         stream: TcpStream,
         /// Its place among those that no runtime has looked at.
-        unseen: OwnedSemaphorePermit,
+        unseen: Box<dyn Send>,
     },
     /// One connected by RDMA.
     #[cfg(feature = "rdma")]
@@ -125,12 +125,12 @@ pub(crate) enum Command {
     /// Where tenants live from now on.
     Place {
         map: Box<Map>,
-        done: oneshot::Sender<()>,
+        done: Reply<()>,
     },
     /// The runtime ends: nobody lives there, and nobody will. Links of peers that haven't said whose they are go to the first one.
     Retire {
         map: Box<Map>,
-        reply: oneshot::Sender<Report>,
+        reply: Reply<Report>,
     },
     /// A tenant has a policy process: what is to run there comes later.
     Process {
@@ -143,12 +143,12 @@ pub(crate) enum Command {
         id: u32,
         version: u32,
         heir: Box<Apart>,
-        done: oneshot::Sender<Result<(), String>>,
+        done: Reply<Result<(), String>>,
     },
     Policies {
         change: PolicyChange,
         /// An error says why nothing has changed.
-        done: oneshot::Sender<Result<(), String>>,
+        done: Reply<Result<(), String>>,
     },
     /// Other settings, from the next call on.
     Tune {
@@ -156,23 +156,23 @@ pub(crate) enum Command {
         /// What a judgement may use, and the attachments that this is for.
         cpu: CpuLimit,
         of: Vec<u32>,
-        done: oneshot::Sender<()>,
+        done: Reply<()>,
     },
     /// The last views that an attachment's stable was shown, oldest first.
     Recorded {
         id: u32,
-        reply: oneshot::Sender<Vec<RecordedView>>,
+        reply: Reply<Vec<RecordedView>>,
     },
     /// The newest spans, oldest first.
     KeptSpans {
-        reply: oneshot::Sender<Vec<Arc<Span>>>,
+        reply: Reply<Vec<Arc<Span>>>,
     },
     Report {
-        reply: oneshot::Sender<Report>,
+        reply: Reply<Report>,
     },
     /// As [`Report`](Self::Report), with what is for metrics only.
     Measure {
-        reply: oneshot::Sender<Report>,
+        reply: Reply<Report>,
     },
     Stop,
 }

@@ -293,7 +293,7 @@ impl Runtime {
             link,
             bind,
         });
-        let _control_ended = self.events.send(Event::Compare {
+        self.events.tell(Event::Compare {
             runtime: self.options.index,
             ticket: self.next_ticket,
             binding: key,

@@ -420,7 +420,7 @@ impl Runtime {
         let until_ns = self.now_ns + LOOKUP_PATIENCE.as_nanos() as u64;
         let dial = self.dial_of(tenant, peer);
         (dial.stage, dial.at_ns) = (Stage::LookingUp, until_ns);
-        let _control_ended = self.events.send(Event::LookUp {
+        self.events.tell(Event::LookUp {
             tenant: Arc::clone(tenant),
             peer: peer.clone(),
         });

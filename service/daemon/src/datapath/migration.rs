@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tollgate_engine::{LinkId, Origin, Parcel, ServiceId, SessionId};
 
 use crate::datapath::ports::{LinkPort, RemoteBinding, Service, SessionPort};
+use crate::datapath::reply::Reply;
 use crate::datapath::target::Dial;
 use crate::datapath::traces::Traced;
 use tollgate_policy_chain::message::{Message, Source};
@@ -40,7 +40,7 @@ pub(crate) struct Move {
     /// Of those that each runtime has, what the old runtime's are in the new one.
     pub(crate) same: HashMap<u32, u32>,
     /// `None`: it has no sessions, and nobody waits.
-    pub(crate) reply: Option<oneshot::Sender<Result<Moved, String>>>,
+    pub(crate) reply: Option<Reply<Result<Moved, String>>>,
 }
 
 /// A tenant between two runtimes.

@@ -39,6 +39,7 @@ mod peers;
 pub(crate) mod placement;
 mod ports;
 mod record;
+pub(crate) mod reply;
 pub(crate) mod report;
 mod runtime;
 mod sending;

@@ -21,7 +21,6 @@ use std::time::Duration;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::thread::CpuSet;
-use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::fair::FlowId;
 use tollgate_engine::slots::Slots;
 use tollgate_engine::{
@@ -40,6 +39,7 @@ use crate::datapath::durations::Durations;
 use crate::datapath::peers::{Full, Peers};
 use crate::datapath::placement::Placement;
 use crate::datapath::ports::{LinkPort, RemoteBinding, Service, SessionPort, Who};
+use crate::datapath::reply::Events;
 use crate::datapath::report::{
     ByteCounters, CallCounters, Doing, LinkBytes, Report, RuntimeReport, RuntimeTimes,
 };
@@ -89,7 +89,7 @@ pub(crate) struct Runtime {
     pub(crate) options: Options,
     pub(crate) epoll: Arc<OwnedFd>,
     commands: mpsc::Receiver<Command>,
-    pub(crate) events: UnboundedSender<Event>,
+    pub(crate) events: Events<Event>,
     /// Where tenants live, as far as this one knows.
     pub(crate) map: Map,
     pub(crate) engine: Engine<Box<Message>>,
@@ -142,7 +142,7 @@ pub(crate) struct Runtime {
 /// Starts a runtime's thread. Where tenants live it is told by [`Command::Place`].
 pub(crate) fn spawn(
     options: Options,
-    events: UnboundedSender<Event>,
+    events: Events<Event>,
 ) -> std::io::Result<(Handle, std::thread::JoinHandle<()>)> {
     let name = format!("runtime-{}", options.index);
     let (runtime, handle) = Runtime::new(options, events)?;
@@ -156,7 +156,7 @@ impl Runtime {
     /// One that nobody runs yet.
     pub(crate) fn new(
         options: Options,
-        events: UnboundedSender<Event>,
+        events: Events<Event>,
     ) -> std::io::Result<(Runtime, Handle)> {
         let traces = Traces::new(options.records.clone());
         let (sender, commands) = mpsc::channel();
@@ -272,7 +272,7 @@ impl Runtime {
             rdma: Rdma::Unavailable("it isn't tested here".into()),
             records: mpsc::sync_channel(1).0,
         };
-        let (events, _unheard) = tokio::sync::mpsc::unbounded_channel();
+        let events = Events::new(|_unheard| {});
         Runtime::new(options, events).expect("the kernel has an epoll left")
     }
 
@@ -626,7 +626,7 @@ impl Runtime {
     #[inline]
     pub(super) fn pass_on_events(&mut self) {
         for event in self.policies.take_events() {
-            let _control_ended = self.events.send(Event::Policies(event));
+            self.events.tell(Event::Policies(event));
         }
     }
 

@@ -97,7 +97,7 @@ impl Runtime {
     pub(crate) fn expel(&mut self, session: SessionId, reason: &str) {
         self.close_session(session);
         let runtime = self.options.index;
-        let _control_ended = self.events.send(Event::SessionEnded {
+        self.events.tell(Event::SessionEnded {
             runtime,
             session,
             reason: reason.to_owned(),

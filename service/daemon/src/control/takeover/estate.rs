@@ -11,7 +11,6 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
 use tollgate_control::Owner;
 use tollgate_engine::{ServiceId, SessionId, Status};
 use tollgate_shm_abi::blob::{blob_create, blob_read};
@@ -116,7 +115,7 @@ impl Standstill {
             verdicts.push(sender);
             let (sender, all) = mpsc::channel();
             all_stand.push(sender);
-            let (stands, stood) = oneshot::channel();
+            let (stands, stood) = crate::control::state::reply();
             standing.push(stood);
             answers.push(control.begin(runtime, |reply| Command::HandOver {
                 with_links,

@@ -1,10 +1,9 @@
 //! How peers are dialled that have several addresses, that move, and that refuse; at times that the test says.
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
 use tollgate_engine::SessionId;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
@@ -18,7 +17,7 @@ use crate::datapath::runtime::Runtime;
 use crate::datapath::target::{Found, Stage, Target};
 use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE, REDIAL_PAUSE};
 
-type Answer = oneshot::Receiver<Result<BindOutcome, tollgate_engine::Status>>;
+type Answer = mpsc::Receiver<Result<BindOutcome, tollgate_engine::Status>>;
 
 /// A runtime with a session of each of these tenants. Its time stands still unless a test moves it.
 fn with_sessions(tenants: &[&str]) -> (Runtime, Vec<SessionId>) {
@@ -38,7 +37,7 @@ fn bind(runtime: &mut Runtime, session: SessionId, tenant: &str, to: Found) -> A
         description: String::new(),
         methods: Vec::new(),
     });
-    let (asked, answer): (Asker, Answer) = oneshot::channel();
+    let (asked, answer): (Asker, Answer) = super::reply();
     runtime.bind_remote(session, tenant.into(), schema, Vec::new(), to, asked);
     answer
 }
@@ -116,7 +115,7 @@ fn the_next_address_is_dialled_upon_a_failure_at_once_and_beside_a_slow_one_afte
         peer: Target::new("several.test:1", closed),
         addresses: vec![closed, slow, good],
     };
-    let mut answer = bind(&mut runtime, sessions[0], "t", found);
+    let answer = bind(&mut runtime, sessions[0], "t", found);
     let at = |runtime: &Runtime| -> Vec<_> {
         let links = runtime.links.iter();
         links.filter_map(|(_, port)| port.state.at).collect()
@@ -148,7 +147,7 @@ fn who_waits_is_told_why_each_address_failed() {
         peer,
         addresses: addresses.clone(),
     };
-    let mut answer = bind(&mut runtime, sessions[0], "t", found);
+    let answer = bind(&mut runtime, sessions[0], "t", found);
     let mut told = None;
     until(&mut runtime, |_| {
         told = answer.try_recv().ok();
@@ -217,7 +216,7 @@ fn a_name_is_looked_up_again_before_it_is_dialled_again() {
 fn a_bind_that_a_peer_refuses_for_now_is_asked_for_again_after_pauses_that_double() {
     let (mut runtime, sessions) = with_sessions(&["t"]);
     let (listener, address) = listener();
-    let mut answer = bind(&mut runtime, sessions[0], "t", address.into());
+    let answer = bind(&mut runtime, sessions[0], "t", address.into());
     let mut peer = Peer::of(&listener);
     until(&mut runtime, |_| {
         peer.turn();
@@ -277,7 +276,7 @@ fn a_tenants_dialled_links_are_limited_and_those_that_nobody_needs_make_room() {
         answers.push(bind(&mut runtime, sessions[0], "mallory", found(k)));
     }
     assert_eq!(runtime.links.len(), most);
-    let mut refused = bind(&mut runtime, sessions[0], "mallory", found(most));
+    let refused = bind(&mut runtime, sessions[0], "mallory", found(most));
     let why = refused.try_recv().unwrap().err().unwrap().message;
     assert!(
         why.contains("tenant mallory has 256 links to peers"),

@@ -5,7 +5,6 @@ use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
 use tollgate_engine::{MethodChains, Route, RouteTarget, SessionId, Status};
 use tollgate_shm_abi::descriptor::{Alleged, BlockRef, Completion, Part, Submission};
 use tollgate_shm_abi::limits::MIN_HEAP_BYTES;
@@ -172,7 +171,7 @@ fn a_runtime_that_is_not_told_to_begin_touches_nothing() {
     let estate = old.runtime.hand_over(true, in_time()).unwrap();
     old.call(4);
     let (mut new, handle) = Runtime::idle();
-    let (reply, mut answer) = oneshot::channel();
+    let (reply, answer) = super::reply();
     let (begin, begins) = mpsc::channel();
     drop(begin);
     handle.send(Command::TakeOver {

@@ -9,8 +9,9 @@ mod links;
 mod moving;
 mod turns;
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
+use crate::datapath::reply::Reply;
 use tollgate_schema::{Layouts, MessageId, Schema};
 
 /// The layout of a message with these fields, as in a .proto file.
@@ -23,4 +24,11 @@ fn layout_of(fields: &str) -> (Arc<Layouts>, MessageId) {
     let layouts = Arc::new(schema.layouts(&["t.A"]).unwrap());
     let id = layouts.find("t.A").unwrap();
     (layouts, id)
+}
+
+/// What a command is answered through, and where its answer is then.
+fn reply<T: Send + 'static>() -> (Reply<T>, mpsc::Receiver<T>) {
+    let (sender, answer) = mpsc::channel();
+    let send = move |told| sender.send(told).map_err(|unsent| unsent.0);
+    (Reply::new(send), answer)
 }

@@ -1,8 +1,8 @@
 //! A tenant goes to another runtime of its process; what comes late for it is sent on, and without room it stays.
 
 use std::collections::HashMap;
+use std::sync::mpsc;
 
-use tokio::sync::oneshot;
 use tollgate_engine::SessionId;
 use tollgate_policy_chain::limits::MAX_CHAINS_PER_TENANT;
 use tollgate_policy_chain::plan::{MethodSteps, Step};
@@ -41,8 +41,8 @@ impl Two {
     }
 
     /// Has the tenant go; what came of it is known once both have had their turns.
-    fn go(&mut self, to: usize) -> oneshot::Receiver<Result<Moved, String>> {
-        let (reply, moved) = oneshot::channel();
+    fn go(&mut self, to: usize) -> mpsc::Receiver<Result<Moved, String>> {
+        let (reply, moved) = super::reply();
         let order = Box::new(Move {
             tenant: "t".into(),
             to,
@@ -83,7 +83,7 @@ fn a_tenant_goes_to_and_fro_and_is_served_where_it_is() {
         let to = 1 - round % 2;
         // One is in the ring when it goes, and one comes while it is nowhere.
         two.old.call(call);
-        let mut moved = two.go(to);
+        let moved = two.go(to);
         let from = match to {
             0 => &mut two.new,
             _ => &mut two.old.runtime,
@@ -136,7 +136,7 @@ fn a_tenant_that_there_is_no_room_for_stays() {
     };
     let chains = (0..MAX_CHAINS_PER_TENANT).map(|_| steps()).collect();
     two.new.policies.make_chains(&"t".into(), chains).unwrap();
-    let mut moved = two.go(1);
+    let moved = two.go(1);
     two.old.call(1);
     two.turn();
     let moved = moved.try_recv().unwrap().unwrap();
@@ -148,7 +148,7 @@ fn a_tenant_that_there_is_no_room_for_stays() {
     );
     assert_eq!(two.sessions(), [1, 0]);
     assert_eq!(two.heard(), [1]);
-    let mut nowhere = two.go(2);
+    let nowhere = two.go(2);
     two.turn();
     let refused = nowhere.try_recv().unwrap().unwrap_err();
     assert_eq!(refused, "there is no runtime 2");
@@ -165,7 +165,7 @@ fn a_runtime_that_has_ended_takes_nobody() {
         std::mem::replace(&mut two.new, new),
         std::mem::replace(&mut two.new_handle, handle),
     ));
-    let mut moved = two.go(1);
+    let moved = two.go(1);
     two.turn();
     let moved = moved.try_recv().unwrap().unwrap();
     assert_eq!(

@@ -5,7 +5,6 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
 use tollgate_engine::limits::MAX_OUTSTANDING_PER_SESSION;
 use tollgate_engine::{
     Encoding, LinkId, MethodChains, Origin, Route, RouteTarget, SessionId, Status, Steering,
@@ -22,6 +21,7 @@ use super::layout_of;
 use super::links::trusting;
 use crate::datapath::binds::ServiceSchema;
 use crate::datapath::command::{Command, Handle};
+use crate::datapath::reply::Reply;
 use crate::datapath::runtime::Runtime;
 use crate::limits::{
     BYTES_PER_LOOK, FRAMES_PER_TURN, MAX_CALLS_PER_TENANT, RECLAIMS_HELD_NS, REDIAL_PAUSE,
@@ -42,7 +42,7 @@ fn open(
     tenant: &str,
     is_awaited: bool,
 ) -> (SessionShape, SessionFds) {
-    let (reply, answer) = oneshot::channel();
+    let (reply, answer) = super::reply();
     let answer = is_awaited.then_some(answer);
     let opened = ask_for_session(handle, tenant, 0, reply);
     runtime.turn();
@@ -57,7 +57,7 @@ pub(super) fn open_with(
     tenant: &str,
     features: u32,
 ) -> (SessionShape, SessionFds) {
-    let (reply, _answer) = oneshot::channel();
+    let (reply, _answer) = super::reply();
     let opened = ask_for_session(handle, tenant, features, reply);
     runtime.turn();
     opened
@@ -67,7 +67,7 @@ fn ask_for_session(
     handle: &Handle,
     tenant: &str,
     features: u32,
-    reply: oneshot::Sender<Result<SessionId, Status>>,
+    reply: Reply<Result<SessionId, Status>>,
 ) -> (SessionShape, SessionFds) {
     let shape = SessionShape::for_request(HEAPS).unwrap();
     let (end, fds) = create(&shape).unwrap();
@@ -530,7 +530,7 @@ fn a_lost_link_is_dialled_again_after_pauses_that_double_up_to_the_limit() {
         description: String::new(),
         methods: Vec::new(),
     });
-    let (asked, _answer) = oneshot::channel();
+    let (asked, _answer) = super::reply();
     runtime.bind_remote(session, "t".into(), schema, Vec::new(), peer.into(), asked);
     let bindings = runtime.bindings.iter_mut();
     // As if the peer had accepted it once.
