@@ -1,15 +1,17 @@
-//! Machine code, made on first use by one thread beside the datapath; until it is there the interpreter serves.
+//! Machine code, compiled on first use by one thread; the interpreter runs until the code is ready.
 //!
 //! ```text
 //!   first call of a method ── ask ──▶ [ at most COMPILE_QUEUE; each tenant's in turn ] ──▶ compile thread ── publishes ──▶ Codec, Projector
 //! ```
 //!
-//! Compiled apart, so that nobody pays for what isn't used: a method's `gather` and `accept` when it is first called, its
-//! `encode` and `decode` when a message of it first crosses between two schemas, a projection when a policy first reads it.
+//! Pieces are compiled separately, so unused code costs nothing: a method's `gather` and `accept`
+//! when it is first called, its `encode` and `decode` when its first message is converted between
+//! two schemas, a projection when a policy first reads it.
 //!
-//! Invariants: asking never waits, and costs one relaxed load once it was done; what is asked for is compiled once, however
-//! many runtimes ask. A full queue, or one that somebody else has in hand, refuses, and the next call asks again. Who brings a schema with many methods
-//! keeps nobody's waiting. A compiler that panics costs that one piece of code.
+//! Invariants: asking never waits, and costs one relaxed load after the first time. Each piece is
+//! compiled once, even if several runtimes ask. A full or locked queue refuses, and the next call
+//! asks again. A tenant whose schemas have many methods doesn't delay the others. A compiler that
+//! panics costs only that piece of code.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,30 +24,30 @@ use tollgate_marshal::{Fault, FaultCode};
 use crate::limits::{COMPILE_QUEUE, COMPILE_QUEUE_PER_TENANT};
 use crate::lines::log_limited;
 
-/// What is compiled at once.
+/// A unit of compilation.
 enum Job {
     Native(Arc<Method>),
     Wire(Arc<Method>),
     Projection(Arc<LazyProjector>),
 }
 
-/// Where to ask for machine code. All clones lead to one thread.
+/// A handle for requesting machine code. All clones lead to one thread.
 pub(crate) struct Compiler {
     queue: Arc<Queue>,
-    /// For whom; `None`: nobody's tenant.
+    /// The tenant to compile for; `None`: no tenant.
     tenant: Option<Arc<str>>,
 }
 
-/// What waits for the compile thread.
+/// The queue of the compile thread.
 struct Queue {
     room: usize,
     lines: Mutex<Lines>,
     more: Condvar,
-    /// Compilers that may ask. Without any, the thread ends.
+    /// Compilers that may still ask. When none is left, the thread ends.
     askers: AtomicUsize,
 }
 
-/// The tenants' lines, and whose turn is when.
+/// One queue per tenant, and the order of turns.
 #[derive(Default)]
 struct Lines {
     of: HashMap<Option<Arc<str>>, VecDeque<Job>>,
@@ -63,7 +65,7 @@ impl Queue {
         })
     }
 
-    /// Never waits. Whether there is a place.
+    /// Never waits. Whether the job was queued.
     fn try_push(&self, tenant: &Option<Arc<str>>, job: Job) -> bool {
         let mut lines = match self.lines.try_lock() {
             Ok(lines) => lines,
@@ -88,7 +90,7 @@ impl Queue {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next one; `None`: nobody can ask any more.
+    /// The next job; `None` if no compiler is left.
     fn next(&self) -> Option<Job> {
         let mut lines = self.lock();
         loop {
@@ -125,7 +127,7 @@ impl Compiler {
         Compiler { queue, tenant }
     }
 
-    /// The same thread, asked for a tenant.
+    /// A compiler on the same thread, for a tenant.
     pub(crate) fn of(&self, tenant: &Option<Arc<str>>) -> Compiler {
         Compiler::asking(&self.queue, tenant.clone())
     }
@@ -140,14 +142,14 @@ impl Clone for Compiler {
 impl Drop for Compiler {
     fn drop(&mut self) {
         if self.queue.askers.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // Not between its look and its wait.
+            // The lock prevents a notification between the thread's check and its wait.
             let _lines = self.queue.lock();
             self.queue.more.notify_one();
         }
     }
 }
 
-/// Whether something was asked for, and whether it is there.
+/// Whether a piece was asked for, and whether it is ready.
 #[derive(Default)]
 struct Lazy {
     asked: AtomicBool,
@@ -157,7 +159,7 @@ struct Lazy {
 }
 
 impl Lazy {
-    /// Asks once. Cold: the caller has seen that nobody had asked.
+    /// Asks once. Cold: the caller has seen that nobody has asked yet.
     #[cold]
     fn ask(&self, compiler: &Compiler, job: impl FnOnce() -> Job) {
         let first = !self.asked.swap(true, Ordering::Relaxed);
@@ -174,7 +176,7 @@ impl Lazy {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// Whether it is there, or will never be.
+    /// Whether it is ready, or never will be.
     fn is_settled(&self) -> bool {
         self.is_ready() || self.failed.load(Ordering::Relaxed)
     }
@@ -192,7 +194,7 @@ pub(crate) struct Method {
     compiler: Compiler,
 }
 
-/// Which of a method's messages there may be any number of.
+/// Which of a method's messages are streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Streams {
     pub(crate) requests: bool,
@@ -223,7 +225,7 @@ impl Method {
         }
     }
 
-    /// The method is called: it's worth `gather` and `accept` in machine code.
+    /// Notes a call of the method: its `gather` and `accept` are worth compiling.
     #[inline]
     pub(crate) fn called(self: &Arc<Self>) {
         if !self.native.is_asked() {
@@ -232,7 +234,7 @@ impl Method {
         }
     }
 
-    /// A message of the method becomes protobuf, or was: it's worth `encode` and `decode`.
+    /// Notes a conversion to or from protobuf: `encode` and `decode` are worth compiling.
     #[inline]
     pub(crate) fn crosses(self: &Arc<Self>) {
         if !self.wire.is_asked() {
@@ -249,7 +251,7 @@ impl Method {
         self.wire.is_ready()
     }
 
-    /// Whether there is nothing more to come of what was asked for.
+    /// Whether each piece is ready, or never will be.
     pub(crate) fn is_settled(&self) -> bool {
         self.native.is_settled() && self.wire.is_settled()
     }
@@ -259,7 +261,7 @@ impl Method {
     }
 }
 
-/// A projection that is compiled when it is first used.
+/// A projection that is compiled on first use.
 pub(crate) struct LazyProjector {
     projector: Projector,
     /// For the log: `acl@1 of hotel.Reservation/Reserve`.
@@ -283,7 +285,7 @@ impl LazyProjector {
         self.projector.projection().fault(FaultCode::ViewTooLarge)
     }
 
-    /// Bytes that its views take at least.
+    /// Smallest size of its views, in bytes.
     pub(crate) fn fixed_len(&self) -> usize {
         self.projector.projection().fixed_len()
     }
@@ -304,7 +306,7 @@ impl LazyProjector {
     }
 }
 
-/// Starts the compile thread. It ends with the daemon, or when nobody can ask any more.
+/// Starts the compile thread. It ends with the daemon, or when no compiler is left.
 pub(crate) fn start() -> std::io::Result<Compiler> {
     let queue = Queue::new(COMPILE_QUEUE);
     let compiler = Compiler::asking(&queue, None);
@@ -325,7 +327,7 @@ impl Job {
             Job::Wire(method) => (&method.name, &method.wire),
             Job::Projection(projector) => (&projector.label, &projector.lazy),
         };
-        // The compiler's state is its own; what it was to publish stays unset when it panics.
+        // The compiler's state is its own; a piece that panics is never published.
         match catch_unwind(AssertUnwindSafe(|| self.compile())) {
             Ok(Ok(())) => lazy.ready.store(true, Ordering::Relaxed),
             Ok(Err(error)) => {
@@ -343,7 +345,7 @@ impl Job {
                     warn,
                     "stays interpreted",
                     "",
-                    "{name} stays interpreted: the compiler has a bug, told above"
+                    "{name} stays interpreted: the compiler panicked, as logged above; please report this bug"
                 );
             }
         }
@@ -404,7 +406,7 @@ pub(crate) mod tests {
         (Compiler::asking(&queue, None), queue)
     }
 
-    /// What waits.
+    /// The queued jobs.
     fn jobs(queue: &Queue) -> Vec<Job> {
         let mut lines = queue.lock();
         std::iter::from_fn(|| lines.pop()).collect()
