@@ -601,7 +601,7 @@ fn modules_for_other_hosts_are_refused_with_what_to_do() {
     let attach = format!("policy attach filter@1 --tenant acme {AT}");
     let refused = daemon.run(&attach);
     assert_eq!(refused.code, 3, "{refused}");
-    let words = "policy filter@1 speaks proxy-wasm, and such modules can't run in a process of their own yet; --isolation none";
+    let words = "policy filter@1 speaks proxy-wasm; such modules can't run in a separate process yet; --isolation none";
     assert!(refused.err.contains(words), "{refused}");
     let opa = r#"(module
         (import "env" "memory" (memory 2))
@@ -614,7 +614,7 @@ fn modules_for_other_hosts_are_refused_with_what_to_do() {
         "policy attach opa@1 --tenant acme {AT} --isolation process"
     ));
     assert_eq!(refused.code, 3, "{refused}");
-    let words = "policy opa@1 speaks opa, and such modules can't run in a process of their own yet; --isolation none";
+    let words = "policy opa@1 speaks opa; such modules can't run in a separate process yet; --isolation none";
     assert!(refused.err.contains(words), "{refused}");
     daemon.ok(&format!("{attach} --isolation none"));
     assert_eq!(daemon.attachment("filter")["isolation"], "none");
