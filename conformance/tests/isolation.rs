@@ -203,7 +203,7 @@ fn a_policy_judges_in_a_process_of_its_tenants() {
         .daemon
         .tollgate("policy diff acl@1 acl@1 --tenant acme --last 10".split(' '));
     assert!(
-        diff.err.contains("runs in a process of its tenant's"),
+        diff.err.contains("runs in its tenant's process"),
         "{diff}"
     );
     let provider = host.daemon.tollgate(

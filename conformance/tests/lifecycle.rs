@@ -775,7 +775,7 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
     check(
         "audit show --last 1001",
         3,
-        "1001 records are too many at once; 1000 can be shown",
+        "1001 records are too many; at most 1000 can be shown",
     );
     check("audit verify --file /nowhere", 5, "/nowhere can't be read");
     let file = host.bed.file("empty.jsonl", "").display().to_string();

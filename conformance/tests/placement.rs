@@ -379,7 +379,7 @@ fn a_tenant_stays_where_it_was_moved_until_it_is_reset() {
     for (line, sentence) in [
         (
             "tenant move acme --runtime 2",
-            "INVALID_ARGUMENT: there is no runtime 2: this daemon has 2, numbered from 0 on",
+            "INVALID_ARGUMENT: runtime 2 does not exist: this daemon has 2 runtimes, numbered from 0",
         ),
         ("tenant move evil --runtime 0", "NOT_FOUND: "),
     ] {

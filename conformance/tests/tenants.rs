@@ -235,7 +235,7 @@ fn a_schema_can_be_given_along_where_nobody_has_bound_one() {
     assert!(
         outcome
             .err
-            .contains("warning: nothing was checked: policy p is for no method of hotel."),
+            .contains("warning: nothing was checked: policy p covers no method of hotel."),
         "{outcome}"
     );
     assert_eq!(
@@ -260,7 +260,7 @@ fn a_schema_can_be_given_along_where_nobody_has_bound_one() {
     refused(
         &without,
         Code::INVALID_ARGUMENT,
-        "the schema that was given along has no service depot.S; it has hotel.",
+        "the request's schema has no service depot.S; it has hotel.",
     );
     let method = attached(&format!("--proto {mine} --method Put"));
     refused(
