@@ -152,7 +152,7 @@ fn a_state_directory_that_others_can_write_is_refused() {
     for mode in [0o770, 0o757] {
         std::fs::set_permissions(&state, PermissionsExt::from_mode(mode)).unwrap();
         let said = refused(&["--socket", &socket, "--state", &state.display().to_string()]);
-        let sentence = format!("others may write there (mode {mode:04o})");
+        let sentence = format!("other users may write there (mode {mode:04o})");
         assert!(
             said.contains(&sentence) && said.contains("chmod 0700"),
             "{said}"

@@ -94,6 +94,6 @@ fn a_command_that_is_not_answered_is_an_error() {
     let applied = wait(control.apply(0, PolicyChange::default()));
     let refused = applied.unwrap_err();
     assert_eq!(refused.code, Code::UNAVAILABLE);
-    assert_eq!(refused.message, "no answer came within 5 s");
+    assert_eq!(refused.message, "the runtime didn't answer within 5 s");
     assert!(began.elapsed() >= COMMAND_TIMEOUT);
 }
