@@ -637,7 +637,7 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
     check(
         "policy attach acl --tenant acme --service a.B --side client",
         3,
-        "\"acl\" names no version of a policy",
+        "\"acl\" isn't a version of a policy",
     );
     check(
         "policy attach acl@1 --tenant nobody --service a.B --side client",
@@ -782,7 +782,7 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
     check(
         &format!("audit verify --file {file} --head 7"),
         3,
-        "\"7\" is no head of an audit log",
+        "\"7\" isn't the head of an audit log",
     );
     check(
         &format!("audit verify --file {file} --head 7:{}", "0".repeat(64)),

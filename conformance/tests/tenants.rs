@@ -660,7 +660,7 @@ fn a_policy_is_deleted_once_nothing_needs_it() {
     refused(
         &delete("acl"),
         Code::FAILED_PRECONDITION,
-        "acl@1 is what a rollback goes back to at client hotel.Reservation/*",
+        "acl@1 is the target of a rollback at client hotel.Reservation/*",
     );
     refused(
         &delete("acl@7"),

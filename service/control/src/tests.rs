@@ -268,7 +268,7 @@ fn a_version_is_deleted_unless_an_attachment_needs_it() {
     for (version, why) in [
         (
             Some(1),
-            "acl@1 is what a rollback goes back to at client a.B/*: detach it there first",
+            "acl@1 is the target of a rollback at client a.B/*: detach it there first",
         ),
         (
             Some(2),
@@ -280,7 +280,7 @@ fn a_version_is_deleted_unless_an_attachment_needs_it() {
         ),
         (
             None,
-            "acl@1 is what a rollback goes back to at client a.B/*: detach it there first",
+            "acl@1 is the target of a rollback at client a.B/*: detach it there first",
         ),
     ] {
         refused(delete(version), Cause::State, why);
@@ -386,7 +386,7 @@ fn what_is_refused_and_how() {
         acl2,
     );
     let identifier = |what: &str, value: &str| {
-        format!("the {what} {value:?} isn't the full name of one: use letters, digits, '_' and '.'")
+        format!("{value:?} isn't a full name of a {what}: use letters, digits, '_' and '.'")
     };
     refused(
         put(&store, &at("", "", Side::Client, "acl@1")),
@@ -450,7 +450,7 @@ fn references_to_policies() {
         "acl@4294967296",
     ] {
         let words =
-            format!("{wrong:?} names no version of a policy: write it as name@version, like acl@1");
+            format!("{wrong:?} isn't a version of a policy: write it as name@version, like acl@1");
         refused(wrong.parse::<PolicyVersion>(), Cause::Invalid, &words);
     }
 }
@@ -1006,7 +1006,7 @@ fn the_provider_has_policies_of_its_own_for_every_tenant() {
     refused_as(two, Cause::Missing, "the provider has no policy acl@2");
     let mut method = of_provider(Party::ProviderPre, ALL, ALL, "acl@1");
     method.target.method = "M".to_owned();
-    let words = "the method \"M\" isn't the full name of one: use letters, digits, '_' and '.'";
+    let words = "\"M\" isn't a full name of a method: use letters, digits, '_' and '.'";
     refused_as(method, Cause::Invalid, words);
     let mut all = at("s", "", Side::Client, "acl@1");
     all.target.tenant = ALL.to_owned();

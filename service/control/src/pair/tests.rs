@@ -281,7 +281,7 @@ fn a_state_that_went_back_is_refused() {
     }
     let words = |stored: u64| {
         format!(
-            "the state in {} went back: it ends with audit record {stored}, and audit.jsonl with record {seq};",
+            "the state in {} is older than its audit log: it ends with audit record {stored}, audit.jsonl with record {seq};",
             state.path().display()
         )
     };
