@@ -195,7 +195,7 @@ fn an_image_s_signature_counts_for_the_module_inside_it() {
         payload: &long,
         signature: &signature,
     };
-    scene.check(MODULE, &swapped, Err("what it signs is longer"));
+    scene.check(MODULE, &swapped, Err("the signed text is longer"));
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn keys_come_in_the_formats_that_the_tools_write() {
     ] {
         let error = trusted.add("key.pem", wrong).unwrap_err();
         assert!(
-            error.to_string().starts_with("key.pem is no public key"),
+            error.to_string().starts_with("key.pem isn't a public key"),
             "{error}"
         );
     }
