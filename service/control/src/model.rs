@@ -126,7 +126,8 @@ impl Side {
     }
 }
 
-/// One version of a policy, written `acl@1`. Versions count from 1 in each tenant and name, and are never reused.
+/// One version of a policy, written `acl@1`. Versions count from 1 per owner and name, and are
+/// never reused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PolicyVersion {
     /// The policy's name.

@@ -74,7 +74,7 @@ pub struct Slot {
 #[allow(missing_docs, reason = "each sentence defines its fields")]
 pub enum SlotError {
     #[error(
-        "{policy}@{stable} decides already; put another version beside it with `policy upgrade`"
+        "{policy}@{stable} decides already; put another version on trial with `policy upgrade`"
     )]
     StableDecides { policy: String, stable: u32 },
     #[error("no version of {policy} decides; attach one, or promote the one on trial")]

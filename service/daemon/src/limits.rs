@@ -362,10 +362,12 @@ pub const COMPILATIONS_QUEUED: usize = 64;
 /// Compile workers that the configuration accepts.
 pub const MAX_COMPILE_WORKERS: usize = 16;
 
-/// Shortest and longest time for compiling a module that the configuration accepts, in milliseconds.
+/// Shortest and longest time for compiling a module that the configuration accepts, in
+/// milliseconds.
 pub const COMPILE_TIMEOUT_MS: (u64, u64) = (100, 600_000);
 
-/// Smallest and largest memory of a compile worker that the configuration accepts. 64 MiB compile ordinary policies.
+/// Smallest and largest memory of a compile worker that the configuration accepts. 64 MiB are
+/// enough for ordinary policies.
 pub const COMPILE_MEMORY_BYTES: (u64, u64) = (64 << 20, 8 << 30);
 
 /// Policy versions whose compiled code is kept in memory. Others are loaded again when they are

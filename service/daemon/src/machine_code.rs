@@ -1,7 +1,8 @@
 //! Machine code, compiled on first use by one thread; the interpreter runs until the code is ready.
 //!
 //! ```text
-//!   first call of a method ── ask ──▶ [ at most COMPILE_QUEUE; each tenant's in turn ] ──▶ compile thread ── publishes ──▶ Codec, Projector
+//!   first call of a method ── ask ──▶ [ queue: at most COMPILE_QUEUE; tenants take turns ]
+//!                  ──▶ compile thread ── publishes ──▶ Codec, Projector
 //! ```
 //!
 //! Pieces are compiled separately, so unused code costs nothing: a method's `gather` and `accept`

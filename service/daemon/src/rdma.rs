@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   to dial:    RDMA ── ready ──▶ calls
-//!                 └── refused, unreachable, or not ready after RDMA_PATIENCE ──▶ TCP; for RDMA_PAUSE the peer is dialled by TCP at once
+//!                 └── refused, unreachable, or not ready after RDMA_PATIENCE ──▶ TCP;
+//!                     for RDMA_PAUSE the peer is dialled by TCP at once
 //! ```
 //!
 //! A peer's RDMA port has the same number as its TCP port: the two have separate port numbers.

@@ -1,4 +1,5 @@
-//! Administration: tenants, policies, settings, the audit log, status. For root and the daemon's own user.
+//! Administration: tenants, policies, settings, the audit log, status. For root and the daemon's
+//! own user only.
 //!
 //! Changes of attachments are in [`super::lifecycle`], reports in [`super::report`]. This file has
 //! the authorization, the dispatch of requests, and the push of modules.

@@ -3,10 +3,10 @@
 //!
 //! | what | at most | of one | left to the operator |
 //! |---|---|---|---|
-//! | connections without a session | [`MAX_CONNECTIONS`] with those that have one | user that isn't the operator: [`STRANGERS_PER_USER`] | [`OPERATORS_CONNECTIONS`] |
+//! | connections | [`MAX_CONNECTIONS`] | user that isn't the operator, without a session: [`STRANGERS_PER_USER`] | [`OPERATORS_CONNECTIONS`] |
 //! | sessions | [`MAX_SESSIONS`] | tenant: [`MAX_SESSIONS_PER_TENANT`] | needs none |
 //! | their bindings | | tenant: [`MAX_BINDINGS_PER_TENANT`] | needs none |
-//! | descriptors | as many as this process may have, less [`KEPT_DESCRIPTORS`] and those of [peers](PeerRoom) | user or tenant: one [share](SHARES_OF_DESCRIPTORS) | [`OPERATORS_CONNECTIONS`] |
+//! | descriptors | the process's limit, less [`KEPT_DESCRIPTORS`] and those of [peers](PeerRoom) | user or tenant: one [share](SHARES_OF_DESCRIPTORS) | [`OPERATORS_CONNECTIONS`] |
 //!
 //! The operator is root or the daemon's own user. Shares shrink if this process may have few
 //! descriptors. A silent connection is closed after [`FIRST_WORD`](crate::limits::FIRST_WORD).

@@ -2,9 +2,11 @@
 //! it.
 //!
 //! ```text
-//!   seat wanted ─▶ no process, or it has died: start one, give its channel to the tenant's runtime ─▶ seat
-//!   the runtime says that it ended, or it keeps too much memory: killed, reaped, forgotten; its policies' reloads start the next
-//!   nothing has a seat any more: ended
+//!   an instance is needed ─▶ no live process: start one, give its channel to the tenant's runtime
+//!                         ─▶ instance
+//!   it ended (says the runtime), or takes too much memory ─▶ kill, reap, drop;
+//!                                                            reloads start the next one
+//!   no instance is left ─▶ end
 //! ```
 //!
 //! Invariant: the control plane's own thread starts each process, because the kernel kills a

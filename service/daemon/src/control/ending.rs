@@ -1,7 +1,7 @@
 //! Final ends: of tokens, tenants and versions of policies.
 //!
 //! ```text
-//!   the store, one transaction ─▶ sessions whose token is no more ─▶ attachments in memory and on the runtimes
+//!   the store, one transaction ─▶ sessions with invalid tokens ─▶ attachments here and on runtimes
 //! ```
 //!
 //! Invariants: a session never outlives the token that it was opened with. Calls end before the

@@ -2,7 +2,8 @@
 //! answers.
 //!
 //! ```text
-//!   JSON ─▶ block ─▶ view of the first ─▶ its answer ─▶ the block as changed ─▶ view of the next ─▶ … ─▶ outcome
+//!   JSON ─▶ block ─▶ view for the first policy ─▶ its answer ─▶ changed block ─▶ view for the next
+//!        ─▶ … ─▶ outcome
 //! ```
 //!
 //! Chains, projections, patches and limits are those in force. Instances are temporary and start
@@ -271,7 +272,7 @@ fn witness(
         name,
         side,
         ask,
-        // A version out of order answers nobody, wherever it runs.
+        // A version that can't run isn't asked, wherever it runs.
         unasked: unasked.filter(|_| loaded.is_ok()),
         loaded,
         limits: control.limits_for(options.cpu_us),

@@ -1,4 +1,5 @@
-//! The control plane: sessions, bindings, tenants, policies and status, on one thread beside the datapath.
+//! The control plane: sessions, bindings, tenants, policies and status, on one thread next to the
+//! datapath.
 //!
 //! ```text
 //!   start.rs: opens everything, and ends it     state.rs: the shared state

@@ -1,8 +1,10 @@
 //! Look-ups of peers' names.
 //!
 //! ```text
-//!   bind, dial again ── known? ── no: a place of the tenant's, one of all ── a thread ── getaddrinfo ──▶ remembered, told
-//!                          └──▶ told at once                 └─ LOOKUP_TIMEOUT: told so; the thread goes on, and its answer is remembered
+//!   bind, redial ── cached? ── no: a place of the tenant's and one of all ── a thread ── getaddrinfo
+//!                      │           │                                  cached, answered ◀──┘
+//!                      │           └─ LOOKUP_TIMEOUT: an error; the thread continues, for the cache
+//!                      └─ yes: answered at once
 //! ```
 //!
 //! The system's resolver can't be interrupted, and a dead name server holds a thread for half a

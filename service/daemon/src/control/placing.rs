@@ -2,8 +2,8 @@
 //! between runtimes.
 //!
 //! ```text
-//!   gate: no application of the tenant's is served by the control plane ─▶ Part ─▶ (two runtimes) ─▶ Moved ─▶ what is known here
-//!   of its sessions, bindings and attachments is of the new runtime ─▶ stored, recorded ─▶ every runtime is told
+//!   shut the gate (no requests of the tenant's applications) ─▶ Part ─▶ (two runtimes) ─▶ Moved
+//!   ─▶ update sessions, bindings and attachments here ─▶ store, record ─▶ tell every runtime
 //! ```
 //!
 //! Invariants: one change at a time ([`Control::changing`]), and no request about the tenant is in

@@ -2,9 +2,10 @@
 //! while calls flow.
 //!
 //! ```text
-//!   stored attachment ──▶ one Live per runtime that its calls can be on (a tenant's: one; for every tenant's: all)
+//!   stored attachment ──▶ one Live per runtime of its calls (a tenant's: one; for all tenants: all)
 //!                           ├─ stable, candidate: loaded versions
-//!                           └─ chains: per binding and method, the steps of all Lives that cover it, by party, then by place
+//!                           └─ chains: per binding and method, the steps of all Lives that cover it,
+//!                              by party, then by place
 //! ```
 //!
 //! This file holds the attachments and derives chains from them; [`super::lifecycle`] changes them.

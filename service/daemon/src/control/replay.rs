@@ -1,7 +1,8 @@
 //! `tollgate policy diff`: the decisions of two versions about recorded calls.
 //!
 //! ```text
-//!   runtime's recorded views of the stable ─▶ the newest N ─▶ both versions, in instances that are thrown away ─▶ differences
+//!   recorded views of the stable version ─▶ the newest N ─▶ both versions, in temporary instances
+//!                                        ─▶ differences
 //! ```
 //!
 //! A view was written for the version in force at that time. Another version can read it only if it

@@ -1,8 +1,10 @@
 //! Changes the number of runtimes while calls run.
 //!
 //! ```text
-//!   more:   threads start ─▶ every tenant stays where it is ─▶ attachments for all tenants, there too ─▶ tenants move ─▶ by name again
-//!   fewer:  every tenant stays where it is ─▶ tenants move ─▶ by name again ─▶ nobody sends anything there any more ─▶ threads end
+//!   more:   threads start ─▶ every tenant is assigned to its present runtime
+//!           ─▶ attachments for all tenants on the new runtimes ─▶ tenants move ─▶ hash placement
+//!   fewer:  every tenant is assigned to its present runtime ─▶ tenants move ─▶ hash placement
+//!           ─▶ no more commands to the last runtimes ─▶ threads end
 //! ```
 //!
 //! Only the last runtimes are added or removed, so the others keep their numbers. Tenants are

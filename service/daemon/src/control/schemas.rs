@@ -2,8 +2,8 @@
 //! compiled per method when it is first called (see [`crate::machine_code`]).
 //!
 //! ```text
-//!   (descriptor set's SHA-256, service) ──▶ service's hash ──▶ layouts, programs, machine code
-//!        at most MAX_KNOWN_SETS                 at most MAX_SCHEMAS; what nobody uses goes first
+//!   (SHA-256 of a descriptor set, service) ──▶ service's hash ──▶ layouts, programs, machine code
+//!        at most MAX_KNOWN_SETS                    at most MAX_SCHEMAS; unused ones are dropped first
 //! ```
 //!
 //! All tenants share both tables; an entry counts against the share of the tenant that brought it.

@@ -2,17 +2,18 @@
 //! of single calls, and their destinations.
 //!
 //! ```text
-//!   who scrapes ──▶ /metrics ──┐
+//!   scrapes ────▶ /metrics ────┐
 //!                              ├─ gather: Measure ──▶ every runtime, between two calls
 //!   every interval_s ──────────┘      │
 //!                                     ▼ families
-//!        the scrape's answer, the daemon's exporter, each tenant's exporter (its own points only); live.rs
+//!        the scrape's answer, the daemon's exporter, each tenant's exporter (own points only), live.rs
 //! ```
 //!
 //! Invariant: points of the provider's policies have no tenant, so only the daemon's own exporter
 //! gets them (P5).
 //!
-//! Absent on purpose: `server.address` on durations, which would multiply every series by its peers.
+//! Absent on purpose: `server.address` on durations, which would multiply every series by its
+//! peers.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,9 +1,10 @@
 //! Watching single calls: `tollgate tap` as they end, and `tollgate trace` afterwards.
 //!
 //! ```text
-//!   tap    asks ──▶ runtimes are told which calls ──▶ those leave a record as they end ──▶ kept here until the next question
-//!          asks no more ──▶ TAP_PATIENCE ──▶ runtimes are told that nobody watches
-//!   trace  asks ──▶ every runtime's newest spans ──▶ those of one trace, or the newest traces
+//!   tap    a request ──▶ runtimes get the tap ──▶ a record per matching call as it ends
+//!                    ──▶ kept here until the next request
+//!          no request for TAP_PATIENCE ──▶ runtimes drop the tap
+//!   trace  a request ──▶ every runtime's newest spans ──▶ those of one trace, or the newest traces
 //! ```
 //!
 //! Watchers administer the daemon, so they see calls of all tenants and the provider's policies.

@@ -1,15 +1,16 @@
 //! The life cycle of an attachment's versions: operators' requests, and the daemon's own steps.
 //!
 //! ```text
-//!   attach, upgrade, promote, rollback, release, detach          operator.rs, in the words of words.rs
-//!   reload (a fresh instance), quarantine (too many faults)      faults.rs     ┐ by the daemon, from a runtime's
-//!   rollback (a candidate failed), promote (its probation is     trials.rs     ┘ events and from timers
-//!   over)
+//!   attach, upgrade, promote, rollback, release, detach       operator.rs, with words.rs
+//!   reload (a fresh instance), quarantine (too many faults)   faults.rs  ┐ by the daemon, on events
+//!   rollback (a candidate failed), promote (its probation     trials.rs  ┘ of runtimes and timers
+//!   is over)
 //!        │
 //!        ▼
 //!   plan: the new slot, and the content of each place
-//!        load ─▶ fit? ─▶ instantiate           candidates.rs
-//!             ─▶ store + audit record ─▶ one command per runtime ─▶ in force         carry_out.rs; when the daemon starts: start.rs
+//!        load ─▶ fit? ─▶ instantiate                          candidates.rs
+//!             ─▶ store + audit record                         carry_out.rs; at the start: start.rs
+//!             ─▶ one command per runtime ─▶ in force
 //! ```
 //!
 //! Invariants: one change at a time ([`super::Control::changing`]). While one is carried out,

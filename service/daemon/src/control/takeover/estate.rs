@@ -2,8 +2,11 @@
 //! successor continues it.
 //!
 //! ```text
-//!   Runtime (state, bytes) ─ one each ─▶   Session (control socket, rings, send heap, doorbell, wake), Link (socket) ─ one each ─▶
-//!   Stranger (control socket): a connection that has asked nothing yet ─▶    All (inventory, schemas that weren't offered) ─▶
+//!   per runtime: Runtime (state, bytes) ─▶
+//!     per session: Session (control socket, rings, send heap, doorbell, wake) ─▶
+//!     per link: Link (socket) ─▶
+//!   per connection without a request so far: Stranger (control socket) ─▶
+//!   All (inventory, schemas that weren't offered) ─▶
 //! ```
 
 use std::collections::HashSet;

@@ -2,20 +2,22 @@
 //! configuration.
 //!
 //! ```text
-//!   the daemon that runs (predecessor)            a new process (successor): the same arguments, and this socket
-//!   ── changes of the store are refused ──
-//!   Offer: the state's copy, listeners, ────────▶ everything that a start needs: configuration, policies loaded and in force,
-//!          schemas                                schemas resolved, every runtime has answered
-//!   ◀───────────────────────────────────  Ready   (or Refused, and why; or it just ends)
-//!   accepts nobody, closes the store
-//!   Yours                               ───────▶  opens the store
-//!   ◀──────────────────────────────────  Opened
-//!   answers what applications have asked, stops its runtimes between two turns
-//!   Runtime, Session, Link, ..., All    ───────▶  puts them together again
-//!   ◀───────────────────────────────────  Taken
-//!   does nothing any more that anybody could see
-//!   Go                                  ───────▶  tells applications where their next receive heap is, serves
-//!   ◀─────────────────────────────────  Serving
+//!   the running daemon (predecessor)            a new process (successor): the same arguments,
+//!                                               and this socket
+//!   ── changes of the store are rejected ──
+//!   Offer: a copy of the state, listeners, ──▶  everything that a start needs: configuration,
+//!          schemas                              policies loaded and in force, schemas resolved,
+//!                                               every runtime has answered
+//!   ◀────────────────────────────────  Ready    (or Refused with the reason; or it just ends)
+//!   stops accepting, closes the store
+//!   Yours                              ──────▶  opens the store
+//!   ◀───────────────────────────────  Opened
+//!   answers pending requests of applications, stops its runtimes between two turns
+//!   Runtime, Session, Link, ..., All   ──────▶  restores them
+//!   ◀────────────────────────────────  Taken
+//!   has no more visible effects
+//!   Go                                 ──────▶  tells applications their next receive heap, serves
+//!   ◀──────────────────────────────  Serving
 //!   ends
 //! ```
 //!
